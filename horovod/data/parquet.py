@@ -8,7 +8,7 @@ from functools import partial
 from typing import Any
 
 from horovod.data import paths as files
-from horovod.data.row_groups import Reading, array_bytes, buffer_bytes, cut, told
+from horovod.data.row_groups import Checked, Reading, array_bytes, buffer_bytes, cut, leaves, told
 from horovod.data.source import Source, check_count, place_here
 
 _ARENA_BYTES = 128 << 10
@@ -55,9 +55,9 @@ class ParquetFiles(Source):
                     types = {name: found[name] for name in self._columns}
                 _compare(types, found, self._files[0], path)
                 self._sizes.append(size)
-                for group in range(file.num_row_groups):
-                    about = file.metadata.row_group(group)
-                    pieces = cut(about.num_rows, array_bytes(about, self._columns), block_bytes)
+                parts = leaves(file.schema, self._columns)
+                for group, about in enumerate(Checked(file.metadata, size, self._columns)):
+                    pieces = cut(about.num_rows, array_bytes(about, parts), block_bytes)
                     self._blocks += [(number, group, begin, len(pieces) == 1) for begin, _ in pieces]
                     self.lengths += [end - begin for begin, end in pieces]
                     self.chains.append(len(pieces))

@@ -2,6 +2,7 @@
 
 import contextlib
 import glob
+import math
 import os
 import re
 from collections.abc import Iterator, Sequence
@@ -12,7 +13,9 @@ Paths = str | os.PathLike[str] | Sequence[str | os.PathLike[str]]
 """One or several of: a file; a folder, for the files in it; a pattern with ``*``, ``?`` or ``[...]``, or ``**`` for
 folders in folders; a row of names, as ``train-{000..127}.tar``."""
 
-_ROW = re.compile(r"\{(\d+)\.\.(\d+)\}")
+_ROW = re.compile(r"\{(\d{1,18})\.\.(\d{1,18})\}", re.ASCII)
+_MOST_NAMES = 1 << 20
+"""That one row, or rows of rows, stand for."""
 _PACKED = (b"\x1f\x8b", b"BZh", b"\xfd7zXZ", b"\x28\xb5\x2f\xfd")  # gzip, bzip2, xz, Zstandard
 
 
@@ -42,6 +45,9 @@ def _files(path: str, suffix: str) -> list[str]:
         return files or _nothing(path, f"a folder without files{f' *{suffix}' if suffix else ''}")
     if os.path.exists(path):
         return [path]
+    count = math.prod(1 + abs(int(last) - int(first)) for first, last in _ROW.findall(path))
+    if count > _MOST_NAMES:
+        raise ValueError(f"paths has {path}, which stands for {count} names, accepted are {_MOST_NAMES}{place_here()}")
     rows = list(_rows(path))
     if any(glob.has_magic(row) for row in rows):
         return [

@@ -1,6 +1,8 @@
 """Row groups of Parquet that are too large to be held: read in pieces, one after the other. Needs pyarrow."""
 
 import contextlib
+import io
+import os
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
@@ -15,19 +17,70 @@ _OBJECT = 64
 """Bytes of a Python object of a text, beside the text."""
 
 
-def array_bytes(about: Any, columns: Sequence[str]) -> int:
+def leaves(schema: Any, columns: Sequence[str]) -> list[int]:
+    """The numbers, within a row group, of what the columns consist of. ``schema``: a ``pyarrow.parquet.
+    ParquetSchema``."""
+    paths = [schema.column(index).path for index in range(len(schema))]
+    return [i for i, path in enumerate(paths) if any(path == name or path.startswith(f"{name}.") for name in columns)]
+
+
+def array_bytes(about: Any, leaves: Sequence[int]) -> int:
     """About so many bytes will the columns of a row group be as arrays. ``about``: a ``pyarrow.parquet.
     RowGroupMetaData``. Its own figures are of encoded bytes, which may be fewer by far."""
     total = 0
-    for index in range(about.num_columns):
+    for index in leaves:
         chunk = about.column(index)
-        path = chunk.path_in_schema
-        if any(path == name or path.startswith(f"{name}.") for name in columns):
-            width = _WIDTHS.get(chunk.physical_type)
-            encoded: int = chunk.total_uncompressed_size
-            plain = chunk.num_values * (width or (_OBJECT if chunk.physical_type == "BYTE_ARRAY" else 0))
-            total += max(encoded, plain) if width else encoded + plain
+        width = _WIDTHS.get(chunk.physical_type)
+        encoded: int = chunk.total_uncompressed_size
+        plain = chunk.num_values * (width or (_OBJECT if chunk.physical_type == "BYTE_ARRAY" else 0))
+        total += max(encoded, plain) if width else encoded + plain
     return total
+
+
+class Checked:
+    """The row groups of a file, of which pyarrow may be asked for figures.
+
+    Asked for those of a damaged row group or column, pyarrow ends the process: it does not catch what its C++ part
+    throws. Where it reads a row group it does. So each is read first, out of a file in which nothing can be read.
+    """
+
+    def __init__(self, metadata: Any, size: int, columns: Sequence[str]) -> None:
+        from pyarrow import parquet
+
+        self._metadata, self._columns = metadata, list(columns)
+        self._file = parquet.ParquetFile(_Unreadable(size), metadata=metadata, pre_buffer=False, buffer_size=1)
+
+    def __iter__(self) -> Iterator[Any]:
+        """Yield a ``pyarrow.parquet.RowGroupMetaData`` for each. Raises what pyarrow raises for one that is damaged."""
+        for group in range(self._metadata.num_row_groups):
+            with contextlib.suppress(_NothingReadError):
+                self._file.read_row_group(group, columns=self._columns, use_threads=False)
+            yield self._metadata.row_group(group)
+
+
+class _NothingReadError(OSError):
+    pass
+
+
+class _Unreadable(io.RawIOBase):
+    def __init__(self, size: int) -> None:
+        self._size = self._place = size
+
+    def readable(self) -> bool:
+        return True
+
+    def seekable(self) -> bool:
+        return True
+
+    def seek(self, offset: int, whence: int = os.SEEK_SET) -> int:
+        self._place = offset + {os.SEEK_SET: 0, os.SEEK_CUR: self._place, os.SEEK_END: self._size}[whence]
+        return self._place
+
+    def tell(self) -> int:
+        return self._place
+
+    def read(self, size: int = -1) -> bytes:
+        raise _NothingReadError
 
 
 def cut(rows: int, size: int, most: int) -> list[tuple[int, int]]:

@@ -10,6 +10,50 @@ from horovod.data.ranges import ByteRanges, Range
 from horovod.data.source import place_here
 
 _BLOCK = tarfile.BLOCKSIZE
+_KEY = "__key__"
+_LONGEST_HEADER = 1 << 20  # bytes of a header with a long name, or with attributes of one member
+_LONGEST_GLOBAL = 1 << 16  # of attributes of all members that follow
+_MOST_GLOBAL = 1000  # such attributes
+_MOST_HEADERS = 16  # of one member
+# What tarfile raises for headers that say what cannot be.
+_TORN = (tarfile.TarError, OSError, ValueError, ArithmeticError, LookupError)
+
+
+class _Member(tarfile.TarInfo):
+    """Refuses what makes tarfile read the same again, without an end or into memory."""
+
+    @classmethod
+    def frombuf(cls, buf: bytes | bytearray, encoding: str, errors: str) -> "_Member":
+        made = super().frombuf(buf, encoding, errors)
+        if made.size < 0:
+            raise tarfile.ReadError(f"{made.name} has {made.size} bytes")
+        longest = {tarfile.XGLTYPE: _LONGEST_GLOBAL}.get(made.type, _LONGEST_HEADER)
+        if made.type in _HEADERS and made.size > longest:
+            raise tarfile.ReadError(f"a header of {made.size} bytes, accepted are at most {longest}")
+        return made
+
+    @classmethod
+    def fromtarfile(cls, archive: tarfile.TarFile) -> "_Member":
+        assert isinstance(archive, _Archive)
+        archive.headers += 1  # calls itself for the header that follows one of _HEADERS
+        if archive.headers > _MOST_HEADERS:
+            raise ValueError(f"more than {_MOST_HEADERS} headers of one member")
+        made = super().fromtarfile(archive)
+        archive.headers = 0
+        if made.size < 0:  # by an attribute
+            raise ValueError(f"{made.name} has {made.size} bytes")
+        return made
+
+
+class _Archive(tarfile.TarFile):
+    tarinfo = _Member
+    headers = 0
+
+
+_HEADERS = (
+    *(tarfile.XHDTYPE, tarfile.XGLTYPE, tarfile.SOLARIS_XHDTYPE),
+    *(tarfile.GNUTYPE_LONGNAME, tarfile.GNUTYPE_LONGLINK),
+)
 
 
 class TarFiles(ByteRanges):
@@ -18,15 +62,15 @@ class TarFiles(ByteRanges):
     their name, and what is no file, are passed over."""
 
     SUFFIX = ".tar"
-    TORN = (tarfile.TarError,)
+    TORN = _TORN
 
     @staticmethod
     def index(path: str, size: int, block_bytes: int) -> Iterator[Range]:
         try:
-            with tarfile.open(path, "r:") as archive:
+            with _Archive.open(path, "r:") as archive:
                 yield from _ranges(_spans(_members(archive)), block_bytes)
                 end = archive.offset
-        except (tarfile.TarError, OSError) as error:
+        except _TORN as error:
             raise ValueError(f"{path} is torn, or no tar archive: {error}{place_here()}") from error
         with open(path, "rb") as file:
             file.seek(end)
@@ -36,9 +80,9 @@ class TarFiles(ByteRanges):
 
     @staticmethod
     def parse(data: bytes) -> list[dict[str, Any]]:
-        with tarfile.open(fileobj=io.BytesIO(data), mode="r:") as archive:
+        with _Archive.open(fileobj=io.BytesIO(data), mode="r:") as archive:
             return [
-                {"__key__": key, **{_split(one.name)[1]: _content(data, one) for one in members}}
+                {_KEY: key, **{_split(one.name)[1]: _content(data, one) for one in members}}
                 for key, members in itertools.groupby(_members(archive), lambda one: _split(one.name)[0])
             ]
 
@@ -55,11 +99,19 @@ def _split(name: str) -> tuple[str, str]:
 
 
 def _members(archive: tarfile.TarFile) -> Iterator[tarfile.TarInfo]:
+    place = -1
     while (member := archive.next()) is not None:
         archive.members = []  # type: ignore[attr-defined]  # it would keep all that it has read
+        if archive.offset <= place:
+            raise tarfile.TarError(f"{member.name} leads back to byte {archive.offset}")
+        place = archive.offset
+        if len(archive.pax_headers) > _MOST_GLOBAL:
+            raise tarfile.TarError(f"more than {_MOST_GLOBAL} attributes of all members")
         if member.issparse():
             raise tarfile.TarError(f"{member.name} is a sparse file")
         if member.isreg() and all(_split(member.name)):
+            if _split(member.name)[1] == _KEY:
+                raise tarfile.TarError(f"{member.name} would stand in the place of the record's key")
             yield member
 
 

@@ -1,9 +1,15 @@
 """Reading the files that flight recorders write."""
 
-import json
+import os
+import stat
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any, Literal, TypedDict
+
+import msgspec
+
+MOST_RANKS = 1 << 20
+_Natural = Annotated[int, msgspec.Meta(ge=0)]
 
 
 @dataclass(frozen=True)
@@ -26,28 +32,67 @@ class Dump:
         return max(0.0, (self.monotonic - entry["end"]) * 1e-9)
 
 
+class _Head(msgspec.Struct):
+    horovod: Literal["recorder"]
+    rank: _Natural
+    size: Annotated[int, msgspec.Meta(ge=1, le=MOST_RANKS)]
+    label: str
+    why: str
+    unix_ns: int
+    monotonic_ns: int
+
+
+class _Entry(TypedDict):
+    number: int
+    what: str
+    begin: int
+    end: int
+    name: str
+    kind: str
+    dtype: str
+    op: str
+    set: int
+    face: int
+    shape: list[int]
+    dimensions: int
+    count: int
+    bytes: int
+    schedule: str
+    position: int
+    guarded: bool
+
+
+_head = msgspec.json.Decoder(_Head)
+_entry = msgspec.json.Decoder(_Entry)
+
+
 def read(path: Path) -> Dump:
-    """Raises ValueError naming the file and what is wrong, OSError when it cannot be read."""
-    with path.open(encoding="utf-8") as lines:
+    """Read a rank's file, which anyone may have written.
+
+    Raises:
+        ValueError: It is no recorder's; the text names it.
+        OSError: It cannot be read.
+    """
+    with open(os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC), "rb") as lines:  # a pipe would block
         try:
-            head = json.loads(next(lines))
-            if head.get("horovod") != "recorder":
+            if not stat.S_ISREG(os.fstat(lines.fileno()).st_mode):
                 raise ValueError
-            entries = []
-            for line in lines:
-                if line.endswith("}\n"):  # the last one of a disk that was full may be a part
-                    entries.append(json.loads(line))
-            return Dump(
-                head["rank"],
-                head["size"],
-                head["label"],
-                head["why"],
-                tuple(entries),
-                head["unix_ns"] * 1e-9,
-                head["monotonic_ns"],
-            )
-        except (StopIteration, KeyError, TypeError, AttributeError, ValueError):
+            head = _head.decode(next(lines))
+            if head.rank >= head.size:
+                raise ValueError
+            # The last one of a disk that was full may be a part.
+            entries = [dict(_entry.decode(line)) for line in lines if line.endswith(b"}\n")]
+        except (StopIteration, ValueError, RecursionError):
             raise ValueError(f"{path} is not what a flight recorder writes") from None
+    label, why = shown(head.label), "\n".join(map(shown, head.why.splitlines()))
+    for entry in entries:
+        entry["name"] = shown(str(entry["name"]))
+    return Dump(head.rank, head.size, label, why, tuple(entries), head.unix_ns * 1e-9, head.monotonic_ns)
+
+
+def shown(text: str) -> str:
+    """Return the text with escapes for what a terminal would obey."""
+    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
 
 
 def read_folder(folder: Path) -> list[Dump]:

@@ -1,4 +1,4 @@
-"""How the files of a timeline are named: rank 0's as the user says, the others' with a word before the suffix."""
+"""Names of a timeline's files (rank 0's as the user says, a word more in the others'), and how names are shown."""
 
 import glob
 import os
@@ -25,3 +25,8 @@ def others(path: str) -> list[str]:
         if number:
             numbered.append((int(number[1]), name))
     return [name for _, name in sorted(numbered)]
+
+
+def printable(text: str) -> str:
+    """Return the text with escapes for what a terminal would obey."""
+    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)

@@ -69,9 +69,10 @@ def base_of(traces: Sequence[Trace]) -> int:
 def names_of(trace: Trace) -> dict[int, tuple[str, int]]:
     """Name and process set of each tensor, by pid."""
     return {
-        event["pid"]: (str(event["args"].get("name", "")), int(event["args"].get("process_set", 0)))
+        event["pid"]: (str(args.get("name", "")), int(args.get("process_set", 0)))
         for event in trace.events
-        if event.get("ph") == "M" and event.get("name") == "process_name" and event.get("pid") != 0
+        if event.get("ph") == "M" and event.get("name") == "process_name" and event.get("pid", 0) != 0
+        for args in [event.get("args", {})]
     }
 
 

@@ -1,14 +1,42 @@
 """Timelines as files hold them, a rank each: events, and what is known of the rank and its clock."""
 
-import json
 import os
+import stat
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Annotated, Any
+
+import msgspec
 
 from horovod.timeline import names
 
 Event = dict[str, Any]
+MOST_RANKS = 1 << 20
+_Whole = Annotated[int, msgspec.Meta(ge=-(1 << 63), le=(1 << 63) - 1)]
+_Index = Annotated[int, msgspec.Meta(ge=0, le=(1 << 31) - 1)]
+
+
+class _Args(msgspec.Struct):
+    name: str | None = None
+    host: str | None = None
+    rank: _Whole | None = None
+    size: _Whole | None = None
+    start_ns: _Whole | None = None
+    start_time_since_epoch_in_micros: _Whole | None = None
+    offset_ns: _Whole | None = None
+    error_ns: _Whole | None = None
+    process_set: _Whole = 0
+    number: _Whole = -1
+    events: _Whole = 0
+
+
+class _Event(msgspec.Struct):
+    ph: str | None = None
+    pid: _Index | None = None
+    tid: _Index | None = None
+    ts: Annotated[float, msgspec.Meta(ge=-1e18, le=1e18)] | None = None
+    name: str | None = None
+    args: _Args = msgspec.field(default_factory=_Args)
 
 
 @dataclass(frozen=True)
@@ -57,37 +85,53 @@ def find(paths: Sequence[str]) -> list[str]:
 def read(path: str) -> Trace:
     """Raises ValueError with path and reason where it is no timeline of ours, OSError where it cannot be read."""
     events, cut = _events(path)
-    about = next((e["args"] for e in events if e.get("ph") == "M" and e.get("name") == "horovod"), None)
-    process: Event = next((e["args"] for e in events if e.get("name") == "process_name" and e.get("pid") == 0), {})
-    if not isinstance(about, dict):
+    checked = _checked(path, events)
+    metadata = [event for event in checked if event.ph == "M"]
+    about = next((event.args for event in metadata if event.name == "horovod"), None)
+    process = next((event.args for event in metadata if event.name == "process_name" and event.pid == 0), _Args())
+    if about is None or None in (about.rank, about.size, about.host, about.start_ns):
         raise ValueError(f"{path}: not a rank's timeline: it does not say which rank's it is")
+    rank, size, start = about.rank or 0, about.size or 0, about.start_ns or 0
+    if not 0 <= rank < size <= MOST_RANKS:
+        raise ValueError(f"{path}: not a rank's timeline: it says that it is of rank {rank} of {size}")
     clock = [
-        Reading(float(e["ts"]), int(e["args"]["offset_ns"]), int(e["args"]["error_ns"]))
-        for e in events
-        if e.get("ph") == "M" and e.get("name") == "clock_sync"
+        Reading(event.ts, event.args.offset_ns, event.args.error_ns)
+        for event in metadata
+        if event.name == "clock_sync"
+        and event.ts is not None
+        and event.args.offset_ns is not None
+        and event.args.error_ns is not None
     ]
-    return Trace(
-        path,
-        int(about["rank"]),
-        int(about["size"]),
-        str(about["host"]),
-        int(about["start_ns"]),
-        int(process.get("start_time_since_epoch_in_micros", 0)),
-        events,
-        clock,
-        cut,
-    )
+    epoch = process.start_time_since_epoch_in_micros or 0
+    return Trace(path, rank, size, about.host or "", start, epoch, events, clock, cut)
+
+
+def _checked(path: str, events: Sequence[Event]) -> "list[_Event]":
+    """The same events, of which all that is used here has the right type. Raises ValueError."""
+    try:
+        checked = msgspec.convert(events, list[_Event])
+    except ValueError as error:
+        raise ValueError(f"{path}: not a rank's timeline: {error}") from None
+    for event in checked:
+        if event.ph != "M" and (event.ts is None or (event.ph == "B" and event.name is None)):
+            raise ValueError(f"{path}: not a rank's timeline: an event has no time or name")
+    return checked
 
 
 def _events(path: str) -> tuple[list[Event], bool]:
     # A job that still writes it may be at it this moment; not twice.
     for _ in range(2):
-        with open(path, encoding="utf-8", errors="replace") as file:
+        # A pipe would block.
+        with open(
+            os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC), encoding="utf-8", errors="replace"
+        ) as file:
+            if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
+                raise ValueError(f"{path}: not a plain file")
             text = file.read()
         try:
-            whole = json.loads(text)
+            whole = msgspec.json.decode(text)
             break
-        except ValueError:
+        except (ValueError, RecursionError):
             continue
     else:
         return _whole_lines(path, text), True
@@ -106,8 +150,8 @@ def _whole_lines(path: str, text: str) -> list[Event]:
         raise ValueError(f"{path}: not a trace: accepted is a list of events, as horovod's timelines have it")
     for line in lines[1:]:
         try:
-            event = json.loads(line.rstrip().rstrip(","))
-        except ValueError:
+            event = msgspec.json.decode(line.rstrip().rstrip(","))
+        except (ValueError, RecursionError):
             break
         if not isinstance(event, dict):
             break

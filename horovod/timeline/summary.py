@@ -5,6 +5,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from horovod.timeline.names import printable
 from horovod.timeline.operations import Operation, base_of, by_number, operations, to_common
 from horovod.timeline.read import Trace
 
@@ -100,7 +101,12 @@ def summarize(traces: Sequence[Trace]) -> Summary:
         for rank, mine in together.items():
             ranks[rank].add(mine, last, apart)
             tensors[mine.name, mine.process_set][rank].add(mine, last, apart)
-    lost = sum(e["args"]["events"] for t in traces for e in t.events if e.get("name") == "LOST" and e.get("pid") == 0)
+    lost = sum(
+        e.get("args", {}).get("events", 0)
+        for t in traces
+        for e in t.events
+        if e.get("name") == "LOST" and e.get("pid") == 0
+    )
     size = max(trace.size for trace in traces)
     missing = sorted(set(range(size)) - set(told))
     by_time = sorted(tensors.items(), key=lambda item: -_total(item[1].values()))
@@ -126,7 +132,7 @@ def render(summary: Summary, most: int = 20) -> str:
     lines += _table(("rank",), [((str(rank),), times) for rank, times in sorted(summary.ranks.items())])
     rows = []
     for (name, process_set), ranks in list(summary.tensors.items())[:most]:
-        shown = name + (f" (set {process_set})" if process_set else "")
+        shown = printable(name) + (f" (set {process_set})" if process_set else "")
         rows += [((shown, str(rank)), times) for rank, times in sorted(ranks.items())]
     left = len(summary.tensors) - most
     lines += ["", *_table(("tensor", "rank"), rows)]

@@ -1,6 +1,8 @@
 """Rows of Parquet files."""
 
 import pickle
+import subprocess
+import sys
 
 import numpy as np
 import pytest
@@ -137,6 +139,25 @@ def test_damage_in_a_row_group(folder):
     source.load(3)
     with pytest.raises(ValueError, match=r"1\.parquet is torn.*(checksum|CRC)"):
         source.load(4)
+
+
+def test_damage_for_which_pyarrow_would_end_the_process(tmp_path):
+    """It does so when it is asked for the figures of a column that contradict its schema."""
+    parquet.write_table(pa.table({"a": [1, 2, 3], "b": ["x", "y", "z"]}), tmp_path / "a.parquet")
+    data = (tmp_path / "a.parquet").read_bytes()
+    optional = b"%\x02\x18\x01a"  # of the footer: that values of column a may be missing
+    assert data.count(optional) == 1
+    path = tmp_path / "damaged.parquet"
+    code = (
+        "import sys\nfrom horovod.data import ParquetFiles\n"
+        "try: source = ParquetFiles(sys.argv[1]); [source.load(i) for i in range(len(source.lengths))]\n"
+        "except ValueError as error: print(error)\n"
+    )
+    for other in (0x00, 0x1D, 0x04):
+        path.write_bytes(data.replace(optional, bytes([optional[0], other, *optional[2:]])))
+        done = subprocess.run([sys.executable, "-c", code, str(path)], capture_output=True, text=True, timeout=120)
+        assert done.returncode == 0, done.stderr
+        assert path.name in done.stdout
 
 
 def test_a_file_that_has_changed_since(folder):

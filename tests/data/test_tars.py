@@ -101,3 +101,76 @@ def test_what_is_no_archive(tmp_path):
             tar.addfile(tarfile.TarInfo("1.jpg"))
     with pytest.raises(ValueError, match=r"it has 1.jpg twice"):
         TarFiles(tmp_path)
+
+
+def header(name, size, kind=b"0"):
+    """A member's header; ``size``: any number, as GNU tar writes large and negative ones."""
+    field = b"%011o\0" % size if 0 <= size < 1 << 33 else (b"\xff" if size < 0 else b"\x80")
+    if len(field) == 1:
+        field += (size & ((1 << 88) - 1)).to_bytes(11, "big")
+    made = bytearray(512)
+    parts = ((0, name), (100, b"0000644\0"), (108, b"0000000\0" * 2), (124, field), (136, b"00000000000\0"))
+    for place, part in (*parts, (156, kind), (257, b"ustar  \0"), (148, b" " * 8)):
+        made[place : place + len(part)] = part
+    made[148:156] = b"%06o\0 " % sum(made)
+    return bytes(made)
+
+
+def padded(data):
+    return data + bytes(-len(data) % 512)
+
+
+def attribute(key, value):
+    """A record of an extended header."""
+    text = b" %s=%s\n" % (key, value)
+    length = len(text) + 1
+    while len(b"%d" % length) + len(text) != length:
+        length = len(b"%d" % length) + len(text)
+    return b"%d" % length + text
+
+
+def extended(records, kind=b"x"):
+    return header(b"pax", len(records), kind) + padded(records)
+
+
+END = bytes(1024)
+EMPTY = header(b"1.txt", 0)
+HOSTILE = {
+    "a size that leads back": header(b"1.a", 0) + header(b"2.a", 0) + header(b"3.a", -1024) + END,
+    "a first member of negative size": header(b"1.txt", -512) + END,
+    "a member of an unknown kind that leads back": EMPTY + header(b"2.txt", -1024, b"7") + END,
+    "more bytes than there are": header(b"1.txt", 1 << 60) + END,
+    "more bytes than a number has": header(b"1.txt", 1 << 80) + END,
+    "an attribute that leads back": extended(attribute(b"size", b"-1024")) + EMPTY + END,
+    "an attribute of more bytes than there are": extended(attribute(b"size", b"%d" % (1 << 62))) + EMPTY + END,
+    "an attribute without a length": extended(b"0 a=b\n") + EMPTY + END,
+    "an attribute with a long length": extended(b"9" * 100000 + b" a=b\n") + EMPTY + END,
+    "a huge header": header(b"pax", 1 << 40, b"x") + END,
+    "a huge header of all members": extended(attribute(b"a", b"b" * (1 << 17)), b"g") + EMPTY + END,
+    "a huge long name": header(b"././@LongLink", 1 << 40, b"L") + END,
+    "long names one after the other": (header(b"././@LongLink", 4, b"L") + padded(b"abc\0")) * 3000 + EMPTY + END,
+    "attributes one after the other": extended(attribute(b"a", b"b")) * 3000 + EMPTY + END,
+    "many attributes of all members": b"".join(
+        extended(b"".join(attribute(b"%d" % n, b"b") for n in range(k, k + 500)), b"g") + EMPTY
+        for k in range(0, 2000, 500)
+    )
+    + END,
+    "a key of its own": header(b"1.__key__", 4) + padded(b"evil") + END,
+}
+
+
+@pytest.mark.timeout(60)
+@pytest.mark.parametrize("kind", HOSTILE)
+@pytest.mark.parametrize("block_bytes", [1, 1 << 20])
+def test_an_archive_that_somebody_has_made_to_do_harm(tmp_path, kind, block_bytes):
+    (tmp_path / "a.tar").write_bytes(HOSTILE[kind])
+    with pytest.raises(ValueError, match=r"a\.tar is torn"):
+        everything(TarFiles(tmp_path / "a.tar", block_bytes))
+
+
+@pytest.mark.timeout(60)
+def test_members_that_are_no_files_are_passed_over(tmp_path):
+    links = b"".join(header(b"%d.txt" % number, 0, b"%d" % number) for number in (1, 2, 3, 6))
+    name = header(b"../../etc/passwd.txt", 1) + padded(b"x")  # a name is a key, and no place
+    (tmp_path / "a.tar").write_bytes(links + name + END)
+    assert everything(TarFiles(tmp_path / "a.tar")) == [{"__key__": "../../etc/passwd", "txt": b"x"}]

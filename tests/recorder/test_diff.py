@@ -1,6 +1,7 @@
 """The first divergence between what flight recorders have written."""
 
 import json
+import os
 import subprocess
 import sys
 
@@ -151,3 +152,49 @@ def test_a_line_that_was_cut_is_left_out_and_a_folder_without_files_is_told(tmp_
         [sys.executable, "-m", "horovod.recorder", "diff", str(tmp_path)], capture_output=True, text=True, timeout=60
     )
     assert (done.returncode, done.stderr) == (0, "")
+
+
+HEAD = {
+    "horovod": "recorder", "version": 1, "rank": 0, "size": 2, "label": "rank 0", "pid": 1, "why": "w",
+    "monotonic_ns": 1, "unix_ns": 0,
+}  # fmt: skip
+
+
+@pytest.mark.timeout(60)
+@pytest.mark.parametrize(
+    "text",
+    [
+        json.dumps({**HEAD, "size": 10**12}),
+        json.dumps({**HEAD, "rank": 2}),
+        json.dumps({**HEAD, "rank": -1}),
+        json.dumps({**HEAD, "rank": "0"}),
+        json.dumps({**HEAD, "unix_ns": None}),
+        json.dumps({**HEAD, "why": ["x"]}),
+        json.dumps(HEAD)[:-1] + ', "unix_ns": 1e999}',
+        json.dumps(HEAD) + '\n{"what": "carried out", "set": {}}',
+        json.dumps(HEAD) + '\n{"what": ["carried out"]}',
+        json.dumps(HEAD) + "\n" + '{"a":' * 100000 + "}",
+        "[" * 100000,
+        "\x00",
+        "",
+        None,
+    ],
+)
+def test_a_file_that_somebody_has_made_to_do_harm(tmp_path, capsys, text):
+    path = tmp_path / "recorder.rank0.jsonl"
+    if text is None:
+        os.mkfifo(path)
+    else:
+        path.write_text(text + "\n")
+    assert main(["diff", str(tmp_path)]) == 2
+    assert capsys.readouterr().err == f"horovod.recorder: {path} is not what a flight recorder writes\n"
+
+
+def test_what_a_terminal_would_obey_is_escaped(tmp_path, capsys):
+    ranks = Ranks(tmp_path)
+    ranks.add(0, "announced", "\x1b[2Jone")
+    ranks.add(1, "announced", "\x1b[2Jother")
+    ranks.write()
+    out = "\n".join(said(tmp_path, capsys))
+    assert "\x1b" not in out
+    assert "\\x1b[2Jone" in out

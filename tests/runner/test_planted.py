@@ -140,11 +140,11 @@ def test_timelines_that_are_merged_at_the_end(planted):
     assert (planted[2] / "t.all.json").exists(), sorted(os.listdir(planted[2]))
 
 
-def directly(planted, command, **variables):
+def directly(planted, command, stdin=subprocess.DEVNULL, **variables):
     """A program of ours, run in the directory that others have filled; what it said. Nothing planted may have run."""
     place, log, _ = planted
     env = marked_environment({"PYTHONPATH": None, **variables})
-    done = subprocess.run(command, cwd=place, env=env, stdin=subprocess.DEVNULL, capture_output=True, timeout=LIMIT)
+    done = subprocess.run(command, cwd=place, env=env, stdin=stdin, capture_output=True, timeout=LIMIT)
     assert not log.exists(), log.read_text()
     return done.returncode, (done.stdout + done.stderr).decode()
 
@@ -162,7 +162,12 @@ def test_the_programs_of_pods(planted, program):
 def test_the_data_worker(planted):
     pytest.importorskip("tensorflow")
     command = [sys.executable, *boot.words("horovod.tensorflow.data.data_worker"), str(planted[2] / "none.json"), "0"]
-    code, said = directly(planted, command)
+    reading, writing = os.pipe()  # it ends with its input
+    try:
+        code, said = directly(planted, command, stdin=reading)
+    finally:
+        os.close(reading)
+        os.close(writing)
     assert code != 0
     assert "none.json" in said
 

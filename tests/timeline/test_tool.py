@@ -1,6 +1,7 @@
 """python -m horovod.timeline on made-up files: what it finds, merges and says, and what it does about other files."""
 
 import json
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -164,3 +165,63 @@ def test_an_output_that_cannot_be_written_is_named(tmp_path, capsys):
     assert main(["merge", str(path), "-o", str(tmp_path / "none" / "all.json")]) == 1
     assert "No such file or directory" in capsys.readouterr().err
     assert sorted(p.name for p in tmp_path.iterdir()) == ["t.json", "t.rank1.json"]
+
+
+def changed(number=None, **more):
+    """A rank's events with one changed, or all of them."""
+    maker = Maker(0, 2)
+    maker.scheduled("a", 1, ready=1, begun=2, ended=3)
+    events = maker.events
+    for index in range(len(events)) if number is None else [number]:
+        events[index] = {**events[index], **more}
+    return events
+
+
+HOSTILE = {
+    "a huge job": changed(1, args={"rank": 0, "size": 10**12, "host": "h", "start_ns": 0}),
+    "a rank that is none": changed(1, args={"rank": 2, "size": 2, "host": "h", "start_ns": 0}),
+    "a rank in words": changed(1, args={"rank": "0", "size": 2, "host": "h", "start_ns": 0}),
+    "a rank without a host": changed(1, args={"rank": 0, "size": 2, "start_ns": 0}),
+    "a time in words": changed(ts="soon"),
+    "no time": changed(-1, ts=None),
+    "a time of a number that is too large": changed(ts=1e300),
+    "a list in the place of a tensor": changed(pid=[1]),
+    "a row in words": changed(tid="x"),
+    "arguments that are none": changed(args=[]),
+    "a name that is none": changed(name={"a": 1}),
+    "no name": changed(-4, ph="B", name=None),
+    "a number in words": changed(-4, args={"number": "x"}),
+}
+
+
+@pytest.mark.timeout(60)
+@pytest.mark.parametrize("kind", HOSTILE)
+@pytest.mark.parametrize("command", ["summary", "merge"])
+def test_events_that_somebody_has_made_to_do_harm(tmp_path, capsys, kind, command):
+    path = tmp_path / "t.json"
+    path.write_text(json.dumps(HOSTILE[kind]))
+    assert main([command, str(path)]) == 1
+    said = capsys.readouterr()
+    assert said.err.startswith(f"error: {path}: not a rank's timeline: ")
+    assert said.out == ""
+
+
+@pytest.mark.timeout(60)
+@pytest.mark.parametrize("text", ["[1e999]", "[NaN]", "[" * 100000, '[{"a":' * 100000, "[1]", "[\n1e999\n]", None])
+def test_texts_that_somebody_has_made_to_do_harm(tmp_path, capsys, text):
+    path = tmp_path / "t.json"
+    if text is None:
+        os.mkfifo(path)
+    else:
+        path.write_text(text)
+    assert main(["summary", str(path)]) == 1
+    assert capsys.readouterr().err.startswith(f"error: {path}: not a ")
+
+
+def test_what_a_terminal_would_obey_is_escaped(tmp_path, capsys):
+    maker = Maker(0, 1)
+    maker.scheduled("\x1b[2Ja", 1, ready=1, begun=2, ended=3)
+    assert main(["summary", str(maker.write(tmp_path / "t.json"))]) == 0
+    out = capsys.readouterr().out
+    assert "\x1b" not in out
+    assert "\\x1b[2Ja" in out
