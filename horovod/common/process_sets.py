@@ -58,8 +58,8 @@ class ProcessSet:
         return None if self.ranks is None or state.job is None else state.job.rank in self.ranks
 
     def _invalidate(self) -> None:
-        self.process_set_id = None
-        self.ranks = self.mpi_comm = self.world_ranks = None
+        """Forget the registration; the ranks stay, so that the object can be added again."""
+        self.process_set_id = self.mpi_comm = self.world_ranks = None
 
     def __reduce_ex__(self, protocol: Any) -> Any:
         # There is one global set: a function that was shipped to another rank must find that one, not a copy.
@@ -133,8 +133,8 @@ def remove_process_set(process_set: ProcessSet) -> bool:
     """Unregisters a set; all ranks must call it, and it blocks until they do. False for the global or an unregistered
     set.
 
-    The object, and every other one for this set, loses its id and ranks. Raises ValueError when sets are static,
-    HorovodInternalError when ranks disagree.
+    The object, and every other one for this set, loses its id, and may be added again. Raises ValueError when sets are
+    static, HorovodInternalError when ranks disagree.
     """
     job = state.require_job()
     engine = state.require_engine()

@@ -1,6 +1,7 @@
 """Small helpers, among them names that other software imports from here."""
 
 import contextlib
+import functools
 import importlib.machinery
 import importlib.util
 import os
@@ -9,7 +10,9 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any, TypeVar
 
 _T = TypeVar("_T")
-_cache: dict[Any, Any] = {}
+_cache = functools.cache
+"""A decorator: calls with the same arguments are carried out once."""
+_answers: dict[str, Any] = {}  # of `_once`
 
 
 def is_mpi_comm(value: object) -> bool:
@@ -178,9 +181,9 @@ def rocm_built(verbose: bool = False) -> bool:
 
 
 def _once(key: str, function: Callable[[], Any]) -> Any:
-    if key not in _cache:
-        _cache[key] = function()
-    return _cache[key]
+    if key not in _answers:
+        _answers[key] = function()
+    return _answers[key]
 
 
 def get_average_backwards_compatibility_fun(reduce_ops: Any) -> Callable[[Any, Any], Any]:

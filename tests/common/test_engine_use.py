@@ -99,8 +99,11 @@ def test_dynamic_process_sets(pool):
             add_process_set([])
         assert hvd._get_process_set_ids_and_ranks() == {0: [0, 1, 2], 1: [0, 2], 2: [1]}
         assert remove_process_set(first) is True
-        assert (first.process_set_id, first.ranks) == (None, None)
+        assert (first.process_set_id, first.size(), first.rank()) == (None, None, None)
         assert remove_process_set(first) is False
+        assert add_process_set(first) is first
+        assert (first.process_set_id, first.ranks, first.size()) == (1, [0, 2], 2)
+        assert remove_process_set(first) is True
         assert remove_process_set(global_process_set) is False
         third = add_process_set([0, 1])
         assert third.process_set_id == 1, "freed ids are used again"

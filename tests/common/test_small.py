@@ -20,6 +20,19 @@ def test_reduce_ops_have_their_public_values():
     assert (ops.Average, ops.Sum, ops.Adasum, ops.Min, ops.Max, ops.Product) == (0, 1, 2, 3, 4, 5)
 
 
+def test_a_cached_function_is_called_once_for_its_arguments():
+    calls = []
+
+    @util._cache
+    def call(*args, **kwargs):
+        """Note a call."""
+        calls.append((args, kwargs))
+        return len(calls)
+
+    assert [call(1), call(1), call(2, b=3), call(2, b=3)] == [1, 1, 2, 2]
+    assert call.__doc__ == "Note a call."
+
+
 @pytest.mark.parametrize("size", [1, 2, 3, 7])
 def test_rows_of_a_reducescatter_are_cut_as_numpy_cuts_them(size):
     for rows in range(16):

@@ -45,16 +45,11 @@ class ScriptRun:
         self._names = names
         path = os.path.abspath(os.path.expanduser(script))
         try:
-            self._process = subprocess.Popen(
-                [*command] or [path],
-                stdin=subprocess.DEVNULL,
-                stdout=subprocess.PIPE,
-                stderr=subprocess.PIPE,
-                start_new_session=True,
-                bufsize=0,
-            )
+            self._process = self._start([*command] or [path])
         except OSError as error:
-            raise LaunchError(self._cannot_start(path, error)) from None
+            if error.errno != errno.ENOEXEC:
+                raise LaunchError(self._cannot_start(path, error)) from None
+            self._process = self._start(["/bin/sh", path])  # without a first line that names another, as shells do
         self._deadline = time.monotonic() + seconds
         assert self._process.stdout is not None
         assert self._process.stderr is not None
@@ -66,6 +61,17 @@ class ScriptRun:
         self._pidfd = os.pidfd_open(self._process.pid)
         self._trouble = ""
         self.done = False
+
+    @staticmethod
+    def _start(words: list[str]) -> subprocess.Popen[bytes]:
+        return subprocess.Popen(
+            words,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            start_new_session=True,
+            bufsize=0,
+        )
 
     def _cannot_start(self, path: str, error: OSError) -> str:
         what = f"{self._names.script} is {self._script!r}, "
@@ -79,8 +85,6 @@ class ScriptRun:
             return f"{what}{missing}; accepted is an executable file"
         if error.errno == errno.EACCES:
             return f"{what}which may not be executed; `chmod +x {self._script}` allows it"
-        if error.errno == errno.ENOEXEC:
-            return f"{what}which is no program; the first line of a script names its interpreter, as in #!/bin/sh"
         return f"{what}which cannot be started: {error.strerror}"
 
     # Parts of a loop

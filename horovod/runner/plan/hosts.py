@@ -11,12 +11,13 @@ from horovod.runner.base.errors import LaunchError
 
 HOST_FORM = "name:slots[,name:slots...], a name of letters, digits, '_', '.' and '-' (or [IPv6]), slots at least 1"
 HOSTFILE_FORM = (
-    "a line 'name slots=N', N at least 1, after which 'python=PATH' may name the interpreter on that host; blank lines "
-    "and lines that begin with # are skipped"
+    "a line 'name slots=N', 'name:N' or, for one slot, 'name', N at least 1, after which 'python=PATH' may name the "
+    "interpreter on that host, and 'max_slots=N' is ignored; blank lines and lines that begin with # are skipped"
 )
 _NAME = r"(?:[\w.-]+|\[[0-9A-Fa-f:.%\w]+\])"
 _HOST = re.compile(rf"({_NAME}):([0-9]+)", re.ASCII)
-_HOSTFILE_LINE = re.compile(rf"({_NAME})\s+slots\s*=\s*([0-9]+)(?:\s+python\s*=\s*(\S+))?", re.ASCII)
+_HOSTFILE_LINE = re.compile(rf"({_NAME})(?::([0-9]+))?((?:\s+[\w-]+\s*=\s*\S+)*)", re.ASCII)
+_HOSTFILE_OPTION = re.compile(r"\s+([\w-]+)\s*=\s*(\S+)", re.ASCII)
 
 
 @dataclass(frozen=True)
@@ -66,14 +67,14 @@ def parse_hostfile(text: str, path: str) -> list[Host]:
     """Read the text of a host file; `path` is only for the messages of the LaunchError."""
     given = []
     interpreters: dict[str, tuple[str, int]] = {}  # host -> the one it was given, in this line
-    for number, line in enumerate(text.splitlines(), 1):
+    for number, line in enumerate(text.removeprefix("\ufeff").splitlines(), 1):
         content = line.split("#", 1)[0].strip()
         if not content:
             continue
-        match = _HOSTFILE_LINE.fullmatch(content)
-        if match is None or int(match[2]) < 1:
+        host = _host_of_line(content)
+        if host is None:
             raise LaunchError(f"{path}, line {number}: {content!r} is not accepted; expected {HOSTFILE_FORM}")
-        name, python = match[1].strip("[]"), match[3] or ""
+        name, python = host.name, host.python
         if python:
             # The ranks of a host have one agent, and it starts all of them.
             before, where = interpreters.setdefault(name, (python, number))
@@ -82,10 +83,29 @@ def parse_hostfile(text: str, path: str) -> list[Host]:
                     f"{path}, line {number}: host {name!r} with python={python}, but line {where} names {before}; "
                     "accepted is one interpreter for a host"
                 )
-        given.append(Host(name, int(match[2]), python))
+        given.append(host)
     if not given:
         raise LaunchError(f"{path}: names no host; expected {HOSTFILE_FORM}")
     return _merge(given)
+
+
+def _host_of_line(content: str) -> Host | None:
+    """The host that a line of a host file describes; None if the line has another form."""
+    match = _HOSTFILE_LINE.fullmatch(content)
+    if match is None:
+        return None
+    options = [(key.replace("-", "_"), value) for key, value in _HOSTFILE_OPTION.findall(match[3])]
+    options += [("slots", match[2])] if match[2] else []
+    told = dict(options)
+    numbers = [told[key] for key in ("slots", "max_slots") if key in told]
+    repeated = len(told) < len(options)
+    if repeated or not told.keys() <= {"slots", "max_slots", "python"} or not all(map(_is_count, numbers)):
+        return None
+    return Host(match[1].strip("[]"), int(told.get("slots", "1")), told.get("python", ""))
+
+
+def _is_count(text: str) -> bool:
+    return text.isascii() and text.isdecimal() and int(text) >= 1
 
 
 def assign(hosts: Sequence[Host], size: int) -> list[Slot]:

@@ -83,7 +83,6 @@ def test_what_is_wrong_is_told_in_the_words_of_the_caller(script, tmp_path, call
     [
         ("#!/bin/sh\necho a:1\n", 0o644, r"which may not be executed; `chmod \+x .*hosts.sh` allows it"),
         ("#!/no/such/shell\n", 0o755, r"whose interpreter \(in its first line\) is not there"),
-        ("echo a:1\n", 0o755, r"which is no program; the first line of a script names its interpreter"),
         ("#!/bin/sh\necho no cluster >&2\nexit 3\n", 0o755, r"hosts.sh ended: .*3\n    no cluster$"),
         ("#!/bin/sh\nkill -9 $$\n", 0o755, r"hosts.sh ended: .*SIGKILL"),
         ("#!/bin/sh\nprintf '\\377'\n", 0o755, r"printed what is no text \(UTF-8\)"),
@@ -95,6 +94,11 @@ def test_scripts_that_do_not_work(script, text, mode, said):
         mode = 0o600  # root may not execute a file that nobody may
     with pytest.raises(ValueError, match=said):
         HostDiscoveryScript(script(text, mode), None).find_available_hosts_and_slots()
+
+
+@pytest.mark.parametrize("text", ["echo a:1\nfor i in 2; do echo b:$i; done\n", "\necho a:1; echo b:2"])
+def test_a_script_without_a_first_line_is_run_by_the_shell(script, text):
+    assert HostDiscoveryScript(script(text, 0o755), None).find_available_hosts_and_slots() == {"a": 1, "b": 2}
 
 
 def test_files_that_are_no_scripts(tmp_path):

@@ -23,7 +23,19 @@ def test_hostfile_skips_blank_and_comment_lines():
     assert hosts.parse_hostfile(text, "f") == [Host("a", 2), Host("b", 1)]
 
 
-@pytest.mark.parametrize("line", ["a", "a 2", "a slots=", "a slots=0", "a slots=-2", "slots=2", "a slots=2 x"])
+def test_hostfile_forms_of_other_launchers():
+    text = "\ufeffa:2\nb\r\nb max-slots=4\n[fe80::1]:3\nc slots=4 max_slots = 8 # spare\nd python=/d\n"
+    read = [Host("a", 2), Host("b", 2), Host("fe80::1", 3), Host("c", 4), Host("d", 1, "/d")]
+    assert hosts.parse_hostfile(text, "f") == read
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        *("a 2", "a slots=", "a slots=0", "a slots=-2", "slots=2", "a slots=2 x", "a:", "a:0", "a:2 slots=2"),
+        *("a slots=2 slots=3", "a max_slots=x", "a slots=2 cpus=3", "a,b", "a:2,b:2", "::1"),
+    ],
+)
 def test_wrong_hostfile_line_is_named(line):
     with pytest.raises(ValueError, match=r"file, line 2: .*slots=N") as caught:
         hosts.parse_hostfile(f"ok slots=1\n{line}\n", "file")
