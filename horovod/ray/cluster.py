@@ -107,7 +107,7 @@ def slots(nodes: Sequence[Mapping[str, Any]], names: Names, cpus: int, gpus: int
     are left out. ``nodes``: as ``ray.nodes()`` returns them."""
     found = {}
     for node in nodes:
-        if node["Alive"] and (room := strategy.fitting(node["Resources"], cpus, gpus)) > 0:
+        if strategy.lives(node) and (room := strategy.fitting(node["Resources"], cpus, gpus)) > 0:
             found[names.of(node)] = room
     return found
 
@@ -115,4 +115,6 @@ def slots(nodes: Sequence[Mapping[str, Any]], names: Names, cpus: int, gpus: int
 def find(nodes: Sequence[Mapping[str, Any]], host: str) -> str | None:
     """The id of a node that is alive and has this address, host name or name."""
     keys = ("NodeManagerAddress", "NodeManagerHostname", "NodeName")
-    return next((node["NodeID"] for node in nodes if node["Alive"] and host in (node[key] for key in keys)), None)
+    return next(
+        (node["NodeID"] for node in nodes if strategy.lives(node) and host in (node[key] for key in keys)), None
+    )

@@ -49,7 +49,9 @@ class Settings:
             integer("reset_limit", self.reset_limit, 0)
         seconds("elastic_timeout", self.elastic_timeout, LONGEST)
         check_range(self.cooldown_range)
-        return Limits(start, least, most, self.reset_limit, self.elastic_timeout, names=self.names)
+        # An actor takes long to start, the first on a node above all; those that come later would change the ranks.
+        gather = min(self.timeout_s, self.elastic_timeout / 2)
+        return Limits(start, least, most, self.reset_limit, self.elastic_timeout, gather=gather, names=self.names)
 
 
 def make(

@@ -170,7 +170,13 @@ def _wait(plan: Plan, group: PlacementGroup, timeout: float) -> None:
 
 def node_resources() -> list[dict[str, float]]:
     """What each node that is alive has."""
-    return [node["Resources"] for node in ray.nodes() if node["Alive"]]
+    return [node["Resources"] for node in ray.nodes() if lives(node)]
+
+
+def lives(node: Mapping[str, Any]) -> bool:
+    """Return True if the node, as in ``ray.nodes()``, is alive. Ray has both spellings of the key, and what stands for
+    it in tests of programs has the one in lower case."""
+    return bool(node["Alive"] if "Alive" in node else node["alive"])
 
 
 def grows() -> bool:

@@ -80,6 +80,8 @@ def test_settings_of_another_kind():
 def test_elastic_settings():
     made = ElasticRayExecutor.create_settings(2, 3, num_proc=2, cooldown_range=(1, 2), verbose=0)
     assert (made.min_num_proc, made.max_num_proc, made.num_proc, made.cooldown_range) == (2, 3, 2, (1, 2))
+    assert made.limits().gather == 30.0, "an actor may take as long to start, and the others wait for it"
+    assert ElasticRayExecutor.create_settings(timeout_s=30, elastic_timeout=20).limits().gather == 10.0
     with pytest.raises(TypeError, match="speed is given, accepted beside the named arguments"):
         ElasticRayExecutor.create_settings(speed=1)
     with pytest.raises(ValueError, match=r"min_num_proc is 3, num_proc 3 and max_num_proc 2"):

@@ -24,6 +24,14 @@ def test_slots_of_nodes_that_live_and_have_room():
     assert cluster.slots(nodes, Names(), 2, 0) == {"10.0.0.1": 1, "10.0.0.2": 2}
 
 
+def test_nodes_that_spell_the_key_otherwise():
+    nodes = [node("1"), node("2", "10.0.0.2", "b"), node("3", "10.0.0.3", "c", alive=False)]
+    for one in nodes[1:]:
+        one["alive"] = one.pop("Alive")
+    assert cluster.slots(nodes, Names(), 1, 0) == {"10.0.0.1": 2, "10.0.0.2": 2}
+    assert [cluster.find(nodes, each["NodeName"]) for each in nodes] == ["1" * 28, "2" * 28, None]
+
+
 def test_slots_by_gpus():
     assert cluster.slots([node("1", cpus=8.0, gpus=3.0), node("2", "10.0.0.2")], Names(), 1, 1) == {"10.0.0.1": 3}
 

@@ -1,5 +1,5 @@
 """Where programs of others import from, beside ``horovod.ray`` itself. Not here, as nobody outside has used them:
-``horovod.ray.elastic_v2``, ``utils``, ``adapter``, and what ``strategy`` had."""
+``horovod.ray.utils``, ``adapter``, and what ``strategy`` had."""
 
 import importlib
 
@@ -17,6 +17,8 @@ pytest.importorskip("ray")
         ("horovod.ray.elastic", "ElasticRayExecutor"),
         ("horovod.ray.elastic", "RayHostDiscovery"),
         ("horovod.ray.elastic", "TestDiscovery"),
+        ("horovod.ray.elastic_v2", "RayHostDiscovery"),
+        ("horovod.ray.elastic_v2", "TestDiscovery"),
         ("horovod.ray.ray_logger", "log"),
         ("horovod.ray.ray_logger", "configure"),
     ],
@@ -34,3 +36,11 @@ def test_what_older_versions_of_ray_imported_is_told():
     with pytest.raises(ImportError, match=r"has no Coordinator.*horovod\.ray\.train\.HorovodTrainer"):
         from horovod.ray.runner import Coordinator  # noqa: F401
     assert not hasattr(runner, "MiniSettings")
+
+
+def test_what_takes_the_place_of_the_adapter_is_told():
+    from horovod.ray import elastic_v2
+
+    with pytest.raises(ImportError, match=r"has no ElasticParams; horovod\.ray\.RayExecutor\(settings, min_workers"):
+        from horovod.ray.elastic_v2 import ElasticParams  # noqa: F401
+    assert not hasattr(elastic_v2, "Other")

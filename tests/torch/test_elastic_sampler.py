@@ -97,6 +97,41 @@ def test_what_is_loaded_is_what_was_saved():
         ElasticSampler(range(8)).load_state_dict(first.state_dict())
 
 
+@pytest.mark.parametrize("shuffle", [False, True])
+def test_a_loop_goes_on_after_what_was_recorded_is_taken_back(shuffle):
+    """As after ``state.restore()`` in the middle of it: numbers of batches are those of the loop."""
+    for rank in (0, 1):
+        with of(rank, 2):
+            sampler = ElasticSampler(range(24), shuffle=shuffle)
+            sampler.record_batch(0, 2)  # an earlier loop
+            before = sampler.state_dict()
+            sampler.load_state_dict(before)
+            loop = enumerate(torch.utils.data.DataLoader(torch.arange(24), batch_size=2, sampler=sampler))
+            states = []
+            for index in (0, 1, 2):
+                assert next(loop)[0] == index
+                sampler.record_batch(index, 2)
+                states.append(sampler.state_dict())
+            saved = states[0]
+            assert sampler.processed_num == 16
+            sampler.load_state_dict(saved)
+            assert sampler.processed_num == 8
+            sampler.record_batch(next(loop)[0], 2)
+            assert sampler.processed_num == 20, "four batches of this loop, and one of the loop before it"
+            sampler.load_state_dict(before)
+            assert sampler.processed_num == 4
+            sampler.record_batch(next(loop)[0], 2)
+            assert sampler.processed_num == 24
+            # A loop that begins anew counts from there.
+            sampler.load_state_dict(saved)
+            sampler.record_batch(0, 2)
+            assert sampler.processed_num == 12
+            sampler.load_state_dict(saved)
+            for index, _ in enumerate(torch.utils.data.DataLoader(torch.arange(24), batch_size=2, sampler=sampler)):
+                sampler.record_batch(index, 2)
+            assert sampler.processed_num == 24
+
+
 def test_parts_of_a_global_batch():
     made = samplers(64, 3)
     for rank, one in enumerate(made):

@@ -13,15 +13,17 @@ from horovod.runner.elastic.workers import Worker
 class Admission:
     """Of one job."""
 
-    def __init__(self) -> None:
+    def __init__(self, gather: float | None = None) -> None:
+        """`gather`: s that workers of the first epoch wait for others that are starting; None: as in later epochs."""
+        self._wait = TOGETHER if gather is None else gather
         self._ready_since: float | None = None  # somebody new waits since then to be let in
         self._told = HostUpdateResult.no_update  # to the members of this epoch
 
     def next_time(self, now: float) -> float | None:
         """When who is ready has waited long enough for others; None: nobody waits for that."""
-        if self._ready_since is None or now >= self._ready_since + TOGETHER:
+        if self._ready_since is None or now >= self._ready_since + self._wait:
             return None
-        return self._ready_since + TOGETHER
+        return self._ready_since + self._wait
 
     def together(self, waiting: Iterable[Worker], others_start: bool, now: float) -> bool:
         """Need who is new among those that wait not wait for others that are about to be ready as well?"""
@@ -31,7 +33,7 @@ class Admission:
             self._ready_since = now
         if not others_start:
             return True
-        return self._ready_since is not None and now >= self._ready_since + TOGETHER
+        return self._ready_since is not None and now >= self._ready_since + self._wait
 
     def update(self, added: bool, removed: bool) -> HostUpdateResult:
         """What members are to be told: that others can join, that some have no place any more; nothing that they know
@@ -49,6 +51,7 @@ class Admission:
     def formed(self) -> None:
         """A new epoch, whose members know of nothing yet."""
         self._told = HostUpdateResult.no_update
+        self._wait = TOGETHER
 
     def postpone(self, seconds: float) -> None:
         """The launcher itself has stood still for so long."""

@@ -11,7 +11,8 @@ from horovod.runner.base.names import FLAGS, Names
 class Limits:
     """`start`: workers before the first epoch (-np); `least`, `most`: of every epoch; `resets`: how often members may
     change; `timeout`: s without an epoch that runs; `patience`: s for a member to come back from one that is over,
-    half of that if not given. `names`: what the user calls them.
+    half of that if not given; `gather`: s that workers of the first epoch wait for others that are starting, as ever
+    if not given. `names`: what the user calls them.
     """
 
     start: int
@@ -20,6 +21,7 @@ class Limits:
     resets: int | None = None
     timeout: float = 600.0
     patience: float | None = None
+    gather: float | None = None
     names: Names = FLAGS
 
     def __post_init__(self) -> None:

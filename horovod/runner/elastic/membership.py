@@ -43,7 +43,7 @@ class Membership:
         self._fresh = True  # nobody had it when the last epoch was formed
         self._success = False
         self._idle_since: float | None = now  # no epoch has run since then
-        self._admission = Admission()
+        self._admission = Admission(limits.gather)
         self._told_waiting = False
         self._last_members: set[int] = set()  # of the last epoch that ran
         self._out: list[Action] = []

@@ -40,6 +40,9 @@ class ElasticSampler(torch.utils.data.Sampler[int]):
         self._recorded = 0  # of this rank's own since then
         self._shares: Shares | None = None
         self._mine: list[int] = []
+        self._loop: tuple[Any, list[int]] = ((), [])  # what the running loop is about, and its samples
+        self._in_loop = 0  # samples of it that are recorded
+        self._ahead = 0  # of its samples, those that are before the first of `_mine`; below 0: they are missing in it
         self.rank = 0
         self.num_replicas = 1
         self._begin(0, 0)
@@ -63,8 +66,16 @@ class ElasticSampler(torch.utils.data.Sampler[int]):
 
     def record_batch(self, batch_idx: int, batch_size: int) -> None:
         """The batch of this index, counted since the loop over the loader began, is done: after the optimizer's step.
-        All ranks record the same batches."""
-        self._recorded = min(max(self._recorded, (batch_idx + 1) * batch_size), len(self._mine))
+        All ranks record the same batches.
+
+        A loop may go on after ``load_state_dict`` (``state.restore()``). Its batches between the place that was gone
+        back to and the next one that is recorded count as done, because the loop will not visit them again.
+        """
+        recorded = (batch_idx + 1) * batch_size
+        if recorded <= self._in_loop:  # not the next one of that loop: another has begun
+            self._ahead = 0
+        self._in_loop = recorded
+        self._recorded = min(max(self._recorded, recorded - self._ahead), len(self._mine))
 
     def record_indices(self, indices: Any) -> None:
         """So many more samples of this rank are done, in the order in which it visits them."""
@@ -102,6 +113,11 @@ class ElasticSampler(torch.utils.data.Sampler[int]):
             if state_dict.get(name, here) != here:
                 raise ValueError(f"the sampler's state has {name} {state_dict[name]}, this sampler {here}")
         self._begin(state_dict["epoch"], state_dict["processed_num"])
+        about, samples = self._loop
+        self._ahead = _ahead(samples, self._mine) if self._in_loop and about == self._about() else 0
+
+    def _about(self) -> tuple[Any, ...]:
+        return *self._order_of, self.rank, self._parts()
 
     def _begin(self, epoch: int, processed: int) -> None:
         length = len(self.dataset)
@@ -136,7 +152,18 @@ class ElasticSampler(torch.utils.data.Sampler[int]):
         return self._shares if self._shares is not None else Shares.equal(self.num_replicas)
 
     def __iter__(self) -> Iterator[int]:
-        return iter(list(self._mine))
+        self._loop = self._about(), list(self._mine)
+        self._in_loop = self._ahead = 0
+        return iter(self._loop[1])
 
     def __len__(self) -> int:
         return len(self._mine)
+
+
+def _ahead(loop: list[int], mine: list[int]) -> int:
+    """Return how many samples of the loop are before the first of ``mine``; below 0 where it began later."""
+    if not loop or not mine:
+        return len(loop) - len(mine)
+    if mine[0] in loop:
+        return loop.index(mine[0])
+    return -mine.index(loop[0]) if loop[0] in mine else 0

@@ -22,6 +22,19 @@ def test_who_is_ready_waits_for_others_that_start_but_not_for_ever():
     assert admission.next_time(11.0 + TOGETHER) is None
 
 
+def test_the_first_epoch_may_wait_longer_for_those_that_start():
+    admission = Admission(gather=60.0)
+    assert not admission.together([NEW], True, 1.0)
+    assert admission.next_time(1.0) == 61.0
+    assert not admission.together([NEW], True, 60.9)
+    assert admission.together([NEW], False, 60.9), "all are there"
+    assert admission.together([NEW], True, 61.0)
+    admission.formed()
+    assert not admission.together([OLD], True, 70.0)
+    assert not admission.together([NEW], True, 71.0)
+    assert admission.next_time(71.0) == 71.0 + TOGETHER
+
+
 def test_who_has_been_there_before_begins_no_wait():
     admission = Admission()
     assert not admission.together([OLD], True, 1.0)

@@ -280,6 +280,27 @@ def test_a_slot_is_taken_away():
     assert world.running() == [0, 1, 2]
 
 
+def test_the_first_epoch_waits_for_all_slots_that_are_being_filled():
+    world = World(start=1, least=1, gather=30.0)
+    world.discover(a=4)
+    world.ready(0)
+    world.wait(20.0)
+    world.ready(1, 2)
+    assert world.membership.epoch == 0
+    world.ready(3)
+    world.form()
+    assert world.running() == [0, 1, 2, 3]
+
+
+def test_the_first_epoch_begins_without_those_that_take_too_long():
+    world = World(start=1, least=1, gather=30.0)
+    world.discover(a=2)
+    world.ready(0)
+    world.wait(30.0)
+    world.form()
+    assert world.running() == [0]
+
+
 def test_no_answer_is_no_removal():
     world = started(World(), a=4)
     world.discover()

@@ -38,9 +38,10 @@ class World:
         resets: int | None = None,
         timeout: float = 600.0,
         names: Names = FLAGS,
+        gather: float | None = None,
     ) -> None:
         self.now = 0.0
-        self.limits = Limits(start, least, most, resets, timeout, names=names)
+        self.limits = Limits(start, least, most, resets, timeout, gather=gather, names=names)
         self.membership = Membership(self.limits, Blacklist(cooldown, seed=1), self.now)
         self.processes: dict[int, Process] = {}
         self.hosts: dict[str, int] = {}

@@ -1,0 +1,16 @@
+"""What finds hosts of elastic jobs, where programs written for Horovod import it from."""
+
+from typing import Any
+
+from horovod.ray.discovery import RayHostDiscovery, TestDiscovery
+
+__all__ = ["RayHostDiscovery", "TestDiscovery"]
+
+
+def __getattr__(name: str) -> Any:
+    if name in ("ElasticAdapter", "ElasticParams"):
+        raise ImportError(
+            f"horovod.ray.elastic_v2 has no {name}; horovod.ray.RayExecutor(settings, min_workers=...) runs elastic "
+            "jobs"
+        )
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
