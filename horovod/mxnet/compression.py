@@ -28,7 +28,12 @@ class _Cast(CastCompressor):
 
     @staticmethod
     def cast(tensor: Any, dtype: Any) -> Any:
-        return mx.nd.amp_cast(tensor, dtype=dtype)
+        # amp_cast is the one that knows bfloat16, and it leaves float64 as it is.
+        if tensor.dtype == np.float64:
+            tensor = tensor.astype(np.float32 if dtype == _BF16 else dtype)
+        if dtype == np.float64:
+            return _Cast.cast(tensor, np.float32).astype(dtype)
+        return tensor if tensor.dtype == dtype else mx.nd.amp_cast(tensor, dtype=dtype)
 
 
 class FP16Compressor(_Cast):

@@ -35,8 +35,7 @@ def broadcast_parameters(
             f"broadcast_parameters: params is a {type(params).__name__}; accepted are a dict of NDArrays or Parameters "
             "and a ParameterDict"
         )
-    if unnamed := [name for name in list(params.keys()) if not isinstance(name, str)]:
-        raise ValueError(f"broadcast_parameters: params has the key {unnamed[0]!r}; accepted are names")
+    params = _by_name(params)
     arrays, deferred = _sorted(params)
     wire = {name: f"parameter.{prefix}{short}" for name, short in on_the_wire(params.keys()).items()}
     for name, parameter in deferred:
@@ -45,6 +44,23 @@ def broadcast_parameters(
         broadcast_(array, root_rank, wire[name], 0, process_set)
     for _, array in arrays:
         array.wait_to_read()
+
+
+def _by_name(params: Any) -> dict[str, Any]:
+    """The values by the text of their keys, which is their name for all ranks. Raises ValueError for a key whose text
+    may differ between ranks, and for two of one text."""
+    named: dict[str, Any] = {}
+    for key in list(params.keys()):
+        name = key if isinstance(key, str) else repr(key)
+        if not isinstance(key, str) and " at 0x" in name:  # an address
+            raise ValueError(
+                f"broadcast_parameters: params has the key {key!r}, which has another text on each rank; accepted are "
+                "names, numbers, and tuples of them"
+            )
+        if name in named:
+            raise ValueError(f"broadcast_parameters: params has two keys {name}; accepted is each name once")
+        named[name] = params[key]
+    return named
 
 
 def _sorted(params: Any) -> tuple[list[tuple[str, Any]], list[tuple[str, Parameter]]]:

@@ -84,10 +84,14 @@ def test_the_page_has_all_names_with_their_parameters():
 
 
 def test_fp16_casts_floats_alone():
-    floats, integers = mx.nd.array([1.5]), mx.nd.array([3], dtype="int32")
-    small, context = hvd.Compression.fp16.compress(floats)
-    assert small.dtype.__name__ == "float16"
-    assert hvd.Compression.fp16.decompress(small, context).dtype.__name__ == "float32"
+    integers = mx.nd.array([3], dtype="int32")
+    for dtype in ("float32", "float64"):
+        floats = mx.nd.array([1.5], dtype=dtype)
+        for choice, name in ((hvd.Compression.fp16, "float16"), (hvd.Compression.bf16, "bfloat16")):
+            small, context = choice.compress(floats)
+            assert name in str(small.dtype), dtype
+            back = choice.decompress(small, context)
+            assert (back.dtype.__name__, back.asscalar()) == (dtype, 1.5)
     assert hvd.Compression.fp16.compress(integers) == (integers, None)
 
 
