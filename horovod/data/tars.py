@@ -15,6 +15,8 @@ _LONGEST_HEADER = 1 << 20  # bytes of a header with a long name, or with attribu
 _LONGEST_GLOBAL = 1 << 16  # of attributes of all members that follow
 _MOST_GLOBAL = 1000  # such attributes
 _MOST_HEADERS = 16  # of one member
+_MOST_DIGITS = 255  # one after the other, in attributes
+_DIGITS = bytes(ord("0") if chr(byte).isdecimal() and byte < 128 else ord(" ") for byte in range(256))
 # What tarfile raises for headers that say what cannot be.
 _TORN = (tarfile.TarError, OSError, ValueError, ArithmeticError, LookupError)
 
@@ -35,6 +37,7 @@ class _Member(tarfile.TarInfo):
     @classmethod
     def fromtarfile(cls, archive: tarfile.TarFile) -> "_Member":
         assert isinstance(archive, _Archive)
+        _check_attributes(archive)
         archive.headers += 1  # calls itself for the header that follows one of _HEADERS
         if archive.headers > _MOST_HEADERS:
             raise ValueError(f"more than {_MOST_HEADERS} headers of one member")
@@ -43,6 +46,26 @@ class _Member(tarfile.TarInfo):
         if made.size < 0:  # by an attribute
             raise ValueError(f"{made.name} has {made.size} bytes")
         return made
+
+
+def _check_attributes(archive: tarfile.TarFile) -> None:
+    """Raise ValueError for attributes over which tarfile would take time that grows with the square of their length."""
+    file = archive.fileobj
+    assert file is not None
+    place = file.tell()
+    head = file.read(_BLOCK)
+    if head[156:157] in (tarfile.XHDTYPE, tarfile.XGLTYPE, tarfile.SOLARIS_XHDTYPE):
+        data = file.read(_Member.frombuf(head, archive.encoding or "utf-8", "surrogateescape").size)
+        if b"0" * (_MOST_DIGITS + 1) in data.translate(_DIGITS):
+            raise ValueError(f"an attribute with more than {_MOST_DIGITS} digits, one after the other")
+        at = 0
+        while at < len(data) and data[at]:
+            length = data[at : data.find(b" ", at, at + 9)]
+            end = at + int(length) if length.isdigit() else 0
+            if not at < data.find(b"=", at, end) < end <= len(data) or data[end - 1 : end] != b"\n":
+                raise ValueError(f"an attribute at byte {at} of a header that is not of the form LENGTH NAME=VALUE")
+            at = end
+    file.seek(place)
 
 
 class _Archive(tarfile.TarFile):

@@ -145,6 +145,8 @@ HOSTILE = {
     "an attribute of more bytes than there are": extended(attribute(b"size", b"%d" % (1 << 62))) + EMPTY + END,
     "an attribute without a length": extended(b"0 a=b\n") + EMPTY + END,
     "an attribute with a long length": extended(b"9" * 100000 + b" a=b\n") + EMPTY + END,
+    "attributes that overlap": extended(b"1 " * 100000 + b"=") + EMPTY + END,
+    "an attribute of many digits": extended(attribute(b"a", b"9" * 500000)) + EMPTY + END,
     "a huge header": header(b"pax", 1 << 40, b"x") + END,
     "a huge header of all members": extended(attribute(b"a", b"b" * (1 << 17)), b"g") + EMPTY + END,
     "a huge long name": header(b"././@LongLink", 1 << 40, b"L") + END,
