@@ -19,7 +19,9 @@ STABLE = (3, 12)
 
 _MACHINES = {62: "x86_64", 183: "aarch64"}
 """CPUs by their number in an ELF header (e_machine)."""
-_ANEW = "install it anew with this Python: {} -m pip install --force-reinstall horovod"
+_ANEW = (
+    "install it anew with this Python, from its source or a wheel: {} -m pip install --force-reinstall FOLDER_OR_WHEEL"
+)
 
 
 @dataclass(frozen=True)
@@ -82,7 +84,7 @@ def explained(error: str, file: str, header: bytes, glibc: str, running: Running
     if newer or not glibc:
         needed = f"glibc {'.'.join(map(str, max(newer)))} or later" if newer else "glibc"
         has = f"{glibc}, which is older" if glibc else "another C library"
-        build = f"{running.executable} -m pip install --force-reinstall --no-binary horovod horovod"
+        build = f"{running.executable} -m pip install --force-reinstall FOLDER_OF_ITS_SOURCE"
         return (
             f"Horovod's native part cannot be loaded: {file} needs {needed}, and this system has {has}; take a "
             f"newer system or image, or build it here, with a C++20 compiler: {build} (the loader says: {error})"

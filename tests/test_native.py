@@ -18,7 +18,10 @@ CORE = Path(importlib.util.find_spec("horovod._core").origin)
 OLD = Running((3, 10), False, "x86_64", "/py/python")
 NEW = Running((3, 13), False, "x86_64", "/py/python")
 THREADED = Running((3, 14), True, "x86_64", "/py/python")
-ANEW = "install it anew with this Python: /py/python -m pip install --force-reinstall horovod"
+ANEW = (
+    "install it anew with this Python, from its source or a wheel: /py/python -m pip install --force-reinstall "
+    "FOLDER_OR_WHEEL"
+)
 
 
 @pytest.mark.parametrize(
@@ -65,7 +68,7 @@ def test_errors_of_the_loader():
     assert (
         "/p/_core.so needs glibc 2.28 or later, and this system has 2.17, which is older; take a newer system" in said
     )
-    assert "/py/python -m pip install --force-reinstall --no-binary horovod horovod (the loader says: " in said
+    assert "/py/python -m pip install --force-reinstall FOLDER_OF_ITS_SOURCE (the loader says: " in said
     assert "needs glibc, and this system has another C library" in explained("?", "/p/_core.so", elf(62), "", NEW)
     assert "_core.so is for aarch64, and this is CPython 3.13 on x86_64" in explained(
         "", "_core.so", elf(183), "2.36", NEW

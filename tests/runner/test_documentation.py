@@ -106,3 +106,30 @@ def test_the_configuration_in_the_documents_is_read(tmp_path):
     path = tmp_path / "horovod.yaml"
     path.write_text(found[0].text)
     assert config_file.read(str(path)).controller == "gloo"
+
+
+def pages():
+    """Text of README.md and of all pages of docs, by name."""
+    found = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
+    return {str(page.relative_to(ROOT)): page.read_text() for page in found}
+
+
+def test_no_page_installs_the_original_project():
+    """That is what the package index has under this name."""
+    told = {name: re.findall(r"pip install '?horovod\b(?!==V)[^`\n]*", text) for name, text in pages().items()}
+    assert told.pop("README.md") == ["pip install horovod"], "which says so"
+    assert {name: found for name, found in told.items() if found} == {}
+
+
+def test_what_pages_say_is_not_there_is_missing_in_the_table_too():
+    table = re.search(r"^\| \| Works \| Not yet \|\n.*?\n\n", pages()["README.md"], re.MULTILINE | re.DOTALL)
+    assert table is not None
+    missing = " ".join(row.split("|")[3] for row in table[0].splitlines()[2:] if row)
+    told = [
+        (name, what)
+        for name, text in pages().items()
+        for sentence in re.findall(r"\bNot there yet: ([^.]+)\.", text)
+        for what in re.split(r", | and ", sentence)
+    ]
+    assert told, "or the pages say it in other words"
+    assert [one for one in told if one[1] not in missing] == []

@@ -7,7 +7,6 @@ from tests.torch.recipes import CHECKS
 BEFORE = """
 import torch
 from torch.utils.data import DataLoader, Dataset
-from torch.utils.data.distributed import DistributedSampler
 
 
 class Numbers(Dataset):
@@ -107,6 +106,7 @@ assert sorted(sum(shards, [])) == list(range(20))
 """
 AROUND = {
     "five lines": ("", TRAINED + SHARDED),
+    "train.py": ("", "assert mean < 0.05, mean"),
     "check_in_sync": (CHECK_BEFORE, ""),
     "clipping": (CLIP_BEFORE, CLIPPED),
     "a stream": (STREAM_BEFORE, TRAINED + STREAMED),
