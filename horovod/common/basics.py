@@ -324,7 +324,7 @@ def _stop(reason: str) -> None:
 
     mpi.engine_ends(None if _last[0] is None or _last[0][0] == "left" else _last[0][0])
     observers = observed.take()
-    observers.close()
+    observers.close(_watch.failed)
     state.stop()
     engine.shutdown(reason)
     observers.finish()

@@ -72,6 +72,8 @@ class Watch:
         self._hooked = False
         self.reason = "the process ended"
         """What the peers are told when this process ends."""
+        self.failed = False
+        """True once an uncaught exception, other than Ctrl-C, ends this process."""
 
     def begin(self, rank: int) -> None:
         """This process, ``rank`` of the world, calls hvd.init()."""
@@ -108,6 +110,7 @@ class Watch:
 
         def remember(kind: type[BaseException], value: BaseException, trace: TracebackType | None) -> None:
             self.reason = told_of(value, trace)
+            self.failed = self.failed or not isinstance(value, KeyboardInterrupt)
             self._tell(value)
             if isinstance(value, NoPlaceError) and value.line:  # a traceback would look like a crash
                 print(value.line, file=sys.stderr, flush=True)

@@ -39,10 +39,11 @@ class Leaving:
     def __init__(self, telemetry: Telemetry | None) -> None:
         self._telemetry = telemetry
 
-    def close(self) -> None:
-        """Before the engine's shutdown."""
-        if self._telemetry is not None:
-            _unless_it_fails(self._telemetry.close)
+    def close(self, failed: bool) -> None:
+        """Before the engine's shutdown. ``failed``: an exception ends this process."""
+        telemetry = self._telemetry
+        if telemetry is not None:
+            _unless_it_fails(lambda: telemetry.close(failed))
 
     def finish(self) -> None:
         """After it."""

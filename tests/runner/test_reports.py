@@ -70,9 +70,9 @@ def test_who_gave_up_waiting_is_not_named_as_absent(tmp_path):
     assert "waited 2 s for rank 2 (of 3) to call hvd.init(); see" in done.err
     assert "(rank 0 had come and given up before)" in done.err
     assert words[:4] == [
-        "rank 1 also failed (exit code 1)",
         "stopped by horovodrun: ranks 0, 2",
         "rank 2 on host localhost failed first: it did not call hvd.init() within 2 s",
+        "rank 1 also failed (exit code 1)",
         "what rank 1 on host localhost says:",
     ]
 
@@ -103,3 +103,23 @@ def test_nothing_is_said_where_somebody_did_or_nothing_is_trained(tmp_path):
     for words in ([sys.executable, str(path)], [sys.executable, "-c", "pass"]):
         done = run_job(["-np", "2", *words])
         assert (done.code, done.err) == (0, "")
+
+
+STEPS = """
+import sys
+from horovod.common import basics, faces, objects
+hvd = basics.HorovodBasics("tests")
+hvd.init()
+for step in range(60):
+    objects.allgather_object(0, "step", face=faces.named("tests"))
+    hvd.step()
+if len(sys.argv) > 1 and hvd.rank() == 0:
+    raise ValueError("no more data")
+"""
+
+
+def test_the_line_about_steps_is_no_last_word_of_a_failure():
+    assert run_job(["-np", "2", sys.executable, "-c", STEPS]).err.count("[horovod] 2 workers, 60 steps") == 1
+    failed = run_job(["-np", "2", sys.executable, "-c", STEPS, "fails"]).err
+    assert "[horovod]" not in failed
+    assert failed.rstrip().endswith("ValueError: no more data")

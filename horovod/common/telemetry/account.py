@@ -248,9 +248,9 @@ class Account:
             together.clocks[what["host"]] = clock
 
     # ---- the end ---------------------------------------------------------------------------------------------------
-    def close(self) -> None:
+    def close(self, failed: bool = False) -> None:
         """The job is over for this rank, in a moment: tells the last, waits for what others tell, and says how it
-        went."""
+        went. ``failed``: by an exception, which is to be the last that is seen."""
         self._tell(last=True)
         enough = self._own.made >= LEAST_STEPS
         some = self._own.made >= _SOME if self._together is None else enough
@@ -267,7 +267,7 @@ class Account:
             self._thread.join(_PATIENCE)
         self._leave_outlets()
         self._handlers.clear()  # they know this account, which knows the engine
-        if self._together is not None and enough and self._settings.flag("HOROVOD_STATS_SUMMARY"):
+        if self._together is not None and enough and not failed and self._settings.flag("HOROVOD_STATS_SUMMARY"):
             _print(f"[horovod] {self.job()['sentence']}")
 
     def _heard_in_time(self) -> bool:

@@ -76,8 +76,9 @@ class Telemetry:
     def _about_steps(self, kind: str, rank: int, what: dict[str, Any]) -> None:
         self.account.heard(kind, rank, what)
 
-    def close(self) -> None:
-        """All of them, whatever one of them raises: a thread that stays is one that Python cannot end well."""
+    def close(self, failed: bool = False) -> None:
+        """All of them, whatever one of them raises: a thread that stays is one that Python cannot end well.
+        ``failed``: an exception ends this process."""
         with contextlib.ExitStack() as then:  # the last one here is the first to be called
             then.callback(self.timelines.stop)
             then.callback(self.witness.close)  # after the post, whose thread has a handler that writes to these files
@@ -85,7 +86,7 @@ class Telemetry:
             if self._live is not None:
                 then.callback(self._live.finish)
             if self._account is not None:
-                then.callback(self._account.close)
+                then.callback(self._account.close, failed)
             then.callback(marks.close)
             then.callback(self.witness.answerer.close)
             if self._door is not None:

@@ -9,7 +9,8 @@ import re
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 
-from horovod.runner.verdict.tracebacks import HEADER
+from horovod.runner.verdict.tracebacks import HEADER, shortened
+from horovod.runner.verdict.verdict import find_exception
 
 DELAY = 1.0  # s that a traceback is held for the same of other ranks
 LONG_DELAY = 5.0  # s that it is held for the end of its process, where only that tells what to show
@@ -91,12 +92,24 @@ class Farewells:
         ended = any(held.last for held in same.values())
         cut = self._cut(first) if self._cut is not None and ended else 0
         shown: list[Shown] = []
-        for place in range(cut, len(first)):
+        texts = {rank: held.lines[cut:] if cut else _without_frames(held.lines) for rank, held in same.items()}
+        for place in range(len(next(iter(texts.values())))):
             lines: dict[bytes, list[int]] = {}
-            for rank, held in same.items():
-                lines.setdefault(held.lines[place], []).append(rank)
+            for rank, text in texts.items():
+                lines.setdefault(text[place], []).append(rank)
             shown += [(ranks, line) for line, ranks in lines.items()]
         return shown
+
+
+def _without_frames(lines: list[bytes]) -> list[bytes]:
+    """The lines without frames of libraries where a traceback is that of a victim, which says nothing of the cause."""
+    text = b"".join(lines).decode("utf-8", "surrogateescape")
+    if not find_exception(text)[1]:
+        return lines
+    end = b"\n" if lines[-1].endswith(b"\n") else b""
+    kept = shortened(text.removesuffix("\n").split("\n"))
+    encoded = [line.encode("utf-8", "surrogateescape") + b"\n" for line in kept]
+    return [*encoded[:-1], encoded[-1].removesuffix(b"\n") + end]
 
 
 def _alike(lines: Sequence[bytes]) -> tuple[bytes, ...]:

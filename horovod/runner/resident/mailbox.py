@@ -22,7 +22,8 @@ class Mailbox(Generic[T]):
     def __init__(self) -> None:
         self._items: collections.deque[T] = collections.deque()
         self._fd = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
-        weakref.finalize(self, os.close, self._fd)  # when nobody is left who could put something
+        # Closed when no thread is left that could put something. Not at Python's exit: there are such threads then.
+        weakref.finalize(self, os.close, self._fd).atexit = False
 
     def put(self, item: T) -> None:
         """Never waits."""

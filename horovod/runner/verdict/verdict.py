@@ -182,8 +182,9 @@ def judge(ends: Sequence[RankEnd]) -> Verdict | None:
         culprit = own[0] if own else None
     if culprit is None:
         return None
-    headline = _headline(culprit, ends)
-    text = "\n".join([*headline, *_last_words(culprit)])
+    headline, also = _headline(culprit, ends), _also_failed(culprit, ends)
+    headline += also
+    text = "\n".join([*headline, *_last_words(culprit, f"the exception of rank {culprit.rank}" if also else "")])
     return Verdict(culprit.rank, _exit_code(culprit), text, "\n".join(headline), _suffers(culprit))
 
 
@@ -221,6 +222,7 @@ def _accused(victims: Sequence[RankEnd], ends: Sequence[RankEnd]) -> Verdict | N
         lines.append(f"rank {accused.rank} on host {accused.host} failed first: {how}")
         if reason.ranks[1:]:
             lines.append(f"neither did rank {rank_lists.ranges(reason.ranks[1:], ', ')}")
+        lines += _also_failed(accused, ends)
         text = [*lines, *_last_words(accused)]
         if exception:
             text.append(f"what rank {victim.rank} on host {victim.host} says:")
@@ -268,15 +270,15 @@ def _headline(culprit: RankEnd, ends: Sequence[RankEnd]) -> list[str]:
     return lines
 
 
-def _last_words(culprit: RankEnd) -> list[str]:
-    """Its exception, or else the last that it wrote on stderr."""
+def _last_words(culprit: RankEnd, called: str = "") -> list[str]:
+    """Its exception, or else the last that it wrote on stderr. `called`: the exception; empty: its."""
     if culprit.error:
         return []
     lines = []
     tail = culprit.tail if culprit.tail_at_stop is None else culprit.tail_at_stop
     exception, _ = find_exception(tail)
     if exception:
-        lines.append("its exception:")
+        lines.append(f"{called or 'its exception'}:")
         shown = tracebacks.shortened(exception[1:])  # the whole of it is what the rank wrote
     else:
         shown = last_lines(tail, _LAST_LINES)
@@ -298,14 +300,29 @@ def _summary(culprit: RankEnd, ends: Sequence[RankEnd]) -> list[str]:
             continue
         elif end.status == 0:
             groups.setdefault("exited normally", []).append(end.rank)
-        elif (reason := _reason(end)) is not None and reason.suffers and reason.why != "absent":
+        elif _is_consequence(end):
             groups.setdefault("failed with HorovodInternalError as a consequence", []).append(end.rank)
-        else:
-            groups.setdefault(f"also failed ({end.error or describe_status(end.status)})", []).append(end.rank)
-    lines = []
-    if groups:
-        told = "; ".join(f"{rank_lists.named(ranks)} {what}" for what, ranks in groups.items())
-        lines.append(told)
+    lines = _told(groups)
     if stopped:
         lines.append(f"stopped by horovodrun: {rank_lists.named(stopped)}")
     return lines
+
+
+def _also_failed(culprit: RankEnd, ends: Sequence[RankEnd]) -> list[str]:
+    """A line for all ranks that failed for reasons of their own after the culprit; it stands behind what is said of
+    that."""
+    groups: dict[str, list[int]] = {}
+    for end in ends:
+        if end is not culprit and end.status != 0 and not end.stopped and not _is_consequence(end):
+            groups.setdefault(f"also failed ({end.error or describe_status(end.status)})", []).append(end.rank)
+    return _told(groups)
+
+
+def _is_consequence(end: RankEnd) -> bool:
+    reason = _reason(end)
+    return reason is not None and reason.suffers and reason.why != "absent"
+
+
+def _told(groups: dict[str, list[int]]) -> list[str]:
+    told = "; ".join(f"{rank_lists.named(ranks)} {what}" for what, ranks in groups.items())
+    return [told] if told else []

@@ -1,10 +1,22 @@
 """What any thread puts, one takes."""
 
 import os
+import subprocess
+import sys
 import threading
 import time
 
 from horovod.runner.resident.mailbox import Mailbox
+
+
+def test_a_thread_may_speak_when_python_ends():
+    """Ray has threads of its own, which tell of calls that end with the actors."""
+    code = (
+        "import atexit\nboxes = []\natexit.register(lambda: boxes[0].put('late'))\n"  # called after all later ones
+        "from horovod.runner.resident.mailbox import Mailbox\nboxes.append(Mailbox())\n"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
+    assert (done.returncode, done.stderr) == (0, "")
 
 
 def test_items_come_in_order():

@@ -59,10 +59,10 @@ def test_absent_is_who_has_not_called_init_by_then():
     absent = Ending(1, "absent", [0, 2, 3], 5.0)
     verdict = job(Called(0), Called(1), absent, (1, 1), Called(3), "stop", (0, -15), (2, -15), (3, -15))
     assert verdict.headline.splitlines() == [
-        "rank 1 also failed (exit code 1)",
         "stopped by horovodrun: ranks 0, 2-3",
         "rank 2 on host h failed first: it did not call hvd.init() within 5 s",
         "neither did rank 3",
+        "rank 1 also failed (exit code 1)",
     ]
 
 
@@ -86,6 +86,6 @@ def test_a_rank_that_has_left_well_and_hangs_at_its_end_has_no_error():
 
 def test_a_rank_whose_helper_wanted_to_be_one():
     verdict = job(Refused(0), Ending(0, "own"), (0, 1), Refused(1), Ending(1, "own"), (1, 1))
-    assert verdict.headline.splitlines()[1] == "rank 0 on host h failed first: exit code 1"
-    assert verdict.headline.splitlines()[2].endswith('put it below `if __name__ == "__main__":`')
+    assert verdict.headline.splitlines()[0] == "rank 0 on host h failed first: exit code 1"
+    assert verdict.headline.splitlines()[1].endswith('put it below `if __name__ == "__main__":`')
     assert "__main__" not in job(Refused(1), Ending(0, "own"), (0, 1), "stop", (1, -15)).text

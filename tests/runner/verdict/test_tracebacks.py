@@ -110,6 +110,27 @@ def test_the_same_traceback_of_several_ranks_is_shown_once():
     assert farewells.next_due() is None
 
 
+def test_a_traceback_of_a_victim_is_shown_without_frames_of_libraries():
+    library = [b'  File "/usr/lib/python3/site-packages/torch/x.py", line 3, in g\n', b"    h()\n", b"    ^^^\n"]
+    farewells = Farewells(range(3))
+    for rank in (0, 2):
+        header, code, message = block(b"HorovodInternalError: rank 1 has left; in flight on rank %d\n" % rank)
+        assert farewells.add(rank, [header, code, *library, message, b"later \xff"], 0.0) == []
+    own = [*block(b"")[:2], *library, b"ValueError: the cause\n"]
+    assert farewells.add(1, own, 0.0) == []
+    shown = farewells.take(DELAY)
+    header, code, _ = block(b"")
+    assert shown == [
+        ([0, 2], header),
+        ([0, 2], code),
+        ([0, 2], b"  ... 1 frame in torch ...\n"),
+        ([0], b"HorovodInternalError: rank 1 has left; in flight on rank 0\n"),
+        ([2], b"HorovodInternalError: rank 1 has left; in flight on rank 2\n"),
+        ([0, 2], b"later \xff"),
+        *(([1], line) for line in own),
+    ]
+
+
 def test_little_is_held_after_a_traceback():
     farewells = Farewells(range(2))
     assert farewells.add(1, block(b"E\n"), 0.2) == []
@@ -148,8 +169,10 @@ def test_a_failing_job_shows_its_traceback_once(tmp_path):
     assert done.err.count("Traceback (most recent call last)") == 1
     assert "[0-2]<stderr>:ValueError" in done.err  # all three, in the rank's own words
     last = done.err[done.err.index("failed first") :].splitlines()
-    assert [line.removeprefix("horovodrun: ").strip() for line in last[1:]] == [
-        "its exception:",
+    told = [line.removeprefix("horovodrun: ").strip() for line in last[1:]]
+    assert re.fullmatch(r"ranks \d[-, ]+\d also failed \(exit code 1\)", told[0])
+    assert re.fullmatch(r"the exception of rank \d:", told[1])
+    assert told[2:] == [
         f'File "{script}", line 7, in <module>',
         "step()",
         f'File "{script}", line 6, in step',
