@@ -9,9 +9,10 @@ import select
 import sys
 import time
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 from horovod._version import __version__
+from horovod.common.contract.reasons import PIPE as REPORT_PIPE
 from horovod.runner.base.errors import AgentError, LaunchError
 from horovod.runner.base.job_result import JobResult
 from horovod.runner.base.signals import SignalQueue, given_back
@@ -118,6 +119,17 @@ def run_commandline() -> None:
         sys.exit(code)
 
 
+def _outer_job(environ: Mapping[str, str]) -> str:
+    """What is to be said where a rank of another job has started this launcher, by its first rank; else empty."""
+    size = environ.get("HOROVOD_SIZE", "")
+    if REPORT_PIPE not in environ or environ.get("HOROVOD_RANK") != "0" or not size.isdecimal() or int(size) < 2:
+        return ""
+    return (
+        f"rank 0 of another horovodrun has started this one; if all {size} ranks of that do so, there are {size} jobs "
+        "that know nothing of each other"
+    )
+
+
 def _started(
     namespace: argparse.Namespace, has_stdin: bool, take_signals: Callable[[], SignalQueue | None]
 ) -> JobResult:
@@ -138,6 +150,8 @@ def _started(
         raise LaunchError(f"there is no file {missing!r}, which Python is to run{spelling.near_file(missing)}")
     for warning in caught:
         _say(f"warning: {warning.message}")
+    if outer := _outer_job(os.environ):
+        _say(f"warning: {outer}")
     signals = take_signals()
     if settings.jsrun:
         from horovod.runner.foreign import jsrun

@@ -2,13 +2,14 @@
 
 import shlex
 import signal
+import subprocess
 import sys
 import time
 from pathlib import Path
 
 import pytest
 
-from tests.runner.launching import eventually, python, run_job, running
+from tests.runner.launching import LIMIT, eventually, marked_environment, python, run_job, running
 
 VICTIM = "class HorovodInternalError(RuntimeError): pass\n"
 
@@ -94,6 +95,40 @@ def test_a_command_that_cannot_be_executed(tmp_path):
     done = run_job(["-np", "1", str(file)])
     assert done.code == 126
     assert "cannot start" in last_words(done.err)[-1]
+
+
+def test_a_command_that_is_a_directory(tmp_path):
+    done = run_job(["-np", "1", str(tmp_path)])
+    assert (done.code, last_words(done.err)[-1].partition("': ")[2]) == (126, "it is a directory")
+
+
+def test_a_disk_that_is_full():
+    with open("/dev/full", "wb") as full, running(["-np", "2", "echo", "x"], stdout=full) as job:
+        _, err = job.process.communicate(timeout=LIMIT)
+        assert job.process.returncode == 1
+        assert last_words(err.decode())[-1] == "the output cannot be written to stdout: No space left on device"
+
+
+def test_a_working_directory_that_is_gone(tmp_path):
+    """Also when it goes between the start of Python and that of the job."""
+    (tmp_path / "gone").mkdir()
+    code = (
+        "import os, sys; from horovod.runner import launch\n"
+        "os.rmdir(os.getcwd()); sys.exit(launch.main(['-np', '1', 'true']))"
+    )
+    done = subprocess.run(
+        python(code), cwd=tmp_path / "gone", env=marked_environment(), capture_output=True, text=True, timeout=LIMIT
+    )
+    assert done.returncode == 2
+    assert "error: the directory in which this program was started is not there any more" in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_a_launcher_in_each_rank_of_another_is_told_once():
+    inner = shlex.join([sys.executable, "-m", "horovod.runner", "-np", "1", "true"])
+    done = run_job(["-np", "2", "sh", "-c", inner])
+    assert done.code == 0
+    assert done.err.count("warning: rank 0 of another horovodrun has started this one; if all 2 ranks of that") == 1
 
 
 def test_bad_words_end_with_2_and_name_them():

@@ -97,7 +97,8 @@ def choose(group: Group) -> ways.Way:
         return ways.AtPort()
     if place.launcher == "srun" and munge.available():
         return ways.ByMunge()
-    raise ValueError(_advice(place, group.given_key is not None) + trouble)
+    alone = f". {place.alone}" if place.alone else ""
+    raise ValueError(_advice(place, group.given_key is not None) + trouble + alone)
 
 
 def open_board() -> ways.OnBoard | None:

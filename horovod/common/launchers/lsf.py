@@ -23,6 +23,7 @@ def find(env: Mapping[str, str]) -> Place | None:
         leads=tuple(compute_hosts(env)),
         port=_FIRST_PORT + int(digits or 0) * 8 % _PORTS,
         mpi=True,
+        tells="JSM_NAMESPACE_RANK",
     )
 
 

@@ -19,4 +19,5 @@ def find(env: Mapping[str, str]) -> Place | None:
         local_rank=first_integer(env, "MPI_LOCALRANKID", "MV2_COMM_WORLD_LOCAL_RANK", "PALS_LOCAL_RANKID"),
         local_size=first_integer(env, "MPI_LOCALNRANKS", "MV2_COMM_WORLD_LOCAL_SIZE", "PALS_LOCAL_SIZE"),
         mpi=True,
+        tells="PMI_RANK",
     )

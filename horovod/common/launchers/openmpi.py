@@ -18,4 +18,5 @@ def find(env: Mapping[str, str]) -> Place | None:
         local_size=integer(env, "OMPI_COMM_WORLD_LOCAL_SIZE"),
         job=env.get("PMIX_NAMESPACE", ""),
         mpi=True,
+        tells="OMPI_COMM_WORLD_RANK",
     )

@@ -27,6 +27,8 @@ class Place:
     """Ports above it are free for us to use on rank 0's host, 0: none is known."""
     mpi: bool = False
     """An MPI launcher."""
+    tells: str = ""
+    """A variable of the launcher's that tells the rank; without it the process has no place."""
 
     def __post_init__(self) -> None:
         if self.size < 1 or not 0 <= self.rank < self.size:
@@ -39,6 +41,16 @@ class Place:
                 f"{self.launcher} says that this is local rank {self.local_rank} of {self.local_size}; accepted is "
                 "less than the number of processes on the host"
             )
+
+    @property
+    def alone(self) -> str:
+        """What to say to somebody who wants to run the process alone, as a clause; empty: nothing."""
+        if not self.tells:
+            return ""
+        return (
+            f"{self.tells} makes this process one of {self.size} ({self.launcher}); where it is to run alone, unset "
+            f"{self.tells}"
+        )
 
     @property
     def one_host(self) -> bool:

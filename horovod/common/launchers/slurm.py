@@ -39,6 +39,7 @@ def find(env: Mapping[str, str]) -> Place | None:
         leads=tuple(nodes),
         port=_port(env.get("SLURM_JOB_ID", ""), step),
         mpi=any(env.get(name) for name in _PMI),
+        tells="SLURM_PROCID",
     )
 
 

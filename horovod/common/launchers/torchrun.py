@@ -31,6 +31,7 @@ def find(env: Mapping[str, str]) -> Place | None:
         job=f"{host}:{port}/{run}/{again}",
         leads=(host,),
         port=port,
+        tells="RANK",
     )
 
 

@@ -185,7 +185,8 @@ class Joining:
                 raise NotFormedError(f"init: {error}") from None
             absent, gave_up = ([self._members[int(rank)] for rank in some] for some in (error.missing, error.gave_up))
             who = self._env.rank, self._env.hostname
-            raise waited_in_vain(who, len(self._members), self._patience, absent, gave_up) from None
+            alone = self._env.place.alone if self._env.place is not None else ""
+            raise waited_in_vain(who, len(self._members), self._patience, absent, gave_up, alone) from None
         except StoreError as error:
             raise NotFormedError(f"init: {error}") from None
         self._meeting.formed()

@@ -127,6 +127,8 @@ class WorkerTable:
             missing = isinstance(error, FileNotFoundError)
             name = os.fsdecode(self._job.command[0])
             reason = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
+            if "/" in name and os.path.isdir(os.path.join(self._job.directory, os.fsencode(name))):
+                reason = "it is a directory"
             hint = " (on this host's PATH)" if missing and "/" not in name else ""
             hint += f"; a Python script is started as `python {name}`" if name.endswith(".py") else ""
             text = f"cannot start {name!r}: {reason}{hint}"

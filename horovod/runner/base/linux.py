@@ -10,6 +10,7 @@ import signal
 from collections.abc import Callable, Collection
 
 from horovod.common.contract import memory_files
+from horovod.runner.base.errors import LaunchError
 
 _PR_SET_PDEATHSIG = 1
 _PR_SET_CHILD_SUBREAPER = 36
@@ -83,6 +84,17 @@ def descendants(root: int, without: Collection[int] = (), session: int | None = 
         found += [pid for pid, wanted in below if wanted]
         level = [pid for pid, _ in below]
     return found
+
+
+def working_directory() -> bytes:
+    """Return the path of this process's working directory. Raises LaunchError if that has been removed."""
+    try:
+        return os.getcwdb()
+    except OSError as error:
+        raise LaunchError(
+            f"the directory in which this program was started is not there any more ({error.strerror}): the ranks "
+            "would start in it, so go to one that exists, as `cd` alone does"
+        ) from None
 
 
 def parents() -> dict[int, int]:

@@ -274,7 +274,7 @@ def _conclude(name: str, attempt: ForeignAttempt, watch: Watch) -> JobResult:
         return JobResult(128 + number, message, stopped_by=number)
     code = attempt.code or 0
     if code == 0 or watch.screen.queue.broken:  # its exit code is our doing then
-        exit_code = 128 + signal.SIGPIPE if watch.screen.queue.broken else 1 if texts else 0
+        exit_code = 128 + signal.SIGPIPE if watch.screen.queue.reader_gone else 1 if texts else 0
         return JobResult(exit_code, "\n".join(texts), headline="\n".join(texts))
     exit_code = 128 - code if code < 0 else code
     texts.append(f"{name} has ended: {describe_status(code)}")

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict, replace
 
 from horovod.common.contract.worker_env import WorkerEnv
+from horovod.runner.base import linux
 from horovod.runner.job.orders import encode, loopback
 from horovod.runner.plan import environment, hosts
 from horovod.runner.plan.hosts import Slot
@@ -57,7 +58,7 @@ class ElasticOrders:
         local = {} if self._settings.at_home else {"OMP_NUM_THREADS": threads}
         yield StartJob(
             command=[os.fsencode(word) for word in self._settings.command],
-            directory=b"" if self._settings.at_home else os.fsencode(os.getcwd()),
+            directory=b"" if self._settings.at_home else linux.working_directory(),
             environment=encode({**local, **self.shared_environment(agent.remote)}),
             workers=[],
             key=bytes(self._key),

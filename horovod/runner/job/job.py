@@ -13,6 +13,7 @@ import time
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING
 
+from horovod.runner.base import linux
 from horovod.runner.base.job_result import JobResult
 from horovod.runner.base.signals import SignalQueue
 from horovod.runner.dashboard.opening import open_audience
@@ -65,6 +66,8 @@ class Job:
         """Start, watch, end. Whatever happens, nothing of the job runs on afterwards. Raises LaunchError before any
         file is touched, AgentError, OSError.
         """
+        if not self._settings.at_home:
+            linux.working_directory()
         elastic = self._settings.elastic
         if elastic is not None:
             return self._run_elastic(elastic)
@@ -176,7 +179,7 @@ class Job:
             message = "\n".join([*texts, f"stopped by {signal.Signals(watch.received[0]).name}"])
         elif judged is not None:
             code = judged.exit_code
-        elif watch.screen.queue.broken:
+        elif watch.screen.queue.reader_gone:
             code = 128 + signal.SIGPIPE
         else:
             code = 1 if texts else 0

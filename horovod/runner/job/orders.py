@@ -7,6 +7,7 @@ import socket
 from collections.abc import Iterator, Mapping, Sequence
 
 from horovod.common.contract.descriptors import make_room
+from horovod.runner.base import linux
 from horovod.runner.base.errors import LaunchError
 from horovod.runner.job import debugging
 from horovod.runner.plan import environment, hosts
@@ -99,7 +100,7 @@ class Orders:
             shared.setdefault("NCCL_SOCKET_IFNAME", self._interfaces[agent.host])
         yield StartJob(
             command=[os.fsencode(word) for word in self._settings.command],
-            directory=b"" if self._settings.at_home else os.fsencode(os.getcwd()),
+            directory=b"" if self._settings.at_home else linux.working_directory(),
             environment=encode({**local, **shared}),
             workers=[Worker(slot.rank, encode(self._own_environment(slot))) for slot in slots],
             key=bytes(self._key),

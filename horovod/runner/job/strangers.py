@@ -25,6 +25,8 @@ def runs_python(command: Sequence[str]) -> bool:
     """Does the command run a file or module of Python, as far as its words tell?"""
     for index, word in enumerate(command):
         name = "" if _ASSIGNMENT.match(word) else PurePosixPath(word).name
+        if name == "horovodrun":  # whose ranks call it, in a job of their own
+            return False
         if _PYTHON.fullmatch(name):
             return _runs_file(command[index + 1 :])
         if name.endswith(".py"):

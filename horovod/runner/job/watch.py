@@ -152,7 +152,7 @@ class Watch:
         if queue.broken and self._readers:
             self._readers = False  # said once, though the other stream may be read on
             if not self.policy.stopping:
-                self.fail("nobody reads the output any more (broken pipe)")
+                self.fail(queue.trouble)
 
     def _tick(self, attempt: Attempt) -> None:
         now = time.monotonic()

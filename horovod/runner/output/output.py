@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import select
 import stat
@@ -33,7 +34,9 @@ class OutputSink:
         self._each_area = tuple({id(area): area for area in areas.values()}.values())
         self._lent = False
         self.pending = 0  # bytes that wait
-        self.broken = False  # a reader (say, `head`) has gone away
+        self.broken = False  # what is written goes nowhere: a reader (say, `head`) has gone away, a disk is full
+        self.trouble = ""  # why, in words
+        self.reader_gone = False  # it is that a reader has gone away
 
     def is_terminal(self, stream: int) -> bool:
         """Does the stream lead to a terminal?"""
@@ -204,8 +207,8 @@ class OutputQueue(OutputSink):
             except BlockingIOError:  # its room is less than a character takes, or somebody else made it non-blocking
                 time.sleep(FULL_SECONDS)
                 return
-            except OSError:
-                self._drop(fd)
+            except OSError as error:
+                self._drop(fd, error)
                 continue
             self.pending -= written
             self._inside = fd if data[written - 1 : written] != b"\n" else None
@@ -249,8 +252,16 @@ class OutputQueue(OutputSink):
         except OSError:
             pass
 
-    def _drop(self, fd: int) -> None:
+    def _drop(self, fd: int, error: OSError) -> None:
         self.broken = True
+        if not self.trouble:
+            self.reader_gone = error.errno == errno.EPIPE
+            stream = "stdout" if fd == self._fds[1] else "stderr"
+            self.trouble = (
+                "nobody reads the output any more (broken pipe)"
+                if self.reader_gone
+                else f"the output cannot be written to {stream}: {error.strerror}"
+            )
         self._broken_fds.add(fd)
         self._queue = deque(entry for entry in self._queue if entry[0] != fd)
         self.pending = sum(len(data) for _, data in self._queue)

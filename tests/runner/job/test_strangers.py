@@ -29,6 +29,8 @@ def test_what_runs_python(command):
 @pytest.mark.parametrize(
     "command",
     [
+        "sh -c 'horovodrun -np 2 python train.py'",
+        "/opt/bin/horovodrun -np 2 python train.py",
         "hostname",
         "nvidia-smi -L",
         "python -c 'print(1)' train.py",

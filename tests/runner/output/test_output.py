@@ -338,9 +338,19 @@ def test_a_reader_that_goes_away_is_noticed():
     os.close(read_end)
     queue.put(1, b"x\n")
     queue.write()
-    assert queue.broken
+    assert (queue.broken, queue.reader_gone) == (True, True)
+    assert queue.trouble == "nobody reads the output any more (broken pipe)"
     assert queue.waiting_for() is None
     os.close(write_end)
+
+
+def test_a_full_disk_is_no_reader_that_has_gone():
+    with open("/dev/full", "wb") as full:
+        queue = OutputQueue(full.fileno(), 2)
+        queue.put(1, b"x\n")
+        queue.write()
+    assert (queue.broken, queue.reader_gone) == (True, False)
+    assert queue.trouble == "the output cannot be written to stdout: No space left on device"
 
 
 def test_workers_that_come_and_go_are_shown_by_their_present_ranks():
