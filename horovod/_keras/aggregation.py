@@ -4,6 +4,8 @@ from collections.abc import Callable, Sequence
 from types import SimpleNamespace
 from typing import Any
 
+from horovod.common.elastic import accumulated
+
 
 def keras3_tools(keras: Any) -> SimpleNamespace:
     """What LocalAggregation needs, made of Keras 3, on any backend but JAX, whose state is not in variables."""
@@ -34,6 +36,17 @@ class LocalAggregation:
         self._sparse_as_dense = sparse_as_dense
         self._sums: dict[Any, Any] = {}
         self.counter = tools.variable((), "int32", "backward_passes")
+        accumulated.register(self)
+
+    def pending(self) -> bool:
+        """Return True between the first and the last pass of a cycle."""
+        return int(self._tools.tensor(self.counter)) != 0
+
+    def drop(self) -> None:
+        """Begin a cycle anew."""
+        for total in self._sums.values():
+            total.assign(self._tools.zeros_like(self._tools.tensor(total)))
+        self.counter.assign(0)
 
     def step(
         self,

@@ -13,6 +13,7 @@ In short::
     train(state)
 """
 
+import contextlib
 import copy
 import os
 from collections.abc import Callable, Mapping, Sequence
@@ -165,6 +166,17 @@ class TensorFlowState(ObjectState):
             self.session.run(self._assign, dict(zip(self._given, values, strict=True)))
         self._sync_attributes(root)
         self._save_variables()
+
+    def begin_step(self) -> None:
+        with self._in_session():
+            super().begin_step()
+
+    def _in_a_step(self) -> bool:
+        with self._in_session():
+            return super()._in_a_step()
+
+    def _in_session(self) -> contextlib.AbstractContextManager[Any]:
+        return contextlib.nullcontext() if self.session is None else self.session.as_default()
 
     def _travelled(self, values: Sequence[Any], root: int) -> list[Any]:
         """Those of ``root``: from memory to memory, but for texts, whose lengths differ."""

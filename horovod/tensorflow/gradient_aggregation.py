@@ -11,6 +11,7 @@ from typing import Any
 
 import tensorflow as tf
 
+from horovod.common.elastic import accumulated
 from horovod.common.gradients import check_passes
 from horovod.common.process_sets import ProcessSet, global_process_set
 from horovod.tensorflow.reduction import Reduce, dense, key_of, name_of
@@ -29,14 +30,15 @@ class PassCounter:
         self.last: Any = None
         self._passes = passes
         self._name = name
+        accumulated.register(self)
 
     def begin(self) -> None:
         """A pass begins: sets ``first`` and ``last``."""
         if self.variable is None:
             self.variable = hidden_variable([], tf.int32, self._name + "/counter")
         if in_session():
-            known = tf.compat.v1.is_variable_initialized(self.variable)
-            self._before = tf.cond(known, self.variable.read_value, lambda: tf.zeros([], tf.int32))
+            self._known = tf.compat.v1.is_variable_initialized(self.variable)
+            self._before = tf.cond(self._known, self.variable.read_value, lambda: tf.zeros([], tf.int32))
         else:
             self._before = self.variable.read_value()
         self.first = tf.equal(self._before, 0)
@@ -49,6 +51,33 @@ class PassCounter:
             counted = self.variable.assign(count, read_value=False)
         # A branch of a condition in a session waits for the condition, but for nothing else that is outside of it.
         self.last = after_all([after, counted], self.last)
+
+    def pending(self) -> bool:
+        """Return True between the first and the last pass of a cycle; in a graph, of the default session."""
+        if self.variable is None:
+            return False
+        if self._is_eager():
+            return not in_session() and int(self.variable) != 0
+        session = self._session()
+        return session is not None and bool(session.run(self._known)) and int(session.run(self.variable)) != 0
+
+    def drop(self) -> None:
+        """Begin a cycle anew: its first pass overwrites what others have stored."""
+        if self.variable is None:
+            return
+        if self._is_eager():
+            if not in_session():
+                self.variable.assign(0)
+        elif (session := self._session()) is not None:
+            session.run(self.variable.initializer)
+
+    def _is_eager(self) -> bool:
+        return not hasattr(self.variable, "graph")
+
+    def _session(self) -> Any:
+        """Return the default session if it is one of this counter's graph, else None."""
+        session = tf.compat.v1.get_default_session()
+        return session if session is not None and session.graph is self.variable.graph else None
 
     def was_last(self) -> Any:
         """After ``end``: was it the last pass of a cycle?"""

@@ -278,3 +278,50 @@ def in_a_loop_of_ones_own():
 @pytest.mark.heavy  # as in tests/jax
 def test_errors_of_jax_in_a_loop_of_ones_own_are_ours(keras_pool):
     keras_pool("jax")(2).run(in_a_loop_of_ones_own, fresh=True)
+
+
+def loses_a_rank_within_passes(fails_in):
+    """Two passes are a step of SGD with rate 1, from 0; rank 1 leaves between those of step 2."""
+    from functools import partial
+
+    import keras
+    import numpy as np
+
+    import horovod.keras as hvd
+    from horovod.keras._face import face
+
+    hvd.init()
+    world = hvd.rank()
+    model = keras.Sequential([keras.layers.Input((1,)), keras.layers.Dense(1, use_bias=False)])
+    weight = model.trainable_variables[0]
+    weight.assign(np.zeros((1, 1)))
+    optimizer = hvd.DistributedOptimizer(keras.optimizers.SGD(1.0), backward_passes_per_step=2)
+    state = hvd.elastic.KerasState(model, optimizer, step=0)
+
+    def train(state):
+        while state.step < 4:
+            state.commit()
+            for number in range(2):
+                if hvd.size() == 2 and state.step == 2 and number == 1:
+                    if world == 1:
+                        hvd.shutdown()
+                        return None
+                    if fails_in == "metric":
+                        hvd.allreduce(np.ones(1), name="metric")
+                optimizer.apply([keras.ops.full((1, 1), 10.0 * state.step + number)], [weight])
+                assert state._in_a_step() is (number == 0)
+            state.step += 1
+        return float(keras.ops.convert_to_numpy(weight)[0, 0])
+
+    begin = face.adapter.basics.init
+    with mock.patch.object(face.adapter.basics, "init", partial(begin, [0])):
+        result = hvd.elastic.run(train)(state)
+    hvd.shutdown()
+    return result
+
+
+@pytest.mark.parametrize("fails_in", ["metric", "gradients"])
+def test_a_cycle_of_passes_that_failed_begins_anew(stateful, fails_in):
+    expected = -sum(10.0 * step + number for step in range(4) for number in range(2))
+    found = stateful(2, initialized=False, HOROVOD_ELASTIC="1").run(loses_a_rank_within_passes, fails_in)
+    assert found == [expected, None]

@@ -62,6 +62,8 @@ def run_fn(
                 state.on_reset()
                 notification_manager.register_listener(state)  # for what has come since
             if together.needed:
+                if isinstance(state, State):
+                    state.begin_step()
                 state.sync()
                 together.done()
                 if isinstance(state, State):

@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Any, ClassVar
 
 from horovod.common.contract.host_updates import HostUpdateResult
+from horovod.common.elastic import accumulated
 from horovod.common.elastic.agreement import Outcome, Standing, compare_names, decide, find_misfit, holder
 from horovod.common.elastic.numbers import largest, numbers_of_rank_0
 from horovod.common.elastic.own import PerRank, seats
@@ -135,7 +136,11 @@ class State(ABC):
 
     def _in_a_step(self) -> bool:
         """Would something be lost if the program were interrupted here that it counts as done?"""
-        return False
+        return accumulated.pending()
+
+    def begin_step(self) -> None:
+        """Drop what belongs to a step that was not finished; called before ``sync``."""
+        accumulated.drop()
 
     @abstractmethod
     def save(self) -> None:

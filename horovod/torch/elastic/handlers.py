@@ -194,7 +194,7 @@ _registry: list[tuple[type, Callable[[Any], StateHandler]]] = [
     (ElasticSampler, SamplerStateHandler),
     (torch.nn.Module, ModelStateHandler),
     (torch.optim.Optimizer, OptimizerStateHandler),
-    (torch.amp.GradScaler, ScalerStateHandler),
+    (getattr(torch.amp, "GradScaler", torch.cuda.amp.GradScaler), ScalerStateHandler),  # PyTorch 2.1 has the second
     (HasState, StateDictHandler),
 ]
 

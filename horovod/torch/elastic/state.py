@@ -172,7 +172,7 @@ class TorchState(Keeping, ObjectState):
         self.save()
 
     def _in_a_step(self) -> bool:
-        return self._steps.in_a_step()
+        return self._steps.in_a_step() or super()._in_a_step()
 
     # What Keeping asks
 

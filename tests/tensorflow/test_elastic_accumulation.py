@@ -1,0 +1,108 @@
+"""A recovery in the middle of several backward passes: the cycle begins anew, and new ranks are at the same pass."""
+
+import contextlib
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+import horovod.tensorflow as hvd
+from horovod.common.elastic import run_fn
+from horovod.tensorflow.elastic_errors import errors_as_ours
+from horovod.tensorflow.reduction import make_allreduce_grads
+
+V1 = tf.compat.v1
+PASSES, STEPS, FAILS = 2, 6, 3
+
+
+class Eager:
+    """Two passes are a step of SGD with rate 1, from 0."""
+
+    def __init__(self, wrap) -> None:
+        self.weight = tf.Variable([0.0])
+        helper = hvd.LocalGradientAggregationHelper(PASSES, make_allreduce_grads("accumulated"))
+
+        def one_pass(gradient):
+            reduced = helper.compute_gradients([gradient], [self.weight])
+            helper.apply_gradients(lambda: self.weight.assign_sub(reduced[0]))
+
+        self._pass, self.helper = wrap(one_pass), helper
+        self.state = hvd.elastic.TensorFlowState(variables=[self.weight], step=0)
+
+    def one_pass(self, gradient):
+        self._pass(tf.constant([gradient]))
+
+    def metric(self):
+        hvd.allreduce(tf.ones([1]), name="metric")
+
+    def value(self):
+        return self.weight.numpy().tolist()
+
+
+class Session(Eager):
+    def __init__(self) -> None:
+        self.session = V1.Session()
+        weight = V1.get_variable("weight", initializer=np.zeros(1, np.float32))
+        self.gradient = V1.placeholder(tf.float32, [1])
+        optimizer = hvd.DistributedOptimizer(V1.train.GradientDescentOptimizer(1.0), backward_passes_per_step=PASSES)
+        self.train = optimizer.apply_gradients(optimizer.compute_gradients(weight * self.gradient, [weight]))
+        self.weight = weight
+        self.sum = hvd.allreduce(tf.ones([1]), name="metric")
+        self.session.run(V1.global_variables_initializer())
+        self.state = hvd.elastic.TensorFlowState(session=self.session, step=0)
+        V1.get_default_graph().finalize()
+
+    def one_pass(self, gradient):
+        self.session.run(self.train, {self.gradient: [gradient]})
+
+    def metric(self):
+        self.session.run(self.sum)
+
+    def value(self):
+        return self.session.run(self.weight).tolist()
+
+
+PROGRAMS = {"eager": lambda: Eager(lambda f: f), "function": lambda: Eager(tf.function), "session": Session}
+
+
+def loses_a_rank(kind):
+    hvd.init()
+    graph = tf.Graph().as_default() if kind == "session" else contextlib.nullcontext()
+    with graph:
+        result = trains(kind)
+    hvd.shutdown()
+    return result
+
+
+def trains(kind):
+    world = hvd.rank()
+    program = PROGRAMS[kind]()
+    state = program.state
+
+    def train(state):
+        while state.step < STEPS:
+            state.commit()
+            for number in range(PASSES):
+                program.one_pass(float(10 * state.step + number))
+                assert state._in_a_step() is (number == 0)
+                if state.step == FAILS and number == 0:
+                    if world == 1:
+                        hvd.shutdown()
+                        return None
+                    if hvd.size() == 2:
+                        program.metric()
+            state.step += 1
+        return program.value()
+
+    def reset():
+        hvd.shutdown()
+        hvd.init([0])
+
+    return run_fn(errors_as_ours(train), reset)(state)
+
+
+@pytest.mark.parametrize("kind", PROGRAMS)
+def test_a_cycle_that_failed_begins_anew(tf_pool, kind):
+    expected = -sum(10.0 * step + number for step in range(STEPS) for number in range(PASSES))
+    found = tf_pool(2, initialized=False, HOROVOD_ELASTIC="1").run(loses_a_rank, kind)
+    assert found == [[expected], None]
