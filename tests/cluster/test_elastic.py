@@ -81,7 +81,7 @@ def test_hosts_come_and_go(cluster: Cluster, tmp_path: Path) -> None:
         # An agent dies, and with it all on its host; the host is back after its cooldown.
         os.kill(agent_of(cluster.host(2)), signal.SIGKILL)
         one.until_said("host host2 is lost: its agent ended: .*signal 9")
-        one.until_said(r"rank 1 on host host2 failed: its host is lost; going on with 2 ranks")
+        one.until_said(r"rank 1 on host host2 failed: its host is lost; 2 ranks left")
         one.until_said("4 ranks now; new: rank 2 on host host2, rank 3 on host host2")
         one.trains(4)
         # A host more, and one that nobody can reach, which is no end.
@@ -114,7 +114,7 @@ def test_connections_break_and_at_last_the_launcher_is_killed(cluster: Cluster, 
         one.trains(3)
         cluster.link_down(3)
         one.until_said("host host3 is lost: nothing was heard from it")
-        one.until_said("failed: its host is lost; going on with 2 ranks")
+        one.until_said("failed: its host is lost; 2 ranks left")
         one.trains(2)
         cluster.heal()
         one.until_said("3 ranks now; new: rank 2 on host host3")

@@ -80,7 +80,7 @@ def test_nodes_are_drained_given_back_and_lost(slurm_cluster, tmp_path):
         slurm_cluster.run("scontrol", "update", "nodename=n3", "state=down", "reason=test")
         log.until("host n3 is lost: its step has ended")
         log.until("srun: error: Node failure on n3")
-        log.until("on host n3 failed: its host is lost; going on with 2 ranks")
+        log.until("on host n3 failed: its host is lost; 2 ranks left")
         log.until(r" begins [1-9]\d* . 2")
         stop.touch()
         assert process.wait(DEADLINE) == 0, log.text

@@ -86,7 +86,7 @@ def test_an_elastic_training_loses_a_rank_and_gets_another(tmp_path):
 
             training.until(lambda: passes(2) > 1, 120)
             training.kill("rank 1")
-            training.until_said("rank 1 on host localhost failed: killed by signal 9 .*going on with 1 rank$")
+            training.until_said("rank 1 on host localhost failed: killed by signal 9 .*; 1 rank left$")
             before = passes(2)
             training.until(lambda: passes(2) > before, 120)
             training.kill("rank 0", signal.SIGUSR1)

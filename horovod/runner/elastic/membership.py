@@ -202,9 +202,10 @@ class Membership:
         self._ran = self._begun = True
         self._idle_since, self._told_waiting = None, False
         new = [member for member in self.members if not member.survivor]
-        if self._last_members and new:
-            self._say(f"{words.ranks(len(self.members))} now; new: {', '.join(map(str, new))}")
-        self._last_members = {member.number for member in self.members}
+        numbers = {member.number for member in self.members}
+        if self._last_members and (said := words.members(len(numbers), new, not self._last_members <= numbers)):
+            self._say(said)
+        self._last_members = numbers
         for member in self.members:
             member.survivor = member.holds = True
 
@@ -230,7 +231,7 @@ class Membership:
         barred = self._blacklist.bars(worker.host, now)
         away = self._blacklist.failed(worker.host, now)
         self._say(
-            f"{worker} failed: {how}{words.goes_on(self.workers, [worker, *gone], self.limits.least, self._names)}"
+            f"{worker} failed: {how}{words.remaining(self.workers, [worker, *gone], self.limits.least, self._names)}"
         )
         if not barred and not (gone and worker.machine != worker.host):  # a part of a machine does not come back
             self._say(f"host {worker.host} gets no new workers{'' if away == math.inf else f' for {away:.0f} s'}")

@@ -13,14 +13,24 @@ def ranks(count: int) -> str:
     return f"{count} rank{'' if count == 1 else 's'}"
 
 
-def goes_on(workers: Workers, gone: Sequence[Worker], least: int, names: Names) -> str:
-    """With whom, when these are gone; empty: none of them had been part of an epoch that ran."""
+def remaining(workers: Workers, gone: Sequence[Worker], least: int, names: Names) -> str:
+    """Return how many ranks are left without these; empty if none of them had been part of an epoch that ran.
+
+    It promises nothing: others may fail a moment later.
+    """
     if not any(worker.survivor for worker in gone):
         return ""
     left = sum(1 for worker in workers if worker.survivor and worker.alive and worker not in gone)
     if left >= least:
-        return f"; going on with {ranks(left)}"
+        return f"; {ranks(left)} left"
     return f"; {ranks(left)} left, {least} are needed to go on ({names.least})"
+
+
+def members(now: int, new: Sequence[Worker], fewer: bool) -> str:
+    """Return what is said when an epoch runs that some workers are new to, or have left; else empty."""
+    if new:
+        return f"{ranks(now)} now; new: {', '.join(map(str, new))}"
+    return f"going on with {ranks(now)}" if fewer else ""
 
 
 def does_not_come(patience: float) -> str:

@@ -89,7 +89,7 @@ def test_one_is_killed_and_one_more_arrives(tasks, gathering, tmp_path):
     assert noticed[0] < 5
     said = err.getvalue()
     assert re.search(r"host \S+, task 1 is lost: the connection to its agent broke", said)
-    assert re.search(r"failed: its host is lost; going on with 2 ranks", said)
+    assert re.search(r"failed: its host is lost; 2 ranks left", said)
     assert "gets no new workers" not in said  # a lost task never comes back
     assert {number: code for number, (code, _) in tasks.end().items()} == {0: 0, 1: -signal.SIGKILL, 2: 0, 7: 0}
 

@@ -108,7 +108,7 @@ def test_a_worker_ends(tmp_path, end: Callable[[ElasticJob, Path], None] | None,
         if end is not None:
             trains(job, 3)
             end(job, stop)
-        job.until_said(f"rank 1 on host localhost failed: {said}; going on with 2 ranks")
+        job.until_said(f"rank 1 on host localhost failed: {said}; 2 ranks left")
         assert trains(job, 2) >= 5
         ends(job, stop, 2)
 

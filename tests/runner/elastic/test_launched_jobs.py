@@ -24,7 +24,7 @@ def test_a_worker_is_killed_and_others_come(tmp_path):
         job.until(lambda: len(job.words("2")) > 5)
         assert [words[0] for words in job.words("0")][:2] == ["begins", "step"]
         job.kill("rank 1")
-        job.until_said(r"rank 1 on host localhost failed: killed by signal 9 \(SIGKILL\).*; going on with 2 ranks")
+        job.until_said(r"rank 1 on host localhost failed: killed by signal 9 \(SIGKILL\).*; 2 ranks left")
         job.until_said("host localhost gets no new workers for 1 s")
         # The one who was rank 2 is rank 1 now, and its lines say so.
         job.until(lambda: ["begins"] + ["1", "2"] * 2 in [w[:1] + w[2:] for w in job.words("1")])

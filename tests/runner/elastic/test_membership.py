@@ -63,7 +63,11 @@ def test_a_rank_dies_and_the_others_go_on_as_soon_as_they_are_back():
     assert world.membership.phase is Phase.FORMING
     world.form()
     assert world.running() == [0, 2, 3]
-    assert world.said == ["rank 1 on host a failed: it ended; going on with 3 ranks", "host a gets no new workers"]
+    assert world.said == [
+        "rank 1 on host a failed: it ended; 3 ranks left",
+        "host a gets no new workers",
+        "going on with 3 ranks",
+    ]
     assert world.now == 0.0, "nothing had to wait"
 
 

@@ -165,11 +165,11 @@ def test_nobody_waits_for_the_process_of_one_that_ends_by_an_exception():
     world.back(0, 2, 3)
     world.form()
     assert world.running() == [0, 2, 3]
-    assert not world.said, "how it ends is not known yet"
+    assert world.said == ["going on with 3 ranks"], "how it ends is not known yet"
     world.discover(a=5)
     assert len(of(world, Spawn)) == 4, "whether its host may have new ones, its end tells"
     world.exit(1)
-    assert world.said[0] == "rank 1 on host a failed: it ended; going on with 3 ranks"
+    assert world.said[0] == "rank 1 on host a failed: it ended; 3 ranks left"
     assert world.running() == [0, 2, 3]
     # All end: the job is over when they have, so that it is known how.
     for number in (0, 2, 3):
