@@ -12,7 +12,7 @@ from collections.abc import Sequence
 
 from horovod.timeline.merge import merge
 from horovod.timeline.read import Event, Trace, find, read
-from horovod.timeline.summary import render, summarize
+from horovod.timeline.summary import TENSORS, render, summarize
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -28,7 +28,13 @@ def _parser() -> argparse.ArgumentParser:
     one.add_argument("--no-flows", action="store_true", help="without arrows from announcements to executions")
     two = commands.add_parser("summary", help="say who waited for whom, and where the time went")
     two.add_argument("files", nargs="+", metavar="FILE", help=files)
-    two.add_argument("--tensors", type=int, default=20, metavar="N", help="show so many tensors (20)")
+    two.add_argument(
+        "--tensors",
+        type=int,
+        default=TENSORS,
+        metavar="N",
+        help=f"tensors to show, those most waited for first ({TENSORS})",
+    )
     two.add_argument("--json", action="store_true", help="everything, as JSON")
     three = commands.add_parser("view", help="show it in a browser, offline")
     three.add_argument("files", nargs="+", metavar="FILE", help=files)

@@ -109,8 +109,8 @@ def summarize(traces: Sequence[Trace]) -> Summary:
     )
     size = max(trace.size for trace in traces)
     missing = sorted(set(range(size)) - set(told))
-    by_time = sorted(tensors.items(), key=lambda item: -_total(item[1].values()))
-    return Summary(ranks, dict(by_time), error, missing, lost, [t.path for t in traces if t.cut])
+    by_waiting = sorted(tensors.items(), key=lambda item: _most(item[1].values()), reverse=True)
+    return Summary(ranks, dict(by_waiting), error, missing, lost, [t.path for t in traces if t.cut])
 
 
 def _error(traces: Sequence[Trace]) -> float | None:
@@ -119,15 +119,24 @@ def _error(traces: Sequence[Trace]) -> float | None:
     return max(min(reading.error for reading in trace.clock) for trace in traces) / 1000
 
 
-def _total(times: Iterable[Times]) -> float:
-    return sum(t.waited + t.negotiated + t.queued + t.packed + t.carried for t in times)
+def _most(times: Iterable[Times]) -> tuple[float, float]:
+    """Return what tensors are ordered by: the time that ranks waited for each other, then all other time."""
+    known = list(times)
+    return sum(t.waited for t in known), sum(t.negotiated + t.queued + t.packed + t.carried for t in known)
 
 
 _COLUMNS = ("operations", "came last", "waited", "for", "negotiated", "queued", "packed", "on the wire")
 
 
-def render(summary: Summary, most: int = 20) -> str:
-    """Tables: ranks, and the ``most`` tensors that took longest. Times are ms a operation, on average."""
+TENSORS = 10
+"""Tensors that a summary shows unless told otherwise."""
+
+
+def render(summary: Summary, most: int = TENSORS) -> str:
+    """Return two tables: ranks, and the ``most`` tensors for which ranks waited longest, the longest first.
+
+    Times are ms an operation, on average.
+    """
     lines = ["Mean ms of an operation; waited: until the last rank was ready; for: whom, most of the time.", ""]
     lines += _table(("rank",), [((str(rank),), times) for rank, times in sorted(summary.ranks.items())])
     rows = []

@@ -79,6 +79,24 @@ def test_the_summary_says_who_waited_for_whom(tmp_path):
     assert lines[1].split()[3:6] == ["0", "0.050", "rank"]
 
 
+def test_tensors_that_ranks_waited_for_longest_come_first_and_ten_are_shown(tmp_path):
+    zero, one = Maker(0, 2), Maker(1, 2)
+    for number in range(12):
+        # Later ones are waited for longer, and earlier ones take longer to carry out.
+        ready, begun = 10_000 * number, 10_000 * number + 1000
+        ended = begun + 5000 - 100 * number
+        zero.scheduled(f"t{number}", number + 1, ready=ready, begun=begun, ended=ended)
+        one.scheduled(f"t{number}", number + 1, ready=ready + 10 * number, begun=begun, ended=ended)
+    one.write(tmp_path / "t.rank1.json")
+    summary = summarize([read(name) for name in find([str(zero.write(tmp_path / "t.json"))])])
+    names = [f"t{number}" for number in range(11, -1, -1)]
+    assert [name for name, _ in summary.tensors] == names
+    lines = [line.split() for line in render(summary).splitlines()]
+    assert list(dict.fromkeys(words[0] for words in lines if words[:1] and words[0] in names)) == names[:10]
+    assert "... and 2 more; --tensors N shows more, --json all" in render(summary)
+    assert "more; --tensors" not in render(summary, 12)
+
+
 def test_less_than_clocks_may_be_off_is_nobodys_fault(tmp_path):
     one = Maker(1, 2, clock=(0, 200_000))
     one.scheduled("b", 1, ready=300, begun=400, ended=500)
