@@ -51,7 +51,7 @@ PYTHONS ?=
 # MXNet 1.9.1 wants Python 3.11 or older.
 MXNET_PYTHON ?= $(firstword $(shell command -v python3.11 python3.10) $(PYTHON))
 
-.PHONY: help train environment checks test test-all kernels unit lint format docs site pytest asan tsan fuzz fuzz-programs mutants bench gpu-check wheel wheels test-wheels clean test-tf-matrix test-mxnet test-cluster test-launchers test-mpis test-kubernetes test-containers test-clouds
+.PHONY: help train environment checks quick test test-all kernels unit lint format docs site pytest asan tsan fuzz fuzz-programs mutants bench gpu-check wheel wheels test-wheels clean test-tf-matrix test-mxnet test-cluster test-launchers test-mpis test-kubernetes test-containers test-clouds
 
 # After ## comes what a target takes on 2 cores where the environment and what is compiled are there (those take minutes once).
 help: ## [1 s] this list
@@ -75,6 +75,9 @@ test: ## [15 min] set up and run the tests: C++, lint, types, layers, documents,
 # What the Python tests need, and all that is told without running code: beside the C++ tests, whose compilation takes as long.
 checks:
 	$(MAKE) --no-print-directory SERIAL=1 environment lint docs
+
+quick: $(STAMPS)/quick ## [1 min] tests of the launcher and of pure parts, without any framework; PYTEST_ARGS="-k name" chooses
+	nice python -m pytest --quick $(if $(PYTEST_ARGS),$(PYTEST_ARGS),$(SIDE_BY_SIDE))
 
 test-all: ## [45 min] all there is: also what is marked heavy, and hosts and launchers in every case
 	$(MAKE) --no-print-directory SERIAL=1 $(STAMPS)/doctest $(STAMPS)/tools
@@ -206,8 +209,14 @@ $(STAMPS)/editable: $(STAMPS)/tools $(STAMPS)/torch $(NATIVE)
 	scripts/install.sh --editable
 	touch $@ && rm -f $(STAMPS)/package
 
+# The same without a framework, which needs no order: there is none beside it. What `make quick` needs in a fresh clone.
+$(STAMPS)/quick: $(STAMPS)/tools $(NATIVE) scripts/install-dev-tools.sh
+	scripts/install-dev-tools.sh test
+	[ -e $(STAMPS)/editable ] && [ -z "$$(find $(NATIVE) -newer $(STAMPS)/editable -print -quit)" ] || scripts/install.sh --editable
+	touch $@ && rm -f $(STAMPS)/package
+
 $(STAMPS)/dev: $(STAMPS)/venv pyproject.toml scripts/install-dev-tools.sh
-	scripts/install-dev-tools.sh
+	scripts/install-dev-tools.sh dev test site timeline kubernetes
 	touch $@
 
 $(STAMPS)/doctest: $(STAMPS)/venv

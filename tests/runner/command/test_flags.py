@@ -74,6 +74,11 @@ FROZEN = [
     ('--elastic-timeout', 'F', 1, 'ELASTIC_TIMEOUT', ''),
     ('--reset-limit', 'N', 1, '', ''),
     ('--blacklist-cooldown-range', 'N', 2, '', ''),
+    ('--resume', '', 0, 'RESUME', ''),
+    ('--chaos', '"..."', 1, 'CHAOS', ''),
+    ('--chaos-report', '', 0, '', ''),
+    ('--gpus-per-worker', 'N', 1, 'GPUS_PER_WORKER', ''),
+    ('--gpu-affinity', '', 0, 'GPU_AFFINITY', ''),
     ('--mpi-threads-disable', '', 0, 'MPI_THREADS_DISABLE', ''),
     ('--mpi-args', '"..."', 1, '', ''),
     ('--binding-args', '"..."', 1, '', ''),
@@ -154,6 +159,30 @@ VARIABLES = {
     "HOROVOD_DISABLE_NVTX_RANGES": False,
     "HOROVOD_ENABLE_XLA_OPS": False,
     "HOROVOD_ADASUM_MPI_CHUNK_SIZE": 1073741824,
+    "HOROVOD_ELASTIC_CODE": "same",
+    "HOROVOD_CHAOS": "",
+    "HOROVOD_RESUME": False,
+    "HOROVOD_STOP_SIGNALS": "SIGTERM,SIGUSR1",
+    "HOROVOD_SPARK_PYTHONPATH": "",
+    "HOROVOD_SPARK_WORK_DIR": "",
+    "HOROVOD_CPU_OPERATIONS": "gloo",
+    "HOROVOD_MPI_LIBRARY": "",
+    "HOROVOD_MPI_REDUCTION": "horovod",
+    "HOROVOD_CHECK_IN_SYNC_STEPS": 0,
+    "HOROVOD_RECORDER_ENTRIES": 1000,
+    "HOROVOD_REPORT_DIR": "",
+    "HOROVOD_GPUS_PER_WORKER": 0,
+    "HOROVOD_GPU_AFFINITY": False,
+    "HOROVOD_GPU_OPERATIONS": "nccl",
+    "HOROVOD_GPU_ALLREDUCE": "",
+    "HOROVOD_GPU_ALLGATHER": "",
+    "HOROVOD_GPU_BROADCAST": "",
+    "HOROVOD_GPU_ALLTOALL": "",
+    "HOROVOD_GPU_REDUCESCATTER": "",
+    "HOROVOD_NCCL_LIBRARY": "",
+    "HOROVOD_CUDA_LIBRARY": "",
+    "HOROVOD_CUDA_IPC": True,
+    "HOROVOD_SHARED_GPU": False,
 }
 
 # What the workers' environment may have although nothing reads it: no error, no warning.
@@ -177,6 +206,18 @@ WITHOUT_EFFECT = {
 }
 
 
+NEW_FLAG = """
+A flag that is added or changed needs, beside its row in horovod/runner/command/flags.py:
+  - a line in FROZEN: {missing}
+  - if it sets a variable that is new: a row in horovod/common/contract/settings.py, a line in VARIABLES, and
+    python -m horovod.common.contract.settings > docs/settings.md
+  - a sentence in docs/horovodrun.md and in CHANGELOG.md
+  - an argument of horovod.run (horovod/runner/function) and of jobs on Kubernetes (horovod/runner/kubernetes/flags.py),
+    if it makes sense there
+Lines of FROZEN that fit no flag any more, which breaks users' scripts: {gone}
+"""
+
+
 def test_the_flags_are_frozen():
     rows = [
         (
@@ -188,7 +229,8 @@ def test_the_flags_are_frozen():
         )
         for flag in FLAGS
     ]
-    assert [row for row in FROZEN if row not in rows] == []
+    missing, gone = [row for row in rows if row not in FROZEN], [row for row in FROZEN if row not in rows]
+    assert not missing + gone, NEW_FLAG.format(missing=missing, gone=gone)
 
 
 def test_what_argparse_makes_of_them():
@@ -206,6 +248,8 @@ def test_what_argparse_makes_of_them():
 def test_variables_and_defaults_are_frozen():
     made = {setting.name: setting.default for setting in TABLE}
     assert {name: made.get(name, "is gone") for name in VARIABLES} == VARIABLES
+    missing = {name: default for name, default in made.items() if name not in VARIABLES}
+    assert not missing, f"add to VARIABLES, and make docs/settings.md anew (make docs says how): {missing}"
 
 
 def test_variables_without_effect_are_accepted_in_silence(recwarn):

@@ -1,0 +1,61 @@
+"""``python -m pytest --quick``: tests of the launcher and of pure parts, in seconds and without any framework.
+
+``make quick`` runs them in an environment that has none. Where one is installed, an import of it fails here as if it
+were not.
+"""
+
+import sys
+from pathlib import Path
+
+import pytest
+
+PARTS = (
+    "tests/chaos",
+    "tests/common/contract",
+    "tests/common/launchers",
+    "tests/common/security",
+    "tests/common/store",
+    "tests/common/telemetry/test_explain.py",
+    "tests/common/telemetry/test_sentence.py",
+    "tests/common/telemetry/test_stacks.py",
+    "tests/common/telemetry/test_steps.py",
+    "tests/common/test_gradients.py",
+    "tests/recorder",
+    "tests/runner/command",
+    "tests/runner/elastic/test_admission.py",
+    "tests/runner/elastic/test_cooldown.py",
+    "tests/runner/elastic/test_membership.py",
+    "tests/runner/elastic/test_membership_ends.py",
+    "tests/runner/elastic/test_placement.py",
+    "tests/runner/elastic/test_words.py",
+    "tests/runner/output",
+    "tests/runner/plan",
+    "tests/runner/protocol",
+    "tests/runner/test_launch.py",
+    "tests/runner/verdict",
+    "tests/timeline/test_tool.py",
+    "tests/tools/test_lanes.py",
+    "tests/tools/test_skips.py",
+)
+"""Files and folders; a test of theirs that needs a framework says so by ``pytest.importorskip``."""
+FRAMEWORKS = ("flax", "jax", "keras", "lightning", "mxnet", "pyspark", "ray", "tensorflow", "tf_keras", "torch")
+_ROOT = Path(__file__).parent.parent
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--quick", action="store_true", help="only tests of the launcher and of pure parts; no framework")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    if config.getoption("--quick"):
+        for name in FRAMEWORKS:
+            sys.modules[name] = None  # type: ignore[assignment]  # not found, by import and by find_spec
+
+
+def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
+    """Leave out what is neither within a part nor on the way to one."""
+    if not config.getoption("--quick") or not collection_path.is_relative_to(_ROOT):
+        return None
+    path = collection_path.relative_to(_ROOT)
+    near = any(path.is_relative_to(part) or Path(part).is_relative_to(path) for part in PARTS)
+    return None if near else True
