@@ -137,8 +137,9 @@ class Observed:
         "tensors"; "bandwidth" (bytes a second over this rank's links within collectives), "link_share" (of what a
         calibration has measured); "pauses", "paused_seconds": what was no step; "reported": values of ``report``.
 
-        "job": the same as means over ranks, "last" ({"rank", "share", "seconds"}: who came last most often, in what
-        share of steps, by how much; or None), "lately" (the last second or so), "link_bandwidth", "sentence", "ranks"
+        "job": the same as means over ranks, "last" ({"rank", "share", "seconds"}: which rank came last most often, in
+        what share of steps, by how much; None unless that is more often than chance explains), "lately" (the last
+        second or so), "link_bandwidth", "sentence", "ranks"
         (a list of them, each with its "late"). Others tell rank 0 about once a second.
 
         ValueError when not initialised.

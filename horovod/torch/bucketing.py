@@ -143,7 +143,7 @@ class Bucketing:
                 message[1 + slot.index] = place
         for i, bucket in enumerate(self._buckets):
             message[1 + count + i] = self._is_tired(bucket)
-        name = f"allreduce.gradients.order.{slots[0].name}"
+        name = f"gradients.order.{slots[0].name}"
         work = submit(message, message, name, Sum, 1.0, 1.0, self._process_set)
         handles.park(work, message)  # should the optimizer go before it is done
         candidates = [(slot, slot.shape) for slot in self._candidates(slots, outcome)]

@@ -83,7 +83,7 @@ class GradientReducer:
     @property
     def name(self) -> str:
         """Of the vote, unique in the job."""
-        return f"allreduce.gradients.{self._slots[0].name}"
+        return f"gradients.ready.{self._slots[0].name}"
 
     def add(self, parameters: Iterable[torch.Tensor], names: dict[torch.Tensor, str]) -> None:
         """Takes care of more parameters."""

@@ -1,9 +1,10 @@
 """Why a job waits, in one sentence and in a report. Pure: facts in, text out."""
 
 from collections.abc import Iterable, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 from horovod.common.contract import rank_lists
+from horovod.common.telemetry import operation_names
 from horovod.common.telemetry.facts import Facts, Rank, Waiting
 
 _REMEDY = {
@@ -15,6 +16,7 @@ _REMEDY = {
     "blocked": "",
 }
 _SHOWN = 6
+_SAME_WAIT = 2.0  # s between two estimates of when a wait began: answers take so long
 
 
 def ranks_text(ranks: Sequence[int]) -> str:
@@ -28,46 +30,47 @@ def ranks_text(ranks: Sequence[int]) -> str:
 
 
 def operation_text(facts: Facts, one: Waiting) -> str:
-    """As in "allreduce 'grad.0'"."""
+    """Return kind and name of an operation, as in "allreduce 'grad.0'"; see ``operation_names``."""
     for rank in one.ready:
         entry = facts.ranks[rank].entry(one.name) if rank in facts.ranks else None
         if entry is not None:
-            return _named(entry["kind"], one.name)
-    return _named("", one.name)
-
-
-def _named(kind: str, name: str) -> str:
-    if ".noname." in name:
-        return f"an unnamed {name.partition('.')[0]}"
-    if name == "join.noname":
-        return "join"
-    return f"{kind} '{_on_a_line(_short(kind, name))}'" if kind else f"'{_on_a_line(name)}'"
-
-
-def _on_a_line(name: str) -> str:
-    """Whatever users call their tensors."""
-    if name.isprintable():
-        return name
-    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in name)
-
-
-def _short(kind: str, name: str) -> str:
-    """The user's own part of a name."""
-    return name.removeprefix(f"{kind}.")
+            return operation_names.described(entry["kind"], one.name)
+    return operation_names.described("", one.name)
 
 
 # ---- the guess ---------------------------------------------------------------------------------------------------
 
 
-def guess(facts: Facts) -> str:
-    """The likeliest reason, in one sentence without a full stop."""
+class Guess(NamedTuple):
+    """The likeliest reason of a wait."""
+
+    knows: int
+    """How much it tells: 0 nothing, 1 which rank is missing, 2 what that rank does, 3 which calls differ, 4 why."""
+    text: str
+    """One sentence without a full stop."""
+
+
+def guess(facts: Facts) -> Guess:
+    """Return the likeliest reason of a wait."""
     missing = _missing(facts)
     return (
         _not_running(facts, missing)
         or _finished_early(facts)
         or _waiting_for_each_other(facts)
         or _elsewhere(facts, missing)
-        or "no operation waits for any rank"
+        or Guess(0, "no operation waits for any rank")
+    )
+
+
+def same_wait(before: Facts, now: Facts) -> bool:
+    """Return True if what has waited longest in ``now`` was waiting in ``before`` already."""
+    if not now.stalled:
+        return False
+    oldest = now.stalled[0]
+    begun = now.at - oldest.age
+    return any(
+        (one.name, one.set) == (oldest.name, oldest.set) and abs(before.at - one.age - begun) < _SAME_WAIT
+        for one in before.stalled
     )
 
 
@@ -85,7 +88,7 @@ def _who_waits(facts: Facts) -> set[int]:
     return {rank for one in facts.waiting for rank in one.ready} - set(facts.suspects)
 
 
-def _not_running(facts: Facts, missing: Iterable[int]) -> str:
+def _not_running(facts: Facts, missing: Iterable[int]) -> Guess | None:
     """A process that cannot go on, whatever it was doing."""
     silent = []
     for rank in missing:
@@ -97,17 +100,18 @@ def _not_running(facts: Facts, missing: Iterable[int]) -> str:
             silent.append(rank)
         elif word in _REMEDY:
             where = f", {known.place}" if known.place else ""
-            return f"rank {rank} does not go on: {text}{where}{_REMEDY[word].format(pid=known.pid)}"
+            return Guess(2, f"rank {rank} does not go on: {text}{where}{_REMEDY[word].format(pid=known.pid)}")
     if silent and not any(facts.ranks[rank].answered for rank in missing if rank in facts.ranks):
         hosts = sorted({facts.ranks[rank].host for rank in silent})
-        return (
+        return Guess(
+            1,
             f"{ranks_text(silent)} on {', '.join(hosts) or 'an unknown host'} cannot be reached: is the host, or the "
-            "network to it, still there?"
+            "network to it, still there?",
         )
-    return ""
+    return None
 
 
-def _finished_early(facts: Facts) -> str:
+def _finished_early(facts: Facts) -> Guess | None:
     """A rank's data loader gave fewer batches than the others'."""
     for one in facts.stalled:
         for rank in one.missing:
@@ -116,12 +120,13 @@ def _finished_early(facts: Facts) -> str:
                 if batches is not None:
                     mine, theirs = batches
                     early = theirs - mine
-                    return (
+                    return Guess(
+                        4,
                         f"rank {rank} finished its epoch {early} {'batch' if early == 1 else 'batches'} earlier: its "
                         f"data loader has {mine} batches, that of rank {other} {theirs}; give all ranks equally many, "
-                        f"or call hvd.join() after the loop"
+                        f"or call hvd.join() after the loop",
                     )
-    return ""
+    return None
 
 
 def _fewer(rank: Rank | None, other: Rank | None) -> tuple[int, int] | None:
@@ -138,7 +143,7 @@ def _fewer(rank: Rank | None, other: Rank | None) -> tuple[int, int] | None:
     return None
 
 
-def _waiting_for_each_other(facts: Facts) -> str:
+def _waiting_for_each_other(facts: Facts) -> Guess | None:
     """Those who are missing here wait elsewhere for those who are here."""
     for one in facts.stalled:
         for other in facts.waiting:
@@ -146,10 +151,10 @@ def _waiting_for_each_other(facts: Facts) -> str:
             there = [rank for rank in other.ready if rank in one.missing]
             if here and there and one.set == other.set:
                 return _crossed(facts, one, other, here, there)
-    return ""
+    return None
 
 
-def _crossed(facts: Facts, one: Waiting, other: Waiting, here: list[int], there: list[int]) -> str:
+def _crossed(facts: Facts, one: Waiting, other: Waiting, here: list[int], there: list[int]) -> Guess:
     if len(here) > len(there):
         one, other, here, there = other, one, there, here
     first, second = operation_text(facts, one), operation_text(facts, other)
@@ -157,20 +162,22 @@ def _crossed(facts: Facts, one: Waiting, other: Waiting, here: list[int], there:
     they_know, we_know = _knows(facts, there, one.name), _knows(facts, here, other.name)
     if they_know and we_know:
         pair = ranks_text(sorted([here[0], there[0]]))
-        names = ", ".join(text[text.find("'") :] for text in (first, second))
+        names = " and ".join(operation_names.short(name) for name in (one.name, other.name))
         barrier = ", one of them a barrier" if "barrier" in first + second else ""
-        return (
+        return Guess(
+            4,
             f"{pair} submit {names} in different order{barrier}: rank {here[0]} is at {first}{at_first}, rank "
-            f"{there[0]} at {second}{at_second}"
+            f"{there[0]} at {second}{at_second}",
         )
     if they_know:
-        return _gone_on(there, second + at_second, here, first + at_first)
+        return Guess(4, _gone_on(there, second + at_second, here, first + at_first))
     if we_know:
-        return _gone_on(here, first + at_first, there, second + at_second)
+        return Guess(4, _gone_on(here, first + at_first, there, second + at_second))
     if len(here) == 1 and len(there) > 1:
-        return (
+        return Guess(
+            3,
             f"rank {here[0]} alone calls {first}{at_first}, {ranks_text(there)} call {second}{at_second}: is one of "
-            "them under a condition that holds on some ranks only?"
+            "them under a condition that holds on some ranks only?",
         )
     backward = all(_in_backward(facts.ranks.get(rank)) for rank in (here[0], there[0]))
     why = (
@@ -178,9 +185,10 @@ def _crossed(facts: Facts, one: Waiting, other: Waiting, here: list[int], there:
         if backward
         else "they have taken different branches, or submit the same operations in different order"
     )
-    return (
+    return Guess(
+        3,
         f"{ranks_text(sorted([*here, *there]))} wait for each other: "
-        f"{first} is called by {ranks_text(here)}{at_first}, {second} by {ranks_text(there)}{at_second}; {why}"
+        f"{first} is called by {ranks_text(here)}{at_first}, {second} by {ranks_text(there)}{at_second}; {why}",
     )
 
 
@@ -214,7 +222,7 @@ def _at(facts: Facts, ranks: Sequence[int]) -> str:
     return f" ({known.main.frames[known.main.own]})"
 
 
-def _elsewhere(facts: Facts, missing: Sequence[int]) -> str:
+def _elsewhere(facts: Facts, missing: Sequence[int]) -> Guess | None:
     """The ranks that are waited for do something else."""
     places: dict[str, list[int]] = {}
     waits = _who_waits(facts)
@@ -225,17 +233,17 @@ def _elsewhere(facts: Facts, missing: Sequence[int]) -> str:
             held = ", in code that holds Python's interpreter lock" if known.condition[0] == "locked" else ""
             places.setdefault(known.place + held, []).append(rank)
     if not places:
-        return f"{ranks_text(list(missing))} did not submit what the others wait for" if missing else ""
+        return Guess(1, f"{ranks_text(list(missing))} did not submit what the others wait for") if missing else None
     text, ranks = next(iter(places.items()))
-    return f"{ranks_text(ranks)} {'is' if len(ranks) == 1 else 'are'} {text}"
+    return Guess(2, f"{ranks_text(ranks)} {'is' if len(ranks) == 1 else 'are'} {text}")
 
 
 # ---- the report --------------------------------------------------------------------------------------------------
 
 
-def summary(facts: Facts, where: str) -> str:
-    """For the terminal. ``where``: the file with the whole report."""
-    lines = [f"why the job waits: {guess(facts)}"]
+def summary(facts: Facts, why: str, where: str) -> str:
+    """Return what the terminal shows. ``why``: text of a guess. ``where``: the file with the whole report."""
+    lines = [f"why the job waits: {why}"]
     for one in facts.stalled[:_SHOWN]:
         lines.append(f"  {operation_text(facts, one)} waits {one.age:.0f} s for {ranks_text(one.missing)}")
     if len(facts.stalled) > _SHOWN:
@@ -254,9 +262,9 @@ def _line(facts: Facts, rank: Rank) -> str:
     return f"{rank.label}: {rank.condition[1]}{where}{made}"
 
 
-def report(facts: Facts, when: str) -> str:
-    """The whole text. ``when``: the date, for people."""
-    lines = [f"{when}: {guess(facts)}.", ""]
+def report(facts: Facts, why: str, when: str) -> str:
+    """Return the whole text. ``why``: text of a guess. ``when``: the date, for people."""
+    lines = [f"{when}: {why}.", ""]
     if facts.unnoticed:
         lines += [facts.unnoticed, ""]
     lines.append(
@@ -331,4 +339,4 @@ def _entry(entry: dict[str, Any]) -> str:
         return str(entry["name"])
     shape = ", ".join(map(str, entry["shape"])) + (", ..." if entry["dimensions"] > len(entry["shape"]) else "")
     more = f" and {entry['count'] - 1} more" if entry["count"] > 1 else ""
-    return f"{_named(entry['kind'], entry['name'])}{more} ({entry['dtype']}[{shape}])"
+    return f"{operation_names.described(entry['kind'], entry['name'])}{more} ({entry['dtype']}[{shape}])"

@@ -201,3 +201,5 @@ class Facts:
     """Ranks whose engines do not answer others."""
     unnoticed: str = ""
     """What a rank's own watch said."""
+    at: float = 0.0
+    """When the ages of operations were taken, on the monotonic clock in s."""

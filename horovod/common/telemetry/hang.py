@@ -45,6 +45,7 @@ class Hangs:
         self._all: list[Waiting] | None = None
         self.last_guess = ""
         """The last sentence that said why the job waits."""
+        self._best: tuple[Facts, explain.Guess] | None = None  # the guess that tells most about the present wait
         self._unwritable = False
         self._heard_of_rank_0 = 0.0
         post.on("look", self._look)
@@ -88,7 +89,8 @@ class Hangs:
         zero = self._rank(0)
         zero.seen(*look_at(zero.pid))
         if zero.condition[0] not in ("sleeping", "busy"):
-            self._say(explain.summary(Facts([], [], {0: zero}, self._job.size, suspects=[0]), ""))
+            facts = Facts([], [], {0: zero}, self._job.size, suspects=[0])
+            self._say(explain.summary(facts, explain.guess(facts).text, ""))
 
     def _same_host(self, rank: int) -> bool:
         hosts = self._job.hosts
@@ -138,11 +140,11 @@ class Hangs:
     def _explain(self, stalled: list[Waiting] | None, suspects: list[int], unnoticed: str) -> None:
         try:
             facts = self._collect(stalled, suspects, unnoticed)
-            path = self._write(facts)
-            guess = explain.guess(facts)
-            repeated = guess == self.last_guess
-            self._say(f"why the job still waits: {guess}" if repeated else explain.summary(facts, path))
-            self.last_guess = guess
+            why = self._why(facts)
+            path = self._write(facts, why)
+            repeated = why == self.last_guess
+            self._say(f"why the job still waits: {why}" if repeated else explain.summary(facts, why, path))
+            self.last_guess = why
         except Exception as error:  # what observes a job must not end it, nor show tracebacks of its own
             logging.getLogger("horovod").debug("telemetry: %s: %s", type(error).__name__, error)
         finally:
@@ -160,19 +162,31 @@ class Hangs:
         try:
             facts = self._collect(None, [], "")
             facts.asked = True
-            path = self._write(facts)
-            return explain.report(facts, _now()) + (f"\nThis report: {path}\n" if path else "")
+            why = self._why(facts)
+            path = self._write(facts, why)
+            return explain.report(facts, why, _now()) + (f"\nThis report: {path}\n" if path else "")
         finally:
             with self._lock:
                 self._busy = False
                 self._lock.notify_all()
 
-    def _write(self, facts: Facts) -> str:
+    def _why(self, facts: Facts) -> str:
+        """Return why the job waits: an earlier guess about the same wait where this one tells less.
+
+        Ranks that answer late, or not at all this time, take nothing back of what was known.
+        """
+        guess = explain.guess(facts)
+        if self._best is not None and guess.knows < self._best[1].knows and explain.same_wait(self._best[0], facts):
+            return self._best[1].text
+        self._best = facts, guess
+        return guess.text
+
+    def _write(self, facts: Facts, why: str) -> str:
         """The file; empty: it could not be written, which is no reason not to tell."""
         if not self._engine.report_dir:
             return ""
         try:
-            path = self._engine.write_report(NAME, explain.report(facts, _now()).encode(errors="replace"))
+            path = self._engine.write_report(NAME, explain.report(facts, why, _now()).encode(errors="replace"))
         except OSError as error:
             if not self._unwritable:
                 self._say(f"the report about the hang cannot be written: {error}")
@@ -182,6 +196,7 @@ class Hangs:
         return path
 
     def _collect(self, stalled: list[Waiting] | None, suspects: list[int], unnoticed: str) -> Facts:
+        at = time.monotonic()
         self._post.say("explaining")
         waiting = self._who_waits()
         named = waiting if stalled is None else stalled
@@ -206,7 +221,7 @@ class Hangs:
         if unnoticed and not missing:  # a rank waits, and nobody knows for whom
             suspects = [one.rank for one in silent]
         self._look_at_silent(number, silent, list(answers))
-        return Facts(named, waiting, ranks, self._job.size, suspects=suspects, unnoticed=unnoticed)
+        return Facts(named, waiting, ranks, self._job.size, suspects=suspects, unnoticed=unnoticed, at=at)
 
     def _who_waits(self) -> list[Waiting]:
         with self._lock:

@@ -7,6 +7,7 @@ _OFTEN = 0.5  # of the steps; a rank that came last less often is not accused
 _LONG = 0.01  # of a step: lateness that is worth a word
 _SLOW = 0.1  # of a step: exposed communication whose speed is worth a word
 _DATA = 0.1  # of a step: waiting for data that is
+_SHORT = 0.001  # s: in shorter steps the delays of the operating system are as long as what is measured
 _MANY, _TINY = 20, 16384  # operations a step, bytes of each: where they are too many and too small
 
 
@@ -16,6 +17,8 @@ def sentence(job: Mapping[str, Any], lag: float = 0.0) -> str:
     size, ranks = job["size"], job["ranks"]
     step = job.get("step_seconds")
     made = max(rank["made"] for rank in ranks)
+    if step and step < _SHORT and size > 1:
+        return f"{_count(size, 'worker')}, {made:,} steps of {milliseconds(step)}: too short to judge how they scale"
     head = [_count(size, "worker"), f"{made:,} steps"]
     if job.get("efficiency") is not None and size > 1:
         head.append(f"{int(100 * job['efficiency'])}% of linear")

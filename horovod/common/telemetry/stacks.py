@@ -30,7 +30,9 @@ class Frame:
         return self.library == "horovod" and self.path.endswith(f"{os.sep}data_wait.py")
 
     def __str__(self) -> str:
-        return f"{os.path.basename(self.path)}:{self.line}"
+        """Return file, line and function, as in "train.py:88 in main"."""
+        function = "" if self.function.startswith("<") else f" in {self.function}"
+        return f"{os.path.basename(self.path)}:{self.line}{function}"
 
 
 @dataclass(frozen=True)
@@ -72,20 +74,24 @@ def main_thread(threads: Sequence[Thread], ident: int | None) -> Thread | None:
 
 
 def place(thread: Thread | None, source: str = "") -> str:
-    """Where it is, as in "in DataLoader.__next__ at train.py:88" or "at train.py:88 (`time.sleep(60)`)". ``source``:
-    the text of the user's own line, if known. Empty when nothing is known."""
+    """Return where the thread is; empty when nothing is known.
+
+    As in "in DataLoader.__next__ at train.py:88 in main" or "at train.py:88 in main (`time.sleep(60)`)".
+    ``source``: the text of the user's own line, if known.
+    """
     if thread is None or not thread.frames:
         return ""
     own = thread.own
     if own is None:
-        return f"in {_called(thread.frames[0])} ({thread.frames[0]})"
+        first = thread.frames[0]
+        return f"in {_called(first)} ({os.path.basename(first.path)}:{first.line})"
     frame = thread.frames[own]
     called = [inner for inner in thread.frames[:own] if not inner.measures]
     if called:
         return f"in {_called(called[-1])} at {frame}"
     if source:
         return f"at {frame} (`{source if len(source) <= 80 else source[:77] + '...'}`)"
-    return f"at {frame}, in {frame.function}"
+    return f"at {frame}"
 
 
 def _called(frame: Frame) -> str:

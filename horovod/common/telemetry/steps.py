@@ -10,6 +10,7 @@ that run as a whole within their framework), it is the order in which ranks subm
 clocks of different hosts are compared only as exactly as they are known.
 """
 
+import math
 from collections import OrderedDict, deque
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields
@@ -25,6 +26,7 @@ _REMEMBERED = 101  # steps from which the usual length is found
 _WAITING = 4096  # sampled steps that some rank has not told of yet
 _TOLD = 1 << 16  # what ranks have told of these, about: some ranks may never tell of any
 _LATELY = 200  # compared steps that "lately" means
+_BEYOND_CHANCE = 3  # standard deviations
 _LATE, _LEAST_LATE = 0.02, 50_000  # of a step, ns: less is nobody's fault
 
 
@@ -192,6 +194,8 @@ def came_last(
 class Lateness:
     """How often which rank came last, and by how much ns in all."""
 
+    size: int
+    """Ranks of the job."""
     compared: int = 0
     times: dict[int, int] = field(default_factory=dict)
     by: dict[int, int] = field(default_factory=dict)
@@ -212,8 +216,15 @@ class Lateness:
         }
 
     def worst(self) -> int | None:
-        """Who came last most of the time."""
-        return max(self.times, key=lambda rank: (self.times[rank], -rank), default=None)
+        """Return the rank that came last most often; None unless that is more often than chance explains.
+
+        Were all ranks alike, each late step would be the fault of any of them, with the same probability.
+        """
+        rank = max(self.times, key=lambda rank: (self.times[rank], -rank), default=None)
+        late = sum(self.times.values())
+        expected = late / self.size
+        deviation = math.sqrt(expected * (1 - 1 / self.size))
+        return rank if rank is not None and self.times[rank] > expected + _BEYOND_CHANCE * deviation else None
 
 
 class Together:
@@ -226,7 +237,7 @@ class Together:
         self.made: dict[int, int] = {}
         self.hosts: dict[int, int] = {}
         self.clocks: dict[int, Clock] = {}
-        self.late = Lateness()
+        self.late = Lateness(size)
         self._lately: deque[tuple[int, int] | None] = deque(maxlen=_LATELY)
         self._waiting: OrderedDict[int, dict[int, Sampled]] = OrderedDict()
 
@@ -251,7 +262,7 @@ class Together:
             self._waiting.popitem(last=False)
 
     def late_recently(self) -> Lateness:
-        recent = Lateness()
+        recent = Lateness(self.size)
         for found in self._lately:
             recent.add(found)
         return recent

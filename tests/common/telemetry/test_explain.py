@@ -2,7 +2,7 @@
 
 import pytest
 
-from horovod.common.telemetry import explain
+from horovod.common.telemetry import explain, operation_names
 from horovod.common.telemetry.facts import Facts, Rank, Waiting
 
 SECOND = 10**9
@@ -25,7 +25,7 @@ def entry(name, what="carried out", kind="allreduce", end=90.0, **more):
     }  # fmt: skip
 
 
-def text_at(path, line, function="main"):
+def text_at(path, line, function="<module>"):
     return f'Thread 0x0000000000000001 (most recent call first):\n  File "{path}", line {line} in {function}\n'
 
 
@@ -54,18 +54,24 @@ def wait(name, ready, missing, age=12.0):
     return Waiting(name, 0, age, tuple(ready), tuple(missing))
 
 
+def guess(known):
+    return explain.guess(known).text
+
+
+def summary(known, where):
+    return explain.summary(known, guess(known), where)
+
+
 X = [wait("x", [0, 1, 2], [3])]
 
 
 def test_a_line_of_the_users():
-    said = explain.guess(facts(rank(3, line=88, source="batch = load()"), waiting=X))
+    said = guess(facts(rank(3, line=88, source="batch = load()"), waiting=X))
     assert said == "rank 3 is at train.py:88 (`batch = load()`)"
     same = [rank(2, line=88), rank(3, line=88)]
-    assert explain.guess(facts(*same, waiting=[wait("x", [0, 1], [2, 3])])) == (
-        "ranks 2 and 3 are at train.py:88, in main"
-    )
-    said = explain.guess(facts(rank(3, line=88, forced=True), waiting=X))
-    assert said == "rank 3 is at train.py:88, in main, in code that holds Python's interpreter lock"
+    assert guess(facts(*same, waiting=[wait("x", [0, 1], [2, 3])])) == ("ranks 2 and 3 are at train.py:88")
+    said = guess(facts(rank(3, line=88, forced=True), waiting=X))
+    assert said == "rank 3 is at train.py:88, in code that holds Python's interpreter lock"
 
 
 @pytest.mark.parametrize(
@@ -93,7 +99,7 @@ def test_a_line_of_the_users():
 def test_a_process_that_cannot_go_on(now, said):
     one = Rank(3, "worker", 1003)
     one.seen(state(at=99.8), now)
-    assert explain.guess(facts(one, waiting=X)).startswith(said)
+    assert guess(facts(one, waiting=X)).startswith(said)
 
 
 @pytest.mark.parametrize(
@@ -112,13 +118,13 @@ def test_a_process_that_computes_where_others_do_too(before, now, said):
 
 
 def test_a_name_of_several_lines_stays_on_one():
-    said = explain.summary(facts(rank(0, entry('a\n"b"\x07ä')), waiting=[wait('a\n"b"\x07ä', [0], [1])]), "")
+    said = summary(facts(rank(0, entry('a\n"b"\x07ä')), waiting=[wait('a\n"b"\x07ä', [0], [1])]), "")
     assert said.splitlines()[1] == """  allreduce 'a\\n"b"\\x07ä' waits 12 s for rank 1"""
 
 
 def test_nobody_reaches_it():
-    assert explain.guess(facts(Rank(3, "far", 5), rank(0), waiting=X)).startswith("rank 3 on far cannot be reached")
-    assert explain.guess(facts(waiting=X)) == "rank 3 did not submit what the others wait for"
+    assert guess(facts(Rank(3, "far", 5), rank(0), waiting=X)).startswith("rank 3 on far cannot be reached")
+    assert guess(facts(waiting=X)) == "rank 3 did not submit what the others wait for"
 
 
 AB = [wait("a", [0], [1]), wait("b", [1], [0], 11.0)]
@@ -127,14 +133,14 @@ AB = [wait("a", [0], [1]), wait("b", [1], [0], 11.0)]
 def test_different_order():
     done = [entry("a"), entry("b")]
     mine = [entry("a", "announced", end=95)], [entry("b", "announced", end=95)]
-    said = explain.guess(facts(rank(0, *done, *mine[0], line=5), rank(1, *done, *mine[1], line=6), waiting=AB, size=2))
+    said = guess(facts(rank(0, *done, *mine[0], line=5), rank(1, *done, *mine[1], line=6), waiting=AB, size=2))
     assert said == (
-        "ranks 0 and 1 submit 'a', 'b' in different order: rank 0 is at allreduce 'a' (train.py:5), rank 1 at "
+        "ranks 0 and 1 submit 'a' and 'b' in different order: rank 0 is at allreduce 'a' (train.py:5), rank 1 at "
         "allreduce 'b' (train.py:6)"
     )
     barrier = [entry("b", "announced", "barrier", end=95)]
-    said = explain.guess(facts(rank(0, *done, *mine[0]), rank(1, *done, *barrier), waiting=AB, size=2))
-    assert said.startswith("ranks 0 and 1 submit 'a', 'b' in different order, one of them a barrier: rank 0 is at")
+    said = guess(facts(rank(0, *done, *mine[0]), rank(1, *done, *barrier), waiting=AB, size=2))
+    assert said.startswith("ranks 0 and 1 submit 'a' and 'b' in different order, one of them a barrier: rank 0 is at")
 
 
 def test_different_order_of_what_was_fused_or_has_a_long_name():
@@ -147,9 +153,9 @@ def test_different_order_of_what_was_fused_or_has_a_long_name():
             rank(0, *done, entry("a", "announced", end=95), line=5),
             rank(1, *done, entry(told, "announced", end=95), line=6),
         )
-        assert explain.guess(facts(*ranks, waiting=waiting, size=2)) == (
-            f"ranks 0 and 1 submit 'a', '{second}' in different order: rank 0 is at allreduce 'a' (train.py:5), rank 1 "
-            f"at allreduce '{second}' (train.py:6)"
+        assert guess(facts(*ranks, waiting=waiting, size=2)) == (
+            f"ranks 0 and 1 submit 'a' and '{second}' in different order: rank 0 is at allreduce 'a' (train.py:5), "
+            f"rank 1 at allreduce '{second}' (train.py:6)"
         )
     assert rank(0, entry("x" * 86 + "\ufffd")).entry("x" * 86 + "é" + "x") is not None  # cut within a letter
 
@@ -159,7 +165,7 @@ def test_a_rank_that_has_gone_on():
     waiting = [wait("gradient", [0, 1], [2]), wait("loss", [2], [0, 1], 11.0)]
     going = [rank(number, *done, entry("gradient", "announced"), line=5) for number in (0, 1)]
     ahead = rank(2, *done, entry("loss", "announced"), line=9)
-    assert explain.guess(facts(*going, ahead, waiting=waiting, size=3)) == (
+    assert guess(facts(*going, ahead, waiting=waiting, size=3)) == (
         "rank 2 calls allreduce 'loss' (train.py:9), while ranks 0 and 1 call allreduce 'gradient' (train.py:5) as all "
         "did before: has rank 2 fewer batches, or is one of the calls under a condition that holds on some ranks only?"
     )
@@ -167,13 +173,13 @@ def test_a_rank_that_has_gone_on():
 
 def test_different_branches():
     first = rank(0, entry("a", "announced"), line=5), rank(1, entry("b", "announced"), line=6)
-    assert explain.guess(facts(*first, waiting=AB, size=2)) == (
+    assert guess(facts(*first, waiting=AB, size=2)) == (
         "ranks 0 and 1 wait for each other: allreduce 'a' is called by rank 0 (train.py:5), allreduce 'b' by rank 1 "
         "(train.py:6); they have taken different branches, or submit the same operations in different order"
     )
     waiting = [wait("b", [1, 2, 3], [0]), wait("a", [0], [1, 2, 3])]
     others = [rank(number, entry("b", "announced"), line=9) for number in (1, 2, 3)]
-    assert explain.guess(facts(rank(0, entry("a", "announced"), line=5), *others, waiting=waiting)) == (
+    assert guess(facts(rank(0, entry("a", "announced"), line=5), *others, waiting=waiting)) == (
         "rank 0 alone calls allreduce 'a' (train.py:5), ranks 1-3 call allreduce 'b' (train.py:9): is one of them "
         "under a condition that holds on some ranks only?"
     )
@@ -184,28 +190,28 @@ def test_an_epoch_that_ends_earlier():
     going = {"live": [[13, 16]], "lengths": [16, 100]}
     waiting = [wait("grad", [0, 1, 3], [2]), wait("loss", [2], [0, 1, 3])]
     all_four = [rank(number, loaders=ended if number == 2 else going) for number in range(4)]
-    assert explain.guess(facts(*all_four, waiting=waiting)).startswith(
+    assert guess(facts(*all_four, waiting=waiting)).startswith(
         "rank 2 finished its epoch 4 batches earlier: its data loader has 12 batches, that of rank 0 16; give all"
     )
     in_the_middle = {"live": [[5, 12]], "lengths": [12]}
     all_four[2] = rank(2, loaders=in_the_middle, line=8)
-    assert "earlier" not in explain.guess(facts(*all_four, waiting=X[:0] + [wait("grad", [0, 1, 3], [2])]))
+    assert "earlier" not in guess(facts(*all_four, waiting=X[:0] + [wait("grad", [0, 1, 3], [2])]))
 
 
 def test_loaders_that_all_ranks_have_end_no_epoch():
     """All train, some way into 100 batches, and have 10 for validation; rank 3 is late for another reason."""
     all_four = [rank(number, loaders={"live": [[58, 100]], "lengths": [100, 10]}, line=8) for number in range(4)]
-    assert explain.guess(facts(*all_four, waiting=X)) == "rank 3 is at train.py:8, in main"
+    assert guess(facts(*all_four, waiting=X)) == "rank 3 is at train.py:8"
     between = {"live": [], "lengths": [100, 9]}  # nor one of which it has fewer than others that are not at it
     others = [rank(number, loaders={"live": [[58, 100]], "lengths": [100, 10]}) for number in range(3)]
-    assert "earlier" not in explain.guess(facts(*others, rank(3, loaders=between, line=8), waiting=X))
+    assert "earlier" not in guess(facts(*others, rank(3, loaders=between, line=8), waiting=X))
 
 
 def test_a_rank_that_waits_itself_is_not_what_a_join_waits_for():
     waiting = [wait("join", [0], [1, 2], 12.0), wait("h", [1], [2], 11.0)]
     ranks = rank(0, line=5), rank(1, line=9), rank(2, line=8)
-    assert explain.guess(facts(*ranks, waiting=waiting, stalled=waiting, size=3)) == "rank 2 is at train.py:8, in main"
-    text = explain.summary(facts(*ranks, waiting=waiting, stalled=waiting, size=3), "")
+    assert guess(facts(*ranks, waiting=waiting, stalled=waiting, size=3)) == "rank 2 is at train.py:8"
+    text = summary(facts(*ranks, waiting=waiting, stalled=waiting, size=3), "")
     assert text.index("rank 2 (host") < text.index("rank 1 (host")
 
 
@@ -215,19 +221,19 @@ def test_the_report_and_the_summary():
     text += '  File "/home/me/train.py", line 88 in main\n'
     ranks = rank(3, entry("x", end=88.0), text=text), rank(0, entry("x", "announced", end=88.5))
     known = facts(*ranks, waiting=X)
-    short = explain.summary(known, "/tmp/r/hang.txt").splitlines()
+    short = summary(known, "/tmp/r/hang.txt").splitlines()
     assert short == [
-        "why the job waits: rank 3 is in queue.get at train.py:88",
+        "why the job waits: rank 3 is in queue.get at train.py:88 in main",
         "  allreduce 'x' waits 12 s for rank 3",
-        "  rank 3 (host worker, pid 1003): it sleeps; in queue.get at train.py:88",
+        "  rank 3 (host worker, pid 1003): it sleeps; in queue.get at train.py:88 in main",
         "  stacks of all threads and the last operations: /tmp/r/hang.txt",
     ]
-    whole = explain.report(known, "2026-01-02 03:04:05")
-    assert whole.startswith("2026-01-02 03:04:05: rank 3 is in queue.get at train.py:88.\n")
+    whole = explain.report(known, guess(known), "2026-01-02 03:04:05")
+    assert whole.startswith("2026-01-02 03:04:05: rank 3 is in queue.get at train.py:88 in main.\n")
     assert "allreduce 'x': for 12.0 s; submitted by ranks 0-2, missing on rank 3" in whole
     assert whole.index("== rank 3 (host worker, pid 1003), which is waited for") < whole.index("== rank 0")
     assert "last finished: allreduce 'x' (float32[4]), 12.0 s ago" in whole
-    assert "  -> /home/me/train.py:88 in main" in whole
+    assert "  -> /home/me/train.py:88" in whole
     assert "submitted and waiting: allreduce 'x'" in whole
     assert "The other 2 ranks were not asked." in whole
 
@@ -237,3 +243,43 @@ def test_the_report_and_the_summary():
 )
 def test_ranks(ranks, text):
     assert explain.ranks_text(ranks) == text
+
+
+def test_names_that_the_program_did_not_give():
+    ready = wait("gradients.ready.allreduce.noname.0.0", [0], [1]), wait("allreduce.loss", [1], [0], 11.0)
+    done = [entry(ready[0].name), entry("allreduce.loss")]
+    mine = [entry(ready[0].name, "announced", end=95)], [entry("allreduce.loss", "announced", end=95)]
+    said = guess(facts(rank(0, *done, *mine[0], line=5), rank(1, *done, *mine[1], line=6), waiting=ready, size=2))
+    assert said == (
+        "ranks 0 and 1 submit the readiness flags of gradients from gradient 0 of parameter group 0 (no name) on and "
+        "'loss' in different order: rank 0 is at the readiness flags of gradients from gradient 0 of parameter group 0 "
+        "(no name) on (train.py:5), rank 1 at allreduce 'loss' (train.py:6)"
+    )
+
+
+@pytest.mark.parametrize(
+    ("kind", "name", "said"),
+    [
+        ("allreduce", "allreduce.loss", "allreduce 'loss'"),
+        ("allreduce", "allreduce.noname.17", "an unnamed allreduce"),
+        ("", "allgather.noname.3", "an unnamed allgather"),
+        ("allreduce", "allreduce.noname.1.4", "gradient 4 of parameter group 1 (no name)"),
+        ("allreduce", "gradients.bucket.fc.weight", "the gradient bucket from 'fc.weight' on"),
+        ("allreduce", "gradients.ready.fc.weight", "the readiness flags of gradients from 'fc.weight' on"),
+        ("allreduce", "gradients.order.fc.weight", "the agreed order of gradients from 'fc.weight' on"),
+        ("barrier", "barrier.noname", "barrier"),
+        ("join", "join.noname", "join"),
+        ("allreduce", "allreduce.my.noname.7", "allreduce 'my.noname.7'"),
+        ("", "my.noname.7", "'my.noname.7'"),
+    ],
+)
+def test_what_operations_are_called(kind, name, said):
+    assert operation_names.described(kind, name) == said
+
+
+def test_a_wait_is_known_again():
+    before = facts(waiting=[wait("x", [0], [1], 5.0), wait("y", [0], [1], 4.0)], stalled=None, at=100.0)
+    assert explain.same_wait(before, facts(waiting=[wait("x", [0], [1], 10.5)], at=105.0))
+    assert not explain.same_wait(before, facts(waiting=[wait("x", [0], [1], 5.0)], at=105.0)), "it is the next one"
+    assert not explain.same_wait(before, facts(waiting=[wait("z", [0], [1], 10.0)], at=105.0))
+    assert not explain.same_wait(before, facts(waiting=[], stalled=[], at=105.0))

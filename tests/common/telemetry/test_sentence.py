@@ -100,3 +100,10 @@ def test_alone_and_where_waiting_is_not_seen():
 )
 def test_milliseconds(seconds, text):
     assert milliseconds(seconds) == text
+
+
+def test_steps_that_are_too_short_are_not_judged():
+    short = sentence(job({"time": 0.8, "blocked": 0.6}, {"time": 0.8, "blocked": 0.6}))
+    assert short == "2 workers, 1,200 steps of 0.80 ms: too short to judge how they scale"
+    assert "% of linear" in sentence(job({"time": 1, "blocked": 0.6}, {"time": 1, "blocked": 0.6}))
+    assert "too short" not in sentence(job({"time": 0.8})), "one worker scales to nothing"

@@ -35,23 +35,24 @@ def test_threads_frames_and_the_own_line():
     assert main.own == 3
     assert main_thread(threads, None) is main
     assert main_thread(threads, 0x7F8ED9DFF6C0) is threads[0]
-    assert place(main) == "in DataLoader.__next__ at train.py:88"
+    assert place(main) == "in DataLoader.__next__ at train.py:88 in main"
 
 
 @pytest.mark.parametrize(
     ("frames", "source", "said"),
     [
-        ([("/home/me/train.py", 7, "load")], "time.sleep(60)", "at train.py:7 (`time.sleep(60)`)"),
-        ([("/home/me/train.py", 7, "load")], "", "at train.py:7, in load"),
-        ([(QUEUE, 5, "get"), ("/home/me/train.py", 7, "load")], "x", "in queue.get at train.py:7"),
-        ([("/src/horovod/torch/ops/x.py", 5, "_wait"), ("/home/me/t.py", 7, "f")], "", "in hvd.wait at t.py:7"),
+        ([("/home/me/train.py", 7, "load")], "time.sleep(60)", "at train.py:7 in load (`time.sleep(60)`)"),
+        ([("/home/me/train.py", 7, "load")], "", "at train.py:7 in load"),
+        ([(QUEUE, 5, "get"), ("/home/me/train.py", 7, "load")], "x", "in queue.get at train.py:7 in load"),
+        ([("/src/horovod/torch/ops/x.py", 5, "_wait"), ("/home/me/t.py", 7, "f")], "", "in hvd.wait at t.py:7 in f"),
         ([(QUEUE, 5, "get")], "", "in queue.get (queue.py:5)"),
-        ([("/e/site-packages/big/__init__.py", 5, "run"), ("/home/me/t.py", 7, "f")], "", "in big.run at t.py:7"),
+        ([("/e/site-packages/big/__init__.py", 5, "run"), ("/home/me/t.py", 7, "f")], "", "in big.run at t.py:7 in f"),
         (
             [(TORCH, 9, "__next__"), ("/src/horovod/torch/data_wait.py", 5, "__next__"), ("/home/me/t.py", 7, "f")],
             "",
-            "in DataLoader.__next__ at t.py:7",
+            "in DataLoader.__next__ at t.py:7 in f",
         ),
+        ([("/home/me/train.py", 7, "<lambda>")], "f()", "at train.py:7 (`f()`)"),
         ([], "", ""),
     ],
 )

@@ -6,6 +6,7 @@ from horovod.common.telemetry.steps import (
     SAMPLE,
     WARM_UP,
     Clock,
+    Lateness,
     Own,
     Pings,
     Sampled,
@@ -151,3 +152,24 @@ def test_what_waits_for_a_rank_that_tells_nothing_is_bounded():
                 together.add(rank, 0, number, Sums(), [Sampled(number + i, MS, 0, 0) for i in range(0, 32, 4)])
         assert sum(map(len, together._waiting.values())) <= most
         assert len(together._waiting) >= 4 * SAMPLE
+
+
+@pytest.mark.parametrize(
+    ("size", "late", "worst"),
+    [
+        (2, [0] * 10, 0),
+        (2, [0] * 9, None),  # of as many tosses of a coin, too
+        (2, [0] * 60 + [1] * 40, None),
+        (2, [0] * 66 + [1] * 34, 0),
+        (4, [2] * 40 + [0, 1, 3] * 20, 2),
+        (4, [2] * 30 + [0, 1, 3] * 24, None),
+        (2, [], None),
+    ],
+)
+def test_a_rank_that_comes_last_as_often_as_chance_explains_is_not_named(size, late, worst):
+    lateness = Lateness(size)
+    for rank in late:
+        lateness.add((rank, MS))
+    for _ in range(1000):
+        lateness.add(None)
+    assert lateness.worst() == worst

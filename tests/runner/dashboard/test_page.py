@@ -106,6 +106,9 @@ def test_it_shows_what_the_job_does_and_how_it_fails(tmp_path):
         page.get_by_text("(10,000,000 bytes)").first.wait_for()
         page.get_by_text("a warning ☃").first.wait_for()
         assert fits(phone)
+        page.wait_for_function("document.title === 'Waiting for rank 1 · horovodrun'")
+        page.locator("#rate.stale").wait_for()
+        assert phone.evaluate("getComputedStyle(document.querySelector('#ranks tbody tr')).display") == "grid"
 
         # It fails.
         (tmp_path / "fail").touch()

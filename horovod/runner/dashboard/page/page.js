@@ -34,7 +34,7 @@ function element(name, text, attributes = {}) {
 }
 
 // ---- what is known ------------------------------------------------------------------------------------------------------------
-let job = {}, now = 0, version = 0, over = false, lost = false, heard = performance.now();
+let job = {}, now = 0, version = 0, over = false, lost = false, awaited = "", heard = performance.now();
 const ranks = new Map();  // by rank: {what was told, its row, its lines}
 const steps = {width: 0, rows: new Map()};
 const values = new Map();  // by name: {what was told, its course, its chart}
@@ -102,6 +102,7 @@ function showJob() {
   const quiet = job.stepped === null || job.stepped === undefined ? 0 : now - job.stepped;
   const idle = !job.ended && quiet > Math.max(10, 10 * (parts.step || 0), job.size / 8) ? `No step has ended for ${clock(quiet)}.` : "";
   say($("sentence"), job.ended ? job.sentence || "" : idle);
+  for (const name of ["rate", "step", "scaling"]) $(name).classList.toggle("stale", Boolean(idle));
   NAMES.forEach(name => say($(`part-${name}`), parts.step ? `${time(parts[name])}${parts[name] === null ? "" : `, ${percent(parts[name] / parts.step)}`}` : "–"));
   if (job.ended) showEnd();
   showStatus();
@@ -124,10 +125,13 @@ function showStatus() {
   else if (lost) text = "horovodrun does not answer any more: this is what was known last";
   else if (performance.now() - heard > 6000) text = `${text}, but horovodrun is silent`;
   say($("status"), text);
-  document.title = `${job.ended ? PHASES[job.phase] : lost ? "no answer" : PHASES[job.phase] || ""} · horovodrun`;
+  document.title = `${job.ended ? PHASES[job.phase] : lost ? "no answer" : awaited || PHASES[job.phase] || ""} · horovodrun`;
 }
 
 function showWaiting(waiting) {
+  const [first] = waiting.rows;
+  awaited = first ? `Waiting for ${several(first.missing, first.lacking)}` : "";
+  showStatus();
   $("waiting").hidden = !waiting.total;
   say($("waiting-title"), `Waiting: ${count(waiting.total)} operation${waiting.total === 1 ? "" : "s"}`);
   say($("why"), waiting.why);
@@ -216,11 +220,11 @@ function rowOf(one) {
   button.addEventListener("click", () => choose(one.told.rank, true));
   head.append(button);
   one.row = element("tr");
-  one.cells = ["", "state", "", "", "", "", ""].map(name => element("td", "", name ? {class: name} : {}));
+  one.cells = ["", "state", "", "", "", "", ""].map((name, i) => element("td", "", {"data-label": COLUMNS[i + 1].title, ...(name ? {class: name} : {})}));
   one.bar = shape("svg", {class: "bar", "aria-hidden": "true"});
   one.step = element("span");
   one.cells[6].append(one.bar, one.step);
-  one.last = element("td", "", {class: "mono", dir: "auto"});
+  one.last = element("td", "", {class: "mono", dir: "auto", "data-label": COLUMNS[8].title});
   one.row.append(head, ...one.cells, one.last);
   $("ranks").tBodies[0].append(one.row);
   $("shown").append(element("option", String(one.told.rank), {value: one.told.rank}));
@@ -243,7 +247,7 @@ function showRanks(changed) {
   const shares = [...ranks.values()].sort((a, b) => a.told.rank - b.told.rank).map(one => one.told.share || 0);
   const last = job.last;
   say($("late"), last && last.share ? `Rank ${last.rank} comes last most often: in ${percent(last.share)} of the steps, by ${time(last.seconds)}.`
-    : "Nobody is known to come last.");
+    : "No rank comes last more often than chance explains.");
   strip($("strip"), shares, `How often each rank came last. ${$("late").textContent}`);
 }
 
