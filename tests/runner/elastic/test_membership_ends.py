@@ -169,7 +169,7 @@ def test_nobody_waits_for_the_process_of_one_that_ends_by_an_exception():
     world.discover(a=5)
     assert len(of(world, Spawn)) == 4, "whether its host may have new ones, its end tells"
     world.exit(1)
-    assert world.said[0] == "rank 1 on host a failed: it ended; 3 ranks left"
+    assert world.said[1] == "rank 1 on host a failed: it ended; 3 ranks left"
     assert world.running() == [0, 2, 3]
     # All end: the job is over when they have, so that it is known how.
     for number in (0, 2, 3):
