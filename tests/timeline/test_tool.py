@@ -243,3 +243,65 @@ def test_what_a_terminal_would_obey_is_escaped(tmp_path, capsys):
     out = capsys.readouterr().out
     assert "\x1b" not in out
     assert "\\x1b[2Ja" in out
+
+
+def summary_of(folder, *makers):
+    """The summary of the files of these ranks, which are there afterwards."""
+    paths = [maker.write(folder / f"t.rank{maker.rank}.json") for maker in makers]
+    return summarize([read(str(path)) for path in paths])
+
+
+def test_times_that_clocks_turn_round_count_as_none(tmp_path):
+    """Rank 1 knows that all are ready, and begins, before rank 0 says that it is."""
+    zero, one = Maker(0, 2), Maker(1, 2)
+    zero.negotiated("x", 1, ready=400, agreed=420, begun=425, ended=500)
+    one.negotiated("x", 1, ready=100, agreed=390, begun=380, ended=500)
+    zero.scheduled("y", 2, ready=700, begun=720, ended=800)
+    one.scheduled("y", 2, ready=600, begun=690, ended=800)
+    summary = summary_of(tmp_path, zero, one)
+    x, y = summary.tensors["x", 0], summary.tensors["y", 0]
+    assert [(x[rank].negotiated, x[rank].queued) for rank in (0, 1)] == [(20, 5), (0, 0)]
+    assert [(y[rank].negotiated, y[rank].queued) for rank in (0, 1)] == [(0, 20), (0, 0)]
+    assert [(y[rank].waited, y[rank].last) for rank in (0, 1)] == [(0, 1), (100, 0)]
+
+
+@pytest.mark.parametrize(("ready", "last"), [(139, 0), (140, 0), (141, 1)])
+def test_ranks_are_apart_by_more_than_both_clocks_may_be_off(tmp_path, ready, last):
+    zero, one = Maker(0, 2), Maker(1, 2, clock=(0, 20_000))
+    zero.scheduled("x", 1, ready=100, begun=400, ended=500)
+    one.scheduled("x", 1, ready=ready, begun=400, ended=500)
+    summary = summary_of(tmp_path, zero, one)
+    assert summary.ranks[1].last == last
+    assert summary.ranks[0].waited == (41 if last else 0)
+
+
+def test_who_came_last_and_how_long_the_others_waited_is_said(tmp_path):
+    makers = [Maker(rank, 3) for rank in range(3)]
+    for number in range(4):
+        at = 10_000 * number
+        for maker, late in zip(makers, (0, 3000, 1000), strict=True):
+            maker.scheduled("x", number + 1, ready=at + late * (number > 0), begun=at + 4000, ended=at + 5000)
+    summary = summary_of(tmp_path, *makers)
+    # In three of four operations: 3 ms for rank 0 and 2 ms for rank 2.
+    assert "Rank 1 came last in 75% of 4 operations; the others waited 1.88 ms for one on average." in render(summary)
+    alone = summary_of(tmp_path, makers[1])
+    assert "Rank 1 came last" not in render(alone)
+
+
+def test_arrows_do_not_run_backwards_and_time_begins_with_the_first_rank(tmp_path):
+    zero, one = Maker(0, 2), Maker(1, 2)
+    zero.events[0]["args"]["start_time_since_epoch_in_micros"] = 5000
+    zero.scheduled("x", 1, ready=300, begun=200, ended=500)
+    one.scheduled("x", 1, ready=100, begun=250, ended=500)
+    summary_of(tmp_path, zero, one)
+    events = merge([read(str(tmp_path / f"t.rank{rank}.json")) for rank in (0, 1)])
+    assert events[0]["args"]["start_time_since_epoch_in_micros"] == 1000
+    arrows = {}
+    for event in events:
+        if event.get("name") == "ready":
+            arrows.setdefault(event["id"], {})[event["ph"]] = event["tid"], event["ts"]
+    assert sorted((arrow["s"], arrow["f"]) for arrow in arrows.values()) == [
+        ((0, 300), (0, 300)),
+        ((0, 300), (1, 300)),
+        ((1, 100), (1, 250)),
+    ]

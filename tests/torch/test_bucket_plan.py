@@ -1,8 +1,13 @@
 """Which gradients share a bucket: pure functions."""
 
+from types import SimpleNamespace
+
+import pytest
 import torch
 
 from horovod.torch.bucket_plan import ALIGNMENT, Gradient, offsets, plan
+from horovod.torch.bucketing import Bucketing, _Proposal
+from horovod.torch.buckets import Slot
 
 
 def floats(*counts):
@@ -60,3 +65,16 @@ def test_places_are_aligned_and_apart():
 def test_nothing():
     assert plan([], []) == []
     assert offsets([]) == ([], 0)
+
+
+@pytest.mark.parametrize(("present", "made"), [(2, 0), (3, 1)])
+def test_no_bucket_is_made_while_a_rank_takes_no_part(monkeypatch, present, made):
+    """A rank that has joined would not know of it."""
+    slots = [Slot(torch.nn.Parameter(torch.ones(4)), f"layer.{number}", number) for number in range(2)]
+    message = torch.tensor([present, 2, 1])  # and the places in which the gradients came
+    bucketing = Bucketing(1 << 20, SimpleNamespace(ranks=(0, 1, 2)))
+    candidates = [(slot, slot.shape) for slot in slots]
+    bucketing._proposal = _Proposal(None, message, len(slots), candidates, [], None)
+    monkeypatch.setattr("horovod.torch.bucketing.handles.wait", lambda *_: None)
+    monkeypatch.setattr("horovod.torch.bucketing.Bucket", lambda name, members, *_: (name, members))
+    assert bucketing.buckets == [("gradients.bucket.layer.1", slots[::-1])][:made]

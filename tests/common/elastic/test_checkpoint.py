@@ -345,3 +345,37 @@ def test_workers_of_an_elastic_job_name_it_alike_and_others_not_at_all(monkeypat
         os.close(fd)
     assert tags[0] == tags[1] != tags[2]
     assert (b"k" * 32).hex() not in tags[0]
+
+
+def test_a_file_and_its_name_are_on_the_disk_when_it_is_written(tmp_path, monkeypatch):
+    """As far as can be seen without cutting the power: what is made durable, in which order."""
+    done = []
+    fsync, rename = os.fsync, os.rename
+
+    def name(fd):
+        return os.readlink(f"/proc/self/fd/{fd}")
+
+    monkeypatch.setattr(os, "fsync", lambda fd: (done.append(("fsync", name(fd))), fsync(fd)))
+    monkeypatch.setattr(os, "rename", lambda *names: (done.append(("rename", *map(str, names))), rename(*names)))
+    path = write(tmp_path, 7, lambda file: file.write(b"x"))
+    (first, unfinished), (then, *names), *rest = done
+    assert (first, then, names) == ("fsync", "rename", [unfinished, str(path)])
+    assert rest == [("fsync", str(tmp_path))]
+    assert path.stat().st_size > 1
+
+
+def test_only_later_steps_of_another_job_are_put_aside(tmp_path):
+    with Checkpoint(tmp_path, keep=9) as first:
+        for step in (10, 20, 30):
+            first.save(step, step)
+            first.wait()
+    with Checkpoint(tmp_path, keep=9) as anew:
+        anew.save(20, 0)
+        anew.wait()
+        assert anew.steps() == [20, 10], "the same step is written anew"
+    assert Checkpoint(tmp_path / "earlier-1").steps() == [30]
+    with Checkpoint(tmp_path, keep=9) as resumed:
+        assert resumed.load() == (20, 0)
+        resumed.save(15, 1)
+        resumed.wait()
+    assert not (tmp_path / "earlier-2").exists(), "it has gone on from the later one"

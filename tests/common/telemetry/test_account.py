@@ -2,12 +2,16 @@
 
 import os
 import threading
+from types import SimpleNamespace
+
+import pytest
 
 from horovod.common.basics import HorovodBasics
 from horovod.common.contract.settings import Settings
 from horovod.common.job import Job
 from horovod.common.telemetry import account
 from horovod.common.telemetry.account import Account
+from horovod.common.telemetry.steps import Sums
 
 
 def again_and_again(count):
@@ -118,3 +122,26 @@ def test_nobody_waits_for_words_of_ranks_where_one_has_left(monkeypatch, capsys)
     first.close()
     assert not first._over
     assert "61 steps" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(("size", "seconds"), [(1, 1.0), (32, 1.0), (64, 2.0), (96, 3.0)])
+def test_many_ranks_tell_less_often(size, seconds):
+    assert account_of(0, ("a",) * size, 0)[0]._interval == seconds
+
+
+def test_clocks_are_compared_with_other_hosts_where_the_order_of_arrival_counts():
+    first, _ = account_of(0, ("a", "a", "b"), 0)
+    asked = []
+    first._post = SimpleNamespace(say=lambda kind, to, **_: asked.append((kind, to)))
+    seen, unseen, blocked = (5, 10**6, 0, 100), (6, 10**6, -1, 100), (7, 10**6, 3, 100)
+
+    def tells(rank, host, *some):
+        note = {"host": host, "made": 8, "some": some, "sums": Sums().values(), "data": False, "last": False}
+        first.heard("steps", rank, note)
+
+    tells(1, 0, unseen)
+    tells(2, 1)
+    tells(2, 1, seen, blocked)
+    assert not asked
+    tells(2, 1, seen, unseen, blocked)
+    assert asked == [("steps-ping", 2)]

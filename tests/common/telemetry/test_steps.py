@@ -1,5 +1,7 @@
 """Figures about steps from what ranks measure, exactly."""
 
+import itertools
+
 import pytest
 
 from horovod.common.telemetry.steps import (
@@ -173,3 +175,14 @@ def test_a_rank_that_comes_last_as_often_as_chance_explains_is_not_named(size, l
     for _ in range(1000):
         lateness.add(None)
     assert lateness.worst() == worst
+
+
+def test_clocks_of_three_hosts_are_known_as_exactly_as_the_two_worst():
+    hosts = {0: 0, 1: 1, 2: 2}
+    told = sampled(arrivals=[100, 100, 130])
+    for errors in itertools.permutations([1, 8, 15]):
+        clocks = {host: Clock(0, error * MS) for host, error in enumerate(errors)}
+        assert came_last(told, hosts, clocks) == (2, 30 * MS)
+    for errors in itertools.permutations([16, 2, 15]):
+        clocks = {host: Clock(0, error * MS) for host, error in enumerate(errors)}
+        assert came_last(told, hosts, clocks) is None

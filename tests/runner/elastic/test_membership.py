@@ -6,6 +6,7 @@ from horovod.runner.elastic.cooldown import Blacklist
 from horovod.runner.elastic.limits import Limits
 from horovod.runner.elastic.membership import Membership
 from horovod.runner.elastic.phases import ACCUSED, CERTAIN, LEAVING, TOGETHER, Phase
+from horovod.runner.elastic.workers import Workers
 from tests.runner.elastic.world import World, of, started
 
 
@@ -329,3 +330,35 @@ def test_somebody_of_the_last_epoch_has_to_remain():
         False,
         "no worker is left that holds the state of the training",
     )
+
+
+def test_all_members_of_a_lost_host_are_named_at_once_and_no_other_worker():
+    world = started(World(start=4, least=2, most=8), a=2, b=2)
+    world.discover(a=2, b=3)  # the third on host b is still starting
+    world.lose("b")
+    (broken,) = of(world, Break)
+    assert broken.lost == (2, 3)
+    world = started(World(start=2, least=1), a=2)
+    world.discover(a=2, b=1)
+    world.lose("b")
+    assert not of(world, Break), "no member was there"
+
+
+def test_one_that_was_heard_and_one_that_has_come_back_are_not_accused():
+    world = started(World(), a=4)
+    world.back(0, 1, lost=(1, 2, 3))  # 1 comes back although others have lost it
+    world.heard(2)
+    world.back(2)
+    world.wait(ACCUSED)
+    assert [kill.worker for kill in of(world, Kill)] == [3]
+
+
+def test_whoever_holds_the_state_keeps_a_slot_before_others_by_rank_and_number():
+    workers = Workers()
+    new, second, first, another = (workers.add("a", False) for _ in range(4))
+    second.rank, second.holds = 1, True
+    first.rank, first.holds = 0, True
+    numbers = [new.number, second.number, first.number, another.number]
+    for slots, leave in ((4, []), (3, numbers[3:]), (2, [numbers[0], numbers[3]]), (1, [*numbers[:2], numbers[3]])):
+        workers.fit({"a": slots})
+        assert [worker.number for worker in workers if worker.leaves] == leave

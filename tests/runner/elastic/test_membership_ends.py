@@ -325,3 +325,16 @@ def test_time_for_which_the_launcher_was_stopped_counts_for_no_deadline():
     assert world.end is None
     world.wait(1)
     assert world.end is not None
+
+
+def test_who_is_new_comes_in_spite_of_the_limit_while_too_few_survive():
+    world = started(World(start=3, least=3, resets=1), a=2, b=1)
+    world.lose("b")
+    world.back(0, 1)
+    world.discover(a=2, c=1)
+    assert len(of(world, Spawn)) == 4
+    world.ready(3)
+    world.form()
+    assert world.running() == [0, 1, 3]
+    world.discover(a=2, c=2)
+    assert len(of(world, Spawn)) == 4, "the limit is used up, and as many survive as are needed"

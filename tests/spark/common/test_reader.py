@@ -207,3 +207,17 @@ def test_a_rank_of_1_gb_in_one_row_group_stays_below_1_gb(tmp_path):
     assert os.path.getsize(tmp_path / "group" / "0.parquet") > 900e6
     _, _, megabytes = measure("group", str(tmp_path), 2)
     assert megabytes < 500
+
+
+def test_rows_that_are_kept_come_in_an_order_of_seed_rank_and_epoch(tmp_path):
+    table = table_of(write_numbers(tmp_path / "train", 60))
+
+    def order(seed, epoch, rank=0):
+        batches = Batches(table, 8, True, seed, rank, 2, cache=True)
+        batches._kept = {"id": np.arange(60)}  # whatever the order in which they were read
+        return [n for batch in batches.epoch(epoch) for n in batch["id"]]
+
+    assert order(1, 0) == order(1, 0) == order(1 + (1 << 32), 0)
+    orders = [order(1, 0), order(1, 1), order(2, 0), order(1 << 31, 0), order(1, 0, rank=1)]
+    assert all(a != b for a, b in itertools.combinations(orders, 2))
+    assert all(sorted(one) == list(range(60)) for one in orders)
