@@ -34,10 +34,12 @@ typedef struct HvdRequest {
   const char* group;
   int32_t device_kind;      // where `in` and `out` are (DEVICE_*); 0: memory that the CPU reads
 } HvdRequest;
+#define HVD_KIND_ALLREDUCE 0
 #define HVD_KIND_ALLGATHER 1
 #define HVD_KIND_ALLTOALL 3
 #define HVD_KIND_BARRIER 5
 #define HVD_KIND_JOIN 6
+#define HVD_OP_MAX 4
 
 enum HvdCode {
   HVD_OK = 0,
@@ -71,7 +73,8 @@ enum HvdQuestion {
   HVD_LOCAL_SIZE = 3,
   HVD_SET_SIZE = 4,
   HVD_SET_INCLUDED = 5,
-  HVD_SET_RANK = 6
+  HVD_SET_RANK = 6,
+  HVD_JOB = 7,  // of any face: a number that is another one in each job, and each epoch of a job, of this process
 };
 #define HVD_UNKNOWN_PROCESS_SET (-3)
 

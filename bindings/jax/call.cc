@@ -2,6 +2,7 @@
 
 #include <cstring>
 #include <map>
+#include <mutex>
 #include <span>
 #include <string_view>
 #include <utility>
@@ -96,6 +97,20 @@ size_t bytes_of(const xla::Buffer& buffer) {
   return items * item_size(buffer.dtype);
 }
 
+struct Count {
+  int32_t job = 0;
+  int32_t steps = 0;
+};
+std::mutex counts_mutex;
+std::map<std::string, Count, std::less<>> counts;  // guarded by counts_mutex
+
+int32_t next_count(std::string_view name, int32_t job) {
+  const std::lock_guard lock(counts_mutex);
+  Count& count = counts.try_emplace(std::string(name)).first->second;
+  if (count.job != job) count = {job, 0};
+  return ++count.steps;
+}
+
 std::vector<std::string> split(std::string_view joined) {
   std::vector<std::string> parts;
   for (;;) {
@@ -115,6 +130,7 @@ Failure Call::read(const xla::CallFrame& frame) {
   devices_ = attributes.integer("devices");
   names_ = split(attributes.text("names"));
   groups_ = split(attributes.text("groups"));
+  steps_ = attributes.text("steps");
   if (!attributes.missing().empty()) return invalid("horovod: the call lacks the attributes " + attributes.missing());
   const size_t count = names_.size();
   if (groups_.size() != count || numbers.size() != count * kNumbers || scales.size() != count * 2 ||
@@ -123,6 +139,11 @@ Failure Call::read(const xla::CallFrame& frame) {
                    std::to_string(numbers.size()) + " numbers, " + std::to_string(frame.arguments.size) + " arguments and " +
                    std::to_string(frame.results.size) + " results");
   }
+  // The token hands on the count of the branch around, 0 outside of branches.
+  int32_t token = 0;
+  if (static_cast<size_t>(frame.arguments.size) > count) std::memcpy(&token, frame.arguments.buffers[count]->data, sizeof token);
+  std::memcpy(frame.results.buffers[count]->data, &token, sizeof token);
+  count_ = {token, -int64_t{token}};
   std::map<std::pair<int32_t, std::string_view>, int32_t> members;  // a merged call may have groups of several faces
   for (size_t i = 0; i < count; ++i) ++members[{numbers[i * kNumbers + 1], groups_[i]}];
   requests_.reserve(count);
@@ -143,7 +164,36 @@ Failure Call::read(const xla::CallFrame& frame) {
     r.group_size = groups_[i].empty() ? 0 : members[{r.face, groups_[i]}];
     if (Failure failure = add(r, *frame.arguments.buffers[i], *frame.results.buffers[i])) return failure;
   }
+  if (!steps_.empty() && !requests_.empty()) add_steps(requests_.front());
   return {};
+}
+
+void Call::add_steps(const HvdRequest& like) {
+  HvdRequest r{};
+  r.bytes = sizeof r;
+  r.kind = HVD_KIND_ALLREDUCE;
+  r.face = like.face;
+  r.op = HVD_OP_MAX;
+  r.process_set = like.process_set;
+  r.prescale = r.postscale = 1.0;
+  r.name = steps_.c_str();
+  r.group = "";
+  r.in = count_.data();
+  r.out = most_.data();
+  r.shape = &pair_;
+  r.dimensions = 1;
+  r.dtype = static_cast<int32_t>(DType::int64);
+  requests_.push_back(r);
+  places_.push_back(nullptr);
+}
+
+Failure Call::check_steps() const {
+  if (steps_.empty() || most_[0] == -most_[1]) return {};
+  return {xla::kFailedPrecondition,
+          "horovod: " + steps_ + ": ranks exchange gradients of different steps, from " + std::to_string(-most_[1]) + " to " +
+              std::to_string(most_[0]) + ", this rank of step " + std::to_string(count_[0]) +
+              "; a branch around DistributedOptimizer was decided by what a rank alone knows (as by apply_if_finite): put the "
+              "transformation that decides inside of DistributedOptimizer"};
 }
 
 Failure Call::add(HvdRequest r, const xla::Buffer& in, const xla::Buffer& out) {
@@ -152,6 +202,11 @@ Failure Call::add(HvdRequest r, const xla::Buffer& in, const xla::Buffer& out) {
   r.shape = in.dims;
   r.dimensions = static_cast<int32_t>(in.rank);
   r.dtype = engine_dtype(in.dtype);
+  if (r.kind == kCount) {
+    const int32_t count = next_count(r.name, api_.ask(r.face, HVD_JOB, 0));
+    std::memcpy(out.data, &count, sizeof count);
+    return {};
+  }
   if (r.kind == kPassOn || r.kind == HVD_KIND_BARRIER) {
     if (in.data != out.data) std::memcpy(out.data, in.data, bytes_of(in));
     if (r.kind == kPassOn) return {};

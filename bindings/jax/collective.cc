@@ -70,7 +70,7 @@ class Operations {
           result.code == HVD_OK ? call_.take(s.index, result) : failure_of(result.code, call_.requests()[s.index], result.message);
       if (failure && !failure_) failure_ = std::move(failure);
     }
-    return failure_;
+    return failure_ ? failure_ : call_.check_steps();
   }
 
  private:
@@ -105,7 +105,7 @@ Failure check_device(const xla::CallFrame& frame, int32_t devices) {
 Failure run(const xla::CallFrame& frame) {
   const HvdFaceApi* api = engine.load(std::memory_order_acquire);
   if (!api) return {xla::kFailedPrecondition, "horovod: the library was not attached to the engine"};
-  Call call;
+  Call call(*api);
   if (Failure failure = call.read(frame)) return failure;
   if (Failure failure = check_device(frame, call.devices())) return failure;
   Operations operations(*api, call);

@@ -26,6 +26,7 @@ struct Current {
   std::mutex mutex;
   std::shared_ptr<Engine> engine;
   std::array<int, 4> places{};  // by HvdQuestion
+  int32_t jobs = 0;             // how many engines this process has had
   enum class Membership : uint8_t { never, in, left };
   std::array<Membership, 256> faces{};
   bool forked = false;
@@ -160,6 +161,10 @@ void result(HvdWork* work, HvdResult* out) { fill(*work->op, out); }
 void release(HvdWork* work) { delete work; }
 
 int32_t ask(int32_t face, int32_t question, int32_t process_set) {
+  if (question == HVD_JOB) {
+    std::lock_guard lock(current().mutex);
+    return current().jobs;
+  }
   const std::shared_ptr<Engine> engine = running(face);
   if (!engine) return -1;
   std::lock_guard lock(current().mutex);
@@ -190,6 +195,7 @@ void set_current(std::shared_ptr<Engine> engine, int rank, int size, int local_r
     std::lock_guard lock(current().mutex);
     current().engine.swap(engine);
     current().places = {rank, size, local_rank, local_size};
+    ++current().jobs;
   }
   // `engine` is the one before; if this was its last owner it ends here, beside the lock.
 }

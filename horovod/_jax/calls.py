@@ -54,6 +54,8 @@ class Call:
     prescale: float = 1.0
     postscale: float = 1.0
     wire: int = 0
+    steps: str = ""
+    """Name under which ranks compare, within a branch, how often they came to it. "": they do not."""
     rows: tuple[int, ...] = ()
     """Of each result dim 0, where results are not of their argument's shape (allgather, alltoall, reducescatter)."""
 
@@ -132,7 +134,7 @@ def _lower(context: Any, *operands: Any, call: Call) -> Any:
         ir.RankedTensorType.get(aval.shape, ir.RankedTensorType(value.type).element_type)
         for aval, value in zip(context.avals_out, operands, strict=True)
     ]
-    return lower(Arrays(list(operands), types, list(call.names), list(call.groups), numbers, scales))
+    return lower(Arrays(list(operands), types, list(call.names), list(call.groups), numbers, scales, [call.steps]))
 
 
 # A lowering that JAX keeps becomes, in some versions, a function around each call, and those follow one another.

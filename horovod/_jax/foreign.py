@@ -12,6 +12,8 @@ from horovod._jax.library import TARGET
 
 PASS_ON = -1
 """A kind: the array is the result, nothing is sent. As in bindings/jax/call.h."""
+COUNT = -2
+"""A kind: the result is how often this rank has come here, nothing is sent. As in bindings/jax/call.h."""
 UNORDERED = "horovod_collective_without_an_order"
 """Target of calls that `ordering.order` has not seen. XLA does not know it, so a program with one cannot run."""
 
@@ -33,6 +35,8 @@ class Arrays:
     groups: list[str]
     numbers: list[tuple[int, ...]]
     scales: list[tuple[float, float]]
+    steps: list[str]
+    """Under which name ranks compare, within a branch, how often they came to it; "": they do not."""
 
 
 def is_call(op: Any) -> bool:
@@ -47,8 +51,16 @@ def names_of(op: Any) -> set[str]:
     return set(filter(None, _texts(op, "names")))
 
 
+def steps_of(op: Any) -> set[str]:
+    """Return the names under which a call compares steps."""
+    return set(filter(None, _texts(op, "steps")))
+
+
 def token_type() -> Any:
-    """Return the type of tokens: plain numbers, because XLA treats programs with tokens of its own differently."""
+    """Return the type of tokens: plain numbers, because XLA treats programs with tokens of its own differently.
+
+    Their value is 0, and within a branch how often this rank came to it (`counted`).
+    """
     return ir.RankedTensorType.get([], ir.IntegerType.get_signless(32))
 
 
@@ -70,6 +82,7 @@ def create(arrays: Arrays, after: Sequence[Any], target: str) -> Any:
         "scales": ir.DenseF64ArrayAttr.get([scale for row in arrays.scales for scale in row]),
         "names": ir.StringAttr.get("\n".join(arrays.names)),
         "groups": ir.StringAttr.get("\n".join(arrays.groups)),
+        "steps": ir.StringAttr.get("\n".join(arrays.steps)),
         "devices": ir.IntegerAttr.get(i32, jax.local_device_count()),
     }
     kinds = [row[0] for row in arrays.numbers]
@@ -93,15 +106,22 @@ def create(arrays: Arrays, after: Sequence[Any], target: str) -> Any:
     )
 
 
-def merge(calls: Sequence[Any], after: Sequence[Any]) -> Any:
-    """Replace calls by one with all of their arrays, created at the insertion point, and return it."""
-    together = Arrays([], [], [], [], [], [])
+def merge(calls: Sequence[Any], after: Sequence[Any], in_branch: bool) -> Any:
+    """Replace calls by one with all of their arrays, created at the insertion point, and return it.
+
+    Args:
+        calls: operations of which none depends on another.
+        after: as in `create`; the first one is the token of what comes before.
+        in_branch: True if steps are to be compared, where the calls ask for it.
+    """
+    together = Arrays([], [], [], [], [], [], [])
     before = list(after)
     for op in calls:
         one, tokens = _read(op)
         for mine, more in zip(vars(together).values(), vars(one).values(), strict=True):
             mine.extend(more)
         before.extend(tokens)
+    together.steps = sorted(filter(None, together.steps))[:1] if in_branch else []
     new = create(together, before, TARGET)
     token, first = new.results[len(together.operands)], 0
     for op in calls:
@@ -115,10 +135,19 @@ def merge(calls: Sequence[Any], after: Sequence[Any]) -> Any:
     return new
 
 
-def passed_on(value: Any, after: Sequence[Any]) -> Any:
+def passed_on(value: Any) -> Any:
     """Create a call that sends nothing, and return its result: `value`, of which XLA knows nothing any more."""
-    arrays = Arrays([value], [value.type], [""], [""], [(PASS_ON, *[0] * (_NUMBERS - 1))], [(1.0, 1.0)])
-    return create(arrays, after, TARGET).results[0]
+    return _here(PASS_ON, "", value)
+
+
+def counted(token: Any, name: str) -> Any:
+    """Create a call that sends nothing, and return a token that says how often this rank came here."""
+    return _here(COUNT, name, token)
+
+
+def _here(kind: int, name: str, value: Any) -> Any:
+    numbers = (kind, *[0] * (_NUMBERS - 1))
+    return create(Arrays([value], [value.type], [name], [""], [numbers], [(1.0, 1.0)], []), [], TARGET).results[0]
 
 
 def _read(op: Any) -> tuple[Arrays, list[Any]]:
@@ -134,6 +163,7 @@ def _read(op: Any) -> tuple[Arrays, list[Any]]:
         groups=_texts(op, "groups"),
         numbers=[tuple(numbers[i * _NUMBERS : (i + 1) * _NUMBERS]) for i in range(count)],
         scales=[(scales[2 * i], scales[2 * i + 1]) for i in range(count)],
+        steps=_texts(op, "steps"),
     )
     return arrays, values[count:]
 

@@ -22,6 +22,8 @@ from jaxlib.mlir import ir
 
 from horovod._jax import foreign
 
+_BRANCHES = ("stablehlo.case", "stablehlo.if")
+
 _Key = tuple[int, int]
 """Behind how many loops, branches and functions of its block, and behind how many calls since the last of those."""
 
@@ -43,6 +45,7 @@ class _Program:
         operations = [one.operation for one in module.body.operations]
         self._functions = {_symbol(op, "sym_name"): op for op in operations if op.name == "func.func"}
         self._with_calls: dict[str, bool] = {}
+        self._in_branches = self._called_in_branches()
 
     def order(self) -> None:
         used = {_symbol(op, "callee") for function in self._functions.values() for op in _walk(function, "func.call")}
@@ -50,9 +53,30 @@ class _Program:
             if self._contains_calls(function):
                 block = _block(function)
                 token = self._take_token(function) if name in used else None
-                token = self._thread(block, token)
+                token = self._thread(block, token, name in self._in_branches)
                 if name in used:
                     _end_with(block, token)
+
+    def _called_in_branches(self) -> set[str]:
+        """Return the names of functions that are called within a branch, perhaps by others."""
+        found: set[str] = set()
+        branches = [op for function in self._functions.values() for name in _BRANCHES for op in _walk(function, name)]
+        stack = [_symbol(op, "callee") for branch in branches for op in _walk(branch, "func.call")]
+        while stack:
+            name = stack.pop()
+            if name not in found:
+                found.add(name)
+                stack.extend(_symbol(op, "callee") for op in _walk(self._functions[name], "func.call"))
+        return found
+
+    def _steps(self, op: Any) -> set[str]:
+        """Return the names under which calls inside of an operation compare steps."""
+        names: set[str] = set()
+        for call in _walk(op, "stablehlo.custom_call"):
+            names |= foreign.steps_of(call) if foreign.is_call(call) else set()
+        for call in _walk(op, "func.call"):
+            names |= self._steps(self._functions[_symbol(call, "callee")])
+        return names
 
     def _contains_calls(self, op: Any) -> bool:
         if op.name == "func.call":
@@ -67,17 +91,17 @@ class _Program:
             for one in block.operations
         )
 
-    def _thread(self, block: Any, token: Any) -> Any:
+    def _thread(self, block: Any, token: Any, in_branch: bool) -> Any:
         """Order what a block contains, behind `token` (None: nothing), and return the token of the last element."""
-        for step in self._steps(block):
+        for step in self._sequence(block):
             with ir.InsertionPoint(step[0]), step[0].location:
                 if foreign.is_call(step[0]):
-                    token = foreign.merge(step, [] if token is None else [token]).results[-1]
+                    token = foreign.merge(step, [] if token is None else [token], in_branch).results[-1]
                 else:
-                    token = self._enclose(step[0], _zero() if token is None else token)
+                    token = self._enclose(step[0], _zero() if token is None else token, in_branch)
         return token
 
-    def _steps(self, block: Any) -> list[list[Any]]:
+    def _sequence(self, block: Any) -> list[list[Any]]:
         """Sort a block into its sequence: each step is calls to be merged, or one loop, branch or function."""
         calls: dict[_Key, list[Any]] = {}
         inner: list[Any] = []
@@ -103,9 +127,9 @@ class _Program:
                 operations[i].move_before(operations[-1])
         return [steps[key] for key in sorted(steps)]
 
-    def _enclose(self, op: Any, token: Any) -> Any:
+    def _enclose(self, op: Any, token: Any, in_branch: bool) -> Any:
         """Lead a token through a loop, branch or function with calls, and return it."""
-        if op.name not in ("func.call", "stablehlo.while", "stablehlo.case", "stablehlo.if"):
+        if op.name not in ("func.call", "stablehlo.while", *_BRANCHES):
             raise NotImplementedError(
                 f"a collective inside of {op.name!r} in a program of JAX; supported are loops (while_loop, fori_loop, "
                 "scan, map), branches (cond, switch) and functions (jit, checkpoint), but no pmap or shard_map over "
@@ -114,27 +138,34 @@ class _Program:
         if op.name == "func.call":
             new = _create_anew(op, [token])
         elif op.name == "stablehlo.while":
-            new = self._loop(op, token)
+            new = self._loop(op, token, in_branch)
         else:
-            new = _create_anew(op, [])
-            for region in new.regions:
-                _end_with(region.blocks[0], self._thread(region.blocks[0], token))
+            new = self._branches(op, token, in_branch)
         for old, result in zip(op.results, new.results, strict=False):
             old.replace_all_uses_with(result)
         op.erase()
         return new.results[-1]
 
-    def _loop(self, op: Any, token: Any) -> Any:
+    def _branches(self, op: Any, token: Any, in_branch: bool) -> Any:
+        before, steps = token, () if in_branch else sorted(self._steps(op))
+        if steps:
+            before = foreign.counted(token, steps[0])
+        new = _create_anew(op, [])
+        for region in new.regions:
+            _end_with(region.blocks[0], self._thread(region.blocks[0], before, True))
+        return new
+
+    def _loop(self, op: Any, token: Any, in_branch: bool) -> Any:
         new = _create_anew(op, [token])
         condition, body = (region.blocks[0] for region in new.regions)
         for block in (condition, body):
             block.add_argument(token.type, op.location)
-        self._thread(condition, condition.arguments[-1])
+        self._thread(condition, condition.arguments[-1], in_branch)
         carried = body.arguments[-1]
-        after = self._thread(body, carried)
+        after = self._thread(body, carried, in_branch)
         if after == carried:  # all calls are in the condition; XLA would take what is handed on for a constant
             with ir.InsertionPoint(list(body.operations)[-1]), op.location:
-                after = foreign.passed_on(carried, [])
+                after = foreign.passed_on(carried)
         _end_with(body, after)
         return new
 

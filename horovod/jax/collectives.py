@@ -114,9 +114,11 @@ def reduce_leaves(
     process_set: ProcessSet,
     grouped: bool = False,
     beside: Sequence[Any] = (),
+    steps: str = "",
 ) -> list[Any]:
     """``allreduce`` of arrays with full names; one group or none. ``beside``: arrays of the same program. If one of
-    them is traced the call is part of the program, too, though its own arrays be constants."""
+    them is traced the call is part of the program, too, though its own arrays be constants. ``steps``: the name under
+    which ranks compare, within a branch, how often they came to it; "": they do not."""
     if not leaves:
         return []
     check_scale(names[0] or "allreduce", prescale, postscale)
@@ -133,7 +135,8 @@ def reduce_leaves(
             arrays.check_reduction(tensor.dtype, reduction, name or "allreduce")
         number = arrays.set_id(face, process_set, names[0] or "allreduce")
         scales = {"prescale": reduction.prescale, "postscale": reduction.postscale}
-        call = _call(KIND_ALLREDUCE, names, number, groups=tuple(groups), op=op, wire=reduction.wire, **scales)
+        options = {"groups": tuple(groups), "op": op, "wire": reduction.wire, "steps": steps, **scales}
+        call = _call(KIND_ALLREDUCE, names, number, **options)
         reduced = calls.run(call, tensors)
     else:
         reduced = [jnp.asarray(one) for one in arrays.allreduce_all(face, tensors, names, reduction, groups)]

@@ -21,13 +21,15 @@ from horovod.jax.collectives import reduce_leaves
 
 @dataclass
 class GradientReduction:
-    """How gradients are reduced, checked. ``name``: prefix of the operations' names."""
+    """How gradients are reduced, checked. ``name``: prefix of the operations' names. ``counted``: True if ranks
+    compare their numbers of steps where the reduction is within a branch."""
 
     name: str
     compression: Any = Compression.none
     op: int = Average
     predivide: float = 1.0
     process_set: ProcessSet = global_process_set
+    counted: bool = False
 
     @refusing(face)
     def __post_init__(self) -> None:
@@ -62,7 +64,10 @@ class GradientReduction:
             return structure.unflatten(self._weighted(leaves, names, count))
         prescale, postscale = scales(self.predivide)
         how = (self.op, self.compression, prescale, postscale, self.process_set)
-        return structure.unflatten(reduce_leaves(leaves, names, *how))
+        return structure.unflatten(reduce_leaves(leaves, names, *how, steps=self._steps()))
+
+    def _steps(self) -> str:
+        return f"allreduce.{self.name}.step" if self.counted else ""
 
     def _weighted(self, leaves: Sequence[Any], names: Sequence[str], count: Any) -> list[Any]:
         # The total first, and as it is: with it each contribution is a share of a mean, which overflows no 16 bits as
@@ -71,7 +76,8 @@ class GradientReduction:
         none = Compression.none
         (total,) = reduce_leaves([count], [full], Sum, none, 1.0, 1.0, self.process_set, beside=leaves)
         mine = [shared(leaf, count, total) for leaf in leaves]
-        sums = reduce_leaves(mine, names, Sum, self.compression, 1.0, 1.0, self.process_set)
+        how = (Sum, self.compression, 1.0, 1.0, self.process_set)
+        sums = reduce_leaves(mine, names, *how, steps=self._steps())
         return [one.astype(leaf.dtype) for one, leaf in zip(sums, leaves, strict=True)]
 
 

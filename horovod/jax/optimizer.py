@@ -12,6 +12,7 @@ from horovod.common.gradients import check_passes
 from horovod.common.ops import Adasum, Average, Sum, op_name
 from horovod.common.process_sets import ProcessSet, global_process_set
 from horovod.common.refusals import refusing
+from horovod.jax.extra_args import ExtraArgs
 from horovod.jax.gradients import GradientReduction, count_of, weighted
 
 
@@ -42,12 +43,14 @@ def DistributedOptimizer(
     ``optimizer`` does.
 
     ``update(grads, state, params, weight=n)`` takes, beside what ``optimizer`` takes, how much this rank's gradients
-    count: with it, on all ranks, the result is their weighted mean. ``name``: prefix of the operations' names, one for
-    each of a program's optimizers. ``compression``: see ``Compression``. ``backward_passes_per_step`` k: gradients are
-    summed up on each rank (those of 16 and 8 bits in float32), or averaged with ``average_aggregated_gradients``, and
-    only each k-th update reduces them and changes anything; the others give zeros. ``op``: Average, Sum or another
-    reduction, Adasum of gradients not among them. ``gradient_predivide_factor`` f, for Average: gradients are divided
-    by f before and by n/f after the sum. ``process_set``: who takes part; on other ranks it is the plain optimizer.
+    count: with it, on all ranks, the result is their weighted mean. The extra arguments ``value``, ``grad``,
+    ``value_fn``, ``obj_fn`` and ``grad_fn`` become those of all ranks; others must be equal on all ranks. ``name``:
+    prefix of the operations' names, one for each of a program's optimizers. ``compression``: see ``Compression``.
+    ``backward_passes_per_step`` k: gradients are summed up on each rank (those of 16 and 8 bits in float32), or
+    averaged with ``average_aggregated_gradients``, and only each k-th update reduces them and changes anything; the
+    others give zeros. ``op``: Average, Sum or another reduction, Adasum of gradients not among them.
+    ``gradient_predivide_factor`` f, for Average: gradients are divided by f before and by n/f after the sum.
+    ``process_set``: who takes part; on other ranks it is the plain optimizer.
 
     Raises ValueError naming the argument, what was given and what is accepted.
     """
@@ -59,18 +62,27 @@ def DistributedOptimizer(
     if op == Adasum:
         raise ValueError(f"op is {op_name(op)}; accepted are {op_name(Average)}, {op_name(Sum)} and other reductions")
     passes = check_passes(backward_passes_per_step)
-    reduce = GradientReduction(name, compression, op, gradient_predivide_factor, process_set)
-    plain = _with_extra_args(optimizer)
+    # With several passes the branch is this optimizer's own, decided by a count that is the same on all ranks.
+    reduce = GradientReduction(name, compression, op, gradient_predivide_factor, process_set, counted=passes == 1)
+    plain, extra_args = _with_extra_args(optimizer, ExtraArgs(reduce))
     if passes == 1:
 
         def update(grads: Any, state: Any, params: Any = None, *, weight: Any = None, **extra: Any) -> Any:
-            return plain(reduce(grads, weight), state, params, **extra)
+            reduced = reduce(grads, weight)
+            return plain(reduced, state, params, **extra_args(extra, grads, reduced, weight))
 
         return _transformation(optimizer.init, update)
-    return _accumulating(optimizer, plain, reduce, passes, average_aggregated_gradients)
+    return _accumulating(optimizer, plain, extra_args, reduce, passes, average_aggregated_gradients)
 
 
-def _accumulating(optimizer: Any, plain: Callable[..., Any], reduce: Any, passes: int, average: bool) -> Any:
+def _accumulating(
+    optimizer: Any,
+    plain: Callable[..., Any],
+    extra_args: Callable[..., Any],
+    reduce: GradientReduction,
+    passes: int,
+    average: bool,
+) -> Any:
     each = jax.tree_util.tree_map
 
     def init(params: Any) -> Accumulated:
@@ -93,7 +105,9 @@ def _accumulating(optimizer: Any, plain: Callable[..., Any], reduce: Any, passes
             elif average:
                 mine = each(lambda a: a / passes, summed)
             mine = each(lambda a, g: a.astype(g.dtype), mine, grads)
-            updates, inner = plain(reduce(mine, None if count is None else total), state.inner, params, **extra)
+            reduced = reduce(mine, None if count is None else total)
+            more = extra_args(extra, grads, reduced, count)
+            updates, inner = plain(reduced, state.inner, params, **more)
             zeros = each(jnp.zeros_like, summed)
             return updates, Accumulated(inner, zeros, jnp.zeros_like(total), jnp.zeros_like(done))
 
@@ -116,13 +130,15 @@ def _no_sum(leaf: Any) -> Any:
     return jnp.zeros_like(leaf, jnp.float32 if small else None)
 
 
-def _with_extra_args(optimizer: Any) -> Callable[..., Any]:
-    """Its ``update``, which perhaps knows no extra arguments and is not given any."""
+def _with_extra_args(optimizer: Any, extra: ExtraArgs) -> tuple[Callable[..., Any], Callable[..., Any]]:
+    """Return its `update`, and what makes the extra arguments for it: none where it takes none."""
     import optax
 
-    if isinstance(optimizer, optax.GradientTransformation):
-        return optax.with_extra_args_support(optimizer).update  # type: ignore[no-any-return]
-    return optimizer.update  # type: ignore[no-any-return]
+    if not isinstance(optimizer, optax.GradientTransformation):
+        return optimizer.update, extra.joined
+    if isinstance(optimizer, optax.GradientTransformationExtraArgs):
+        return optimizer.update, extra.joined
+    return optax.with_extra_args_support(optimizer).update, lambda *_: {}
 
 
 def _transformation(init: Callable[..., Any], update: Callable[..., Any]) -> Any:

@@ -1,0 +1,84 @@
+"""Extra arguments of Optax's `update` that depend on the loss, made those of the samples of all ranks.
+
+Transformations that decide by a loss (`reduce_on_plateau`, `lbfgs`, `polyak_sgd`) must decide alike on all ranks.
+"""
+
+import functools
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from typing import Any
+
+import jax
+
+from horovod._jax.compression import Compression
+from horovod.common.ops import Average, Sum, op_name
+from horovod.jax.gradients import GradientReduction
+
+_VALUES = ("value", "grad")
+_FUNCTIONS = ("value_fn", "obj_fn", "grad_fn")
+
+
+class ExtraArgs:
+    """The extra arguments of one distributed optimizer.
+
+    Args:
+        gradients: how that optimizer reduces gradients. Losses are reduced in the same way, but never compressed.
+    """
+
+    def __init__(self, gradients: GradientReduction) -> None:
+        self._gradients = gradients
+        name = f"{gradients.name}.extra"
+        self._values = replace(gradients, name=name, compression=Compression.none, predivide=1.0, counted=False)
+        self._arguments = replace(self._values, name=f"{name}.params", op=Average)
+
+    def joined(self, extra: Mapping[str, Any], own: Any, reduced: Any, weight: Any) -> dict[str, Any]:
+        """Return the extra arguments of all ranks together.
+
+        Args:
+            extra: those of this rank. `value` (a loss) and `grad` are reduced; `value_fn`, `obj_fn` and `grad_fn`
+                become functions whose results, and the derivatives of these, are reduced. Others stay as they are.
+            own: this rank's gradients; where `grad` is the same object, it becomes `reduced` without being sent again.
+            reduced: the reduced gradients.
+            weight: how much this rank's samples count, or None.
+
+        Raises:
+            ValueError: there is a function, and the reduction is neither Average nor Sum.
+        """
+        result = dict(extra)
+        if not self._gradients.active():
+            return result
+        for name in _VALUES:
+            given = extra.get(name)
+            if given is not None:
+                same = name == "grad" and _is_same(given, own)
+                reduce = self._values if name == "value" else replace(self._gradients, counted=False)
+                result[name] = reduced if same else replace(reduce, name=f"{self._values.name}.{name}")(given, weight)
+        for name in _FUNCTIONS:
+            if callable(extra.get(name)):
+                result[name] = self._joined_function(name, extra[name], weight)
+        return result
+
+    def _joined_function(self, name: str, function: Callable[..., Any], weight: Any) -> Callable[..., Any]:
+        if self._gradients.op not in (Average, Sum):
+            raise ValueError(
+                f"{name} is given with op={op_name(self._gradients.op)}; accepted with {op_name(Average)} and "
+                f"{op_name(Sum)}"
+            )
+        results = replace(self._values, name=f"{self._values.name}.{name}")
+
+        @functools.wraps(function)
+        def joined(params: Any, *args: Any, **kwargs: Any) -> Any:
+            return results(function(self._shared(params), *args, **kwargs), weight)
+
+        return joined
+
+    def _shared(self, params: Any) -> Any:
+        """`params`, which are equal on all ranks; their gradient is the average of all ranks' gradients."""
+        return jax.custom_derivatives.linear_call(
+            lambda _, same: same, lambda _, gradients: self._arguments(gradients), (), params
+        )
+
+
+def _is_same(one: Any, other: Any) -> bool:
+    leaves, others = jax.tree_util.tree_leaves(one), jax.tree_util.tree_leaves(other)
+    return len(leaves) == len(others) and all(a is b for a, b in zip(leaves, others, strict=True))

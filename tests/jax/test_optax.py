@@ -1,0 +1,238 @@
+"""DistributedOptimizer among Optax's transformations: those that look at the loss, and those that leave steps out."""
+
+import numpy as np
+import pytest
+
+jax = pytest.importorskip("jax")
+optax = pytest.importorskip("optax")
+from jax import numpy as jnp  # noqa: E402
+
+import horovod.jax as hvd  # noqa: E402
+from horovod.common.exceptions import HorovodInternalError  # noqa: E402
+
+ROWS = 4
+"""Rows of a rank's batch."""
+
+
+def data(ranks, steps):
+    numbers = np.random.default_rng(0)
+    x = numbers.standard_normal((steps, ranks, ROWS, 5)).astype(np.float32)
+    return x, np.tanh(x[..., :1] * x[..., 1:2] + x[..., 2:3])
+
+
+def loss(params, x, y):
+    return jnp.mean((jnp.tanh(x @ params["w"] + params["b"]) - y) ** 2)
+
+
+def train(optimizer, batches, extra):
+    """Return the parameters after a step for each batch. `extra`: makes arguments of value, gradients, x and y."""
+
+    @jax.jit
+    def step(params, state, x, y):
+        value, grads = jax.value_and_grad(loss)(params, x, y)
+        updates, state = optimizer.update(grads, state, params, **extra(value, grads, x, y))
+        return optax.apply_updates(params, updates), state
+
+    params = {"w": jnp.linspace(-1, 1, 5)[:, None], "b": jnp.zeros(1)}
+    state = optimizer.init(params)
+    for x, y in batches:
+        params, state = step(params, state, x, y)
+    return jax.tree.map(np.asarray, params)
+
+
+def of_value(value, grads, x, y):
+    return {"value": value}
+
+
+def of_line_search(value, grads, x, y):
+    return {"value": value, "grad": grads, "value_fn": loss, "x": x, "y": y}
+
+
+def of_objective(value, grads, x, y):
+    return {"obj_fn": lambda params: loss(params, x, y)}
+
+
+def of_gradients(value, grads, x, y):
+    return {"grad_fn": lambda params, _: jax.grad(loss)(params, x, y)}
+
+
+def plateau():
+    return optax.chain(optax.sgd(0.5), optax.contrib.reduce_on_plateau(factor=0.5, patience=1, rtol=0.2))
+
+
+def line_search(**options):
+    return optax.chain(optax.sgd(1.0), optax.scale_by_backtracking_linesearch(max_backtracking_steps=8, **options))
+
+
+CASES = {
+    "reduce_on_plateau": (plateau, of_value),
+    "polyak_sgd": (optax.polyak_sgd, of_value),
+    "momo": (optax.contrib.momo, of_value),
+    "lbfgs": (optax.lbfgs, of_line_search),
+    "lbfgs without a line search": (lambda: optax.lbfgs(0.1, linesearch=None), of_line_search),
+    "backtracking": (line_search, of_line_search),
+    "backtracking, forwards": (lambda: line_search(store_grad=True), of_line_search),
+    "sophia": (lambda: optax.contrib.sophia(0.05, update_interval=1), of_objective),
+    "sam": (lambda: optax.contrib.sam(optax.sgd(0.05), optax.sgd(0.05), opaque_mode=True), of_gradients),
+    "masked": (lambda: optax.chain(optax.masked(plateau(), {"w": True, "b": False}), optax.sgd(1.0)), of_value),
+    "inject_hyperparams": (
+        lambda: optax.chain(optax.inject_hyperparams(optax.adam)(0.05), optax.contrib.reduce_on_plateau(patience=1)),
+        of_value,
+    ),
+}
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_transformations_that_look_at_the_loss_train_as_one_process(jax_pool, case):
+    make, extra = CASES[case]
+    x, y = data(2, steps=4)
+
+    def work():
+        mine = zip(x[:, hvd.rank()], y[:, hvd.rank()], strict=True)
+        return train(hvd.DistributedOptimizer(make()), mine, extra)
+
+    alone = train(make(), [(one.reshape(-1, 5), two.reshape(-1, 1)) for one, two in zip(x, y, strict=True)], extra)
+    first, second = jax_pool(2).run(work)
+    for name, expected in alone.items():
+        np.testing.assert_array_equal(first[name], second[name])
+        np.testing.assert_allclose(first[name], expected, rtol=2e-3, atol=1e-4)
+
+
+def test_losses_are_weighted_as_gradients_are(jax_pool):
+    """Rank 0 has one row, rank 1 three."""
+    x, y = data(1, steps=4)
+    parts = slice(0, 1), slice(1, 4)
+
+    def work():
+        part, weight = parts[hvd.rank()], 1 + 2 * hvd.rank()
+        optimizer = hvd.DistributedOptimizer(line_search())
+
+        def extra(*args):
+            return {"weight": weight, **of_line_search(*args)}
+
+        mine = [(one[0, part], two[0, part]) for one, two in zip(x, y, strict=True)]
+        return train(optimizer, mine, extra)
+
+    alone = train(line_search(), [(one[0], two[0]) for one, two in zip(x, y, strict=True)], of_line_search)
+    first, second = jax_pool(2).run(work)
+    for name, expected in alone.items():
+        np.testing.assert_array_equal(first[name], second[name])
+        np.testing.assert_allclose(first[name], expected, rtol=2e-3, atol=1e-4)
+
+
+def test_several_passes_reduce_the_last_loss(jax_pool):
+    x, y = data(2, steps=6)
+
+    def work():
+        optimizer = hvd.DistributedOptimizer(plateau(), backward_passes_per_step=2)
+        return train(optimizer, zip(x[:, hvd.rank()], y[:, hvd.rank()], strict=True), of_value)
+
+    first, second = jax_pool(2).run(work)
+    for name in first:
+        np.testing.assert_array_equal(first[name], second[name])
+
+
+def test_functions_are_refused_where_a_loss_has_no_such_reduction(jax_pool):
+    x, y = data(1, steps=1)
+
+    def work():
+        with pytest.raises(ValueError, match=r"value_fn is given with op=Max; accepted with Average and Sum"):
+            train(hvd.DistributedOptimizer(line_search(), op=hvd.Max), [(x[0, 0], y[0, 0])], of_line_search)
+
+    jax_pool(2).run(work)
+
+
+def lowered(optimizer, extra=of_value):
+    """Return the text of a program that makes one update."""
+    params = {"w": jnp.ones((5, 1)), "b": jnp.zeros(1)}
+
+    def step(state, x, y):
+        value, grads = jax.value_and_grad(loss)(params, x, y)
+        return optimizer.update(grads, state, params, **extra(value, grads, x, y))
+
+    return jax.jit(step).lower(optimizer.init(params), jnp.ones((4, 5)), jnp.ones((4, 1))).as_text()
+
+
+def test_what_is_reduced_already_is_not_sent_again(jax_pool):
+    def work():
+        optimizer = hvd.DistributedOptimizer(optax.lbfgs(0.1, linesearch=None))
+        return [
+            lowered(optimizer, lambda value, grads, x, y: {"value": value, "grad": grads}),
+            lowered(optimizer, lambda value, grads, x, y: {"grad": jax.tree.map(lambda g: 2 * g, grads)}),
+            lowered(hvd.DistributedOptimizer(optax.scale(-1.0))),
+        ]
+
+    for same, other, none in jax_pool(2).run(work):
+        assert "extra.value" in same
+        assert "extra.grad" not in same
+        assert same.count("custom_call @horovod_collective") == 1  # with the gradients
+        assert "extra.grad" in other
+        assert "extra" not in none
+
+
+def test_steps_are_counted_in_front_of_branches_only(jax_pool):
+    def work():
+        distributed = hvd.DistributedOptimizer(optax.sgd(0.1))
+        return [
+            lowered(optimizer).count("numbers = array<i32: -2,")
+            for optimizer in (
+                distributed,
+                optax.MultiSteps(distributed, 2).gradient_transformation(),
+                optax.apply_if_finite(optax.apply_if_finite(distributed, 3), 3),
+                hvd.DistributedOptimizer(optax.MultiSteps(optax.sgd(0.1), 2).gradient_transformation()),
+                hvd.DistributedOptimizer(optax.sgd(0.1), backward_passes_per_step=2),
+            )
+        ]
+
+    assert jax_pool(2).run(work) == [[0, 1, 1, 0, 0]] * 2
+
+
+@pytest.mark.parametrize("inner_function", [False, True])
+def test_a_step_that_one_rank_leaves_out_is_an_error_at_the_next_exchange(jax_pool, inner_function):
+    x, y = data(2, steps=4)
+    x[1, 0] = np.nan  # rank 0 leaves the second step out
+
+    def work():
+        distributed = hvd.DistributedOptimizer(optax.sgd(0.1), name="lost")
+        if inner_function:
+            update = jax.jit(distributed.update)
+            distributed = optax.GradientTransformation(distributed.init, lambda g, s, p=None: update(g, s, p))
+        around = optax.apply_if_finite(distributed, 5)
+        try:
+            train(around, zip(x[:, hvd.rank()], y[:, hvd.rank()], strict=True), lambda *_: {})
+        except (HorovodInternalError, RuntimeError, ValueError) as error:
+            return str(error)
+        return "no error"
+
+    for rank, text in enumerate(jax_pool(2).run(work, fresh=True)):
+        assert (
+            f"lost.step: ranks exchange gradients of different steps, from 2 to 3, this rank of step {3 - rank}" in text
+        )
+
+
+def test_wrappers_that_all_ranks_decide_alike_go_around(jax_pool):
+    x, y = data(2, steps=4)
+
+    def work():
+        optimizer = optax.MultiSteps(hvd.DistributedOptimizer(optax.adam(0.1)), 2).gradient_transformation()
+        return train(optimizer, zip(x[:, hvd.rank()], y[:, hvd.rank()], strict=True), lambda *_: {})
+
+    joined = [(one.reshape(-1, 5), two.reshape(-1, 1)) for one, two in zip(x, y, strict=True)]
+    alone = train(optax.MultiSteps(optax.adam(0.1), 2).gradient_transformation(), joined, lambda *_: {})
+    for params in jax_pool(2).run(work):
+        for name, expected in alone.items():
+            np.testing.assert_allclose(params[name], expected, rtol=1e-4, atol=1e-5)
+
+
+def test_what_decides_within_the_optimizer_decides_alike(jax_pool):
+    x, y = data(2, steps=4)
+    x[1, 0] = np.nan
+
+    def work():
+        optimizer = hvd.DistributedOptimizer(optax.apply_if_finite(optax.adam(0.1), 5))
+        return train(optimizer, zip(x[:, hvd.rank()], y[:, hvd.rank()], strict=True), lambda *_: {})
+
+    first, second = jax_pool(2).run(work)
+    for name in first:
+        assert np.isfinite(first[name]).all()
+        np.testing.assert_array_equal(first[name], second[name])
