@@ -41,6 +41,9 @@ _TRUSTED = 32  # so many connections, as a part of all descriptors, are let in b
 _SO_ATTACH_FILTER, _SO_DETACH_FILTER = 26, 27  # <asm-generic/socket.h>
 
 
+LOOPBACK = "127.0.0.1"
+
+
 def listen(host: str) -> socket.socket:
     """Listens on ``host``, at a port that the system chooses. Raises ValueError when that is not an address of this
     machine.
@@ -51,6 +54,11 @@ def listen(host: str) -> socket.socket:
         listener.listen(_BACKLOG)
     except OSError as error:
         listener.close()
+        if host == LOOPBACK:
+            raise ValueError(
+                f"this machine's loopback interface has no address {LOOPBACK} ({error.strerror or error}), by which "
+                f"processes of a job meet on it; `ip addr add {LOOPBACK}/8 dev lo`, as root, gives it one"
+            ) from None
         reason = f"accepted is an address of this machine: {error.strerror or error}"
         raise ValueError(f"host is {host!r}, {reason}") from None
     return listener

@@ -228,6 +228,7 @@ class Agent:
             self._streams.take(message)
 
     def _start(self, job: StartJob) -> None:
+        linux.check_proc()
         if not self._course.start(job.lasting):
             raise AgentError("a second StartJob")
         self._check_directory(job.directory)

@@ -10,7 +10,7 @@ import signal
 from collections.abc import Callable, Collection
 
 from horovod.common.contract import memory_files
-from horovod.runner.base.errors import LaunchError
+from horovod.runner.base.errors import AgentError, LaunchError
 
 _PR_SET_PDEATHSIG = 1
 _PR_SET_CHILD_SUBREAPER = 36
@@ -95,6 +95,15 @@ def working_directory() -> bytes:
             f"the directory in which this program was started is not there any more ({error.strerror}): the ranks "
             "would start in it, so go to one that exists, as `cd` alone does"
         ) from None
+
+
+def check_proc() -> None:
+    """Raise AgentError if this host has no /proc."""
+    if not os.path.isdir("/proc/self"):
+        raise AgentError(
+            "/proc is not mounted there, by which processes of a job are watched and ended; "
+            "`mount -t proc proc /proc`, as root, does so"
+        )
 
 
 def parents() -> dict[int, int]:

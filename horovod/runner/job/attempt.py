@@ -13,13 +13,12 @@ import time
 from collections.abc import Mapping
 
 from horovod.common.contract.worker_env import make_key
-from horovod.common.store.server import StoreServer
 from horovod.runner.base.exit_status import describe_status
 from horovod.runner.job.orders import Orders
 from horovod.runner.job.policy import AGENT_GRACE, Phase
 from horovod.runner.job.progress import Host, Progress, State, late
 from horovod.runner.job.stdin import StdinSource
-from horovod.runner.job.store_relay import StoreRelay
+from horovod.runner.job.store_relay import StoreRelay, open_store
 from horovod.runner.job.strangers import Strangers, users_command
 from horovod.runner.job.watch import Watch
 from horovod.runner.output.rank_files import RankFileError
@@ -85,7 +84,7 @@ class Attempt:
         self._progress = Progress(hosts, self._screen.queue.rewrites)
         self._key = make_key()
         self._fleet = fleet
-        self._store = StoreServer(self._key)
+        self._store = open_store(self._key)
         self._relay = StoreRelay(self._store.address, connections)
 
     # From the start to the end

@@ -16,7 +16,6 @@ from collections.abc import Mapping
 from horovod.common.contract import reasons
 from horovod.common.contract.worker_env import make_key
 from horovod.common.store.front import Front
-from horovod.common.store.server import StoreServer
 from horovod.runner.base.exit_status import describe_status
 from horovod.runner.elastic import words
 from horovod.runner.elastic.actions import Abandon, Action, End, Form, Kill, Say, Spawn
@@ -35,7 +34,7 @@ from horovod.runner.job.membership_desk import MembershipDesk
 from horovod.runner.job.policy import AGENT_GRACE, TERM_GRACE
 from horovod.runner.job.roster import Roster
 from horovod.runner.job.stopped import StoppedWorkers
-from horovod.runner.job.store_relay import StoreRelay
+from horovod.runner.job.store_relay import StoreRelay, open_store
 from horovod.runner.job.strangers import Strangers, users_command
 from horovod.runner.job.watch import Watch
 from horovod.runner.output.rank_files import RankFileError
@@ -103,7 +102,7 @@ class ElasticAttempt:
         self._membership = Membership(limits, Blacklist(elastic.cooldown), time.monotonic(), finder.machine_of)
         key = make_key()
         self._front = Front()
-        self._store = StoreServer(key, front=self._front)
+        self._store = open_store(key, self._front)
         self._relay = StoreRelay(self._store.address, STRANGERS)
         self._desk = MembershipDesk(self._front, self._membership, self._act, Newcomers.wanted(environ))
         place = self._store.address, payload, results, self._foreseen, finder.machine_of

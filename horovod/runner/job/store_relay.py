@@ -5,7 +5,9 @@ from __future__ import annotations
 import select
 import socket
 
+from horovod.common.store.front import Front
 from horovod.common.store.messages import MAX_REQUEST_BYTES
+from horovod.common.store.server import StoreServer
 from horovod.runner.protocol.messages import ByteWriter, StreamData, StreamEnd, StreamOpen
 from horovod.runner.reach.agents import Agent
 
@@ -14,6 +16,14 @@ QUEUE_LIMIT = 4 << 20  # bytes on the way to an agent beyond which the store's a
 # Bytes on the way to the store beyond which a connection is ended: a member asks for one thing at a time, and sends no
 # more before the answer; a stranger is hung up on.
 REQUEST_LIMIT = 2 * MAX_REQUEST_BYTES
+
+
+def open_store(key: bytes, front: Front | None = None) -> StoreServer:
+    """The job's store, on this machine's loopback interface. Raises OSError saying why it cannot be opened."""
+    try:
+        return StoreServer(key, front=front)
+    except ValueError as error:
+        raise OSError(str(error)) from None
 
 
 class StoreRelay:

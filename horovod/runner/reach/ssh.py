@@ -3,9 +3,11 @@ question to ssh about its configuration."""
 
 from __future__ import annotations
 
+import errno
 import functools
 import os
 import re
+import resource
 import shlex
 import subprocess
 import sys
@@ -195,6 +197,13 @@ def explain(status: int, said: str, host: str, remote: Remote, python: str = "",
 
 def missing_ssh(error: OSError, host: str) -> Failure:
     """The command itself cannot be run here."""
+    if error.errno in (errno.EMFILE, errno.ENFILE):
+        soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+        return Failure(
+            f"the agent of host {host} cannot be started: {error.strerror}; this process may have {soft} open "
+            "(ulimit -n), and needs more",
+            "raise that limit",
+        )
     return Failure(
         f"{error.filename or 'ssh'} cannot be run: {error.strerror}", "install an ssh client (openssh-client)"
     )

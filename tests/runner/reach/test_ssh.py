@@ -1,5 +1,7 @@
 """What is run to reach a host, and what its failures are taken for."""
 
+import errno
+import re
 import shlex
 import sys
 
@@ -104,3 +106,5 @@ def test_a_machine_without_ssh_is_told_so():
     assert failure.what == "ssh cannot be run: No such file or directory"
     assert "openssh-client" in failure.advice
     assert not failure.again
+    failure = ssh.missing_ssh(OSError(errno.EMFILE, "Too many open files"), "host2")
+    assert re.match(r"the agent of host host2 cannot be started: .*files; this process may have \d+ open", failure.what)
