@@ -38,7 +38,7 @@ class BoundedServer:
     """Serves from its construction until `close`.
 
     Args:
-        address: Host and port; port 0 for any.
+        address: Host and port, port 0 for any; or a socket that listens, which is closed at the end.
         handler: Called in a thread with connection, client's address and this server. It calls `heard` when the
             request is complete, as an `HttpRequest` does.
         most: Number of connections at a time.
@@ -51,7 +51,7 @@ class BoundedServer:
 
     def __init__(
         self,
-        address: tuple[str, int],
+        address: tuple[str, int] | socket.socket,
         handler: Callable[[socket.socket, Any, Any], object],
         most: int = 64,
         patience: float = 5.0,
@@ -62,18 +62,7 @@ class BoundedServer:
         self._open: set[socket.socket] = set()
         self._silent: dict[socket.socket, float] = {}  # the oldest first; when each has to have said its request
         self._closed = threading.Event()
-        # No HTTPServer: that asks the resolver for this machine's name.
-        host, port = address
-        family, _, _, _, where = socket.getaddrinfo(
-            host or None, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
-        )[0]
-        both = family == socket.AF_INET6 and host in ("", "::") and socket.has_dualstack_ipv6()
-        try:
-            self._socket = socket.create_server(
-                (str(where[0]), port), family=family, backlog=_BACKLOG, dualstack_ipv6=both
-            )
-        except OSError as error:  # whose text says the address again
-            raise OSError(error.errno, os.strerror(error.errno or 0)) from None
+        self._socket = address if isinstance(address, socket.socket) else _listening(*address)
         self.server_address = self._socket.getsockname()
         self._thread = threading.Thread(target=self._run, name=name, daemon=True)
         self._thread.start()
@@ -170,3 +159,14 @@ class BoundedServer:
             self._silent.pop(connection, None)
             self._open.discard(connection)
         connection.close()
+
+
+def _listening(host: str, port: int) -> socket.socket:
+    # No HTTPServer: that asks the resolver for this machine's name.
+    found = socket.getaddrinfo(host or None, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
+    family, _, _, _, where = found[0]
+    both = family == socket.AF_INET6 and host in ("", "::") and socket.has_dualstack_ipv6()
+    try:
+        return socket.create_server((str(where[0]), port), family=family, backlog=_BACKLOG, dualstack_ipv6=both)
+    except OSError as error:  # whose text says the address again
+        raise OSError(error.errno, os.strerror(error.errno or 0)) from None

@@ -33,7 +33,7 @@ def workers(config):
                 words = file.read().decode().split("\0")
         except OSError:
             continue
-        if "horovod.tensorflow.data.data_worker" in words and config in words:
+        if config in words and any("horovod.tensorflow.data.data_worker" in word for word in words):
             found.append(int(pid))
     return found
 

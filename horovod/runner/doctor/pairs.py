@@ -6,14 +6,13 @@ take part.
 
 from __future__ import annotations
 
-import contextlib
 import socket
 import struct
-import threading
 import time
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 
+from horovod._bounded_server import BoundedServer
 from horovod.common.network.endpoints import Endpoint
 from horovod.common.network.listeners import Listeners
 from horovod.common.security.auth import AuthError, Place, accept, connect
@@ -29,6 +28,7 @@ STREAM_SECONDS = 0.3
 PIECE = 256 << 10
 _COUNTED = struct.Struct("!Qd")  # bytes, seconds
 _THREADS = 32
+_MOST = 4 * _THREADS  # connections to a listener
 
 
 def rounds(count: int, most: int) -> list[list[tuple[int, int]]]:
@@ -51,35 +51,19 @@ class Server:
         self._listeners = listeners
         self._key = key
         self._rank = rank
-        self._stopping = False
-        self._threads = [threading.Thread(target=self._serve, args=(sock,), daemon=True) for sock in listeners.tcp]
-        for thread in self._threads:
-            thread.start()
+        self._servers = [
+            BoundedServer(sock, self._answer, _MOST, ANSWER_SECONDS, "hvd-doctor") for sock in listeners.tcp
+        ]
 
-    def _serve(self, listener: socket.socket) -> None:
-        listener.settimeout(0.2)
-        while not self._stopping:
-            try:
-                sock, _ = listener.accept()
-            except TimeoutError:
-                continue
-            except OSError:
-                return
-            if threading.active_count() < 4 * _THREADS:
-                threading.Thread(target=self._answer, args=(sock,), daemon=True).start()
-            else:
-                sock.close()
-
-    def _answer(self, sock: socket.socket) -> None:
-        with sock, contextlib.suppress(AuthError, OSError):
-            place = accept(sock, self._key, EPOCH, self._rank, ANSWER_SECONDS)
-            if place.purpose == MEASURE:
-                serve_measurement(sock)
+    def _answer(self, sock: socket.socket, _client: object, server: BoundedServer) -> None:
+        place = accept(sock, self._key, EPOCH, self._rank, ANSWER_SECONDS)
+        server.heard(sock)
+        if place.purpose == MEASURE:
+            serve_measurement(sock)
 
     def close(self) -> None:
-        self._stopping = True
-        for thread in self._threads:
-            thread.join(2)
+        for server in self._servers:
+            server.close()
         self._listeners.close()
 
 

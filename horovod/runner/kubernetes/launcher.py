@@ -1,6 +1,6 @@
 """The program of the launcher's pod: waits for the agents of the other pods, then does what horovodrun does.
 
-    python -m horovod.runner.kubernetes.launcher --of-version V --port P --slots-per-pod K -- FLAGS... -- COMMAND...
+    horovod.runner.kubernetes.launcher --of-version V --port P --slots-per-pod K -- FLAGS... -- COMMAND...
 
 The flags are horovodrun's. The exit code is the job's, as horovodrun's.
 """

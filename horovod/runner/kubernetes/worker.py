@@ -1,6 +1,6 @@
 """The program of the pods of the ranks: finds the launcher's pod, and becomes an agent of its job for each rank.
 
-    python -m horovod.runner.kubernetes.worker --launcher NAME --port P --slots-per-pod K --patience S [--elastic]
+    horovod.runner.kubernetes.worker --launcher NAME --port P --slots-per-pod K --patience S [--elastic]
 
 Ends when the job ends. A pod that is to go (SIGTERM) warns its ranks, whose programs may ask `hvd.should_stop()`.
 """

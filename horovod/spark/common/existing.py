@@ -5,7 +5,7 @@ from dataclasses import replace
 from typing import Any
 
 from horovod.data.parquet import opened
-from horovod.data.row_groups import LEAST_BUFFER
+from horovod.data.row_groups import LEAST_BUFFER, Checked
 from horovod.spark.common.columns import NUMBERS, Column, Found, all_settled
 from horovod.spark.common.file_store import AbstractFilesystemStore
 from horovod.spark.common.parquet_parts import look, unpacked_field
@@ -61,13 +61,12 @@ def _looked_into(files: Sequence[str], filesystem: Any) -> tuple[Any, Any, dict[
     first: Any = None
     nulls: dict[str, int] = {}
     for path in files:
-        with opened(path, filesystem, buffers=LEAST_BUFFER) as (file, _):
+        with opened(path, filesystem, buffers=LEAST_BUFFER) as (file, size):
             schema = schema or file.schema_arrow
             if (first is None or not first.num_rows) and file.num_row_groups:
                 batch = next(file.iter_batches(batch_size=16), None)
                 first = first if batch is None else pa.Table.from_batches([batch])
-            for group in range(file.num_row_groups):
-                about = file.metadata.row_group(group)
+            for about in Checked(file.metadata, size, file.schema_arrow.names):
                 for index in range(about.num_columns):
                     chunk = about.column(index)
                     name = chunk.path_in_schema

@@ -9,12 +9,14 @@ from typing import Any
 
 import tensorflow as tf
 
+from horovod._bounded_server import BoundedServer
 from horovod.common.compute import ComputeClient
 from horovod.tensorflow.data.config import TfDataServiceConfig
 
 log = logging.getLogger("horovod.data")
 
 _LOOPBACK = "127.0.0.1"
+_MOST = 256  # connections at a time
 _MOST_SECONDS = 5.0  # between two questions whether the dispatcher is there
 # How a client of gRPC begins (RFC 9113, 3.4), with an empty frame of settings; the server's settings come back.
 _GREETING = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + bytes([0, 0, 0, 4, 0, 0, 0, 0, 0])
@@ -40,9 +42,9 @@ class Way:
         self._connections: set[socket.socket] = set()
         self._lock = threading.Lock()
         self._empty: Any = None
-        self._listener = socket.create_server((_LOOPBACK, 0))
-        self.address = f"{_LOOPBACK}:{self._listener.getsockname()[1]}"
-        self._start(self._accept)
+        # A client of gRPC speaks first. Strangers on this host that do not must not use up this process's descriptors.
+        self._server = BoundedServer((_LOOPBACK, 0), self._connect, _MOST, name="horovod-data-service")
+        self.address = f"{_LOOPBACK}:{self._server.server_address[1]}"
         self._start(self._watch)
 
     @property
@@ -52,9 +54,7 @@ class Way:
     def close(self) -> None:
         """No more leads there. May be called again."""
         self._closed.set()
-        with contextlib.suppress(OSError):
-            self._listener.shutdown(socket.SHUT_RDWR)  # wakes who accepts
-        self._listener.close()
+        self._server.close()
         with self._lock:
             for one in self._connections:
                 with contextlib.suppress(OSError):
@@ -64,32 +64,27 @@ class Way:
     def _start(work: Any, *arguments: Any) -> None:
         threading.Thread(target=work, args=arguments, name="horovod-data-service", daemon=True).start()
 
-    def _accept(self) -> None:
-        while True:
-            try:
-                near = self._listener.accept()[0]
-            except OSError:
-                return
-            self._start(self._connect, near)
-
-    def _connect(self, near: socket.socket) -> None:
-        with near:
-            try:
-                far = socket.create_connection(self._dispatcher, self._seconds)
-            except OSError:
-                return  # TensorFlow tries again
-            with far:
-                far.settimeout(None)
-                with self._lock:
-                    if self._closed.is_set():
-                        return
-                    self._connections |= {near, far}
-                back = threading.Thread(target=_pass_on, args=(far, near), name="horovod-data-service", daemon=True)
-                back.start()
-                _pass_on(near, far)
-                back.join()
-                with self._lock:
-                    self._connections -= {near, far}
+    def _connect(self, near: socket.socket, _client: object, server: BoundedServer) -> None:
+        said = near.recv(1 << 16)
+        server.heard(near)
+        near.settimeout(None)
+        try:
+            far = socket.create_connection(self._dispatcher, self._seconds)
+        except OSError:
+            return  # TensorFlow tries again
+        with far:
+            far.settimeout(None)
+            with self._lock:
+                if self._closed.is_set():
+                    return
+                self._connections |= {near, far}
+            far.sendall(said)
+            back = threading.Thread(target=_pass_on, args=(far, near), name="horovod-data-service", daemon=True)
+            back.start()
+            _pass_on(near, far)
+            back.join()
+            with self._lock:
+                self._connections -= {near, far}
 
     def _watch(self) -> None:
         with contextlib.ExitStack() as ends:

@@ -1,5 +1,6 @@
 """horovodrun --doctor: what it concludes from what hosts tell, how it shows that, and its probes."""
 
+import contextlib
 import os
 import re
 import resource
@@ -312,6 +313,13 @@ def test_a_pair_is_measured(server):
     assert 0 < found.round_trip_us < 1e6
     assert found.gigabits > 0.001
     assert found.peer == 1
+
+
+def test_silent_strangers_do_not_keep_ranks_out(server):
+    with contextlib.ExitStack() as strangers:
+        for _ in range(pairs._MOST + 20):
+            strangers.enter_context(socket.create_connection((server.address, server.port), timeout=20))
+        assert pairs.try_all([(1, server)], KEY, 0)[0].outcome == ""
 
 
 def test_addresses_are_tried_and_told_apart(server):

@@ -193,10 +193,11 @@ class Cluster:
         pod["spec"]["nodeName"] = "node-a"
         environ = {key: os.environ[key] for key in ("PATH", "HOME", "HOROVOD_REPORT_DIR") if key in os.environ}
         for each in container["env"]:
-            environ[each["name"]] = self.value(each, pod)
+            environ[each["name"]] = self.value(each, pod).replace("$$", "$")
         if INDEX in pod["metadata"]["annotations"]:
             environ["JOB_COMPLETION_INDEX"] = pod["metadata"]["annotations"][INDEX]
-        command = [sys.executable if word == "python" else word for word in container["command"]]
+        words = [word.replace("$$", "$") for word in container["command"]]  # nothing here has $(NAME)
+        command = [sys.executable if word == "python" else word for word in words]
         if "--launcher" in command:  # what the cluster's DNS answers for the service
             command[command.index("--launcher") + 1] = self.address
         with open(self.log_of(name), "wb") as log:
