@@ -11,7 +11,8 @@ namespace hvd::python {
 
 void raise(const Status& status) {
   if (status.code() == Code::invalid_argument) throw nb::value_error(status.message().c_str());
-  nb::object type = nb::module_::import_("horovod.common.exceptions").attr("HorovodInternalError");
+  const char* name = status.code() == Code::mismatch ? "RanksDisagreeError" : "HorovodInternalError";
+  nb::object type = nb::module_::import_("horovod.common.exceptions").attr(name);
   PyErr_SetString(type.ptr(), status.message().c_str());
   throw nb::python_error();
 }

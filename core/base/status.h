@@ -11,7 +11,7 @@ namespace hvd {
 enum class Code : unsigned char {
   ok = 0,
   invalid_argument,  // refused at call time; the engine goes on                      -> ValueError
-  mismatch,          // ranks disagree about one operation; the engine goes on        -> HorovodInternalError
+  mismatch,          // ranks disagree about one operation; the engine goes on        -> RanksDisagreeError, one of those
   shutdown,          // this process or a peer called shutdown                        -> HorovodInternalError
   peer_lost,         // a peer died or closed its connection                          -> HorovodInternalError
   timeout,           // no progress within the transport deadline                     -> HorovodInternalError

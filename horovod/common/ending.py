@@ -11,7 +11,7 @@ from typing import Any
 
 from horovod.common.contract.frames import library_of
 from horovod.common.contract.reasons import PIPE, Called, Ending, Left, Teller, explanation
-from horovod.common.exceptions import HorovodInternalError, NoPlaceError
+from horovod.common.exceptions import HorovodInternalError, NoPlaceError, RanksDisagreeError
 
 Ended = tuple[str, int] | None
 """What ``Engine.ended`` says."""
@@ -36,9 +36,10 @@ def _follows(error: BaseException | None, ended: Ended) -> bool:
     """Is the end a consequence of the job's? Without an exception it was caught, and the program ends by itself."""
     if error is None:
         return ended is not None
-    return any(
-        isinstance(one, HorovodInternalError) or (ended is not None and _of_tensorflow(one)) for one in _chain(error)
-    )
+    chain = list(_chain(error))
+    if any(isinstance(one, RanksDisagreeError) for one in chain):
+        return False  # a mistake in the program, this rank's as well as another one's
+    return any(isinstance(one, HorovodInternalError) or (ended is not None and _of_tensorflow(one)) for one in chain)
 
 
 def _of_tensorflow(error: BaseException) -> bool:

@@ -21,6 +21,13 @@ class HorovodInternalError(RuntimeError):
     """
 
 
+class RanksDisagreeError(HorovodInternalError):
+    """Ranks have called one operation with different shapes, dtypes or arguments; the message names both values.
+
+    A mistake in the program, which no recovery mends. Nothing was moved, and the job goes on.
+    """
+
+
 class UnsupportedOpError(HorovodInternalError, ValueError):
     """An operation was called with a reduction, such as Max, that it does not have. Nothing was submitted.
 

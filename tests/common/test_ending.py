@@ -21,7 +21,7 @@ from horovod.common.contract.reasons import (
     name_of,
 )
 from horovod.common.ending import Watch, reason
-from horovod.common.exceptions import HorovodInternalError
+from horovod.common.exceptions import HorovodInternalError, RanksDisagreeError
 from horovod.common.launchers import find
 from horovod.common.wiring import seat
 from horovod.common.wiring.waited_in_vain import waited_in_vain
@@ -52,7 +52,9 @@ TOLD = Ending(7, "absent", [2], 3.0)
         (lost(), ("lost", 1), FOLLOWS),
         (lost(), ("left", 0), Ending(7, "left", [0])),
         (lost(), ("failed", -1), Ending(7, "failed")),
-        (lost(), None, Ending(7, "failed")),  # ranks that disagree end no job
+        (lost(), None, Ending(7, "failed")),
+        (RanksDisagreeError("shape"), None, Ending(7, "own")),
+        (RanksDisagreeError("shape"), ("left", 1), Ending(7, "own")),  # which has the same error, and was faster
         (raised(KeyError(1), cause=lost()), ("lost", 1), FOLLOWS),
         (raised(KeyError(1), context=raised(OSError(), context=lost())), ("lost", 1), FOLLOWS),
         (UnknownError(), ("lost", 1), FOLLOWS),

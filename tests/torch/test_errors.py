@@ -4,10 +4,10 @@ import pytest
 import torch
 
 import horovod.torch as hvd
+from horovod.common.exceptions import RanksDisagreeError
 
 
-def expect(call, *texts, kind=None):
-    kind = kind or hvd.HorovodInternalError
+def expect(call, *texts, kind=RanksDisagreeError):
     with pytest.raises(kind) as caught:
         call()
     missing = [t for t in texts if t not in str(caught.value)]
