@@ -16,6 +16,7 @@ from horovod.common.contract import worker_env
 from horovod.common.contract.settings import BY_NAME, Settings
 from horovod.common.process_sets import ProcessSet, adopt, fill, find, forget_all, global_process_set
 from horovod.common.state import Job, state
+from horovod.common.training import training
 
 __all__ = ["HorovodBasics"]
 
@@ -87,7 +88,7 @@ class HorovodBasics(observed.Observed):
             if state.faces.pop(self._face.name, None) is not None:
                 state.left.add(self._face.name)
             if not state.faces:
-                _stop("hvd.shutdown() was called")
+                _stop("hvd.shutdown() was called" + training.progress())
 
     def is_initialized(self) -> bool:
         """Has this face joined a job?"""
@@ -333,7 +334,7 @@ def _stop(reason: str) -> None:
 def _stop_at_exit() -> None:
     with _lock:
         _watch.at_exit()
-        _stop(_watch.reason)
+        _stop(_watch.reason + (training.progress() if _watch.reason == ending.ENDED else ""))
 
 
 _installed = False

@@ -13,6 +13,9 @@ from horovod.common.contract.frames import library_of
 from horovod.common.contract.reasons import PIPE, Called, Ending, Left, Teller, explanation
 from horovod.common.exceptions import HorovodInternalError, NoPlaceError, RanksDisagreeError
 
+ENDED = "the process ended"
+"""What the peers of a process are told that ends without an exception; how far it had come may follow."""
+
 Ended = tuple[str, int] | None
 """What ``Engine.ended`` says."""
 
@@ -71,7 +74,7 @@ class Watch:
         self._pid = -1
         self._told = False
         self._hooked = False
-        self.reason = "the process ended"
+        self.reason = ENDED
         """What the peers are told when this process ends."""
         self.failed = False
         """True once an uncaught exception, other than Ctrl-C, ends this process."""

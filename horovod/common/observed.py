@@ -11,6 +11,7 @@ from horovod.common.faces import Face
 from horovod.common.state import Job, state
 from horovod.common.steps import marks
 from horovod.common.telemetry.telemetry import Telemetry
+from horovod.common.training import training
 
 if TYPE_CHECKING:
     from horovod._core import Engine
@@ -28,6 +29,7 @@ def begin(job: Job, engine: "Engine", settings: Settings, link: Callable[[], flo
         _telemetry = Telemetry(job, engine, settings, link)
     except Exception as error:  # no more threads or descriptors for this process, perhaps
         marks.close()
+        training.close()
         warner(job.rank, settings)(
             f"this rank is not observed (no reports, figures or timeline of it): {type(error).__name__}: {error}"
         )
@@ -72,6 +74,7 @@ def leave_in_child() -> None:
         _telemetry.leave_in_child()
     _telemetry = None  # its threads are the parent's
     marks.close()
+    training.close()
 
 
 def _observers() -> Telemetry:

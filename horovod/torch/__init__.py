@@ -22,6 +22,7 @@ from horovod import _core as _native  # noqa: F401  (an import that cannot work 
 from horovod.common import absent as _absent
 from horovod.torch import elastic
 from horovod.torch import mpi_ops as _mpi_ops
+from horovod.torch import noticing as _noticing
 from horovod.torch.functions import (
     allgather_object,
     broadcast_object,
@@ -33,6 +34,8 @@ from horovod.torch.mpi_ops import *  # noqa: F403
 from horovod.torch.optimizer import DistributedOptimizer
 from horovod.torch.shared import empty_shared, in_shared_memory
 from horovod.torch.sync_batch_norm import SyncBatchNorm
+
+_noticing.watch_plain_optimizers()
 
 
 def __getattr__(name: str) -> Any:

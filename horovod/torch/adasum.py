@@ -21,6 +21,8 @@ from horovod.torch.ops import handles
 from horovod.torch.ops.allreduce import submit
 from horovod.torch.ops.tensors import plain
 from horovod.torch.options import Options
+from horovod.torch.parameter_names import Members
+from horovod.torch.progress import Progress
 
 
 def check_set(process_set: ProcessSet) -> None:
@@ -52,14 +54,21 @@ class DeltaReducer:
 
     busy = False  # nothing is on its way between backward and step
 
-    def __init__(self, parameters: Sequence[torch.Tensor], names: dict[torch.Tensor, str], options: Options) -> None:
+    def __init__(self, members: Members, names: dict[torch.Tensor, str], options: Options) -> None:
         """``names``: of every parameter, unique among the operations of the process set and equal on all ranks."""
         self.options = options
+        self.progress = Progress()
+        self._members = members
         self._slots: list[_Slot] = []
         self._hooks = Hooks(self)
-        self.add(parameters, names)
+        self.add(members.names, names)
         slot_of = {slot.parameter: slot for slot in self._slots}
         self._groups = [[slot_of[p] for p in group] for group in options.groups]
+
+    @property
+    def name(self) -> str:
+        """Unique in the job."""
+        return f"adasum.{self._slots[0].name}" if self._slots else ""
 
     def add(self, parameters: Iterable[torch.Tensor], names: dict[torch.Tensor, str]) -> None:
         """Takes care of more parameters."""
@@ -89,6 +98,9 @@ class DeltaReducer:
     def synchronize(self, only_new: bool = False) -> None:
         """Nothing to wait for: gradients stay as they are."""
 
+    def reduce_left_out(self) -> None:
+        """Nothing to reduce before a step."""
+
     def stepped(self) -> None:
         """Nothing to note."""
 
@@ -102,7 +114,9 @@ class DeltaReducer:
         Raises HorovodInternalError when ranks disagree or one is lost, and what ``step`` raises (the other ranks then
         wait for this one). Parameters are where they were then, and backward passes count anew.
         """
-        slots = [slot for slot in self._slots if slot.parameter.requires_grad]
+        self._members.take_in(self)
+        # A step also moves a frozen parameter that has a gradient.
+        slots = [s for s in self._slots if s.parameter.requires_grad or s.parameter.grad is not None]
         with torch.no_grad():
             starts = [slot.remember() for slot in slots]
         try:

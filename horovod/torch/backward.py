@@ -100,6 +100,11 @@ def unseen() -> Iterator[None]:
         _local.unseen = False
 
 
+def without_end() -> None:
+    """Stand in for the reference to a pass whose end will not be seen."""
+    return None
+
+
 def join(reducer: Reducer) -> "weakref.ref[Pass] | None":
     """Makes ``reducer`` part of the pass that is under way in this thread. None where the pass's end cannot be seen:
     autograd's graph is compiled."""

@@ -18,6 +18,7 @@ Every step looks at all gradients several times, so what has to be asked of each
 
 import contextlib
 import sys
+import weakref
 from collections.abc import Callable, Sequence
 from operator import attrgetter, is_
 from typing import Any
@@ -67,6 +68,7 @@ class Slot:
         "only_noted",
         "parameter",
         "place",
+        "reduced",
         "seen",
         "version",
         "watched",
@@ -84,6 +86,7 @@ class Slot:
         self.watched: torch.Tensor | None = None
         self.version = 0
         self.before: torch.Tensor | None = None  # what was in param.grad and is not to be reduced; see transit.py
+        self.reduced: Any = None  # weak reference to the last gradient that was reduced outside of a bucket
         self.group: Any = None
         self.bucket: Bucket | None = None
         self.place = 0  # in the bucket: the how many-th
@@ -94,6 +97,30 @@ class Slot:
     def settle(self) -> None:
         """To be called where ``bucket``, ``late`` or ``at_once`` has changed."""
         self.only_noted = self.bucket is not None and not self.late and not self.at_once
+
+    def come_again(self) -> None:
+        """Note that a pass within the pass, of a re-entrant checkpoint for one, has made the gradient once more.
+
+        Raises:
+            RuntimeError: The gradient is on its way already.
+        """
+        if self.watched is not None or (self.bucket is not None and self.bucket.has_come(self)):
+            raise RuntimeError(
+                f"gradient {self.name!r} was computed a second time in one backward pass, by another one within it, "
+                "while it was being reduced; with torch.utils.checkpoint give use_reentrant=False"
+            )
+        self.again = self.late = True
+        self.settle()
+
+    def note_reduced(self) -> None:
+        """Note that the gradient has been reduced."""
+        grad = self.parameter.grad
+        self.reduced = None if grad is None else weakref.ref(grad)
+
+    def has_reduced(self) -> bool:
+        """Return True if the gradient is a tensor that a reduction has left there."""
+        grad = self.parameter.grad
+        return grad is self.view or (self.reduced is not None and grad is self.reduced())
 
     @property
     def shape(self) -> Gradient:
@@ -328,10 +355,13 @@ class Bucket:
             grad = self._taken_from.pop(of, None)
             if grad is not None:
                 grad.copy_(of.view)
+                of.note_reduced()
 
     def give_up(self) -> None:
         """Sends its members back to where they were. Their gradients stay where they are."""
         for slot in self.members:
+            if slot.has_reduced():
+                slot.note_reduced()
             slot.bucket = None
             slot.at_once = False
             slot.settle()

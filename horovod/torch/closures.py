@@ -23,8 +23,10 @@ def reducing(closure: Callable[[], Any], reducer: GradientReducer) -> Callable[[
 
     def run() -> Any:
         reducer.stepped()  # the closure may make a backward pass on some ranks only
+        reducer.coverage.leave_alone()
         loss = closure()
         reducer.synchronize(only_new=True)
+        reducer.reduce_left_out()
         return _reduce(loss, reducer)
 
     return run

@@ -4,6 +4,7 @@ from collections.abc import Sequence
 
 import torch
 
+from horovod.torch import noticing
 from horovod.torch.bucketing import APART, DENSE, Bucketing
 from horovod.torch.buckets import Bucket, Slot
 from horovod.torch.options import Options
@@ -28,10 +29,15 @@ class Contribution:
         self._bucketing = bucketing
         self._on_the_way = on_the_way
         self._mine = bytearray()  # flags
+        self._noticed = False  # are the first gradients?
         self._parts = False  # are there parts of buckets or groups, which are not submitted yet?
 
     def gather(self) -> None:
         """Has complete buckets take their gradients, so that all that is left can be submitted at once."""
+        if not self._noticed:
+            self._noticed = True
+            named = [(slot.name, slot.parameter.grad) for slot in self._slots]
+            noticing.first_gradients(named, self._slots[0].name, self._options.process_set)
         for bucket in self._bucketing.buckets:
             if not (bucket.waiting_for or bucket.gathered):
                 bucket.gather(self._on_the_way.alone)

@@ -25,7 +25,7 @@ bucket.
 
 import contextlib
 import threading
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from typing import Any
 
 import torch
@@ -36,9 +36,12 @@ from horovod.torch import backward, ballot
 from horovod.torch.bucketing import Bucketing
 from horovod.torch.buckets import Bucket, Slot
 from horovod.torch.contribution import Contribution
+from horovod.torch.coverage import Coverage, naming
 from horovod.torch.hooks import Hooks, Notes
 from horovod.torch.ops import handles
 from horovod.torch.options import Options
+from horovod.torch.parameter_names import Members
+from horovod.torch.progress import Progress, epochs
 from horovod.torch.submissions import Group, Submissions
 from horovod.torch.transit import bring_back, put_aside
 
@@ -46,9 +49,10 @@ from horovod.torch.transit import bring_back, put_aside
 class GradientReducer:
     """The gradients of one optimizer. Takes part in backward passes (backward.Reducer)."""
 
-    def __init__(self, parameters: Sequence[torch.Tensor], names: dict[torch.Tensor, str], options: Options) -> None:
+    def __init__(self, members: Members, names: dict[torch.Tensor, str], options: Options) -> None:
         """``names``: of every parameter, unique among the operations of the process set and equal on all ranks."""
         self.options = options
+        self._members = members
         self._slots: list[Slot] = []
         self._notes = Notes()  # on: this is the last pass of a round, whose end will be seen
         self._hooks = Hooks(self, before=options.op != Average, notes=self._notes)
@@ -56,9 +60,11 @@ class GradientReducer:
         self._on_the_way = Submissions(options)
         self._bucketing = Bucketing(options.bucket_most, options.process_set)
         self._contribution = Contribution(options, self._slots, self._groups, self._bucketing, self._on_the_way)
+        self.coverage = Coverage(self._slots)
         self._job = face.job
         self.reductions = 0
         """Rounds completed since it was made."""
+        self.progress = Progress()
         self._rounds = 0  # completed since the last step, or since gradients were zeroed
         self._some_joined = False  # did ranks that have called hvd.join() take no part in the last one?
         self._pass: Any = None  # what the backward pass that is under way is known by
@@ -73,12 +79,9 @@ class GradientReducer:
         self._awaited = False  # is another rank at its step, expecting more rounds than there have been?
         self._vote: Any = None  # the Work and tensor of the round that is under way
         self._answered = False
-        self.add(parameters, names)
+        self.add(members.names, names)
         slot_of = {slot.parameter: slot for slot in self._slots}
-        for members in options.groups:
-            self._groups.append(Group([slot_of[p] for p in members]))
-            for slot in self._groups[-1].members:
-                slot.group = self._groups[-1]
+        self._groups += [Group([slot_of[p] for p in group]) for group in options.groups]
 
     @property
     def name(self) -> str:
@@ -86,10 +89,13 @@ class GradientReducer:
         return f"gradients.ready.{self._slots[0].name}"
 
     def add(self, parameters: Iterable[torch.Tensor], names: dict[torch.Tensor, str]) -> None:
-        """Takes care of more parameters."""
+        """Takes care of more parameters. A gradient that one of them has belongs to the pass that is under way."""
+        before = len(self._slots)
         for p in parameters:
             self._slots.append(Slot(p, names[p], len(self._slots)))
-            self._frozen.append(self._slots[-1])
+            self._slots[-1].seen = self._notes.number
+        self._frozen += self._slots[before:]
+        self.coverage.extend(self._slots[before:])
         self._bucketing.changed()
         self._hook_thawed()
 
@@ -129,6 +135,7 @@ class GradientReducer:
         self._failed = self._awaited = False
         self._vote = None
         self._rounds = 0
+        self.coverage.restart()
         self._restart()
 
     def set_passes(self, passes: int) -> None:
@@ -161,7 +168,7 @@ class GradientReducer:
         slot.seen = notes.number
         bucket = slot.bucket
         if again:
-            self._comes_again(slot)
+            slot.come_again()
         if slot.at_once:
             bucket.take(slot)
         if slot.late:
@@ -190,16 +197,6 @@ class GradientReducer:
         if self._bucketing.expects_more():
             self._on_the_way.bucket(bucket)
 
-    def _comes_again(self, slot: Slot) -> None:
-        """A pass within the pass, of a re-entrant checkpoint for one, has made the gradient once more."""
-        if slot.watched is not None or (slot.bucket is not None and slot.bucket.has_come(slot)):
-            raise RuntimeError(
-                f"gradient {slot.name!r} was computed a second time in one backward pass, by another one within it, "
-                "while it was being reduced; with torch.utils.checkpoint give use_reentrant=False"
-            )
-        slot.again = slot.late = True
-        slot.settle()
-
     def _begin_pass(self) -> None:
         with self._beginning:
             if self._pass is not None:
@@ -210,7 +207,7 @@ class GradientReducer:
             self._notes.number += 1
             joined = backward.join(self)
             self._notes.on = joined is not None and self._ended + 1 >= self.options.passes
-            self._pass = joined or _UNSEEN
+            self._pass = joined or backward.without_end
 
     def _enter_job(self) -> None:
         """Forgets what belongs to another job: ranks of this one may be new."""
@@ -219,6 +216,7 @@ class GradientReducer:
             self._bucketing.drop_outdated()
             self._failed = self._awaited = False
             self._rounds = self._ended = 0  # the program has not become another one, so _most_rounds stays
+            self.coverage.restart()
 
     def pass_ended(self) -> bool:
         """See backward.Reducer."""
@@ -283,11 +281,27 @@ class GradientReducer:
             more = self._round(at_step=True, only_new=only_new or self._rounds > 0) and self._awaited
         self._awaited = False
 
+    def reduce_left_out(self) -> None:
+        """Reduce gradients that this step's rounds have not seen (coverage.py). Ranks have the same, and call it alike.
+
+        Raises:
+            HorovodInternalError: Other ranks have none and go on; the message names those of this rank.
+        """
+        self._members.take_in(self)
+        left_out = self.coverage.left_out()
+        if left_out:
+            self._notes.number += 1  # as if a backward pass had made them
+            for slot in left_out:
+                slot.seen = self._notes.number
+            with naming(left_out):
+                self._round(at_step=True)
+
     def stepped(self) -> None:
         """The optimizer has taken its step, or gradients have been zeroed."""
         self.recover()
         self._most_rounds = max(self._most_rounds, self._rounds)
         self._rounds = 0
+        self.coverage.restart()
         self._awaited = False
 
     def zeroed(self) -> None:
@@ -310,6 +324,7 @@ class GradientReducer:
         """See backward.Reducer. ``at_step``: this is no backward pass's end. ``only_new``: as in ``synchronize``."""
         with torch.no_grad():
             self._on_the_way.alone = alone
+            self._members.take_in(self)
             self._contribution.gather()
             self._enter_job()
             self._bucketing.settle()
@@ -324,6 +339,8 @@ class GradientReducer:
                 failed=face.require_job().rank + 1 if self._failed else 0,
                 rounds=self._rounds,
                 most_rounds=self._most_rounds,
+                steps=self.progress.steps.now(),
+                epoch=epochs.now(),
             )
             outcome = torch.frombuffer(said_by_all, dtype=torch.uint8)
             self._vote = self._on_the_way.vote(outcome, self.name), outcome, said_by_all
@@ -349,7 +366,8 @@ class GradientReducer:
             self._on_the_way.finish()
             outcome = ballot.read(self._vote[2], self._ranks)
             self._vote = None
-            ballot.check(outcome)
+            self.progress.check(outcome, self.options.process_set.ranks)
+            self.coverage.add(outcome.flags)
             if self._adds:
                 for slot in self._slots:
                     bring_back(slot)
@@ -360,10 +378,10 @@ class GradientReducer:
         if self._some_joined:
             self._hooks.also_before(self._slots)
         self._awaited = outcome.at_step and self._rounds < outcome.rounds
-        self._restart()
+        self._restart(reduced=True)
         return outcome.at_end
 
-    def _restart(self) -> None:
+    def _restart(self, reduced: bool = False) -> None:
         if self._unsettled:
             for slot in self._slots:
                 if slot.seen >= self._first_pass:
@@ -371,7 +389,7 @@ class GradientReducer:
                     slot.settle()
             self._unsettled = False
         self._first_pass = self._notes.number + 1
-        self._on_the_way.forget_watched()
+        self._on_the_way.forget_watched(reduced)
         if self._hooks.before:
             for slot in self._slots:
                 slot.before = None
@@ -380,8 +398,3 @@ class GradientReducer:
             group.waiting_for = len(group.members)
         self._bucketing.restart()
         self._ended = 0
-
-
-def _UNSEEN() -> None:
-    """In the place of a pass whose end will not be seen."""
-    return None

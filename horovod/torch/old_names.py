@@ -35,6 +35,8 @@ class Begun(dict[torch.Tensor, tuple[int, Any]]):
                 if result is not None:  # the program has not waited for it
                     with torch.no_grad():
                         p.grad.copy_(_compression(reducer).decompress(result, context))  # type: ignore[union-attr]
+            if hasattr(reducer, "coverage"):
+                reducer.coverage.leave_alone(self.keys())
             self.clear()
 
 

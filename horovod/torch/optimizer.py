@@ -9,7 +9,6 @@ from typing import Any
 import torch
 
 from horovod.common import objects
-from horovod.common.compression import check_wire
 from horovod.common.contract.frames import warn_user
 from horovod.common.faces import TORCH as face
 from horovod.common.gradients import (
@@ -24,18 +23,19 @@ from horovod.common.gradients import (
 from horovod.common.ops import Adasum, Average, check_op
 from horovod.common.process_sets import ProcessSet, global_process_set
 from horovod.common.steps import marks
-from horovod.torch import data_wait, old_names
+from horovod.torch import data_wait, noticing, old_names
 from horovod.torch.adasum import DeltaReducer, check_set
 from horovod.torch.bucket_plan import SMALL
 from horovod.torch.bucketing import EVERYTHING
 from horovod.torch.closures import reducing
 from horovod.torch.compression import Compression
+from horovod.torch.coverage import named
 from horovod.torch.gradients import GradientReducer
 from horovod.torch.in_sync import check_after_step
 from horovod.torch.old_names import Begun
 from horovod.torch.ops.tensors import set_id
 from horovod.torch.options import Options
-from horovod.torch.parameter_names import name_parameters, unique_on_the_wire
+from horovod.torch.parameter_names import Members, check_compression, name_parameters, unique_on_the_wire
 
 
 def DistributedOptimizer(
@@ -97,6 +97,7 @@ def DistributedOptimizer(
     check_compression(compression, names, op)
 
     reducer: GradientReducer | DeltaReducer | None = None
+    members = Members(optimizer, names)
     if anybody_else(process_set, face.require_job()):
         # An optimizer that takes nothing else gets its gradients back sparse.
         sparse_again = sparse_as_dense and isinstance(optimizer, torch.optim.SparseAdam)
@@ -113,18 +114,11 @@ def DistributedOptimizer(
         )
         unwrap(optimizer)
         reduce = DeltaReducer if op == Adasum else GradientReducer
-        reducer = reduce(parameters, unique_on_the_wire(optimizer, names, process_set), options)
+        reducer = reduce(members, unique_on_the_wire(optimizer, names, process_set), options)
     else:
         unwrap(optimizer)
     data_wait.watch()
-    return _wrap(optimizer, _Control(reducer, passes), names)
-
-
-def check_compression(compression: Any, names: dict[torch.Tensor, str], op: int) -> None:
-    """Raises ValueError naming the first parameter to be trained that ``compression`` cannot carry."""
-    for p, name in names.items():
-        if p.requires_grad:
-            check_wire(compression, p, op, f"DistributedOptimizer, parameter {name!r}")
+    return _wrap(optimizer, _Control(reducer, passes, members))
 
 
 def _bucket_most(wanted: bool | None, compression: Any, groups: Any) -> int:
@@ -166,16 +160,17 @@ def _make_groups(
 class _Control:
     """What a distributed optimizer has beside its reducer."""
 
-    __slots__ = ("begun", "in_step", "passes", "reducer", "should_synchronize", "steps", "synchronized")
+    __slots__ = ("begun", "in_step", "members", "passes", "reducer", "should_synchronize", "synchronized", "warned")
 
-    def __init__(self, reducer: GradientReducer | DeltaReducer | None, passes: int) -> None:
+    def __init__(self, reducer: GradientReducer | DeltaReducer | None, passes: int, members: Members) -> None:
         self.reducer = reducer
         self.passes = passes
+        self.members = members
         self.begun = Begun()
         self.should_synchronize = True
         self.synchronized = False  # by the user, since the last step
         self.in_step = False
-        self.steps = 0
+        self.warned = False  # that gradients were left out
 
     def step(self, step: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Runs ``step``, the one of the plain optimizer, on reduced gradients."""
@@ -196,7 +191,18 @@ class _Control:
             if closure is not None and reducer is not None:
                 closure = reducing(closure, reducer)
                 args, kwargs = ((closure, *args[1:]), kwargs) if args else (args, {**kwargs, "closure": closure})
+        elif isinstance(reducer, GradientReducer):
+            self._warn_of_left_out(reducer)
         return self._plain(step, args, kwargs)
+
+    def _warn_of_left_out(self, reducer: GradientReducer) -> None:
+        left_out = reducer.coverage.left_out()
+        if left_out and not self.warned:
+            self.warned = True
+            warn_user(
+                f"optimizer.step() in optimizer.skip_synchronize() uses gradients that were not reduced: "
+                f"{named(left_out)}; call optimizer.synchronize() before it, unless ranks are to differ"
+            )
 
     def _plain(self, step: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         self.in_step = True
@@ -209,18 +215,22 @@ class _Control:
                 self.reducer.stepped()
 
     def synchronize(self, only_new: bool = False) -> None:
-        """See ``GradientReducer.synchronize``."""
+        """See ``GradientReducer.synchronize``. Without ``only_new``, no gradient is left that was not reduced."""
         with self.begun.apart(self.reducer) if self.begun else contextlib.nullcontext():
             if self.reducer is not None:
                 self.reducer.synchronize(only_new=only_new)
+                if not only_new:
+                    self.reducer.reduce_left_out()
 
     def stepped(self, optimizer: Any, names: dict[torch.Tensor, str]) -> None:
         """A step of ``optimizer`` is done. ``names``: of its parameters."""
         if not self.in_step:
             marks.optimizer(self)
         if self.reducer is not None and not self.in_step:
-            self.steps += 1
-            check_after_step(optimizer, names, self.reducer.options.process_set, self.steps)
+            count, process_set = self.reducer.progress.steps, self.reducer.options.process_set
+            steps = count.add()
+            noticing.after_step(names, f"{self.reducer.name} {count.era}", process_set, steps, not self.warned)
+            check_after_step(optimizer, names, process_set, steps)
 
     @contextlib.contextmanager
     def skipping(self) -> Iterator[None]:
@@ -296,18 +306,11 @@ class _Distributed:
         Raises ValueError, adding nothing, for a parameter that ``compression`` cannot carry.
         """
         super().add_param_group(param_group)  # type: ignore[misc]
-        groups = self.param_groups  # type: ignore[attr-defined]
-        added = name_parameters(groups[-1:], None, first_group=len(groups) - 1)
-        reducer = self._hvd.reducer
-        if reducer is not None:
-            try:
-                check_compression(reducer.options.compression, added, reducer.options.op)
-            except ValueError:
-                groups.pop()
-                raise
-        self._parameter_names.update(added)
-        if reducer is not None:
-            reducer.add(added, unique_on_the_wire(self, added, reducer.options.process_set))
+        try:
+            self._hvd.members.take_in(self._hvd.reducer)
+        except ValueError:
+            self.param_groups.pop()  # type: ignore[attr-defined]
+            raise
 
     def __reduce_ex__(self, protocol: Any) -> Any:
         # The class was made at run time, so another process does not have it; hooks and handles mean nothing there
@@ -329,7 +332,7 @@ def _new(plain: type) -> Any:
     return plain.__new__(plain)
 
 
-def _wrap(optimizer: Any, control: _Control, names: dict[torch.Tensor, str]) -> Any:
+def _wrap(optimizer: Any, control: _Control) -> Any:
     plain = type(optimizer)
     members = {
         "__module__": plain.__module__,
@@ -339,7 +342,7 @@ def _wrap(optimizer: Any, control: _Control, names: dict[torch.Tensor, str]) -> 
     }
     optimizer.__class__ = type(plain.__name__, (_Distributed, plain), members)
     optimizer._hvd = control
-    optimizer._parameter_names = names
+    optimizer._parameter_names = control.members.names
     patched = vars(optimizer).get("step")
     if patched is not None:
         # Somebody, a learning-rate scheduler for one, put a step of its own into the object, where it hides the

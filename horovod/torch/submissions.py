@@ -27,6 +27,8 @@ class Group:
     def __init__(self, members: list[Slot]) -> None:
         self.members = members
         self.waiting_for = len(members)
+        for slot in members:
+            slot.group = self
 
 
 def check(slot: Slot) -> None:
@@ -156,10 +158,12 @@ class Submissions:
         slot.version = grad._version  # type: ignore[union-attr]
         self._watched.append(slot)
 
-    def forget_watched(self) -> None:
-        """Gradients may be changed again."""
+    def forget_watched(self, reduced: bool) -> None:
+        """Allow changes of gradients again. ``reduced``: they are reduced, and not forgotten."""
         for slot in self._watched:
             slot.watched = None
+            if reduced:
+                slot.note_reduced()
         self._watched.clear()
 
     def _submit(

@@ -8,7 +8,11 @@ from horovod.torch import ballot
 
 def cast(me, flags=(1, 0), wishes=(0, 0), ranks=3, **said):
     return ballot.cast(
-        ranks, me, flags, wishes, **{"at_step": False, "failed": 0, "rounds": 0, "most_rounds": 1, **said}
+        ranks,
+        me,
+        flags,
+        wishes,
+        **{"at_step": False, "failed": 0, "rounds": 0, "most_rounds": 1, "steps": 0, "epoch": 0, **said},
     )
 
 
@@ -21,8 +25,8 @@ def test_what_all_have_told():
     vector = bytearray(map(max, zip(mine, theirs, strict=True)))
     assert ballot.flags_of(vector, 3, 2) == bytearray((1, 3))
     told = ballot.read(vector, 3)
-    assert told == (False, bytearray((1, 3, 0, 1)), True, True, 0, 2, 2, 4)
-    ballot.check(told)
+    assert told == (False, bytearray((1, 3, 0, 1)), True, True, 0, 2, 2, 4, 0, 0, 0, 0)
+    ballot.check(told, 0)
     both = outcome(mine, theirs, cast(2, rounds=2))
     assert both.all_here
     alone = outcome(cast(0, at_step=True), ranks=3)
@@ -35,19 +39,34 @@ def test_who_is_in_no_place_of_the_set_takes_no_part():
 
 def test_a_pass_that_has_failed_is_named():
     with pytest.raises(HorovodInternalError, match=r"backward\(\) has failed on rank 7, "):
-        ballot.check(outcome(cast(0), cast(1, failed=8)))
+        ballot.check(outcome(cast(0), cast(1, failed=8)), 0)
     with pytest.raises(HorovodInternalError, match=r"backward\(\) has failed on rank 253, "):
-        ballot.check(outcome(cast(0), cast(1, failed=254)))
+        ballot.check(outcome(cast(0), cast(1, failed=254)), 0)
     for failed in (255, 256, 5000):  # more than a byte can name
         with pytest.raises(HorovodInternalError, match=r"backward\(\) has failed on another rank, "):
-            ballot.check(outcome(cast(0), cast(1, failed=failed)))
+            ballot.check(outcome(cast(0), cast(1, failed=failed)), 0)
 
 
 def test_ranks_that_have_been_through_different_numbers_of_rounds():
     with pytest.raises(HorovodInternalError, match=r"before this one some 1, others 3 \(times"):
-        ballot.check(outcome(cast(0, rounds=2), cast(1, rounds=1), cast(2, rounds=3)))
+        ballot.check(outcome(cast(0, rounds=2), cast(1, rounds=1), cast(2, rounds=3)), 0)
     for rounds in (0, 254, 255, 256, 1000):
-        ballot.check(outcome(cast(0, rounds=rounds), cast(1, rounds=rounds)))
+        ballot.check(outcome(cast(0, rounds=rounds), cast(1, rounds=rounds)), 0)
     with pytest.raises(HorovodInternalError, match="some 0, others 254"):
-        ballot.check(outcome(cast(0, rounds=254), cast(1, rounds=255)))
+        ballot.check(outcome(cast(0, rounds=254), cast(1, rounds=255)), 0)
     assert outcome(cast(0, most_rounds=300)).rounds == ballot.MOST
+
+
+def test_ranks_in_different_steps():
+    for steps in (0, 254, 255, 300, 1000):
+        ballot.check(outcome(cast(0, steps=steps), cast(1, steps=steps)), steps)
+    for mine, theirs in ((7, 8), (8, 7), (255, 254), (254, 255), (509, 511), (1020, 1019), (300, 290)):
+        told = outcome(cast(0, steps=mine), cast(1, steps=theirs))
+        with pytest.raises(HorovodInternalError, match=rf"called step\(\) {mine} times, another one {theirs} times"):
+            ballot.check(told, mine)
+
+
+def test_ranks_in_different_epochs():
+    told = outcome(cast(0, epoch=3), cast(1, epoch=4))
+    assert (told.last_epoch, told.first_epoch) == (4, 3)
+    ballot.check(told, 0)  # no error: the program may mean it

@@ -202,9 +202,11 @@ def test_capture_into_a_graph(gpu_ranks):
 def test_threads_of_two_devices_begin_one_pass(monkeypatch):
     from horovod.torch import backward, gradients
     from horovod.torch.options import Options
+    from horovod.torch.parameter_names import Members
 
     p = torch.nn.Parameter(torch.ones(2))
-    reducer = gradients.GradientReducer([p], {p: "p"}, Options(hvd.global_process_set))
+    members = Members(torch.optim.SGD([p], lr=1.0), {p: "p"})
+    reducer = gradients.GradientReducer(members, {p: "p"}, Options(hvd.global_process_set))
     began, joined = threading.Event(), []
 
     def settle():  # waits for other ranks

@@ -171,6 +171,10 @@ TABLE: Final = (
             "after every so many steps all ranks compare parameters and optimizer state, bit for bit, and a difference "
             "is an error: in `step` of PyTorch's DistributedOptimizer, and in Keras' BroadcastGlobalVariablesCallback, "
             "there at the end of each epoch, too; 0: never", low=0, high=1 << 40, agreed=True, section=_WATCH),
+    Setting("HOROVOD_TRAINING_CHECKS", "bool", True,
+            "rank 0 warns of training that is likely to be a mistake: ranks whose parameters differ after the first "
+            "steps, that train on the same samples, that are in different epochs, or that average no gradient "
+            "(docs/troubleshooting.md)", section=_WATCH),
     Setting("HOROVOD_RECORDER_ENTRIES", "int", 1000,
             "entries of the flight recorder, which keeps what this rank's engine has done last; 0: off", low=0,
             high=1 << 20, engine="recorder_entries", section=_WATCH),

@@ -17,6 +17,7 @@ from horovod.common.telemetry.door import Door
 from horovod.common.telemetry.hang import Hangs
 from horovod.common.telemetry.post import Post
 from horovod.common.telemetry.timeline import Timelines
+from horovod.common.telemetry.training import Checks
 from horovod.common.telemetry.witness import Witness
 
 if TYPE_CHECKING:
@@ -37,6 +38,7 @@ class Telemetry:
         self.witness = Witness(self.post, engine, job.rank)
         self._warn = warner(job.rank, settings)
         self.hangs = Hangs(self.post, engine, job, self.witness, self._warn)
+        self._checks = Checks(job, engine, self.post, settings, self._warn)
         self._door = Door(self.hangs.asked) if job.rank == 0 else None
         self.timelines = Timelines(job, engine, settings)
         self._account: Account | None = None
@@ -88,6 +90,7 @@ class Telemetry:
             if self._account is not None:
                 then.callback(self._account.close, failed)
             then.callback(marks.close)
+            then.callback(self._checks.close)
             then.callback(self.witness.answerer.close)
             if self._door is not None:
                 then.callback(self._door.close)

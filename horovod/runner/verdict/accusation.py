@@ -46,7 +46,8 @@ def describe(accusation: Ending, reason: str, status: int, stopped: bool) -> str
     if accusation.why == "absent":
         return f"it did not call hvd.init() within {accusation.seconds:g} s"
     if accusation.why == "left":
-        how = "it ended without an error" if reason in ("", _ENDED) else f"it left the job ({reason})"
+        ended = reason.startswith(_ENDED) or not reason
+        how = f"it ended without an error{reason[len(_ENDED) :]}" if ended else f"it left the job ({reason})"
         return f"{how} while others still needed it"
     if stopped:
         return (

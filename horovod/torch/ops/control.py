@@ -8,6 +8,9 @@ from horovod.common.process_sets import ProcessSet, global_process_set
 from horovod.torch.ops import handles
 from horovod.torch.ops.tensors import set_id
 
+joins = 0
+"""How often ``join`` has returned, at once on all ranks."""
+
 
 def join(device: int = -1) -> int:
     """Says that this rank has no more data; blocks until every rank has, and returns the rank that joined last.
@@ -16,8 +19,10 @@ def join(device: int = -1) -> int:
     Other collectives fail while a rank has joined. ``device``: accepted for scripts written for GPUs. Raises
     HorovodInternalError when a peer is lost.
     """
+    global joins
     work = face.require_engine().join()
     handles.wait(work, None)
+    joins += 1
     return work.sizes[0]
 
 

@@ -109,6 +109,11 @@ WAITED = "ValueError: init: rank 0 (host h) waited 30 s for rank {} (of 4) to ca
     ("reason", "how"),
     [
         ("the process ended", "it ended without an error while others still needed it"),
+        (
+            "the process ended after 9 steps (1 epoch, with 9 batches in the last one)",
+            "it ended without an error after 9 steps (1 epoch, with 9 batches in the last one) while others still "
+            "needed it",
+        ),
         ("hvd.shutdown() was called", "it left the job (hvd.shutdown() was called) while others still needed it"),
     ],
 )

@@ -1,0 +1,172 @@
+"""Rank 0: compares what ranks notice of training (``horovod.common.training``), and warns once about each mistake."""
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from horovod.common.contract import rank_lists
+from horovod.common.contract.settings import Settings
+from horovod.common.job import Job
+from horovod.common.telemetry.post import Post
+from horovod.common.training import training
+
+if TYPE_CHECKING:
+    from horovod._core import Engine
+
+_OPEN = 64  # comparisons of which some ranks have not told yet
+_UNLIKE = 1e-5  # of the length of a parameter's sample: hardware that rounds differently stays below
+_OFF = "(HOROVOD_TRAINING_CHECKS=0 turns such checks off)"
+
+Notes = Mapping[int, Mapping[str, Any]]
+"""By rank, of all ranks that a note named. Each has a ``remedy`` in the words of its framework."""
+
+
+def _weights(notes: Notes) -> str:
+    found = _first_difference(notes)
+    if not found:
+        return ""
+    name, one, other = found
+    step = notes[one]["step"]
+    return (
+        f"after step {step} parameter {name!r} differs between rank {one} and rank {other}: did all ranks begin with "
+        f"the same parameters? If not, {_remedy(notes)}"
+    )
+
+
+def _plain_weights(notes: Notes) -> str:
+    found = _first_difference(notes)
+    if not found or not all(note["nothing_averaged"] for note in notes.values()):
+        return ""
+    name, one, other = found
+    step = notes[one]["step"]
+    return (
+        f"after step {step} no gradient has been averaged in this job, and parameter {name!r} differs between rank "
+        f"{one} and rank {other}. If they are to train one model together, {_remedy(notes)}"
+    )
+
+
+def _remedy(notes: Notes) -> str:
+    text: str = next(iter(notes.values()))["remedy"]
+    return text
+
+
+def _first_difference(notes: Notes) -> tuple[str, int, int] | None:
+    """Return the first parameter that differs, and two ranks that hold different values."""
+    (first, mine), *others = notes.items()
+    for name, values in mine["values"].items():
+        for rank, note in others:
+            if not _alike(values, note["values"].get(name)):
+                return name, first, rank
+    return None
+
+
+def _alike(mine: Sequence[float], theirs: Sequence[float] | None) -> bool:
+    if theirs is None or len(mine) != len(theirs):
+        return False
+    if mine == theirs or any(x != x for x in (*mine, *theirs)):  # not a number: that is another trouble
+        return True
+    length = max(sum(x * x for x in mine), sum(x * x for x in theirs))
+    return sum((x - y) ** 2 for x, y in zip(mine, theirs, strict=True)) <= _UNLIKE**2 * length
+
+
+def _gradients(notes: Notes) -> str:
+    if len({note["digest"] for note in notes.values()}) > 1:
+        return ""
+    return f"{rank_lists.named(sorted(notes))} computed the same gradients in the first step: {_samples(notes)}"
+
+
+def _batches(notes: Notes) -> str:
+    if len({tuple(note["digests"]) for note in notes.values()}) > 1:
+        return ""
+    return f"the data loaders of {rank_lists.named(sorted(notes))} gave the same first batches: {_samples(notes)}"
+
+
+def _samples(notes: Notes) -> str:
+    return f"do they train on the same samples? If that is not meant, {_remedy(notes)}"
+
+
+def _epochs(notes: Notes) -> str:
+    most = max(note["epochs"] for note in notes.values())
+    ahead = [rank for rank, note in notes.items() if note["epochs"] == most]
+    behind = [rank for rank, note in notes.items() if note["epochs"] < most]
+    if not behind:
+        return ""
+    batches = sorted({notes[rank]["batches"] for rank in ahead})
+    return (
+        f"{rank_lists.named(sorted(ahead))} finished epoch {most} after {' or '.join(map(str, batches))} batches, and "
+        f"{rank_lists.named(sorted(behind))} {'has' if len(behind) == 1 else 'have'} more: from here on gradients of "
+        "different epochs are averaged, and in the end a rank waits for others that have none. Give all ranks equally "
+        "many batches (DistributedSampler, or drop_last=True), or call hvd.join() after the loop"
+    )
+
+
+_ABOUT: dict[str, Callable[[Notes], str]] = {
+    "weights": _weights,
+    "plain weights": _plain_weights,
+    "gradients": _gradients,
+    "batches": _batches,
+    "epochs": _epochs,
+}
+
+
+class Comparison:
+    """Puts together the notes of several ranks. Pure."""
+
+    def __init__(self) -> None:
+        self._open: dict[tuple[Any, ...], dict[int, Mapping[str, Any]]] = {}
+        self._warned: set[str] = set()
+
+    def add(self, rank: int, note: Mapping[str, Any]) -> str:
+        """Return a warning if ``note`` is the last of a comparison that shows a mistake, else an empty text."""
+        about, ranks = note["about"], note["ranks"]
+        key = (about, note["of"], note["step"], tuple(ranks))
+        told = self._open.setdefault(key, {})
+        told[rank] = note
+        if len(told) < len(ranks):
+            if len(self._open) > _OPEN:
+                del self._open[next(iter(self._open))]
+            return ""
+        del self._open[key]
+        text = _ABOUT[about]({one: told[one] for one in ranks})
+        subject = _SUBJECT.get(about, about)
+        if not text or subject in self._warned:
+            return ""
+        self._warned.add(subject)
+        return text
+
+
+_SUBJECT = {"gradients": "samples", "batches": "samples"}
+"""Mistakes that show in several ways are told once."""
+
+
+class Checks:
+    """Of one job, on one rank."""
+
+    def __init__(self, job: Job, engine: "Engine", post: Post, settings: Settings, warn: Callable[[str], None]) -> None:
+        self._rank, self._engine = job.rank, engine
+        self._warn = warn
+        self._comparison = Comparison()
+        self._on = job.size > 1 and settings.flag("HOROVOD_TRAINING_CHECKS")
+        post.on("training", self._hear)
+        if self._on:
+            training.open(lambda note: self._say(post, note), lambda: int(engine.stats()["bytes"]))
+
+    def _say(self, post: Post, note: dict[str, Any]) -> None:
+        if self._rank == 0:
+            post.tell_own("training", **note)
+        else:
+            post.say("training", to=0, **note)
+
+    def _hear(self, rank: int, note: dict[str, Any]) -> None:
+        text = self._comparison.add(rank, note)
+        if text:
+            self._warn(f"{text} {_OFF}")
+
+    def close(self) -> None:
+        """End the job. Rank 0 says so if it has trained without averaging anything."""
+        ended = self._engine.ended()
+        if self._on and self._rank == 0 and (ended is None or ended[0] == "left") and training.nothing_averaged():
+            self._warn(
+                f"no gradient was averaged in this job, though rank 0 has taken {training.plain_steps} steps of an "
+                f"optimizer. If the ranks are to train one model together, {training.remedy} {_OFF}"
+            )
+        training.close()

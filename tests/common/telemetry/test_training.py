@@ -1,0 +1,141 @@
+"""What rank 0 says when it compares what ranks have noticed of training."""
+
+import pytest
+
+from horovod.common.telemetry.training import Comparison
+from horovod.common.training import Training
+
+
+def compare(about, *notes, of="opt", step=2, comparison=None):
+    """What a comparison says of notes, one for each rank, in the order in which they come."""
+    comparison = comparison or Comparison()
+    ranks = sorted(rank for rank, _ in notes)
+    said = [
+        comparison.add(rank, {"about": about, "of": of, "step": step, "ranks": ranks, "remedy": "do this", **note})
+        for rank, note in notes
+    ]
+    assert not any(said[:-1])
+    return said[-1]
+
+
+def weights(*values, name="w"):
+    return [(rank, {"values": {"same": [1.0, 2.0], name: value}}) for rank, value in enumerate(values)]
+
+
+def test_parameters_that_differ():
+    text = compare("weights", *weights([1.0, 0.0], [1.0, 0.0], [0.5, 0.0]))
+    assert text.startswith("after step 2 parameter 'w' differs between rank 0 and rank 2: ")
+    assert text.endswith("do this")
+
+
+@pytest.mark.parametrize(
+    "values",
+    [
+        ([1.0, -3.0], [1.0, -3.0]),
+        ([0.0, 0.0], [0.0, 0.0]),
+        ([1.0, -3.0], [1.0 + 1e-7, -3.0]),  # another way of rounding
+        ([float("nan"), 1.0], [float("nan"), 1.0]),
+        ([float("inf"), 1.0], [float("inf"), 1.0]),
+    ],
+)
+def test_parameters_that_do_not_differ(values):
+    assert compare("weights", *weights(*values)) == ""
+
+
+@pytest.mark.parametrize("values", [([1.0], [1.001]), ([1.0], [-1.0]), ([0.0], [1e-9]), ([1.0], [1.0, 2.0])])
+def test_small_differences(values):
+    assert "parameter 'w' differs" in compare("weights", *weights(*values))
+
+
+def test_a_parameter_that_one_rank_lacks():
+    notes = [*weights([1.0]), (1, {"values": {"same": [1.0, 2.0], "v": [1.0]}})]
+    assert "parameter 'w' differs" in compare("weights", *notes)
+
+
+def test_a_mistake_is_told_once():
+    comparison = Comparison()
+    assert compare("weights", *weights([1.0], [2.0]), comparison=comparison)
+    assert not compare("weights", *weights([1.0], [2.0]), comparison=comparison, of="another", step=20)
+    same = [(0, {"digest": "a"}), (1, {"digest": "a"})]
+    assert compare("gradients", *same, comparison=comparison)
+    assert not compare("batches", (0, {"digests": ["a"]}), (1, {"digests": ["a"]}), comparison=comparison)
+
+
+def test_only_notes_about_the_same_are_compared():
+    comparison = Comparison()
+    for rank, step, of, ranks in ((0, 2, "a", [0, 1]), (1, 20, "a", [0, 1]), (1, 2, "b", [0, 1]), (1, 2, "a", [1, 2])):
+        note = {"about": "weights", "of": of, "step": step, "ranks": ranks, "values": {"w": [float(step + rank)]}}
+        assert comparison.add(rank, note) == ""
+
+
+def test_notes_that_never_get_complete_are_forgotten():
+    comparison = Comparison()
+    for step in range(10_000):
+        comparison.add(0, {"about": "weights", "of": "a", "step": step, "ranks": [0, 1], "values": {}})
+    assert len(comparison._open) < 100
+
+
+def test_the_same_samples():
+    assert compare("gradients", (0, {"digest": "a"}), (1, {"digest": "b"})) == ""
+    text = compare("gradients", *((rank, {"digest": "a"}) for rank in range(3)))
+    assert text.startswith(
+        "ranks 0-2 computed the same gradients in the first step: do they train on the same samples?"
+    )
+    assert compare("batches", (0, {"digests": ["a", "b"]}), (1, {"digests": ["a", "c"]})) == ""
+    text = compare("batches", (0, {"digests": ["a", "b"]}), (1, {"digests": ["a", "b"]}))
+    assert text.startswith("the data loaders of ranks 0-1 gave the same first batches: ")
+
+
+def test_different_epochs():
+    text = compare(
+        "epochs", (0, {"epochs": 0, "batches": 0}), (1, {"epochs": 1, "batches": 9}), (2, {"epochs": 1, "batches": 8})
+    )
+    assert text.startswith("ranks 1-2 finished epoch 1 after 8 or 9 batches, and rank 0 has more: ")
+    assert compare("epochs", (0, {"epochs": 1, "batches": 9}), (1, {"epochs": 1, "batches": 9})) == ""
+
+
+def plain(*values, averaged=()):
+    return [
+        (rank, {"values": {"w": [value]}, "nothing_averaged": rank not in averaged})
+        for rank, value in enumerate(values)
+    ]
+
+
+def test_plain_optimizers():
+    text = compare("plain weights", *plain(1.0, 2.0), step=100)
+    assert text.startswith("after step 100 no gradient has been averaged in this job, and parameter 'w' differs")
+    assert compare("plain weights", *plain(1.0, 1.0)) == ""
+    assert compare("plain weights", *plain(1.0, 2.0, averaged=(1,))) == ""
+
+
+def test_whether_anything_was_averaged():
+    traffic = 0
+    training = Training()
+    assert not training.watched
+    training.open(lambda note: None, lambda: traffic)
+    assert not training.nothing_averaged()
+    traffic = 1000  # a broadcast of parameters
+    assert training.plain_step(lambda: 400, "wrap it") == 1
+    assert not training.nothing_averaged(), "it may have averaged before its only step"
+    assert training.plain_step(lambda: 500, "wrap it") == 2
+    traffic += 499  # figures about the epoch
+    assert training.nothing_averaged()
+    traffic += 1
+    assert not training.nothing_averaged()
+    training.close()
+    training.open(lambda note: None, lambda: 0)
+    training.plain_step(lambda: 1, "")
+    training.plain_step(lambda: 1, "")
+    training.steps = 1  # there is a distributed optimizer as well
+    assert not training.nothing_averaged()
+
+
+def test_progress():
+    training = Training()
+    assert training.progress() == ""
+    training.steps = 1
+    assert training.progress() == " after 1 step"
+    training.steps, training.epochs, training.epoch_batches = 27, 3, 9
+    assert training.progress() == " after 27 steps (3 epochs, with 9 batches in the last one)"
+    training.epochs = 1
+    assert training.progress() == " after 27 steps (1 epoch, with 9 batches in the last one)"

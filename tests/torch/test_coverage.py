@@ -1,0 +1,339 @@
+"""No gradient is stepped with that the ranks have not reduced, however the program has made it."""
+
+import warnings
+
+import pytest
+import torch
+
+import horovod.torch as hvd
+from tests.torch.test_backward import assert_all_equal, assert_close, batch, everybody, loss_of, network, votes, wrap
+
+BUCKETS = [None, True, False]
+
+
+def sgd(parameters):
+    return torch.optim.SGD(parameters, lr=0.1)
+
+
+def steps_in_hooks(buckets, hooks_first):
+    """A step for each parameter as soon as it has its gradient, to save the memory of gradients."""
+    net, reference = network(), network()
+    plain = sgd(reference.parameters())
+    optimizers = {}
+
+    def step(p):
+        optimizers[p].step()
+        optimizers[p].zero_grad()
+
+    def register():
+        for p in net.parameters():
+            p.register_post_accumulate_grad_hook(step)
+
+    if hooks_first:
+        register()
+    for name, p in net.named_parameters():
+        optimizers[p] = hvd.DistributedOptimizer(sgd([p]), [(name, p)], gradient_as_bucket_view=buckets)
+    if not hooks_first:
+        register()
+    for number in range(5):
+        loss_of(net, batch(number)).backward()
+        plain.zero_grad()
+        everybody(reference, number).backward()
+        plain.step()
+        plain.zero_grad()
+        assert_close(net, reference)
+    assert_all_equal(net)
+
+
+@pytest.mark.parametrize("hooks_first", [True, False])
+def test_steps_in_hooks(pool, hooks_first):
+    for buckets in BUCKETS:
+        pool(2).run(steps_in_hooks, buckets, hooks_first)
+
+
+def appended(optimizer, more):
+    optimizer.param_groups[0]["params"].append(more)
+
+
+def in_a_new_list(optimizer, more):
+    optimizer.param_groups[0]["params"] = [*optimizer.param_groups[0]["params"], more]
+
+
+def in_a_group_by_hand(optimizer, more):
+    optimizer.param_groups.append({**optimizer.param_groups[0], "params": [more]})
+
+
+def in_place_of_another(optimizer, more):
+    optimizer.param_groups[0]["params"][-1] = more
+
+
+WAYS = [appended, in_a_new_list, in_a_group_by_hand, in_place_of_another]
+
+
+def surgery(way, buckets, op, when):
+    """A parameter comes in by hand, as that of a layer that replaces another one."""
+    nets = network(), network()
+    optimizers = wrap(nets[0], gradient_as_bucket_view=buckets, op=op), sgd(nets[1].parameters())
+    scale = hvd.size() if op == hvd.Sum else 1
+    for number in range(6):
+        for net, optimizer in zip(nets, optimizers, strict=True):
+            optimizer.zero_grad()
+            if number == 2 and when == "before backward":
+                change(net, optimizer, way)
+            loss = loss_of(net, batch(number)) if net is nets[0] else everybody(net, number) * scale
+            if number == 2 and when == "before step":
+                more = torch.nn.Parameter(net[4].bias.detach().clone())
+                loss = loss + (more * (1 + batch(number).mean() if net is nets[0] else mean_of(number, scale))).sum()
+                net[4].bias = more
+                loss.backward()
+                way(optimizer, more)
+            else:
+                loss.backward()
+                torch.nn.utils.clip_grad_norm_(net.parameters(), 0.1)
+            optimizer.step()
+        assert_close(*nets)
+    assert_all_equal(nets[0])
+
+
+def mean_of(number, scale):
+    return scale * (1 + sum(batch(number, r).mean() for r in range(hvd.size())) / hvd.size())
+
+
+def change(net, optimizer, way):
+    net[4].bias = torch.nn.Parameter(net[4].bias.detach() + 1.0)
+    way(optimizer, net[4].bias)
+
+
+@pytest.mark.parametrize("when", ["before backward", "before step"])
+@pytest.mark.parametrize("way", WAYS)
+def test_parameters_that_come_into_groups_by_hand(pool, way, when):
+    for buckets in BUCKETS:
+        pool(2).run(surgery, way, buckets, hvd.Average, when)
+    pool(2).run(surgery, way, None, hvd.Sum, when)
+
+
+def surgery_with_adasum(way):
+    net = network()
+    optimizer = wrap(net, op=hvd.Adasum)
+    frozen = net[0].bias.requires_grad_(False)
+    for number in range(4):
+        optimizer.zero_grad()
+        if number == 2:
+            change(net, optimizer, way)
+        loss_of(net, batch(number)).backward()
+        frozen.grad = torch.full_like(frozen, 1.0 + hvd.rank())
+        optimizer.step()
+    assert_all_equal(net)
+
+
+def test_parameters_that_come_by_hand_with_adasum(pool):
+    for way in WAYS:
+        pool(2).run(surgery_with_adasum, way)
+
+
+def in_and_out():
+    net = network()
+    optimizer = wrap(net)
+    params = optimizer.param_groups[0]["params"]
+    for number in range(9):
+        if number % 3 == 1:
+            out = params.pop()
+        if number % 3 == 2:
+            params.append(out)
+        optimizer.zero_grad()
+        loss_of(net, batch(number)).backward()
+        optimizer.step()
+    assert_all_equal(net)
+
+
+def test_a_parameter_that_leaves_and_comes_back(pool):
+    pool(2).run(in_and_out)
+
+
+class _Made(torch.autograd.Function):
+    """Sets a parameter's gradient by itself, as kernels do that add to it in place."""
+
+    @staticmethod
+    def forward(ctx, x, weight):
+        ctx.save_for_backward(x)
+        ctx.weight = weight
+        return x @ weight.detach().t()
+
+    @staticmethod
+    def backward(ctx, gradient):
+        (x,) = ctx.saved_tensors
+        made = gradient.t() @ x
+        weight = ctx.weight
+        weight.grad = made if weight.grad is None else weight.grad + made
+        return gradient @ weight.detach(), None
+
+
+def by_autograd_grad(net, x):
+    last = list(net[4].parameters())
+    made = torch.autograd.grad(loss_of(net, x), last)
+    for p in last:
+        p.requires_grad_(False)
+    loss_of(net, x).backward()
+    for p, grad in zip(last, made, strict=True):
+        p.requires_grad_(True).grad = grad
+
+
+def by_a_function(net, x):
+    hidden = net[1](net[0](x))
+    hidden = net[3](_Made.apply(hidden, net[2].weight) + net[2].bias)
+    net[4](hidden).square().mean().backward()
+
+
+def of_a_frozen_parameter(net, x):
+    made = torch.autograd.grad(loss_of(net, x), [net[0].bias])[0]
+    net[0].bias.requires_grad_(False)
+    loss_of(net, x).backward()
+    net[0].bias.grad = made
+    net[0].bias.requires_grad_(True)
+
+
+def taken_and_given_back(net, x):
+    """Sums gradients up elsewhere, in a hook before ours, and gives them to the optimizer before its step."""
+    weight, sums = net[2].weight, {}
+
+    def take(p):
+        sums[p] = p.grad
+        p.grad = None
+
+    ours = dict(weight._post_accumulate_grad_hooks)
+    weight._post_accumulate_grad_hooks.clear()
+    hook = weight.register_post_accumulate_grad_hook(take)
+    weight._post_accumulate_grad_hooks.update(ours)
+    loss_of(net, x).backward()
+    hook.remove()
+    for p, grad in sums.items():
+        p.grad = grad
+
+
+def made_by_hand(how, buckets, op, first):
+    net, reference = network(), network()
+    optimizer, plain = wrap(net, gradient_as_bucket_view=buckets, op=op), sgd(reference.parameters())
+    scale = hvd.size() if op == hvd.Sum else 1
+    for number in range(6):
+        optimizer.zero_grad()
+        if number < first:
+            loss_of(net, batch(number)).backward()
+        else:
+            how(net, batch(number))
+        optimizer.step()
+        plain.zero_grad()
+        (everybody(reference, number) * scale).backward()
+        plain.step()
+        assert_close(net, reference)
+    assert_all_equal(net)
+
+
+@pytest.mark.parametrize("first", [0, 3])
+@pytest.mark.parametrize("how", [by_autograd_grad, by_a_function, of_a_frozen_parameter, taken_and_given_back])
+def test_gradients_that_no_hook_has_seen(pool, how, first):
+    for buckets in BUCKETS:
+        pool(2).run(made_by_hand, how, buckets, hvd.Average, first)
+    pool(2).run(made_by_hand, how, None, hvd.Sum, first)
+
+
+def in_a_closure(buckets):
+    net, reference = network(), network()
+    optimizer, plain = wrap(net, gradient_as_bucket_view=buckets), sgd(reference.parameters())
+    for number in range(4):
+
+        def closure(number=number):
+            loss = loss_of(net, batch(number))
+            for p, grad in zip(net.parameters(), torch.autograd.grad(loss, list(net.parameters())), strict=True):
+                p.grad = grad
+            return loss
+
+        optimizer.step(closure)
+        plain.zero_grad()
+        everybody(reference, number).backward()
+        plain.step()
+        assert_close(net, reference)
+
+
+def test_gradients_that_a_closure_sets(pool):
+    for buckets in BUCKETS:
+        pool(2).run(in_a_closure, buckets)
+
+
+def left_in_place(buckets, op):
+    """What a step before has reduced is not reduced once more, though it is still there."""
+    net = network()
+    optimizer = wrap(net, gradient_as_bucket_view=buckets, op=op)
+    rounds = votes(optimizer)
+    scale = hvd.size() if op == hvd.Sum else 1
+    for number in range(12):
+        optimizer.zero_grad(set_to_none=False)
+        before = [None if p.grad is None else p.grad.clone() for p in net[4].parameters()]
+        (net[:4](batch(number)).square().mean() if number % 2 else loss_of(net, batch(number))).backward()
+        for p, grad in zip(net[4].parameters(), before, strict=True):
+            if number % 2:
+                assert torch.equal(p.grad, grad)
+        torch.nn.utils.clip_grad_norm_(net.parameters(), 0.1 * scale)
+        optimizer.step()
+        assert len(rounds) == number + 1
+    assert_all_equal(net)
+    # Nor what the program puts in the place of a reduced one.
+    optimizer.zero_grad()
+    loss_of(net, batch(99)).backward()
+    want = [p.grad / 3 for p in net.parameters()]
+    for p, grad in zip(net.parameters(), want, strict=True):
+        p.grad = grad.clone()
+    optimizer.step(lambda: None)
+    for p, grad in zip(net.parameters(), want, strict=True):
+        assert torch.equal(p.grad, grad)
+
+
+@pytest.mark.parametrize("op", [hvd.Average, hvd.Sum])
+def test_gradients_of_earlier_steps_stay(pool, op):
+    for buckets in BUCKETS:
+        pool(2).run(left_in_place, buckets, op)
+
+
+def on_one_rank():
+    net = network()
+    optimizer = wrap(net)
+    optimizer.zero_grad()
+    net[:4](batch(0)).square().mean().backward()
+    if hvd.rank() == 0:
+        net[4].bias.grad = torch.ones(1, dtype=torch.float64)
+    match = r"numbers of backward passes.*no backward pass has made.*'4.bias" if hvd.rank() == 0 else "numbers of"
+
+    def go_on():
+        optimizer.step()
+        optimizer.zero_grad()
+        loss_of(net, batch(1)).backward()
+
+    with pytest.raises(hvd.HorovodInternalError, match=match):
+        go_on()
+    hvd.broadcast_parameters(net.state_dict(), 0)
+    optimizer.zero_grad()
+    loss_of(net, batch(1)).backward()
+    optimizer.step()
+    assert_all_equal(net)
+
+
+def test_a_gradient_that_one_rank_sets_is_named(pool):
+    pool(2).run(on_one_rank)
+
+
+def skipped():
+    net = network()
+    optimizer = wrap(net, backward_passes_per_step=2)
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        for number in range(3):
+            optimizer.zero_grad()
+            for i in range(1 + (number == 0)):
+                loss_of(net, batch(10 * number + i)).backward()
+            with optimizer.skip_synchronize():
+                optimizer.step()
+            assert len(caught) == (number > 0), [str(w.message) for w in caught]
+    assert "that were not reduced: '0.weight" in str(caught[0].message)
+
+
+def test_skipping_the_reduction_is_told_once(pool):
+    pool(2).run(skipped)

@@ -1,0 +1,247 @@
+"""Training that is a mistake though no operation fails, and programs that look like it but are right."""
+
+import re
+import sys
+
+import pytest
+
+from tests.runner.launching import run_job
+
+SCRIPT = """
+import sys
+import torch
+from torch.utils.data import DataLoader, TensorDataset
+from torch.utils.data.distributed import DistributedSampler
+import horovod.torch as hvd
+
+torch.set_num_threads(1)
+hvd.init()
+rank, size = hvd.rank(), hvd.size()
+
+def model(seed=0, dropout=0.0):
+    torch.manual_seed(seed)
+    layers = [torch.nn.Linear(4, 6), torch.nn.BatchNorm1d(6), torch.nn.Dropout(dropout), torch.nn.Linear(6, 1)]
+    made = torch.nn.Sequential(*layers)
+    torch.manual_seed(100 + rank)
+    return made
+
+def rows(count=24, seed=None):
+    generator = torch.Generator().manual_seed(rank if seed is None else seed)
+    return TensorDataset(torch.randn(count, 4, generator=generator), torch.randn(count, 1, generator=generator))
+
+def plain(net, lr=0.1):
+    return torch.optim.SGD(net.parameters(), lr=lr)
+
+def wrapped(net, **options):
+    return hvd.DistributedOptimizer(plain(net), net.named_parameters(), **options)
+
+def step(net, optimizer, batch):
+    optimizer.zero_grad()
+    (net(batch[0]) - batch[1]).square().mean().backward()
+    optimizer.step()
+
+def train(net, optimizer, loader, epochs=2):
+    for _ in range(epochs):
+        for batch in loader:
+            step(net, optimizer, batch)
+
+def loader(data, **options):
+    return DataLoader(data, batch_size=4, **options)
+
+# ---- mistakes
+def no_wrapper():
+    net = model()
+    hvd.broadcast_parameters(net.state_dict(), 0)
+    train(net, plain(net), loader(rows()))
+    hvd.allreduce(torch.ones(1), name="metric")
+
+def no_wrapper_for_long():
+    net = model()
+    train(net, plain(net), loader(rows(800)), 1)
+    hvd.barrier()  # ranks end together, so that rank 0 hears of step 100 from all
+
+def no_broadcast():
+    net = model(seed=rank)
+    train(net, wrapped(net), loader(rows()))
+
+def parameters_change_on_one_rank():
+    net = model()
+    optimizer = wrapped(net)
+    for number, batch in enumerate(loader(rows(100))):
+        step(net, optimizer, batch)
+        if number == 7 and rank == 1:
+            net[3].weight.data.mul_(1.01)
+
+def no_sampler():
+    net = model(dropout=0.5)
+    train(net, wrapped(net), loader(rows(seed=1)))
+
+def no_sampler_shuffled():
+    data, net = rows(seed=1), model(dropout=0.5)
+    torch.manual_seed(7)
+    train(net, wrapped(net), loader(data, shuffle=True))
+
+def no_sampler_by_hand():
+    data, net = rows(seed=1).tensors, model()
+    optimizer = wrapped(net)
+    for start in range(0, 24, 4):
+        step(net, optimizer, [t[start : start + 4] for t in data])
+
+def uneven_epochs():
+    net = model()
+    train(net, wrapped(net), loader(rows(40 if rank == 0 else 36)), 9 if rank == 0 else 10)
+
+# ---- none
+def right():
+    data, net = rows(seed=1), model(seed=rank, dropout=0.5)
+    sampler = DistributedSampler(data, size, rank)
+    optimizer = wrapped(net)
+    hvd.broadcast_parameters(net.state_dict(), 0)
+    check = rows(seed=2)
+    for epoch in range(3):
+        sampler.set_epoch(epoch)
+        train(net, optimizer, loader(data, sampler=sampler), 1)
+        with torch.no_grad():
+            for batch in loader(check):  # the same on all ranks
+                net(batch[0])
+
+def adversaries():
+    one, other = model(1), model(2)
+    optimizers = wrapped(one), wrapped(other)
+    for _ in range(2):
+        for number, batch in enumerate(loader(rows())):
+            step(one, optimizers[0], batch)
+            if number % 2:
+                step(other, optimizers[1], batch)
+
+def accumulation():
+    net = model()
+    optimizer = wrapped(net, backward_passes_per_step=2)
+    for number, batch in enumerate(loader(rows(100))):
+        (net(batch[0]) - batch[1]).square().mean().backward()
+        if number % 2:
+            optimizer.step()
+            optimizer.zero_grad()
+
+def in_a_set():
+    some = hvd.add_process_set([0, 1])
+    net = model(seed=rank // 2)
+    train(net, wrapped(net, process_set=some), loader(rows()))  # rank 2 trains alone, with steps of its own
+    hvd.barrier()
+
+def averages_by_hand():
+    net = model()
+    optimizer = plain(net)
+    for _ in range(20):
+        for batch in loader(rows()):
+            optimizer.zero_grad()
+            (net(batch[0]) - batch[1]).square().mean().backward()
+            for p in net.parameters():
+                p.grad = hvd.allreduce(p.grad)
+            optimizer.step()
+
+def averages_parameters():
+    net = model()
+    for _ in range(4):
+        train(net, plain(net), loader(rows()), 1)
+        for p in net.parameters():
+            hvd.allreduce_(p.data)
+
+def uneven_with_join():
+    net = model()
+    optimizer = wrapped(net)
+    for _ in range(3):
+        train(net, optimizer, loader(rows(24 + 4 * rank)), 1)
+        hvd.join()
+        hvd.broadcast_parameters(net.state_dict(), size - 1)
+
+def local_steps():
+    net = model()
+    optimizer = wrapped(net, backward_passes_per_step=1000)
+    for batch in loader(rows(100)):
+        optimizer.zero_grad()
+        (net(batch[0]) - batch[1]).square().mean().backward()
+        with optimizer.skip_synchronize():
+            optimizer.step()
+
+def one_rank_alone():
+    if rank == 0:
+        net = model()
+        train(net, plain(net), loader(rows(400)), 1)
+    net = model()
+    train(net, wrapped(net), loader(rows()))
+
+def adasum():
+    net = model()
+    train(net, wrapped(net, op=hvd.Adasum), loader(rows(100)))
+
+globals()[sys.argv[1]]()
+"""
+WARNING = re.compile(r"\[horovod, rank 0\] WARNING: (.*)")
+
+
+def warnings(tmp_path, what, ranks=2, **environment):
+    script = tmp_path / "script.py"
+    script.write_text(SCRIPT)
+    done = run_job(["-np", str(ranks), sys.executable, str(script), what], environment=environment)
+    assert done.code == 0, done.err
+    return [found[1] for line in done.err.splitlines() if (found := WARNING.search(line))]
+
+
+MISTAKES = {
+    "no_wrapper": r"^no gradient was averaged in this job, though rank 0 has taken 12 steps .*DistributedOptimizer",
+    "no_broadcast": r"^after step 2 parameter '0.weight' differs between rank 0 and rank 1: .*broadcast_parameters",
+    "parameters_change_on_one_rank": r"^after step 20 parameter '3.weight' differs between rank 0 and rank 1",
+    "no_sampler": r"^the data loaders of ranks 0-1 gave the same first batches: .*DistributedSampler",
+    "no_sampler_shuffled": r"^(the data loaders of )?ranks 0-1 .* the same samples\?.*DistributedSampler",
+    "no_sampler_by_hand": r"^ranks 0-1 computed the same gradients in the first step: ",
+    "uneven_epochs": r"^rank 1 finished epoch 1 after 9 batches, and rank 0 has more: .*hvd.join\(\)",
+}
+
+
+@pytest.mark.parametrize("what", MISTAKES)
+def test_mistakes_are_told_once(tmp_path, what):
+    told = warnings(tmp_path, what)
+    assert len(told) == 1, told
+    assert re.search(MISTAKES[what], told[0])
+    assert told[0].endswith("(HOROVOD_TRAINING_CHECKS=0 turns such checks off)")
+
+
+def test_a_long_job_without_a_wrapper_hears_of_it_early(tmp_path):
+    early, late = warnings(tmp_path, "no_wrapper_for_long")
+    assert re.search(r"^after step 100 no gradient has been averaged in this job, and parameter '0 of \(6, 4\)'", early)
+    assert late.startswith("no gradient was averaged in this job")
+
+
+@pytest.mark.parametrize(
+    ("what", "ranks"),
+    [
+        ("right", 2),
+        ("adversaries", 2),
+        ("accumulation", 2),
+        ("in_a_set", 3),
+        ("averages_by_hand", 2),
+        ("averages_parameters", 2),
+        ("uneven_with_join", 2),
+        ("local_steps", 2),
+        ("one_rank_alone", 2),
+        ("adasum", 2),
+    ],
+)
+def test_programs_that_are_right(tmp_path, what, ranks):
+    environment = {"HOROVOD_DYNAMIC_PROCESS_SETS": "1"} if what == "in_a_set" else {}
+    assert warnings(tmp_path, what, ranks, **environment) == []
+
+
+def test_the_checks_can_be_turned_off(tmp_path):
+    assert warnings(tmp_path, "no_broadcast", HOROVOD_TRAINING_CHECKS="0") == []
+
+
+def test_a_rank_that_ends_early_tells_how_far_it_came(tmp_path):
+    script = tmp_path / "script.py"
+    script.write_text(SCRIPT.replace("9 if rank == 0 else 10", "2"))
+    done = run_job(["-np", "2", sys.executable, str(script), "uneven_epochs"])
+    assert done.code != 0
+    came = "after 18 steps (2 epochs, with 9 batches in the last one)"
+    assert re.search(rf"rank 1 \(.*\) has left the job: the process ended {re.escape(came)}", done.err), done.err
+    assert f"failed first: it ended without an error {came} while others still needed it" in done.err, done.err

@@ -1,0 +1,69 @@
+"""Ranks that are in different steps notice it in their next exchange."""
+
+import pytest
+import torch
+
+import horovod.torch as hvd
+from tests.torch.test_backward import assert_all_equal, batch, loss_of, network, wrap
+
+
+def train(net, optimizer, numbers, skips=None):
+    """``skips``: called with the number of a step before it is taken."""
+    for number in numbers:
+        optimizer.zero_grad()
+        loss_of(net, batch(number)).backward()
+        if skips is None or not skips(number):
+            optimizer.step()
+
+
+def leaves_out():
+    net = network()
+    optimizer = wrap(net)
+    train(net, optimizer, range(3))
+    before = optimizer._hvd.reducer.reductions
+    mine, theirs = (5, 4) if hvd.rank() == 0 else (4, 5)
+    match = rf"different steps: this one has called step\(\) {mine} times, another one {theirs} times"
+    with pytest.raises(hvd.HorovodInternalError, match=match):
+        train(net, optimizer, range(20), lambda number: hvd.rank() == 1 == number)
+    assert optimizer._hvd.reducer.reductions == before + 2, "it was noticed later than in the next exchange"
+    # A program may go on from there: all ranks count anew.
+    hvd.broadcast_parameters(net.state_dict(), 0)
+    train(net, optimizer, range(3))
+    assert_all_equal(net)
+
+
+def test_a_rank_that_leaves_a_step_out(pool):
+    pool(2).run(leaves_out)
+
+
+def uneven_with_join():
+    """Ranks join after different numbers of steps, and count anew then."""
+    net = network()
+    optimizer = wrap(net)
+    for epoch in range(3):
+        train(net, optimizer, range(2 + hvd.rank() * (1 + epoch)))
+        hvd.join()
+        hvd.broadcast_parameters(net.state_dict(), hvd.size() - 1)
+    train(net, optimizer, range(2))
+    assert_all_equal(net)
+
+
+def test_uneven_data_with_join(pool):
+    for size in (2, 3):
+        pool(size).run(uneven_with_join)
+
+
+def resumes():
+    """One rank loads a state; the others get it from there."""
+    net = network()
+    optimizer = wrap(net, lambda p: torch.optim.Adam(p, lr=0.01))
+    train(net, optimizer, range(3))
+    if hvd.rank() == 0:
+        optimizer.load_state_dict(optimizer.state_dict())
+    hvd.broadcast_optimizer_state(optimizer, 0)
+    train(net, optimizer, range(3))
+    assert_all_equal(net)
+
+
+def test_a_state_that_one_rank_loads(pool):
+    pool(2).run(resumes)
