@@ -4,7 +4,7 @@ import os
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from horovod._keras import batches, in_sync
+from horovod._keras import batches, in_sync, noticing
 from horovod.common.objects import allgather_object
 from horovod.common.state import state
 
@@ -47,6 +47,7 @@ class BroadcastGlobalVariables:
     def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
         model = self.model  # type: ignore[attr-defined]
         self._in_epoch = batch + 1
+        noticing.after_batch(model)
         if not self.broadcast_done:
             self._hvd_face.broadcast_model(model, self.root_rank, self.local_variables)
             self.broadcast_done = True

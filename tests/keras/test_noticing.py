@@ -1,0 +1,67 @@
+"""Optimizers in ``fit`` that average nothing are noticed."""
+
+from types import SimpleNamespace
+
+import pytest
+
+from horovod._keras import noticing
+from horovod._keras.callbacks import BroadcastGlobalVariables
+from horovod.common.training import training
+
+
+@pytest.fixture
+def traffic():
+    """Bytes that this rank's operations have had, in a list."""
+    had = [0]
+    training.open(lambda note: None, lambda: had[0])
+    yield had
+    training.close()
+
+
+def model(optimizer):
+    return SimpleNamespace(optimizer=optimizer, trainable_variables=[SimpleNamespace(shape=(30, 4))])
+
+
+def batches(of, count=2):
+    for _ in range(count):
+        noticing.after_batch(of)
+
+
+@pytest.mark.parametrize("optimizer", [SimpleNamespace(), SimpleNamespace(inner_optimizer=SimpleNamespace())])
+def test_a_plain_optimizer(traffic, optimizer):
+    batches(model(optimizer))
+    assert training.nothing_averaged()
+    assert "DistributedOptimizer" in training.remedy
+    traffic[0] = 240  # the program has averaged by itself
+    assert not training.nothing_averaged()
+
+
+@pytest.mark.parametrize(
+    "optimizer",
+    [
+        None,
+        SimpleNamespace(_hvd=None),
+        SimpleNamespace(inner_optimizer=SimpleNamespace(_hvd=1)),
+        SimpleNamespace(_hvd=1),
+    ],
+)
+def test_other_optimizers(traffic, optimizer):
+    batches(model(optimizer))
+    assert training.plain_steps == 0
+
+
+def test_the_callback_notes_batches(traffic):
+    callback = BroadcastGlobalVariables(0)
+    callback.model = model(SimpleNamespace())
+    callback.broadcast_done = True
+    callback._hvd_face = None
+    for batch in range(3):
+        callback.on_train_batch_end(batch)
+    assert training.plain_steps == 3
+
+
+def test_nothing_is_counted_without_a_job():
+    training.close()
+    before = training.plain_steps
+    batches(model(SimpleNamespace()))
+    assert training.plain_steps == before
