@@ -283,3 +283,18 @@ def test_a_wait_is_known_again():
     assert not explain.same_wait(before, facts(waiting=[wait("x", [0], [1], 5.0)], at=105.0)), "it is the next one"
     assert not explain.same_wait(before, facts(waiting=[wait("z", [0], [1], 10.0)], at=105.0))
     assert not explain.same_wait(before, facts(waiting=[], stalled=[], at=105.0))
+
+
+def test_the_report_says_what_was_asked_and_shows_source():
+    text = explain.report(facts(rank(3, line=88, source="load()"), waiting=X), "why", "now")
+    assert text.startswith("now: why.\n\nOperations that wait for long:\n  'x': for 12.0 s;")
+    assert "/home/me/train.py:88 in <module>    load()\n" in text
+    assert text.endswith("The other 3 ranks were not asked.\n")
+    text = explain.report(facts(rank(0, line=8), waiting=X, asked=True, size=1), "why", "now")
+    assert "Operations that wait:\n" in text
+    assert "/home/me/train.py:8 in <module>\n" in text
+    assert "were not asked" not in text
+    shorter = [wait("y", [0], [1], 1.0)]
+    text = explain.report(facts(waiting=[*X, *shorter], stalled=X), "why", "now")
+    assert "Operations that wait for a shorter time:\n  'y': submitted by rank 0\n" in text
+    assert "Nothing waits.\n" in explain.report(Facts([], [], {}, 2), "why", "now")

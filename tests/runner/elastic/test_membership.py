@@ -362,3 +362,19 @@ def test_whoever_holds_the_state_keeps_a_slot_before_others_by_rank_and_number()
     for slots, leave in ((4, []), (3, numbers[3:]), (2, [numbers[0], numbers[3]]), (1, [*numbers[:2], numbers[3]])):
         workers.fit({"a": slots})
         assert [worker.number for worker in workers if worker.leaves] == leave
+
+
+def test_the_same_members_again_are_no_news_and_others_in_their_place_are():
+    world = started(World(cooldown=(1, 1)), a=4)
+    world.back(0, 1, 2, 3, lost=(1,))
+    world.form()
+    assert not world.said
+    world.exit(3)
+    world.back(0, 1, 2)
+    world.form()
+    assert world.said[-1] == "going on with 3 ranks"
+    world.wait(3)
+    world.ready()
+    world.back(0, 1, 2)
+    world.form()
+    assert world.said[-1] == "4 ranks now; new: rank 3 on host a"
