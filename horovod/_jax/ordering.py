@@ -32,8 +32,15 @@ def order(module: Any) -> None:
     """Give all calls in a complete MLIR module an order, in place.
 
     Raises:
-        NotImplementedError: a call is inside of an operation that is no loop, branch or function.
+        NotImplementedError: the program is spread over several devices, or a call is inside of an operation that is no
+            loop, branch or function.
     """
+    devices = _devices(module)
+    if devices > 1:
+        raise NotImplementedError(
+            f"a collective in a program over {devices} devices (a sharded argument, shard_map or pmap); a process is "
+            "one rank, with one device: put the arguments on one device, or start a process for each device"
+        )
     with module.context, ir.Location.unknown():
         _Program(module).order()
 
@@ -132,8 +139,7 @@ class _Program:
         if op.name not in ("func.call", "stablehlo.while", *_BRANCHES):
             raise NotImplementedError(
                 f"a collective inside of {op.name!r} in a program of JAX; supported are loops (while_loop, fori_loop, "
-                "scan, map), branches (cond, switch) and functions (jit, checkpoint), but no pmap or shard_map over "
-                "several devices: a process is one rank, with one device"
+                "scan, map), branches (cond, switch) and functions (jit, checkpoint)"
             )
         if op.name == "func.call":
             new = _create_anew(op, [token])
@@ -186,6 +192,12 @@ def _free(calls: dict[_Key, list[Any]], op: Any, key: _Key) -> _Key:
     while any(names & foreign.names_of(other) for other in calls.get(key, ())):
         key = key[0], key[1] + 1
     return key
+
+
+def _devices(module: Any) -> int:
+    name = "mhlo.num_partitions"
+    attributes = module.operation.attributes
+    return int(ir.IntegerAttr(attributes[name]).value) if name in attributes else 1
 
 
 def _used(op: Any) -> Iterator[Any]:

@@ -52,7 +52,8 @@ class ExtraArgs:
             if given is not None:
                 same = name == "grad" and _is_same(given, own)
                 reduce = self._values if name == "value" else replace(self._gradients, counted=False)
-                result[name] = reduced if same else replace(reduce, name=f"{self._values.name}.{name}")(given, weight)
+                how = replace(reduce, name=f"{self._values.name}.{name}")
+                result[name] = reduced if same else how(given, weight, beside=own)
         for name in _FUNCTIONS:
             if callable(extra.get(name)):
                 result[name] = self._joined_function(name, extra[name], weight)
@@ -68,7 +69,7 @@ class ExtraArgs:
 
         @functools.wraps(function)
         def joined(params: Any, *args: Any, **kwargs: Any) -> Any:
-            return results(function(self._shared(params), *args, **kwargs), weight)
+            return results(function(self._shared(params), *args, **kwargs), weight, beside=params)
 
         return joined
 

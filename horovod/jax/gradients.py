@@ -47,10 +47,11 @@ class GradientReduction:
         return anybody_else(self.process_set, face.require_job())
 
     @refusing(face)
-    def __call__(self, gradients: Any, weight: Any = None) -> Any:
+    def __call__(self, gradients: Any, weight: Any = None, beside: Any = ()) -> Any:
         """The gradients reduced, all in one call. With ``weight``, how much those of this rank count (a number, traced
         or not: how many samples it had), their weighted mean: zeros where all weights are 0. Where a rank's weight is 0
-        its gradients, which may be NaN, do not matter. The weights are a call of their own, before that."""
+        its gradients, which may be NaN, do not matter. The weights are a call of their own, before that. ``beside``: a
+        pytree; if one of its arrays is traced the call is part of the program, though ``gradients`` be constants."""
         if weight is not None and self.op != Average:
             raise ValueError(f"weight is given with op={op_name(self.op)}; accepted with Average only")
         count = None if weight is None else count_of(weight)
@@ -60,24 +61,25 @@ class GradientReduction:
             return jax.tree_util.tree_map(lambda leaf: jnp.where(count > 0, leaf, jnp.zeros_like(leaf)), gradients)
         leaves, places, structure = flat(gradients)
         names = full_names("allreduce", self.name, places)
+        others = jax.tree_util.tree_leaves(beside)
         if count is not None:
-            return structure.unflatten(self._weighted(leaves, names, count))
+            return structure.unflatten(self._weighted(leaves, names, count, others))
         prescale, postscale = scales(self.predivide)
         how = (self.op, self.compression, prescale, postscale, self.process_set)
-        return structure.unflatten(reduce_leaves(leaves, names, *how, steps=self._steps()))
+        return structure.unflatten(reduce_leaves(leaves, names, *how, beside=others, steps=self._steps()))
 
     def _steps(self) -> str:
         return f"allreduce.{self.name}.step" if self.counted else ""
 
-    def _weighted(self, leaves: Sequence[Any], names: Sequence[str], count: Any) -> list[Any]:
+    def _weighted(self, leaves: Sequence[Any], names: Sequence[str], count: Any, others: Sequence[Any]) -> list[Any]:
         # The total first, and as it is: with it each contribution is a share of a mean, which overflows no 16 bits as
         # a gradient times a number of samples would. Shares are divided already, so that predivide has nothing to do.
         full = f"allreduce.{self.name}.weight"
         none = Compression.none
-        (total,) = reduce_leaves([count], [full], Sum, none, 1.0, 1.0, self.process_set, beside=leaves)
+        (total,) = reduce_leaves([count], [full], Sum, none, 1.0, 1.0, self.process_set, beside=[*leaves, *others])
         mine = [shared(leaf, count, total) for leaf in leaves]
         how = (Sum, self.compression, 1.0, 1.0, self.process_set)
-        sums = reduce_leaves(mine, names, *how, steps=self._steps())
+        sums = reduce_leaves(mine, names, *how, beside=others, steps=self._steps())
         return [one.astype(leaf.dtype) for one, leaf in zip(sums, leaves, strict=True)]
 
 

@@ -160,14 +160,16 @@ def test_what_is_reduced_already_is_not_sent_again(jax_pool):
             lowered(optimizer, lambda value, grads, x, y: {"value": value, "grad": grads}),
             lowered(optimizer, lambda value, grads, x, y: {"grad": jax.tree.map(lambda g: 2 * g, grads)}),
             lowered(hvd.DistributedOptimizer(optax.scale(-1.0))),
+            lowered(optimizer, lambda value, grads, x, y: {"value": 1.0}),
         ]
 
-    for same, other, none in jax_pool(2).run(work):
+    for same, other, none, constant in jax_pool(2).run(work):
         assert "extra.value" in same
         assert "extra.grad" not in same
         assert same.count("custom_call @horovod_collective") == 1  # with the gradients
         assert "extra.grad" in other
         assert "extra" not in none
+        assert "extra.value" in constant
 
 
 def test_steps_are_counted_in_front_of_branches_only(jax_pool):

@@ -179,3 +179,12 @@ def test_calls_in_other_operations_are_refused():
         """)  # fmt: skip
         with pytest.raises(NotImplementedError, match=r"a collective inside of 'stablehlo.map'"):
             order(module)
+
+
+def test_a_program_over_several_devices_is_refused():
+    with mlir.make_ir_context():
+        module = ir.Module.parse("module attributes {mhlo.num_partitions = 2 : i32} {}")
+        with pytest.raises(
+            NotImplementedError, match=r"in a program over 2 devices .* put the arguments on one device"
+        ):
+            order(module)

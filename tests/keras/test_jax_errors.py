@@ -138,7 +138,7 @@ def test_several_devices_in_one_process_are_refused():
         assert done.stdout.count(refused) == 2
     else:
         assert done.stdout.startswith("[[1. 1. 1.]\n [1. 1. 1.]]\n")
-        assert any(text in done.stdout for text in ("on device 1 of", "no pmap or shard_map over several devices"))
+        assert any(text in done.stdout for text in ("on device 1 of", "in a program over 2 devices"))
         assert refused in done.stdout
 
 
