@@ -44,6 +44,8 @@ class BoundedServer:
         most: Number of connections at a time.
         patience: Seconds within which a whole request has to come, and for each piece of the answer to be taken.
         name: Name of the threads.
+        grace: Seconds that each connection has before it may be closed for another one, which waits until then. For
+            servers to which very many clients may come at once.
 
     Raises:
         OSError: The port cannot be had.
@@ -56,8 +58,9 @@ class BoundedServer:
         most: int = 64,
         patience: float = 5.0,
         name: str = "hvd-server",
+        grace: float = 0.0,
     ) -> None:
-        self._handler, self._most, self._patience, self._name = handler, most, patience, name
+        self._handler, self._most, self._patience, self._name, self._grace = handler, most, patience, name, grace
         self._lock = threading.Lock()
         self._open: set[socket.socket] = set()
         self._silent: dict[socket.socket, float] = {}  # the oldest first; when each has to have said its request
@@ -121,16 +124,32 @@ class BoundedServer:
 
     def _take(self, connection: socket.socket, client: object) -> None:
         connection.settimeout(self._patience)
+        if not self._make_room():
+            connection.close()
+            return
         with self._lock:
-            if len(self._open) >= self._most and not self._end_oldest():
-                connection.close()
-                return
             self._open.add(connection)
             self._silent[connection] = time.monotonic() + self._patience
         try:
             threading.Thread(target=self._serve, args=(connection, client), name=self._name, daemon=True).start()
         except RuntimeError:  # no more threads
             self._forget(connection)
+
+    def _make_room(self) -> bool:
+        """Close the oldest connection without a request if all places are taken; False: there is none."""
+        while not self._closed.is_set():
+            with self._lock:
+                if len(self._open) < self._most:
+                    return True
+                oldest = next(iter(self._silent), None)
+                if oldest is None:
+                    return False
+                left = self._silent[oldest] - self._patience + self._grace - time.monotonic()
+                if left <= 0:
+                    self._end(oldest)
+                    return True
+            self._closed.wait(min(left, _REST))
+        return False
 
     def _end_oldest(self) -> bool:
         """Close the oldest connection without a request; False: there is none."""

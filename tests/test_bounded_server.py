@@ -5,6 +5,7 @@ import socket
 import threading
 import time
 import urllib.request
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
@@ -75,6 +76,24 @@ def test_the_oldest_without_a_request_goes_first(monkeypatch):
         strangers += more
     finally:
         for sock in strangers:
+            sock.close()
+        server.close()
+
+
+def test_many_clients_at_once_have_their_time():
+    """None is closed for another one that comes while it is about to speak."""
+    server = BoundedServer(("127.0.0.1", 0), Answer, most=4, patience=20.0, name="test-http", grace=0.5)
+    clients = [stranger(server) for _ in range(4)]
+    try:
+        eventually(lambda: server.connections == 4, 20, "all places are taken")
+        with ThreadPoolExecutor() as pool:
+            other = pool.submit(ask, server)
+            for client in clients:
+                client.sendall(b"GET / HTTP/1.0\r\n\r\n")
+            assert all(client.recv(100).startswith(b"HTTP/1.0 200") for client in clients)
+            assert other.result() == b"here"
+    finally:
+        for sock in clients:
             sock.close()
         server.close()
 

@@ -29,6 +29,7 @@ PIECE = 256 << 10
 _COUNTED = struct.Struct("!Qd")  # bytes, seconds
 _THREADS = 32
 _MOST = 4 * _THREADS  # connections to a listener
+_GRACE = 1.0  # s that each has for its handshake, however many come
 
 
 def rounds(count: int, most: int) -> list[list[tuple[int, int]]]:
@@ -52,7 +53,7 @@ class Server:
         self._key = key
         self._rank = rank
         self._servers = [
-            BoundedServer(sock, self._answer, _MOST, ANSWER_SECONDS, "hvd-doctor") for sock in listeners.tcp
+            BoundedServer(sock, self._answer, _MOST, ANSWER_SECONDS, "hvd-doctor", _GRACE) for sock in listeners.tcp
         ]
 
     def _answer(self, sock: socket.socket, _client: object, server: BoundedServer) -> None:
