@@ -1,5 +1,6 @@
-"""Everything in Python that takes bytes from a socket or a pipe: a function of bytes each, which raises when there is a
-bug. ``fuzz/fuzz.py`` looks for inputs, ``tests/security/test_corpus.py`` runs those of ``fuzz/corpus``.
+"""Everything in Python that takes bytes from a socket, a pipe, or a file that anyone may have written: a function of
+bytes each, which raises when there is a bug. ``fuzz/fuzz.py`` looks for inputs, ``tests/security/test_corpus.py`` runs
+those of ``fuzz/corpus``.
 
     python -m fuzz.targets         writes the first inputs of the corpus, as honest peers send them
 """
@@ -7,8 +8,12 @@ bug. ``fuzz/fuzz.py`` looks for inputs, ``tests/security/test_corpus.py`` runs t
 from __future__ import annotations
 
 import contextlib
+import dataclasses
+import io
 import json
 import struct
+import tarfile
+import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -20,6 +25,8 @@ from horovod.common.security.auth import Acceptor, AuthError, Connector, Place
 from horovod.common.store.messages import Exchange, Get, Reply, Request, Set
 from horovod.common.store.table import MAX_TOTAL_BYTES, Table
 from horovod.common.wiring import peers
+from horovod.data import TarFiles
+from horovod.recorder import diff, dumps
 from horovod.runner.base.errors import AgentError
 from horovod.runner.dashboard.state import State
 from horovod.runner.plan.hosts import Slot
@@ -27,6 +34,9 @@ from horovod.runner.protocol import messages
 from horovod.runner.protocol.messages import FrameReader
 from horovod.runner.verdict import verdict
 from horovod.runner.verdict.endings import Endings
+from horovod.timeline import read as trace
+from horovod.timeline.merge import merge
+from horovod.timeline.summary import render, summarize
 
 CORPUS = Path(__file__).parent / "corpus"
 KEY = bytes(range(32))
@@ -151,8 +161,43 @@ def _frames(data: bytes) -> Iterator[bytes]:
         at += 2 + length
 
 
+def archive(data: bytes) -> None:
+    """A tar that ranks read records from, which may be another user's."""
+    with _file(data) as path, contextlib.suppress(ValueError):
+        source = TarFiles(path, block_bytes=1024)
+        for block in range(len(source.lengths)):
+            assert len(source.load(block)) == source.lengths[block]
+
+
+def timeline(data: bytes) -> None:
+    """A rank's timeline, which may be another user's."""
+    with _file(data) as path, contextlib.suppress(ValueError):
+        traces = [trace.read(path)]
+        render(summarize(traces))
+        merge(traces)
+
+
+def recorder(data: bytes) -> None:
+    """What a rank's flight recorder has written, which may be another user's."""
+    with _file(data) as path, contextlib.suppress(ValueError):
+        one = dumps.read(Path(path))
+        diff.compare([one, dataclasses.replace(one, rank=one.rank + 1, entries=one.entries[:-1])])
+
+
+@contextlib.contextmanager
+def _file(data: bytes) -> Iterator[str]:
+    with tempfile.NamedTemporaryFile(suffix=".tar") as file:
+        file.write(data)
+        file.flush()
+        yield file.name
+
+
 TARGETS: dict[str, Callable[[bytes], None]] = {
-    target.__name__: target for target in (store, requests, reports, endings, live_page, acceptor, connector, records)
+    target.__name__: target
+    for target in (
+        *(store, requests, reports, endings, live_page, acceptor, connector, records),
+        *(archive, timeline, recorder),
+    )
 }
 
 
@@ -198,6 +243,33 @@ def seeds() -> Iterator[tuple[str, str, bytes]]:
         __version__, 0, "host", "machine", 17, "network", [], "name", [0, 1], {"A": 1}, False, [[0]], ["aes"]
     )
     yield "records", "honest", msgspec.msgpack.encode(rank)
+    yield "archive", "honest", _tar()
+    about = {"rank": 0, "size": 2, "host": "h", "start_ns": 1}
+    clock = {"offset_ns": 5, "error_ns": 3}
+    events: list[dict[str, object]] = [
+        {"ph": "M", "pid": 0, "name": "horovod", "args": about},
+        {"ph": "M", "pid": 0, "name": "clock_sync", "ts": 1.5, "args": clock},
+        {"ph": "M", "pid": 1, "name": "process_name", "args": {"name": "grad"}},
+        {"ph": "B", "pid": 1, "ts": 2, "name": "ALLREDUCE", "args": {"number": 1}},
+        {"ph": "E", "pid": 1, "ts": 3},
+    ]
+    yield "timeline", "honest", json.dumps(events).encode()
+    head = {"horovod": "recorder", "version": 1, "rank": 0, "size": 2, "label": "rank 0", "pid": 1, "why": "w"}
+    entry = {"number": 0, "what": "carried out", "begin": 0, "end": 1, "name": "grad", "kind": "allreduce"}
+    entry |= {"dtype": "float32", "op": "sum", "set": 0, "face": 0, "shape": [4], "dimensions": 1, "count": 1}
+    entry |= {"bytes": 16, "schedule": "0", "position": 0, "guarded": False}
+    lines = [json.dumps(line) for line in ({**head, "monotonic_ns": 1, "unix_ns": 2}, entry)]
+    yield "recorder", "honest", ("\n".join(lines) + "\n").encode()
+
+
+def _tar() -> bytes:
+    file = io.BytesIO()
+    with tarfile.open(fileobj=file, mode="w", format=tarfile.PAX_FORMAT) as made:
+        for name in ("0001.txt", "0001.cls", "ä" * 120 + ".txt"):
+            member = tarfile.TarInfo(name)
+            member.size = 4
+            made.addfile(member, io.BytesIO(b"data"))
+    return file.getvalue()
 
 
 def main() -> None:
