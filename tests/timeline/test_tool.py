@@ -305,3 +305,64 @@ def test_arrows_do_not_run_backwards_and_time_begins_with_the_first_rank(tmp_pat
         ((0, 300), (1, 300)),
         ((1, 100), (1, 250)),
     ]
+
+
+def test_the_tables_and_the_json_have_the_figures_of_each_rank(tmp_path):
+    zero, one = Maker(0, 2), Maker(1, 2)
+    zero.negotiated("x", 1, ready=100.1234, agreed=420, begun=430, ended=500, process_set=2)
+    one.negotiated("x", 1, ready=400, agreed=425, begun=435, ended=505, process_set=2)
+    summary = summary_of(tmp_path, zero, one)
+    head, *rows = [line for line in render(summary).splitlines() if line][1:]
+    assert [head, *rows[:2]] == [
+        "rank  operations  came last  waited     for  negotiated  queued  packed  on the wire",
+        "   0           1          0   0.300  rank 1       0.020   0.010   0.001        0.069",
+        "   1           1          1   0.000       -       0.025   0.010   0.001        0.069",
+    ]
+    assert rows[2:5] == [
+        "tensor     rank  operations  came last  waited     for  negotiated  queued  packed  on the wire",
+        "x (set 2)  0              1          0   0.300  rank 1       0.020   0.010   0.001        0.069",
+        "x (set 2)  1              1          1   0.000       -       0.025   0.010   0.001        0.069",
+    ]
+    assert rows[5] == "Rank 1 came last in 100% of 1 operations; the others waited 0.30 ms for one on average."
+    figures = {
+        "operations": 1, "waited_us": 299.877, "waited_for_us": {"1": 299}, "last": 0, "negotiated_us": 20.0,
+        "queued_us": 10.0, "packed_us": 1.0, "carried_us": 69.0,
+    }  # fmt: skip
+    told = summary.as_json()
+    assert told["ranks"]["0"] == figures
+    assert [(tensor["name"], tensor["process_set"]) for tensor in told["tensors"]] == [("x", 2)]
+    assert told["tensors"][0]["ranks"]["0"] == figures
+
+
+def test_what_a_merged_trace_says_of_ranks_and_tensors(tmp_path):
+    zero, one = Maker(0, 2), Maker(1, 2, clock=(5000, 300))
+    one.clock(100, 7000, 200)
+    zero.negotiated("x", 1, ready=100.12345, agreed=420, begun=430, ended=500, process_set=2)
+    zero.scheduled("y", 2, ready=600, begun=700, ended=800)
+    summary_of(tmp_path, zero, one)
+    events = merge([read(str(tmp_path / f"t.rank{rank}.json")) for rank in (0, 1)])
+    about = [e["args"] for e in events if e.get("name") == "clock_sync" and e["ph"] == "M"]
+    assert about == [
+        {"rank": 0, "host": "host0", "offset_ns": 0, "error_ns": 0},
+        {"rank": 1, "host": "host1", "offset_ns": 7000, "error_ns": 200},
+    ]
+    rows = {(e["pid"], e["tid"]): e["args"]["name"] for e in events if e.get("name") == "thread_name"}
+    assert rows == {
+        (0, 0): "rank 0", (0, 1): "rank 0 schedules", (0, 2): "rank 0 steps",
+        (0, 3): "rank 1", (0, 4): "rank 1 schedules", (0, 5): "rank 1 steps",
+        (1, 0): "rank 0", (2, 0): "rank 0",
+    }  # fmt: skip
+    tensors = [e["args"] for e in events if e.get("name") == "process_name" and e["pid"]]
+    assert tensors == [{"name": "x", "process_set": 2}, {"name": "y"}]
+    assert 100.123 in [e.get("ts") for e in events]
+
+
+def test_what_was_announced_and_broke_off_is_not_that_of_the_next(tmp_path):
+    maker = Maker(0, 1)
+    pid = maker.pid("x")
+    for event in ({"ph": "B", "name": "NEGOTIATE_ALLREDUCE"}, {"ph": "X", "name": "0", "dur": 0}, {"ph": "E"}):
+        maker.events.append({"pid": pid, "ts": 10, **event})
+    maker.negotiated("x", 1, ready=100, agreed=120, begun=130, ended=200)
+    trace = read(str(maker.write(tmp_path / "t.json")))
+    (found,) = operations(trace, to_common(trace, 0))
+    assert (found.announced, found.agreed, found.scheduled, found.process_set) == (100, 120, False, 0)

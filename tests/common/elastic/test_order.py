@@ -76,3 +76,19 @@ def test_a_round_counts_when_its_part_is_done_and_the_last_part_however_small():
     assert [done(recorded, 0, shares, 100, whole=True) for recorded in range(6)] == [0, 3, 3, 6, 6, 9]
     assert done(5, 0, shares, 8, whole=True) == 8, "there are no more"
     assert [done(2, 2, shares, 100, whole) for whole in (False, True)] == [0, 0], "it has no part"
+
+
+@pytest.mark.parametrize(
+    ("of", "alike"),
+    [
+        ((1,), True),
+        ((2, 2), True),
+        ((3, 2, 2), True),
+        ((2, 3), False),
+        ((3, 1), False),
+        ((1, 0), False),
+        ((0, 1), False),
+    ],
+)
+def test_shares_are_alike_where_those_of_the_first_ranks_are_larger_by_one_at_most(of, alike):
+    assert Shares(of).alike is alike
