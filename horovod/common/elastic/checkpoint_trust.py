@@ -8,6 +8,7 @@ A key settles it everywhere, in object stores too: checkpoints carry a MAC, and 
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import hmac
 import os
@@ -41,18 +42,28 @@ class Trust:
 
     Args:
         any_owner: Read those of other users, too.
-        key: With which checkpoints are sealed; those without its MAC are refused, whoever has written them.
+        key_file: The file with a key, empty: none. Checkpoints are sealed with it; those without its MAC are refused,
+            whoever has written them.
     """
 
     any_owner: bool = False
-    key: bytes | None = None
+    key_file: str = ""
 
     @classmethod
     def from_settings(cls, settings: Settings) -> Trust:
-        """Raises ValueError naming the variable of a key file that cannot be used."""
-        path = settings.text(_KEY_FILE)
-        key = bytes(read_key_file(path, _KEY_FILE)) if path else None
-        return cls(settings.text(_OWNERS) == "any", key)
+        """Raises ValueError naming the variable of a key file that cannot be used.
+
+        One that is not there is an error when a checkpoint is read or written: ranks on other hosts do neither.
+        """
+        made = cls(settings.text(_OWNERS) == "any", settings.text(_KEY_FILE))
+        if made.key_file and os.path.exists(made.key_file):
+            _ = made.key
+        return made
+
+    @functools.cached_property
+    def key(self) -> bytes | None:
+        """The key. Raises ValueError naming the variable of a file that cannot be used."""
+        return bytes(read_key_file(self.key_file, _KEY_FILE)) if self.key_file else None
 
     @property
     def magic(self) -> bytes:

@@ -136,6 +136,19 @@ def test_a_key_file_that_others_can_read(tmp_path, key):
         Checkpoint(tmp_path)
 
 
+def test_a_key_file_that_is_not_there_is_missed_by_who_reads_and_writes(directory, key, capfd):
+    """As on hosts without rank 0."""
+    key.unlink()
+    checkpoint = Checkpoint(directory)
+    with pytest.raises(ValueError, match=r"HOROVOD_CHECKPOINT_KEY_FILE is .* which cannot be opened"):
+        checkpoint.load()
+    checkpoint.save(2, "x")
+    with pytest.raises(ValueError, match="HOROVOD_CHECKPOINT_KEY_FILE"):
+        checkpoint.close()
+    assert "the checkpoint of step 2 could not be written" in capfd.readouterr().err
+    assert checkpoint.steps() == [1]
+
+
 @pytest.mark.timeout(60)
 @pytest.mark.parametrize("kind", ["a pipe", "a directory", "a device", "a link to nothing"])
 def test_what_is_no_file_is_passed_over(directory, kind):
