@@ -32,6 +32,7 @@ from horovod.runner.resident.pulse import Answering, Asking
 _LABEL = "lifeline"
 _PURPOSE = 127
 _HANDSHAKE = 5.0  # s for a stranger to prove that it is none
+_SILENT = 1.0  # s for its first words when all places are taken
 _STRANGERS = 64  # at a time; others wait in the kernel until one of these is a member, or is dropped
 _CLOSE = 5.0
 
@@ -78,14 +79,14 @@ class Lines(Serving):
             self._poller.register(source, zmq.POLLIN)
         try:
             while True:
-                until = min([self._asking.next_time(), *(until for _, until in self._strangers.values())])
+                until = min([self._asking.next_time(), *map(self._due, self._strangers)])
                 left = min(max(0.0, until - time.monotonic()), LONGEST)
                 ready = dict(self._poller.poll(math.ceil(1000 * left)))
                 if self._stop in ready:
                     return
                 for sock in [s for s in (self._listener, *self._strangers, *self._members) if s.fileno() in ready]:
                     self._serve_one(sock)
-                for sock in [s for s, (_, until) in self._strangers.items() if time.monotonic() >= until]:
+                for sock in [s for s in self._strangers if time.monotonic() >= self._due(s)]:
                     self._drop(sock)
                 self._asking.hear(ready)
                 for number, how in self._asking.look().items():
@@ -94,6 +95,12 @@ class Lines(Serving):
             for sock in (*self._strangers, *self._members, self._listener):
                 sock.close()
             self._asking.close()
+
+    def _due(self, sock: socket.socket) -> float:
+        """When a stranger is dropped: where others wait for its place, sooner if it has said nothing yet."""
+        side, until = self._strangers[sock]
+        wanted = len(self._strangers) == _STRANGERS and not side.greeted
+        return until - _HANDSHAKE + _SILENT if wanted else until
 
     def _cut(self, number: int, how: str) -> None:
         sock = next(sock for sock, one in self._members.items() if one == number)
