@@ -11,7 +11,7 @@ the same way.
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from horovod.common.exceptions import HorovodInternalError
+from horovod.common.exceptions import HorovodInternalError, RanksDisagreeError
 
 MOST = 255
 """Of what a byte says: numbers of ranks and rounds stop there, the round within a step begins anew."""
@@ -89,7 +89,12 @@ def read(vector: bytearray, ranks: int) -> Outcome:
 
 
 def check(outcome: Outcome, steps: int) -> None:
-    """Raises HorovodInternalError, on all ranks, for a round that has no right result. ``steps``: of this rank."""
+    """Raise an error, on all ranks, for a round that has no right result. ``steps``: of this rank.
+
+    Raises:
+        RanksDisagreeError: Ranks are in different steps, or have made different numbers of backward passes.
+        HorovodInternalError: The backward pass of a rank has failed.
+    """
     if outcome.failed:
         who = f"rank {outcome.failed - 1}" if outcome.failed < MOST else "another rank"
         raise HorovodInternalError(
@@ -97,14 +102,14 @@ def check(outcome: Outcome, steps: int) -> None:
             "on, too, call zero_grad() before the next backward()"
         )
     if outcome.most != outcome.fewest:
-        raise HorovodInternalError(
+        raise RanksDisagreeError(
             f"ranks have made different numbers of backward passes since their last step() or zero_grad(): before this "
             f"one some {outcome.fewest}, others {outcome.most} (times backward_passes_per_step)"
         )
     if outcome.last != outcome.first:
         other = outcome.first if outcome.last == steps % MOST else outcome.last
         theirs = steps + (other - steps % MOST + MOST // 2) % MOST - MOST // 2
-        raise HorovodInternalError(
+        raise RanksDisagreeError(
             f"ranks are in different steps: this one has called step() {steps} times, another one {theirs} times, so "
             "one of them has left a step out; where a program skips a step, all ranks have to skip it"
         )

@@ -14,7 +14,7 @@ from collections.abc import Collection, Iterator, Sequence
 
 import torch
 
-from horovod.common.exceptions import HorovodInternalError
+from horovod.common.exceptions import RanksDisagreeError
 from horovod.torch.buckets import Slot
 
 _NAMED = 5  # gradients in a message
@@ -71,8 +71,8 @@ def naming(slots: Sequence[Slot]) -> Iterator[None]:
     """Have an error of a round for what was left out of others name it: other ranks may have left out nothing."""
     try:
         yield
-    except HorovodInternalError as error:
-        raise HorovodInternalError(
+    except RanksDisagreeError as error:
+        raise RanksDisagreeError(
             f"{error}; step() on this rank found gradients that no backward pass has made, so other ranks must have "
             f"them, too: {named(slots)}"
         ) from error

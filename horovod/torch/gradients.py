@@ -285,7 +285,7 @@ class GradientReducer:
         """Reduce gradients that this step's rounds have not seen (coverage.py). Ranks have the same, and call it alike.
 
         Raises:
-            HorovodInternalError: Other ranks have none and go on; the message names those of this rank.
+            RanksDisagreeError: Other ranks have none and go on; the message names those of this rank.
         """
         self._members.take_in(self)
         left_out = self.coverage.left_out()
