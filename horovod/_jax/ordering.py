@@ -52,22 +52,22 @@ class _Program:
         operations = [one.operation for one in module.body.operations]
         self._functions = {_symbol(op, "sym_name"): op for op in operations if op.name == "func.func"}
         self._with_calls: dict[str, bool] = {}
-        self._in_branches = self._called_in_branches()
+        found = [op for function in self._functions.values() for op in _walk(function, "func.call", *_BRANCHES)]
+        self._called = {_symbol(op, "callee") for op in found if op.name == "func.call"}
+        self._in_branches = self._called_in([op for op in found if op.name != "func.call"])
 
     def order(self) -> None:
-        used = {_symbol(op, "callee") for function in self._functions.values() for op in _walk(function, "func.call")}
         for name, function in self._functions.items():
             if self._contains_calls(function):
                 block = _block(function)
-                token = self._take_token(function) if name in used else None
+                token = self._take_token(function) if name in self._called else None
                 token = self._thread(block, token, name in self._in_branches)
-                if name in used:
+                if name in self._called:
                     _end_with(block, token)
 
-    def _called_in_branches(self) -> set[str]:
-        """Return the names of functions that are called within a branch, perhaps by others."""
+    def _called_in(self, branches: list[Any]) -> set[str]:
+        """Return the names of functions that are called within some branches, perhaps by others."""
         found: set[str] = set()
-        branches = [op for function in self._functions.values() for name in _BRANCHES for op in _walk(function, name)]
         stack = [_symbol(op, "callee") for branch in branches for op in _walk(branch, "func.call")]
         while stack:
             name = stack.pop()
@@ -209,13 +209,16 @@ def _used(op: Any) -> Iterator[Any]:
                 yield from _used(one.operation)
 
 
-def _walk(op: Any, name: str) -> Iterator[Any]:
+def _walk(op: Any, *names: str) -> Iterator[Any]:
+    """Yield the operations inside of an operation that have one of some names."""
     for region in op.regions:
         for block in region.blocks:
             for one in block.operations:
-                if one.operation.name == name:
-                    yield one.operation
-                yield from _walk(one.operation, name)
+                inside = one.operation
+                if inside.name in names:
+                    yield inside
+                if len(inside.regions):
+                    yield from _walk(inside, *names)
 
 
 def _block(function: Any) -> Any:
