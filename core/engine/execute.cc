@@ -4,6 +4,7 @@
 #include <new>
 #include <numeric>
 
+#include "collectives/exact_sum.h"
 #include "collectives/reduce.h"
 
 namespace hvd {
@@ -19,6 +20,14 @@ size_t elements_of(const std::vector<int64_t>& shape, size_t from) {
 }
 
 ReduceOp backend_op(ReduceOp op) { return op == ReduceOp::average ? ReduceOp::sum : op; }
+bool sums_exactly(const Response& r) {
+  const bool reduces = r.kind == Kind::allreduce || r.kind == Kind::reducescatter;
+  const bool scales = r.op == ReduceOp::average || (r.op == ReduceOp::sum && (r.prescale != 1.0 || r.postscale != 1.0));
+  return reduces && scales && is_integer(r.dtype);
+}
+bool needs_neutral(const Response& r) {
+  return r.kind == Kind::allreduce && (r.op == ReduceOp::min || r.op == ReduceOp::max || r.op == ReduceOp::product);
+}
 Scale scale_after(const Response& r, int n) { return {r.postscale, r.op == ReduceOp::average ? n : 1}; }
 
 size_t bytes_of(const Response& r, const Comm& comm) {
@@ -84,16 +93,17 @@ Status Executor::allreduce(Comm& comm, const Response& r, const std::vector<Oper
   Comm& among = r.across_hosts ? *comm.cross : comm;
   pieces_.clear();
   size_t total = 0;
-  if (r.prescale != 1.0) enter(Phase::copy_in);
+  const bool exact = sums_exactly(r), prescales = r.prescale != 1.0 && !exact;
+  if (prescales) enter(Phase::copy_in);
   for (size_t i = 0; i < ops.size(); ++i) {
     const size_t count = elements_of(r.shapes[i]);
     total += count;
     if (!ops[i]) {
-      pieces_.push_back({nullptr, nullptr, count});
+      pieces_.push_back({needs_neutral(r) ? neutral(comm, r) : nullptr, nullptr, count});
       continue;
     }
     const std::byte* in = ops[i]->in;
-    if (r.prescale != 1.0) {
+    if (prescales) {
       scale(r.dtype, ops[i]->out, in, count, {r.prescale, 1});
       in = ops[i]->out;
     }
@@ -101,6 +111,7 @@ Status Executor::allreduce(Comm& comm, const Response& r, const std::vector<Oper
   }
   const Segments segments{pieces_, total};
   enter(Phase::carry);
+  if (exact) return allreduce_exactly(among, r, scale_after(r, comm.size));
   if (r.wire != WireFormat::none) {
     residuals_.clear();
     for (const Operation* op : ops) residuals_.push_back(op ? op->residual : nullptr);

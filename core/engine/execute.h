@@ -18,7 +18,7 @@ class Executor {
       : world_(world), backend_(backend), observers_(observers), number_(number) {}
 
   // Carries out `response` with this rank's operations (in the order of response.names; null: this rank has joined and contributes
-  // zeros). The caller completes them. An error means that the job is over.
+  // what changes no result: zeros to sums, see neutral()). The caller completes them. An error means that the job is over.
   Status run(const Response& response, const std::vector<Operation*>& operations);
 
   // An allreduce in halves, for one that the engine guards (engine/guard.h). stage() writes the values that this rank contributes to
@@ -33,12 +33,15 @@ class Executor {
   void hand_out(Comm& comm, const Response& r, const std::vector<Operation*>& ops, std::byte* values);
   Status dispatch(Comm& comm, const Response& r, const std::vector<Operation*>& ops);
   Status allreduce(Comm&, const Response&, const std::vector<Operation*>&);
+  Status allreduce_exactly(Comm& among, const Response&, const Scale& after);
+  const std::byte* neutral(Comm&, const Response&);
   Status allgather(Comm&, const Response&, const std::vector<Operation*>&);
   Status allgather_packed(Comm&, const Response&, const std::vector<Operation*>&);
   Status broadcast(Comm&, const Response&, Operation&);
   Status alltoall(Comm&, const Response&, Operation&);
   Status reducescatter(Comm&, const Response&, const std::vector<Operation*>&);
   Status reducescatter_packed(Comm&, const Response&, const std::vector<Operation*>&);
+  Status reducescatter_exactly(Comm&, const Response&, const Operation&, const std::vector<size_t>& counts);
 
   World* world_;
   Backend* backend_;
@@ -71,6 +74,12 @@ size_t bytes_of(const Response& response, const Comm& comm);
 ReduceOp backend_op(ReduceOp op);
 // What follows the reduction over n ranks.
 Scale scale_after(const Response& response, int n);
+
+// True if the response sums integers that are averaged or scaled, whose sum must not wrap (collectives/exact_sum.h). Only the host does
+// that.
+bool sums_exactly(const Response& response);
+// True if a rank that has joined must contribute other values than zeros.
+bool needs_neutral(const Response& response);
 
 // Elements of rank `index`'s part when `rows` rows of `row` elements are cut among n ranks: the first (rows mod n) get one row more.
 size_t scattered_elements(int64_t rows, size_t row, int n, int index);

@@ -91,10 +91,15 @@ Status Executor::allgather_packed(Comm& comm, const Response& r, const std::vect
 }
 
 Status Executor::reducescatter(Comm& comm, const Response& r, const std::vector<Operation*>& ops) {
+  const bool exact = sums_exactly(r);
   parts_.clear();
   for (size_t i = 0; i < ops.size(); ++i) {
     const size_t total = elements_of(r.shapes[i]) * size_of(r.dtype);
-    parts_.add(i, total);
+    if (exact) {
+      parts_.alone.push_back(i);
+    } else {
+      parts_.add(i, total);
+    }
   }
   parts_.settle();
   if (!parts_.packed.empty()) HVD_RETURN_IF_ERROR(reducescatter_packed(comm, r, ops));
@@ -102,6 +107,10 @@ Status Executor::reducescatter(Comm& comm, const Response& r, const std::vector<
     const size_t row = elements_of(r.shapes[i], 1), total = elements_of(r.shapes[i]);
     sizes_.clear();
     for (int rank = 0; rank < comm.size; ++rank) sizes_.push_back(scattered_elements(r.shapes[i][0], row, comm.size, rank));
+    if (exact) {
+      HVD_RETURN_IF_ERROR(reducescatter_exactly(comm, r, *ops[i], sizes_));
+      continue;
+    }
     const std::byte* in = ops[i]->in;
     if (r.prescale != 1.0) {
       // The output is smaller than the input, so the scaled input needs memory of its own.

@@ -13,7 +13,8 @@ void Guard::begin(const Schedule& schedule, uint64_t position, uint64_t ready, c
   const Schedule::Bucket& bucket = schedule.buckets[position % schedule.buckets.size()];
   const Response& r = bucket.parts.front();
   const size_t count = executor_->staged_count(r);
-  const bool plain = r.kind == Kind::allreduce && r.wire == WireFormat::none && r.device == DeviceKind::host && r.op != ReduceOp::adasum;
+  const bool plain = r.kind == Kind::allreduce && r.wire == WireFormat::none && r.device == DeviceKind::host && r.op != ReduceOp::adasum &&
+                     !sums_exactly(r);
   carries_ = bucket.parts.size() == 1 && (r.kind == Kind::barrier || (plain && backend_->may_be_guarded(comm, count, r.dtype)));
   hurry_ = false;
   const size_t carried = carries_ ? count : 0;

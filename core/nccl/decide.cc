@@ -159,10 +159,13 @@ Reduction decide(const Question& q) {
     float_sum(q, &r);
     return r;
   }
-  // Everything else does not commute with scaling: integers are truncated by it. Their average is a division afterwards, because NCCL's own
-  // would leave the host's way of rounding.
+  const bool sums = q.op == ReduceOp::sum || q.op == ReduceOp::average;
+  if (sums && (q.op == ReduceOp::average || q.prescale != 1.0 || q.postscale != 1.0)) {
+    return refused("sums of integers that are averaged or scaled wrap around in NCCL; the host carries them in more bits");
+  }
+  // Min, Max and Product do not commute with scaling: integers are truncated by it.
   r.before = {q.prescale, 1};
-  r.after = {q.postscale, q.op == ReduceOp::average ? q.size : 1};
+  r.after = {q.postscale, 1};
   r.op = q.op == ReduceOp::min ? Op::min : q.op == ReduceOp::max ? Op::max : q.op == ReduceOp::product ? Op::product : Op::sum;
   return r;
 }

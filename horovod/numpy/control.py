@@ -15,7 +15,8 @@ from horovod.common.process_sets import ProcessSet, global_process_set
 def join(device: int = -1) -> int:
     """Says that this rank has no more data; blocks until every rank has, and returns the rank that joined last.
 
-    Until then it counts as zeros in the other ranks' allreduces; Average still divides by the number of all ranks.
+    Until then it counts as zeros in the other ranks' sums, and Average still divides by the number of all ranks; it
+    leaves their minima, maxima and products as they are.
     Other collectives fail while a rank has joined. ``device``: accepted for scripts written for GPUs. Raises
     HorovodInternalError when a peer is lost.
     """

@@ -28,7 +28,8 @@ struct ByHosts::Word {
 };
 
 bool ByHosts::fits(const Response& r, const Comm& comm) const {
-  return wanted_ && comm.local && r.kind == Kind::allreduce && !r.partial && r.wire == WireFormat::none && r.op != ReduceOp::adasum;
+  return wanted_ && comm.local && r.kind == Kind::allreduce && !r.partial && r.wire == WireFormat::none && r.op != ReduceOp::adasum &&
+         !sums_exactly(r);
 }
 
 Status ByHosts::asks(const Response& r, Comm& comm, const std::shared_ptr<Device>& device, bool* yes) {

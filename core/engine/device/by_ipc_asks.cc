@@ -5,6 +5,7 @@
 #include <thread>
 
 #include "engine/device/by_ipc.h"
+#include "engine/execute.h"
 
 namespace hvd {
 namespace {
@@ -20,6 +21,7 @@ struct Text {
 
 bool carries(const Response& r) {
   if (r.kind == Kind::broadcast) return true;
+  if (sums_exactly(r) || (r.partial && needs_neutral(r))) return false;
   return (r.kind == Kind::allreduce || r.kind == Kind::reducescatter) && r.wire == WireFormat::none && Compute::reduces(r.op);
 }
 

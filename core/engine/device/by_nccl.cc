@@ -5,8 +5,10 @@
 namespace hvd {
 namespace {
 
-// Coded values are the host's, and so are parts of a reduction that hosts have begun.
-bool fits(const Response& r) { return r.kind != Kind::allreduce || (r.wire == WireFormat::none && !r.across_hosts); }
+// Coded values are the host's, and so are parts of a reduction that hosts have begun. Here a rank that has joined contributes zeros.
+bool fits(const Response& r) {
+  return r.kind != Kind::allreduce || (r.wire == WireFormat::none && !r.across_hosts && !(r.partial && needs_neutral(r)));
+}
 
 }  // namespace
 

@@ -109,10 +109,13 @@ TEST_CASE("where a kernel follows anyway it scales, but not float16, whose sum c
   CHECK((r.premultiplied && r.scalar == 0.125 && r.after.identity()));
 }
 
-TEST_CASE("integers are scaled by the caller, before and after") {
-  const Reduction r = decide(question(Element::int32, ReduceOp::average, 4, 3, 0.5));
-  CHECK((r.op == Op::sum && !r.premultiplied && r.type == Type::int32));
-  CHECK((r.before.factor == 3 && r.before.divisor == 1 && r.after.factor == 0.5 && r.after.divisor == 4));
+TEST_CASE("sums of integers are for NCCL unless they are averaged or scaled; maxima are scaled by the caller") {
+  CHECK_FALSE(decide(question(Element::int32, ReduceOp::average, 4)).possible());
+  CHECK_FALSE(decide(question(Element::int32, ReduceOp::sum, 4, 3)).possible());
+  CHECK_FALSE(decide(question(Element::uint8, ReduceOp::sum, 4, 1, 0.5)).possible());
+  const Reduction r = decide(question(Element::int32, ReduceOp::max, 4, 3, 0.5));
+  CHECK((r.op == Op::max && !r.premultiplied && r.type == Type::int32));
+  CHECK((r.before.factor == 3 && r.before.divisor == 1 && r.after.factor == 0.5 && r.after.divisor == 1));
   for (const DType d : {DType::int8, DType::uint8, DType::int32, DType::int64}) {
     CHECK(decide(question(element_of(d), ReduceOp::sum, 3)).possible());
     CHECK(nccl::size_of(decide(question(element_of(d), ReduceOp::sum, 3)).type) == hvd::size_of(d));
