@@ -27,7 +27,7 @@ from horovod._core import (
 from horovod._jax import library
 from horovod._jax.foreign import PASS_ON, Arrays
 from horovod._jax.lowering import install, lower
-from horovod.common.ops import Average, Sum
+from horovod.common.ops import Average, Max, Min, Product, Sum, check_differentiable
 from horovod.common.process_sets import by_id
 
 _TANGENT = ".tangent"
@@ -58,6 +58,9 @@ class Call:
     """Name under which ranks compare, within a branch, how often they came to it. "": they do not."""
     rows: tuple[int, ...] = ()
     """Of each result dim 0, where results are not of their argument's shape (allgather, alltoall, reducescatter)."""
+    sums: bool = False
+    """True if the gradient of an allgather is the sum of the ranks' gradients, not their average: one that is itself
+    a derivative."""
 
     def of(self, some: Sequence[int], **changes: Any) -> "Call":
         """The call for these of the arrays alone, changed."""
@@ -87,8 +90,9 @@ def is_traced(arrays: Sequence[Any]) -> bool:
 def run(call: Call, arrays: Sequence[Any]) -> list[Any]:
     """The results of ``call`` for arrays of any shape, traced or not.
 
-    The derivative of a reduction is the same reduction, of tangents or of gradients; the gradient of a broadcast is the
-    average on the root and zeros elsewhere; that of an allgather the average, of which each rank takes its rows.
+    The derivative of a reduction is the same reduction, of tangents or of gradients, and refused for Min, Max and
+    Product; the gradient of a broadcast is the average on the root and zeros elsewhere; that of an allgather the
+    average, of which each rank takes its rows.
 
     Raises NotImplementedError on another device than the CPU, ImportError when the library cannot be loaded. What
     fails when the program runs becomes JAX's error with our text: jax.errors.JaxRuntimeError, a RuntimeError, or
@@ -156,7 +160,10 @@ def _derivative(primals: Sequence[Any], tangents: Sequence[Any], *, call: Call) 
     results = _primitive.bind(*primals, call=call)
     moving = [i for i, t in enumerate(tangents) if type(t) is not ad.Zero and t.dtype != jax.dtypes.float0]
     moved: list[Any] = [ad.Zero(_aval(result).to_tangent_aval()) for result in results]
-    if moving:
+    if moving and call.kind == KIND_ALLREDUCE and call.op in (Min, Max, Product):
+        for i in moving:
+            moved[i] = _no_derivative.bind(tangents[i], call=call)
+    elif moving:
         part = call.of(moving).renamed(lambda name: name + _TANGENT)
         for i, tangent in zip(moving, _primitive.bind(*(tangents[i] for i in moving), call=part), strict=True):
             moved[i] = tangent
@@ -164,6 +171,24 @@ def _derivative(primals: Sequence[Any], tangents: Sequence[Any], *, call: Call) 
 
 
 ad.primitive_jvps[_primitive] = _derivative
+
+# The tangent of a reduction without a derivative. JAX asks for tangents of values that no gradient needs, such as
+# metrics beside a loss, and drops them; so only the use of one is refused.
+_no_derivative = Primitive("horovod_no_derivative")
+
+
+def _refuse(*_: Any, call: Call, **__: Any) -> Any:
+    check_differentiable(f"gradient of allreduce {', '.join(filter(None, call.names))}".rstrip(), call.op)
+
+
+_no_derivative.def_impl(_refuse)
+_no_derivative.def_abstract_eval(lambda tangent, *, call: tangent)
+ad.primitive_transposes[_no_derivative] = _refuse
+mlir.register_lowering(_no_derivative, _refuse)
+batching.primitive_batchers[_no_derivative] = lambda arrays, dims, *, call: (
+    _no_derivative.bind(*arrays, call=call),
+    dims[0],
+)
 
 
 def _gradients(cotangents: Sequence[Any], *arrays: Any, call: Call) -> list[Any]:
@@ -182,14 +207,17 @@ def _of_same_kind(call: Call, given: Sequence[Any], shapes: Sequence[tuple[int, 
 
 
 def _averaged(call: Call, given: Sequence[Any], process_set: Any) -> list[Any]:
-    reduction = replace(call, kind=KIND_ALLREDUCE, op=Average, rows=(), root=0)
+    op = Sum if call.sums else Average
+    reduction = replace(call, kind=KIND_ALLREDUCE, op=op, rows=(), root=0, sums=False)
     return _primitive.bind(*given, call=reduction)
 
 
 def _of_broadcast(call: Call, given: Sequence[Any], shapes: Sequence[tuple[int, ...]]) -> list[Any]:
     ranks = _set(call)
     reduced = _averaged(call, given, ranks)
-    return reduced if ranks.ranks[ranks.rank()] == call.root else [jnp.zeros_like(gradient) for gradient in reduced]
+    # Zeros elsewhere, but computed from `reduced`: every rank takes part in the second derivative, too.
+    is_root = ranks.ranks[ranks.rank()] == call.root
+    return [jnp.where(is_root, gradient, jnp.zeros_like(gradient)) for gradient in reduced]
 
 
 def _of_allgather(call: Call, given: Sequence[Any], shapes: Sequence[tuple[int, ...]]) -> list[Any]:
@@ -202,8 +230,9 @@ def _of_allgather(call: Call, given: Sequence[Any], shapes: Sequence[tuple[int, 
 def _of_reducescatter(call: Call, given: Sequence[Any], shapes: Sequence[tuple[int, ...]]) -> list[Any]:
     scale = call.prescale * call.postscale * (_set(call).size() if call.op == Sum else 1)
     rows = tuple(shape[0] for shape in shapes)
-    gather = replace(call, kind=KIND_ALLGATHER, rows=rows, root=-1, prescale=1.0, postscale=1.0, op=Sum, wire=0)
-    return [whole * scale for whole in _primitive.bind(*given, call=gather)]
+    whole = {"prescale": 1.0, "postscale": 1.0, "op": Sum, "wire": 0}
+    gather = replace(call, kind=KIND_ALLGATHER, rows=rows, root=-1, sums=True, **whole)
+    return [gathered * scale for gathered in _primitive.bind(*given, call=gather)]
 
 
 _GRADIENTS = {

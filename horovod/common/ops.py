@@ -91,6 +91,19 @@ def check_reduction(
         )
 
 
+def check_differentiable(operation: str, op: int) -> None:
+    """Raise NotImplementedError, naming ``operation``, for a reduction through which no gradient flows.
+
+    The gradient of a minimum, maximum or product depends on all ranks' inputs; reducing the gradients by the same
+    operation would give the derivative of nothing.
+    """
+    if op in (Min, Max, Product):
+        raise NotImplementedError(
+            f"{operation}: op={OP_NAMES[op]} has no gradient; use Average or Sum, or keep its input out of the "
+            "computation of gradients (x.detach(), tf.stop_gradient(x), jax.lax.stop_gradient(x))"
+        )
+
+
 def check_scatter(
     operation: str,
     dtype: int,

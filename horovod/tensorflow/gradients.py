@@ -10,7 +10,7 @@ from typing import Any
 import tensorflow as tf
 
 from horovod.common.faces import TENSORFLOW as face
-from horovod.common.ops import Average, Sum
+from horovod.common.ops import Average, Sum, check_differentiable
 from horovod.common.process_sets import by_id
 from horovod.tensorflow import calls
 from horovod.tensorflow._library import refuse
@@ -46,6 +46,7 @@ def _all_like(op: Any, gradients: Any) -> list[Any]:
 
 
 def _reduction(op: Any) -> dict[str, Any]:
+    check_differentiable(f"gradient of {op.type}", op.get_attr("reduce_op"))
     return {
         "op": op.get_attr("reduce_op"),
         "prescale_factor": calls.factor_of(op, "prescale"),
@@ -102,12 +103,12 @@ def _own_rank(process_set_id: int) -> Any:
 @tf.RegisterGradient("HorovodBroadcast")
 def _of_broadcast(op: Any, gradient: Any) -> Any:
     averaged = calls._allreduce(_like(op.inputs[0], gradient), op=Average, **_naming(op))
-    # Zeros alone would let graphs drop the allreduce on all ranks but the root, which would wait for ever.
+    # Zeros alone would let graphs drop the allreduce on all ranks but the root, which would wait for ever; so would
+    # second derivatives without the choice between the two.
     with tf.control_dependencies([averaged]):
         zeros = tf.zeros_like(averaged)
-    if elastic():
-        return tf.where(tf.equal(calls.rank_op(), op.get_attr("root_rank")), averaged, zeros)
-    return averaged if face.require_job().rank == op.get_attr("root_rank") else zeros
+    rank = calls.rank_op() if elastic() else face.require_job().rank
+    return tf.where(tf.equal(rank, op.get_attr("root_rank")), averaged, zeros)
 
 
 @tf.RegisterGradient("HorovodAlltoall")
@@ -137,9 +138,30 @@ def _scaled(gathered: Any, scale: Any) -> Any:
     return gathered if isinstance(scale, float) and scale == 1.0 else gathered * tf.cast(scale, gathered.dtype)
 
 
+def _gathered(op: Any, gradients: list[Any]) -> list[Any]:
+    """The gradients of all ranks, as the derivative of a reducescatter: its own gradient is the sum of the gradients,
+    where that of the public allgather is their average."""
+    naming = _naming(op)
+    again = {**naming, "name": naming["name"] and naming["name"] + ".gradient"}
+    grouped = len(gradients) > 1
+
+    @tf.custom_gradient  # type: ignore[untyped-decorator]
+    def gather(*parts: Any) -> Any:
+        wholes = calls.grouped_allgather(list(parts), **naming) if grouped else [calls.allgather(*parts, **naming)]
+
+        def scatter(*given: Any) -> Any:
+            if grouped:
+                return calls._grouped_reducescatter(list(given), op=Sum, **again)
+            return [calls._reducescatter(*given, op=Sum, **again)]
+
+        return wholes, scatter
+
+    return list(gather(*gradients))
+
+
 @tf.RegisterGradient("HorovodReducescatter")
 def _of_reducescatter(op: Any, gradient: Any) -> Any:
-    gathered = _scaled(calls.allgather(_like(op.inputs[0], gradient), **_naming(op)), _scatter_scale(op))
+    gathered = _scaled(_gathered(op, [_like(op.inputs[0], gradient)])[0], _scatter_scale(op))
     gathered.set_shape(op.inputs[0].shape)
     return gathered
 
@@ -147,7 +169,7 @@ def _of_reducescatter(op: Any, gradient: Any) -> Any:
 @tf.RegisterGradient("HorovodGroupedReducescatter")
 def _of_grouped_reducescatter(op: Any, *gradients: Any) -> Any:
     scale = _scatter_scale(op)
-    gathered = [_scaled(part, scale) for part in calls.grouped_allgather(_all_like(op, gradients), **_naming(op))]
+    gathered = [_scaled(part, scale) for part in _gathered(op, _all_like(op, gradients))]
     for part, tensor in zip(gathered, op.inputs, strict=True):
         part.set_shape(tensor.shape)
     return gathered

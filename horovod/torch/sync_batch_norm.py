@@ -12,19 +12,19 @@ from torch.nn.modules.batchnorm import _BatchNorm
 
 from horovod.common.faces import TORCH as face
 from horovod.common.ops import Sum
-from horovod.common.process_sets import global_process_set
 from horovod.torch.ops.allgather import allgather
-from horovod.torch.ops.allreduce import allreduce_
+from horovod.torch.ops.allreduce import allreduce
 
 
 class SyncBatchNorm(_BatchNorm):
     """Batch normalisation whose statistics in training are those of all ranks' batches together, which may differ in
     size.
 
-    Input: (batch, num_features, ...). Arguments, parameters and buffers as in ``torch.nn.BatchNorm2d``. Every rank
-    has to call it equally often, in the same order. In evaluation, and in a job of one process, it is plain batch
-    normalisation. Raises ValueError for an input of fewer than 2 dimensions, with another number of features, or when
-    all ranks together have one value for each channel only.
+    Input: (batch, num_features, ...), of a floating dtype. Arguments, parameters and buffers as in
+    ``torch.nn.BatchNorm2d``. Every rank has to call it equally often, in the same order. In evaluation, and in a job
+    of one process, it is plain batch normalisation. It can be differentiated twice. A joined batch without any value
+    changes no statistics. Raises ValueError for an input of fewer than 2 dimensions, of another dtype, with another
+    number of features, or when all ranks together have one value for each channel only.
     """
 
     def __init__(
@@ -44,18 +44,27 @@ class SyncBatchNorm(_BatchNorm):
             raise ValueError(
                 f"SyncBatchNorm: the input has {input.shape[1]} features; accepted are {self.num_features}"
             )
+        if not input.is_floating_point():
+            dtype = str(input.dtype).removeprefix("torch.")
+            raise ValueError(f"SyncBatchNorm: the input's dtype must be a floating one, got {dtype}")
 
     def forward(self, input: torch.Tensor) -> torch.Tensor:
         """Normalises ``input``; in training it also moves the running statistics."""
         self._check_input_dim(input)
         if not self.training or face.require_job().size == 1:
             return super().forward(input)
-        output, mean, variance, total = _Normalise.apply(input, self.weight, self.bias, self.eps)
-        self._track(mean, variance, total)
-        return output
+        # 16-bit input has its statistics, and all that is computed from them, in float32.
+        mean, variance, total = _statistics(_widened(input.detach()))
+        if total == 1:
+            raise ValueError(
+                "SyncBatchNorm: all ranks together have one value for each channel; accepted are 2 and more"
+            )
+        if total:
+            self._track(mean, variance, total)
+        return _Normalise.apply(input, self.weight, self.bias, mean, variance, max(total, 1.0), self.eps)
 
     @torch.no_grad()
-    def _track(self, mean: torch.Tensor, variance: torch.Tensor, total: torch.Tensor) -> None:
+    def _track(self, mean: torch.Tensor, variance: torch.Tensor, total: float) -> None:
         if not self.track_running_stats or self.running_mean is None or self.running_var is None:
             return
         assert self.num_batches_tracked is not None
@@ -66,52 +75,84 @@ class SyncBatchNorm(_BatchNorm):
         self.running_var.mul_(1 - momentum).add_(unbiased.to(self.running_var.dtype), alpha=momentum)
 
 
+def _widened(tensor: torch.Tensor) -> torch.Tensor:
+    """Return ``tensor`` in the dtype of its statistics: float32 for 16-bit floats."""
+    return tensor.double() if tensor.dtype is torch.float64 else tensor.float()
+
+
 def _per_channel(vector: torch.Tensor, like: torch.Tensor) -> torch.Tensor:
     return vector.view(1, -1, *([1] * (like.dim() - 2)))
 
 
+def _over_channels(wide: torch.Tensor) -> torch.Tensor:
+    """Return the sum over all dimensions but that of the channels."""
+    return wide.sum([d for d in range(wide.dim()) if d != 1])
+
+
+@torch.no_grad()
+def _statistics(wide: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, float]:
+    """Return (mean, variance, number of values for each channel) of the joined batch."""
+    channels = wide.shape[1]
+    count = wide.numel() // max(channels, 1)
+    mean = _over_channels(wide) / max(count, 1)
+    squares = _over_channels((wide - _per_channel(mean, wide)).square())
+    gathered = allgather(torch.cat([wide.new_full((1,), count), mean, squares]).unsqueeze(0))
+    counts, means, all_squares = gathered.split([1, channels, channels], dim=1)
+    total = float(counts.sum())
+    mean = (counts * means).sum(0) / max(total, 1.0)
+    variance = (all_squares + counts * (means - mean).square()).sum(0) / max(total, 1.0)
+    return mean, variance, total
+
+
+def _normal_again(
+    wide: torch.Tensor, mean: torch.Tensor, variance: torch.Tensor, total: float, eps: float
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Return (the normalised input, the inverse of the standard deviation) once more, in a backward pass.
+
+    For a second derivative (``create_graph=True``) both are computed from the input, since the statistics depend on
+    every rank's; the values are the same up to rounding.
+    """
+    if torch.is_grad_enabled():
+        mean = allreduce(_over_channels(wide), op=Sum) / total
+        variance = allreduce(_over_channels((wide - _per_channel(mean, wide)).square()), op=Sum) / total
+    inverse = torch.rsqrt(variance + eps)
+    return (wide - _per_channel(mean, wide)) * _per_channel(inverse, wide), inverse
+
+
 class _Normalise(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, input: torch.Tensor, weight: Any, bias: Any, eps: float) -> Any:  # type: ignore[override]
-        # 16-bit input has its statistics, and all that is computed from them, in float32.
-        wide = input.double() if input.dtype is torch.float64 else input.float()
-        dims = [d for d in range(wide.dim()) if d != 1]
-        channels = wide.shape[1]
-        count = wide.numel() // channels
-        mean = wide.sum(dims) / max(count, 1)
-        squares = (wide - _per_channel(mean, wide)).square().sum(dims)
-        gathered = allgather(torch.cat([wide.new_full((1,), count), mean, squares]).unsqueeze(0))
-        counts, means, all_squares = gathered.split([1, channels, channels], dim=1)
-        total = counts.sum()
-        if total <= 1:
-            raise ValueError(
-                "SyncBatchNorm: all ranks together have one value for each channel; accepted are 2 and more"
-            )
-        mean = (counts * means).sum(0) / total
-        variance = (all_squares + counts * (means - mean).square()).sum(0) / total
-        inverse = torch.rsqrt(variance + eps)
-        normal = (wide - _per_channel(mean, wide)) * _per_channel(inverse, wide)
-        output = normal
+    def forward(  # type: ignore[override]
+        ctx: Any,
+        input: torch.Tensor,
+        weight: Any,
+        bias: Any,
+        mean: torch.Tensor,
+        variance: torch.Tensor,
+        total: float,
+        eps: float,
+    ) -> torch.Tensor:
+        wide = _widened(input)
+        output = (wide - _per_channel(mean, wide)) * _per_channel(torch.rsqrt(variance + eps), wide)
         if weight is not None:
-            output = normal * _per_channel(weight, wide) + _per_channel(bias, wide)
-        ctx.save_for_backward(normal, weight, inverse, total)
-        ctx.mark_non_differentiable(mean, variance, total)
-        return output.to(input.dtype), mean, variance, total
+            output = output * _per_channel(weight, wide) + _per_channel(bias, wide)
+        ctx.save_for_backward(input, weight, mean, variance)
+        ctx.total, ctx.eps = total, eps
+        return output.to(input.dtype)
 
     @staticmethod
-    def backward(ctx: Any, gradient: torch.Tensor, *_: Any) -> Any:  # type: ignore[override]
-        normal, weight, inverse, total = ctx.saved_tensors
-        wide = gradient.to(normal.dtype)
-        dims = [d for d in range(wide.dim()) if d != 1]
-        of_bias = wide.sum(dims)
-        of_weight = (wide * normal).sum(dims)
+    def backward(ctx: Any, gradient: torch.Tensor) -> Any:  # type: ignore[override]
+        input, weight, mean, variance = ctx.saved_tensors
+        wide = gradient.to(mean.dtype)
+        normal, inverse = _normal_again(_widened(input), mean, variance, ctx.total, ctx.eps)
+        of_bias = _over_channels(wide)
+        of_weight = _over_channels(wide * normal)
         # The statistics depend on every rank's input, so the sums over the joined batch enter; weight and bias get
         # local ones, which the optimizer reduces like any other gradient.
-        sums = allreduce_(torch.cat([of_bias, of_weight]), op=Sum, process_set=global_process_set) / total
+        sums = allreduce(torch.cat([of_bias, of_weight]), op=Sum) / ctx.total
         mean_gradient, mean_product = sums.chunk(2)
         of_input = wide - _per_channel(mean_gradient, wide) - normal * _per_channel(mean_product, wide)
         scale = inverse if weight is None else inverse * weight
         of_input = (of_input * _per_channel(scale, wide)).to(gradient.dtype)
         if weight is None:
-            return of_input, None, None, None
-        return of_input, of_weight.to(weight.dtype), of_bias.to(weight.dtype), None
+            return of_input, None, None, None, None, None, None
+        return of_input, of_weight.to(weight.dtype), of_bias.to(weight.dtype), None, None, None, None

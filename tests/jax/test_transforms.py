@@ -70,6 +70,47 @@ def test_other_derivatives_and_batches(jax_pool):
         assert remade == pytest.approx(np.cos([0.5, 1.5, 2.5]).tolist(), rel=1e-5)
 
 
+def test_second_derivatives_of_movements(jax_pool):
+    def work():
+        x = jnp.arange(2.0) + 1 + hvd.rank()
+
+        def second(operation):
+            def first(x):
+                return jax.grad(lambda y: (operation(y) ** 3).sum())(x)
+
+            return jax.jit(jax.grad(lambda x: first(x).sum()))(x).tolist()
+
+        return [second(lambda x: hvd.broadcast(x, 0, "b")), second(lambda x: hvd.reducescatter(x, "s", op=hvd.Sum))]
+
+    for rank, (broadcast, scattered) in enumerate(jax_pool(2).run(work)):
+        assert broadcast == ([3, 6] if rank == 0 else [0, 0])  # 6 x / 2, on the root
+        assert scattered == [6 * 8 * 3, 6 * 8 * 5]
+
+
+def test_reductions_without_a_gradient(jax_pool):
+    def work():
+        def loss(x, op):
+            return (hvd.allreduce(x, name="r", op=op) ** 2).sum()
+
+        def with_metric(x):
+            return (x**2).sum(), hvd.allreduce(x, name="metric", op=hvd.Max)
+
+        x = jnp.ones(2) * (1 + hvd.rank())
+        texts = []
+        for op in (hvd.Min, hvd.Max, hvd.Product):
+            for derive in (jax.grad, lambda f: jax.jit(jax.grad(f))):
+                with pytest.raises(NotImplementedError, match="has no gradient"):
+                    derive(lambda x, op=op: loss(x, op))(x)
+        # What no gradient needs is no error.
+        for derive in (jax.value_and_grad, lambda f, has_aux: jax.jit(jax.value_and_grad(f, has_aux=has_aux))):
+            (_, metric), gradient = derive(with_metric, has_aux=True)(x)
+            texts.append([metric.tolist(), gradient.tolist()])
+        return texts
+
+    for rank, results in enumerate(jax_pool(2).run(work)):
+        assert results == [[[2, 2], [2.0 * (1 + rank)] * 2]] * 2
+
+
 def test_loops_branches_donation_and_what_one_rank_alone_uses(jax_pool):
     def work():
         rank = hvd.rank()

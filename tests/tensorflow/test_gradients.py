@@ -1,6 +1,7 @@
 """Gradients of every operation: what the API's table says, in eager mode, functions and old graphs, twice over."""
 
 import numpy as np
+import pytest
 import tensorflow as tf
 
 import horovod.tensorflow as hvd
@@ -44,7 +45,7 @@ def noise(rank, *shape):
 def of_reductions():
     rank, size = hvd.rank(), hvd.size()
     x, seeds = noise(rank, 4), [noise(r + 50, 4) for r in range(size)]
-    for op, combine in ((hvd.Sum, np.sum), (hvd.Average, np.mean), (hvd.Min, np.min), (hvd.Max, np.max)):
+    for op, combine in ((hvd.Sum, np.sum), (hvd.Average, np.mean)):
         wanted = combine(np.stack(seeds) * 2.0, axis=0) * 3.0
         for result in gradients(
             lambda t, op=op: hvd.allreduce(t, None, "", "", hvd.Compression.none, op, 2.0, 3.0), x, seeds[rank]
@@ -156,6 +157,39 @@ def second_order():
     assert_close(outer.gradient(first, x), np.full(3, 2.0 / size))  # each rank asks about its own part only
 
 
+def second_order_of_movements():
+    """Every rank takes part in the second derivative, also where its first gradient is zero."""
+    rank, size = hvd.rank(), hvd.size()
+    x = tf.constant(value(rank, tf.float64, (size,)) + 1)
+
+    def second(operation):
+        with tf.GradientTape() as outer:
+            outer.watch(x)
+            with tf.GradientTape() as inner:
+                inner.watch(x)
+                y = tf.reduce_sum(operation(x) ** 3)
+            first = inner.gradient(y, x)
+        return outer.gradient(first, x)
+
+    total = np.sum([value(r, tf.float64, (size,)) + 1 for r in range(size)], axis=0)
+    for run in (second, tf.function(second)):
+        wanted = 6 * x / size if rank == 0 else tf.zeros_like(x)
+        assert_close(run(lambda t: hvd.broadcast(t, 0)), wanted)
+        # Rank r has element r of the sum; each first gradient has 3 size total^2 there, on every rank.
+        assert_close(run(lambda t: hvd.reducescatter(t, op=hvd.Sum)), 6 * size**3 * total)
+
+
+def no_gradient():
+    x = tf.constant([1.0])
+    for op in (hvd.Min, hvd.Max, hvd.Product):
+        for call in (hvd.allreduce, lambda t, op: hvd.grouped_allreduce([t, t], op=op)[0]):
+            with tf.GradientTape() as tape:
+                tape.watch(x)
+                y = call(x, op=op)
+            with pytest.raises(NotImplementedError, match="has no gradient"):
+                tape.gradient(y, x)
+
+
 def slices_as_gradient():
     """A gradient that arrives as IndexedSlices is made dense."""
     x = tf.Variable(tf.ones([4, 2]))
@@ -176,6 +210,8 @@ def everything():
     of_gathers()
     of_scatters()
     second_order()
+    second_order_of_movements()
+    no_gradient()
     slices_as_gradient()
 
 

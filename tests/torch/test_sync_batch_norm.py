@@ -80,3 +80,21 @@ def test_wrong_inputs():
         net(torch.ones(3))
     with pytest.raises(ValueError, match="4 features"):
         net(torch.ones(2, 4))
+
+
+def nothing_anywhere():
+    net = hvd.SyncBatchNorm(3)
+    before = {name: value.clone() for name, value in net.state_dict().items()}
+    x = torch.empty(0, 3, requires_grad=True)
+    net(x).sum().backward()
+    assert x.grad.shape == (0, 3)
+    assert not net.weight.grad.any()
+    for name, value in net.state_dict().items():
+        assert torch.equal(value, before[name]), name
+    for dtype in (torch.int64, torch.complex64, torch.bool):
+        with pytest.raises(ValueError, match="dtype must be a floating one"):
+            net(torch.ones(4, 3).to(dtype))
+
+
+def test_no_values_on_any_rank_and_other_dtypes(pool):
+    pool(2).run(nothing_anywhere)

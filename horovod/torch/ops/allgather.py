@@ -67,21 +67,24 @@ def allgather(
 
 
 class _Allgather(torch.autograd.Function):
+    """``op``: how the gradients of the ranks are reduced. The public functions average; where the gathering is itself
+    the derivative of something, its own is the sum."""
+
     @staticmethod
-    def forward(ctx, tensor, name, process_set):  # type: ignore[no-untyped-def]
+    def forward(ctx, tensor, name, process_set, op=Average):  # type: ignore[no-untyped-def]
         work = handles.start(lambda: _start(tensor, name, process_set, blocking=True), tensor)
         handles.wait(work, tensor)
-        ctx.arguments = (name, process_set)
+        ctx.arguments = (name, process_set, op)
         ctx.rows = _rows_of_this_rank(work, process_set)
         return _result(work, tensor)
 
     @staticmethod
     def backward(ctx, gradient):  # type: ignore[no-untyped-def]
-        name, process_set = ctx.arguments
+        name, process_set, op = ctx.arguments
         name = name and f"allgather.{name}.gradient"
-        averaged = _Allreduce.apply(plain(gradient), Average, name, 1.0, 1.0, process_set)
+        reduced = _Allreduce.apply(plain(gradient), op, name, 1.0, 1.0, process_set)
         begin, end = ctx.rows
-        return averaged[begin:end], None, None
+        return reduced[begin:end], None, None, None
 
 
 def _rows_of_this_rank(work: Any, process_set: ProcessSet) -> tuple[int, int]:
@@ -107,22 +110,22 @@ def grouped_allgather(
 ) -> list[torch.Tensor]:
     """Allgather of several tensors together; gradients like ``allgather``, grouped as well."""
     tensors = groups.check(tensors, "grouped_allgather")
-    return list(_GroupedAllgather.apply(name, process_set, *tensors)) if tensors else []
+    return list(_GroupedAllgather.apply(name, process_set, Average, *tensors)) if tensors else []
 
 
 class _GroupedAllgather(torch.autograd.Function):
     @staticmethod
-    def forward(ctx, name, process_set, *tensors):  # type: ignore[no-untyped-def]
+    def forward(ctx, name, process_set, op, *tensors):  # type: ignore[no-untyped-def]
         works = _start_group(list(tensors), name, process_set)
         handles.wait_all(works, tensors)
-        ctx.arguments = (name, process_set)
+        ctx.arguments = (name, process_set, op)
         ctx.rows = [_rows_of_this_rank(work, process_set) for work in works]
         return tuple(_result(work, tensor) for work, tensor in zip(works, tensors, strict=True))
 
     @staticmethod
     def backward(ctx, *gradients):  # type: ignore[no-untyped-def]
-        name, process_set = ctx.arguments
+        name, process_set, op = ctx.arguments
         name = name and f"grouped_allgather.{name}.gradient"
         dense = (plain(gradient) for gradient in gradients)
-        averaged = _GroupedAllreduce.apply(Average, name, 1.0, 1.0, process_set, WIRE_NONE, *dense)
-        return None, None, *(a[begin:end] for a, (begin, end) in zip(averaged, ctx.rows, strict=True))
+        reduced = _GroupedAllreduce.apply(op, name, 1.0, 1.0, process_set, WIRE_NONE, *dense)
+        return None, None, None, *(a[begin:end] for a, (begin, end) in zip(reduced, ctx.rows, strict=True))

@@ -18,7 +18,7 @@ import torch
 from horovod._core import KIND_ALLREDUCE, WIRE_NONE
 from horovod.common.compression import check_wire
 from horovod.common.faces import TORCH as face
-from horovod.common.ops import Adasum, check_scale, resolve_op, wire_name
+from horovod.common.ops import Adasum, check_differentiable, check_scale, resolve_op, wire_name
 from horovod.common.process_sets import ProcessSet, global_process_set
 from horovod.common.refusals import said
 from horovod.torch.compression import Compression
@@ -202,6 +202,7 @@ def allreduce(
 ) -> torch.Tensor:
     """Allreduce into a new tensor. The gradient is the allreduce of the gradient with the same arguments.
 
+    Min, Max and Product have no gradient: ``backward`` raises NotImplementedError.
     ``compression``: applied before and undone after, see ``Compression``.
     """
     if not isinstance(tensor, torch.Tensor) and is_foreign(tensor):
@@ -245,6 +246,7 @@ class _Allreduce(torch.autograd.Function):
     @staticmethod
     def backward(ctx, gradient):  # type: ignore[no-untyped-def]
         op, name, prescale, postscale, process_set, wire = ctx.arguments
+        check_differentiable("gradient of allreduce", op)
         name = name and name + ".gradient"
         reduced = _Allreduce.apply(plain(gradient), op, name, prescale, postscale, process_set, wire)
         return reduced, None, None, None, None, None, None

@@ -91,7 +91,8 @@ class _Broadcast(torch.autograd.Function):
         root_rank, name, process_set = ctx.arguments
         name = name and f"broadcast.{name}.gradient"
         averaged = _Allreduce.apply(plain(gradient), Average, name, 1.0, 1.0, process_set)
-        # Every rank takes part in the reduction, but only the root's input had an effect.
+        # Every rank takes part in the reduction, but only the root's input had an effect. The zeros stay connected to
+        # `averaged`, so that every rank takes part in the second derivative, too.
         if face.require_job().rank != root_rank:
-            averaged = torch.zeros_like(averaged)
+            averaged = averaged.masked_fill(averaged.new_ones((), dtype=torch.bool), 0)
         return averaged, None, None, None

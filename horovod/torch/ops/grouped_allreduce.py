@@ -7,7 +7,7 @@ import torch
 
 from horovod._core import WIRE_NONE
 from horovod.common.compression import check_wire
-from horovod.common.ops import check_scale, resolve_op
+from horovod.common.ops import check_differentiable, check_scale, resolve_op
 from horovod.common.process_sets import ProcessSet, global_process_set
 from horovod.torch.compression import Compression
 from horovod.torch.ops import groups, handles
@@ -184,6 +184,7 @@ class _GroupedAllreduce(torch.autograd.Function):
     @staticmethod
     def backward(ctx, *gradients):  # type: ignore[no-untyped-def]
         op, name, prescale, postscale, process_set, wire = ctx.arguments
+        check_differentiable("gradient of grouped_allreduce", op)
         name = name and name + ".gradient"
         dense = (plain(gradient) for gradient in gradients)
         reduced = _GroupedAllreduce.apply(op, name, prescale, postscale, process_set, wire, *dense)

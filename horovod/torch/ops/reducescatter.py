@@ -108,7 +108,7 @@ class _Reducescatter(torch.autograd.Function):
     def backward(ctx, gradient):  # type: ignore[no-untyped-def]
         name, op, process_set, scale = ctx.arguments
         name = name and f"reducescatter.{name}.gradient"
-        gathered = _Allgather.apply(plain(gradient), name, process_set)
+        gathered = _Allgather.apply(plain(gradient), name, process_set, Sum)
         return _scaled(gathered, op, process_set, scale), None, None, None, None
 
 
@@ -173,5 +173,5 @@ class _GroupedReducescatter(torch.autograd.Function):
     def backward(ctx, *gradients):  # type: ignore[no-untyped-def]
         name, op, process_set, scale = ctx.arguments
         name = name and f"grouped_reducescatter.{name}.gradient"
-        gathered = _GroupedAllgather.apply(name, process_set, *(plain(gradient) for gradient in gradients))
+        gathered = _GroupedAllgather.apply(name, process_set, Sum, *(plain(gradient) for gradient in gradients))
         return None, None, None, None, *(_scaled(part, op, process_set, scale) for part in gathered)
