@@ -23,6 +23,7 @@ from horovod.common import absent as _absent
 from horovod.torch import elastic
 from horovod.torch import mpi_ops as _mpi_ops
 from horovod.torch import noticing as _noticing
+from horovod.torch import not_traced as _not_traced
 from horovod.torch.functions import (
     allgather_object,
     broadcast_object,
@@ -36,6 +37,7 @@ from horovod.torch.shared import empty_shared, in_shared_memory
 from horovod.torch.sync_batch_norm import SyncBatchNorm
 
 _noticing.watch_plain_optimizers()
+_not_traced.install()
 
 
 def __getattr__(name: str) -> Any:
