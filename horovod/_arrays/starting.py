@@ -134,7 +134,7 @@ def start_alltoall(
 ) -> Pending:
     """This rank's rows go to all ranks, ``splits[i]`` of each array to the set's rank i, equal parts where it is None.
     ``then`` gets [of each array what came, in the order of ranks; the rows of the first one that came from each rank:
-    int32, the same for all arrays if there are splits]. There has to be an array."""
+    the same for all arrays if there are splits]. There has to be an array."""
     from horovod._core import KIND_ALLTOALL
 
     sources = [plain(array) for array in arrays]
@@ -149,10 +149,15 @@ def start_alltoall(
     return start(
         face,
         requests,
-        lambda works: then([*_outputs(works, sources), np.array(works[0].sizes, np.int32)]),
+        lambda works: then([*_outputs(works, sources), _counts(works[0].sizes)]),
         sources,
         blocking,
     )
+
+
+def _counts(sizes: Sequence[int]) -> Array:
+    """Return ``sizes`` as an array of int32, or of int64 where one needs it."""
+    return np.array(sizes, np.int32 if max(sizes, default=0) < 2**31 else np.int64)
 
 
 def start_reducescatter(

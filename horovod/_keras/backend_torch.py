@@ -155,7 +155,7 @@ def convert(value: Any) -> torch.Tensor:
     """On the CPU, contiguous, without gradient."""
     if not isinstance(value, torch.Tensor):
         inner = getattr(value, "value", value)  # a Keras variable
-        value = inner if isinstance(inner, torch.Tensor) else torch.as_tensor(inner)
+        value = inner if isinstance(inner, torch.Tensor) else torch.as_tensor(inner, device="cpu")
     return plain(value.detach())
 
 

@@ -113,8 +113,8 @@ def alltoall(
     """Every rank sends a block of rows to every rank; what arrives is concatenated in the order of ranks.
 
     ``splits``: list or 1-D array of integers, the rows that each rank of the set gets; rows beyond their sum stay
-    behind. Without splits dim 0 is cut into equal parts. Returns the output, or (output, received_splits: int32) when
-    splits are given.
+    behind. Without splits dim 0 is cut into equal parts. Returns the output, or (output, received_splits) when splits
+    are given; the received splits are int32, or int64 where a rank sends 2^31 rows or more.
     """
     output, received = _alltoall(tensor, splits, name, process_set, blocking=True).result()
     return output if splits is None else (output, received)

@@ -22,8 +22,8 @@ from horovod import _core as _native  # noqa: F401  (an import that cannot work 
 from horovod.common import absent as _absent
 from horovod.torch import elastic
 from horovod.torch import mpi_ops as _mpi_ops
-from horovod.torch import noticing as _noticing
 from horovod.torch import not_traced as _not_traced
+from horovod.torch import noticing as _noticing
 from horovod.torch.functions import (
     allgather_object,
     broadcast_object,

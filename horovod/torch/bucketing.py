@@ -136,7 +136,7 @@ class Bucketing:
         if refused or not (tired or self._has_news(slots, outcome)):
             return
         count = len(slots)
-        message = torch.zeros(1 + count + len(self._buckets), dtype=torch.int64)
+        message = torch.zeros(1 + count + len(self._buckets), dtype=torch.int64, device="cpu")
         message[0] = 1
         if self._process_set.rank() == 0:
             for place, slot in enumerate(self.arrived, 1):

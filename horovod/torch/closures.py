@@ -36,7 +36,7 @@ def _reduce(loss: Any, reducer: GradientReducer) -> Any:
     known = isinstance(loss, int | float) or (isinstance(loss, torch.Tensor) and loss.numel() == 1)
     # In every case and of one type, so that ranks agree about the operation whatever their closures return.
     number = loss.item() if isinstance(loss, torch.Tensor) and known else loss  # float() warns of graphs
-    value = torch.tensor([number if known else 0.0], dtype=torch.float64)
+    value = torch.tensor([number if known else 0.0], dtype=torch.float64, device="cpu")
     op = Sum if reducer.options.op == Sum else Average
     allreduce_(value, name=f"{reducer.name}.loss", op=op, process_set=reducer.options.process_set)
     if not known:

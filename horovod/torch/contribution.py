@@ -149,4 +149,4 @@ def fill(p: torch.Tensor, flag: int) -> None:
     dims = flag - 1
     indices = torch.empty((dims, 0), dtype=torch.int64, device=p.device)
     values = torch.empty((0, *p.shape[dims:]), dtype=p.dtype, device=p.device)
-    p.grad = torch.sparse_coo_tensor(indices, values, p.shape)
+    p.grad = torch.sparse_coo_tensor(indices, values, p.shape, device=p.device)

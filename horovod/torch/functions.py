@@ -8,10 +8,9 @@ import torch
 from horovod.common import objects
 from horovod.common.faces import TORCH as face
 from horovod.common.process_sets import ProcessSet, global_process_set
-from horovod.torch.ops import handles
-from horovod.torch.ops.broadcast import broadcast_async_
-from horovod.torch.ops.tensors import plain
+from horovod.torch.ops.tensors import set_id
 from horovod.torch.optimizer_state import broadcast_optimizer_state
+from horovod.torch.state_tensors import Form, broadcast_all, check_forms, form_of
 
 __all__ = ["allgather_object", "broadcast_object", "broadcast_optimizer_state", "broadcast_parameters"]
 
@@ -27,22 +26,33 @@ def broadcast_parameters(
     or (name, tensor) pairs, such as ``model.parameters()`` and ``model.named_parameters()``; None entries are
     skipped. ``root_rank``: world rank.
 
-    Raises ValueError for anything else, naming its type; HorovodInternalError when ranks disagree or one is lost.
+    Tensors of every dtype travel, as do sparse ones and those whose elements share memory, if they are alike on all
+    ranks. The ranks first tell each other whether all can go on.
+
+    Raises ValueError, on every rank, naming the rank and the entry that cannot travel or differs; HorovodInternalError
+    when ranks disagree in another way or one is lost.
     """
-    copies: list[tuple[torch.Tensor, torch.Tensor]] = []
-    issued: list[int] = []
+    set_id(process_set, "broadcast_parameters")
+    forms: dict[str, Form] = {}
+    named: list[tuple[str, torch.Tensor]] = []
+    complaint = ""
     try:
-        for name, tensor in _named(params):
-            # A transposed or channels-last parameter travels as a contiguous copy; so the ranks may differ in layout.
-            dense = plain(tensor)
-            if dense is not tensor:
-                copies.append((tensor, dense))
-            issued.append(broadcast_async_(dense, root_rank, name, process_set))
-    finally:
-        handles.synchronize_all(issued)
-    with torch.no_grad():
-        for tensor, dense in copies:
-            tensor.copy_(dense)
+        named = _named(params)
+        for name, tensor in named:
+            form = _form(name, tensor)
+            if form is not None:
+                forms[name] = form
+    except ValueError as error:
+        complaint = str(error)
+    check_forms("broadcast_parameters", forms, complaint, process_set, "broadcast_parameters.check")
+    broadcast_all(named, root_rank, process_set)
+
+
+def _form(name: str, tensor: torch.Tensor) -> Form | None:
+    try:
+        return form_of(tensor)
+    except ValueError as error:
+        raise ValueError(f"params: {name!r} {error}") from None
 
 
 def _named(params: Any) -> list[tuple[str, torch.Tensor]]:

@@ -35,7 +35,7 @@ from horovod.torch.in_sync import check_after_step
 from horovod.torch.old_names import Begun
 from horovod.torch.ops.tensors import set_id
 from horovod.torch.options import Options
-from horovod.torch.parameter_names import Members, check_compression, name_parameters, unique_on_the_wire
+from horovod.torch.parameter_names import Members, check_compression, check_dtypes, name_parameters, unique_on_the_wire
 
 
 def DistributedOptimizer(
@@ -99,6 +99,7 @@ def DistributedOptimizer(
     reducer: GradientReducer | DeltaReducer | None = None
     members = Members(optimizer, names)
     if anybody_else(process_set, face.require_job()):
+        check_dtypes(names)
         # An optimizer that takes nothing else gets its gradients back sparse.
         sparse_again = sparse_as_dense and isinstance(optimizer, torch.optim.SparseAdam)
         options = Options(
@@ -303,7 +304,8 @@ class _Distributed:
     def add_param_group(self, param_group: dict[str, Any]) -> None:
         """As in the plain optimizer; the new parameters' gradients are reduced as well. All ranks add the same.
 
-        Raises ValueError, adding nothing, for a parameter that ``compression`` cannot carry.
+        Raises ValueError, adding nothing, for a parameter of complex or 8-bit floating dtype, and for one that
+        ``compression`` cannot carry.
         """
         super().add_param_group(param_group)  # type: ignore[misc]
         try:

@@ -8,9 +8,7 @@ import torch
 from horovod.common import objects
 from horovod.common.faces import TORCH as face
 from horovod.common.process_sets import ProcessSet, global_process_set
-from horovod.torch.ops import handles
-from horovod.torch.ops.broadcast import broadcast_async_
-from horovod.torch.ops.tensors import plain
+from horovod.torch.state_tensors import Form, broadcast_all, check_forms, empty_like, form_of
 
 
 @dataclass(frozen=True)
@@ -21,6 +19,8 @@ class _TensorAt:
     shape: tuple[int, ...]
     dtype: torch.dtype
     device: str
+    form: Form | None = None
+    """Of a tensor that is not an ordinary one, see ``form_of``."""
 
 
 @dataclass(frozen=True)
@@ -52,8 +52,9 @@ def broadcast_optimizer_state(
     that the root does not have is removed. Tensors that fit are overwritten in place, others replaced. ``root_rank``:
     world rank. ``model``: not needed, accepted for old scripts.
 
-    Raises ValueError, on every rank, for LBFGS (whose state is not kept by parameter) and when the ranks' parameters
-    differ; HorovodInternalError when a peer is lost.
+    Raises ValueError, on every rank, for LBFGS (whose state is not kept by parameter), when the ranks' parameters
+    differ, and for a tensor that cannot travel or cannot be made on some rank; HorovodInternalError when a peer is
+    lost.
     """
     if isinstance(optimizer, torch.optim.LBFGS):
         raise ValueError(
@@ -64,35 +65,66 @@ def broadcast_optimizer_state(
     parameters = [p for group in optimizer.param_groups for p in group["params"]]
     is_root = face.require_job().rank == root_rank
     tensors: list[torch.Tensor] = []
-    mine = _describe(optimizer, parameters, tensors) if is_root else None
+    mine: _Description | str | None = _describe_or_reason(optimizer, parameters, tensors) if is_root else None
     theirs = objects.broadcast_object(mine, root_rank, "optimizer_state", process_set, face=face)
-    _agree(optimizer, theirs, process_set)
-    # The copies matter where a tensor is not contiguous; they are no more than references elsewhere.
-    received = [plain(t.detach()) for t in tensors] if is_root else _matching(optimizer, parameters, theirs)
-    _broadcast_all(received, root_rank, process_set)
+    if isinstance(theirs, str):
+        raise ValueError(f"broadcast_optimizer_state: rank {root_rank}: {theirs}")
+    places = [_Place(tensor, True) for tensor in tensors]
+    complaint = _difference(optimizer, theirs)
+    if not is_root and not complaint:
+        try:
+            places = _matching(optimizer, parameters, theirs)
+        except (RuntimeError, ValueError) as error:  # no such device, no memory
+            complaint = f"{type(error).__name__}: {error}"
+    check_forms("broadcast_optimizer_state", {}, complaint, process_set, "optimizer_state.check")
+    broadcast_all(((f"optimizer_state.{i}", place.tensor) for i, place in enumerate(places)), root_rank, process_set)
     if not is_root:
-        _install(optimizer, parameters, theirs, received)
+        _install(optimizer, parameters, theirs, places)
+
+
+@dataclass(frozen=True)
+class _Place:
+    """Where a tensor of the root arrives."""
+
+    tensor: torch.Tensor
+    in_place: bool
+    """True if it is the memory of this rank's own tensor, not a new one."""
+
+
+def _describe_or_reason(optimizer: Any, parameters: list[Any], tensors: list[torch.Tensor]) -> _Description | str:
+    try:
+        return _describe(optimizer, parameters, tensors)
+    except ValueError as error:
+        return str(error)
 
 
 def _describe(optimizer: Any, parameters: list[Any], tensors: list[torch.Tensor]) -> _Description:
     """The root's description; the tensors it stands for are appended to ``tensors``."""
     position = {id(p): i for i, p in enumerate(parameters)}
 
-    def strip(value: Any) -> Any:
+    def strip(value: Any, where: str) -> Any:
         if isinstance(value, torch.Tensor):
+            try:
+                form = form_of(value)
+            except ValueError as error:
+                raise ValueError(f"{where} {error}") from None
             tensors.append(value)
-            return _TensorAt(len(tensors) - 1, tuple(value.shape), value.dtype, str(value.device))
+            return _TensorAt(len(tensors) - 1, tuple(value.shape), value.dtype, str(value.device), form)
         if isinstance(value, dict):
-            return {key: strip(entry) for key, entry in value.items()}
+            return {key: strip(entry, f"{where}[{key!r}]") for key, entry in value.items()}
         if type(value) in (list, tuple):
-            return type(value)(strip(entry) for entry in value)
+            return type(value)(strip(entry, f"{where}[{i}]") for i, entry in enumerate(value))
         return value
 
-    groups = [{k: strip(v) for k, v in g.items() if k != "params"} for g in optimizer.param_groups]
-    entries = {
-        _Parameter(position[id(key)]) if id(key) in position else key: strip(value)
-        for key, value in optimizer.state.items()
-    }
+    groups = [
+        {k: strip(v, f"param_groups[{i}][{k!r}]") for k, v in group.items() if k != "params"}
+        for i, group in enumerate(optimizer.param_groups)
+    ]
+    entries = {}
+    for key, value in optimizer.state.items():
+        known = id(key) in position
+        where = f"state of parameter {position[id(key)]}" if known else f"state[{key!r}]"
+        entries[_Parameter(position[id(key)]) if known else key] = strip(value, where)
     return _Description(_shapes(optimizer), groups, entries)
 
 
@@ -100,40 +132,26 @@ def _shapes(optimizer: Any) -> list[list[tuple[int, ...]]]:
     return [[tuple(p.shape) for p in group["params"]] for group in optimizer.param_groups]
 
 
-def _agree(optimizer: Any, theirs: _Description, process_set: ProcessSet) -> None:
-    """Raises on every rank when the parameters of any rank differ from the root's, so that none is left waiting."""
+def _difference(optimizer: Any, theirs: _Description) -> str:
+    """Return how this rank's parameters differ from the root's; empty if they do not."""
     mine = _shapes(optimizer)
-    complaint = None
-    if mine != theirs.shapes:
-        complaint = (
-            f"rank {face.require_job().rank} has groups of {[len(g) for g in mine]} parameters with shapes {mine}, "
-            f"the root of {[len(g) for g in theirs.shapes]} with {theirs.shapes}"
-        )
-    complaints = [c for c in objects.allgather_object(complaint, "optimizer_state.check", process_set, face=face) if c]
-    if complaints:
-        raise ValueError("broadcast_optimizer_state: the ranks' parameters differ: " + "; ".join(complaints)[:2000])
+    if mine == theirs.shapes:
+        return ""
+    return (
+        f"the parameters differ: here are groups of {[len(g) for g in mine]} parameters with shapes {mine}, on the "
+        f"root of {[len(g) for g in theirs.shapes]} with {theirs.shapes}"
+    )
 
 
-def _matching(optimizer: Any, parameters: list[Any], theirs: _Description) -> list[torch.Tensor]:
+def _matching(optimizer: Any, parameters: list[Any], theirs: _Description) -> list[_Place]:
     """For each of the root's tensors the one to receive it: this rank's own in the same place if it fits, else a new
     one."""
-    found: dict[int, torch.Tensor] = {}
+    found: dict[int, _Place] = {}
 
     def visit(description: Any, own: Any) -> None:
         if isinstance(description, _TensorAt):
-            fits = (
-                isinstance(own, torch.Tensor)
-                and tuple(own.shape) == description.shape
-                and own.dtype is description.dtype
-                and str(own.device) == description.device
-                and own.is_contiguous()
-                and not own.is_neg()
-            )
-            found[description.index] = (
-                own.detach()
-                if fits
-                else torch.empty(description.shape, dtype=description.dtype, device=description.device)
-            )
+            fits = isinstance(own, torch.Tensor) and _fits(own, description)
+            found[description.index] = _Place(own if fits else _made(description), fits)
         elif isinstance(description, dict):
             for key, entry in description.items():
                 visit(entry, own.get(key) if isinstance(own, dict) else None)
@@ -148,23 +166,31 @@ def _matching(optimizer: Any, parameters: list[Any], theirs: _Description) -> li
     return [found[i] for i in range(len(found))]
 
 
-def _broadcast_all(tensors: list[torch.Tensor], root_rank: int, process_set: ProcessSet) -> None:
-    issued: list[int] = []
-    try:
-        for i, tensor in enumerate(tensors):
-            issued.append(broadcast_async_(tensor, root_rank, f"optimizer_state.{i}", process_set))
-    finally:
-        handles.synchronize_all(issued)
+def _fits(own: torch.Tensor, description: _TensorAt) -> bool:
+    """Return whether the root's tensor can arrive in the memory of ``own``."""
+    alike = (
+        tuple(own.shape) == description.shape
+        and own.dtype is description.dtype
+        and str(own.device) == description.device
+    )
+    if not alike or form_of(own) != description.form:
+        return False
+    return description.form is not None or (own.is_contiguous() and not own.is_neg())
 
 
-def _install(optimizer: Any, parameters: list[Any], theirs: _Description, received: list[torch.Tensor]) -> None:
+def _made(description: _TensorAt) -> torch.Tensor:
+    if description.form is not None:
+        return empty_like(description.form, description.device)
+    return torch.empty(description.shape, dtype=description.dtype, device=description.device)
+
+
+def _install(optimizer: Any, parameters: list[Any], theirs: _Description, places: list[_Place]) -> None:
     """Puts what arrived in its place. Tensors that were received in place keep their identity."""
 
     def fill(description: Any, own: Any) -> Any:
         if isinstance(description, _TensorAt):
-            tensor = received[description.index]
-            same = isinstance(own, torch.Tensor) and own.data_ptr() == tensor.data_ptr() and own.shape == tensor.shape
-            return own if same else tensor
+            place = places[description.index]
+            return own if place.in_place else place.tensor
         if isinstance(description, dict):
             known = own if isinstance(own, dict) else {}
             return {key: fill(entry, known.get(key)) for key, entry in description.items()}

@@ -13,6 +13,9 @@ import torch
 from horovod.common.compression import check_wire
 from horovod.common.faces import TORCH as face
 from horovod.common.process_sets import ProcessSet
+from horovod.torch.ops.tensors import CODES
+
+_REDUCED = ", ".join(str(dtype).removeprefix("torch.") for dtype in CODES if dtype.is_floating_point)
 
 
 def name_parameters(
@@ -62,6 +65,17 @@ def check_compression(compression: Any, names: dict[torch.Tensor, str], op: int)
             check_wire(compression, p, op, f"DistributedOptimizer, parameter {name!r}")
 
 
+def check_dtypes(names: dict[torch.Tensor, str]) -> None:
+    """Raise ValueError naming the first parameter to be trained whose gradients cannot be reduced."""
+    for p, name in names.items():
+        if p.requires_grad and p.dtype not in CODES:
+            dtype = str(p.dtype).removeprefix("torch.")
+            hint = "; keep a complex one as torch.view_as_real(parameter)" if p.dtype.is_complex else ""
+            raise ValueError(
+                f"DistributedOptimizer, parameter {name!r}: its dtype is {dtype}; accepted are {_REDUCED}{hint}"
+            )
+
+
 class Members:
     """The parameters of an optimizer with their names, as programs change ``param_groups``.
 
@@ -83,7 +97,8 @@ class Members:
         Costs some 20 ns a parameter where nothing has changed, so it can be called in every step.
 
         Raises:
-            ValueError: The reducer's compression cannot carry one of them. None is handed over then.
+            ValueError: The gradients of one of them cannot be reduced, or the compression cannot carry it. None
+                is handed over then.
         """
         optimizer = self._optimizer()
         if optimizer is None or self._is_as_remembered(optimizer.param_groups):
@@ -94,6 +109,7 @@ class Members:
             if p not in self.names:  # those that have left keep their names, because they may come back
                 new[p] = f"{name}'" if name in taken else name
         if reducer is not None:
+            check_dtypes(new)
             check_compression(reducer.options.compression, new, reducer.options.op)
         self.names.update(new)
         self._remember(optimizer.param_groups)

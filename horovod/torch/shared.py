@@ -52,7 +52,7 @@ def shared_buffer(nbytes: int) -> torch.Tensor:
     """``nbytes`` zeroed bytes as a uint8 tensor, in shared memory if there is some, else in ordinary memory."""
     buffer = face.engine.allocate(nbytes) if face.engine is not None and nbytes else None
     if buffer is None:
-        return torch.zeros(nbytes, dtype=torch.uint8)
+        return torch.zeros(nbytes, dtype=torch.uint8, device="cpu")
     # The array in between keeps the buffer and can be watched; the tensor's storage keeps the array.
     array = (ctypes.c_ubyte * nbytes).from_buffer(buffer)
     _regions[buffer.address] = nbytes

@@ -39,8 +39,17 @@ def sparse_allreduce_async(
             all_indices = handles.synchronize(first)
         finally:
             all_values = handles.synchronize(second)
-        if op == Average:
-            all_values = (all_values / size).to(all_values.dtype)
-        return torch.sparse_coo_tensor(all_indices.t(), all_values, tensor.shape, check_invariants=False).coalesce()
+        dtype = all_values.dtype
+        exact = op == Average and not (dtype.is_floating_point or dtype.is_complex)
+        if exact:  # a sum of 8-bit integers wraps around before it is divided
+            all_values = all_values.long()
+        elif op == Average:
+            all_values = (all_values / size).to(dtype)
+        options = {"device": all_values.device, "check_invariants": False}
+        total = torch.sparse_coo_tensor(all_indices.t(), all_values, tensor.shape, **options).coalesce()
+        if exact:
+            total.values().div_(size, rounding_mode="trunc")
+            total = total.to(dtype)
+        return total
 
     return finish

@@ -39,7 +39,8 @@ def wrap(pl: Any, given: dict[str, Any], plan: Plan) -> Any:
             self.log(f"{prefix}loss", loss, on_step=False, on_epoch=True, batch_size=rows)
             for name, function, place in given["metrics"]:
                 output, label = outputs[place], labels[place]
-                value = torch.as_tensor(function(output, losses.shaped_like(label, output)), dtype=torch.float32)
+                value = function(output, losses.shaped_like(label, output))
+                value = torch.as_tensor(value, dtype=torch.float32, device=output.device)
                 self.log(f"{prefix}{name}", value, on_step=False, on_epoch=True, batch_size=rows)
             return loss
 

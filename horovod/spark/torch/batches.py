@@ -71,7 +71,7 @@ def shapes_of(outputs: Sequence[torch.Tensor]) -> list[tuple[tuple[int, ...], st
 def _tensor(value: Any, what: str, device: Any) -> torch.Tensor:
     if not isinstance(value, torch.Tensor):
         try:
-            value = torch.as_tensor(value)
+            value = torch.as_tensor(value, device="cpu")
         except (TypeError, ValueError, RuntimeError) as error:
             raise ValueError(f"{what} cannot become a tensor: {error}") from None
     return value.to(device)

@@ -140,7 +140,8 @@ class _Figures:
 
     def averaged(self, name: str) -> dict[str, float]:
         """Ranks have equally many rows, so the mean of their means is that of all rows."""
-        own = torch.tensor([self._sums[key] / self._rows[key] for key in self._sums], dtype=torch.float64)
+        means = [self._sums[key] / self._rows[key] for key in self._sums]
+        own = torch.tensor(means, dtype=torch.float64, device="cpu")
         everybody = hvd.allreduce(own, name=f"spark.figures.{name}")
         return dict(zip(self._sums, everybody.tolist(), strict=True))
 

@@ -131,8 +131,8 @@ class ElasticSampler(torch.utils.data.Sampler[int]):
         self.reset()
 
     def _shuffled(self, length: int, epoch: int) -> list[int]:
-        generator = torch.Generator().manual_seed(self.seed + epoch)
-        made: list[int] = torch.randperm(length, generator=generator).tolist()
+        generator = torch.Generator("cpu").manual_seed(self.seed + epoch)
+        made: list[int] = torch.randperm(length, generator=generator, device="cpu").tolist()
         return made
 
     def reset(self) -> None:

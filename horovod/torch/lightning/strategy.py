@@ -143,13 +143,15 @@ class _Reductions:
     def reduce(self, tensor: Any, group: Any = None, reduce_op: Any = "mean") -> Any:
         """Over the ranks; ``group``: all. What is no tensor comes back as it is.
 
-        ValueError naming ``reduce_op`` unless it is mean, sum, max or min, as a word or of torch.distributed."""
+        The mean of integers is a float64. ValueError naming ``reduce_op`` unless it is mean, sum, max or min, as a word
+        or of torch.distributed."""
         if not isinstance(tensor, torch.Tensor):
             return tensor
         op = _OPS.get(str(reduce_op or "mean").rpartition(".")[2].lower())
         if op is None:
             raise ValueError(f"reduce_op is {reduce_op!r}, accepted is one of {', '.join(map(repr, _OPS))}")
-        return hvd.allreduce(tensor if op != hvd.Average or tensor.is_floating_point() else tensor.float(), op=op)
+        # float32 does not hold the integers beyond 2^24.
+        return hvd.allreduce(tensor if op != hvd.Average or tensor.is_floating_point() else tensor.double(), op=op)
 
     def all_gather(self, tensor: torch.Tensor, group: Any = None, sync_grads: bool = False) -> torch.Tensor:
         """A new first dimension: that of the ranks. ``group``: all. ``sync_grads``: with gradients, the sum of those of
@@ -168,5 +170,5 @@ class _Reductions:
 
     def reduce_boolean_decision(self, decision: bool, all: bool = True) -> bool:
         """Of all ranks, or of any of them."""
-        votes = int(hvd.allreduce(torch.tensor(int(decision)), op=hvd.Sum))
+        votes = int(hvd.allreduce(torch.tensor(int(decision), device="cpu"), op=hvd.Sum))
         return votes == hvd.size() if all else votes > 0

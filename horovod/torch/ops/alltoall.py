@@ -1,8 +1,8 @@
 """alltoall: every rank sends a block of rows to every rank; what arrives is concatenated in the order of ranks.
 
 ``tensor``: dense and contiguous with at least one dimension; shapes are equal on all ranks but for dim 0. ``splits``:
-list or int32 tensor with one entry for each rank of the set, the rows that it gets; rows beyond their sum stay
-behind. Without splits dim 0 is cut into equal parts. Raises ValueError at once for splits that do not fit; other
+list or tensor of int32 or int64 with one entry for each rank of the set, the rows that it gets; rows beyond their sum
+stay behind. Without splits dim 0 is cut into equal parts. Raises ValueError at once for splits that do not fit; other
 errors as in ops/allreduce.py.
 """
 
@@ -51,8 +51,9 @@ def _check_splits(
     if isinstance(splits, torch.Tensor):
         if splits.dim() != 1:
             raise ValueError(f"{what}: splits has shape {tuple(splits.shape)}; accepted is one dimension")
-        if splits.dtype is not torch.int32:
-            raise ValueError(f"{what}: splits has dtype {str(splits.dtype).removeprefix('torch.')}; accepted is int32")
+        if splits.dtype not in (torch.int32, torch.int64):
+            dtype = str(splits.dtype).removeprefix("torch.")
+            raise ValueError(f"{what}: splits has dtype {dtype}; accepted are int32 and int64")
         counts = splits.tolist()
     else:
         counts = _integers(splits, what)
@@ -65,11 +66,15 @@ def _integers(splits: Any, what: str) -> list[int]:
         return [count.__index__() for count in splits]
     except (TypeError, AttributeError):
         pass
-    raise ValueError(f"{what}: splits is {splits!r}; accepted are a list of integers and a 1-D int32 tensor")
+    raise ValueError(
+        f"{what}: splits is {splits!r}; accepted are a list of integers and a 1-D tensor of int32 or int64"
+    )
 
 
 def _result(work: Any, tensor: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    return output_of(work, tensor.shape[1:], tensor.dtype), torch.tensor(work.sizes, dtype=torch.int32)
+    sizes = work.sizes
+    dtype = torch.int32 if max(sizes, default=0) < 2**31 else torch.int64
+    return output_of(work, tensor.shape[1:], tensor.dtype), torch.tensor(sizes, dtype=dtype, device="cpu")
 
 
 @accepting
@@ -91,8 +96,9 @@ def alltoall(
     name: str | None = None,
     process_set: ProcessSet = global_process_set,
 ) -> torch.Tensor | tuple[torch.Tensor, torch.Tensor]:
-    """Returns the output, or (output, received_splits: int32, one entry for each rank of the set) when splits are
-    given.
+    """Returns the output, or (output, received_splits: one entry for each rank of the set) when splits are given.
+
+    The received splits are int32, or int64 where a rank sends 2^31 rows or more.
 
     The gradient goes back the way the rows came; rows that stayed behind get zero.
     """

@@ -128,5 +128,5 @@ def output_of(work: Any, tail: Sequence[int], dtype: torch.dtype) -> torch.Tenso
     buffer = work.output
     # torch.frombuffer refuses empty buffers.
     if buffer is None or buffer.nbytes == 0:
-        return torch.empty(shape, dtype=dtype)
+        return torch.empty(shape, dtype=dtype, device="cpu")
     return torch.frombuffer(buffer, dtype=dtype).view(shape)

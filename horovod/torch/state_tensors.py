@@ -1,0 +1,184 @@
+"""Tensors of models and optimizers as what can travel between ranks: dense memory of dtypes that the engine has.
+
+State is only copied, so bytes are enough for a dtype without arithmetic in the engine (complex, 8-bit floats, unsigned
+integers of 32 and 64 bits). A sparse tensor travels as the tensors that it is made of.
+"""
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from horovod.common import objects
+from horovod.common.faces import TORCH as face
+from horovod.common.process_sets import ProcessSet
+from horovod.torch.ops import devices, handles
+from horovod.torch.ops.broadcast import broadcast_async_
+from horovod.torch.ops.tensors import CODES, plain
+
+_PARTS: dict[torch.layout, tuple[str, ...]] = {
+    torch.sparse_coo: ("_indices", "_values"),
+    torch.sparse_csr: ("crow_indices", "col_indices", "values"),
+    torch.sparse_bsr: ("crow_indices", "col_indices", "values"),
+    torch.sparse_csc: ("ccol_indices", "row_indices", "values"),
+    torch.sparse_bsc: ("ccol_indices", "row_indices", "values"),
+}
+"""Methods that return the memory of a sparse tensor, by layout."""
+
+
+@dataclass(frozen=True)
+class Form:
+    """What must be equal on all ranks for a tensor's memory to be filled with that of another rank."""
+
+    layout: str
+    dtype: str
+    shape: tuple[int, ...]
+    parts: tuple[tuple[str, tuple[int, ...]], ...] = ()
+    """Dtypes and shapes of the tensors that a sparse one is made of."""
+    coalesced: bool = False
+    """True if a sparse tensor of coordinates has each of them once, in order."""
+    overlapping: tuple[int, ...] = ()
+    """Strides, where several elements share memory; empty elsewhere."""
+
+    def __str__(self) -> str:
+        more = f" of parts {list(self.parts)}" if self.parts else ""
+        more += " (coalesced)" if self.coalesced else ""
+        more += f" with strides {self.overlapping}" if self.overlapping else ""
+        return f"{self.layout} {self.dtype} {list(self.shape)}{more}"
+
+
+def form_of(tensor: torch.Tensor) -> Form | None:
+    """Return the form of a tensor that needs more than the engine's own comparison, None for any other.
+
+    Raises:
+        ValueError: The tensor cannot travel; the message says why.
+    """
+    if tensor.is_quantized:
+        raise ValueError(f"is quantized ({tensor.dtype}); send tensor.int_repr() and the scale")
+    if tensor.layout is not torch.strided and tensor.layout not in _PARTS:
+        raise ValueError(f"has layout {tensor.layout}; accepted are {torch.strided} and sparse layouts")
+    if tensor.is_nested or not (tensor.is_cpu or devices.accepts(tensor) or tensor.layout in _PARTS):
+        kind = "is nested" if tensor.is_nested else f"is on device {tensor.device}"
+        raise ValueError(f"{kind}; accepted are tensors on {' and '.join(('cpu', *devices.ADAPTERS))}")
+    parts = parts_of(tensor)
+    for part in parts:
+        if not (part.is_cpu or devices.accepts(part)):
+            raise ValueError(f"is on device {part.device}")
+    what = _name(tensor.layout), _name(tensor.dtype), tuple(tensor.shape)
+    if tensor.layout is not torch.strided:
+        made_of = tuple((_name(part.dtype), tuple(part.shape)) for part in parts)
+        return Form(*what, made_of, tensor.layout is torch.sparse_coo and tensor.is_coalesced())
+    overlapping = _overlap(tensor)
+    return Form(*what, overlapping=overlapping) if overlapping or tensor.dtype not in CODES else None
+
+
+def _name(value: Any) -> str:
+    return str(value).removeprefix("torch.")
+
+
+def parts_of(tensor: torch.Tensor) -> list[torch.Tensor]:
+    """Return the strided tensors in whose memory the values of ``tensor`` are: itself, unless it is sparse."""
+    if tensor.layout is torch.strided:
+        return [tensor.detach()]
+    return [getattr(tensor.detach(), name)() for name in _PARTS[tensor.layout]]
+
+
+def empty_like(form: Form, device: str) -> torch.Tensor:
+    """Return a tensor of the form, whose memory is not shared by elements, with undefined values."""
+    if not form.parts:
+        return torch.empty(form.shape, dtype=getattr(torch, form.dtype), device=device)
+    parts = [torch.zeros(shape, dtype=getattr(torch, dtype), device=device) for dtype, shape in form.parts]
+    layout = getattr(torch, form.layout)
+    if layout is torch.sparse_coo:
+        made = torch.sparse_coo_tensor(*parts, form.shape, device=device, check_invariants=False)
+        return made._coalesced_(form.coalesced)
+    return torch.sparse_compressed_tensor(*parts, form.shape, layout=layout, device=device, check_invariants=False)
+
+
+def carried(part: torch.Tensor) -> tuple[torch.Tensor, Callable[[], None] | None]:
+    """Return (a tensor that the engine takes, what puts its values into ``part`` after they have arrived).
+
+    The second is None where the first is ``part`` itself or its memory.
+    """
+    dense = plain(part)
+    sent = dense if dense.dtype in CODES else dense.resolve_conj().reshape(-1).view(torch.uint8)
+    if sent.data_ptr() == part.data_ptr() and not part.is_neg() and not part.is_conj():
+        return sent, None
+    received = sent if dense.dtype in CODES else sent.view(dense.dtype).view(dense.shape)
+
+    def install() -> None:
+        with torch.no_grad(), torch.inference_mode(part.is_inference()):
+            _write(part, received)
+
+    return sent, install
+
+
+def _write(part: torch.Tensor, values: torch.Tensor) -> None:
+    if not _overlap(part):
+        part.copy_(values)
+        return
+    # Elements that share memory have one value, which is written once for each of them.
+    memory = part.as_strided((_extent(part),), (1,))
+    places = torch.arange(len(memory), device=part.device).as_strided(part.shape, part.stride(), 0)
+    memory[places.reshape(-1)] = values.reshape(-1)
+
+
+def _extent(tensor: torch.Tensor) -> int:
+    return 1 + sum((n - 1) * stride for n, stride in zip(tensor.shape, tensor.stride(), strict=True))
+
+
+def _overlap(tensor: torch.Tensor) -> tuple[int, ...]:
+    """Return the strides where several elements share memory, else an empty tuple."""
+    if tensor.numel() < 2 or tensor.is_contiguous():
+        return ()
+    steps = sorted((stride, n) for n, stride in zip(tensor.shape, tensor.stride(), strict=True) if n > 1)
+    reached = 0  # by the dimensions with shorter steps
+    for stride, n in steps:
+        if stride <= reached:
+            return tuple(tensor.stride())
+        reached += (n - 1) * stride
+    return ()
+
+
+def broadcast_all(named: Iterable[tuple[str, torch.Tensor]], root_rank: int, process_set: ProcessSet) -> None:
+    """Overwrite the tensors with the root's. Their forms must be equal on all ranks (``check_forms``)."""
+    installs: list[Callable[[], None]] = []
+    issued: list[int] = []
+    try:
+        for name, tensor in named:
+            for number, part in enumerate(parts_of(tensor)):
+                # A transposed or channels-last tensor travels as a contiguous copy; so the ranks may differ in layout.
+                sent, install = carried(part)
+                if install is not None:
+                    installs.append(install)
+                issued.append(broadcast_async_(sent, root_rank, f"{name}/{number}" if number else name, process_set))
+    finally:
+        handles.synchronize_all(issued)
+    for install in installs:
+        install()
+
+
+def check_forms(operation: str, forms: dict[str, Form], complaint: str, process_set: ProcessSet, names: str) -> None:
+    """Raise ValueError on every rank if any rank has a complaint or other forms than the first rank.
+
+    Every rank of the set calls it before the first tensor travels, so that none waits for one that has raised.
+
+    Args:
+        operation: Beginning of the message.
+        forms: This rank's forms by name, without None.
+        complaint: Why this rank cannot go on; empty if it can.
+        process_set: The ranks that compare.
+        names: Name of the operation on the wire.
+    """
+    answers = objects.allgather_object((complaint, forms), names, process_set, face=face)
+    ranks = process_set.ranks or ()
+    complaints = [f"rank {rank}: {why}" for rank, (why, _) in zip(ranks, answers, strict=True) if why]
+    first = answers[0][1]
+    for rank, (_, theirs) in zip(ranks, answers, strict=True):
+        for name in sorted({*first, *theirs}):
+            if first.get(name) != theirs.get(name) and not complaints:
+                one, other = (given.get(name) or "another form" for given in (first, theirs))
+                complaints.append(f"{name!r} is {one} on rank {ranks[0]} and {other} on rank {rank}")
+    if complaints:
+        raise ValueError(f"{operation}: " + "; ".join(complaints)[:2000])

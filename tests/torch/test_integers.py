@@ -1,0 +1,77 @@
+"""Integers that are averaged or scaled do not wrap around; what has no arithmetic is refused where it needs some."""
+
+import pytest
+import torch
+
+import horovod.torch as hvd
+from horovod.torch.ops.alltoall import _result
+
+LARGE = {torch.uint8: 200, torch.int8: 100, torch.int16: 30000, torch.uint16: 60000, torch.int32: 2 * 10**9}
+LARGE[torch.int64] = 2**62
+
+
+def reductions():
+    n, me = hvd.size(), hvd.rank()
+    scaled = {"op": hvd.Sum, "postscale_factor": 1 / n}
+    for dtype, value in LARGE.items():
+        one = torch.tensor([value + me], dtype=torch.int64).to(dtype)
+        results = {
+            "allreduce": hvd.allreduce(one),
+            "in place": hvd.allreduce_(one.clone()),
+            "large": hvd.allreduce(one.expand(300_000).contiguous())[-1:],
+            "grouped": hvd.grouped_allreduce([one, one])[1],
+            "reducescatter": hvd.reducescatter(one.expand(n).contiguous()),
+            "grouped reducescatter": hvd.grouped_reducescatter([one.expand(n).contiguous()])[0],
+            "scaled": hvd.allreduce(one, **scaled),
+            "prescaled": hvd.allreduce(one, op=hvd.Sum, prescale_factor=1 / n),
+        }
+        for what, result in results.items():
+            assert result.dtype is dtype
+            assert value - 1 <= int(result) <= value + n, (what, dtype, result)
+    assert hvd.allreduce(torch.tensor([-1 if me else 0])).tolist() == [0]  # -1/2, cut off towards zero
+    counts = (torch.ones(2, 2, dtype=torch.uint8) * (200 + me)).to_sparse()
+    average = hvd.sparse_allreduce_async(counts, name="counts", op=hvd.Average)().to_dense()
+    assert average.dtype is torch.uint8
+    assert average.tolist() == [[200 + (n - 1) // 2] * 2] * 2
+
+
+@pytest.mark.parametrize("size", [2, 3])
+def test_averages_and_scaled_sums(pool, size):
+    pool(size).run(reductions)
+
+
+def refused():
+    for dtype in (torch.complex64, torch.float8_e4m3fn):
+        p = torch.nn.Parameter(torch.ones(3).to(dtype))
+        plain = torch.nn.Parameter(torch.ones(3))
+        for parameters, message in (([plain, p], "parameter 'b': its dtype is"), ([plain], None)):
+            named = list(zip("ab", parameters, strict=False))
+            optimizer = torch.optim.SGD(parameters, lr=0.1)
+            if message:
+                with pytest.raises(ValueError, match=message):
+                    hvd.DistributedOptimizer(optimizer, named)
+                continue
+            optimizer = hvd.DistributedOptimizer(optimizer, named)
+            with pytest.raises(ValueError, match="its dtype is"):
+                optimizer.add_param_group({"params": [p]})
+            assert len(optimizer.param_groups) == 1
+    frozen = torch.nn.Parameter(torch.ones(3).cfloat(), requires_grad=False)
+    hvd.DistributedOptimizer(torch.optim.SGD([plain, frozen], lr=0.1))
+
+
+def test_parameters_whose_gradients_cannot_be_reduced(pool):
+    pool(2).run(refused)
+
+
+class Received:
+    """A completed alltoall that has received many rows, all of them empty."""
+
+    sizes = (1, 2**31)
+    output = None
+
+
+def test_numbers_of_rows_beyond_int32():
+    output, received = _result(Received(), torch.empty(3, 0))
+    assert output.shape == (2**31 + 1, 0)
+    assert received.dtype is torch.int64
+    assert received.tolist() == [1, 2**31]

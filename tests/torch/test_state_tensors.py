@@ -1,0 +1,105 @@
+"""State that is no plain dense memory of a common dtype: it arrives all the same, or all ranks raise one error."""
+
+import pytest
+import torch
+
+import horovod.torch as hvd
+from horovod.torch.state_tensors import form_of
+
+
+def of_rank(kind, rank):
+    ones = torch.ones(4) * (rank + 1)
+    return {
+        "expanded": lambda: (torch.eye(3) * (rank + 1)).expand(4, 3, 3),
+        "expanded scalar": lambda: torch.tensor(float(rank)).expand(6),
+        "windows": lambda: (torch.arange(8.0) * (rank + 1)).unfold(0, 4, 2),
+        "expanded complex": lambda: torch.complex(ones, -ones).expand(2, 4),
+        "transposed": lambda: (torch.arange(6.0) * (rank + 1)).view(2, 3).t(),
+        "coo": lambda: (torch.eye(3) * (rank + 1)).to_sparse(),
+        "csr": lambda: (torch.eye(3) * (rank + 1)).to_sparse_csr(),
+        "complex": lambda: torch.complex(ones, -ones),
+        "conjugate": lambda: torch.complex(ones, -ones).conj(),
+        "complex scalar": lambda: torch.tensor(complex(rank, 1)),
+        "uint32": lambda: torch.tensor([rank + 5, 2**32 - 1 - rank], dtype=torch.uint32),
+        "uint64": lambda: torch.tensor([rank + 5], dtype=torch.uint64),
+        "float8": lambda: ones.to(torch.float8_e4m3fn),
+        "nothing": lambda: torch.empty(0, 3, dtype=torch.complex64),
+    }[kind]()
+
+
+ARRIVES = ("expanded", "expanded scalar", "windows", "expanded complex", "transposed", "coo", "csr", "complex")
+ARRIVES += ("conjugate", "complex scalar", "uint32", "uint64", "float8", "nothing")
+
+
+def dense(tensor):
+    tensor = tensor.to_dense()
+    return (tensor.double() if tensor.dtype.itemsize == 1 or not tensor.is_complex() else tensor).tolist()
+
+
+def parameters():
+    for kind in ARRIVES:
+        net = torch.nn.Linear(2, 2)
+        torch.nn.init.constant_(net.weight, hvd.rank())
+        net.register_buffer("odd", of_rank(kind, hvd.rank()))
+        hvd.broadcast_parameters(net.state_dict(), root_rank=1)
+        assert net.weight[0, 0] == 1, kind
+        assert dense(net.odd) == dense(of_rank(kind, 1)), kind
+
+
+def optimizer_state():
+    for kind in ARRIVES:
+        for here in (True, False):  # has this rank such a state, too?
+            p = torch.nn.Parameter(torch.ones(3))
+            optimizer = torch.optim.SGD([p], lr=0.1)
+            if here or hvd.rank() == 1:
+                optimizer.state[p]["odd"] = of_rank(kind, hvd.rank())
+            hvd.broadcast_optimizer_state(optimizer, root_rank=1)
+            assert dense(optimizer.state[p]["odd"]) == dense(of_rank(kind, 1)), kind
+
+
+def quantized():
+    return torch.quantize_per_tensor(torch.ones(4), 0.1, 0, torch.quint8)
+
+
+def refused():
+    rank = hvd.rank()
+    one_entry = torch.eye(3) * torch.tensor([1.0, 0, 0])
+    wrong = {
+        r"rank 1.*'odd' is quantized": torch.ones(4) if rank == 0 else quantized(),
+        r"rank 1.*'odd' is on device meta": torch.ones(4, device="meta" if rank else "cpu"),
+        r"'odd' is sparse_coo.*on rank 0.*on rank 1": (torch.eye(3) if rank else one_entry).to_sparse(),
+        r"'odd' is .*on rank 0 and strided complex64.*on rank 1": torch.ones(4, dtype=torch.cfloat if rank else None),
+    }
+    for text, tensor in wrong.items():
+        weight = torch.full((2,), float(rank))
+        with pytest.raises(ValueError, match=text):
+            hvd.broadcast_parameters({"odd": tensor, "weight": weight}, root_rank=0)
+        assert weight.tolist() == [rank, rank]
+    with pytest.raises(ValueError, match="rank 1: params is a int"):
+        hvd.broadcast_parameters({} if rank == 0 else 3, root_rank=0)
+    p = torch.nn.Parameter(torch.ones(3))
+    optimizer = torch.optim.SGD([p], lr=0.1)
+    if rank == 0:
+        optimizer.state[p]["moment"] = quantized()
+    with pytest.raises(ValueError, match=r"rank 0: state of parameter 0\['moment'\] is quantized"):
+        hvd.broadcast_optimizer_state(optimizer, 0)
+    assert hvd.allreduce(torch.ones(1), op=hvd.Sum).item() == hvd.size()
+
+
+def test_parameters(pool):
+    pool(2).run(parameters)
+
+
+def test_optimizer_state(pool):
+    pool(2).run(optimizer_state)
+
+
+def test_one_error_on_all_ranks(pool):
+    pool(2).run(refused)
+
+
+def test_ordinary_tensors_have_no_form():
+    for tensor in (torch.ones(3), torch.ones(2, 3).t(), torch.ones(10)[::2], torch.ones(2, 3, 4, 4)[:, :, 1:3, ::2]):
+        assert form_of(tensor) is None
+    assert form_of(torch.ones(1, 3).expand(1, 3)) is None
+    assert form_of(torch.ones(3).expand(2, 3)).overlapping == (0, 1)
