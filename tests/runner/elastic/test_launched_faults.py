@@ -49,7 +49,7 @@ def test_one_more_dies_while_ranks_are_formed_anew(tmp_path):
         (tmp_path / "stop.falls2").touch()
         job.kill("rank 1")
         job.until_said(r"rank 1 on host localhost failed: killed by signal 9 \(SIGKILL\)")
-        job.until_said(r"going on with 3 ranks")
+        job.until_said(r"3 ranks left")
         job.until_said(r"going on with 2 ranks")
         assert trains(job, 2) >= 5
         ends(job, stop, 2)
