@@ -82,7 +82,12 @@ CASES = {
 }
 
 
-@pytest.mark.parametrize("case", CASES)
+SLOW = ("momo", "backtracking", "inject_hyperparams", "lbfgs without a line search")
+
+
+@pytest.mark.parametrize(
+    "case", [pytest.param(case, marks=pytest.mark.heavy if case in SLOW else ()) for case in CASES]
+)
 def test_transformations_that_look_at_the_loss_train_as_one_process(jax_pool, case):
     make, extra = CASES[case]
     x, y = data(2, steps=4)

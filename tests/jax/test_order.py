@@ -158,7 +158,13 @@ def test_random_programs(jax_pool, seed):
                 np.testing.assert_allclose(value, expected[rank], rtol=1e-4, atol=1e-5, err_msg=str(node))
 
 
-@pytest.mark.parametrize("kind", programs.AROUND)
+# Their order, of all kinds, is in test_ordering.py.
+RUN = ("fori", "call in the condition alone", "cond", "switch", "jit twice", "grad of a scan")
+
+
+@pytest.mark.parametrize(
+    "kind", [pytest.param(kind, marks=() if kind in RUN else pytest.mark.heavy) for kind in programs.AROUND]
+)
 def test_a_program_ends_with_two_of_a_kind(jax_pool, kind):
     """They are written behind the calls on one rank and before them on the other."""
     around = programs.AROUND[kind]
