@@ -22,6 +22,7 @@ import re
 import secrets
 import stat
 import struct
+import tempfile
 import time
 from collections.abc import Callable, Iterable
 from pathlib import Path
@@ -65,7 +66,8 @@ def begin(directory: Path, stem: str) -> tuple[Path, io.FileIO]:
     OSError."""
     while True:
         path = directory / f".{stem}.{os.getpid()}.{secrets.token_hex(4)}.tmp"
-        file = io.FileIO(path, "xb")
+        # Others must not be able to change it, whatever the umask: it would be refused (checkpoint_trust.py).
+        file = io.FileIO(path, "xb", opener=lambda name, flags: os.open(name, flags, 0o644))
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
             there = path.exists()
@@ -169,7 +171,12 @@ def read(directory: Path, step: int, load: Callable[[IO[bytes]], Any], trust: Tr
     path = directory / name_of(step)
     with open_plain(path) as file:
         trust.check_owner(file.fileno(), str(path), lambda: made_in(directory))
-        return read_from(file, str(path), step, load, trust)
+        if not trust.needs_copy(file.fileno()):
+            return read_from(file, str(path), step, load, trust)
+        with tempfile.TemporaryFile(prefix="horovod-checkpoint-", buffering=0) as copy:
+            while piece := file.read(_PIECE):
+                _all(copy, piece)
+            return read_from(copy, str(path), step, load, trust)
 
 
 def read_from(file: io.FileIO, name: str, step: int, load: Callable[[IO[bytes]], Any], trust: Trust = OWN) -> Any:

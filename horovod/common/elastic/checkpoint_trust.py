@@ -1,9 +1,9 @@
-"""Whose checkpoints are read. They are pickles: reading one runs what its writer has put into it.
+"""Rules for which checkpoints are read. A checkpoint is a pickle: reading it runs what its writer has put into it.
 
-A file of another user is refused, and one that every user can write to. On file systems where all files seem to belong
-to one user, or to be open to all, that says nothing, so what a file of our own would look like there is looked at.
+Files of other users are refused, and files that every user can write to. Some file systems show all files as one
+user's, or as open to all. There, a file is accepted if a new one would look the same.
 
-A key settles it everywhere, in object stores too: checkpoints carry a MAC, and others are refused.
+With a key, checkpoints carry a MAC and all others are refused, in object stores too.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ class UntrustedCheckpointError(ValueError):
 
 
 class Sum(Protocol):
-    """What is made of the bytes of a checkpoint."""
+    """A checksum or MAC over the bytes of a checkpoint."""
 
     def update(self, data: bytes | memoryview, /) -> None: ...
     def digest(self) -> bytes: ...
@@ -41,9 +41,8 @@ class Trust:
     """Which checkpoints are read, and how they are written.
 
     Args:
-        any_owner: Read those of other users, too.
-        key_file: The file with a key, empty: none. Checkpoints are sealed with it; those without its MAC are refused,
-            whoever has written them.
+        any_owner: Also read checkpoints of other users.
+        key_file: Path of the key of the MAC that seals checkpoints; those without this MAC are refused. Empty: no MAC.
     """
 
     any_owner: bool = False
@@ -51,9 +50,9 @@ class Trust:
 
     @classmethod
     def from_settings(cls, settings: Settings) -> Trust:
-        """Raises ValueError naming the variable of a key file that cannot be used.
+        """Return what the settings ask for. Raises ValueError for a key file that cannot be used.
 
-        One that is not there is an error when a checkpoint is read or written: ranks on other hosts do neither.
+        A key file that does not exist is an error only where a checkpoint is read or written.
         """
         made = cls(settings.text(_OWNERS) == "any", settings.text(_KEY_FILE))
         if made.key_file and os.path.exists(made.key_file):
@@ -71,13 +70,13 @@ class Trust:
         return PLAIN if self.key is None else SEALED
 
     def sum(self, step: int) -> Sum:
-        """A sum over the checkpoint of a step; with a key its MAC, so that one step's is no other's."""
+        """Return a new sum over the checkpoint of a step. A MAC covers the step, so it fits no other step's file."""
         if self.key is None:
             return hashlib.sha256()
         return hmac.new(self.key, b"horovod checkpoint of step %d\0" % step, "sha256")
 
     def check_end(self, magic: bytes, name: str) -> None:
-        """Raises UntrustedCheckpointError for an end of the other kind."""
+        """Raise UntrustedCheckpointError if the file ends with a checksum but a MAC is needed, or the reverse."""
         if magic == SEALED and self.key is None:
             raise UntrustedCheckpointError(f"{name} is sealed with a key; {_KEY_FILE} has to name the file with it")
         if magic == PLAIN and self.key is not None:
@@ -86,8 +85,14 @@ class Trust:
                 "to read it all the same"
             )
 
+    def needs_copy(self, fd: int) -> bool:
+        """Return True if others can change the file after its MAC has been found right."""
+        found = os.fstat(fd)
+        by_others = found.st_uid not in (os.geteuid(), 0) or bool(found.st_mode & (stat.S_IWGRP | stat.S_IWOTH))
+        return self.key is not None and by_others
+
     def check_owner(self, fd: int, name: str, made_here: Callable[[], os.stat_result]) -> None:
-        """Raises UntrustedCheckpointError for the file of another user, or one that every user can write to.
+        """Raise UntrustedCheckpointError for the file of another user, or one that every user can write to.
 
         Args:
             fd: The file.

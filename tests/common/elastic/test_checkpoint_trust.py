@@ -10,7 +10,7 @@ import pytest
 from horovod.common.elastic import Checkpoint, checkpoint_files
 from horovod.common.elastic.checkpoint_files import TornCheckpointError, name_of
 from horovod.common.elastic.checkpoint_record import recorded
-from horovod.common.elastic.checkpoint_trust import UntrustedCheckpointError
+from horovod.common.elastic.checkpoint_trust import Trust, UntrustedCheckpointError
 from tests.common.elastic.saving import saved
 
 STRANGER = 65534
@@ -68,6 +68,16 @@ def test_one_that_every_user_can_write_to_is_refused(directory, tmp_path):
     assert (tmp_path / "ran").exists()
 
 
+def test_a_job_without_a_umask_can_read_its_own(tmp_path):
+    before = os.umask(0)
+    try:
+        saved(tmp_path / "open", 1)
+    finally:
+        os.umask(before)
+    assert stat.S_IMODE((tmp_path / "open" / name_of(1)).stat().st_mode) == 0o644
+    assert Checkpoint(tmp_path / "open").load().value == {"step": 1}
+
+
 @pytest.mark.parametrize("user", [STRANGER, None])
 def test_a_file_system_without_owners_and_modes(directory, monkeypatch, user):
     """There all files look alike, those that are made now too."""
@@ -120,6 +130,21 @@ def test_with_a_key_what_has_no_mac_is_refused(directory, tmp_path, key):
     with pytest.raises(UntrustedCheckpointError, match="not sealed with the key in HOROVOD_CHECKPOINT_KEY_FILE"):
         Checkpoint(directory).load()
     assert not (tmp_path / "ran").exists()
+
+
+@pytest.mark.parametrize("mode", [0o664, 0o666])
+def test_a_sealed_checkpoint_that_changes_after_its_mac_was_checked(tmp_path, key, mode):
+    """Where others can write to the file, what is loaded must be what was checked."""
+    trust = Trust(key_file=str(key))
+    path = checkpoint_files.write(tmp_path, 3, lambda file: file.write(b"good" * 1000), trust)
+    path.chmod(mode)
+
+    def load(file):
+        with open(path, "r+b") as changed:
+            changed.write(b"evil" * 1000)
+        return file.read()
+
+    assert checkpoint_files.read(tmp_path, 3, load, trust) == b"good" * 1000
 
 
 def test_a_sealed_checkpoint_is_that_of_its_step(tmp_path, key):
