@@ -57,21 +57,52 @@ Status open_given(const std::string& folder, int* out) {
   return *out < 0 ? failure("cannot make or open the folder", folder) : Status();
 }
 
-// The folder `name` in the open folder, made if it is missing; -1 where another user has made it, or can write to it.
-int open_private(int parent, const std::string& name) {
+// Opens the folder `name` in the open folder, made if it is missing, and says what it is.
+int open_folder(int parent, const std::string& name, struct stat* about) {
   ::mkdirat(parent, name.c_str(), 0700);
   const int fd = ::openat(parent, name.c_str(), O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
-  struct stat about{};
-  if (fd >= 0 && (::fstat(fd, &about) != 0 || about.st_uid != ::geteuid() || (about.st_mode & (S_IWGRP | S_IWOTH)))) {
-    ::close(fd);
+  if (fd < 0 || ::fstat(fd, about) == 0) return fd;
+  ::close(fd);
+  return -1;
+}
+
+constexpr mode_t by_others = S_IWGRP | S_IWOTH;
+
+bool is_private(const struct stat& about) { return about.st_uid == ::geteuid() && !(about.st_mode & by_others); }
+
+// Some file systems show all files as one user's, or as open to all, new ones too: there `found` says nothing about who has made it.
+bool tells_nothing(const struct stat& found, const struct stat& fresh) {
+  return !is_private(fresh) && found.st_uid == fresh.st_uid && !(found.st_mode & ~fresh.st_mode & by_others);
+}
+
+// Opens the folder `*name` in the open folder, for this user alone. Where a stranger has taken its name it becomes one beside it with a
+// name that cannot be foreseen.
+int open_private(int parent, std::string* name) {
+  struct stat found{}, made{};
+  const int fd = open_folder(parent, *name, &found);
+  if (fd >= 0 ? is_private(found) : errno != ELOOP && errno != ENOTDIR && errno != EACCES) return fd;
+  uint64_t chance = 0;
+  if (::getrandom(&chance, sizeof chance, 0) != static_cast<ssize_t>(sizeof chance)) {
+    if (fd >= 0) ::close(fd);
     errno = EPERM;
     return -1;
   }
-  return fd;
+  const std::string beside = *name + '-' + std::to_string(chance);
+  const int fresh = open_folder(parent, beside, &made);
+  if (fd >= 0 && fresh >= 0 && tells_nothing(found, made)) {
+    ::close(fresh);
+    ::unlinkat(parent, beside.c_str(), AT_REMOVEDIR);
+    return fd;
+  }
+  const int error = errno;
+  if (fd >= 0) ::close(fd);
+  errno = error;
+  if (fresh >= 0) *name = beside;
+  return fresh;
 }
 
-// Opens the folder `*folder`, which only this user may write to. Where a stranger has taken its name it becomes one beside it with a name
-// that cannot be foreseen, for the rest of the process.
+// Opens the folder `*folder`, which only this user may write to. Where it is another than that (`open_private`), it stays so for the rest
+// of the process.
 Status open_own(std::string* folder, int* out) {
   static std::mutex mutex;
   static std::map<std::string, std::string> instead;
@@ -84,15 +115,9 @@ Status open_own(std::string* folder, int* out) {
     const std::lock_guard lock(mutex);
     const auto found = instead.find(*folder);
     if (found != instead.end()) name = found->second;
-    *out = open_private(parent, name);
-    if (*out < 0 && (errno == EPERM || errno == ELOOP || errno == ENOTDIR || errno == EACCES)) {
-      uint64_t chance = 0;
-      if (::getrandom(&chance, sizeof chance, 0) == static_cast<ssize_t>(sizeof chance)) {
-        name += '-' + std::to_string(chance);
-        *out = open_private(parent, name);
-        if (*out >= 0) instead[*folder] = name;
-      }
-    }
+    const std::string asked = name;
+    *out = open_private(parent, &name);
+    if (name != asked) instead[*folder] = name;
   }
   const int error = errno;
   ::close(parent);

@@ -3,6 +3,7 @@
 
 #include <doctest/doctest.h>
 #include <signal.h>
+#include <sys/fsuid.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -79,6 +80,21 @@ TEST_CASE("a folder of reports that others can write to, or that a link stands f
   std::string path;
   REQUIRE(write_into(folder / "linked", FolderKind::given, "x", "one", &path).ok());  // the user's own choice
   CHECK(contents(folder / "elsewhere/x") == "one");
+}
+
+TEST_CASE("a file system that shows all files as another user's does not keep reports from their folder") {
+  if (::geteuid() != 0) return;  // needs root, to make files as another user
+  Folder folder;
+  ::chmod((folder / "").c_str(), 0777);
+  std::string first, second;
+  const int before = ::setfsuid(65534);  // who owns what this thread makes; the effective user stays
+  const bool written = write_into(folder / "job", FolderKind::own, "x", "one", &first).ok() &&
+                       write_into(folder / "job", FolderKind::own, "y", "two", &second).ok();
+  ::setfsuid(static_cast<uid_t>(before));
+  REQUIRE(written);
+  CHECK(contents(folder / "job/x") == "one");
+  CHECK(contents(folder / "job/y") == "two");
+  CHECK(std::distance(fs::directory_iterator(folder / ""), {}) == 1);
 }
 
 TEST_CASE("several threads may write a file at once: each succeeds, one of them is the last") {
