@@ -47,7 +47,9 @@ def _files(path: str, suffix: str) -> list[str]:
         return [path]
     count = math.prod(1 + abs(int(last) - int(first)) for first, last in _ROW.findall(path))
     if count > _MOST_NAMES:
-        raise ValueError(f"paths has {path}, which stands for {count} names, accepted are {_MOST_NAMES}{place_here()}")
+        raise ValueError(
+            f"paths must stand for at most {_MOST_NAMES} names, got {path}, which stands for {count}{place_here()}"
+        )
     rows = list(_rows(path))
     if any(glob.has_magic(row) for row in rows):
         return [

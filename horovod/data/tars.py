@@ -19,64 +19,68 @@ _MOST_DIGITS = 255  # one after the other, in attributes
 _DIGITS = bytes(ord("0") if chr(byte).isdecimal() and byte < 128 else ord(" ") for byte in range(256))
 # What tarfile raises for headers that say what cannot be.
 _TORN = (tarfile.TarError, OSError, ValueError, ArithmeticError, LookupError)
+_ATTRIBUTES = (tarfile.XHDTYPE, tarfile.XGLTYPE, tarfile.SOLARIS_XHDTYPE)
+_HEADERS = (*_ATTRIBUTES, tarfile.GNUTYPE_LONGNAME, tarfile.GNUTYPE_LONGLINK)
 
 
 class _Member(tarfile.TarInfo):
     """Refuses what makes tarfile read the same again, without an end or into memory."""
 
     @classmethod
-    def frombuf(cls, buf: bytes | bytearray, encoding: str, errors: str) -> "_Member":
-        made = super().frombuf(buf, encoding, errors)
-        if made.size < 0:
-            raise tarfile.ReadError(f"{made.name} has {made.size} bytes")
-        longest = {tarfile.XGLTYPE: _LONGEST_GLOBAL}.get(made.type, _LONGEST_HEADER)
-        if made.type in _HEADERS and made.size > longest:
-            raise tarfile.ReadError(f"a header of {made.size} bytes, accepted are at most {longest}")
-        return made
-
-    @classmethod
     def fromtarfile(cls, archive: tarfile.TarFile) -> "_Member":
         assert isinstance(archive, _Archive)
-        _check_attributes(archive)
-        archive.headers += 1  # calls itself for the header that follows one of _HEADERS
-        if archive.headers > _MOST_HEADERS:
-            raise ValueError(f"more than {_MOST_HEADERS} headers of one member")
+        assert archive.fileobj is not None
+        if archive.fileobj.tell() >= archive.checked_to:  # some versions of Python come here for each of _HEADERS, too
+            archive.checked_to = _check_headers(archive.fileobj)
         made = super().fromtarfile(archive)
-        archive.headers = 0
-        if made.size < 0:  # by an attribute
+        if made.size < 0:
             raise ValueError(f"{made.name} has {made.size} bytes")
         return made
 
 
-def _check_attributes(archive: tarfile.TarFile) -> None:
-    """Raise ValueError for attributes over which tarfile would take time that grows with the square of their length."""
-    file = archive.fileobj
-    assert file is not None
-    place = file.tell()
-    head = file.read(_BLOCK)
-    if head[156:157] in (tarfile.XHDTYPE, tarfile.XGLTYPE, tarfile.SOLARIS_XHDTYPE):
-        data = file.read(_Member.frombuf(head, archive.encoding or "utf-8", "surrogateescape").size)
-        if b"0" * (_MOST_DIGITS + 1) in data.translate(_DIGITS):
-            raise ValueError(f"an attribute with more than {_MOST_DIGITS} digits, one after the other")
-        at = 0
-        while at < len(data) and data[at]:
-            length = data[at : data.find(b" ", at, at + 9)]
-            end = at + int(length) if length.isdigit() else 0
-            if not at < data.find(b"=", at, end) < end <= len(data) or data[end - 1 : end] != b"\n":
-                raise ValueError(f"an attribute at byte {at} of a header that is not of the form LENGTH NAME=VALUE")
-            at = end
-    file.seek(place)
-
-
 class _Archive(tarfile.TarFile):
     tarinfo = _Member
-    headers = 0
+    checked_to = 0
+    """Where the headers end that have been checked."""
 
 
-_HEADERS = (
-    *(tarfile.XHDTYPE, tarfile.XGLTYPE, tarfile.SOLARIS_XHDTYPE),
-    *(tarfile.GNUTYPE_LONGNAME, tarfile.GNUTYPE_LONGLINK),
-)
+def _check_headers(file: Any) -> int:
+    """Check the headers of the next member and return where they end; the file stays where it is.
+
+    Raises:
+        ValueError: There are too many or too large ones, or one over which tarfile would take too long.
+        tarfile.HeaderError: One is damaged.
+    """
+    place = file.tell()
+    for _ in range(_MOST_HEADERS):
+        block = file.read(_BLOCK)
+        if block[156:157] not in _HEADERS:
+            break
+        head = tarfile.TarInfo.frombuf(block, "utf-8", "surrogateescape")
+        longest = _LONGEST_GLOBAL if head.type == tarfile.XGLTYPE else _LONGEST_HEADER
+        if not 0 <= head.size <= longest:
+            raise ValueError(f"a header must have at most {longest} bytes, got {head.size}")
+        data = file.read(-(-head.size // _BLOCK) * _BLOCK)
+        if head.type in _ATTRIBUTES:
+            _check_attributes(data[: head.size])
+    else:
+        raise ValueError(f"more than {_MOST_HEADERS} headers of one member")
+    end: int = file.tell()
+    file.seek(place)
+    return end
+
+
+def _check_attributes(data: bytes) -> None:
+    """Raise ValueError for attributes over which tarfile would take time that grows with the square of their length."""
+    if b"0" * (_MOST_DIGITS + 1) in data.translate(_DIGITS):
+        raise ValueError(f"an attribute with more than {_MOST_DIGITS} digits, one after the other")
+    at = 0
+    while at < len(data) and data[at]:
+        length = data[at : data.find(b" ", at, at + 9)]
+        end = at + int(length) if length.isdigit() else 0
+        if not at < data.find(b"=", at, end) < end <= len(data) or data[end - 1 : end] != b"\n":
+            raise ValueError(f"an attribute at byte {at} of a header that is not of the form LENGTH NAME=VALUE")
+        at = end
 
 
 class TarFiles(ByteRanges):

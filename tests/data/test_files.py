@@ -61,8 +61,8 @@ def test_what_stands_for_no_file_or_for_one_twice(folder):
         ([], r"paths is \[\], accepted is at least one file"),
         ([folder, folder / "shard-001.txt"], "shard-001.txt twice"),
         ("", "which cannot be found"),
-        (f"{folder}/x-{{000000000000..999999999999}}.txt", "stands for 1000000000000 names, accepted are 1048576"),
-        (f"{folder}/{{0..9999}}/{{9999..0}}/x.txt", "stands for 100000000 names"),
+        (f"{folder}/x-{{000000000000..999999999999}}.txt", "at most 1048576 names, got .* 1000000000000"),
+        (f"{folder}/{{0..9999}}/{{9999..0}}/x.txt", "which stands for 100000000"),
     ]:
         with pytest.raises(ValueError, match=said):
             LineFiles(wrong)

@@ -1,5 +1,6 @@
 """Samples in tar archives."""
 
+import io
 import pickle
 import tarfile
 
@@ -7,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from horovod.data import StreamingDataset, TarFiles
+from horovod.data import StreamingDataset, TarFiles, tars
 from tests.data.sources import archive, everything, flat
 
 SAMPLES = [
@@ -157,6 +158,7 @@ HOSTILE = {
         for k in range(0, 2000, 500)
     )
     + END,
+    "a header that leads back": EMPTY + header(b"././@LongLink", -1024, b"L") + EMPTY + END,
     "a key of its own": header(b"1.__key__", 4) + padded(b"evil") + END,
 }
 
@@ -168,6 +170,17 @@ def test_an_archive_that_somebody_has_made_to_do_harm(tmp_path, kind, block_byte
     (tmp_path / "a.tar").write_bytes(HOSTILE[kind])
     with pytest.raises(ValueError, match=r"a\.tar is torn"):
         everything(TarFiles(tmp_path / "a.tar", block_bytes))
+
+
+@pytest.mark.parametrize(
+    "kind", ["long names one after the other", "attributes one after the other", "a huge long name"]
+)
+def test_headers_are_checked_before_tarfile_follows_them(kind):
+    """Some versions of Python follow a chain of headers by methods of their own, which cannot be replaced."""
+    with pytest.raises(ValueError, match=r"16 headers of one member|a header must have at most"):
+        tars._check_headers(io.BytesIO(HOSTILE[kind]))
+    whole = io.BytesIO(header(b"././@LongLink", 4, b"L") + padded(b"abc\0") + EMPTY + END)
+    assert (tars._check_headers(whole), whole.tell()) == (1536, 0)
 
 
 @pytest.mark.timeout(60)
