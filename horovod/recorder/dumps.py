@@ -85,9 +85,8 @@ def read(path: Path) -> Dump:
         except (StopIteration, ValueError, RecursionError):
             raise ValueError(f"{path} is not what a flight recorder writes") from None
     label, why = shown(head.label), "\n".join(map(shown, head.why.splitlines()))
-    for entry in entries:
-        entry["name"] = shown(str(entry["name"]))
-    return Dump(head.rank, head.size, label, why, tuple(entries), head.unix_ns * 1e-9, head.monotonic_ns)
+    printable = tuple({key: shown(v) if isinstance(v, str) else v for key, v in entry.items()} for entry in entries)
+    return Dump(head.rank, head.size, label, why, printable, head.unix_ns * 1e-9, head.monotonic_ns)
 
 
 def shown(text: str) -> str:

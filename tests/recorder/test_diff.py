@@ -192,8 +192,9 @@ def test_a_file_that_somebody_has_made_to_do_harm(tmp_path, capsys, text):
 
 def test_what_a_terminal_would_obey_is_escaped(tmp_path, capsys):
     ranks = Ranks(tmp_path)
-    ranks.add(0, "announced", "\x1b[2Jone")
-    ranks.add(1, "announced", "\x1b[2Jother")
+    more = {"kind": "\x1b[3Jkind", "dtype": "\x1b[4Jtype"}
+    ranks.add(0, "announced", "\x1b[2Jone", **more)
+    ranks.add(1, "announced", "\x1b[2Jother", **more)
     ranks.write()
     out = "\n".join(said(tmp_path, capsys))
     assert "\x1b" not in out

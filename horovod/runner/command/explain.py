@@ -30,7 +30,7 @@ def run(target: str) -> str:
     Raises LaunchError when there is no such job, or several, or it does not answer.
     """
     doors = reports.doors()
-    pid = _only(target, find(target, sorted({claimed for claimed, _ in doors})))
+    pid = _only(target, _genuine(find(target, sorted({claimed for claimed, _ in doors})), doors))
     text = b""
     try:
         with _connect(pid, [name for claimed, name in doors if claimed == pid]) as connection:
@@ -45,7 +45,8 @@ def run(target: str) -> str:
         raise LaunchError(f"--explain: rank 0 (pid {pid}) cannot be asked: {error.strerror}") from None
     if not text:
         raise LaunchError(
-            f"--explain: rank 0 (pid {pid}) says nothing; it answers its own user only, and not while it ends"
+            f"--explain: rank 0 (pid {pid}) says nothing; it answers its own user in its own container only, and not "
+            "while it ends"
         )
     return text.decode(errors="replace")
 
@@ -82,6 +83,26 @@ def _connect(pid: int, names: Sequence[str]) -> socket.socket:
         if time.monotonic() > end:
             raise TimeoutError
         time.sleep(_AGAIN)
+
+
+def _genuine(found: Sequence[int], doors: Sequence[tuple[int, str]]) -> Sequence[int]:
+    """Of several processes those that have made a socket themselves, if there are any.
+
+    Any process can make one that claims to be of another rank of the job.
+    """
+    if len(found) < 2:
+        return found
+    return [pid for pid in found if any(_made_by(pid, name) for claimed, name in doors if claimed == pid)] or found
+
+
+def _made_by(pid: int, name: str) -> bool:
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as connection:
+        connection.setblocking(False)
+        try:
+            connection.connect(name)
+        except OSError:
+            return False
+        return not _stranger(connection, pid)
 
 
 def _stranger(connection: socket.socket, pid: int) -> str:

@@ -2,6 +2,7 @@
 
 import contextlib
 import os
+import secrets
 import socket
 import subprocess
 import sys
@@ -81,6 +82,15 @@ def test_names_that_other_processes_have_taken(only_mine):
         with answering(reports.new_door()):
             assert explain.run(str(mine)) == "why\n"
         stranger.stdin.close()
+
+
+def test_a_stranger_that_claims_to_be_another_rank(monkeypatch):
+    """Of all processes that a target means, the one that has made the socket itself is asked."""
+    mine, other = os.getpid(), os.getppid()
+    claimed = f"\0horovod-explain-{other}-{secrets.token_hex(8)}"
+    monkeypatch.setattr(explain, "find", lambda target, doors: [pid for pid in doors if pid in (mine, other)])
+    with answering(reports.new_door()), answering(claimed, b"a lie\n"):
+        assert explain.run(str(mine)) == "why\n"
 
 
 def test_a_socket_of_which_no_more_is_known_is_of_a_stranger(monkeypatch):
