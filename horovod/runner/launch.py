@@ -146,7 +146,7 @@ def _started(
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         settings = cli.settings(namespace, command, os.environ)
-    if settings.on_this_machine and (missing := spelling.missing_script(settings.command)):
+    if settings.in_this_directory and (missing := spelling.missing_script(settings.command)):
         raise LaunchError(f"there is no file {missing!r}, which Python is to run{spelling.near_file(missing)}")
     for warning in caught:
         _say(f"warning: {warning.message}")

@@ -102,8 +102,10 @@ class LaunchSettings:
         return len(self.slots) if self.elastic is None else self.elastic.start
 
     @property
-    def on_this_machine(self) -> bool:
-        """True if all ranks are known to run on this machine."""
+    def in_this_directory(self) -> bool:
+        """True if all ranks are known to run on this machine, in the launcher's current directory."""
+        if self.mpi is not None and self.mpi.extra:  # mpirun's own flags may name another directory
+            return False
         places = self.slots if self.elastic is None else self.elastic.hosts
         names = {place.hostname if isinstance(place, Slot) else place.name for place in places}
         return bool(names) and all(is_local(name) for name in names)

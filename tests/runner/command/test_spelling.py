@@ -77,8 +77,10 @@ def test_a_file_that_does_not_exist_starts_nothing(tmp_path):
     done = run_job(["-np", "2", sys.executable, "trian.py"], cwd=tmp_path)
     assert (done.code, done.out) == (2, "")
     assert "error: there is no file 'trian.py', which Python is to run; did you mean train.py?" in done.err
-    # On another host it may be there.
-    assert not cli.settings(*cli.parse(["-np", "1", "-H", "far.test:1", "python", "trian.py"]), {}).on_this_machine
+    # On another host, or in another directory, it may be there.
+    for words in (["-H", "far.test:1"], ["--mpi", "--mpi-args=-wdir /elsewhere"]):
+        assert not cli.settings(*cli.parse(["-np", "1", *words, "python", "trian.py"]), {}).in_this_directory
+    assert cli.settings(*cli.parse(["-np", "1", "--mpi", "python", "trian.py"]), {}).in_this_directory
 
 
 def test_a_script_is_no_command(tmp_path, monkeypatch):
