@@ -54,11 +54,13 @@ def _by_name(params: Any) -> dict[str, Any]:
         name = key if isinstance(key, str) else repr(key)
         if not isinstance(key, str) and " at 0x" in name:  # an address
             raise ValueError(
-                f"broadcast_parameters: params has the key {key!r}, which has another text on each rank; accepted are "
-                "names, numbers, and tuples of them"
+                f"broadcast_parameters: keys of params must be names, numbers or tuples of them, got {key!r}, which "
+                "has another text on each rank"
             )
         if name in named:
-            raise ValueError(f"broadcast_parameters: params has two keys {name}; accepted is each name once")
+            raise ValueError(
+                f"broadcast_parameters: each key of params must have a text of its own, got two keys {name}"
+            )
         named[name] = params[key]
     return named
 

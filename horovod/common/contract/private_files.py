@@ -113,4 +113,4 @@ def open_file(name: str, flags: int, dir_fd: int | None = None, mode: int = 0o66
 
 def _refuse_link(name: str, dir_fd: int | None) -> None:
     if stat.S_ISLNK(os.stat(name, dir_fd=dir_fd, follow_symlinks=False).st_mode):
-        raise OSError(errno.ELOOP, "it is a symbolic link, and links in the directory of output files are not followed")
+        raise OSError(errno.ELOOP, "it is a symbolic link, which is not followed here")
