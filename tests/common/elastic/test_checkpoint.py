@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from horovod.common.contract.worker_env import make_key_fd
 from horovod.common.elastic import Checkpoint, ObjectState
-from horovod.common.elastic.checkpoint_files import TornCheckpointError, name_of, read, write
+from horovod.common.elastic.checkpoint_files import TornCheckpointError, name_of, open_plain, read, write
 from horovod.common.elastic.checkpoint_record import job_tag
 from horovod.common.elastic.state_checkpoint import StateCheckpoint
 from tests.common.elastic.ranks import Face, Job, run
@@ -379,3 +379,11 @@ def test_only_later_steps_of_another_job_are_put_aside(tmp_path):
         resumed.save(15, 1)
         resumed.wait()
     assert not (tmp_path / "earlier-2").exists(), "it has gone on from the later one"
+
+
+def test_a_pipe_in_the_place_of_a_file_is_refused_and_not_kept_open(tmp_path):
+    os.mkfifo(tmp_path / "pipe")
+    before = os.listdir("/proc/self/fd")
+    with pytest.raises(TornCheckpointError, match="is no plain file"):
+        open_plain(tmp_path / "pipe")
+    assert os.listdir("/proc/self/fd") == before

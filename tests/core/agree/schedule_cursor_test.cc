@@ -120,3 +120,22 @@ TEST_CASE("following: buckets of others are passed, a rank without any part says
   CHECK(some.take() == "-");
   CHECK(some.take() == "b");
 }
+
+TEST_CASE("following: only a name that comes several times in a round is matched by its order") {
+  Follower f(schedule_of({{"a", "b"}, {"a"}, {"allreduce.noname.1"}}));
+  std::vector<bool> repeated;
+  for (uint32_t entry = 0; entry < 4; ++entry) repeated.push_back(f.cursor->repeated(entry));
+  CHECK(repeated == std::vector<bool>{true, false, true, true});
+  // The first use of "a" is not over when the second would begin.
+  const Request a = request("a");
+  CHECK(f.cursor->find(a) == 0);
+  CHECK(f.offer("a"));
+  CHECK(f.cursor->find(a) == 2);
+  CHECK(f.cursor->busy(2));
+  CHECK(f.offer("b"));
+  CHECK(f.take() == "ab");
+  CHECK(f.cursor->busy(2));
+  f.cursor->finish(0);
+  CHECK(!f.cursor->busy(2));
+  CHECK(f.cursor->busy(1));
+}

@@ -127,3 +127,29 @@ TEST_CASE("schedules that keep failing make the next proposal wait longer each t
     d.note_revoked(1, 1);
   }
 }
+
+TEST_CASE("a period begins only where the program had waited for what was before, and at a group's first member") {
+  // The program waits after each "a", and not after "b": so its steps are "ba".
+  ScheduleDetector d(16);
+  const auto found = [&d](const char* name, uint64_t fence, uint64_t unit = 0) {
+    Ready r = ready_of(name, fence);
+    r.unit = unit;
+    r.group_size = unit ? 2 : 0;
+    d.feed(r, identity_of(r));
+    std::string names;
+    for (const Ready& one : d.period()) names += one.response.names[0];
+    return names;
+  };
+  CHECK(found("a", 1) == "");
+  for (uint64_t step = 2; step < 6; ++step) {
+    CHECK(found("b", step) == "");
+    CHECK(found("a", step) == (step > 2 ? "ba" : ""));
+  }
+  // Groups of two, all waited for between their members; before each group, too.
+  d.reset();
+  CHECK(found("x", 10) == "");
+  for (uint64_t step = 0; step < 3; ++step) {
+    CHECK(found("a", 11 + 2 * step, 100 + step) == "");
+    CHECK(found("b", 12 + 2 * step, 100 + step) == (step > 0 ? "ab" : ""));
+  }
+}
