@@ -1,0 +1,53 @@
+"""Every change of an optimizer's parameters is seen."""
+
+import itertools
+
+import pytest
+import torch
+
+from horovod.torch.parameter_names import Members
+
+SHAPES = [(3,), (1,), (1, 1), (), (0,), (2, 3), (4,)]
+
+
+def parameter(shape):
+    return torch.nn.Parameter(torch.zeros(shape))
+
+
+def members_of(params):
+    optimizer = torch.optim.SGD(params, lr=0.1)
+    return optimizer, Members(optimizer, {p: f"p{i}" for i, p in enumerate(params)})
+
+
+def taken_in(members):
+    """Names of all parameters that have come since the beginning."""
+    members.take_in(None)
+    return [name for name in members.names.values() if "noname" in name]
+
+
+@pytest.mark.parametrize(("old", "new"), list(itertools.product(SHAPES, SHAPES)))
+def test_a_parameter_in_the_place_of_another(old, new):
+    """Also one that compares as equal, or cannot be compared."""
+    optimizer, members = members_of([parameter((2,)), parameter(old)])
+    optimizer.param_groups[0]["params"][1] = parameter(new)
+    assert taken_in(members) == ["allreduce.noname.0.1"]
+
+
+def test_other_changes():
+    params = [parameter(shape) for shape in SHAPES]
+    optimizer, members = members_of(params)
+    group = optimizer.param_groups[0]
+    group["params"] = list(params)
+    assert taken_in(members) == []
+    group["params"] = params[::-1]
+    assert taken_in(members) == []
+    group["params"].pop()
+    assert taken_in(members) == []
+    group["params"].append(parameter((1,)))
+    assert taken_in(members) == ["allreduce.noname.0.6"]
+    optimizer.param_groups.append({**group, "params": [parameter((2,))]})
+    assert taken_in(members) == ["allreduce.noname.0.6", "allreduce.noname.1.0"]
+    for _ in range(2):  # names of their own, though they are in the place of one that has left
+        group["params"][-1] = parameter((1,))
+        members.take_in(None)
+    assert taken_in(members)[2:] == ["allreduce.noname.0.6'", "allreduce.noname.0.6''"]
