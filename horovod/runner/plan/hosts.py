@@ -15,7 +15,7 @@ HOSTFILE_FORM = (
     "interpreter on that host, and 'max_slots=N' is ignored; blank lines and lines that begin with # are skipped"
 )
 _NAME = r"(?:[\w.-]+|\[[0-9A-Fa-f:.%\w]+\])"
-_HOST = re.compile(rf"({_NAME}):([0-9]+)", re.ASCII)
+_HOST = re.compile(rf"({_NAME}):([0-9]{{1,9}})", re.ASCII)  # int refuses very many digits with words of its own
 _HOSTFILE_LINE = re.compile(rf"({_NAME})(?::([0-9]+))?((?:\s+[\w-]+\s*=\s*\S+)*)", re.ASCII)
 _HOSTFILE_OPTION = re.compile(r"\s+([\w-]+)\s*=\s*(\S+)", re.ASCII)
 
@@ -105,7 +105,7 @@ def _host_of_line(content: str) -> Host | None:
 
 
 def _is_count(text: str) -> bool:
-    return text.isascii() and text.isdecimal() and int(text) >= 1
+    return re.fullmatch("[0-9]{1,9}", text) is not None and int(text) >= 1
 
 
 def assign(hosts: Sequence[Host], size: int) -> list[Slot]:

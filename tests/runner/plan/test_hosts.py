@@ -11,7 +11,9 @@ def test_hosts_are_read():
     assert hosts.parse_hosts("a:1,b:1,a:2") == [Host("a", 3), Host("b", 1)]
 
 
-@pytest.mark.parametrize("text", ["", "a", "a:", "a:0", "a:-1", "a:x", "a:1,", "a b:1", "a:1;b:1", "fe80::1:1", "ä:1"])
+@pytest.mark.parametrize(
+    "text", ["", "a", "a:", "a:0", "a:-1", "a:x", "a:1,", "a b:1", "a:1;b:1", "fe80::1:1", "ä:1", "a:" + "9" * 5000]
+)
 def test_wrong_hosts_are_named_with_the_form(text):
     with pytest.raises(ValueError, match="expected name:slots") as caught:
         hosts.parse_hosts(text)
@@ -34,6 +36,7 @@ def test_hostfile_forms_of_other_launchers():
     [
         *("a 2", "a slots=", "a slots=0", "a slots=-2", "slots=2", "a slots=2 x", "a:", "a:0", "a:2 slots=2"),
         *("a slots=2 slots=3", "a max_slots=x", "a slots=2 cpus=3", "a,b", "a:2,b:2", "::1"),
+        *("a:" + "9" * 5000, "a slots=" + "9" * 5000, "a max_slots=" + "9" * 5000),
     ],
 )
 def test_wrong_hostfile_line_is_named(line):
