@@ -314,17 +314,20 @@ class Engine:
         waited for its data."""
 
     def find_steps(self) -> None:
-        """As long as step() has not been called, steps end where a schedule comes round: for programs that run compiled
-        graphs."""
+        """As long as step() has not been called, a step ends with each operation that is the last one of the schedule:
+        for programs that run compiled graphs."""
 
     def take_steps(self) -> list[tuple[int, int, int, int, int, int, int, int, int, int, int, int, int]]:
-        """The finished steps that have not been taken, oldest first, the last 4,096 of them at most. Each: its number
-        (that of the first one, whose beginning nobody saw, is 0, so these are from 1), when it ended (ns of the
+        """The measured steps that have not been taken, oldest first, the last 4,096 of them at most. Each: its number
+        (how many ended before it; that of the first one, whose beginning nobody saw, is 0), when it ended (ns of the
         monotonic clock), its length, its data_ns, how long a caller was blocked in Work.wait and Engine.run, the time
         within collectives, that of it while no caller was blocked (all in ns), bytes of this rank's tensors, bytes that
         had to cross this rank's links, operations carried out, tensors that they had, when a caller last began to wait
         or left an operation to others (ns of the monotonic clock, 0: never), and how many operations were submitted
         whose callers wait elsewhere, unseen."""
+
+    def steps_made(self) -> int:
+        """Return how many steps have ended so far, measured or not."""
 
     def wake_for_steps(self, mailbox: Mailbox, body: bytes) -> None:
         """``mailbox`` gets ``body``, on TOPIC_PYTHON, with the first step that ends after take_steps() had none."""

@@ -269,7 +269,9 @@ void define_trace(nb::module_& m, nb::class_<PyEngine>& engine) {
       .def("step", [](PyEngine& self, uint64_t data_ns) { self.steps->step(data_ns); }, "data_ns"_a = 0)
       .def("find_steps", [](PyEngine& self) { self.steps->find(); })
       .def("take_steps", &take_steps)
-      .def("wake_for_steps", [](PyEngine& self, std::shared_ptr<Mailbox> box, const nb::bytes& body) {
+      .def("steps_made", [](PyEngine& self) {
+    return self.steps->made();
+  }).def("wake_for_steps", [](PyEngine& self, std::shared_ptr<Mailbox> box, const nb::bytes& body) {
     self.steps->wake(std::move(box), std::string(body.c_str(), body.size()));
   }, "mailbox"_a, "body"_a);
 }

@@ -1,6 +1,7 @@
 #include "trace/steps.h"
 
 #include <algorithm>
+#include <utility>
 
 namespace hvd {
 namespace {
@@ -29,16 +30,62 @@ void StepMeter::finished(const Execution& execution, const Status&) {
   moved_.add(moved_by(execution.response.kind, execution.comm.size, execution.bytes));
   operations_.add(1);
   tensors_.add(execution.response.names.size());
+  if (!scheduled_ && finding_.load(std::memory_order_relaxed)) negotiated(execution.response.names);
 }
 
+void StepMeter::negotiated(const std::vector<std::string>& names) {
+  for (const std::string& name : names) {
+    if (name == last_name_) {
+      count(1);
+    } else if (const auto known = executed_.find(name); known != executed_.end()) {
+      ++known->second;
+    } else if (executed_.size() < kMostNames) {
+      executed_.emplace(name, 1);
+    }
+  }
+}
+
+void StepMeter::count(uint64_t steps) {
+  std::lock_guard lock(mutex_);
+  if (told_) return;
+  begun_ = false;
+  ended_ += steps;
+  made_.store(ended_, std::memory_order_relaxed);
+}
+
+// Steps end with one operation. A program may have other loops, as for validation: the operation that came most often counts.
 void StepMeter::schedule_begun(const Schedule& schedule) {
-  last_ = schedule.buckets.empty() ? nullptr : &schedule.buckets.back();
+  scheduled_ = true;
+  last_ = nullptr;
+  rival_.clear();
+  for (const Schedule::Bucket& bucket : schedule.buckets) {
+    for (const Response& part : bucket.parts) {
+      if (std::ranges::find(part.names, last_name_) != part.names.end()) last_ = &bucket;
+    }
+  }
+  if (!last_ && !schedule.buckets.empty()) {
+    last_ = &schedule.buckets.back();
+    rival_ = last_->parts.back().names.back();
+  }
   std::lock_guard lock(mutex_);
   if (!told_) begun_ = false;  // what was between two schedules is no step
 }
 
 void StepMeter::bucket_done(const Schedule::Bucket& bucket) {
-  if (&bucket == last_ && finding_.load(std::memory_order_relaxed)) mark(0, true);
+  if (&bucket != last_ || !finding_.load(std::memory_order_relaxed)) return;
+  if (!rival_.empty()) {
+    uint64_t& times = executed_[rival_];
+    if (times < made()) {
+      ++times;
+      return;
+    }
+    const uint64_t before = made(), more = times - before;
+    executed_.erase(rival_);
+    if (!last_name_.empty()) executed_.emplace(last_name_, before);
+    last_name_ = std::exchange(rival_, {});
+    count(more);
+  }
+  mark(0, true);
 }
 
 StepMeter::Reading StepMeter::read() const {
@@ -63,14 +110,14 @@ void StepMeter::mark(uint64_t data_ns, bool found) {
     if (!found && !told_) {  // those that were found so far were others
       told_ = true;
       begun_ = false;
-      number_ = 1;
+      ended_ = 0;
       steps_.clear();
       first_ = 0;
     }
     if (begun_) {
       // A wait that goes on is counted up to here; the other sums only grow.
       const uint64_t blocked = now.blocked > before_.blocked ? now.blocked - before_.blocked : 0;
-      const Step step{number_++,
+      const Step step{ended_,
                       now.at,
                       now.at - before_.at,
                       data_ns,
@@ -94,8 +141,8 @@ void StepMeter::mark(uint64_t data_ns, bool found) {
     }
     begun_ = true;
     before_ = now;
-    made_.store(number_, std::memory_order_relaxed);
-    if (listener_) listener_(number_);
+    made_.store(++ended_, std::memory_order_relaxed);
+    if (listener_) listener_(ended_);
   }
   if (wake) wake->put(Topic::python, go_on_);
 }

@@ -8,6 +8,8 @@
 #include <functional>
 #include <memory>
 #include <mutex>
+#include <string>
+#include <unordered_map>
 #include <vector>
 
 #include "base/counter.h"
@@ -22,7 +24,7 @@ class StepMeter final : public Observer {
  public:
   // Between the end of the step before and its own. Times are ticks.
   struct Step {
-    uint64_t number;      // 0 is the first one, whose beginning nobody saw, so these are from 1
+    uint64_t number;      // how many steps ended before it; 0 is the first one, whose beginning nobody saw
     uint64_t end;         // when
     uint64_t time;        // its length
     uint64_t data;        // ns that the program waited for its data, as it says
@@ -37,19 +39,22 @@ class StepMeter final : public Observer {
   };
   // Steps that nobody takes are lost beyond these, oldest first.
   static constexpr size_t kMost = 4096;
+  // Names of operations that are counted until one of them turns out to be the last one of a step.
+  static constexpr size_t kMostNames = 1 << 12;
 
   explicit StepMeter(std::shared_ptr<const Waits> waits) : waits_(std::move(waits)) {}
 
   // A step ends here; the first call begins the first one. Any thread.
   void step(uint64_t data_ns) { mark(data_ns, false); }
-  // As long as step() has not been called, steps end where a schedule comes round.
+  // As long as step() has not been called, a step ends with each operation that is the last one of the schedule: counted from the
+  // first one on, also where the operations are negotiated, measured where the schedule runs.
   void find() { finding_.store(true); }
   // The finished steps that have not been taken, oldest first. None: the next one that ends puts `go_on` into the mailbox.
   std::vector<Step> take();
   void wake(std::shared_ptr<Mailbox> mailbox, std::string go_on);
   // Called with the number of each step that begins, by whoever marks it. One listener; empty: nobody.
   void listen(std::function<void(uint64_t)> begun);
-  // How many steps have been marked so far. Any thread.
+  // How many steps have ended so far, measured or not. Any thread.
   uint64_t made() const { return made_.load(std::memory_order_relaxed); }
   TickScale::Line line() const { return scale_.line(); }
 
@@ -57,7 +62,10 @@ class StepMeter final : public Observer {
   void finished(const Execution&, const Status&) override;
   void schedule_begun(const Schedule& schedule) override;
   void bucket_done(const Schedule::Bucket& bucket) override;
-  void schedule_ended(const Schedule&, uint64_t) override { last_ = nullptr; }
+  void schedule_ended(const Schedule&, uint64_t) override {
+    scheduled_ = false;
+    last_ = nullptr;
+  }
 
  private:
   // What has been counted up to a moment.
@@ -66,11 +74,20 @@ class StepMeter final : public Observer {
   };
   Reading read() const;
   void mark(uint64_t data_ns, bool found);
+  // Counts the negotiated operations of programs whose steps are found.
+  void negotiated(const std::vector<std::string>& names);
+  // These steps have ended, unmeasured.
+  void count(uint64_t steps);
 
   const std::shared_ptr<const Waits> waits_;
   TickScale scale_;
   uint64_t started_ = 0;                     // the driver's, as what follows
-  const Schedule::Bucket* last_ = nullptr;  // of the schedule that runs
+  bool scheduled_ = false;                  // a schedule runs
+  const Schedule::Bucket* last_ = nullptr;  // the one of it with which a step ends
+  std::string last_name_;                   // the operation with which a step ends; empty before the first schedule
+  std::string rival_;                        // the last operation of a schedule without that one
+  // Of other operations: how often they came. One of them may turn out to be the last one of a step.
+  std::unordered_map<std::string, uint64_t> executed_;
   Counter collectives_, hidden_, bytes_, moved_, operations_, tensors_;
   std::atomic<bool> finding_{false};
   std::atomic<uint64_t> made_{0};
@@ -78,7 +95,7 @@ class StepMeter final : public Observer {
   std::mutex mutex_;
   bool told_ = false, begun_ = false, asleep_ = true;  // under it, as all that follows
   Reading before_{};
-  uint64_t number_ = 1;
+  uint64_t ended_ = 0;  // steps
   size_t first_ = 0;         // in steps_, once that is full
   std::vector<Step> steps_;
   std::shared_ptr<Mailbox> mailbox_;

@@ -179,6 +179,7 @@ class Account:
         if steps:
             self._sample += self._own.add(steps)
             self._news = True
+        self._own.made = max(self._own.made, self._engine.steps_made())
 
     def _note(self, last: bool = False) -> dict[str, Any]:
         note = {

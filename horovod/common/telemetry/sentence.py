@@ -35,7 +35,8 @@ def _exposed(job: Mapping[str, Any], step: float, size: int) -> str:
     if size == 1:
         return f"{milliseconds(step)} a step"
     if job["exposed_seconds"] is None:
-        return f"{milliseconds(job['collective_seconds'])} of each {milliseconds(step)} step went by in collectives"
+        # Within a framework's own graph it is not seen how much of it was hidden behind computation.
+        return f"{milliseconds(job['collective_seconds'])} of each {milliseconds(step)} step were communication"
     return f"{milliseconds(job['exposed_seconds'])} of each {milliseconds(step)} step were exposed communication"
 
 

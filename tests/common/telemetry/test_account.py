@@ -41,7 +41,7 @@ def test_an_account_ends_with_its_job_and_leaves_nothing_behind(pool):
 
 class Engine:
     def __init__(self):
-        self.steps, self.end = [], None
+        self.steps, self.end, self.made = [], None, 0
 
     def ended(self):
         return self.end
@@ -49,6 +49,9 @@ class Engine:
     def take_steps(self):
         taken, self.steps = self.steps, []
         return taken
+
+    def steps_made(self):
+        return self.made
 
 
 class Outlet:

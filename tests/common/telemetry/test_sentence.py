@@ -89,7 +89,7 @@ def test_alone_and_where_waiting_is_not_seen():
     assert sentence(job({"time": 52})) == "1 worker, 1,200 steps; 52 ms a step"
     hidden = {"time": 52, "collectives": 7, "unattended": 3}
     assert sentence(job(dict(hidden), dict(hidden))) == (
-        "2 workers, 1,200 steps; 7.0 ms of each 52 ms step went by in collectives"
+        "2 workers, 1,200 steps; 7.0 ms of each 52 ms step were communication"
     )
     nothing = {"size": 2, "steps": 0, "last": None, "ranks": [{"rank": 0, "made": 2, "steps": 0}]}
     assert sentence(nothing) == "2 workers, 2 steps"

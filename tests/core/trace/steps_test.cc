@@ -73,11 +73,32 @@ TEST_CASE("steps of programs that say nothing are found where a schedule comes r
   const auto found = meter[0]->take();
   CHECK(found.size() > 10);
   CHECK(found.size() < 30);
+  CHECK(meter[0]->made() == 30);  // counted from the first one on
   for (size_t i = 0; i < found.size(); ++i) {
-    CHECK(found[i].number == i + 1);
+    CHECK(found[i].number == 30 - found.size() + i);
     CHECK(found[i].tensors == 2);
   }
+  // What lies between two schedules is counted too, and other operations are no steps.
+  CHECK(run(world, [&](Program& p) {
+    for (int epoch = 0; epoch < 3; ++epoch) {
+      for (int i = 0; i < 4; ++i) p.equal(p.sum("validation", 1), 2, "validation");
+      for (int step = 0; step < 20; ++step) {
+        p.equal(p.sum("a", 1), 2, "a");
+        p.equal(p.sum("b", 1), 2, "b");
+      }
+    }
+  }) == "");
+  CHECK(meter[0]->made() == 90);
+  const auto more = meter[0]->take();
+  REQUIRE(!more.empty());
+  CHECK(more.back().number < 90);
+  for (const auto& step : more) CHECK(step.tensors == 2);
   CHECK(meter[1]->take().empty());  // nobody asked for it
+  // A loop that comes more often than the one before is the training.
+  CHECK(run(world, [&](Program& p) {
+    for (int step = 0; step < 150; ++step) p.equal(p.sum("c", 1), 2, "c");
+  }) == "");
+  CHECK(meter[0]->made() == 150);
   meter[0]->step(0);
   meter[0]->step(0);
   CHECK(run(world, [&](Program& p) { p.equal(p.sum("a", 1) + p.sum("b", 1), 4, "both"); }) == "");
