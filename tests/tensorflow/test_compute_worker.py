@@ -26,6 +26,38 @@ def fails(path, words):
         sys.executable = python
 
 
+def beside_a_training(path):
+    """What is there when the service that this process runs beside its own training has ended."""
+    import threading
+
+    import numpy as np
+    import tensorflow as tf
+
+    import horovod.tensorflow as hvd
+    from horovod.tensorflow.data import compute_worker
+    from horovod.tensorflow.data.compute_service import TfDataServiceConfig
+
+    found = []
+
+    def read():
+        # A time-out that is shorter than importing TensorFlow takes.
+        config = TfDataServiceConfig.read(path, wait_for_file_creation=True)
+        dataset = tf.data.Dataset.range(4).map(lambda x: x * 2).send_to_data_service(config, 0, 1)
+        found.extend(int(x) for x in dataset)
+        config.compute_client().shutdown()
+
+    reader = threading.Thread(target=read)
+    reader.start()
+    compute_worker.main(1, "compute", path, 1.0)
+    reader.join()
+    np.testing.assert_array_equal(hvd.allreduce(tf.ones(2)), [1, 1])  # is still initialized
+    return sorted(found)
+
+
+def test_it_leaves_the_callers_job_alone_and_waits_for_imports(tf_pool, tmp_path):
+    assert tf_pool(1).run(beside_a_training, str(tmp_path / "compute.json"), timeout=300) == [[0, 2, 4, 6]]
+
+
 def program(path, text):
     path.write_text(f"#!/bin/sh\n{text}\n")
     os.chmod(path, path.stat().st_mode | stat.S_IXUSR)

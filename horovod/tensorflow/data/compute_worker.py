@@ -9,12 +9,14 @@ import argparse
 import contextlib
 import io
 import os
+import socket
 import subprocess
 import sys
 
 import horovod.tensorflow as hvd
 from horovod.common.compute import ComputeService
 from horovod.common.contract import boot
+from horovod.common.contract.with_caller import GO
 from horovod.common.contract.worker_env import make_key
 from horovod.tensorflow.data.compute_service import begin_dispatcher
 from horovod.tensorflow.data.config import SIDES, TfDataServiceConfig
@@ -32,8 +34,19 @@ class DataWorkerFailed(RuntimeError):
 
 
 def main(dispatchers: int, dispatcher_side: str, configfile: str, timeout: float) -> None:
-    """Returns when the training has ended the service. Raises ValueError when the number of processes is no multiple of
-    ``dispatchers``, DataWorkerFailed when the data worker cannot go on."""
+    """Run a process of the compute side; return when the training has ended the service.
+
+    Args:
+        dispatchers: How many dispatchers the service has, a divisor of the number of processes.
+        dispatcher_side: "compute" or "training".
+        configfile: The file by which the training finds the service.
+        timeout: Seconds that parts of the service wait for one another, once all data workers are ready.
+
+    Raises:
+        ValueError: If the number of processes is no multiple of ``dispatchers``.
+        DataWorkerFailed: If the data worker cannot go on.
+    """
+    begun_here = not hvd.is_initialized()
     hvd.init()
     service = None
     size, names = hvd.size(), os.environ.get("HOROVOD_GLOO_IFACE", "").split(",")
@@ -44,6 +57,9 @@ def main(dispatchers: int, dispatcher_side: str, configfile: str, timeout: float
             f"(rank {hvd.rank()})"
         )
     with contextlib.ExitStack() as ends:
+        worker = ends.enter_context(DataWorker(configfile, hvd.rank()))
+        worker.wait_until_ready()
+        hvd.allgather_object(None, name="compute_worker.ready")  # timeouts begin when all have imported TensorFlow
         if hvd.rank() == 0:
             key = make_key()
             service = ends.enter_context(ComputeService(dispatchers, size // dispatchers, key, nics or None))
@@ -56,34 +72,79 @@ def main(dispatchers: int, dispatcher_side: str, configfile: str, timeout: float
         config = TfDataServiceConfig.read(configfile, True, timeout)
         client = ends.enter_context(config.compute_client())
         begin_dispatcher(config, client, hvd.rank(), ends)
-        _keep_worker(configfile, hvd.rank())
+        worker.run()
         if service is not None:  # after an error there is nothing to wait for: this process ends, and with it the job
             service.wait_for_shutdown()
-    hvd.shutdown()
+    if begun_here:
+        hvd.shutdown()
 
 
-def _keep_worker(configfile: str, index: int) -> None:
-    """The data worker is a process of its own, since the user's preprocessing runs there: one that is killed, for its
-    memory say, is started again, and training goes on. Raises DataWorkerFailed when it fails by itself, or is killed
-    too often."""
-    words = [sys.executable, *boot.words("horovod.tensorflow.data.data_worker"), configfile, str(index)]
-    for _ in range(1 + RESTARTS):
-        child = subprocess.Popen(words, stdin=subprocess.PIPE)  # its end is that of this process
+class DataWorker:
+    """The data worker of this process, in a process of its own that ends with this one.
+
+    The user's preprocessing runs there: when it is killed, for its memory say, it is started again, and training goes
+    on.
+    """
+
+    def __init__(self, configfile: str, index: int) -> None:
+        """Start it; it waits for ``run``. ``index``: its number."""
+        self._index = index
+        words = [sys.executable, *boot.words("horovod.common.contract.with_caller")]
+        self._words = [*words, "horovod.tensorflow.data.data_worker", configfile, str(index)]
+        self._start()
+
+    def __enter__(self) -> "DataWorker":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._end()
+
+    def wait_until_ready(self) -> None:
+        """Return when it has imported TensorFlow, or has ended."""
+        with contextlib.suppress(ConnectionError):
+            self._pair.recv(1)
+
+    def run(self) -> None:
+        """Let it work, and return when its dispatcher is not needed any more.
+
+        Raises:
+            DataWorkerFailed: If it fails by itself, or is killed too often.
+        """
+        for _ in range(RESTARTS):
+            if self._has_worked():
+                return
+            self._start()
+            self.wait_until_ready()
+        if not self._has_worked():
+            code = -self._child.returncode
+            raise DataWorkerFailed(
+                f"data worker {self._index} was ended by signals {1 + RESTARTS} times, the last was {code}", 128 + code
+            )
+
+    def _has_worked(self) -> bool:
+        """Return False if it was ended by a signal."""
+        with contextlib.suppress(ConnectionError):
+            self._pair.sendall(GO)
         try:
-            code = child.wait()
+            code = self._child.wait()
         finally:
-            child.kill()
-            child.communicate()
-        if code == 0:
-            return
+            self._end()
         if code > 0:
-            raise DataWorkerFailed(f"data worker {index} ended with exit code {code}, its output says why", code)
-        print(
-            f"horovod: data worker {index} (pid {child.pid}) was ended by signal {-code}", file=sys.stderr, flush=True
-        )
-    raise DataWorkerFailed(
-        f"data worker {index} was ended by signals {1 + RESTARTS} times, the last was {-code}", 128 - code
-    )
+            raise DataWorkerFailed(f"data worker {self._index} ended with exit code {code}, its output says why", code)
+        if code < 0:
+            text = f"horovod: data worker {self._index} (pid {self._child.pid}) was ended by signal {-code}"
+            print(text, file=sys.stderr, flush=True)
+        return code == 0
+
+    def _start(self) -> None:
+        self._pair, theirs = socket.socketpair()
+        with theirs:
+            self._child = subprocess.Popen(self._words, stdin=theirs)
+
+    def _end(self) -> None:
+        self._child.kill()
+        self._child.wait()
+        self._pair.close()
 
 
 parser = argparse.ArgumentParser(prog="python -m horovod.tensorflow.data.compute_worker", description=__doc__)
