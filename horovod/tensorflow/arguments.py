@@ -78,15 +78,13 @@ def set_id(process_set: ProcessSet | int, operation: str) -> int:
     who = said(face, operation)
     if face.engine is None and _executing_eagerly():
         _check_running(operation)
-    if not isinstance(process_set, int):
-        number = getattr(process_set, "process_set_id", None)
-        if number is None:
-            refuse(f"{who}: {process_set} is not a registered process set; see add_process_set")
-        return number
-    # What a graph is made of now may be registered when it runs.
-    if face.job is not None and _executing_eagerly() and by_id(process_set) is None:
-        refuse(f"{who}: process set {process_set} is unknown or was removed; see add_process_set")
-    return process_set
+    number = process_set if isinstance(process_set, int) else getattr(process_set, "process_set_id", None)
+    if number is None:
+        refuse(f"{who}: {process_set} is not a registered process set; see add_process_set")
+    # Without a job, a graph may be made of sets that are registered when it runs.
+    if face.job is not None and by_id(number) is None:
+        refuse(f"{who}: process set {number} is unknown or was removed; see add_process_set")
+    return number
 
 
 def _check_running(operation: str) -> None:
