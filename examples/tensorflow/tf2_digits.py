@@ -81,17 +81,15 @@ def main() -> None:
         optimizer.apply_gradients(zip(gradients, model.trainable_variables, strict=True))
         return loss
 
-    first = True
+    # hvd 6: start alike
+    optimizer.build(model.trainable_variables)
+    hvd.broadcast_variables(model.variables, root_rank=0)
+    variables = optimizer.variables
+    hvd.broadcast_variables(variables() if callable(variables) else variables, root_rank=0)
     for epoch in range(args.epochs):
         total = 0.0
         for batch, batch_labels in data:
             total += float(train_step(batch, batch_labels))
-            if first:
-                # hvd 6: start alike. After the first step, since that is when an optimizer makes its variables.
-                hvd.broadcast_variables(model.variables, root_rank=0)
-                variables = optimizer.variables
-                hvd.broadcast_variables(variables() if callable(variables) else variables, root_rank=0)
-                first = False
         mean = float(hvd.allreduce(tf.constant(total / steps), name="mean_loss"))
         if rank == 0:
             print(f"epoch {epoch + 1:3d}/{args.epochs}  loss {mean:.4f}", flush=True)

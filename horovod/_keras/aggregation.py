@@ -5,6 +5,7 @@ from types import SimpleNamespace
 from typing import Any
 
 from horovod.common.elastic import accumulated
+from horovod.common.gradients import overwritten
 
 
 def keras3_tools(keras: Any) -> SimpleNamespace:
@@ -15,7 +16,11 @@ def keras3_tools(keras: Any) -> SimpleNamespace:
         return keras.Variable(zeros, shape=shape, dtype=dtype, trainable=False, name=name)
 
     return SimpleNamespace(
-        variable=variable, cond=keras.ops.cond, tensor=keras.ops.convert_to_tensor, zeros_like=keras.ops.zeros_like
+        variable=variable,
+        cond=keras.ops.cond,
+        tensor=keras.ops.convert_to_tensor,
+        zeros_like=keras.ops.zeros_like,
+        maximum=keras.ops.maximum,
     )
 
 
@@ -64,14 +69,18 @@ class LocalAggregation:
         pairs = list(zip(grads, variables, strict=True))
         dense = [self._dense(grad, variable) for grad, variable in pairs]
         for grad, variable in zip(dense, variables, strict=True):
-            if grad is not None:
-                self._sum_of(variable).assign_add(grad)
+            if grad is None:
+                continue
+            total = self._sum_of(variable)
+            if overwritten(variable):
+                total.assign(tools.maximum(tools.tensor(total), grad))
+            else:
+                total.assign_add(grad)
         sums = [self._sums.get(self._adapter.key(variable)) for variable in variables]
         self.counter.assign_add(1)
 
         def flush() -> None:
-            factor = 1.0 / self._passes if self._average else 1.0
-            update([None if total is None else self._adapter.scale(tools.tensor(total), factor) for total in sums])
+            update([self._complete(total, variable) for total, variable in zip(sums, variables, strict=True)])
             for total in sums:
                 if total is not None:
                     total.assign(tools.zeros_like(tools.tensor(total)))
@@ -81,6 +90,12 @@ class LocalAggregation:
             skip()
 
         tools.cond(tools.tensor(self.counter) == self._passes, flush, keep)
+
+    def _complete(self, total: Any, variable: Any) -> Any:
+        if total is None:
+            return None
+        factor = 1.0 / self._passes if self._average and not overwritten(variable) else 1.0
+        return self._adapter.scale(self._tools.tensor(total), factor)
 
     def _dense(self, grad: Any, variable: Any) -> Any:
         is_sparse = hasattr(grad, "dense_shape") or getattr(grad, "is_sparse", False) is True

@@ -5,14 +5,23 @@ from collections.abc import Collection
 from types import SimpleNamespace
 from typing import Any
 
-from horovod._keras import backend, callbacks, in_sync, saving
+from horovod._keras import backend, callbacks, in_sync, metric_average, saving
 from horovod._keras.reduction import GradientReduction
-from horovod._keras.versions import backend_of, import_keras, is_legacy, keras_of
+from horovod._keras.versions import (
+    backend_of,
+    build_optimizer,
+    dtype_name,
+    import_keras,
+    is_legacy,
+    keras_of,
+    legacy_rates,
+)
 from horovod.common.compression import check_compression
 from horovod.common.exceptions import UnsupportedOpError
 from horovod.common.in_sync.variables import optimizer_variables
 from horovod.common.ops import Average, op_name, resolve_op
 from horovod.common.ops import Sum as SumOp
+from horovod.common.own_variables import is_own
 from horovod.common.process_sets import ProcessSet, global_process_set
 from horovod.common.refusals import said
 from horovod.common.state import state
@@ -48,20 +57,35 @@ class Face:
         return modern.distribute(keras, optimizer, reduction, rebuild)
 
     def broadcast_model(self, model: Any, root_rank: int, local_variables: Any = None) -> None:
-        """Brings all ranks to the root's weights and optimizer state. ``local_variables``: are left alone."""
+        """Brings all ranks to the root's weights and optimizer state. ``local_variables``: are left alone, and so are
+        gradients that a rank is still summing up."""
         sync = getattr(model, "jax_state_sync", None)
         if sync is not None and self.adapter.__name__.endswith("_jax"):
             sync()  # while fit runs, the values are elsewhere than in the variables
-        local = {self.adapter.key(variable) for variable in local_variables or ()}
-        variables = [*model.weights, *optimizer_variables(getattr(model, "optimizer", None))]
-        seen: set[Any] = set(local)
+        self.adapter.broadcast_variables(self._shared(model, local_variables), root_rank, global_process_set)
+
+    def shared_shapes(self, model: Any, local_variables: Any = None) -> list[str] | None:
+        """Return shape and dtype of each variable that ``broadcast_model`` sends, or None if some do not exist yet.
+
+        The variables of an optimizer that has not taken a step are made now.
+        """
+        deferred = getattr(self.adapter, "builds_later", lambda: False)
+        if not getattr(model, "built", False) or not model.weights or deferred():
+            return None
+        build_optimizer(getattr(model, "optimizer", None), model)
+        return [f"{tuple(one.shape)} {dtype_name(one)}" for one in self._shared(model, local_variables)]
+
+    def _shared(self, model: Any, local_variables: Any) -> list[Any]:
+        optimizer = getattr(model, "optimizer", None)
+        variables = [*model.weights, *optimizer_variables(optimizer), *legacy_rates(optimizer)]
+        seen: set[Any] = {self.adapter.key(variable) for variable in local_variables or ()}
         chosen = []
         for variable in variables:
             key = self.adapter.key(variable)
-            if key not in seen:
+            if key not in seen and not is_own(variable):
                 seen.add(key)
                 chosen.append(variable)
-        self.adapter.broadcast_variables(chosen, root_rank, global_process_set)
+        return chosen
 
     def register_local_layers(self, optimizer: Any, layers: Any) -> None:
         """Leaves the gradients of ``layers`` with their rank. ValueError for what is no layer, or not built."""
@@ -194,7 +218,7 @@ def make_callbacks(face: Face) -> SimpleNamespace:
         BroadcastGlobalVariablesCallback=join(
             callbacks.BroadcastGlobalVariables, plain, "BroadcastGlobalVariablesCallback"
         ),
-        MetricAverageCallback=join(callbacks.MetricAverage, plain, "MetricAverageCallback"),
+        MetricAverageCallback=join(metric_average.MetricAverage, plain, "MetricAverageCallback"),
         LearningRateScheduleCallback=join(callbacks.LearningRateSchedule, plain, "LearningRateScheduleCallback"),
         LearningRateWarmupCallback=join(callbacks.LearningRateWarmup, plain, "LearningRateWarmupCallback"),
         BestModel=join(callbacks.BestModel, keras_callbacks.ModelCheckpoint, "BestModel"),

@@ -28,8 +28,9 @@ class Adapter(Protocol):
     def shutdown(self) -> None:
         """Leaves the job."""
 
-    # Two that an adapter may leave out: ``errors_as_ours(func)``, see ``run_fn``; ``new_epoch()``, called when
-    # ``hvd.elastic.run`` has joined another epoch.
+    # Three that an adapter may leave out: ``errors_as_ours(func)``, see ``run_fn``; ``new_epoch()``, called when
+    # ``hvd.elastic.run`` has joined another epoch; ``builds_later()``: True where optimizers get their variables only
+    # in the first step.
 
     def reduce_gradients(
         self,
@@ -46,7 +47,7 @@ class Adapter(Protocol):
     ) -> list[Any]:
         """The reduced gradients, in order. This rank is a member of ``process_set``.
 
-        ``grads``: without None. ``names``: one each, equal on all ranks. ``op``: Average or Sum. ``prescale``,
+        ``grads``: without None. ``names``: one each, equal on all ranks. ``op``: Average, Sum or Max. ``prescale``,
         ``postscale``: factors before and after, Average's division not among them. ``groups``: positions in ``grads``
         of those that are reduced together; each position at most once, those in no group go alone.
 

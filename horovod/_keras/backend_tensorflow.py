@@ -38,6 +38,12 @@ def reduce_gradients(
 ) -> list[Any]:
     """Within a function, operations that run beside each other; eagerly one group. ``postscale`` is 1 / ``prescale``,
     as for Average with ``gradient_predivide_factor``."""
+    # A gradient keeps its position where others are missing on this rank: by it ranks find out that they disagree.
+    places = [int(name.rpartition(".")[2]) for name in names]
+    all_grads: list[Any] = [None] * (places[-1] + 1)
+    all_variables: list[Any] = list(all_grads)
+    for place, grad, variable in zip(places, grads, variables, strict=True):
+        all_grads[place], all_variables[place] = grad, variable
     reduce = make_allreduce_grads(
         names[0].rpartition(".")[0],
         compression=compression,
@@ -47,7 +53,8 @@ def reduce_gradients(
         groups=None if groups is None else [[variables[i] for i in group] for group in groups],
         process_set=process_set,
     )
-    return reduce(grads, variables)
+    reduced = reduce(all_grads, all_variables)
+    return [reduced[place] for place in places]
 
 
 def check_traceable() -> None:
@@ -113,6 +120,11 @@ def broadcast_variables(variables: Sequence[Any], root_rank: int, process_set: P
 
 
 broadcast_global_variables = hvd.broadcast_global_variables
+
+
+def builds_later() -> bool:
+    """Return True in graphs of tf.compat.v1, where variables have values only after Keras has begun a session."""
+    return not tf.compat.v1.executing_eagerly_outside_functions()
 
 
 def kept(variable: Any, into: Any) -> tf.Tensor:

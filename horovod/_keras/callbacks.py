@@ -5,23 +5,18 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from horovod._keras import batches, in_sync, noticing
-from horovod.common.objects import allgather_object
+from horovod._keras.rates import bring_values, known_rate, learning_rate, scale_velocities, set_learning_rate
 from horovod.common.state import state
 
 
-def _sync(model: Any) -> None:
-    """With the JAX backend the values of variables are elsewhere while fit runs: brings them back; fit then takes them
-    from the variables again."""
-    sync = getattr(model, "jax_state_sync", None)
-    if sync is not None:
-        sync()
-
-
 class BroadcastGlobalVariables:
-    """Brings all ranks to the root's weights and optimizer state at the end of the first batch, when both exist.
+    """Brings all ranks to the root's weights and optimizer state before the first batch, or at its end where they do
+    not exist on all ranks before.
 
-    Random seeds of layers such as Dropout stay each rank's own. This callback, which all ranks have, also looks whether
-    they have equally many batches (ValueError), and with HOROVOD_CHECK_IN_SYNC_STEPS compares models and optimizers.
+    Random seeds of layers such as Dropout stay each rank's own. All ranks must have this callback. It also compares the
+    ranks: how many batches they have, which epoch they begin, their learning rates, and whether one of them has ended
+    its training, and raises ValueError on all of them. With HOROVOD_CHECK_IN_SYNC_STEPS it compares models and
+    optimizers.
     """
 
     _hvd_face: Any
@@ -35,97 +30,61 @@ class BroadcastGlobalVariables:
         self.local_variables = local_variables
         self.broadcast_done = False
         self._batches = 0
+        self._epoch = 0
         self._in_epoch = 0
+        self._place_known = False  # this epoch's place has been compared
+        self._all_built = False
 
     def on_train_begin(self, logs: Any = None) -> None:
-        if batches.concerns(self.model):  # type: ignore[attr-defined]
+        model = self.model  # type: ignore[attr-defined]
+        if batches.concerns(model):
             batches.check_plan(self._hvd_face, (self.params or {}).get("steps"))  # type: ignore[attr-defined]
+        if not self.broadcast_done and state.require_job().size > 1:
+            shapes = self._hvd_face.shared_shapes(model, self.local_variables)
+            self._all_built = batches.all_built(self._hvd_face, shapes)
 
     def on_epoch_begin(self, epoch: int, logs: Any = None) -> None:
-        self._in_epoch = 0
+        self._epoch, self._in_epoch, self._place_known = epoch, 0, False
+
+    def on_train_batch_begin(self, batch: int, logs: Any = None) -> None:
+        # Other callbacks have done by now what they do at the beginning, such as loading weights or setting rates.
+        if self._all_built and not self.broadcast_done:
+            self._broadcast()
+        if not self._place_known:
+            self._place_known = True
+            self._check_place(ended=False)
 
     def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
         model = self.model  # type: ignore[attr-defined]
         self._in_epoch = batch + 1
         noticing.after_batch(model)
         if not self.broadcast_done:
-            self._hvd_face.broadcast_model(model, self.root_rank, self.local_variables)
-            self.broadcast_done = True
+            self._broadcast()
         self._batches += 1
         if in_sync.is_due(self._batches):
             in_sync.check_model(self._hvd_face, model, self.local_variables)
 
     def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
-        if batches.concerns(self.model):  # type: ignore[attr-defined]
-            batches.check_epoch(self._hvd_face, epoch, self._in_epoch)
+        model = self.model  # type: ignore[attr-defined]
+        if batches.concerns(model):
+            batches.check_epoch(self._hvd_face, epoch, self._in_epoch, bool(getattr(model, "stop_training", False)))
         # Callbacks after this one may write a checkpoint.
         if in_sync.is_due(0):
-            in_sync.check_model(self._hvd_face, self.model, self.local_variables)  # type: ignore[attr-defined]
+            in_sync.check_model(self._hvd_face, model, self.local_variables)
 
+    def on_train_end(self, logs: Any = None) -> None:
+        self._check_place(ended=True)
 
-class MetricAverage:
-    """Averages the metrics in ``logs`` over the ranks at the end of every epoch, in place, so that the callbacks after
-    this one see the averages: put it before those that use metrics.
+    def _broadcast(self) -> None:
+        self._hvd_face.broadcast_model(self.model, self.root_rank, self.local_variables)  # type: ignore[attr-defined]
+        self.broadcast_done = True
 
-    Ranks count by the samples they have seen in the epoch (for ``val_`` metrics, in the validation), known from the
-    model's own average of the loss. Ranks whose model keeps none, as with a ``train_step`` that does not update it, are
-    averaged with equal weights, all of them if one is so. A metric that only some ranks have is averaged over those.
-    """
-
-    _hvd_face: Any
-
-    def __init__(self, device: str = "") -> None:
-        """``device``: accepted for old programs."""
-        super().__init__()
-        self.device = device
-        self._trained: float | None = None
-        self._validated = False
-
-    def on_epoch_begin(self, epoch: int, logs: Any = None) -> None:
-        self._validated = False
-        self._trained = None
-
-    def on_test_begin(self, logs: Any = None) -> None:
-        # The validation at the end of an epoch starts to count anew.
-        self._trained = self._samples()
-        self._validated = True
-
-    def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
-        if state.require_job().size == 1:
-            return
-        counted = self._samples()
-        trained, tested = (self._trained, counted) if self._validated else (counted, None)
-        values = {key: float(value) for key, value in (logs or {}).items() if _is_number(value)}
-        everybody = allgather_object(
-            (values, trained, tested), name="MetricAverageCallback", face=self._hvd_face.adapter.face
-        )
-        for key in values if logs is not None else ():
-            which = 2 if key.startswith("val_") else 1
-            logs[key] = average([(entry[0][key], entry[which]) for entry in everybody if key in entry[0]])
-
-    def _samples(self) -> float | None:
+    def _check_place(self, ended: bool) -> None:
         model = self.model  # type: ignore[attr-defined]
-        _sync(model)
-        loss = next((metric for metric in model.metrics if metric.name == "loss" and hasattr(metric, "count")), None)
-        return None if loss is None else float(loss.count)
-
-
-def _is_number(value: Any) -> bool:
-    if isinstance(value, bool | str) or getattr(value, "shape", ()) not in ((), None):
-        return False
-    return hasattr(value, "__float__")
-
-
-def average(pairs: list[tuple[float, float | None]]) -> float:
-    """Of (value, weight) pairs: with equal weights unless all are known and not all zero."""
-    first = pairs[0][0]
-    if all(value == first for value, _ in pairs):
-        return first  # exactly
-    total = sum(weight or 0.0 for _, weight in pairs)
-    if total <= 0 or any(weight is None for _, weight in pairs):
-        return sum(value for value, _ in pairs) / len(pairs)
-    # 0 * infinity is no number: a rank that has seen nothing says nothing.
-    return sum(value * weight for value, weight in pairs if weight) / total
+        if batches.concerns(model):
+            # Before the broadcast in the first step rates may differ.
+            rate = known_rate(model) if self.broadcast_done and not ended else None
+            batches.check_place(self._hvd_face, batches.Place(self._epoch, ended, rate))
 
 
 class LearningRateSchedule:
@@ -191,7 +150,7 @@ class LearningRateSchedule:
 
     def _adjust(self, epoch: float) -> None:
         model = self.model  # type: ignore[attr-defined]
-        _sync(model)
+        bring_values(model)
         old, new = learning_rate(model), self.initial_lr * self.multiplier(epoch)
         set_learning_rate(model, new)
         if self.momentum_correction and old > 0 and new != old:
@@ -262,51 +221,3 @@ def _steps(params: Mapping[str, Any] | None) -> int:
     if params.get("samples") and params.get("batch_size"):
         return int(params["samples"]) // int(params["batch_size"])
     raise ValueError("steps_per_epoch is None and fit does not know the number of batches; give steps_per_epoch")
-
-
-def _plain_optimizer(model: Any) -> Any:
-    """The one that has learning rate and velocities: the inner one under loss scaling."""
-    optimizer = model.optimizer
-    return getattr(optimizer, "inner_optimizer", optimizer)
-
-
-def _rate_name(optimizer: Any) -> str:
-    return "learning_rate" if hasattr(optimizer, "learning_rate") else "lr"
-
-
-def learning_rate(model: Any) -> float:
-    """The learning rate in force."""
-    _sync(model)
-    optimizer = _plain_optimizer(model)
-    rate = getattr(optimizer, _rate_name(optimizer))
-    return float(rate.numpy() if hasattr(rate, "numpy") else rate)
-
-
-def set_learning_rate(model: Any, value: float) -> None:
-    """ValueError for an optimizer whose rate comes from a schedule of Keras."""
-    optimizer = _plain_optimizer(model)
-    own = getattr(optimizer, "_learning_rate", None)
-    if callable(own) and not hasattr(own, "assign"):
-        raise ValueError(
-            f"the optimizer's learning_rate is a {type(own).__name__}, which a callback cannot change; accepted is a "
-            "number"
-        )
-    setattr(optimizer, _rate_name(optimizer), value)
-
-
-def scale_velocities(model: Any, factor: float) -> None:
-    """Multiplies the momentum buffers of SGD, RMSprop and what derives from them: they contain the learning rate. Those
-    of others, as of Muon, do not."""
-    optimizer = _plain_optimizer(model)
-    kinds = [kind for kind in type(optimizer).__mro__ if kind.__module__.partition(".")[0] in ("keras", "tf_keras")]
-    if not any(kind.__name__ in ("SGD", "RMSprop") for kind in kinds):
-        return
-    if hasattr(optimizer, "get_slot_names"):  # legacy optimizers of Keras 2
-        if "momentum" not in optimizer.get_slot_names():
-            return
-        velocities = [optimizer.get_slot(variable, "momentum") for variable in model.trainable_weights]
-    else:
-        velocities = getattr(optimizer, "momentums", None) or getattr(optimizer, "_momentums", None) or []
-    for velocity in velocities:
-        if velocity is not None:
-            velocity.assign(velocity * factor)

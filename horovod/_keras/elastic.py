@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from horovod._keras.versions import backend_of
+from horovod._keras.versions import backend_of, build_optimizer, dtype_name, legacy_rates
 from horovod.common.basics import failures
 from horovod.common.elastic import ObjectState, run_fn
 from horovod.common.elastic.agreement import check_shapes, signature
@@ -17,6 +17,7 @@ from horovod.common.elastic.dataset import ElasticDataset
 from horovod.common.elastic.state_checkpoint import StateCheckpoint
 from horovod.common.in_sync.variables import optimizer_variables
 from horovod.common.objects import allgather_object, broadcast_object
+from horovod.common.own_variables import is_own
 from horovod.common.process_sets import global_process_set
 
 
@@ -41,7 +42,7 @@ class ModelState(ObjectState):
         face = self._hvd_face.adapter.face
         self.model = model
         self.optimizer = optimizer if optimizer is not None else getattr(model, "optimizer", None)
-        _build(self.optimizer, model)
+        build_optimizer(self.optimizer, model)
         self._saved_values: list[Any] = []
         super().__init__(
             bcast_object=lambda obj, root_rank=0: broadcast_object(obj, root_rank, "elastic.attributes", face=face),
@@ -62,7 +63,7 @@ class ModelState(ObjectState):
         for variable, value in zip(variables, self._saved_values, strict=False):
             variable.assign(value)
         for variable in variables[len(self._saved_values) :]:
-            variable.assign(np.zeros(tuple(variable.shape), str(variable.dtype)))
+            variable.assign(np.zeros(tuple(variable.shape), dtype_name(variable)))
         super().restore()
 
     def state_dict(self) -> dict[str, Any]:
@@ -81,9 +82,11 @@ class ModelState(ObjectState):
 
     def sync(self) -> None:
         """Gives all ranks what the first one that is not new has, rank 0 in a job that begins: the variables straight,
-        the attributes as objects."""
+        the attributes as objects. Gradients that a rank is still summing up stay its own."""
         root = self._compare()
-        self._hvd_face.adapter.broadcast_variables(self._variables(), root, global_process_set)
+        everything = [*self._variables(), *legacy_rates(self.optimizer)]
+        shared = [variable for variable in everything if not is_own(variable)]
+        self._hvd_face.adapter.broadcast_variables(shared, root, global_process_set)
         self._sync_attributes(root)
         self._save_variables()
 
@@ -125,17 +128,6 @@ def _array(variable: Any) -> "np.ndarray[Any, Any]":
         if str(value.dtype) == "torch.bfloat16":  # NumPy has none
             value = value.float()
     return np.array(value)
-
-
-def _build(optimizer: Any, model: Any) -> None:
-    """So that all ranks have the same variables: one that is new has not taken a step."""
-    trained = model.trainable_variables
-    if optimizer is None or getattr(optimizer, "built", False) or not trained:
-        return
-    if hasattr(optimizer, "build"):
-        optimizer.build(trained)
-    elif hasattr(optimizer, "_create_all_weights"):  # Keras 2 before 2.11
-        optimizer._create_all_weights(trained)
 
 
 def make_run(face: Any) -> Callable[[Callable[..., Any]], Callable[..., Any]]:

@@ -16,7 +16,9 @@ from typing import Any
 
 import tensorflow as tf
 
+from horovod._keras import synchronized
 from horovod._keras.aggregation import LocalAggregation
+from horovod._keras.alike import differing
 from horovod._keras.legacy_marks import ReducedMarks
 from horovod._keras.reduction import GradientReduction
 
@@ -108,6 +110,7 @@ _TOOLS = SimpleNamespace(
     cond=tf.cond,
     tensor=tf.convert_to_tensor,
     zeros_like=tf.zeros_like,
+    maximum=tf.maximum,
 )
 
 
@@ -141,8 +144,10 @@ class LegacyMixin:
         pairs = super().compute_gradients(*args, **kwargs)  # type: ignore[misc]
         return pairs if self._hvd is None else self._hvd.computed(pairs)
 
-    def _compute_gradients(self, *args: Any, **kwargs: Any) -> Any:
-        pairs = super()._compute_gradients(*args, **kwargs)  # type: ignore[misc]
+    def _compute_gradients(self, loss: Any, var_list: Any, grad_loss: Any = None, tape: Any = None) -> Any:
+        # Legacy optimizers have it; old programs ask present ones for it too.
+        plain = getattr(super(), "_compute_gradients", _gradients)
+        pairs = plain(loss, var_list, grad_loss=grad_loss, tape=tape)
         return pairs if self._hvd is None else self._hvd.computed(pairs)
 
     def get_gradients(self, loss: Any, params: Any) -> Any:
@@ -182,7 +187,7 @@ def distributed_class(base: type) -> type:
     """The subclass of ``base``, with its name, module and place in Keras' registries."""
     namespace = {"__module__": base.__module__, "__qualname__": base.__qualname__, "__doc__": base.__doc__}
     # Those that the plain class has not must not appear.
-    for name in ("compute_gradients", "_compute_gradients", "get_gradients", "aggregate_gradients"):
+    for name in ("compute_gradients", "get_gradients", "aggregate_gradients"):
         if not hasattr(base, name):
             namespace[name] = property(_missing(name))  # type: ignore[assignment]
     for name in ("_keras_api_names", "_keras_api_names_v1"):
@@ -193,6 +198,18 @@ def distributed_class(base: type) -> type:
         if base in names:
             names[made] = names[base]
     return made
+
+
+def _gradients(loss: Any, var_list: Any, grad_loss: Any = None, tape: Any = None) -> list[tuple[Any, Any]]:
+    """Return (gradient, variable) pairs of ``loss``, a function or, with ``tape``, a tensor."""
+    if tape is None and not callable(loss):
+        raise ValueError(f"tape must be given with a loss that is a tensor, got None and a {type(loss).__name__}")
+    tape = tf.GradientTape() if tape is None else tape
+    if callable(loss):
+        with tape:
+            loss = loss()
+    variables = tf.nest.flatten(var_list() if callable(var_list) else var_list)
+    return list(zip(tape.gradient(loss, variables, grad_loss), variables, strict=True))
 
 
 def _missing(name: str) -> Callable[[Any], Any]:
@@ -221,6 +238,7 @@ def distribute(keras: Any, optimizer: Any, reduction: GradientReduction, rebuild
 
     Of a loss scaling one, the inner optimizer becomes distributed, and itself is returned.
     """
+    synchronized.watch(keras)
     inner = getattr(optimizer, "inner_optimizer", None)
     if inner is not None:
         _finish(inner, inner, reduction)
@@ -228,7 +246,7 @@ def distribute(keras: Any, optimizer: Any, reduction: GradientReduction, rebuild
     if isinstance(optimizer, LegacyMixin):
         made = optimizer
     else:
-        made = _from_config(optimizer) if rebuild and not _has_state(optimizer) else optimizer
+        made = (_from_config(keras, optimizer) if rebuild and not _has_state(optimizer) else None) or optimizer
     return _finish(made, optimizer, reduction)
 
 
@@ -244,12 +262,10 @@ def _has_state(optimizer: Any) -> bool:
     return bool(getattr(optimizer, "_built", False) or getattr(optimizer, "_hypers_created", False))
 
 
-def _from_config(optimizer: Any) -> Any:
+def _from_config(keras: Any, optimizer: Any) -> Any:
+    """Return a new optimizer that does what ``optimizer`` does, or None if its config does not tell all of it."""
     try:
         made = type(optimizer).from_config(optimizer.get_config())
     except Exception:  # optimizers of users, and schedules in them, need not be serialisable
-        return optimizer
-    for name, value in vars(optimizer).items():
-        if name.startswith("_exclude_from_weight_decay"):  # is in no config
-            made.__dict__[name] = value
-    return made
+        return None
+    return None if differing(keras, optimizer, made) else made

@@ -20,8 +20,11 @@ import functools
 from collections.abc import Iterator, Sequence
 from typing import Any
 
+from horovod._keras import synchronized
 from horovod._keras.aggregation import LocalAggregation, keras3_tools
+from horovod._keras.alike import differing
 from horovod._keras.reduction import GradientReduction
+from horovod.common.own_variables import mark_own
 from horovod.common.steps import marks
 
 
@@ -50,6 +53,12 @@ class DistributedMixin:
         """The gradient of ``var`` is not reduced; it is divided by the number of ranks if ``scale_local_gradients``."""
         if self._hvd is not None:
             self._hvd.reduction.add_local(var)
+
+    def build(self, variables: Any) -> None:
+        """Like the plain optimizer's."""
+        super().build(variables)  # type: ignore[misc]
+        if self._hvd is not None:
+            self._hvd.mark_accumulators(self)
 
     def apply(self, grads: Sequence[Any], trainable_variables: Sequence[Any] | None = None) -> None:
         """Like the plain optimizer's, with the gradients reduced over the ranks."""
@@ -126,9 +135,16 @@ class Control:
 
     def deferred(self, optimizer: Any) -> bool:
         """Are gradients reduced when Keras has accumulated them, not in ``apply``?"""
+        return not self.reduced and self._defers(optimizer)
+
+    def mark_accumulators(self, optimizer: Any) -> None:
+        """Mark the accumulators of a built optimizer as this rank's, if they hold gradients that are not reduced."""
+        if self._defers(optimizer):
+            mark_own(optimizer._accumulated_gradients)
+
+    def _defers(self, optimizer: Any) -> bool:
         return bool(
             self._accumulates_at_the_end
-            and not self.reduced
             and getattr(optimizer, "gradient_accumulation_steps", None)
             and not any(getattr(v, "overwrite_with_gradient", False) for v in optimizer._trainable_variables)
         )
@@ -199,8 +215,8 @@ def _register_alike(made: type, base: type) -> None:
 def distribute(keras: Any, optimizer: Any, reduction: GradientReduction, rebuild: bool = True) -> Any:
     """A distributed optimizer that is like ``optimizer``.
 
-    ``rebuild``: make a new one from its config if it has no state yet; otherwise, or if it cannot be made so, the
-    given object becomes one. An optimizer that is distributed already gets the new ``reduction``.
+    ``rebuild``: make a new one from its config if it has no state yet; otherwise, or if the config does not tell all of
+    it, the given object becomes one. An optimizer that is distributed already gets the new ``reduction``.
     """
     _prepare(keras, reduction.adapter)
     backend = keras.config.backend()
@@ -211,15 +227,15 @@ def distribute(keras: Any, optimizer: Any, reduction: GradientReduction, rebuild
         )
     if isinstance(optimizer, DistributedMixin):
         made = optimizer
-    elif rebuild and not optimizer.built:
-        made = _from_config(optimizer)
     else:
-        made = _in_place(optimizer)
+        made = (_from_config(keras, optimizer) if rebuild and not optimizer.built else None) or _in_place(optimizer)
     inner = getattr(made, "inner_optimizer", None)
     at_the_end = backend in ("tensorflow", "torch") and inner is None and _accumulates_as_known(keras, type(made))
     # Not by setattr, which would track it as a part of what is saved.
     inner_control = inner._hvd if is_distributed(inner) else None
-    made.__dict__["_hvd"] = Control(keras, reduction, optimizer, at_the_end, inner_control)
+    control = made.__dict__["_hvd"] = Control(keras, reduction, optimizer, at_the_end, inner_control)
+    if made.built:
+        control.mark_accumulators(made)
     return made
 
 
@@ -238,16 +254,13 @@ def _in_place(optimizer: Any) -> Any:
     return optimizer
 
 
-def _from_config(optimizer: Any) -> Any:
+def _from_config(keras: Any, optimizer: Any) -> Any:
+    """Return a new optimizer that does what ``optimizer`` does, or None if its config does not tell all of it."""
     try:
         made = distributed_class(type(optimizer)).from_config(optimizer.get_config())  # type: ignore[attr-defined]
-    except Exception:
-        # Optimizers of users need not be serialisable, nor schedules in them.
-        return _in_place(optimizer)
-    for name, value in vars(optimizer).items():
-        if name.startswith("_exclude_from_weight_decay"):  # is in no config
-            made.__dict__[name] = value
-    return made
+    except Exception:  # optimizers of users need not be serialisable, nor schedules in them
+        return None
+    return None if differing(keras, optimizer, made) else made
 
 
 def _accumulates_as_known(keras: Any, kind: type) -> bool:
@@ -275,6 +288,7 @@ def _prepare(keras: Any, adapter: Any) -> None:
         adapter.watch_data()
     if keras.config.backend() == "tensorflow":
         _keep_xla_off(keras)
+        synchronized.watch(keras)
     if keras.config.backend() == "jax":
         from horovod._keras import jax_training
 

@@ -6,8 +6,16 @@ from dataclasses import dataclass, field, fields, replace
 from typing import Any
 
 from horovod.common.compression import check_compression
-from horovod.common.gradients import anybody_else, check_groups, check_passes, check_predivide, parts, scales
-from horovod.common.ops import Average, Sum, op_name
+from horovod.common.gradients import (
+    anybody_else,
+    check_groups,
+    check_passes,
+    check_predivide,
+    overwritten,
+    parts,
+    scales,
+)
+from horovod.common.ops import Average, Max, Sum, op_name
 from horovod.common.process_sets import ProcessSet, global_process_set
 from horovod.common.state import state
 from horovod.common.steps import marks
@@ -72,39 +80,58 @@ class GradientReduction:
         self.local.add(self.adapter.key(variable))
 
     def reduce(self, grads: Sequence[Any], variables: Sequence[Any]) -> list[Any]:
-        """The gradients as the update is to see them. None stays None."""
+        """The gradients as the update is to see them. None stays None. Of variables that are overwritten by their
+        gradients, the largest of all ranks."""
         results = list(grads)
         if not self.active():
             return results
-        shared = []
+        shared, largest = [], []
         for i, (grad, variable) in enumerate(zip(grads, variables, strict=True)):
             if grad is None:
                 continue
+            is_value = overwritten(variable)
             if self.local and self.adapter.key(variable) in self.local:
-                if self.scale_local:
+                if self.scale_local and not is_value:
                     results[i] = self.adapter.divided_by_size(grad, self.process_set)
+            elif is_value:
+                largest.append(i)
             else:
                 shared.append(i)
-        if not shared:
-            return results
-        chosen = [variables[i] for i in shared]
-        prescale, postscale = scales(self.predivide)
-        more = {"variables": chosen} if getattr(self.adapter, "WANTS_VARIABLES", False) else {}
-        reduced = self.adapter.reduce_gradients(
-            [grads[i] for i in shared],
-            [f"{self.name}.{i}" for i in shared],
-            op=self.op,
-            prescale=prescale,
-            postscale=postscale,
-            compression=self.compression,
-            sparse_as_dense=self.sparse_as_dense,
-            groups=self._positions(chosen),
-            process_set=self.process_set,
-            **more,
-        )
-        for i, grad in zip(shared, reduced, strict=True):
-            results[i] = grad
+        if shared:
+            prescale, postscale = scales(self.predivide)
+            reduced = self._reduced(
+                [grads[i] for i in shared],
+                [f"{self.name}.{i}" for i in shared],
+                [variables[i] for i in shared],
+                op=self.op,
+                prescale=prescale,
+                postscale=postscale,
+                compression=self.compression,
+                sparse_as_dense=self.sparse_as_dense,
+                groups=self._positions([variables[i] for i in shared]),
+            )
+            for i, grad in zip(shared, reduced, strict=True):
+                results[i] = grad
+        if largest:
+            reduced = self._reduced(
+                [grads[i] for i in largest],
+                [f"{self.name}_largest.{i}" for i in largest],
+                [variables[i] for i in largest],
+                op=Max,
+                prescale=1.0,
+                postscale=1.0,
+                compression=self.adapter.Compression.none,
+                sparse_as_dense=False,
+                groups=None,
+            )
+            for i, grad in zip(largest, reduced, strict=True):
+                results[i] = grad
         return results
+
+    def _reduced(self, grads: list[Any], names: list[str], variables: list[Any], **how: Any) -> list[Any]:
+        more = {"variables": variables} if getattr(self.adapter, "WANTS_VARIABLES", False) else {}
+        reduced: list[Any] = self.adapter.reduce_gradients(grads, names, process_set=self.process_set, **how, **more)
+        return reduced
 
     def _positions(self, variables: Sequence[Any]) -> list[list[int]] | None:
         """``groups`` as positions in ``variables``."""

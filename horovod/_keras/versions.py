@@ -40,3 +40,31 @@ def keras_of(optimizer: Any, default: Any) -> Any:
 def backend_of(keras: Any) -> str:
     """The backend of this Keras module."""
     return "tensorflow" if is_legacy(keras) else str(keras.config.backend())
+
+
+def build_optimizer(optimizer: Any, model: Any) -> None:
+    """Make the variables of an optimizer that has not taken a step, so that all ranks have the same ones.
+
+    Args:
+        optimizer: A Keras optimizer, or None.
+        model: The built model whose trainable variables the optimizer is for.
+    """
+    trained = model.trainable_variables
+    if optimizer is None or getattr(optimizer, "built", False) or not trained:
+        return
+    if hasattr(optimizer, "build"):
+        optimizer.build(trained)
+    elif hasattr(optimizer, "_create_all_weights"):  # legacy optimizers of Keras 2
+        optimizer._create_all_weights(trained)
+
+
+def legacy_rates(optimizer: Any) -> list[Any]:
+    """Return the variables with the hyper-parameters of a legacy optimizer of Keras 2, which lists them nowhere."""
+    plain = getattr(optimizer, "inner_optimizer", optimizer)
+    values = getattr(plain, "_hyper", None)
+    return [values[name] for name in sorted(values) if hasattr(values[name], "assign")] if values else []
+
+
+def dtype_name(variable: Any) -> str:
+    """Return the dtype of a variable of Keras or TensorFlow, as in "float32"."""
+    return str(getattr(variable.dtype, "name", variable.dtype))

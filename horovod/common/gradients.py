@@ -24,6 +24,15 @@ def anybody_else(process_set: ProcessSet, job: Job) -> bool:
     return bool(process_set.included()) and (len(process_set.ranks or ()) > 1 or job.elastic)
 
 
+def overwritten(variable: Any) -> bool:
+    """Return True if the "gradient" of a Keras variable is its next value.
+
+    Those of the scales and amax histories of float8 training are such: largest values, so that the largest of all ranks
+    is needed.
+    """
+    return getattr(variable, "overwrite_with_gradient", False) is True
+
+
 def check_passes(passes: Any) -> int:
     """``backward_passes_per_step`` as an int."""
     if isinstance(passes, bool) or not isinstance(passes, Integral) or passes <= 0:

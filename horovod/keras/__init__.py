@@ -83,8 +83,9 @@ def DistributedOptimizer(
     before it applies (and clips) them.
 
     The result's class is a subclass of the optimizer's, of the same name; a model saved with it loads in a process
-    without Horovod. An optimizer without state yet is made anew from its config; one with state becomes distributed
-    itself. Values of ``learning_rate`` are those of the optimizer given: scale them yourself.
+    without Horovod. An optimizer without state yet is made anew from its config, if that tells all of it; else the
+    given object becomes distributed itself. Values of ``learning_rate`` are those of the optimizer given: scale them
+    yourself.
 
     ``name``: prefix of the operations' names. ``device_dense``, ``device_sparse``: accepted for old programs.
     ``compression``: see ``Compression``. ``sparse_as_dense``: sparse gradients travel as dense ones.

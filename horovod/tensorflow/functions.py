@@ -7,6 +7,7 @@ import tensorflow as tf
 
 from horovod.common import objects
 from horovod.common.faces import TENSORFLOW as face
+from horovod.common.own_variables import is_own
 from horovod.common.process_sets import ProcessSet, global_process_set
 from horovod.tensorflow._library import refuse
 from horovod.tensorflow.arguments import DTYPES
@@ -75,11 +76,14 @@ def broadcast_variables(
 ) -> Any:
     """Overwrites ``variables``, of any kinds and dtypes that can travel, with the values of ``root_rank`` (world rank).
 
-    ``variables``: in the same order on all ranks; Keras' own are accepted. ``inplace``: accepted for compatibility, no
-    copy is saved by it. Returns an op to run in graphs; in eager mode and in tf.functions it is done by itself.
+    ``variables``: in the same order on all ranks; Keras' own are accepted. Gradients that a distributed optimizer of
+    Keras still accumulates (``gradient_accumulation_steps``) stay those of their rank. ``inplace``: accepted for
+    compatibility, no copy is saved by it. Returns an op to run in graphs; in eager mode and in tf.functions it is done
+    by itself.
     """
     del inplace
-    written = _overwrite(list(variables), root_rank, "broadcast_variables", process_set)
+    shared = [variable for variable in variables if not is_own(variable)]
+    written = _overwrite(shared, root_rank, "broadcast_variables", process_set)
     return None if _executing_eagerly() else tf.group(*written)
 
 

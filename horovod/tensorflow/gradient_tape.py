@@ -103,14 +103,13 @@ class _Distributed:
     ) -> Any:
         """As of the plain tape, reduced; same structure as ``sources``.
 
-        ``use_generic_names``: names on the wire do not contain those of variables, for ranks that name them
-        differently. A tf.UnconnectedGradients is accepted in its place, as the plain tape has it there.
+        ``use_generic_names``: accepted for old programs; names on the wire never contain those of variables. A
+        tf.UnconnectedGradients is accepted in its place, as the plain tape has it there.
         """
         if isinstance(use_generic_names, (str, tf.UnconnectedGradients)):
-            use_generic_names, unconnected_gradients = False, use_generic_names
+            unconnected_gradients = use_generic_names
         gradients = self._hvd.plain_view(self).gradient(target, sources, output_gradients, unconnected_gradients)
-        reduce = functools.partial(self._hvd.reduce, generic_names=bool(use_generic_names))
-        reduced = self._hvd.all_local().reduce(reduce, tf.nest.flatten(gradients), tf.nest.flatten(sources))
+        reduced = self._hvd.all_local().reduce(self._hvd.reduce, tf.nest.flatten(gradients), tf.nest.flatten(sources))
         return tf.nest.pack_sequence_as(sources, reduced)
 
     def jacobian(self, *args: Any, **kwargs: Any) -> Any:

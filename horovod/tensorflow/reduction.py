@@ -1,10 +1,10 @@
 """Lists of gradients in, reduced gradients out: what the tape, the optimizers and Keras do on TensorFlow.
 
-Names on the wire. A gradient travels under ``<name>/<position>/<variable>``. The position in the list makes it unique;
-the variable's name tells people what it is, without the numbers that Keras appends, which differ between ranks once one
-of them has built another model before. A second reduction in the same function has ``<name>_1``, and so on. Nothing in
-it comes from Python ids, scopes, or from how often a function has been traced. Where a function calls another,
-TensorFlow puts the name of the call before those of what is inside.
+Names on the wire. A gradient travels under ``<name>/<position>``: its position in the list, counted from 0. The names
+of variables are no part of it, because they differ between ranks: Keras names those of a loaded model otherwise than
+those of the same model built in place, and numbers layers by what a rank has built before. A second reduction in the
+same function has ``<name>_1``, and so on. Nothing in it comes from Python ids, scopes, or from how often a function has
+been traced. Where a function calls another, TensorFlow puts the name of the call before those of what is inside.
 
 In eager mode nothing runs beside an operation, so all gradients of a dtype go as one group.
 """
@@ -21,7 +21,7 @@ import tensorflow as tf
 from horovod.common import gradients as rules
 from horovod.common.compression import check_compression
 from horovod.common.faces import TENSORFLOW as face
-from horovod.common.ops import Adasum, Average, check_adasum_size, check_op
+from horovod.common.ops import Adasum, Average, Max, check_adasum_size, check_op
 from horovod.common.process_sets import ProcessSet, global_process_set
 from horovod.common.steps import marks
 from horovod.tensorflow.collectives import allreduce, grouped_allreduce, set_size
@@ -54,8 +54,8 @@ def make_allreduce_grads(
     groups: int | Sequence[Sequence[Any]] | None = None,
     process_set: ProcessSet = global_process_set,
 ) -> Reduce:
-    """A function ``(gradients, variables, generic_names=False) -> reduced gradients``, lists of one length and order,
-    for eager mode, tf.function and sessions. ``generic_names``: names on the wire without those of the variables.
+    """A function ``(gradients, variables) -> reduced gradients``, lists of one length and order, for eager mode,
+    tf.function and sessions.
 
     ``name``: first part of the operations' names, equal on all ranks. ``gradient_predivide_factor`` f, for Average:
     gradients are divided by f before and by n/f after the sum; IndexedSlices are averaged without. ``groups``: a number
@@ -83,7 +83,7 @@ def make_allreduce_grads(
         process_set,
     )
 
-    def reduce(gradients: Sequence[Any], variables: Sequence[Any], generic_names: bool = False) -> list[Any]:
+    def reduce(gradients: Sequence[Any], variables: Sequence[Any]) -> list[Any]:
         gradients, variables = list(gradients), list(variables)
         if len(gradients) != len(variables):
             raise ValueError(f"{name}: {len(gradients)} gradients for {len(variables)} variables")
@@ -91,13 +91,14 @@ def make_allreduce_grads(
             return gradients
         if op == Adasum:
             check_adasum_size(name, len(process_set.ranks or ()))
+        if op != Max and any(rules.overwritten(variable) for variable in variables):
+            return _with_largest(reduce, f"{name}_largest", process_set, gradients, variables)
         if sparse_as_dense:
             gradients = [dense(gradient) for gradient in gradients]
         members = _groups(gradients, variables, groups)
-        names = [None if generic_names else on_the_wire(name_of(variable)) for variable in variables]
         # Scopes are no part of the names.
         with tf.compat.v1.name_scope(None):
-            return _reduce(gradients, members, names, options)
+            return _reduce(gradients, members, options)
 
     return reduce
 
@@ -132,7 +133,7 @@ def _plain(variable: Any) -> Any:
 
 
 def name_of(variable: Any) -> str:
-    """For people and for names on the wire: ``dense/kernel``."""
+    """For people: ``dense/kernel``."""
     name = getattr(variable, "path", None) or getattr(variable, "name", None) or type(variable).__name__
     return str(name).split(":")[0]
 
@@ -185,13 +186,26 @@ class LocalVariables:
         return gradient / tf.cast(set_size(self._process_set, "scale_local_gradients"), gradient.dtype)
 
 
+def _with_largest(
+    reduce: Reduce, name: str, process_set: ProcessSet, gradients: Sequence[Any], variables: Sequence[Any]
+) -> list[Any]:
+    """``reduce``, but for variables that are overwritten by their gradients the largest of all ranks."""
+    largest = make_allreduce_grads(name, op=Max, process_set=process_set)
+    results = list(gradients)
+    for how, wanted in ((reduce, False), (largest, True)):
+        chosen = [i for i, variable in enumerate(variables) if rules.overwritten(variable) == wanted]
+        reduced = how([gradients[i] for i in chosen], [variables[i] for i in chosen])
+        for i, gradient in zip(chosen, reduced, strict=True):
+            results[i] = gradient
+    return results
+
+
 # -- the reduction ----------------------------------------------------------------------------------------------------
 
 
 def _reduce(
     gradients: list[Any],
     groups: Iterable[tuple[str | None, list[int]]],
-    names: Sequence[str | None],
     options: _Options,
 ) -> list[Any]:
     scope = unused(options.name)
@@ -199,8 +213,7 @@ def _reduce(
     for group, members in groups:
         if group is None:
             i = members[0]
-            name = f"{scope}/{i}" + (f"/{names[i]}" if names[i] else "")
-            results[i] = _reduce_one(gradients[i], name, options)
+            results[i] = _reduce_one(gradients[i], f"{scope}/{i}", options)
         else:
             outputs = _reduce_group([gradients[i] for i in members], f"{scope}/{group}", options)
             for i, output in zip(members, outputs, strict=True):

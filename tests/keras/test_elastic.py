@@ -54,6 +54,37 @@ def test_ranks_are_brought_together(keras3):
     keras3(2).run(brought_together)
 
 
+def in_the_middle():
+    """Of several steps for one update: what a rank has accumulated stays its own."""
+    import keras
+    import numpy as np
+
+    import horovod.keras as hvd
+
+    rank = hvd.rank()
+    model = keras.Sequential([keras.layers.Input((2,)), keras.layers.Dense(1, use_bias=False)])
+    model.set_weights([np.zeros((2, 1))])
+    optimizer = hvd.DistributedOptimizer(keras.optimizers.SGD(1.0, gradient_accumulation_steps=2))
+    model.compile(optimizer=optimizer, loss="mse")
+
+    def apply(value):
+        optimizer.apply([keras.ops.ones((2, 1)) * value * (rank + 1.0)], model.trainable_variables)
+
+    state = hvd.elastic.KerasState(model, step=0)
+    apply(1.0)
+    state.commit()
+    apply(5.0)  # and goes back to the commit
+    apply(7.0)
+    state.restore()
+    state.sync()
+    apply(3.0)
+    np.testing.assert_allclose(model.get_weights()[0], -1.5 * (1 + 3) / 2)
+
+
+def test_gradients_that_are_accumulated_go_back_with_the_state(stateful):
+    stateful(2).run(in_the_middle)
+
+
 def counted():
     import keras
 

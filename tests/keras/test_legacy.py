@@ -112,6 +112,10 @@ def own_loops(legacy, shared):
     optimizer.apply_gradients(zip(ones, variables, strict=True))
     check(variables, 2)
     # Gradients that the program asks for are reduced, and not once more when they are applied.
+    pairs = optimizer._compute_gradients(loss_of(variables), lambda: variables, grad_loss=tf.constant(2.0))
+    np.testing.assert_allclose(pairs[0][0].numpy(), [2 * total, 2 * total])
+    with pytest.raises(ValueError, match="tape"):
+        optimizer._compute_gradients(loss_of(variables)(), variables)
     compute = optimizer._compute_gradients if legacy else optimizer.compute_gradients
     with tf.GradientTape() as tape:
         loss = loss_of(variables)()

@@ -1,5 +1,4 @@
-"""Steps of Keras' fit: told by the optimizer on PyTorch, found by the engine on JAX. (On TensorFlow:
-tests/tensorflow/test_steps.py.)"""
+"""Steps of Keras' fit: told by the optimizer on PyTorch, found by the engine on TensorFlow and JAX."""
 
 import pytest
 
@@ -19,16 +18,20 @@ def train(batches):
 
     model = keras.Sequential([keras.layers.Input((8,)), keras.layers.Dense(4), keras.layers.Dense(1)])
     model.compile(optimizer=hvd.DistributedOptimizer(keras.optimizers.SGD(0.01)), loss="mse")
-    rows = np.ones((4 * batches, 8), np.float32)
-    model.fit(rows, rows[:, :1], batch_size=4, verbose=0, callbacks=[Slow()])
+    rows = np.ones((2 * batches, 8), np.float32)
+    callbacks = [Slow(), hvd.callbacks.BroadcastGlobalVariablesCallback(0), hvd.callbacks.MetricAverageCallback()]
+    # Between epochs ranks exchange more than gradients.
+    model.fit(rows, rows[:, :1], batch_size=4, epochs=2, verbose=0, callbacks=callbacks)
     return hvd.stats()
 
 
-@pytest.mark.parametrize(("backend", "data_is_seen"), [("torch", True), ("jax", False)])
+@pytest.mark.parametrize(("backend", "data_is_seen"), [("tensorflow", False), ("torch", True), ("jax", False)])
 def test_steps_of_fit_are_seen(keras_pool, backend, data_is_seen):
     first, second = keras_pool(backend)(2).run(train, 60)
     for stats in (first, second):
-        assert stats["made"] == 60 if data_is_seen else 40 < stats["made"] <= 60
+        assert stats["made"] == 60
         assert stats["step_seconds"] > 0.018
         assert (stats["data_seconds"] is not None) == data_is_seen
-    assert first["exposed_seconds"] > max(0.01, second["exposed_seconds"])  # of which a busy machine has some, too
+    if backend != "tensorflow":  # which waits where nobody can look
+        # Of which a busy machine has some, too.
+        assert first["exposed_seconds"] > max(0.01, second["exposed_seconds"])

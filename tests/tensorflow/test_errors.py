@@ -148,6 +148,11 @@ def bad_arguments():
         expect(ARGUMENT, run(lambda: hvd.alltoall(tf.ones([size + 1]))), [str(size)])
         expect(ARGUMENT, run(lambda: hvd.broadcast(x, size)), ["root", str(size)])
         expect(ARGUMENT, run(lambda: hvd.allreduce(x, process_set=4711)), ["4711"])
+    made_up = hvd.ProcessSet([0])
+    made_up.process_set_id = 4712
+    for run in (lambda call: call, tf.function):
+        expect(ValueError, run(lambda: hvd.allgather(x, process_set=4711)), ["4711", "unknown or was removed"])
+        expect(ValueError, run(lambda: hvd.broadcast(x, 0, process_set=made_up)), ["4712", "unknown or was removed"])
 
 
 def name_in_flight():

@@ -100,7 +100,7 @@ def ranks_that_disagree_fail_and_go_on():
         return hvd.DistributedGradientTape(tape, op=op).gradient(loss, [v])
 
     assert_close(step(hvd.Sum)[0], [3.0, 3.0])
-    with pytest.raises(tf.errors.FailedPreconditionError, match=r"DistributedGradientTape_Allreduce/0/Variable.*Max"):
+    with pytest.raises(tf.errors.FailedPreconditionError, match=r"DistributedGradientTape_Allreduce/0.*Max"):
         step(hvd.Sum if hvd.rank() == 0 else hvd.Max)
     assert_close(step(hvd.Sum)[0], [3.0, 3.0])
     with old_graph():
@@ -113,7 +113,7 @@ def ranks_that_disagree_fail_and_go_on():
         with tf1.Session() as session:
             session.run(tf1.global_variables_initializer())
             session.run(good)
-            with pytest.raises(tf.errors.FailedPreconditionError, match=r"DistributedGradientDescent.*w.*Max"):
+            with pytest.raises(tf.errors.FailedPreconditionError, match=r"DistributedGradientDescent.*Max"):
                 session.run(bad)
             session.run(good)
             assert_close(session.run(w), -5.0)

@@ -5,6 +5,7 @@ from collections.abc import Callable
 from typing import Any
 
 from horovod.common.in_sync.fingerprints import Array, Reader
+from horovod.common.own_variables import is_own
 
 _OWN = ("moving_mean", "moving_variance")  # of batch normalisation: each rank's own, from the batches that it has seen
 
@@ -15,7 +16,7 @@ def reader(to_numpy: Callable[[Any], Any], is_local: Callable[[Any], bool] = lam
 
     def read(value: Any) -> Any:
         if hasattr(value, "apply_gradients"):
-            return {"variables": optimizer_variables(value)}
+            return {"variables": [None if is_own(one) else one for one in optimizer_variables(value)]}
         if hasattr(value, "get_weights"):
             weights = [None if _is_own(variable) or is_local(variable) else variable for variable in value.weights]
             optimizer = getattr(value, "optimizer", None)

@@ -4,9 +4,12 @@ as their classes and configs. Which Keras it is follows from the object."""
 import os
 import tempfile
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
+import numpy as np
+
+from horovod._keras.alike import differing
 from horovod._keras.versions import backend_of, is_legacy, keras_of
 
 
@@ -22,8 +25,11 @@ class PackedModel:
 
 @dataclass(frozen=True)
 class PackedObject:
+    """``more``: attributes that are in no config, by name; those that are variables as their values."""
+
     kind: type
     config: dict[str, Any]
+    more: dict[str, Any] = field(default_factory=dict)
 
 
 def module_of(value: Any) -> Any:
@@ -42,9 +48,31 @@ def pack(value: Any) -> Any:
         return value
     if isinstance(value, keras.Model):
         return pack_model(value)
-    if isinstance(value, (keras.optimizers.Optimizer, keras.metrics.Metric)):
+    if isinstance(value, keras.optimizers.Optimizer):
+        return _pack_optimizer(keras, value)
+    if isinstance(value, keras.metrics.Metric):
         return PackedObject(type(value), value.get_config())
     return value
+
+
+def _pack_optimizer(keras: Any, optimizer: Any) -> PackedObject:
+    """Raises ValueError naming the attributes that cannot be packed."""
+    config: dict[str, Any] = optimizer.get_config()
+    more: dict[str, Any] = {}
+    schedule = getattr(optimizer, "_learning_rate", None)
+    if callable(schedule) and not hasattr(schedule, "assign") and not is_legacy(keras):
+        config, more = {**config, "learning_rate": 0.001}, {"learning_rate": schedule}  # of a class unknown to ranks
+    packed = PackedObject(type(optimizer), config, more)
+    for name in differing(keras, optimizer, unpack(packed)):
+        if name in vars(optimizer):
+            value = vars(optimizer)[name]
+            more[name] = value.numpy() if hasattr(value, "assign") else pack(value)
+    if still := differing(keras, optimizer, unpack(packed)):
+        raise ValueError(
+            f"optimizer: a {type(optimizer).__name__} cannot be sent to the ranks, because its get_config does not "
+            f"tell of {', '.join(still)}; let get_config return all arguments of __init__"
+        )
+    return packed
 
 
 def unpack(value: Any, custom_objects: Mapping[str, Any] | None = None) -> Any:
@@ -56,7 +84,13 @@ def unpack(value: Any, custom_objects: Mapping[str, Any] | None = None) -> Any:
     if isinstance(value, PackedModel):
         return unpack_model(value, custom_objects)
     if isinstance(value, PackedObject):
-        return value.kind.from_config(value.config)  # type: ignore[attr-defined]
+        made = value.kind.from_config(value.config)  # type: ignore[attr-defined]
+        for name, one in value.more.items():
+            if isinstance(one, (np.ndarray, np.generic)) and hasattr(getattr(made, name, None), "assign"):
+                getattr(made, name).assign(one)
+            else:
+                setattr(made, name, unpack(one))
+        return made
     return value
 
 

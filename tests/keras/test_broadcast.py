@@ -1,0 +1,138 @@
+"""BroadcastGlobalVariablesCallback: all ranks begin with the root's state, and nothing that is a rank's own is lost."""
+
+import numpy as np
+import pytest
+
+
+def accumulating():
+    import keras
+
+    import horovod.keras as hvd
+    from tests.keras import models
+
+    size, batch = hvd.size(), 2
+
+    class Check(keras.callbacks.Callback):
+        """In the middle of an accumulation, too."""
+
+        def on_train_batch_end(self, batch, logs=None):
+            hvd.check_in_sync(self.model)
+
+    for steps, clip, kind in ((2, {}, "Adam"), (3, {"global_clipnorm": 0.1}, "SGD")):
+        x, y = models.data(batch * size * steps * 2)
+        parts = models.shard(x, batch), models.shard(y, batch)
+
+        def make(steps=steps, clip=clip, kind=kind):
+            return getattr(keras.optimizers, kind)(0.05, gradient_accumulation_steps=steps, **clip)
+
+        alone = models.plainly(make, x, y, batch * size)
+        for built in (False, True):
+            ours = models.model(seed=1 if hvd.rank() == 0 else 2)
+            optimizer = make()
+            if built:
+                optimizer.build(ours.trainable_variables)
+            ours.compile(optimizer=hvd.DistributedOptimizer(optimizer), loss="mse")
+            callbacks = [hvd.callbacks.BroadcastGlobalVariablesCallback(0), Check()]
+            ours.fit(*parts, batch_size=batch, shuffle=False, verbose=0, callbacks=callbacks)
+            models.assert_equal(ours, alone)
+            models.assert_same_everywhere(ours)
+
+
+def test_gradients_that_are_accumulated_stay_with_their_rank(keras3):
+    keras3(2).run(accumulating)
+
+
+def at_the_end_of_the_first_step():
+    """As programs with loops of their own do."""
+    import keras
+    import tensorflow as tf
+
+    import horovod.tensorflow as hvd
+    from horovod.keras import DistributedOptimizer
+
+    rank = hvd.rank()
+    variable = keras.Variable(np.zeros(2, "float32"))
+    optimizer = DistributedOptimizer(keras.optimizers.SGD(1.0, gradient_accumulation_steps=2))
+    for step in range(4):
+        optimizer.apply_gradients([(tf.ones(2) * (rank + 1.0) * (step + 1), variable)])
+        if step == 0:
+            hvd.broadcast_variables([variable], root_rank=0)
+            hvd.broadcast_variables(optimizer.variables, root_rank=0)
+    np.testing.assert_allclose(variable.numpy(), [-1.5 * (1 + 2 + 3 + 4) / 2] * 2)
+
+
+def test_broadcast_variables_leaves_gradients_that_are_accumulated(keras_pool):
+    keras_pool("tensorflow")(2).run(at_the_end_of_the_first_step)
+
+
+def resuming(folder):
+    import keras
+
+    import horovod.keras as hvd
+    from horovod.common.objects import broadcast_object
+    from tests.keras import models
+
+    rank, size, batch = hvd.rank(), hvd.size(), 4
+    x, y = models.data(batch * size * 3)
+    parts = models.shard(x, batch), models.shard(y, batch)
+    first = models.model()
+    first.compile(optimizer=keras.optimizers.SGD(0.05, momentum=0.9), loss="mse")
+    first.fit(x, y, batch_size=8, shuffle=False, verbose=0)
+    first.optimizer.learning_rate = 0.02
+    path = f"{folder}/model.keras"
+    if rank == 0:
+        first.save(path)
+    broadcast_object(None, 0, "saved")
+    alone = keras.models.load_model(path)
+    alone.fit(x, y, batch_size=batch * size, epochs=2, shuffle=False, verbose=0)
+    for how in ("loaded", "loaded by a callback", "cloned"):
+        callbacks = [hvd.callbacks.BroadcastGlobalVariablesCallback(0)]
+        if rank == 0 and how == "loaded":
+            ours = hvd.load_model(path)
+        else:
+            ours = models.model(seed=7 + rank)
+            if rank == 0 and how == "cloned":
+                ours = keras.models.clone_model(ours)
+            ours.compile(optimizer=hvd.DistributedOptimizer(keras.optimizers.SGD(0.05, momentum=0.9)), loss="mse")
+        if rank == 0 and how == "cloned":
+            ours.set_weights(first.get_weights())
+            ours.optimizer.build(ours.trainable_variables)
+            for mine, theirs in zip(ours.optimizer.variables, first.optimizer.variables, strict=True):
+                mine.assign(theirs)
+        if how == "loaded by a callback":
+
+            class Load(keras.callbacks.Callback):
+                def on_train_begin(self, logs=None):
+                    self.model.load_weights(path)
+
+            callbacks += [Load()] if rank == 0 else []
+        paths = [variable.path for variable in ours.trainable_variables]
+        ours.fit(*parts, batch_size=batch, epochs=2, shuffle=False, verbose=0, callbacks=callbacks)
+        models.assert_same_everywhere(ours)
+        if how != "loaded by a callback" or keras.config.backend() != "jax":
+            models.assert_equal(ours, alone)
+        if how == "loaded":
+            return_paths = paths
+    return return_paths
+
+
+def test_resuming_on_the_root_alone_is_as_if_all_ranks_had_loaded_the_file(keras3, tmp_path):
+    first, second = keras3(2).run(resuming, str(tmp_path))
+    assert first != second, "names of variables are the same, which tests nothing"
+
+
+def other_variables():
+    import keras
+
+    import horovod.keras as hvd
+    from tests.keras import models
+
+    model = models.model()
+    kind = keras.optimizers.SGD if hvd.rank() == 0 else keras.optimizers.Adam
+    model.compile(optimizer=hvd.DistributedOptimizer(kind(0.01)), loss="mse")
+    with pytest.raises(ValueError, match="optimizer of rank 0 and rank 1 differ: 6 and 14 variables"):
+        model.fit(*models.data(8), verbose=0, callbacks=[hvd.callbacks.BroadcastGlobalVariablesCallback(0)])
+
+
+def test_ranks_with_other_variables_are_told(keras3):
+    keras3(2).run(other_variables)
