@@ -76,7 +76,7 @@ test: ## [15 min] set up and run the tests: C++, lint, types, layers, documents,
 checks:
 	$(MAKE) --no-print-directory SERIAL=1 environment lint docs
 
-quick: $(STAMPS)/quick ## [1 min] tests of the launcher and of pure parts, without any framework; PYTEST_ARGS="-k name" chooses
+quick: $(STAMPS)/quick ## [2 min] tests of the launcher and of pure parts, without any framework; PYTEST_ARGS="-k name" chooses
 	nice python -m pytest --quick $(if $(PYTEST_ARGS),$(PYTEST_ARGS),$(SIDE_BY_SIDE))
 
 test-all: ## [45 min] all there is: also what is marked heavy, and hosts and launchers in every case

@@ -1,4 +1,4 @@
-"""``python -m pytest --quick``: tests of the launcher and of pure parts, in seconds and without any framework.
+"""``python -m pytest --quick``: tests of the launcher and of pure parts, without any framework.
 
 ``make quick`` runs them in an environment that has none. Where one is installed, an import of it fails here as if it
 were not.
@@ -35,7 +35,6 @@ PARTS = (
     "tests/runner/verdict",
     "tests/timeline/test_tool.py",
     "tests/tools/test_lanes.py",
-    "tests/tools/test_skips.py",
 )
 """Files and folders; a test of theirs that needs a framework says so by ``pytest.importorskip``."""
 FRAMEWORKS = ("flax", "jax", "keras", "lightning", "mxnet", "pyspark", "ray", "tensorflow", "tf_keras", "torch")
