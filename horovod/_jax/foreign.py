@@ -115,14 +115,11 @@ def merge(calls: Sequence[Any], after: Sequence[Any], in_branch: bool) -> Any:
         in_branch: True if steps are to be compared, where the calls ask for it.
     """
     together = Arrays([], [], [], [], [], [], [])
-    before = list(after)
     for op in calls:
-        one, tokens = _read(op)
-        for mine, more in zip(vars(together).values(), vars(one).values(), strict=True):
+        for mine, more in zip(vars(together).values(), vars(_read(op)).values(), strict=True):
             mine.extend(more)
-        before.extend(tokens)
     together.steps = sorted(filter(None, together.steps))[:1] if in_branch else []
-    new = create(together, before, TARGET)
+    new = create(together, after, TARGET)
     token, first = new.results[len(together.operands)], 0
     for op in calls:
         count = len(op.results) - 1
@@ -150,14 +147,13 @@ def _here(kind: int, name: str, value: Any) -> Any:
     return create(Arrays([value], [value.type], [name], [""], [numbers], [(1.0, 1.0)], []), [], TARGET).results[0]
 
 
-def _read(op: Any) -> tuple[Arrays, list[Any]]:
-    """Return what a call works on, and the values that it only comes after."""
+def _read(op: Any) -> Arrays:
+    """Return what a call works on, without the token of one that was ordered before, as in an exported program."""
     config = ir.DictAttr(op.attributes["backend_config"])
     numbers, scales = list(ir.DenseI32ArrayAttr(config["numbers"])), list(ir.DenseF64ArrayAttr(config["scales"]))
     count = len(op.results) - 1
-    values = list(op.operands)
-    arrays = Arrays(
-        operands=values[:count],
+    return Arrays(
+        operands=list(op.operands)[:count],
         types=[result.type for result in list(op.results)[:count]],
         names=_texts(op, "names"),
         groups=_texts(op, "groups"),
@@ -165,7 +161,6 @@ def _read(op: Any) -> tuple[Arrays, list[Any]]:
         scales=[(scales[2 * i], scales[2 * i + 1]) for i in range(count)],
         steps=_texts(op, "steps"),
     )
-    return arrays, values[count:]
 
 
 def _texts(op: Any, attribute: str) -> list[str]:

@@ -129,7 +129,7 @@ class _Program:
             known.update(dict.fromkeys(op.results, key))
             places.append((key, not element))
         steps = calls | {(i, 0): [op] for i, op in enumerate(inner, 1)}
-        if len(steps) > 1 or any(len(step) > 1 for step in steps.values()):
+        if sum(map(len, steps.values())) > 1:
             for i in sorted(range(len(places)), key=places.__getitem__):
                 operations[i].move_before(operations[-1])
         return [steps[key] for key in sorted(steps)]
@@ -170,7 +170,7 @@ class _Program:
         carried = body.arguments[-1]
         after = self._thread(body, carried, in_branch)
         if after == carried:  # all calls are in the condition; XLA would take what is handed on for a constant
-            with ir.InsertionPoint(list(body.operations)[-1]), op.location:
+            with ir.InsertionPoint.at_block_terminator(body), op.location:
                 after = foreign.passed_on(carried)
         _end_with(body, after)
         return new

@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 
 jax = pytest.importorskip("jax")
+from jax import export  # noqa: E402
 from jax import numpy as jnp  # noqa: E402
 from jax.interpreters import mlir  # noqa: E402
 from jaxlib.mlir import ir  # noqa: E402
@@ -179,6 +180,21 @@ def test_calls_in_other_operations_are_refused():
         """)  # fmt: skip
         with pytest.raises(NotImplementedError, match=r"a collective inside of 'stablehlo.map'"):
             order(module)
+
+
+def test_an_exported_program_takes_its_place_in_another():
+    def program(x):
+        return loop(reduced(x, "in it"), "loop")
+
+    checks = [export.DisabledSafetyCheck.custom_call(foreign.TARGET)]
+    exported = export.export(jax.jit(program), disabled_checks=checks)(jax.ShapeDtypeStruct((3,), np.float32))
+    there = [("in it",), [[], [("loop",)]]]
+    assert order_of(lambda x: (exported.call(x), reduced(x, "call"))) == [("call",), *there]
+    assert order_of(lambda x: (reduced(x, "call"), exported.call(x), loop(x, "last"))) == [
+        ("call",),
+        *there,
+        [[], [("last",)]],
+    ]
 
 
 def test_a_program_over_several_devices_is_refused():
