@@ -98,6 +98,8 @@ TEST_CASE("a schedule from another rank: each operation in one bucket, whose par
   s = good;
   s.buckets.push_back(s.buckets[1]);
   CHECK(!accepted(s));
+  s.buckets[2].entries = {3};
+  CHECK(!accepted(s));
   s = good;
   s.entries.push_back({0, Kind::allreduce, "in no bucket"});
   CHECK(!accepted(s));
