@@ -9,6 +9,7 @@ from dataclasses import replace
 from typing import Any
 
 import jax
+from jax import numpy as jnp
 
 from horovod._jax.compression import Compression
 from horovod.common.ops import Average, Sum, op_name
@@ -75,9 +76,20 @@ class ExtraArgs:
 
     def _shared(self, params: Any) -> Any:
         """`params`, which are equal on all ranks; their gradient is the average of all ranks' gradients."""
-        return jax.custom_derivatives.linear_call(
-            lambda _, same: same, lambda _, gradients: self._arguments(gradients), (), params
-        )
+
+        @jax.custom_jvp
+        def same(floats: list[Any]) -> list[Any]:
+            return floats
+
+        @same.defjvp
+        def _(floats: Any, tangents: Any) -> Any:
+            return floats[0], self._arguments(tangents[0])  # equal, too; of their average the transpose is the average
+
+        leaves, structure = jax.tree_util.tree_flatten(params)
+        chosen = [i for i, leaf in enumerate(leaves) if jnp.issubdtype(jnp.result_type(leaf), jnp.inexact)]
+        for i, leaf in zip(chosen, same([leaves[i] for i in chosen]), strict=True):
+            leaves[i] = leaf
+        return structure.unflatten(leaves)
 
 
 def _is_same(one: Any, other: Any) -> bool:
