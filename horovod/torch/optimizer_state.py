@@ -1,5 +1,6 @@
 """broadcast_optimizer_state: the root's optimizer state on every rank."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -19,6 +20,7 @@ class _TensorAt:
     shape: tuple[int, ...]
     dtype: torch.dtype
     device: str
+    """The type of its device, without an index: each rank has a device of its own."""
     form: Form | None = None
     """Of a tensor that is not an ordinary one, see ``form_of``."""
 
@@ -109,7 +111,7 @@ def _describe(optimizer: Any, parameters: list[Any], tensors: list[torch.Tensor]
             except ValueError as error:
                 raise ValueError(f"{where} {error}") from None
             tensors.append(value)
-            return _TensorAt(len(tensors) - 1, tuple(value.shape), value.dtype, str(value.device), form)
+            return _TensorAt(len(tensors) - 1, tuple(value.shape), value.dtype, value.device.type, form)
         if isinstance(value, dict):
             return {key: strip(entry, f"{where}[{key!r}]") for key, entry in value.items()}
         if type(value) in (list, tuple):
@@ -148,21 +150,23 @@ def _matching(optimizer: Any, parameters: list[Any], theirs: _Description) -> li
     one."""
     found: dict[int, _Place] = {}
 
-    def visit(description: Any, own: Any) -> None:
+    def visit(description: Any, own: Any, of: Sequence[torch.Tensor]) -> None:
         if isinstance(description, _TensorAt):
             fits = isinstance(own, torch.Tensor) and _fits(own, description)
-            found[description.index] = _Place(own if fits else _made(description), fits)
+            found[description.index] = _Place(own if fits else _made(description, of), fits)
         elif isinstance(description, dict):
             for key, entry in description.items():
-                visit(entry, own.get(key) if isinstance(own, dict) else None)
+                visit(entry, own.get(key) if isinstance(own, dict) else None, of)
         elif type(description) in (list, tuple):
             for i, entry in enumerate(description):
-                visit(entry, own[i] if type(own) in (list, tuple) and i < len(own) else None)
+                visit(entry, own[i] if type(own) in (list, tuple) and i < len(own) else None, of)
 
     for description, group in zip(theirs.groups, optimizer.param_groups, strict=True):
-        visit(description, group)
+        visit(description, group, group["params"])
     for key, description in theirs.state.items():
-        visit(description, optimizer.state.get(parameters[key.index] if isinstance(key, _Parameter) else key))
+        known = isinstance(key, _Parameter)
+        actual = parameters[key.index] if known else key
+        visit(description, optimizer.state.get(actual), [actual] if known else parameters)
     return [found[i] for i in range(len(found))]
 
 
@@ -171,17 +175,23 @@ def _fits(own: torch.Tensor, description: _TensorAt) -> bool:
     alike = (
         tuple(own.shape) == description.shape
         and own.dtype is description.dtype
-        and str(own.device) == description.device
+        and own.device.type == description.device
     )
     if not alike or form_of(own) != description.form:
         return False
     return description.form is not None or (own.is_contiguous() and not own.is_neg())
 
 
-def _made(description: _TensorAt) -> torch.Tensor:
+def _made(description: _TensorAt, of: Sequence[torch.Tensor]) -> torch.Tensor:
+    device = device_beside(of, description.device)
     if description.form is not None:
-        return empty_like(description.form, description.device)
-    return torch.empty(description.shape, dtype=description.dtype, device=description.device)
+        return empty_like(description.form, device)
+    return torch.empty(description.shape, dtype=description.dtype, device=device)
+
+
+def device_beside(parameters: Sequence[torch.Tensor], device_type: str) -> str:
+    """Return the device of the first of ``parameters`` on a device of this type, else the type: its current device."""
+    return next((str(p.device) for p in parameters if p.device.type == device_type), device_type)
 
 
 def _install(optimizer: Any, parameters: list[Any], theirs: _Description, places: list[_Place]) -> None:

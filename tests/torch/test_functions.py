@@ -1,9 +1,12 @@
 """broadcast_parameters and broadcast_optimizer_state."""
 
+from types import SimpleNamespace
+
 import pytest
 import torch
 
 import horovod.torch as hvd
+from horovod.torch.optimizer_state import device_beside
 from tests.torch.reference import same_bits
 
 
@@ -157,6 +160,12 @@ def scheduler_options():
     assert group["lr"] == pytest.approx(0.1)
     assert group["initial_lr"] == 1.0
     assert group["note"] == ["any", {"python": ("object", None)}]
+
+
+def test_state_goes_to_the_device_of_the_parameter():
+    second = SimpleNamespace(device=torch.device("cuda", 1))
+    assert device_beside([torch.ones(1), second], "cuda") == "cuda:1"
+    assert device_beside([second], "cpu") == "cpu"
 
 
 def test_options_of_groups(pool):
