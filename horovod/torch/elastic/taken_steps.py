@@ -165,13 +165,18 @@ class Steps:
             reducer = _reducer(one)
             if reducer is not None:
                 reducer.reset()
-            one.zero_grad(set_to_none=False)
+            one.zero_grad()
         # Parameters that were added after `kinds` was recorded have no gradient yet.
         for parameter, kind in zip(self._all_parameters(), itertools.chain(kinds, itertools.repeat(0)), strict=False):
             if kind == 0:
                 parameter.grad = None
             else:
                 fill(parameter, kind)
+        # Zeros need no reduction. Otherwise ranks that had their tensors before would leave out what new ones reduce.
+        for one in self._optimizers():
+            reducer = _reducer(one)
+            if reducer is not None:
+                reducer.coverage.leave_alone()
 
     def _gradients(self) -> list[int]:
         return [kind_of(p.grad) for p in self._all_parameters()]
