@@ -31,6 +31,7 @@ class Coverage:
 
     def extend(self, slots: Sequence[Slot]) -> None:
         """Note that the last slots have come during this step."""
+        self._last = ()  # of fewer slots, so it says nothing about the next round
         if self._missing is not None:
             self._missing = [*self._missing, *slots]
 

@@ -117,15 +117,18 @@ def _plain_step(optimizer: torch.optim.Optimizer, *_: Any) -> None:
     """Note a step of an optimizer that is not distributed, until one is."""
     if hasattr(optimizer, "_hvd") or not training.watched:
         return
-    groups: Collection[Mapping[str, Any]] = optimizer.param_groups
-    parameters = [p for group in groups for p in group["params"] if p.requires_grad]
     # Two bytes a number: programs that average by themselves may send half the precision.
-    steps = training.plain_step(lambda: 2 * sum(p.numel() for p in parameters), _WRAP)
+    steps = training.plain_step(lambda: 2 * sum(p.numel() for p in _trained(optimizer)), _WRAP)
     if steps == _PLAIN:
         ranks = range(face.require_job().size)
-        values = _sample({f"{i} of {tuple(p.shape)}": p for i, p in enumerate(parameters)})
+        values = _sample({f"{i} of {tuple(p.shape)}": p for i, p in enumerate(_trained(optimizer))})
         nothing = training.nothing_averaged()
         training.tell("plain weights", "", ranks, steps, values=values, nothing_averaged=nothing, remedy=_WRAP)
+
+
+def _trained(optimizer: torch.optim.Optimizer) -> list[torch.Tensor]:
+    groups: Collection[Mapping[str, Any]] = optimizer.param_groups
+    return [p for group in groups for p in group["params"] if p.requires_grad]
 
 
 def watch_plain_optimizers() -> None:
