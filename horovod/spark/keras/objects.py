@@ -1,6 +1,8 @@
 """Objects of Keras, 3 or 2, as something that can be pickled, and back: models as their files, optimizers and metrics
 as their classes and configs. Which Keras it is follows from the object."""
 
+import contextlib
+import copy
 import os
 import tempfile
 from collections.abc import Mapping
@@ -56,23 +58,51 @@ def pack(value: Any) -> Any:
 
 
 def _pack_optimizer(keras: Any, optimizer: Any) -> PackedObject:
-    """Raises ValueError naming the attributes that cannot be packed."""
+    """Raises ValueError naming the attributes that cannot be packed. What training has set is left behind."""
     config: dict[str, Any] = optimizer.get_config()
     more: dict[str, Any] = {}
     schedule = getattr(optimizer, "_learning_rate", None)
     if callable(schedule) and not hasattr(schedule, "assign") and not is_legacy(keras):
         config, more = {**config, "learning_rate": 0.001}, {"learning_rate": schedule}  # of a class unknown to ranks
     packed = PackedObject(type(optimizer), config, more)
-    for name in differing(keras, optimizer, unpack(packed)):
+    state = _set_by_training(keras, optimizer, packed)
+
+    def lost() -> list[str]:
+        return [name for name in differing(keras, optimizer, unpack(packed)) if name not in state]
+
+    for name in lost():
         if name in vars(optimizer):
             value = vars(optimizer)[name]
-            more[name] = value.numpy() if hasattr(value, "assign") else pack(value)
-    if still := differing(keras, optimizer, unpack(packed)):
+            more[name] = value.numpy() if _is_variable(value) else pack(value)
+    # An optimizer within this one has been compared when it was packed.
+    if still := [name for name in lost() if not isinstance(more.get(name), PackedObject)]:
         raise ValueError(
             f"optimizer: a {type(optimizer).__name__} cannot be sent to the ranks, because its get_config does not "
             f"tell of {', '.join(still)}; let get_config return all arguments of __init__"
         )
     return packed
+
+
+def _set_by_training(keras: Any, optimizer: Any, packed: PackedObject) -> set[str]:
+    """Return the names of an optimizer's attributes that belong to the variables it has trained; none if it is new."""
+    if not any(getattr(optimizer, name, False) for name in ("built", "_built", "_hypers_created")):
+        return set()
+    fresh, used = unpack(packed), unpack(packed)
+    with contextlib.suppress(Exception):  # some need more than a gradient; then their attributes are all compared
+        if is_legacy(keras):
+            import tensorflow as tf
+
+            used.apply_gradients([(tf.zeros(1), tf.Variable([0.0]))])
+        else:
+            used.apply_gradients([(keras.ops.zeros(1), keras.Variable([0.0]))])
+    values = vars(optimizer)
+    changed = {name for name in differing(keras, used, fresh) if not hasattr(values.get(name), "apply_gradients")}
+    return changed | {name for name, value in values.items() if _is_variable(value)}
+
+
+def _is_variable(value: Any) -> bool:
+    """Return True for a variable of Keras or TensorFlow. Optimizers have a method ``assign``, too."""
+    return hasattr(value, "assign") and hasattr(value, "numpy")
 
 
 def unpack(value: Any, custom_objects: Mapping[str, Any] | None = None) -> Any:
@@ -84,7 +114,8 @@ def unpack(value: Any, custom_objects: Mapping[str, Any] | None = None) -> Any:
     if isinstance(value, PackedModel):
         return unpack_model(value, custom_objects)
     if isinstance(value, PackedObject):
-        made = value.kind.from_config(value.config)  # type: ignore[attr-defined]
+        config = copy.deepcopy(value.config)  # some optimizers take entries out of it
+        made = value.kind.from_config(config)  # type: ignore[attr-defined]
         for name, one in value.more.items():
             if isinstance(one, (np.ndarray, np.generic)) and hasattr(getattr(made, name, None), "assign"):
                 getattr(made, name).assign(one)

@@ -50,3 +50,38 @@ def optimizers():
 
 def test_what_no_config_tells_of_reaches_the_ranks(keras_pool):
     keras_pool("tensorflow")(1).run(optimizers)
+
+
+def trained_before():
+    from pickle import dumps, loads
+
+    import keras
+    import numpy as np
+
+    from horovod.spark.keras import objects
+
+    def fit(optimizer):
+        model = keras.Sequential([keras.Input((3,)), keras.layers.Dense(1)])
+        model.compile(optimizer=optimizer, loss="mse")
+        model.fit(np.ones((4, 3)), np.ones((4, 1)), verbose=0)
+        return int(keras.ops.convert_to_numpy(optimizer.iterations))
+
+    own = keras.optimizers.SGD(0.5, momentum=0.9)
+    own.note = "kept"
+    adam, scaled = keras.optimizers.AdamW(0.25), keras.optimizers.LossScaleOptimizer(own)
+    for begun in (False, True):
+        for optimizer in (adam, scaled):
+            sent = objects.unpack(loads(dumps(objects.pack(optimizer))))
+            assert type(sent) is type(optimizer)
+            inner = getattr(sent, "inner_optimizer", sent)
+            assert not inner.built
+            assert optimizer.built == begun
+            assert getattr(inner, "note", "kept") == "kept"
+            assert float(keras.ops.convert_to_numpy(sent.learning_rate)) == (0.25 if optimizer is adam else 0.5)
+            assert fit(sent) == 1
+        if not begun:
+            assert fit(adam) == fit(scaled) == 1
+
+
+def test_an_optimizer_that_has_trained_another_model_begins_anew(keras_pool):
+    keras_pool("tensorflow")(1).run(trained_before)
