@@ -29,6 +29,7 @@ class BroadcastGlobalVariables:
         self.device = device
         self.local_variables = local_variables
         self.broadcast_done = False
+        self._processes: Any = None  # those of the job in which it was done
         self._batches = 0
         self._epoch = 0
         self._in_epoch = 0
@@ -39,7 +40,12 @@ class BroadcastGlobalVariables:
         model = self.model  # type: ignore[attr-defined]
         if batches.concerns(model):
             batches.check_plan(self._hvd_face, (self.params or {}).get("steps"))  # type: ignore[attr-defined]
-        if not self.broadcast_done and state.require_job().size > 1:
+        job = state.require_job()
+        processes = job.hosts, job.pids
+        if self._processes not in (None, processes):
+            self.broadcast_done = False  # ranks may be new in an elastic job, and all ranks must decide alike
+        self._processes = processes
+        if not self.broadcast_done and job.size > 1:
             shapes = self._hvd_face.shared_shapes(model, self.local_variables)
             self._all_built = batches.all_built(self._hvd_face, shapes)
 

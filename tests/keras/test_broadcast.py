@@ -1,7 +1,11 @@
 """BroadcastGlobalVariablesCallback: all ranks begin with the root's state, and nothing that is a rank's own is lost."""
 
+from types import SimpleNamespace
+
 import numpy as np
 import pytest
+
+from horovod._keras import batches, callbacks
 
 
 def accumulating():
@@ -136,3 +140,21 @@ def other_variables():
 
 def test_ranks_with_other_variables_are_told(keras3):
     keras3(2).run(other_variables)
+
+
+def test_the_broadcast_is_done_again_with_new_ranks(monkeypatch):
+    # In an elastic job a new rank has a new callback; ranks that stayed may have theirs from before.
+    done = []
+    monkeypatch.setattr(batches, "all_built", lambda face, shapes: True)
+    callback = callbacks.BroadcastGlobalVariables(0)
+    callback.model = SimpleNamespace()
+    callback._hvd_face = SimpleNamespace(
+        shared_shapes=lambda model, local: [], broadcast_model=lambda *arguments: done.append(pids)
+    )
+    for pids in ((7, 8), (7, 8), (7, 9)):  # another fit, another rank
+        job = SimpleNamespace(size=2, hosts=("here",), pids=pids)
+        monkeypatch.setattr(callbacks, "state", SimpleNamespace(require_job=lambda job=job: job))
+        callback.on_train_begin()
+        callback.on_epoch_begin(0)
+        callback.on_train_batch_begin(0)
+    assert done == [(7, 8), (7, 9)]
