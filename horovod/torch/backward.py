@@ -25,6 +25,10 @@ _local = threading.local()  # .current: a weak reference to this thread's pass
 # How long to wait for one optimizer's vote before looking at those of the others in the same pass: other ranks may have
 # made a pass for some of them only and come to the rest when they have got these.
 _TURN_SECONDS = 0.01
+TWO_THREADS = (
+    "backward() must not run in two threads at once for the parameters of one optimizer; hold a lock around "
+    "backward(), or give each thread's parameters an optimizer of their own"
+)
 
 
 class Reducer(Protocol):
@@ -88,6 +92,60 @@ class Pass:
         if not self.over and not sys.is_finalizing():
             for reducer in self.reducers:
                 reducer.pass_failed()
+
+
+class Turn:
+    """Whose turn it is to go backward, where several of the program's threads do so for the same optimizer.
+
+    A pass waits at its first gradient until another thread's round is over. It cannot wait for another thread's pass:
+    that one may need a parameter whose gradient this one has just made, and autograd keeps others out until the hook
+    has returned. Autograd's own threads, one for each device, work for any pass, so they count as the pass's own.
+    """
+
+    def __init__(self) -> None:
+        self.lock = threading.RLock()  # held while a pass begins, which autograd's threads do together
+        self._over = threading.Condition(self.lock)
+        self._pass = 0  # the program's thread whose pass is under way; 0: none, or not known
+        self._round = 0  # the thread whose round is under way; 0: none
+        self._waiting = 0
+
+    def is_mine(self) -> bool:
+        """Return False if the pass under way is another thread's."""
+        return self._pass in (0, threading.get_ident()) or _is_autograds()
+
+    def begin(self) -> int:
+        """Begin a pass when no other thread's round is under way, and return this thread's number.
+
+        To be called with `lock` held. A round ends, at the latest, when its collectives fail.
+        """
+        me = threading.get_ident()
+        self._waiting += 1
+        try:
+            self._over.wait_for(lambda: self._round in (0, me))
+        finally:
+            self._waiting -= 1
+        if self._pass == 0 and not _is_autograds():
+            self._pass = me
+        return me
+
+    def end(self, with_round: bool = False) -> None:
+        """End the pass under way. ``with_round``: this thread completes a round before the next pass can begin."""
+        if with_round:
+            self._round = threading.get_ident()
+        self._pass = 0
+
+    def end_round(self) -> None:
+        """End this thread's round, if there is one."""
+        if self._round == threading.get_ident():
+            self._round = 0
+            if self._waiting:
+                with self._over:
+                    self._over.notify_all()
+
+
+def _is_autograds() -> bool:
+    """Return True in a thread of autograd: Python knows it only by a stand-in."""
+    return isinstance(threading.current_thread(), threading._DummyThread)
 
 
 @contextlib.contextmanager

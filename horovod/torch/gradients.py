@@ -24,7 +24,6 @@ bucket.
 """
 
 import contextlib
-import threading
 from collections.abc import Iterable
 from typing import Any
 
@@ -54,7 +53,7 @@ class GradientReducer:
         self.options = options
         self._members = members
         self._slots: list[Slot] = []
-        self._notes = Notes()  # on: this is the last pass of a round, whose end will be seen
+        self._notes = Notes()  # of a thread: it makes the last pass of a round, whose end will be seen
         self._hooks = Hooks(self, before=options.op != Average, notes=self._notes)
         self._groups: list[Group] = []
         self._on_the_way = Submissions(options)
@@ -68,7 +67,7 @@ class GradientReducer:
         self._rounds = 0  # completed since the last step, or since gradients were zeroed
         self._some_joined = False  # did ranks that have called hvd.join() take no part in the last one?
         self._pass: Any = None  # what the backward pass that is under way is known by
-        self._beginning = threading.RLock()  # autograd has a thread for each device, and they begin a pass together
+        self._turn = backward.Turn()
         self._first_pass = 1  # number of this round's
         self._unsettled = False  # does this round tell of some gradients when they can be submitted?
         self._frozen: list[Slot] = []  # those without a hook
@@ -161,6 +160,9 @@ class GradientReducer:
         """A backward pass has made the slot's gradient, which is not only to be noted (hooks.py)."""
         if self._pass is None:
             self._begin_pass()
+        if not self._turn.is_mine():
+            self._failed = True  # which the round of the pass under way tells the other ranks
+            raise RuntimeError(backward.TWO_THREADS)
         if slot.parameter.grad is None:  # a hook of the program has taken it away
             return
         notes = self._notes
@@ -173,7 +175,7 @@ class GradientReducer:
             bucket.take(slot)
         if slot.late:
             self._unsettled = True
-        if again or not notes.on:
+        if again or not notes.thread:
             return
         if slot.late:
             if bucket is None and slot.group is None:
@@ -198,7 +200,8 @@ class GradientReducer:
             self._on_the_way.bucket(bucket)
 
     def _begin_pass(self) -> None:
-        with self._beginning:
+        with self._turn.lock:
+            thread = self._turn.begin()
             if self._pass is not None:
                 return
             self._enter_job()
@@ -206,8 +209,10 @@ class GradientReducer:
             self._bucketing.settle()
             self._notes.number += 1
             joined = backward.join(self)
-            self._notes.on = joined is not None and self._ended + 1 >= self.options.passes
+            self._notes.thread = thread if joined is not None and self._ended + 1 >= self.options.passes else 0
             self._pass = joined or backward.without_end
+            if joined is None:  # no other thread may wait for its end
+                self._turn.end()
 
     def _enter_job(self) -> None:
         """Forgets what belongs to another job: ranks of this one may be new."""
@@ -220,8 +225,8 @@ class GradientReducer:
 
     def pass_ended(self) -> bool:
         """See backward.Reducer."""
-        self._end_pass()
         self._ended += 1
+        self._end_pass(with_round=self._ended >= self.options.passes)
         return self._ended >= self.options.passes
 
     def pass_failed(self) -> None:
@@ -253,9 +258,10 @@ class GradientReducer:
             current.reducers.remove(self)
         self._end_pass()
 
-    def _end_pass(self) -> None:
+    def _end_pass(self, with_round: bool = False) -> None:
         self._pass = None
-        self._notes.on = False
+        self._notes.thread = 0
+        self._turn.end(with_round)
 
     # ---- rounds ----------------------------------------------------------------------------------------------------
 
@@ -398,3 +404,4 @@ class GradientReducer:
             group.waiting_for = len(group.members)
         self._bucketing.restart()
         self._ended = 0
+        self._turn.end_round()

@@ -5,6 +5,7 @@ has any more, nor that one's buckets in shared memory.
 """
 
 import weakref
+from _thread import get_ident
 from collections.abc import Callable, Iterable
 from typing import Any
 
@@ -29,10 +30,10 @@ def _not_traced(itself: Any, slot: Any) -> None:
 class Notes:
     """When gradients need no more than being noted."""
 
-    __slots__ = ("number", "on")
+    __slots__ = ("number", "thread")
 
     def __init__(self) -> None:
-        self.on = False
+        self.thread = 0  # the one in which they need no more; 0: in none
         self.number = 0  # the backward pass that is under way, or the last one
 
 
@@ -40,8 +41,8 @@ class Hooks:
     """The hooks of ``owner`` on the parameters of slots.
 
     They call ``owner.on_gradient(slot)`` when the gradient of ``slot.parameter`` has been accumulated and, if
-    ``before`` is True, ``owner.before_gradient(slot)`` just before. While ``notes`` is on, a gradient that its bucket
-    expects is only noted there, and the owner is called as ``owner.on_bucket(bucket)`` for the last one of a bucket.
+    ``before`` is True, ``owner.before_gradient(slot)`` just before. In the thread that ``notes`` names, a gradient that
+    its bucket expects is only noted there; ``owner.on_bucket(bucket)`` is called for the last one of a bucket.
     """
 
     def __init__(self, owner: Any, before: bool = False, notes: Notes | None = None) -> None:
@@ -62,7 +63,7 @@ class Hooks:
                 _not_traced(itself, slot)
                 return
             # What most gradients need is done here: one call less for each, and calls are what hooks cost.
-            if notes.on and slot.only_noted and slot.seen != notes.number:
+            if notes.thread == get_ident() and slot.only_noted and slot.seen != notes.number:
                 grad = p.grad
                 if grad is None:  # a hook of the program has taken it away
                     return

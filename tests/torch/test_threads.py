@@ -1,0 +1,79 @@
+"""Backward passes in several threads of a program."""
+
+import threading
+
+import pytest
+import torch
+
+import horovod.torch as hvd
+from tests.torch.test_backward import assert_all_equal, assert_close, batch, everybody, loss_of, network, wrap
+
+
+def in_threads(*calls):
+    """Run all calls at once; return what they raised."""
+    raised = []
+
+    def run(call):
+        try:
+            call()
+        except BaseException as error:
+            raised.append(error)
+
+    threads = [threading.Thread(target=run, args=(call,)) for call in calls]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    return raised
+
+
+def one_after_another(bucketed):
+    """Three threads go backward through the same network, each when it has the lock; ranks' orders differ."""
+    net, reference = network(), network()
+    optimizer = wrap(net, gradient_as_bucket_view=bucketed)
+    plain = torch.optim.SGD(reference.parameters(), lr=0.1)
+    lock = threading.Lock()
+
+    def go_backward(step):
+        loss = loss_of(net, batch(step))
+        with lock:
+            loss.backward()
+
+    for step in range(8):
+        optimizer.zero_grad()
+        plain.zero_grad()
+        assert in_threads(*[lambda step=step: go_backward(step)] * 3) == []
+        (3 * everybody(reference, step)).backward()
+        optimizer.step()
+        plain.step()
+        assert_close(net, reference)
+    assert_all_equal(net)
+
+
+def at_once(rank):
+    """On one rank a thread goes backward through one tower while another thread is within the other tower."""
+    towers = torch.nn.ModuleList([network(3), network(4)])
+    optimizer = wrap(towers, gradient_as_bucket_view=None)
+    for step in range(4):  # buckets are there then
+        for tower in towers:
+            loss_of(tower, batch(step)).backward()
+        optimizer.step()
+        optimizer.zero_grad()
+    raised = []
+    hidden, other = towers[0][:2](batch(9)), loss_of(towers[1], batch(9))
+    if hvd.rank() == rank:  # called when the gradients of the last layers have been made
+        hidden.register_hook(lambda _: raised.extend(in_threads(other.backward)))
+    with pytest.raises(hvd.HorovodInternalError, match=f"rank {rank}"):
+        towers[0][2:](hidden).square().mean().backward()
+    if hvd.rank() == rank:
+        assert [str(error)[:45] for error in raised] == ["backward() must not run in two threads at onc"]
+
+
+@pytest.mark.parametrize("bucketed", [None, False])
+def test_passes_that_follow_one_another(pool, bucketed):
+    pool(2).run(one_after_another, bucketed)
+
+
+@pytest.mark.parametrize("rank", [0, 1])
+def test_passes_at_the_same_time_are_an_error_on_all_ranks(pool, rank):
+    pool(2).run(at_once, rank)
