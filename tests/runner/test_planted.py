@@ -3,12 +3,13 @@ user's own script apart, in a directory full of modules that tell on whoever imp
 """
 
 import os
+import socket
 import subprocess
 import sys
 
 import pytest
 
-from horovod.common.contract import boot
+from horovod.common.contract import boot, with_caller
 from horovod.runner.function.package import search_path
 from horovod.runner.function.worker import joined_path
 from horovod.runner.reach import ssh
@@ -162,12 +163,10 @@ def test_the_programs_of_pods(planted, program):
 def test_the_data_worker(planted):
     pytest.importorskip("tensorflow")
     command = [sys.executable, *boot.words("horovod.tensorflow.data.data_worker"), str(planted[2] / "none.json"), "0"]
-    reading, writing = os.pipe()  # it ends with its input
-    try:
-        code, said = directly(planted, command, stdin=reading)
-    finally:
-        os.close(reading)
-        os.close(writing)
+    ours, theirs = socket.socketpair()  # it ends with its input
+    with ours, theirs:
+        ours.sendall(with_caller.GO)
+        code, said = directly(planted, command, stdin=theirs)
     assert code != 0
     assert "none.json" in said
 

@@ -35,7 +35,9 @@ def test_a_new_optimizer_in_each_job(pool):
     for op in (hvd.Average, hvd.Adasum):
         for counts in pool(2, initialized=False).run(cycles, op):
             ours, hooks, regions, objects = zip(*counts, strict=True)
-            assert set(ours) == {ours[0]}, counts
+            # In the first cycle there may be some of earlier tests of this process.
+            assert set(ours[1:]) == {ours[1]}, counts
+            assert ours[1] <= ours[0], counts
             assert set(map(tuple, hooks)) == {(0, 0, 0, 0)}, counts
             assert set(regions) == {regions[0]}, counts
             # Of others: the tuple and the list of this test in each cycle. Once in a while something is made for good,

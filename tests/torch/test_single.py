@@ -207,7 +207,7 @@ def test_splits():
         ([5], "4"),
         ([-1], "negative"),
         (torch.tensor([[4]], dtype=torch.int32), "dimension"),
-        (torch.tensor([4]), "int32"),
+        (torch.tensor([4], dtype=torch.int16), "int32"),
         (torch.tensor([4.0]), "int32"),
         ([1.5], "integers"),
         ("4", "integers"),

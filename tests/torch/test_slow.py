@@ -56,6 +56,7 @@ def tiny_tensors():
 
 def uneven_data():
     for step in range(STEPS if hvd.rank() == 0 else STEPS // 2):
+        time.sleep(0.002)  # shorter steps are not judged
         hvd.allreduce(torch.ones(4), name="gradient")
         hvd.step()
     hvd.join()
@@ -165,7 +166,7 @@ def test_figures_of_the_program_while_it_runs(job):
     assert any(line["sentence"] == job[1][0] for line in lines)
     assert any(line["sentence"] == job[1][1] for line in lines)
     assert any(line["ranks"][0]["reported"].get(ODD) == 1.5 for line in lines)
-    assert done.err.count("no more figures in HOROVOD_STATS_FILE=/dev/full: No space left on device") >= 1
+    assert done.err.count("no figures in HOROVOD_STATS_FILE=/dev/full: something else is there") >= 1
 
 
 def test_a_port_that_is_taken_and_a_line_of_ten_million_characters(job):
