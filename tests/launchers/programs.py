@@ -43,9 +43,8 @@ class Done:
     def why_it_hung(self, rank: int, reports: Path) -> None:
         """Checks that a job in which this rank sleeps has said so, and ended with its report."""
         assert self.code != 0, self.text
-        assert re.search(rf"why the job waits: rank {rank} is at worker\.py:\d+ \(`time\.sleep\(600\)`\)", self.text), (
-            self.text
-        )
+        place = r"at worker\.py:\d+ in come_to_an_end \(`time\.sleep\(600\)`\)"
+        assert re.search(rf"why the job waits: rank {rank} is {place}", self.text), self.text
         path = re.search(r"What the ranks were doing is in (\S+/hang\.txt)", self.text)
         assert path, self.text
         assert Path(path[1]).parent.parent == reports

@@ -118,9 +118,10 @@ def test_cells(jupyter, tmp_path):
     assert "[0]<stdout>:0 of 3\n" not in stream(output)
     [error] = [part for part in failure if part.output_type == "error"]
     assert error.ename == "WorkerError(Unlucky)"
-    assert re.match(
-        r"(?s)rank [01] on host localhost failed first: exit code 1.*in fail", error.evalue.split("\n", 1)[-1]
-    )
+    assert re.search(
+        r"(?ms)^rank ([01]) on host localhost failed first: exit code 1$.*^the exception of rank \1:$.*in fail",
+        error.evalue,
+    ), error.evalue
     assert 'raise Unlucky("third of three")' in error.evalue
     assert stream(thread) == "[None] '[0]<stdout>:from a thread\\n'\n"
 

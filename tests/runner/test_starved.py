@@ -111,7 +111,7 @@ def test_a_disk_that_does_not_answer(tmp_path):
         with test_hangs.job(tmp_path, READS + HANGS, head=head):
             found = test_hangs.reason(tmp_path)
     assert re.fullmatch(
-        rf"rank 1 does not go on: it is blocked in I/O \(pread of {arguments[2]}\), at train.py:\d+ "
+        rf"rank 1 does not go on: it is blocked in I/O \(pread of {arguments[2]}\), at train.py:\d+ in read "
         r"\(`return os.pread\(files\[rank\], size, offset\)`\)",
         found,
     ), found

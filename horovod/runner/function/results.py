@@ -30,7 +30,7 @@ def by_rank(result: JobResult, hosts: Mapping[int, str]) -> list[Any]:
         if rank is not None and description is not None and description.kind == "exception":
             text = description.traceback
             shown = textwrap.indent("\n".join(tracebacks.shortened(text.rstrip().splitlines())), "    ")
-            message = f"{result.headline or result.message}\nits exception:\n{shown}"
+            message = f"{result.headline or result.message}\nthe exception of rank {rank}:\n{shown}"
             if description.why:
                 lost = f"{description.type_name} cannot be pickled and unpickled: {description.why}"
                 message += f"\n(this error is not of its class: {lost})"

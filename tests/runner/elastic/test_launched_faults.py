@@ -125,7 +125,8 @@ def test_the_kernel_ends_a_worker_that_has_no_memory_left(tmp_path):
         asks = tmp_path / "asks"
         asks.write_text(str(group))
         asks.rename(tmp_path / "stop.starved1")
-        job.until_said(r"failed: killed by signal 9 \(SIGKILL\), perhaps because .* ran out of memory; going on")
+        job.until_said(r"failed: killed by signal 9 \(SIGKILL\), perhaps because .* ran out of memory; 2 ranks left$")
+        job.until_said("going on with 2 ranks$")
         assert trains(job, 2) >= 5
         ends(job, stop, 2)
 

@@ -163,8 +163,9 @@ def test_one_is_stopped_and_the_launcher_is_killed(tmp_path):
         job.until(lambda: len(job.words("1")) > 3)
         job.kill("rank 1", signal.SIGSTOP)
         job.until_said(
-            r"rank 1 on host localhost failed: killed, since it has been stopped \(SIGSTOP\?\) for 10 s; going on"
+            r"rank 1 on host localhost failed: killed, since it has been stopped \(SIGSTOP\?\) for 10 s; 1 rank left$"
         )
+        job.until_said("going on with 1 rank$")
         job.until(lambda: ["0", "1"] in [w[2:4] for w in job.words("0") if w[0] == "begins"])
         job.job.process.kill()
         eventually(lambda: job.job.left() == [], 120, "nothing of the job is left")

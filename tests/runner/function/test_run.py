@@ -44,7 +44,8 @@ def test_a_failure_names_the_first_rank_and_its_exit_code(capfd):
             raise ValueError("no data")
         time.sleep(30)
 
-    with pytest.raises(RuntimeError, match=r"(?s)rank 1 .*failed first: exit code 1.*ValueError: no data"):
+    said = r"(?s)rank 1 .*failed first: exit code 1\nthe exception of rank 1:\n.*ValueError: no data"
+    with pytest.raises(RuntimeError, match=said):
         horovod.run(fail, num_proc=2)
     assert "[1]<stderr>:ValueError: no data" in capfd.readouterr().err
 
