@@ -54,7 +54,7 @@ def test_results_of_a_function_without_horovod(local):
 
 def test_an_exception_ends_the_job_when_too_few_are_left(local):
     executor = ElasticRayExecutor(
-        ElasticRayExecutor.create_settings(min_num_proc=2, max_num_proc=2, elastic_timeout=30, verbose=0)
+        ElasticRayExecutor.create_settings(min_num_proc=2, max_num_proc=2, elastic_timeout=120, verbose=0)
     )
     executor.start()
     with pytest.raises(ValueError, match="the learning rate is negative") as caught:

@@ -9,6 +9,7 @@ from tests.runner.launching import LIMIT, marked_environment, run_job
 
 SCRIPT = """
 import os, sys, time
+from pathlib import Path
 from horovod.common.basics import HorovodBasics
 from horovod.common.exceptions import HorovodInternalError
 from horovod.common.faces import named
@@ -23,6 +24,11 @@ def gather():
 if what == "absent":
     if rank == 2:
         time.sleep(60)
+    here = Path(__file__).with_name("here")
+    if rank == 0:
+        here.touch()
+    while not here.exists():  # imports may take long on a busy machine
+        time.sleep(0.01)
     time.sleep(rank)
     try:
         hvd.init()
