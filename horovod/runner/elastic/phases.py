@@ -39,9 +39,12 @@ class Standstill:
         self._looked = now
         self._due = math.inf
 
-    def waits(self, until: float | None, now: float) -> None:
-        """The launcher's loop goes on at this time, or earlier; None: whenever something happens."""
-        self._due = math.inf if until is None else max(until, now)
+    def waits(self, until: float | None) -> None:
+        """The launcher's loop goes on at this time, or earlier; None: whenever something happens.
+
+        A time that has passed means at once, counted from the last look: the loop may have been stopped since then.
+        """
+        self._due = math.inf if until is None else max(until, self._looked)
 
     def look(self, now: float) -> float:
         """For how long, s, it has stood still since the last call, at most: from that time on."""

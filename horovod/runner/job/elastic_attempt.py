@@ -189,14 +189,13 @@ class ElasticAttempt:
             self._desk.serve(time.monotonic())
 
     def next_time(self) -> float | None:
-        now = time.monotonic()
         clocks = [self._fleet.next_time(), self._strangers.next_time()]
         if not self._stopping:
             # Of its last tick: what has come due since, with nobody looking, is due still.
             self._due = self._membership.next_time(self._ticked)
             clocks += [self._due, self._finder.next_time(), self._hosts.next_time(), self._stopped.next_time()]
         until = min((at for at in clocks if at is not None), default=None)
-        self._standstill.waits(until, now)
+        self._standstill.waits(until)
         return until
 
     def tick(self, now: float, listening: bool) -> None:

@@ -62,7 +62,7 @@ class Course:
     def next_time(self) -> float | None:
         """When `tick` has something to do (monotonic, s)."""
         self._due = self._membership.next_time(self._ticked)
-        self._standstill.waits(self._due, time.monotonic())
+        self._standstill.waits(self._due)
         return self._due
 
     def serve(self) -> None:

@@ -5,11 +5,18 @@ from horovod.runner.elastic.phases import STOOD_STILL, Standstill
 
 def test_a_loop_that_goes_on_much_later_than_it_wished_has_stood_still():
     standstill = Standstill(100.0)
-    standstill.waits(101.0, 100.0)
+    standstill.waits(101.0)
     assert standstill.look(101.5) == 0.0
-    standstill.waits(None, 101.5)
+    standstill.waits(None)
     assert standstill.look(9000.0) == 0.0, "nothing has happened for long"
-    standstill.waits(9001.0, 9000.0)
+    standstill.waits(9001.0)
     assert standstill.look(9001.0 + STOOD_STILL + 1.0) == STOOD_STILL + 2.0
-    standstill.waits(0.0, 9010.0)
-    assert standstill.look(9010.1) == 0.0, "that is: at once"
+    standstill.waits(0.0)
+    assert standstill.look(9007.1) == 0.0, "that is: at once"
+
+
+def test_a_loop_that_is_stopped_before_it_waits_has_stood_still():
+    standstill = Standstill(100.0)
+    assert standstill.look(101.0) == 0.0
+    standstill.waits(102.0)  # is called after the stop, when this time has passed
+    assert standstill.look(126.0) == 25.0
