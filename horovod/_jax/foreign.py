@@ -26,7 +26,7 @@ _ALIAS = (
 
 @dataclass
 class Arrays:
-    """What a call reads and says about its arrays. All lists have one entry for each array."""
+    """Operands, types and labels of the arrays of one call. All lists have one entry for each array."""
 
     operands: list[Any]
     types: list[Any]

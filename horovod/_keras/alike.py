@@ -1,4 +1,4 @@
-"""Whether an optimizer that was made from a config is the one that the config was taken from.
+"""Comparison of an optimizer made from a config with the one that the config was taken from.
 
 A config tells only of what its class has put into it: arguments of a subclass without ``get_config``, attributes that
 were set later, and a schedule whose ``get_config`` is a stub are lost. So the attributes are compared. What cannot be

@@ -1,4 +1,4 @@
-"""What ranks tell each other in ``fit`` before they wait for gradients that never come, or drift apart unnoticed.
+"""Messages between ranks in ``fit`` before they wait for gradients that never come, or drift apart unnoticed.
 
 Before the first epoch: how many batches an epoch has. At the beginning of each epoch: which one it is, the learning
 rate, and whether a rank has ended its training. At the end of each epoch: how many batches it had.

@@ -1,4 +1,4 @@
-"""What is noticed of training in ``fit`` (``horovod.common.training``)."""
+"""Observation of training in ``fit`` (``horovod.common.training``)."""
 
 import math
 from typing import Any

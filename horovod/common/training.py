@@ -1,5 +1,6 @@
-"""What frontends notice of training, for mistakes that make no operation fail: a forgotten optimizer wrapper, broadcast
-or sampler, and ranks whose epochs have different lengths.
+"""Observations of training by frontends, for mistakes that make no operation fail.
+
+Such are a forgotten optimizer wrapper, broadcast or sampler, and ranks whose epochs have different lengths.
 
 Ranks tell rank 0 of it by notes, which compares them and warns (``telemetry/training.py``). No note is waited for, so a
 program whose ranks do different things on purpose is not held up. A frontend notices only the first steps and what

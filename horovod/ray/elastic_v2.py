@@ -1,4 +1,4 @@
-"""What finds hosts of elastic jobs, where programs written for Horovod import it from."""
+"""Host discovery for elastic jobs, where programs written for Horovod import it from."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""What ranks tell each other in a round of gradients (gradients.py): a vector of bytes, reduced with Max. Pure.
+"""Messages between ranks in a round of gradients (gradients.py): a vector of bytes, reduced with Max. Pure.
 
 One byte for each rank of the set, 1 where it takes part: one that has called ``hvd.join()`` does not. Then the flags of
 ``Contribution.flags``, one for each parameter, and ``Bucketing.wishes``. Then, of this round: whether some rank is at
