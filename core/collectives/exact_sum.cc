@@ -39,7 +39,7 @@ Wide truncated(double x) {
 class Scaler {
  public:
   explicit Scaler(const Scale& s) : factor_(s.factor), divisor_(s.divisor) {
-    // 1/3 as a double is a little less than a third: whoever writes it means a division by 3.
+    // 1/3 as a double is a little less than a third: a caller who writes it means a division by 3.
     const double inverse = std::round(1.0 / s.factor);
     if (std::fabs(inverse) >= 1 && std::fabs(inverse) <= 0x1p53 && 1.0 / inverse == s.factor) {
       factor_ = 1.0;

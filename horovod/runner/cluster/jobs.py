@@ -84,17 +84,7 @@ def run_fixed(gathering: Gathering, call: Call, num_proc: int, wishes: Wishes) -
         way = arrived.Arrived()
         agents = [_agent(by_number[number], slot, way) for number, slot in placed]
         fleet = _fleet(agents, settings, way)
-        with interrupts(wishes.handlers) as queue:
-            job = Job(
-                settings,
-                environ,
-                signals=queue,
-                payload=call.payload,
-                results=True,
-                output=wishes.sink(),
-                fleet=fleet,
-            )
-            result = job.run()
+        result = _run(call, wishes, settings, environ, fleet)
         return results.by_rank(result, {slot.rank: slot.hostname for _, slot in placed})
     finally:
         for each in here:
@@ -112,18 +102,7 @@ def run_elastic(gathering: Gathering, call: Call, elastic: ElasticSettings, wish
         settings, environ = _settings(wishes, [], elastic)
         assert settings.elastic is not None
         fleet = _fleet([], settings, way)
-        with interrupts(wishes.handlers) as queue:
-            job = Job(
-                settings,
-                environ,
-                signals=queue,
-                payload=call.payload,
-                results=True,
-                output=wishes.sink(),
-                fleet=fleet,
-                source=source,
-            )
-            result = job.run()
+        result = _run(call, wishes, settings, environ, fleet, source)
     finally:
         source.close()
     return results.of_elastic(result, elastic.least)
@@ -160,6 +139,29 @@ def run_command(
     finally:
         for each in here:
             each.connection.kill()
+
+
+def _run(
+    call: Call,
+    wishes: Wishes,
+    settings: LaunchSettings,
+    environ: Mapping[str, str],
+    fleet: Fleet,
+    source: ArrivalSource | None = None,
+) -> JobResult:
+    """Run a job with this fleet. Ctrl-C in the caller reaches the ranks first."""
+    with interrupts(wishes.handlers) as queue:
+        job = Job(
+            settings,
+            environ,
+            signals=queue,
+            payload=call.payload,
+            results=True,
+            output=wishes.sink(),
+            fleet=fleet,
+            source=source,
+        )
+        return job.run()
 
 
 def _settings(
