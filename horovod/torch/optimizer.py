@@ -197,8 +197,7 @@ class _Control:
         return self._plain(step, args, kwargs)
 
     def _warn_of_left_out(self, reducer: GradientReducer) -> None:
-        left_out = reducer.coverage.left_out()
-        if left_out and not self.warned:
+        if not self.warned and (left_out := reducer.coverage.left_out()):
             self.warned = True
             warn_user(
                 f"optimizer.step() in optimizer.skip_synchronize() uses gradients that were not reduced: "
