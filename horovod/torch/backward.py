@@ -105,13 +105,13 @@ class Turn:
     def __init__(self) -> None:
         self.lock = threading.RLock()  # held while a pass begins, which autograd's threads do together
         self._over = threading.Condition(self.lock)
-        self._pass = 0  # the program's thread whose pass is under way; 0: none, or not known
+        self.thread = 0  # the program's thread whose pass is under way; 0: none, or not known
         self._round = 0  # the thread whose round is under way; 0: none
         self._waiting = 0
 
-    def is_mine(self) -> bool:
-        """Return False if the pass under way is another thread's."""
-        return self._pass in (0, threading.get_ident()) or _is_autograds()
+    def is_shared(self) -> bool:
+        """Return True if a thread other than `thread` may work for the pass under way."""
+        return self.thread == 0 or _is_autograds()
 
     def begin(self) -> int:
         """Begin a pass when no other thread's round is under way, and return this thread's number.
@@ -124,15 +124,15 @@ class Turn:
             self._over.wait_for(lambda: self._round in (0, me))
         finally:
             self._waiting -= 1
-        if self._pass == 0 and not _is_autograds():
-            self._pass = me
+        if self.thread == 0 and not _is_autograds():
+            self.thread = me
         return me
 
     def end(self, with_round: bool = False) -> None:
         """End the pass under way. ``with_round``: this thread completes a round before the next pass can begin."""
         if with_round:
             self._round = threading.get_ident()
-        self._pass = 0
+        self.thread = 0
 
     def end_round(self) -> None:
         """End this thread's round, if there is one."""

@@ -75,7 +75,7 @@ class Contribution:
                     self._on_the_way.one(slot)
         for bucket in self._bucketing.buckets:
             if not bucket.sent:
-                there = sum(flags[slot.index] > 0 for slot in bucket.members)
+                there = sum([flags[slot.index] > 0 for slot in bucket.members])  # a list: no call for each
                 if there == len(bucket.members):
                     self._on_the_way.bucket(bucket)
                 else:

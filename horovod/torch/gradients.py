@@ -25,6 +25,7 @@ bucket.
 
 import contextlib
 from collections.abc import Iterable
+from threading import get_ident
 from typing import Any
 
 import torch
@@ -160,7 +161,7 @@ class GradientReducer:
         """A backward pass has made the slot's gradient, which is not only to be noted (hooks.py)."""
         if self._pass is None:
             self._begin_pass()
-        if not self._turn.is_mine():
+        if self._turn.thread != get_ident() and not self._turn.is_shared():
             self._failed = True  # which the round of the pass under way tells the other ranks
             raise RuntimeError(backward.TWO_THREADS)
         if slot.parameter.grad is None:  # a hook of the program has taken it away

@@ -215,6 +215,7 @@ def test_threads_of_two_devices_begin_one_pass(monkeypatch):
 
     monkeypatch.setattr(reducer._bucketing, "settle", settle)
     monkeypatch.setattr(backward, "join", lambda of: joined.append(of) or (lambda: None))
+    monkeypatch.setattr(backward, "_is_autograds", lambda: True)  # autograd has a thread for each device
     first = threading.Thread(target=reducer.on_gradient, args=reducer._slots)
     first.start()
     began.wait(10)
