@@ -30,6 +30,11 @@ FUZZ_SECONDS ?= 600
 MINUTES ?= 10
 MUTANTS ?= 20
 
+# A target that is made alone says at its end how long it took, for `make help`.
+BEGAN := $(shell date +%s)
+AGE := $(if $(wildcard $(VENV)/stamps/editable $(VENV)/stamps/package),again,first)
+RECORD = $(if $(filter $@,$(MAKECMDGOALS)),$(if $(word 2,$(MAKECMDGOALS)),:,scripts/record-time.sh $@ $(BEGAN) $(AGE)),:)
+
 SIDE_BY_SIDE := $(if $(filter-out 0,$(TESTERS)),-n $(TESTERS)) --slowest=20
 STAMPS := $(VENV)/stamps
 export PATH := $(abspath $(VENV))/bin:$(PATH)
@@ -51,14 +56,14 @@ PYTHONS ?=
 # MXNet 1.9.1 wants Python 3.11 or older.
 MXNET_PYTHON ?= $(firstword $(shell command -v python3.11 python3.10) $(PYTHON))
 
-.PHONY: help train environment checks quick test test-all kernels unit lint format docs site pytest asan tsan fuzz fuzz-programs mutants bench gpu-check wheel wheels test-wheels clean test-tf-matrix test-mxnet test-cluster test-launchers test-mpis test-kubernetes test-containers test-clouds
+.PHONY: help train environment checks quick test test-more test-all kernels unit lint format docs site pytest asan tsan fuzz fuzz-programs mutants bench gpu-check wheel wheels test-wheels clean test-tf-matrix test-mxnet test-cluster test-launchers test-mpis test-kubernetes test-containers test-clouds
 
-# After ## comes what a target takes on 2 cores where the environment and what is compiled are there (those take minutes once).
-help: ## [1 s] this list
-	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## \[(.*)\] /  make \1\t\2\t/' | expand -t 22,30
+help: ## this list, with the times that the targets recorded here (build/times.tsv) or on 2 cores (scripts/times.tsv)
+	@scripts/help.sh
 
-train: $(STAMPS)/package ## [2 min] set up, build, install, and train a small network on two workers
+train: $(STAMPS)/package ## set up, build, install, and train a small network on two workers
 	horovodrun -np $(WORKERS) python examples/pytorch/digits.py
+	@$(RECORD)
 
 # What all tests need. SERIAL=1: one after another, for pip does not bear another one beside it.
 ifdef SERIAL
@@ -67,34 +72,45 @@ endif
 environment: $(STAMPS)/doctest $(STAMPS)/tools $(STAMPS)/dev $(STAMPS)/frameworks $(STAMPS)/spark $(STAMPS)/system $(STAMPS)/launchers $(STAMPS)/nvrtc $(STAMPS)/editable
 	@:
 
-test: ## [15 min] set up and run the tests: C++, lint, types, layers, documents, Python
+test: ## set up and run the first tier of tests: C++, lint, types, each frontend, launcher and failures on one host, a test of each integration
 	$(MAKE) --no-print-directory SERIAL=1 $(STAMPS)/doctest $(STAMPS)/tools
 	$(MAKE) --no-print-directory -j2 --output-sync=line unit checks
-	$(MAKE) --no-print-directory pytest
+	nice scripts/python-tests.sh --tier=first $(SIDE_BY_SIDE)
+	@$(RECORD)
+
+test-more: ## set up and run the second tier: hosts, launchers, Spark, Ray, second backends, what repeats at length
+	$(MAKE) --no-print-directory SERIAL=1 environment
+	scripts/install-ptxas.sh
+	nice scripts/python-tests.sh --tier=more $(SIDE_BY_SIDE)
+	@$(RECORD)
+
+test-all: ## both tiers, then MXNet, sanitizers, containers, Kubernetes and versions of TensorFlow
+	$(MAKE) --no-print-directory test
+	$(MAKE) --no-print-directory test-more
+	$(MAKE) --no-print-directory test-mxnet
+	$(MAKE) --no-print-directory asan
+	$(MAKE) --no-print-directory tsan
+	$(MAKE) --no-print-directory test-containers
+	$(MAKE) --no-print-directory test-kubernetes
+	$(MAKE) --no-print-directory test-tf-matrix
+	@$(RECORD)
 
 # What the Python tests need, and all that is told without running code: beside the C++ tests, whose compilation takes as long.
 checks:
 	$(MAKE) --no-print-directory SERIAL=1 environment lint docs
 
-quick: $(STAMPS)/quick ## [2 min] tests of the launcher and of pure parts, without any framework; PYTEST_ARGS="-k name" chooses
+quick: $(STAMPS)/quick ## tests of the launcher and of pure parts, without any framework; PYTEST_ARGS="-k name" chooses
 	nice python -m pytest --quick $(if $(PYTEST_ARGS),$(PYTEST_ARGS),$(SIDE_BY_SIDE))
+	@$(RECORD)
 
-test-all: ## [45 min] all there is: also what is marked heavy, and hosts and launchers in every case
-	$(MAKE) --no-print-directory SERIAL=1 $(STAMPS)/doctest $(STAMPS)/tools
-	$(MAKE) --no-print-directory -j2 --output-sync=line unit checks
-	scripts/install-ptxas.sh
-	nice scripts/python-tests.sh $(SIDE_BY_SIDE) --heavy --ignore=tests/cluster --ignore=tests/launchers
-	$(MAKE) --no-print-directory test-mxnet
-	$(MAKE) --no-print-directory test-launchers
-	$(MAKE) --no-print-directory test-cluster
-
-unit: $(STAMPS)/doctest $(STAMPS)/tools ## [3 min] the core's C++ unit tests
+unit: $(STAMPS)/doctest $(STAMPS)/tools ## the core's C++ unit tests
 	nice scripts/unit-tests.sh build/unit ""
+	@$(RECORD)
 
-kernels: $(STAMPS)/venv ## [10 s] compile the kernels for GPUs anew, to core/kernels/kernels.ptx, which is committed; installs NVRTC, needs no GPU
+kernels: $(STAMPS)/venv ## compile the kernels for GPUs anew, to core/kernels/kernels.ptx, which is committed; installs NVRTC, needs no GPU
 	nice scripts/compile-kernels.sh
 
-lint: $(STAMPS)/dev $(STAMPS)/editable ## [1 min] formatting, ruff, mypy, import-linter, circles of imports, order of the C++ includes, starts of Python
+lint: $(STAMPS)/dev $(STAMPS)/editable ## formatting, ruff, mypy, import-linter, circles of imports, order of the C++ includes, starts of Python
 	ruff check .
 	ruff format --check .
 	clang-format --dry-run -Werror $$(scripts/cxx-files.sh)
@@ -103,76 +119,96 @@ lint: $(STAMPS)/dev $(STAMPS)/editable ## [1 min] formatting, ruff, mypy, import
 	python tools/check_imports.py
 	python tools/check_includes.py
 	python tools/check_starts.py
+	@$(RECORD)
 
-format: $(STAMPS)/dev ## [10 s] put Python and C++ into the form that lint asks for
+format: $(STAMPS)/dev ## put Python and C++ into the form that lint asks for
 	ruff format .
 	clang-format -i $$(scripts/cxx-files.sh)
 
-docs: $(STAMPS)/editable ## [1 s] are the generated documents up to date?
+docs: $(STAMPS)/editable ## are the generated documents up to date?
 	nice scripts/check-docs.sh
 
-site: $(STAMPS)/dev $(STAMPS)/frameworks $(STAMPS)/spark $(STAMPS)/editable ## [1 min] all pages and the reference of the API as a site in build/site; warnings and dead links are errors
+site: $(STAMPS)/dev $(STAMPS)/frameworks $(STAMPS)/spark $(STAMPS)/editable ## all pages and the reference of the API as a site in build/site; warnings and dead links are errors
 	nice python -m sphinx -E -W --keep-going -q -b html -c tools/site -d build/site-cache . build/site
+	@$(RECORD)
 
-pytest: $(STAMPS)/dev $(STAMPS)/frameworks $(STAMPS)/spark $(STAMPS)/system $(STAMPS)/launchers $(STAMPS)/nvrtc $(STAMPS)/editable ## [15 min] Python tests; PYTEST_ARGS="-k name" chooses
+pytest: $(STAMPS)/dev $(STAMPS)/frameworks $(STAMPS)/spark $(STAMPS)/system $(STAMPS)/launchers $(STAMPS)/nvrtc $(STAMPS)/editable ## Python tests; PYTEST_ARGS="-k name" chooses
 	nice $(if $(PYTEST_ARGS),python -m pytest $(PYTEST_ARGS),scripts/python-tests.sh $(SIDE_BY_SIDE))
+	@$(RECORD)
 
-test-launchers: $(STAMPS)/dev $(STAMPS)/system $(STAMPS)/launchers $(STAMPS)/editable ## [3 min] jobs of mpirun, mpiexec, srun and torchrun, all cases
-	nice python -m pytest --heavy tests/launchers $(PYTEST_ARGS)
+test-launchers: $(STAMPS)/dev $(STAMPS)/system $(STAMPS)/launchers $(STAMPS)/editable ## jobs of mpirun, mpiexec, srun and torchrun, all cases
+	nice python -m pytest tests/launchers $(PYTEST_ARGS)
+	@$(RECORD)
 
-test-mpis: $(STAMPS)/dev $(STAMPS)/system $(STAMPS)/editable ## [10 min] MPI as carrier with Open MPI 4, MPICH 4 and Intel MPI, set up in .venv-mpi-*; MPIS="intel" chooses
+test-mpis: $(STAMPS)/dev $(STAMPS)/system $(STAMPS)/editable ## MPI as carrier with Open MPI 4, MPICH 4 and Intel MPI, set up in .venv-mpi-*; MPIS="intel" chooses
 	PYTHON=$(PYTHON) nice scripts/test-other-mpis.sh $(MPIS) -- $(PYTEST_ARGS)
+	@$(RECORD)
 
-test-cluster: $(STAMPS)/dev $(STAMPS)/system $(STAMPS)/editable ## [8 min] the tests on several hosts, with every fault also on four of them
-	nice python -m pytest --heavy tests/cluster $(PYTEST_ARGS)
+test-cluster: $(STAMPS)/dev $(STAMPS)/system $(STAMPS)/editable ## the tests on several hosts, with every fault also on four of them
+	nice python -m pytest tests/cluster $(PYTEST_ARGS)
+	@$(RECORD)
 
-test-clouds: $(STAMPS)/dev $(STAMPS)/frameworks $(STAMPS)/launchers $(STAMPS)/editable ## [5 min] what needs Azure ML's SDK, boto3 or MLflow, in an environment beside .venv, set up in .venv-clouds (500 MB)
+test-clouds: $(STAMPS)/dev $(STAMPS)/frameworks $(STAMPS)/launchers $(STAMPS)/editable ## what needs Azure ML's SDK, boto3 or MLflow, in an environment beside .venv, set up in .venv-clouds (500 MB)
 	nice scripts/test-clouds.sh $(PYTEST_ARGS)
+	@$(RECORD)
 
-test-kubernetes: $(STAMPS)/dev $(STAMPS)/editable ## [18 min, once 30] jobs on a real Kubernetes made here, or on that of KUBECONFIG=FILE IMAGE=IMAGE, which has this version and NumPy; NAMESPACE=default
+test-kubernetes: $(STAMPS)/dev $(STAMPS)/editable ## jobs on a real Kubernetes made here, or on that of KUBECONFIG=FILE IMAGE=IMAGE, which has this version and NumPy; NAMESPACE=default
 	KUBECONFIG="$(KUBECONFIG)" IMAGE="$(IMAGE)" NAMESPACE="$(NAMESPACE)" CRDS="$(CRDS)" nice scripts/test-kubernetes.sh $(PYTEST_ARGS)
+	@$(RECORD)
 
-test-containers: $(STAMPS)/dev $(STAMPS)/editable ## [8 min] images of deploy/docker built and run, on a Debian made here, or on BASE=IMAGE; KEEP=FOLDER keeps layers
+test-containers: $(STAMPS)/dev $(STAMPS)/editable ## images of deploy/docker built and run, on a Debian made here, or on BASE=IMAGE; KEEP=FOLDER keeps layers
 	BASE="$(BASE)" KEEP="$(KEEP)" nice scripts/test-containers.sh $(PYTEST_ARGS)
+	@$(RECORD)
 
-test-tf-matrix: $(if $(WHEEL),,wheel) ## [30 min] the TensorFlow and Keras tests with each version in TF_MATRIX, set up in .venv-tf-VERSION; WHEEL=FILE
+test-tf-matrix: $(if $(WHEEL),,wheel) ## the TensorFlow and Keras tests with each version in TF_MATRIX, set up in .venv-tf-VERSION; WHEEL=FILE
 	WHEEL="$(WHEEL)" PYTHON=$(PYTHON) PYTEST_ARGS="$(PYTEST_ARGS)" nice scripts/test-tf-matrix.sh $(TF_MATRIX)
+	@$(RECORD)
 
-test-mxnet: ## [4 min] the MXNet tests, in an environment of its own with MXNet 1.9.1 and NumPy 1.23.5, set up in .venv-mxnet
+test-mxnet: ## the MXNet tests, in an environment of its own with MXNet 1.9.1 and NumPy 1.23.5, set up in .venv-mxnet
 	PYTHON=$(MXNET_PYTHON) PYTEST_ARGS="$(PYTEST_ARGS)" nice scripts/test-mxnet.sh
+	@$(RECORD)
 
-asan: $(STAMPS)/doctest $(STAMPS)/tools ## [10 min] the C++ unit tests under the address sanitizer
+asan: $(STAMPS)/doctest $(STAMPS)/tools ## the C++ unit tests under the address sanitizer
 	nice scripts/unit-tests.sh build/asan address
+	@$(RECORD)
 
-tsan: $(STAMPS)/doctest $(STAMPS)/tools ## [20 min] the C++ unit tests under the thread sanitizer
+tsan: $(STAMPS)/doctest $(STAMPS)/tools ## the C++ unit tests under the thread sanitizer
 	nice scripts/unit-tests.sh build/tsan thread
+	@$(RECORD)
 
-fuzz: $(STAMPS)/tools ## [10 min] coverage-guided fuzzing of all that reads from a socket, FUZZ_SECONDS=600; installs clang
+fuzz: $(STAMPS)/tools ## coverage-guided fuzzing of all that reads from a socket, FUZZ_SECONDS=600; installs clang
 	nice scripts/fuzz.sh $(FUZZ_SECONDS) build/fuzz
+	@$(RECORD)
 
-fuzz-programs: $(STAMPS)/doctest $(STAMPS)/tools ## [10 min] random programs on whole engines, MINUTES=10: looks for hangs and wrong results
+fuzz-programs: $(STAMPS)/doctest $(STAMPS)/tools ## random programs on whole engines, MINUTES=10: looks for hangs and wrong results
 	nice scripts/fuzz-programs.sh $(MINUTES) build/unit
+	@$(RECORD)
 
-mutants: $(STAMPS)/doctest $(STAMPS)/dev $(STAMPS)/editable ## [20 min] do the tests notice small mistakes? MUTANTS=20 of each of some Python modules, and a table in C++
+mutants: $(STAMPS)/doctest $(STAMPS)/dev $(STAMPS)/editable ## do the tests notice small mistakes? MUTANTS=20 of each of some Python modules, and a table in C++
 	nice python -m tools.mutants --most $(MUTANTS)
+	@$(RECORD)
 
-bench: $(STAMPS)/package $(STAMPS)/peers ## [15 min] measure against gloo, DDP and Open MPI; BENCH_ARGS="--quick" for a minute of it
+bench: $(STAMPS)/package $(STAMPS)/peers ## measure against gloo, DDP and Open MPI; BENCH_ARGS="--quick" for a minute of it
 	python benchmarks/run.py --mpi-prefix $(VENV)-peers $(BENCH_ARGS)
+	@$(RECORD)
 
-gpu-check: ## [9 min] on a machine with a GPU, without network: build there, tests on the GPU, compute-sanitizer, benchmark; docs/gpu.md
+gpu-check: ## on a machine with a GPU, without network: build there, tests on the GPU, compute-sanitizer, benchmark; docs/gpu.md
 	scripts/gpu-check.sh
 
-wheel: $(STAMPS)/tools ## [2 min] a wheel in build/one-wheel for this machine alone, as quickly as may be
+wheel: $(STAMPS)/tools ## a wheel in build/one-wheel for this machine alone, as quickly as may be
 	rm -rf build/one-wheel
 	pip wheel --no-deps --no-build-isolation --config-settings=build-dir=build/wheel -w build/one-wheel .
+	@$(RECORD)
 
-wheels: ## [15 min] what a release consists of, in dist/: sdist, wheels for manylinux, bill of materials; WHEELS="--arch x86_64 aarch64 --twice"
+wheels: ## what a release consists of, in dist/: sdist, wheels for manylinux, bill of materials; WHEELS="--arch x86_64 aarch64 --twice"
 	PYTHON=$(PYTHON) nice scripts/build-wheels.sh $(WHEELS)
+	@$(RECORD)
 
-test-wheels: ## [3 min] install what make wheels has made in an empty environment of each Python, run jobs there; PYTHONS="python3.10 python3.12"
+test-wheels: ## install what make wheels has made in an empty environment of each Python, run jobs there; PYTHONS="python3.10 python3.12"
 	nice scripts/test-wheels.sh $(PYTHONS)
+	@$(RECORD)
 
-clean: ## [0 s] remove what was built, environments included
+clean: ## remove what was built, environments included
 	rm -rf build dist .gpu-pack $(VENV) $(VENV)-peers .venv-tf-* .venv-wheels .venv-clouds .venv-mxnet .venv-openmpi .venv-mpich .venv-mpi-* runs
 
 # -- environments: a stamp each, so that a second run starts at once --------------------------------------------------------------

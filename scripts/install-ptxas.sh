@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Assemblers and a disassembler for GPUs, for the heavy tests that look at the machine code of the device kernels: ptxas of CUDA 12.1, which
+# Assemblers and a disassembler for GPUs, for tests of the second tier that look at the machine code of the device kernels: ptxas of CUDA 12.1, which
 # knows Volta still, and of CUDA 13, with its nvdisasm. 70 MB, in a folder of their own in the environment. Never fails: without them these
 # tests are skipped, each with the reason.
 set -uo pipefail

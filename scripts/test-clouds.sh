@@ -14,4 +14,4 @@ if ! [ "$place/ready" -nt scripts/test-clouds.sh ]; then
 fi
 export VIRTUAL_ENV=$place PATH=$place/bin:$PATH
 unset PYTHONPATH
-exec python -m pytest --heavy --disable-warnings tests/clouds tests/examples/test_mlflow.py "$@"
+exec python -m pytest --disable-warnings tests/clouds tests/examples/test_mlflow.py "$@"

@@ -49,7 +49,7 @@ inside() {
   export HVD_TEST_CONTAINERS=1 HVD_TEST_TOOLS=$work/tools
   local code=0
   unshare --net bash -c 'ip link set lo up && exec "$@"' pytest \
-    python -m pytest --heavy -p no:cacheprovider tests/deploy "$@" || code=$?
+    python -m pytest -p no:cacheprovider tests/deploy "$@" || code=$?
   podman rm --force --all --time 0 >/dev/null 2>&1 || true
   return $code
 }

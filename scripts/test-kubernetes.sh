@@ -7,7 +7,7 @@
 set -euo pipefail
 cd "$(dirname "$0")/.."
 tests=tests/runner/kubernetes
-pytest=(python -m pytest -p no:cacheprovider -n 0 --heavy)
+pytest=(python -m pytest -p no:cacheprovider -n 0)
 
 if [ -n "${KUBECONFIG:-}" ]; then
   [ -n "${IMAGE:-}" ] || { echo "test-kubernetes.sh: KUBECONFIG is given and IMAGE is not: which image are the jobs to run?" >&2; exit 1; }

@@ -23,6 +23,6 @@ for name in "${chosen[@]}"; do
     "${PYTHON:-python3}" -m venv "$venv" && "$venv/bin/pip" install -qq "$package" mpi4py || { rm -rf "$venv" && failed=1 && continue; }
   fi
   echo "== $name"
-  env "$variable=$venv" python -m pytest --heavy tests/launchers/test_mpi_carrier.py -k "$which" "$@" || failed=1
+  env "$variable=$venv" python -m pytest tests/launchers/test_mpi_carrier.py -k "$which" "$@" || failed=1
 done
 exit $failed

@@ -16,7 +16,7 @@ from tests.testbed import hosts as testbed
 from tests.testbed.cluster import Cluster
 
 # What a run leaves out, in which order and beside what the rest runs, and what is said of it at the end.
-pytest_plugins = ("tests.heavy", "tests.lanes", "tests.quick", "tests.skips", "tests.slowest")
+pytest_plugins = ("tests.lanes", "tests.quick", "tests.skips", "tests.slowest", "tests.tiers")
 
 # Reports and dumps of jobs that are meant to fail go where the session leaves nothing.
 _reports = tempfile.TemporaryDirectory(prefix="horovod-reports-")

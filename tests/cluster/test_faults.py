@@ -200,7 +200,7 @@ def slowness() -> float:
     "fault", [pytest.param(f, id=f.name, marks=[pytest.mark.heavy] * (f.name in LONG)) for f in FAULTS]
 )
 def test_fault(request: pytest.FixtureRequest, cluster: Cluster, tmp_path: Path, fault: Fault, layout: str) -> None:
-    alone = request.config.getoption("--heavy")  # make test-cluster, in which nothing else runs beside
+    alone = "PYTEST_XDIST_WORKER" not in os.environ  # as in make test-cluster: nothing else runs beside
     size, fanout = LAYOUTS[layout]
     hosts = [cluster.host(number) for number in range(1, size + 1)]
     rank = SLOTS * size - 1

@@ -2,7 +2,7 @@
 shape, reduction but Adasum and process set, and what each face has to say of wrong use.
 
 ``cases`` (pure) says which there are, ``reference`` what has to come out. A face has an adapter in ``adapters``, which
-``running`` takes on every rank of a job. ``test_conformance`` runs a part in ``make test``, all of it with ``--heavy``;
+``running`` takes on every rank of a job. ``test_conformance`` runs them, a part in ``make test``;
 ``python -m tests.conformance`` runs all and writes the matrix, docs/faces.md.
 
 MXNet has an environment of its own and no column in the matrix: ``tests/mxnet/test_conformance.py`` runs its cases.

@@ -35,7 +35,7 @@ def run(tmp_path, whim, **environ):
         env={**clean, "PYTHONPATH": str(ROOT), **environ},
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=300,
         check=False,
     )
 

@@ -1,0 +1,14 @@
+#!/usr/bin/env bash
+# The targets of the Makefile with what they do and how long they took here, or where the committed times were measured.
+set -euo pipefail
+cd "$(dirname "$0")/.."
+touch build/times.tsv 2>/dev/null || true
+awk -F'\t' '
+  function pretty(s) { return s < 100 ? s " s" : int((s + 30) / 60) " min" }
+  FILENAME ~ /times.tsv$/ { took[$1, $2] = pretty($3); next }
+  match($0, /^[a-z-]+:.*## /) {
+    name = $0; sub(/:.*/, "", name)
+    time = ((name, "again") in took) ? took[name, "again"] : "-"
+    if ((name, "first") in took) time = time ", first " took[name, "first"]
+    printf "  make %-17s %-22s %s\n", name, time, substr($0, RSTART + RLENGTH)
+  }' scripts/times.tsv $([ -s build/times.tsv ] && echo build/times.tsv) Makefile
