@@ -7,7 +7,6 @@ import pytest
 from horovod import _core
 from horovod.benchmark import calibrate
 from horovod.benchmark.calibrate import TURNS, Sweep, Times, better, candidate, decide, threshold
-from horovod.common import dtypes
 
 KIB = 1 << 10
 UP_TO = Sweep("doubling_bytes", (0, 1 << 40), tuple(("allreduce", n * KIB, True) for n in (4, 8, 16, 32, 64)))
@@ -64,13 +63,6 @@ def test_the_direct_way_counts_for_two_members() -> None:
     assert decide(sweep, times, 16 * KIB, [0] * 2) == 16 * KIB - 1
 
 
-def test_the_direct_way_of_many_members_stays_within_what_is_accepted() -> None:
-    [sweep] = [sweep for sweep in calibrate.sweeps([0] * 200) if sweep.name == "direct_bytes"]
-    count = len(sweep.cases)
-    found = decide(sweep, steady([1.0] * count, [0.5] * count), 16 * KIB, [0] * 200)
-    assert _core.tuning(f"direct_bytes={found}")["direct_bytes"] == found == 4 << 20
-
-
 def test_a_candidate_has_to_win_somewhere_and_lose_nowhere() -> None:
     sweep = Sweep("chunk_bytes", (64, 128, 256), (("allreduce", 1 << 20, True), ("allreduce", 1 << 22, True)))
 
@@ -85,7 +77,7 @@ def test_a_candidate_has_to_win_somewhere_and_lose_nowhere() -> None:
     assert chosen((0.5, 1.1), (1.1, 0.9)) == 128
 
 
-@pytest.mark.parametrize("node_of", [[0, 0], [0, 1], [0, 0, 1, 1], [0, 1, 2], list(range(17))])
+@pytest.mark.parametrize("node_of", [[0, 0], [0, 0, 1, 1], list(range(17))])
 def test_every_sweep_is_about_a_size_that_exists_and_brackets_its_default(node_of: list[int]) -> None:
     defaults = _core.tuning()
     found = calibrate.sweeps(node_of)
@@ -98,16 +90,3 @@ def test_every_sweep_is_about_a_size_that_exists_and_brackets_its_default(node_o
             assert defaults[sweep.name] in sweep.values
         else:
             assert sweep.cases[0][1] <= defaults[sweep.name] <= sweep.cases[-1][1]
-
-
-@pytest.mark.parametrize("node_of", [[0, 1], [0, 0, 1, 1], [0, 1, 2], list(range(17))])
-def test_the_values_of_a_sweep_make_a_difference_between_hosts(node_of: list[int]) -> None:
-    found = [s for s in calibrate.sweeps(node_of) if s.name not in ("chunk_bytes", "stream_bytes")]
-    assert found
-    for sweep in found:
-        for collective, nbytes, _ in sweep.cases:
-            chosen = {
-                _core.choose_algorithm(collective, dtypes.FLOAT32, nbytes, node_of, "", f"{sweep.name}={value}")
-                for value in sweep.values
-            }
-            assert len(chosen) == 2, (sweep.name, nbytes)

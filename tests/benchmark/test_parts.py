@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import importlib.util
-import json
 from collections.abc import Callable
 from pathlib import Path
 
@@ -11,25 +10,15 @@ import pytest
 
 from horovod import _core
 from horovod.benchmark import cases, model, options, plot, report
-from horovod.benchmark.standalone.serving import timed
 
 FLAT = [0, 1, 2, 3]
 LOCAL = [0, 0, 0, 0]
 FLOAT32 = 7
 
 
-@pytest.mark.parametrize(
-    ("text", "nbytes"), [("4", 4), ("64K", 65536), ("64KiB", 65536), ("16 MiB", 16 << 20), ("1g", 1 << 30), ("8b", 8)]
-)
-def test_sizes_are_read(text: str, nbytes: int) -> None:
-    assert cases.parse_size(text) == nbytes
-
-
-@pytest.mark.parametrize(
-    ("nbytes", "label"), [(4, "4 B"), (1024, "1 KiB"), (1536, "1.5 KiB"), (1 << 20, "1 MiB"), (256 << 20, "256 MiB")]
-)
-def test_sizes_have_names(nbytes: int, label: str) -> None:
-    assert cases.size_label(nbytes) == label
+def test_sizes_are_read_and_shown() -> None:
+    assert [cases.parse_size(text) for text in ("4", "64K", "16 MiB", "8b")] == [4, 65536, 16 << 20, 8]
+    assert [cases.size_label(nbytes) for nbytes in (4, 1536, 256 << 20)] == ["4 B", "1.5 KiB", "256 MiB"]
 
 
 def test_cases_have_whole_numbers_on_each_rank() -> None:
@@ -37,13 +26,6 @@ def test_cases_have_whole_numbers_on_each_rank() -> None:
     assert [case.bytes for case in cases.make_cases("alltoall", (4, 4096), 3)] == [12, 4104]
     assert [case.bytes for case in cases.make_cases("barrier", (4, 8), 3)] == [0]
     assert all(case.samples >= 4 for case in cases.make_cases("allreduce", cases.FULL, 2))
-
-
-def test_bus_bandwidth_counts_what_has_to_be_sent() -> None:
-    assert cases.bus_factor("allreduce", 4) == 1.5
-    assert cases.bus_factor("allgather", 4) == 0.75
-    assert cases.bus_factor("broadcast", 4) == 1.0
-    assert cases.bus_factor("barrier", 4) == cases.bus_factor("allreduce", 1) == 0.0
 
 
 def test_options() -> None:
@@ -59,8 +41,6 @@ def test_options() -> None:
     ("words", "message"),
     [
         (["--sizes", "4,zero"], "'zero' is not accepted; expected bytes from 1 to 16G"),
-        (["--collectives", "reduce"], "'reduce' is not accepted; expected of allreduce, broadcast"),
-        (["--rounds", "0"], "'0' is not accepted; expected an integer of at least 1"),
         (["--peers", "nccl"], "'nccl' is not accepted; expected of gloo, mpi, none"),
     ],
 )
@@ -70,14 +50,7 @@ def test_wrong_options_are_named(words: list[str], message: str, capsys: pytest.
     assert message in capsys.readouterr().err
 
 
-def test_timing_warms_up_and_meets_before_each_sample() -> None:
-    calls: list[str] = []
-    seconds = timed(lambda: calls.append("op"), lambda: calls.append("barrier"), warm_up=2, samples=3, inner=2)
-    assert calls == ["op"] * 2 + ["barrier", "op", "op"] * 3
-    assert len(seconds) == 3
-
-
-def test_the_modules_names_of_algorithms_and_formulas() -> None:
+def test_algorithms_formulas_and_choices() -> None:
     assert set(_core.algorithms("allreduce")) >= {"shm", "ring", "rabenseifner", "recursive_doubling", "tree", "naive"}
     assert _core.cost_formula("allreduce", "naive") == "(P-1) (a + N (b + g))"
     assert _core.addition_order("allreduce", "ring") == "by slice"
@@ -113,14 +86,11 @@ def test_wrong_questions_are_errors(call: Callable[[], object], message: str) ->
 
 
 def test_the_fit_finds_the_parameters_that_made_the_times() -> None:
+    pairs = (("barrier", "dissemination"), ("alltoall", "pairwise"), ("reducescatter", "pairwise"))
     true = {**dict.fromkeys(_core.cost_model(), 0.0), "alpha": 20e-6, "beta": 1e-9, "gamma": 0.2e-9}
     measured = [
         (collective, algorithm, nbytes, _core.predict(collective, algorithm, nbytes, FLAT, true))
-        for collective, algorithm in (
-            ("barrier", "dissemination"),
-            ("alltoall", "pairwise"),
-            ("reducescatter", "pairwise"),
-        )
+        for collective, algorithm in pairs
         for nbytes in (4096, 1 << 20, 16 << 20)
     ]
     found = model.fit(measured, FLAT, ("alpha", "beta", "gamma"))
@@ -142,17 +112,8 @@ def test_the_fit_gives_no_negative_times_and_weighs_small_and_large_alike() -> N
 def results() -> list[report.Result]:
     made = []
     for nbytes in (4, 1 << 20):
-        ours = report.result(
-            "allreduce",
-            nbytes,
-            "horovod",
-            [9e-6, 10e-6, 20e-6],
-            1.0,
-            algorithm="shm",
-            order="fixed",
-            formula="a",
-            predicted=5e-6,
-        )
+        more = {"algorithm": "shm", "order": "fixed", "formula": "a", "predicted": 5e-6}
+        ours = report.result("allreduce", nbytes, "horovod", [9e-6, 10e-6, 20e-6], 1.0, **more)
         made += [ours, report.result("allreduce", nbytes, "gloo", [90e-6, 100e-6, 110e-6], 1.0)]
     return made
 
@@ -167,32 +128,9 @@ def test_a_table_shows_the_peers_as_multiples_of_ours() -> None:
     assert lines[2].split()[:5] == ["1", "MiB", "10.0", "(9.0-20.0)", "104.86"]
 
 
-def test_the_comparison_of_algorithms_has_formula_and_prediction() -> None:
-    text = report.algorithms_table([r for r in results() if r.column == "horovod"], LABELS)
-    assert text.splitlines()[1].split() == ["4", "B", "horovod", "10.0", "(9.0-20.0)", "5.0", "2.00"]
-    assert text.splitlines()[-1] == "horovod  a; adds in the fixed order"
-
-
-def test_json_holds_everything() -> None:
-    text = json.dumps(report.to_json({"ranks": 2}, results(), {"alpha": 1.0}))
-    loaded = json.loads(text)
-    assert (loaded["format"], loaded["ranks"], loaded["model"]) == (report.FORMAT, 2, {"alpha": 1.0})
-    assert [r["column"] for r in loaded["results"]] == ["horovod", "gloo"] * 2
-    assert loaded["results"][0]["median"] == 10e-6
-
-
-def test_without_matplotlib_there_is_a_sentence(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setattr(plot, "find_spec", lambda name: None)
-    assert plot.draw(results(), LABELS, tmp_path / "x") == plot.MISSING
-    assert list(tmp_path.iterdir()) == []
-
-
 @pytest.mark.skipif(not importlib.util.find_spec("matplotlib"), reason="needs matplotlib")
 def test_pictures(tmp_path: Path) -> None:
     told = plot.draw(results(), LABELS, tmp_path / "folder" / "x")
     assert told == f"pictures: {tmp_path}/folder/x.png, {tmp_path}/folder/x.svg"
     assert (tmp_path / "folder" / "x.png").read_bytes().startswith(b"\x89PNG")
-    svg = (tmp_path / "folder" / "x.svg").read_text()
-    assert "<svg" in svg
-    only_barrier = [report.result("barrier", 0, "horovod", [1e-6], 0.0)]
-    assert plot.draw(only_barrier, {0: "0 B"}, tmp_path / "y") == "no picture: nothing with a size was measured"
+    assert "<svg" in (tmp_path / "folder" / "x.svg").read_text()

@@ -43,9 +43,8 @@ def interleaved():
     return [one.rank() for one in basics.values()]
 
 
-@pytest.mark.parametrize("size", [2, 3])
-def test_equal_names_do_not_meet(pool, size):
-    assert pool(size, initialized=False).run(interleaved) == [[r] * 3 for r in range(size)]
+def test_equal_names_do_not_meet(pool):
+    assert pool(2, initialized=False).run(interleaved) == [[0] * 3, [1] * 3]
 
 
 def leaving():

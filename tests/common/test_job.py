@@ -8,25 +8,17 @@ import pytest
 
 from horovod.common.basics import HorovodBasics
 
-TRANSPORTS = ["auto", "tcp"]
+TRANSPORTS = ["auto", pytest.param("tcp", marks=pytest.mark.heavy)]
 
 
 def ranks():
     hvd = HorovodBasics("tests")
-    return (
-        hvd.rank(),
-        hvd.size(),
-        hvd.local_rank(),
-        hvd.local_size(),
-        hvd.cross_rank(),
-        hvd.cross_size(),
-        hvd.is_homogeneous(),
-        hvd.is_initialized(),
-    )
+    local, cross = (hvd.local_rank(), hvd.local_size()), (hvd.cross_rank(), hvd.cross_size())
+    return (hvd.rank(), hvd.size(), *local, *cross, hvd.is_homogeneous(), hvd.is_initialized())
 
 
 @pytest.mark.parametrize("transport", TRANSPORTS)
-@pytest.mark.parametrize("size", [1, 2, 3, 4])
+@pytest.mark.parametrize("size", [1, 3, pytest.param(4, marks=pytest.mark.heavy)])
 def test_ranks(pool, size, transport):
     expected = [(rank, size, rank, size, 0, 1, True, True) for rank in range(size)]
     assert pool(size, HOROVOD_TRANSPORT=transport).run(ranks) == expected
@@ -48,27 +40,6 @@ def test_two_hosts_on_one_machine(pool):
 
     results = pool(4, initialized=False).run(work)
     assert results == [(rank, 4, rank // 2, 2, rank % 2, 2, True, True) for rank in range(4)]
-
-
-def test_questions_before_init_name_init(pool):
-    def work():
-        hvd = HorovodBasics("tests")
-        messages = []
-        for question in (
-            hvd.rank,
-            hvd.size,
-            hvd.local_rank,
-            hvd.cross_size,
-            hvd.is_homogeneous,
-            hvd.mpi_threads_supported,
-        ):
-            with pytest.raises(ValueError, match=r"hvd\.init\(\)") as caught:
-                question()
-            messages.append(str(caught.value))
-        hvd.shutdown()  # harmless
-        return hvd.is_initialized(), len(messages)
-
-    assert pool(1, initialized=False).run(work) == [(False, 6)]
 
 
 def cycle(count, warm):
@@ -168,24 +139,6 @@ def test_a_rank_that_vanishes_after_the_meeting_is_named(pool):
     assert "exit code 7" in str(results[2])
 
 
-def test_another_version_is_an_error_on_every_rank(pool):
-    def work():
-        import horovod.common.wiring.joining
-        import horovod.common.wiring.peers
-
-        if int(os.environ["HOROVOD_RANK"]) == 1:
-            horovod.common.wiring.joining.__version__ = horovod.common.wiring.peers.__version__ = "9.9"
-        with pytest.raises(ValueError, match=r"9\.9") as caught:
-            HorovodBasics("tests").init()
-        from horovod._version import __version__
-
-        horovod.common.wiring.joining.__version__ = horovod.common.wiring.peers.__version__ = __version__
-        return str(caught.value)
-
-    for message in pool(2, initialized=False).run(work):
-        assert "1.0" in message
-
-
 def test_a_wrong_key_gets_nowhere(pool):
     def work():
         from horovod.common.contract.worker_env import make_key, make_key_fd
@@ -212,29 +165,6 @@ def test_bad_settings_are_named(pool, name, value):
     pool(2, initialized=False, **{name: value}).run(work)
 
 
-def test_two_faces_share_the_engine(pool):
-    def work():
-        from horovod.common.state import state
-
-        one, two = HorovodBasics("one"), HorovodBasics("two")
-        one.init()
-        engine = state.engine
-        assert not two.is_initialized()
-        two.init()
-        two.init()
-        assert state.engine is engine
-        one.shutdown()
-        assert not one.is_initialized()
-        assert two.is_initialized()
-        assert two.rank() == int(os.environ["HOROVOD_RANK"])
-        two.shutdown()
-        assert state.engine is None
-        with pytest.raises(RuntimeError, match="has been shut down"):
-            state.submit()
-
-    pool(2, initialized=False).run(work)
-
-
 def test_a_part_of_the_ranks_forms_a_job(pool):
     def work():
         rank = int(os.environ["HOROVOD_RANK"])
@@ -250,11 +180,11 @@ def test_a_part_of_the_ranks_forms_a_job(pool):
     assert pool(3, initialized=False).run(work) == [(0, 2, 0, 2), (0, 1, 0, 1), (1, 2, 1, 2)]
 
 
-@pytest.mark.parametrize("comm", [5, "01", [0, 0], [0.5], [0, 7]])
-def test_a_bad_comm_is_refused(pool, comm):
+def test_a_bad_comm_is_refused(pool):
     def work():
-        with pytest.raises(ValueError, match="comm"):
-            HorovodBasics("tests").init(comm=comm)
+        for comm in (5, "01", [0, 0], [0.5], [0, 7]):
+            with pytest.raises(ValueError, match="comm"):
+                HorovodBasics("tests").init(comm=comm)
 
     pool(2, initialized=False).run(work)
 
@@ -294,10 +224,6 @@ def test_process_sets_must_agree(pool):
         rank = int(os.environ["HOROVOD_RANK"])
         with pytest.raises(ValueError, match=r"process_sets\[0\] has ranks \[0\] on rank 0 .* but \[1\] on rank 1"):
             hvd.init(process_sets=[ProcessSet([rank])])
-        with pytest.raises(ValueError, match=r"process_sets\[1\] with ranks \[0\] repeats process_sets\[0\]"):
-            hvd.init(process_sets=[ProcessSet([0]), ProcessSet([0])])
-        with pytest.raises(ValueError, match="'dynamic'"):
-            hvd.init(process_sets="static")
         with pytest.raises(ValueError, match=r"process_sets\[0\].*rank 5.*0 to 1"):
             hvd.init(process_sets=[ProcessSet([5])])
         hvd.init(process_sets=[ProcessSet([1])])
@@ -340,8 +266,7 @@ def test_thread_affinity_is_by_local_rank(pool, transport):
         assert "local rank 0" in errors[2]
 
 
-@pytest.mark.parametrize("size", [1, 2])
-def test_a_bad_algorithm_names_its_variable(pool, size):
+def test_a_bad_algorithm_names_its_variable_and_leaks_no_descriptor(pool):
     def work():
         before = len(os.listdir("/proc/self/fd"))
         for _ in range(3):
@@ -349,4 +274,4 @@ def test_a_bad_algorithm_names_its_variable(pool, size):
                 HorovodBasics("tests").init()
         return len(os.listdir("/proc/self/fd")) - before
 
-    assert pool(size, initialized=False, HOROVOD_ALGORITHM="allreduce=bad").run(work) == [0] * size
+    assert pool(2, initialized=False, HOROVOD_ALGORITHM="allreduce=bad").run(work) == [0] * 2

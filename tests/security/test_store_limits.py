@@ -19,8 +19,8 @@ from horovod.common.store import StoreClient, StoreError, StoreServer
 from horovod.common.store import door as store_door
 from horovod.common.store import messages as store_messages
 from horovod.common.store import table as store_table
-from horovod.common.store.messages import MAX_NAMES, MAX_REPLY_BYTES, MAX_VALUE_BYTES, Exchange, Get, Set
-from horovod.common.store.table import MAX_TOTAL_BYTES, MAX_WAITING, Table
+from horovod.common.store.messages import MAX_VALUE_BYTES, Exchange, Set
+from horovod.common.store.table import MAX_TOTAL_BYTES, Table
 from tests.runner.launching import eventually
 
 KEY = b"k" * 32
@@ -64,45 +64,6 @@ def test_the_table_is_full_before_memory_is():
     # In place of another there is room.
     assert table.handle(b"c", Set(1, "0", b"small"), 0.0)[0][1].error == ""
     assert table.handle(b"c", Set(1, "one more", value), 0.0)[0][1].error == ""
-
-
-def test_values_of_exchanges_that_wait_count_and_are_given_back():
-    table = Table()
-    value = bytes(MAX_VALUE_BYTES)
-    groups = MAX_TOTAL_BYTES // MAX_VALUE_BYTES - 1
-    for number in range(groups):
-        assert table.handle(b"%d" % number, Exchange(1, str(number), 0, 2, value, 5.0), 0.0) == []
-    assert "full" in table.handle(b"c", Exchange(1, "more", 0, 2, value, 5.0), 0.0)[0][1].error
-    assert len(table.expire(6.0)) == groups
-    assert table.handle(b"c", Exchange(1, "more", 0, 2, value, 5.0), 6.0) == []
-    replies = table.handle(b"d", Exchange(2, "more", 1, 2, b"", 5.0), 6.0)
-    assert [reply.error for _, reply in replies] == ["", ""]
-    assert table._bytes == 0
-
-
-def test_one_client_can_wait_for_a_limited_number_of_things():
-    table = Table()
-    for number in range(MAX_WAITING):
-        assert table.handle(b"c", Get(number, [f"absent {number}"], 5.0), 0.0) == []
-    assert "256 requests of this process" in table.handle(b"c", Get(0, ["absent"], 5.0), 0.0)[0][1].error
-    assert table.handle(b"another", Get(0, ["absent"], 5.0), 0.0) == []
-    table.handle(b"another", Set(0, "absent 0", b""), 0.0)
-    assert table.handle(b"c", Get(0, ["absent"], 5.0), 0.0) == []
-
-
-def test_a_reply_has_a_limit():
-    table = Table()
-    table.handle(b"c", Set(1, "big", bytes(MAX_VALUE_BYTES)), 0.0)
-    fits, too_many = MAX_REPLY_BYTES // MAX_VALUE_BYTES, MAX_NAMES
-    assert len(table.handle(b"c", Get(2, ["big"] * fits, 0.0), 0.0)[0][1].values) == fits
-    assert "more than the accepted" in table.handle(b"c", Get(3, ["big"] * too_many, 0.0), 0.0)[0][1].error
-
-
-def test_a_failed_exchange_leaves_no_round_behind():
-    table = Table()
-    for number in range(100):
-        assert "too few" in table.handle(b"c", Exchange(1, str(number), 3, 3, b"", 5.0), 0.0)[0][1].error
-    assert table._rounds == {}
 
 
 def test_requests_that_are_too_long_are_refused_where_they_are_made(monkeypatch):

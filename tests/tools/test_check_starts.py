@@ -1,4 +1,4 @@
-"""tools/check_starts.py: starts of Python that are not safe, in made-up text and in this repository."""
+"""tools/check_starts.py finds unsafe starts of Python, in made-up text and in this repository."""
 
 import sys
 from pathlib import Path
@@ -13,41 +13,32 @@ import check_starts  # noqa: E402
 SAFE = "import sys; sys.path[:] = [p for p in sys.path if p]; "
 
 
-def test_all_starts_in_this_repository_are_safe(capsys: pytest.CaptureFixture[str]) -> None:
+def test_all_starts_in_this_repository_are_safe(capsys):
     assert check_starts.main([]) == 0, capsys.readouterr().out
 
 
 @pytest.mark.parametrize(
     ("text", "found"),
     [
-        ('run([sys.executable, "-m", "horovod.timeline"])', True),
-        ('run([python, "-c", code])', True),
-        ('run((self.python, "-", *more))', True),
-        ('run([python or sys.executable, "-uc", code])', True),
-        ('run([sys.executable, *boot.words("horovod.timeline")])', False),
-        ("run([sys.executable, str(script)])", False),
-        ('run(["/bin/sh", "-c", "true"])', False),
-        ('flags = ["-m", "x"]', False),
+        ('run([sys.executable, "-m", "horovod.timeline"])', [1]),
+        ('run([python, "-c", code])', [1]),
+        ('run([sys.executable, *boot.words("horovod.timeline")])', []),
+        ("run([sys.executable, str(script)])", []),
     ],
 )
-def test_commands_in_python(text: str, found: bool) -> None:
-    assert list(check_starts.in_python(text)) == ([1] if found else [])
+def test_commands_in_python(text, found):
+    assert list(check_starts.in_python(text)) == found
 
 
 @pytest.mark.parametrize(
-    ("text", "line"),
+    ("text", "found"),
     [
-        ("command:\n- python\n- -m\n- horovod.x", 3),
-        ("  exec python3 -m horovod.x", 1),
-        ('CMD ["python", "-m", "horovod.x"]', 1),
-        ("x=$(python - <<'PY'\nimport os\nPY\n)", 1),
-        (f"x=$(python - <<'PY'\n{SAFE}\nimport os\nPY\n)", 0),
-        ("command:\n- python\n- -c\n- 'from horovod.x import main; main()'", 4),
-        (f"command:\n- python\n- -c\n- '{SAFE}from horovod.x import main; main()'", 0),
-        ('CMD ["python", "-c", "import horovod._core"]', 1),
-        ('CMD ["python", "-I", "-c", "import horovod._core"]', 0),
-        ("RUN python3 -m venv /opt/x", 0),
+        ("command:\n- python\n- -m\n- horovod.x", [3]),
+        ("x=$(python - <<'PY'\nimport os\nPY\n)", [1]),
+        (f"x=$(python - <<'PY'\n{SAFE}\nimport os\nPY\n)", []),
+        ('CMD ["python", "-c", "import horovod._core"]', [1]),
+        ('CMD ["python", "-I", "-c", "import horovod._core"]', []),
     ],
 )
-def test_commands_in_manifests_and_scripts(text: str, line: int) -> None:
-    assert list(check_starts.in_text(text)) == ([line] if line else [])
+def test_commands_in_manifests_and_scripts(text, found):
+    assert list(check_starts.in_text(text)) == found

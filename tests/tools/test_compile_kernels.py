@@ -15,6 +15,7 @@ ASSEMBLERS = {"12.1": PTXAS / "nvidia/cuda_nvcc/bin/ptxas", "13.2": PTXAS / "nvi
 DISASSEMBLER = PTXAS / "nvidia/cu13/bin/nvdisasm"
 
 
+@pytest.mark.heavy
 def test_the_committed_ptx_is_what_the_source_gives():
     if not (compile_kernels.NVRTC / compile_kernels.LIBRARIES).is_dir():
         pytest.skip("NVRTC is not installed (scripts/install-nvrtc.sh)")
@@ -38,17 +39,6 @@ def test_a_missing_nvrtc_is_told_with_what_brings_it(tmp_path, capsys):
     assert f"NVRTC 12.1 is not in {tmp_path}" in (told := capsys.readouterr().err)
     assert "scripts/install-nvrtc.sh installs it" in told
     assert not output.exists()
-
-
-def test_constants_that_nothing_mentions_are_left_out():
-    ptx = (
-        ".version 8.1  \n"
-        ".global .align 8 .u64 unused = 1;\n"
-        ".global .align 8 .b8 table[8] = {1, 0};\n"
-        ".global .align 4 .u32 used;\n"
-        "ld.global.u32 %r1, [used];\n\n\n"
-    )
-    assert compile_kernels.tidy(ptx) == (".version 8.1\n.global .align 4 .u32 used;\nld.global.u32 %r1, [used];\n")
 
 
 def functions(listing: str) -> dict[str, str]:

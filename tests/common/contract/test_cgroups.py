@@ -22,12 +22,7 @@ OWN_V2 = "0::/system.slice/job.scope\n"
     ("controller", "own", "mounts", "expected"),
     [
         ("cpu", OWN_V1, V1, Groups(1, ["/sys/fs/cgroup/cpu,cpuacct"])),
-        (
-            "pids",
-            OWN_V1,
-            V1,
-            Groups(1, ["/sys/fs/cgroup/pids/a/b", "/sys/fs/cgroup/pids/a", "/sys/fs/cgroup/pids"]),
-        ),
+        ("pids", OWN_V1, V1, Groups(1, ["/sys/fs/cgroup/pids/a/b", "/sys/fs/cgroup/pids/a", "/sys/fs/cgroup/pids"])),
         (
             "memory",
             OWN_V2,

@@ -18,10 +18,7 @@ from horovod.common.contract.notices import notices, sentences, unheard
             "HOROVOD_AUTOTUNE is 'yes', but what it controls is not part of this version yet",
         ),
         ({"HOROVOD_HIERARCHICAL_ALLGATHER": "1"}, "this has no effect and is not needed: ranks of a host"),
-        (
-            {"HOROVOD_CACHE_CAPACITY": "True"},
-            "is 'True', but that is no number and is read as 0; accepted is an",
-        ),
+        ({"HOROVOD_CACHE_CAPACITY": "True"}, "is 'True', but that is no number and is read as 0; accepted is an"),
         ({"HOROVOD_START_TIMEOUT": "yes"}, "HOROVOD_START_TIMEOUT is 'yes', but that is no number and is read as 30;"),
         ({"HOROVOD_CPU_OPERATIONS": "gloo"}, ""),
         ({"HOROVOD_CPU_OPERATIONS": "CCL"}, "HOROVOD_CPU_OPERATIONS is 'CCL', but this version does not .* gloo"),

@@ -26,10 +26,7 @@ def driver(tmp_path_factory):
         ({"FAKE_DIES": "1"}, Tried(cuda="the process that tried it ended with -6")),
         ({"FAKE_EXPORT": "801"}, Tried(ipc="cuIpcGetMemHandle answers error 801")),
         ({"FAKE_OPEN": "1"}, Tried(ipc="cuIpcOpenMemHandle_v2 answers error 1")),
-        (
-            {"FAKE_OTHER": "other"},
-            Tried(ipc="the memory of another process was opened, and other bytes were read"),
-        ),
+        ({"FAKE_OTHER": "other"}, Tried(ipc="the memory of another process was opened, and other bytes were read")),
     ],
 )
 def test_what_is_tried(driver, tmp_path, monkeypatch, environ, found):

@@ -6,12 +6,7 @@ from horovod.common.devices import visible
 from horovod.common.devices.nvml import Gpu, Survey
 
 TWO = Survey(gpus=[Gpu(0, uuid="GPU-aaaa-1"), Gpu(1, uuid="GPU-aabb-2")])
-CUT = Survey(
-    gpus=[
-        Gpu(0, uuid="GPU-1", mig=True, slices=["MIG-x", "MIG-y"]),
-        Gpu(1, uuid="GPU-2"),
-    ]
-)
+CUT = Survey(gpus=[Gpu(0, uuid="GPU-1", mig=True, slices=["MIG-x", "MIG-y"]), Gpu(1, uuid="GPU-2")])
 NONE = Survey(reason="there is no driver")
 
 

@@ -13,13 +13,7 @@ OPENMPI = {
     "PMIX_NAMESPACE": "prterun-host1-6998@1",
     "PMIX_RANK": "3",
 }
-MPICH = {
-    "PMI_RANK": "3",
-    "PMI_SIZE": "4",
-    "PMI_FD": "9",
-    "MPI_LOCALRANKID": "1",
-    "MPI_LOCALNRANKS": "2",
-}
+MPICH = {"PMI_RANK": "3", "PMI_SIZE": "4", "PMI_FD": "9", "MPI_LOCALRANKID": "1", "MPI_LOCALNRANKS": "2"}
 SRUN = {
     "SLURM_PROCID": "3",
     "SLURM_LOCALID": "0",

@@ -84,12 +84,7 @@ MINE = endpoints("10.1.0.5/16", "fd00:1::5/64", "192.168.1.5/24", "172.17.0.1/16
     ("mine", "theirs", "routes", "expected"),
     [
         # A network of both goes first, in the order of our own; docker0 leads to ourselves, the loopback too.
-        (
-            MINE,
-            ["172.17.0.1/16", "192.168.1.6/24", "10.1.0.6/16", "127.0.0.1/8"],
-            {},
-            ["10.1.0.6", "192.168.1.6"],
-        ),
+        (MINE, ["172.17.0.1/16", "192.168.1.6/24", "10.1.0.6/16", "127.0.0.1/8"], {}, ["10.1.0.6", "192.168.1.6"]),
         (MINE, ["10.7.0.6/16", "192.168.1.6/24"], {"10.7.0.6": "10.1.0.5"}, ["192.168.1.6", "10.7.0.6"]),
         # None shared: the route that leaves by our best interface.
         (

@@ -202,10 +202,6 @@ def test_through_a_server():
         with StoreClient(key, host, port) as client:
             assert client.get("failure 1") == b"worker 8 is gone"
     assert got.pop("news") == (1, [b"news"])
-    assert got == {
-        "place": b"place",
-        "failed": "worker 8 is gone",
-        "refused": "host a has no slot for it any more",
-    }
+    assert got == {"place": b"place", "failed": "worker 8 is gone", "refused": "host a has no slot for it any more"}
     assert len(os.listdir("/proc/self/fd")) <= before
     front.close()

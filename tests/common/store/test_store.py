@@ -60,13 +60,6 @@ def test_peek_does_not_wait_for_a_server_that_is_gone(key, server, client):
     assert time.monotonic() - begin < 20  # no time at all; other calls wait 32 s
 
 
-def test_the_first_value_stays(key, server, client):
-    assert client.set_first("cause", b"mine") == b"mine"
-    with StoreClient(key, *server.address) as other:
-        assert other.set_first("cause", b"another") == b"mine"
-    assert client.get("cause") == b"mine"
-
-
 def test_get_waits_for_the_value(key, server, client):
     got = []
     thread = threading.Thread(target=lambda: got.append(client.get_many(["x", "y"], timeout=30)))
@@ -118,13 +111,6 @@ def test_exchange_gives_everybody_everything_in_numbered_rounds(key, server):
     assert {result[0] for result in second}.isdisjoint({result[0] for result in first})
 
 
-def test_exchange_names_missing_ranks_and_forgets_those_that_gave_up(key, server, client):
-    with pytest.raises(StoreTimeout) as caught:
-        client.exchange("g", 1, 3, b"old", 0.2)
-    assert caught.value.missing == ["0", "2"]
-    assert [result[1][1] for result in exchange_all(key, server, "g", 3)] == [b"v1"] * 3
-
-
 def test_who_came_and_gave_up_is_not_missing(key, server, client):
     errors = {}
 
@@ -171,35 +157,6 @@ def test_who_waits_can_be_seen(key, server):
     assert server.waiting() == {}
 
 
-def test_exchange_refuses_other_sizes_and_two_processes_of_one_rank(key, server, client):
-    caught = []
-
-    def meet(timeout):
-        try:
-            client.exchange("g", 0, 2, b"", timeout)
-        except StoreError as error:
-            caught.append(error)
-
-    thread = threading.Thread(target=meet, args=(1.0,))
-    thread.start()
-    time.sleep(0.2)
-    with StoreClient(key, *server.address) as other:
-        with pytest.raises(StoreError, match=r"rank 1 says that the job has 3 ranks, ranks 0 said 2"):
-            other.exchange("g", 1, 3, b"")
-        with pytest.raises(StoreError, match="too few"):
-            other.exchange("h", 3, 3, b"")
-    thread.join(30)
-    assert isinstance(caught.pop(), StoreTimeout)
-
-    thread = threading.Thread(target=meet, args=(5.0,))
-    thread.start()
-    time.sleep(0.2)
-    with StoreClient(key, *server.address) as other, pytest.raises(StoreTimeout):
-        other.exchange("g", 0, 2, b"", 0.2)
-    thread.join(30)
-    assert "another process joined as rank 0" in str(caught[0])
-
-
 def test_wrong_key_gets_nothing_and_disturbs_nobody(key, server, client):
     client.set("secret", b"s")
     stranger = StoreClient(make_key(), *server.address, timeout=0.3)
@@ -235,26 +192,6 @@ def test_right_server_key_but_foreign_client_key_is_refused(key, server, client)
     assert not sock.poll(500)
     context.destroy(linger=0)
     assert client.get("secret") == b"s"
-
-
-def test_garbage_disturbs_nobody(server, client):
-    client.set("a", b"1")
-    strangers = []
-    for garbage in (
-        b"",
-        b"\0" * 64,
-        b"GET / HTTP/1.1\r\n\r\n",
-        os.urandom(4096),
-        b"\xff" + b"\0" * 8 + b"\x7f",
-        b"\xff" * 65536,
-    ):
-        stranger = socket.create_connection(server.address)
-        stranger.sendall(garbage)
-        strangers.append(stranger)
-    assert client.get("a") == b"1"
-    for stranger in strangers:
-        stranger.close()
-    assert client.get("a") == b"1"
 
 
 def test_a_member_that_talks_nonsense_is_ignored(key, server, client):

@@ -4,13 +4,7 @@ import msgspec
 import pytest
 
 from horovod.common.given_sets import GivenSet
-from horovod.common.wiring.peers import (
-    Peer,
-    check_agreement,
-    decode_peers,
-    make_job,
-    make_plan,
-)
+from horovod.common.wiring.peers import Peer, check_agreement, decode_peers, make_job, make_plan
 
 
 def peer(rank, hostname="a", machine="m", version=None, dynamic=False, sets=()):

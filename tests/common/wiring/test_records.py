@@ -59,21 +59,6 @@ def total(replies):
     return sum(len(msgspec.msgpack.encode(reply)) for reply in replies)
 
 
-def test_the_first_rank_of_each_node_gets_everything():
-    made = records("abab", "uuuu")
-    replies = exchange("abab", made)
-    assert [reply.holder for reply in replies] == [0, 1, 0, 1]
-    assert [unpack(reply.packed) for reply in replies[:2]] == [made, made]
-    assert [reply.values for reply in replies[2:]] == [[made[0]], [made[1]]]
-    assert [reply.packed for reply in replies[2:]] == [b"", b""]
-    assert {reply.round for reply in replies} == {1}
-
-
-def test_without_nodes_everybody_gets_everything():
-    made = records("abab", "uuuu")
-    assert [unpack(reply.packed) for reply in exchange("abab", made, node=False)] == [made] * 4
-
-
 def test_what_the_store_sends_grows_with_the_number_of_ranks():
     """For a number of hosts; without passing on it would be 16 times as much for four times the ranks."""
 
