@@ -190,7 +190,7 @@ class Fleet:
     def run(self, job: "Pool", message: tuple[Any, ...], timeout: float, fresh: bool) -> list[Any]:
         """Results, or Failures, by rank."""
         wanted = (job.size, job.environ, job.initialized)
-        if fresh or self._job != wanted:
+        if fresh or not job.initialized or self._job != wanted:  # an earlier function may have left a job behind
             self._form(job)
             self._job = wanted
         results = self._ask(self._workers[: job.size], message, timeout)

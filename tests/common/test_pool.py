@@ -12,7 +12,7 @@ from tests.stuck import describe
 
 
 @pytest.fixture
-def fleets():
+def own_fleets():
     """Fleets of this test only."""
     made = Fleets()
     yield made
@@ -70,9 +70,9 @@ def test_stacks_outside_python_come_from_gdb(tmp_path, monkeypatch):
     assert describe(os.getpid(), native=True).endswith("\nThread 1 (LWP 7)\n#0  poll ()")
 
 
-def test_a_kind_decides_environment_faces_and_imports_and_idle_fleets_lose_their_processes(fleets):
+def test_a_kind_decides_environment_faces_and_imports_and_idle_fleets_lose_their_processes(own_fleets):
     kinds = [Kind(("tests", "one"), (("NUMBER", str(i)),), ("wave",)) for i in range(AWAKE + 1)]
-    pools = [Pool(fleets.of(kind), 1, ()) for kind in (PLAIN, *kinds)]
+    pools = [Pool(own_fleets.of(kind), 1, ()) for kind in (PLAIN, *kinds)]
 
     def work():
         from horovod.common.state import state
@@ -81,6 +81,6 @@ def test_a_kind_decides_environment_faces_and_imports_and_idle_fleets_lose_their
 
     first = [pool.run(work)[0] for pool in pools]
     assert [found[:3] for found in first] == [(None, False, False), ("0", True, True), ("1", True, True)]
-    fleets.of(kinds[-1])
-    assert fleets.of(kinds[0]).pids == [], "asking for it did not start it"
+    own_fleets.of(kinds[-1])
+    assert own_fleets.of(kinds[0]).pids == [], "asking for it did not start it"
     assert pools[0].run(work) == [first[0]], "the plain one keeps its processes"

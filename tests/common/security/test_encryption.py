@@ -1,5 +1,6 @@
 """Encrypted connections between hosts, from the handshake's keys to what can be seen, and changed, on the wire."""
 
+import contextlib
 import os
 import re
 
@@ -7,12 +8,12 @@ import pytest
 
 from horovod.common.basics import HorovodBasics
 from horovod.common.exceptions import HorovodInternalError
+from horovod.common.objects import allgather_object, broadcast_object
+from horovod.common.process_sets import ProcessSet
 from horovod.common.security import cipher
-from horovod.common.security.auth import Acceptor, AuthError, Connector, Ephemeral, Place
+from horovod.common.security.auth import Acceptor, AuthError, Connector, Ephemeral
 from horovod.common.security.cipher import Cipher
-
-KEY = b"k" * 32
-PLACE = Place(purpose=2, epoch=7, source=3, target=1)
+from tests.common.security.test_auth import KEY, PLACE, exchange
 
 
 def fresh_pair(purpose):
@@ -21,12 +22,7 @@ def fresh_pair(purpose):
 
 
 def shake_hands(connector, acceptor):
-    while connector.outgoing or acceptor.outgoing:
-        data, connector.outgoing = connector.outgoing, b""
-        acceptor.feed(data)
-        data, acceptor.outgoing = acceptor.outgoing, b""
-        if data:
-            connector.feed(data)
+    exchange(connector, acceptor)
     return connector.session, acceptor.session
 
 
@@ -121,17 +117,17 @@ def test_either_library_will_do(monkeypatch):
     assert cipher.available() == {}
 
 
-def tap(kinds, change=None):
-    """What the wires between this rank and its peers carry from now on, by (kind, rank, "out" or "in").
+@contextlib.contextmanager
+def tapped(kinds, change=None):
+    """A job whose connections of these kinds are tapped: (hvd, what they carry by (kind, rank, "out" or "in")).
 
     Puts a pair of sockets between the engine and each connection, and a thread that copies. ``change(data)``: what
-    comes out in place of some bytes that leave over a connection of one of ``kinds``.
+    comes out in place of some bytes that leave over such a connection.
     """
-    import contextlib
     import socket
     import threading
 
-    from horovod.common.wiring import joining
+    from horovod.common.wiring import joining, mesh
 
     seen = {}
 
@@ -144,7 +140,7 @@ def tap(kinds, change=None):
             with contextlib.suppress(OSError):
                 sock.shutdown(socket.SHUT_RDWR)
 
-    class Tapped(joining.MeshBuilder):
+    class Tapped(mesh.MeshBuilder):
         def run(self, seconds, check):
             links = super().run(seconds, check)
             for (kind, rank), real in list(links.items()):
@@ -160,21 +156,18 @@ def tap(kinds, change=None):
                     threading.Thread(target=copy, args=(source, sink, record, change_it), daemon=True).start()
             return links
 
-    joining.MeshBuilder = Tapped  # for the job of this test only: see untap
-    return seen
+    joining.MeshBuilder = Tapped
+    hvd = HorovodBasics("tests")
+    try:
+        hvd.init()
+        yield hvd, seen
+    finally:
+        joining.MeshBuilder = mesh.MeshBuilder
+        hvd.shutdown()
 
 
-def untap():
-    from horovod.common.wiring import joining, mesh
-
-    joining.MeshBuilder = mesh.MeshBuilder
-
-
-def exchange_something():
-    """A broadcast of bytes that nobody could mistake, under a name that nobody could."""
-    from horovod.common.objects import broadcast_object
-
-    return broadcast_object(b"the weights of the last layer " * 100, 0, name="a.very.telling.name")
+def rank_of_environment():
+    return int(os.environ["HOROVOD_RANK"])
 
 
 @pytest.mark.parametrize("asks", [[], [0, 1], [1]], ids=["nobody", "everybody", "rank 1"])
@@ -184,17 +177,9 @@ def test_the_wire_shows_neither_names_nor_data(pool, asks):
     def work(asks):
         from horovod.common.wiring.links import CONTROL, DATA
 
-        hvd = HorovodBasics("tests")
-        hvd.shutdown()  # an earlier test's job
-        seen = tap([CONTROL, DATA])
-        os.environ["HOROVOD_ENCRYPT_DATA"] = str(int(hvd_rank_of_environment() in asks))
-        try:
-            hvd.init()
-            exchange_something()
-            hvd.shutdown()
-        finally:
-            del os.environ["HOROVOD_ENCRYPT_DATA"]
-            untap()
+        os.environ["HOROVOD_ENCRYPT_DATA"] = str(int(rank_of_environment() in asks))
+        with tapped([CONTROL, DATA]) as (_, seen):
+            broadcast_object(b"the weights of the last layer " * 100, 0, name="a.very.telling.name")
         assert sum(map(len, seen.values())) > 3000
         names = [b"telling" in record for (kind, _, _), record in seen.items() if kind == CONTROL]
         data = [b"weights" in record for (kind, _, _), record in seen.items() if kind == DATA]
@@ -206,31 +191,27 @@ def test_the_wire_shows_neither_names_nor_data(pool, asks):
         assert records == 4
 
 
-@pytest.mark.parametrize("kind", ["control", "data"])
+@pytest.mark.parametrize("kind", ["CONTROL", "DATA"])
 def test_bytes_that_somebody_changes_end_the_job_and_the_error_says_so(pool, kind):
     def work():
-        from horovod.common.wiring.links import CONTROL, DATA
+        from horovod.common.wiring import links
 
-        hvd = HorovodBasics("tests")
-        hvd.shutdown()  # an earlier test's job
         changing = []
 
         def change(data):
             return data[:-1] + bytes([data[-1] ^ 1]) if changing else data
 
-        rank = hvd_rank_of_environment()
-        tap([CONTROL if kind == "control" else DATA], change if rank == 1 else None)
-        try:
-            hvd.init()
-            exchange_something()
+        rank = rank_of_environment()
+        with tapped([getattr(links, kind)], change if rank == 1 else None):
+            broadcast_object("x", 0)
             if rank == 1:
                 changing.append(True)
-            with pytest.raises(HorovodInternalError) as caught:
-                exchange_for_a_while()
-            return str(caught.value)
-        finally:
-            untap()
-            hvd.shutdown()
+            try:
+                for i in range(100):
+                    broadcast_object(b"x" * 1000, i % 2)
+            except HorovodInternalError as error:
+                return str(error)
+            return "no error"
 
     results = pool(2, initialized=False, HOROVOD_TRANSPORT="tcp", HOROVOD_ENCRYPT_DATA="1").run(work)
     assert re.search(r"rank 1.*altered, repeated or left out on the way", results[0]), results
@@ -238,120 +219,79 @@ def test_bytes_that_somebody_changes_end_the_job_and_the_error_says_so(pool, kin
     assert "rank 0" in results[1] or "altered" in results[1], results
 
 
-def hvd_rank_of_environment():
-    return int(os.environ["HOROVOD_RANK"])
-
-
-def exchange_for_a_while():
-    from horovod.common.objects import broadcast_object
-
-    for i in range(100):
-        broadcast_object(b"x" * 1000, i % 2)
-
-
-@pytest.mark.parametrize("operation", ["broadcast_object", "allgather_object"])
-def test_an_object_that_was_replaced_on_its_way_is_not_unpickled(pool, operation, tmp_path):
+@pytest.mark.parametrize("call", [broadcast_object, allgather_object])
+def test_an_object_that_was_replaced_on_its_way_is_not_unpickled(pool, call, tmp_path):
     """Data links are not encrypted by default, and unpickling runs what the bytes say."""
 
     def work(mark):
         import pickle
 
-        from horovod.common import objects
         from horovod.common.wiring.links import DATA
 
         class Bomb:
             def __reduce__(self):
                 return os.mkdir, (str(mark),)
 
-        hvd = HorovodBasics("tests")
-        hvd.shutdown()  # an earlier test's job
         harmless = "x" * 1000
         bomb = pickle.dumps(Bomb()).ljust(1000, b".")
-
-        def change(data):
-            return data.replace(harmless.encode(), bomb)
-
-        rank = hvd_rank_of_environment()
-        tap([DATA], change if rank == 1 else None)
-        try:
-            hvd.init()
-            call = getattr(objects, operation)
+        replace = (lambda data: data.replace(harmless.encode(), bomb)) if rank_of_environment() == 1 else None
+        with tapped([DATA], replace):
             try:
-                call(harmless, 1) if operation == "broadcast_object" else call(harmless)
+                call(harmless, 1) if call is broadcast_object else call(harmless)
             except HorovodInternalError as error:
                 return str(error)
-            return "fine"
-        finally:
-            untap()
-            hvd.shutdown()
+        return "fine"
 
-    job = pool(2, initialized=False, HOROVOD_TRANSPORT="tcp")
-    first, second = job.run(work, tmp_path / "exploded")
-    assert re.search(operation + r" 'str': the object of rank 1 was altered on its way.*HOROVOD_ENCRYPT_DATA", first)
+    first, second = pool(2, initialized=False, HOROVOD_TRANSPORT="tcp").run(work, tmp_path / "exploded")
+    said = call.__name__ + r" 'str': the object of rank 1 was altered on its way.*HOROVOD_ENCRYPT_DATA"
+    assert re.search(said, first)
     assert second == "fine" or "altered" in second or "rank 0" in second
     assert not (tmp_path / "exploded").exists()
 
 
-def test_a_rank_without_a_library_is_named_on_all_ranks(pool):
-    def work(transport):
+@pytest.mark.parametrize(
+    ("transport", "expected"), [("tcp", r"^rank 1 \(host .*\) has no library for encryption: "), ("auto", "^joined$")]
+)
+def test_a_rank_without_a_library_is_named_on_all_ranks(pool, transport, expected):
+    def work():
         from horovod.common.security import cipher
 
-        hvd = HorovodBasics("tests")
-        hvd.shutdown()  # an earlier test's job
         original = cipher.available
-        if hvd_rank_of_environment() == 1:
+        if rank_of_environment() == 1:
             cipher.available = dict
         try:
-            hvd.init()
-            hvd.shutdown()
+            HorovodBasics("tests").init()
         except ValueError as error:
             return str(error)
         finally:
             cipher.available = original
         return "joined"
 
-    for transport, expected in (("tcp", r"^rank 1 \(host .*\) has no library for encryption: "), ("auto", "^joined$")):
-        for result in pool(2, initialized=False, HOROVOD_TRANSPORT=transport).run(work, transport):
-            assert re.search(expected, result), result
+    for result in pool(2, initialized=False, HOROVOD_TRANSPORT=transport).run(work):
+        assert re.search(expected, result), result
 
 
 def test_objects_are_opened_after_calls_that_failed(pool):
-    """Ranks number their calls alike, also those that come to nothing on all of them or on one."""
+    """Ranks number their calls alike, also those that fail on all of them or on one."""
 
     def work():
-        from horovod.common.objects import allgather_object, broadcast_object
-        from horovod.common.process_sets import ProcessSet
+        import threading
 
-        hvd = HorovodBasics("tests")
-        hvd.shutdown()  # an earlier test's job
-        hvd.init()
-        rank, got = hvd.rank(), []
-        try:
-            for call in (
-                lambda: broadcast_object("x", rank, name="a"),  # each has another root
-                lambda: broadcast_object("x", 7, name="a") if rank == 1 else None,
-                lambda: broadcast_object(stuck(), 0, name="a"),
-                lambda: allgather_object("x", name="a", process_set=ProcessSet([0])) if rank == 1 else None,
-                lambda: allgather_object(stuck() if rank == 1 else 1, name="a"),
-            ):
-                try:
-                    call()
-                    got.append("no error")
-                except (ValueError, HorovodInternalError) as error:
-                    got.append(str(error)[:20])
-            got.append(broadcast_object(f"from {rank}", 1, name="a"))
-            got.append(allgather_object(rank, name="a"))
-            return got
-        finally:
-            hvd.shutdown()
+        rank, got, lock = HorovodBasics("tests").rank(), [], threading.Lock()  # a lock cannot be pickled
+        for call in (
+            lambda: broadcast_object("x", rank, name="a"),  # each has another root
+            lambda: broadcast_object("x", 7, name="a") if rank == 1 else None,
+            lambda: broadcast_object(lock, 0, name="a"),
+            lambda: allgather_object("x", name="a", process_set=ProcessSet([0])) if rank == 1 else None,
+            lambda: allgather_object(lock if rank == 1 else 1, name="a"),
+        ):
+            try:
+                call()
+                got.append("no error")
+            except (ValueError, HorovodInternalError) as error:
+                got.append(str(error)[:20])
+        return [*got, broadcast_object(f"from {rank}", 1, name="a"), allgather_object(rank, name="a")]
 
-    for rank, got in enumerate(pool(2, initialized=False, HOROVOD_TRANSPORT="tcp").run(work)):
+    for rank, got in enumerate(pool(2, HOROVOD_TRANSPORT="tcp").run(work, fresh=True)):
         assert got[-2:] == ["from 1", [0, 1]], got
         assert got.count("no error") == (2 if rank == 0 else 0), got
-
-
-def stuck():
-    """What cannot be pickled."""
-    import threading
-
-    return threading.Lock()

@@ -90,21 +90,6 @@ def test_a_disk_that_is_full_in_the_middle_of_a_line(tmp_path):
     assert json.loads(line)["step_seconds"] == 0.1
 
 
-def test_a_link_is_not_followed(tmp_path):
-    """In a folder that others write to it may lead to any file of the user's."""
-    precious, warnings = tmp_path / "precious", []
-    precious.write_text("mine")
-    (tmp_path / "link").symlink_to(precious)
-    (tmp_path / "second").hardlink_to(precious)
-    for name in ("link", "second"):
-        out = LinesFile(str(tmp_path / name), job, warnings.append)
-        out.write()
-        out.close()
-    assert precious.read_text() == "mine"
-    assert "symbolic link" in warnings[0]
-    assert "a plain file that has no other name" in warnings[1]
-
-
 def test_forked_children_keep_no_file_locked_and_no_port_taken(tmp_path):
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))

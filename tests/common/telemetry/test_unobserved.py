@@ -5,23 +5,16 @@ import sys
 
 import pytest
 
-LIMIT = 100.0  # s
+CANNOT_BEGIN = """
+import numpy as np, horovod.numpy as hvd
+from horovod.common.telemetry import witness
 
-BEGIN = """
-from horovod.common import observed
-from horovod.common.telemetry import telemetry, witness
-"""
-
-CANNOT_BEGIN = (
-    BEGIN
-    + """
 def refuse(name):
     raise OSError(24, "Too many open files")
 
 witness._memory = refuse
-import torch, horovod.torch as hvd
 hvd.init()
-assert hvd.allreduce(torch.ones(2), op=hvd.Sum).tolist() == [1, 1]
+assert hvd.allreduce(np.ones(2), op=hvd.Sum).tolist() == [1, 1]
 for ask in (hvd.stats, hvd.dump, lambda: hvd.report(loss=1), lambda: hvd.start_timeline("x.json")):
     try:
         ask()
@@ -36,14 +29,12 @@ hvd.init()
 hvd.shutdown()
 print("went on")
 """
-)
-
-CANNOT_END = (
-    BEGIN
-    + """
-import horovod.torch as hvd
-hvd.init()
+CANNOT_END = """
+import horovod.numpy as hvd
+from horovod.common import observed
 from horovod.common.state import state
+
+hvd.init()
 
 observed._telemetry._door.close = lambda: 1 / 0
 hvd.shutdown()
@@ -51,13 +42,12 @@ assert state.engine is None
 assert not hvd.is_initialized()
 print("went on")
 """
-)
 
 
 @pytest.mark.parametrize(
     ("program", "said"), [(CANNOT_BEGIN, "OSError: [Errno 24] Too many open files"), (CANNOT_END, "ZeroDivisionError")]
 )
 def test_a_job_goes_on(program, said):
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=LIMIT)
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=100)
     assert done.stdout == "went on\n", done.stderr
     assert said in done.stderr

@@ -2,6 +2,8 @@
 
 import threading
 
+from horovod._version import __version__
+from horovod.common.given_sets import GivenSet
 from horovod.common.network.endpoints import Endpoint
 from horovod.common.network.listeners import Listeners
 from horovod.common.wiring.links import CONTROL, DATA, NODE
@@ -12,24 +14,18 @@ KEY = b"k" * 32
 LOOPBACK = [Endpoint("lo", "127.0.0.1", 8)]
 
 
+def make_peer(
+    rank, hostname="a", machine="m", *, endpoints=(), unix_name="u", version=__version__, dynamic=False, sets=()
+):
+    """The record of a rank."""
+    where = [list(endpoints), unix_name]
+    return Peer(version, rank, hostname, machine, 100 + rank, "n", *where, [0], {}, dynamic, [*map(GivenSet, sets)], [])
+
+
 def make_peers(hosts, listeners, publish=lambda _, own: own):
     """`publish`: what a rank says to listen on, from its number and what it does listen on."""
     return [
-        Peer(
-            "1",
-            rank,
-            host,
-            host,
-            100 + rank,
-            "n",
-            publish(rank, here.endpoints),
-            here.unix_name,
-            [0],
-            {},
-            False,
-            [],
-            [],
-        )
+        make_peer(rank, host, host, endpoints=publish(rank, here.endpoints), unix_name=here.unix_name)
         for rank, (host, here) in enumerate(zip(hosts, listeners, strict=True))
     ]
 

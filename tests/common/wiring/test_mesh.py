@@ -178,20 +178,6 @@ def test_other_users_take_nobodys_place(patient, monkeypatch):
         assert list(attempts) == before
 
 
-def test_giving_up_early():
-    def give_up():
-        raise LinkError("rank 5 could not join")
-
-    listeners = [Listeners(LOOPBACK, 8), Listeners(LOOPBACK, 8)]
-    peers = make_peers("ab", listeners)
-    begin = time.monotonic()
-    with pytest.raises(LinkError, match="rank 5"):
-        MeshBuilder(make_plan(0, peers), peers, KEY, 7, listeners[0]).run(60, give_up)
-    assert time.monotonic() - begin < 30
-    for listener in listeners:
-        listener.close()
-
-
 def test_foreign_address_is_refused():
     with pytest.raises(ValueError, match=r"cannot listen on 203\.0\.113\.1 \(eth7\): Cannot assign"):
         Listeners([Endpoint("eth7", "203.0.113.1", 24)], 1)

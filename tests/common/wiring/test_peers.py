@@ -3,28 +3,8 @@
 import msgspec
 import pytest
 
-from horovod.common.given_sets import GivenSet
-from horovod.common.wiring.peers import Peer, check_agreement, decode_peers, make_job, make_plan
-
-
-def peer(rank, hostname="a", machine="m", version=None, dynamic=False, sets=()):
-    from horovod._version import __version__
-
-    return Peer(
-        version or __version__,
-        rank,
-        hostname,
-        machine,
-        100 + rank,
-        "n",
-        [],
-        "u",
-        [0],
-        {},
-        dynamic,
-        [GivenSet(ranks) for ranks in sets],
-        [],
-    )
+from horovod.common.wiring.peers import check_agreement, decode_peers, make_job, make_plan
+from tests.common.wiring.meshes import make_peer as peer
 
 
 def test_one_host():

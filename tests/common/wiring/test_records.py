@@ -11,46 +11,33 @@ import pytest
 from horovod._version import __version__
 from horovod.common.network.endpoints import Endpoint
 from horovod.common.network.listeners import Listeners
+from horovod.common.store.client import Met
 from horovod.common.store.messages import Exchange, pack, unpack
 from horovod.common.store.table import Table
 from horovod.common.wiring.link_errors import LinkError
 from horovod.common.wiring.links import NODE
 from horovod.common.wiring.peers import Peer, decode_peers
 from horovod.common.wiring.records import _receive, _send, spread
-
-KEY = b"k" * 32
+from tests.common.wiring.meshes import KEY, LOOPBACK, make_peer
 
 
 def records(hosts, unix_names, versions=None):
-    """One a character of `hosts`, of the size that real ones have."""
-    return [
-        msgspec.msgpack.encode(
-            Peer(
-                versions[rank] if versions else __version__,
-                rank,
-                f"host-{host}.example.org",
-                f"machine {host}",
-                1000 + rank,
-                "network",
-                [Endpoint("eth0", f"10.0.0.{rank % 256}", 24, 40000 + rank)],
-                unix_names[rank],
-                list(range(64)),
-                {f"HOROVOD_SETTING_{index}": index for index in range(20)},
-                False,
-                [],
-                ["aes", "chacha"],
-            )
-        )
-        for rank, host in enumerate(hosts)
-    ]
+    """One a character of `hosts`, of about the size that real ones have."""
+    made = []
+    for rank, host in enumerate(hosts):
+        where = [Endpoint(f"eth{i}", f"10.0.{i}.{rank % 256}", 24, 40000 + rank) for i in range(16)]
+        names = f"host-{host}.example.org", f"machine {host}"
+        version = versions[rank] if versions else __version__
+        made.append(make_peer(rank, *names, endpoints=where, unix_name=unix_names[rank], version=version))
+    return [msgspec.msgpack.encode(peer) for peer in made]
 
 
-def exchange(hosts, made, node=True):
+def exchange(hosts, made):
     """The store's replies by rank."""
     table = Table()
     replies = {}
     for rank, host in reversed(list(enumerate(hosts))):  # in any order
-        request = Exchange(rank, "init", rank, len(hosts), made[rank], 5.0, host if node else "")
+        request = Exchange(rank, "init", rank, len(hosts), made[rank], 5.0, host)
         replies.update(table.handle(b"%d" % rank, request, 0.0))
     return [replies[b"%d" % rank] for rank in range(len(hosts))]
 
@@ -85,14 +72,12 @@ def test_packed_values_that_would_fill_the_memory(monkeypatch):
 
 def run_all(hosts, seconds=30.0, absent=(), versions=None, check=lambda rank: None):
     """What `spread` returns or raises on each rank."""
-    listeners = [Listeners([Endpoint("lo", "127.0.0.1", 8)], 32) for _ in hosts]
+    listeners = [Listeners(LOOPBACK, 32) for _ in hosts]
     made = records(hosts, [each.unix_name for each in listeners], versions)
     replies = exchange(hosts, made)
     results = [None] * len(hosts)
 
     def run(rank):
-        from horovod.common.store.client import Met
-
         reply = replies[rank]
         met = Met(reply.round, unpack(reply.packed) if reply.holder == rank else reply.values, reply.holder)
         mine = msgspec.msgpack.decode(made[rank], type=Peer)
@@ -128,7 +113,7 @@ def test_leaders_pass_the_records_on(hosts):
 def test_a_leader_that_does_not_come():
     _, results = run_all("aab", seconds=2, absent=[0])
     assert isinstance(results[1], LinkError)
-    assert "node connection to rank 0 (host host-a.example.org, pid 1000)" in str(results[1])
+    assert "node connection to rank 0 (host host-a.example.org, pid 100)" in str(results[1])
     assert results[2][1] == {}
 
 
