@@ -5,6 +5,7 @@ from collections.abc import Callable
 from typing import Any
 
 from horovod.common.exceptions import HorovodInternalError
+from tests.common.threads import run_ranks
 
 
 class Job:
@@ -53,19 +54,10 @@ class Face:
 def run(size: int, work: Callable[[Face], Any]) -> list[Any]:
     """What ``work`` returns, or raises, on each rank."""
     job = Job(size)
-    results: list[Any] = [None] * size
 
-    def begin(number: int) -> None:
+    def begin(number: int) -> Any:
         face = Face()
         face.join(job, number)
-        try:
-            results[number] = work(face)
-        except Exception as error:
-            results[number] = error
+        return work(face)
 
-    threads = [threading.Thread(target=begin, args=(number,)) for number in range(size)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    return results
+    return run_ranks(size, begin)

@@ -14,12 +14,10 @@ pytest.importorskip("fsspec")
 import fsspec
 from fsspec.implementations.memory import MemoryFileSystem
 
-from horovod.common.elastic import Checkpoint, ObjectState
-from horovod.common.elastic.checkpoint_files import TornCheckpointError, name_of
+from horovod.common.elastic import Checkpoint
+from horovod.common.elastic.checkpoint_files import name_of
 from horovod.common.elastic.checkpoint_objects import without_password
-from horovod.common.elastic.state_checkpoint import StateCheckpoint
 from tests.common.elastic.places import Growing, names
-from tests.common.elastic.ranks import Face, Job
 from tests.common.elastic.saving import dump_until_full, saved
 
 
@@ -41,40 +39,22 @@ def test_the_last_few_are_kept_and_the_newest_is_found(url):
     with pytest.raises(FileNotFoundError):
         checkpoint.load(5)
     assert names(url) == [name_of(step) for step in (50, 500, 5000)]
+    filesystem, path = fsspec.core.url_to_fs(f"{url}/{name_of(5000)}")
+    filesystem.pipe_file(path, filesystem.cat_file(path)[:-1])
+    assert checkpoint.load().step == 500
+    assert checkpoint.torn == [f"{url}/{name_of(5000)} does not end as a checkpoint does: it is torn, or no checkpoint"]
 
 
-def test_a_torn_one_is_passed_over_and_named(url):
-    checkpoint = saved(url, 1, 2)
-    filesystem, path = fsspec.core.url_to_fs(url)
-    newest = f"{path}/{name_of(2)}"
-    filesystem.pipe_file(newest, filesystem.cat_file(newest)[:-1])
-    assert checkpoint.load().step == 1
-    assert checkpoint.torn == [f"{url}/{name_of(2)} does not end as a checkpoint does: it is torn, or no checkpoint"]
-    with pytest.raises(TornCheckpointError, match="does not end"):
-        checkpoint.load(2)
-
-
-def test_what_a_job_has_not_gone_on_from_is_put_aside(url, capfd):
+def test_what_another_job_has_written_is_put_aside_and_what_this_one_has_is_known(url, capfd):
     saved(url, 80, 90)
     saved(url, 10, keep=1)
     assert f"they are in {url}/earlier-1 now" in capfd.readouterr().err
-    saved(url, 5)
-    assert [Checkpoint(f"{url}/{folder}").steps() for folder in (".", "earlier-1", "earlier-2")][1:] == [[90, 80], [10]]
-    assert Checkpoint(url).steps() == [5]
-
-
-def test_a_newcomer_knows_what_its_job_has_written(url):
-    with Checkpoint(url, keep=2, job=lambda: "a") as first:
-        for step in (10, 20):
-            first.save(step, None)
-            first.wait()
-    with Checkpoint(url, keep=1, job=lambda: "a") as newcomer:
-        newcomer.save(15, None)
-        newcomer.wait()
-        assert newcomer.steps() == [15], "20 is of a future that did not come"
-    with Checkpoint(url, keep=1, job=lambda: "b") as other:
-        other.save(12, None)
-    assert Checkpoint(f"{url}/earlier-1").steps() == [15]
+    assert Checkpoint(f"{url}/earlier-1").steps() == [90, 80]
+    saved(url, 20, keep=1, job=lambda: "a")
+    newcomer = saved(url, 15, keep=1, job=lambda: "a")
+    assert newcomer.steps() == [15, 10], "20 is of a future that did not come"
+    saved(url, 5, job=lambda: "b")
+    assert Checkpoint(f"{url}/earlier-2").steps() == [15, 10]
 
 
 def test_a_failure_to_write_spoils_nothing(url, capfd):
@@ -112,18 +92,6 @@ def test_what_the_killed_left_is_removed_when_it_is_old(monkeypatch):
         filesystem.store[f"{path}/{name}"].modified = datetime.now(timezone.utc) - timedelta(hours=age)
     saved(url, 3)
     assert names(url) == sorted([new, name_of(3)])
-
-
-def test_states_resume_from_a_url(url, monkeypatch):
-    saved(url, 7)
-    monkeypatch.setenv("HOROVOD_RESUME", "1")
-    face = Face()
-    made = ObjectState(face.broadcast, face.rank, face.gather, step=0)
-    face.number = 1
-    assert StateCheckpoint(url, rank=face.rank, size=lambda: 1, copied=dict).resume(made) is None
-    face.join(Job(1), 0)
-    made.sync()
-    assert made.step == 7, "the new rank 0 has read it"
 
 
 def test_nothing_is_left_on_this_host(url, tmp_path, monkeypatch):

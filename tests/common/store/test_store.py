@@ -9,7 +9,9 @@ import time
 import pytest
 
 from horovod.common.contract.worker_env import make_key
-from horovod.common.store import StoreClient, StoreError, StoreServer, StoreTimeout
+from horovod.common.store import StoreClient, StoreServer, StoreTimeout
+from tests.common.threads import run_ranks
+from tests.runner.launching import eventually
 from tests.security.test_store_limits import GREETING, LONG_COMMAND
 
 
@@ -84,27 +86,12 @@ def test_get_names_what_did_not_come(client):
     assert client.get("absent") == b"late"
 
 
-def exchange_all(key, server, group, size, timeout=30.0):
-    results = [None] * size
-
+def test_exchange_gives_everybody_everything_in_numbered_rounds(key, server):
     def meet(rank):
         with StoreClient(key, *server.address) as mine:
-            try:
-                results[rank] = mine.exchange(group, rank, size, b"v%d" % rank, timeout)
-            except StoreError as error:
-                results[rank] = error
+            return mine.exchange("g", rank, 5, b"v%d" % rank, 30.0)
 
-    threads = [threading.Thread(target=meet, args=(rank,)) for rank in range(size)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join(60)
-    return results
-
-
-def test_exchange_gives_everybody_everything_in_numbered_rounds(key, server):
-    first = exchange_all(key, server, "g", 5)
-    second = exchange_all(key, server, "g", 5)
+    first, second = run_ranks(5, meet), run_ranks(5, meet)
     values = [b"v0", b"v1", b"v2", b"v3", b"v4"]
     assert [result[1] for result in first + second] == [values] * 10
     assert len({result[0] for result in first}) == 1
@@ -112,30 +99,16 @@ def test_exchange_gives_everybody_everything_in_numbered_rounds(key, server):
 
 
 def test_who_came_and_gave_up_is_not_missing(key, server, client):
-    errors = {}
-
-    def meet(rank, seconds):
+    def meet(rank):
         with StoreClient(key, *server.address) as mine:
-            try:
-                mine.exchange("g", rank, 4, b"", seconds)
-            except StoreTimeout as error:
-                errors[rank] = (error.missing, error.gave_up)
+            mine.exchange("g", rank, 4, b"", 0.5 + rank)
 
-    threads = [threading.Thread(target=meet, args=(rank, 0.5 + rank)) for rank in (0, 2)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join(30)
-    assert errors == {0: (["1", "3"], []), 2: (["1", "3"], ["0"])}
+    first, _, second, _ = run_ranks(4, meet, absent=[1, 3])
+    assert isinstance(first, StoreTimeout)
+    assert (first.missing, first.gave_up, second.missing, second.gave_up) == (["1", "3"], [], ["1", "3"], ["0"])
 
 
 def test_who_waits_can_be_seen(key, server):
-    def eventually(expected):
-        end = time.monotonic() + 30
-        while server.waiting() != expected:
-            assert time.monotonic() < end, server.waiting()
-            time.sleep(0.01)
-
     def meet(rank, seconds):
         with StoreClient(key, *server.address) as mine, contextlib.suppress(StoreTimeout):
             mine.exchange("init", rank, 3, b"", seconds)
@@ -143,15 +116,15 @@ def test_who_waits_can_be_seen(key, server):
     assert (server.waiting(), server.completed) == ({}, 0)
     threads = [threading.Thread(target=meet, args=(2, 30))]
     threads[0].start()
-    eventually({"init": (3, frozenset({2}))})
+    eventually(lambda: server.waiting() == {"init": (3, frozenset({2}))}, 30, "rank 2 waits")
     meet(0, 0.1)  # gives up
-    eventually({"init": (3, frozenset({2}))})
+    eventually(lambda: server.waiting() == {"init": (3, frozenset({2}))}, 30, "rank 2 waits alone again")
     for rank in (1, 0):
         threads.append(threading.Thread(target=meet, args=(rank, 30)))
         threads[-1].start()
     for thread in threads:
         thread.join(30)
-    eventually({})
+    eventually(lambda: server.waiting() == {}, 30, "no rank waits")
     assert server.completed == 1
     server.close()
     assert server.waiting() == {}

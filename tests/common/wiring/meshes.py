@@ -1,7 +1,5 @@
 """Meshes of links whose ranks are threads."""
 
-import threading
-
 from horovod._version import __version__
 from horovod.common.given_sets import GivenSet
 from horovod.common.network.endpoints import Endpoint
@@ -9,6 +7,7 @@ from horovod.common.network.listeners import Listeners
 from horovod.common.wiring.links import CONTROL, DATA, NODE
 from horovod.common.wiring.mesh import MeshBuilder
 from horovod.common.wiring.peers import Peer, make_plan
+from tests.common.threads import run_ranks
 
 KEY = b"k" * 32
 LOOPBACK = [Endpoint("lo", "127.0.0.1", 8)]
@@ -39,22 +38,14 @@ def form(hosts, seconds=30.0, keys=None, absent=(), before=None, publish=lambda 
     listeners = [Listeners(LOOPBACK, 4 * len(hosts) + 64) for _ in hosts]
     peers = make_peers(hosts, listeners, publish)
     plans = [make_plan(rank, peers) for rank in range(len(hosts))]
-    results = [None] * len(hosts)
+    if before:
+        before(listeners)
 
     def run(rank):
         key = keys[rank] if keys else KEY
-        try:
-            results[rank] = MeshBuilder(plans[rank], peers, key, 7, listeners[rank]).run(seconds, lambda: None)
-        except Exception as error:
-            results[rank] = error
+        return MeshBuilder(plans[rank], peers, key, 7, listeners[rank]).run(seconds, lambda: None)
 
-    threads = [threading.Thread(target=run, args=(rank,)) for rank in range(len(hosts)) if rank not in absent]
-    if before:
-        before(listeners)
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join(90)
+    results = run_ranks(len(hosts), run, absent)
     for listener in listeners:
         listener.close()
     return plans, results

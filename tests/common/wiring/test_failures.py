@@ -14,7 +14,8 @@ from horovod.common.wiring.failures import Failures, KnownFailureError
 from horovod.common.wiring.link_errors import LinkError
 from horovod.common.wiring.mesh import MeshBuilder
 from horovod.common.wiring.peers import make_plan
-from tests.common.wiring.test_mesh import KEY, LOOPBACK, close_all, make_peers
+from tests.common.threads import run_ranks
+from tests.common.wiring.meshes import KEY, LOOPBACK, close_all, make_peers
 
 HOSTS = ["host0", "host1"]
 SOON = 20.0  # s; less than the 30 s for which a call to the store may wait
@@ -75,7 +76,6 @@ def test_a_store_that_answers_late_delays_no_handshake():
     says later is still heard."""
     listeners = [Listeners(LOOPBACK, 64) for _ in HOSTS]
     peers = make_peers(HOSTS, listeners)
-    results = [None, None]
     with contextlib.ExitStack() as held:
         server = held.enter_context(StoreServer(KEY))
         port, let_through = held.enter_context(late(server.address[1]))
@@ -83,19 +83,12 @@ def test_a_store_that_answers_late_delays_no_handshake():
         failures = [Failures(store, 7, rank, [0, 1], HOSTS[rank]) for rank, store in enumerate(stores)]
 
         def run(rank):
+            time.sleep(rank)
             mesh = MeshBuilder(make_plan(rank, peers), peers, KEY, 7, listeners[rank])
-            try:
-                results[rank] = mesh.run(60.0, failures[rank].check)
-            except Exception as error:
-                results[rank] = error
+            return mesh.run(60.0, failures[rank].check)
 
-        threads = [threading.Thread(target=run, args=(rank,)) for rank in (0, 1)]
         begin = time.monotonic()
-        threads[0].start()
-        time.sleep(1.0)
-        threads[1].start()
-        for thread in threads:
-            thread.join(90)
+        results = run_ranks(2, run)
         seconds = time.monotonic() - begin
         for each in listeners:
             each.close()

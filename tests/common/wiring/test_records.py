@@ -18,6 +18,7 @@ from horovod.common.wiring.link_errors import LinkError
 from horovod.common.wiring.links import NODE
 from horovod.common.wiring.peers import Peer, decode_peers
 from horovod.common.wiring.records import _receive, _send, spread
+from tests.common.threads import run_ranks
 from tests.common.wiring.meshes import KEY, LOOPBACK, make_peer
 
 
@@ -75,22 +76,14 @@ def run_all(hosts, seconds=30.0, absent=(), versions=None, check=lambda rank: No
     listeners = [Listeners(LOOPBACK, 32) for _ in hosts]
     made = records(hosts, [each.unix_name for each in listeners], versions)
     replies = exchange(hosts, made)
-    results = [None] * len(hosts)
 
     def run(rank):
         reply = replies[rank]
         met = Met(reply.round, unpack(reply.packed) if reply.holder == rank else reply.values, reply.holder)
         mine = msgspec.msgpack.decode(made[rank], type=Peer)
-        try:
-            results[rank] = spread(met, rank, mine, KEY, listeners[rank], seconds, lambda: check(rank))
-        except Exception as error:
-            results[rank] = error
+        return spread(met, rank, mine, KEY, listeners[rank], seconds, lambda: check(rank))
 
-    threads = [threading.Thread(target=run, args=(rank,)) for rank in range(len(hosts)) if rank not in absent]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join(90)
+    results = run_ranks(len(hosts), run, absent)
     for each in listeners:
         each.close()
     return made, results
