@@ -6,6 +6,7 @@ pytest.importorskip("tensorflow")
 pytest.importorskip("torch")
 
 
+@pytest.mark.heavy
 def test_shutdown_of_one_leaves_the_other_at_work(tf_pool):
     def work():
         import tensorflow as tf
@@ -106,6 +107,7 @@ def test_plain_arrays_beside_two_frameworks(tf_pool):
     assert tf_pool(2).run(work) == [["numpy", "tensorflow", "torch"]] * 2
 
 
+@pytest.mark.heavy
 def test_keras_on_jax_pytorch_and_plain_arrays(keras_pool):
     pytest.importorskip("jax")
 

@@ -71,6 +71,7 @@ def test_who_is_not_rank_0_cannot_fill_a_rank_that_looks_for_it(look):
             looking.join()
 
 
+@pytest.mark.heavy
 def test_a_door_that_was_closed_is_tried_again_soon(monkeypatch):
     """The system asks again after 7 seconds, and then after 11 or 15: who has waited long would wait as long again."""
     monkeypatch.setattr(store_dial, "CONNECT_MS", 300)

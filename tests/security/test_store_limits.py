@@ -194,7 +194,7 @@ def peak_memory(process):
     return int(re.search(r"VmHWM:\s+(\d+) kB", status)[1]) / 1024
 
 
-@pytest.mark.parametrize("size", [1 << 20, store_messages.MAX_FRAME_BYTES])
+@pytest.mark.parametrize("size", [1 << 20, pytest.param(store_messages.MAX_FRAME_BYTES, marks=pytest.mark.heavy)])
 def test_strangers_do_not_fill_memory_with_messages_that_lack_a_byte(size):
     """A thousand hellos of the announced length."""
     make_room(1100)
@@ -227,6 +227,7 @@ def test_strangers_are_counted():
     assert strangers.count(late + 3.5) == 0
 
 
+@pytest.mark.heavy
 def test_strangers_have_places_of_their_own_and_no_more():
     most = 40
     with plain_server(most) as (process, address), StoreClient(KEY, *address, timeout=60) as client:
@@ -250,6 +251,7 @@ def test_strangers_have_places_of_their_own_and_no_more():
                 member.close()
 
 
+@pytest.mark.heavy
 def test_a_sudden_flood_ends_nothing(small_server):
     process, client, key, address = small_server
     before = descriptors(process)

@@ -59,6 +59,7 @@ def test_without_the_page_advice_is_given(monkeypatch):
         view.page_folder()
 
 
+@pytest.mark.heavy
 def test_the_page_shows_it_in_a_browser(served, tmp_path):
     api = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
     chromium = shutil.which("chromium") or pytest.skip("chromium is not installed")

@@ -83,6 +83,7 @@ def test_rank_0_makes_room_for_all_that_come_to_its_store():
     assert run(200).stderr.startswith("this process may have 200 files open, but in this job it needs 4")
 
 
+@pytest.mark.heavy
 @pytest.mark.skipif(resource.getrlimit(resource.RLIMIT_NOFILE)[1] < 200, reason="the hard limit is lower")
 def test_a_job_forms_where_the_soft_limit_is_too_low():
     """Ten ranks as on ten hosts need more descriptors than they are given at first."""

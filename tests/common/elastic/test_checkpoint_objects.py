@@ -125,7 +125,6 @@ def test_what_is_not_accepted(directory, options, error, says):
     [
         ("fsspec", "s3://bucket/x", r"a URL, for which fsspec is needed: pip install 'horovod\[s3\]'"),
         ("s3fs", "s3://bucket/x", r"of which fsspec says: .*s3fs.* \(pip install 'horovod\[s3\]'\)"),
-        ("gcsfs", "gs://bucket/x", r"pip install 'horovod\[gs\]'"),
     ],
 )
 def test_a_missing_package_is_named(missing, url, says):

@@ -28,6 +28,7 @@ def variables(endpoint):
     return {**given, "AWS_ENDPOINT_URL": endpoint}
 
 
+@pytest.mark.heavy
 def test_on_s3(endpoint, capfd):
     given = {"storage_options": s3.options(endpoint)}
     checkpoint = saved("s3://training/a/run", 1, 2, 3, 4, keep=2, **given)

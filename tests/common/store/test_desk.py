@@ -118,6 +118,7 @@ def test_what_travels():
             decode(b"\x93\x01")
 
 
+@pytest.mark.heavy
 def test_a_worker_waits_for_its_place_as_long_as_the_store_is_there(monkeypatch):
     monkeypatch.setattr("horovod.common.store.client._ASK_AGAIN", 0.05)
     key, front = make_key(), Front()
