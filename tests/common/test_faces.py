@@ -191,27 +191,22 @@ def test_what_a_second_face_asks_of_the_running_job_is_not_ignored(pool):
 class Request(ctypes.Structure):
     """HvdRequest of bindings/face/api.h."""
 
-    _fields_ = (
-        ("bytes", ctypes.c_uint32),
-        ("kind", ctypes.c_int32),
-        ("face", ctypes.c_int32),
-        ("name", ctypes.c_char_p),
-        ("input", ctypes.c_void_p),
-        ("output", ctypes.c_void_p),
-        ("shape", ctypes.POINTER(ctypes.c_int64)),
-        ("dimensions", ctypes.c_int32),
-        ("dtype", ctypes.c_int32),
-        ("op", ctypes.c_int32),
-        ("root", ctypes.c_int32),
-        ("prescale", ctypes.c_double),
-        ("postscale", ctypes.c_double),
-        ("process_set", ctypes.c_int32),
-        ("wire", ctypes.c_int32),
-        ("splits", ctypes.POINTER(ctypes.c_int64)),
-        ("splits_count", ctypes.c_int32),
-        ("group_size", ctypes.c_int32),
-        ("group", ctypes.c_char_p),
-        ("device_kind", ctypes.c_int32),
+    _fields_ = tuple(
+        (name, getattr(ctypes, f"c_{kind}"))
+        for kind, names in (
+            ("uint32", "bytes"),
+            ("int32", "kind face"),
+            ("char_p", "name"),
+            ("void_p", "input output shape"),
+            ("int32", "dimensions dtype op root"),
+            ("double", "prescale postscale"),
+            ("int32", "process_set wire"),
+            ("void_p", "splits"),
+            ("int32", "splits_count group_size"),
+            ("char_p", "group"),
+            ("int32", "device_kind"),
+        )
+        for name in names.split()
     )
 
 
@@ -219,35 +214,13 @@ def native_start(face, known=0):
     """(code, message, work) of the table's start() for a sum of one int64, from a library that knows so many
     bytes of a request, or all (0)."""
     pointers = ctypes.cast(_core.face_api() + 8, ctypes.POINTER(ctypes.c_void_p))  # behind version and bytes
-    signature = ctypes.CFUNCTYPE(
-        ctypes.c_int32, ctypes.POINTER(Request), ctypes.POINTER(ctypes.c_void_p), ctypes.c_char_p, ctypes.c_size_t
-    )
     memory, shape = (ctypes.c_int64 * 1)(7), (ctypes.c_int64 * 1)(1)
-    address = ctypes.addressof(memory)
-    request = Request(
-        known or ctypes.sizeof(Request),
-        0,
-        face,
-        b"native",
-        address,
-        address,
-        shape,
-        1,
-        dtypes.INT64,
-        Sum,
-        0,
-        1.0,
-        1.0,
-        0,
-        0,
-        None,
-        0,
-        0,
-        None,
-        0,
-    )
+    where = {"input": ctypes.addressof(memory), "output": ctypes.addressof(memory), "shape": ctypes.addressof(shape)}
+    what = {"kind": _core.KIND_ALLREDUCE, "dimensions": 1, "dtype": dtypes.INT64, "op": Sum, "name": b"native"}
+    request = Request(bytes=known or ctypes.sizeof(Request), face=face, prescale=1, postscale=1, **where, **what)
     work, message = ctypes.c_void_p(), ctypes.create_string_buffer(200)
-    code = signature(pointers[1])(ctypes.byref(request), ctypes.byref(work), message, 200)
+    start = ctypes.CFUNCTYPE(ctypes.c_int32, *[ctypes.c_void_p] * 3, ctypes.c_size_t)(pointers[1])
+    code = start(ctypes.byref(request), ctypes.byref(work), message, 200)
     if code == 0:
         assert ctypes.CFUNCTYPE(ctypes.c_int32, ctypes.c_void_p, ctypes.c_double)(pointers[2])(work, 20.0) == 1
         ctypes.CFUNCTYPE(None, ctypes.c_void_p)(pointers[4])(work)

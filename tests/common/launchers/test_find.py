@@ -5,76 +5,47 @@ import pytest
 
 from horovod.common.launchers import find, lsf
 
-OPENMPI = {
-    "OMPI_COMM_WORLD_RANK": "3",
-    "OMPI_COMM_WORLD_SIZE": "4",
-    "OMPI_COMM_WORLD_LOCAL_RANK": "1",
-    "OMPI_COMM_WORLD_LOCAL_SIZE": "2",
-    "PMIX_NAMESPACE": "prterun-host1-6998@1",
-    "PMIX_RANK": "3",
-}
-MPICH = {"PMI_RANK": "3", "PMI_SIZE": "4", "PMI_FD": "9", "MPI_LOCALRANKID": "1", "MPI_LOCALNRANKS": "2"}
-SRUN = {
-    "SLURM_PROCID": "3",
-    "SLURM_LOCALID": "0",
-    "SLURM_NODEID": "1",
-    "SLURM_NTASKS": "4",
-    "SLURM_STEP_NUM_TASKS": "4",
-    "SLURM_STEP_TASKS_PER_NODE": "3,1",
-    "SLURM_STEP_NODELIST": "n[1-2]",
-    "SLURM_STEP_ID": "0",
-    "SLURM_JOB_ID": "17",
-    "SLURM_CLUSTER_NAME": "test",
-    "SLURMD_NODENAME": "n2",
-}
-TORCHRUN = {
-    "RANK": "3",
-    "WORLD_SIZE": "4",
-    "LOCAL_RANK": "1",
-    "LOCAL_WORLD_SIZE": "2",
-    "GROUP_RANK": "1",
-    "MASTER_ADDR": "host1",
-    "MASTER_PORT": "29500",
-    "TORCHELASTIC_RUN_ID": "none",
-    "TORCHELASTIC_RESTART_COUNT": "0",
-}
-PYTORCHJOB = {"RANK": "3", "WORLD_SIZE": "4", "MASTER_ADDR": "train-master-0", "MASTER_PORT": "23456"}
-JSRUN = {
-    "JSM_NAMESPACE_RANK": "3",
-    "JSM_NAMESPACE_SIZE": "4",
-    "JSM_NAMESPACE_LOCAL_RANK": "1",
-    "JSM_NAMESPACE_LOCAL_SIZE": "2",
-    "LSB_JOBID": "4711",
-    "LSB_MCPU_HOSTS": "batch1 1 node1 40 node2 40",
-    "OMPI_COMM_WORLD_RANK": "3",
-    "OMPI_COMM_WORLD_SIZE": "4",
-}
-ALL = [("Open MPI", OPENMPI), ("MPICH", MPICH), ("srun", SRUN), ("torchrun", TORCHRUN), ("PyTorchJob", PYTORCHJOB),
-       ("jsrun", JSRUN)]  # fmt: skip
+
+def variables(text):
+    """An environment from words NAME=value."""
+    return dict(word.split("=", 1) for word in text.split())
 
 
-@pytest.mark.parametrize(("name", "env"), ALL, ids=[name for name, _ in ALL])
-def test_rank_and_size(name, env):
+OPENMPI = variables(
+    "OMPI_COMM_WORLD_RANK=3 OMPI_COMM_WORLD_SIZE=4 OMPI_COMM_WORLD_LOCAL_RANK=1 OMPI_COMM_WORLD_LOCAL_SIZE=2 "
+    "PMIX_NAMESPACE=prterun-host1-6998@1 PMIX_RANK=3"
+)
+MPICH = variables("PMI_RANK=3 PMI_SIZE=4 PMI_FD=9 MPI_LOCALRANKID=1 MPI_LOCALNRANKS=2")
+SRUN = variables(
+    "SLURM_PROCID=3 SLURM_LOCALID=0 SLURM_NODEID=1 SLURM_NTASKS=4 SLURM_STEP_NUM_TASKS=4 SLURM_STEP_TASKS_PER_NODE=3,1 "
+    "SLURM_STEP_NODELIST=n[1-2] SLURM_STEP_ID=0 SLURM_JOB_ID=17 SLURM_CLUSTER_NAME=test SLURMD_NODENAME=n2"
+)
+TORCHRUN = variables(
+    "RANK=3 WORLD_SIZE=4 LOCAL_RANK=1 LOCAL_WORLD_SIZE=2 GROUP_RANK=1 MASTER_ADDR=host1 MASTER_PORT=29500 "
+    "TORCHELASTIC_RUN_ID=none TORCHELASTIC_RESTART_COUNT=0"
+)
+PYTORCHJOB = variables("RANK=3 WORLD_SIZE=4 MASTER_ADDR=train-master-0 MASTER_PORT=23456")
+JSRUN = variables(
+    "JSM_NAMESPACE_RANK=3 JSM_NAMESPACE_SIZE=4 JSM_NAMESPACE_LOCAL_RANK=1 JSM_NAMESPACE_LOCAL_SIZE=2 LSB_JOBID=4711 "
+    "OMPI_COMM_WORLD_RANK=3 OMPI_COMM_WORLD_SIZE=4"
+) | {"LSB_MCPU_HOSTS": "batch1 1 node1 40 node2 40"}
+ALL = [
+    pytest.param("Open MPI", OPENMPI, (1, 2), id="Open MPI"),
+    pytest.param("MPICH", MPICH, (1, 2), id="MPICH"),
+    pytest.param("srun", SRUN, (0, 1), id="srun"),
+    pytest.param("torchrun", TORCHRUN, (1, 2), id="torchrun"),
+    pytest.param("PyTorchJob", PYTORCHJOB, (None, None), id="PyTorchJob"),
+    pytest.param("jsrun", JSRUN, (1, 2), id="jsrun"),
+]
+
+
+@pytest.mark.parametrize(("name", "env", "local"), ALL)
+def test_rank_size_and_local_ranks_as_far_as_they_are_told(name, env, local):
     place = find(env)
     assert (place.launcher, place.rank, place.size) == (name, 3, 4)
+    assert (place.local_rank, place.local_size) == local
     assert place.mpi == (name in ("Open MPI", "MPICH", "jsrun"))
     assert not place.one_host
-
-
-@pytest.mark.parametrize(
-    ("env", "local"),
-    [
-        (OPENMPI, (1, 2)),
-        (MPICH, (1, 2)),
-        (SRUN, (0, 1)),
-        (TORCHRUN, (1, 2)),
-        (PYTORCHJOB, (None, None)),
-        (JSRUN, (1, 2)),
-    ],
-)
-def test_local_ranks_as_far_as_they_are_told(env, local):
-    place = find(env)
-    assert (place.local_rank, place.local_size) == local
 
 
 def test_nodes_of_azure_ml():
@@ -101,11 +72,11 @@ def test_no_launcher():
     assert find({"PATH": "/bin", "RANK": "", "WORLD_SIZE": "2"}) is None
 
 
-@pytest.mark.parametrize("name", ["HOROVOD_RANK", "HOROVOD_SIZE", "HOROVOD_GLOO_RENDEZVOUS_ADDR"])
-@pytest.mark.parametrize("env", [env for _, env in ALL], ids=[name for name, _ in ALL])
-def test_ours_counts_before_all_others(name, env):
-    assert find({**env, name: "1"}) is None
-    assert find({**env, name: ""}) is not None
+@pytest.mark.parametrize("env", [OPENMPI, MPICH, SRUN, TORCHRUN, PYTORCHJOB, JSRUN])
+def test_ours_counts_before_all_others(env):
+    for name in ("HOROVOD_RANK", "HOROVOD_SIZE", "HOROVOD_GLOO_RENDEZVOUS_ADDR"):
+        assert find({**env, name: "1"}) is None
+        assert find({**env, name: ""}) is not None
 
 
 # A batch script, a shell of salloc, an interactive step: no srun has started these.
