@@ -54,6 +54,9 @@ class Watcher(threading.Thread):
                 since = time.monotonic()
                 while version:
                     version = self._watch(version)
+                    ended = time.monotonic()
+                    if ended - since < AGAIN:  # some servers end each watch at once, which must not keep us busy
+                        time.sleep(AGAIN)
                     since = time.monotonic()
             except ApiError as error:
                 passing = isinstance(error, Unreachable) or error.status in PASSING

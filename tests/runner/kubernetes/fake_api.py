@@ -136,6 +136,7 @@ def handler(cluster):
                         if of == resource and selected(thing, query):
                             self.chunk(json.dumps({"type": kind, "object": thing}).encode() + b"\n")
                 self.chunk(b"")
+            self.close_connection = cluster.over
 
         def log(self, name, query):
             process = cluster.processes.get(name)

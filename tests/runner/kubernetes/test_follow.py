@@ -39,7 +39,7 @@ def hurry(monkeypatch):
 def heard(*given):
     inbox = queue.Queue()
     Watcher(Answers(*given), "Pod", "train", inbox).start()
-    return inbox.get(timeout=5)
+    return inbox.get(timeout=60)
 
 
 @pytest.mark.parametrize("error", [ApiError("busy", 503), ApiError("slowly", 429), Unreachable("nobody")])
@@ -53,6 +53,22 @@ def test_an_api_that_stays_away_is_lost(error):
 def test_an_api_that_comes_back():
     listed = {"items": [], "metadata": {"resourceVersion": ""}}
     assert heard(ApiError("busy", 503), Unreachable("nobody"), listed) == ("Pod", {})
+
+
+def test_watches_that_end_at_once_do_not_keep_a_processor_busy(monkeypatch):
+    paused = []
+
+    class Ending(Answers):
+        def watch(self, kind, version, **query):
+            return self.next()
+
+    listed = {"items": [], "metadata": {"resourceVersion": "1"}}
+    monkeypatch.setattr(follow, "AGAIN", 60.0)
+    monkeypatch.setattr(follow.time, "sleep", paused.append)
+    watcher = Watcher(Ending(listed, iter(()), ApiError("enough", 403)), "Pod", "train", queue.Queue())
+    watcher.start()
+    watcher.join(60)
+    assert paused == [60.0]
 
 
 def test_what_nobody_has_thought_of_is_told():
