@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from tools.mutants import native_mutants, python_mutants
+from tools.mutants import by_hand, python_mutants
 from tools.mutants.__main__ import HERE, known, outdated, summary
 from tools.mutants.changes import applied, changes_of
 from tools.mutants.python_mutants import Mutant, Target
@@ -48,6 +48,8 @@ def test_mutants_are_tried_without_touching_the_tree(tmp_path):
     before = sorted(tmp_path.rglob("*"))
     made = python_mutants.try_all(tmp_path, Target("shop/till.py", ("test_till.py",)), 100, 1, 2, lambda mutant: None)
     assert [(mutant.line, mutant.outcome) for mutant in made] == [(2, "killed")] * 3 + [(6, "lives")] * 3
+    chosen = by_hand.table("shop/till.py: test_till.py\n- n + 1\n+ n + 2\n")
+    assert [mutant.outcome for mutant in by_hand.try_python(tmp_path, chosen, 1, lambda mutant: None)] == ["killed"]
     assert sorted(tmp_path.rglob("*")) == before
 
 
@@ -55,8 +57,9 @@ def test_the_lists_name_files_that_exist():
     for target in python_mutants.targets((HERE / "modules.txt").read_text()):
         for path in (target.file, *target.tests):
             assert (ROOT / path).exists(), path
-    for native in native_mutants.table((HERE / "native.txt").read_text()):
-        assert (ROOT / native.file).exists(), native.file
+    for chosen in by_hand.table((HERE / "by_hand.txt").read_text()):
+        for path in (chosen.file, *([] if chosen.binary else chosen.tests.split())):
+            assert (ROOT / path).exists(), path
     for (file, change, at), why in known((HERE / "known.txt").read_text()).items():
         assert (ROOT / file).exists(), file
         assert at, f"no line for {change}"

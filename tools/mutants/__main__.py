@@ -15,7 +15,7 @@ import time
 from collections import Counter
 from pathlib import Path
 
-from tools.mutants import native_mutants
+from tools.mutants import by_hand, native_mutants
 from tools.mutants.changes import changes_of
 from tools.mutants.python_mutants import Mutant, targets, try_all
 
@@ -90,28 +90,30 @@ def main() -> int:
     start = time.monotonic()
     made: list[Mutant] = []
     python = [t for t in targets((HERE / "modules.txt").read_text()) if options.only in t.file and not options.native]
-    native = [
-        n
-        for n in native_mutants.table((HERE / "native.txt").read_text())
-        if options.only in n.file and not options.python
-    ]
+    chosen = [c for c in by_hand.table((HERE / "by_hand.txt").read_text()) if options.only in c.file]
+    chosen = [c for c in chosen if not (options.python if c.binary else options.native)]
     if options.list:
         for target in python:
             for change in changes_of((ROOT / target.file).read_text(encoding="utf-8")):
                 print(f"{target.file}:{change.line}: {change}")
         return 0
-    failed: list[str] = []
+    reasons = known((HERE / "known.txt").read_text())
+    failed = [*by_hand.outdated(ROOT, chosen), *outdated(ROOT, reasons)]
+    chosen = [c for c in chosen if not by_hand.outdated(ROOT, [c])]
+    for group in by_hand.by_tests(chosen):
+        print(f"chosen by hand: {group[0].tests}", flush=True)
+        try:
+            made += by_hand.try_python(ROOT, group, options.jobs, tell)
+        except RuntimeError as error:
+            failed.append(str(error))
     for target in python:
         print(target.file, flush=True)
         try:
             made += try_all(ROOT, target, options.most, options.seed, options.jobs, tell)
         except RuntimeError as error:  # the others can be tried
             failed.append(str(error))
-    reasons = known((HERE / "known.txt").read_text())
-    failed += [*native_mutants.outdated(ROOT, native), *outdated(ROOT, reasons)]
-    native = [n for n in native if not native_mutants.outdated(ROOT, [n])]
-    if native:
-        print("the table of C++ mutations", flush=True)
+    if native := [c for c in chosen if c.binary]:
+        print("chosen by hand in C++", flush=True)
         made += native_mutants.try_table(ROOT, ROOT / "build" / "mutants", native, options.jobs, tell)
     print("\n".join([*summary(made, reasons), *failed]))
     print(f"{time.monotonic() - start:.0f} s, seed {options.seed}, at most {options.most} of a module")

@@ -1,4 +1,4 @@
-"""Mutants of the C++ core, from a table: each is compiled in a copy of the tree, and tried with the tests it names."""
+"""C++ mutants of the table `by_hand.txt`: each is compiled in a copy of the tree, and tried with the tests it names."""
 
 from __future__ import annotations
 
@@ -6,64 +6,14 @@ import os
 import shutil
 import subprocess
 from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
 
+from tools.mutants.by_hand import Chosen, mutant, mutated
 from tools.mutants.python_mutants import Mutant
 
-PARTS = ("CMakeLists.txt", "core", "tests/core", "tests/vectors", "benchmarks/engine", "fuzz/core")
+PARTS = ("CMakeLists.txt", "core", "tests/core", "tests/simulated", "tests/vectors", "benchmarks/engine", "fuzz/core")
 BUILD_SECONDS = 1800.0  # of everything, on a machine that is slow and busy
 TEST_SECONDS = 120.0
-
-
-@dataclass(frozen=True)
-class Native:
-    """In `file` the text `before`, which is there once, becomes `after`; `tests`: of doctest, in that binary."""
-
-    file: str
-    binary: str
-    tests: str
-    before: str
-    after: str
-
-
-def table(text: str) -> list[Native]:
-    """Paragraphs of a line `file binary: tests`, lines `- before` and lines `+ after`. ValueError for another form."""
-    found = []
-    for paragraph in text.split("\n\n"):
-        lines = [line for line in paragraph.splitlines() if line and not line.startswith("#")]
-        if not lines:
-            continue
-        place, colon, tests = lines[0].partition(": ")
-        words = place.split()
-        before = [line[2:] for line in lines[1:] if line.startswith("-")]
-        after = [line[2:] for line in lines[1:] if line.startswith("+")]
-        if len(words) != 2 or not colon or not before or len(before) + len(after) != len(lines) - 1:
-            raise ValueError(
-                f"{lines[0]!r}; accepted are `file binary: tests`, then lines that begin with `- ` and `+ `"
-            )
-        found.append(Native(words[0], words[1], tests, "\n".join(before), "\n".join(after)))
-    return found
-
-
-def mutated(source: str, native: Native) -> str:
-    """The text with the change. ValueError unless `before` is there just once."""
-    if source.count(native.before) != 1:
-        raise ValueError(
-            f"{native.file}: {native.before!r} is there {source.count(native.before)} times; accepted is once"
-        )
-    return source.replace(native.before, native.after)
-
-
-def outdated(root: Path, natives: list[Native]) -> list[str]:
-    """What is wrong with entries of the table whose text is not there any more."""
-    found = []
-    for native in natives:
-        try:
-            mutated((root / native.file).read_text(encoding="utf-8"), native)
-        except (OSError, ValueError) as error:
-            found.append(f"native.txt: {error}")
-    return found
 
 
 def copy_changed(root: Path, copy: Path) -> None:
@@ -105,7 +55,7 @@ class Build:
         """RuntimeError with what the compiler says."""
         self._run(["cmake", "--build", str(self._build), "-j", str(self._jobs), "--target", *binaries], BUILD_SECONDS)
 
-    def passes(self, native: Native) -> str:
+    def passes(self, native: Chosen) -> str:
         """ "passed", "failed", or "hung"."""
         command = [str(self._build / "tests/core" / native.binary), f"-tc={native.tests}"]
         try:
@@ -118,13 +68,13 @@ class Build:
 
 
 def try_table(
-    root: Path, folder: Path, natives: list[Native], jobs: int, tell: Callable[[Mutant], None]
+    root: Path, folder: Path, natives: list[Chosen], jobs: int, tell: Callable[[Mutant], None]
 ) -> list[Mutant]:
     """All mutants of the table. RuntimeError if tests fail without a change or a mutant does not compile."""
     os.nice(5)
     build = Build(root, folder, jobs)
     build.make(*sorted({native.binary for native in natives}))
-    for native in dict.fromkeys(Native("", n.binary, n.tests, "", "") for n in natives):
+    for native in dict.fromkeys(Chosen("", n.binary, n.tests, "", "") for n in natives):
         if build.passes(native) != "passed":
             raise RuntimeError(f"{native.binary} -tc='{native.tests}' does not pass without any change")
     made = []
@@ -134,12 +84,9 @@ def try_table(
         file.write_text(mutated(source, native), encoding="utf-8")
         try:
             build.make(native.binary)
-            outcome = {"passed": "lives", "failed": "killed", "hung": "hung"}[build.passes(native)]
+            outcome = build.passes(native)
         finally:
             file.write_text(source, encoding="utf-8")
-        line = source[: source.index(native.before)].count("\n") + 1
-        at = source.split("\n")[line - 1].strip()
-        mutant = Mutant(native.file, line, " ".join(f"{native.before} -> {native.after}".split()), outcome, at)
-        tell(mutant)
-        made.append(mutant)
+        made.append(mutant(source, native, outcome))
+        tell(made[-1])
     return made

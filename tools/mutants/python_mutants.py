@@ -44,6 +44,12 @@ class Mutant:
     outcome: str
     at: str = ""
 
+    @classmethod
+    def after(cls, outcome: str, file: str, line: int, change: str, source: str) -> Mutant:
+        """Make one of the outcome of its tests. `source`: the file's text without the change."""
+        words = {"passed": "lives", "failed": "killed", "hung": "hung"}
+        return cls(file, line, change, words[outcome], source.split("\n")[line - 1].strip())
+
 
 def targets(text: str) -> list[Target]:
     """Lines `file tests...`; ValueError for another line."""
@@ -98,25 +104,28 @@ def _group(command: list[str], **options: object) -> Iterator[subprocess.Popen[b
         process.wait()
 
 
+def patience(root: Path, target: Target) -> float:
+    """Return the seconds after which its tests hang. RuntimeError if they fail without a change."""
+    start = time.monotonic()
+    outcome = run_tests(root, target, (root / target.file).read_text(encoding="utf-8"), 600)
+    if outcome != "passed":
+        raise RuntimeError(f"{target.file}: its tests {' '.join(target.tests)} {outcome} without any change")
+    return max(LEAST, PATIENCE * (time.monotonic() - start))
+
+
 def try_all(
     root: Path, target: Target, most: int, seed: int, jobs: int, tell: Callable[[Mutant], None]
 ) -> list[Mutant]:
     """At most `most` mutants of a file, chosen by `seed`. RuntimeError if its tests fail without a change."""
     source = (root / target.file).read_text(encoding="utf-8")
-    start = time.monotonic()
-    outcome = run_tests(root, target, source, 600)
-    if outcome != "passed":
-        raise RuntimeError(f"{target.file}: its tests {' '.join(target.tests)} {outcome} without any change")
-    seconds = max(LEAST, PATIENCE * (time.monotonic() - start))
+    seconds = patience(root, target)
     changes = changes_of(source)
     chosen = random.Random(f"{seed} {target.file}").sample(changes, min(most, len(changes)))
 
     def attempt(number: int) -> Mutant:
         change = chosen[number]
         outcome = run_tests(root, target, applied(source, change), seconds)
-        words = {"passed": "lives", "failed": "killed", "hung": "hung"}
-        at = source.split("\n")[change.line - 1].strip()
-        mutant = Mutant(target.file, change.line, str(change), words[outcome], at)
+        mutant = Mutant.after(outcome, target.file, change.line, str(change), source)
         tell(mutant)
         return mutant
 

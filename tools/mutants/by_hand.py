@@ -1,0 +1,104 @@
+"""Mutants that are chosen by hand, in Python and C++: the table `by_hand.txt`.
+
+Those in Python are tried here, those in C++ in `native_mutants.py`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+
+from tools.mutants.python_mutants import Mutant, Target, patience, run_tests
+
+
+@dataclass(frozen=True)
+class Chosen:
+    """In `file` the text `before`, which is there once, becomes `after`.
+
+    `binary`: the test binary of a C++ file, empty for a Python file. `tests`: what should notice; of C++ names of
+    doctest separated by commas, of Python test files separated by spaces.
+    """
+
+    file: str
+    binary: str
+    tests: str
+    before: str
+    after: str
+
+
+def table(text: str) -> list[Chosen]:
+    """Parse paragraphs of a line `file binary: tests`, or `file.py: tests`, then lines `- before` and `+ after`.
+
+    Raises:
+        ValueError: A paragraph has another form.
+    """
+    found = []
+    for paragraph in text.split("\n\n"):
+        lines = [line for line in paragraph.splitlines() if line and not line.startswith("#")]
+        if not lines:
+            continue
+        place, colon, tests = lines[0].partition(": ")
+        file, _, binary = place.partition(" ")
+        before = [line[2:] for line in lines[1:] if line.startswith("-")]
+        after = [line[2:] for line in lines[1:] if line.startswith("+")]
+        good = colon and before and len(before) + len(after) == len(lines) - 1
+        if not good or file.endswith(".py") == bool(binary):
+            raise ValueError(
+                f"{lines[0]!r} must be `file binary: tests`, for a Python file `file: tests`, followed by lines that "
+                "begin with `- ` and `+ `"
+            )
+        found.append(Chosen(file, binary, tests, "\n".join(before), "\n".join(after)))
+    return found
+
+
+def mutated(source: str, chosen: Chosen) -> str:
+    """Return the text with the change. ValueError unless `before` is there exactly once."""
+    if source.count(chosen.before) != 1:
+        raise ValueError(
+            f"{chosen.file}: {chosen.before!r} must be there once, got {source.count(chosen.before)} times"
+        )
+    return source.replace(chosen.before, chosen.after)
+
+
+def mutant(source: str, chosen: Chosen, outcome: str) -> Mutant:
+    """Return what is reported of one. `outcome` of its tests: "passed", "failed" or "hung"."""
+    line = source[: source.index(chosen.before)].count("\n") + 1
+    change = " ".join(f"{chosen.before} -> {chosen.after}".split())
+    return Mutant.after(outcome, chosen.file, line, change, source)
+
+
+def outdated(root: Path, entries: list[Chosen]) -> list[str]:
+    """Return what is wrong with entries whose text is not there any more."""
+    found = []
+    for entry in entries:
+        try:
+            mutated((root / entry.file).read_text(encoding="utf-8"), entry)
+        except (OSError, ValueError) as error:
+            found.append(f"by_hand.txt: {error}")
+    return found
+
+
+def by_tests(entries: list[Chosen]) -> list[list[Chosen]]:
+    """Return the Python entries in groups that have the same tests."""
+    groups: dict[str, list[Chosen]] = {}
+    for entry in entries:
+        if not entry.binary:
+            groups.setdefault(entry.tests, []).append(entry)
+    return list(groups.values())
+
+
+def try_python(root: Path, group: list[Chosen], jobs: int, tell: Callable[[Mutant], None]) -> list[Mutant]:
+    """Try Python mutants that have the same tests. RuntimeError if these fail without a change."""
+    tests = tuple(group[0].tests.split())
+    seconds = patience(root, Target(group[0].file, tests))
+
+    def attempt(entry: Chosen) -> Mutant:
+        source = (root / entry.file).read_text(encoding="utf-8")
+        made = mutant(source, entry, run_tests(root, Target(entry.file, tests), mutated(source, entry), seconds))
+        tell(made)
+        return made
+
+    with ThreadPoolExecutor(jobs) as pool:
+        return list(pool.map(attempt, group))
