@@ -17,5 +17,4 @@ ctest --test-dir "$build" --output-on-failure --parallel "$jobs" && exit
 cp "$failed" "$build/failed-among-others"
 echo "unit-tests.sh: once more, alone:"
 ctest --test-dir "$build" --output-on-failure --rerun-failed
-echo "unit-tests.sh: these failed among the others and passed alone:"
-cat "$build/failed-among-others"
+sed "s/^[0-9]*:/C++: /" "$build/failed-among-others" | scripts/note-second-try.sh
