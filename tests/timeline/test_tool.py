@@ -109,13 +109,15 @@ def test_less_than_clocks_may_be_off_is_nobodys_fault(tmp_path):
 
 def test_what_is_missing_is_said(tmp_path, capsys):
     maker = Maker(0, 3, clock=None)
-    maker.scheduled("b", 1, ready=300, begun=400, ended=500)
+    maker.scheduled("b\x1b[2J", 1, ready=300, begun=400, ended=500)
     maker.events.append({"ph": "i", "pid": 0, "tid": 0, "ts": 1, "name": "LOST", "s": "g", "args": {"events": 7}})
     path = maker.write(tmp_path / "t.json")
     assert main(["summary", str(path)]) == 0
     out, err = capsys.readouterr()
     assert "No file of ranks 1, 2" in out
     assert "7 events are missing" in out
+    assert "\x1b" not in out, "a terminal would obey it"
+    assert "b\\x1b[2J" in out
     assert "how far its clock is from rank 0's is not known" in err
     # A file that breaks off is used as far as it goes.
     text = path.read_text()
@@ -124,28 +126,6 @@ def test_what_is_missing_is_said(tmp_path, capsys):
     told = json.loads(capsys.readouterr().out)
     assert told["cut_files"] == [str(path)]
     assert told["ranks"]["0"]["operations"] == 1
-
-
-@pytest.mark.parametrize(
-    ("text", "words"),
-    [
-        ("", "not a trace"),
-        ("{}", "not a trace: accepted is a list of events"),
-        ("[1]", "not a trace"),
-        ("[]", "does not say which rank's it is"),
-        ('[{"ph":"B","pid":1,"ts":1,"name":"x"}]', "does not say which rank's it is"),
-        ("\x00\xff garbage", "not a trace"),
-    ],
-)
-def test_files_that_are_something_else(tmp_path, capsys, text, words):
-    path = tmp_path / "t.json"
-    path.write_text(text)
-    assert main(["summary", str(path)]) == 1
-    err = capsys.readouterr().err
-    assert words in err
-    assert str(path) in err
-    assert main(["merge", str(tmp_path / "none")]) == 1
-    assert main(["merge", str(tmp_path)]) == 1
 
 
 def test_a_merged_trace_has_a_row_for_each_rank_and_arrows(tmp_path):
@@ -214,35 +194,41 @@ HOSTILE = {
 
 @pytest.mark.timeout(60)
 @pytest.mark.parametrize("kind", HOSTILE)
-@pytest.mark.parametrize("command", ["summary", "merge"])
-def test_events_that_somebody_has_made_to_do_harm(tmp_path, capsys, kind, command):
+def test_events_that_are_meant_to_do_harm(tmp_path, capsys, kind):
     path = tmp_path / "t.json"
     path.write_text(json.dumps(HOSTILE[kind]))
-    assert main([command, str(path)]) == 1
+    assert main(["merge", str(path)]) == 1
     said = capsys.readouterr()
     assert said.err.startswith(f"error: {path}: not a rank's timeline: ")
     assert said.out == ""
 
 
 @pytest.mark.timeout(60)
-@pytest.mark.parametrize("text", ["[1e999]", "[NaN]", "[" * 100000, '[{"a":' * 100000, "[1]", "[\n1e999\n]", None])
-def test_texts_that_somebody_has_made_to_do_harm(tmp_path, capsys, text):
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("[1e999]", "not a "),
+        ("[NaN]", "not a "),
+        ("[" * 100000, "not a "),
+        ('[{"a":' * 100000, "not a "),
+        ("[1]", "not a trace"),
+        ("[\n1e999\n]", "not a "),
+        (None, "not a "),
+        ("\x00\xff garbage", "not a trace"),
+        ("{}", "not a trace: accepted is a list of events"),
+        ('[{"ph":"B","pid":1,"ts":1,"name":"x"}]', "does not say which rank's it is"),
+    ],
+)
+def test_texts_that_are_something_else_or_meant_to_do_harm(tmp_path, capsys, text, words):
     path = tmp_path / "t.json"
     if text is None:
         os.mkfifo(path)
     else:
         path.write_text(text)
     assert main(["summary", str(path)]) == 1
-    assert capsys.readouterr().err.startswith(f"error: {path}: not a ")
-
-
-def test_what_a_terminal_would_obey_is_escaped(tmp_path, capsys):
-    maker = Maker(0, 1)
-    maker.scheduled("\x1b[2Ja", 1, ready=1, begun=2, ended=3)
-    assert main(["summary", str(maker.write(tmp_path / "t.json"))]) == 0
-    out = capsys.readouterr().out
-    assert "\x1b" not in out
-    assert "\\x1b[2Ja" in out
+    said = capsys.readouterr().err
+    assert said.startswith(f"error: {path}")
+    assert words in said
 
 
 def summary_of(folder, *makers):

@@ -212,14 +212,6 @@ def test_key_descriptor_is_sealed(key_fd):
     assert read_key_fd(fd) == key
 
 
-def test_key_reaches_a_child(key_fd):
-    key, fd = key_fd
-    code = "from horovod.common.contract.worker_env import WorkerEnv; print(WorkerEnv.from_environ().job_key().hex())"
-    environ = {**os.environ, "HOROVOD_KEY_FD": str(fd)}
-    child = subprocess.run([sys.executable, "-c", code], env=environ, pass_fds=(fd,), capture_output=True, text=True)
-    assert child.stdout.strip() == key.hex()
-
-
 def test_the_file_stands_in_for_a_lost_descriptor(key_fd):
     key, fd = key_fd
     proc = f"/proc/{os.getpid()}/fd/{fd}"

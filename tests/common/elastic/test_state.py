@@ -44,6 +44,14 @@ def test_all_get_what_rank_0_has_and_that_counts_as_committed(check):
     assert run(3, work) == [0, 0, 0]
 
 
+def fail_to_sync(made):
+    """A sync in which a rank is lost, and the way back to the last commit."""
+    lost = mock.patch.object(made, "_bcast_object", side_effect=HorovodInternalError("one more"))
+    with lost, pytest.raises(HorovodInternalError):
+        made.sync()
+    made.restore()
+
+
 def test_who_has_not_been_brought_together_yet_gives_nothing():
     """A newcomer whose first sync fails may be rank 0 of the next epoch."""
     second = Job(2)
@@ -57,15 +65,7 @@ def test_who_has_not_been_brought_together_yet_gives_nothing():
             made.trained = 9
             made.save()
             face.join(first, 1)
-
-        def cut(*_, **__):
-            raise HorovodInternalError("one more")
-
-        made._bcast_object = cut
-        with pytest.raises(HorovodInternalError):
-            made.sync()
-        made.restore()
-        made._bcast_object = face.broadcast
+        fail_to_sync(made)
         face.join(second, number)
         made.sync()
         return made.trained
@@ -84,15 +84,7 @@ def test_a_new_rank_keeps_what_it_took_over_though_its_first_sync_fails():
         if number == 1:  # another process takes its place
             made = state(face, mine=PerRank(99), trained=0)
         face.join(second, number)
-
-        def cut(*_, **__):
-            raise HorovodInternalError("one more")
-
-        made._bcast_object = cut
-        with pytest.raises(HorovodInternalError):
-            made.sync()
-        made.restore()
-        made._bcast_object = face.broadcast
+        fail_to_sync(made)
         face.join(third, number)
         made.sync()
         return made.mine.value

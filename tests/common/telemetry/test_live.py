@@ -9,7 +9,6 @@ import pytest
 from horovod.common.contract import live, reasons
 from horovod.common.telemetry.live import Live
 from horovod.runner.agent.report_pipe import ReportPipe
-from tests.common.telemetry.test_account import again_and_again
 from tests.runner.launching import eventually
 
 
@@ -100,12 +99,3 @@ def test_without_a_launcher_of_ours_it_tells_nobody(monkeypatch):
     monkeypatch.delenv(reasons.PIPE, raising=False)
     one = Live(Post(), lambda: account(3), str)
     one.finish()
-
-
-def test_it_ends_with_its_job_and_leaves_nothing_behind(pool, pipe):
-    environment = {"HOROVOD_DASHBOARD": "1", reasons.PIPE: pipe.name}
-    for seen in pool(2, initialized=False, **environment).run(again_and_again, 4):
-        assert len({(files, threads) for _, _, files, threads in seen[1:]}) == 1, seen
-    told = [live.decode(line) for line in pipe.read()]
-    overall = [message for message in told if isinstance(message, live.Overall)]
-    assert {message.made for message in overall} >= {12}
