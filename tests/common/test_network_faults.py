@@ -81,18 +81,6 @@ def test_the_other_end(tools):
     assert said(Event(Kind.SLOW, link=(0, 1), by=0.005, lasts=0.01), there) == ["the other end, packets to rank 0"]
 
 
-def test_a_slow_link_is_none_when_the_process_is_killed(tools):
-    log = tools()
-    program = (
-        "import os, signal; from horovod.common import network_faults as n\n"
-        f"n._SEARCH = {network_faults._SEARCH!r}\n"
-        "n._undo_later([['tc', 'undo', 'it']], None); print('there', flush=True); os.kill(os.getpid(), signal.SIGKILL)"
-    )
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=False)
-    assert (done.stdout, done.returncode) == ("there\n", -9), done.stderr
-    wait_for(log, "tc undo it")
-
-
 def test_a_child_that_lives_on_does_not_keep_a_link_slow(tools):
     """As a data loader's process may, which is forked from its rank."""
     log = tools()

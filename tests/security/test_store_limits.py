@@ -14,7 +14,6 @@ import pytest
 import zmq
 
 from horovod.common.contract.descriptors import make_room
-from horovod.common.contract.worker_env import make_key
 from horovod.common.store import StoreClient, StoreError, StoreServer
 from horovod.common.store import door as store_door
 from horovod.common.store import messages as store_messages
@@ -80,33 +79,51 @@ def test_requests_that_are_too_long_are_refused_where_they_are_made(monkeypatch)
 
 SERVER = """
 import os, resource, sys
-resource.setrlimit(resource.RLIMIT_NOFILE, (128, 128))
+from horovod.common.contract import descriptors
+from horovod.common.store import door as store_door
+if sys.argv[1] == "few":
+    resource.setrlimit(resource.RLIMIT_NOFILE, (128, 128))
+else:
+    store_door._STRANGERS, store_door.HANDSHAKE_SECONDS = int(sys.argv[1]), 2.5
+    descriptors.make_room(2000)
 from horovod.common.store import StoreServer
-with StoreServer(bytes.fromhex(sys.stdin.readline())) as server:
+with StoreServer(b"k" * 32) as server:
     print(*server.address, flush=True)
     while sys.stdin.readline():  # a line: can this process still open files?
         print(len([os.open(os.devnull, os.O_RDONLY) for _ in range(8)]), flush=True)
 """
 
 
-@pytest.fixture
-def small_server():
-    """(process, client, key, address): a store in a process that may have 128 descriptors open."""
-    key = make_key()
-    with subprocess.Popen([sys.executable, "-c", SERVER], stdin=-1, stdout=-1, text=True) as process:
+@contextlib.contextmanager
+def server(strangers):
+    """(process, client, address): a store in a process of its own that takes so many strangers; "few": in one that may
+    have 128 descriptors open."""
+    command = [sys.executable, "-c", SERVER, str(strangers)]
+    with subprocess.Popen(command, stdin=-1, stdout=-1, text=True) as process:
         try:
-            process.stdin.write(key.hex() + "\n")
-            process.stdin.flush()
             host, port = process.stdout.readline().split()
-            with StoreClient(key, host, int(port), timeout=60) as client:
+            with StoreClient(KEY, host, int(port), timeout=60) as client:
                 client.set("a", b"1")
-                yield process, client, key, (host, int(port))
+                yield process, client, (host, int(port))
         finally:
             process.kill()
 
 
+def newcomer_is_served(address):
+    """Once strangers are dropped."""
+    with StoreClient(KEY, *address, timeout=60) as newcomer:
+        return newcomer.get("a") == b"1"
+
+
 def descriptors(process):
     return len(os.listdir(f"/proc/{process.pid}/fd"))
+
+
+def one_after_the_other(count, client):
+    """Numbers; between two of them the store has time to look."""
+    for number in range(count):
+        yield number
+        assert client.get("a") == b"1"
 
 
 @contextlib.contextmanager
@@ -124,21 +141,13 @@ def strangers(address, numbers):
             stranger.close()
 
 
-def test_strangers_cannot_take_all_descriptors(small_server):
-    process, client, key, address = small_server
-
-    def one_after_the_other():
-        for number in range(130):
-            yield number
-            assert client.get("a") == b"1"  # the store has had time to look
-
-    with strangers(address, one_after_the_other()):
+def test_strangers_cannot_take_all_descriptors():
+    with server("few") as (process, client, address), strangers(address, one_after_the_other(130, client)):
         process.stdin.write("\n")
         process.stdin.flush()
         assert process.stdout.readline() == "8\n"
         assert descriptors(process) < 128
-        with StoreClient(key, *address, timeout=60) as newcomer:  # once strangers are dropped
-            assert newcomer.get("a") == b"1"
+        assert newcomer_is_served(address)
 
 
 @pytest.mark.parametrize("most", [1 << 20, resource.RLIM_INFINITY])
@@ -162,32 +171,6 @@ def test_without_a_limit_of_descriptors_strangers_have_one(monkeypatch, most):
             door.close()
 
 
-PLAIN_SERVER = """
-import sys
-from horovod.common.contract import descriptors
-from horovod.common.store import door as store_door
-store_door._STRANGERS, store_door.HANDSHAKE_SECONDS = int(sys.stdin.readline()), 2.5
-from horovod.common.store import StoreServer
-descriptors.make_room(2000)
-with StoreServer(b"k" * 32) as server:
-    print(*server.address, flush=True)
-    sys.stdin.readline()
-"""
-
-
-@contextlib.contextmanager
-def plain_server(strangers):
-    """(process, address): a store in a process with more descriptors than the test needs."""
-    with subprocess.Popen([sys.executable, "-c", PLAIN_SERVER], stdin=-1, stdout=-1, text=True) as process:
-        try:
-            process.stdin.write(f"{strangers}\n")
-            process.stdin.flush()
-            host, port = process.stdout.readline().split()
-            yield process, (host, int(port))
-        finally:
-            process.kill()
-
-
 def peak_memory(process):
     """MB that the process has had at most."""
     status = Path(f"/proc/{process.pid}/status").read_text()
@@ -199,7 +182,7 @@ def test_strangers_do_not_fill_memory_with_messages_that_lack_a_byte(size):
     """A thousand hellos of the announced length."""
     make_room(1100)
     message = GREETING + LONG_COMMAND + size.to_bytes(8, "big") + b"x" * (size - 1)
-    with plain_server(store_door._STRANGERS) as (process, address), strangers(address, range(1000)) as made:
+    with server(store_door._STRANGERS) as (process, _, address), strangers(address, range(1000)) as made:
         before = peak_memory(process)
         for stranger in made:
             stranger.setblocking(True)
@@ -230,36 +213,23 @@ def test_strangers_are_counted():
 @pytest.mark.heavy
 def test_strangers_have_places_of_their_own_and_no_more():
     most = 40
-    with plain_server(most) as (process, address), StoreClient(KEY, *address, timeout=60) as client:
-        client.set("a", b"1")
+    with server(most) as (process, client, address), contextlib.ExitStack() as stack:
         before = descriptors(process)
-        members = [StoreClient(KEY, *address, timeout=60) for _ in range(most)]
-        try:
-            assert [member.get("a") for member in members] == [b"1"] * most  # who is known takes no place
-
-            def one_after_the_other():
-                for number in range(3 * most):
-                    yield number
-                    assert client.get("a") == b"1"  # the store has had time to look
-
-            with strangers(address, one_after_the_other()):
-                assert descriptors(process) - before <= 2 * most + 4
-                with StoreClient(KEY, *address, timeout=60) as newcomer:  # once strangers are dropped
-                    assert newcomer.get("a") == b"1"
-        finally:
-            for member in members:
-                member.close()
+        members = [stack.enter_context(StoreClient(KEY, *address, timeout=60)) for _ in range(most)]
+        assert [member.get("a") for member in members] == [b"1"] * most  # who is known takes no place
+        with strangers(address, one_after_the_other(3 * most, client)):
+            assert descriptors(process) - before <= 2 * most + 4
+            assert newcomer_is_served(address)
 
 
 @pytest.mark.heavy
-def test_a_sudden_flood_ends_nothing(small_server):
-    process, client, key, address = small_server
-    before = descriptors(process)
-    with strangers(address, range(400)):
-        begin = time.monotonic()
-        while time.monotonic() - begin < 1.0:
-            assert client.get("a") == b"1"
-    with StoreClient(key, *address, timeout=60) as newcomer:
-        assert newcomer.get("a") == b"1"
-    eventually(lambda: descriptors(process) <= before, 60, "the strangers' descriptors are given back")
-    assert process.poll() is None
+def test_a_sudden_flood_ends_nothing():
+    with server("few") as (process, client, address):
+        before = descriptors(process)
+        with strangers(address, range(400)):
+            begin = time.monotonic()
+            while time.monotonic() - begin < 1.0:
+                assert client.get("a") == b"1"
+        assert newcomer_is_served(address)
+        eventually(lambda: descriptors(process) <= before, 60, "the strangers' descriptors are given back")
+        assert process.poll() is None
