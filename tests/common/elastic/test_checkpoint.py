@@ -95,10 +95,7 @@ def test_what_a_job_has_not_written_or_gone_on_from_is_not_removed(tmp_path, cap
 
 def test_only_a_job_that_goes_on_removes_what_it_has_gone_on_from(tmp_path):
     saved(tmp_path, 1, 2, 3)
-    with Checkpoint(tmp_path, keep=1) as checkpoint:
-        checkpoint.save(4, None)
-        checkpoint.wait()
-        assert checkpoint.steps() == [4, 3, 2, 1]
+    assert saved(tmp_path, 4, keep=1).steps() == [4, 3, 2, 1]
     with Checkpoint(tmp_path, keep=1) as checkpoint:
         checkpoint.load(3)
         checkpoint.save(5, None)
@@ -365,19 +362,12 @@ def test_a_file_and_its_name_are_on_the_disk_when_it_is_written(tmp_path, monkey
 
 
 def test_only_later_steps_of_another_job_are_put_aside(tmp_path):
-    with Checkpoint(tmp_path, keep=9) as first:
-        for step in (10, 20, 30):
-            first.save(step, step)
-            first.wait()
-    with Checkpoint(tmp_path, keep=9) as anew:
-        anew.save(20, 0)
-        anew.wait()
-        assert anew.steps() == [20, 10], "the same step is written anew"
+    saved(tmp_path, 10, 20, 30)
+    assert saved(tmp_path, 20).steps() == [20, 10], "the same step is written anew"
     assert Checkpoint(tmp_path / "earlier-1").steps() == [30]
-    with Checkpoint(tmp_path, keep=9) as resumed:
-        assert resumed.load() == (20, 0)
+    with Checkpoint(tmp_path) as resumed:
+        assert resumed.load() == (20, {"step": 20})
         resumed.save(15, 1)
-        resumed.wait()
     assert not (tmp_path / "earlier-2").exists(), "it has gone on from the later one"
 
 
