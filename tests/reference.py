@@ -1,4 +1,4 @@
-"""What reductions have to give, computed with NumPy alone: tests with old versions of TensorFlow have no more."""
+"""What collectives have to give, computed with NumPy alone: tests with old versions of TensorFlow have no more."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -32,3 +32,31 @@ def reduced(op: int, inputs: Sequence[Array], pre: float = 1.0, post: float = 1.
     reduce = {ops.Product: np.prod, ops.Min: np.min, ops.Max: np.max}.get(op, np.sum)
     result = reduce(wide, axis=0) * (post / len(inputs) if op == ops.Average else post)
     return np.asarray(result if floating else np.trunc(result).astype(np.int64)).astype(dtype)
+
+
+def assert_same(actual: Any, expected: Array) -> None:
+    """Equal in dtype, shape and every bit. ``actual``: an array, or something that NumPy takes for one."""
+    actual = np.asarray(actual)
+    assert actual.dtype == expected.dtype, (actual.dtype, expected.dtype)
+    assert actual.shape == expected.shape, (actual.shape, expected.shape)
+    assert actual.tobytes() == expected.tobytes(), (actual, expected)
+
+
+def assert_close(actual: Any, expected: Array) -> None:
+    """Equal in dtype and shape, and in values but for one rounding."""
+    actual = np.asarray(actual)
+    assert actual.dtype == expected.dtype, (actual.dtype, expected.dtype)
+    assert actual.shape == expected.shape, (actual.shape, expected.shape)
+    tolerance = {"float16": 1e-3, "bfloat16": 1e-2}.get(expected.dtype.name, 1e-6)
+    np.testing.assert_allclose(actual.astype(np.float64), expected.astype(np.float64), rtol=tolerance, atol=tolerance)
+
+
+def is_exact(op: int, dtype: Any, pre: float, post: float) -> bool:
+    """Return True if a reduction of such values is exact, and not rounded once."""
+    return dtype.name not in FLOATS or (op != ops.Average and pre == 1.0 and post == 1.0)
+
+
+def assert_reduced(actual: Any, op: int, inputs: Sequence[Array], pre: float = 1.0, post: float = 1.0) -> None:
+    """``actual`` is the reduction: exactly, but for one rounding in floats that are divided or scaled."""
+    expected = reduced(op, inputs, pre, post)
+    (assert_same if is_exact(op, expected.dtype, pre, post) else assert_close)(actual, expected)

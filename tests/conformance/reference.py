@@ -7,7 +7,7 @@ import ml_dtypes
 import numpy as np
 
 from horovod.common import ops
-from tests.conformance.cases import FLOATS, Case
+from tests.conformance.cases import Case
 from tests.reference import Array, reduced, value
 
 BFLOAT16 = np.dtype(ml_dtypes.bfloat16)
@@ -15,32 +15,6 @@ BFLOAT16 = np.dtype(ml_dtypes.bfloat16)
 
 def dtype_of(name: str) -> np.dtype[Any]:
     return BFLOAT16 if name == "bfloat16" else np.dtype(name)
-
-
-def assert_same(actual: Any, expected: Array) -> None:
-    """Equal in dtype, shape and every bit."""
-    assert actual.dtype == expected.dtype, (actual.dtype, expected.dtype)
-    assert actual.shape == expected.shape, (actual.shape, expected.shape)
-    assert actual.tobytes() == expected.tobytes(), (actual, expected)
-
-
-def assert_close(actual: Any, expected: Array) -> None:
-    """Equal in dtype and shape, and in values but for one rounding."""
-    assert actual.dtype == expected.dtype, (actual.dtype, expected.dtype)
-    assert actual.shape == expected.shape, (actual.shape, expected.shape)
-    tolerance = {"float16": 1e-3, "bfloat16": 1e-2}.get(expected.dtype.name, 1e-6)
-    np.testing.assert_allclose(actual.astype(np.float64), expected.astype(np.float64), rtol=tolerance, atol=tolerance)
-
-
-def is_exact(op: int, dtype: Any, pre: float, post: float) -> bool:
-    """Is a reduction of such values exact, and not rounded once?"""
-    return dtype.name not in FLOATS or (op != ops.Average and pre == 1.0 and post == 1.0)
-
-
-def assert_reduced(actual: Any, op: int, inputs: Sequence[Array], pre: float = 1.0, post: float = 1.0) -> None:
-    """``actual`` is the reduction: exactly, but for one rounding in floats that are divided or scaled."""
-    expected = reduced(op, inputs, pre, post)
-    (assert_same if is_exact(op, expected.dtype, pre, post) else assert_close)(actual, expected)
 
 
 def shapes(case: Case, rank: int, size: int) -> list[tuple[int, ...]]:

@@ -14,7 +14,9 @@ from horovod.common import ops
 from horovod.common.process_sets import ProcessSet, add_process_set, global_process_set, remove_process_set
 from tests.conformance import reference
 from tests.conformance.adapters import BY_NAME, Adapter
-from tests.conformance.cases import Case
+from tests.conformance.cases import Case, cases, errors
+from tests.pool import Fleets
+from tests.reference import assert_close, assert_same, is_exact
 
 Outcomes = list[str]
 
@@ -22,6 +24,19 @@ SETTINGS = {"HOROVOD_DYNAMIC_PROCESS_SETS": "1", "HOROVOD_STALL_SHUTDOWN_TIME_SE
 """Of the jobs. Ranks of which one has gone another way do not wait for the others till the end of time."""
 PATIENCE = 240.0
 """Seconds for all cases of a face on a busy machine."""
+
+
+def failures(fleets: Fleets, name: str, size: int) -> tuple[int, dict[Case | str, str]]:
+    """Return how many cases and wrong uses a frontend has on ``size`` ranks, and why those fail that do."""
+    adapter = BY_NAME[name]
+    calls, wrong = cases(adapter.offer, size), errors(adapter.offer, size)
+    job = fleets.maker(adapter.kind)(size, **SETTINGS)
+    failed: dict[Case | str, str] = {}
+    for rank, (worked, refused) in enumerate(job.run(run, name, calls, wrong, timeout=PATIENCE)):
+        for what, text in zip([*calls, *wrong], [*worked, *refused], strict=True):
+            if text:
+                failed.setdefault(what, f"on rank {rank}: {text}")
+    return len(calls) + len(wrong), failed
 
 
 def run(name: str, cases: Sequence[Case], errors: Sequence[str]) -> tuple[Outcomes, Outcomes]:
@@ -82,15 +97,15 @@ def _check(adapter: Adapter, case: Case, process_set: ProcessSet, index: int) ->
     _compare(case, results, reference.outputs(case, ranks, me, root))
     after = [adapter.to_numpy(tensor) for tensor in given]
     for left, wanted in zip(after, results if case.in_place else reference.inputs(case, ranks)[me], strict=True):
-        reference.assert_same(left, wanted)
+        assert_same(left, wanted)
 
 
 def _compare(case: Case, results: list[Any], expected: list[Any]) -> None:
     assert len(results) == len(expected), (len(results), len(expected))
     op = getattr(ops, case.op)
     for actual, wanted in zip(results, expected, strict=True):
-        exact = not case.reduces or reference.is_exact(op, wanted.dtype, *case.scale)
-        (reference.assert_same if exact else reference.assert_close)(actual, wanted)
+        exact = not case.reduces or is_exact(op, wanted.dtype, *case.scale)
+        (assert_same if exact else assert_close)(actual, wanted)
 
 
 def _refused(adapter: Adapter, error: str, part: ProcessSet) -> None:

@@ -5,26 +5,19 @@ import importlib.util
 import pytest
 
 from tests.conformance.adapters import ALL, BY_NAME, InFunction, InProgram
-from tests.conformance.cases import SIZES, cases, errors
-from tests.conformance.running import PATIENCE, SETTINGS, run
+from tests.conformance.cases import SIZES
+from tests.conformance.running import failures
 
 IN_SHORT = 2
 
 
 def conform(fleets, name, size):
-    adapter = BY_NAME[name]
-    for module in adapter.needs:
+    for module in BY_NAME[name].needs:
         if importlib.util.find_spec(module) is None:
             pytest.skip(f"{module} is not installed")
-    chosen, wrong = cases(adapter.offer, size), errors(adapter.offer, size)
-    job = fleets.maker(adapter.kind)(size, **SETTINGS)
-    failures = {}
-    for rank, (worked, refused) in enumerate(job.run(run, name, chosen, wrong, timeout=PATIENCE)):
-        for what, failure in zip([*chosen, *wrong], [*worked, *refused], strict=True):
-            if failure:
-                failures.setdefault(what, f"on rank {rank}: {failure}")
-    first = "\n".join(f"{what} {text}" for what, text in list(failures.items())[:3])
-    assert not failures, f"{len(failures)} of {len(chosen) + len(wrong)} cases fail:\n{first}"
+    tried, failed = failures(fleets, name, size)
+    first = "\n".join(f"{what} {text}" for what, text in list(failed.items())[:3])
+    assert not failed, f"{len(failed)} of {tried} cases fail:\n{first}"
 
 
 @pytest.mark.parametrize(

@@ -7,7 +7,8 @@ import ml_dtypes
 import numpy as np
 
 import horovod.numpy as hvd
-from tests.conformance.reference import BFLOAT16, assert_reduced, assert_same, reduced, value
+from tests.conformance.reference import BFLOAT16
+from tests.reference import assert_reduced, assert_same, reduced, value
 
 __all__ = ["ALL", "COPIED", "FLOATS", "SHAPES", "assert_reduced", "assert_same", "reduced", "value", "values"]
 

@@ -4,7 +4,6 @@ import asyncio
 import concurrent.futures
 import gc
 import os
-import subprocess
 import sys
 import threading
 import time
@@ -13,6 +12,8 @@ import numpy as np
 import pytest
 
 import horovod.numpy as hvd
+from tests.ranks import on_ranks
+from tests.runner.launching import run_job
 
 PATIENCE = 50.0  # seconds; nothing waits as long unless something is wrong
 
@@ -25,7 +26,8 @@ def threads():
     return [thread for thread in threading.enumerate() if thread.name == "horovod-handles"]
 
 
-def futures():
+@on_ranks(2)
+def test_futures():
     rank, before = hvd.rank(), len(threads())
     handle = hvd.allreduce_async(ones(), op=hvd.Sum, name="a")
     assert isinstance(handle, concurrent.futures.Future)
@@ -59,11 +61,8 @@ def futures():
         hvd.poll(None)
 
 
-def test_futures(pool):
-    pool(2).run(futures)
-
-
-def callbacks():
+@on_ranks(2)
+def test_callbacks():
     called = threading.Event()
     handle = hvd.allreduce_async(ones(), op=hvd.Sum)
     handle.add_done_callback(lambda it: called.set() if it is handle else None)
@@ -81,11 +80,8 @@ def callbacks():
     assert len(threads()) == 1
 
 
-def test_callbacks(pool):
-    pool(2).run(callbacks)
-
-
-def awaiting():
+@on_ranks(2)
+def test_await():
     rank = hvd.rank()
 
     async def one_after_another():
@@ -128,11 +124,8 @@ def awaiting():
     assert len(threads()) == 1
 
 
-def test_await(pool):
-    pool(2).run(awaiting)
-
-
-def failures():
+@on_ranks(2)
+def test_failures():
     rank = hvd.rank()
 
     def disagree():
@@ -165,11 +158,8 @@ def failures():
     assert first.result(PATIENCE).tolist() == [1.0] * 3
 
 
-def test_failures(pool):
-    pool(2).run(failures)
-
-
-def forgotten():
+@on_ranks(2)
+def test_forgotten_handles():
     """Nobody keeps the handle or the array: the engine reads and writes the memory all the same."""
     for turn in range(5):
         hvd.allreduce_async(np.full(100_000, float(turn)), name=f"dropped.{turn}")
@@ -187,11 +177,8 @@ def forgotten():
     raise AssertionError("what is done is not let go")
 
 
-def test_forgotten_handles(pool):
-    pool(2).run(forgotten)
-
-
-def several_threads():
+@on_ranks(2)
+def test_several_threads_ask():
     handle = hvd.allreduce_async(ones(), op=hvd.Sum) if hvd.rank() == 0 else None
     with concurrent.futures.ThreadPoolExecutor(4) as executor:
         asked = [executor.submit(handle.result, PATIENCE) for _ in range(4)] if handle is not None else []
@@ -202,10 +189,6 @@ def several_threads():
             handle = hvd.allreduce_async(ones(), op=hvd.Sum)
         results = [one.result(PATIENCE) for one in asked]
     assert all(result is handle.result(PATIENCE) for result in results)
-
-
-def test_several_threads_ask(pool):
-    pool(2).run(several_threads)
 
 
 def left():
@@ -230,16 +213,14 @@ def left():
     hvd.shutdown()
 
 
-def init_and_leave():
+@on_ranks(2, initialized=False)
+def test_shutdown():
     hvd.init()
     left()
 
 
-def test_shutdown(pool):
-    pool(2, initialized=False).run(init_and_leave)
-
-
-def forked():
+@on_ranks(2)
+def test_a_forked_child_does_not_wait_for_ever():
     handle = hvd.allreduce_async(ones(), name="of the parent") if hvd.rank() == 0 else None
     if handle is not None:
         child = os.fork()
@@ -255,10 +236,6 @@ def forked():
     hvd.barrier()
     handle = handle or hvd.allreduce_async(ones(), name="of the parent")
     assert handle.result(PATIENCE).tolist() == [1.0] * 3
-
-
-def test_a_forked_child_does_not_wait_for_ever(pool):
-    pool(2).run(forked)
 
 
 EXIT = """
@@ -277,7 +254,6 @@ print("the end of", hvd.rank(), flush=True)
 def test_a_program_may_end_while_somebody_is_to_be_called(tmp_path):
     program = tmp_path / "program.py"
     program.write_text(EXIT)
-    command = [sys.executable, "-m", "horovod.runner", "-np", "2", sys.executable, str(program)]
-    ended = subprocess.run(command, capture_output=True, text=True, timeout=120)
-    assert ended.returncode == 0, ended.stdout + ended.stderr
-    assert {"the end of 0", "the end of 1"} <= {line[-12:] for line in ended.stdout.splitlines()}
+    done = run_job(["-np", "2", sys.executable, str(program)])
+    assert done.code == 0, done.out + done.err
+    assert {"the end of 0", "the end of 1"} <= {line[-12:] for line in done.out.splitlines()}

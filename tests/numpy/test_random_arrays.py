@@ -7,7 +7,7 @@ import pytest
 import horovod.numpy as hvd
 from tests.numpy.reference import ALL, assert_reduced, assert_same
 
-ROUNDS, AT_LENGTH = 40, 1500
+ROUNDS, AT_LENGTH = 40, 800
 TOGETHER = 6  # operations under way at once
 
 
@@ -83,25 +83,7 @@ def test_random_arrays(pool):
 
 
 @pytest.mark.heavy
-@pytest.mark.parametrize("size", [1, 2, 3, 4])
+@pytest.mark.parametrize("size", [1, 3])
 def test_many_random_arrays(pool, size):
     pool(size).run(rounds, AT_LENGTH, 10 + size, timeout=300)
     pool(size, HOROVOD_TRANSPORT="tcp").run(rounds, AT_LENGTH, 20 + size, timeout=300)
-
-
-def swapped():
-    """The other byte order, which an engine that looked at the name alone would take for numbers of its own."""
-    for dtype in ALL:
-        if dtype.itemsize == 1 or dtype.kind == "V" or dtype.name == "bfloat16":
-            continue
-        other = np.ones((2, 2), dtype.newbyteorder("S"))
-        for call in (hvd.allreduce, hvd.allgather, hvd.reducescatter, hvd.alltoall, lambda x: hvd.broadcast_(x, 0)):
-            with pytest.raises(
-                ValueError, match=rf"on rank \d: dtype \S+ has the bytes of {dtype.name} in another order"
-            ):
-                call(other)
-        assert_same(hvd.allreduce(other.astype(dtype.name), op=hvd.Max), np.ones((2, 2), dtype))
-
-
-def test_big_endian_is_refused(pool):
-    pool(2).run(swapped)
