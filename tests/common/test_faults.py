@@ -36,15 +36,6 @@ def test_an_exit_is_a_failure(event, code, monkeypatch):
     assert codes == [code]
 
 
-def test_a_line_is_written_at_once(monkeypatch):
-    """Another thread may write its own meanwhile."""
-    written: list[str] = []
-    monkeypatch.setattr(module.sys.stderr, "write", written.append)
-    act(Event(Kind.CUT, host="a", step=1), ranks(0, 1))
-    assert len(written) == 1
-    assert written[0].endswith(")\n")
-
-
 def test_what_nobody_can_do_is_said(capfd):
     for event in plan("slow link=0-1 by=5ms; cut host=a step=1").events:
         act(event, ranks(0, 2))

@@ -11,7 +11,7 @@ import pytest
 
 from horovod.common import dtypes, exceptions, native, objects, ops, util
 from horovod.common.contract.pickling import dumps
-from horovod.common.process_sets import ProcessSet, global_process_set
+from horovod.common.process_sets import ProcessSet
 
 ROOT = Path(dtypes.__file__).parent.parent.parent
 
@@ -86,15 +86,6 @@ def test_process_set_refuses_everything_else(bad):
         ProcessSet(bad)
 
 
-def test_an_unregistered_process_set():
-    made = ProcessSet([0, 1])
-    assert made.size() is None
-    assert made.rank() is None
-    assert made.included() is None
-    assert str(made) == "ProcessSet(process_set_id=None, ranks=[0, 1], mpi_comm=None)"
-    assert global_process_set.process_set_id == 0
-
-
 def test_objects_survive_pickling():
     local = 5
     assert objects.loads(dumps(lambda x: x + local))(1) == 6
@@ -158,13 +149,6 @@ def test_capability_queries_start_no_engine():
     )
     done = run_python(code)
     assert done.stdout.split() == ["True", "True", "False", "False", "False", "False", "False", "False"], done.stderr
-
-
-def test_wrong_attribute_of_the_package():
-    import horovod
-
-    with pytest.raises(AttributeError, match="no attribute 'walk'"):
-        _ = horovod.walk
 
 
 def imported_modules(path):

@@ -18,8 +18,7 @@ from horovod.common.store import StoreClient, StoreError, StoreServer
 from horovod.common.store import door as store_door
 from horovod.common.store import messages as store_messages
 from horovod.common.store import table as store_table
-from horovod.common.store.messages import MAX_VALUE_BYTES, Exchange, Set
-from horovod.common.store.table import MAX_TOTAL_BYTES, Table
+from horovod.common.store.messages import MAX_VALUE_BYTES
 from tests.runner.launching import eventually
 
 KEY = b"k" * 32
@@ -47,22 +46,6 @@ def test_a_request_nested_too_deeply_does_not_end_the_store():
         ):
             send(client, data)
         assert client.get("a") == b"1"
-
-
-def test_the_table_is_full_before_memory_is():
-    table = Table()
-    value = bytes(MAX_VALUE_BYTES)
-    for number in range(MAX_TOTAL_BYTES // MAX_VALUE_BYTES - 1):
-        [(_, reply)] = table.handle(b"c", Set(number, str(number), value), 0.0)
-        assert reply.error == ""
-    refused = [
-        table.handle(b"c", Set(1, "one more", value), 0.0),
-        table.handle(b"c", Exchange(1, "g", 0, 2, value, 9.0), 0.0),
-    ]
-    assert all("the store is full" in replies[0][1].error for replies in refused)
-    # In place of another there is room.
-    assert table.handle(b"c", Set(1, "0", b"small"), 0.0)[0][1].error == ""
-    assert table.handle(b"c", Set(1, "one more", value), 0.0)[0][1].error == ""
 
 
 def test_requests_that_are_too_long_are_refused_where_they_are_made(monkeypatch):

@@ -87,13 +87,6 @@ def test_an_invitation_is_for_one_rank_and_epoch():
             acceptor.feed(hello)
 
 
-def test_place_is_unknown_before_it_is_proven():
-    connector, acceptor = Connector(KEY, PLACE), Acceptor(KEY, 7, 1)
-    acceptor.feed(connector.outgoing)
-    with pytest.raises(AuthError, match="not complete"):
-        _ = acceptor.place
-
-
 def test_the_connector_notices_a_stranger_that_listens():
     with pytest.raises(AuthError, match="does not know the job's key"):
         exchange(Connector(KEY, PLACE), Acceptor(b"x" * 32, 7, 1))
