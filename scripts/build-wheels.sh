@@ -8,7 +8,7 @@ requirements=tools/wheels/requirements.txt
 if ! cmp -s $requirements $place/requirements.txt; then
   rm -rf $place
   "${PYTHON:-python3}" -m venv $place
-  $place/bin/pip install -qq -r $requirements
+  $place/bin/python -m tools.packages install -r $requirements
   cp $requirements $place/requirements.txt
 fi
 exec $place/bin/python -m tools.wheels "$@"

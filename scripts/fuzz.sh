@@ -22,7 +22,7 @@ core=(driver messages notes secure_link)
 cmake --build "$build/core" --target "${core[@]/#/fuzz_}"
 if [ ! -e "$build/python/ready" ]; then
   python -m venv "$build/python"
-  "$build/python/bin/pip" install -qq atheris msgspec pyzmq cloudpickle && touch "$build/python/ready"
+  "$build/python/bin/python" -m tools.packages install atheris msgspec pyzmq cloudpickle && touch "$build/python/ready"
 fi
 python=($(PYTHONPATH=. "$build/python/bin/python" -c 'from fuzz.targets import TARGETS; print(*TARGETS)'))
 each=$((seconds / (${#core[@]} + ${#python[@]})))

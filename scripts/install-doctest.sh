@@ -9,6 +9,6 @@ if [ "$(id -u)" != 0 ]; then
   command -v sudo >/dev/null || { echo "doctest is missing: install the package doctest-dev as root" >&2; exit 1; }
   sudo=(sudo)
 fi
-install() { "${sudo[@]}" env DEBIAN_FRONTEND=noninteractive apt-get install -y -q --no-install-recommends doctest-dev >/dev/null; }
+install() { "${sudo[@]}" env DEBIAN_FRONTEND=noninteractive apt-get -o DPkg::Lock::Timeout=120 install -y -q --no-install-recommends doctest-dev >/dev/null; }
 install || { "${sudo[@]}" apt-get update -q >/dev/null; install; }
 have || { echo "doctest-dev is installed, but ${CXX:-c++} does not find doctest/doctest.h" >&2; exit 1; }

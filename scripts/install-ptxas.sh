@@ -6,7 +6,7 @@ set -uo pipefail
 cd "$(dirname "$0")/.."
 folder=$(python -c 'import sys; print(sys.prefix)')/ptxas
 [ -e "$folder/complete" ] && exit 0
-pip install -qq --no-deps --target "$folder" nvidia-cuda-nvcc-cu12==12.1.105 nvidia-cuda-nvcc==13.2.78 nvidia-cuda-nvdisasm==13.2.78 &&
+python -m tools.packages install --no-deps --target "$folder" nvidia-cuda-nvcc-cu12==12.1.105 nvidia-cuda-nvcc==13.2.78 nvidia-cuda-nvdisasm==13.2.78 &&
   touch "$folder/complete" && exit 0
 echo "ptxas cannot be installed; the tests that assemble the kernels will be skipped" >&2
 rm -rf "$folder"

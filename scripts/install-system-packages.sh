@@ -1,11 +1,12 @@
 #!/usr/bin/env bash
-# Debian packages that some tests need: programs to make several hosts out of namespaces, and to reach them as a user does, by ssh;
-# shells whose completion is tested; a browser; Java for Spark.
+# Debian packages that some tests need:  install-system-packages.sh [first|more]   (a tier of tests; without: both)
+# Programs to make several hosts out of namespaces, and to reach them as a user does, by ssh; Java for Spark; then Slurm, shells whose
+# completion is tested, and a browser.
 # Asks apt only for what is missing. Never fails: without them these tests are skipped, each with the reason.
 set -uo pipefail
 
 # A line each: a program (or a file), the package that has it.
-needed() {
+first() {
   cat <<'LIST'
 ip iproute2
 unshare util-linux
@@ -16,6 +17,11 @@ sshd openssh-server
 nft nftables
 iptables iptables
 ps procps
+java openjdk-17-jre-headless
+LIST
+}
+more() {
+  cat <<'LIST'
 slurmctld slurmctld
 slurmd slurmd
 srun slurm-client
@@ -23,7 +29,6 @@ munged munge
 zsh zsh
 fish fish
 chromium chromium
-java openjdk-17-jre-headless
 LIST
 }
 
@@ -32,7 +37,7 @@ packages=()
 while read -r program package; do
   if [[ $program == /* ]]; then [ -e "$program" ] || packages+=("$package"); continue; fi
   command -v "$program" >/dev/null || packages+=("$package")
-done < <(needed)
+done < <(case ${1:-both} in first) first ;; more) more ;; *) first && more ;; esac)
 [ ${#packages[@]} -gt 0 ] || exit 0
 mapfile -t packages < <(printf '%s\n' "${packages[@]}" | sort -u)
 

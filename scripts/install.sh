@@ -5,5 +5,4 @@ set -euo pipefail
 cd "$(dirname "$0")/.."
 target=(.)
 [ "${1:-}" = --editable ] && target=(--editable .)
-pip install -qq cloudpickle msgspec pyyaml pyzmq
-exec pip install -qq --no-deps --no-build-isolation --force-reinstall --config-settings=build-dir=build/python "${target[@]}"
+exec python -m tools.packages install --no-deps --no-build-isolation --force-reinstall --config-settings=build-dir=build/python "${target[@]}"

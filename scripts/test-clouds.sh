@@ -9,7 +9,7 @@ if ! [ "$place/ready" -nt scripts/test-clouds.sh ]; then
   python -m venv "$place"
   shared=$(python -c 'import sysconfig; print(sysconfig.get_path("purelib"))')
   echo "import site; site.addsitedir('$shared')" > "$("$place/bin/python" -c 'import sysconfig; print(sysconfig.get_path("purelib"))')/beside.pth"
-  "$place/bin/python" -m pip install -qq 'azure-ai-ml>=1.20' 'boto3>=1.34' 'mlflow>=3'
+  "$place/bin/python" -m tools.packages install 'azure-ai-ml>=1.20' 'boto3>=1.34' 'mlflow>=3'
   touch "$place/ready"
 fi
 export VIRTUAL_ENV=$place PATH=$place/bin:$PATH

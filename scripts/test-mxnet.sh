@@ -16,12 +16,12 @@ if ! [ "$place/ready" -nt scripts/test-mxnet.sh ]; then
   rm -rf "$place"
   "$python" -m venv "$place"
   # scikit-learn has the digits of the example, ml_dtypes the bfloat16 of the cases of all faces; these go with this NumPy.
-  pip install -qq mxnet==1.9.1 numpy==1.23.5 'scikit-learn==1.2.*' 'ml_dtypes==0.4.*' 'pytest>=8' 'pytest-timeout>=2.3'
-  pip install -qq 'pip>=23.1' cmake ninja nanobind scikit-build-core cloudpickle msgspec pyyaml pyzmq
+  python -m tools.packages install mxnet==1.9.1 numpy==1.23.5 'scikit-learn==1.2.*' 'ml_dtypes==0.4.*' 'pytest>=8' 'pytest-timeout>=2.3'
+  python -m tools.packages install cmake ninja nanobind scikit-build-core cloudpickle msgspec pyyaml pyzmq
   touch "$place/ready"
 fi
 # As scripts/install.sh does it, with a build folder for this Python.
-pip install -qq --no-deps --no-build-isolation --force-reinstall --config-settings=build-dir=build/mxnet --editable .
+python -m tools.packages install --no-deps --no-build-isolation --force-reinstall --config-settings=build-dir=build/mxnet --editable .
 # MXNet makes NumPy warn of much.
 # shellcheck disable=SC2086
 exec python -m pytest -q --disable-warnings ${PYTEST_ARGS:-tests/mxnet tests/common/test_without_mxnet.py}

@@ -20,7 +20,7 @@ for name in "${chosen[@]}"; do
   esac
   venv=.venv-mpi-$name
   if [ ! -x "$venv/bin/mpiexec" ]; then
-    "${PYTHON:-python3}" -m venv "$venv" && "$venv/bin/pip" install -qq "$package" mpi4py || { rm -rf "$venv" && failed=1 && continue; }
+    "${PYTHON:-python3}" -m venv "$venv" && "$venv/bin/python" -m tools.packages install "$package" mpi4py || { rm -rf "$venv" && failed=1 && continue; }
   fi
   echo "== $name"
   env "$variable=$venv" python -m pytest tests/launchers/test_mpi_carrier.py -k "$which" "$@" || failed=1

@@ -17,11 +17,11 @@ environment() { # version: sets up .venv-tf-VERSION unless that has been done as
   [ "$place/ready" -nt scripts/test-tf-matrix.sh ] && return
   rm -rf "$place"
   "$python" -m venv "$place" || return
-  "$place/bin/pip" install -qq "tensorflow-cpu==$version" 'pytest>=8' 'pytest-timeout>=2.3' scikit-learn cloudpickle msgspec pyzmq || return
+  "$place/bin/python" -m tools.packages install "tensorflow-cpu==$version" 'pytest>=8' 'pytest-timeout>=2.3' scikit-learn cloudpickle msgspec pyzmq || return
   # From 2.16 on tf.keras is Keras 3; Keras 2 of that version is tf_keras, whose dependencies would add TensorFlow once more.
   case $version in
     2.13.* | 2.14.* | 2.15.*) ;;
-    *) "$place/bin/pip" install -qq --no-deps "tf_keras==${version%.*}.*" || return ;;
+    *) "$place/bin/python" -m tools.packages install --no-deps "tf_keras==${version%.*}.*" || return ;;
   esac
   touch "$place/ready"
 }
@@ -30,7 +30,7 @@ failed=()
 for version in "$@"; do
   echo "== TensorFlow $version"
   if environment "$version" &&
-    ".venv-tf-$version/bin/pip" install -qq --no-deps --force-reinstall "$wheel" &&
+    ".venv-tf-$version/bin/python" -m tools.packages install --no-deps --force-reinstall "$wheel" &&
     (cd $stage && PATH="$root/.venv-tf-$version/bin:$PATH" python -m pytest -q ${PYTEST_ARGS:-tests/tensorflow tests/keras}); then
     continue
   fi

@@ -1,0 +1,128 @@
+"""PyTorch's index is asked only where its answer counts, and nothing waits for one that does not answer."""
+
+import http.server
+import threading
+import time
+
+import pytest
+
+from tools.packages import probe
+
+VERSION = "2.13.0"
+
+
+def wheel_name(version):
+    tag = next(tag for tag in sorted(probe.tags()) if not tag.endswith("any"))
+    return f"torch-{version}+cpu-{tag}.whl"
+
+
+class FakeIndex(http.server.BaseHTTPRequestHandler):
+    """Serves `page` at /torch/ after `ready` is set."""
+
+    page = ""
+    ready = threading.Event()
+    asked = 0
+
+    def do_GET(self):
+        type(self).asked += 1
+        self.ready.wait(60)
+        self.send_response(200 if self.path == "/torch/" else 404)
+        self.end_headers()
+        self.wfile.write(self.page.encode())
+
+    def log_message(self, *_):
+        pass
+
+
+@pytest.fixture
+def index(monkeypatch):
+    """Return a function that starts an index with a page, and returns its handler class and its URL."""
+    monkeypatch.setattr(probe, "gpu", lambda: None)
+    monkeypatch.setenv("no_proxy", "*")
+    servers = []
+
+    def start(page, answers=True):
+        ready = threading.Event()
+        handler = type("Handler", (FakeIndex,), {"page": page, "ready": ready})
+        if answers:
+            ready.set()
+        server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler)
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        servers.append((server, ready))
+        return handler, f"http://127.0.0.1:{server.server_address[1]}"
+
+    yield start
+    for server, ready in servers:
+        ready.set()
+        server.shutdown()
+        server.server_close()
+
+
+def link(version):
+    name = wheel_name(version).replace("+", "%2B")
+    return f'<a href="https://files.example/{name}#sha256=00">torch</a>'
+
+
+def test_an_index_with_this_version_is_used(index):
+    _, url = index(link("2.12.0") + link(VERSION))
+    choice = probe.pytorch(VERSION, {}, url, deadline=60)
+    assert choice.arguments == (f"torch=={VERSION}+cpu", "--extra-index-url", url)
+
+
+def test_an_index_without_this_version_is_named(index):
+    _, url = index(link("2.12.0"))
+    choice = probe.pytorch(VERSION, {}, url, deadline=60)
+    assert choice.arguments == (f"torch=={VERSION}",)
+    assert f"{url} has none of {VERSION}" in choice.reason
+
+
+def test_an_index_that_does_not_answer_is_given_up(index):
+    _, url = index(link(VERSION), answers=False)
+    start = time.monotonic()
+    choice = probe.pytorch(VERSION, {}, url, deadline=0.2)
+    assert time.monotonic() - start < 30
+    assert choice.arguments == (f"torch=={VERSION}",)
+    assert "no answer within 0.2 s" in choice.reason or "timed out" in choice.reason
+
+
+def test_an_index_that_refuses_is_given_up(index):
+    handler, url = index("")
+    choice = probe.pytorch(VERSION, {}, f"{url}/elsewhere", deadline=60)
+    assert handler.asked == 1
+    assert choice.arguments == (f"torch=={VERSION}",)
+    assert "404" in choice.reason or "Not Found" in choice.reason
+
+
+def test_a_closed_port_is_given_up(index):
+    choice = probe.pytorch(VERSION, {}, "http://127.0.0.1:1", deadline=60)
+    assert choice.arguments == (f"torch=={VERSION}",)
+    assert "cannot be read" in choice.reason
+
+
+@pytest.mark.parametrize("form", ["{}", "file://{}", "/is/not/there https://no.example {}"])
+def test_a_local_wheel_is_used_without_asking(index, tmp_path, form):
+    handler, url = index(link(VERSION))
+    (tmp_path / wheel_name(VERSION)).touch()
+    choice = probe.pytorch(VERSION, {"find-links": form.format(tmp_path)}, url)
+    assert choice.arguments == (f"torch=={VERSION}+cpu",)
+    assert handler.asked == 0
+
+
+def test_a_local_wheel_of_another_version_does_not_count(index, tmp_path):
+    _, url = index(link(VERSION))
+    (tmp_path / wheel_name("2.12.0")).touch()
+    choice = probe.pytorch(VERSION, {"find-links": str(tmp_path)}, url, deadline=60)
+    assert choice.arguments[-1] == url
+
+
+def test_with_a_gpu_nothing_is_asked(index, monkeypatch):
+    monkeypatch.setattr(probe, "gpu", lambda: "libcuda.so.1")
+    handler, url = index(link(VERSION))
+    assert probe.pytorch(VERSION, {}, url).arguments == (f"torch=={VERSION}",)
+    assert handler.asked == 0
+
+
+def test_pip_without_an_index_asks_none(index):
+    handler, url = index(link(VERSION))
+    assert probe.pytorch(VERSION, {"no-index": "1"}, url).arguments == (f"torch=={VERSION}",)
+    assert handler.asked == 0

@@ -1,0 +1,74 @@
+"""What pip is told by files and variables is told to uv."""
+
+from tools.packages.settings import parse, unknown, uv_environment
+
+LISTING = """\
+:env:.find-links='/opt/wheels'
+:env:.disable-pip-version-check='1'
+global.cert='/etc/ca.pem'
+global.find-links='/elsewhere'
+global.extra-index-url='file:///a\\nfile:///b'
+install.no-index='false'
+global.no-index='true'
+wheel.only-binary=':all:'
+"""
+
+
+def test_variables_win_over_files_and_commands_over_global():
+    assert parse(LISTING) == {
+        "find-links": "/opt/wheels",
+        "disable-pip-version-check": "1",
+        "cert": "/etc/ca.pem",
+        "extra-index-url": "file:///a file:///b",
+    }
+
+
+def test_flags_count_only_where_they_are_on():
+    assert parse("global.no-index='1'") == {"no-index": "1"}
+    assert parse(":env:.no-index='0'\nglobal.no-index='1'") == {}
+
+
+def test_uv_is_told_all_settings():
+    settings = {
+        "index-url": "https://mirror/simple",
+        "extra-index-url": "file:///a file:///b",
+        "find-links": "/w /x",
+        "constraint": "/c.txt",
+        "cert": "/ca.pem",
+        "no-index": "true",
+        "proxy": "http://proxy:1",
+        "timeout": "180",
+        "trusted-host": "one two",
+        "progress-bar": "off",
+    }
+    assert not unknown(settings)
+    found = uv_environment(settings, [], {"PATH": "/bin", "SSL_CERT_FILE": "/other.pem"})
+    assert found == {
+        "PATH": "/bin",
+        "UV_INDEX_URL": "https://mirror/simple",
+        "UV_INDEX": "file:///a file:///b",
+        "UV_FIND_LINKS": "/w,/x",
+        "UV_CONSTRAINT": "/c.txt",
+        "SSL_CERT_FILE": "/ca.pem",
+        "UV_NO_INDEX": "1",
+        "HTTPS_PROXY": "http://proxy:1",
+        "UV_HTTP_TIMEOUT": "180",
+        "UV_INSECURE_HOST": "one two",
+        "UV_INDEX_STRATEGY": "unsafe-best-match",
+        "UV_SYSTEM_CERTS": "1",
+        "UV_PYTHON_DOWNLOADS": "never",
+    }
+
+
+def test_variables_for_uv_are_kept():
+    found = uv_environment({"index-url": "https://of-pip"}, [], {"UV_INDEX_URL": "https://of-uv"})
+    assert found["UV_INDEX_URL"] == "https://of-uv"
+
+
+def test_wheels_that_pip_has_built_come_after_its_find_links():
+    assert uv_environment({}, ["/cache/a", "/cache/b"], {})["UV_FIND_LINKS"] == "/cache/a,/cache/b"
+    assert uv_environment({"find-links": "/w"}, ["/cache/a"], {})["UV_FIND_LINKS"] == "/w,/cache/a"
+
+
+def test_a_setting_without_a_counterpart_is_named():
+    assert unknown({"only-binary": ":all:", "quiet": "1", "cert": "/ca.pem"}) == ["only-binary"]

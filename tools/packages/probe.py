@@ -1,0 +1,106 @@
+"""Look at this machine for what `pytorch.py` decides on: GPUs, local wheels, PyTorch's index."""
+
+import ctypes.util
+import os
+import re
+import shutil
+import ssl
+import threading
+import urllib.parse
+import urllib.request
+from pathlib import Path
+
+from tools.packages.pytorch import CPU_INDEX, Choice, choose, cpu_build
+from tools.packages.settings import Settings
+
+DEADLINE = 5.0
+"""Seconds for the index's whole answer."""
+
+
+def gpu() -> str | None:
+    """Return what shows that there is an NVIDIA GPU here, or None."""
+    if program := shutil.which("nvidia-smi"):
+        return program
+    if Path("/proc/driver/nvidia").exists():
+        return "/proc/driver/nvidia"
+    return ctypes.util.find_library("cuda")
+
+
+def tags() -> frozenset[str]:
+    """Return the wheel tags that this Python accepts, by pip's own copy of `packaging`."""
+    from pip._vendor.packaging.tags import sys_tags
+
+    return frozenset(map(str, sys_tags()))
+
+
+def local_wheels(find_links: list[str]) -> list[str]:
+    """Return the names of the files in folders among pip's find-links; its URLs are left to pip."""
+    names = []
+    for link in find_links:
+        path = Path(urllib.request.url2pathname(urllib.parse.urlparse(link).path) if "://" in link else link)
+        if (link.startswith("file:") or "://" not in link) and path.expanduser().is_dir():
+            names += sorted(os.listdir(path.expanduser()), reverse=True)
+    return names
+
+
+def read_index(index: str, certificates: str | None, deadline: float) -> list[str]:
+    """Return the names of PyTorch's wheels on an index.
+
+    Args:
+        index: URL of the index.
+        certificates: File of certificate authorities, or None for the system's.
+        deadline: Seconds for everything, name resolution included.
+
+    Raises:
+        OSError: No complete answer came in time.
+    """
+    answers: list[list[str] | OSError] = []
+
+    def ask() -> None:
+        try:
+            context = ssl.create_default_context(cafile=certificates)
+            with urllib.request.urlopen(f"{index}/torch/", timeout=deadline, context=context) as answer:
+                page = answer.read().decode(errors="replace")
+        except (OSError, ValueError) as error:
+            reason = getattr(error, "reason", None) or error
+            answers.append(OSError(str(reason)))
+        else:
+            links = re.findall(r'href="([^"#]+)', page)
+            answers.append(
+                [urllib.parse.unquote(urllib.parse.urlparse(link).path).rpartition("/")[2] for link in links]
+            )
+
+    # A thread, because neither name resolution nor an answer that trickles in obeys a socket's timeout.
+    thread = threading.Thread(target=ask, daemon=True)
+    thread.start()
+    thread.join(deadline)
+    answer = answers[0] if answers else TimeoutError(f"no answer within {deadline:g} s")
+    if isinstance(answer, OSError):
+        raise answer
+    return answer
+
+
+def pytorch(version: str, settings: Settings, index: str = CPU_INDEX, deadline: float = DEADLINE) -> Choice:
+    """Return the build of PyTorch for this machine; ask the index only where its answer counts.
+
+    Args:
+        version: Public version of PyTorch, such as "2.13.0".
+        settings: pip's settings: where local wheels are, and which certificates to trust.
+        index: URL of PyTorch's own index.
+        deadline: Seconds for the index's whole answer.
+    """
+    if found := gpu():
+        return choose(version, found, None)
+    accepted = tags()
+    if local := cpu_build(version, local_wheels(settings.get("find-links", "").split()), accepted):
+        return choose(version, None, local)
+    remote = None
+    if "no-index" in settings:
+        missing = "pip is set to use no index"
+    else:
+        try:
+            remote = cpu_build(version, read_index(index, settings.get("cert"), deadline), accepted)
+            missing = f"{index} has none of {version} for this Python"
+        except OSError as error:
+            missing = f"{index} cannot be read: {error}"
+    return choose(version, None, None, remote, missing, index)
