@@ -39,14 +39,14 @@ SINGLE = {
     "tests/ray": "ray",
 }
 """Folders that are a lane each."""
-CONFORMANCE = "tests/conformance"
-"""Its tests go to the lane of the face that they name, and of its backend."""
+OF_ALL_FRONTENDS = ("tests/conformance", "tests/test_api.py")
+"""Tests of these go to the lane of the frontend that they name, and of its backend."""
 FRAMEWORKS = ("tests/keras", "tests/tensorflow")
 """Folders whose tests go to the lane of the backend that they name in their first parameter or in their file's name."""
 
 
 def lane(nodeid: str) -> str:
-    """The lane of a test by its id, such as ``tests/keras/test_api.py::test_names[torch-2]``."""
+    """The lane of a test by its id, such as ``tests/keras/test_clients.py::test_names[torch-2]``."""
     path, _, name = nodeid.partition("::")
     folder = "/".join(path.split("/")[:2])
     if folder in FRAMEWORKS:
@@ -54,7 +54,7 @@ def lane(nodeid: str) -> str:
             r"\[(jax|torch|legacy)\b", name
         )
         return f"keras-{named[1]}" if named else "tensorflow"
-    if folder == CONFORMANCE:
+    if folder in OF_ALL_FRONTENDS:
         return _of_face(name.partition("[")[2]) or path
     if path == "tests/test_two_faces.py":
         return "keras-jax" if "jax" in name else "tensorflow"
