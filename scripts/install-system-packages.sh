@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Debian packages that some tests need:  install-system-packages.sh [first|more]   (a tier of tests; without: both)
-# Programs to make several hosts out of namespaces, and to reach them as a user does, by ssh; Java for Spark; then Slurm, shells whose
-# completion is tested, and a browser.
+# Programs to make several hosts out of namespaces, and to reach them as a user does, by ssh; shells whose completion is tested; Java for
+# Spark; for the second tier Slurm and a browser.
 # Asks apt only for what is missing. Never fails: without them these tests are skipped, each with the reason.
 set -uo pipefail
 
@@ -17,6 +17,8 @@ sshd openssh-server
 nft nftables
 iptables iptables
 ps procps
+zsh zsh
+fish fish
 java openjdk-17-jre-headless
 LIST
 }
@@ -26,8 +28,6 @@ slurmctld slurmctld
 slurmd slurmd
 srun slurm-client
 munged munge
-zsh zsh
-fish fish
 chromium chromium
 LIST
 }

@@ -221,9 +221,8 @@ def of_haiku():
     return net.init(jax.random.key(hvd.rank()), jnp.ones((1, 3))), net.apply
 
 
-@pytest.mark.parametrize(
-    "make", [of_nnx, of_equinox, *(pytest.param(one, marks=pytest.mark.heavy) for one in (of_linen, of_haiku))]
-)
+@pytest.mark.heavy
+@pytest.mark.parametrize("make", [of_nnx, of_equinox, of_linen, of_haiku])
 def test_networks_of_other_libraries(jax_pool, make):
     def work():
         x, y = data(hvd.rank())
@@ -250,6 +249,7 @@ def test_networks_of_other_libraries(jax_pool, make):
     assert first[-1] < first[0]
 
 
+@pytest.mark.heavy
 def test_checkpoints_of_orbax_on_rank_0(jax_pool, tmp_path):
     pytest.importorskip("orbax.checkpoint")
 

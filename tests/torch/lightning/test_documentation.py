@@ -7,6 +7,7 @@ pytest.importorskip("lightning.pytorch")
 from tests.documents import programs
 from tests.torch.test_documentation import run
 
+pytestmark = pytest.mark.heavy
 AFTER = """
 import horovod.torch as hvd
 

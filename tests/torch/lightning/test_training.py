@@ -12,6 +12,8 @@ import horovod.torch as hvd
 from horovod.torch.lightning import HorovodStrategy
 from tests.torch.lightning import training
 
+pytestmark = pytest.mark.heavy
+
 
 def test_two_ranks_train_as_one_process_and_resume(pool, tmp_path):
     one, other = pool(2).run(training.train_and_resume, str(tmp_path), timeout=120.0)
@@ -99,7 +101,6 @@ def _other_name(folder):
     return module.weights(), trainer.world_size
 
 
-@pytest.mark.heavy
 def test_under_the_other_name(pool, tmp_path):
     (one, size), (other, _) = pool(2).run(_other_name, str(tmp_path), timeout=120.0)
     assert torch.equal(one, other)
@@ -145,7 +146,6 @@ def _by_hand(folder):
     return rows, torch.cat(seen), module.weights(), module.begun, pathlib.Path(folder).exists()
 
 
-@pytest.mark.heavy
 def test_optimization_by_hand_and_other_loops(pool, tmp_path):
     one, other = pool(2).run(_by_hand, str(tmp_path), timeout=120.0)
     assert one[0] == other[0] == training.ROWS
