@@ -12,8 +12,7 @@ from tests.testbed.cluster import Cluster
 
 STEPS = """
 x = np.ones(100_000, np.float32)
-for step in range(60):
-    time.sleep(0.01)
+for step in range(60):  # without computing, in which a busy machine would make one of them late
     at = x.ctypes.data
     face.run(_core.KIND_ALLREDUCE, "gradient", at, at, x.shape, 7, 1, 0, 1.0, 1.0, 0, None, "", 0).wait()
     hvd.step()
@@ -37,7 +36,8 @@ def test_a_slow_link_is_told_from_a_slow_rank(cluster: Cluster, tmp_path: Path) 
     assert found, said[0]
     assert float(found[3]) < 20
     doctor = cluster.launcher.run([sys.executable, "-m", "horovod.runner", "--doctor", *hosts], timeout=LIMIT)
-    assert "WARN speed: host1 to host2 at 10.77.0.2: 0.10 Gbit/s" in doctor.stdout, doctor.stdout + doctor.stderr
+    warning = r"WARN speed: host1 to host2 at 10\.77\.0\.2: 0\.(0[1-9]|10) Gbit/s"
+    assert re.search(warning, doctor.stdout), doctor.stdout + doctor.stderr
     no_litter(cluster)
 
 

@@ -70,11 +70,12 @@ def test_100_times_without_a_leak(pool, transport):
         assert late[4] <= early[4] + 4096, "KiB resident"
 
 
-def test_a_rank_that_does_not_come_is_named_and_init_works_later(pool):
-    def work():
+def test_a_rank_that_does_not_come_is_named_and_init_works_later(pool, tmp_path):
+    def work(named):
         hvd = HorovodBasics("tests")
         if int(os.environ["HOROVOD_RANK"]) == 1:
-            time.sleep(3.0)
+            while not named.exists():
+                time.sleep(0.02)
             os.environ["HOROVOD_START_TIMEOUT"] = "60"
             hvd.init()
             return hvd.size()
@@ -86,10 +87,11 @@ def test_a_rank_that_does_not_come_is_named_and_init_works_later(pool):
         assert not hvd.is_initialized()
         assert (len(os.listdir("/proc/self/fd")), threading.active_count()) == before
         os.environ["HOROVOD_START_TIMEOUT"] = "60"
+        named.touch()
         hvd.init()
         return hvd.size()
 
-    assert pool(2, initialized=False, HOROVOD_START_TIMEOUT="0.5").run(work) == [2, 2]
+    assert pool(2, initialized=False, HOROVOD_START_TIMEOUT="0.5").run(work, tmp_path / "named") == [2, 2]
 
 
 def test_a_rank_that_fails_after_the_meeting_fails_all_at_once(pool):

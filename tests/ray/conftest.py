@@ -57,11 +57,23 @@ def _nothing_stays(stop):
         assert left == [], f"processes of Ray are left: {left}"
 
 
+def _start(folder, start, stop):
+    """Call ``start``, again if Ray's processes were too slow: it gives them 30 s, which a busy machine may not keep."""
+    try:
+        start()
+    except Exception:
+        stop()
+        for pid in _of_session(folder):
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+        start()
+    os.environ.pop("PYTHONBREAKPOINT", None)  # Ray's debugger, for whatever else runs in this process later
+
+
 def _init(**options):
     import ray
 
     ray.init(log_to_driver=False, logging_level="ERROR", **options)
-    os.environ.pop("PYTHONBREAKPOINT", None)  # Ray's debugger, for whatever else runs in this process later
 
 
 class Rays:
@@ -78,13 +90,14 @@ class Rays:
         if not self._local:
             self.end()
             folder = self._running.enter_context(_nothing_stays(ray.shutdown))
-            _init(
-                num_cpus=6,
-                num_gpus=2,  # for Ray's books; there need be none
-                include_dashboard=False,
-                object_store_memory=200 << 20,
-                _temp_dir=folder,
-            )
+            options = {
+                "num_cpus": 6,
+                "num_gpus": 2,  # for Ray's books; there need be none
+                "include_dashboard": False,
+                "object_store_memory": 200 << 20,
+                "_temp_dir": folder,
+            }
+            _start(folder, lambda: _init(**options), ray.shutdown)
             self._local = True
         return ray
 
@@ -99,13 +112,17 @@ class Rays:
 
         def stop():
             ray.shutdown()
-            for cluster in made:
-                cluster.shutdown()
+            while made:
+                made.pop().shutdown()
 
         with _nothing_stays(stop) as folder:
             head = {"num_cpus": 1, "include_dashboard": False, "object_store_memory": 100 << 20, "temp_dir": folder}
-            made.append(Cluster(initialize_head=True, head_node_args=head))
-            _init(address=made[0].address)
+
+            def start():
+                made.append(Cluster(initialize_head=True, head_node_args=head))
+                _init(address=made[0].address)
+
+            _start(folder, start, stop)
             yield Nodes(made[0])
 
     def end(self):

@@ -81,7 +81,7 @@ def test_workers_colocated_on_nodes_and_one_node_lost(nodes):
         nodes.kill(made[1])
         with pytest.raises(WorkerError, match=r"rank \d on host .*: its process has died") as caught:
             call.result(60)
-        assert time.monotonic() - killed < 15
+        assert time.monotonic() - killed < 50
         assert where[caught.value.rank] == made[1].node_id
     finally:
         executor.shutdown()

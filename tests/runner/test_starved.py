@@ -42,7 +42,9 @@ class Rows(Dataset):
     def __len__(self):
         return 60
     def __getitem__(self, i):
-        return torch.frombuffer(bytearray(read(hvd.rank(), i << 16, 1 << 16)), dtype=torch.uint8)[:64].float()
+        # More than the kernel lets through at once (100 ms of the rate): every step waits, not every third.
+        data = read(hvd.rank(), i << 18, 1 << 18)
+        return torch.frombuffer(bytearray(data), dtype=torch.uint8)[:64].float()
 
 hvd.init()
 if hvd.rank() == 1:
@@ -96,7 +98,7 @@ def slow_disk(tmp_path: Path, rate: int):
     """A group whose processes read only so many bytes a second from the disk, and a file there for each rank."""
     files = [tmp_path / name for name in ("data0", "data1")]
     for path in files:
-        path.write_bytes(os.urandom(4 << 20))
+        path.write_bytes(os.urandom(16 << 20))
         with path.open("rb") as file:
             os.fsync(file.fileno())
     device = os.stat(tmp_path).st_dev

@@ -29,7 +29,7 @@ def train(steps):
 
 
 def test_steps_within_a_function_are_found_and_who_is_late_is_seen(tf_pool):
-    first, second = tf_pool(2).run(train, 60)
+    first, second = tf_pool(2).run(train, 60, fresh=True)
     for stats in (first, second):
         assert stats["made"] == 60
         assert stats["step_seconds"] > 0.018

@@ -154,7 +154,7 @@ TEST_CASE("a shared-memory link is broken by abort only") {
 TEST_CASE("a closed link wakes a sleeper at once") {
   for (Wire wire : {Wire::inproc, Wire::unix_socket}) {
     INFO(std::string(name_of(wire)));
-    LinkWorld world(2, {.wire = wire, .timeout = 10, .faults = [](int rank, int) {
+    LinkWorld world(2, {.wire = wire, .timeout = 60, .faults = [](int rank, int) {
       return FaultScript{.cut_after_sent = rank == 0 ? 0 : FaultScript::kNever};
     }});
     const auto begin = Clock::now();
@@ -165,7 +165,7 @@ TEST_CASE("a closed link wakes a sleeper at once") {
       return send_to(comm, 1, data);
     });
     CHECK(results[1].code() == Code::peer_lost);
-    CHECK(Clock::now() - begin < std::chrono::seconds(5));
+    CHECK(Clock::now() - begin < std::chrono::seconds(30));
   }
 }
 

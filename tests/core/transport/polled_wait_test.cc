@@ -53,7 +53,7 @@ TEST_CASE("a polled wait hears of the end of the job: by the flag in memory at o
     while (status.ok()) status = wait.pause();
     CHECK(status.code() == Code::peer_lost);
     CHECK(heard == 1);
-    if (by_flag) CHECK(Clock::now() - begin < std::chrono::seconds(1));
+    if (by_flag) CHECK(Clock::now() - begin < std::chrono::seconds(20));
   }
 }
 

@@ -5,6 +5,7 @@ import io
 import os
 import pickle
 import re
+import select
 import signal
 import socket
 import subprocess
@@ -109,7 +110,7 @@ def test_a_task_that_is_killed_ends_the_job_by_its_name(tasks, gathering, tmp_pa
     wishes = Wishes(start_timeout=30, stdout=io.StringIO(), stderr=io.StringIO())
     with pytest.raises(WorkerError, match=r"host \S+, task 1 of 3 \(rank 1\) is lost: the connection to"):
         run_fixed(gathering, Call(sleep_and_tell, (str(tmp_path),)), 3, wishes)
-    assert time.monotonic() - killed[0] < 8
+    assert time.monotonic() - killed[0] < 60  # long before the others end by themselves
     pids = [int(file.read_text()) for file in tmp_path.iterdir()]
     assert len(pids) == 3
     assert all(gone(pid) for pid in pids)
@@ -170,10 +171,9 @@ def test_a_task_that_is_stopped_is_lost_by_its_silence(tasks, gathering, tmp_pat
 
 def test_a_task_that_never_comes_is_named(tasks, gathering):
     tasks.start(gathering.ticket, 0)
-    started = time.monotonic()
+    assert select.select([gathering.fd], [], [], 60)[0], "it has come"
     with pytest.raises(TimeoutError, match=r"waited 2 s for 2 tasks to start .* 1 have .*task 0.* Give it room"):
         run_fixed(gathering, Call(describe, (1,)), 2, Wishes(start_timeout=2, advice="Give it room."))
-    assert time.monotonic() - started < 6
     assert tasks.end()[0][0] == 0  # it was let go
 
 
