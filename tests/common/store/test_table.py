@@ -127,7 +127,7 @@ def test_a_process_may_make_so_many_requests_that_wait(table):
     refused = f"{MAX_WAITING} requests of this process wait already, which is the most that are accepted"
     for number in range(MAX_WAITING - 3):
         assert table.handle(b"a", Get(number, ["x"], 5), 0) == []
-    for number in range(3):  # that end in three ways, one after the other
+    for number in range(3):  # that end in several ways, one after the other
         assert table.handle(b"a", exchange(0, group="g") if number else Get(998, ["z"], 5), 0) == []
         assert table.handle(b"a", Get(998, ["y"], 2), 0) == []
         assert table.handle(b"a", Get(998, ["y"], 2), 0) == []
@@ -136,6 +136,8 @@ def test_a_process_may_make_so_many_requests_that_wait(table):
         over = table.handle(b"b", exchange(1, group="g") if number else Set(1, "z", b""), 2)
         assert len(over) == 2
         table.handle(b"b", Set(1, "z", b""), 2)
+    assert table.handle(b"a", exchange(0, group="h"), 0) == []
+    assert replies(table.handle(b"c", exchange(0, group="h"), 0)) == [(b"a", "another process joined as rank 0")]
     for number in range(3):
         assert table.handle(b"a", Get(number, ["x"], 5), 0) == []
     assert replies(table.handle(b"a", Get(999, ["x"], 5), 0)) == [(b"a", refused)]
