@@ -104,6 +104,9 @@ def test_what_waits_once_the_job_has_begun_does_not_end_it():
     assert judged(judge, [launcher(**statuses.RUNNING), first, waits, pulls], now=59) is None
     assert judge.next_time() is None
     assert judged(judge, [launcher(**statuses.RUNNING), waits, pulls], now=1000) is None
+    as_many_as_expected = Judge("train", 1, 60, 0)
+    for now in (0, IMAGE_SECONDS):
+        assert judged(as_many_as_expected, [launcher(**statuses.CREATING), first, pulls], now=now) is None
 
 
 def test_an_image_without_which_too_few_pods_are_left():
