@@ -44,6 +44,12 @@ def test_the_example_of_the_docstring():
     assert [parts.extra(left, rank, 3) for rank in range(3)] == [3, None, None]
 
 
+def test_ranks_without_a_run_share_the_places_of_others():
+    left = ((5, 7),)
+    assert [places(parts.run(left, rank, 5)) for rank in range(5)] == [[], [], [5], [], [6]]
+    assert [parts.extra(left, rank, 5) for rank in range(5)] == [5, 6, None, 6, None]
+
+
 def test_thousands_of_ranks_are_no_work():
     left = parts.rest(((0, 10**9),), 4096, 777)
     assert len(left) == 4096
