@@ -7,6 +7,7 @@ jax = pytest.importorskip("jax")
 from jax import numpy as jnp  # noqa: E402
 
 import horovod.jax as hvd  # noqa: E402
+from tests.ranks import on_jax  # noqa: E402
 
 DTYPES = ["bool", "uint8", "int8", "uint16", "int16", "int32", "int64", "float16", "bfloat16", "float32", "float64"]
 SMALL = ["float8_e4m3fn", "float8_e5m2"]
@@ -21,7 +22,7 @@ def exact(array):
     return np.asarray(array).astype(np.float64).tolist()
 
 
-@pytest.mark.parametrize("ranks", [1, pytest.param(2, marks=pytest.mark.heavy), 3])
+@pytest.mark.parametrize("ranks", [2, *(pytest.param(ranks, marks=pytest.mark.heavy) for ranks in (1, 3))])
 def test_every_dtype_in_every_collective(jax_pool, ranks):
     def work():
         def everything(given):
@@ -62,32 +63,30 @@ def test_every_dtype_in_every_collective(jax_pool, ranks):
                     assert results[dtype][name] == rounded.tolist(), (dtype, name)
 
 
-def test_pytrees_unsigned_integers_and_rows_that_differ(jax_pool):
-    def work():
-        rank = hvd.rank()
-        tree = {"a": jnp.full((2,), float(rank)), "b": [rank, (jnp.ones((3, 1)) * rank, None)]}
-        summed = hvd.allreduce(tree, op=hvd.Sum, name="tree")
-        grouped = jax.jit(lambda t: hvd.grouped_allreduce(t, op=hvd.Sum))(tree)
-        alike = jax.tree_util.tree_map(lambda a, b: (a == b).all(), summed, grouped)
-        assert all(jax.tree_util.tree_leaves(alike))
-        rows, received = hvd.alltoall(jnp.arange(3) + 10 * rank, splits=[1 + rank, 2 - rank])
-        return (
-            jax.tree_util.tree_map(lambda a: np.asarray(a).ravel().tolist(), summed),
-            hvd.allgather(jnp.full((rank + 1, 1), rank, "uint32"), "uneven").ravel().tolist(),
-            hvd.reducescatter(jnp.arange(5.0), "uneven", op=hvd.Sum).tolist(),
-            jax.jit(lambda x: hvd.reducescatter(x, "uneven", op=hvd.Sum))(jnp.arange(5.0)).tolist(),
-            (rows.tolist(), received.tolist()),
-            exact(hvd.allreduce(jnp.float32(rank), average=False)),
-            hvd.allgather({}, "nothing"),
-        )
-
-    for rank, (tree, rows, part, compiled, moved, scalar, nothing) in enumerate(jax_pool(2).run(work)):
-        assert tree == {"a": [1.0, 1.0], "b": [[1], ([1.0] * 3, None)]}
-        assert rows == [0, 1, 1]
-        assert part == compiled == ([0, 2, 4] if rank == 0 else [6, 8])
-        assert moved == (([0, 10, 11], [1, 2]) if rank == 0 else ([1, 2, 12], [2, 1]))
-        assert scalar == 1.0
-        assert nothing == {}
+@on_jax(2)
+def test_pytrees_unsigned_integers_and_rows_that_differ():
+    rank = hvd.rank()
+    tree = {"a": jnp.full((2,), float(rank)), "b": [rank, (jnp.ones((3, 1)) * rank, None)]}
+    summed = hvd.allreduce(tree, op=hvd.Sum, name="tree")
+    grouped = jax.jit(lambda t: hvd.grouped_allreduce(t, op=hvd.Sum))(tree)
+    alike = jax.tree_util.tree_map(lambda a, b: (a == b).all(), summed, grouped)
+    assert all(jax.tree_util.tree_leaves(alike))
+    rows, received = hvd.alltoall(jnp.arange(3) + 10 * rank, splits=[1 + rank, 2 - rank])
+    tree, rows, part, compiled, moved, scalar, nothing = (
+        jax.tree_util.tree_map(lambda a: np.asarray(a).ravel().tolist(), summed),
+        hvd.allgather(jnp.full((rank + 1, 1), rank, "uint32"), "uneven").ravel().tolist(),
+        hvd.reducescatter(jnp.arange(5.0), "uneven", op=hvd.Sum).tolist(),
+        jax.jit(lambda x: hvd.reducescatter(x, "uneven", op=hvd.Sum))(jnp.arange(5.0)).tolist(),
+        (rows.tolist(), received.tolist()),
+        exact(hvd.allreduce(jnp.float32(rank), average=False)),
+        hvd.allgather({}, "nothing"),
+    )
+    assert tree == {"a": [1.0, 1.0], "b": [[1], ([1.0] * 3, None)]}
+    assert rows == [0, 1, 1]
+    assert part == compiled == ([0, 2, 4] if rank == 0 else [6, 8])
+    assert moved == (([0, 10, 11], [1, 2]) if rank == 0 else ([1, 2, 12], [2, 1]))
+    assert scalar == 1.0
+    assert nothing == {}
 
 
 def test_reductions_of_unsigned_integers(jax_pool):
@@ -120,27 +119,23 @@ def test_reductions_of_unsigned_integers(jax_pool):
         assert results == right
 
 
-def test_alltoall_of_pytrees(jax_pool):
-    def work():
-        rank = hvd.rank()
-        tree = {"a": jnp.arange(4) + 10 * rank, "b": [jnp.full((2, 2), rank, "uint32"), None]}
-        results = [run(lambda t: hvd.alltoall(t, name="tree"))(tree) for run in (jax.jit, lambda f: f)]
-        ragged, received = hvd.alltoall(
-            (jnp.arange(3) + 10 * rank, jnp.ones((3, 2)) * rank), splits=[1 + rank, 2 - rank]
-        )
-        assert hvd.alltoall({}) == {}
-        with pytest.raises(ValueError, match=r"splits is \[1, 2\] for a tree without arrays on rank"):
-            hvd.alltoall([], splits=[1, 2])
-        with pytest.raises(ValueError, match=r"alltoall\.tree\['b'\].*3.*2"):
-            hvd.alltoall({"a": jnp.ones(2), "b": jnp.ones(3)}, name="tree")
-        lists = [(t["a"].tolist(), t["b"][0].tolist(), t["b"][0].dtype.name) for t in results]
-        return lists, [one[:, 0].tolist() if one.ndim == 2 else one.tolist() for one in ragged], received.tolist()
-
-    for rank, (lists, ragged, received) in enumerate(jax_pool(2).run(work)):
-        one = ([0, 1, 10, 11] if rank == 0 else [2, 3, 12, 13], [[0, 0], [1, 1]], "uint32")
-        assert lists == [one, one]
-        assert ragged == ([[0, 10, 11], [0, 1, 1]] if rank == 0 else [[1, 2, 12], [0, 0, 1]])
-        assert received == ([1, 2] if rank == 0 else [2, 1])
+@on_jax(2)
+def test_alltoall_of_pytrees():
+    rank = hvd.rank()
+    tree = {"a": jnp.arange(4) + 10 * rank, "b": [jnp.full((2, 2), rank, "uint32"), None]}
+    results = [run(lambda t: hvd.alltoall(t, name="tree"))(tree) for run in (jax.jit, lambda f: f)]
+    ragged, received = hvd.alltoall((jnp.arange(3) + 10 * rank, jnp.ones((3, 2)) * rank), splits=[1 + rank, 2 - rank])
+    assert hvd.alltoall({}) == {}
+    with pytest.raises(ValueError, match=r"splits is \[1, 2\] for a tree without arrays on rank"):
+        hvd.alltoall([], splits=[1, 2])
+    with pytest.raises(ValueError, match=r"alltoall\.tree\['b'\].*3.*2"):
+        hvd.alltoall({"a": jnp.ones(2), "b": jnp.ones(3)}, name="tree")
+    lists = [(t["a"].tolist(), t["b"][0].tolist(), t["b"][0].dtype.name) for t in results]
+    ragged = [one[:, 0].tolist() if one.ndim == 2 else one.tolist() for one in ragged]
+    one = ([0, 1, 10, 11] if rank == 0 else [2, 3, 12, 13], [[0, 0], [1, 1]], "uint32")
+    assert lists == [one, one]
+    assert ragged == ([[0, 10, 11], [0, 1, 1]] if rank == 0 else [[1, 2, 12], [0, 0, 1]])
+    assert received.tolist() == ([1, 2] if rank == 0 else [2, 1])
 
 
 def test_arrays_of_a_pytree_travel_together(jax_pool):
@@ -227,16 +222,3 @@ def test_one_rank_runs_eagerly_while_the_other_compiles(jax_pool):
     assert first[0] == first[1]
     assert second[0] == second[1]
     assert first[0][:3] == second[0][:3] == [[0, 2, 4, 6], [0, 4, 8, 12], [0, 2, 4, 6, 0, 2, 4, 6]]
-
-
-def test_both_faces_in_one_process(jax_pool):
-    torch = pytest.importorskip("torch")
-
-    def work():
-        import horovod.torch as hvd_torch
-
-        handle = hvd_torch.allreduce_async_(torch.full((3,), 1.0 + hvd.rank()), op=hvd_torch.Sum, name="same")
-        ours = jax.jit(lambda x: hvd.allreduce(x, name="same"))(jnp.full((2,), float(hvd.rank())))
-        return ours.tolist(), hvd_torch.synchronize(handle).tolist()
-
-    assert jax_pool(2).run(work) == [([0.5, 0.5], [3.0] * 3)] * 2

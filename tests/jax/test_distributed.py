@@ -1,8 +1,6 @@
 """``jax.distributed.initialize()`` in jobs of horovodrun: programs of several processes in JAX's own way."""
 
-import subprocess
 import sys
-import textwrap
 from pathlib import Path
 
 import pytest
@@ -11,7 +9,8 @@ pytest.importorskip("jax")
 
 from horovod.common import faces, job
 from horovod.jax import cluster as known
-from tests.cluster.jobs import run_job
+from tests.cluster import jobs as cluster_jobs
+from tests.runner.launching import run_job
 from tests.testbed.cluster import Cluster
 
 PROGRAM = """
@@ -36,20 +35,19 @@ jax.distributed.shutdown()
 
 def test_initialize_finds_everything(tmp_path):
     program = tmp_path / "program.py"
-    program.write_text(textwrap.dedent(PROGRAM))
-    command = [sys.executable, "-m", "horovod.runner", "-np", "4", sys.executable, str(program)]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=300)
-    assert done.returncode == 0, done.stdout + done.stderr
-    assert done.stdout.count("of 4 devices 4 sum 10.0") == 4
-    assert done.stdout.count("ours 6.0") == 4
+    program.write_text(PROGRAM)
+    done = run_job(["-np", "4", sys.executable, str(program)])
+    assert done.code == 0, done.out + done.err
+    assert done.out.count("of 4 devices 4 sum 10.0") == 4
+    assert done.out.count("ours 6.0") == 4
 
 
 @pytest.mark.heavy
 def test_initialize_on_two_hosts(cluster: Cluster, tmp_path: Path) -> None:
     """Rank 0 and a rank beside it on one, another rank on the other."""
     program = tmp_path / "program.py"
-    program.write_text(textwrap.dedent(PROGRAM))
-    done = run_job(cluster, "-np", "3", "-H", "host2:2,host3:1", sys.executable, str(program))
+    program.write_text(PROGRAM)
+    done = cluster_jobs.run_job(cluster, "-np", "3", "-H", "host2:2,host3:1", sys.executable, str(program))
     assert done.code == 0, done.out + done.err
     assert done.out.count("of 3 devices 3 sum 6.0") == 3
 

@@ -11,46 +11,43 @@ from horovod.common import faces  # noqa: E402
 from horovod.common.job import Job  # noqa: E402
 from horovod.data import StreamingDataset  # noqa: E402
 from horovod.jax import elastic  # noqa: E402
+from tests.ranks import on_jax  # noqa: E402
 
 
-def test_states_go_back_and_are_brought_together(jax_pool):
-    def work():
-        rank = hvd.rank()
-        state = hvd.elastic.JaxState(params={"w": jnp.full(3, float(rank))}, step=rank)
-        state.sync()
-        together = np.asarray(state.params["w"]).tolist(), state.step
-        update = jax.jit(lambda p: {"w": p["w"] + 1}, donate_argnums=0)
-        state.params, state.step = update(state.params), 5
-        state.save()
-        state.params, state.step = update(state.params), 6
-        update(state.params)  # donated: gone
-        state.restore()
-        assert (hvd.elastic.batch(9).local, hvd.elastic.batch(9).shares.of) == (5 - rank, (5, 4))
-        return together, np.asarray(state.params["w"]).tolist(), state.step
-
-    assert jax_pool(2).run(work) == [(([0.0] * 3, 0), [1.0] * 3, 5)] * 2
+@on_jax(2)
+def test_states_go_back_and_are_brought_together():
+    rank = hvd.rank()
+    state = hvd.elastic.JaxState(params={"w": jnp.full(3, float(rank))}, step=rank)
+    state.sync()
+    together = np.asarray(state.params["w"]).tolist(), state.step
+    update = jax.jit(lambda p: {"w": p["w"] + 1}, donate_argnums=0)
+    state.params, state.step = update(state.params), 5
+    state.save()
+    state.params, state.step = update(state.params), 6
+    update(state.params)  # donated: gone
+    state.restore()
+    assert (hvd.elastic.batch(9).local, hvd.elastic.batch(9).shares.of) == (5 - rank, (5, 4))
+    assert (together, np.asarray(state.params["w"]).tolist(), state.step) == (([0.0] * 3, 0), [1.0] * 3, 5)
 
 
-def test_a_program_that_fails_is_run_again_with_the_last_commit(jax_pool):
-    def work():
-        rank, turns = hvd.rank(), []
-        add = jax.jit(lambda x: x + hvd.allreduce(jnp.ones(2), name="add", op=hvd.Sum))
-        wrong = jax.jit(lambda x: hvd.allreduce(jnp.ones(2 + rank), name="wrong")[:2] + x)
-        state = hvd.elastic.JaxState(params=jnp.zeros(2), step=0)
+@on_jax(2)
+def test_a_program_that_fails_is_run_again_with_the_last_commit():
+    rank, turns = hvd.rank(), []
+    add = jax.jit(lambda x: x + hvd.allreduce(jnp.ones(2), name="add", op=hvd.Sum))
+    wrong = jax.jit(lambda x: hvd.allreduce(jnp.ones(2 + rank), name="wrong")[:2] + x)
+    state = hvd.elastic.JaxState(params=jnp.zeros(2), step=0)
 
-        @hvd.elastic.run
-        def train(state):
-            turns.append(state.step)
-            while state.step < 3:
-                state.params, state.step = add(state.params), state.step + 1
-                if len(turns) == 1 and state.step == 2:
-                    jax.block_until_ready(wrong(state.params))
-                state.commit()
-            return np.asarray(state.params).tolist()
+    @hvd.elastic.run
+    def train(state):
+        turns.append(state.step)
+        while state.step < 3:
+            state.params, state.step = add(state.params), state.step + 1
+            if len(turns) == 1 and state.step == 2:
+                jax.block_until_ready(wrong(state.params))
+            state.commit()
+        return np.asarray(state.params).tolist()
 
-        return train(state), turns
-
-    assert jax_pool(2).run(work) == [([6.0, 6.0], [0, 1])] * 2
+    assert (train(state), turns) == ([6.0, 6.0], [0, 1])
 
 
 def test_no_program_outlives_its_epoch(monkeypatch):

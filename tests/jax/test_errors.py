@@ -6,6 +6,7 @@ jax = pytest.importorskip("jax")
 from jax import numpy as jnp  # noqa: E402
 
 import horovod.jax as hvd  # noqa: E402
+from tests.ranks import on_jax  # noqa: E402
 
 
 def compiled(function, *arguments):
@@ -13,62 +14,59 @@ def compiled(function, *arguments):
 
 
 @pytest.mark.parametrize("run", [compiled, lambda f, *a: f(*a)], ids=["compiled", "eager"])
-def test_bad_arguments_are_refused_at_once(jax_pool, run):
-    def work():
-        flags, real, scalar = jnp.ones(4, bool), jnp.ones((4, 2)), jnp.ones(())
-        for pattern, function, argument in (
-            (r"allreduce\.x.*complex64.*float32", lambda t: hvd.allreduce(t, name="x"), jnp.ones(3, "complex64")),
-            (r"allreduce\.x.*uint32", lambda t: hvd.allreduce(t, name="x"), jnp.ones(3, "uint32")),
-            (r"Average.*bool", lambda t: hvd.allreduce(t, name="x"), flags),
-            (r"op is 17", lambda t: hvd.allreduce(t, op=17), real),
-            (r"average=True and op=Sum", lambda t: hvd.allreduce(t, average=True, op=hvd.Sum), real),
-            (r"name is 3", lambda t: hvd.allreduce(t, name=3), real),
-            (r"prescale_factor is 'y'", lambda t: hvd.allreduce(t, prescale_factor="y"), real),
-            (r"root_rank is 7.*\[0, 1\]", lambda t: hvd.broadcast(t, 7, "x"), real),
-            (r"reducescatter\.x.*scalar", lambda t: hvd.reducescatter(t, "x"), scalar),
-            (r"allgather\.x.*scalar on rank", lambda t: hvd.allgather(t, "x"), scalar),
-            (r"op is Max, accepted are Average, Sum", lambda t: hvd.reducescatter(t, "x", op=hvd.Max), real),
-            (r"alltoall\.x.* 3.*multiples? of (the )?2", lambda t: hvd.alltoall(t[:3], name="x"), real),
-            (r"\['a'\] is a str; accepted are arrays", lambda t: hvd.allreduce({"a": "b", "c": t}), real),
-            (r"compression is 'fp16'", lambda t: hvd.allgather(hvd.allreduce(t, compression="fp16")), real),
-            (r"name is 3", lambda t: hvd.grouped_allgather(t, name=3), real),
-        ):
-            with pytest.raises(ValueError, match=rf"(?s){pattern}") as caught:
-                run(function, argument)
-            assert f"rank {hvd.rank()}" in str(caught.value)
-        with pytest.raises(ValueError, match=rf"\['a'\] is 4294967296; accepted .*2147483647.*on rank {hvd.rank()}"):
-            hvd.allreduce({"a": 1 << 32, "b": real})
-        with pytest.raises(ValueError, match=rf"the tensor is -2147483649; accepted .*on rank {hvd.rank()}"):
-            hvd.broadcast(-(1 << 31) - 1, 0)
-        with pytest.raises(ValueError, match=r"grouped_allreduce: op is 17, accepted are Average.*rank"):
-            run(lambda t: hvd.grouped_allreduce(t, op=17), real)
-        return run(lambda t: hvd.allreduce(t, name="x", op=hvd.Sum), real).tolist()
-
-    assert jax_pool(2).run(work) == [[[2, 2]] * 4] * 2
+@on_jax(2)
+def test_bad_arguments_are_refused_at_once(run):
+    flags, real, scalar = jnp.ones(4, bool), jnp.ones((4, 2)), jnp.ones(())
+    for pattern, function, argument in (
+        (r"allreduce\.x.*complex64.*float32", lambda t: hvd.allreduce(t, name="x"), jnp.ones(3, "complex64")),
+        (r"allreduce\.x.*uint32", lambda t: hvd.allreduce(t, name="x"), jnp.ones(3, "uint32")),
+        (r"Average.*bool", lambda t: hvd.allreduce(t, name="x"), flags),
+        (r"op is 17", lambda t: hvd.allreduce(t, op=17), real),
+        (r"average=True and op=Sum", lambda t: hvd.allreduce(t, average=True, op=hvd.Sum), real),
+        (r"name is 3", lambda t: hvd.allreduce(t, name=3), real),
+        (r"prescale_factor is 'y'", lambda t: hvd.allreduce(t, prescale_factor="y"), real),
+        (r"root_rank is 7.*\[0, 1\]", lambda t: hvd.broadcast(t, 7, "x"), real),
+        (r"reducescatter\.x.*scalar", lambda t: hvd.reducescatter(t, "x"), scalar),
+        (r"allgather\.x.*scalar on rank", lambda t: hvd.allgather(t, "x"), scalar),
+        (r"op is Max, accepted are Average, Sum", lambda t: hvd.reducescatter(t, "x", op=hvd.Max), real),
+        (r"alltoall\.x.* 3.*multiples? of (the )?2", lambda t: hvd.alltoall(t[:3], name="x"), real),
+        (r"\['a'\] is a str; accepted are arrays", lambda t: hvd.allreduce({"a": "b", "c": t}), real),
+        (r"compression is 'fp16'", lambda t: hvd.allgather(hvd.allreduce(t, compression="fp16")), real),
+        (r"name is 3", lambda t: hvd.grouped_allgather(t, name=3), real),
+    ):
+        with pytest.raises(ValueError, match=rf"(?s){pattern}") as caught:
+            run(function, argument)
+        assert f"rank {hvd.rank()}" in str(caught.value)
+    with pytest.raises(ValueError, match=rf"\['a'\] is 4294967296; accepted .*2147483647.*on rank {hvd.rank()}"):
+        hvd.allreduce({"a": 1 << 32, "b": real})
+    with pytest.raises(ValueError, match=rf"the tensor is -2147483649; accepted .*on rank {hvd.rank()}"):
+        hvd.broadcast(-(1 << 31) - 1, 0)
+    with pytest.raises(ValueError, match=r"grouped_allreduce: op is 17, accepted are Average.*rank"):
+        run(lambda t: hvd.grouped_allreduce(t, op=17), real)
+    assert run(lambda t: hvd.allreduce(t, name="x", op=hvd.Sum), real).tolist() == [[2, 2]] * 4
 
 
-def test_ranks_that_disagree_learn_it_when_the_program_runs(jax_pool):
-    def work():
-        rank, texts = hvd.rank(), []
-        for function, argument in (
-            (lambda t: hvd.allreduce(t, name="x"), jnp.ones(3 + rank)),
-            (lambda t: hvd.allgather(t, "rows"), jnp.ones(3 + rank)),
-            (lambda t: hvd.broadcast(t, rank, "roots"), jnp.ones(3)),
-        ):
-            with pytest.raises((RuntimeError, ValueError)) as caught:
-                compiled(function, argument)
-            texts.append(str(caught.value))
-        with pytest.raises(NotImplementedError, match=r"splits within a program.*rank"):
-            compiled(lambda t: hvd.alltoall(t, splits=[1, 2]), jnp.ones(3))
-        return texts, compiled(lambda t: hvd.allreduce(t, name="x", op=hvd.Sum), jnp.ones(2)).tolist()
-
-    for (shapes, rows, roots), after in jax_pool(2).run(work):
-        assert "allreduce.x" in shapes
-        assert "3" in shapes
-        assert "4" in shapes
-        assert "ranks sent 3, 4 rows" in rows
-        assert "root" in roots
-        assert after == [2, 2]
+@on_jax(2)
+def test_ranks_that_disagree_learn_it_when_the_program_runs():
+    rank, texts = hvd.rank(), []
+    for function, argument in (
+        (lambda t: hvd.allreduce(t, name="x"), jnp.ones(3 + rank)),
+        (lambda t: hvd.allgather(t, "rows"), jnp.ones(3 + rank)),
+        (lambda t: hvd.broadcast(t, rank, "roots"), jnp.ones(3)),
+    ):
+        with pytest.raises((RuntimeError, ValueError)) as caught:
+            compiled(function, argument)
+        texts.append(str(caught.value))
+    with pytest.raises(NotImplementedError, match=r"splits within a program.*rank"):
+        compiled(lambda t: hvd.alltoall(t, splits=[1, 2]), jnp.ones(3))
+    after = compiled(lambda t: hvd.allreduce(t, name="x", op=hvd.Sum), jnp.ones(2)).tolist()
+    shapes, rows, roots = texts
+    assert "allreduce.x" in shapes
+    assert "3" in shapes
+    assert "4" in shapes
+    assert "ranks sent 3, 4 rows" in rows
+    assert "root" in roots
+    assert after == [2, 2]
 
 
 def test_arguments_of_optimizers(jax_pool):

@@ -1,4 +1,4 @@
-"""Optimizers, gradients, parameters and objects; networks of the libraries that people use; checkpoints."""
+"""Optimizers, gradients, parameters and objects; networks of the libraries that people use."""
 
 import functools
 
@@ -11,6 +11,7 @@ from jax import numpy as jnp  # noqa: E402
 
 import horovod.jax as hvd  # noqa: E402
 from horovod.common.exceptions import OutOfSyncError  # noqa: E402
+from tests.ranks import on_jax  # noqa: E402
 
 STEPS = 4
 
@@ -56,30 +57,27 @@ def close(one, other):
     )
 
 
-def test_distributed_optimizers_make_what_one_process_makes(jax_pool):
-    def work():
-        mine = data(hvd.rank())
-        adam = optax.adam(0.1)
-        halves = [tuple(part[:3] for part in mine), tuple(part[3:] for part in mine)]
-        uneven = tuple(part[(0, 4)[hvd.rank()] : (4, 12)[hvd.rank()]] for part in data(0, 1))
-        results = {
-            "plain": trained(hvd.DistributedOptimizer(adam), [mine] * STEPS),
-            "predivided": trained(hvd.DistributedOptimizer(adam, gradient_predivide_factor=2.0), [mine] * STEPS),
-            "accumulated": trained(
-                hvd.DistributedOptimizer(adam, backward_passes_per_step=2, average_aggregated_gradients=True),
-                halves * STEPS,
-            ),
-            "weighted": trained(hvd.DistributedOptimizer(adam), [uneven] * STEPS, weight=len(uneven[0])),
-            "chained": trained(optax.chain(hvd.DistributedOptimizer(optax.identity()), adam), [mine] * STEPS),
-        }
-        bf16 = trained(hvd.DistributedOptimizer(adam, compression=hvd.Compression.bf16), [mine] * STEPS)
-        hvd.check_in_sync(bf16)
-        assert np.allclose(bf16["w"], results["plain"]["w"], atol=2e-2)
-        return results
-
-    for results in jax_pool(2).run(work):
-        for name, params in results.items():
-            assert close(params, alone()), name
+@on_jax(2)
+def test_distributed_optimizers_make_what_one_process_makes():
+    mine = data(hvd.rank())
+    adam = optax.adam(0.1)
+    halves = [tuple(part[:3] for part in mine), tuple(part[3:] for part in mine)]
+    uneven = tuple(part[(0, 4)[hvd.rank()] : (4, 12)[hvd.rank()]] for part in data(0, 1))
+    results = {
+        "plain": trained(hvd.DistributedOptimizer(adam), [mine] * STEPS),
+        "predivided": trained(hvd.DistributedOptimizer(adam, gradient_predivide_factor=2.0), [mine] * STEPS),
+        "accumulated": trained(
+            hvd.DistributedOptimizer(adam, backward_passes_per_step=2, average_aggregated_gradients=True),
+            halves * STEPS,
+        ),
+        "weighted": trained(hvd.DistributedOptimizer(adam), [uneven] * STEPS, weight=len(uneven[0])),
+        "chained": trained(optax.chain(hvd.DistributedOptimizer(optax.identity()), adam), [mine] * STEPS),
+    }
+    bf16 = trained(hvd.DistributedOptimizer(adam, compression=hvd.Compression.bf16), [mine] * STEPS)
+    hvd.check_in_sync(bf16)
+    assert np.allclose(bf16["w"], results["plain"]["w"], atol=2e-2)
+    for name, params in results.items():
+        assert close(params, alone()), name
 
 
 def test_passes_outside_of_programs_and_sets(jax_pool):
@@ -110,89 +108,73 @@ def test_value_and_grad(jax_pool):
         assert count == 4 + 2 * rank
 
 
-@pytest.mark.parametrize("run", [jax.jit, lambda f: f], ids=["compiled", "eager"])
-def test_weighted_means_in_few_bits(jax_pool, run):
+@pytest.mark.parametrize(
+    "run", [pytest.param(jax.jit, id="compiled", marks=pytest.mark.heavy), pytest.param(lambda f: f, id="eager")]
+)
+@on_jax(2)
+def test_weighted_means_in_few_bits(run):
     """Of counts that 16 bits do not hold, times gradients that are large; a rank without samples has NaN."""
 
-    def work():
-        counts, base = (70000, 30000), jnp.asarray([100.0, -3.5, 0.25, 200.0])
-        for dtype, close in (("float16", 2e-3), ("bfloat16", 2e-2), ("float8_e5m2", 0.3), ("float32", 1e-6)):
-            mine = {"w": (base * (1 + hvd.rank())).astype(dtype)}
-            right = np.asarray(base) * (0.7 * 1 + 0.3 * 2)
-            for options in ({}, {"gradient_predivide_factor": 4.0}, {"compression": hvd.Compression.fp16}):
-                for passes in (1, 2):
-                    optimizer = hvd.DistributedOptimizer(
-                        optax.identity(), f"{dtype}.{passes}", backward_passes_per_step=passes, **options
-                    )
-                    update = run(lambda g, s, n, o=optimizer: o.update(g, s, weight=n))
-                    state = optimizer.init(mine)
-                    for count in (counts[hvd.rank()], 0)[:passes]:
-                        given = mine if count else {"w": mine["w"] * jnp.nan}
-                        updates, state = update(given, state, count)
-                    assert updates["w"].dtype == dtype
-                    rough = max(close, 2e-3 if "compression" in options else 0)
-                    np.testing.assert_allclose(updates["w"].astype("float32"), right, rtol=rough)
-                    for _ in range(passes):
-                        updates, state = update({"w": mine["w"] * jnp.nan}, state, 0)
-                    assert not updates["w"].any()
-
-    jax_pool(2).run(work)
+    counts, base = (70000, 30000), jnp.asarray([100.0, -3.5, 0.25, 200.0])
+    for dtype, close in (("float16", 2e-3), ("bfloat16", 2e-2), ("float8_e5m2", 0.3), ("float32", 1e-6)):
+        mine = {"w": (base * (1 + hvd.rank())).astype(dtype)}
+        right = np.asarray(base) * (0.7 * 1 + 0.3 * 2)
+        for options in ({}, {"gradient_predivide_factor": 4.0}, {"compression": hvd.Compression.fp16}):
+            for passes in (1, 2):
+                optimizer = hvd.DistributedOptimizer(
+                    optax.identity(), f"{dtype}.{passes}", backward_passes_per_step=passes, **options
+                )
+                update = run(lambda g, s, n, o=optimizer: o.update(g, s, weight=n))
+                state = optimizer.init(mine)
+                for count in (counts[hvd.rank()], 0)[:passes]:
+                    given = mine if count else {"w": mine["w"] * jnp.nan}
+                    updates, state = update(given, state, count)
+                assert updates["w"].dtype == dtype
+                rough = max(close, 2e-3 if "compression" in options else 0)
+                np.testing.assert_allclose(updates["w"].astype("float32"), right, rtol=rough)
+                for _ in range(passes):
+                    updates, state = update({"w": mine["w"] * jnp.nan}, state, 0)
+                assert not updates["w"].any()
 
 
-def test_passes_that_only_add_up_look_like_steps(jax_pool):
+@on_jax(2)
+def test_passes_that_only_add_up_look_like_steps():
     """Also where updates have another dtype than gradients: branches of a compiled program have to be alike."""
 
-    def work():
-        wider = optax.stateless(lambda updates, params: jax.tree_util.tree_map(lambda u: u.astype("float32"), updates))
-        optimizer = hvd.DistributedOptimizer(wider, backward_passes_per_step=3, average_aggregated_gradients=True)
-        grads = jnp.full(2, 256.5, "float16") + jnp.float16(hvd.rank())
-        for run in (jax.jit, lambda f: f):
-            state, results = optimizer.init(grads), []
-            for _ in range(3):
-                updates, state = run(optimizer.update)(grads, state)
-                results.append((updates.dtype.name, updates.tolist()))
-            assert results == [("float32", [0, 0])] * 2 + [("float32", [257, 257])]
-        large = jnp.full(2, 30000, "float16")  # whose sum over passes is too much for 16 bits
-        state = optimizer.init(large)
+    wider = optax.stateless(lambda updates, params: jax.tree_util.tree_map(lambda u: u.astype("float32"), updates))
+    optimizer = hvd.DistributedOptimizer(wider, backward_passes_per_step=3, average_aggregated_gradients=True)
+    grads = jnp.full(2, 256.5, "float16") + jnp.float16(hvd.rank())
+    for run in (jax.jit, lambda f: f):
+        state, results = optimizer.init(grads), []
         for _ in range(3):
-            updates, state = optimizer.update(large, state)
-        assert updates.tolist() == [30000, 30000]
-
-    jax_pool(2).run(work)
-
-
-def test_parameters_and_objects(jax_pool):
-    def work():
-        rank = hvd.rank()
-        state = optax.adam(0.1).init({"w": jnp.full(3, float(rank))})
-        tree = {"state": state, "key": jax.random.key(rank), "small": jnp.ones(2, "float8_e5m2") * rank, "f": jnp.sin}
-        got = hvd.broadcast_parameters({**tree, "seed": np.uint32(rank), "half": jnp.bfloat16(rank)}, 1)
-        assert got["f"] is jnp.sin
-        assert got["small"].dtype == "float8_e5m2"
-        hvd.check_in_sync({"numbers": [got["half"], got["seed"]], "key": got["key"]})
-        with pytest.raises(OutOfSyncError, match=r"mine.*w"):
-            hvd.check_in_sync(mine={"w": jnp.ones(2) * rank})
-        return (
-            jax.random.key_data(got["key"]).tolist(),
-            int(got["seed"]),
-            float(got["small"][0]),
-            hvd.broadcast_object({"rank": rank}, 1),
-            hvd.allgather_object("x" * rank),
-        )
-
-    assert jax_pool(2).run(work) == [([0, 1], 1, 1.0, {"rank": 1}, ["", "x"])] * 2
+            updates, state = run(optimizer.update)(grads, state)
+            results.append((updates.dtype.name, updates.tolist()))
+        assert results == [("float32", [0, 0])] * 2 + [("float32", [257, 257])]
+    large = jnp.full(2, 30000, "float16")  # whose sum over passes is too much for 16 bits
+    state = optimizer.init(large)
+    for _ in range(3):
+        updates, state = optimizer.update(large, state)
+    assert updates.tolist() == [30000, 30000]
 
 
-def of_linen():
-    linen = pytest.importorskip("flax.linen")
-
-    class Net(linen.Module):
-        @linen.compact
-        def __call__(self, x):
-            return linen.Dense(1)(linen.tanh(linen.Dense(8)(x)))
-
-    net = Net()
-    return net.init(jax.random.key(hvd.rank()), jnp.ones((1, 3))), net.apply
+@on_jax(2)
+def test_parameters_and_objects():
+    rank = hvd.rank()
+    state = optax.adam(0.1).init({"w": jnp.full(3, float(rank))})
+    tree = {"state": state, "key": jax.random.key(rank), "small": jnp.ones(2, "float8_e5m2") * rank, "f": jnp.sin}
+    got = hvd.broadcast_parameters({**tree, "seed": np.uint32(rank), "half": jnp.bfloat16(rank)}, 1)
+    assert got["f"] is jnp.sin
+    assert got["small"].dtype == "float8_e5m2"
+    hvd.check_in_sync({"numbers": [got["half"], got["seed"]], "key": got["key"]})
+    with pytest.raises(OutOfSyncError, match=r"mine.*w"):
+        hvd.check_in_sync(mine={"w": jnp.ones(2) * rank})
+    assert (
+        jax.random.key_data(got["key"]).tolist(),
+        int(got["seed"]),
+        float(got["small"][0]),
+        hvd.broadcast_object({"rank": rank}, 1),
+        hvd.allgather_object("x" * rank),
+    ) == ([0, 1], 1, 1.0, {"rank": 1}, ["", "x"])
 
 
 def of_nnx():
@@ -215,14 +197,8 @@ def of_equinox():
     return arrays, lambda arrays, x: jax.vmap(eqx.combine(arrays, rest))(x)
 
 
-def of_haiku():
-    hk = pytest.importorskip("haiku")
-    net = hk.without_apply_rng(hk.transform(lambda x: hk.nets.MLP([8, 1], activation=jnp.tanh)(x)))
-    return net.init(jax.random.key(hvd.rank()), jnp.ones((1, 3))), net.apply
-
-
 @pytest.mark.heavy
-@pytest.mark.parametrize("make", [of_nnx, of_equinox, of_linen, of_haiku])
+@pytest.mark.parametrize("make", [of_nnx, of_equinox])
 def test_networks_of_other_libraries(jax_pool, make):
     def work():
         x, y = data(hvd.rank())
@@ -249,40 +225,17 @@ def test_networks_of_other_libraries(jax_pool, make):
     assert first[-1] < first[0]
 
 
-@pytest.mark.heavy
-def test_checkpoints_of_orbax_on_rank_0(jax_pool, tmp_path):
-    pytest.importorskip("orbax.checkpoint")
-
-    def work(folder):
-        import orbax.checkpoint as ocp
-
-        params = {"w": jnp.full(3, 1.0 + hvd.rank()), "b": jnp.zeros(1)}
-        if hvd.rank() == 0:
-            with ocp.StandardCheckpointer() as checkpointer:
-                checkpointer.save(folder / "step", params)
-        hvd.barrier()
-        params = jax.tree_util.tree_map(jnp.zeros_like, params)
-        if hvd.rank() == 0:
-            with ocp.StandardCheckpointer() as checkpointer:
-                params = checkpointer.restore(folder / "step", params)
-        return np.asarray(hvd.broadcast_parameters(params)["w"]).tolist()
-
-    assert jax_pool(2).run(work, tmp_path) == [[1.0] * 3] * 2
-
-
 @pytest.mark.parametrize("run", [jax.jit, lambda f: f], ids=["compiled", "eager"])
 @pytest.mark.parametrize("passes", [1, 2])
-def test_the_weight_counts_where_there_is_nobody_to_reduce_with(jax_pool, run, passes):
-    def work():
-        optimizer = hvd.DistributedOptimizer(optax.identity(), backward_passes_per_step=passes)
-        update, found = run(lambda g, s, n: optimizer.update(g, s, weight=n)), []
-        for weight, number in ((5, 3.0), (0, jnp.nan)):
-            given = {"w": jnp.full(2, number)}
-            state = optimizer.init(given)
-            for _ in range(passes):
-                updates, state = update(given, state, weight)
-            found.append(updates["w"].tolist())
-        loss, _ = hvd.value_and_grad(lambda w: w.mean(), weight=lambda w: w.size)(jnp.ones(0))
-        return [*found, float(loss)]
-
-    assert jax_pool(1).run(work) == [[[3.0, 3.0], [0.0, 0.0], 0.0]]
+@on_jax(1)
+def test_the_weight_counts_where_there_is_nobody_to_reduce_with(run, passes):
+    optimizer = hvd.DistributedOptimizer(optax.identity(), backward_passes_per_step=passes)
+    update, found = run(lambda g, s, n: optimizer.update(g, s, weight=n)), []
+    for weight, number in ((5, 3.0), (0, jnp.nan)):
+        given = {"w": jnp.full(2, number)}
+        state = optimizer.init(given)
+        for _ in range(passes):
+            updates, state = update(given, state, weight)
+        found.append(updates["w"].tolist())
+    loss, _ = hvd.value_and_grad(lambda w: w.mean(), weight=lambda w: w.size)(jnp.ones(0))
+    assert [*found, float(loss)] == [[3.0, 3.0], [0.0, 0.0], 0.0]
