@@ -39,6 +39,14 @@ AGE := $(if $(wildcard $(VENV)/stamps/editable $(VENV)/stamps/package),again,fir
 RECORD = $(if $(filter $@,$(MAKECMDGOALS)),$(if $(word 2,$(MAKECMDGOALS)),:,scripts/record-time.sh $@ $(BEGAN) $(AGE)),:)
 
 SIDE_BY_SIDE := $(if $(filter-out 0,$(TESTERS)),-n $(TESTERS)) --slowest=20
+# Python tests run in parts (tests/lanes.py), each with one process or, where it says so, with several.
+PARTS := torch tensorflow spark-ray others
+PROCESSES_first_others := $(JOBS)
+PROCESSES_more_others := $(shell echo $$(($(JOBS) + 1)))
+PROCESSES_more_tensorflow := 3
+PROCESSES_more_spark-ray := 2
+in_parts = $(MAKE) --no-print-directory -j$(if $(filter 0 1,$(TESTERS)),1,4) --output-sync=line $(PARTS:%=$1-%)
+of_part = PART=$1-$2 nice scripts/python-tests.sh --tier=$1 --part=$2 --slowest=10 $(if $(filter 0 1,$(TESTERS)),,$(PROCESSES_$1_$2:%=-n %))
 STAMPS := $(VENV)/stamps
 # What `make test` needs, and what `make test-more` needs besides. Steps may run side by side: packages and apt have locks of their own.
 FIRST := $(addprefix $(STAMPS)/,doctest tools first lint system launchers editable)
@@ -65,7 +73,7 @@ PYTHONS ?=
 # MXNet 1.9.1 wants Python 3.11 or older.
 MXNET_PYTHON ?= $(firstword $(shell command -v python3.11 python3.10) $(PYTHON))
 
-.PHONY: help train environment checks quick test test-more test-all kernels unit lint format docs site pytest asan tsan fuzz fuzz-programs mutants bench gpu-check wheel wheels test-wheels clean test-tf-matrix test-mxnet test-cluster test-launchers test-mpis test-kubernetes test-containers test-clouds
+.PHONY: help train environment checks quick test test-more test-all kernels unit lint format docs site pytest asan tsan fuzz fuzz-programs mutants bench gpu-check wheel wheels test-wheels clean test-tf-matrix test-mxnet test-cluster test-launchers test-mpis test-kubernetes test-containers test-clouds $(PARTS:%=first-%) $(PARTS:%=more-%)
 
 help: ## this list, with the times that the targets recorded here (build/times.tsv) or on 2 cores (scripts/times.tsv)
 	@scripts/help.sh
@@ -82,13 +90,13 @@ environment: $(FIRST) $(MORE)
 test: ## set up and run the first tier of tests: C++, lint, types, each frontend, launcher and failures on one host, a test of each integration
 	$(MAKE) --no-print-directory -j2 $(STAMPS)/doctest $(STAMPS)/tools
 	$(MAKE) --no-print-directory -j2 --output-sync=line unit checks
-	nice scripts/python-tests.sh --tier=first $(SIDE_BY_SIDE)
+	$(call in_parts,first)
 	@$(RECORD)
 
 test-more: ## set up and run the second tier: hosts, launchers, Spark, Ray, second backends, what repeats at length
 	$(MAKE) --no-print-directory -j2 environment
 	scripts/install-ptxas.sh
-	nice scripts/python-tests.sh --tier=more $(SIDE_BY_SIDE)
+	$(call in_parts,more)
 	@$(RECORD)
 
 test-all: ## both tiers, then MXNet, sanitizers, containers, Kubernetes and versions of TensorFlow
@@ -101,6 +109,12 @@ test-all: ## both tiers, then MXNet, sanitizers, containers, Kubernetes and vers
 	$(MAKE) --no-print-directory test-kubernetes
 	$(MAKE) --no-print-directory test-tf-matrix
 	@$(RECORD)
+
+$(PARTS:%=first-%): first-%:
+	$(call of_part,first,$*)
+
+$(PARTS:%=more-%): more-%:
+	$(call of_part,more,$*)
 
 # What the Python tests need, and all that is told without running code: beside the C++ tests, whose compilation takes as long.
 checks:

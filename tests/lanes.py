@@ -9,6 +9,7 @@ A test that is put into the wrong lane costs time and nothing else.
 """
 
 import re
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -43,6 +44,15 @@ OF_ALL_FRONTENDS = ("tests/conformance", "tests/test_api.py")
 """Tests of these go to the lane of the frontend that they name, and of its backend."""
 FRAMEWORKS = ("tests/keras", "tests/tensorflow")
 """Folders whose tests go to the lane of the backend that they name in their first parameter or in their file's name."""
+PARTS = {
+    "torch": ("tests/torch", "tests/gpu"),
+    "tensorflow": ("tests/tensorflow", "tests/keras"),
+    "spark-ray": ("tests/spark", "tests/ray"),
+}
+"""Folders whose tests run in a pytest of their own (``--part``), so that the others need not import the framework to
+collect them; "others" is the part of all other folders."""
+OTHERS = "others"
+_ROOT = Path(__file__).parent.parent
 
 
 def lane(nodeid: str) -> str:
@@ -74,6 +84,23 @@ def order(nodeid: str) -> int:
     """What to sort tests by: the number of their lane, after which come all files that are a lane each."""
     name = lane(nodeid)
     return LONGEST_FIRST.index(name) if name in LONGEST_FIRST else len(LONGEST_FIRST)
+
+
+def part(path: str) -> str:
+    """Return the part of a file or folder by its path from the root, such as ``tests/torch``."""
+    return next((name for name, folders in PARTS.items() for f in folders if f"{path}/".startswith(f"{f}/")), OTHERS)
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--part", choices=(*PARTS, OTHERS), help="collect the tests of one part only (tests/lanes.py)")
+
+
+def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
+    chosen = config.getoption("--part")
+    if not chosen or not collection_path.is_relative_to(_ROOT / "tests"):
+        return None
+    path = collection_path.relative_to(_ROOT).as_posix()
+    return True if path != "tests" and part(path) != chosen else None
 
 
 @pytest.hookimpl(trylast=True)

@@ -4,10 +4,12 @@
     python -m pytest --tier=more      all other tests, as `make test-more` runs them
 
 Without the option both run. A test belongs to the second tier if it is marked ``heavy`` (it repeats at length what
-others show) or belongs to an integration or a second backend (`SECOND`), unless it is marked ``smoke``: one short test
-of each of those stays in the first tier.
+others show) or belongs to an integration or a second backend (`SECOND_FOLDERS`, `SECOND_LANES`), unless it is marked
+``smoke``: one short test of each of those stays in the first tier.
 """
 
+import re
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -15,10 +17,13 @@ import pytest
 from tests.lanes import lane
 
 TIERS = ("first", "more")
-SECOND = ("cluster", "launchers", "spark", "ray", "keras-torch", "keras-jax", "keras-legacy")
-"""Lanes whose tests belong to the second tier."""
-TARGETS = {"first": "make test-more", "more": "make test"}
-_LEFT = pytest.StashKey[int]()
+SECOND_FOLDERS = tuple(
+    f"tests/{name}" for name in ("benchmark", "clouds", "cluster", "examples", "launchers", "notebook", "ray", "spark")
+)
+SECOND_LANES = ("keras-torch", "keras-jax", "keras-legacy")
+"""Where all tests but those marked ``smoke`` belong to the second tier."""
+OTHER = {"first": "make test-more", "more": "make test"}
+_ROOT = Path(__file__).parent.parent
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -34,9 +39,26 @@ def tier(nodeid: str, marks: set[str]) -> str:
         nodeid: The test's id, such as ``tests/ray/test_run.py::test_run``.
         marks: Names of its marks.
     """
-    if "heavy" in marks or (lane(nodeid) in SECOND and "smoke" not in marks):
-        return "more"
-    return "first"
+    return "more" if "heavy" in marks or (_second(nodeid) and "smoke" not in marks) else "first"
+
+
+def _second(nodeid: str) -> bool:
+    return nodeid.startswith(tuple(f"{folder}/" for folder in SECOND_FOLDERS)) or lane(nodeid) in SECOND_LANES
+
+
+def only_more(path: str, text: str) -> bool:
+    """Return True if all tests of a file belong to the second tier, as far as its text shows without an import."""
+    if re.search(r"^pytestmark = pytest\.mark\.heavy$", text, re.MULTILINE):
+        return True
+    return _second(path) and "mark.smoke" not in text
+
+
+def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
+    """Leave out files whose import would be in vain: Spark's and Ray's take seconds."""
+    path = collection_path
+    if config.getoption("--tier") != "first" or path.suffix != ".py" or not path.is_relative_to(_ROOT):
+        return None
+    return True if only_more(path.relative_to(_ROOT).as_posix(), path.read_text()) else None
 
 
 @pytest.hookimpl(tryfirst=True)
@@ -44,28 +66,13 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     chosen = config.getoption("--tier")
     if not chosen:
         return
-    left = {item for item in items if tier(item.nodeid, {mark.name for mark in item.iter_markers()}) != chosen}
+    left = [item for item in items if tier(item.nodeid, {mark.name for mark in item.iter_markers()}) != chosen]
     if left:
-        items[:] = [item for item in items if item not in left]
-        config.hook.pytest_deselected(items=list(left))
-        config.stash[_LEFT] = len(left)
-
-
-@pytest.hookimpl(wrapper=True)
-def pytest_sessionfinish(session: pytest.Session) -> Any:
-    """Report the number from a process of pytest-xdist to the one that writes the summary and collects no tests."""
-    output = getattr(session.config, "workeroutput", None)
-    if output is not None:
-        output["left"] = session.config.stash.get(_LEFT, 0)
-    return (yield)
-
-
-@pytest.hookimpl(optionalhook=True)
-def pytest_testnodedown(node: Any) -> None:
-    told = (getattr(node, "workeroutput", None) or {}).get("left", 0)  # each process has collected all tests
-    node.config.stash[_LEFT] = max(told, node.config.stash.get(_LEFT, 0))
+        others = set(left)
+        items[:] = [item for item in items if item not in others]
+        config.hook.pytest_deselected(items=left)
 
 
 def pytest_terminal_summary(terminalreporter: Any, config: pytest.Config) -> None:
-    if left := config.stash.get(_LEFT, 0):
-        terminalreporter.write_line(f"{left} tests belong to the other tier ({TARGETS[config.getoption('--tier')]})")
+    if chosen := config.getoption("--tier"):
+        terminalreporter.write_line(f"tests of the other tier were left out; {OTHER[chosen]} runs them")
