@@ -124,6 +124,7 @@ def test_a_rank_that_fails_after_the_meeting_fails_all_at_once(pool):
         assert size == 3
 
 
+@pytest.mark.heavy
 def test_a_rank_that_vanishes_after_the_meeting_is_named(pool):
     def work():
         from horovod.common.wiring import joining

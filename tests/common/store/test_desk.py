@@ -82,14 +82,6 @@ def test_the_launcher_hears_when_ranks_have_met():
     assert desk.told == [Met("init e3", 1, False), Met("formed 1", 2, True), HasHeard(0, 5, (1,))]
 
 
-def test_who_meets_in_vain_is_told_at_once():
-    table = Table(Desk())
-    table.handle(b"a", Exchange(1, "init e3", 0, 2, b"", 9.0), 0.0)
-    assert short(table.fail("init e3", "worker 5 is gone")) == [(b"a", 1, "worker 5 is gone")]
-    assert table.fail("init e3", "worker 5 is gone") == []
-    assert table.expire(100.0) == []
-
-
 def test_who_comes_when_one_of_them_is_gone_already_waits_for_nobody():
     """One dies at once when it has its place, which the launcher hears before the others come."""
     table = Table(Desk())

@@ -55,26 +55,6 @@ def test_peek_finds_a_value_without_waiting_and_other_calls_do_not_take_its_answ
     assert found == b"1"
 
 
-def test_peek_does_not_wait_for_a_server_that_is_gone(key, server, client):
-    server.close()
-    begin = time.monotonic()
-    assert [client.peek("a") for _ in range(3)] == [None] * 3
-    assert time.monotonic() - begin < 20  # no time at all; other calls wait 32 s
-
-
-def test_get_waits_for_the_value(key, server, client):
-    got = []
-    thread = threading.Thread(target=lambda: got.append(client.get_many(["x", "y"], timeout=30)))
-    thread.start()
-    with StoreClient(key, *server.address) as other:
-        other.set("x", b"1")
-        time.sleep(0.1)
-        assert not got
-        other.set("y", b"2")
-    thread.join(30)
-    assert got == [[b"1", b"2"]]
-
-
 def test_get_names_what_did_not_come(client):
     client.set("here", b"")
     begin = time.monotonic()
@@ -84,18 +64,6 @@ def test_get_names_what_did_not_come(client):
     assert caught.value.missing == ["absent"]
     client.set("absent", b"late")
     assert client.get("absent") == b"late"
-
-
-def test_exchange_gives_everybody_everything_in_numbered_rounds(key, server):
-    def meet(rank):
-        with StoreClient(key, *server.address) as mine:
-            return mine.exchange("g", rank, 5, b"v%d" % rank, 30.0)
-
-    first, second = run_ranks(5, meet), run_ranks(5, meet)
-    values = [b"v0", b"v1", b"v2", b"v3", b"v4"]
-    assert [result[1] for result in first + second] == [values] * 10
-    assert len({result[0] for result in first}) == 1
-    assert {result[0] for result in second}.isdisjoint({result[0] for result in first})
 
 
 def test_who_came_and_gave_up_is_not_missing(key, server, client):
