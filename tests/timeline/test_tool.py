@@ -97,16 +97,6 @@ def test_tensors_that_ranks_waited_for_longest_come_first_and_ten_are_shown(tmp_
     assert "more; --tensors" not in render(summary, 12)
 
 
-def test_less_than_clocks_may_be_off_is_nobodys_fault(tmp_path):
-    one = Maker(1, 2, clock=(0, 200_000))
-    one.scheduled("b", 1, ready=300, begun=400, ended=500)
-    one.write(tmp_path / "t.rank1.json")
-    zero = Maker(0, 2)
-    zero.scheduled("b", 1, ready=100, begun=400, ended=500)
-    summary = summarize([read(name) for name in find([str(zero.write(tmp_path / "t.json"))])])
-    assert summary.ranks[1].last == summary.ranks[0].waited == 0
-
-
 def test_what_is_missing_is_said(tmp_path, capsys):
     maker = Maker(0, 3, clock=None)
     maker.scheduled("b\x1b[2J", 1, ready=300, begun=400, ended=500)
