@@ -180,7 +180,7 @@ def test_kill_minus_nine_is_noticed_and_the_rank_is_named(pool, transport, tmp_p
     assert "SIGKILL" in str(results[1])
     for message, noticed in (results[0], results[2]):
         assert "rank 1" in message
-        assert noticed - ended < 2
+        assert noticed - ended < 10, "far less than the timeout of collectives"
 
 
 def test_a_forked_child_does_not_hide_the_death_of_its_parent(pool, tmp_path):
@@ -204,7 +204,7 @@ def test_a_forked_child_does_not_hide_the_death_of_its_parent(pool, tmp_path):
     ended = float((tmp_path / "end").read_text())
     message, noticed = results[0]
     assert "rank 1" in message
-    assert noticed - ended < 2
+    assert noticed - ended < 10, "far less than the timeout of collectives"
 
 
 @pytest.mark.parametrize(
@@ -237,7 +237,7 @@ def test_how_a_rank_ended_reaches_the_others(pool, end, words):
     assert "ValueError" in stderr or "exit" in end
     for word in words:
         assert word in message
-    assert noticed - ended < 2
+    assert noticed - ended < 10, "far less than the timeout of collectives"
 
 
 def test_alone_without_a_launcher():
