@@ -130,17 +130,23 @@ def test_nobody_reaches_it():
 AB = [wait("a", [0], [1]), wait("b", [1], [0], 11.0)]
 
 
+def crossed(first, second, waiting, kind="allreduce"):
+    """The guess about two ranks that have carried out both operations, and now wait for each other at one of them."""
+    done = [entry(first), entry(second)]
+    one = rank(0, *done, entry(first, "announced", end=95), line=5)
+    other = rank(1, *done, entry(second, "announced", kind, end=95), line=6)
+    return guess(facts(one, other, waiting=waiting, size=2))
+
+
 def test_different_order():
-    done = [entry("a"), entry("b")]
-    mine = [entry("a", "announced", end=95)], [entry("b", "announced", end=95)]
-    said = guess(facts(rank(0, *done, *mine[0], line=5), rank(1, *done, *mine[1], line=6), waiting=AB, size=2))
-    assert said == (
+    assert crossed("a", "b", AB) == (
         "ranks 0 and 1 submit 'a' and 'b' in different order: rank 0 is at allreduce 'a' (train.py:5), rank 1 at "
         "allreduce 'b' (train.py:6)"
     )
-    barrier = [entry("b", "announced", "barrier", end=95)]
-    said = guess(facts(rank(0, *done, *mine[0]), rank(1, *done, *barrier), waiting=AB, size=2))
-    assert said.startswith("ranks 0 and 1 submit 'a' and 'b' in different order, one of them a barrier: rank 0 is at")
+    barrier = crossed("a", "b", AB, "barrier")
+    assert barrier.startswith(
+        "ranks 0 and 1 submit 'a' and 'b' in different order, one of them a barrier: rank 0 is at"
+    )
 
 
 def test_different_order_of_what_was_fused_or_has_a_long_name():
@@ -247,10 +253,7 @@ def test_ranks(ranks, text):
 
 def test_names_that_the_program_did_not_give():
     ready = wait("gradients.ready.allreduce.noname.0.0", [0], [1]), wait("allreduce.loss", [1], [0], 11.0)
-    done = [entry(ready[0].name), entry("allreduce.loss")]
-    mine = [entry(ready[0].name, "announced", end=95)], [entry("allreduce.loss", "announced", end=95)]
-    said = guess(facts(rank(0, *done, *mine[0], line=5), rank(1, *done, *mine[1], line=6), waiting=ready, size=2))
-    assert said == (
+    assert crossed(ready[0].name, "allreduce.loss", ready) == (
         "ranks 0 and 1 submit the readiness flags of gradients from gradient 0 of parameter group 0 (no name) on and "
         "'loss' in different order: rank 0 is at the readiness flags of gradients from gradient 0 of parameter group 0 "
         "(no name) on (train.py:5), rank 1 at allreduce 'loss' (train.py:6)"

@@ -78,6 +78,11 @@ class Witness:
             pass
 
 
+def job(rank):
+    """A job of four ranks on two hosts, as one of the first host's ranks knows it."""
+    return Job(rank, 4, rank, 2, 0, 2, True, False, hosts=("a", "a", "b", "b"), pids=(10, 11, 12, 13))
+
+
 def test_a_neighbour_looks_at_a_rank_of_another_host_that_does_not_answer():
     post, told = Post(), []
     done = threading.Event()
@@ -87,8 +92,7 @@ def test_a_neighbour_looks_at_a_rank_of_another_host_that_does_not_answer():
         told.append(text)
         done.set()
 
-    job = Job(0, 4, 0, 2, 0, 2, True, False, hosts=("a", "a", "b", "b"), pids=(10, 11, 12, 13))
-    hangs = Hangs(post, engine, job, Witness, say)
+    hangs = Hangs(post, engine, job(0), Witness, say)
     post.waiting[0]({"asked": False, "waiting": [WAITING]})
     assert done.wait(20)
     assert [(kind, to, what.get("pid")) for kind, to, what in post.said] == [("explaining", -1, None), ("look", 2, 13)]
@@ -101,8 +105,7 @@ def test_a_neighbour_looks_at_a_rank_of_another_host_that_does_not_answer():
 
 def test_a_rank_that_looks_at_another_still_answers_for_itself(monkeypatch):
     post, over, said = Post(), threading.Event(), threading.Event()
-    job = Job(1, 4, 1, 2, 0, 2, True, False, hosts=("a", "a", "b", "b"), pids=(10, 11, 12, 13))
-    hangs = Hangs(post, Engine(post), job, Witness, lambda text: None)
+    hangs = Hangs(post, Engine(post), job(1), Witness, lambda text: None)
     monkeypatch.setattr(hang, "look_at", lambda pid: [{"pid": pid, "over": over.wait(20)}])
     monkeypatch.setattr(post, "say", lambda kind, **what: (post.said.append((kind, what)), said.set()))
     post.handlers["look"](0, {"number": 4, "rank": 0, "pid": 10})
@@ -114,9 +117,8 @@ def test_a_rank_that_looks_at_another_still_answers_for_itself(monkeypatch):
 
 
 def test_a_guess_that_tells_less_about_the_same_wait_does_not_replace_a_better_one():
-    job = Job(0, 4, 0, 2, 0, 2, True, False, hosts=("a", "a", "b", "b"), pids=(10, 11, 12, 13))
     post = Post()
-    hangs = Hangs(post, Engine(post), job, Witness, lambda text: None)
+    hangs = Hangs(post, Engine(post), job(0), Witness, lambda text: None)
 
     def facts(age, at, answers=False):
         ranks = {}
