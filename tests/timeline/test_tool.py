@@ -87,8 +87,7 @@ def test_tensors_that_ranks_waited_for_longest_come_first_and_ten_are_shown(tmp_
         ended = begun + 5000 - 100 * number
         zero.scheduled(f"t{number}", number + 1, ready=ready, begun=begun, ended=ended)
         one.scheduled(f"t{number}", number + 1, ready=ready + 10 * number, begun=begun, ended=ended)
-    one.write(tmp_path / "t.rank1.json")
-    summary = summarize([read(name) for name in find([str(zero.write(tmp_path / "t.json"))])])
+    summary = summary_of(tmp_path, zero, one)
     names = [f"t{number}" for number in range(11, -1, -1)]
     assert [name for name, _ in summary.tensors] == names
     lines = [line.split() for line in render(summary).splitlines()]

@@ -30,6 +30,7 @@ with Gpu(1) as gpu:
 """
 
 
+@pytest.mark.heavy
 @pytest.mark.parametrize("way", ["tidy", "untidy"])
 def test_arrays_and_leaks(way: str) -> None:
     environment = os.environ | libraries.environment(devices=2, leaks=1)
