@@ -28,10 +28,11 @@ def make_wheel(folder, version):
 
 
 @pytest.fixture
-def pip_is_told(monkeypatch):
+def pip_is_told(tmp_path, monkeypatch):
     """Return a function that sets PIP_* variables in place of all settings of this machine's user."""
     for name in [name for name in os.environ if name.startswith(("PIP_", "UV_"))]:
         monkeypatch.delenv(name)
+    monkeypatch.setenv("UV_CACHE_DIR", str(tmp_path / "cache"))
 
     def tell(**settings):
         for name, value in {"config_file": os.devnull, **settings}.items():
