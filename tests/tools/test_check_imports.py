@@ -1,4 +1,4 @@
-"""tools/check_imports.py finds circular imports, in made-up packages and in this repository."""
+"""tools/check_imports.py finds circular imports; `make lint` runs it on this repository."""
 
 import sys
 from pathlib import Path
@@ -9,10 +9,6 @@ ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT / "tools"))
 
 import check_imports  # noqa: E402
-
-
-def test_there_is_no_circle_in_this_repository(capsys):
-    assert check_imports.main([]) == 0, capsys.readouterr().out
 
 
 @pytest.mark.parametrize(

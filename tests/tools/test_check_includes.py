@@ -1,4 +1,4 @@
-"""tools/check_includes.py checks the layering rules, on made-up trees and on this repository."""
+"""tools/check_includes.py checks the layering rules; `make lint` runs it on this repository."""
 
 import subprocess
 import sys
@@ -18,10 +18,6 @@ def check(root, **files):
     command = [sys.executable, ROOT / "tools" / "check_includes.py", root]
     done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
     return done.returncode, done.stdout.splitlines()
-
-
-def test_this_repository_keeps_to_its_layers():
-    assert check(ROOT) == (0, [])
 
 
 def test_includes_of_lower_layers_are_accepted(tmp_path):

@@ -1,4 +1,4 @@
-"""tools/check_starts.py finds unsafe starts of Python, in made-up text and in this repository."""
+"""tools/check_starts.py finds unsafe starts of Python; `make lint` runs it on this repository."""
 
 import sys
 from pathlib import Path
@@ -11,10 +11,6 @@ sys.path.insert(0, str(ROOT / "tools"))
 import check_starts  # noqa: E402
 
 SAFE = "import sys; sys.path[:] = [p for p in sys.path if p]; "
-
-
-def test_all_starts_in_this_repository_are_safe(capsys):
-    assert check_starts.main([]) == 0, capsys.readouterr().out
 
 
 @pytest.mark.parametrize(
