@@ -9,7 +9,9 @@ from pathlib import Path
 import pytest
 
 from horovod import _core
-from horovod.common.wiring import calibration
+from horovod.common.contract.settings import Settings
+from horovod.common.contract.worker_env import WorkerEnv
+from horovod.common.wiring import bootstrap, calibration
 from horovod.common.wiring.calibration import World, load, path_of, store
 from tests.runner.launching import python, run_job
 
@@ -124,21 +126,26 @@ basics.shutdown()
 """
 
 
-def shown(**environment: str) -> tuple[list[str], str]:
-    """The tunings that the engines of both ranks got, and what the job said."""
-    done = run_job(["-np", "2", *python(SHOW)], environment={"HOROVOD_CALIBRATE": None, **environment})
-    assert done.code == 0, done.err
-    lines = sorted(line.partition(":")[2] for line in done.out.splitlines())
-    return [line.split(" ", 2)[2] for line in lines], done.err
-
-
 def test_all_ranks_get_what_rank_0_finds(cache: Path) -> None:
-    folder = {"XDG_CACHE_HOME": str(cache)}
+    store(World.here(2, 2, 1, "auto"), {"chunk_bytes": 65536})
+    environment = {"HOROVOD_CALIBRATE": None, "XDG_CACHE_HOME": str(cache)}
+    done = run_job(["-np", "2", *python(SHOW)], environment=environment)
+    assert (done.code, done.err) == (0, "")
+    assert sorted(line.partition(":")[2] for line in done.out.splitlines()) == [
+        f"tuning {rank} 'chunk_bytes=65536'" for rank in (0, 1)
+    ]
+
+
+def test_when_measured_sizes_are_not_used(cache: Path, capfd: pytest.CaptureFixture[str]) -> None:
     path = store(World.here(2, 2, 1, "auto"), {"chunk_bytes": 65536})
-    assert shown(**folder) == (["'chunk_bytes=65536'"] * 2, "")
-    assert shown(HOROVOD_CALIBRATE="0", **folder)[0] == ["''", "''"]
-    assert shown(HOROVOD_TUNING="direct_bytes=1", **folder)[0] == ["'direct_bytes=1'"] * 2
+
+    def tuning(rank: int = 0, **environ: str) -> str:
+        env = WorkerEnv(rank=rank, size=2, local_rank=rank, local_size=2)
+        return bootstrap._calibrated(env, Settings.from_environ(environ)).text("HOROVOD_TUNING")
+
+    assert tuning() == "chunk_bytes=65536"
+    assert tuning(HOROVOD_TUNING="direct_bytes=1") == "direct_bytes=1"
+    assert [tuning(HOROVOD_CALIBRATE="0"), tuning(HOROVOD_TRANSPORT="tcp"), tuning(rank=1)] == ["", "", ""]
     path.write_text("broken")
-    tunings, said = shown(**folder)
-    assert tunings == ["''", "''"]
-    assert said.count(f"WARNING: {path} is not used") == 1
+    assert [tuning(), tuning(HOROVOD_LOG_LEVEL="error")] == ["", ""]
+    assert capfd.readouterr().err.count(f"WARNING: {path} is not used") == 1
