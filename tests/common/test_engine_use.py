@@ -11,6 +11,7 @@ import pytest
 from horovod.common.basics import HorovodBasics
 from horovod.common.exceptions import HorovodInternalError
 from horovod.common.process_sets import ProcessSet, add_process_set, global_process_set, remove_process_set
+from tests.ranks import on_ranks
 
 TRANSPORTS = ["auto", pytest.param("tcp", marks=pytest.mark.heavy)]
 
@@ -80,38 +81,36 @@ def test_objects_in_a_process_set(pool):
     assert results == [(both, 2, 0, 2), None, (both, 2, 1, 2)]
 
 
-def test_dynamic_process_sets(pool):
-    def work():
-        hvd = HorovodBasics("tests")
-        assert global_process_set.ranks == [0, 1, 2]
-        assert (global_process_set.size(), global_process_set.rank()) == (3, hvd.rank())
-        first = add_process_set([2, 0])
-        second = add_process_set(ProcessSet([1]))
-        assert (first.process_set_id, second.process_set_id) == (1, 2)
-        assert [first.included(), second.included()] == [hvd.rank() != 1, hvd.rank() == 1]
-        with pytest.raises(ValueError, match=r"\[0, 2\] exists already"):
-            add_process_set([0, 2])
-        with pytest.raises(ValueError, match=r"\[0, 1, 2\] exists already"):
-            add_process_set(range(3))
-        with pytest.raises(ValueError, match=r"rank 3, but the job's ranks are 0 to 2"):
-            add_process_set([0, 3])
-        with pytest.raises(ValueError, match="no ranks"):
-            add_process_set([])
-        assert hvd._get_process_set_ids_and_ranks() == {0: [0, 1, 2], 1: [0, 2], 2: [1]}
-        assert remove_process_set(first) is True
-        assert (first.process_set_id, first.size(), first.rank()) == (None, None, None)
-        assert remove_process_set(first) is False
-        assert add_process_set(first) is first
-        assert (first.process_set_id, first.ranks, first.size()) == (1, [0, 2], 2)
-        assert remove_process_set(first) is True
-        assert remove_process_set(global_process_set) is False
-        third = add_process_set([0, 1])
-        assert third.process_set_id == 1, "freed ids are used again"
-        assert remove_process_set(third)
-        assert remove_process_set(second)
-        return hvd._get_process_set_ids_and_ranks()
-
-    assert pool(3, HOROVOD_DYNAMIC_PROCESS_SETS="1").run(work) == [{0: [0, 1, 2]}] * 3
+@on_ranks(3, HOROVOD_DYNAMIC_PROCESS_SETS="1")
+def test_dynamic_process_sets():
+    hvd = HorovodBasics("tests")
+    assert global_process_set.ranks == [0, 1, 2]
+    assert (global_process_set.size(), global_process_set.rank()) == (3, hvd.rank())
+    first = add_process_set([2, 0])
+    second = add_process_set(ProcessSet([1]))
+    assert (first.process_set_id, second.process_set_id) == (1, 2)
+    assert [first.included(), second.included()] == [hvd.rank() != 1, hvd.rank() == 1]
+    with pytest.raises(ValueError, match=r"\[0, 2\] exists already"):
+        add_process_set([0, 2])
+    with pytest.raises(ValueError, match=r"\[0, 1, 2\] exists already"):
+        add_process_set(range(3))
+    with pytest.raises(ValueError, match=r"rank 3, but the job's ranks are 0 to 2"):
+        add_process_set([0, 3])
+    with pytest.raises(ValueError, match="no ranks"):
+        add_process_set([])
+    assert hvd._get_process_set_ids_and_ranks() == {0: [0, 1, 2], 1: [0, 2], 2: [1]}
+    assert remove_process_set(first) is True
+    assert (first.process_set_id, first.size(), first.rank()) == (None, None, None)
+    assert remove_process_set(first) is False
+    assert add_process_set(first) is first
+    assert (first.process_set_id, first.ranks, first.size()) == (1, [0, 2], 2)
+    assert remove_process_set(first) is True
+    assert remove_process_set(global_process_set) is False
+    third = add_process_set([0, 1])
+    assert third.process_set_id == 1, "freed ids are used again"
+    assert remove_process_set(third)
+    assert remove_process_set(second)
+    assert hvd._get_process_set_ids_and_ranks() == {0: [0, 1, 2]}
 
 
 def test_sets_that_differ_between_ranks_are_an_error_and_later_ones_work(pool):
@@ -128,31 +127,28 @@ def test_sets_that_differ_between_ranks_are_an_error_and_later_ones_work(pool):
         assert ranks == [1]
 
 
-def test_static_sets_cannot_be_changed(pool):
-    def work():
-        registered = ProcessSet([0])
-        HorovodBasics("tests").init(process_sets=[registered])
-        with pytest.raises(ValueError, match="HOROVOD_DYNAMIC_PROCESS_SETS"):
-            add_process_set([1])
-        with pytest.raises(ValueError, match="HOROVOD_DYNAMIC_PROCESS_SETS"):
-            remove_process_set(registered)
-        return remove_process_set(global_process_set), remove_process_set(ProcessSet([1]))
+@on_ranks(2, initialized=False)
+def test_static_sets_cannot_be_changed():
+    registered = ProcessSet([0])
+    HorovodBasics("tests").init(process_sets=[registered])
+    with pytest.raises(ValueError, match="HOROVOD_DYNAMIC_PROCESS_SETS"):
+        add_process_set([1])
+    with pytest.raises(ValueError, match="HOROVOD_DYNAMIC_PROCESS_SETS"):
+        remove_process_set(registered)
+    assert not remove_process_set(global_process_set)
+    assert not remove_process_set(ProcessSet([1]))
 
-    assert pool(2, initialized=False).run(work) == [(False, False)] * 2
 
-
-def test_a_process_set_object_can_be_used_again_after_init(pool):
-    def work():
-        hvd = HorovodBasics("tests")
-        pair = ProcessSet([0, 2])
-        for _ in range(2):
-            hvd.init(process_sets=[ProcessSet([1]), pair])
-            assert pair.process_set_id == 2
-            hvd.shutdown()
-            assert pair.process_set_id is None
-            assert pair.ranks == [0, 2]
-
-    pool(3, initialized=False).run(work)
+@on_ranks(3, initialized=False)
+def test_a_process_set_object_can_be_used_again_after_init():
+    hvd = HorovodBasics("tests")
+    pair = ProcessSet([0, 2])
+    for _ in range(2):
+        hvd.init(process_sets=[ProcessSet([1]), pair])
+        assert pair.process_set_id == 2
+        hvd.shutdown()
+        assert pair.process_set_id is None
+        assert pair.ranks == [0, 2]
 
 
 def wait_for_peers():

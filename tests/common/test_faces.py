@@ -12,6 +12,7 @@ from horovod.common import dtypes, faces, objects
 from horovod.common.basics import HorovodBasics
 from horovod.common.exceptions import HorovodInternalError
 from horovod.common.ops import Sum
+from tests.ranks import on_ranks
 
 
 def start(face, name, array, kind=_core.KIND_ALLREDUCE):
@@ -24,7 +25,8 @@ def values(rank, which):
     return np.full(5, 10 * which + rank, np.int64)
 
 
-def interleaved():
+@on_ranks(2, initialized=False)
+def test_equal_names_do_not_meet():
     basics = {face.name: HorovodBasics(face.name) for face in (faces.TORCH, faces.TENSORFLOW, faces.KERAS)}
     for one in basics.values():
         one.init()
@@ -40,14 +42,11 @@ def interleaved():
                 assert arrays[which].tolist() == [sum(10 * which + r for r in range(size))] * 5, (step, name, which)
     for face in (None, *table):
         assert objects.broadcast_object(f"{rank}", 1, "object", face=face) == "1"
-    return [one.rank() for one in basics.values()]
+    assert [one.rank() for one in basics.values()] == [rank] * 3
 
 
-def test_equal_names_do_not_meet(pool):
-    assert pool(2, initialized=False).run(interleaved) == [[0] * 3, [1] * 3]
-
-
-def leaving():
+@on_ranks(2, initialized=False)
+def test_each_leaves_and_enters_by_itself():
     from horovod.common.state import state  # not pickled along with the function
 
     torch, tensorflow = HorovodBasics("torch"), HorovodBasics("tensorflow")
@@ -93,10 +92,6 @@ def leaving():
     start(faces.TENSORFLOW, "a", array).wait()
     assert array[0] == sum(10 + r for r in range(size))
     tensorflow.shutdown()
-
-
-def test_each_leaves_and_enters_by_itself(pool):
-    pool(2, initialized=False).run(leaving)
 
 
 def ends(how):
@@ -146,7 +141,8 @@ def test_init_after_the_job_has_ended_begins_another_for_all_faces(pool, how):
         assert "SIGKILL" in str(results[2])
 
 
-def arguments():
+@on_ranks(2, initialized=False)
+def test_what_a_second_face_asks_of_the_running_job_is_not_ignored():
     from horovod.common.process_sets import ProcessSet, add_process_set, remove_process_set
 
     one, two = HorovodBasics("one"), HorovodBasics("two")
@@ -182,10 +178,6 @@ def arguments():
     assert remove_process_set(second)
     assert added.process_set_id is second.process_set_id is None
     assert not remove_process_set(added)
-
-
-def test_what_a_second_face_asks_of_the_running_job_is_not_ignored(pool):
-    pool(2, initialized=False).run(arguments)
 
 
 class Request(ctypes.Structure):

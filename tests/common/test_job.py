@@ -7,6 +7,7 @@ import time
 import pytest
 
 from horovod.common.basics import HorovodBasics
+from tests.ranks import on_ranks
 
 TRANSPORTS = ["auto", pytest.param("tcp", marks=pytest.mark.heavy)]
 
@@ -183,56 +184,50 @@ def test_a_part_of_the_ranks_forms_a_job(pool):
     assert pool(3, initialized=False).run(work) == [(0, 2, 0, 2), (0, 1, 0, 1), (1, 2, 1, 2)]
 
 
-def test_a_bad_comm_is_refused(pool):
-    def work():
-        for comm in (5, "01", [0, 0], [0.5], [0, 7]):
-            with pytest.raises(ValueError, match="comm"):
-                HorovodBasics("tests").init(comm=comm)
-
-    pool(2, initialized=False).run(work)
+@on_ranks(2, initialized=False)
+def test_a_bad_comm_is_refused():
+    for comm in (5, "01", [0, 0], [0.5], [0, 7]):
+        with pytest.raises(ValueError, match="comm"):
+            HorovodBasics("tests").init(comm=comm)
 
 
-def test_a_forked_child_is_not_part_of_the_job(pool):
-    def work():
-        from horovod.common.state import state
+@on_ranks(2)
+def test_a_forked_child_is_not_part_of_the_job():
+    from horovod.common.state import state
 
-        hvd = HorovodBasics("tests")
-        pid = os.fork()
-        if pid == 0:
-            code = 1
-            try:
-                assert hvd.rank() == int(os.environ["HOROVOD_RANK"])  # data loaders ask
-                assert not hvd.is_initialized()
-                with pytest.raises(RuntimeError, match="forked"):
-                    state.submit()
-                with pytest.raises(RuntimeError, match="forked"):
-                    state.require_engine()
-                with pytest.raises(ValueError, match="forked"):
-                    hvd.init()
-                hvd.shutdown()
-                code = 0
-            finally:
-                os._exit(code)
-        assert os.waitpid(pid, 0)[1] == 0
-        return hvd.is_initialized()
-
-    assert pool(2).run(work) == [True, True]
+    hvd = HorovodBasics("tests")
+    pid = os.fork()
+    if pid == 0:
+        code = 1
+        try:
+            assert hvd.rank() == int(os.environ["HOROVOD_RANK"])  # data loaders ask
+            assert not hvd.is_initialized()
+            with pytest.raises(RuntimeError, match="forked"):
+                state.submit()
+            with pytest.raises(RuntimeError, match="forked"):
+                state.require_engine()
+            with pytest.raises(ValueError, match="forked"):
+                hvd.init()
+            hvd.shutdown()
+            code = 0
+        finally:
+            os._exit(code)
+    assert os.waitpid(pid, 0)[1] == 0
+    assert hvd.is_initialized()
 
 
-def test_process_sets_must_agree(pool):
-    def work():
-        from horovod.common.process_sets import ProcessSet
+@on_ranks(2, initialized=False)
+def test_process_sets_must_agree():
+    from horovod.common.process_sets import ProcessSet
 
-        hvd = HorovodBasics("tests")
-        rank = int(os.environ["HOROVOD_RANK"])
-        with pytest.raises(ValueError, match=r"process_sets\[0\] has ranks \[0\] on rank 0 .* but \[1\] on rank 1"):
-            hvd.init(process_sets=[ProcessSet([rank])])
-        with pytest.raises(ValueError, match=r"process_sets\[0\].*rank 5.*0 to 1"):
-            hvd.init(process_sets=[ProcessSet([5])])
-        hvd.init(process_sets=[ProcessSet([1])])
-        return hvd._get_process_set_ids_and_ranks()
-
-    assert pool(2, initialized=False).run(work) == [{0: [0, 1], 1: [1]}] * 2
+    hvd = HorovodBasics("tests")
+    rank = int(os.environ["HOROVOD_RANK"])
+    with pytest.raises(ValueError, match=r"process_sets\[0\] has ranks \[0\] on rank 0 .* but \[1\] on rank 1"):
+        hvd.init(process_sets=[ProcessSet([rank])])
+    with pytest.raises(ValueError, match=r"process_sets\[0\].*rank 5.*0 to 1"):
+        hvd.init(process_sets=[ProcessSet([5])])
+    hvd.init(process_sets=[ProcessSet([1])])
+    assert hvd._get_process_set_ids_and_ranks() == {0: [0, 1], 1: [1]}
 
 
 @pytest.mark.parametrize("transport", TRANSPORTS)

@@ -6,15 +6,14 @@ from horovod.common import faces
 from horovod.common.contract.host_updates import HostUpdateResult
 from horovod.common.elastic.numbers import largest, numbers_of_rank_0
 from horovod.common.exceptions import HostsUpdatedInterrupt
+from tests.ranks import on_ranks
 
 
-def exchange():
+@on_ranks(3)
+def test_all_have_what_rank_0_says():
     rank = faces.TORCH.require_job().rank
-    return [numbers_of_rank_0((at + 0.1 + rank, 2.0, 3), "numbers", faces.TORCH) for at in (0, 1e9)]
-
-
-def test_all_have_what_rank_0_says(pool):
-    assert pool(3).run(exchange) == [[(0.1, 2.0, 3.0), (1e9 + 0.1, 2.0, 3.0)]] * 3
+    told = [numbers_of_rank_0((at + 0.1 + rank, 2.0, 3), "numbers", faces.TORCH) for at in (0, 1e9)]
+    assert told == [(0.1, 2.0, 3.0), (1e9 + 0.1, 2.0, 3.0)]
 
 
 def test_who_is_in_no_job_is_told():
@@ -22,13 +21,10 @@ def test_who_is_in_no_job_is_told():
         numbers_of_rank_0((0.0,), "numbers", faces.Face("another", 99))
 
 
-def exchange_largest():
+@on_ranks(3)
+def test_all_have_the_largest():
     rank = faces.TORCH.require_job().rank
-    return [largest(value, "largest", faces.TORCH) for value in (rank, 255 * (rank == 1), 0)]
-
-
-def test_all_have_the_largest(pool):
-    assert pool(3).run(exchange_largest) == [[2, 255, 0]] * 3
+    assert [largest(value, "largest", faces.TORCH) for value in (rank, 255 * (rank == 1), 0)] == [2, 255, 0]
 
 
 def ask():

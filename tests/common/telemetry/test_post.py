@@ -5,10 +5,13 @@ import threading
 
 import numpy as np
 
+from tests.ranks import on_ranks
+
 LIMIT = 60.0  # s
 
 
-def conversation():
+@on_ranks(3)
+def test_ranks_speak_to_each_other():
     import horovod.numpy as hvd
     from horovod.common import observed
 
@@ -55,7 +58,3 @@ def conversation():
     assert not asked.is_set()
     del post._handlers["hello"], post._handlers["odd"]  # the worker goes on to other tests
     post._waiting.remove(waiting.put)
-
-
-def test_ranks_speak_to_each_other(pool):
-    pool(3).run(conversation)
