@@ -1,61 +1,44 @@
-"""The pure parts of benchmarks/: what is measured, and how samples become a table."""
+"""The programs of benchmarks/: each one measures something and prints it; and their figures become the right tables."""
 
 from __future__ import annotations
 
-import argparse
-import io
+import importlib.util
 import json
-import math
+import os
+import re
 import subprocess
 import sys
-from collections.abc import Iterator
+from pathlib import Path
 from types import ModuleType
 
 import pytest
 
-from tests.examples.benchmark_modules import FOLDER, load, loaded
+from tests.testbed.hosts import why_not
 
-cases, compression, report = load("cases"), load("compression"), load("report")
-
-
-@pytest.fixture(scope="module")
-def hosts() -> Iterator[ModuleType]:
-    with loaded("hosts", "namespaces", "cases", "jobs", "report") as module:
-        yield module
+FOLDER = Path(__file__).resolve().parents[2] / "benchmarks"
 
 
-@pytest.fixture(scope="module")
-def tensorflow_run() -> Iterator[ModuleType]:
-    beside = ("cases", "jobs", "report", "run", "peers", "peers.limit", "tensorflow_cases")
-    with loaded("with_tensorflow", *beside) as module:
-        yield module
+@pytest.fixture
+def load(monkeypatch: pytest.MonkeyPatch):
+    """load(name) -> a module of the folder, which is no package; forgotten after the test, with those it imports."""
+    before = set(sys.modules)
+    monkeypatch.syspath_prepend(str(FOLDER))
+
+    def of(name: str) -> ModuleType:
+        spec = importlib.util.spec_from_file_location(f"benchmarks_{name.replace('/', '_')}", FOLDER / f"{name}.py")
+        module = importlib.util.module_from_spec(spec)
+        monkeypatch.setitem(sys.modules, spec.name, module)  # dataclasses look their module up
+        spec.loader.exec_module(module)
+        return module
+
+    yield of
+    for name in set(sys.modules) - before:
+        if str(FOLDER) in str(getattr(sys.modules[name], "__file__", "")):
+            del sys.modules[name]
 
 
-def test_resnet_has_its_known_size() -> None:
-    shapes = cases.resnet50()
-    assert len(shapes) == 161
-    assert sum(math.prod(shape) for shape in shapes) == 25_557_032
-
-
-@pytest.mark.parametrize(("nbytes", "label"), [(4, "4 B"), (1024, "1 KiB"), (1 << 20, "1 MiB"), (256 << 20, "256 MiB")])
-def test_cases_by_size(nbytes: int, label: str) -> None:
-    case = cases.allreduce(nbytes)
-    assert (case.label, case.bytes, case.shapes) == (label, nbytes, [(nbytes // 4,)])
-    assert case.samples >= 4
-
-
-def test_a_sample_is_as_slow_as_the_slowest_rank() -> None:
-    assert report.slowest([[1.0, 5.0], [2.0, 3.0]]) == [2.0, 5.0]
-    with pytest.raises(ValueError, match="zip"):
-        report.slowest([[1.0], [2.0, 3.0]])
-
-
-def test_quantiles() -> None:
-    values = [5.0, 1.0, 4.0, 2.0, 3.0]
-    assert [report.quantile(values, q) for q in (0.0, 0.5, 1.0)] == [1.0, 3.0, 5.0]
-
-
-def test_the_table_takes_each_peers_best_mode_and_compares_with_ours() -> None:
+def test_a_table_takes_each_peers_best_mode_and_compares_with_ours(load) -> None:
+    report = load("report")
     ours = report.Cell({"allreduce_": [10e-6] * 3})
     peer = report.Cell({"async": [90e-6] * 3, "blocking": [25e-6] * 3})
     broken = report.Cell(failure="died")
@@ -64,164 +47,106 @@ def test_the_table_takes_each_peers_best_mode_and_compares_with_ours() -> None:
     assert row == "| 4 B | 10.0 (10.0-10.0) | 25.0 (25.0-25.0) blocking **2.50x** | - | failed |"
 
 
-def test_the_share_of_the_limit() -> None:
-    cells = {"horovod shared": report.Cell({"shared": [10e-6, 20e-6, 30e-6]}), "limit": report.Cell({"": [15e-6] * 3})}
-    assert report.of_limit({"1 MiB": cells, "4 B": {}}) == "- horovod shared, share of the limit's speed: 1 MiB 75%"
-    assert report.of_limit({"1 MiB": {"limit": cells["limit"]}}) == ""
+def test_steady_changes_of_speed_change_no_ratio(load) -> None:
+    price = load("price")
+    assert price.interval([float(i) for i in range(10)]) == (4.5, 1.0, 8.0)  # 97.9 % of true medians are within
+    assert price.ratio([1.0, 1.1, 1.2, 1.3]) == pytest.approx(1.0)
+    commit = load("commit")
+    found = commit.cost([1.0, 2.0, 4.0], [1.1, 2.1, 4.1], [0.01, 0.02, 0.5])
+    assert (found.without, found.call, found.extra) == (2.0, 0.02, pytest.approx(0.1))
 
 
-def test_training_steps_are_given_as_units_per_second() -> None:
-    steps = cases.training_steps()
-    assert {case.kind for case in steps} == set(cases.TRAINING)
-    assert all(case.kind in cases.COLUMNS[column][1] for case in steps for column in ("horovod", "DDP"))
-    rows = {"net, 4 a rank": {"horovod": report.Cell({"step": [0.5] * 3}), "DDP": report.Cell(failure="died")}}
-    text = report.throughput(2, ["horovod", "DDP"], rows, {"net, 4 a rank": (4 * 100, "images")})
-    assert text == "- net, 4 a rank: horovod 1,600 images per second"
+def test_recovery_and_lost_steps_of_an_elastic_job(load) -> None:
+    figures = load("elastic_figures")
+    lines = [
+        *figures.parse(1, "1 begins 0 0 3\n2 step 1 3\n3.1 step 2 3\n3.3 begins 2 0 2\n3.4 step 3 2\n"),
+        *figures.parse(2, "1 begins 0 1 3\n2 step 1 3\n3.3 begins 2 1 2\n3.5 step 3 2\n3.6 step 4 2\n3.7 st"),
+    ]
+    assert figures.recovery(lines, {1, 2}, 3.0) == pytest.approx(0.5)  # 3.1: under way at the kill
+    assert figures.recovery(lines, {1, 2}, 3.55) is None
+    assert figures.lost(lines, {1, 2}, 3.0) == 0
 
 
-def test_the_default_optimizer_has_a_column_of_its_own() -> None:
-    job, modes = cases.COLUMNS["optimizer"]
-    assert "optimizer" in cases.DEFAULT
-    assert {kind: modes[kind] for kind in ("many", "resnet")} == {"many": ["optimizer"], "resnet": ["optimizer"]}
-    assert "optimizer" not in cases.COLUMNS["horovod"][1]["many"]
-    assert job == cases.COLUMNS["horovod"][0]
+def test_figures_of_a_gpu_become_a_document(load) -> None:
+    about = {"device": "NVIDIA H200", "date": "2026-11-25", "versions": "torch 2.11"}
+    rates = {"to the host": 50e9, "to the device": 50e9, "both at once": 40e9, "on the device": 4e12}
+    case = {"bytes": 256 << 20, "call": 2e-5, "horovod": [1e-3] * 3, "gloo": [1e-2] * 3}
+    run = {"part": "allreduce", **about, "ranks": 2, "bare copies": rates, "by ipc": True, "seconds": [case]}
+    text = load("gpu_tables").document({"by IPC": run}, "probe ok 3\n")
+    assert text.startswith("## On a GPU: NVIDIA H200, 2026-11-25\n\ntorch 2.11\n\n### by IPC: 2 ranks\n")
+    # 256 MiB in a millisecond: 12 passes over 268 MB are 3.2 of 4 TB/s.
+    assert "| 256 MiB | 1,000 (1,000 - 1,000) | 10,000 (10,000 - 10,000) | 10.0x | 20 | 268.44 | 671 % | 81 % |" in text
+    assert text.endswith("### Checks\n\n```\nprobe ok 3\n```\n")
+
+
+def test_ranks_on_hosts_are_numbered_host_by_host(load) -> None:
+    hosts = load("hosts")
+    ours = hosts.environments(hosts.Column("horovod", "horovod", {"X": "1"}), 2, 2, ("10.0.0.254", 4000), "/key")
+    places = [(e["HOROVOD_RANK"], e["HOROVOD_HOSTNAME"], e["HOROVOD_LOCAL_RANK"]) for e in ours]
+    assert places == [("0", "host0", "0"), ("1", "host0", "1"), ("2", "host1", "0"), ("3", "host1", "1")]
+    assert all(e["X"] == "1" and e["HOROVOD_SIZE"] == "4" and e["HOROVOD_KEY_FILE"] == "/key" for e in ours)
+
+
+@pytest.mark.parametrize("name", ["run", "hosts", "control", "elastic", "with_tensorflow", "fusion", "compression"])
+def test_a_wrong_option_is_refused(name: str) -> None:
+    done = subprocess.run([sys.executable, str(FOLDER / f"{name}.py"), "--none"], capture_output=True, text=True)
+    assert done.returncode == 2
+    assert "unrecognized arguments: --none" in done.stderr
+
+
+IN_A_JOB = [sys.executable, "-m", "horovod.runner", "-np", "2", sys.executable]
+MEASURES = {
+    "optimizer": ([*IN_A_JOB, "optimizer.py", "--rounds=1", "--steps=2", "--cases=many"], r"DDP, addition +\|"),
+    "price": (
+        [*IN_A_JOB, "price.py", "--rounds=1", "--block=0.02", "--background=0.5", "--cases=many", "--no-pin"],
+        r"\| a timeline beside it \|",
+    ),
+    "commit": (
+        [*IN_A_JOB, "commit.py", "--network=resnet18", "--batch=1", "--pairs=2"],
+        r"rank 0: resnet18, batch 1, 22.3 million numbers of state: a step ",
+    ),
+    "jax_chain": (
+        [sys.executable, "jax_chain.py", "--ranks", "2", "--rounds=1", "--seconds=0", "--chains", "1"],
+        r"\| 4 KiB x 1 \| \d+\.\d+ \|",
+    ),
+    "elastic": (
+        [sys.executable, "elastic.py", "--parts=many", "--workers=4"],
+        r"\| kill -9 of one of 4 bare processes \| p50 ",
+    ),
+    "delay": (
+        [sys.executable, "delay/run.py", "--delay=3000", "--hosts=2", "--sizes=4", "--rounds=1"],
+        r"ours +2 hosts +4 B: +\d+ us .* mean +(2[7-9]|[3-9]\d)\d\d us",
+    ),
+}
+"""What a developer runs, and what it prints."""
 
 
 @pytest.mark.heavy
-def test_what_the_optimizer_adds_is_measured_beside_raw_calls_and_ddp() -> None:
-    words = [str(FOLDER / "optimizer.py"), "--rounds", "1", "--steps", "2", "--cases", "many"]
-    command = [sys.executable, "-m", "horovod.runner", "-np", "2", sys.executable, *words]
-    run = subprocess.run(command, capture_output=True, text=True, timeout=120)
-    assert run.returncode == 0, run.stderr
-    rows = [line.split("|")[1].strip() for line in run.stdout.splitlines() if "|" in line]
-    for row in ("backward alone", "raw asynchronous calls", "optimizer, addition", "DDP, addition"):
-        assert row in rows, run.stdout
-    assert "hooks that do nothing, addition" in rows
+@pytest.mark.parametrize("name", MEASURES)
+def test_it_measures(name: str, tmp_path: Path, load) -> None:
+    command, printed = MEASURES[name]
+    if name == "delay" and (reason := load("delay/hosts").missing()):
+        pytest.skip(f"no hosts here: {reason}")
+    if name == "jax_chain":
+        pytest.importorskip("jax")
+    command = [str(FOLDER / word) if word.endswith(".py") else word for word in command]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=500, cwd=tmp_path)
+    if "cannot make a network namespace" in done.stderr or "delay1: Operation not permitted" in done.stderr:
+        pytest.skip("network namespaces or TUN devices are not allowed here")
+    assert done.returncode == 0, done.stderr
+    assert re.search(printed, done.stdout), done.stdout
+    assert not [name for name in os.listdir("/sys/class/net") if name.startswith("delay")]
 
 
-def test_what_is_measured_of_tensorflow_has_columns_and_parts(tensorflow_run: ModuleType) -> None:
-    columns = tensorflow_run.TENSORFLOW_COLUMNS
-    for case in tensorflow_run.tensorflow_cases():
-        assert case.kind in columns["horovod"][1]
-        assert tensorflow_run.PARTS[case.kind] >= 1
-        assert (case.kind in columns["no operation"][1]) == (case.label.startswith("one"))
-        if case.kind != "eager":  # the peer has no eager collectives
-            assert case.kind in columns["MultiWorkerMirrored"][1]
-
-
-def test_a_failing_job_leaves_its_column_and_no_other(
-    tensorflow_run: ModuleType, capsys: pytest.CaptureFixture
-) -> None:
-    jobs, case = sys.modules["jobs"], tensorflow_run.tensorflow_cases()[0]
-
-    class Fake:
-        def __init__(self, seconds: float) -> None:
-            self.seconds = seconds
-
-        def ask(self, request: dict, timeout: float) -> list[list[float]]:
-            if not self.seconds and "case" in request:
-                raise jobs.JobError("on purpose")
-            return [[self.seconds], [self.seconds / 2]]
-
-        def close(self) -> None:
-            pass
-
-    args = argparse.Namespace(columns=["horovod", "MultiWorkerMirrored"], rounds=1, timeout=1.0)
-    run = tensorflow_run.TensorFlowRun(args, io.StringIO())
-    cells = run.measure_case(2, {"horovod-keras2": Fake(1.0), "mwms": Fake(0.0)}, case)
-    assert cells["horovod"].best() == ("op", [0.01]), "a hundredth of the slower rank's second"
-    row = report.table(2, args.columns, {case.label: cells}).splitlines()[-1]
-    assert row == f"| {case.label} | 10,000 (10,000-10,000) | failed |"
-    assert "on purpose" in capsys.readouterr().err
-
-
-def test_each_worker_of_the_strategy_is_told_all_addresses_and_its_place(tensorflow_run: ModuleType) -> None:
-    started = sys.modules["jobs"].commands("mwms", 3, "/socket", "")
-    configs = [json.loads(environment["TF_CONFIG"]) for _, environment in started]
-    assert [c["task"] for c in configs] == [{"type": "worker", "index": rank} for rank in range(3)]
-    assert len(set(configs[0]["cluster"]["worker"])) == 3
-    assert all(c["cluster"] == configs[0]["cluster"] for c in configs)
-
-
-PRINTED = """[0]<stdout>:step    1/4  loss 5.0000  characters/s 9 per worker, 18 in total
-[0]<stdout>:step    2/4  loss 4.5000  characters/s 9 per worker, 18 in total
-[0]<stdout>:step    4/4  loss 3.5000  characters/s 9 per worker, 18 in total
-[0]<stdout>:final held-out loss 3.2500 nats per character
-[0]<stdout>:parameters identical on all 2 ranks: sha256 0123456789abcdef
-[0]<stdout>:bytes sent by rank 0: 4000
-"""
-
-
-def test_loss_curves_are_read_and_compared_with_the_first() -> None:
-    plain = compression.parse(PRINTED)
-    assert plain == compression.Curve({1: 5.0, 2: 4.5, 4: 3.5}, 3.25, 4000, True)
-    less = compression.parse(PRINTED.replace(": 4000", ": 1000").replace("identical", "different"))
-    assert compression.table({"none": plain, "wire_int8": less}, 4).splitlines() == [
-        "| compression | step 2 | step 4 | held-out | bytes a step | share | ranks equal |",
-        "| --- | --- | --- | --- | --- | --- | --- |",
-        "| none | 4.5000 | 3.5000 | 3.2500 | 1,000 | 1.000 | yes |",
-        "| wire_int8 | 4.5000 | 3.5000 | 3.2500 | 250 | 0.250 | NO |",
-    ]
-    with pytest.raises(ValueError, match="did not print"):
-        compression.parse(PRINTED.splitlines()[0])
-
-
-def test_between_hosts_only_what_leaves_a_host_counts(hosts: ModuleType) -> None:
-    assert hosts.moved(2, 1000) == 1000
-    assert hosts.moved(4, 1000) == 1500
-    assert hosts.gbit(2, 125_000_000, 1.0) == pytest.approx(1.0)
-
-
-def test_ranks_on_hosts_are_numbered_host_by_host(hosts: ModuleType) -> None:
-    ours = hosts.environments(hosts.Column("horovod", "horovod", {"X": "1"}), 2, 3, ("10.0.0.254", 4000), "/key")
-    places = [(e["HOROVOD_RANK"], e["HOROVOD_HOSTNAME"], e["HOROVOD_LOCAL_RANK"]) for e in ours]
-    assert places == [
-        ("0", "host0", "0"),
-        ("1", "host0", "1"),
-        ("2", "host0", "2"),
-        ("3", "host1", "0"),
-        ("4", "host1", "1"),
-        ("5", "host1", "2"),
-    ]
-    assert all(e["X"] == "1" and e["HOROVOD_SIZE"] == "6" and e["HOROVOD_KEY_FILE"] == "/key" for e in ours)
-    gloo = hosts.environments(hosts.Column("gloo", "gloo"), 2, 3, ("", 0), "")
-    assert [e["RANK"] for e in gloo] == list("012345")
-    assert {e["MASTER_ADDR"] for e in gloo} == {"10.0.0.1"}
-    bare = hosts.environments(hosts.Column("bare", "bare"), 2, 2, ("", 0), "")
-    assert bare[3]["BENCH_ADDRESSES"].split(",") == ["10.0.0.1", "10.0.0.1", "10.0.0.2", "10.0.0.2"]
-
-
-def test_a_variant_is_ours_with_other_variables(hosts: ModuleType) -> None:
-    ring = hosts.parse_variant("flat ring:HOROVOD_TRANSPORT=tcp;HOROVOD_ALGORITHM=allreduce=ring")
-    assert (ring.name, ring.kind) == ("flat ring", "horovod")
-    assert ring.environ == {"HOROVOD_TRANSPORT": "tcp", "HOROVOD_ALGORITHM": "allreduce=ring"}
-    assert hosts.parse_variant("two:BENCH_STREAMS=2").kind == "bare"
-    for wrong in ("ring", ":A=1", "ring:", "ring:A"):
-        with pytest.raises(ValueError, match="accepted is name:VARIABLE=value"):
-            hosts.parse_variant(wrong)
-
-
-def test_a_row_between_hosts_compares_time_and_processor_time(hosts: ModuleType) -> None:
-    cells = {
-        "horovod": hosts.Cell([0.008] * 3, [0.002]),
-        "gloo": hosts.Cell([0.016] * 3, [0.003]),
-        "bare": hosts.Cell(),
-    }
-    row = hosts.line("1 MB", 2, 1_000_000, cells)
-    assert row == (
-        "| 1 MB | 8.000 (8.000-8.000), 1.00; cpu 2.000 "
-        "| 16.000 (16.000-16.000), 0.50 **2.00x**; cpu 3.000 1.50x | failed |"
-    )
-
-
-def test_wrong_arguments_are_named(hosts: ModuleType, capsys: pytest.CaptureFixture[str]) -> None:
-    for argv, text in (
-        (["--hosts", "1"], "--hosts: 1 is below 2"),
-        (["--rate", "0"], "--rate: 0 is not above 0"),
-        (["--sizes", "6"], "--sizes: [6] are not all multiples"),
-        (["--variant", "x"], "--variant is 'x'"),
-    ):
-        with pytest.raises(SystemExit):
-            hosts.parse_args(argv)
-        assert text in capsys.readouterr().err
-    assert [c.name for c in hosts.parse_args(["--variant", "r:A=1"]).columns] == ["horovod", "gloo", "bare", "r"]
+@pytest.mark.heavy
+def test_a_rank_is_killed_and_a_cable_pulled(tmp_path: Path) -> None:
+    if reason := why_not():
+        pytest.skip(reason)
+    out = tmp_path / "figures.json"
+    flags = ["--kills", "1", "--pulls", "1", "--heartbeat", "6", "--json", str(out)]
+    command = [sys.executable, str(FOLDER / "elastic_hosts.py"), *flags]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=550, check=False)
+    assert done.returncode == 0, done.stderr
+    figures = json.loads(out.read_text())
+    assert figures["kills"][0] < figures["pulls"][0]
+    assert figures["pulls"][0] > 6, "nobody knows before the heartbeat's time is over"

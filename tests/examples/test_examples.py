@@ -94,32 +94,6 @@ def test_digits_learns_and_resumes(tmp_path: Path) -> None:
     assert torch.load(checkpoint, weights_only=True)["epoch"] == 8
 
 
-@pytest.mark.heavy  # the same bits in every run: tests/torch, tests/cluster
-def test_digits_is_deterministic_on_three_workers(tmp_path: Path) -> None:
-    hashes = []
-    for run in ("a", "b"):
-        folder = tmp_path / run
-        folder.mkdir()
-        out, _ = launch(folder, DIGITS, "--epochs", 1, "--no-progress", workers=3)
-        hashes.append(identical_parameters(out, 3))
-    assert hashes[0] == hashes[1]
-
-
-@pytest.mark.heavy  # the words of one example
-def test_resume_without_a_checkpoint_says_so(tmp_path: Path) -> None:
-    out, err = launch(tmp_path, DIGITS, "--resume", "--no-progress", fails=True)
-    assert "no checkpoint at runs/digits.pt" in out + err
-
-
-@pytest.mark.heavy
-def test_char_gpt_learns_with_compressed_gradients(tmp_path: Path) -> None:
-    small = ["--layers", 2, "--width", 64, "--corpus", 200_000, "--log-every", 10, "--no-progress"]
-    out, err = launch(tmp_path, CHAR_GPT, "--steps", 30, "--compression", "wire_int8", *small)
-    losses = [float(x) for x in re.findall(r"step +\d+/30  loss ([\d.]+)", out + err)]
-    assert losses[-1] < losses[0] - 1.0, losses
-    identical_parameters(out)
-
-
 @pytest.mark.heavy  # as the digits do
 def test_char_gpt_learns_and_resumes(tmp_path: Path) -> None:
     small = ["--layers", 2, "--width", 64, "--corpus", 200_000, "--log-every", 10, "--no-progress"]
