@@ -8,7 +8,6 @@ import numpy as np
 import pytest
 
 from horovod.data import ParquetFiles, StreamingDataset
-from horovod.data.parquet import _array
 
 pa = pytest.importorskip("pyarrow")
 from pyarrow import fs, parquet  # noqa: E402
@@ -234,11 +233,6 @@ def test_lists_in_lists(tmp_path):
         ParquetFiles(tmp_path, shapes={"free": (1,)}).load(0)
 
 
-def test_a_part_of_an_array():
-    whole = pa.chunked_array([pa.array([[9], [1, 2], [3, 4], [5]])])
-    assert _array(whole[1:3], (2,), "x").tolist() == [[1, 2], [3, 4]]
-
-
 @pytest.mark.parametrize("error", [pa.ArrowMemoryError("no memory"), pa.ArrowCancelled("cancelled")])
 def test_what_says_nothing_of_the_file(folder, monkeypatch, error):
     def fail(*_, **__):
@@ -265,17 +259,3 @@ def test_without_pyarrow(folder, monkeypatch):
     monkeypatch.setitem(__import__("sys").modules, "pyarrow", None)
     with pytest.raises(ImportError, match=r"pip install 'horovod\[data\]'"):
         ParquetFiles(folder)
-
-
-def work(folder):
-    from horovod.common.state import state
-
-    source = ParquetFiles(folder, ["id"])
-    ids = np.concatenate([batch["id"] for batch in StreamingDataset(source, 7)])
-    return state.job.rank, ids.tolist()
-
-
-def test_in_a_job(pool, folder):
-    results = pool(2).run(work, str(folder))
-    assert [rank for rank, _ in results] == [0, 1]
-    assert sorted(results[0][1] + results[1][1]) == list(range(150))

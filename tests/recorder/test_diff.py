@@ -84,19 +84,6 @@ def test_a_rank_that_announces_nothing(tmp_path, capsys):
 
 def test_shapes_that_differ(tmp_path, capsys):
     ranks = Ranks(tmp_path)
-    for rank, shape in enumerate([[4], [5]]):
-        ranks.add(rank, "announced", "y", shape=shape)
-        ranks.add(rank, "failed", "y")
-    ranks.write()
-    assert said(tmp_path, capsys)[-3:] == [
-        "first divergence: 'y' was announced differently, and failed on all ranks",
-        "  rank 0: allreduce 'y' (float32[4], sum)",
-        "  rank 1: allreduce 'y' (float32[5], sum)",
-    ]
-
-
-def test_shapes_that_differ_after_steps_in_which_they_did_not(tmp_path, capsys):
-    ranks = Ranks(tmp_path)
     ranks.done(["y", "y"])
     for rank, shape in enumerate([[4], [5]]):
         ranks.add(rank, "announced", "y", shape=shape)

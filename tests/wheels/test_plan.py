@@ -3,8 +3,6 @@
 import re
 from pathlib import Path
 
-import pytest
-
 from tools.wheels.plan import LARGEST, LIBRARIES, WANTED, contents_complaints, library_complaints
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -41,22 +39,12 @@ def test_contents():
     ]
 
 
-@pytest.mark.parametrize(
-    ("symbol", "fine"),
-    [
-        (("memcpy", "GLIBC_2.14", False), True),
-        (("PyLong_FromLong", None, False), True),
-        (("__gmon_start__", None, True), True),
-        (("arc4random", None, False), False),
-    ],
-)
-def test_symbols_that_no_library_of_the_system_has(symbol, fine):
-    said = library_complaints("a.so", [symbol], ["PyInit__core"], ["libc.so.6", "libgcc_s.so.1"])
-    assert said == ([] if fine else ["a.so: glibc 2.28 has no arc4random; tools/wheels/newer_glibc.c may"])
-
-
-def test_a_library_keeps_its_own_cxx_library_to_itself():
-    assert library_complaints("a.so", [], ["_ZNSt6thread4joinEv"], ["libstdc++.so.6", "ld-linux-x86-64.so.2"]) == [
+def test_what_a_library_must_not_need_or_show():
+    fine = [("memcpy", "GLIBC_2.14", False), ("PyLong_FromLong", None, False), ("__gmon_start__", None, True)]
+    assert library_complaints("a.so", fine, ["PyInit__core"], ["libc.so.6", "libgcc_s.so.1"]) == []
+    newer, shown = [*fine, ("arc4random", None, False)], ["_ZNSt6thread4joinEv"]
+    assert library_complaints("a.so", newer, shown, ["libstdc++.so.6", "ld-linux-x86-64.so.2"]) == [
+        "a.so: glibc 2.28 has no arc4random; tools/wheels/newer_glibc.c may",
         "a.so: shows _ZNSt6thread4joinEv of its C++ library to others",
         "a.so: needs libstdc++.so.6",
     ]

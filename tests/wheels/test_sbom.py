@@ -39,17 +39,6 @@ def test_it_is_the_same_for_the_same_files_and_another_for_others():
     assert other["serialNumber"] != json.loads(written())["serialNumber"]
 
 
-def test_the_version_of_the_map_is_read_from_its_header(tmp_path):
-    header = tmp_path / "ext/robin_map/include/tsl/robin_growth_policy.h"
-    header.parent.mkdir(parents=True)
-    lines = [
-        f"#define TSL_RH_VERSION_{part} {number}"
-        for part, number in zip(("MAJOR", "MINOR", "PATCH"), (1, 4, 2), strict=True)
-    ]
-    header.write_text("\n".join(lines))
-    assert sbom.robin_map_version(tmp_path) == "1.4.2"
-
-
 def test_every_part_has_its_licence_in_the_notice():
     notice = (Path(__file__).resolve().parents[2] / "NOTICE").read_text()
     for name in ("nanobind", "robin-map"):
