@@ -44,6 +44,7 @@ def of(fixture: str, backend: str = "") -> Callable[..., Decorator]:
 
 
 on_ranks = of("pool")
+on_gpu_ranks = of("gpu_ranks")
 on_tensorflow = of("tf_pool")
 on_jax = of("jax_pool")
 on_keras3 = of("keras3")

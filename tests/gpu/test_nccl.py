@@ -11,9 +11,7 @@ import torch
 
 import horovod.torch as hvd
 from tests.gpu.device import DEVICE, SIMULATED, gpu, same_bits, values
-
-FLOATS = [torch.float32, torch.float64, torch.float16, torch.bfloat16]
-INTEGERS = [torch.uint8, torch.int8, torch.int32, torch.int64]
+from tests.gpu.test_operations import FLOATS, INTEGERS, both
 
 
 @pytest.fixture
@@ -58,13 +56,6 @@ def small(shape, dtype, seed=0):
     """Numbers whose sums and products are exact in every type and order."""
     generator = torch.Generator(device="cpu").manual_seed(1000 * seed + hvd.rank())
     return torch.randint(0, 4, shape, generator=generator, device="cpu").to(dtype)
-
-
-def both(call, what, *tensors, **options):
-    """Calls with the tensors on the CPU and on the GPU, and compares."""
-    expected = call(*tensors, name=f"{what}.cpu", **options)
-    got = call(*map(gpu, tensors), name=f"{what}.gpu", **options)
-    assert same_bits(values(got), expected), (what, values(got), expected)
 
 
 def every_operation():

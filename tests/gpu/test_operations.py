@@ -214,7 +214,7 @@ def test_views(computing, size):
     computing(size).run(views)
 
 
-def left_alone():
+def threads_are_left_as_they_were():
     """The driver's context and capture mode of a thread are after each call what they were before it."""
     driver = ctypes.CDLL(os.environ.get("HOROVOD_CUDA_LIBRARY", "libcuda.so.1"))
     x = gpu(torch.ones(1000))
@@ -255,7 +255,7 @@ def left_alone():
 @pytest.mark.skipif(DEVICE == "cpu", reason="the CPU has no streams")
 @pytest.mark.parametrize("size", [1, 2])
 def test_threads_are_left_as_they_were(ranks, size):
-    ranks(size).run(left_alone)
+    ranks(size).run(threads_are_left_as_they_were)
 
 
 def parameters():

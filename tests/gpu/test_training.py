@@ -24,6 +24,24 @@ def batch(step, rank, dtype=torch.float32):
     return torch.randn(ROWS, 20, generator=generator).to(DEVICE, dtype)
 
 
+def side_by_side(pair, optimizers, loss, steps, passes=1):
+    """Train the first model on this rank's batches, and its twin in this process on those of all ranks."""
+    for step in range(steps):
+        for optimizer in optimizers:
+            optimizer.zero_grad()
+        for number in range(step * passes, step * passes + passes):
+            loss(pair[0], number, hvd.rank()).backward()
+            for rank in range(hvd.size()):
+                (loss(pair[1], number, rank) / hvd.size()).backward()
+        for optimizer in optimizers:
+            optimizer.step()
+    hvd.check_in_sync(pair[0])
+
+
+def loss_of(model, number, rank):
+    return model(batch(number, rank)).square().mean()
+
+
 def trained(options, steps=12, passes=1):
     """A model after some steps, which one process without Horovod trained on all data as well."""
     model = network(seed=1 + hvd.rank())
@@ -37,15 +55,7 @@ def trained(options, steps=12, passes=1):
     )
     hvd.broadcast_optimizer_state(optimizer, root_rank=0)
     plain = torch.optim.SGD(alone.parameters(), lr=0.1, momentum=0.9)
-    for step in range(steps):
-        optimizer.zero_grad()
-        plain.zero_grad()
-        for number in range(passes):
-            model(batch(step * passes + number, hvd.rank())).square().mean().backward()
-            for rank in range(hvd.size()):
-                (alone(batch(step * passes + number, rank)).square().mean() / hvd.size()).backward()
-        optimizer.step()
-        plain.step()
+    side_by_side((model, alone), (optimizer, plain), loss_of, steps, passes)
     # With Adasum each rank's optimizer has a state of its own.
     hvd.check_in_sync(model, *([] if options.get("op") is hvd.Adasum else [optimizer]))
     return model, alone
@@ -124,7 +134,7 @@ def test_on_a_side_stream(cuda, size):
     cuda(size).run(on_a_side_stream)
 
 
-def on_several_streams():
+def gradients_of_several_streams():
     """Layers whose gradients come on different streams share a bucket."""
     model, alone = network(), network()
     optimizer = hvd.DistributedOptimizer(
@@ -157,7 +167,7 @@ def on_several_streams():
 
 @pytest.mark.parametrize("size", [1, 2])
 def test_gradients_of_several_streams(cuda, size):
-    cuda(size).run(on_several_streams)
+    cuda(size).run(gradients_of_several_streams)
 
 
 def compressed(name):
@@ -246,18 +256,10 @@ def mixed_model():
     torch.manual_seed(5 + hvd.rank())
     model = Mixed()
     hvd.broadcast_parameters(model.state_dict(), root_rank=0)
-    alone = copy.deepcopy(model)
+    alone, rows = copy.deepcopy(model), torch.arange(6)
     optimizer = hvd.DistributedOptimizer(torch.optim.SGD(model.parameters(), lr=0.1), model.named_parameters())
     plain = torch.optim.SGD(alone.parameters(), lr=0.1)
-    for step in range(10):
-        optimizer.zero_grad()
-        plain.zero_grad()
-        model(torch.arange(6) + step + hvd.rank()).square().mean().backward()
-        for rank in range(hvd.size()):
-            (alone(torch.arange(6) + step + rank).square().mean() / hvd.size()).backward()
-        optimizer.step()
-        plain.step()
-    hvd.check_in_sync(model)
+    side_by_side((model, alone), (optimizer, plain), lambda m, step, rank: m(rows + step + rank).square().mean(), 10)
     for p, q in zip(model.parameters(), alone.parameters(), strict=True):
         torch.testing.assert_close(p, q, rtol=1e-4, atol=1e-5)
 

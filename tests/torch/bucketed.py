@@ -3,7 +3,6 @@
 import torch
 
 import horovod.torch as hvd
-from tests.torch.reference import bits
 
 
 def network(dtype=torch.float32, seed=5):
@@ -37,8 +36,3 @@ def buckets(optimizer):
 def in_buckets(optimizer):
     # Without the mark that optimizers get whose parameters have the names of an earlier one's.
     return {slot.name.split("#")[0] for bucket in buckets(optimizer) for slot in bucket.members}
-
-
-def assert_all_equal(net):
-    mine = [bits(p).tolist() for p in net.parameters()]
-    assert hvd.allgather_object(mine) == [mine] * hvd.size()

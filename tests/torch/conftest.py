@@ -18,22 +18,35 @@ def pool(fleets: Fleets) -> Callable[..., Pool]:
 
 
 @pytest.fixture
-def gpu_ranks(pool: Callable[..., Pool], simulated_cuda: Path) -> Callable[..., Any]:
-    """gpu_ranks(size, **environment)(function, *args) -> results by rank, of ranks that have a simulated GPU each, on
-    which PyTorch computes."""
-
-    def of(size: int, **environment: str) -> Callable[..., Any]:
-        ranks = pool(size, HOROVOD_CUDA_LIBRARY=str(simulated_cuda), **environment)
-        return lambda function, *args: ranks.run(_with_gpu, function, *args, timeout=60.0)
-
-    return of
+def gpus(pool: Callable[..., Pool], simulated_cuda: Path) -> Callable[..., Pool]:
+    """gpus(size, initialized=True, **environment) -> Pool of ranks on a simulated GPU."""
+    library = {"HOROVOD_CUDA_LIBRARY": str(simulated_cuda)}
+    return lambda size, initialized=True, **environment: pool(size, initialized, **library, **environment)
 
 
-def _with_gpu(function: Callable[..., Any], *args: Any) -> Any:
+class GpuPool:
+    """A pool in which PyTorch computes on the simulated GPU."""
+
+    def __init__(self, pool: Pool) -> None:
+        self._pool = pool
+
+    def run(
+        self, function: Callable[..., Any], *args: Any, timeout: float | None = None, fresh: bool = False, **kwargs: Any
+    ) -> list[Any]:
+        return self._pool.run(_with_gpu, function, args, kwargs, timeout=timeout or 60.0, fresh=fresh)
+
+
+@pytest.fixture
+def gpu_ranks(gpus: Callable[..., Pool]) -> Callable[..., GpuPool]:
+    """gpu_ranks(size, initialized=True, **environment) -> GpuPool."""
+    return lambda size, initialized=True, **environment: GpuPool(gpus(size, initialized, **environment))
+
+
+def _with_gpu(function: Callable[..., Any], args: Any, kwargs: Any) -> Any:
     from tests.torch import simulated_gpu
 
     with simulated_gpu.present():
-        return function(*args)
+        return function(*args, **kwargs)
 
 
 @pytest.fixture

@@ -6,6 +6,8 @@ import pytest
 import torch
 
 import horovod.torch as hvd
+from tests.ranks import on_ranks
+from tests.torch.programs import OPTIMIZERS, assert_all_equal, batch, network
 from tests.torch.reference import FLOATS, same_bits
 
 SHAPES = [(), (1,), (17,), (3, 5), (0,), (1031,)]
@@ -65,47 +67,24 @@ def forms():
     return results
 
 
-@pytest.mark.parametrize("size", [1, 2, 4])
-@pytest.mark.parametrize("hosts", ["one", "several"])
-def test_allreduce_in_all_forms(pool, size, hosts):
-    results = pool(size, **({"HOROVOD_TRANSPORT": "tcp"} if hosts == "several" else {})).run(forms)
+@pytest.mark.parametrize(
+    ("size", "transport"), [(2, "auto"), *(pytest.param(4, way, marks=pytest.mark.heavy) for way in ("auto", "tcp"))]
+)
+def test_allreduce_in_all_forms(pool, size, transport):
+    results = pool(size, HOROVOD_TRANSPORT=transport).run(forms)
     assert all(r == results[0] for r in results)
 
 
-def directions():
-    r = hvd.rank()
-    one, other = torch.tensor([1.0, 0.0, 2.0]), torch.tensor([0.0, 3.0, 0.0])
-    assert hvd.allreduce([one, other][r], op=hvd.Adasum).tolist() == [1, 3, 2]  # orthogonal: the sum
-    assert hvd.allreduce(one, op=hvd.Adasum).tolist() == one.tolist()  # the same: no change
-    assert hvd.allreduce(one * (1 + 2 * r), op=hvd.Adasum).tolist() == [2, 0, 4]  # parallel: the mean
-    assert hvd.allreduce([one, -one][r], op=hvd.Adasum).tolist() == [0, 0, 0]
-    assert hvd.allreduce([one, torch.zeros(3)][r], op=hvd.Adasum).tolist() == one.tolist()
-    for dtype in FLOATS:
-        info = torch.finfo(dtype)
-        large = torch.tensor([info.max, info.max / 2, -info.max / 4], dtype=torch.float64).to(dtype)
-        assert hvd.allreduce(large, op=hvd.Adasum).tolist() == large.tolist()
-        tiny = torch.full((3,), 8 * info.smallest_normal, dtype=dtype)
-        assert hvd.allreduce(tiny, op=hvd.Adasum).tolist() == tiny.tolist()
-        both = [large / 4, tiny][r]
-        assert torch.isfinite(hvd.allreduce(both, op=hvd.Adasum)).all()
-
-
-def test_directions_and_extreme_magnitudes(pool):
-    pool(2).run(directions)
-
-
-def through_autograd():
+@on_ranks(2)
+def test_gradient_is_reduced_likewise():
     x = value(hvd.rank(), torch.float64, (50,)).requires_grad_()
     weight = value(hvd.rank(), torch.float64, (50,), seed=1)
     (hvd.allreduce(x, op=hvd.Adasum) * weight).sum().backward()
     torch.testing.assert_close(x.grad, adasum([value(r, torch.float64, (50,), seed=1) for r in range(hvd.size())]))
 
 
-def test_gradient_is_reduced_likewise(pool):
-    pool(2).run(through_autograd)
-
-
-def refusals():
+@on_ranks(3, HOROVOD_DYNAMIC_PROCESS_SETS="1")
+def test_what_is_refused_on_three_ranks():
     with pytest.raises(ValueError, match=r"Adasum.*int32"):
         hvd.allreduce(torch.ones(2, dtype=torch.int32), op=hvd.Adasum)
     with pytest.raises(ValueError, match=r"Adasum.*bool"):
@@ -130,10 +109,6 @@ def refusals():
     return True
 
 
-def test_what_is_refused_on_three_ranks(pool):
-    pool(3, HOROVOD_DYNAMIC_PROCESS_SETS="1").run(refusals)
-
-
 def joined():
     mine = value(1, torch.float32, (33,))
     if hvd.rank() == 1:
@@ -145,26 +120,9 @@ def test_a_joined_rank_counts_as_zeros(pool):
     assert pool(2).run(joined) == [1, 1]
 
 
-# ---- the optimizer -------------------------------------------------------------------------------------------------
-
-
-def network(seed=0):
-    torch.manual_seed(seed)
-    return torch.nn.Sequential(torch.nn.Linear(4, 8), torch.nn.Tanh(), torch.nn.Linear(8, 2, bias=False)).double()
-
-
-OPTIMIZERS = {
-    "sgd": lambda p: torch.optim.SGD(p, lr=0.1, momentum=0.9),
-    "adam": lambda p: torch.optim.AdamW(p, lr=0.01),
-}
-
-
-def batch(rank, step):
-    generator = torch.Generator().manual_seed(100 * step + rank)
-    return torch.randn(5, 4, generator=generator, dtype=torch.float64)
-
-
-def trains(kind, passes, groups):
+@pytest.mark.parametrize(("kind", "passes", "groups"), [("momentum", 1, None), ("adam", 2, 2)])
+@on_ranks(4)
+def test_optimizer_combines_what_steps_have_moved(kind, passes, groups):
     """The wrapped optimizer against plain ones, one a rank, whose moves are combined here."""
     n = hvd.size()
     net, copies = network(), [network() for _ in range(n)]
@@ -181,25 +139,18 @@ def trains(kind, passes, groups):
         for rank, (model, one) in enumerate([(net, optimizer), *zip(copies, plain, strict=True)], -1):
             one.zero_grad()
             for k in range(passes):
-                model(batch(hvd.rank() if rank < 0 else rank, 10 * step + k)).square().sum().backward()
+                model(batch(10 * step + k, hvd.rank() if rank < 0 else rank)).square().sum().backward()
             one.step()
         for i, p in enumerate(net.parameters()):
             moves = [list(c.parameters())[i].detach() - starts[i] for c in copies]
             torch.testing.assert_close(p.detach(), starts[i] + adasum(moves), rtol=1e-9, atol=1e-12)
         for c in copies:
             c.load_state_dict(net.state_dict())
-    return [p.tolist() for p in net.parameters()]
+    assert_all_equal(net)
 
 
-@pytest.mark.parametrize("size", [2, 4])
-@pytest.mark.parametrize("kind", list(OPTIMIZERS))
-def test_optimizer_combines_what_steps_have_moved(pool, size, kind):
-    for passes, groups in [(1, None), (2, 2)]:
-        results = pool(size).run(trains, kind, passes, groups)
-        assert all(r == results[0] for r in results)
-
-
-def corners():
+@on_ranks(2)
+def test_corners_of_the_optimizer():
     net = network()
     optimizer = hvd.DistributedOptimizer(
         torch.optim.SGD(net.parameters(), lr=0.1),
@@ -242,17 +193,13 @@ def corners():
     optimizer.load_state_dict(optimizer.state_dict())
     optimizer.set_backward_passes_per_step(2)
     for _ in range(2):
-        net(batch(0, 1)).sum().backward()
+        net(batch(1, 0)).sum().backward()
     optimizer.step()
-    return [p.tolist() for p in net.parameters()]
+    assert_all_equal(net)
 
 
-def test_corners_of_the_optimizer(pool):
-    results = pool(2).run(corners)
-    assert results[0] == results[1]
-
-
-def fails_halfway():
+@on_ranks(2)
+def test_a_failed_step_leaves_parameters_where_they_were():
     net = network()
     # Names that no other optimizer has are those on the wire.
     names = [f"failing.{name}" for name, _ in net.named_parameters()]
@@ -271,14 +218,9 @@ def fails_halfway():
         for handle in handles[1:]:
             hvd.synchronize(handle)
     assert all(torch.equal(p.detach(), b) for p, b in zip(net.parameters(), before, strict=True))
-    net(batch(hvd.rank(), 0)).sum().backward()
+    net(batch(0)).sum().backward()
     optimizer.step()  # and the next step works
-    return [p.tolist() for p in net.parameters()]
-
-
-def test_a_failed_step_leaves_parameters_where_they_were(pool):
-    results = pool(2).run(fails_halfway)
-    assert results[0] == results[1]
+    assert_all_equal(net)
 
 
 class RaisesHalfway(torch.optim.SGD):
@@ -293,7 +235,8 @@ class RaisesHalfway(torch.optim.SGD):
         return loss
 
 
-def plain_step_raises():
+@on_ranks(2)
+def test_a_plain_step_that_raises_leaves_parameters_where_they_were():
     net = network()
     names = {f"raising.{name}": p for name, p in net.named_parameters()}
     plain = RaisesHalfway(net.parameters(), lr=0.1)
@@ -301,10 +244,10 @@ def plain_step_raises():
     before = [p.detach().clone() for p in net.parameters()]
 
     def closure():
-        net(batch(hvd.rank(), 0)).sum().backward()
+        net(batch(0)).sum().backward()
         raise LookupError("raised by the closure")
 
-    net(batch(hvd.rank(), 0)).sum().backward()
+    net(batch(0)).sum().backward()
     with pytest.raises(ArithmeticError, match="plain step"):
         optimizer.step()
     assert all(torch.equal(p.detach(), b) for p, b in zip(net.parameters(), before, strict=True))
@@ -313,12 +256,7 @@ def plain_step_raises():
     assert all(torch.equal(p.detach(), b) for p, b in zip(net.parameters(), before, strict=True))
     optimizer.armed = False
     optimizer.zero_grad()
-    net(batch(hvd.rank(), 0)).sum().backward()  # a pass more than agreed, if those before still counted
+    net(batch(0)).sum().backward()  # a pass more than agreed, if those before still counted
     optimizer.step()
     assert not all(torch.equal(p.detach(), b) for p, b in zip(net.parameters(), before, strict=True))
-    return [p.tolist() for p in net.parameters()]
-
-
-def test_a_plain_step_that_raises_leaves_parameters_where_they_were(pool):
-    results = pool(2).run(plain_step_raises)
-    assert results[0] == results[1]
+    assert_all_equal(net)

@@ -7,6 +7,7 @@ import pytest
 import torch
 
 import horovod.torch as hvd
+from tests.ranks import on_ranks
 
 
 class Array:
@@ -25,7 +26,8 @@ class Array:
         return types.SimpleNamespace(from_dlpack=lambda other: type(self)(np.from_dlpack(other)))
 
 
-def every_call():
+@on_ranks(1, 2)
+def test_every_call():
     n, me = hvd.size(), hvd.rank()
 
     def mine(count=4):
@@ -67,11 +69,6 @@ def every_call():
         assert splits.tolist() == [1] * n
         assert hvd.alltoall(mine(n), name="even").values.tolist() == got.values.tolist()
         assert hvd.reducescatter(mine(n), op=hvd.Sum, name="part").values.tolist() == [total]
-
-
-@pytest.mark.parametrize("size", [1, 2])
-def test_every_call(pool, size):
-    pool(size).run(every_call)
 
 
 @pytest.mark.usefixtures("single")

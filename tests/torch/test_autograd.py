@@ -5,13 +5,6 @@ import torch
 
 import horovod.torch as hvd
 
-SIZES = [1, 2, 3]
-
-
-@pytest.fixture(params=SIZES)
-def job(request, pool):
-    return pool(request.param)
-
 
 def leaf(*shape):
     generator = torch.Generator().manual_seed(hvd.rank())
@@ -46,10 +39,6 @@ def allreduce_gradient():
     torch.testing.assert_close(x.grad, torch.full((3, 2), float(n), dtype=torch.float64))
 
 
-def test_allreduce(job):
-    job.run(allreduce_gradient)
-
-
 def allgather_gradient():
     n, me = hvd.size(), hvd.rank()
     rows = [r + 1 for r in range(n)]
@@ -64,10 +53,6 @@ def allgather_gradient():
     torch.testing.assert_close(z.grad, torch.full((2,), float(n), dtype=torch.float64))
 
 
-def test_allgather(job):
-    job.run(allgather_gradient)
-
-
 def broadcast_gradient():
     n = hvd.size()
     mean = sum(weight(r, 4) for r in range(n)) / n
@@ -75,10 +60,6 @@ def broadcast_gradient():
         x = leaf(4)
         got = gradient(x, hvd.broadcast(x, root))
         torch.testing.assert_close(got, mean if hvd.rank() == root else torch.zeros(4, dtype=torch.float64))
-
-
-def test_broadcast(job):
-    job.run(broadcast_gradient)
 
 
 def alltoall_gradient():
@@ -101,10 +82,6 @@ def alltoall_gradient():
     assert not received.requires_grad
 
 
-def test_alltoall(job):
-    job.run(alltoall_gradient)
-
-
 def reducescatter_gradient():
     n = hvd.size()
     rows = [2] * n
@@ -119,23 +96,7 @@ def reducescatter_gradient():
         torch.testing.assert_close(gradient(x, y), gathered * factor)
 
 
-def test_reducescatter(job):
-    job.run(reducescatter_gradient)
-
-
-def second_derivative():
-    x = leaf(3)
-    y = hvd.allreduce(x**3, op=hvd.Average)
-    (g,) = torch.autograd.grad(y.sum(), x, create_graph=True)
-    (h,) = torch.autograd.grad(g.sum(), x)
-    torch.testing.assert_close(h, 6 * x.detach())
-
-
-def test_second_derivative(job):
-    job.run(second_derivative)
-
-
-def compressed():
+def compressed_gradient():
     x = torch.ones(4, requires_grad=True)
     y = hvd.allreduce(x, op=hvd.Sum, compression=hvd.Compression.fp16)
     assert y.dtype is torch.float32
@@ -143,5 +104,17 @@ def compressed():
     assert x.grad.tolist() == [float(hvd.size())] * 4
 
 
-def test_through_compression(job):
-    job.run(compressed)
+@pytest.mark.parametrize("size", [1, 3])
+@pytest.mark.parametrize(
+    "gradient_of",
+    [
+        allreduce_gradient,
+        allgather_gradient,
+        broadcast_gradient,
+        alltoall_gradient,
+        reducescatter_gradient,
+        compressed_gradient,
+    ],
+)
+def test_gradients(pool, gradient_of, size):
+    pool(size).run(gradient_of)

@@ -6,7 +6,8 @@ import pytest
 import torch
 
 import horovod.torch as hvd
-from tests.torch.test_backward import assert_all_equal, batch, loss_of, network, wrap
+from tests.ranks import on_ranks
+from tests.torch.programs import assert_all_equal, batch, loss_of, network, wrap
 
 
 class Raises(torch.autograd.Function):
@@ -93,7 +94,8 @@ def test_backward_fails_on_all_ranks_and_in_an_earlier_pass(pool):
     pool(2).run(backward_fails, [1], 2, None, zero)
 
 
-def fails_before_shutdown():
+@on_ranks(2, initialized=False)
+def test_a_failure_before_shutdown():
     # What has failed in one job is of no interest to the next.
     hvd.init()
     net = network()
@@ -109,10 +111,6 @@ def fails_before_shutdown():
         optimizer.step()
     assert_all_equal(net)
     hvd.shutdown()
-
-
-def test_a_failure_before_shutdown(pool):
-    pool(2, initialized=False).run(fails_before_shutdown)
 
 
 def dies_after_failing():
@@ -132,7 +130,22 @@ def test_a_rank_that_ends_after_its_backward_has_failed(pool):
     assert "rank 1" in str(results[0])
 
 
-def changed_meanwhile(change, buckets):
+def halve(p):
+    p.grad.mul_(0.5)
+
+
+def replace(p):
+    p.grad = p.grad / 2
+
+
+def forget(p):
+    p.grad = None
+
+
+@pytest.mark.parametrize("change", [halve, replace, forget])
+@pytest.mark.parametrize("buckets", [True, False])
+@on_ranks(2)
+def test_gradients_that_change_while_they_are_reduced(change, buckets):
     net = network()
     optimizer = wrap(net, gradient_as_bucket_view=buckets)
     for number in range(3):
@@ -148,24 +161,6 @@ def changed_meanwhile(change, buckets):
     loss_of(net, batch(4)).backward()
     optimizer.step()
     assert_all_equal(net)
-
-
-def halve(p):
-    p.grad.mul_(0.5)
-
-
-def replace(p):
-    p.grad = p.grad / 2
-
-
-def forget(p):
-    p.grad = None
-
-
-@pytest.mark.parametrize("change", [halve, replace, forget])
-def test_gradients_that_change_while_they_are_reduced(pool, change):
-    for buckets in (True, False):
-        pool(2).run(changed_meanwhile, change, buckets)
 
 
 def changed_before():

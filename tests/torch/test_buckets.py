@@ -7,11 +7,15 @@ import pytest
 import torch
 
 import horovod.torch as hvd
-from tests.torch.bucketed import assert_all_equal, backward, buckets, in_buckets, network, step, wrap
+from tests.ranks import on_ranks
+from tests.torch.bucketed import backward, buckets, in_buckets, network, step, wrap
+from tests.torch.programs import OPTIMIZERS, assert_all_equal
 from tests.torch.reference import bits
 
 
-def layout(wanted):
+@pytest.mark.parametrize("wanted", [True, None])
+@on_ranks(3)
+def test_gradients_lie_in_a_bucket_in_the_order_they_arrive(wanted):
     net = network()
     optimizer = wrap(net, gradient_as_bucket_view=wanted)
     step(net, optimizer, 0)
@@ -33,12 +37,6 @@ def layout(wanted):
             end = grad.data_ptr() + grad.nbytes
         assert end <= bucket.flat.data_ptr() + bucket.flat.nbytes
     assert_all_equal(net)
-
-
-@pytest.mark.parametrize("wanted", [True, None])
-@pytest.mark.parametrize("size", [2, 4])
-def test_gradients_lie_in_a_bucket_in_the_order_they_arrive(pool, size, wanted):
-    pool(size).run(layout, wanted)
 
 
 def large_gradients():
@@ -63,15 +61,9 @@ def large_gradients():
         assert sum(storages.values()) < 1.01 * sum(p.nbytes for p in net.parameters())
 
 
-@pytest.mark.parametrize("environ", [{}, {"HOROVOD_TRANSPORT": "tcp"}, {"HOROVOD_ARENA_BYTES": "0"}])
+@pytest.mark.parametrize("environ", [{}, {"HOROVOD_ARENA_BYTES": "0"}])
 def test_large_gradients(pool, environ):
     pool(2, **environ).run(large_gradients)
-
-
-MAKERS = {
-    "momentum": lambda p: torch.optim.SGD(p, lr=0.05, momentum=0.9, weight_decay=1e-3),
-    "adam": lambda p: torch.optim.Adam(p, lr=0.01),
-}
 
 
 def trained(make, wanted, passes=1, clip=False, set_to_none=True, dtype=torch.float32, steps=6, **options):
@@ -89,6 +81,7 @@ def trained(make, wanted, passes=1, clip=False, set_to_none=True, dtype=torch.fl
         else:
             optimizer.step()
     assert bool(buckets(optimizer)) == (wanted is not False)
+    assert_all_equal(net)
     return [bits(t).tolist() for p in net.parameters() for t in (p, p.grad)]
 
 
@@ -102,36 +95,21 @@ VARIANTS = {
     "clipped": {"clip": True},
     "float64": {"dtype": torch.float64},
     "bfloat16": {"dtype": torch.bfloat16},
+    **{kind: {"compression": getattr(hvd.Compression, kind)} for kind in ("fp16", "bf16", "wire_fp16", "wire_bf16")},
 }
 
 
-def same_bits(kind, variant):
-    options = VARIANTS[variant]
-    apart, together = (trained(MAKERS[kind], wanted, **options) for wanted in (False, True))
-    assert apart == together
-    return together
-
-
-@pytest.mark.parametrize("size", [2, 3])
-@pytest.mark.parametrize("kind", MAKERS)
 @pytest.mark.parametrize("variant", VARIANTS)
-def test_the_bits_are_those_without_buckets(pool, size, kind, variant):
-    results = pool(size).run(same_bits, kind, variant)
-    assert all(result == results[0] for result in results)
+@on_ranks(3)
+def test_the_bits_are_those_without_buckets(variant):
+    for kind in ("momentum", "adam"):
+        options = VARIANTS[variant]
+        apart, together = (trained(OPTIMIZERS[kind], wanted, **options) for wanted in (False, True))
+        assert apart == together
 
 
-def compressed(kind):
-    options = {"compression": getattr(hvd.Compression, kind)}
-    apart, together = (trained(MAKERS["adam"], wanted, **options) for wanted in (False, True))
-    assert apart == together
-
-
-@pytest.mark.parametrize("kind", ["fp16", "bf16", "wire_fp16", "wire_bf16"])
-def test_compression_by_number_takes_whole_buckets(pool, kind):
-    pool(2).run(compressed, kind)
-
-
-def without_buckets():
+@on_ranks(2)
+def test_who_has_no_buckets():
     class Whole:  # looks at more than one number at a time
         compress = staticmethod(lambda t: (t / 2, None))
         decompress = staticmethod(lambda t, _: t * 2)
@@ -152,11 +130,8 @@ def without_buckets():
         wrap(network(), gradient_as_bucket_view=3)
 
 
-def test_who_has_no_buckets(pool):
-    pool(2).run(without_buckets)
-
-
-def graph_gradients():
+@on_ranks(2)
+def test_create_graph():
     results = []
     for wanted in (False, True):
         net = network()
@@ -178,11 +153,8 @@ def graph_gradients():
     assert results[:4] == results[4:]
 
 
-def test_create_graph(pool):
-    pool(2).run(graph_gradients)
-
-
-def kinds_of_parameters():
+@on_ranks(2)
+def test_kinds_of_parameters():
     torch.manual_seed(1)
     net = torch.nn.ModuleDict(
         {
@@ -214,11 +186,8 @@ def kinds_of_parameters():
     assert_all_equal(net)
 
 
-def test_kinds_of_parameters(pool):
-    pool(2).run(kinds_of_parameters)
-
-
-def parameters_come_and_go():
+@on_ranks(2)
+def test_parameters_that_are_frozen_thawed_and_added():
     net = network()
     net[2].requires_grad_(False)
     optimizer = hvd.DistributedOptimizer(
@@ -243,11 +212,8 @@ def parameters_come_and_go():
     assert_all_equal(net)
 
 
-def test_parameters_that_are_frozen_thawed_and_added(pool):
-    pool(2).run(parameters_come_and_go)
-
-
-def copies():
+@on_ranks(2)
+def test_copies_and_pickles():
     net = network()
     optimizer = wrap(net)
     for number in range(3):
@@ -261,11 +227,8 @@ def copies():
     assert torch.equal(twin[0].weight.grad, torch.ones_like(twin[0].weight))
 
 
-def test_copies_and_pickles(pool):
-    pool(2).run(copies)
-
-
-def forgotten():
+@on_ranks(2)
+def test_load_state_dict():
     # Loading a state forgets gradients on their way; the buckets stay, also where only one rank does it.
     net = network()
     optimizer = wrap(net)
@@ -282,7 +245,3 @@ def forgotten():
     step(net, optimizer, 6)
     assert in_buckets(optimizer) == had
     assert_all_equal(net)
-
-
-def test_load_state_dict(pool):
-    pool(2).run(forgotten)

@@ -4,7 +4,9 @@ import pytest
 import torch
 
 import horovod.torch as hvd
-from tests.torch.bucketed import assert_all_equal, backward, buckets, in_buckets, network, step, wrap
+from tests.ranks import on_ranks
+from tests.torch.bucketed import backward, buckets, in_buckets, network, step, wrap
+from tests.torch.programs import assert_all_equal
 from tests.torch.reference import bits
 
 
@@ -41,12 +43,13 @@ KEPT = {
 
 
 @pytest.mark.parametrize("kept", KEPT)
-@pytest.mark.parametrize("replace", [False, True])
-def test_gradients_that_the_program_keeps(pool, kept, replace):
-    pool(2).run(kept_gradients, KEPT[kept], replace)
+def test_gradients_that_the_program_keeps(pool, kept):
+    for replace in (False, True):
+        pool(2).run(kept_gradients, KEPT[kept], replace)
 
 
-def replaced_gradients():
+@on_ranks(2)
+def test_gradients_that_the_program_replaces():
     net = network()
     optimizer = wrap(net, lambda p: torch.optim.SGD(p, lr=1.0))
     for number in range(4):
@@ -66,10 +69,6 @@ def replaced_gradients():
         assert torch.equal(p.grad, torch.full_like(p, (hvd.size() - 1) / 2))
         assert hvd.in_shared_memory(p.grad)
     assert_all_equal(net)
-
-
-def test_gradients_that_the_program_replaces(pool):
-    pool(2).run(replaced_gradients)
 
 
 def moved_gradients(move, set_to_none):
@@ -107,12 +106,13 @@ MOVES = {
 
 
 @pytest.mark.parametrize("move", MOVES)
-@pytest.mark.parametrize("set_to_none", [True, False])
-def test_gradients_that_the_program_moves(pool, move, set_to_none):
-    pool(2).run(moved_gradients, MOVES[move], set_to_none)
+def test_gradients_that_the_program_moves(pool, move):
+    for set_to_none in (True, False):
+        pool(2).run(moved_gradients, MOVES[move], set_to_none)
 
 
-def kept_while_moved():
+@on_ranks(2)
+def test_gradients_that_are_kept_while_others_are_moved():
     # One gradient leaves the bucket, another is kept: the one does not hide the other.
     net = network()
     optimizer = wrap(net)
@@ -126,11 +126,16 @@ def kept_while_moved():
     assert torch.equal(kept, expected)
 
 
-def test_gradients_that_are_kept_while_others_are_moved(pool):
-    pool(2).run(kept_while_moved)
-
-
-def other_dtype(before, after, keep):
+@pytest.mark.parametrize(
+    ("before", "after", "keep"),
+    [
+        (torch.float32, torch.float64, False),
+        (torch.bfloat16, torch.float32, True),
+        (torch.float32, torch.bfloat16, True),
+    ],
+)
+@on_ranks(2)
+def test_parameters_that_get_another_dtype(before, after, keep):
     results = []
     for wanted in (False, True):
         net = network(before)
@@ -155,16 +160,8 @@ def other_dtype(before, after, keep):
     assert all(bucket.flat.dtype is after for bucket in buckets(optimizer))
 
 
-@pytest.mark.parametrize("keep", [False, True])
-@pytest.mark.parametrize(
-    ("before", "after"),
-    [(torch.float32, torch.float64), (torch.bfloat16, torch.float32), (torch.float32, torch.bfloat16)],
-)
-def test_parameters_that_get_another_dtype(pool, before, after, keep):
-    pool(2).run(other_dtype, before, after, keep)
-
-
-def dtype_to_and_fro():
+@on_ranks(2)
+def test_parameters_whose_dtype_changes_again_and_again_go_alone():
     net = network()
     optimizer = wrap(net, lambda p: torch.optim.SGD(p, lr=0.05))
     for number in range(12):
@@ -173,7 +170,3 @@ def dtype_to_and_fro():
         assert_all_equal(net)
         # A step to notice it, one alone; after the second time for good.
         assert len(in_buckets(optimizer)) == (0 if number == 3 or number >= 6 else 6), number
-
-
-def test_parameters_whose_dtype_changes_again_and_again_go_alone(pool):
-    pool(2).run(dtype_to_and_fro)

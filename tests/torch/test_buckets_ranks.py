@@ -4,11 +4,15 @@ import pytest
 import torch
 
 import horovod.torch as hvd
-from tests.torch.bucketed import assert_all_equal, buckets, in_buckets, network, step, wrap
+from tests.ranks import on_ranks
+from tests.torch.bucketed import buckets, in_buckets, network, step, wrap
+from tests.torch.programs import assert_all_equal
 from tests.torch.reference import bits
 
 
-def missing_gradients():
+@pytest.mark.filterwarnings("ignore:optimizer.step.. called without")
+@on_ranks(3)
+def test_gradients_that_only_some_ranks_have():
     results = []
     for wanted in (False, True):
         torch.manual_seed(0)
@@ -33,13 +37,8 @@ def missing_gradients():
     assert results[:30] == results[30:]
 
 
-@pytest.mark.parametrize("size", [2, 3])
-@pytest.mark.filterwarnings("ignore:optimizer.step.. called without")
-def test_gradients_that_only_some_ranks_have(pool, size):
-    pool(size).run(missing_gradients)
-
-
-def given_up():
+@on_ranks(2)
+def test_a_bucket_that_always_lacks_gradients_is_given_up():
     net = network()
     optimizer = wrap(net)
     for number in range(3):
@@ -55,11 +54,8 @@ def given_up():
     assert len(buckets(optimizer)) == 2
 
 
-def test_a_bucket_that_always_lacks_gradients_is_given_up(pool):
-    pool(2).run(given_up)
-
-
-def another_job():
+@on_ranks(2, initialized=False)
+def test_a_new_job():
     # A rank that is new in a job has no buckets, the others give theirs up.
     hvd.init()
     net = network()
@@ -82,11 +78,8 @@ def another_job():
     hvd.shutdown()
 
 
-def test_a_new_job(pool):
-    pool(2, initialized=False).run(another_job)
-
-
-def joined():
+@on_ranks(3)
+def test_ranks_that_have_joined():
     # A rank that has run out of data does not learn of buckets made meanwhile, so none are made or given up.
     net = network()
     optimizer = wrap(net)
@@ -114,50 +107,3 @@ def joined():
         step(net, optimizer, number)
     assert hvd.allgather_object(in_buckets(optimizer)) == [in_buckets(optimizer)] * hvd.size()
     assert_all_equal(net)
-
-
-@pytest.mark.parametrize("size", [2, 3])
-def test_ranks_that_have_joined(pool, size):
-    pool(size).run(joined)
-
-
-def killed_in_the_middle(note):
-    import os
-    import signal
-    import threading
-    import time
-
-    net = torch.nn.Sequential(*[torch.nn.Linear(600, 600) for _ in range(8)])  # 11 MB of gradients
-    optimizer = wrap(net)
-    x = torch.ones(1, 600)
-
-    def steps(count):
-        for _ in range(count):
-            optimizer.zero_grad()
-            net(x).sum().backward()
-            optimizer.step()
-
-    steps(5)
-    assert len(buckets(optimizer)) >= 3
-
-    def end():
-        note.write_text(str(time.time()))
-        os.kill(os.getpid(), signal.SIGKILL)
-
-    if hvd.rank() == 1:
-        threading.Timer(0.2, end).start()
-    with pytest.raises(hvd.HorovodInternalError) as caught:
-        steps(1_000_000)
-    assert not optimizer._hvd.reducer.busy
-    return str(caught.value), time.time()
-
-
-def test_a_peer_that_is_killed_while_buckets_are_reduced(pool, tmp_path):
-    results = pool(3).run(killed_in_the_middle, tmp_path / "end", errors=True)
-    assert "SIGKILL" in str(results[1])
-    ended = float((tmp_path / "end").read_text())
-    for result in (results[0], results[2]):
-        assert isinstance(result, tuple), result
-        message, noticed = result
-        assert "rank 1" in message
-        assert noticed - ended < 20  # seconds, less than the timeout of collectives

@@ -1,32 +1,23 @@
 """Names and words that programs in use today rely on. Each test names what it is about."""
 
 import importlib
-import warnings
 
 import pytest
 import torch
 
 import horovod.torch as hvd
-
-
-def network(seed=2):
-    torch.manual_seed(seed)
-    return torch.nn.Sequential(torch.nn.Linear(4, 3), torch.nn.Linear(3, 2))
-
-
-def wrap(net, make=None, **options):
-    plain = torch.optim.SGD(net.parameters(), lr=0.1) if make is None else make(net.parameters())
-    return hvd.DistributedOptimizer(plain, net.named_parameters(), **options)
+from tests.ranks import on_ranks
+from tests.torch.programs import OPTIMIZERS, network, wrap
 
 
 def attributes():
-    net = network()
-    net[1].bias.requires_grad_(False)
+    net = network(dtype=torch.float32)
+    net[2].bias.requires_grad_(False)
     optimizer = wrap(net, backward_passes_per_step=2)
     module = importlib.import_module("horovod.torch.optimizer")
     assert isinstance(optimizer, module._DistributedOptimizer)
     assert isinstance(optimizer, torch.optim.SGD)
-    assert not isinstance(torch.optim.SGD(net.parameters(), lr=0.1), module._DistributedOptimizer)
+    assert not isinstance(OPTIMIZERS["sgd"](net.parameters()), module._DistributedOptimizer)
     assert optimizer.backward_passes_per_step == 2
     optimizer.set_backward_passes_per_step(1)
     assert optimizer.backward_passes_per_step == 1
@@ -63,54 +54,10 @@ def test_attributes_of_the_optimizer_of_one_rank(single):
     attributes()
 
 
-def outside_of_a_job():
-    one = torch.ones(2)
-    collectives = [
-        lambda: hvd.allreduce(one),
-        lambda: hvd.allreduce_async_(one),
-        lambda: hvd.grouped_allreduce([one]),
-        lambda: hvd.allgather(one),
-        lambda: hvd.grouped_allgather([one]),
-        lambda: hvd.broadcast(one, 0),
-        lambda: hvd.alltoall(one),
-        lambda: hvd.reducescatter(one),
-        lambda: hvd.grouped_reducescatter([one]),
-        hvd.barrier,
-        hvd.join,
-    ]
-    for _ in ("before init", "after shutdown"):
-        for call in [hvd.rank, hvd.size, hvd.local_rank, hvd.cross_size, *collectives]:
-            with pytest.raises(ValueError, match="Horovod has not been initialized"):
-                call()
-        hvd.init()
-        hvd.shutdown()
-
-
-def test_not_initialized_is_said_in_these_words(pool):
-    """Any rank or size query or collective before init or after shutdown: a ValueError with
-    `Horovod has not been initialized`."""
-    pool(1, initialized=False).run(outside_of_a_job)
-
-
-def forgotten_skip():
-    net = network()
-    optimizer = wrap(net)
-    net(torch.ones(1, 4)).sum().backward()
-    optimizer.synchronize()
-    with warnings.catch_warnings(record=True) as caught:
-        warnings.simplefilter("always")
-        optimizer.step()
-    (warning,) = (w for w in caught if issubclass(w.category, UserWarning))
-    assert "optimizer.step() called without optimizer.skip_synchronize()" in str(warning.message)
-
-
-def test_step_after_synchronize(pool):
-    """`step()` after `synchronize()` outside of `skip_synchronize()`: a UserWarning with
-    `optimizer.step() called without optimizer.skip_synchronize()`."""
-    pool(2).run(forgotten_skip)
-
-
-def sparse_as_dense():
+@on_ranks(2)
+def test_sparse_as_dense_around_sparse_adam():
+    """`sparse_as_dense=True` around an optimizer that accepts only sparse gradients (`SparseAdam`): reduced densely,
+    handed back sparse."""
     # Ranks look up different rows, one of them none at all in some steps.
     results = []
     for options in ({}, {"sparse_as_dense": True}, {"sparse_as_dense": True, "groups": 1}):
@@ -133,13 +80,10 @@ def sparse_as_dense():
     assert torch.equal(results[1][0][11], start[11])
 
 
-def test_sparse_as_dense_around_sparse_adam(pool):
-    """`sparse_as_dense=True` around an optimizer that accepts only sparse gradients (`SparseAdam`): reduced densely,
-    handed back sparse."""
-    pool(2).run(sparse_as_dense)
-
-
-def other_dtypes():
+@on_ranks(2)
+def test_gradients_of_another_dtype():
+    """The gradient of grouped allgather and grouped reducescatter accepts incoming gradients of another floating dtype
+    (they are cast to the operation's)."""
     for dtype in (torch.float16, torch.float64):
         xs = [torch.ones(4, 2, requires_grad=True), torch.ones(2, requires_grad=True)]
         for outputs in (
@@ -153,12 +97,6 @@ def other_dtypes():
             assert all(torch.equal(g, torch.full_like(g, g.view(-1)[0].item())) for g in gradients)
 
 
-def test_gradients_of_another_dtype(pool):
-    """The gradient of grouped allgather and grouped reducescatter accepts incoming gradients of another floating dtype
-    (they are cast to the operation's)."""
-    pool(2).run(other_dtypes)
-
-
 def test_a_reducescatter_with_another_op(single):
     """`reducescatter` with an op that is not Sum or Average: an error that is a ValueError and a HorovodInternalError
     at once is welcome; `RuntimeError` is what old code catches."""
@@ -167,22 +105,3 @@ def test_a_reducescatter_with_another_op(single):
             call(torch.ones(2), op=hvd.Max)
         assert isinstance(caught.value, ValueError)
         assert isinstance(caught.value, hvd.HorovodInternalError)
-
-
-def state_without_gradients():
-    net = network()
-    optimizer = wrap(net, lambda p: torch.optim.Adam(p, lr=0.1))
-    if hvd.rank() == 0:
-        for p in net.parameters():
-            p.grad = torch.zeros_like(p)
-        with optimizer.skip_synchronize():
-            optimizer.step()
-    hvd.broadcast_optimizer_state(optimizer, 0)
-    assert len(optimizer.state) == 4
-    assert hvd.rank() == 0 or all(p.grad is None for p in net.parameters())
-
-
-def test_gradients_after_broadcast_optimizer_state(pool):
-    """After `broadcast_optimizer_state` the gradients of parameters that had none may be None (a deviation kept on
-    purpose: no hidden optimizer step)."""
-    pool(2).run(state_without_gradients)

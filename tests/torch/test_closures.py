@@ -6,7 +6,8 @@ import pytest
 import torch
 
 import horovod.torch as hvd
-from tests.torch.test_backward import assert_all_equal, network
+from tests.ranks import on_ranks
+from tests.torch.programs import assert_all_equal, network
 
 
 def rows(rank):
@@ -15,7 +16,9 @@ def rows(rank):
     return x, x[:, :1].sin()
 
 
-def searches(op, kind):
+@pytest.mark.parametrize(("op", "kind"), [(hvd.Average, "tensor"), (hvd.Sum, "number")])
+@on_ranks(3)
+def test_line_search_on_uneven_data(op, kind):
     """LBFGS on uneven data beside one process that has all of it."""
     net, reference = network(), network()
     options = {"lr": 1.0, "max_iter": 12, "history_size": 6, "line_search_fn": "strong_wolfe"}
@@ -49,17 +52,11 @@ def searches(op, kind):
     assert_all_equal(net)
     for p, q in zip(net.parameters(), reference.parameters(), strict=True):
         torch.testing.assert_close(p, q, rtol=1e-4, atol=1e-6)
-    return calls[0]
+    assert hvd.allgather_object(calls) == [calls] * hvd.size()
 
 
-@pytest.mark.parametrize(("op", "kind"), [(hvd.Average, "tensor"), (hvd.Sum, "number")])
-def test_line_search_on_uneven_data(pool, op, kind):
-    for size in (2, 3):
-        calls = pool(size).run(searches, op, kind)
-        assert set(calls) == {calls[0]}
-
-
-def one_with_a_graph():
+@on_ranks(2)
+def test_a_loss_with_its_graph_brings_no_warning():
     net = network()
     optimizer = hvd.DistributedOptimizer(torch.optim.LBFGS(net.parameters(), max_iter=2), net.named_parameters())
 
@@ -78,11 +75,8 @@ def one_with_a_graph():
         torch.set_warn_always(False)
 
 
-def test_a_loss_with_its_graph_brings_no_warning(pool):
-    pool(2).run(one_with_a_graph)
-
-
-def ignored_losses():
+@on_ranks(2)
+def test_closures_of_optimizers_that_ignore_the_loss():
     # Ranks may return what they like where nobody looks at it.
     net = network()
     optimizer = hvd.DistributedOptimizer(torch.optim.SGD(net.parameters(), lr=0.1), net.named_parameters())
@@ -99,7 +93,3 @@ def ignored_losses():
         assert type(result) is type(value) or isinstance(result, float)
         assert_all_equal(net)
     assert optimizer.step(lambda: torch.tensor(float(hvd.rank()))).item() == (hvd.size() - 1) / 2
-
-
-def test_closures_of_optimizers_that_ignore_the_loss(pool):
-    pool(2).run(ignored_losses)

@@ -7,6 +7,7 @@ import torch
 
 import horovod.torch as hvd
 from horovod.torch.residuals import Residuals
+from tests.ranks import on_ranks
 from tests.torch.reference import bits
 
 WIRES = ("wire_fp16", "wire_bf16", "wire_int8")
@@ -50,23 +51,24 @@ def reduce_all():
     return out
 
 
-@pytest.mark.parametrize("size", [2, 3, 4])
-def test_same_bits_on_all_ranks_and_over_all_transports(pool, size):
-    shared = pool(size).run(reduce_all)
-    sockets = pool(size, HOROVOD_TRANSPORT="tcp").run(reduce_all)
+def test_same_bits_on_all_ranks_and_over_all_transports(pool):
+    shared = pool(3).run(reduce_all)
+    sockets = pool(3, HOROVOD_TRANSPORT="tcp").run(reduce_all)
     assert all(result == shared[0] for result in shared + sockets)
 
 
-def alone():
-    x = noise(0)
-    return all(torch.equal(hvd.allreduce(x, compression=getattr(hvd.Compression, wire)), x) for wire in WIRES)
-
-
 def test_one_rank_sends_nothing_so_nothing_is_rounded(single):
-    assert alone()
+    x = noise(0)
+    assert all(torch.equal(hvd.allreduce(x, compression=getattr(hvd.Compression, wire)), x) for wire in WIRES)
+    half, context = hvd.Compression.fp16.compress(x)
+    assert (half.dtype, hvd.Compression.fp16.decompress(half, context).dtype) == (torch.float16, torch.float32)
+    whole = torch.tensor([1, 2])
+    assert hvd.Compression.fp16.compress(whole)[0] is whole
+    assert hvd.allreduce(whole, compression=hvd.Compression.fp16).dtype is torch.int64
 
 
-def gradients():
+@on_ranks(2)
+def test_gradients_travel_in_the_same_form():
     x = noise(hvd.rank()).requires_grad_()
     weight = noise(10 + hvd.rank())
     for reduced in (
@@ -79,11 +81,8 @@ def gradients():
         assert torch.equal(x.grad, want)
 
 
-def test_gradients_travel_in_the_same_form(pool):
-    pool(2).run(gradients)
-
-
-def disagree():
+@on_ranks(2)
+def test_ranks_that_disagree():
     rank = hvd.rank()
     compression = hvd.Compression.wire_int8 if rank == 1 else hvd.Compression.wire_bf16
     with pytest.raises(hvd.HorovodInternalError) as caught:
@@ -92,10 +91,6 @@ def disagree():
         assert part in str(caught.value)
     again = hvd.allreduce(torch.ones(4), name="t", compression=hvd.Compression.wire_bf16)
     assert again.tolist() == [1.0] * 4
-
-
-def test_ranks_that_disagree(pool):
-    pool(2).run(disagree)
 
 
 def test_what_cannot_be_compressed(single):
@@ -129,51 +124,6 @@ def test_what_cannot_be_compressed(single):
         hvd.DistributedOptimizer(
             torch.optim.SGD(net.parameters(), 0.1), net.named_parameters(), compression=int8, op=hvd.Min
         )
-
-
-def network():
-    torch.manual_seed(3)
-    return torch.nn.Sequential(torch.nn.Linear(20, 40), torch.nn.Tanh(), torch.nn.Linear(40, 3))
-
-
-def batch(step, rank):
-    generator = torch.Generator().manual_seed(100 * step + rank)
-    x = torch.randn(16, 20, generator=generator)
-    return x, x[:, :3].sin()
-
-
-def train(compression, steps=60, **options):
-    """(bits of the parameters, mean loss of the last steps, bytes sent for the gradients)."""
-    net = network()
-    optimizer = hvd.DistributedOptimizer(
-        torch.optim.SGD(net.parameters(), 0.2, momentum=0.8), net.named_parameters(), compression, **options
-    )
-    losses = []
-    before = wire_bytes()
-    for step in range(steps):
-        optimizer.zero_grad()
-        x, y = batch(step, hvd.rank())
-        loss = (net(x) - y).square().mean()
-        loss.backward()
-        optimizer.step()
-        losses.append(loss.item())
-    sent = wire_bytes() - before
-    return [bits(p).tolist() for p in net.parameters()], sum(losses[-10:]) / 10, sent
-
-
-def train_all():
-    return {name: train(getattr(hvd.Compression, name)) for name in ("none", *WIRES)}
-
-
-def test_training_with_every_wire_format(pool):
-    results = pool(3, HOROVOD_TRANSPORT="tcp").run(train_all)
-    plain = results[0]["none"]
-    assert plain[1] < 0.2
-    for name in WIRES:
-        parameters, loss, _ = results[0][name]
-        assert all(result[name][0] == parameters for result in results)
-        assert parameters != plain[0]
-        assert abs(loss - plain[1]) < 0.05 * plain[1]
 
 
 def sent_for(name, count=1 << 16):
@@ -239,7 +189,8 @@ def test_residuals_begin_anew_with_another_shape():
     assert residuals.of("a", torch.zeros(6)).sum() == 0
 
 
-def restart():
+@on_ranks(2)
+def test_residuals_are_no_state():
     """Whether a load of the optimizer's state forgets residuals, and what a pickled optimizer has of them."""
     p = torch.nn.Parameter(torch.zeros(256))
     gradient = torch.full((256,), 3e-3)  # 0.38 of a step: its residual alone would round to one after two steps
@@ -256,11 +207,8 @@ def restart():
     assert not copy.state
 
 
-def test_residuals_are_no_state(pool):
-    pool(2).run(restart)
-
-
-def add_doubles():
+@on_ranks(2)
+def test_parameters_added_later_are_looked_at_too():
     p, q, r = (torch.nn.Parameter(torch.zeros(3, dtype=d)) for d in (torch.float32, torch.float64, torch.float32))
     optimizer = hvd.DistributedOptimizer(torch.optim.SGD([p], 1.0), [("p", p)], hvd.Compression.wire_bf16)
     with pytest.raises(ValueError, match=r"dtype float64; accepted is float32"):
@@ -272,11 +220,8 @@ def add_doubles():
     assert (p.tolist(), r.tolist()) == ([-1.0] * 3, [-2.0] * 3)
 
 
-def test_parameters_added_later_are_looked_at_too(pool):
-    pool(2).run(add_doubles)
-
-
-def not_finite():
+@on_ranks(2)
+def test_infinity_reaches_everybody_and_is_forgotten():
     p = torch.nn.Parameter(torch.zeros(600))
     optimizer = hvd.DistributedOptimizer(torch.optim.SGD([p], 1.0), [("p", p)], hvd.Compression.wire_int8)
     for step in range(3):
@@ -293,7 +238,3 @@ def not_finite():
             if not found:
                 optimizer.step()
     assert p.detach().tolist() == pytest.approx([-2.0] * 600, rel=1e-4)
-
-
-def test_infinity_reaches_everybody_and_is_forgotten(pool):
-    pool(2).run(not_finite)

@@ -4,6 +4,8 @@ import pytest
 import torch
 
 import horovod.torch as hvd
+from tests.ranks import on_ranks
+from tests.torch.programs import network
 
 
 class Halves:
@@ -77,11 +79,6 @@ def through_collectives(name):
             near(name, scatter(), mean[part])
 
 
-def network():
-    torch.manual_seed(7)
-    return torch.nn.Sequential(torch.nn.Linear(5, 4), torch.nn.Tanh(), torch.nn.Linear(4, 2))
-
-
 def through_the_optimizer(name):
     compression = compressor(name)
     options = [
@@ -94,7 +91,7 @@ def through_the_optimizer(name):
         {"op": hvd.Sum},
     ]
     for given in options:
-        net, passes = network(), given.get("backward_passes_per_step", 1)
+        net, passes = network(dtype=torch.float32), given.get("backward_passes_per_step", 1)
         optimizer = hvd.DistributedOptimizer(
             torch.optim.SGD(net.parameters(), lr=0.0), net.named_parameters(), compression=compression, **given
         )
@@ -113,7 +110,7 @@ def through_the_optimizer(name):
             for p, w in zip(net.parameters(), want, strict=True):
                 near(name, p.grad, w, roundings=8)
     if name == "none" or not name.startswith("wire"):
-        net = network()
+        net = network(dtype=torch.float32)
         before = [p.detach().clone() for p in net.parameters()]
         optimizer = hvd.DistributedOptimizer(
             torch.optim.SGD(net.parameters(), lr=0.1), net.named_parameters(), compression=compression, op=hvd.Adasum
@@ -125,15 +122,14 @@ def through_the_optimizer(name):
     else:
         with pytest.raises(ValueError, match="op=Adasum; accepted are Average, Sum"):
             hvd.DistributedOptimizer(
-                torch.optim.SGD(network().parameters(), lr=0.1), compression=compression, op=hvd.Adasum
+                torch.optim.SGD(network(dtype=torch.float32).parameters(), lr=0.1),
+                compression=compression,
+                op=hvd.Adasum,
             )
 
 
-def through_everything():
+@on_ranks(2)
+def test_every_compressor_through_every_function_that_takes_one():
     for name in [*ROUNDING, "user"]:
         through_collectives(name)
         through_the_optimizer(name)
-
-
-def test_every_compressor_through_every_function_that_takes_one(pool):
-    pool(2).run(through_everything)

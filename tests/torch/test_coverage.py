@@ -6,20 +6,29 @@ import pytest
 import torch
 
 import horovod.torch as hvd
-from tests.torch.test_backward import assert_all_equal, assert_close, batch, everybody, loss_of, network, votes, wrap
+from tests.ranks import on_ranks
+from tests.torch.programs import (
+    BUCKET_VIEWS,
+    OPTIMIZERS,
+    Twins,
+    assert_all_equal,
+    batch,
+    loss_of,
+    network,
+    train,
+    votes,
+    wrap,
+)
 
-BUCKETS = [None, True, False]
 
-
-def sgd(parameters):
-    return torch.optim.SGD(parameters, lr=0.1)
-
-
-def steps_in_hooks(buckets, hooks_first):
+@pytest.mark.parametrize("hooks_first", [True, False])
+@pytest.mark.parametrize("buckets", BUCKET_VIEWS)
+@on_ranks(2)
+def test_steps_in_hooks(buckets, hooks_first):
     """A step for each parameter as soon as it has its gradient, to save the memory of gradients."""
-    net, reference = network(), network()
-    plain = sgd(reference.parameters())
-    optimizers = {}
+    twins = Twins()
+    net, optimizers = network(), {}
+    twins.net = net
 
     def step(p):
         optimizers[p].step()
@@ -32,23 +41,15 @@ def steps_in_hooks(buckets, hooks_first):
     if hooks_first:
         register()
     for name, p in net.named_parameters():
-        optimizers[p] = hvd.DistributedOptimizer(sgd([p]), [(name, p)], gradient_as_bucket_view=buckets)
+        optimizers[p] = hvd.DistributedOptimizer(OPTIMIZERS["sgd"]([p]), [(name, p)], gradient_as_bucket_view=buckets)
     if not hooks_first:
         register()
     for number in range(5):
-        loss_of(net, batch(number)).backward()
-        plain.zero_grad()
-        everybody(reference, number).backward()
-        plain.step()
-        plain.zero_grad()
-        assert_close(net, reference)
+        twins.backward(number)
+        twins.plain.step()
+        twins.plain.zero_grad()
+        twins.compare()
     assert_all_equal(net)
-
-
-@pytest.mark.parametrize("hooks_first", [True, False])
-def test_steps_in_hooks(pool, hooks_first):
-    for buckets in BUCKETS:
-        pool(2).run(steps_in_hooks, buckets, hooks_first)
 
 
 def appended(optimizer, more):
@@ -72,34 +73,27 @@ WAYS = [appended, in_a_new_list, in_a_group_by_hand, in_place_of_another]
 
 def surgery(way, buckets, op, when):
     """A parameter comes in by hand, as that of a layer that replaces another one."""
-    nets = network(), network()
-    optimizers = wrap(nets[0], gradient_as_bucket_view=buckets, op=op), sgd(nets[1].parameters())
-    scale = hvd.size() if op == hvd.Sum else 1
+    twins = Twins(gradient_as_bucket_view=buckets, op=op)
+    both = ((twins.net, twins.optimizer), (twins.twin, twins.plain))
     for number in range(6):
-        for net, optimizer in zip(nets, optimizers, strict=True):
-            optimizer.zero_grad()
-            if number == 2 and when == "before backward":
-                change(net, optimizer, way)
-            loss = loss_of(net, batch(number)) if net is nets[0] else everybody(net, number) * scale
-            if number == 2 and when == "before step":
-                more = torch.nn.Parameter(net[4].bias.detach().clone())
-                loss = loss + (more * (1 + batch(number).mean() if net is nets[0] else mean_of(number, scale))).sum()
-                net[4].bias = more
-                loss.backward()
-                way(optimizer, more)
-            else:
-                loss.backward()
-                torch.nn.utils.clip_grad_norm_(net.parameters(), 0.1)
-            optimizer.step()
-        assert_close(*nets)
-    assert_all_equal(nets[0])
+        twins.zero_grad()
+        if number == 2 and when == "before backward":
+            for net, optimizer in both:
+                replace_bias(net, optimizer, way)
+        if number == 2 and when == "before step":
+            for net, _ in both:
+                net[4].bias = torch.nn.Parameter(net[4].bias.detach().clone())
+            twins.backward(number)
+            for net, optimizer in both:
+                way(optimizer, net[4].bias)
+        else:
+            twins.backward(number)
+            twins.clip(0.1)
+        twins.step()
+    assert_all_equal(twins.net)
 
 
-def mean_of(number, scale):
-    return scale * (1 + sum(batch(number, r).mean() for r in range(hvd.size())) / hvd.size())
-
-
-def change(net, optimizer, way):
+def replace_bias(net, optimizer, way):
     net[4].bias = torch.nn.Parameter(net[4].bias.detach() + 1.0)
     way(optimizer, net[4].bias)
 
@@ -107,31 +101,29 @@ def change(net, optimizer, way):
 @pytest.mark.parametrize("when", ["before backward", "before step"])
 @pytest.mark.parametrize("way", WAYS)
 def test_parameters_that_come_into_groups_by_hand(pool, way, when):
-    for buckets in BUCKETS:
+    for buckets in BUCKET_VIEWS:
         pool(2).run(surgery, way, buckets, hvd.Average, when)
     pool(2).run(surgery, way, None, hvd.Sum, when)
 
 
-def surgery_with_adasum(way):
+@pytest.mark.parametrize("way", WAYS)
+@on_ranks(2)
+def test_parameters_that_come_by_hand_with_adasum(way):
     net = network()
     optimizer = wrap(net, op=hvd.Adasum)
     frozen = net[0].bias.requires_grad_(False)
     for number in range(4):
         optimizer.zero_grad()
         if number == 2:
-            change(net, optimizer, way)
+            replace_bias(net, optimizer, way)
         loss_of(net, batch(number)).backward()
         frozen.grad = torch.full_like(frozen, 1.0 + hvd.rank())
         optimizer.step()
     assert_all_equal(net)
 
 
-def test_parameters_that_come_by_hand_with_adasum(pool):
-    for way in WAYS:
-        pool(2).run(surgery_with_adasum, way)
-
-
-def in_and_out():
+@on_ranks(2)
+def test_a_parameter_that_leaves_and_comes_back():
     net = network()
     optimizer = wrap(net)
     params = optimizer.param_groups[0]["params"]
@@ -140,14 +132,8 @@ def in_and_out():
             out = params.pop()
         if number % 3 == 2:
             params.append(out)
-        optimizer.zero_grad()
-        loss_of(net, batch(number)).backward()
-        optimizer.step()
+        train(net, optimizer, [number])
     assert_all_equal(net)
-
-
-def test_a_parameter_that_leaves_and_comes_back(pool):
-    pool(2).run(in_and_out)
 
 
 class _Made(torch.autograd.Function):
@@ -211,55 +197,50 @@ def taken_and_given_back(net, x):
 
 
 def made_by_hand(how, buckets, op, first):
-    net, reference = network(), network()
-    optimizer, plain = wrap(net, gradient_as_bucket_view=buckets, op=op), sgd(reference.parameters())
-    scale = hvd.size() if op == hvd.Sum else 1
+    twins = Twins(gradient_as_bucket_view=buckets, op=op)
     for number in range(6):
-        optimizer.zero_grad()
+        twins.zero_grad()
         if number < first:
-            loss_of(net, batch(number)).backward()
+            loss_of(twins.net, batch(number)).backward()
         else:
-            how(net, batch(number))
-        optimizer.step()
-        plain.zero_grad()
-        (everybody(reference, number) * scale).backward()
-        plain.step()
-        assert_close(net, reference)
-    assert_all_equal(net)
+            how(twins.net, batch(number))
+        twins.twin_backward(number)
+        twins.step()
+    assert_all_equal(twins.net)
 
 
 @pytest.mark.parametrize("first", [0, 3])
 @pytest.mark.parametrize("how", [by_autograd_grad, by_a_function, of_a_frozen_parameter, taken_and_given_back])
 def test_gradients_that_no_hook_has_seen(pool, how, first):
-    for buckets in BUCKETS:
+    for buckets in BUCKET_VIEWS:
         pool(2).run(made_by_hand, how, buckets, hvd.Average, first)
     pool(2).run(made_by_hand, how, None, hvd.Sum, first)
 
 
-def in_a_closure(buckets):
-    net, reference = network(), network()
-    optimizer, plain = wrap(net, gradient_as_bucket_view=buckets), sgd(reference.parameters())
+@pytest.mark.parametrize("buckets", BUCKET_VIEWS)
+@on_ranks(2)
+def test_gradients_that_a_closure_sets(buckets):
+    twins = Twins(gradient_as_bucket_view=buckets)
+    parameters = list(twins.net.parameters())
     for number in range(4):
 
         def closure(number=number):
-            loss = loss_of(net, batch(number))
-            for p, grad in zip(net.parameters(), torch.autograd.grad(loss, list(net.parameters())), strict=True):
+            loss = loss_of(twins.net, batch(number))
+            for p, grad in zip(parameters, torch.autograd.grad(loss, parameters), strict=True):
                 p.grad = grad
             return loss
 
-        optimizer.step(closure)
-        plain.zero_grad()
-        everybody(reference, number).backward()
-        plain.step()
-        assert_close(net, reference)
+        twins.optimizer.step(closure)
+        twins.plain.zero_grad()
+        twins.twin_backward(number)
+        twins.plain.step()
+        twins.compare()
 
 
-def test_gradients_that_a_closure_sets(pool):
-    for buckets in BUCKETS:
-        pool(2).run(in_a_closure, buckets)
-
-
-def left_in_place(buckets, op):
+@pytest.mark.parametrize("op", [hvd.Average, hvd.Sum])
+@pytest.mark.parametrize("buckets", BUCKET_VIEWS)
+@on_ranks(2)
+def test_gradients_of_earlier_steps_stay(buckets, op):
     """What a step before has reduced is not reduced once more, though it is still there."""
     net = network()
     optimizer = wrap(net, gradient_as_bucket_view=buckets, op=op)
@@ -287,13 +268,8 @@ def left_in_place(buckets, op):
         assert torch.equal(p.grad, grad)
 
 
-@pytest.mark.parametrize("op", [hvd.Average, hvd.Sum])
-def test_gradients_of_earlier_steps_stay(pool, op):
-    for buckets in BUCKETS:
-        pool(2).run(left_in_place, buckets, op)
-
-
-def on_one_rank():
+@on_ranks(2)
+def test_a_gradient_that_one_rank_sets_is_named():
     net = network()
     optimizer = wrap(net)
     optimizer.zero_grad()
@@ -310,17 +286,12 @@ def on_one_rank():
     with pytest.raises(hvd.HorovodInternalError, match=match):
         go_on()
     hvd.broadcast_parameters(net.state_dict(), 0)
-    optimizer.zero_grad()
-    loss_of(net, batch(1)).backward()
-    optimizer.step()
+    train(net, optimizer, [1])
     assert_all_equal(net)
 
 
-def test_a_gradient_that_one_rank_sets_is_named(pool):
-    pool(2).run(on_one_rank)
-
-
-def skipped():
+@on_ranks(2)
+def test_skipping_the_reduction_is_told_once():
     net = network()
     optimizer = wrap(net, backward_passes_per_step=2)
     with warnings.catch_warnings(record=True) as caught:
@@ -333,7 +304,3 @@ def skipped():
                 optimizer.step()
             assert len(caught) == (number > 0), [str(w.message) for w in caught]
     assert "that were not reduced: '0.weight" in str(caught[0].message)
-
-
-def test_skipping_the_reduction_is_told_once(pool):
-    pool(2).run(skipped)

@@ -4,6 +4,7 @@ import gc
 import itertools
 import time
 
+import pytest
 import torch
 
 import horovod.torch as hvd
@@ -50,12 +51,12 @@ def cycles(op):
     return before, counts
 
 
-def test_a_new_optimizer_in_each_job(pool):
-    for op in (hvd.Average, hvd.Adasum):
-        for before, counts in pool(2, initialized=False).run(cycles, op):
-            assert not any(has_more(count, before) for count in counts), (before, counts)
-            # Of others: the tuple of this test in each cycle. Once in a while something is made for good, as a module
-            # that is first needed on a slow machine, and what earlier tests of this process have left may add one of
-            # its own; an optimizer or a job that leaks does so in each, and is some hundreds.
-            objects = [count[3] for count in counts]
-            assert min(after - before for before, after in itertools.pairwise(objects[1:])) <= 16, counts
+@pytest.mark.parametrize("op", [hvd.Average, pytest.param(hvd.Adasum, marks=pytest.mark.heavy)])
+def test_a_new_optimizer_in_each_job(pool, op):
+    for before, counts in pool(2, initialized=False).run(cycles, op):
+        assert not any(has_more(count, before) for count in counts), (before, counts)
+        # Of others: the tuple of this test in each cycle. Once in a while something is made for good, as a module
+        # that is first needed on a slow machine, and what earlier tests of this process have left may add one of
+        # its own; an optimizer or a job that leaks does so in each, and is some hundreds.
+        objects = [count[3] for count in counts]
+        assert min(after - before for before, after in itertools.pairwise(objects[1:])) <= 16, counts

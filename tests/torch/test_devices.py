@@ -11,98 +11,27 @@ import pytest
 import torch
 
 import horovod.torch as hvd
+from tests.gpu import test_operations as operations
+
+OPERATIONS = (
+    (operations.every_dtype, [torch.float32, torch.bfloat16, torch.int64]),
+    (operations.scaled,),
+    (operations.moved,),
+    (operations.grouped,),
+    (operations.compressed,),
+    (operations.adasum,),
+    (operations.steps,),
+    (operations.joined,),
+    (operations.mistakes,),
+    (operations.parameters,),
+)
 
 
-@pytest.fixture
-def gpus(pool, simulated_cuda):
-    """gpus(size, **environment) -> Pool of ranks with a simulated GPU each."""
-
-    def of(size, **environment):
-        return pool(size, HOROVOD_CUDA_LIBRARY=str(simulated_cuda), **environment)
-
-    return of
-
-
-def ramp(shape, dtype=torch.float32):
-    return (torch.arange(torch.Size(shape).numel()) % 7 + hvd.rank()).reshape(shape).to(dtype)
-
-
-def total(shape, dtype=torch.float32):
-    n = hvd.size()
-    return ((torch.arange(torch.Size(shape).numel()) % 7) * n + n * (n - 1) // 2).reshape(shape).to(dtype)
-
-
-def every_operation():
-    from tests.torch.simulated_gpu import OnGpu, gpu, values
-
-    n, me = hvd.size(), hvd.rank()
-    for step in range(4):
-        for dtype in (torch.float32, torch.bfloat16, torch.int64):
-            source = gpu(ramp((3, 5), dtype))
-            summed = hvd.allreduce(source, name=f"new.{dtype}", op=hvd.Sum)
-            assert torch.equal(values(summed), total((3, 5), dtype)), (step, dtype)
-            assert torch.equal(values(source), ramp((3, 5), dtype))
-            assert hvd.allreduce_(source, name=f"same.{dtype}", op=hvd.Sum) is source
-            assert torch.equal(values(source), total((3, 5), dtype))
-        handles = [hvd.allreduce_async(gpu(ramp((i,))), op=hvd.Sum) for i in range(5)]
-        assert all(torch.equal(values(hvd.synchronize(h)), total((i,))) for i, h in enumerate(handles))
-        group = hvd.grouped_allreduce([gpu(ramp((4,))), gpu(ramp((2, 2), torch.float64))], name="group", op=hvd.Sum)
-        assert torch.equal(values(group[0]), total((4,)))
-        assert torch.equal(values(group[1]), total((2, 2), torch.float64))
-        handle = hvd.allreduce_async_(gpu(torch.ones(3)), name="polled")
-        while not hvd.poll(handle):
-            pass
-        assert values(hvd.synchronize(handle)).tolist() == [1.0] * 3
-        rows = values(hvd.allgather(gpu(torch.full((me, 2), float(me))), name="rows"))
-        assert rows.tolist() == [[float(r)] * 2 for r in range(n) for _ in range(r)]
-        several = hvd.grouped_allgather([gpu(torch.tensor([me])), gpu(torch.tensor([-me]))], name="several")
-        assert [values(t).tolist() for t in several] == [list(range(n)), [-r for r in range(n)]]
-        sent = gpu(torch.tensor([float(me)] * n))
-        assert values(hvd.broadcast(sent, n - 1, name="b")).tolist() == [float(n - 1)] * n
-        assert values(hvd.broadcast_(sent, 0, name="b_")).tolist() == [0.0] * n
-        got, splits = hvd.alltoall(gpu(torch.arange(2 * n)), splits=[2] * n, name="a")
-        assert values(got).tolist() == [2 * me, 2 * me + 1] * n
-        assert splits.tolist() == [2] * n
-        part = hvd.reducescatter(gpu(ramp((n + 1, 2))), op=hvd.Sum, name="part")
-        begin = me * 1 + min(me, 1)
-        assert torch.equal(values(part), total((n + 1, 2))[begin : begin + 1 + (me < 1)])
-        coded = hvd.allreduce(gpu(torch.ones(6)), name="coded", compression=hvd.Compression.fp16)
-        assert values(coded).tolist() == [1.0] * 6
-        assert isinstance(coded, OnGpu)
-    hvd.barrier()
-
-
-@pytest.mark.parametrize("completion", ["1", "0"])
-@pytest.mark.parametrize("size", [1, 3])
-def test_every_operation(gpus, size, completion):
-    gpus(size, HOROVOD_ENABLE_ASYNC_COMPLETION=completion).run(every_operation)
-
-
-def parameters():
-    from tests.torch.simulated_gpu import gpu, values
-
-    state = {"a": gpu(torch.full((3,), float(hvd.rank()))), "b": torch.full((2,), float(hvd.rank()))}
-    hvd.broadcast_parameters(state, root_rank=1)
-    assert values(state["a"]).tolist() == [1.0] * 3
-    assert state["b"].tolist() == [1.0] * 2
-
-
-def test_broadcast_of_parameters_on_both(gpus):
-    gpus(2).run(parameters)
-
-
-def mistakes():
-    from tests.torch.simulated_gpu import gpu, values
-
-    with pytest.raises(hvd.HorovodInternalError, match=r"device of the tensor: CUDA GPU on rank 0.*CPU on rank 1"):
-        hvd.allreduce(gpu(torch.ones(2)) if hvd.rank() == 0 else torch.ones(2), name="mixed")
-    with pytest.raises(ValueError, match="the tensor is on device meta; accepted are tensors on cpu and cuda"):
-        hvd.allreduce(torch.ones(2, device="meta"), name="meta")
-    assert values(hvd.allreduce(gpu(torch.ones(2)), op=hvd.Sum, name="mixed")).tolist() == [2.0, 2.0]
-
-
-def test_mistakes(gpus):
-    gpus(2).run(mistakes)
+@pytest.mark.parametrize("completion", ["1", pytest.param("0", marks=pytest.mark.heavy)])
+def test_operations_as_on_a_real_one(gpu_ranks, completion):
+    job = gpu_ranks(2, HOROVOD_ENABLE_ASYNC_COMPLETION=completion)
+    for operation in OPERATIONS:
+        job.run(*operation)
 
 
 WITHOUT_DRIVER = """
@@ -122,6 +51,7 @@ except ValueError as error:
 """
 
 
+@pytest.mark.heavy
 def test_without_a_driver(tmp_path):
     environment = {**os.environ, "HOROVOD_CUDA_LIBRARY": str(tmp_path / "libcuda.so.1")}
     done = subprocess.run(
@@ -129,19 +59,6 @@ def test_without_a_driver(tmp_path):
     )
     assert "allreduce 'x': there is no CUDA GPU to be had: the driver's library cannot be loaded" in done.stdout
     assert str(tmp_path) in done.stdout
-
-
-def joined():
-    from tests.torch.simulated_gpu import gpu, values
-
-    for i in range(1 + hvd.rank()):
-        expected = hvd.size() - i
-        assert values(hvd.allreduce(gpu(torch.ones(4)), op=hvd.Sum, name=f"j{i}")).tolist() == [float(expected)] * 4
-    assert hvd.join() == hvd.size() - 1
-
-
-def test_join(gpus):
-    gpus(3).run(joined)
 
 
 def waits_asleep():

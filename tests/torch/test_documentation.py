@@ -1,5 +1,7 @@
 """The programs for PyTorch in README.md and docs run as they stand there, and train."""
 
+import pytest
+
 from tests.documents import programs
 from tests.torch.recipes import CHECKS
 
@@ -129,13 +131,21 @@ def run(text, folder):
         os.chdir("/")
 
 
-def test_every_program_runs_and_trains(pool, tmp_path):
+def test_every_program_is_known():
+    assert set(programs("torch")) == {*AROUND, "beginning", "from DDP", "lightning", *CHECKS}
+
+
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=[pytest.mark.heavy] * (name != "five lines")) for name in AROUND]
+)
+def test_it_runs_and_trains(pool, tmp_path, name):
+    before, after = AROUND[name]
+    block = programs("torch")[name]
+    text = block.without("-") if block.language == "diff" else block.text
+    pool(2).run(run, BEFORE + before + text + after, str(tmp_path))
+
+
+def test_what_the_five_lines_are_added_to_trains_too(tmp_path):
     found = programs("torch")
-    assert set(found) == {*AROUND, "beginning", "from DDP", "lightning", *CHECKS}
-    for name, (before, after) in AROUND.items():
-        block = found[name]
-        text = block.without("-") if block.language == "diff" else block.text
-        pool(2).run(run, BEFORE + before + text + after, str(tmp_path))
-    # What the five lines are added to is a program that trains, too.
     exec(BEFORE + found["five lines"].without("+").replace("model.pt", f"{tmp_path}/one.pt") + TRAINED, {"RANK": 0})
     assert (tmp_path / "one.pt").exists()

@@ -73,17 +73,6 @@ def test_a_commit_is_what_it_was_though_training_goes_on(slow):
         step(model, optimizer)
 
 
-def test_whoever_needs_the_commit_waits_for_it(slow):
-    model, optimizer, state = made()
-    step(model, optimizer)
-    slow.clear()
-    committed = values(model, optimizer)
-    state.save()
-    threading.Timer(0.05, slow.set).start()
-    state.restore()
-    assert same(values(model, optimizer), committed)
-
-
 def test_what_the_program_changes_by_itself_is_not_torn(slow):
     model, _, state = made()
     slow.clear()
@@ -143,15 +132,9 @@ def test_what_is_frozen_is_copied_beside_the_step_if_it_rests():
 
 
 def test_small_states_need_no_thread():
-    model = torch.nn.Linear(4, 4)
-    state = hvd.elastic.TorchState(model, torch.optim.SGD(model.parameters(), lr=0.1))
-    weight = model.weight.detach().clone()
+    state = hvd.elastic.TorchState(torch.nn.Linear(4, 4))
     state.save()
     assert state._copies._batch is None
-    with torch.no_grad():
-        model.weight.zero_()
-    state.restore()
-    assert torch.equal(model.weight, weight)
 
 
 def resident():

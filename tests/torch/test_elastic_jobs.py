@@ -14,9 +14,8 @@ PROGRAM = Path(__file__).with_name("elastic_program.py")
 
 
 # Who is killed, each time that three ranks train. The second job has newcomers too.
-@pytest.mark.parametrize(
-    "victims", [pytest.param((0,), id="rank 0"), pytest.param((1, 0), id="one, then rank 0", marks=pytest.mark.heavy)]
-)
+@pytest.mark.heavy
+@pytest.mark.parametrize("victims", [(0,), (1, 0)], ids=["rank 0", "one, then rank 0"])
 def test_no_step_is_lost_without_a_single_commit(victims):
     ranks = ["3", "2"] * len(victims)
     cooldown = (1, 1) if victims[1:] else None  # with nobody else to come, nobody comes

@@ -4,8 +4,6 @@ from unittest import mock
 
 import pytest
 import torch
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 from horovod.common.elastic import batch
 from horovod.common.elastic.order import Shares
@@ -147,37 +145,3 @@ def test_parts_of_a_global_batch():
         assert len(made[0]) == 24, "other ranks: equal parts again"
         with pytest.raises(ValueError, match="shares are for 3 ranks, but the job has 2"):
             made[0].set_shares(Shares((1, 1, 1)))
-
-
-@settings(max_examples=60)
-@given(data=st.data(), length=st.integers(0, 60), seed=st.integers(0, 5), shuffle=st.booleans())
-def test_over_any_changes_each_sample_is_visited_once(data, length, seed, shuffle):
-    """Ranks come, go and fail at any step; those that go on take the state of one of them; commits are gone back to."""
-    size = data.draw(st.integers(1, 5))
-    ranks = samplers(length, size, seed=seed, shuffle=shuffle)
-    visited: list[int] = []
-    committed = (ranks[0].state_dict(), [])
-    for _ in range(200):
-        batch_size = data.draw(st.integers(1, 4))
-        steps = -(-len(ranks[0]) // batch_size)
-        for step in range(data.draw(st.integers(0, steps))):
-            for one in ranks:
-                visited += list(one)[step * batch_size : (step + 1) * batch_size]
-                one.record_batch(step, batch_size)
-            if data.draw(st.booleans()):
-                committed = (ranks[0].state_dict(), list(visited))
-        assert len({str(one.state_dict()) for one in ranks}) == 1
-        if ranks[0].processed_num == length:
-            break
-        state = data.draw(st.sampled_from(ranks)).state_dict()
-        if data.draw(st.booleans()):
-            state, visited = committed[0], list(committed[1])
-        size = data.draw(st.integers(1, 5))
-        ranks = samplers(length, size, seed=seed, shuffle=shuffle)
-        for rank, one in enumerate(ranks):
-            with of(rank, size):
-                one.load_state_dict(state)
-    else:
-        return  # the changes did not end
-    assert set(visited) == set(range(length))
-    assert len(visited) - length < max(1, size), "only to fill the last round up"

@@ -7,6 +7,7 @@ import torch
 
 import horovod.torch as hvd
 from horovod.torch.optimizer_state import device_beside
+from tests.ranks import on_ranks
 from tests.torch.reference import same_bits
 
 
@@ -16,7 +17,8 @@ def model():
     )
 
 
-def parameters():
+@on_ranks(3)
+def test_broadcast_parameters():
     for root in range(hvd.size()):
         for form in ("state_dict", "named", "plain", "list"):
             torch.manual_seed(hvd.rank())
@@ -37,21 +39,6 @@ def parameters():
     hvd.broadcast_parameters(odd, 1)
     assert odd["b"].item() == 1
     assert (odd["a"] == 1).all()
-
-
-@pytest.mark.parametrize("size", [2, 3])
-def test_broadcast_parameters(pool, size):
-    pool(size).run(parameters)
-
-
-def many_parameters():
-    tensors = {f"p{i}": torch.full((7,), float(i + hvd.rank())) for i in range(3000)}
-    hvd.broadcast_parameters(tensors, 0)
-    assert all((t == i).all() for i, t in enumerate(tensors.values()))
-
-
-def test_many_parameters(pool):
-    pool(2).run(many_parameters)
 
 
 @pytest.mark.usefixtures("single")
@@ -125,41 +112,32 @@ def optimizer_state(kind, wrapped):
 
 
 @pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize("wrapped", [False, True])
-def test_broadcast_optimizer_state(pool, kind, wrapped):
-    states = pool(3).run(optimizer_state, kind, wrapped)
-    assert states[0] == states[1] == states[2]
-    assert kind == "sgd" or states[0]["state"]
+def test_broadcast_optimizer_state(pool, kind):
+    for wrapped in (False, True):
+        states = pool(3).run(optimizer_state, kind, wrapped)
+        assert states[0] == states[1] == states[2]
+        assert kind == "sgd" or states[0]["state"]
 
 
-def root_without_state():
+@on_ranks(2)
+def test_options_of_groups_without_a_state():
     net = model()
-    optimizer = torch.optim.Adam(net.parameters(), lr=0.1)
-    if hvd.rank() != 0:
-        for p in net.parameters():
-            p.grad = torch.ones_like(p)
-        optimizer.step()
-    hvd.broadcast_optimizer_state(optimizer, 0)
-    assert not optimizer.state_dict()["state"]
-
-
-def test_root_without_state(pool):
-    pool(2).run(root_without_state)
-
-
-def scheduler_options():
-    net = model()
-    optimizer = torch.optim.SGD(net.parameters(), lr=1.0)
+    optimizer = torch.optim.SGD(net.parameters(), lr=1.0, momentum=0.9)
     if hvd.rank() == 0:
         scheduler = torch.optim.lr_scheduler.StepLR(optimizer, 1)
         optimizer.step()
         scheduler.step()
         optimizer.param_groups[0]["note"] = ["any", {"python": ("object", None)}]
+    else:  # has a state that rank 0 has not
+        for p in net.parameters():
+            p.grad = torch.ones_like(p)
+        optimizer.step()
     hvd.broadcast_optimizer_state(optimizer, 0)
     group = optimizer.param_groups[0]
     assert group["lr"] == pytest.approx(0.1)
     assert group["initial_lr"] == 1.0
     assert group["note"] == ["any", {"python": ("object", None)}]
+    assert not optimizer.state_dict()["state"]
 
 
 def test_state_goes_to_the_device_of_the_parameter():
@@ -168,19 +146,12 @@ def test_state_goes_to_the_device_of_the_parameter():
     assert device_beside([second], "cpu") == "cpu"
 
 
-def test_options_of_groups(pool):
-    pool(2).run(scheduler_options)
-
-
-def different_models():
+@on_ranks(2)
+def test_different_models():
     net = torch.nn.Linear(3, 2 + hvd.rank())
     with pytest.raises(ValueError, match="rank 1"):
         hvd.broadcast_optimizer_state(torch.optim.SGD(net.parameters(), lr=1.0), 0)
     hvd.barrier()
-
-
-def test_different_models(pool):
-    pool(2).run(different_models)
 
 
 @pytest.mark.usefixtures("single")

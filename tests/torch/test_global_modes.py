@@ -1,9 +1,9 @@
 """PyTorch's global modes: what is made inside does not land on the default device, which stands for a GPU here."""
 
-import pytest
 import torch
 
 import horovod.torch as hvd
+from tests.ranks import on_ranks
 
 
 def ones(*shape):
@@ -16,7 +16,8 @@ def net():
     return made
 
 
-def on_default_device():
+@on_ranks(2)
+def test_default_device():
     torch.set_default_device("meta")
     try:
         n = hvd.size()
@@ -56,8 +57,3 @@ def on_default_device():
         assert torch.isfinite(optimizer.step(closure))
     finally:
         torch.set_default_device(None)
-
-
-@pytest.mark.parametrize("size", [1, 2])
-def test_default_device(pool, size):
-    pool(size).run(on_default_device)

@@ -6,6 +6,7 @@ import torch
 
 import horovod.torch as hvd
 from tests.gpu import test_training as training
+from tests.ranks import on_gpu_ranks
 from tests.torch.bucketed import buckets, in_buckets, wrap
 
 
@@ -114,10 +115,11 @@ def mixed():
 def test_buckets_on_a_gpu(gpu_ranks):
     job = gpu_ranks(2)
     for part in (layout, all_the_same, mixed):
-        job(part)
+        job.run(part)
 
 
-def several_streams():
+@on_gpu_ranks(2)
+def test_gradients_of_several_streams():
     """Gradients are written late, on two streams by turns; the bucket is filled on a third one."""
     from tests.torch.simulated_gpu import Stream, adapter, values
 
@@ -156,10 +158,6 @@ def several_streams():
         for p, q in zip(net.parameters(), twin.parameters(), strict=True):
             assert bits(p) == bits(q), number
     assert len(in_buckets(optimizer)) == 6
-
-
-def test_gradients_of_several_streams(gpu_ranks):
-    gpu_ranks(2)(several_streams)
 
 
 def test_streams_wait_for_each_other():

@@ -17,6 +17,7 @@ import torch
 import horovod.torch as hvd
 from horovod.common.exceptions import OutOfSyncError
 from tests.gpu import test_training as training
+from tests.ranks import on_gpu_ranks
 
 CASES = {
     **{case: (training.equal_to_one_process, *training.OPTIONS[case]) for case in training.OPTIONS},
@@ -34,7 +35,7 @@ CASES = {
 
 @pytest.mark.parametrize("case", CASES)
 def test_as_on_a_real_one(gpu_ranks, case):
-    gpu_ranks(2)(*CASES[case])
+    gpu_ranks(2).run(*CASES[case])
 
 
 def steps(optimizer, net, count, first=0):
@@ -82,10 +83,11 @@ def more_options():
 
 
 def test_more_options(gpu_ranks):
-    assert gpu_ranks(2, HOROVOD_DYNAMIC_PROCESS_SETS="1")(more_options) == [4, 4]
+    assert gpu_ranks(2, HOROVOD_DYNAMIC_PROCESS_SETS="1").run(more_options) == [4, 4]
 
 
-def uneven():
+@on_gpu_ranks(2)
+def test_ranks_with_different_numbers_of_steps():
     net, optimizer = wrapped()
     steps(optimizer, net, 2 + 2 * hvd.rank())
     assert hvd.join() == hvd.size() - 1
@@ -97,11 +99,8 @@ def uneven():
         hvd.check_in_sync(net)
 
 
-def test_ranks_with_different_numbers_of_steps(gpu_ranks):
-    gpu_ranks(2)(uneven)
-
-
-def side_streams():
+@on_gpu_ranks(2)
+def test_on_other_streams():
     """Results belong to the stream that waits for them; the program goes on while a stream is busy."""
     from tests.torch.simulated_gpu import Stream, adapter, gpu, on_stream, values
 
@@ -127,10 +126,6 @@ def side_streams():
         net, optimizer = wrapped()
         steps(optimizer, net, 3)
         hvd.check_in_sync(net)
-
-
-def test_on_other_streams(gpu_ranks):
-    gpu_ranks(2)(side_streams)
 
 
 def orphans():
@@ -172,10 +167,11 @@ def test_a_forked_child(gpu_ranks):
     words = "its result is on cuda:0 of the parent process, which a forked child cannot use"
     below = "CUDA GPU 0 (Simulated GPU 0) belongs to the parent process; a forked child cannot use it"
     said = [True, f"allreduce.x0: {words}", f"allgather.y: {words}", below]
-    assert gpu_ranks(2)(orphans) == [repr(said)] * 2
+    assert gpu_ranks(2).run(orphans) == [repr(said)] * 2
 
 
-def captured():
+@on_gpu_ranks(2)
+def test_capture_into_a_graph():
     from tests.torch.simulated_gpu import adapter, gpu, values
 
     driver, x = adapter().driver, gpu(torch.ones(4))
@@ -192,10 +188,6 @@ def captured():
         hvd.synchronize(lost)
     driver.check(driver.library.cuStreamEndCapture(stream, ctypes.byref(graph)))  # it is not spoilt
     assert values(hvd.synchronize(kept)).tolist() == [float(hvd.size())] * 4
-
-
-def test_capture_into_a_graph(gpu_ranks):
-    gpu_ranks(2)(captured)
 
 
 @pytest.mark.usefixtures("single")

@@ -75,11 +75,12 @@ hvd.allreduce(torch.ones(1), name="loss")
             r"\(train.py:{line}\), allreduce '(first|second).bias' by rank \d \(train.py:{line}\); both within "
             r"backward\(\): are there parameters that only some ranks use\?",
         ),
-        (STUCK, r"rank 1 is in DataLoader.__next__ at train\.py:{line}"),
-        (
+        pytest.param(STUCK, r"rank 1 is in DataLoader.__next__ at train\.py:{line}", marks=pytest.mark.heavy),
+        pytest.param(
             UNEVEN,
             r"rank 1 finished its epoch 4 batches earlier: its data loader has 6 batches, that of rank 0 10; give all "
             r"ranks equally many, or call hvd.join\(\) after the loop",
+            marks=pytest.mark.heavy,
         ),
     ],
 )

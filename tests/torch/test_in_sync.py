@@ -8,6 +8,7 @@ from torch.optim.lr_scheduler import StepLR
 
 import horovod.torch as hvd
 from horovod.common.exceptions import OutOfSyncError
+from tests.ranks import on_ranks
 
 
 def trained():
@@ -23,7 +24,8 @@ def trained():
     return model, optimizer, StepLR(optimizer, 3)
 
 
-def compared():
+@on_ranks(3)
+def test_the_first_difference_is_named():
     rank = hvd.rank()
     model, optimizer, scheduler = trained()
     digests = {hvd.check_in_sync(model, optimizer, scheduler, epoch=3) for _ in range(2)}
@@ -52,11 +54,8 @@ def compared():
         hvd.check_in_sync(model)
 
 
-def test_the_first_difference_is_named(pool):
-    pool(3).run(compared)
-
-
-def wrong_arguments():
+@on_ranks(3, HOROVOD_DYNAMIC_PROCESS_SETS="1")
+def test_wrong_arguments_and_process_sets():
     rank = hvd.rank()
     model = torch.nn.Linear(2, 2)
     with pytest.raises(ValueError, match=r"check_in_sync: generator is an iterator"):
@@ -87,11 +86,9 @@ def wrong_arguments():
             hvd.check_in_sync(1, process_set=pair)
 
 
-def test_wrong_arguments_and_process_sets(pool):
-    pool(3, HOROVOD_DYNAMIC_PROCESS_SETS="1").run(wrong_arguments)
-
-
-def stepped(scheduled):
+@pytest.mark.parametrize("scheduled", [False, True])
+@on_ranks(2, HOROVOD_CHECK_IN_SYNC_STEPS="2")
+def test_steps_are_checked_where_the_setting_asks_for_it(scheduled):
     """A learning rate of its own on rank 1: the second step finds it, before the models have gone far apart."""
     torch.manual_seed(1)
     model = torch.nn.Linear(4, 2)
@@ -112,9 +109,4 @@ def stepped(scheduled):
     with pytest.raises(OutOfSyncError, match=r"optimizer\.param_groups\[0\]\.lr is 0\.1 on rank 0 and 0\.5 on rank 1"):
         step()
     step()  # the fifth
-    return hvd.allreduce(torch.ones(1), op=hvd.Sum).item()
-
-
-@pytest.mark.parametrize("scheduled", [False, True])
-def test_steps_are_checked_where_the_setting_asks_for_it(pool, scheduled):
-    assert pool(2, HOROVOD_CHECK_IN_SYNC_STEPS="2").run(stepped, scheduled) == [2.0, 2.0]
+    assert hvd.allreduce(torch.ones(1), op=hvd.Sum).item() == 2

@@ -5,12 +5,14 @@ import torch
 
 import horovod.torch as hvd
 from horovod.torch.ops.alltoall import _result
+from tests.ranks import on_ranks
 
 LARGE = {torch.uint8: 200, torch.int8: 100, torch.int16: 30000, torch.uint16: 60000, torch.int32: 2 * 10**9}
 LARGE[torch.int64] = 2**62
 
 
-def reductions():
+@on_ranks(3)
+def test_averages_and_scaled_sums():
     n, me = hvd.size(), hvd.rank()
     scaled = {"op": hvd.Sum, "postscale_factor": 1 / n}
     for dtype, value in LARGE.items():
@@ -28,19 +30,15 @@ def reductions():
         for what, result in results.items():
             assert result.dtype is dtype
             assert value - 1 <= int(result) <= value + n, (what, dtype, result)
-    assert hvd.allreduce(torch.tensor([-1 if me else 0])).tolist() == [0]  # -1/2, cut off towards zero
+    assert hvd.allreduce(torch.tensor([-1 if me else 0])).tolist() == [0]  # -2/3, cut off towards zero
     counts = (torch.ones(2, 2, dtype=torch.uint8) * (200 + me)).to_sparse()
     average = hvd.sparse_allreduce_async(counts, name="counts", op=hvd.Average)().to_dense()
     assert average.dtype is torch.uint8
     assert average.tolist() == [[200 + (n - 1) // 2] * 2] * 2
 
 
-@pytest.mark.parametrize("size", [2, 3])
-def test_averages_and_scaled_sums(pool, size):
-    pool(size).run(reductions)
-
-
-def refused():
+@on_ranks(2)
+def test_parameters_whose_gradients_cannot_be_reduced():
     for dtype in (torch.complex64, torch.float8_e4m3fn):
         p = torch.nn.Parameter(torch.ones(3).to(dtype))
         plain = torch.nn.Parameter(torch.ones(3))
@@ -57,10 +55,6 @@ def refused():
             assert len(optimizer.param_groups) == 1
     frozen = torch.nn.Parameter(torch.ones(3).cfloat(), requires_grad=False)
     hvd.DistributedOptimizer(torch.optim.SGD([plain, frozen], lr=0.1))
-
-
-def test_parameters_whose_gradients_cannot_be_reduced(pool):
-    pool(2).run(refused)
 
 
 class Received:

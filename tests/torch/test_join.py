@@ -4,10 +4,13 @@ import pytest
 import torch
 
 import horovod.torch as hvd
-from tests.torch.test_backward import assert_all_equal, assert_close, batch, everybody, loss_of, network, wrap
+from tests.ranks import on_ranks
+from tests.torch.programs import Twins, assert_all_equal, batch, loss_of
 
 
-def uneven(named):
+@pytest.mark.parametrize("named", ["same", "new", "unnamed"])
+@on_ranks(3)
+def test_uneven(named):
     n, me = hvd.size(), hvd.rank()
     batches = 3 + 4 * me  # rank 0 is first to run out, the last rank last
     for i in range(batches):
@@ -23,12 +26,6 @@ def uneven(named):
     # Everybody is back.
     assert hvd.allreduce(torch.ones(1), op=hvd.Sum).item() == n
     assert hvd.allgather(torch.ones(1)).numel() == n
-
-
-@pytest.mark.parametrize("named", ["same", "new", "unnamed"])
-@pytest.mark.parametrize("size", [2, 3])
-def test_uneven(pool, size, named):
-    pool(size).run(uneven, named)
 
 
 def others_fail():
@@ -52,57 +49,31 @@ def test_other_operations_fail(pool):
     assert pool(2).run(others_fail) == [1, 1]
 
 
-def train_with_uneven_data():
-    torch.manual_seed(0)
-    net = torch.nn.Linear(3, 1)
-    optimizer = hvd.DistributedOptimizer(torch.optim.SGD(net.parameters(), lr=0.1), net.named_parameters())
-    for i in range(2 + 2 * hvd.rank()):
-        optimizer.zero_grad()
-        net(torch.full((4, 3), float(i))).sum().backward()
-        optimizer.step()
-    last = hvd.join()
-    hvd.broadcast_parameters(net.state_dict(), last)
-    return [p.tolist() for p in net.parameters()]
-
-
-def test_optimizer(pool):
-    results = pool(2).run(train_with_uneven_data)
-    assert results[0] == results[1]
-
-
 def several_passes(options, calls=2):
     """Steps of several backward calls, each reduced: what the first have left must not shrink while a rank is gone."""
-    net, reference = network(), network()
-    optimizer = wrap(net, **options)
-    plain = torch.optim.SGD(reference.parameters(), lr=0.1)
+    twins = Twins(**options)
+    net, reference = twins.net, twins.twin
     n, me = hvd.size(), hvd.rank()
     for number in range(3 + 4 * (n - 1)):
         working = [r for r in range(n) if number < 3 + 4 * r]
         if me not in working:
             break
-        optimizer.zero_grad()
-        plain.zero_grad()
+        twins.zero_grad()
         for i in range(calls):
             if number != 5 or me != n - 1:  # without data, it still steps
                 loss_of(net, batch(10 * number + i)).backward()
             for r in working:
                 if number != 5 or r != n - 1:
                     (loss_of(reference, batch(10 * number + i, r)) / n).backward()
-        optimizer.step()
-        plain.step()
-        assert_close(net, reference)
+        twins.step()
     hvd.broadcast_parameters(net.state_dict(), hvd.join())
     # Everybody is back.
     reference.load_state_dict(net.state_dict())
     for number in range(3):
-        optimizer.zero_grad()
-        plain.zero_grad()
+        twins.zero_grad()
         for i in range(calls):
-            loss_of(net, batch(100 + 10 * number + i)).backward()
-            everybody(reference, 100 + 10 * number + i).backward()
-        optimizer.step()
-        plain.step()
-        assert_close(net, reference)
+            twins.backward(100 + 10 * number + i)
+        twins.step()
     assert_all_equal(net)
 
 

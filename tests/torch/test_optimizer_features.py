@@ -3,6 +3,7 @@ identity."""
 
 import copy
 import gc
+import itertools
 import pickle
 import warnings
 
@@ -11,6 +12,8 @@ import torch
 from torch.optim.lr_scheduler import LambdaLR, StepLR
 
 import horovod.torch as hvd
+from tests.ranks import on_ranks
+from tests.torch.programs import assert_all_equal
 
 
 class Branches(torch.nn.Module):
@@ -23,7 +26,10 @@ class Branches(torch.nn.Module):
         return sum(self.branches[i](x).sum() for i in used)
 
 
-def unused(groups, set_to_none):
+@pytest.mark.parametrize("groups", [None, 2])
+@pytest.mark.parametrize("set_to_none", [True, False])
+@on_ranks(3)
+def test_parameters_unused_on_some_ranks(groups, set_to_none):
     net = Branches()
     sgd = torch.optim.SGD(net.parameters(), lr=1.0, weight_decay=0.1)
     optimizer = hvd.DistributedOptimizer(sgd, net.named_parameters(), groups=groups)
@@ -49,62 +55,21 @@ def unused(groups, set_to_none):
             assert branch.weight.grad is not None
             torch.testing.assert_close(branch.weight.detach(), before[i] - (grad + 0.1 * before[i]))
         assert net.branches[3].weight.grad is None
-    return [b.weight.tolist() for b in net.branches]
+    assert_all_equal(net)
 
 
-@pytest.mark.parametrize("size", [2, 3])
-@pytest.mark.parametrize("groups", [None, 2])
-@pytest.mark.parametrize("set_to_none", [True, False])
-def test_parameters_unused_on_some_ranks(pool, size, groups, set_to_none):
-    results = pool(size).run(unused, groups, set_to_none)
-    assert all(r == results[0] for r in results)
-
-
-def no_backward_at_all_on_one_rank():
+@on_ranks(3)
+def test_a_step_without_any_gradient():
     p = torch.zeros(3, requires_grad=True)
     optimizer = hvd.DistributedOptimizer(torch.optim.SGD([p], lr=1.0))
     if hvd.rank() == 0:
         p.sum().backward()
     optimizer.step()
-    torch.testing.assert_close(p.detach(), torch.full((3,), -1.0 / hvd.size()))
     before = p.detach().clone()
+    torch.testing.assert_close(before, torch.full((3,), -1.0 / hvd.size()))
     optimizer.zero_grad()
-    optimizer.step()  # nobody has a gradient
+    optimizer.step()
     assert torch.equal(p, before)
-    # Gradients that no backward pass made.
-    p.grad = torch.full((3,), float(hvd.rank()))
-    optimizer.step()
-    n = hvd.size()
-    torch.testing.assert_close(p.detach(), torch.full((3,), -1.0 / n - (n - 1) / 2))
-
-
-def test_ranks_without_backward(pool):
-    pool(3).run(no_backward_at_all_on_one_rank)
-
-
-def frozen():
-    net = torch.nn.Sequential(torch.nn.Linear(2, 2), torch.nn.Linear(2, 2))
-    hvd.broadcast_parameters(net.state_dict(), 0)
-    net[0].requires_grad_(False)
-    optimizer = hvd.DistributedOptimizer(torch.optim.SGD(net.parameters(), lr=1.0), net.named_parameters(), groups=1)
-    first = net[0].weight.detach().clone()
-    x = torch.full((1, 2), float(hvd.rank() + 1))
-    net(x).sum().backward()
-    optimizer.step()
-    assert torch.equal(net[0].weight, first)
-    assert net[0].weight.grad is None
-    # Thawed after wrapping.
-    net[0].requires_grad_(True)
-    for _ in range(2):
-        optimizer.zero_grad()
-        net(x).sum().backward()
-        optimizer.step()
-    assert not torch.equal(net[0].weight, first)
-    assert hvd.allgather_object(net[0].weight.tolist()) == [net[0].weight.tolist()] * hvd.size()
-
-
-def test_frozen_parameters(pool):
-    pool(2).run(frozen)
 
 
 def sparse_gradients(as_dense, groups, only_rank_0):
@@ -132,36 +97,13 @@ def sparse_gradients(as_dense, groups, only_rank_0):
     torch.testing.assert_close(table.weight.detach(), start - 2 * want / n)
 
 
-@pytest.mark.parametrize("as_dense", [False, True])
-@pytest.mark.parametrize("groups", [None, 1])
-@pytest.mark.parametrize("only_rank_0", [False, True])
-def test_sparse_gradients(pool, as_dense, groups, only_rank_0):
-    pool(3).run(sparse_gradients, as_dense, groups, only_rank_0)
+def test_sparse_gradients(pool):
+    for options in itertools.product((False, True), (None, 1), (False, True)):
+        pool(3).run(sparse_gradients, *options)
 
 
-def two_optimizers():
-    # A generator and a discriminator whose parameters have the same names; both get gradients in one backward pass.
-    torch.manual_seed(0)
-    nets = [torch.nn.Linear(2, 2), torch.nn.Linear(2, 2)]
-    optimizers = [
-        hvd.DistributedOptimizer(torch.optim.SGD(net.parameters(), lr=0.1), net.named_parameters()) for net in nets
-    ]
-    x = torch.full((1, 2), float(hvd.rank()))
-    for _ in range(3):
-        for optimizer in optimizers:
-            optimizer.zero_grad()
-        nets[1](nets[0](x)).sum().backward()
-        for optimizer in optimizers:
-            optimizer.step()
-    mine = [p.tolist() for net in nets for p in net.parameters()]
-    assert hvd.allgather_object(mine) == [mine] * hvd.size()
-
-
-def test_two_optimizers_with_the_same_names(pool):
-    pool(2).run(two_optimizers)
-
-
-def rewrapped():
+@on_ranks(2)
+def test_wrapped_again():
     p = torch.zeros(1, requires_grad=True)
     sgd = torch.optim.SGD([p], lr=1.0)
     for _ in range(3):
@@ -181,27 +123,8 @@ def rewrapped():
     assert p.item() == pytest.approx(-4 * 1.5)
 
 
-def test_wrapped_again(pool):
-    pool(2).run(rewrapped)
-
-
-def added_group():
-    p, q = torch.zeros(2, requires_grad=True), torch.zeros(3, requires_grad=True)
-    optimizer = hvd.DistributedOptimizer(torch.optim.SGD([p], lr=1.0), named_parameters=[("p", p)])
-    optimizer.add_param_group({"params": [q], "lr": 2.0})
-    ((p.sum() + q.sum()) * float(hvd.rank())).backward()
-    assert p.grad.tolist() == [0.5] * 2
-    assert q.grad.tolist() == [0.5] * 3
-    optimizer.step()
-    assert p.tolist() == [-0.5] * 2
-    assert q.tolist() == [-1.0] * 3
-
-
-def test_add_param_group(pool):
-    pool(2).run(added_group)
-
-
-def misuse():
+@on_ranks(2)
+def test_wrong_order_of_calls():
     p = torch.zeros(2, requires_grad=True)
     optimizer = hvd.DistributedOptimizer(torch.optim.SGD([p], lr=1.0), named_parameters=[("p", p)])
     p.sum().backward()
@@ -221,7 +144,7 @@ def misuse():
         warnings.simplefilter("always")
         optimizer.step()
     assert [w.category for w in caught] == [UserWarning]
-    assert "skip_synchronize" in str(caught[0].message)
+    assert "optimizer.step() called without optimizer.skip_synchronize()" in str(caught[0].message)
     assert caught[0].filename == __file__
     assert torch.equal(before - hvd.size(), p)
     optimizer.zero_grad()
@@ -236,11 +159,8 @@ def misuse():
         optimizer.step()
 
 
-def test_wrong_order_of_calls(pool):
-    pool(2).run(misuse)
-
-
-def loaded():
+@on_ranks(2)
+def test_load_state_dict():
     def make():
         torch.manual_seed(0)
         net = torch.nn.Linear(2, 2)
@@ -264,11 +184,8 @@ def loaded():
     assert all(torch.equal(p, q) for p, q in zip(net.parameters(), other.parameters(), strict=True))
 
 
-def test_load_state_dict(pool):
-    pool(2).run(loaded)
-
-
-def failed_reduction():
+@on_ranks(2)
+def test_failure_in_step():
     # A reduction that fails leaves nothing behind: the next step works.
     p = torch.zeros(2 + hvd.rank(), requires_grad=True)
     optimizer = hvd.DistributedOptimizer(torch.optim.SGD([p], lr=1.0), named_parameters=[("p", p)])
@@ -282,17 +199,14 @@ def failed_reduction():
     assert q.tolist() == [-1.0, -1.0]
 
 
-def test_failure_in_step(pool):
-    pool(2).run(failed_reduction)
-
-
 class NeedsArguments(torch.optim.SGD):
     def __init__(self, params, lr, required):
         super().__init__(params, lr=lr)
         self.required = required
 
 
-def identity():
+@on_ranks(1, 2)
+def test_identity():
     p = torch.zeros(1, requires_grad=True)
     plain = NeedsArguments([p], 0.5, "x")
     groups, state, defaults = plain.param_groups, plain.state, plain.defaults
@@ -316,12 +230,8 @@ def identity():
     assert p.item() == -1.0
 
 
-@pytest.mark.parametrize("size", [1, 2])
-def test_identity(pool, size):
-    pool(size).run(identity)
-
-
-def schedulers():
+@on_ranks(2)
+def test_schedulers_before_and_after():
     for before in (True, False):
         p = torch.zeros(1, requires_grad=True)
         optimizer = torch.optim.SGD([p], lr=1.0)
@@ -336,7 +246,3 @@ def schedulers():
                 optimizer.step()
                 made[0].step()
         assert p.item() == pytest.approx(-(hvd.size() - 1) / 2 * 1.75)
-
-
-def test_schedulers_before_and_after(pool):
-    pool(2).run(schedulers)

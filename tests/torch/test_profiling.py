@@ -4,9 +4,11 @@ import pytest
 import torch
 
 import horovod.torch as hvd
+from tests.ranks import on_ranks
 
 
-def profiled():
+@on_ranks(2)
+def test_the_profiler_shows_operations_by_name():
     net = torch.nn.Linear(4, 2)
     optimizer = hvd.DistributedOptimizer(torch.optim.SGD(net.parameters(), lr=0.1), net.named_parameters())
 
@@ -39,7 +41,3 @@ def profiled():
     names = [event.key for event in profile.key_averages()]
     assert "hvd.wait allreduce.failing" in names
     assert "hvd.wait allreduce.next" in names
-
-
-def test_the_profiler_shows_operations_by_name(pool):
-    pool(2).run(profiled)

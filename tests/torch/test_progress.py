@@ -4,7 +4,8 @@ import pytest
 import torch
 
 import horovod.torch as hvd
-from tests.torch.test_backward import assert_all_equal, batch, loss_of, network, wrap
+from tests.ranks import on_ranks
+from tests.torch.programs import assert_all_equal, batch, loss_of, network, wrap
 
 
 def train(net, optimizer, numbers, skips=None):
@@ -16,7 +17,8 @@ def train(net, optimizer, numbers, skips=None):
             optimizer.step()
 
 
-def leaves_out():
+@on_ranks(2)
+def test_a_rank_that_leaves_a_step_out():
     net = network()
     optimizer = wrap(net)
     train(net, optimizer, range(3))
@@ -32,11 +34,8 @@ def leaves_out():
     assert_all_equal(net)
 
 
-def test_a_rank_that_leaves_a_step_out(pool):
-    pool(2).run(leaves_out)
-
-
-def uneven_with_join():
+@on_ranks(2, 3)
+def test_uneven_data_with_join():
     """Ranks join after different numbers of steps, and count anew then."""
     net = network()
     optimizer = wrap(net)
@@ -48,12 +47,8 @@ def uneven_with_join():
     assert_all_equal(net)
 
 
-def test_uneven_data_with_join(pool):
-    for size in (2, 3):
-        pool(size).run(uneven_with_join)
-
-
-def resumes():
+@on_ranks(2)
+def test_a_state_that_one_rank_loads():
     """One rank loads a state; the others get it from there."""
     net = network()
     optimizer = wrap(net, lambda p: torch.optim.Adam(p, lr=0.01))
@@ -63,7 +58,3 @@ def resumes():
     hvd.broadcast_optimizer_state(optimizer, 0)
     train(net, optimizer, range(3))
     assert_all_equal(net)
-
-
-def test_a_state_that_one_rank_loads(pool):
-    pool(2).run(resumes)

@@ -27,6 +27,7 @@ def run(folder, text, name):
         hvd.barrier()  # a program that leaves one rank behind fails here
 
 
+@pytest.mark.heavy
 @pytest.mark.parametrize("name", CHECKS)
 def test_recipe(pool, tmp_path, name):
     found = programs("torch")
@@ -62,6 +63,7 @@ def migrate(folder, begins, before, after):
     hvd.barrier()
 
 
+@pytest.mark.heavy
 def test_from_ddp(pool, tmp_path):
     found = programs("torch")
     block = found["from DDP"]

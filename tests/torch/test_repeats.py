@@ -13,6 +13,7 @@ import horovod.torch as hvd
 from horovod.common import state as job
 from horovod.common.basics import HorovodBasics
 from horovod.torch.ops import handles, repeats
+from tests.ranks import on_ranks
 
 FORMS = {
     "allreduce_": hvd.allreduce_,
@@ -32,7 +33,8 @@ def total():
     return hvd.size() * (hvd.size() + 1) / 2
 
 
-def whatever_changes():
+@on_ranks(2)
+def test_a_call_that_changed_is_not_taken_for_the_last_one():
     # Each change comes after enough equal steps for a schedule, twice, and back again.
     changes = [
         (lambda: ones(4), {}, total()),
@@ -62,12 +64,8 @@ def whatever_changes():
                     assert (result is given) == form.endswith("_"), what
 
 
-@pytest.mark.parametrize(("size", "transport"), [(2, "auto"), (3, "tcp")])
-def test_a_call_that_changed_is_not_taken_for_the_last_one(pool, size, transport):
-    pool(size, HOROVOD_TRANSPORT=transport).run(whatever_changes)
-
-
-def another_set_under_the_same_name():
+@on_ranks(3, HOROVOD_DYNAMIC_PROCESS_SETS="1", fresh=True)
+def test_process_sets():
     pair, rest = hvd.add_process_set([0, 1]), hvd.add_process_set([2])
     mine = pair if hvd.rank() < 2 else rest
     for _ in range(8):
@@ -85,11 +83,8 @@ def another_set_under_the_same_name():
             hvd.allreduce_(ones(3), name="s", op=hvd.Sum, process_set=pair)
 
 
-def test_process_sets(pool):
-    pool(3, HOROVOD_DYNAMIC_PROCESS_SETS="1").run(another_set_under_the_same_name, fresh=True)
-
-
-def refusals():
+@on_ranks(2)
+def test_what_is_refused_the_first_time_is_refused_later():
     for _ in range(8):
         hvd.allreduce_(ones(2, 2), name="x", op=hvd.Sum)
     wrong = [
@@ -112,11 +107,8 @@ def refusals():
             assert call(ones(2, 2), name="x", op=hvd.Sum).tolist() == [[total()] * 2] * 2, form
 
 
-def test_what_is_refused_the_first_time_is_refused_later(pool):
-    pool(2).run(refusals)
-
-
-def one_name_at_a_time():
+@on_ranks(2)
+def test_names_and_handles():
     for _ in range(8):
         hvd.allreduce_(ones(2), name="x", op=hvd.Sum)
         hvd.allreduce_(ones(2), name="y", op=hvd.Sum)
@@ -144,11 +136,8 @@ def one_name_at_a_time():
     assert hvd.synchronize(before) is None
 
 
-def test_names_and_handles(pool):
-    pool(2).run(one_name_at_a_time)
-
-
-def from_threads():
+@on_ranks(2)
+def test_threads():
     # Operations of several threads under one name each, and unnamed ones in between, never share anything.
     failures = []
 
@@ -167,11 +156,8 @@ def from_threads():
     assert not failures
 
 
-def test_threads(pool):
-    pool(2).run(from_threads)
-
-
-def across_jobs():
+@on_ranks(2, fresh=True)
+def test_another_engine_and_a_forked_child():
     for _ in range(2):
         for _ in range(6):
             assert hvd.allreduce_(ones(2), name="x", op=hvd.Sum).tolist() == [3.0] * 2
@@ -191,10 +177,6 @@ def across_jobs():
             os._exit(0 if "forked" in str(error) else 1)
         os._exit(2)
     assert os.waitpid(child, 0)[1] == 0
-
-
-def test_another_engine_and_a_forked_child(pool):
-    pool(2).run(across_jobs, fresh=True)
 
 
 def test_nothing_is_kept_that_the_program_has_dropped(single):

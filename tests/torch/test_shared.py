@@ -6,6 +6,7 @@ import pytest
 import torch
 
 import horovod.torch as hvd
+from tests.ranks import on_ranks
 from tests.torch.reference import assert_reduced, value
 
 
@@ -15,7 +16,8 @@ def stats(name):
     return state.engine.stats()[name]
 
 
-def shared_tensors():
+@on_ranks(2, 3)
+def test_shared_tensors():
     r, n = hvd.rank(), hvd.size()
     for shape in ((), (3,), (2, 3), (1 << 16,)):
         for dtype in (torch.float32, torch.int64, torch.bfloat16):
@@ -33,12 +35,8 @@ def shared_tensors():
     assert not hvd.in_shared_memory(torch.ones(3).to_sparse())
 
 
-@pytest.mark.parametrize("size", [2, 3])
-def test_shared_tensors(pool, size):
-    pool(size).run(shared_tensors)
-
-
-def reduced_in_place():
+@on_ranks(2)
+def test_what_lies_there_is_not_staged():
     t = hvd.empty_shared(1 << 18)
     before = stats("unstaged_bytes")
     t.fill_(1)
@@ -52,11 +50,8 @@ def reduced_in_place():
     assert stats("unstaged_bytes") - before == t.nbytes
 
 
-def test_what_lies_there_is_not_staged(pool):
-    pool(2).run(reduced_in_place)
-
-
-def memory_is_given_back():
+@on_ranks(2)
+def test_memory_is_given_back():
     # The pool's ranks run other tests before.
     gc.collect()
     start = stats("arena_bytes")
@@ -73,10 +68,6 @@ def memory_is_given_back():
     assert not hvd.in_shared_memory(torch.ones(8))
 
 
-def test_memory_is_given_back(pool):
-    pool(2).run(memory_is_given_back)
-
-
 def without_shared_memory():
     t = hvd.empty_shared(10)
     assert not hvd.in_shared_memory(t)
@@ -90,7 +81,8 @@ def test_ordinary_memory_instead(pool, environ):
     pool(2, **environ).run(without_shared_memory)
 
 
-def outlives_the_job():
+@on_ranks(2, initialized=False)
+def test_it_may_be_used_after_shutdown():
     hvd.init()
     t = hvd.empty_shared(1 << 16)
     t.fill_(1)
@@ -102,10 +94,6 @@ def outlives_the_job():
     hvd.allreduce_(t, op=hvd.Sum)
     assert t.eq(6).all()
     hvd.shutdown()
-
-
-def test_it_may_be_used_after_shutdown(pool):
-    pool(2, initialized=False).run(outlives_the_job)
 
 
 @pytest.mark.usefixtures("single")

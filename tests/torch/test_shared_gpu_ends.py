@@ -13,9 +13,9 @@ import horovod.torch as hvd
 
 
 @pytest.fixture
-def two(pool, simulated_cuda):
+def two(gpus):
     """two(function, *args) -> what it returns on rank 0, or rank 0's error; rank 1 may die."""
-    ranks = pool(2, HOROVOD_CUDA_LIBRARY=str(simulated_cuda))
+    ranks = gpus(2)
     ranks.fleet.dismiss()
     yield lambda function, *args: ranks.run(function, *args, errors=True, timeout=80.0)[0]
     ranks.fleet.dismiss()

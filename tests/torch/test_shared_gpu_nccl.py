@@ -15,10 +15,10 @@ ROOT = Path(__file__).resolve().parents[2]
 
 
 @pytest.fixture
-def two(pool, simulated_cuda):
+def two(gpus, simulated_cuda):
     """Two ranks. Their processes end with the test: NCCL reads its settings once."""
     nccl = str(simulated_cuda.with_name("libnccl.so.2"))
-    ranks = pool(2, HOROVOD_CUDA_LIBRARY=str(simulated_cuda), HOROVOD_NCCL_LIBRARY=nccl, HOROVOD_CUDA_IPC="0")
+    ranks = gpus(2, HOROVOD_NCCL_LIBRARY=nccl, HOROVOD_CUDA_IPC="0")
     yield ranks
     ranks.fleet.dismiss()
 
@@ -55,6 +55,7 @@ for step in range(100):
 """
 
 
+@pytest.mark.heavy
 def test_what_nccl_says_of_a_failure_is_in_the_output_of_the_rank(simulated_cuda):
     environment = {
         **os.environ,

@@ -5,6 +5,7 @@ import torch
 
 import horovod.torch as hvd
 from horovod.torch.state_tensors import form_of
+from tests.ranks import on_ranks
 
 
 def of_rank(kind, rank):
@@ -36,7 +37,8 @@ def dense(tensor):
     return (tensor.double() if tensor.dtype.itemsize == 1 or not tensor.is_complex() else tensor).tolist()
 
 
-def parameters():
+@on_ranks(2)
+def test_parameters():
     for kind in ARRIVES:
         net = torch.nn.Linear(2, 2)
         torch.nn.init.constant_(net.weight, hvd.rank())
@@ -46,7 +48,8 @@ def parameters():
         assert dense(net.odd) == dense(of_rank(kind, 1)), kind
 
 
-def optimizer_state():
+@on_ranks(2)
+def test_optimizer_state():
     for kind in ARRIVES:
         for here in (True, False):  # has this rank such a state, too?
             p = torch.nn.Parameter(torch.ones(3))
@@ -61,7 +64,8 @@ def quantized():
     return torch.quantize_per_tensor(torch.ones(4), 0.1, 0, torch.quint8)
 
 
-def refused():
+@on_ranks(2)
+def test_one_error_on_all_ranks():
     rank = hvd.rank()
     one_entry = torch.eye(3) * torch.tensor([1.0, 0, 0])
     wrong = {
@@ -84,18 +88,6 @@ def refused():
     with pytest.raises(ValueError, match=r"rank 0: state of parameter 0\['moment'\] is quantized"):
         hvd.broadcast_optimizer_state(optimizer, 0)
     assert hvd.allreduce(torch.ones(1), op=hvd.Sum).item() == hvd.size()
-
-
-def test_parameters(pool):
-    pool(2).run(parameters)
-
-
-def test_optimizer_state(pool):
-    pool(2).run(optimizer_state)
-
-
-def test_one_error_on_all_ranks(pool):
-    pool(2).run(refused)
 
 
 def test_ordinary_tensors_have_no_form():

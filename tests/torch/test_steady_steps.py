@@ -2,10 +2,12 @@
 
 import sys
 
+import pytest
 import torch
 
 import horovod.torch as hvd
 from horovod.common import faces
+from tests.ranks import on_ranks
 
 LAYERS = 40
 
@@ -47,7 +49,8 @@ def of_the_engine(net, optimizer, steps=5):
     return (face.engine.stats()["operations"] - before) / steps, built
 
 
-def repeats():
+@on_ranks(2)
+def test_gradients_and_votes_are_submitted_again():
     for options in (
         {},
         {"gradient_as_bucket_view": False},
@@ -57,10 +60,6 @@ def repeats():
     ):
         _, built = of_the_engine(*settled(**options))
         assert not built, (options, built)
-
-
-def test_gradients_and_votes_are_submitted_again(pool):
-    pool(2).run(repeats)
 
 
 def calls_of(backward):
@@ -86,7 +85,8 @@ def calls(net, optimizer):
     return made
 
 
-def frozen():
+@on_ranks(2)
+def test_frozen_and_unused_parameters_cost_nothing_in_a_step():
     for bucket_views in (None, False):
         usual = settled(freeze=LAYERS // 2, gradient_as_bucket_view=bucket_views)
         operations, _ = of_the_engine(*usual)
@@ -98,11 +98,9 @@ def frozen():
             assert all(p.grad is None for p in net[: LAYERS // 2].parameters())
 
 
-def test_frozen_and_unused_parameters_cost_nothing_in_a_step(pool):
-    pool(2).run(frozen)
-
-
-def thawed(who):
+@pytest.mark.parametrize("who", [[0, 1], [0]])
+@on_ranks(2)
+def test_parameters_that_are_thawed_while_training(who):
     # Half a model thawed in mid-training, on all ranks or on one, whose gradients then count with zeros of the others.
     net, optimizer = settled(freeze=LAYERS // 2)
     assert of_the_engine(net, optimizer) == (2, [])  # a bucket and the vote
@@ -115,11 +113,6 @@ def thawed(who):
     assert hvd.allgather_object(mine) == [mine] * hvd.size()
     assert all(p.grad is not None for p in net.parameters())
     assert net[LAYERS // 2 - 1].weight.grad.any()
-
-
-def test_parameters_that_are_thawed_while_training(pool):
-    for who in ([0, 1], [0]):
-        pool(2).run(thawed, who)
 
 
 def calls_of_gradients():

@@ -36,8 +36,10 @@ def meet_a_stopped_rank(stopped):
     return hvd.synchronize(handle).tolist(), "\n".join(told)
 
 
-@pytest.mark.parametrize("transport", ["auto", "tcp"])
-@pytest.mark.parametrize("stopped", [0, 1])
+@pytest.mark.parametrize(
+    ("stopped", "transport"),
+    [(1, "auto"), *(pytest.param(rank, "tcp", marks=pytest.mark.heavy) for rank in (0, 1))],
+)
 def test_a_stopped_process_is_told_of(pool, stopped, transport):
     results = pool(2, HOROVOD_STALL_CHECK_TIME_SECONDS="1", HOROVOD_TRANSPORT=transport).run(
         meet_a_stopped_rank, stopped

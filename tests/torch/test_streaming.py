@@ -1,19 +1,10 @@
-"""Streams in PyTorch programs: kept by a state, read by the processes of a DataLoader."""
+"""Streams in PyTorch programs."""
 
 import torch
 
 import horovod.torch as hvd
 from horovod.data import StreamingDataset
 from tests.data.sources import Numbers, flat
-
-
-class Batches(torch.utils.data.IterableDataset):
-    def __init__(self, stream):
-        self.stream = stream
-
-    def __iter__(self):
-        worker = torch.utils.data.get_worker_info()
-        return self.stream.batches(worker.id, worker.num_workers) if worker else iter(self.stream)
 
 
 def train():
@@ -34,13 +25,10 @@ def train():
     stream.record(2 * hvd.rank())  # as where a rank is ahead: all get what one of them has
     state.sync()
     told = stream.state_dict()
-    loader = torch.utils.data.DataLoader(Batches(stream), batch_size=None, num_workers=2)
-    rest = list(loader)
-    assert rest == list(stream)
-    return here, told, seen, flat(rest)
+    return here, told, seen, flat(stream)
 
 
-def test_a_state_keeps_a_stream_and_processes_read_it(pool):
+def test_a_state_keeps_a_stream(pool):
     results = pool(2).run(train)
     assert [here for here, *_ in results] == [24, 24]
     assert results[0][1] == results[1][1]

@@ -6,7 +6,8 @@ import pytest
 import torch
 
 import horovod.torch as hvd
-from tests.torch.test_backward import assert_all_equal, assert_close, batch, everybody, loss_of, network, wrap
+from tests.ranks import on_ranks
+from tests.torch.programs import assert_all_equal, assert_close, batch, everybody, loss_of, network, wrap
 
 
 def in_threads(*calls):
@@ -27,7 +28,9 @@ def in_threads(*calls):
     return raised
 
 
-def one_after_another(bucketed):
+@pytest.mark.parametrize("bucketed", [None, False])
+@on_ranks(2)
+def test_passes_that_follow_one_another(bucketed):
     """Three threads go backward through the same network, each when it has the lock; ranks' orders differ."""
     net, reference = network(), network()
     optimizer = wrap(net, gradient_as_bucket_view=bucketed)
@@ -50,7 +53,9 @@ def one_after_another(bucketed):
     assert_all_equal(net)
 
 
-def at_once(rank):
+@pytest.mark.parametrize("rank", [0, 1])
+@on_ranks(2)
+def test_passes_at_the_same_time_are_an_error_on_all_ranks(rank):
     """On one rank a thread goes backward through one tower while another thread is within the other tower."""
     towers = torch.nn.ModuleList([network(3), network(4)])
     optimizer = wrap(towers, gradient_as_bucket_view=None)
@@ -67,13 +72,3 @@ def at_once(rank):
         towers[0][2:](hidden).square().mean().backward()
     if hvd.rank() == rank:
         assert [str(error)[:45] for error in raised] == ["backward() must not run in two threads at onc"]
-
-
-@pytest.mark.parametrize("bucketed", [None, False])
-def test_passes_that_follow_one_another(pool, bucketed):
-    pool(2).run(one_after_another, bucketed)
-
-
-@pytest.mark.parametrize("rank", [0, 1])
-def test_passes_at_the_same_time_are_an_error_on_all_ranks(pool, rank):
-    pool(2).run(at_once, rank)

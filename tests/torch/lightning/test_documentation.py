@@ -17,5 +17,6 @@ hvd.check_in_sync(module)
 """
 
 
+@pytest.mark.heavy
 def test_it_runs_and_trains(pool, tmp_path):
     pool(2).run(run, programs("torch")["lightning"].text + AFTER, str(tmp_path), timeout=120.0)
