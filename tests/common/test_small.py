@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from horovod.common import dtypes, exceptions, native, objects, ops, util
+from horovod.common import compression, dtypes, exceptions, native, objects, ops, util
 from horovod.common.contract.pickling import dumps
 from horovod.common.process_sets import ProcessSet
 
@@ -57,6 +57,16 @@ def test_average_next_to_op():
             ops.resolve_op(bad)
     with pytest.raises(ValueError, match="op is Min, accepted are Average, Sum"):
         ops.check_op(ops.Min, (ops.Average, ops.Sum))
+
+
+def test_wire_formats_are_for_sums_of_float32():
+    wire = compression.WireInt8Compressor
+    for op in (ops.Average, ops.Sum):
+        assert compression.check_wire(wire, np.zeros(1, np.float32), op, "x") == wire.wire_format
+    with pytest.raises(ValueError, match=r"x: compression=WireInt8Compressor with op=Max; accepted are Average, Sum"):
+        compression.check_wire(wire, np.zeros(1, np.float32), ops.Max, "x")
+    with pytest.raises(ValueError, match=r"x: compression=WireInt8Compressor with dtype float64; accepted is float32"):
+        compression.check_wire(wire, np.zeros(1), ops.Sum, "x")
 
 
 def test_dtype_codes_agree_with_the_core():
