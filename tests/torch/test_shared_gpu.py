@@ -139,6 +139,7 @@ def loses_a_rank():
     return time.monotonic() - start
 
 
+@pytest.mark.heavy
 def test_on_two_gpus_each_reduces_a_slice_and_a_lost_rank_is_an_error_on_the_others(gpus):
     ranks = gpus(4, SIMCUDA_DEVICES="2")
     ranks.fleet.dismiss()  # a driver reads its settings once

@@ -103,6 +103,7 @@ def leaves_with_work_under_way():
     return done_within(20) and values(tensor).tolist() == [2.0] * 1000
 
 
+@pytest.mark.heavy
 def test_who_leaves_first_does_what_others_wait_for(two):
     assert two(leaves_with_work_under_way) is True
 
@@ -128,5 +129,6 @@ def leaves_with_a_failed_gpu():
     return done_within(6)
 
 
+@pytest.mark.heavy
 def test_a_gpu_that_fails_is_an_error_on_the_others_though_its_rank_leaves_in_order(two):
     assert two(leaves_with_a_failed_gpu) is True

@@ -36,6 +36,7 @@ def kernels_of_nccl():
     return ctypes.CDLL(os.environ["HOROVOD_NCCL_LIBRARY"]).simnccl_kernels()
 
 
+@pytest.mark.heavy
 def test_ranks_of_one_gpu_use_nccl_where_it_takes_them_for_those_of_several_hosts(two):
     for launched in two.run(kernels_of_nccl):
         assert launched > 50

@@ -111,6 +111,7 @@ print('done')
 """
 
 
+@pytest.mark.heavy
 def test_a_writer_that_is_killed_leaves_a_whole_file(tmp_path):
     path = tmp_path / "t.json"
     arguments = ["-np", "2", "--timeline-filename", str(path), "--timeline-mark-cycles"]
