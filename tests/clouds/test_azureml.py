@@ -60,26 +60,6 @@ def test_the_mpi_distribution(mpirun):
     assert done.places() == [([0, 2], [0, 1]), ([1, 2], [0, 1])]
 
 
-@pytest.mark.heavy
-def test_the_mpi_distribution_on_two_nodes(mpirun, cluster, tmp_path):
-    """By ssh and a host file, as the service starts it; each node's processes have its variables."""
-    hostfile = tmp_path / "hostfile"
-    hostfile.write_text("host1 slots=2\nhost2 slots=2\n")
-    variables = {**azureml.common(2, 0), "AZ_BATCH_MASTER_NODE": "host1:6000", "AZ_BATCHAI_MPI_MASTER_NODE": "host1"}
-    variables |= {"AZ_BATCH_HOST_LIST": "host1,host2"}
-    del variables["AZ_BATCH_IS_CURRENT_NODE_MASTER"]
-    master = 'AZ_BATCH_IS_CURRENT_NODE_MASTER=$([ $HOSTNAME = host1 ] && echo true || echo false) exec "$@"'
-    command = [
-        mpirun, "--allow-run-as-root", "--prefix", mpirun.parent.parent, "--mca", "plm_rsh_agent", "ssh",
-        "--hostfile", hostfile, "-np", "4", *[word for name in ("PYTHONPATH", *variables) for word in ("-x", name)],
-        "bash", "-c", master, "rank", *WORKER,
-    ]  # fmt: skip
-    done = cluster.launcher.run(command, env={"TMPDIR": "/var/tmp", **variables}, timeout=programs.DEADLINE)
-    places = programs.Done(done.returncode, done.stdout + done.stderr).places()
-    assert places == [([0, 2], [0, 2]), ([1, 2], [0, 2]), ([0, 2], [1, 2]), ([1, 2], [1, 2])]
-    assert all(not host.processes() for host in cluster.hosts)
-
-
 # The files
 
 

@@ -26,40 +26,6 @@ def connects(cluster: Cluster, a: int, b: int, port: int) -> str:
     return done.stdout.strip() or done.stderr.strip().splitlines()[-1]
 
 
-def test_hosts_are_apart(cluster: Cluster) -> None:
-    identity = (
-        "hostname; readlink /proc/self/ns/net; cat /proc/sys/kernel/random/boot_id; ip -br addr show eth0; echo $HOME"
-    )
-    seen = [host.run(["ssh", host.name, identity]).stdout.split("\n") for host in cluster.hosts]
-    for host, lines in zip(cluster.hosts, seen, strict=True):
-        assert lines[0] == host.name
-        assert host.address in lines[3]
-        assert host.address6 in lines[3]
-        assert lines[4] == "/run/home"
-    assert len({lines[1] for lines in seen}) == len(seen)
-    assert len({lines[2] for lines in seen}) == len(seen)
-
-
-def test_the_user_logs_in_everywhere_and_from_the_desk(cluster: Cluster) -> None:
-    for target in ("host1", "host4", "fd77::2", "-p 2222 host3"):
-        done = cluster.desk.run(f"ssh -o BatchMode=yes {target} hostname")
-        assert (done.returncode, done.stderr) == (0, ""), target
-    assert "Permission denied" not in cluster.host(2).run("ssh -o BatchMode=yes host3 hostname").stderr
-    assert connects(cluster, 1, 254, 22) == "ConnectionRefusedError: [Errno 111] Connection refused"
-
-
-def test_programs_are_seen_and_signalled_from_outside(cluster: Cluster) -> None:
-    host = cluster.host(2)
-    process = host.popen([sys.executable, "-I", "-c", "import time; time.sleep(600)"])
-    pid = process.target
-    wait_until(lambda: "time.sleep" in host.processes()[pid])
-    assert cluster.host(1).processes() == {}
-    process.send(9)
-    assert process.wait(60) == -9
-    process.communicate()
-    assert host.processes() == {}
-
-
 def test_what_a_job_leaves_is_found_and_removed(cluster: Cluster) -> None:
     host = cluster.host(3)
     code = """
@@ -89,39 +55,6 @@ def test_partition_and_heal(cluster: Cluster) -> None:
     assert "UP" in cluster.host(3).run("ip -br link show eth0").stdout
     cluster.heal()
     assert reaches(cluster, 1, 3)
-
-
-def test_a_cable_is_pulled(cluster: Cluster) -> None:
-    cluster.link_down(2)
-    assert "NO-CARRIER" in cluster.host(2).run("ip link show eth0").stdout
-    assert not reaches(cluster, 1, 2)
-    cluster.heal()
-    assert reaches(cluster, 1, 2)
-
-
-@pytest.mark.parametrize("refuse", [False, True])
-def test_a_firewall_in_one_direction(cluster: Cluster, refuse: bool) -> None:
-    with_server = cluster.host(2).popen([sys.executable, "-m", "http.server", "7000"])
-    wait_until(lambda: 7000 in [port for _, port in cluster.host(2).listening()])
-    cluster.firewall(2, refuse=refuse)
-    assert ("Refused" if refuse else "TimeoutError") in connects(cluster, 1, 2, 7000)
-    assert reaches(cluster, 1, 2)
-    assert connects(cluster, 2, 1, 22) == "ok"
-    cluster.heal()
-    assert connects(cluster, 1, 2, 7000) == "ok"
-    with_server.send(9)
-    with_server.communicate()
-
-
-def test_one_more_network(cluster: Cluster) -> None:
-    addresses = cluster.add_network(1, 2)
-    assert addresses == {1: "10.78.1.1", 2: "10.78.1.2"}
-    assert "10.78.1.2" in cluster.host(2).run("ip -br addr show eth1").stdout
-    cluster.partition(1)
-    done = cluster.host(1).run(f"ssh -o StrictHostKeyChecking=no {addresses[2]} hostname")
-    assert done.stdout == "host2\n"
-    cluster.reset()
-    assert "eth1" not in cluster.host(2).run("ip link").stdout
 
 
 def test_nothing_is_left_when_the_tests_are_killed() -> None:

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.cluster.jobs import WORKER, no_litter, run_job
+from tests.cluster.jobs import no_litter, run_job
 from tests.testbed.cluster import Cluster
 from tests.testbed.hosts import HOME, ROOT, make_key
 
@@ -28,17 +28,6 @@ def test_a_job_on_the_machines_that_sagemaker_has_given(cluster: Cluster) -> Non
     assert (done.code, done.words[0]) == (0, "SageMaker has given this job host1:2,host2:2; -H names others")
     ranks = [line.partition(":")[2] for line in done.lines]
     assert ranks == ["0 host1 host1none", "1 host1 host1none", "2 host2 none"], "host2 is not told that it is host1"
-
-
-@pytest.mark.heavy
-def test_ranks_meet_on_the_replicas_of_vertex_ai(cluster: Cluster, tmp_path: Path) -> None:
-    done = run_job(cluster, "-np", "3", *WORKER, "--steps", "5", env={"CLUSTER_SPEC": json.dumps(SPEC)})
-    assert (done.code, done.out.count("done after 5 steps")) == (0, 3), done.err
-    assert done.words[0] == "Vertex AI has given this job localhost:1,host2:1,host3:1; -H names others"
-    second = {**SPEC, "task": {"type": "workerpool1", "index": 0}}
-    done = run_job(cluster, "-np", "3", *PLACE, env={"CLUSTER_SPEC": json.dumps(second)}, on=cluster.host(2))
-    assert done.code != 0
-    assert "this one is 'host2'; the job is started on the first, 'proxy-of-the-first'" in done.err
 
 
 # The command of containers that all start alike
@@ -107,14 +96,6 @@ def test_a_key_made_for_the_job(cluster: Cluster) -> None:
                 path.write_bytes(data)
                 path.chmod(0o600)
     no_litter(cluster)
-
-
-@pytest.mark.heavy
-def test_a_container_that_does_not_come_is_named(cluster: Cluster) -> None:
-    command, env = start(1, "-np", "3", "true", START_WAIT="1")
-    done = cluster.host(1).run(command, env=env, timeout=90)
-    assert done.returncode == 1
-    assert "start.sh: host2 cannot be reached by ssh after 1 s (START_WAIT): ssh: connect to host host2" in done.stderr
 
 
 STOPS = """

@@ -104,48 +104,6 @@ def test_hosts_come_and_go(cluster: Cluster, tmp_path: Path) -> None:
 
 
 @pytest.mark.heavy
-def test_connections_break_and_at_last_the_launcher_is_killed(cluster: Cluster, tmp_path: Path) -> None:
-    """A host that is cut off answers no more, nor says that it ends."""
-    one = Elastic(tmp_path)
-    one.hosts(host1=1, host2=1, host3=1)
-    flags = ["-np", "3", "--min-np", "1", "--blacklist-cooldown-range", "1", "2", "--host-discovery-script", one.script]
-    env = {"HOROVOD_HEARTBEAT_TIMEOUT": "10"}
-    with running(cluster, tmp_path, *flags, *PROGRAM, one.stop, env=env) as one.job:
-        one.trains(3)
-        cluster.link_down(3)
-        one.until_said("host host3 is lost: nothing was heard from it")
-        one.until_said("failed: its host is lost; 2 ranks left")
-        one.trains(2)
-        cluster.heal()
-        one.until_said("3 ranks now; new: rank 2 on host host3")
-        one.trains(3)
-        # Half of the hosts see the launcher no more, but one another: they are ended there, and the others go on.
-        one.hosts(host1=1, host2=1, host3=1, host4=1)
-        one.trains(4)
-        cluster.partition(3, 4)
-        one.until_said("host host[34] is lost: nothing was heard from it")
-        one.until_said("host host[34] is lost: nothing was heard from it")
-        one.trains(2)
-        cluster.heal()
-        one.trains(4)
-        # The connection to one breaks; the guard of another one's agent is killed.
-        for pid, line in cluster.launcher.processes().items():
-            if line.startswith("ssh ") and "-- host2" in line:
-                os.kill(pid, signal.SIGKILL)
-        one.until_said("host host2 is lost: ")
-        one.trains(3)
-        one.trains(4)
-        agent = agent_of(cluster.host(3))
-        os.kill(int(Path(f"/proc/{agent}/stat").read_text().rpartition(")")[2].split()[1]), signal.SIGKILL)
-        one.until_said("host host3 is lost: ")
-        one.trains(4)
-        # The launcher dies, and all ends everywhere.
-        one.job.process.send(signal.SIGKILL)
-        one.job.finish()
-        no_litter(cluster)
-
-
-@pytest.mark.heavy
 def test_a_rank_cuts_its_host_off_and_makes_a_link_slow(cluster: Cluster, tmp_path: Path) -> None:
     """The others notice, and go on; the kernel ends the cut when its time is over, and the host is used again."""
     one = Elastic(tmp_path)

@@ -6,7 +6,6 @@ import shlex
 import signal
 import subprocess
 import sys
-import threading
 import time
 from pathlib import Path
 from typing import Any
@@ -64,31 +63,6 @@ def test_pods_find_the_launcher_and_one_another(cluster: Cluster, capfd: pytest.
     for rank in range(6):
         assert f"[{rank}]<stdout>:host{2 + rank // 2} rank {rank} {rank % 2} of 6 sums 21.0" in out
     assert all(not host.processes() for host in cluster.hosts)
-
-
-@pytest.mark.heavy
-def test_a_node_that_is_lost(cluster: Cluster, tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
-    pytest.importorskip("kubernetes")
-    from tests.runner.kubernetes.test_command import until
-    from tests.runner.kubernetes.test_elastic import TRAIN, step
-
-    codes = []
-    with Nodes(cluster) as nodes:
-        program = TRAIN.replace("ASKS", "False")
-        given = ("-np", "3", "--min-np", "2", "--grace", "10", "--", sys.executable, "-c", program, str(tmp_path))
-        thread = threading.Thread(target=lambda: codes.append(run(nodes, *given)))
-        thread.start()
-        until(lambda: step(tmp_path, 3), 60)
-        killed = time.time()
-        cluster.host(3).kill_all()
-        until(lambda: step(tmp_path, 2, killed), 30)
-        print("survivors step again after", (step(tmp_path, 2, killed) or 0) - killed)
-        until(lambda: step(tmp_path, 3, killed), 60)
-        (tmp_path / "enough").touch()
-        thread.join(60)
-        assert codes == [0]
-    out = capfd.readouterr().out
-    assert "sizes [3, 2, 3]" in out
 
 
 def replicas(name: str) -> dict[str, Any]:

@@ -44,29 +44,6 @@ def test_what_belongs_to_the_launchers_machine_stays_there(cluster: Cluster) -> 
     assert far["PWD"] != "/launchers"
 
 
-def test_the_user_decides_what_passes(cluster: Cluster) -> None:
-    for environment in environments(cluster, "--env-allow", "SECRET_*,TMPDIR", "--env-deny", "SECRET_?"):
-        assert (environment["KEPT"], environment["SECRET_A"]) == (None, None)
-        assert environment["TMPDIR"] == "/launchers/tmp"
-
-
-def test_lines_with_their_hosts(cluster: Cluster) -> None:
-    flags = ["--prefix-output-with-host", "--collapse-output"]
-    hosts = ["-np", "3", "-H", "host1:1,host2:2"]
-    done = run_job(cluster, *hosts, *flags, "bash", "-c", "echo mine $HOROVOD_RANK $(hostname); sleep 0.5; echo all")
-    assert (done.code, done.complaints) == (0, "")
-    mine = [line for line in done.lines if "mine" in line]
-    assert sorted(mine) == [
-        "[0@host1]<stdout>:mine 0 host1",
-        "[1@host2]<stdout>:mine 1 host2",
-        "[2@host2]<stdout>:mine 2 host2",
-    ]
-    # Together where the ranks are no further apart than lines are held.
-    rest = [line for line in done.lines if line not in mine]
-    assert all(line.endswith("<stdout>:all") for line in rest)
-    assert 1 <= len(rest) <= 3
-
-
 def test_it_is_said_which_host_does_not_answer(cluster: Cluster) -> None:
     cluster.partition(2)
     done = run_job(cluster, "-np", "3", "-H", "host1:1,host2:2", "--start-timeout", "14", "true", clean=False)

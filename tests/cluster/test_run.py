@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-import signal
 import sys
 from pathlib import Path
 
 from tests.cluster.jobs import no_litter
-from tests.runner.launching import eventually
 from tests.testbed.cluster import Cluster
-from tests.testbed.hosts import HOME, make_key
 
 SCRIPT = """
 import contextlib, io, os, socket, sys
@@ -64,31 +61,3 @@ def test_functions_results_and_exceptions_travel_between_hosts(cluster: Cluster,
     assert sorted(printed) == [f"[{rank}]<stdout>:soon" for rank in range(3)]
     assert error == "('far away', 'host3') 2 host3 1"
     no_litter(cluster)
-
-
-def test_options_of_ssh_and_an_interrupt(cluster: Cluster, tmp_path: Path) -> None:
-    """The second port of the bed's servers and a key that is not the default one; Ctrl-C while the worker sleeps."""
-    key, public = make_key("another")
-    other = cluster.desk.path(f"{HOME}/other key")
-    other.write_text(key)
-    other.chmod(0o600)
-    cluster.desk.path(f"{HOME}/.ssh/id_ed25519").unlink()
-    cluster.host(2).path(f"{HOME}/.ssh/authorized_keys").write_text(public)
-    script = tmp_path / "script.py"
-    script.write_text(
-        "import horovod, time\n"
-        "def work(): print('ready'); time.sleep(600)\n"
-        "try:\n"
-        f"    horovod.run(work, hosts='host2:1', ssh_port=2222, ssh_identity_file='{HOME}/other key')\n"
-        "except KeyboardInterrupt: print('interrupted')\n"
-    )
-    process = cluster.desk.popen([sys.executable, "-u", script])
-    try:
-        assert process.stdout.readline() == b"[0]<stdout>:ready\n"
-        process.send(signal.SIGINT)
-        assert process.stdout.readline() == b"interrupted\n"
-        assert process.wait(120) == 0
-    finally:
-        process.kill()
-        process.communicate()
-    eventually(lambda: not cluster.host(2).processes(), 60, "the worker ends")

@@ -6,7 +6,6 @@ and, if it is the chosen rank, then does what the name of the fault says.
 
 import argparse
 import os
-import resource
 import signal
 import socket
 import sys
@@ -15,28 +14,8 @@ import time
 READY = 3
 
 
-def fault_exit() -> None:
-    print("a last word on stderr", file=sys.stderr, flush=True)
-    sys.exit(3)
-
-
 def fault_exception() -> None:
     raise KeyError("no such layer")
-
-
-def fault_signal() -> None:
-    os.kill(os.getpid(), signal.SIGSEGV)
-
-
-def fault_kill() -> None:
-    os.kill(os.getpid(), signal.SIGKILL)
-
-
-def fault_memory() -> None:
-    resource.setrlimit(resource.RLIMIT_AS, (1 << 30, 1 << 30))
-    kept = []
-    while True:
-        kept.append(bytearray(64 << 20))
 
 
 def fault_chatter() -> None:

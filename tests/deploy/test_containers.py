@@ -90,16 +90,6 @@ def test_the_doctor_of_a_small_container() -> None:
     assert re.search(r"WARN limits: localhost: \d\d processes and threads are left of the container's 100", done.stdout)
 
 
-def test_the_doctor_where_dev_shm_cannot_be_written() -> None:
-    done = run(CPU, with_=("--read-only", "--read-only-tmpfs=false", "--mount", "type=tmpfs,dst=/dev/shm,ro"))
-    assert "programs can put nothing into /dev/shm: Read-only file system\n" in done.stdout
-
-
-def test_threads_keep_to_the_quota() -> None:
-    done = run(CPU, "horovodrun", "-np", "1", "sh", "-c", "echo $OMP_NUM_THREADS", with_=("--cpus", "1"))
-    assert done.stdout == "[0]<stdout>:1\n"
-
-
 def test_a_container_that_is_stopped_stops_its_job() -> None:
     name = podman("run", "-d", *options(), f"localhost/{CPU}", "horovodrun", "-np", "2", "sleep", "600").stdout.strip()
     try:
@@ -171,16 +161,6 @@ def test_a_job_in_two_containers(workers: Workers) -> None:
     # The server is no more than its user, and it keeps no process of a job that has ended.
     assert podman("exec", "worker2", "stat", "-c", "%u", "/proc/1").stdout == "1000\n"
     _until(lambda: len(podman("top", "worker2", "args").stdout.splitlines()) == 2)
-
-
-def test_the_doctor_of_two_containers(workers: Workers) -> None:
-    done = workers.horovodrun("--doctor", "-H", "worker1:2,worker2:2")
-    assert done.returncode == 0, done.stdout
-    assert (
-        "WARN containers: worker1, worker2 are containers of one machine, whose ranks talk by TCP only" in done.stdout
-    )
-    assert "worker1 -> worker2" in done.stdout
-    assert "WARN shared memory" not in done.stdout
 
 
 def test_a_container_that_dies_is_named(workers: Workers) -> None:

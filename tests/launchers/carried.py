@@ -13,7 +13,6 @@ by commas:
     kill:R      rank R dies by SIGKILL while the others are in a collective with it
     raise:R     rank R raises ValueError while the others wait for it
     after:R     rank R dies by SIGKILL after shutdown, when the others wait for it in MPI_Finalize
-    stop:R      rank R is stopped while the others are in a collective with it
     leave       shutdown while operations are under way, and init, several times
     sets        process sets, one of them removed and another one added
 """
@@ -25,7 +24,6 @@ import json
 import os
 import signal
 import sys
-import threading
 import time
 from pathlib import Path
 
@@ -141,24 +139,8 @@ def was_told(error):
     Path(f"{sys.argv[1]}.{hvd.rank()}.error").write_text(text)
 
 
-def stop(rank):
-    pids = hvd.allgather_object(os.getpid())
-    if hvd.rank() == rank:
-        threading.Timer(0.5, os.kill, (os.getpid(), signal.SIGSTOP)).start()
-    try:
-        while True:  # so that it is in one most likely
-            hvd.allreduce(np.ones(3_000_000, np.float32), op=hvd.Sum, name="large")
-    except hvd.HorovodInternalError as error:
-        was_told(error)
-        raise
-    finally:
-        os.kill(pids[rank], signal.SIGKILL)
-
-
 def die(what):
     action, _, rank = what.partition(":")
-    if action == "stop":
-        stop(int(rank))
     if hvd.rank() == int(rank):
         time.sleep(0.3)
         if action == "raise":
@@ -196,7 +178,7 @@ def main():
         sys.stdout.write(f"THREADS {hvd.mpi_threads_supported()}\n")
         sys.stdout.flush()
     for each in what:
-        if each.startswith(("kill", "raise", "stop")):
+        if each.startswith(("kill", "raise")):
             die(each)
     collectives(told, "", sizes)
     steps(told)

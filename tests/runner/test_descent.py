@@ -2,6 +2,8 @@
 
 import sys
 
+import pytest
+
 from tests.runner.launching import run_job
 
 # With init at the top, as many scripts have it: helpers that multiprocessing starts import that too.
@@ -48,6 +50,7 @@ if __name__ == "__main__":
 """
 
 
+@pytest.mark.heavy
 def test_only_ranks_join(tmp_path):
     path = tmp_path / "train.py"
     path.write_text(SCRIPT)

@@ -7,7 +7,7 @@ import sys
 
 import pytest
 
-from horovod.runner.command import cli, config_file
+from horovod.runner.command import cli
 from tests.documents import ROOT, blocks, programs
 
 # What the programs leave to the reader.
@@ -38,6 +38,7 @@ def test_every_program_is_run_or_says_why_not():
     assert len(marks) == len(set(marks)), f"two programs of one name: {marks}"
 
 
+@pytest.mark.heavy
 def test_the_programs_of_horovod_run(tmp_path):
     pytest.importorskip("torch")
     found = programs("launcher")
@@ -98,14 +99,6 @@ def test_commands_are_understood(monkeypatch):
             wrong.append(f"{where}: {' '.join(words)}: {what}")
     assert not wrong
     assert seen > 10
-
-
-def test_the_configuration_in_the_documents_is_read(tmp_path):
-    found = [block for block in blocks() if block.language == "yaml" and block.where.startswith("docs/horovodrun.md")]
-    assert len(found) == 1
-    path = tmp_path / "horovod.yaml"
-    path.write_text(found[0].text)
-    assert config_file.read(str(path)).controller == "gloo"
 
 
 def pages():

@@ -9,8 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.runner.launching import LIMIT, eventually, marked_environment, python, run_job, running
+from tests.runner.launching import LIMIT, marked_environment, python, run_job, running
 
+HEAVY = pytest.mark.heavy
 VICTIM = "class HorovodInternalError(RuntimeError): pass\n"
 
 
@@ -24,20 +25,6 @@ def test_the_first_exit_code_is_the_exit_code_of_the_job():
     assert done.code == 7
     assert last_words(done.err)[-1] == "rank 1 on host localhost failed first: exit code 7"
     assert time.monotonic() - start < 40  # long before the others end by themselves
-
-
-def test_the_exception_is_shown_last():
-    code = (
-        "import os, time\n"
-        "if os.environ['HOROVOD_RANK'] == '2': raise KeyError('no such layer')\n"
-        "print('working'); time.sleep(60)\n"
-    )
-    done = run_job(["-np", "3", *python(code)])
-    assert done.code == 1
-    words = last_words(done.err)
-    assert "rank 2 on host localhost failed first: exit code 1" in words
-    assert words[-1].strip() == "KeyError: 'no such layer'"
-    assert done.err.endswith(words[-1] + "\n")
 
 
 def test_victims_that_end_before_the_culprit_are_not_blamed():
@@ -70,12 +57,10 @@ def test_a_culprit_that_hangs_while_ending_is_blamed():
     assert any(line.startswith("rank 1 on host localhost failed first") for line in words)
 
 
-@pytest.mark.parametrize("name", ["KILL", "SEGV", "ABRT"])
-def test_a_worker_killed_by_a_signal(name):
-    done = run_job(["-np", "2", "bash", "-c", f"[ $HOROVOD_RANK = 1 ] && kill -{name} $$; exec sleep 60"])
-    number = signal.Signals["SIG" + name]
-    assert done.code == 128 + number
-    assert f"rank 1 on host localhost failed first: killed by signal {int(number)} (SIG{name})" in done.err
+def test_a_worker_killed_by_a_signal():
+    done = run_job(["-np", "2", "bash", "-c", "[ $HOROVOD_RANK = 1 ] && kill -SEGV $$; exec sleep 60"])
+    assert done.code == 139
+    assert "rank 1 on host localhost failed first: killed by signal 11 (SIGSEGV)" in done.err
 
 
 def test_a_rank_that_ends_well_does_not_end_the_others():
@@ -92,14 +77,9 @@ def test_a_command_that_is_not_there():
 def test_a_command_that_cannot_be_executed(tmp_path):
     file = tmp_path / "script"
     file.write_text("echo")
-    done = run_job(["-np", "1", str(file)])
-    assert done.code == 126
-    assert "cannot start" in last_words(done.err)[-1]
-
-
-def test_a_command_that_is_a_directory(tmp_path):
-    done = run_job(["-np", "1", str(tmp_path)])
-    assert (done.code, last_words(done.err)[-1].partition("': ")[2]) == (126, "it is a directory")
+    for path, why in ((file, "Permission denied"), (tmp_path, "it is a directory")):
+        done = run_job(["-np", "1", str(path)])
+        assert (done.code, last_words(done.err)[-1].partition("': ")[2]) == (126, why)
 
 
 def test_a_disk_that_is_full():
@@ -124,6 +104,7 @@ def test_a_working_directory_that_is_gone(tmp_path):
     assert "Traceback" not in done.stderr
 
 
+@pytest.mark.heavy
 def test_a_launcher_in_each_rank_of_another_is_told_once():
     inner = shlex.join([sys.executable, "-m", "horovod.runner", "-np", "1", "true"])
     done = run_job(["-np", "2", "sh", "-c", inner])
@@ -131,14 +112,7 @@ def test_a_launcher_in_each_rank_of_another_is_told_once():
     assert done.err.count("warning: rank 0 of another horovodrun has started this one; if all 2 ranks of that") == 1
 
 
-def test_bad_words_end_with_2_and_name_them():
-    done = run_job(["-np", "2", "--cycle-time-ms", "-1", "true"])
-    assert done.code == 2
-    assert "--cycle-time-ms" in done.err
-    assert "'-1'" in done.err
-    assert "Traceback" not in done.err
-
-
+@pytest.mark.heavy
 def test_workers_that_ignore_sigterm_are_killed():
     code = (
         "import os, signal, time\n"
@@ -157,7 +131,7 @@ def started(job, count):
         assert job.process.stdout.readline().endswith(b"ready\n")
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
+@pytest.mark.parametrize("number", [signal.SIGINT, pytest.param(signal.SIGHUP, marks=HEAVY)])
 def test_signals_stop_everything(number):
     with running(["-np", "3", "bash", "-c", "sleep 61 & echo ready; wait"]) as job:
         started(job, 3)
@@ -170,8 +144,7 @@ def test_signals_stop_everything(number):
         assert job.left() == []
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_workers_that_do_not_end_by_a_users_signal_are_killed_after_a_while(number):
+def test_workers_that_do_not_end_by_a_users_signal_are_killed_after_a_while():
     code = (
         "import signal, time\n"
         "for number in (2, 15): signal.signal(number, lambda number, _: print('got', number))\n"
@@ -180,15 +153,12 @@ def test_workers_that_do_not_end_by_a_users_signal_are_killed_after_a_while(numb
     with running(["-np", "2", "--grace-seconds", "1", *python(code)]) as job:
         started(job, 2)
         start = time.monotonic()
-        job.process.send_signal(number)
+        job.process.send_signal(signal.SIGINT)
         done = job.finish()
-        assert done.code == 128 + number
+        assert done.code == 130
         assert 1 + 5 <= time.monotonic() - start < 60
-        assert f"{number.name} received: stopping 2 processes, which have 1 s; a second signal kills them" in done.err
-        expected = ["got 2", "got 15"] if number == signal.SIGINT else ["got 15"]
-        assert sorted(done.out.splitlines()) == sorted(
-            f"[{rank}]<stdout>:{word}" for rank in (0, 1) for word in expected
-        )
+        assert "SIGINT received: stopping 2 processes, which have 1 s; a second signal kills them" in done.err
+        assert sorted(done.out.splitlines()) == [f"[{rank}]<stdout>:got {n}" for rank in (0, 1) for n in (15, 2)]
         assert job.left() == []
 
 
@@ -220,7 +190,7 @@ finally:
 """
 
 
-@pytest.mark.parametrize("around", ["", "python", "sh", "bash"])
+@pytest.mark.parametrize("around", ["", *(pytest.param(words, marks=HEAVY) for words in ("python", "sh", "bash"))])
 def test_an_interrupt_reaches_ranks_and_not_what_they_have_started(tmp_path, around):
     """The cleanup takes longer than a moment, and what is around the rank neither ends it nor goes on for long."""
     path = tmp_path / "rank.py"
@@ -271,21 +241,6 @@ def test_a_second_interrupt_kills_at_once():
         assert job.left() == []
 
 
-def test_workers_get_time_to_end_well_when_stopped():
-    code = (
-        "import signal, sys, time\n"
-        "def end(*_): time.sleep(1); print('saved'); sys.exit(0)\n"
-        "signal.signal(signal.SIGTERM, end)\n"
-        "print('ready'); time.sleep(60)\n"
-    )
-    with running(["-np", "2", *python(code)]) as job:
-        started(job, 2)
-        job.process.send_signal(signal.SIGTERM)
-        done = job.finish()
-    assert done.code == 143
-    assert sorted(done.out.splitlines()) == ["[0]<stdout>:saved", "[1]<stdout>:saved"]
-
-
 def test_an_idle_job_uses_no_processor_time():
     def ticks(pid):
         fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
@@ -299,8 +254,3 @@ def test_an_idle_job_uses_no_processor_time():
         before = sum(map(ticks, pids))
         time.sleep(2)
         assert sum(map(ticks, pids)) - before <= 1  # a tick is 10 ms
-
-
-def test_eventually_is_not_always_happy():
-    with pytest.raises(pytest.fail.Exception):
-        eventually(lambda: False, 0.1, "never")

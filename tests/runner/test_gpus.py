@@ -60,6 +60,7 @@ def test_too_few_end_the_job_before_anything_starts(library):
     assert "Traceback" not in done.err
 
 
+@pytest.mark.heavy
 def test_another_host_gives_out_what_it_has(library, tmp_path):
     """By a program in ssh's place, which has a list of its own there."""
     program = tmp_path / "ssh"
@@ -81,6 +82,7 @@ def test_another_host_gives_out_what_it_has(library, tmp_path):
 CPUS = "import os; print(sorted(os.sched_getaffinity(0)))"
 
 
+@pytest.mark.heavy
 def test_workers_run_near_their_gpus(library):
     """GPUs of which each has one of the CPUs that are for this process; local ranks go round."""
     here = sorted(os.sched_getaffinity(0))

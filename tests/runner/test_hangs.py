@@ -45,12 +45,6 @@ if rank == 1:
     while ctypes.PyDLL(None).sleep(1000) + 1: pass  # a signal ends it; %%%
 allreduce("a")
 """,
-    "rank 0 holds the lock": """
-if rank == 0:
-    time.sleep(0.5)
-    ctypes.PyDLL(None).sleep(1000)  # %%%
-allreduce("a")
-""",
     "stopped": """
 if rank == 1:
     os.kill(os.getpid(), signal.SIGSTOP)
@@ -60,14 +54,6 @@ allreduce("a")
 if rank == 0:
     os.kill(os.getpid(), signal.SIGSTOP)
 allreduce("a")
-""",
-    "stopped in a schedule": """
-for step in range(200):
-    allreduce("s")
-if rank == 1:
-    os.kill(os.getpid(), signal.SIGSTOP)
-for step in range(200):
-    allreduce("s")
 """,
     "each something else": """
 allreduce(NAME)
@@ -153,6 +139,7 @@ def test_a_rank_that_sleeps_and_the_end_after_the_shutdown_time(tmp_path):
     assert {path.name for path in folder.glob("*.jsonl")} >= {"recorder.rank0.jsonl"}  # rank 1's may have been killed
 
 
+@pytest.mark.heavy
 def test_the_end_waits_for_a_report_where_nobody_was_warned_before(tmp_path):
     limits = {"HOROVOD_STALL_CHECK_TIME_SECONDS": "2", "HOROVOD_STALL_SHUTDOWN_TIME_SECONDS": "2"}
     with job(tmp_path, "sleep", **limits) as (running_job, line):
@@ -161,6 +148,7 @@ def test_the_end_waits_for_a_report_where_nobody_was_warned_before(tmp_path):
     assert f"What the ranks were doing is in {tmp_path}/reports/" in said(tmp_path)
 
 
+@pytest.mark.heavy
 def test_a_rank_in_code_that_holds_the_lock(tmp_path):
     with job(tmp_path, "holding the lock") as (_, line):
         assert reason(tmp_path) == (f"rank 1 is at train.py:{line}, in code that holds Python's interpreter lock")
@@ -173,16 +161,8 @@ def test_a_rank_in_code_that_holds_the_lock(tmp_path):
         assert (folder / "recorder.rank1.jsonl").exists()
 
 
-@pytest.mark.heavy  # as of another rank
-def test_rank_0_in_code_that_holds_the_lock(tmp_path):
-    with job(tmp_path, "rank 0 holds the lock") as (_, line):
-        eventually(lambda: "Python does not run on rank 0" in said(tmp_path), LIMIT, "rank 0's own words")
-        eventually(lambda: f'train.py", line {line} in <module>' in said(tmp_path), 5, "its stack")
-
-
-@pytest.mark.parametrize("plant", ["stopped", pytest.param("stopped in a schedule", marks=pytest.mark.heavy)])
-def test_a_rank_that_is_stopped(tmp_path, plant):
-    with job(tmp_path, plant) as (_, _):
+def test_a_rank_that_is_stopped(tmp_path):
+    with job(tmp_path, "stopped") as (_, _):
         assert re.fullmatch(
             r"rank 1 does not go on: its process is stopped \(SIGSTOP or Ctrl-Z\); `kill -CONT \d+` on its host lets "
             "it go on",
@@ -190,11 +170,13 @@ def test_a_rank_that_is_stopped(tmp_path, plant):
         )
 
 
+@pytest.mark.heavy
 def test_rank_0_is_stopped_and_another_rank_says_so(tmp_path):
     with job(tmp_path, "rank 0 is stopped") as (_, _):
         eventually(lambda: "rank 0 does not go on: its process is stopped" in said(tmp_path), LIMIT, "a word of rank 1")
 
 
+@pytest.mark.heavy
 def test_a_debugger_a_loop_a_process_in_the_kernel_and_an_odd_name(tmp_path):
     """One job: each rank that is waited for does something else, and all are described."""
     odd = """läyer "7"\n'日本'\x07"""
@@ -236,6 +218,7 @@ def test_a_collective_that_one_rank_alone_calls(tmp_path):
         assert found.endswith("is one of them under a condition that holds on some ranks only?")
 
 
+@pytest.mark.heavy
 def test_a_folder_that_cannot_be_written_to(tmp_path):
     with job(tmp_path, "sleep", HOROVOD_REPORT_DIR="/dev/null/reports") as (_, line):
         eventually(lambda: said(tmp_path).count("why the job ") >= 2, LIMIT, "two explanations")
@@ -252,6 +235,7 @@ def explain(target):
     return done.returncode, done.stdout, done.stderr
 
 
+@pytest.mark.heavy
 def test_asked_before_anybody_is_warned_and_dumps_on_a_signal(tmp_path):
     with job(tmp_path, "sleep", HOROVOD_STALL_CHECK_TIME_SECONDS="60") as (running_job, line):
         started = []

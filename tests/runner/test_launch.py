@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 import horovod
-from tests.runner.launching import MARK, ROOT, launcher, marked_environment, processes_with, python, run_job, running
+from tests.runner.launching import MARK, launcher, marked_environment, processes_with, python, run_job, running
 
 
 def by_rank(text, stream="stdout"):
@@ -24,7 +24,7 @@ def by_rank(text, stream="stdout"):
     return dict(lines)
 
 
-@pytest.mark.parametrize("size", [1, 2, 8])
+@pytest.mark.parametrize("size", [1, 8])
 def test_every_rank_runs_with_its_identity(size):
     names = ["RANK", "SIZE", "LOCAL_RANK", "LOCAL_SIZE", "CROSS_RANK", "CROSS_SIZE", "HOSTNAME"]
     code = f"import os; print(*(os.environ['HOROVOD_' + name] for name in {names}))"
@@ -37,12 +37,6 @@ def test_two_names_of_this_machine_are_two_hosts():
     code = "import os; print(*(os.environ['HOROVOD_' + n] for n in ('LOCAL_RANK', 'CROSS_RANK', 'HOSTNAME')))"
     done = run_job(["-np", "3", "-H", "localhost:2,127.0.0.1:2", *python(code)])
     assert by_rank(done.out) == {0: ["0 0 localhost"], 1: ["1 0 localhost"], 2: ["0 1 127.0.0.1"]}
-
-
-def test_stdout_and_stderr_are_kept_apart():
-    done = run_job(["-np", "2", *python("import sys; print('o'); print('e', file=sys.stderr)")])
-    assert by_rank(done.out) == {0: ["o"], 1: ["o"]}
-    assert by_rank(done.err, "stderr") == {0: ["e"], 1: ["e"]}
 
 
 def test_lines_of_many_ranks_never_mix_and_nothing_is_lost_or_slow():
@@ -66,11 +60,6 @@ def test_lines_of_many_ranks_never_mix_and_nothing_is_lost_or_slow():
     assert took < 40, f"13 MB took {took:.1f} s"
 
 
-def test_bytes_that_are_no_text_pass():
-    done = run_job(["-np", "1", *python(r"import os; os.write(1, b'\xff\xfe\n')")])
-    assert done.out.encode("utf-8", "surrogateescape") == b"[0]<stdout>:\xff\xfe\n"
-
-
 def test_output_arrives_in_time():
     with running(["-np", "1", *python("import time; print('here'); time.sleep(60)")]) as job:
         assert job.process.stdout.readline() == b"[0]<stdout>:here\n"  # although the worker goes on
@@ -79,45 +68,27 @@ def test_output_arrives_in_time():
 def test_environment_lists_and_host_prefix():
     script = "import os; print(sorted(name for name in os.environ if name.startswith('SAMPLE_')))"
     environment = {"SAMPLE_A": "1", "SAMPLE_B": "2", "SAMPLE_C": "3", "HOROVOD_ENV_DENY": "SAMPLE_C"}
-    arguments = ["-np", "1", "--env-allow", "SAMPLE_[BC]", "--prefix-output-with-host", *python(script)]
-    done = run_job(arguments, environment=environment)
-    assert (done.code, done.out) == (0, "[0@localhost]<stdout>:['SAMPLE_B']\n")
-
-
-def test_timestamps():
-    done = run_job(["-np", "1", "--prefix-output-with-timestamp", "--log-with-timestamp", "echo", "x"])
-    assert re.fullmatch(r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d\.\d{3} \[0\]<stdout>:x\n", done.out)
-
-
-@pytest.mark.parametrize("size", [1, 2])
-def test_output_files(tmp_path, size):
-    code = "import sys, os; print('out', os.environ['HOROVOD_RANK']); sys.stderr.write('err')"
-    done = run_job(["-np", str(size), "--output-filename", str(tmp_path / "logs"), *python(code)])
+    prefix = ["--prefix-output-with-host", "--prefix-output-with-timestamp"]
+    done = run_job(["-np", "1", "--env-allow", "SAMPLE_[BC]", *prefix, *python(script)], environment=environment)
     assert done.code == 0
-    assert set(by_rank(done.out)) == set(range(size))
-    for rank in range(size):
-        assert (tmp_path / f"logs/rank.{rank}/stdout").read_text() == f"out {rank}\n"
-        assert (tmp_path / f"logs/rank.{rank}/stderr").read_text() == "err"
+    assert re.fullmatch(r"[\d-]{10} \d\d:\d\d:\d\d\.\d{3} \[0@localhost\]<stdout>:\['SAMPLE_B'\]\n", done.out)
 
 
-PAIRS = [pair for a, b in (("0-1", "2"), ("0,2", "1"), ("1-2", "0")) for pair in ((a, b), (b, a))]
-
-
-def test_lines_of_all_ranks_are_shown_once_when_asked_for(tmp_path):
-    code = "import os; print('same'); print('mine', os.environ['HOROVOD_RANK'])"
-    arguments = ["-np", "3", "--collapse-output", "--output-filename", str(tmp_path), *python(code)]
-    done = run_job(arguments)
+def test_output_files_are_whole_though_equal_lines_are_collapsed(tmp_path):
+    code = "import os, sys; print('same'); print('mine', os.environ['HOROVOD_RANK']); sys.stderr.write('end')"
+    done = run_job(["-np", "3", "--collapse-output", "--output-filename", str(tmp_path), *python(code)])
     assert done.code == 0
     lines = done.out.splitlines()
     mine = [f"[{rank}]<stdout>:mine {rank}" for rank in range(3)]
     assert sorted(line for line in lines if "mine" in line) == mine
+    # Ranks on a busy machine may be further apart than a line is held; then it is shown up to three times.
     same = [line for line in lines if line not in mine]
-    # On a busy machine ranks may be further apart than a line is held.
-    assert same in (["[0-2]<stdout>:same"], *([f"[{a}]<stdout>:same", f"[{b}]<stdout>:same"] for a, b in PAIRS)) or (
-        sorted(same) == [f"[{rank}]<stdout>:same" for rank in range(3)]
+    assert same == ["[0-2]<stdout>:same"] or (
+        1 < len(same) < 4 and all(line.endswith("<stdout>:same") for line in same)
     )
     for rank in range(3):
         assert (tmp_path / f"rank.{rank}/stdout").read_text() == f"same\nmine {rank}\n"
+        assert (tmp_path / f"rank.{rank}/stderr").read_text() == "end"
 
 
 def test_a_file_that_cannot_be_written_ends_the_job_and_is_named(tmp_path):
@@ -198,73 +169,11 @@ def test_flags_reach_the_workers():
     assert done.out == "[0]<stdout>:2097152 info\n"
 
 
-@pytest.mark.parametrize("size", [1, 8])
-def test_threads_per_worker_default_to_the_share_of_the_cores(size):
-    done = run_job(["-np", str(size), "printenv", "OMP_NUM_THREADS"], environment={"OMP_NUM_THREADS": None})
-    expected = str(max(1, len(os.sched_getaffinity(0)) // size))
-    assert by_rank(done.out) == {rank: [expected] for rank in range(size)}
-
-
-def test_threads_per_worker_that_the_user_has_set():
-    done = run_job(["-np", "2", "printenv", "OMP_NUM_THREADS"], environment={"OMP_NUM_THREADS": "9"})
-    assert by_rank(done.out) == {0: ["9"], 1: ["9"]}
-
-
-def test_the_key_is_the_same_for_all_and_nowhere_to_be_seen():
-    code = (
-        "import os, subprocess, sys\n"
-        "from horovod.common.contract.worker_env import WorkerEnv\n"
-        "key = WorkerEnv.from_environ().job_key()\n"
-        "print(key.hex())\n"
-        "again = 'from horovod.common.contract.worker_env import WorkerEnv; '\n"
-        "again += 'print(WorkerEnv.from_environ().job_key().hex())'\n"
-        "subprocess.run([sys.executable, '-c', again], check=True)  # closes descriptors\n"
-        "seen = 0\n"
-        "for pid in filter(str.isdigit, os.listdir('/proc')):\n"
-        "    try: texts = [open(f'/proc/{pid}/{what}', 'rb').read() for what in ('cmdline', 'environ')]\n"
-        "    except OSError: continue\n"
-        "    seen += os.environb[b'HVD_TEST_MARK'] in texts[1]\n"
-        "    assert not any(key in text or key.hex().encode() in text for text in texts)\n"
-        "assert seen >= 4, seen  # launcher, guard, agent, at least one worker\n"
-    )
-    done = run_job(["-np", "2", "--verbose", *python(code)])
-    assert done.code == 0, done.err
-    lines = by_rank(done.out)
-    assert lines[0] == lines[1]
-    assert len(set(lines[0])) == 1
-    assert len(lines[0][0]) == 64
-    assert lines[0][0] not in done.err
-
-
-def test_the_store_can_be_reached_with_the_key():
-    code = (
-        "from horovod.common.store import StoreClient\n"
-        "from horovod.common.contract.worker_env import WorkerEnv\n"
-        "env = WorkerEnv.from_environ()\n"
-        "client = StoreClient(env.job_key(), env.rendezvous_addr, env.rendezvous_port, timeout=60)\n"
-        "client.set(f'r{env.rank}', b'%d' % env.rank)\n"
-        "print(client.get(f'r{1 - env.rank}', timeout=60).decode())\n"
-        "client.close()\n"
-    )
-    done = run_job(["-np", "2", *python(code)])
-    assert by_rank(done.out) == {0: ["1"], 1: ["0"]}, done.err
-
-
-def test_a_module_of_the_user_does_not_replace_one_of_ours(tmp_path):
-    for name in ("queue.py", "select.py", "msgspec.py", "signals.py"):
-        (tmp_path / name).write_text("raise SystemExit('wrong module')")
-    environment = marked_environment()
-    script = f"import sys; sys.path.insert(0, {str(ROOT)!r}); from horovod.runner.launch import main; sys.exit(main())"
-    boot = tmp_path.parent / "boot.py"
-    boot.write_text(script)
-    done = subprocess.run(
-        [sys.executable, str(boot), "-np", "2", "echo", "x"],
-        env=environment,
-        cwd=tmp_path,
-        capture_output=True,
-        timeout=60,
-    )
-    assert (done.returncode, done.stderr) == (0, b"")
+@pytest.mark.parametrize("given", [None, "9"])
+def test_threads_per_worker_are_the_users_or_a_share_of_the_cores(given):
+    done = run_job(["-np", "2", "printenv", "OMP_NUM_THREADS"], environment={"OMP_NUM_THREADS": given})
+    expected = given or str(max(1, len(os.sched_getaffinity(0)) // 2))
+    assert by_rank(done.out) == {0: [expected], 1: [expected]}
 
 
 def test_a_closed_reader_ends_the_job():
@@ -277,6 +186,7 @@ def test_a_closed_reader_ends_the_job():
     assert time.monotonic() - start < 50
 
 
+@pytest.mark.heavy
 def test_a_slow_reader_makes_the_job_wait_not_grow():
     with running(["-np", "1", "yes", "x" * 1000]) as job:
         time.sleep(1.5)
@@ -295,20 +205,10 @@ def test_verbose_tells_what_is_started_but_no_values():
     assert re.search(r"rank 0 pid \d+, rank 1 pid \d+", done.err)
 
 
-@pytest.mark.parametrize("flag", ["-v", "--version"])
-def test_version(flag):
-    done = run_job([flag])
-    assert (done.code, done.out) == (0, horovod.__version__ + "\n")
-
-
-@pytest.mark.parametrize("flag", ["-cb", "--check-build"])
-def test_check_build(flag):
-    done = run_job([flag])
-    assert done.code == 0
-    for title in ("Frameworks", "Controllers", "Tensor Operations"):
-        assert f"Available {title}:\n    [" in done.out
-    assert "[ ] MPI" in done.out
-    assert re.search(r"\[[X ]\] PyTorch", done.out)
+def test_version_and_check_build_need_no_number_of_processes():
+    assert run_job(["-v"]).out == horovod.__version__ + "\n"
+    done = run_job(["-cb"])
+    assert (done.code, done.out.count("Available ")) == (0, 3)
 
 
 def test_help_and_the_other_entry_point():

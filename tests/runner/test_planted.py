@@ -81,6 +81,7 @@ def test_horovod_run(planted):
     assert run(planted, FUNCTION.format(np=2, mpi=False)) == "[(0, 2), (1, 2)]\n"
 
 
+@pytest.mark.heavy
 def test_horovod_run_by_mpirun(planted):
     path = fake(
         planted[2],
@@ -99,17 +100,15 @@ def test_horovodrun(planted):
     assert run(planted, LAUNCH, "-np", "2", sys.executable, str(worker)).count("trained") == 2
 
 
-def test_the_doctor(planted):
-    assert "engine" in run(planted, LAUNCH, "--doctor", "-np", "1")
-
-
 BENCHMARK = ("--benchmark", "--", "--sizes", "1K", "--collectives", "barrier", "--rounds", "1", "--peers", "none")
 
 
+@pytest.mark.heavy
 def test_the_benchmark(planted):
     assert "barrier" in run(planted, LAUNCH, "-np", "2", *BENCHMARK)
 
 
+@pytest.mark.heavy
 def test_the_benchmark_by_jsrun(planted):
     path = fake(
         planted[2],
@@ -121,6 +120,7 @@ def test_the_benchmark_by_jsrun(planted):
     assert "barrier" in run(planted, LAUNCH, "-np", "1", *BENCHMARK, **lsf)
 
 
+@pytest.mark.heavy
 def test_the_doctor_with_an_mpi(planted):
     """The library is tried in a process of its own."""
     library = planted[2] / "mpi" / "libmpi.so.40"
@@ -130,6 +130,7 @@ def test_the_doctor_with_an_mpi(planted):
     assert f"the process that tried {library}" in said or str(library) in said
 
 
+@pytest.mark.heavy
 def test_timelines_that_are_merged_at_the_end(planted):
     worker = planted[2] / "worker.py"
     worker.write_text(
@@ -160,6 +161,7 @@ def test_the_programs_of_pods(planted, program):
     assert {"worker": "JOB_COMPLETION_INDEX is ''", "launcher": "-np is missing"}[program] in said
 
 
+@pytest.mark.heavy
 def test_the_data_worker(planted):
     pytest.importorskip("tensorflow")
     command = [sys.executable, *boot.words("horovod.tensorflow.data.data_worker"), str(planted[2] / "none.json"), "0"]

@@ -60,7 +60,11 @@ def train(tmp_path, what):
 
 
 @pytest.mark.parametrize(
-    ("what", "how"), [("vanish", "it ended with exit code 0 without leaving"), ("exec", "the others lost their conn")]
+    ("what", "how"),
+    [
+        pytest.param("vanish", "it ended with exit code 0 without leaving", marks=pytest.mark.heavy),
+        ("exec", "the others lost their conn"),
+    ],
 )
 def test_a_rank_that_goes_without_a_word_is_blamed(tmp_path, what, how):
     done, words = train(tmp_path, what)
@@ -83,6 +87,7 @@ def test_who_gave_up_waiting_is_not_named_as_absent(tmp_path):
     ]
 
 
+@pytest.mark.heavy
 def test_that_nobody_called_init_is_said_soon_and_at_the_end(tmp_path):
     """Soon is after a minute, which is half a second here."""
     path = tmp_path / "train.py"
@@ -99,6 +104,7 @@ def test_that_nobody_called_init_is_said_soon_and_at_the_end(tmp_path):
     assert (done.returncode, done.stdout) == (0, "")
 
 
+@pytest.mark.heavy
 def test_nothing_is_said_where_somebody_did_or_nothing_is_trained(tmp_path):
     path = tmp_path / "alone.py"
     path.write_text(
@@ -124,6 +130,7 @@ if len(sys.argv) > 1 and hvd.rank() == 0:
 """
 
 
+@pytest.mark.heavy
 def test_the_line_about_steps_is_no_last_word_of_a_failure():
     assert run_job(["-np", "2", sys.executable, "-c", STEPS]).err.count("[horovod] 2 workers, 60 steps") == 1
     failed = run_job(["-np", "2", sys.executable, "-c", STEPS, "fails"]).err

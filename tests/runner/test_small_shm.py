@@ -25,7 +25,9 @@ PLACES = {
 }
 
 
-@pytest.mark.parametrize("place", PLACES)
+@pytest.mark.parametrize(
+    "place", [*(pytest.param(p, marks=pytest.mark.heavy) for p in ("64 KiB", "read-only")), "none"]
+)
 def test_a_job_shares_memory(place, tmp_path):
     env = marked_environment({"TMPDIR": str(tmp_path)})
     elsewhere = tmp_path / "dev"

@@ -52,6 +52,7 @@ def test_kill_9_of_a_worker_ends_its_tree_and_the_others(nasty):
         assert job.left() == []
 
 
+@pytest.mark.heavy
 def test_kill_9_of_the_launcher_of_workers_that_ignore_sigterm():
     code = "import signal, time; signal.signal(15, signal.SIG_IGN); print('ready'); time.sleep(64)"
     with running(["-np", "2", *python(code)]) as job:

@@ -98,6 +98,7 @@ def fail_always():
     raise ValueError("never")
 
 
+@pytest.mark.heavy
 def test_slots_whose_workers_fail_get_no_others_and_the_job_ends(tasks, gathering):
     for number in range(2):
         tasks.start(gathering.ticket, number)
@@ -110,82 +111,8 @@ def test_slots_whose_workers_fail_get_no_others_and_the_job_ends(tasks, gatherin
     tasks.end()
 
 
-def fail_in_step(step):
-    """Rank 1 does, of whichever members there are."""
-    import horovod.numpy as hvd
-
-    hvd.init()
-
-    @hvd.elastic.run
-    def run(state):
-        while True:
-            hvd.allreduce(1, name="step")
-            if state.step >= step and hvd.rank() == 1:
-                raise LookupError("no such batch")
-            state.step += 1
-            state.commit()
-
-    run(hvd.elastic.ObjectState(step=0))
-
-
-def test_too_few_are_left_and_no_other_can_come(tasks, gathering):
-    for number in range(3):
-        tasks.start(gathering.ticket, number)
-    wishes = Wishes(start_timeout=30, stdout=io.StringIO(), stderr=io.StringIO())
-    began = time.monotonic()
-    with pytest.raises(LookupError, match="1 are there, 2 are needed") as caught:
-        run_elastic(gathering, Call(fail_in_step, (3,)), ElasticSettings(3, 2, 3), wishes)
-    assert (caught.value.rank, caught.value.args) == (1, ("no such batch",))
-    assert time.monotonic() - began < 50, "it does not wait for HOROVOD_ELASTIC_TIMEOUT"
-    tasks.end()
-
-
-def test_results_of_a_function_that_joins_no_job(tasks, gathering):
-    for number in range(3):
-        tasks.start(gathering.ticket, number)
-    wishes = Wishes(start_timeout=30, stdout=io.StringIO(), stderr=io.StringIO())
-    assert run_elastic(gathering, Call(divmod, (7, 2)), ElasticSettings(3, 2, 3), wishes) == [(3, 1)] * 2
-    tasks.end()
-
-
 def test_too_few_are_named(tasks, gathering):
     tasks.start(gathering.ticket, 0)
     with pytest.raises(TimeoutError, match="waited 2 s for 2 tasks to start"):
         run_elastic(gathering, Call(fail_always), ElasticSettings(2, 1, 2), Wishes(start_timeout=2))
     assert tasks.end()[0][0] == 0
-
-
-def wait_for(folder, name):
-    with open(f"{folder}/ready.{os.getpid()}", "w"):
-        pass
-    end = time.monotonic() + 60
-    while not os.path.exists(f"{folder}/{name}") and time.monotonic() < end:
-        time.sleep(0.05)
-
-
-@pytest.mark.heavy
-def test_one_that_waits_and_is_gone_is_no_slot_any_more(tasks, gathering, tmp_path):
-    """Two are wanted; a third one comes and ends, and a fourth comes: neither disturbs the job."""
-    for number in range(2):
-        tasks.start(gathering.ticket, number)
-
-    def wait(there):
-        end = time.monotonic() + 30
-        while not there() and time.monotonic() < end:
-            time.sleep(0.05)
-
-    def act():
-        wait(lambda: len(list(tmp_path.glob("ready.*"))) == 2)
-        tasks.start(gathering.ticket, 2)
-        wait(lambda: 2 in gathering._used)
-        tasks.kill(2)
-        tasks.start(gathering.ticket, 3)
-        wait(lambda: 3 in gathering._used)
-        (tmp_path / "go").touch()
-
-    threading.Thread(target=act, daemon=True).start()
-    err = io.StringIO()
-    wishes = Wishes(start_timeout=30, stdout=io.StringIO(), stderr=err)
-    run_elastic(gathering, Call(wait_for, (str(tmp_path), "go")), ElasticSettings(2, 2, 2), wishes)
-    assert "lost" not in err.getvalue()
-    assert tasks.end()[3][0] == 0

@@ -1,6 +1,5 @@
 import base64
 import contextlib
-import dataclasses
 import io
 import os
 import pickle
@@ -15,7 +14,6 @@ import time
 
 import pytest
 
-from horovod.common.contract.secret import Secret
 from horovod.runner.cluster import ArrivalError, Call, Gathering, Wishes, become_agent, run_fixed
 from horovod.runner.function.worker_error import WorkerError
 from tests.runner.cluster.tasks import Tasks, gone
@@ -54,18 +52,6 @@ def test_a_job_of_three(tasks, gathering, tmp_path):
     assert results == [((rank, 3, rank, 3, 1), [33], f"task {rank}", str(tmp_path)) for rank in range(3)]
     assert sorted(out.getvalue().splitlines()) == [f"[{rank}]<stdout>:hello from {rank}" for rank in range(3)]
     assert {number: code for number, (code, _) in tasks.end().items()} == {0: 0, 1: 0, 2: 0}
-
-
-def test_another_executable_and_times(tasks, gathering, tmp_path):
-    wrapper = tmp_path / "python"
-    wrapper.write_text(f'#!/bin/sh\nMARK=wrapped exec {sys.executable} "$@"\n')
-    wrapper.chmod(0o700)
-    tasks.start(gathering.ticket, 0)
-    out = io.StringIO()
-    wishes = Wishes(start_timeout=30, stdout=out, executable=str(wrapper), timestamp=True)
-    assert run_fixed(gathering, Call(describe, (0,)), 1, wishes)[0][2] == "wrapped"
-    assert re.fullmatch(r".*\d\d:\d\d:\d\d.*\[0\]<stdout>:hello from 0\n", out.getvalue())
-    tasks.end()
 
 
 def fail_on_one():
@@ -127,6 +113,7 @@ with Gathering("task") as gathering:
 """
 
 
+@pytest.mark.heavy
 def test_nothing_outlives_a_launcher_that_is_killed(tasks, tmp_path):
     command = [sys.executable, "-c", _LAUNCHER, str(tmp_path)]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True) as launcher:
@@ -177,23 +164,6 @@ def test_a_task_that_never_comes_is_named(tasks, gathering):
     assert tasks.end()[0][0] == 0  # it was let go
 
 
-def test_what_the_manager_tells_ends_the_wait(gathering):
-    threading.Timer(0.3, gathering.fail, [RuntimeError("the cluster is on fire")]).start()
-    with pytest.raises(RuntimeError, match="on fire"):
-        run_fixed(gathering, Call(describe, (1,)), 2, Wishes(start_timeout=30))
-
-
-def test_a_wrong_token_is_refused_and_does_no_harm(tasks, gathering):
-    stranger = dataclasses.replace(gathering.ticket, token=Secret(bytes(32)))
-    with pytest.raises(ArrivalError, match="cannot reach the job's launcher"):
-        become_agent(stranger, 0)
-    for number in range(2):
-        tasks.start(gathering.ticket, number)
-    results = run_fixed(gathering, Call(describe, (0,)), 2, Wishes(start_timeout=30, stdout=io.StringIO()))
-    assert [total for _, total, *_ in results] == [[1], [1]]
-    tasks.end()
-
-
 def test_strangers_do_not_disturb(tasks, gathering):
     """Of all kinds, while a job forms; more of them than are looked at, at a time."""
     port = gathering.ticket.endpoints[-1].port
@@ -222,27 +192,14 @@ def test_one_that_comes_twice_ends_the_job_before_it_begins(tasks, gathering):
     assert first.wait(20) == 0
 
 
-@pytest.mark.parametrize(
-    ("change", "named"),
-    [
-        ("import horovod.runner.cluster.task as t; t.__version__ = '0.0.1'", r"it has horovod 0\.0\.1, the launcher "),
-        ("import platform; platform.python_version = lambda: '3.9.1'", r"it runs Python 3\.9\.1, the launcher "),
-    ],
-)
-def test_what_does_not_fit_is_named(tasks, gathering, change, named):
-    tasks.start(gathering.ticket, 0, before=change)
+def test_what_does_not_fit_is_named(tasks, gathering):
+    named = r"it has horovod 0\.0\.1, the launcher "
+    tasks.start(gathering.ticket, 0, before="import horovod.runner.cluster.task as t; t.__version__ = '0.0.1'")
     with pytest.raises(ArrivalError, match=named):
         run_fixed(gathering, Call(describe, (0,)), 1, Wishes(start_timeout=30))
     code, text = tasks.end()[0]
     assert code == 1
     assert re.search("the launcher refuses this process: " + named, text)
-
-
-def test_a_launcher_that_is_gone_is_named(tasks):
-    with Gathering("task") as closed:
-        ticket = closed.ticket
-    with pytest.raises(ArrivalError, match=r"cannot reach the job's launcher .*it may have ended"):
-        become_agent(ticket, 0)
 
 
 def test_the_ticket_travels_and_does_not_show_its_token(gathering):

@@ -103,10 +103,9 @@ def test_spellings_of_the_number_of_processes(spelling):
 
 
 def test_what_follows_the_command_belongs_to_it():
-    namespace, command = cli.parse(["-np", "2", "python", "a.py", "-np", "9", "--verbose", "-H", "x", "--", "-v"])
-    assert namespace.num_proc == 2
-    assert not namespace.verbose
-    assert command == ["python", "a.py", "-np", "9", "--verbose", "-H", "x", "--", "-v"]
+    words = ["python", "a.py", "-np", "9", "--verb", "--hos", "-H", "x", "--", "-v"]
+    namespace, command = cli.parse(["-np", "2", *words])
+    assert (namespace.num_proc, namespace.verbose, command) == (2, None, words)
 
 
 def test_a_value_may_stand_close_to_its_flag():

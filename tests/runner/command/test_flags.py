@@ -94,123 +94,11 @@ FROZEN = [
 ]
 # fmt: on
 
-# Frozen: variables and their defaults; None: unset.
-VARIABLES = {
-    "HOROVOD_CIPHER": "auto",
-    "HOROVOD_ENCRYPT_DATA": False,
-    "HOROVOD_SSH_FANOUT": 32,
-    "HOROVOD_FUSION_THRESHOLD": 134217728,
-    "HOROVOD_CYCLE_TIME": 1.0,
-    "HOROVOD_CACHE_CAPACITY": 1024,
-    "HOROVOD_DISABLE_GROUP_FUSION": False,
-    "HOROVOD_HIERARCHICAL_ALLREDUCE": False,
-    "HOROVOD_HIERARCHICAL_ALLGATHER": False,
-    "HOROVOD_TORUS_ALLREDUCE": False,
-    "HOROVOD_ALGORITHM": "",
-    "HOROVOD_TUNING": "",
-    "HOROVOD_CALIBRATE": True,
-    "HOROVOD_STAGING_BYTES": 8388608,
-    "HOROVOD_ARENA_BYTES": -1,
-    "HOROVOD_RING_BYTES": 65536,
-    "HOROVOD_SPIN": 2000,
-    "HOROVOD_THREAD_AFFINITY": None,
-    "HOROVOD_DYNAMIC_PROCESS_SETS": False,
-    "HOROVOD_ELASTIC": False,
-    "HOROVOD_GLOO_TIMEOUT_SECONDS": 30.0,
-    "HOROVOD_START_TIMEOUT": 30.0,
-    "HOROVOD_GLOO_IFACE": "",
-    "HOROVOD_PORT_RANGE": "",
-    "HOROVOD_HEARTBEAT_TIMEOUT": 10.0,
-    "HOROVOD_TRANSPORT": "auto",
-    "HOROVOD_TCP_CONGESTION": "auto",
-    "HOROVOD_ELASTIC_TIMEOUT": 600.0,
-    "HOROVOD_SPARK_START_TIMEOUT": 600.0,
-    "HOROVOD_MPI_THREADS_DISABLE": False,
-    "HOROVOD_ENV_ALLOW": "",
-    "HOROVOD_ENV_DENY": "",
-    "HOROVOD_GRACE_SECONDS": 30.0,
-    "HOROVOD_REMOTE_PYTHON": "",
-    "HOROVOD_STALL_CHECK_DISABLE": False,
-    "HOROVOD_STALL_CHECK_TIME_SECONDS": 60.0,
-    "HOROVOD_STALL_SHUTDOWN_TIME_SECONDS": 0.0,
-    "HOROVOD_LOG_LEVEL": "warning",
-    "HOROVOD_LOG_HIDE_TIME": False,
-    "HOROVOD_DEBUG_RANK": -1,
-    "HOROVOD_TRAINING_CHECKS": True,
-    "HOROVOD_STATS_SUMMARY": True,
-    "HOROVOD_STATS_FILE": "",
-    "HOROVOD_METRICS_PORT": 0,
-    "HOROVOD_METRICS_ADDRESS": "127.0.0.1",
-    "HOROVOD_DASHBOARD": False,
-    "HOROVOD_DASHBOARD_PORT": 0,
-    "HOROVOD_TIMELINE": "",
-    "HOROVOD_TIMELINE_MARK_CYCLES": False,
-    "HOROVOD_TIMELINE_MERGE": False,
-    "HOROVOD_TIMELINE_STEPS": "",
-    "HOROVOD_TIMELINE_LAST": 0.0,
-    "HOROVOD_AUTOTUNE": False,
-    "HOROVOD_AUTOTUNE_LOG": "",
-    "HOROVOD_AUTOTUNE_WARMUP_SAMPLES": 3,
-    "HOROVOD_AUTOTUNE_STEPS_PER_SAMPLE": 10,
-    "HOROVOD_AUTOTUNE_BAYES_OPT_MAX_SAMPLES": 20,
-    "HOROVOD_AUTOTUNE_GAUSSIAN_PROCESS_NOISE": 0.8,
-    "HOROVOD_NUM_NCCL_STREAMS": 1,
-    "HOROVOD_BATCH_D2D_MEMCOPIES": True,
-    "HOROVOD_ENABLE_ASYNC_COMPLETION": True,  # the old one waited for the GPU unless asked not to
-    "HOROVOD_DISABLE_NVTX_RANGES": False,
-    "HOROVOD_ENABLE_XLA_OPS": False,
-    "HOROVOD_ADASUM_MPI_CHUNK_SIZE": 1073741824,
-    "HOROVOD_ELASTIC_CODE": "same",
-    "HOROVOD_CHAOS": "",
-    "HOROVOD_RESUME": False,
-    "HOROVOD_STOP_SIGNALS": "SIGTERM,SIGUSR1",
-    "HOROVOD_SPARK_PYTHONPATH": "",
-    "HOROVOD_SPARK_WORK_DIR": "",
-    "HOROVOD_CPU_OPERATIONS": "gloo",
-    "HOROVOD_MPI_LIBRARY": "",
-    "HOROVOD_MPI_REDUCTION": "horovod",
-    "HOROVOD_CHECK_IN_SYNC_STEPS": 0,
-    "HOROVOD_RECORDER_ENTRIES": 1000,
-    "HOROVOD_REPORT_DIR": "",
-    "HOROVOD_GPUS_PER_WORKER": 0,
-    "HOROVOD_GPU_AFFINITY": False,
-    "HOROVOD_GPU_OPERATIONS": "nccl",
-    "HOROVOD_GPU_ALLREDUCE": "",
-    "HOROVOD_GPU_ALLGATHER": "",
-    "HOROVOD_GPU_BROADCAST": "",
-    "HOROVOD_GPU_ALLTOALL": "",
-    "HOROVOD_GPU_REDUCESCATTER": "",
-    "HOROVOD_NCCL_LIBRARY": "",
-    "HOROVOD_CUDA_LIBRARY": "",
-    "HOROVOD_CUDA_IPC": True,
-    "HOROVOD_SHARED_GPU": False,
-}
-
-# What the workers' environment may have although nothing reads it: no error, no warning.
-WITHOUT_EFFECT = {
-    "HOROVOD_CCL_CACHE": "x",
-    "DDL_OPTIONS": "x",
-    "HOROVOD_WITH_PYTORCH": "1",
-    "HOROVOD_WITHOUT_MPI": "1",
-    "HOROVOD_GPU": "CUDA",
-    "HOROVOD_GPU_OPERATIONS": "NCCL",
-    "HOROVOD_GPU_ALLREDUCE": "NCCL",
-    "HOROVOD_ALLOW_MIXED_GPU_IMPL": "0",
-    "HOROVOD_NCCL_HOME": "/x",
-    "HOROVOD_CUDA_HOME": "/x",
-    "HOROVOD_ROCM_HOME": "/x",
-    "HOROVOD_CMAKE": "cmake",
-    "HOROVOD_BUILD_ARCH_FLAGS": "-O3",
-    "HOROVOD_DEBUG": "1",
-    "HOROVOD_SKIP_COMPILE": "1",
-    "MAKEFLAGS": "-j",
-}
-
 
 NEW_FLAG = """
 A flag that is added or changed needs, beside its row in horovod/runner/command/flags.py:
   - a line in FROZEN: {missing}
-  - if it sets a variable that is new: a row in horovod/common/contract/settings.py, a line in VARIABLES, and
+  - if it sets a variable that is new: a row in horovod/common/contract/settings.py, and
     python -m horovod.common.contract.settings > docs/settings.md
   - a sentence in docs/horovodrun.md and in CHANGELOG.md
   - an argument of horovod.run (horovod/runner/function) and of jobs on Kubernetes (horovod/runner/kubernetes/flags.py),
@@ -244,17 +132,6 @@ def test_what_argparse_makes_of_them():
             assert (action.dest, action.default, action.nargs) == (dest, None, {0: 0, 1: None}.get(count, count))
             assert (action.type is None) == (metavar == "")
     assert {"-h", "--help"} | {f"--no-{name[2:]}" for flag in FLAGS if flag.no for name in flag.names} <= set(actions)
-
-
-def test_variables_and_defaults_are_frozen():
-    made = {setting.name: setting.default for setting in TABLE}
-    assert {name: made.get(name, "is gone") for name in VARIABLES} == VARIABLES
-
-
-def test_variables_without_effect_are_accepted_in_silence(recwarn):
-    namespace, command = cli.parse(["-np", "1", "x"])
-    assert cli.settings(namespace, command, WITHOUT_EFFECT).variables == {}
-    assert not recwarn.list
 
 
 @pytest.mark.parametrize(

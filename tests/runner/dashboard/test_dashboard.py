@@ -61,20 +61,19 @@ def test_a_taken_port_is_named():
             open_audience(settings(1, port))
 
 
-@pytest.mark.parametrize("size", [256, 1024])
-def test_many_ranks_do_not_make_it_fall_behind(size, monkeypatch):
+@pytest.mark.heavy
+def test_many_ranks_do_not_make_it_fall_behind(monkeypatch):
     """Every rank prints and tells of new figures in each of 20 seconds, which pass as fast as they can; three pages
     follow."""
     monkeypatch.setattr(server, "INTERVAL", 0.05)
+    size = 1024
     board = Dashboard(settings(size))
     last = {}
-    sizes = []
 
     def follow(number):
         with urllib.request.urlopen(board.address + "events", timeout=60) as stream:
             for line in stream:
                 if line.startswith(b"data: "):
-                    sizes.append(len(line))
                     told = json.loads(line[6:])
                     last.setdefault(number, {}).update(told)
 
@@ -100,6 +99,5 @@ def test_many_ranks_do_not_make_it_fall_behind(size, monkeypatch):
         assert told["job"]["made"] == 380
         assert told["lines"][-1]["rank"] == size - 1
         assert told["lines"][-1]["count"] == 200
-    print(f"{size} ranks: {cost * 1e3:.1f} ms of the launcher's loop for a second, {max(sizes) >> 10} KiB to a page")
     assert cost < 0.5  # of a second that the loop has, on a machine where others work too
     board.close()  # again

@@ -3,16 +3,11 @@
 import os
 import signal
 import sys
-import time
 
 import pytest
 
-from horovod.runner.base.job_result import JobResult
-from horovod.runner.dashboard import server
-from horovod.runner.dashboard.dashboard import Dashboard
-from horovod.runner.plan.settings import LaunchSettings
 from tests.runner.dashboard.browser import job, pages
-from tests.runner.dashboard.jobs import HEAD, second, slots
+from tests.runner.dashboard.jobs import HEAD
 from tests.runner.launching import MARK, eventually, processes_with
 
 pytestmark = pytest.mark.heavy
@@ -132,40 +127,6 @@ def test_it_shows_what_the_job_does_and_how_it_fails(tmp_path):
         assert "No step" not in page.locator("#sentence").inner_text()
         assert page.locator("img, #lines script, #ranks script").count() == 0
         assert running.err.count("live page") == 1
-
-
-def test_256_ranks_are_shown_as_they_come(monkeypatch):
-    """Every rank prints and has new figures five times as often as in a real job."""
-    monkeypatch.setattr(server, "INTERVAL", 0.2)
-    size = 256
-    board = Dashboard(LaunchSettings(["python", "train.py"], slots(size), dashboard=0))
-    try:
-        board.started([(rank, rank + 1) for rank in range(size)])
-        with pages() as open_page:
-            page = open_page(board.address)
-            watch = "new PerformanceObserver(l => l.getEntries().forEach(e => busy += e.duration))"
-            page.evaluate(f"window.busy = 0; {watch}.observe({{type: 'longtask'}})")
-            begin = time.monotonic()
-            for at in range(20):
-                for line in second(size, at, 20 * at, late=200):
-                    board.heard(line)
-                for rank in range(size):
-                    board.output(rank, 1, b"".join(b"step %d.%d\n" % (at, line) for line in range(5)))
-                page.wait_for_timeout(200)
-            page.get_by_text(f"step {at}.4", exact=True).nth(size - 1).wait_for()
-            behind = time.monotonic() - begin - 20 * 0.2
-            assert page.locator("#made").inner_text() == "380"
-            page.get_by_role("button", name="Came last").click()
-            assert page.locator("#ranks tbody th").first.inner_text() == "200"
-            assert page.locator("#strip rect").count() == size
-            assert page.locator("#size").inner_text() == "256 on 32 hosts"
-            print(f"256 ranks: {page.evaluate('busy'):.0f} ms in long tasks of 4 s, {behind:.2f} s behind at the end")
-            assert behind < 10  # on a machine where others work too
-            assert fits(page)
-            board.end(JobResult(0))
-            page.get_by_role("heading", name="The job has ended well").wait_for()
-    finally:
-        board.close()
 
 
 def keyboard(page):

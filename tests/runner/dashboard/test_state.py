@@ -99,13 +99,6 @@ def test_ends_are_told_and_stay():
     assert told["job"]["ended"]["message"].endswith("\n<script>alert(1)</script>")
 
 
-def test_ranks_whose_ends_nobody_tells_have_ended_with_their_job():
-    state = filled(3)
-    state.exited(0, "exit code 0", failed=False)
-    state.end(1, "rank 2 failed first", 2, 1.0)
-    assert [rank["state"] for rank in state.since(0, 1.0)["ranks"]] == ["ended", "ended", "failed"]
-
-
 def test_what_is_no_report_of_this_job_changes_nothing():
     state = filled()
     version = state.version

@@ -9,7 +9,7 @@ import pytest
 
 from horovod.common.devices.nvml import Survey
 from horovod.runner.doctor import container, container_findings, device_findings, table
-from horovod.runner.doctor.report import OK, WARN, ContainerReport, DeviceReport, Diagnosis, MpiReport
+from horovod.runner.doctor.report import WARN, ContainerReport, DeviceReport, Diagnosis, MpiReport
 from tests.common.contract.test_cgroups import V2, tree
 from tests.runner.doctor.test_devices import GPUS, PORT, SURVEY
 from tests.runner.doctor.test_doctor import answer, bad, with_report
@@ -187,22 +187,7 @@ def test_a_real_file_system(options, size, error):
     assert (report.shm, report.shm_error, free) == (size, error, size)
 
 
-def test_the_doctor_says_so():
-    done = mounted("size=64m", ["-m", "horovod.runner", "--doctor", "-np", "2"])
-    assert f"WARN shared memory: localhost: {SMALL}2 ranks\n     -> horovod does not use it" in done.stdout
-    assert done.returncode == 0
-
-
-def test_this_host():
-    """Whatever it is: what is told has to fit, and a job's doctor takes it."""
-    report = container.examine()
-    assert msgspec.msgpack.decode(msgspec.msgpack.encode(report), type=ContainerReport) == report
-    assert set(report.spaces) == {"ipc", "mnt", "pid"}
-    assert OK in {
-        finding.level for finding in container_findings.shared_memory([answer(slots=0, report=with_report())])
-    }
-
-
+@pytest.mark.heavy
 def test_no_memory_files():
     """A sandbox that forbids memfd_create: the launcher says so, and the doctor."""
     program = os.path.join(os.path.dirname(__file__), "..", "without_memfd.py")

@@ -369,6 +369,7 @@ def test_a_report_is_bounded():
         msgspec.msgpack.decode(huge, type=HostReport)
 
 
+@pytest.mark.heavy
 def test_the_hosts_of_an_elastic_job_are_those_that_are_found_now(tmp_path):
     script = tmp_path / "hosts.sh"
     script.write_text("#!/bin/sh\necho localhost:2\n")

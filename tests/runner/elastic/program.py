@@ -75,9 +75,7 @@ def train(state: ObjectState) -> None:
         if asked("full"):
             resource.setrlimit(resource.RLIMIT_AS, (8 << 30, resource.RLIM_INFINITY))
             bytearray(16 << 30)
-        if group := asked("starved"):
-            Path(group, "cgroup.procs").write_text(str(os.getpid()))
-            bytearray(b"x") * (1 << 30)
+
         if os.environ["HOROVOD_WORKER"] in busy:
             say("busy")
             while named_busy():

@@ -4,7 +4,6 @@ import contextlib
 import os
 import signal
 import sys
-import time
 from pathlib import Path
 
 import pytest
@@ -62,6 +61,7 @@ def test_who_has_no_slot_any_more_leaves_with_one_line(tmp_path):
         assert "failed" not in job.shown()
 
 
+@pytest.mark.heavy
 @pytest.mark.parametrize("allowed", [pytest.param(False, id="refused"), pytest.param(True, id="allowed")])
 def test_a_program_that_has_been_changed_meanwhile(tmp_path, allowed):
     stop, program = tmp_path / "stop", tmp_path / "program.py"
@@ -85,24 +85,6 @@ def test_a_program_that_has_been_changed_meanwhile(tmp_path, allowed):
         job.until(lambda: len(job.words("1")) > steps + 20)
         stop.touch()
         assert job.end() == 0, job.shown()
-
-
-def test_all_fail_and_the_first_is_named(tmp_path):
-    code = (
-        "import os, time, sys\nwhile os.environ['HOROVOD_WORKER'] == '1' and not os.path.exists(sys.argv[1]):\n"
-        "    time.sleep(0.05)\nraise KeyError('no such layer')\n"
-    )
-    second = tmp_path / "second"
-    program = [sys.executable, "-c", code, str(second)]
-    with elastic_job(tmp_path, "localhost:2", "-np", "2", "--min-np", "1", *program) as job:
-        job.until_said("rank 0 on host localhost failed")
-        second.touch()
-        assert job.end() == 1
-        said = [line.removeprefix("horovodrun: ") for line in job.err if line.startswith("horovodrun: ")]
-        assert "rank 0 on host localhost failed: exit code 1 (KeyError: 'no such layer')" in said
-        assert "no worker is left" in said
-        assert "rank 0 on host localhost failed first: exit code 1" in said
-        assert said[-1].strip() == "KeyError: 'no such layer'"
 
 
 def test_a_program_that_does_not_know_of_horovod(tmp_path):
@@ -132,14 +114,7 @@ def test_a_program_that_trains_outside_of_run_is_told_of_it(tmp_path):
         ) in job.err
 
 
-def test_an_interrupt_ends_all(tmp_path):
-    with elastic_job(tmp_path, "localhost:2", "-np", "2", "--min-np", "1", *PROGRAM, str(tmp_path / "stop")) as job:
-        job.until(lambda: len(job.words("1")) > 3)
-        job.job.process.send_signal(signal.SIGINT)
-        assert job.end() == 130
-        assert any("SIGINT received: stopping 2 processes" in line for line in job.err)
-
-
+@pytest.mark.heavy
 def test_an_interrupt_gives_ranks_the_time_to_end(tmp_path):
     program = tmp_path / "program.py"
     program.write_text(
@@ -157,6 +132,7 @@ def test_an_interrupt_gives_ranks_the_time_to_end(tmp_path):
         )
 
 
+@pytest.mark.heavy
 def test_one_is_stopped_and_the_launcher_is_killed(tmp_path):
     flags = ("-np", "2", "--min-np", "1")
     with elastic_job(tmp_path, "localhost:2", *flags, *PROGRAM, str(tmp_path / "stop")) as job:
@@ -172,23 +148,9 @@ def test_one_is_stopped_and_the_launcher_is_killed(tmp_path):
 
 
 @pytest.mark.heavy
-def test_a_launcher_that_was_stopped_holds_nobody_for_late(tmp_path):
-    flags = ("-np", "2", "--elastic-timeout", "20", *COOLDOWN)
-    with elastic_job(tmp_path, "localhost:2", *flags, *PROGRAM, str(tmp_path / "stop")) as job:
-        job.until(lambda: len(job.words("1")) > 3)
-        job.kill("rank 1")
-        job.until_said("1 rank left, 2 are needed to go on")
-        job.job.process.send_signal(signal.SIGSTOP)
-        time.sleep(25)
-        job.job.process.send_signal(signal.SIGCONT)
-        job.until_said("2 ranks now; new: rank 1 on host localhost")
-        (tmp_path / "stop").touch()
-        assert job.end() == 0, job.shown()
-
-
 def test_what_a_discovery_script_may_do_wrong(tmp_path):
     script = tmp_path / "hosts.sh"
-    flags = ["-np", "2", "--elastic-timeout", "5", "--host-discovery-script", str(script)]
+    flags = ["-np", "2", "--elastic-timeout", "2", "--host-discovery-script", str(script)]
 
     def run(text):
         script.write_text(text)
@@ -197,26 +159,16 @@ def test_what_a_discovery_script_may_do_wrong(tmp_path):
         return done.code, [line.removeprefix("horovodrun: ") for line in done.err.splitlines()]
 
     code, said = run("#!/bin/sh\necho a:1; echo a:2\n")
-    assert code == 1
-    assert said[-1].endswith(
-        "hosts.sh printed in line 2 'a:2', but line 1 names host 'a' already; accepted is each host once"
-    )
-    code, said = run("#!/bin/sh\n")
-    assert code == 1
-    assert said[-2:] == [
-        "waiting for slots: 0 of 2, on 0 hosts",
-        "5 s have passed without enough workers (--elastic-timeout): 0 are there, 2 are needed",
-    ]
+    assert (code, said[-1].partition("printed ")[2].partition(",")[0]) == (1, "in line 2 'a:2'")
     code, said = run("#!/bin/sh\necho localhost:1\n")
     assert code == 1
-    assert said[-2] == "waiting for slots: 1 of 2, on 1 host"
-    script.unlink()
-    done = run_job([*flags, "sleep", "100"])
-    assert done.code == 2
-    assert "hosts.sh', not a file here; accepted is an executable file" in done.err
+    assert said[-2:] == [
+        "waiting for slots: 1 of 2, on 1 host",
+        "2 s have passed without enough workers (--elastic-timeout): 0 are there, 2 are needed",
+    ]
 
 
-def test_a_function_in_an_elastic_job():
+def test_a_function_whose_hosts_a_script_finds(tmp_path):
     def work(x):
         from horovod.common import faces
         from horovod.common.basics import HorovodBasics
@@ -244,10 +196,14 @@ def test_a_function_in_an_elastic_job():
 
         return run_fn(train, reset)(ObjectState(broadcast, hvd.rank, step=0))
 
-    results = horovod.run(work, (7,), num_proc=3, min_num_proc=2, hosts="localhost:1,127.0.0.1:2")
+    script = tmp_path / "hosts.sh"
+    script.write_text("#!/bin/sh\necho localhost:1\necho 127.0.0.1:2\n")
+    script.chmod(0o755)
+    results = horovod.run(work, (7,), num_proc=3, min_num_proc=2, host_discovery_script=str(script))
     assert results == [(7, 40, 0, 2), (7, 40, 1, 2)]
 
 
+@pytest.mark.heavy
 def test_a_lost_hosts_workers_leave_no_files_open(tmp_path):
     logs = tmp_path / "logs"
     flags = ("-np", "2", "--min-np", "1", *COOLDOWN, "--output-filename", str(logs))

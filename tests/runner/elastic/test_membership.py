@@ -118,15 +118,6 @@ def test_one_that_dies_before_the_first_sync_has_taken_nothing_with_it():
     assert world.running() == [1, 2, 3]
 
 
-def test_rank_0_dies_and_the_next_one_takes_its_place():
-    world = started(World(), a=2, b=2)
-    world.exit(0)
-    world.back(1, 2, 3)
-    world.form()
-    assert world.running() == [1, 2, 3]
-    assert [world.processes[n].place.rank for n in (1, 2, 3)] == [0, 1, 2]
-
-
 def test_who_is_said_to_be_lost_and_shows_no_sign_of_life_is_killed():
     world = started(World(), a=4)
     world.back(0, 1, 2, lost=(3,))
@@ -275,35 +266,6 @@ def test_a_host_is_taken_away_in_order():
     assert not any("failed" in text for text in world.said)
     world.discover(a=2, b=2)
     assert len(of(world, Spawn)) == 6, "b is not barred"
-
-
-def test_a_slot_is_taken_away():
-    world = started(World(), a=4)
-    world.discover(a=3)
-    world.back(0, 1, 2, 3)
-    world.form()
-    assert world.running() == [0, 1, 2]
-
-
-def test_the_first_epoch_waits_for_all_slots_that_are_being_filled():
-    world = World(start=1, least=1, gather=30.0)
-    world.discover(a=4)
-    world.ready(0)
-    world.wait(20.0)
-    world.ready(1, 2)
-    assert world.membership.epoch == 0
-    world.ready(3)
-    world.form()
-    assert world.running() == [0, 1, 2, 3]
-
-
-def test_the_first_epoch_begins_without_those_that_take_too_long():
-    world = World(start=1, least=1, gather=30.0)
-    world.discover(a=2)
-    world.ready(0)
-    world.wait(30.0)
-    world.form()
-    assert world.running() == [0]
 
 
 def test_no_answer_is_no_removal():

@@ -27,27 +27,11 @@ def place(factor, offset=0):
     return int(os.environ["HOROVOD_RANK"]) * factor + offset, int(os.environ["HOROVOD_SIZE"])
 
 
-def test_results_come_by_rank():
-    assert horovod.run(place, (10,), {"offset": 3}, num_proc=3) == [(3, 3), (13, 3), (23, 3)]
-
-
 def test_closures_and_large_results():
-    data = bytes(range(256)) * 400_000  # 100 MB
+    data = bytes(range(256)) * 100_000  # 26 MB
     results = horovod.run(lambda: data[1:] + os.environ["HOROVOD_RANK"].encode(), num_proc=2)
     assert [len(result) for result in results] == [len(data)] * 2
     assert results == [data[1:] + b"0", data[1:] + b"1"]
-
-
-def test_a_failure_names_the_first_rank_and_its_exit_code(capfd):
-    def fail():
-        if os.environ["HOROVOD_RANK"] == "1":
-            raise ValueError("no data")
-        time.sleep(30)
-
-    said = r"(?s)rank 1 .*failed first: exit code 1\nthe exception of rank 1:\n.*ValueError: no data"
-    with pytest.raises(RuntimeError, match=said):
-        horovod.run(fail, num_proc=2)
-    assert "[1]<stderr>:ValueError: no data" in capfd.readouterr().err
 
 
 class Unhappy(Exception):
@@ -282,11 +266,10 @@ def test_a_worker_that_ends_without_a_result():
         horovod.run(lambda: os._exit(4), num_proc=1)
 
 
-@pytest.mark.parametrize("leave", [sys.exit, os._exit])
-def test_a_rank_that_leaves_with_exit_code_0_is_named(leave):
+def test_a_rank_that_leaves_with_exit_code_0_is_named():
     def work():
         if os.environ["HOROVOD_RANK"] == "1":
-            leave(0)
+            sys.exit(0)
 
     with pytest.raises(RuntimeError, match=r"rank 1 on host \S+ ended with exit code 0 without a result"):
         horovod.run(work, num_proc=2)
@@ -324,7 +307,7 @@ def test_bad_parameters_are_named(options, named):
         horovod.run(place, (1,), **options)
 
 
-@pytest.mark.parametrize("stubborn", [False, True])
+@pytest.mark.parametrize("stubborn", [False, pytest.param(True, marks=pytest.mark.heavy)])
 def test_an_interrupt_ends_the_workers(tmp_path, stubborn):
     script = tmp_path / "script.py"
     script.write_text(

@@ -122,6 +122,7 @@ hvd.shutdown()
 PATIENT = ["-np", "2", "--start-timeout", "120"]
 
 
+@pytest.mark.heavy
 def test_on_a_terminal(tmp_path):
     (tmp_path / "meet.py").write_text(MEET)
     command = f"TERM=xterm {sys.executable} -m horovod.runner {' '.join(PATIENT)} {sys.executable} {tmp_path}/meet.py"

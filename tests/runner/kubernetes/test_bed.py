@@ -1,7 +1,6 @@
 """What becomes of jobs on a real cluster in which things go wrong: rights, quotas, pods that have to go, nodes. The
 cluster is that of tools/kubernetes_bed: the tests are its administrator."""
 
-import copy
 import os
 import time
 
@@ -65,22 +64,12 @@ def test_who_has_no_role(capfd):
     assert "`kubectl auth can-i create jobs -n hvd-team` asks for it" in err
 
 
-@pytest.mark.parametrize(
-    ("resource", "verb"), [("secrets", "create"), ("jobs", "patch"), ("pods", "list"), ("pods", "watch")]
-)
+@pytest.mark.parametrize(("resource", "verb"), [("secrets", "create"), ("pods", "watch")])
 def test_a_right_that_is_missing(capfd, resource, verb):
     with namespace_of("hvd-team", *role([(resource, verb)])):
         assert bobs("hvd-bob", "-np", "2", "--", "true") == 1
         err = capfd.readouterr().err
         assert f"you are not allowed to {verb} {resource} in namespace hvd-team: {resource}" in err
-        assert nothing_left("hvd-bob", "hvd-team")
-
-
-def test_output_that_one_may_not_read(capfd):
-    with namespace_of("hvd-team", *role([("pods/log", "get")])):
-        assert bobs("hvd-bob", "-np", "1", "--", "python", "-c", SUM) == 0
-        err = capfd.readouterr().err
-        assert "the job's output cannot be shown: you are not allowed to get pods/log in namespace hvd-team" in err
         assert nothing_left("hvd-bob", "hvd-team")
 
 
@@ -120,17 +109,6 @@ def test_a_pod_that_is_deleted_is_heard_by_all_ranks():
         assert len(stops) == 2, job.text
         assert len({text.rpartition(" ")[2] for text in stops}) == 1  # at the same step
         assert nothing_left("hvd-go")
-
-
-def test_in_a_fixed_job_it_is_heard_too():
-    given = ("-np", "2", "--grace", "20", "--", "python", "-c", STEPS, "stops")
-    with Running("hvd-fixed", *given) as job:
-        job.stepped(2)
-        time.sleep(1)
-        admin().request("DELETE", path(next(iter(pods("hvd-fixed")))))
-        job.wait(90)
-        assert len([text for _, text in job.lines if "stops at" in text]) == 2, job.text
-        assert nothing_left("hvd-fixed")
 
 
 def test_a_pod_is_killed_the_others_step_on_and_another_one_comes():
@@ -203,18 +181,6 @@ def test_a_pod_that_is_evicted_while_it_starts(capfd, tmp_path):
     assert nothing_left("hvd-evict")
 
 
-def test_a_container_that_prepares_and_fails(capfd, tmp_path):
-    template = tmp_path / "pod.yaml"
-    made = copy.deepcopy(EVICTED)
-    made["spec"]["initContainers"][0]["command"] = ["python", "-c", "raise SystemExit('no data there')"]
-    template.write_text(yaml.safe_dump(made))
-    assert run("hvd-init", "-np", "2", "--pod-template", str(template), "--", "true") == 1
-    err = capfd.readouterr().err
-    assert "the launcher's pod hvd-init-" in err
-    assert "has failed: init container fills: exit code 1" in err
-    assert nothing_left("hvd-init")
-
-
 def test_the_launchers_pod_is_deleted():
     with Running("hvd-head", "-np", "2", "--", "python", "-c", FOREVER) as job:
         job.see("of 2")
@@ -243,32 +209,3 @@ def test_ranks_on_two_nodes(tmp_path, capfd):
         assert f"[{rank}]<stdout>:is at hvd-two-workers-{rank // 2} 2" in out
     assert ask("delete", "hvd-two") == 0
     assert nothing_left("hvd-two")
-
-
-def nodes_of(name):
-    """Of the pods of ranks that are to stay."""
-    found = pods(name).values()
-    return {each["spec"].get("nodeName") for each in found if "deletionTimestamp" not in each["metadata"]}
-
-
-@pytest.mark.skipif(NODES < 2, reason="the cluster has one node (make test-kubernetes)")
-def test_a_node_is_emptied():
-    """As for an upgrade: no new pods there, and those that are there have to go."""
-    client = admin()
-    node = "/api/v1/nodes/bed-2"
-    with elastic("hvd-node") as job:
-        job.stepped(2)
-        there = {name: each["spec"]["nodeName"] for name, each in pods("hvd-node").items()}
-        goes = next((name for name in there if there[name] == "bed-2"), None)
-        if goes is None:
-            pytest.fail(f"the scheduler has put no rank on bed-2: {there}")
-        client.patch(node, {"spec": {"unschedulable": True}})
-        try:
-            asked = time.time()
-            evict(goes)
-            job.stepped(1, asked, 60)
-            job.stepped(2, time.time(), 60)
-            until(lambda: nodes_of("hvd-node") == {"bed-1"}, 30, f"pods are on {nodes_of('hvd-node')}")
-        finally:
-            client.patch(node, {"spec": {"unschedulable": None}})
-    assert nothing_left("hvd-node")

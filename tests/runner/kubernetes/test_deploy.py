@@ -4,7 +4,6 @@ import copy
 import importlib.util
 import json
 import os
-import re
 import sys
 from pathlib import Path
 
@@ -239,68 +238,6 @@ def strict(schema):
     return made
 
 
-PLAIN = {"str": str, "int": int, "bool": bool, "float": (int, float), "object": object, "bytes": str, "datetime": str}
-
-
-def built(kind, value, at=""):
-    """A value as a type of the models of Kubeflow's client, or of Kubernetes' that they name. Raises ValueError for
-    what a model does not know, knows as another type, or misses."""
-    import kubernetes.client
-    from kubeflow import training
-
-    if kind in PLAIN:
-        if not isinstance(value, PLAIN[kind]) or (isinstance(value, bool) and kind not in ("bool", "object")):
-            raise ValueError(f"{at} is {value!r}, not {kind}")
-        return value
-    many = dict if kind.lower().startswith("dict") else list if kind.lower().startswith("list") else None
-    if many and not isinstance(value, many):
-        raise ValueError(f"{at} is {value!r}, not {kind}")
-    if inner := re.fullmatch(r"[Ll]ist\[(.+)\]", kind):
-        return [built(inner[1], each, f"{at}[{number}]") for number, each in enumerate(value)]
-    if inner := re.fullmatch(r"[Dd]ict[(\[]str, (.+)[)\]]", kind):
-        return {name: built(inner[1], each, f"{at}.{name}") for name, each in value.items()}
-    model = getattr(training, kind, None) or getattr(kubernetes.client, kind)
-    names = {name: own for own, name in model.attribute_map.items()}
-    if not isinstance(value, dict) or not value.keys() <= names.keys():
-        raise ValueError(f"{at} is {value!r}, {kind} has {sorted(names)}")
-    given = {names[name]: built(model.openapi_types[names[name]], each, f"{at}.{name}") for name, each in value.items()}
-    return model(**given)
-
-
-@pytest.mark.heavy
-@pytest.mark.parametrize(
-    ("path", "model"),
-    [("kubeflow/mpijob-v1.yaml", "KubeflowOrgV1MPIJob"), ("kubeflow/pytorchjob.yaml", "KubeflowOrgV1PyTorchJob")],
-)
-def test_models_of_the_training_operator(path, model):
-    if not importlib.util.find_spec("kubeflow") or not importlib.util.find_spec("kubeflow.training"):
-        pytest.skip("kubeflow_training is not installed")
-    pytest.importorskip("kubernetes")
-    (found,) = documents(path)
-    replicas = "mpiReplicaSpecs" if "mpi" in path else "pytorchReplicaSpecs"
-    specs = getattr(built(model, found).spec, "mpi_replica_specs" if "mpi" in path else "pytorch_replica_specs")
-    assert specs["Worker"].replicas == found["spec"][replicas]["Worker"]["replicas"]
-    for keys, value, said in [
-        (("spec", "runPolicy", "cleanPodsPolicy"), "None", "cleanPodsPolicy"),
-        (("spec", replicas, "Worker", "replica"), 4, "replica"),
-        (("spec", replicas, "Worker", "replicas"), "4", r"Worker.replicas is '4', not int"),
-        (("spec", replicas, "Worker", "template", "spec", "container"), [], "container"),
-        (("spec", replicas, "Worker", "template", "spec", "containers", 0, "command"), "sh", "command is 'sh', not"),
-        (("spec", replicas, "Worker", "template", "spec", "containers", 0, "imagePolicy"), "Always", "imagePolicy"),
-        (("spec", replicas, "Worker", "template", "spec", "containers", 0, "name"), None, "is None, not str"),
-    ]:
-        broken = copy.deepcopy(found)
-        at = broken
-        for key in keys[:-1]:
-            at = at[key]
-        at[keys[-1]] = value
-        with pytest.raises(ValueError, match=said):
-            built(model, broken)
-    del broken["spec"][replicas]["Worker"]["template"]["spec"]["containers"][0]["name"]
-    with pytest.raises(ValueError, match="name"):
-        built(model, broken)
-
-
 @pytest.mark.parametrize(
     "path", ["kubeflow/mpijob-v1.yaml", "kubeflow/mpijob-v2beta1.yaml", "kubeflow/pytorchjob.yaml"]
 )
@@ -314,6 +251,7 @@ def test_pods_in_jobs_of_kubeflow(path):
     validated(pods)
 
 
+@pytest.mark.heavy
 def test_a_job_of_the_chart_trains(capfd):
     pytest.importorskip("kubernetes")
     from horovod.runner.launch import main

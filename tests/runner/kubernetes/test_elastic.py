@@ -9,8 +9,6 @@ import time
 
 import pytest
 
-from horovod.runner.kubernetes import judge, manifests
-from tests.runner.kubernetes import statuses
 from tests.runner.kubernetes.fake import Cluster
 from tests.runner.kubernetes.test_command import nothing_left, run, until
 
@@ -75,6 +73,7 @@ def started(cluster, folder, asks, *flags):
     return thread, codes
 
 
+@pytest.mark.heavy
 def test_a_pod_is_killed_and_another_one_comes(cluster, tmp_path, capfd):
     thread, codes = started(cluster, tmp_path, False, "-np", "2", "--min-np", "1")
     until(lambda: step(tmp_path, 2), 60)
@@ -95,30 +94,7 @@ def test_a_pod_is_killed_and_another_one_comes(cluster, tmp_path, capfd):
     assert nothing_left(cluster)
 
 
-def test_pods_for_which_there_is_no_room_end_nothing(cluster, tmp_path, capfd, monkeypatch):
-    monkeypatch.setattr(judge, "LAST_SECONDS", 0.5)
-    monkeypatch.setattr(judge, "IMAGE_SECONDS", 0.5)
-    more = iter([statuses.UNSCHEDULABLE, statuses.pulling("ImagePullBackOff", "x")])
-
-    def place(pod):
-        index = pod["metadata"]["annotations"].get("batch.kubernetes.io/job-completion-index", "0")
-        if index in ("0", "1"):
-            return None
-        cluster.objects["jobs"]["train"]["metadata"]["annotations"][manifests.PATIENCE] = "1"  # but not the launcher's
-        return next(more)
-
-    cluster.place = place
-    thread, codes = started(cluster, tmp_path, False, "-np", "2", "--min-np", "1", "--max-np", "4")
-    until(lambda: step(tmp_path, 2) or codes, 60)
-    time.sleep(2)
-    assert codes == []
-    (tmp_path / "enough").touch()
-    thread.join(60)
-    assert codes == [0]
-    assert "sizes [2]" in capfd.readouterr().out
-    assert nothing_left(cluster)
-
-
+@pytest.mark.heavy
 def test_a_pod_that_has_to_go_is_heard_by_all_ranks(cluster, tmp_path, capfd):
     thread, codes = started(cluster, tmp_path, True, "-np", "2", "--min-np", "1")
     until(lambda: step(tmp_path, 2, least=3), 60)  # who has never asked hears nothing

@@ -2,10 +2,8 @@
 
 import signal
 
-import pytest
 import yaml
 
-from horovod.runner.kubernetes import manifests
 from horovod.runner.kubernetes.api import Api
 from tests.runner.kubernetes.real import (
     CLUSTER,
@@ -25,9 +23,8 @@ from tests.runner.kubernetes.real import (
 pytestmark = CLUSTER
 
 
-@pytest.mark.parametrize("elastic", [(), ("--min-np", "1", "--max-np", "4")])
-def test_the_api_server_takes_what_is_created(capfd, elastic):
-    assert run("hvd-dry", "-np", "2", *elastic, "--dry-run", "--", "true") == 0
+def test_the_api_server_takes_what_is_created_for_an_elastic_job(capfd):
+    assert run("hvd-dry", "-np", "2", "--min-np", "1", "--max-np", "4", "--dry-run", "--", "true") == 0
     api = Api(CONFIG, namespace=NAMESPACE)
     for each in yaml.safe_load_all(capfd.readouterr().out):
         made = api.create(each, dry=True)
@@ -35,8 +32,8 @@ def test_the_api_server_takes_what_is_created(capfd, elastic):
             assert made["spec"]["completionMode"] == "Indexed"  # from Kubernetes 1.24 on
 
 
-@pytest.mark.parametrize(("size", "slots"), [(2, 1), (4, 1), (4, 2)])
-def test_a_job_trains(capfd, size, slots):
+def test_a_job_trains(capfd):
+    size, slots = 4, 2
     given = ("-np", str(size), "--slots-per-pod", str(slots), "--env", "A=b")
     assert run("hvd-train", *given, "--", "python", "-c", SUM) == 0
     out, err = capfd.readouterr()
@@ -48,13 +45,9 @@ def test_a_job_trains(capfd, size, slots):
     assert nothing_left("hvd-train", seconds=5)
 
 
-@pytest.mark.parametrize(
-    ("end", "code"),
-    [("raise SystemExit(7)", 7), ("import os; os.kill(os.getpid(), 9)", 137), ("import os; os.abort()", 134)],
-)
-def test_the_exit_code(capfd, end, code):
-    program = SUM + f"if hvd.rank() == 1: {end}\nhvd.barrier()"
-    assert run("hvd-fail", "-np", "2", "--", "python", "-c", program) == code
+def test_the_exit_code(capfd):
+    program = SUM + "if hvd.rank() == 1: import os; os.kill(os.getpid(), 9)\nhvd.barrier()"
+    assert run("hvd-fail", "-np", "2", "--", "python", "-c", program) == 137
     err = capfd.readouterr().err
     assert "rank 1 on host hvd-fail-workers-1 failed first: " in err
     assert nothing_left("hvd-fail")
@@ -68,12 +61,6 @@ def test_an_image_that_is_not_there(capfd):
     assert nothing_left("hvd-image")
 
 
-def test_a_name_that_is_no_image(capfd):
-    assert run("hvd-image", "-np", "1", "--image", "Not An Image", "--", "true") == 1
-    assert "cannot start: InvalidImageName" in capfd.readouterr().err
-    assert nothing_left("hvd-image")
-
-
 def test_more_than_there_is(capfd):
     assert run("hvd-much", "-np", "2", "--cpu", "100000", "--start-timeout", "10", "--", "true") == 1
     err = capfd.readouterr().err
@@ -82,15 +69,6 @@ def test_more_than_there_is(capfd):
     assert "and 1 more: Unschedulable" in line
     assert "Insufficient cpu" in line
     assert nothing_left("hvd-much")
-
-
-def test_an_image_with_another_version(capfd, monkeypatch):
-    monkeypatch.setattr(manifests, "__version__", "0.9")
-    assert run("hvd-old", "-np", "2", "--", "true") == 2
-    err = capfd.readouterr().err
-    assert "error: the image has horovod" in err
-    assert "the horovodrun that has created this job 0.9; install the same version on both" in err
-    assert nothing_left("hvd-old")
 
 
 def test_a_small_dev_shm(capfd, tmp_path):
@@ -117,13 +95,12 @@ def test_too_little_memory(capfd):
     assert nothing_left("hvd-memory")
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_a_signal_deletes_all(number):
+def test_a_signal_deletes_all():
     with Running("hvd-stop", "-np", "2", "--", "python", "-c", FOREVER) as job:
         job.see("of 2")
-        job.process.send_signal(number)
-        assert job.wait(60) == 128 + number
-        assert f"stopped by {number.name}; deleting job hvd-stop" in job.text
+        job.process.send_signal(signal.SIGTERM)
+        assert job.wait(60) == 143
+        assert "stopped by SIGTERM; deleting job hvd-stop" in job.text
         assert nothing_left("hvd-stop", seconds=5)
 
 

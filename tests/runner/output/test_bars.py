@@ -9,7 +9,6 @@ from horovod.runner.output.bars import LOG_INTERVAL
 from horovod.runner.output.canvas import HOLD
 from horovod.runner.output.display import Display
 from horovod.runner.output.output import OutputSink
-from tests.runner.launching import LIMIT, python, running
 
 OUT, ERR = 1, 2
 
@@ -98,28 +97,3 @@ def overwritten(line):
     for part in line.split("\r"):
         shown = part + shown[len(part) :]
     return shown
-
-
-def test_a_job_with_progress_bars_in_a_file(tmp_path):
-    """As tqdm writes them, beside print, with an end in the middle of a bar."""
-    code = (
-        "import os, sys, time\n"
-        "for i in range(4):\n"
-        "    sys.stderr.write(f'\\r{i}/4'); sys.stderr.flush()\n"
-        "    print('loss', i)\n"
-        "    time.sleep(0.02)\n"
-        "sys.stderr.write('\\r4/4\\r'); sys.stderr.flush()\n"
-        "time.sleep(0.5)\n"
-        "os._exit(int(os.environ['HOROVOD_RANK']))\n"
-    )
-    log = tmp_path / "log"
-    with open(log, "wb") as file, running(["-np", "2", *python(code)], stdout=file, stderr=file) as job:
-        assert job.process.wait(LIMIT) == 1
-    lines = log.read_bytes().decode().removesuffix("\n").split("\n")
-    assert [line for line in lines if not re.match(r"(\[[01]\]<std(out|err)>|horovodrun):", line)] == []
-    assert sorted(line for line in lines if "<stderr>" in line) == [f"[{rank}]<stderr>:4/4" for rank in (0, 1)]
-    for rank in (0, 1):
-        assert [line for line in lines if line.startswith(f"[{rank}]<stdout>")] == [
-            f"[{rank}]<stdout>:loss {i}" for i in range(4)
-        ]
-    assert any(line.startswith("horovodrun: rank 1 on host") for line in lines)

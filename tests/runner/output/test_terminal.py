@@ -70,6 +70,7 @@ def test_ctrl_c():
         until(b"code 130")
 
 
+@pytest.mark.heavy
 def test_in_the_background_it_is_not_stopped():
     # Job control puts it into a background process group, where reading the terminal would stop it.
     shell = f"set -m; {LAUNCH} -np 2 bash -c 'sleep 0.5; echo done' & wait $!; echo code $?"
@@ -77,13 +78,6 @@ def test_in_the_background_it_is_not_stopped():
         type_keys(b"for somebody else\n")
         until(b"[0]<stdout>:done")
         until(b"[1]<stdout>:done")
-        until(b"code 0")
-
-
-def test_a_colour_left_on_does_not_reach_the_next_line():
-    script = "printf '\\033[31mred\\nstill\\n'; sleep 0.5; echo end"
-    with terminal(f'{LAUNCH} -np 1 bash -c "{script}"; echo code $?') as (_, until):
-        until(b"[0]<stdout>:\x1b[31mred\x1b[0m\r\n[0]<stdout>:\x1b[31mstill\x1b[0m\r\n[0]<stdout>:\x1b[31mend\x1b[0m")
         until(b"code 0")
 
 
@@ -131,6 +125,7 @@ def test_a_line_that_is_given_up_half_written_is_ended():
     assert seen.endswith(b"\n")
 
 
+@pytest.mark.heavy
 def test_a_launcher_whose_terminal_nobody_reads_ends_when_it_is_told_to():
     environment = marked_environment()
     pid, fd = os.forkpty()

@@ -49,15 +49,6 @@ def test_bytes_in_both_directions_and_a_reader_that_is_slow(ends):
     assert other.events(listening=False) == {}
 
 
-def test_hanging_up_ends_one_direction_only(ends):
-    one, other = ends
-    one.hang_up()
-    assert read(other, 1, 0.2) == b""
-    assert other.ended
-    one.write(b"too late")
-    assert one.pending == 0
-
-
 def test_an_end_is_noticed_without_reading(ends):
     one, other = ends
     assert not other.gone

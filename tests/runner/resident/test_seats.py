@@ -99,6 +99,7 @@ def test_a_forked_child_does_not_keep_the_line(job):
         os.kill(child, signal.SIGKILL)
 
 
+@pytest.mark.heavy
 def test_one_that_is_stopped_is_lost_and_one_that_keeps_the_interpreter_is_not(job):
     made, house, gone = job
     busy, stopped = seat(made, house, 2)
@@ -120,6 +121,7 @@ def test_one_that_is_stopped_is_lost_and_one_that_keeps_the_interpreter_is_not(j
     assert gone.empty()
 
 
+@pytest.mark.heavy
 def test_one_whose_signs_of_life_never_come_is_not_said_to_be_stopped(job):
     made, house, gone = job
     process = made.add()
@@ -153,11 +155,6 @@ def test_a_forked_child_does_not_end_its_parents_watch(job, leave):
     house.close()
     assert process.wait(10) == 1
     assert "the driver is gone" in process.stderr.read()
-
-
-def test_a_silence_that_cannot_be_is_named():
-    with pytest.raises(ValueError, match=r"HOROVOD_HEARTBEAT_TIMEOUT is '?1'?, accepted"):
-        Residence("127.0.0.1", lambda number, still: None, variables={"HOROVOD_HEARTBEAT_TIMEOUT": "1"})
 
 
 def test_it_ends_when_the_driver_is_gone(job):
@@ -245,19 +242,6 @@ def test_a_stranger_with_all_that_was_told_gets_nothing(job):
     good, why = made.hear(stranger)
     assert not good
     assert "does not answer" in why
-
-
-def test_a_driver_that_is_not_there_is_named(job):
-    made, house, _ = job
-    process = made.add()
-    order = house.seat(0, made.ask(process, describe), {}, 1.0)
-    house.close()
-    begun = time.monotonic()
-    made.tell(process, lambda: seats.sit(order))
-    good, why = made.hear(process)
-    assert not good
-    assert f"waited 1 s for the driver at 127.0.0.1, port {order.door}" in why
-    assert time.monotonic() - begun < 10
 
 
 def test_strangers_at_the_line_are_dropped_and_members_served(job):
