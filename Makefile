@@ -258,7 +258,6 @@ $(STAMPS)/first: $(STAMPS)/torch pyproject.toml
 
 $(STAMPS)/more: $(STAMPS)/first pyproject.toml
 	scripts/install-dev-tools.sh dev site timeline -- $(if $(JAX),$(JAX_LIBRARIES)) $(if $(PYSPARK),$(SPARK_LIBRARIES))
-	$(INSTALL) --no-deps kubeflow-training==1.9.4
 	touch $@
 
 # The package in one of two ways: as a user installs it (train, bench), or with the Python files in place (test).

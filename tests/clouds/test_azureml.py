@@ -34,11 +34,6 @@ def test_the_pytorch_distribution_on_two_nodes():
     assert azureml.KEY not in done.text
 
 
-def test_one_node_needs_no_key():
-    done = azureml.finish(azureml.start(1, 2, WORKER))
-    assert done.places() == [([0, 2], [0, 1]), ([1, 2], [0, 1])]
-
-
 def test_two_nodes_without_a_key_are_told_what_to_do():
     done = azureml.finish(azureml.start(2, 1, WORKER))
     assert done.code == 1

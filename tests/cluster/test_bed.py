@@ -47,16 +47,6 @@ time.sleep(600)
     assert reaches(cluster, 3, 1)
 
 
-def test_partition_and_heal(cluster: Cluster) -> None:
-    assert reaches(cluster, 1, 3)
-    cluster.partition(3, 4)
-    assert not reaches(cluster, 1, 3)
-    assert reaches(cluster, 3, 4)
-    assert "UP" in cluster.host(3).run("ip -br link show eth0").stdout
-    cluster.heal()
-    assert reaches(cluster, 1, 3)
-
-
 def test_nothing_is_left_when_the_tests_are_killed() -> None:
     """Another process makes hosts and gets kill -9: every process of theirs goes with it, and with them all else."""
     from tests.testbed.hosts import why_not

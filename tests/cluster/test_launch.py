@@ -22,12 +22,6 @@ def places(done: Done) -> list[str]:
     return [line.partition(":")[2] for line in done.lines]
 
 
-def test_ranks_fill_the_hosts_in_order(cluster: Cluster) -> None:
-    done = run_job(cluster, "-np", "4", "-H", "host2:1,host1:2,host3:1", *PLACE)
-    assert places(done) == ["0 host2 0/1 0", "1 host1 0/2 1", "2 host1 1/2 0", "3 host3 0/1 2"]
-    assert done.complaints == ""
-
-
 def test_a_host_file_from_a_machine_that_is_no_host(cluster: Cluster, tmp_path: Path) -> None:
     hostfile = tmp_path / "hosts"
     hostfile.write_text("# the cluster\nhost4 slots=1\nhost1 slots=1\n\nhost4 slots=1\n")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 import sys
 
 from tests.cluster.jobs import run_job
@@ -42,10 +41,3 @@ def test_what_belongs_to_the_launchers_machine_stays_there(cluster: Cluster) -> 
     assert far["HOME"] is not None
     assert far["USER"] not in (None, "launchers-name")
     assert far["PWD"] != "/launchers"
-
-
-def test_it_is_said_which_host_does_not_answer(cluster: Cluster) -> None:
-    cluster.partition(2)
-    done = run_job(cluster, "-np", "3", "-H", "host1:1,host2:2", "--start-timeout", "14", "true", clean=False)
-    assert done.code != 0
-    assert [word for word in done.words if re.match(r"waiting \d+ s for host host2 \(ranks 1-2", word)]

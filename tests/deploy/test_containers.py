@@ -53,11 +53,6 @@ def test_the_health_check_of_an_image() -> None:
     assert broken.returncode != 0
 
 
-def test_a_job_in_one_container() -> None:
-    done = run(CPU, "horovodrun", "-np", "2", "python", "-c", SUM, with_=("--hostname", "one"))
-    assert sorted(done.stdout.splitlines()) == [f"[{rank}]<stdout>:rank {rank} on one sums 3.0" for rank in range(2)]
-
-
 HARD = ("--read-only", "--user", "4242:4242", "--cap-drop=all", "--security-opt=no-new-privileges")
 
 

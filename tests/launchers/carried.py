@@ -6,7 +6,6 @@ by commas:
     hosts:N     ranks believe to be on hosts of N ranks each
     short       one size of tensors only
     again       all of it a second time, after shutdown and init
-    half        a second job of the even ranks alone
     mpi4py      uses MPI by mpi4py before, between and after; `level:NAME` with this thread level
     early       calls MPI_Finalize before shutdown
     late        calls it after shutdown; init then has to refuse
@@ -192,11 +191,6 @@ def main():
         hvd.shutdown()
         hvd.init()
         collectives(told, "again ", sizes[:1])
-    if "half" in what:
-        hvd.shutdown()
-        if rank % 2 == 0:
-            hvd.init(comm=list(range(0, told_size, 2)))
-            collectives(told, "half ", sizes[:1])
     if "early" in what:
         hvd.barrier()
         finalize()

@@ -45,12 +45,6 @@ def test_process_sets(site):
     same(site.told(4, *what, operations="gloo", **APART), site.told(4, *what, **APART))
 
 
-@pytest.mark.heavy
-def test_a_job_of_some_of_the_processes(family):
-    what = "short", "half"
-    same(family.told(3, *what, operations="gloo", **APART), family.told(3, *what, **APART))
-
-
 def test_ranks_of_one_host_keep_their_shared_memory(family):
     same(family.told(2, "short", operations="gloo"), family.told(2, "short"))
 

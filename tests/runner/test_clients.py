@@ -38,16 +38,6 @@ def prefixes():
                 break  # longer ones mean the same
 
 
-def test_a_beginning_that_one_flag_has_means_it():
-    namespace, command = cli.parse(
-        ["--num-p", "3", "--verb", "--cycle-t=2", "--no-autot", "--network-interface", "lo", *COMMAND]
-    )
-    assert (namespace.num_proc, namespace.verbose, namespace.cycle_time_ms) == (3, True, "2")
-    assert (namespace.autotune, namespace.network_interface, namespace.network_interfaces) == (False, ["lo"], None)
-    assert command == COMMAND
-    assert cli.parse(["-n", "2", *COMMAND])[0].num_proc == 2
-
-
 SAMPLES = {"N": "1", "N[,N...]": "1", "F": "0.5", "LEVEL": "info", "SHELL": "bash", "FIRST:END": "1:2"}
 
 

@@ -8,22 +8,9 @@ import time
 
 import pytest
 
-from horovod.runner.cluster import Call, Gathering, Wishes, run_elastic
+from horovod.runner.cluster import Call, Wishes, run_elastic
 from horovod.runner.function.worker_error import WorkerError
 from horovod.runner.plan.settings import ElasticSettings
-from tests.runner.cluster.tasks import Tasks
-
-
-@pytest.fixture
-def tasks():
-    with Tasks() as made:
-        yield made
-
-
-@pytest.fixture
-def gathering():
-    with Gathering("task") as made:
-        yield made
 
 
 def train(folder, until):

@@ -14,21 +14,9 @@ import time
 
 import pytest
 
-from horovod.runner.cluster import ArrivalError, Call, Gathering, Wishes, become_agent, run_fixed
+from horovod.runner.cluster import ArrivalError, Call, Wishes, become_agent, run_fixed
 from horovod.runner.function.worker_error import WorkerError
-from tests.runner.cluster.tasks import Tasks, gone
-
-
-@pytest.fixture
-def tasks():
-    with Tasks() as made:
-        yield made
-
-
-@pytest.fixture
-def gathering():
-    with Gathering("task") as made:
-        yield made
+from tests.runner.cluster.tasks import gone
 
 
 def describe(base):

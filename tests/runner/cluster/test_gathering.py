@@ -88,16 +88,17 @@ def test_strangers_have_their_time_and_then_make_room(monkeypatch):
         assert not hung_up(held[3], 0.2)
 
 
+@pytest.mark.heavy
 def test_more_than_there_is_room_for_are_let_in(monkeypatch):
     """Eight that are slow have all places, and sixteen wait: the slow ones have to make room, and come again."""
     monkeypatch.setattr(gathering, "_MOST", 8)
-    monkeypatch.setattr(gathering, "_TIME_OF_ITS_OWN", 0.3)
+    monkeypatch.setattr(gathering, "_TIME_OF_ITS_OWN", 3.0)  # ample for those that are not slow, on a busy machine too
     introduce, tries, came, troubles = task._introduce, [], [], []
 
     def slow(sock, ticket, number, label):
         tries.append(number)
         if number < 8 and tries.count(number) == 1:
-            time.sleep(1)
+            time.sleep(8)
         return introduce(sock, ticket, number, label)
 
     def arrive(number):

@@ -1,14 +1,5 @@
-import pytest
-
-from horovod.runner.cluster import Gathering
 from horovod.runner.cluster.source import ArrivalSource
 from horovod.runner.reach import arrived
-
-
-@pytest.fixture
-def gathering():
-    with Gathering("task") as made:
-        yield made
 
 
 def test_who_was_refused_is_told_together_with_what_the_manager_tells(gathering):

@@ -21,31 +21,16 @@ def read(*arguments, environ=None):
         (["--fusion-threshold-mb", "32"], {"HOROVOD_FUSION_THRESHOLD": "33554432"}),
         (["--fusion-threshold-mb=0"], {"HOROVOD_FUSION_THRESHOLD": "0"}),
         (["--cycle-time-ms", "2.5"], {"HOROVOD_CYCLE_TIME": "2.5"}),
-        (["--cache-capacity", "0"], {"HOROVOD_CACHE_CAPACITY": "0"}),
-        (["--hierarchical-allreduce"], {"HOROVOD_HIERARCHICAL_ALLREDUCE": "1"}),
         (["--no-hierarchical-allgather"], {"HOROVOD_HIERARCHICAL_ALLGATHER": "0"}),
         (["--torus-allreduce", "--no-torus-allreduce"], {"HOROVOD_TORUS_ALLREDUCE": "0"}),
-        (
-            ["--autotune", "--autotune-log-file", "f", "--autotune-gaussian-process-noise", "0.5"],
-            {"HOROVOD_AUTOTUNE": "1", "HOROVOD_AUTOTUNE_LOG": "f", "HOROVOD_AUTOTUNE_GAUSSIAN_PROCESS_NOISE": "0.5"},
-        ),
-        (
-            ["--timeline-filename", "t.json", "--timeline-mark-cycles"],
-            {"HOROVOD_TIMELINE": "t.json", "HOROVOD_TIMELINE_MARK_CYCLES": "1"},
-        ),
         (
             ["--timeline-filename", "t.json", "--timeline-steps", "100:200", "--timeline-last=2.5"],
             {"HOROVOD_TIMELINE": "t.json", "HOROVOD_TIMELINE_STEPS": "100:200", "HOROVOD_TIMELINE_LAST": "2.5"},
         ),
         (["--no-stall-check"], {"HOROVOD_STALL_CHECK_DISABLE": "1"}),
         (["--stall-check"], {"HOROVOD_STALL_CHECK_DISABLE": "0"}),
-        (["--stall-check-warning-time-seconds", "5"], {"HOROVOD_STALL_CHECK_TIME_SECONDS": "5"}),
-        (["--stall-check-shutdown-time-seconds", "9"], {"HOROVOD_STALL_SHUTDOWN_TIME_SECONDS": "9"}),
-        (["--mpi-threads-disable"], {"HOROVOD_MPI_THREADS_DISABLE": "1"}),
         (["--tcp"], {"NCCL_IB_DISABLE": "1"}),
-        (["--num-nccl-streams", "2"], {"HOROVOD_NUM_NCCL_STREAMS": "2"}),
         (["--thread-affinity", "0,1"], {"HOROVOD_THREAD_AFFINITY": "0,1"}),
-        (["--gloo-timeout-seconds", "7"], {"HOROVOD_GLOO_TIMEOUT_SECONDS": "7"}),
         (["--log-level", "DEBUG"], {"HOROVOD_LOG_LEVEL": "DEBUG"}),
         (["--log-with-timestamp"], {"HOROVOD_LOG_HIDE_TIME": "0"}),
         (["--log-hide-timestamp"], {"HOROVOD_LOG_HIDE_TIME": "1"}),
@@ -68,13 +53,6 @@ def test_every_flag_of_the_table_of_settings_is_there():
             assert flag.variable == setting.name or setting.name == "HOROVOD_GLOO_IFACE"
 
 
-def test_a_flag_that_nothing_reads_yet_says_so():
-    with pytest.warns(UserWarning, match="^--autotune: what it controls is not part of this version yet"):
-        read("-np", "1", "--autotune")
-    with pytest.warns(UserWarning, match="^--hierarchical-allgather: this has no effect and is not needed: ranks"):
-        read("-np", "1", "--hierarchical-allgather")
-
-
 @pytest.mark.parametrize(
     ("variable", "text", "words"),
     [
@@ -95,11 +73,6 @@ def test_defaults_set_nothing():
     assert settings.command == COMMAND
     assert [slot.hostname for slot in settings.slots] == ["localhost", "localhost"]
     assert settings.start_timeout == 30
-
-
-@pytest.mark.parametrize("spelling", ["-np", "--num-proc"])
-def test_spellings_of_the_number_of_processes(spelling):
-    assert len(read(spelling, "3").slots) == 3
 
 
 def test_what_follows_the_command_belongs_to_it():

@@ -65,6 +65,7 @@ def ask_bash(path, words, cwd):
         (["-np", " ", "2", " ", "cat", " ", "file2"], {"file2.yaml"}),
         (["-np", " ", "2", " ", "--", " ", "file2"], {"file2.yaml"}),
         (["--host-discovery"], {"--host-discovery-script"}),
+        (["kubern"], {"kubernetes"}),
         (["kubernetes", " ", "--imag"], {"--image", "--image-pull-policy"}),
         (["kubernetes", " ", "-np", " ", "2", " ", "--verb"], {"--verbose"}),
         (["kubernetes", " ", "att"], {"attach"}),
@@ -96,10 +97,6 @@ def test_names_that_look_like_commands_are_not_run(scripts, tmp_path):
 
 def test_bash_knows_the_interfaces(scripts, tmp_path):
     assert "lo" in ask_bash(scripts["bash"], ["horovodrun", " ", "--network-interface", " ", "l"], tmp_path)
-
-
-def test_bash_knows_the_first_word_of_jobs_on_a_cluster(scripts, tmp_path):
-    assert "kubernetes" in ask_bash(scripts["bash"], ["horovodrun", " ", "kubern"], tmp_path)
 
 
 def test_bash_offers_every_flag_that_is_there(scripts, tmp_path):

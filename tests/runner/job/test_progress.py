@@ -1,13 +1,11 @@
 import re
 import select
 import subprocess
-import sys
 
 import pytest
 
 from horovod.runner.job.progress import Host, Progress, Shown, State
 from tests.runner.launching import python, running
-from tests.runner.output.test_terminal import terminal
 
 HOSTS = {0: "a", 1: "a", 2: "b", 3: "b", 4: "c", 5: "c"}
 
@@ -120,19 +118,6 @@ print("met")
 hvd.shutdown()
 """
 PATIENT = ["-np", "2", "--start-timeout", "120"]
-
-
-@pytest.mark.heavy
-def test_on_a_terminal(tmp_path):
-    (tmp_path / "meet.py").write_text(MEET)
-    command = f"TERM=xterm {sys.executable} -m horovod.runner {' '.join(PATIENT)} {sys.executable} {tmp_path}/meet.py"
-    with terminal(f"{command}; echo code $?") as (type_keys, until):
-        until(b" s for hvd.init() on rank 0", 60)
-        until(b"\r[#####.....] 1/2 waiting ", 60)
-        type_keys(b"\n")
-        until(b"[0]<stdout>:met", 60)
-        until(b"[1]<stdout>:met", 60)
-        until(b"code 0", 60)
 
 
 def test_in_a_log():

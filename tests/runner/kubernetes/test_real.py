@@ -61,16 +61,6 @@ def test_an_image_that_is_not_there(capfd):
     assert nothing_left("hvd-image")
 
 
-def test_more_than_there_is(capfd):
-    assert run("hvd-much", "-np", "2", "--cpu", "100000", "--start-timeout", "10", "--", "true") == 1
-    err = capfd.readouterr().err
-    assert "waited 10 s" in err  # the launcher's pod runs and gives up first, or we do
-    line = next(line for line in err.splitlines() if "horovodrun: 0 of 2 pods have started; pod hvd-much-wor" in line)
-    assert "and 1 more: Unschedulable" in line
-    assert "Insufficient cpu" in line
-    assert nothing_left("hvd-much")
-
-
 def test_a_small_dev_shm(capfd, tmp_path):
     template = tmp_path / "pod.yaml"
     volume = {"name": "small", "emptyDir": {"medium": "Memory", "sizeLimit": "16Mi"}}
@@ -122,17 +112,6 @@ def test_detach_attach_status_delete(capfd):
     assert left("hvd-alone") == [] or nothing_left("hvd-alone")
     assert ask("delete", "hvd-alone") == 2
     assert "there is no job hvd-alone" in capfd.readouterr().err
-
-
-def test_attach_shows_all_of_it_and_ends_as_the_job(capfd):
-    program = SUM + "raise SystemExit(3 * hvd.rank())"
-    assert run("hvd-look", "-np", "2", "--detach", "--keep", "60", "--", "python", "-c", program) == 0
-    assert ask("attach", "hvd-look") == 3
-    assert "[1]<stdout>:rank 1 of 2 local 0 sums 3.0" in capfd.readouterr().out
-    assert ask("attach", "hvd-look") == 3  # again, after its end
-    assert "[1]<stdout>:rank 1 of 2 local 0 sums 3.0" in capfd.readouterr().out
-    assert ask("delete", "hvd-look") == 0
-    assert nothing_left("hvd-look")
 
 
 def test_a_job_goes_when_it_has_been_kept_for_long_enough():

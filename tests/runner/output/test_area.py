@@ -5,9 +5,10 @@ import os
 import pytest
 
 from horovod.runner.output.area import ERASE, FRAME, Area, Bars
-from horovod.runner.output.output import DRAW_LIMIT, OutputQueue, OutputSink
+from horovod.runner.output.output import DRAW_LIMIT, OutputQueue
 from horovod.runner.output.row import Row
 from horovod.runner.output.stream_output import StreamOutput
+from tests.runner.output.sinks import Kept
 
 OUT, ERR = 1, 2
 
@@ -73,21 +74,8 @@ def test_only_what_has_changed_is_drawn():
     assert not area.stands
 
 
-class Kept(OutputSink):
-    def __init__(self, terminals=(OUT, ERR), together=True, full=True):
-        super().__init__(set(terminals), together, full)
-        self.text = b""
-
-    def _emit(self, stream, data):
-        self.text += data
-
-    def take(self):
-        text, self.text = self.text, b""
-        return text
-
-
 def test_lines_go_above_and_frames_are_some_time_apart():
-    sink = Kept()
+    sink = Kept((OUT, ERR), full=True)
     sink.draw((0, ERR), bars("5%"))
     sink.refresh(1.0)
     assert sink.take() == b"\r5%\x1b[K"
@@ -112,7 +100,7 @@ def test_lines_go_above_and_frames_are_some_time_apart():
 
 
 def test_the_status_line_stands_below_the_bars():
-    sink = Kept()
+    sink = Kept((OUT, ERR), full=True)
     sink.status("one")
     sink.status("one")
     sink.refresh(1.0)
@@ -124,7 +112,7 @@ def test_the_status_line_stands_below_the_bars():
     sink.status("")
     sink.refresh(3.0)
     assert sink.take() == b"\r\x1b[1A\r5%\x1b[K\x1b[J"
-    plain = Kept(full=False)
+    plain = Kept((OUT, ERR))
     assert not plain.rewrites
     plain.status("one")
     plain.refresh(1.0)
@@ -132,7 +120,7 @@ def test_the_status_line_stands_below_the_bars():
 
 
 def test_where_only_a_return_is_understood_there_is_one_line():
-    sink = Kept(full=False)
+    sink = Kept((OUT, ERR))
     sink.draw((1, ERR), bars("50%", prefix="[1]:"))
     sink.refresh(1.0)
     assert sink.take() == b"\r[1]:50%"
@@ -148,7 +136,7 @@ def test_where_only_a_return_is_understood_there_is_one_line():
 
 
 def test_two_terminals_and_none():
-    mixed = Kept(terminals=(ERR,), together=False)
+    mixed = Kept((ERR,), together=False, full=True)
     assert (mixed.shows_bars(OUT), mixed.shows_bars(ERR)) == (False, True)
     mixed.draw((0, ERR), bars("5%"))
     mixed.refresh(1.0)
@@ -167,7 +155,7 @@ def test_two_terminals_and_none():
 
 
 def test_what_is_typed_moves_the_bars_up():
-    sink = Kept()
+    sink = Kept((OUT, ERR), full=True)
     sink.draw((0, ERR), bars("5%", "6%"))
     sink.refresh(1.0)
     sink.take()

@@ -8,22 +8,9 @@ import pytest
 from horovod.runner.output.bars import LOG_INTERVAL
 from horovod.runner.output.canvas import HOLD
 from horovod.runner.output.display import Display
-from horovod.runner.output.output import OutputSink
+from tests.runner.output.sinks import Kept
 
 OUT, ERR = 1, 2
-
-
-class Kept(OutputSink):
-    def __init__(self):
-        super().__init__((), together=True)
-        self.all = b""
-
-    def _emit(self, stream, data):
-        self.all += data
-
-    def take(self):
-        text, self.all = self.all.decode(), b""
-        return text
 
 
 def test_a_bar_is_a_line_now_and_then_and_at_its_end():
@@ -36,12 +23,12 @@ def test_a_bar_is_a_line_now_and_then_and_at_its_end():
         assert display.next_due() in (None, pytest.approx(10.0 * (step // 1000 + 1), abs=0.02))
         if step == 1700:
             display.show(1, OUT, b"line\n", now)
-    assert sink.take() == ("[0]<stderr>:1000/2500\n[1]<stdout>:line\n[0]<stderr>:2000/2500\n")
+    assert sink.take().decode() == ("[0]<stderr>:1000/2500\n[1]<stdout>:line\n[0]<stderr>:2000/2500\n")
     display.show(0, ERR, b"\r2500/2500\n", 25.0)
-    assert sink.take() == ""
+    assert sink.take().decode() == ""
     assert display.next_due() == 25.0 + HOLD
     display.tick(25.0 + HOLD)
-    assert sink.take() == "[0]<stderr>:2500/2500\n"
+    assert sink.take().decode() == "[0]<stderr>:2500/2500\n"
     assert display.next_due() is None
 
 
@@ -51,13 +38,13 @@ def test_of_a_bar_that_stands_still_the_log_has_the_last_state_once():
     display.show(0, ERR, b"\r10%", 0.0)
     display.show(0, ERR, b"\r20%", 1.0)
     display.tick(LOG_INTERVAL)
-    assert sink.take() == "[0]<stderr>:20%\n"
+    assert sink.take().decode() == "[0]<stderr>:20%\n"
     assert display.next_due() is None
     display.finish(0, 99.0)
-    assert sink.take() == ""
+    assert sink.take().decode() == ""
     display.show(0, OUT, b"\r1\n\r2\n\r   \r", 100.0)
     display.show(0, ERR, b"word\n", 100.0)  # which the program has written later
-    assert sink.take() == "[0]<stdout>:1\n[0]<stdout>:2\n[0]<stderr>:word\n"
+    assert sink.take().decode() == "[0]<stdout>:1\n[0]<stdout>:2\n[0]<stderr>:word\n"
 
 
 @pytest.mark.parametrize("collapse", [False, True])
@@ -76,7 +63,7 @@ def test_whatever_ranks_write_every_line_begins_with_its_rank(collapse):
             display.finish(rank, 7.0)
         display.flush()
         sink.end_bars()
-        text = sink.all.decode()
+        text = sink.text.decode()
         assert text.endswith("\n")
         for line in text.removesuffix("\n").split("\n"):
             whose = re.findall(r"\[([01-]+)\]<(\w+)>:", line)

@@ -1,10 +1,8 @@
-import errno
 import os
 import random
 import re
 import resource
 import signal
-from pathlib import Path
 
 import pytest
 
@@ -205,17 +203,6 @@ def test_folders_are_padded_to_the_widest_rank(tmp_path, size, folder):
     assert (tmp_path / "deep" / "logs" / folder / "stdout").read_bytes() == b""
 
 
-@pytest.mark.skipif(not Path("/dev/full").is_char_device(), reason="there is no /dev/full here")
-def test_a_full_disk_is_named():
-    files = RankFiles.__new__(RankFiles)
-    files._files = {(0, 1): os.open("/dev/full", os.O_WRONLY)}
-    files._paths = {(0, 1): "/logs/rank.0/stdout"}
-    with pytest.raises(RankFileError, match=r"^rank file /logs/rank.0/stdout: No space left on device$") as caught:
-        files.write(0, 1, b"x")
-    assert caught.value.errno == errno.ENOSPC
-    files.close()
-
-
 def test_a_file_that_reaches_its_limit_is_named(tmp_path):
     # by the limit of this process, which fails as a full disk does, in the middle of a write
     before = resource.getrlimit(resource.RLIMIT_FSIZE)
@@ -330,27 +317,6 @@ def test_the_queue_never_blocks_and_loses_nothing():
     assert queue.pending == 0
     os.close(read_end)
     os.close(write_end)
-
-
-def test_a_reader_that_goes_away_is_noticed():
-    read_end, write_end = os.pipe()
-    queue = OutputQueue(write_end, 2)
-    os.close(read_end)
-    queue.put(1, b"x\n")
-    queue.write()
-    assert (queue.broken, queue.reader_gone) == (True, True)
-    assert queue.trouble == "nobody reads the output any more (broken pipe)"
-    assert queue.waiting_for() is None
-    os.close(write_end)
-
-
-def test_a_full_disk_is_no_reader_that_has_gone():
-    with open("/dev/full", "wb") as full:
-        queue = OutputQueue(full.fileno(), 2)
-        queue.put(1, b"x\n")
-        queue.write()
-    assert (queue.broken, queue.reader_gone) == (True, False)
-    assert queue.trouble == "the output cannot be written to stdout: No space left on device"
 
 
 def test_workers_that_come_and_go_are_shown_by_their_present_ranks():

@@ -2,27 +2,16 @@
 
 import pytest
 
-from horovod.runner.output.output import OutputSink
 from horovod.runner.output.rank_files import RankFileError
 from horovod.runner.output.screen import Screen
 from horovod.runner.plan.settings import ElasticSettings, LaunchSettings
 from horovod.runner.protocol.messages import Output
-
-
-class Kept(OutputSink):
-    """What is shown, as it comes."""
-
-    def __init__(self):
-        super().__init__((), together=False)
-        self.shown = {1: b"", 2: b""}
-
-    def _emit(self, stream, data):
-        self.shown[stream] += data
+from tests.runner.output.sinks import Kept
 
 
 def screen_of(*workers, files=None):
     settings = LaunchSettings(["x"], [], elastic=ElasticSettings(2, 1), output_filename=files and str(files))
-    kept = Kept()
+    kept = Kept(together=False)
     screen = Screen(settings, kept, hosts=dict.fromkeys(workers, "a"), rank_of=lambda number: number)
     for worker in workers:
         screen.join(worker)
