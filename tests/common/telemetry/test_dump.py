@@ -9,6 +9,7 @@ import pytest
 from horovod.common.basics import HorovodBasics
 from horovod.common.faces import named
 from horovod.common.objects import allgather_object
+from tests.ranks import on_ranks
 
 
 def test_ranks_write_what_they_have_done(pool, tmp_path):
@@ -39,15 +40,13 @@ def test_ranks_write_what_they_have_done(pool, tmp_path):
     assert not (folder / "child").exists()
 
 
-def test_without_a_recorder_or_a_job(pool, tmp_path):
-    def work():
-        hvd = HorovodBasics("tests")
-        with pytest.raises(ValueError, match="HOROVOD_RECORDER_ENTRIES is 0"):
-            hvd.dump(tmp_path)
-        hvd.shutdown()
-        with pytest.raises(ValueError, match="not been initialized"):
-            hvd.dump(tmp_path)
-        hvd.init()
-
-    pool(1, HOROVOD_RECORDER_ENTRIES="0").run(work)
+@on_ranks(1, HOROVOD_RECORDER_ENTRIES="0")
+def test_without_a_recorder_or_a_job(tmp_path):
+    hvd = HorovodBasics("tests")
+    with pytest.raises(ValueError, match="HOROVOD_RECORDER_ENTRIES is 0"):
+        hvd.dump(tmp_path)
+    hvd.shutdown()
+    with pytest.raises(ValueError, match="not been initialized"):
+        hvd.dump(tmp_path)
     assert os.listdir(tmp_path) == []
+    hvd.init()

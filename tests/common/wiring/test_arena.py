@@ -5,7 +5,9 @@ import os
 
 import pytest
 
+from horovod.common.basics import HorovodBasics
 from horovod.common.wiring import shared_memory
+from tests.ranks import on_ranks
 
 COUNT = 50_000
 
@@ -37,27 +39,18 @@ def ints(memory):
     return memoryview(memory).cast("B").cast("i")
 
 
-def rank_of_tests():
-    from horovod.common.basics import HorovodBasics
-
-    return HorovodBasics("tests").rank()
-
-
-@pytest.mark.parametrize("size", [2, pytest.param(4, marks=pytest.mark.heavy)])
-def test_tensors_that_all_ranks_share_are_reduced_without_staging(pool, size):
-    def work(size):
-        rank = rank_of_tests()
-        engine().allocate(4096 * (rank + 1))  # others' tensors are at other places
-        buffer = engine().allocate(4 * COUNT)
-        assert bytes(buffer) == bytes(4 * COUNT)
-        for step in range(20):  # through negotiation and schedule
-            ints(buffer)[0], ints(buffer)[COUNT - 1] = rank + step, 2 * rank
-            first, last, unstaged = sum_int32(buffer)
-            assert (first, last) == (sum(range(size)) + size * step, 2 * sum(range(size)))
-            assert unstaged == 4 * COUNT
-        return True
-
-    assert pool(size).run(work, size) == [True] * size
+@on_ranks(2, pytest.param(4, marks=pytest.mark.heavy))
+def test_tensors_that_all_ranks_share_are_reduced_without_staging():
+    hvd = HorovodBasics("tests")
+    rank, size = hvd.rank(), hvd.size()
+    engine().allocate(4096 * (rank + 1))  # others' tensors are at other places
+    buffer = engine().allocate(4 * COUNT)
+    assert bytes(buffer) == bytes(4 * COUNT)
+    for step in range(20):  # through negotiation and schedule
+        ints(buffer)[0], ints(buffer)[COUNT - 1] = rank + step, 2 * rank
+        first, last, unstaged = sum_int32(buffer)
+        assert (first, last) == (sum(range(size)) + size * step, 2 * sum(range(size)))
+        assert unstaged == 4 * COUNT
 
 
 @pytest.mark.parametrize(
@@ -70,27 +63,21 @@ def test_where_nothing_is_shared_nothing_is_allocated(pool, size, settings):
     assert pool(size, **settings).run(work) == [None] * size
 
 
-def test_memory_outlives_its_engine_and_is_ordinary_for_the_next(pool):
-    def work():
-        from horovod.common.basics import HorovodBasics
-
-        basics = HorovodBasics("tests")
-        basics.init()
-        old = engine().allocate(4 * COUNT)
-        ints(old)[0] = 7
-        basics.shutdown()
-        assert ints(old)[0] == 7
-        basics.init()
-        return sum_int32(old, "after")
-
-    assert pool(2, initialized=False).run(work) == [(14, 0, 0)] * 2
+@on_ranks(2, initialized=False)
+def test_memory_outlives_its_engine_and_is_ordinary_for_the_next():
+    basics = HorovodBasics("tests")
+    basics.init()
+    old = engine().allocate(4 * COUNT)
+    ints(old)[0] = 7
+    basics.shutdown()
+    assert ints(old)[0] == 7
+    basics.init()
+    assert sum_int32(old, "after") == (14, 0, 0)
 
 
 def test_a_rank_that_may_not_map_so_much_goes_without(pool):
     def work():
         import resource
-
-        from horovod.common.basics import HorovodBasics
 
         basics = HorovodBasics("tests")
         rank = int(os.environ["HOROVOD_RANK"])
@@ -114,8 +101,6 @@ def test_a_rank_that_may_not_map_so_much_goes_without(pool):
 def init_with_files_of(most):
     """What happens to init under a limit of file sizes: its error, or whether there is an arena and what a sum is."""
     import resource
-
-    from horovod.common.basics import HorovodBasics
 
     basics = HorovodBasics("tests")
     before = resource.getrlimit(resource.RLIMIT_FSIZE)
