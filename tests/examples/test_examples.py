@@ -118,11 +118,3 @@ def test_a_newcomers_script_runs_unchanged(tmp_path: Path) -> None:
     assert len(accuracies) == 4, out
     assert accuracies[-1] > 75, out
     assert len(list(tmp_path.glob("checkpoint-*.pt"))) == 4
-
-
-def test_a_newcomers_script_runs_without_a_launcher(tmp_path: Path) -> None:
-    done = subprocess.run(
-        [sys.executable, str(NEWCOMER), "--epochs", "1"], cwd=tmp_path, capture_output=True, text=True, timeout=120
-    )
-    assert done.returncode == 0, done.stderr
-    assert "Accuracy" in done.stdout
