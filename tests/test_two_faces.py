@@ -6,50 +6,6 @@ pytest.importorskip("tensorflow")
 pytest.importorskip("torch")
 
 
-@pytest.mark.heavy
-def test_shutdown_of_one_leaves_the_other_at_work(tf_pool):
-    def work():
-        import tensorflow as tf
-        import torch
-
-        import horovod.tensorflow as hvd_tf
-        import horovod.torch as hvd_torch
-        from horovod.common.state import state
-
-        def torch_works():
-            return hvd_torch.allreduce(torch.ones(2), op=hvd_torch.Sum, name="t").tolist() == [2.0, 2.0]
-
-        def tensorflow_works():
-            return hvd_tf.allreduce(tf.ones(2), op=hvd_tf.Sum, name="t").numpy().tolist() == [2.0, 2.0]
-
-        hvd_torch.init()
-        assert not hvd_tf.is_initialized()
-        hvd_tf.init()
-        engine = state.engine
-        assert torch_works()
-        assert tensorflow_works()
-
-        hvd_torch.shutdown()
-        assert not hvd_torch.is_initialized()
-        assert hvd_tf.is_initialized()
-        with pytest.raises(RuntimeError, match="shut down"):
-            torch_works()
-        with pytest.raises(ValueError, match="init"):
-            hvd_torch.rank()
-        assert tensorflow_works()
-        hvd_torch.init()
-        hvd_tf.shutdown()
-        with pytest.raises(tf.errors.UnknownError, match="shut down"):
-            tensorflow_works()
-        assert torch_works()
-        assert state.engine is engine
-        hvd_torch.shutdown()
-        assert state.engine is None
-        hvd_tf.shutdown()  # harmless
-
-    tf_pool(2, initialized=False).run(work)
-
-
 def test_plain_arrays_beside_two_frameworks(tf_pool):
     """Equal names at once, in three threads, which begin with different faces on different ranks; and handles of one
     face while another waits."""
