@@ -1,93 +1,149 @@
 """Several frontends in one process share one engine and do not disturb each other."""
 
+import threading
+
+import numpy as np
 import pytest
+
+from tests.later import Later
+from tests.ranks import on_keras_on_jax, on_keras_on_tensorflow, on_tensorflow
 
 pytest.importorskip("tensorflow")
 pytest.importorskip("torch")
 
+tf, torch, jnp = Later("tensorflow"), Later("torch"), Later("jax.numpy")
+hvd_tf, hvd_torch, hvd_np = Later("horovod.tensorflow"), Later("horovod.torch"), Later("horovod.numpy")
+keras, hvd_keras, hvd_tf_keras = Later("keras"), Later("horovod.keras"), Later("horovod.tensorflow.keras")
 
-def test_plain_arrays_beside_two_frameworks(tf_pool):
-    """Equal names at once, in three threads, which begin with different faces on different ranks; and handles of one
-    face while another waits."""
 
-    def work():
-        import threading
+@on_tensorflow(2)
+def test_equal_names_at_once():
+    """Ranks begin with different frontends: operations would meet the wrong ones if a name were shared."""
+    from horovod.common.state import state
 
-        import numpy as np
-        import tensorflow as tf
-        import torch
+    rank, engine, before = hvd_torch.rank(), state.engine, state.engine.stats()["operations"]
 
-        import horovod.numpy as hvd_np
-        import horovod.tensorflow as hvd_tf
-        import horovod.torch as hvd_torch
-        from horovod.common.state import state
+    def in_tensorflow(step):
+        summed = hvd_tf.allreduce(tf.fill((2,), 10.0 * step), op=hvd_tf.Sum, name="same")
+        assert summed.numpy().tolist() == [20.0 * step] * 2
 
-        rank, results, engine = hvd_np.rank(), {}, state.engine
-        handle = hvd_np.allreduce_async(np.arange(4.0), op=hvd_np.Sum, name="same")
-        assert hvd_torch.allreduce(torch.ones(2), op=hvd_torch.Sum, name="same").tolist() == [2.0, 2.0]
-        assert hvd_tf.allreduce(tf.ones(3), op=hvd_tf.Sum, name="same").numpy().tolist() == [2.0] * 3
-        assert handle.result(60).tolist() == [0.0, 2.0, 4.0, 6.0]
+    for step in range(10):
+        if rank == 1:
+            in_tensorflow(step)
+        handle = hvd_torch.allreduce_async(torch.full((3,), float(step)), op=hvd_torch.Sum, name="same")
+        array = hvd_np.allreduce_async(np.arange(4.0) + step, op=hvd_np.Sum, name="same")
+        if rank == 0:
+            in_tensorflow(step)
+        assert hvd_torch.synchronize(handle).tolist() == [2.0 * step] * 3
+        assert array.result(60).tolist() == [2.0 * (i + step) for i in range(4)]
+        objects = hvd_tf.broadcast_object("tf", 0, name="o"), hvd_torch.broadcast_object("torch", 0, name="o")
+        assert objects == ("tf", "torch")
+    gathered = tf.function(lambda x: hvd_tf.allgather(x, name="same"))(tf.fill((1,), rank))
+    assert gathered.numpy().tolist() == [0, 1]
+    assert hvd_tf.rank() == hvd_np.rank() == rank
+    assert state.engine is engine
+    assert engine.stats()["operations"] - before >= 50
 
-        def repeat(name, act):
-            results[name] = [act(float(turn)) for turn in range(10)]
 
-        jobs = [
-            ("numpy", lambda x: hvd_np.allreduce(np.full(2, x + rank), op=hvd_np.Sum, name="x").tolist()),
-            ("torch", lambda x: hvd_torch.allreduce(torch.full((3,), x), op=hvd_torch.Max, name="x").tolist()),
-            ("tensorflow", lambda x: hvd_tf.allreduce(tf.fill((1,), x), op=hvd_tf.Sum, name="x").numpy().tolist()),
-        ]
-        threads = [threading.Thread(target=repeat, args=job, daemon=True) for job in jobs[rank:] + jobs[:rank]]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join(40)
-        assert not any(thread.is_alive() for thread in threads)
-        assert results["numpy"] == [[2.0 * turn + 1] * 2 for turn in range(10)]
-        assert results["torch"] == [[float(turn)] * 3 for turn in range(10)]
-        assert results["tensorflow"] == [[2.0 * turn] for turn in range(10)]
-        in_function = tf.function(lambda x: hvd_tf.allgather(x, name="same"))(tf.fill((1,), rank))
-        assert in_function.numpy().tolist() == [0, 1]
-        assert state.engine is engine
+@on_tensorflow(2)
+def test_equal_names_from_three_threads():
+    """Each frontend has a thread that uses the same names, for tensors of other shapes and types."""
+    rank, results, names = hvd_np.rank(), {}, ["x", "allreduce.x", "y"]
 
-        # What one face cannot take leaves the others at work; one that leaves does, too.
-        with pytest.raises(ValueError, match="complex128"):
-            hvd_np.allreduce(np.ones(3, complex), name="y")
-        hvd_np.shutdown()
-        with pytest.raises(RuntimeError, match="shut down"):
-            hvd_np.allreduce(np.ones(3))
-        assert hvd_torch.allreduce(torch.ones(2), op=hvd_torch.Sum).tolist() == [2.0, 2.0]
-        hvd_np.init()
-        assert hvd_np.allreduce(np.ones(3), op=hvd_np.Sum).tolist() == [2.0] * 3
-        return sorted({"numpy", "torch", "tensorflow"} & set(state.faces))
+    def repeat(kind, act):
+        results[kind] = [[act(float(turn), name) for name in names] for turn in range(20)]
 
-    assert tf_pool(2).run(work) == [["numpy", "tensorflow", "torch"]] * 2
+    jobs = [
+        ("numpy", lambda x, name: hvd_np.allreduce(np.full(2, x + rank), op=hvd_np.Sum, name=name).tolist()),
+        ("torch", lambda x, name: hvd_torch.allreduce(torch.full((3,), x), op=hvd_torch.Max, name=name).tolist()),
+        ("tensorflow", lambda x, name: hvd_tf.allreduce(tf.fill((1,), x), op=hvd_tf.Sum, name=name).numpy().tolist()),
+    ]
+    # Another one first on the other rank.
+    threads = [threading.Thread(target=repeat, args=job, daemon=True) for job in jobs[rank:] + jobs[:rank]]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(60)
+    assert not any(thread.is_alive() for thread in threads)
+    assert results["numpy"] == [[[2.0 * turn + 1] * 2] * 3 for turn in range(20)]
+    assert results["torch"] == [[[float(turn)] * 3] * 3 for turn in range(20)]
+    assert results["tensorflow"] == [[[2.0 * turn]] * 3 for turn in range(20)]
+
+
+@on_tensorflow(2, initialized=False)
+def test_shutdown_of_one_leaves_the_others_at_work():
+    from horovod.common.state import state
+
+    def torch_works():
+        return hvd_torch.allreduce(torch.ones(2), op=hvd_torch.Sum, name="t").tolist() == [2.0, 2.0]
+
+    def tensorflow_works():
+        return hvd_tf.allreduce(tf.ones(2), op=hvd_tf.Sum, name="t").numpy().tolist() == [2.0, 2.0]
+
+    # Before any init in this process, or after a shutdown.
+    with pytest.raises((tf.errors.FailedPreconditionError, tf.errors.UnknownError), match="init"):
+        tensorflow_works()
+    hvd_torch.init()
+    assert not hvd_tf.is_initialized()
+    hvd_tf.init()
+    engine = state.engine
+    assert torch_works()
+    assert tensorflow_works()
+
+    hvd_torch.shutdown()
+    assert not hvd_torch.is_initialized()
+    assert hvd_tf.is_initialized()
+    with pytest.raises(RuntimeError, match="shut down"):
+        torch_works()
+    with pytest.raises(ValueError, match="init"):
+        hvd_torch.rank()
+    assert tensorflow_works()
+    hvd_torch.init()
+    hvd_tf.shutdown()
+    with pytest.raises(tf.errors.UnknownError, match="shut down"):
+        tensorflow_works()
+    assert torch_works()
+    hvd_np.init()
+    with pytest.raises(ValueError, match="complex128"):  # leaves the others at work
+        hvd_np.allreduce(np.ones(3, complex), name="y")
+    hvd_np.shutdown()
+    with pytest.raises(RuntimeError, match="shut down"):
+        hvd_np.allreduce(np.ones(3))
+    assert torch_works()
+    assert state.engine is engine
+    assert set(state.faces) == {"torch"}
+    hvd_torch.shutdown()
+    assert state.engine is None
+    hvd_tf.shutdown()  # harmless
+
+    hvd_tf.init()
+    assert tensorflow_works()
+    hvd_tf.shutdown()
+
+
+@on_keras_on_tensorflow(2)
+def test_keras_tensorflow_and_pytorch_share_the_job():
+    assert hvd_keras.size() == hvd_tf_keras.size() == hvd_tf.size() == 2
+    optimizer = hvd_tf.DistributedOptimizer(keras.optimizers.SGD(1.0), op=hvd_tf.Sum, groups=1)
+    variable = keras.Variable([0.0, 0.0])
+    optimizer.apply([keras.ops.ones(2)], [variable])
+    assert keras.ops.convert_to_numpy(variable).tolist() == [-2.0, -2.0]
+    assert hvd_torch.allreduce(torch.ones(2), op=hvd_torch.Sum, name="DistributedSGD.0").tolist() == [2.0, 2.0]
 
 
 @pytest.mark.heavy
-def test_keras_on_jax_pytorch_and_plain_arrays(keras_pool):
-    pytest.importorskip("jax")
-
-    def work():
-        import jax
-        import numpy as np
-        import torch
-
-        import horovod.keras as hvd_keras
-        import horovod.numpy as hvd_np
-        import horovod.torch as hvd_torch
-
-        rank = hvd_np.rank()
-        for turn in range(5):
-            mine = hvd_np.allreduce_async(np.full(3, turn + rank), op=hvd_np.Sum, name="same")
-            other = hvd_torch.allreduce_async(torch.full((4,), float(turn)), op=hvd_torch.Sum, name="same")
-            third = hvd_keras.allreduce(jax.numpy.full((2,), float(rank)), op=hvd_keras.Sum, name="same")
-            assert np.asarray(third).tolist() == [1.0] * 2
-            assert hvd_torch.synchronize(other).tolist() == [2.0 * turn] * 4
-            assert mine.result(60).tolist() == [2 * turn + 1] * 3
-        # Arrays of one library through the face of another.
-        assert hvd_np.allreduce(jax.numpy.ones(2), op=hvd_np.Sum).tolist() == [2.0, 2.0]
-        with pytest.raises(ValueError, match=r"allreduce\.x on rank \d: .*cannot be changed in place"):
-            hvd_np.allreduce_(jax.numpy.ones(2), name="x")
-        assert hvd_np.broadcast(torch.full((2,), rank), 1).tolist() == [1, 1]
-
-    keras_pool("jax")(2).run(work)
+@on_keras_on_jax(2)
+def test_keras_on_jax_pytorch_and_plain_arrays():
+    rank = hvd_np.rank()
+    for turn in range(5):
+        mine = hvd_np.allreduce_async(np.full(3, turn + rank), op=hvd_np.Sum, name="same")
+        other = hvd_torch.allreduce_async(torch.full((4,), float(turn)), op=hvd_torch.Sum, name="same")
+        third = hvd_keras.allreduce(jnp.full((2,), float(rank)), op=hvd_keras.Sum, name="same")
+        assert np.asarray(third).tolist() == [1.0] * 2
+        assert hvd_torch.synchronize(other).tolist() == [2.0 * turn] * 4
+        assert mine.result(60).tolist() == [2 * turn + 1] * 3
+    # Arrays of one library through the frontend of another.
+    assert hvd_np.allreduce(jnp.ones(2), op=hvd_np.Sum).tolist() == [2.0, 2.0]
+    with pytest.raises(ValueError, match=r"allreduce\.x on rank \d: .*cannot be changed in place"):
+        hvd_np.allreduce_(jnp.ones(2), name="x")
+    assert hvd_np.broadcast(torch.full((2,), rank), 1).tolist() == [1, 1]

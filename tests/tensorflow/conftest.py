@@ -1,15 +1,5 @@
-"""Fixtures of the TensorFlow tests."""
+"""Fixtures of these tests."""
 
-from collections.abc import Iterator
+from tests.single import fixture
 
-import pytest
-
-import horovod.tensorflow as hvd
-
-
-@pytest.fixture
-def single() -> Iterator[None]:
-    """A job of this process alone."""
-    hvd.init()
-    yield
-    hvd.shutdown()
+single = fixture("horovod.tensorflow")

@@ -5,8 +5,9 @@ import pytest
 import tensorflow as tf
 
 import horovod.tensorflow as hvd
+from tests.ranks import on_tensorflow
 from tests.tensorflow.reference import assert_close
-from tests.tensorflow.test_optimizer import old_graph
+from tests.tensorflow.training import kinds_of_variables, old_graph
 
 tf1 = tf.compat.v1
 
@@ -24,7 +25,8 @@ def adasum(arrays):
     return partial[0]
 
 
-def tape_combines_gradients():
+@on_tensorflow(2, pytest.param(4, marks=pytest.mark.heavy))
+def test_tape():
     rank, size = hvd.rank(), hvd.size()
     rng = np.random.default_rng(7)
     variables = [tf.Variable(rng.normal(size=shape)) for shape in ((5,), (2, 3), ())]
@@ -38,11 +40,6 @@ def tape_combines_gradients():
     for run in (step, tf.function(step)):
         for i, gradient in enumerate(run()):
             assert_close(gradient, adasum([factors[r][i] for r in range(size)]), 1e-9)
-
-
-@pytest.mark.parametrize("size", [2, pytest.param(4, marks=pytest.mark.heavy)])
-def test_tape(tf_pool, size):
-    tf_pool(size).run(tape_combines_gradients)
 
 
 RATE, MOMENTUM = 0.125, 0.5
@@ -86,19 +83,16 @@ def optimizer_combines_changes(passes, reference):
     return [value.tobytes() for value in values]
 
 
-@pytest.mark.parametrize("reference", [False, True], ids=["resource", "reference"])
-@pytest.mark.parametrize("passes", [1, 2])
+@kinds_of_variables
+@pytest.mark.parametrize("passes", [pytest.param(1, marks=pytest.mark.heavy), 2])
 def test_optimizer(tf_pool, passes, reference):
     results = tf_pool(2).run(optimizer_combines_changes, passes, reference)
     assert results[0] == results[1]
 
 
-def optimizer_alone_is_the_plain_one():
+@on_tensorflow(1)
+def test_optimizer_alone():
     v = tf.Variable([1.0, 2.0])
     optimizer = hvd.DistributedOptimizer(tf1.train.GradientDescentOptimizer(1.0), op=hvd.Adasum)
     optimizer.minimize(lambda: tf.reduce_sum(v), var_list=[v])
     assert_close(v, [0.0, 1.0])
-
-
-def test_optimizer_alone(tf_pool):
-    tf_pool(1).run(optimizer_alone_is_the_plain_one)

@@ -4,8 +4,8 @@ import pytest
 import tensorflow as tf
 
 import horovod.tensorflow as hvd
-from horovod.tensorflow.gradient_tape import DistributedGradientTape
 from horovod.tensorflow.reduction import make_allreduce_grads
+from tests.ranks import on_tensorflow
 from tests.tensorflow.reference import assert_close
 
 MODES = {"eager": lambda f: f, "function": tf.function}
@@ -28,7 +28,8 @@ def make_step(helper, variables, gradients_of):
     return step
 
 
-def sums_up():
+@on_tensorflow(2)
+def test_sums_up():
     rank, size = hvd.rank(), hvd.size()
     for mode, wrap in MODES.items():
         for average in (False, True):
@@ -57,7 +58,8 @@ def sums_up():
             assert len(helper.locally_aggregated_grads) == 2
 
 
-def survives_another_trace():
+@on_tensorflow(2)
+def test_survives_another_trace():
     v = tf.Variable(tf.zeros([4]))
     helper = hvd.LocalGradientAggregationHelper(2, make_allreduce_grads("survives"))
     step = tf.function(make_step(helper, [v], lambda number: [tf.ones([4]) * tf.cast(tf.size(number), tf.float32)]))
@@ -66,7 +68,8 @@ def survives_another_trace():
     assert_close(v, [-10.0] * 4)
 
 
-def gradients_may_come_and_go():
+@on_tensorflow(2)
+def test_gradients_may_come_and_go():
     v, w = tf.Variable(0.0), tf.Variable(0.0)
     helper = hvd.LocalGradientAggregationHelper(2, make_allreduce_grads("may_come_and_go"))
     step = make_step(helper, [v, w], lambda given: [None if x is None else tf.constant(x) for x in given])
@@ -76,7 +79,8 @@ def gradients_may_come_and_go():
     assert_close(w, -(5 + 7 + 1 + 1))
 
 
-def refuses_slices():
+@on_tensorflow(2)
+def test_refuses_slices():
     table = tf.Variable([[1.0], [2.0]], name="table")
 
     def slices():
@@ -96,7 +100,8 @@ def refuses_slices():
         hvd.LocalGradientAggregationHelper(0, lambda gradients, variables: gradients)
 
 
-def takes_part_in_no_checkpoint():
+@on_tensorflow(2)
+def test_takes_part_in_no_checkpoint():
     v = tf.Variable(1.0)
     helper = hvd.LocalGradientAggregationHelper(2, make_allreduce_grads("checkpoint"))
     make_step(helper, [v], lambda number: [tf.constant(1.0)])(0)
@@ -111,45 +116,10 @@ def takes_part_in_no_checkpoint():
         assert tf1.trainable_variables() == [x]
 
 
-def one_pass_is_no_aggregation():
+@on_tensorflow(2)
+def test_one_pass_is_no_aggregation():
     helper = hvd.LocalGradientAggregationHelper(1, make_allreduce_grads("one"))
     v = tf.Variable(0.0)
     make_step(helper, [v], lambda number: [tf.constant(hvd.rank() + 1.0)])(0)
     assert_close(v, -1.5)
     assert helper.counter is None
-
-
-def aggregates_what_a_tape_gives():
-    """A loop that uses the helper with gradients of a plain tape: equal to reducing in every pass."""
-    v = tf.Variable([1.0, 2.0])
-    helper = hvd.LocalGradientAggregationHelper(2, make_allreduce_grads("tape"))
-
-    def gradients_of(number):
-        with tf.GradientTape() as tape:
-            loss = tf.reduce_sum(v * v) * tf.cast(hvd.rank() + 1 + number, tf.float32)
-        return tape.gradient(loss, [v])
-
-    step = tf.function(make_step(helper, [v], gradients_of))
-    summed = tf.zeros([2])
-    for number in (0, 1):
-        with tf.GradientTape() as tape:
-            loss = tf.reduce_sum(v * v) * (hvd.rank() + 1.0 + number)
-        summed += DistributedGradientTape(tape).gradient(loss, v)
-        step(tf.constant(number))
-    assert_close(v, tf.constant([1.0, 2.0]) - summed)
-
-
-@pytest.mark.parametrize(
-    "check",
-    [
-        sums_up,
-        survives_another_trace,
-        gradients_may_come_and_go,
-        refuses_slices,
-        takes_part_in_no_checkpoint,
-        one_pass_is_no_aggregation,
-        aggregates_what_a_tape_gives,
-    ],
-)
-def test_on_two_workers(tf_pool, check):
-    tf_pool(2).run(check)

@@ -1,14 +1,14 @@
 """Kernels that block TensorFlow's threads: what is left where it runs asynchronous kernels in an unknown way."""
 
+import numpy as np
+import tensorflow as tf
+
+import horovod.tensorflow as hvd
+from horovod.tensorflow import _library
+
 
 def test_blocking_kernels_give_the_same_results_without_deadlock(tf_pool):
     def work():
-        import numpy as np
-        import tensorflow as tf
-
-        import horovod.tensorflow as hvd
-        from horovod.tensorflow import _library
-
         assert not _library.blocking()
         _library.library.hvd_tf_set_blocking(1)
         try:

@@ -6,6 +6,7 @@ import tensorflow as tf
 import horovod.tensorflow as hvd
 from horovod.common.ops import OP_NAMES
 from horovod.tensorflow import mpi_ops, util
+from tests.ranks import on_tensorflow
 
 V1 = tf.compat.v1
 
@@ -78,7 +79,8 @@ def test_an_unknown_process_set_is_a_value_error_and_an_invalid_argument(single)
             assert isinstance(caught.value, tf.errors.InvalidArgumentError), call
 
 
-def cast_gradients():
+@on_tensorflow(2)
+def test_gradients_of_groups_may_be_of_another_floating_dtype():
     """Calls the registered gradient functions as autodiff does, with gradients of other floating dtypes."""
     from tensorflow.python.framework import ops
 
@@ -94,15 +96,8 @@ def cast_gradients():
             return ops.get_gradient_function(results[0].op)(results[0].op, *incoming)
 
         told.append([(g.dtype.name, g.shape.as_list(), float(tf.reduce_sum(tf.cast(g, tf.float32)))) for g in run()])
-    return told
-
-
-def test_gradients_of_groups_may_be_of_another_floating_dtype(tf_pool):
-    """The gradient of grouped allgather and grouped reducescatter accepts incoming gradients of another floating
-    dtype."""
-    for told in tf_pool(2).run(cast_gradients):
-        # Allgather: the average; reducescatter with Average: what was given for the rows.
-        assert told == [[("float16", [2, 2], 4.0), ("float16", [4, 1], 4.0)]] * 2
+    # Allgather: the average; reducescatter with Average: what was given for the rows.
+    assert told == [[("float16", [2, 2], 4.0), ("float16", [4, 1], 4.0)]] * 2
 
 
 def sparse_average(dtype):
@@ -129,3 +124,36 @@ def test_a_wrong_op_of_reducescatter(single, op):
         assert isinstance(caught.value, ValueError)
         assert isinstance(caught.value, RuntimeError)
         assert isinstance(caught.value, tf.errors.InvalidArgumentError)
+
+
+def test_small_helpers():
+    assert [n for n in range(10) if hvd.check_num_rank_power_of_2(n)] == [1, 2, 4, 8]
+    assert hvd.handle_average_backwards_compatibility(hvd.Max, None) == hvd.Max
+    with pytest.warns(DeprecationWarning, match="average"):
+        assert hvd.handle_average_backwards_compatibility(None, False) == hvd.Sum
+    assert isinstance(hvd.gpu_available("tensorflow"), bool)
+    assert hvd._executing_eagerly()
+    seen = []
+    tf.function(lambda: seen.append(hvd._executing_eagerly()))()
+    assert seen == [False]
+
+
+def test_bad_arguments_travel_between_processes():
+    import pickle
+
+    from horovod.tensorflow._library import ArgumentError
+
+    error = pickle.loads(pickle.dumps(ArgumentError("what is wrong")))
+    assert isinstance(error, ValueError)
+    assert isinstance(error, tf.errors.InvalidArgumentError)
+    assert "what is wrong" in str(error)
+    assert error.message == "what is wrong"
+
+
+def test_compressors_of_ones_own_have_to_say_what_they_do():
+    from horovod.tensorflow.compression import Compressor
+
+    with pytest.raises(NotImplementedError, match=r"compress\(tensor\)"):
+        Compressor.compress(tf.ones([1]))
+    with pytest.raises(NotImplementedError, match="decompress"):
+        Compressor.decompress(tf.ones([1]), None)

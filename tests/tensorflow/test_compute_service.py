@@ -1,6 +1,7 @@
 """Preprocessing in data workers: ranks 0 and 1 are the compute side, rank 2 trains."""
 
 import collections
+import contextlib
 import dataclasses
 import json
 import os
@@ -10,6 +11,7 @@ import stat
 import subprocess
 import sys
 import threading
+import time
 
 import pytest
 
@@ -17,29 +19,44 @@ pytest.importorskip("tensorflow")
 
 import tensorflow as tf
 
+import horovod.tensorflow as hvd
 from horovod.common.compute import ComputeClient, ComputeService
-from horovod.tensorflow.data.compute_service import compute_worker_fn, send_to_data_service
+from horovod.tensorflow.data.compute_service import compute_worker_fn, send_to_data_service, tf_data_service
 from horovod.tensorflow.data.config import TfDataServiceConfig
 from tests.documents import ROOT
+from tests.ranks import on_tensorflow
 
+KEY = b"k" * 32
 CONFIG = TfDataServiceConfig(2, 3, "compute", {"lo": [("127.0.0.1", 5)]}, b"\x01\xffk", 7)
+
+
+def serve(path, dispatchers, workers, side):
+    """Run a data service and its first worker until the service is shut down."""
+    with ComputeService(dispatchers, workers, KEY, {"lo"}) as service:
+        TfDataServiceConfig(dispatchers, workers, side, service.addresses(), KEY).write(path)
+        compute_worker_fn(TfDataServiceConfig.read(path))
+        service.wait_for_shutdown()
+
+
+@contextlib.contextmanager
+def served_elsewhere(path):
+    """Run the first worker of the data service that is described at ``path`` in a process of its own."""
+    code = (
+        "from horovod.tensorflow.data.compute_service import TfDataServiceConfig, compute_worker_fn\n"
+        f"compute_worker_fn(TfDataServiceConfig.read({path!r}), 0)"
+    )
+    environ = {**os.environ, "CUDA_VISIBLE_DEVICES": "-1"}
+    with subprocess.Popen([sys.executable, "-c", code], cwd=ROOT, env=environ) as process:
+        try:
+            yield process
+        finally:
+            process.kill()
 
 
 def on_compute_side(path):
     """A pass for each rank, one that ranks share, elements in turn."""
-    import threading
-
-    import tensorflow as tf
-
-    import horovod.tensorflow as hvd
-    from horovod.common.compute import ComputeService
-    from horovod.tensorflow.data.compute_service import TfDataServiceConfig, compute_worker_fn, send_to_data_service
-
     if hvd.rank() == 0:
-        with ComputeService(1, 2, b"k" * 32, {"lo"}) as service:
-            TfDataServiceConfig(1, 2, "compute", service.addresses(), b"k" * 32).write(path)
-            compute_worker_fn(TfDataServiceConfig.read(path))
-            service.wait_for_shutdown()
+        serve(path, 1, 2, "compute")
         return threading.active_count()
     config = TfDataServiceConfig.read(path, wait_for_file_creation=True)
     if hvd.rank() == 1:
@@ -86,12 +103,7 @@ def test_datasets_come_from_data_workers(tf_pool, tmp_path):
 
 def a_training(path):
     """What this rank gets of two datasets that the ranks share."""
-    import tensorflow as tf
-
-    import horovod.tensorflow as hvd
-    from horovod.tensorflow.data import compute_service
-
-    config = compute_service.TfDataServiceConfig.read(path)
+    config = TfDataServiceConfig.read(path)
     numbers, got = tf.data.Dataset.range(400), []
     for _ in range(2):
         shared = numbers.send_to_data_service(config, hvd.rank(), hvd.size(), reuse_dataset=True)
@@ -103,41 +115,24 @@ def a_training(path):
 def test_trainings_one_after_the_other_each_get_all(tf_pool, tmp_path):
     """The second one, this process, has counted nothing yet."""
     path = str(tmp_path / "compute.json")
-    with ComputeService(1, 1, b"k" * 32, {"lo"}) as service:
-        TfDataServiceConfig(1, 1, "compute", service.addresses(), b"k" * 32).write(path)
-        words = [sys.executable, "-c", f"from tests.tensorflow.test_compute_service import serve; serve({path!r})"]
-        with subprocess.Popen(words, cwd=ROOT, env={**os.environ, "CUDA_VISIBLE_DEVICES": "-1"}) as side:
-            try:
-                results = tf_pool(2).run(a_training, path)
-                for number in range(2):
-                    assert sorted(x for rank in results for x in rank[number]) == list(range(400))
-                config = TfDataServiceConfig.read(path)
-                shared = send_to_data_service(tf.data.Dataset.range(400), config, 0, 1, reuse_dataset=True)
-                assert sorted(int(x) for x in shared) == list(range(400))
-                with ComputeClient(service.addresses(), b"k" * 32) as client:
-                    client.shutdown()
-                assert side.wait(60) == 0
-            finally:
-                side.kill()
-
-
-def serve(path):
-    compute_worker_fn(TfDataServiceConfig.read(path), 0)
+    with ComputeService(1, 1, KEY, {"lo"}) as service:
+        TfDataServiceConfig(1, 1, "compute", service.addresses(), KEY).write(path)
+        with served_elsewhere(path) as side:
+            results = tf_pool(2).run(a_training, path)
+            for number in range(2):
+                assert sorted(x for rank in results for x in rank[number]) == list(range(400))
+            config = TfDataServiceConfig.read(path)
+            shared = send_to_data_service(tf.data.Dataset.range(400), config, 0, 1, reuse_dataset=True)
+            assert sorted(int(x) for x in shared) == list(range(400))
+            with ComputeClient(service.addresses(), KEY) as client:
+                client.shutdown()
+            assert side.wait(60) == 0
 
 
 def on_training_side(path):
     """Two dispatchers in two ranks that train, a worker for each."""
-    import tensorflow as tf
-
-    import horovod.tensorflow as hvd
-    from horovod.common.compute import ComputeService
-    from horovod.tensorflow.data.compute_service import TfDataServiceConfig, compute_worker_fn, tf_data_service
-
     if hvd.rank() == 0:
-        with ComputeService(2, 1, b"k" * 32, {"lo"}) as service:
-            TfDataServiceConfig(2, 1, "training", service.addresses(), b"k" * 32).write(path)
-            compute_worker_fn(TfDataServiceConfig.read(path), 0)
-            service.wait_for_shutdown()
+        serve(path, 2, 1, "training")
         return None
     config = TfDataServiceConfig.read(path, wait_for_file_creation=True)
     if hvd.rank() == 1:
@@ -152,6 +147,7 @@ def on_training_side(path):
         return sorted(int(x) for x in numbers.apply(distribute)), refused
 
 
+@pytest.mark.heavy
 def test_dispatchers_on_the_training_side(tf_pool, tmp_path):
     *_, first, second = tf_pool(4).run(on_training_side, str(tmp_path / "compute.json"))
     assert first == second
@@ -161,20 +157,8 @@ def test_dispatchers_on_the_training_side(tf_pool, tmp_path):
 
 def one_leaves_early(path):
     """Rank 0 is the compute side; of the two that train, the one with the dispatcher leaves while the other reads."""
-    import os
-    import time
-
-    import tensorflow as tf
-
-    import horovod.tensorflow as hvd
-    from horovod.common.compute import ComputeService
-    from horovod.tensorflow.data.compute_service import TfDataServiceConfig, compute_worker_fn, tf_data_service
-
     if hvd.rank() == 0:
-        with ComputeService(1, 1, b"k" * 32, {"lo"}) as service:
-            TfDataServiceConfig(1, 1, "training", service.addresses(), b"k" * 32).write(path)
-            compute_worker_fn(TfDataServiceConfig.read(path), 0)
-            service.wait_for_shutdown()
+        serve(path, 1, 1, "training")
         return 0
     config = TfDataServiceConfig.read(path, wait_for_file_creation=True)
     rank, leaves, got = hvd.rank() - 1, path + ".leaves", 0
@@ -197,90 +181,53 @@ def test_a_dispatcher_stays_while_others_read(tf_pool, tmp_path):
     assert tf_pool(3).run(one_leaves_early, str(tmp_path / "compute.json")) == [0, 1, 2_000]
 
 
-def service_ends_first():
+@pytest.mark.heavy
+@on_tensorflow(1)
+def test_a_training_leaves_a_service_that_is_gone():
     """The training side alone, whose data service goes away when all has been read."""
-    from horovod.common.compute import ComputeService
-    from horovod.tensorflow.data.compute_service import TfDataServiceConfig, tf_data_service
-
-    with ComputeService(1, 1, b"k" * 32, {"lo"}) as service:
-        config = TfDataServiceConfig(1, 1, "training", service.addresses(), b"k" * 32, 20)
+    with ComputeService(1, 1, KEY, {"lo"}) as service:
+        config = TfDataServiceConfig(1, 1, "training", service.addresses(), KEY, 20)
         with config.compute_client() as client:
             client.register_worker_for_dispatcher(0, 0, "127.0.0.1:1")
         with tf_data_service(config, 0) as address:
             service.close()
-    return address
-
-
-@pytest.mark.heavy  # of a lost dispatcher is another test
-def test_a_training_leaves_a_service_that_is_gone(tf_pool):
-    (address,) = tf_pool(1).run(service_ends_first)
     assert address.startswith("grpc://")
 
 
-def too_few():
-    import horovod.tensorflow as hvd
-    from horovod.tensorflow.data.compute_service import TfDataServiceConfig, tf_data_service
-
-    try:
+@on_tensorflow(2)
+def test_fewer_ranks_than_dispatchers():
+    text = r"dispatchers is 3, on the training side, accepted is at most one for each rank of the training, which has 2"
+    with pytest.raises(ValueError, match=rf"{text} \(rank {hvd.rank()}\)"):
         tf_data_service(TfDataServiceConfig(3, 1, "training", {}, b"k"), hvd.rank()).__enter__()
-    except ValueError as error:
-        return str(error)
-
-
-def test_fewer_ranks_than_dispatchers(tf_pool):
-    assert tf_pool(2).run(too_few) == [
-        "dispatchers is 3, on the training side, accepted is at most one for each rank of the training, which has 2 "
-        f"(rank {rank})"
-        for rank in range(2)
-    ]
 
 
 @pytest.mark.parametrize("how", [pytest.param(signal.SIGSTOP, marks=pytest.mark.heavy), signal.SIGKILL])
 def test_a_dispatcher_that_is_lost_is_an_error(tmp_path, caplog, how):
-    path, key = str(tmp_path / "compute.json"), b"k" * 32
-    with ComputeService(1, 1, key, {"lo"}) as service:
-        config = TfDataServiceConfig(1, 1, "compute", service.addresses(), key, 60)
+    path = str(tmp_path / "compute.json")
+    with ComputeService(1, 1, KEY, {"lo"}) as service:
+        config = TfDataServiceConfig(1, 1, "compute", service.addresses(), KEY, 60)
         config.write(path)
-        words = [sys.executable, "-c", f"from tests.tensorflow.test_compute_service import serve; serve({path!r})"]
-        with subprocess.Popen(words, cwd=ROOT, env={**os.environ, "CUDA_VISIBLE_DEVICES": "-1"}) as side:
-            try:
-                with config.compute_client() as client:
-                    client.wait_for_dispatcher_worker_registration(0, 1, 60)
-                hasty = dataclasses.replace(config, timeout=2)
-                numbers = send_to_data_service(tf.data.Dataset.range(4).repeat(), hasty, 0)
-                numbers = iter(numbers)
-                for _ in range(10):
-                    next(numbers)
-                os.kill(side.pid, how)
-                with pytest.raises(tf.errors.NotFoundError):
-                    collections.deque(numbers, maxlen=0)
-            finally:
-                side.kill()
+        with served_elsewhere(path) as side:
+            with config.compute_client() as client:
+                client.wait_for_dispatcher_worker_registration(0, 1, 60)
+            hasty = dataclasses.replace(config, timeout=2)
+            numbers = iter(send_to_data_service(tf.data.Dataset.range(4).repeat(), hasty, 0))
+            for _ in range(10):
+                next(numbers)
+            os.kill(side.pid, how)
+            with pytest.raises(tf.errors.NotFoundError):
+                collections.deque(numbers, maxlen=0)
     assert re.search(r"dispatcher 0 of the data service, at 127.0.0.1:\d+, has not answered for 2 s", caplog.text)
 
 
-def wrong_numbers():
-    from horovod.common.compute import ComputeService
-    from horovod.tensorflow.data.compute_service import TfDataServiceConfig, compute_worker_fn, tf_data_service
-
-    with ComputeService(1, 2, b"k" * 32, {"lo"}) as service:
-        config = TfDataServiceConfig(1, 2, "compute", service.addresses(), b"k" * 32, 0.1)
-        errors = []
-        for work in (lambda: compute_worker_fn(config, 2), lambda: tf_data_service(config, 0).__enter__()):
-            try:
-                work()
-            except (ValueError, TimeoutError) as error:
-                errors.append(str(error))
-        return errors
-
-
-def test_what_is_not_there_is_named(tf_pool):
-    assert tf_pool(1).run(wrong_numbers) == [
-        [
-            "index is 2, accepted is 0 to 1: the data service has 2 workers",
-            "waited 0.1 s for dispatcher 0 of the data service: dispatcher.0 did not come",
-        ]
-    ]
+@on_tensorflow(1)
+def test_what_is_not_there_is_named():
+    with ComputeService(1, 2, KEY, {"lo"}) as service:
+        config = TfDataServiceConfig(1, 2, "compute", service.addresses(), KEY, 0.1)
+        with pytest.raises(ValueError, match="index is 2, accepted is 0 to 1: the data service has 2 workers"):
+            compute_worker_fn(config, 2)
+        with pytest.raises(TimeoutError, match=r"waited 0.1 s for dispatcher 0 .*: dispatcher.0 did not come"):
+            tf_data_service(config, 0).__enter__()
 
 
 def test_the_file_is_the_owners(tmp_path):
@@ -319,8 +266,8 @@ def test_a_file_that_a_killed_service_has_left(tmp_path):
     CONFIG.write(path)
     with pytest.raises(TimeoutError, match=r"of a service that is there: no data service answers at 127.0.0.1:5 \("):
         TfDataServiceConfig.read(path, wait_for_file_creation=True, timeout=0.1)
-    with ComputeService(1, 1, b"k" * 32, {"lo"}) as service:
-        config = TfDataServiceConfig(1, 1, "compute", service.addresses(), b"k" * 32)
+    with ComputeService(1, 1, KEY, {"lo"}) as service:
+        config = TfDataServiceConfig(1, 1, "compute", service.addresses(), KEY)
         threading.Timer(0.5, config.write, (path,)).start()
         assert TfDataServiceConfig.read(path, wait_for_file_creation=True, timeout=60) == config
     CONFIG.remove(path)

@@ -11,7 +11,6 @@ import pytest
 pytest.importorskip("tensorflow")
 
 from tests.documents import ROOT
-from tests.runner.elastic.launched import elastic_job
 
 QUIET = {"HOROVOD_GLOO_IFACE": "lo", "TF_CPP_MIN_LOG_LEVEL": "2", "CUDA_VISIBLE_DEVICES": "-1", "PYTHONUNBUFFERED": "1"}
 EXAMPLE = ROOT / "examples/tensorflow/data_service.py"
@@ -70,59 +69,3 @@ def test_two_jobs_and_a_data_worker_that_is_killed(tmp_path):
         time.sleep(0.1)
     assert workers(config) == []
     assert os.listdir(tmp_path) == []
-
-
-@pytest.mark.heavy
-def test_an_elastic_training_loses_a_rank_and_gets_another(tmp_path):
-    config = str(tmp_path / "compute.json")
-    compute = job(2, *COMPUTE, config)
-    flags = ("-np", "2", "--min-np", "1", "--max-np", "2", "--blacklist-cooldown-range", "1", "1")
-    command = (*flags, sys.executable, str(ROOT / "tests/tensorflow/elastic_data.py"), config)
-    try:
-        with elastic_job(tmp_path, "localhost:2", *command, environment=QUIET) as training:
-
-            def passes(size):
-                return sum(f" by {size} ranks" in line for line in training.out)
-
-            training.until(lambda: passes(2) > 1, 120)
-            training.kill("rank 1")
-            training.until_said("rank 1 on host localhost failed: killed by signal 9 .*; 1 rank left$")
-            before = passes(2)
-            training.until(lambda: passes(2) > before, 120)
-            training.kill("rank 0", signal.SIGUSR1)
-            assert training.end(120) == 0, training.shown()
-        _, said = compute.communicate(timeout=120)
-        assert compute.returncode == 0, said
-    finally:
-        compute.terminate()
-        compute.communicate()
-    assert workers(config) == []
-
-
-def seconds_of_cpu(pid):
-    """That the process has used, all its threads."""
-    with open(f"/proc/{pid}/stat") as file:
-        words = file.read().rpartition(")")[2].split()
-    return (int(words[11]) + int(words[12])) / os.sysconf("SC_CLK_TCK")  # utime and stime, proc_pid_stat(5)
-
-
-@pytest.mark.heavy
-def test_two_data_workers_share_the_work_of_the_example(tmp_path):
-    """That it is faster follows where there are cores for them."""
-    config = str(tmp_path / "compute.json")
-    compute = job(2, *COMPUTE, config)
-    training = job(2, str(EXAMPLE), config, "--epochs", "5", "--effort", "200")
-    used = []
-    try:
-        for line in training.stdout:
-            if "epoch 0" in line or "epoch 3" in line:
-                used.append([seconds_of_cpu(pid) for pid in sorted(workers(config))])
-        _, err = training.communicate(timeout=300)
-        assert training.returncode == 0, err
-        assert compute.wait(120) == 0
-    finally:
-        for one in (training, compute):
-            one.terminate()
-            one.communicate()
-    first, second = (after - before for before, after in zip(*used, strict=True))
-    assert min(first, second) > 0.2 * (first + second) > 0

@@ -1,5 +1,6 @@
 """Elastic states of TensorFlow, and a rank that leaves while others train in a tf.function."""
 
+import contextlib
 import os
 from unittest import mock
 
@@ -8,14 +9,16 @@ import pytest
 import tensorflow as tf
 
 import horovod.tensorflow as hvd
-from horovod.common.elastic import run_fn
 from horovod.common.exceptions import HorovodInternalError
 from horovod.tensorflow.elastic_errors import errors_as_ours
+from tests.ranks import on_tensorflow
+from tests.tensorflow.training import train_elastically
 
 V1 = tf.compat.v1
 
 
-def brought_together():
+@on_tensorflow(2)
+def test_ranks_are_brought_together():
     me = hvd.rank()
     variables = [tf.Variable([1.0 + me, 2.0]), tf.Variable(me, dtype=tf.int64)]
     state = hvd.elastic.TensorFlowState(variables=variables, batch=me)
@@ -68,66 +71,36 @@ def brought_together():
         hvd.elastic.TensorFlowState(batch=0)
 
 
-def test_ranks_are_brought_together(tf_pool):
-    tf_pool(2).run(brought_together)
-
-
-def loses_a_rank():
-    """Three ranks train; the last one leaves in step 4."""
-    hvd.init()
-    world = hvd.rank()
-    weight = tf.Variable([float(world)] * 3)
-    state = hvd.elastic.TensorFlowState(variables=[weight], step=0)
+def in_a_function(weight):
+    variable = tf.Variable(weight)
+    state = hvd.elastic.TensorFlowState(variables=[variable], step=0)
 
     @tf.function
     def step(gradient):
-        weight.assign_sub(0.5 * hvd.allreduce(gradient, name="gradient"))
+        variable.assign_sub(0.5 * hvd.allreduce(gradient, name="gradient"))
 
-    begun = []
-
-    def train(state):
-        begun.append(state.step)
-        while state.step < 8:
-            if state.step % 3 == 0:
-                state.commit()
-            if world == 2 and state.step == 4:
-                hvd.shutdown()
-                return None
-            step(tf.fill([3], float(hvd.rank() + state.step)))
-            state.step += 1
-        return weight.numpy().tolist()
-
-    def reset():
-        hvd.shutdown()
-        hvd.init([0, 1])
-
-    result = run_fn(errors_as_ours(train), reset)(state)
-    hvd.shutdown()
-    return result, begun
+    return state, lambda gradient: step(tf.constant(gradient)), lambda: variable.numpy().tolist()
 
 
-def test_a_lost_rank_in_a_function(tf_pool):
-    expected = 0.0
-    for step in range(8):
-        ranks = 3 if step < 3 else 2  # from the last commit on
-        expected -= 0.5 * (sum(range(ranks)) / ranks + step)
-    results = tf_pool(3, initialized=False, HOROVOD_ELASTIC="1").run(loses_a_rank)
-    assert results[:2] == [([expected] * 3, [0, 3])] * 2
+def in_a_session(weight):
+    """With a graph that is finished before training begins."""
+    session = V1.Session()
+    variable = V1.get_variable("weight", initializer=weight)
+    gradient = V1.placeholder(tf.float32, [3])
+    # This divides by the number of ranks that there are when it runs.
+    step = V1.assign_sub(variable, 0.5 * hvd.allreduce(gradient, name="gradient", op=hvd.Average))
+    session.run(V1.global_variables_initializer())
+    state = hvd.elastic.TensorFlowState(session=session, step=0)
+    V1.get_default_graph().finalize()
+    return state, lambda value: session.run(step, {gradient: value}), lambda: session.run(variable).tolist()
 
 
-def loses_a_rank_in_a_session():
-    """As ``loses_a_rank``, with a graph that is finished before training begins."""
+def loses_a_rank(make):
+    """Three ranks train; the last one leaves in step 4."""
     hvd.init()
-    world = hvd.rank()
-    with tf.Graph().as_default() as graph, V1.Session(graph=graph) as session:
-        weight = V1.get_variable("weight", initializer=np.full(3, world, np.float32))
-        gradient = V1.placeholder(tf.float32, [3])
-        # This divides by the number of ranks that there are when it runs.
-        step = V1.assign_sub(weight, 0.5 * hvd.allreduce(gradient, name="gradient", op=hvd.Average))
-        session.run(V1.global_variables_initializer())
-        state = hvd.elastic.TensorFlowState(session=session, step=0)
-        graph.finalize()
-        begun = []
+    world, begun = hvd.rank(), []
+    with tf.Graph().as_default() if make is in_a_session else contextlib.nullcontext():
+        state, step, value = make(np.full(3, world, np.float32))
 
         def train(state):
             begun.append(state.step)
@@ -137,76 +110,35 @@ def loses_a_rank_in_a_session():
                 if world == 2 and state.step == 4:
                     hvd.shutdown()
                     return None
-                session.run(step, {gradient: np.full(3, hvd.rank() + state.step)})
+                step(np.full(3, hvd.rank() + state.step, np.float32))
                 state.step += 1
-            return session.run(weight).tolist()
+            return value()
 
-        def reset():
-            hvd.shutdown()
-            hvd.init([0, 1])
-
-        result = run_fn(errors_as_ours(train), reset)(state)
-    hvd.shutdown()
-    return result, begun
+        return train_elastically(train, state, [0, 1]), begun
 
 
-def test_a_lost_rank_in_a_session(tf_pool):
+@pytest.mark.parametrize("make", [in_a_function, in_a_session])
+def test_a_lost_rank(tf_pool, make):
     expected = 0.0
     for step in range(8):
-        ranks = 3 if step < 3 else 2
+        ranks = 3 if step < 3 else 2  # from the last commit on
         expected -= 0.5 * (sum(range(ranks)) / ranks + step)
-    results = tf_pool(3, initialized=False, HOROVOD_ELASTIC="1").run(loses_a_rank_in_a_session)
+    results = tf_pool(3, initialized=False, HOROVOD_ELASTIC="1").run(loses_a_rank, make)
     assert results[:2] == [([expected] * 3, [0, 3])] * 2
 
 
-def visits_all():
-    """Three ranks go through an epoch of 20 samples; the last one leaves at its third batch."""
-    hvd.init()
-    world = hvd.rank()
-    total = tf.Variable(0.0)
-    data = hvd.elastic.ElasticDataset(np.arange(20, dtype=np.float32), batch_size=2, seed=5)
-    state = hvd.elastic.TensorFlowState(variables=[total], data=data)
-
-    @tf.function(reduce_retracing=True)
-    def step(batch):
-        total.assign_add(hvd.allreduce(tf.reduce_sum(batch), op=hvd.Sum, name="sum"))
-
-    def train(state):
-        state.save()
-        for batch in state.data:
-            if world == 2 and state.data.processed_num == 12:
-                hvd.shutdown()
-                return None
-            step(tf.constant(batch))
-            state.data.record()
-            state.commit()
-        return total.numpy(), state.data.processed_num
-
-    def reset():
-        hvd.shutdown()
-        hvd.init([0, 1])
-
-    result = run_fn(errors_as_ours(train), reset)(state)
-    hvd.shutdown()
-    return result
-
-
-def test_a_dataset_over_a_lost_rank(tf_pool):
-    results = tf_pool(3, initialized=False, HOROVOD_ELASTIC="1").run(visits_all)
-    assert results[:2] == [(float(sum(range(20))), 20)] * 2, "12 by three ranks, the other 8 by two"
-
-
-def checkpoints(folder):
+@on_tensorflow(2)
+def test_a_job_goes_on_from_a_checkpoint(tmp_path):
     weight = tf.Variable([1.0 + hvd.rank(), 2.0])
     state = hvd.elastic.TensorFlowState(variables=[weight], batch=7)
-    with hvd.elastic.Checkpoint(folder) as checkpoint:
+    with hvd.elastic.Checkpoint(tmp_path) as checkpoint:
         checkpoint.save(7, state)
         weight.assign([5.0, 5.0])
     state.batch = 8
-    assert hvd.elastic.Checkpoint(folder).resume(state) is None, "the job was not started with --resume"
+    assert hvd.elastic.Checkpoint(tmp_path).resume(state) is None, "the job was not started with --resume"
     os.environ["HOROVOD_RESUME"] = "1"
     try:
-        assert hvd.elastic.Checkpoint(folder).resume(state) == (7 if hvd.rank() == 0 else None)
+        assert hvd.elastic.Checkpoint(tmp_path).resume(state) == (7 if hvd.rank() == 0 else None)
     finally:
         del os.environ["HOROVOD_RESUME"]
     state.sync()
@@ -215,10 +147,6 @@ def checkpoints(folder):
         state.load_state_dict({"variables": [np.zeros(3)], "batch": 1})
     with pytest.raises(ValueError, match="this state has batch, which what is loaded has not"):
         state.load_state_dict({"variables": [np.zeros(2)]})
-
-
-def test_a_job_goes_on_from_a_checkpoint(tf_pool, tmp_path):
-    tf_pool(2).run(checkpoints, str(tmp_path))
 
 
 def test_one_more_may_be_lost_while_ranks_are_brought_together(monkeypatch):

@@ -7,9 +7,8 @@ import pytest
 import tensorflow as tf
 
 import horovod.tensorflow as hvd
-from horovod.common.elastic import run_fn
-from horovod.tensorflow.elastic_errors import errors_as_ours
 from horovod.tensorflow.reduction import make_allreduce_grads
+from tests.tensorflow.training import train_elastically
 
 V1 = tf.compat.v1
 PASSES, STEPS, FAILS = 2, 6, 3
@@ -69,9 +68,7 @@ def loses_a_rank(kind):
     hvd.init()
     graph = tf.Graph().as_default() if kind == "session" else contextlib.nullcontext()
     with graph:
-        result = trains(kind)
-    hvd.shutdown()
-    return result
+        return trains(kind)
 
 
 def trains(kind):
@@ -94,14 +91,10 @@ def trains(kind):
             state.step += 1
         return program.value()
 
-    def reset():
-        hvd.shutdown()
-        hvd.init([0])
-
-    return run_fn(errors_as_ours(train), reset)(state)
+    return train_elastically(train, state, [0])
 
 
-@pytest.mark.parametrize("kind", PROGRAMS)
+@pytest.mark.parametrize("kind", [pytest.param("eager", marks=pytest.mark.heavy), "function", "session"])
 def test_a_cycle_that_failed_begins_anew(tf_pool, kind):
     expected = -sum(10.0 * step + number for step in range(STEPS) for number in range(PASSES))
     found = tf_pool(2, initialized=False, HOROVOD_ELASTIC="1").run(loses_a_rank, kind)

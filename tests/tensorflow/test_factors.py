@@ -1,73 +1,63 @@
 """Scale factors that 32 bits cannot hold, and names in loops."""
 
+import tensorflow as tf
 
-def test_scale_factors_keep_their_double_precision(tf_pool):
-    def work():
-        import tensorflow as tf
-
-        import horovod.tensorflow as hvd
-
-        tenth = tf.constant([1.0, 3.0], tf.float64)
-        whole = tf.constant([10])
-
-        def step():
-            scaled = hvd.allreduce(tenth, op=hvd.Sum, prescale_factor=0.1, postscale_factor=1.0 / 3)
-            huge = hvd.allreduce(tenth, op=hvd.Sum, prescale_factor=1e200, postscale_factor=1e-200)
-            return [
-                scaled,
-                huge,
-                hvd.allreduce(whole, op=hvd.Sum, prescale_factor=0.7),
-                hvd.grouped_allreduce([tenth], op=hvd.Sum, prescale_factor=0.1)[0],
-                hvd.reducescatter(tenth, op=hvd.Sum, prescale_factor=0.1),
-            ]
-
-        with tf.GradientTape() as tape:
-            tape.watch(tenth)
-            scaled = hvd.allreduce(tenth, op=hvd.Sum, prescale_factor=0.1)
-        gradient = tape.gradient(scaled, tenth)
-        return [[x.numpy().tolist() for x in run()] for run in (step, tf.function(step))], gradient.numpy().tolist()
-
-    for rank, (runs, gradient) in enumerate(tf_pool(2).run(work)):
-        for scaled, huge, whole, grouped, scattered in runs:
-            third = 1.0 / 3
-            assert scaled == [(0.1 + 0.1) * third, (3 * 0.1 + 3 * 0.1) * third]
-            assert huge == [2.0, 6.0]
-            assert whole == [14]
-            assert grouped == [0.2, 3 * 0.1 + 3 * 0.1]
-            assert scattered == [grouped[rank]]
-        assert gradient == [0.2, 0.2]
+import horovod.tensorflow as hvd
+from tests.ranks import on_tensorflow
 
 
-def test_a_loop_within_a_branch_meets_itself_where_ranks_have_other_branches_too(tf_pool):
-    def work():
-        import tensorflow as tf
+@on_tensorflow(2)
+def test_scale_factors_keep_their_double_precision():
+    rank = hvd.rank()
+    tenth = tf.constant([1.0, 3.0], tf.float64)
+    whole = tf.constant([10])
 
-        import horovod.tensorflow as hvd
+    def step():
+        scaled = hvd.allreduce(tenth, op=hvd.Sum, prescale_factor=0.1, postscale_factor=1.0 / 3)
+        huge = hvd.allreduce(tenth, op=hvd.Sum, prescale_factor=1e200, postscale_factor=1e-200)
+        return [
+            scaled,
+            huge,
+            hvd.allreduce(whole, op=hvd.Sum, prescale_factor=0.7),
+            hvd.grouped_allreduce([tenth], op=hvd.Sum, prescale_factor=0.1)[0],
+            hvd.reducescatter(tenth, op=hvd.Sum, prescale_factor=0.1),
+        ]
 
-        @tf.function
-        def step(x):
-            if hvd.rank() == 0:  # while tracing: a part of the graph that the other rank does not have
-                tf.cond(tf.reduce_sum(x) > 100.0, lambda: tf.print("large"), tf.no_op, name="report")
+    with tf.GradientTape() as tape:
+        tape.watch(tenth)
+        scaled = hvd.allreduce(tenth, op=hvd.Sum, prescale_factor=0.1)
+    gradient = tape.gradient(scaled, tenth)
+    for run in (step, tf.function(step)):
+        scaled, huge, whole_scaled, grouped, scattered = [x.numpy().tolist() for x in run()]
+        third = 1.0 / 3
+        assert scaled == [(0.1 + 0.1) * third, (3 * 0.1 + 3 * 0.1) * third]
+        assert huge == [2.0, 6.0]
+        assert whole_scaled == [14]
+        assert grouped == [0.2, 3 * 0.1 + 3 * 0.1]
+        assert scattered == [grouped[rank]]
+    assert gradient.numpy().tolist() == [0.2, 0.2]
 
-            def looped():
-                total = tf.zeros_like(x)
-                for i in tf.range(6):
-                    total += hvd.allreduce(x * tf.cast(i, tf.float32), op=hvd.Sum, name="looped")
-                return total
 
-            return tf.cond(tf.reduce_sum(x) > 0.0, looped, lambda: x, name="branch")
+@on_tensorflow(2)
+def test_a_loop_within_a_branch_meets_itself_where_ranks_have_other_branches_too():
+    @tf.function
+    def step(x):
+        if hvd.rank() == 0:  # while tracing: a part of the graph that the other rank does not have
+            tf.cond(tf.reduce_sum(x) > 100.0, lambda: tf.print("large"), tf.no_op, name="report")
 
-        return step(tf.ones([2]) * (hvd.rank() + 1)).numpy().tolist()
+        def looped():
+            total = tf.zeros_like(x)
+            for i in tf.range(6):
+                total += hvd.allreduce(x * tf.cast(i, tf.float32), op=hvd.Sum, name="looped")
+            return total
 
-    assert tf_pool(2).run(work) == [[45.0, 45.0]] * 2
+        return tf.cond(tf.reduce_sum(x) > 0.0, looped, lambda: x, name="branch")
+
+    assert step(tf.ones([2]) * (hvd.rank() + 1)).numpy().tolist() == [45.0, 45.0]
 
 
 def test_loops_within_loops(tf_pool):
     def work():
-        import tensorflow as tf
-
-        import horovod.tensorflow as hvd
-
         @tf.function
         def step(x):
             total = tf.zeros_like(x)

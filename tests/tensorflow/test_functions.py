@@ -5,6 +5,7 @@ import pytest
 import tensorflow as tf
 
 import horovod.tensorflow as hvd
+from tests.ranks import on_tensorflow
 
 V1 = tf.compat.v1
 DTYPES = [tf.float32, tf.float16, tf.bfloat16, tf.float64, tf.int32, tf.int64, tf.uint8, tf.bool, tf.uint32, tf.uint64]
@@ -23,7 +24,8 @@ def within_a_function(variables, root):
     assert step().numpy() == root
 
 
-def eager_variables():
+@on_tensorflow(3)
+def test_eager_variables():
     def fresh():
         made = [tf.Variable(tf.cast(start(hvd.rank(), i), dtype)) for i, dtype in enumerate(DTYPES)]
         return [*made, tf.Variable(float(hvd.rank()))]
@@ -64,10 +66,6 @@ def eager_variables():
         hvd.broadcast_variables([variable], hvd.size())
     with pytest.raises(RuntimeError, match="broadcast_variables"):
         hvd.broadcast_global_variables(0)
-
-
-def test_eager_variables(tf_pool):
-    tf_pool(3).run(eager_variables)
 
 
 def in_a_graph(use_resource):
@@ -145,7 +143,8 @@ def test_variables_in_sessions(tf_pool, tmp_path):
         tf_pool(2).run(with_the_hook, str(tmp_path / f"resource-{use_resource}"), use_resource)
 
 
-def objects():
+@on_tensorflow(3)
+def test_objects():
     rank, size = hvd.rank(), hvd.size()
     mine = {"rank": rank, "list": list(range(1000 * rank)), "array": np.arange(rank + 1)}
 
@@ -162,10 +161,6 @@ def objects():
         assert is_of(hvd.broadcast_object(mine, 1, session=session), 1)
         assert is_of(hvd.broadcast_object_fn(0, session, "graph")(mine), 0)
         assert len(hvd.allgather_object(mine, session)) == size
-
-
-def test_objects(tf_pool):
-    tf_pool(3).run(objects)
 
 
 def test_references(single):

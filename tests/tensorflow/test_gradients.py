@@ -5,6 +5,7 @@ import pytest
 import tensorflow as tf
 
 import horovod.tensorflow as hvd
+from tests.ranks import on_tensorflow
 from tests.tensorflow.reference import assert_close, value
 
 V1 = tf.compat.v1
@@ -205,29 +206,32 @@ def slices_as_gradient():
         assert_close(run(), wanted)
 
 
-def everything():
-    of_reductions()
-    of_gathers()
-    of_scatters()
-    second_order()
-    second_order_of_movements()
-    no_gradient()
-    slices_as_gradient()
+CHECKS = [
+    of_reductions,
+    of_gathers,
+    of_scatters,
+    second_order,
+    second_order_of_movements,
+    no_gradient,
+    slices_as_gradient,
+]
 
 
-def test_gradients_on_two(tf_pool):
-    tf_pool(2).run(everything)
+@on_tensorflow(2, pytest.param(3, marks=pytest.mark.heavy))
+def test_gradients():
+    for check in CHECKS:
+        check()
 
 
-def test_gradients_on_three(tf_pool):
-    tf_pool(3).run(everything)
+@pytest.mark.heavy
+@on_tensorflow(2, HOROVOD_ELASTIC="1")
+def test_gradients_with_sizes_read_at_run_time():
+    for check in CHECKS:
+        check()
 
 
-def test_gradients_with_sizes_read_at_run_time(tf_pool):
-    tf_pool(2, HOROVOD_ELASTIC="1").run(everything)
-
-
-def of_a_set():
+@on_tensorflow(3, HOROVOD_DYNAMIC_PROCESS_SETS="1")
+def test_gradients_in_a_process_set():
     """Gradients stay within the process set."""
     process_set = hvd.add_process_set([0, 2])
     rank = hvd.rank()
@@ -244,7 +248,3 @@ def of_a_set():
         for result in gradients(lambda t: hvd.reducescatter(t, op=hvd.Sum, process_set=process_set), both, seed):
             assert_close(result, [2 * 51.0, 2 * 53.0])
     hvd.remove_process_set(process_set)
-
-
-def test_gradients_in_a_process_set(tf_pool):
-    tf_pool(3, HOROVOD_DYNAMIC_PROCESS_SETS="1").run(of_a_set)

@@ -7,36 +7,32 @@ import pytest
 import tensorflow as tf
 
 import horovod.tensorflow as hvd
+from tests.ranks import on_tensorflow
+from tests.tensorflow.training import old_graph
 
 V1 = tf.compat.v1
 
 
-def many_at_once(seed):
+@on_tensorflow(2)
+def test_many_at_once_in_a_session():
     """64 operations in a step, which every rank makes in an order of its own: none may wait for another."""
-    rank, size = hvd.rank(), hvd.size()
-    order = list(range(64))
-    random.Random(seed + rank).shuffle(order)
-
-    def build(x):
-        made = {i: hvd.allreduce(x * float(i), op=hvd.Sum, name=f"many{i}") for i in order}
-        return [made[i] for i in range(64)]
-
-    function = tf.function(build)
-    wanted = [float(i * size) for i in range(64)]
-    for _ in range(5):
-        assert [float(y[0]) for y in function(tf.ones([3]))] == wanted
+    size, order = hvd.size(), list(range(64))
+    random.Random(hvd.rank()).shuffle(order)
     for threads in (0, 1):
         with tf.Graph().as_default():
             x = V1.placeholder(tf.float32, [3])
-            results = build(x)
+            made = {i: hvd.allreduce(x * float(i), op=hvd.Sum, name=f"many{i}") for i in order}
             config = V1.ConfigProto(inter_op_parallelism_threads=threads, intra_op_parallelism_threads=threads)
             with V1.Session(config=config) as session:
                 for _ in range(3):
-                    assert [float(y[0]) for y in session.run(results, {x: np.ones(3)})] == wanted
+                    results = session.run(made, {x: np.ones(3)})
+                    assert {i: float(y[0]) for i, y in results.items()} == {i: float(i * size) for i in order}
 
 
-def mixed_at_once(seed):
-    """The same with every kind of operation and with results that need memory of their own."""
+@pytest.mark.parametrize("seed", [1, pytest.param(2, marks=pytest.mark.heavy)])
+@on_tensorflow(2, pytest.param(3, marks=pytest.mark.heavy))
+def test_every_kind_at_once_in_a_function(seed):
+    """In an order of each rank's own, with results that need memory of their own."""
     rank, size = hvd.rank(), hvd.size()
     makers = {}
     for i in range(8):
@@ -67,16 +63,8 @@ def mixed_at_once(seed):
             assert results[f"q{i}"].numpy().tolist() == [float(size + i * size)] * (2 * size)
 
 
-def test_many_at_once_in_any_order(tf_pool):
-    seed = random.randrange(2**31)
-    print(f"seed {seed}")
-    for size in (2, 3):
-        tf_pool(size).run(many_at_once, seed)
-        tf_pool(size).run(mixed_at_once, seed)
-    tf_pool(2, HOROVOD_TRANSPORT="tcp").run(mixed_at_once, seed)
-
-
-def control_flow():
+@on_tensorflow(2, pytest.param(3, marks=pytest.mark.heavy))
+def test_control_flow():
     size = float(hvd.size())
     x = tf.constant([1.0, 2.0])
 
@@ -147,7 +135,8 @@ def control_flow():
     np.testing.assert_allclose(gradient_of_loop(x), 8 * x**7, rtol=1e-5)
 
 
-def extra_branches_on_root():
+@on_tensorflow(2)
+def test_ranks_with_other_graphs_around():
     """Rank 0 alone has other branches and loops before. What has the same name, or no scope, still meets."""
     size = float(hvd.size())
 
@@ -170,7 +159,8 @@ def extra_branches_on_root():
     assert step(tf.constant([1.0]), tf.constant(True)).numpy().tolist() == [(size + 3) * size + 2 * size]
 
 
-def names_and_shapes():
+@on_tensorflow(2)
+def test_names_and_shapes():
     seen = {}
 
     @tf.function(input_signature=[tf.TensorSpec([None, 4])])
@@ -209,12 +199,14 @@ def names_and_shapes():
     assert seen["size"][1] == []
 
 
-def pipeline():
+@on_tensorflow(2)
+def test_a_pipeline_of_data():
     dataset = tf.data.Dataset.range(5).map(lambda i: hvd.allreduce(i, op=hvd.Sum))
     assert [int(i) for i in dataset] == [hvd.size() * i for i in range(5)]
 
 
-def scopes_differ():
+@on_tensorflow(2)
+def test_scopes_that_differ():
     """Outer scopes that differ between ranks are ignored on request."""
 
     @tf.function
@@ -227,7 +219,8 @@ def scopes_differ():
     assert y.numpy().tolist() == gradient.numpy().tolist() == [float(hvd.size())] * 2
 
 
-def compiled():
+@on_tensorflow(2)
+def test_what_xla_compiles():
     @tf.function(jit_compile=True)
     def whole(x):
         return hvd.allreduce(x * 2.0)
@@ -274,7 +267,8 @@ def compiled():
         tf.config.optimizer.set_jit(False)
 
 
-def mixed_precision():
+@on_tensorflow(2)
+def test_mixed_precision():
     @tf.function
     def step(x):
         with tf.GradientTape() as tape:
@@ -290,25 +284,8 @@ def mixed_precision():
     assert gradient.numpy().tolist() == [2.0 * hvd.size()] * 2
 
 
-def in_functions():
-    control_flow()
-    names_and_shapes()
-    pipeline()
-    scopes_differ()
-    compiled()
-    mixed_precision()
-
-
-@pytest.mark.parametrize("size", [2, 3])
-def test_functions(tf_pool, size):
-    tf_pool(size).run(in_functions)
-
-
-def test_ranks_with_other_graphs_around(tf_pool):
-    tf_pool(2).run(extra_branches_on_root)
-
-
-def save_and_load(folder):
+@on_tensorflow(2)
+def test_saved_model(tmp_path):
     class Module(tf.Module):
         def __init__(self):
             self.scale = tf.Variable([2.0])
@@ -318,7 +295,7 @@ def save_and_load(folder):
             y = hvd.allreduce(x * self.scale, op=hvd.Sum)
             return y, hvd.allgather(x), hvd.grouped_allreduce([x, y])[1]
 
-    path = f"{folder}/{hvd.rank()}"
+    path = f"{tmp_path}/{hvd.rank()}"
     tf.saved_model.save(Module(), path)
     loaded = tf.saved_model.load(path)
     size = float(hvd.size())
@@ -339,13 +316,12 @@ def save_and_load(folder):
     assert results == [[2.0 * size, 6.0 * size], [1.0, 3.0] * hvd.size(), [2.0 * size, 6.0 * size]]
 
 
-def test_saved_model(tf_pool, tmp_path):
-    tf_pool(2).run(save_and_load, str(tmp_path))
-
-
-def sessions():
+@pytest.mark.parametrize("old", [False, True])
+@on_tensorflow(2)
+def test_sessions(old):
+    """Also with loops of TensorFlow 1, whose frames the kernels see themselves."""
     size = float(hvd.size())
-    with tf.Graph().as_default():
+    with old_graph() if old else tf.Graph().as_default():
         x = V1.placeholder(tf.float32, [2])
         summed = hvd.allreduce(x, op=hvd.Sum)
         assert summed.op.name == "HorovodAllreduce_Placeholder"
@@ -363,17 +339,3 @@ def sessions():
                 assert results[1].tolist() == [size + 20, 2 * size + 20]
                 assert results[2].tolist() == [1.0, 2.0]
                 assert results[3] == [hvd.rank(), hvd.size(), hvd.local_rank(), hvd.local_size()]
-
-
-def old_control_flow():
-    """Loops of TensorFlow 1, whose frames the kernels see themselves."""
-    V1.disable_control_flow_v2()
-    try:
-        sessions()
-    finally:
-        V1.enable_control_flow_v2()
-
-
-def test_sessions(tf_pool):
-    tf_pool(2).run(sessions)
-    tf_pool(2).run(old_control_flow)

@@ -1,14 +1,13 @@
 """DistributedOptimizer for optimizers of tf.compat.v1: trains as one process on the joined batch would."""
 
-import contextlib
-
 import numpy as np
 import pytest
 import tensorflow as tf
 
 import horovod.tensorflow as hvd
+from tests.ranks import on_tensorflow
 from tests.tensorflow.reference import assert_close
-from tests.tensorflow.training import Case, assert_equal_training, shard
+from tests.tensorflow.training import Case, assert_equal_training, kinds_of_variables, old_graph, shard
 
 tf1 = tf.compat.v1
 
@@ -18,19 +17,6 @@ OPTIMIZERS = {
     "adagrad": lambda: tf1.train.AdagradOptimizer(0.2),
     "adam": lambda: tf1.train.AdamOptimizer(0.05),
 }
-
-
-@contextlib.contextmanager
-def old_graph():
-    """A graph with the control flow that scripts of TensorFlow 1 have; reference variables work in no other."""
-    before = tf1.control_flow_v2_enabled()
-    tf1.disable_control_flow_v2()
-    try:
-        with tf.Graph().as_default() as graph:
-            yield graph
-    finally:
-        if before:
-            tf1.enable_control_flow_v2()
 
 
 def batch_of(case, step, passes, part):
@@ -90,14 +76,14 @@ def compare(kinds, seeds, reference, **options):
 
 
 @pytest.mark.parametrize("seeds", [[300, 321], pytest.param([301, 302], marks=pytest.mark.heavy)], ids=str)
-@pytest.mark.parametrize("reference", [False, True], ids=["resource", "reference"])
+@kinds_of_variables
 def test_equals_one_process_on_the_joined_batch(tf_pool, reference, seeds):
     results = tf_pool(3).run(compare, OPTIMIZERS, seeds, reference, timeout=180)
     assert all(result == results[0] for result in results), "ranks differ"
 
 
 @pytest.mark.parametrize("seeds", [[400], pytest.param([401], marks=pytest.mark.heavy)], ids=str)
-@pytest.mark.parametrize("reference", [False, True], ids=["resource", "reference"])
+@kinds_of_variables
 def test_equals_one_process_with_passes_summed_up_locally(tf_pool, reference, seeds):
     def work():
         return [
@@ -109,7 +95,8 @@ def test_equals_one_process_with_passes_summed_up_locally(tf_pool, reference, se
     assert all(result == results[0] for result in results), "ranks differ"
 
 
-def is_the_optimizer_that_it_wraps():
+@on_tensorflow(2)
+def test_is_the_optimizer_that_it_wraps():
     with old_graph():
         v = tf1.get_variable("v", initializer=[1.0, 2.0])
         loss = tf.reduce_sum(v) * (hvd.rank() + 1)
@@ -134,7 +121,8 @@ def is_the_optimizer_that_it_wraps():
             assert_close(session.run([v, slot]), [[0.5, 1.5], [1.0, 1.0]])
 
 
-def keeps_local_variables():
+@on_tensorflow(2)
+def test_keeps_local_variables():
     rank, size = hvd.rank(), hvd.size()
     for scale in (True, False):
         with old_graph():
@@ -150,7 +138,8 @@ def keeps_local_variables():
                 assert_close(session.run([mine, shared]), expected)
 
 
-def works_without_a_session():
+@on_tensorflow(2)
+def test_works_without_a_session():
     v = tf.Variable([1.0, 2.0])
     for run in (lambda f: f, tf.function):
         optimizer = hvd.DistributedOptimizer(tf1.train.GradientDescentOptimizer(1.0))
@@ -163,7 +152,8 @@ def works_without_a_session():
         assert_close(v, [-0.5, 0.5])
 
 
-def refuses_bad_arguments():
+@on_tensorflow(2)
+def test_refuses_bad_arguments():
     optimizer = tf1.train.GradientDescentOptimizer(1.0)
     for options, match in (
         ({"backward_passes_per_step": 0}, "backward_passes_per_step is 0"),
@@ -185,7 +175,8 @@ def refuses_bad_arguments():
             hvd.DistributedOptimizer(optimizer, num_groups=1)
 
 
-def hands_keras_optimizers_on():
+@on_tensorflow(2)
+def test_hands_keras_optimizers_on():
     optimizer = hvd.DistributedOptimizer(tf.keras.optimizers.SGD(1.0), op=hvd.Sum, groups=1)
     v = tf.Variable([1.0, 2.0])
     optimizer.apply_gradients([(tf.constant([1.0, 2.0]) * (hvd.rank() + 1), v)])
@@ -216,17 +207,3 @@ def hands_keras_optimizers_on():
     finally:
         keras.DistributedOptimizer = before
     assert given == arguments
-
-
-@pytest.mark.parametrize(
-    "check",
-    [
-        is_the_optimizer_that_it_wraps,
-        keeps_local_variables,
-        works_without_a_session,
-        refuses_bad_arguments,
-        hands_keras_optimizers_on,
-    ],
-)
-def test_on_two_workers(tf_pool, check):
-    tf_pool(2).run(check)

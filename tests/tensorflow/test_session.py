@@ -1,21 +1,20 @@
-"""Training in sessions as scripts for TensorFlow 1 do it, and training loops that lose a peer."""
+"""Training in sessions as scripts for TensorFlow 1 do it."""
 
 import os
-import signal
 
 import numpy as np
 import pytest
 import tensorflow as tf
 
 import horovod.tensorflow as hvd
+from tests.ranks import on_tensorflow
 from tests.tensorflow.reference import assert_close
-from tests.tensorflow.test_optimizer import old_graph
-from tests.tensorflow.training import Case, assert_equal_training, shard
+from tests.tensorflow.training import Case, assert_equal_training, kinds_of_variables, old_graph, shard
 
 tf1 = tf.compat.v1
 
 
-def monitored(case, distributed, reference, steps, folder=None, hooks=()):
+def monitored(case, distributed, reference, steps, folder=None):
     """Trains in a MonitoredTrainingSession on data that the graph itself produces; the variables at the end."""
     with old_graph(), tf1.variable_scope("net", use_resource=not reference):
         shift = hvd.rank() if distributed else 0.0
@@ -26,7 +25,7 @@ def monitored(case, distributed, reference, steps, folder=None, hooks=()):
         dataset = tf.data.Dataset.from_tensor_slices(joined)
         batch = tf1.data.make_one_shot_iterator(dataset).get_next()
         optimizer = tf1.train.AdagradOptimizer(0.2)
-        hooks = list(hooks)
+        hooks = []
         if distributed:
             optimizer = hvd.DistributedOptimizer(optimizer)
             hooks.append(hvd.BroadcastGlobalVariablesHook(0))
@@ -52,7 +51,7 @@ class KeepVariables(tf1.train.SessionRunHook):
         self.values = session.run(self.variables)
 
 
-@pytest.mark.parametrize("reference", [False, True], ids=["resource", "reference"])
+@kinds_of_variables
 def test_the_classic_loop_equals_one_process(tf_pool, tmp_path, reference):
     def work(folder):
         digests = []
@@ -71,7 +70,8 @@ def test_the_classic_loop_equals_one_process(tf_pool, tmp_path, reference):
     assert results[0] == results[1]
 
 
-def an_infinite_gradient_on_one_rank_skips_the_step_on_all():
+@on_tensorflow(2)
+def test_an_infinite_gradient_on_one_rank_skips_the_step_on_all():
     with old_graph():
         x = tf1.placeholder(tf.float32, [])
         v = tf1.get_variable("v", initializer=1.0)
@@ -90,7 +90,8 @@ def an_infinite_gradient_on_one_rank_skips_the_step_on_all():
                     assert_close(session.run(v), expected)
 
 
-def ranks_that_disagree_fail_and_go_on():
+@on_tensorflow(2)
+def test_ranks_that_disagree_fail_and_go_on():
     v = tf.Variable([1.0, 2.0])
 
     @tf.function
@@ -117,60 +118,3 @@ def ranks_that_disagree_fail_and_go_on():
                 session.run(bad)
             session.run(good)
             assert_close(session.run(w), -5.0)
-
-
-@pytest.mark.parametrize(
-    "check", [an_infinite_gradient_on_one_rank_skips_the_step_on_all, ranks_that_disagree_fail_and_go_on]
-)
-def test_on_two_workers(tf_pool, check):
-    tf_pool(2).run(check)
-
-
-class KillRank1(tf1.train.SessionRunHook):
-    def __init__(self):
-        self.steps = 0
-
-    def before_run(self, context):
-        self.steps += 1
-        if self.steps == 20 and hvd.rank() == 1:
-            os.kill(os.getpid(), signal.SIGKILL)
-
-
-def lose_a_peer_in_a_session():
-    with pytest.raises(tf.errors.UnknownError) as caught:
-        monitored(Case(600), True, False, 1000, hooks=[KillRank1()])
-    return str(caught.value)
-
-
-def lose_a_peer_in_a_function():
-    variables = [tf.Variable(tf.ones([n])) for n in (3, 1000, 1)]
-    hook = KillRank1()
-
-    @tf.function
-    def step():
-        with tf.GradientTape() as tape:
-            loss = tf.add_n([tf.reduce_sum(v * v) for v in variables])
-        gradients = hvd.DistributedGradientTape(tape).gradient(loss, variables)
-        for gradient, v in zip(gradients, variables, strict=True):
-            v.assign_sub(0.1 * gradient)
-
-    def loop():
-        for _ in range(1000):
-            hook.before_run(None)
-            step()
-
-    with pytest.raises(tf.errors.UnknownError) as caught:
-        loop()
-    return str(caught.value)
-
-
-@pytest.mark.parametrize(
-    "lose_a_peer", [lose_a_peer_in_a_session, pytest.param(lose_a_peer_in_a_function, marks=pytest.mark.heavy)]
-)
-def test_a_killed_peer_ends_training(tf_pool, lose_a_peer):
-    results = tf_pool(3).run(lose_a_peer, errors=True)
-    assert type(results[1]).__name__ == "WorkerDied"
-    for text in (results[0], results[2]):
-        assert isinstance(text, str), text
-        assert "_Allreduce/" in text, text
-        assert "rank 1" in text, text

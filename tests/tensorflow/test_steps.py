@@ -1,14 +1,14 @@
 """Steps of compiled functions: found where the engine's schedule comes round, and who is late among them."""
 
+import time
+
+import numpy as np
+import tensorflow as tf
+
+import horovod.tensorflow as hvd
+
 
 def train(steps):
-    import time
-
-    import numpy as np
-    import tensorflow as tf
-
-    import horovod.tensorflow as hvd
-
     weights = tf.Variable(np.ones((8, 8), np.float32))
 
     @tf.function

@@ -6,6 +6,7 @@ import tensorflow as tf
 
 import horovod.tensorflow as hvd
 from horovod.tensorflow.sync_batch_norm import joined_moments
+from tests.ranks import on_tensorflow
 from tests.tensorflow.reference import assert_close
 
 
@@ -172,10 +173,7 @@ def test_ranks_with_another_history(keras_pool, keras):
     assert any("second" in name for name in names[0])
 
 
-def alone():
+@on_tensorflow(1)
+def test_alone():
     x = tf.constant(np.random.default_rng(1).normal(size=(5, 2)).astype(np.float32))
     assert_close(hvd.SyncBatchNormalization()(x, training=True), tf.keras.layers.BatchNormalization()(x, training=True))
-
-
-def test_alone(tf_pool):
-    tf_pool(1).run(alone)

@@ -7,6 +7,7 @@ import pytest
 import tensorflow as tf
 
 import horovod.tensorflow as hvd
+from tests.ranks import on_tensorflow
 from tests.tensorflow.reference import assert_close
 from tests.tensorflow.training import Case, assert_equal_training, shard
 
@@ -38,7 +39,7 @@ def train(case, mode, distributed, steps=5):
     return [variable.numpy() for variable in chosen]
 
 
-@pytest.mark.parametrize("size", [2, 3])
+@pytest.mark.parametrize("size", [2, pytest.param(3, marks=pytest.mark.heavy)])
 def test_equals_one_process_on_the_joined_batch(tf_pool, size):
     def work(seeds):
         digests = []
@@ -60,7 +61,8 @@ def gradient(wrap, sources, target, **arguments):
     return wrap(tape).gradient(loss, sources, **arguments)
 
 
-def behaves_like_the_tape():
+@on_tensorflow(2)
+def test_behaves_like_the_tape():
     rank, size = hvd.rank(), hvd.size()
     v, w = tf.Variable([1.0, 2.0]), tf.Variable(3.0)
     mean = sum(range(1, size + 1)) / size
@@ -101,7 +103,8 @@ def behaves_like_the_tape():
 NUMPY = {"gradient_predivide_factor": np.float32(2.0), "op": np.int64(hvd.Average)}
 
 
-def compresses_and_averages_slices():
+@on_tensorflow(2)
+def test_compresses_and_averages_slices():
     rank, size = hvd.rank(), hvd.size()
     table, v = tf.Variable([[1.0, 2.0], [3.0, 4.0]]), tf.Variable([1.0])
 
@@ -125,7 +128,8 @@ def compresses_and_averages_slices():
             assert plain.dtype == tf.float32
 
 
-def divides_before_it_adds():
+@on_tensorflow(2)
+def test_divides_before_it_adds():
     """1.5 times the largest float32 is what the gradients of all ranks add up to."""
     rank, size = hvd.rank(), hvd.size()
     v, w = tf.Variable([1.0]), tf.Variable([1.0])
@@ -146,7 +150,8 @@ def divides_before_it_adds():
         np.testing.assert_allclose([float(value[0]) for value in reduced], [large, mean], rtol=1e-6)
 
 
-def keeps_local_gradients():
+@on_tensorflow(2)
+def test_keeps_local_gradients():
     rank, size = hvd.rank(), hvd.size()
     mine, shared = tf.Variable(1.0), tf.Variable(1.0)
 
@@ -187,7 +192,8 @@ def keeps_local_gradients():
         tape.register_local_source(1.0)
 
 
-def keeps_gradients_of_local_layers():
+@on_tensorflow(2)
+def test_keeps_gradients_of_local_layers():
     rank, size = hvd.rank(), hvd.size()
     first = tf.keras.layers.Dense(1, use_bias=False, kernel_initializer="ones")
     second = tf.keras.layers.Dense(1, use_bias=False, kernel_initializer="ones")
@@ -201,7 +207,8 @@ def keeps_gradients_of_local_layers():
             hvd.PartialDistributedGradientTape(tf.GradientTape(), local_layers=layers)
 
 
-def refuses_bad_arguments():
+@on_tensorflow(2)
+def test_refuses_bad_arguments():
     tape, v = tf.GradientTape(), tf.Variable(1.0)
     for options, match in (
         ({"op": 9}, "op is 9"),
@@ -219,21 +226,6 @@ def refuses_bad_arguments():
         hvd.DistributedGradientTape(3)
     with pytest.warns(DeprecationWarning, match="num_groups"):
         hvd.DistributedGradientTape(tape, num_groups=2)
-
-
-@pytest.mark.parametrize(
-    "check",
-    [
-        behaves_like_the_tape,
-        compresses_and_averages_slices,
-        divides_before_it_adds,
-        keeps_local_gradients,
-        keeps_gradients_of_local_layers,
-        refuses_bad_arguments,
-    ],
-)
-def test_on_two_workers(tf_pool, check):
-    tf_pool(2).run(check)
 
 
 def test_ranks_outside_of_the_process_set_keep_their_gradients(tf_pool):
@@ -255,16 +247,15 @@ def test_ranks_outside_of_the_process_set_keep_their_gradients(tf_pool):
     assert pool.run(work) == [[2.0, 2.0], [2.0, 2.0], [2.0, 2.0]]
 
 
-def test_before_init_it_says_so(tf_pool):
-    def work():
-        v = tf.Variable(1.0)
-        with pytest.raises(ValueError, match="init"):
-            gradient(hvd.DistributedGradientTape, v, lambda: v * 1.0)
-
-    tf_pool(1, initialized=False).run(work)
+@on_tensorflow(1, initialized=False)
+def test_before_init_it_says_so():
+    v = tf.Variable(1.0)
+    with pytest.raises(ValueError, match="init"):
+        gradient(hvd.DistributedGradientTape, v, lambda: v * 1.0)
 
 
-def sizes_are_read_when_a_function_runs():
+@on_tensorflow(1, 2, HOROVOD_ELASTIC="1")
+def test_in_an_elastic_job_functions_survive_a_resize():
     mine, shared = tf.Variable(1.0), tf.Variable(1.0)
     factor = tf.constant(hvd.rank() + 1.0)
 
@@ -281,8 +272,3 @@ def sizes_are_read_when_a_function_runs():
     assert_close(step(), [float(factor) / size, sum(range(1, size + 1)) / size])
     kinds = {operation.type for operation in step.get_concrete_function().graph.get_operations()}
     assert {"HorovodAllreduce", "HorovodSize"} <= kinds
-
-
-@pytest.mark.parametrize("size", [1, 2])
-def test_in_an_elastic_job_functions_survive_a_resize(tf_pool, size):
-    tf_pool(size, HOROVOD_ELASTIC="1").run(sizes_are_read_when_a_function_runs)

@@ -1,9 +1,9 @@
 """Gradients travel under names that are unique and that ranks with another history agree on."""
 
-import pytest
 import tensorflow as tf
 
 import horovod.tensorflow as hvd
+from tests.ranks import on_tensorflow
 from tests.tensorflow.reference import assert_close
 
 
@@ -103,7 +103,8 @@ def test_do_not_depend_on_how_often_an_inner_function_is_traced(tf_pool):
     assert inside[0] == inside[1]
 
 
-def several_reductions_in_one_function():
+@on_tensorflow(2)
+def test_several_reductions_in_one_function():
     first, second = [tf.Variable([1.0, 2.0])], [tf.Variable(3.0), tf.Variable([4.0])]
     on = tf.Variable(True)
 
@@ -126,7 +127,8 @@ def several_reductions_in_one_function():
     assert len(set(names)) == len(names), names
 
 
-def functions_inside_of_functions():
+@on_tensorflow(2)
+def test_functions_inside_of_functions():
     variables = [tf.Variable([1.0, 2.0]), tf.Variable(3.0)]
     inner = tf.function(lambda factor: reduced(variables, factor))
     other = tf.function(lambda factor: reduced(variables[:1], factor))
@@ -141,7 +143,8 @@ def functions_inside_of_functions():
             assert_close(actual[0], [factor * MEAN] * 2)
 
 
-def eager_steps_with_groups():
+@on_tensorflow(2)
+def test_eager_steps_with_groups():
     variables = [tf.Variable(1.0), tf.Variable([1.0, 2.0], dtype=tf.float64), tf.Variable(3.0)]
     for options in ({}, {"groups": 2}, {"groups": [[variables[2], variables[0]]]}):
         for _ in range(2):
@@ -154,10 +157,3 @@ def eager_steps_with_groups():
             assert_close(results[1], [MEAN] * 2)
             assert_close(results[2], 2 * MEAN)
             assert results[1].dtype == tf.float64
-
-
-@pytest.mark.parametrize(
-    "check", [several_reductions_in_one_function, functions_inside_of_functions, eager_steps_with_groups]
-)
-def test_are_unique_among_operations_in_flight(tf_pool, check):
-    tf_pool(2).run(check)

@@ -1,15 +1,24 @@
-"""Random small models whose training on shards must equal training on the joined batch."""
+"""Random small models whose training on shards must equal training on the joined batch; and what trainings share."""
 
+import contextlib
 import random
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
+import pytest
 import tensorflow as tf
 
 import horovod.tensorflow as hvd
+from horovod.common.elastic import run_fn
+from horovod.tensorflow.elastic_errors import errors_as_ours
 
 ROWS = 4  # of each rank's shard
+kinds_of_variables = pytest.mark.parametrize(
+    "reference", [pytest.param(False, id="resource"), pytest.param(True, id="reference", marks=pytest.mark.heavy)]
+)
+"""For tests that take TensorFlow 1's variables: the usual ones, and the older reference variables."""
 
 
 @dataclass
@@ -86,3 +95,29 @@ def assert_equal_training(case: Case, actual: list[np.ndarray], expected: list[n
         told = f"{case} {case.options([1, 2])}: {name}"
         np.testing.assert_allclose(a, e, rtol=tolerance, atol=tolerance, err_msg=told)
         assert (name == "unused") == np.array_equal(e, begun), f"{told} was trained?"
+
+
+@contextlib.contextmanager
+def old_graph() -> Iterator[tf.Graph]:
+    """A graph with the control flow that scripts of TensorFlow 1 have; reference variables work in no other."""
+    tf1 = tf.compat.v1
+    before = tf1.control_flow_v2_enabled()
+    tf1.disable_control_flow_v2()
+    try:
+        with tf.Graph().as_default() as graph:
+            yield graph
+    finally:
+        if before:
+            tf1.enable_control_flow_v2()
+
+
+def train_elastically(train: Callable[..., Any], state: Any, left: Sequence[int]) -> Any:
+    """Return what an elastic program returns in a job in which the ranks ``left`` remain after a failure."""
+
+    def reset() -> None:
+        hvd.shutdown()
+        hvd.init(list(left))
+
+    result = run_fn(errors_as_ours(train), reset)(state)
+    hvd.shutdown()
+    return result
