@@ -42,6 +42,19 @@ def test_a_job_of_three(tasks, gathering, tmp_path):
     assert {number: code for number, (code, _) in tasks.end().items()} == {0: 0, 1: 0, 2: 0}
 
 
+@pytest.mark.heavy
+def test_another_executable_and_times(tasks, gathering, tmp_path):
+    wrapper = tmp_path / "python"
+    wrapper.write_text(f'#!/bin/sh\nMARK=wrapped exec {sys.executable} "$@"\n')
+    wrapper.chmod(0o700)
+    tasks.start(gathering.ticket, 0)
+    out = io.StringIO()
+    wishes = Wishes(start_timeout=30, stdout=out, executable=str(wrapper), timestamp=True)
+    assert run_fixed(gathering, Call(describe, (0,)), 1, wishes)[0][2] == "wrapped"
+    assert re.fullmatch(r".*\d\d:\d\d:\d\d.*\[0\]<stdout>:hello from 0\n", out.getvalue())
+    tasks.end()
+
+
 def fail_on_one():
     import horovod.numpy as hvd
 

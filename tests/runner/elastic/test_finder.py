@@ -77,6 +77,18 @@ def test_the_first_answer_counts_for_more(tmp_path):
         Finder(str(tmp_path / "none.sh"), None, {}, names=HOROVOD_RUN)
 
 
+def test_sentences_of_every_run_are_in_the_words_of_the_caller(tmp_path, monkeypatch):
+    monkeypatch.setattr("horovod.runner.elastic.finder.EVERY", 0.02)
+    script = tmp_path / "hosts.sh"
+    script.write_text("#!/bin/sh\necho a\n")
+    script.chmod(0o755)
+    finder = Finder(str(script), None, {}, names=HOROVOD_RUN)
+    assert "print 'a:N', or give slots" in wait(finder).why
+    script.unlink()
+    assert wait(finder).why.startswith(f"host_discovery_script is {str(script)!r}, not a file here")
+    finder.close()
+
+
 def test_the_same_hosts_always():
     finder = Finder(None, None, {"a": 1})
     assert finder.next_time() == 0.0
