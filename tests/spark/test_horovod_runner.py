@@ -4,8 +4,10 @@ import io
 import os
 import sys
 
+import numpy as np
 import pytest
 
+import horovod.numpy as hvd
 import horovod.spark
 from horovod.runner.function.worker_error import WorkerError
 from horovod.spark.driver_log import DRIVER_LOG, DriverLog, log_to_driver
@@ -13,11 +15,6 @@ from horovod.spark.horovod_runner import HorovodRunner
 
 
 def main(base, loud=True):
-    import numpy as np
-
-    import horovod.numpy as hvd
-    from horovod.spark import log_to_driver
-
     hvd.init()
     if loud:
         print("printed by", hvd.rank())

@@ -5,21 +5,19 @@ import threading
 import time
 import venv
 
+import numpy as np
 import pytest
 
+import horovod.numpy as hvd
 import horovod.spark
 from horovod.runner.function.worker_error import WorkerError
 from horovod.spark.application import Application, Jobs
+from horovod.spark.task import SECRETS
 from tests.runner.cluster.tasks import gone
 from tests.spark.executors import kill_executor_of, wait_for
 
 
 def describe(base):
-    import numpy as np
-
-    import horovod.numpy as hvd
-    from horovod.spark.task import SECRETS
-
     hvd.init()
     print("hello from", hvd.rank())
     total = hvd.allreduce(np.array([hvd.rank() + base]), op=hvd.Sum).tolist()
@@ -28,6 +26,7 @@ def describe(base):
     return place, total, os.environ["MARK"], os.environ.get("GIVEN"), secret
 
 
+@pytest.mark.smoke
 def test_results_by_rank_output_and_variables(spark):
     out, err = io.StringIO(), io.StringIO()
     results = horovod.spark.run(describe, (10,), num_proc=4, stdout=out, stderr=err, env={"GIVEN": "yes"})
@@ -56,8 +55,6 @@ def test_what_cannot_be_sent_is_found_before_anything_starts(spark, monkeypatch)
 
 
 def fail(folder):
-    import horovod.numpy as hvd
-
     hvd.init()
     if hvd.rank() == 1:
         raise KeyError("spam")
@@ -72,8 +69,6 @@ def test_an_exception_has_the_workers_traceback(spark):
 
 
 def wait(folder):
-    import horovod.numpy as hvd
-
     hvd.init()
     with open(f"{folder}/{hvd.rank()}", "w") as file:
         file.write(str(os.getpid()))

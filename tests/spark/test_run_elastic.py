@@ -3,6 +3,7 @@ import threading
 
 import pytest
 
+import horovod.numpy as hvd
 import horovod.spark
 from horovod.runner.function.worker_error import WorkerError
 from tests.runner.cluster.test_elastic import seen, train
@@ -44,8 +45,6 @@ def fails():
 
 
 def fails_on_one():
-    import horovod.numpy as hvd
-
     hvd.init()
 
     @hvd.elastic.run

@@ -19,3 +19,14 @@ def write_numbers(folder, rows, files=3, group=7, **columns):
             write_page_checksum=True,
         )
     return folder
+
+
+def write_sums(store, rows=60, **columns):
+    """Write the data sets of a store to train and to validate with: ``z`` of 4 numbers, and ``sum``, their sum.
+
+    Returns: the numbers, one row each.
+    """
+    z = np.random.default_rng(0).normal(size=(rows, 4)).astype("float32")
+    for part in ("train", "val"):
+        write_numbers(store / f"intermediate_{part}_data", rows, z=list(z), sum=z.sum(1).astype("float64"), **columns)
+    return z

@@ -17,7 +17,7 @@ from horovod.spark.common.store import LocalStore
 from horovod.spark.keras import KerasEstimator, KerasModel, objects
 from horovod.spark.keras.datamodule import NVTabularDataModule
 from tests.spark.backends import InThisProcess
-from tests.spark.common.tables import write_numbers
+from tests.spark.common.tables import write_sums
 
 ROWS = 60
 SCALE = np.random.default_rng(0).normal(size=(ROWS, 4)).astype("float32")
@@ -30,9 +30,7 @@ def line(*shape):
 
 def estimator(tmp_path, columns=None, **given):
     """Learns sum = x0 + x1 + x2 + x3 of scaled rows."""
-    more = {"z": list(SCALE), "sum": SCALE.sum(1).astype("float64"), **(columns or {})}
-    write_numbers(tmp_path / "store/intermediate_train_data", ROWS, **more)
-    write_numbers(tmp_path / "store/intermediate_val_data", ROWS, **more)
+    write_sums(tmp_path / "store", ROWS, **(columns or {}))
     told = {"model": line(), "optimizer": keras.optimizers.SGD(0.1), "loss": "mse", "verbose": 0, "epochs": 4}
     backend, store = InThisProcess(), LocalStore(tmp_path / "store")
     return KerasEstimator(

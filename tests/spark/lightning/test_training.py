@@ -15,7 +15,7 @@ from horovod.spark.common.store import LocalStore
 from horovod.spark.lightning import MIN_PL_VERSION, TorchEstimator, TorchModel
 from horovod.spark.torch import TorchEstimator as Plain
 from tests.spark.backends import InThisProcess
-from tests.spark.common.tables import write_numbers
+from tests.spark.common.tables import write_sums
 
 SEEN: list = []
 
@@ -47,12 +47,9 @@ class Noting(pl.callbacks.Callback):
         SEEN.append((type(trainer.strategy).__name__, trainer.world_size, trainer.optimizers[0].__class__.__name__))
 
 
-def told(tmp_path, rows=60, **given):
+def told(tmp_path, **given):
     store = LocalStore(tmp_path / "store")
-    scale = np.random.default_rng(0).normal(size=(rows, 4)).astype("float32")
-    more = {"z": list(scale), "sum": scale.sum(1).astype("float64")}
-    write_numbers(tmp_path / "store/intermediate_train_data", rows, **more)
-    write_numbers(tmp_path / "store/intermediate_val_data", rows, **more)
+    write_sums(tmp_path / "store")
     torch.manual_seed(1)
     return {
         "store": store, "backend": InThisProcess(), "feature_cols": ["z"], "label_cols": ["sum"], "verbose": 0,

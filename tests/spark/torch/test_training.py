@@ -18,7 +18,7 @@ from horovod.spark.common.store import LocalStore, StoreNotWritableError
 from horovod.spark.torch import TorchEstimator
 from horovod.spark.torch.datamodule import MapIterable, NVTabularDataModule, PetastormDataModule
 from tests.spark.backends import InThisProcess
-from tests.spark.common.tables import write_numbers
+from tests.spark.common.tables import write_sums
 
 SEEN: list = []
 """What classes and functions of this module have noticed: those travel to ranks by name, so to this process."""
@@ -44,14 +44,11 @@ class Watching(PetastormDataModule):
         return MapIterable(super().train_data(), 1, lambda batch: SEEN.append(batch["id"].tolist()) or batch)
 
 
-def estimator(tmp_path, rows=60, columns=None, seed=1, model=None, optimizer=None, **given):
+def estimator(tmp_path, columns=None, seed=1, model=None, optimizer=None, **given):
     """Learns sum = x0 + x1 + x2 + x3 of scaled rows."""
     store = LocalStore(tmp_path / "store")
     if not store.exists(store.get_train_data_path()):
-        scale = np.random.default_rng(0).normal(size=(rows, 4)).astype("float32")
-        more = {"z": list(scale), "sum": scale.sum(1).astype("float64"), **(columns or {})}
-        write_numbers(tmp_path / "store/intermediate_train_data", rows, **more)
-        write_numbers(tmp_path / "store/intermediate_val_data", rows, **more)
+        write_sums(tmp_path / "store", **(columns or {}))
     torch.manual_seed(seed)
     model = model or torch.nn.Linear(4, 1)
     optimizer = optimizer or torch.optim.SGD(model.parameters(), 0.1)
@@ -103,13 +100,6 @@ def test_runs_that_cannot_be_kept_are_told_of_before_the_training(tmp_path):
     with pytest.raises(StoreNotWritableError, match=r"file/runs\S* cannot be written: FileExistsError"):
         made.fit_on_parquet()
     assert SEEN == []
-
-
-def test_several_passes_take_one_step(tmp_path):
-    model = torch.nn.Linear(4, 1)
-    made = estimator(tmp_path, model=model, optimizer=Counting(model.parameters(), 0.01), batch_size=10, epochs=2)
-    made.setBackwardPassesPerStep(3).fit_on_parquet()
-    assert SEEN == ["step"] * (2 * 6 // 3)
 
 
 @pytest.mark.parametrize(("passes", "steps"), [(3, [2, 2]), (5, [1, 1]), (2, [2, 2]), (1, [4, 4])])
