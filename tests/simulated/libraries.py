@@ -33,10 +33,7 @@ def _built(targets: list[str]) -> Path:
 
 @functools.cache
 def folder() -> Path:
-    """Where libcuda.so.1, libhvd_kernels_host.so and the others lie; LD_LIBRARY_PATH finds them there.
-
-    The environment for a process that uses them is `environment()`.
-    """
+    """Where libcuda.so.1, libhvd_kernels_host.so and the others lie; LD_LIBRARY_PATH finds them there."""
     return _built(TARGETS)
 
 
@@ -44,10 +41,3 @@ def folder() -> Path:
 def mpi() -> Path:
     """Where libmpi.so.40, libmpi.so.12 and libmpi_abi.so.1 lie: Open MPI, MPICH and the standard ABI."""
     return _built(["simulated_mpi_all"])
-
-
-def environment(**knobs: int) -> dict[str, str]:
-    """What a process needs in its environment to find them; knobs as in `tests/simulated/cuda/knobs.h`: devices=2."""
-    where = folder()
-    settings = {f"SIMCUDA_{name.upper()}": str(value) for name, value in knobs.items()}
-    return {"LD_LIBRARY_PATH": str(where), "SIMCUDA_KERNELS": str(where / "libhvd_kernels_host.so"), **settings}

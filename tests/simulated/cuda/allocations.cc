@@ -31,19 +31,8 @@ int64_t used_on(int device) {
   return used;
 }
 
-std::multimap<size_t, Address>& reusable() {
-  static auto* const all = new std::multimap<size_t, Address>;
-  return *all;
-}
-
 // Small ones start anywhere at a multiple of 512 bytes, as the real ones do; large ones at 2 MiB.
 Address choose_address(size_t bytes) {
-  auto again = reusable().find(bytes);
-  if (knobs().reuse && again != reusable().end()) {
-    const Address base = again->second;
-    reusable().erase(again);
-    return base;
-  }
   static uint64_t count = 0;
   const Address shift = bytes < (1 << 20) ? 512 * (++count % 8) : 0;
   const Address start = reserve(bytes + shift);
@@ -55,7 +44,6 @@ std::shared_ptr<Allocation> allocate(Context* context, size_t bytes) {
   made->context = context;
   made->bytes = bytes;
   made->base = choose_address(bytes);
-  made->exportable = !knobs().not_exportable;
   const size_t shift = shift_of(*made);
   made->offset = file_space(bytes + shift);
   if (!made->base || !made->offset) return nullptr;
@@ -78,7 +66,6 @@ void release(const std::shared_ptr<Allocation>& a) {
     }
   remove(a, "cuMemFree_v2");
   fill(a->host, a->bytes, kDead);
-  if (knobs().reuse) reusable().emplace(a->bytes, a->base);
 }
 
 }  // namespace
@@ -89,8 +76,7 @@ using namespace simcuda;
 extern "C" {
 
 int cuMemAlloc_v2(CUdeviceptr* address, size_t bytes) {
-  Call call("cuMemAlloc_v2", kNeedsContext | kUnsafe | kMayWait);
-  if (call.error) return call.error;
+  SIMCUDA_CALL(cuMemAlloc_v2, kNeedsContext | kUnsafe | kMayWait);
   if (!address || bytes == 0) return kInvalidValue;
   if (strikes(knobs().fail_alloc)) return kOutOfMemory;
   if (bytes > static_cast<size_t>(std::max<int64_t>(0, knobs().memory - used_on(call.context->device)))) return kOutOfMemory;
@@ -101,8 +87,7 @@ int cuMemAlloc_v2(CUdeviceptr* address, size_t bytes) {
 }
 
 int cuMemFree_v2(CUdeviceptr address) {
-  Call call("cuMemFree_v2", kNeedsContext | kUnsafe | kMayWait);
-  if (call.error) return call.error;
+  SIMCUDA_CALL(cuMemFree_v2, kNeedsContext | kUnsafe | kMayWait);
   if (!address) return kSuccess;
   Place place;
   const Found found = find_device_address(address, 1, place);
@@ -114,23 +99,10 @@ int cuMemFree_v2(CUdeviceptr address) {
 }
 
 int cuMemGetInfo_v2(size_t* available, size_t* total) {
-  Call call("cuMemGetInfo_v2", kNeedsContext);
-  if (call.error) return call.error;
+  SIMCUDA_CALL(cuMemGetInfo_v2, kNeedsContext);
   if (!available || !total) return kInvalidValue;
   *total = static_cast<size_t>(knobs().memory);
   *available = static_cast<size_t>(std::max<int64_t>(0, knobs().memory - used_on(call.context->device)));
-  return kSuccess;
-}
-
-int cuMemGetAddressRange_v2(CUdeviceptr* base, size_t* bytes, CUdeviceptr address) {
-  Call call("cuMemGetAddressRange_v2", kNeedsContext);
-  if (call.error) return call.error;
-  Place place;
-  const Found found = find_device_address(address, 1, place);
-  if (found == Found::kFreed) violation("cuMemGetAddressRange_v2 of memory that was freed");
-  if (found != Found::kYes) return kNotFound;
-  if (base) *base = place.allocation->base;
-  if (bytes) *bytes = place.allocation->bytes;
   return kSuccess;
 }
 

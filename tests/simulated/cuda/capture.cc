@@ -43,7 +43,6 @@ int unsafe_call(const char*) {
 int capture_item(Stream& stream, bool& noted) {
   if (stream.capture) {
     if (stream.capture->spoiled) return kCaptureInvalidated;
-    ++stream.captured_nodes;
     noted = true;
     return kSuccess;
   }
@@ -67,53 +66,14 @@ int capture_forbids(Stream& stream) {
   return kCaptureImplicit;
 }
 
-int capture_wait(Stream& stream, Event& event, bool& joined) {
-  const std::shared_ptr<Capture> theirs = event.captured && !event.captured->ended ? event.captured : nullptr;
-  if (event.captured && !theirs) return kInvalidValue;  // its graph is finished: it stands for nothing any more
-  if (!theirs && !stream.capture) return kSuccess;
-  if (stream.capture && stream.capture->spoiled) return kCaptureInvalidated;
-  if (theirs && theirs->spoiled) return kCaptureInvalidated;
-  if (!theirs) {
-    if (event.state->recorded == 0) return kSuccess;
-    spoil(*stream.capture);
-    return kCaptureIsolation;
-  }
-  if (stream.legacy) {
-    spoil(*theirs);
-    return kCaptureImplicit;
-  }
-  if (stream.capture && stream.capture != theirs) {
-    spoil(*stream.capture);
-    spoil(*theirs);
-    return kCaptureMerge;
-  }
-  joined = true;
-  if (!stream.capture) {
-    stream.capture = theirs;
-    stream.captured_nodes = 0;
-    theirs->unjoined[&stream] = 0;
-  }
-  ++stream.captured_nodes;
-  if (&stream == theirs->origin && event.captured_on != theirs->origin) {
-    uint64_t& reached = theirs->unjoined[event.captured_on];
-    reached = std::max(reached, event.captured_nodes);
-  }
-  return kSuccess;
+int capture_wait(Stream& stream, const Event& event) {
+  if (event.captured && !event.captured->ended) violation("a stream that joins a capture is not simulated");
+  if (!stream.capture || event.state->recorded == 0) return kSuccess;
+  if (stream.capture->spoiled) return kCaptureInvalidated;
+  spoil(*stream.capture);
+  return kCaptureIsolation;
 }
 
-namespace {
-
-int end_capture(Stream& stream, Capture& capture) {
-  int error = capture.spoiled ? kCaptureInvalidated : kSuccess;
-  for (auto& [other, nodes] : capture.unjoined)
-    if (!error && nodes < other->captured_nodes) error = kCaptureUnjoined;
-  capture.ended = true;
-  for (auto& [other, nodes] : capture.unjoined) other->capture.reset();
-  stream.capture.reset();
-  return error;
-}
-
-}  // namespace
 }  // namespace simcuda
 
 using namespace simcuda;
@@ -121,8 +81,7 @@ using namespace simcuda;
 extern "C" {
 
 int cuStreamBeginCapture_v2(CUstream handle, int mode) {
-  Call call("cuStreamBeginCapture_v2", kNeedsContext);
-  if (call.error) return call.error;
+  SIMCUDA_CALL(cuStreamBeginCapture_v2, kNeedsContext);
   if (mode < kCaptureGlobal || mode > kCaptureRelaxed) return kInvalidValue;
   Stream* stream = find_stream(handle, call.context, call.error);
   if (!stream) return call.error;
@@ -132,41 +91,35 @@ int cuStreamBeginCapture_v2(CUstream handle, int mode) {
     return kInvalidValue;
   }
   auto capture = std::make_shared<Capture>();
-  capture->origin = stream;
   capture->mode = mode;
   capture->thread = thread_number();
   stream->capture = capture;
-  stream->captured_nodes = 0;
   driver().captures.push_back(capture);
   return kSuccess;
 }
 
 int cuStreamEndCapture(CUstream handle, CUgraph* graph) {
-  Call call("cuStreamEndCapture", kNeedsContext);
-  if (call.error) return call.error;
+  SIMCUDA_CALL(cuStreamEndCapture, kNeedsContext);
   if (!graph) return kInvalidValue;
   *graph = nullptr;
   Stream* stream = find_stream(handle, call.context, call.error);
   if (!stream) return call.error;
   auto capture = stream->capture;
   if (!capture) return kInvalidValue;
-  if (capture->origin != stream) {
-    spoil(*capture);
-    return kCaptureUnmatched;
-  }
   if (capture->mode != kCaptureRelaxed && capture->thread != thread_number()) {
     spoil(*capture);
     return kCaptureWrongThread;
   }
-  if (int error = end_capture(*stream, *capture)) return error;
+  capture->ended = true;
+  stream->capture.reset();
+  if (capture->spoiled) return kCaptureInvalidated;
   static int nothing_to_launch;  // no function here takes a graph
   *graph = &nothing_to_launch;
   return kSuccess;
 }
 
 int cuStreamIsCapturing(CUstream handle, int* status) {
-  Call call("cuStreamIsCapturing", kNeedsContext);
-  if (call.error) return call.error;
+  SIMCUDA_CALL(cuStreamIsCapturing, kNeedsContext);
   if (!status) return kInvalidValue;
   Stream* stream = find_stream(handle, call.context, call.error);
   if (!stream) return call.error;
@@ -176,8 +129,7 @@ int cuStreamIsCapturing(CUstream handle, int* status) {
 }
 
 int cuThreadExchangeStreamCaptureMode(int* mode) {
-  Call call("cuThreadExchangeStreamCaptureMode", kEvenIfFaulty);
-  if (call.error) return call.error;
+  SIMCUDA_CALL(cuThreadExchangeStreamCaptureMode, kEvenIfFaulty);
   if (!mode || *mode < kCaptureGlobal || *mode > kCaptureRelaxed) return kInvalidValue;
   std::swap(*mode, capture_mode);
   return kSuccess;

@@ -9,11 +9,9 @@ struct Stream;
 struct Event;
 
 struct Capture {
-  Stream* origin = nullptr;
   int mode = kCaptureGlobal;
   uint64_t thread = 0;
   bool spoiled = false, ended = false;
-  std::map<Stream*, uint64_t> unjoined;  // other streams that take part: how many of their nodes the origin has waited for
 };
 
 void spoil(Capture& capture);
@@ -24,7 +22,7 @@ int capture_item(Stream& stream, bool& noted);
 // For what is never allowed on a capturing stream, such as asking whether it is done: 0, or 900, 901, 906.
 int capture_forbids(Stream& stream);
 
-// Before a wait: a stream joins the capture of an event recorded there. 0 with `joined`, or 901, 902, 905.
-int capture_wait(Stream& stream, Event& event, bool& joined);
+// Before a wait for an event: 0, or 901, 905 on a capturing stream.
+int capture_wait(Stream& stream, const Event& event);
 
 }  // namespace simcuda

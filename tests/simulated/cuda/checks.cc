@@ -1,11 +1,9 @@
-// What the checker says, and what is left at the end.
+// What the checker says.
 #include <cstdio>
 #include <cstdlib>
 #include <deque>
 
 #include "driver.h"
-#include "events.h"
-#include "memory.h"
 #include "streams.h"
 
 namespace simcuda {
@@ -41,20 +39,6 @@ std::string what_streams_do() {
             std::to_string(stream->queue.size() - 1) + " behind it]";
   }
   return text;
-}
-
-void report_leaks(const Context* only) {
-  Driver& d = driver();
-  std::string text;
-  for (auto& allocation : live_allocations())
-    if (!only || allocation->context == only) text += "\n  " + describe(*allocation);
-  size_t events = 0, streams = 0;
-  for (auto& [handle, event] : d.events) events += !event->destroyed && (!only || event->context == only);
-  for (auto& [handle, stream] : d.streams) streams += !stream->destroyed && !stream->legacy && (!only || stream->context == only);
-  for (auto& [key, stream] : d.thread_streams) streams -= !stream->destroyed && (!only || stream->context == only);
-  if (events) text += "\n  " + std::to_string(events) + " event(s)";
-  if (streams) text += "\n  " + std::to_string(streams) + " stream(s)";
-  if (!text.empty()) violation("left behind:" + text);
 }
 
 }  // namespace simcuda

@@ -24,7 +24,6 @@ void end_context(Call& call, Context* context) {
       if (stream->context == context && stream->completed < stream->submitted) return false;
     return true;
   });
-  if (knobs().leaks) report_leaks(context);
   context->alive = false;
   d.primaries[context->device] = nullptr;
   for (auto& [handle, stream] : d.streams)
@@ -53,8 +52,7 @@ using namespace simcuda;
 extern "C" {
 
 int cuDevicePrimaryCtxRetain(CUcontext* context, CUdevice device) {
-  Call call("cuDevicePrimaryCtxRetain", kUnsafe);
-  if (call.error) return call.error;
+  SIMCUDA_CALL(cuDevicePrimaryCtxRetain, kUnsafe);
   if (!context) return kInvalidValue;
   if (!valid(device)) return kInvalidDevice;
   Driver& d = driver();
@@ -73,8 +71,7 @@ int cuDevicePrimaryCtxRetain(CUcontext* context, CUdevice device) {
 }
 
 int cuDevicePrimaryCtxRelease_v2(CUdevice device) {
-  Call call("cuDevicePrimaryCtxRelease_v2", kEvenIfFaulty);
-  if (call.error) return call.error;
+  SIMCUDA_CALL(cuDevicePrimaryCtxRelease_v2, kEvenIfFaulty);
   if (!valid(device)) return kInvalidDevice;
   Context* primary = driver().primaries[device];
   if (!primary) return kInvalidContext;
@@ -82,19 +79,8 @@ int cuDevicePrimaryCtxRelease_v2(CUdevice device) {
   return kSuccess;
 }
 
-int cuDevicePrimaryCtxGetState(CUdevice device, unsigned* flags, int* active) {
-  Call call("cuDevicePrimaryCtxGetState", kEvenIfFaulty);
-  if (call.error) return call.error;
-  if (!valid(device)) return kInvalidDevice;
-  if (!flags || !active) return kInvalidValue;
-  *flags = 0;
-  *active = driver().primaries[device] != nullptr;
-  return kSuccess;
-}
-
 int cuCtxPushCurrent_v2(CUcontext context) {
-  Call call("cuCtxPushCurrent_v2", kEvenIfFaulty);
-  if (call.error) return call.error;
+  SIMCUDA_CALL(cuCtxPushCurrent_v2, kEvenIfFaulty);
   Context* found = find_context(context);
   if (!found) return kInvalidContext;
   if (depth == kDepth) {
@@ -106,8 +92,7 @@ int cuCtxPushCurrent_v2(CUcontext context) {
 }
 
 int cuCtxPopCurrent_v2(CUcontext* context) {
-  Call call("cuCtxPopCurrent_v2", kEvenIfFaulty);
-  if (call.error) return call.error;
+  SIMCUDA_CALL(cuCtxPopCurrent_v2, kEvenIfFaulty);
   if (!depth) return kInvalidContext;
   --depth;
   if (context) *context = stack[depth];
@@ -115,16 +100,14 @@ int cuCtxPopCurrent_v2(CUcontext* context) {
 }
 
 int cuCtxGetCurrent(CUcontext* context) {
-  Call call("cuCtxGetCurrent", kEvenIfFaulty);
-  if (call.error) return call.error;
+  SIMCUDA_CALL(cuCtxGetCurrent, kEvenIfFaulty);
   if (!context) return kInvalidValue;
   *context = current_context();
   return kSuccess;
 }
 
 int cuCtxSetCurrent(CUcontext context) {
-  Call call("cuCtxSetCurrent", kEvenIfFaulty);
-  if (call.error) return call.error;
+  SIMCUDA_CALL(cuCtxSetCurrent, kEvenIfFaulty);
   Context* found = context ? find_context(context) : nullptr;
   if (context && !found) return kInvalidContext;
   if (depth) --depth;
@@ -133,8 +116,7 @@ int cuCtxSetCurrent(CUcontext context) {
 }
 
 int cuCtxGetStreamPriorityRange(int* least, int* greatest) {
-  Call call("cuCtxGetStreamPriorityRange", kNeedsContext);
-  if (call.error) return call.error;
+  SIMCUDA_CALL(cuCtxGetStreamPriorityRange, kNeedsContext);
   if (least) *least = 0;
   if (greatest) *greatest = -5;
   return kSuccess;

@@ -75,32 +75,27 @@ using namespace simcuda;
 extern "C" {
 
 int cuMemcpyHtoDAsync_v2(CUdeviceptr to, const void* from, size_t bytes, CUstream stream) {
-  Call call("cuMemcpyHtoDAsync_v2", kNeedsContext);
-  if (call.error) return call.error;
+  SIMCUDA_CALL(cuMemcpyHtoDAsync_v2, kNeedsContext);
   return copy(call, to, Where::kDevice, reinterpret_cast<Address>(from), Where::kHost, bytes, stream);
 }
 
 int cuMemcpyDtoHAsync_v2(void* to, CUdeviceptr from, size_t bytes, CUstream stream) {
-  Call call("cuMemcpyDtoHAsync_v2", kNeedsContext);
-  if (call.error) return call.error;
+  SIMCUDA_CALL(cuMemcpyDtoHAsync_v2, kNeedsContext);
   return copy(call, reinterpret_cast<Address>(to), Where::kHost, from, Where::kDevice, bytes, stream);
 }
 
 int cuMemcpyDtoDAsync_v2(CUdeviceptr to, CUdeviceptr from, size_t bytes, CUstream stream) {
-  Call call("cuMemcpyDtoDAsync_v2", kNeedsContext);
-  if (call.error) return call.error;
+  SIMCUDA_CALL(cuMemcpyDtoDAsync_v2, kNeedsContext);
   return copy(call, to, Where::kDevice, from, Where::kDevice, bytes, stream);
 }
 
 int cuMemcpyAsync(CUdeviceptr to, CUdeviceptr from, size_t bytes, CUstream stream) {
-  Call call("cuMemcpyAsync", kNeedsContext);
-  if (call.error) return call.error;
+  SIMCUDA_CALL(cuMemcpyAsync, kNeedsContext);
   return copy(call, to, Where::kAnywhere, from, Where::kAnywhere, bytes, stream);
 }
 
 int cuMemsetD8Async(CUdeviceptr to, unsigned char value, size_t bytes, CUstream handle) {
-  Call call("cuMemsetD8Async", kNeedsContext);
-  if (call.error) return call.error;
+  SIMCUDA_CALL(cuMemsetD8Async, kNeedsContext);
   Stream* stream = find_stream(handle, call.context, call.error);
   if (!stream) return call.error;
   if (bytes == 0) return kSuccess;

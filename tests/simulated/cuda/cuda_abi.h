@@ -33,22 +33,17 @@ enum CudaError : int {
   kInvalidDevice = 101,
   kInvalidContext = 201,
   kNoBinaryForGpu = 209,
-  kPeerAccessUnsupported = 217,
   kInvalidPtx = 218,
   kJitCompilerNotFound = 221,
   kUnsupportedPtxVersion = 222,
   kInvalidHandle = 400,
   kNotFound = 500,
   kNotReady = 600,
-  kIllegalAddress = 700,
   kHostMemoryAlreadyRegistered = 712,
   kHostMemoryNotRegistered = 713,
   kNotSupported = 801,
   kCaptureUnsupported = 900,
   kCaptureInvalidated = 901,
-  kCaptureMerge = 902,
-  kCaptureUnmatched = 903,
-  kCaptureUnjoined = 904,
   kCaptureIsolation = 905,
   kCaptureImplicit = 906,
   kCapturedEvent = 907,
@@ -57,9 +52,8 @@ enum CudaError : int {
 
 constexpr unsigned kStreamNonBlocking = 1;
 constexpr unsigned kEventDisableTiming = 2, kEventInterprocess = 4;
-constexpr unsigned kRegisterPortable = 1, kRegisterDeviceMap = 2;
 constexpr unsigned kIpcLazyPeerAccess = 1;
-constexpr unsigned kWaitGeq = 0, kWaitEq = 1, kWaitAnd = 2, kWaitNor = 3;
+constexpr unsigned kWaitGeq = 0, kWaitEq = 1;
 constexpr int kCaptureGlobal = 0, kCaptureThreadLocal = 1, kCaptureRelaxed = 2;
 
 extern "C" {
@@ -72,14 +66,11 @@ SIMCUDA_API int cuDeviceGet(CUdevice* device, int ordinal);
 SIMCUDA_API int cuDeviceGetCount(int* count);
 SIMCUDA_API int cuDeviceGetName(char* name, int size, CUdevice device);
 SIMCUDA_API int cuDeviceGetAttribute(int* value, int attribute, CUdevice device);
-SIMCUDA_API int cuDeviceGetPCIBusId(char* id, int size, CUdevice device);
 SIMCUDA_API int cuDeviceGetUuid_v2(CUuuid* uuid, CUdevice device);
 SIMCUDA_API int cuDeviceTotalMem_v2(size_t* bytes, CUdevice device);
-SIMCUDA_API int cuDeviceCanAccessPeer(int* can, CUdevice device, CUdevice peer);
 
 SIMCUDA_API int cuDevicePrimaryCtxRetain(CUcontext* context, CUdevice device);
 SIMCUDA_API int cuDevicePrimaryCtxRelease_v2(CUdevice device);
-SIMCUDA_API int cuDevicePrimaryCtxGetState(CUdevice device, unsigned* flags, int* active);
 SIMCUDA_API int cuCtxPushCurrent_v2(CUcontext context);
 SIMCUDA_API int cuCtxPopCurrent_v2(CUcontext* context);
 SIMCUDA_API int cuCtxGetCurrent(CUcontext* context);
@@ -89,16 +80,12 @@ SIMCUDA_API int cuCtxGetStreamPriorityRange(int* least, int* greatest);
 SIMCUDA_API int cuStreamCreateWithPriority(CUstream* stream, unsigned flags, int priority);
 SIMCUDA_API int cuStreamDestroy_v2(CUstream stream);
 SIMCUDA_API int cuStreamWaitEvent(CUstream stream, CUevent event, unsigned flags);
-SIMCUDA_API int cuStreamQuery(CUstream stream);
-SIMCUDA_API int cuStreamGetCtx(CUstream stream, CUcontext* context);
 SIMCUDA_API int cuStreamIsCapturing(CUstream stream, int* status);
 SIMCUDA_API int cuStreamBeginCapture_v2(CUstream stream, int mode);
 SIMCUDA_API int cuStreamEndCapture(CUstream stream, CUgraph* graph);
 SIMCUDA_API int cuThreadExchangeStreamCaptureMode(int* mode);
 SIMCUDA_API int cuStreamWriteValue32_v2(CUstream stream, CUdeviceptr address, uint32_t value, unsigned flags);
-SIMCUDA_API int cuStreamWriteValue64_v2(CUstream stream, CUdeviceptr address, uint64_t value, unsigned flags);
 SIMCUDA_API int cuStreamWaitValue32_v2(CUstream stream, CUdeviceptr address, uint32_t value, unsigned flags);
-SIMCUDA_API int cuStreamWaitValue64_v2(CUstream stream, CUdeviceptr address, uint64_t value, unsigned flags);
 
 SIMCUDA_API int cuEventCreate(CUevent* event, unsigned flags);
 SIMCUDA_API int cuEventDestroy_v2(CUevent event);
@@ -109,14 +96,11 @@ SIMCUDA_API int cuEventSynchronize(CUevent event);
 SIMCUDA_API int cuMemAlloc_v2(CUdeviceptr* address, size_t bytes);
 SIMCUDA_API int cuMemFree_v2(CUdeviceptr address);
 SIMCUDA_API int cuMemGetInfo_v2(size_t* available, size_t* total);
-SIMCUDA_API int cuMemGetAddressRange_v2(CUdeviceptr* base, size_t* bytes, CUdeviceptr address);
 SIMCUDA_API int cuMemAllocHost_v2(void** memory, size_t bytes);
 SIMCUDA_API int cuMemFreeHost(void* memory);
 SIMCUDA_API int cuMemHostRegister_v2(void* memory, size_t bytes, unsigned flags);
 SIMCUDA_API int cuMemHostUnregister(void* memory);
 SIMCUDA_API int cuMemHostGetDevicePointer_v2(CUdeviceptr* address, void* memory, unsigned flags);
-SIMCUDA_API int cuPointerGetAttribute(void* value, int attribute, CUdeviceptr address);
-SIMCUDA_API int cuPointerGetAttributes(unsigned count, int* attributes, void** values, CUdeviceptr address);
 
 SIMCUDA_API int cuMemcpyHtoDAsync_v2(CUdeviceptr to, const void* from, size_t bytes, CUstream stream);
 SIMCUDA_API int cuMemcpyDtoHAsync_v2(void* to, CUdeviceptr from, size_t bytes, CUstream stream);
@@ -127,7 +111,6 @@ SIMCUDA_API int cuMemsetD8Async(CUdeviceptr to, unsigned char value, size_t byte
 SIMCUDA_API int cuModuleLoadDataEx(CUmodule* module, const void* image, unsigned count, int* options, void** values);
 SIMCUDA_API int cuModuleUnload(CUmodule module);
 SIMCUDA_API int cuModuleGetFunction(CUfunction* function, CUmodule module, const char* name);
-SIMCUDA_API int cuFuncLoad(CUfunction function);
 SIMCUDA_API int cuLaunchKernel(CUfunction function, unsigned grid_x, unsigned grid_y, unsigned grid_z, unsigned block_x, unsigned block_y,
                                unsigned block_z, unsigned shared_bytes, CUstream stream, void** parameters, void** extra);
 

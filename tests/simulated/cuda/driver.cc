@@ -57,7 +57,7 @@ int Call::wait(const std::function<bool()>& done) {
     if (d.exited) return kDeinitialized;
     d.changed.wait_for(lock, std::chrono::microseconds(500));  // events of other processes tell nobody
     injected_fault();
-    if (!reported && std::chrono::steady_clock::now() - start > std::chrono::milliseconds(knobs().hang_ms)) {
+    if (!reported && std::chrono::steady_clock::now() - start > std::chrono::minutes(2)) {
       violation(std::string(name) + " waits for too long; " + what_streams_do());
       reported = true;
     }

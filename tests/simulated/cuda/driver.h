@@ -82,6 +82,11 @@ class Call {
   void check(unsigned needs);
 };
 
+// The beginning of a function of the driver: its `call`, or the error that it returns at once.
+#define SIMCUDA_CALL(function, needs) \
+  Call call(#function, needs);        \
+  if (call.error) return call.error
+
 // contexts.cc
 Context* current_context();
 uint64_t thread_number();
@@ -100,7 +105,6 @@ int wait_for_device(Call& call, int device);
 
 // checks.cc
 void violation(const std::string& text);
-void report_leaks(const Context* only);  // null: of all
 std::string what_streams_do();
 
 // devices.cc

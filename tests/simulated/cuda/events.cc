@@ -89,8 +89,7 @@ using namespace simcuda;
 extern "C" {
 
 int cuEventCreate(CUevent* event, unsigned flags) {
-  Call call("cuEventCreate", kNeedsContext);
-  if (call.error) return call.error;
+  SIMCUDA_CALL(cuEventCreate, kNeedsContext);
   if (!event || (flags & ~7U)) return kInvalidValue;
   if ((flags & kEventInterprocess) && !(flags & kEventDisableTiming)) return kInvalidValue;
   uint64_t offset = 0;
@@ -103,8 +102,7 @@ int cuEventCreate(CUevent* event, unsigned flags) {
 }
 
 int cuEventDestroy_v2(CUevent handle) {
-  Call call("cuEventDestroy_v2", kNeedsContext);
-  if (call.error) return call.error;
+  SIMCUDA_CALL(cuEventDestroy_v2, kNeedsContext);
   Event* event = find_event(handle, call.error);
   if (!event) return call.error;
   event->destroyed = true;
@@ -113,8 +111,7 @@ int cuEventDestroy_v2(CUevent handle) {
 }
 
 int cuEventRecord(CUevent handle, CUstream stream_handle) {
-  Call call("cuEventRecord", kNeedsContext);
-  if (call.error) return call.error;
+  SIMCUDA_CALL(cuEventRecord, kNeedsContext);
   Event* event = find_event(handle, call.error);
   if (!event) return call.error;
   Stream* stream = find_stream(stream_handle, call.context, call.error);
@@ -134,28 +131,19 @@ int cuEventRecord(CUevent handle, CUstream stream_handle) {
     if (record) event->state->finish(record);
     return error;
   }
-  if (captures) {
-    event->captured = stream->capture;
-    event->captured_on = stream;
-    event->captured_nodes = stream->captured_nodes;
-  } else {
-    event->captured.reset();
-  }
+  event->captured = stream->capture;
   return kSuccess;
 }
 
 int cuStreamWaitEvent(CUstream stream_handle, CUevent handle, unsigned flags) {
-  Call call("cuStreamWaitEvent", kNeedsContext);
-  if (call.error) return call.error;
+  SIMCUDA_CALL(cuStreamWaitEvent, kNeedsContext);
   if (flags & ~1U) return kInvalidValue;
   Event* event = find_event(handle, call.error);
   if (!event) return call.error;
   Stream* stream = find_stream(stream_handle, call.context, call.error);
   if (!stream) return call.error;
   check_exporter(*event, call.name);
-  bool joined = false;
-  if (int error = capture_wait(*stream, *event, joined)) return error;
-  if (joined) return kSuccess;
+  if (int error = capture_wait(*stream, *event)) return error;
   const uint64_t record = event->state->recorded;  // of this moment: a later one does not move this wait, none is no wait
   if (record == 0) return kSuccess;
   Item item{.name = "wait for an event"};

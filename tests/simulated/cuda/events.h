@@ -31,8 +31,6 @@ struct Event {
   Known known[EventState::kRecords];
   // Of the last record, when that was made on a capturing stream.
   std::shared_ptr<Capture> captured;
-  Stream* captured_on = nullptr;
-  uint64_t captured_nodes = 0;
 
   bool shared() const { return flags & kEventInterprocess; }
   // What is known to have happened once that record is done.

@@ -16,13 +16,6 @@ void at_exit() {
   Driver& d = driver();
   if (d.forked) return;
   std::unique_lock lock(d.mutex);
-  if (knobs().leaks && !d.sticky) {
-    report_leaks(nullptr);
-    for (Context* context : d.primaries)
-      if (context)
-        violation("left behind: the context of device " + std::to_string(context->device) + ", retained " +
-                  std::to_string(context->retained) + " times");
-  }
   d.exited = true;
   d.changed.notify_all();
   d.changed.wait_for(lock, std::chrono::seconds(2), [&] { return d.stream_threads == 0; });

@@ -21,7 +21,7 @@ struct Handle {
   int32_t process, file;
   uint64_t inode;
   uint64_t offset, bytes, header;
-  uint32_t shift, device;
+  uint32_t shift;
 };
 static_assert(sizeof(Handle) <= 64);
 
@@ -112,15 +112,14 @@ using namespace simcuda;
 extern "C" {
 
 int cuIpcGetMemHandle(CUipcMemHandle* out, CUdeviceptr address) {
-  Call call("cuIpcGetMemHandle", kNeedsContext);
-  if (call.error) return call.error;
+  SIMCUDA_CALL(cuIpcGetMemHandle, kNeedsContext);
   if (knobs().no_ipc == 2) return kNotSupported;
   Place place;
   const Found found = find_device_address(address, 1, place);
   if (found == Found::kFreed) violation("cuIpcGetMemHandle of memory that was freed");
   if (!out || found != Found::kYes) return kInvalidValue;
   Allocation& a = *place.allocation;
-  if (a.kind != Allocation::kDevice || !a.exportable) return kInvalidValue;
+  if (a.kind != Allocation::kDevice) return kInvalidValue;
   if (!a.header) {
     a.header_offset = file_space(sizeof(ExportHeader));
     a.header = a.header_offset ? map_header(device_file(), a.header_offset) : nullptr;
@@ -130,7 +129,6 @@ int cuIpcGetMemHandle(CUipcMemHandle* out, CUdeviceptr address) {
   handle.offset = a.offset;
   handle.bytes = a.bytes;
   handle.header = a.header_offset;
-  handle.device = static_cast<uint32_t>(driver().devices[a.context->device].physical);
   handle.shift = static_cast<uint32_t>(a.base % 4096);
   std::memset(out, 0, sizeof *out);
   std::memcpy(out, &handle, sizeof handle);
@@ -138,13 +136,10 @@ int cuIpcGetMemHandle(CUipcMemHandle* out, CUdeviceptr address) {
 }
 
 int cuIpcOpenMemHandle_v2(CUdeviceptr* address, CUipcMemHandle bytes, unsigned flags) {
-  Call call("cuIpcOpenMemHandle_v2", kNeedsContext | kUnsafe | kMayWait);
-  if (call.error) return call.error;
+  SIMCUDA_CALL(cuIpcOpenMemHandle_v2, kNeedsContext | kUnsafe | kMayWait);
   if (!address || flags != kIpcLazyPeerAccess) return kInvalidValue;
   Handle handle;
   if (int error = check_handle(bytes, kMemoryMagic, handle)) return error;
-  if (handle.device != static_cast<uint32_t>(driver().devices[call.context->device].physical) && !knobs().peer_access)
-    return kPeerAccessUnsupported;
   const std::string text(bytes.reserved, sizeof bytes.reserved);
   auto allocation = opened_already(text, call.context);
   if (!allocation) allocation = import(handle, call.context);
@@ -156,8 +151,7 @@ int cuIpcOpenMemHandle_v2(CUdeviceptr* address, CUipcMemHandle bytes, unsigned f
 }
 
 int cuIpcCloseMemHandle(CUdeviceptr address) {
-  Call call("cuIpcCloseMemHandle", kNeedsContext | kUnsafe | kMayWait);
-  if (call.error) return call.error;
+  SIMCUDA_CALL(cuIpcCloseMemHandle, kNeedsContext | kUnsafe | kMayWait);
   Place place;
   const Found found = find_device_address(address, 1, place);
   if (found == Found::kFreed) violation("cuIpcCloseMemHandle of memory that was closed already");
@@ -167,8 +161,7 @@ int cuIpcCloseMemHandle(CUdeviceptr address) {
 }
 
 int cuIpcGetEventHandle(CUipcEventHandle* out, CUevent event_handle) {
-  Call call("cuIpcGetEventHandle", kNeedsContext);
-  if (call.error) return call.error;
+  SIMCUDA_CALL(cuIpcGetEventHandle, kNeedsContext);
   if (knobs().no_ipc == 2) return kNotSupported;
   Event* event = find_event(event_handle, call.error);
   if (!event) return call.error;
@@ -181,8 +174,7 @@ int cuIpcGetEventHandle(CUipcEventHandle* out, CUevent event_handle) {
 }
 
 int cuIpcOpenEventHandle(CUevent* event, CUipcEventHandle bytes) {
-  Call call("cuIpcOpenEventHandle", kNeedsContext | kUnsafe | kMayWait);
-  if (call.error) return call.error;
+  SIMCUDA_CALL(cuIpcOpenEventHandle, kNeedsContext | kUnsafe | kMayWait);
   if (!event) return kInvalidValue;
   Handle handle;
   if (int error = check_handle(bytes, kEventMagic, handle)) return error;

@@ -23,8 +23,7 @@ struct Allocation {
   std::byte* host = nullptr;
   Context* context = nullptr;
   uint64_t id = 0;
-  bool freed = false, exportable = true;
-  unsigned flags = 0;
+  bool freed = false;
   int users = 0;  // pieces of work that run now and have asked for it
   // Where its bytes lie in the file of the process, and of its header once exported.
   uint64_t offset = 0, header_offset = 0;

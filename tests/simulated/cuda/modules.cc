@@ -92,8 +92,7 @@ using namespace simcuda;
 extern "C" {
 
 int cuModuleLoadDataEx(CUmodule* module, const void* image, unsigned count, int* options, void** values) {
-  Call call("cuModuleLoadDataEx", kNeedsContext | kUnsafe | kMayWait);
-  if (call.error) return call.error;
+  SIMCUDA_CALL(cuModuleLoadDataEx, kNeedsContext | kUnsafe | kMayWait);
   if (!module || !image || (count && (!options || !values))) return kInvalidValue;
   if (!knobs().jit) return kJitCompilerNotFound;
   auto made = std::make_unique<Module>();
@@ -107,8 +106,7 @@ int cuModuleLoadDataEx(CUmodule* module, const void* image, unsigned count, int*
 }
 
 int cuModuleUnload(CUmodule handle) {
-  Call call("cuModuleUnload", kNeedsContext | kUnsafe | kMayWait);
-  if (call.error) return call.error;
+  SIMCUDA_CALL(cuModuleUnload, kNeedsContext | kUnsafe | kMayWait);
   auto module = tables().modules.find(handle);
   if (module == tables().modules.end() || module->second->context != call.context) return kInvalidHandle;
   for (auto function = tables().functions.begin(); function != tables().functions.end();) {
@@ -121,8 +119,7 @@ int cuModuleUnload(CUmodule handle) {
 }
 
 int cuModuleGetFunction(CUfunction* out, CUmodule handle, const char* name) {
-  Call call("cuModuleGetFunction", kNeedsContext | kUnsafe | kMayWait);
-  if (call.error) return call.error;
+  SIMCUDA_CALL(cuModuleGetFunction, kNeedsContext | kUnsafe | kMayWait);
   if (!out || !name) return kInvalidValue;
   auto module = tables().modules.find(handle);
   if (module == tables().modules.end() || module->second->context != call.context) return kInvalidHandle;
@@ -146,17 +143,9 @@ int cuModuleGetFunction(CUfunction* out, CUmodule handle, const char* name) {
   return kSuccess;
 }
 
-int cuFuncLoad(CUfunction handle) {
-  Call call("cuFuncLoad", kNeedsContext | kUnsafe);
-  if (call.error) return call.error;
-  Function* function = find_function(handle, call);
-  return function ? load(*function, call) : call.error;
-}
-
 int cuLaunchKernel(CUfunction handle, unsigned grid_x, unsigned grid_y, unsigned grid_z, unsigned block_x, unsigned block_y,
                    unsigned block_z, unsigned shared_bytes, CUstream stream_handle, void** parameters, void** extra) {
-  Call call("cuLaunchKernel", kNeedsContext);
-  if (call.error) return call.error;
+  SIMCUDA_CALL(cuLaunchKernel, kNeedsContext);
   Function* function = find_function(handle, call);
   if (!function) return call.error;
   Stream* stream = find_stream(stream_handle, call.context, call.error);
@@ -172,7 +161,6 @@ int cuLaunchKernel(CUfunction handle, unsigned grid_x, unsigned grid_y, unsigned
   auto copy = std::make_shared<std::vector<std::byte>>(first, first + function->bytes);
   Item item{.name = function->name.c_str(), .work = Work::kKernel};
   item.run = [=, kernel = function->kernel] {
-    if (strikes(knobs().fault_launch)) return static_cast<int>(kIllegalAddress);
     kernel(grid.data(), block.data(), copy->data(), simcuda_at);
     return 0;
   };

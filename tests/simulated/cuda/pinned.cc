@@ -32,8 +32,7 @@ using namespace simcuda;
 extern "C" {
 
 int cuMemAllocHost_v2(void** memory, size_t bytes) {
-  Call call("cuMemAllocHost_v2", kNeedsContext | kUnsafe | kMayWait);
-  if (call.error) return call.error;
+  SIMCUDA_CALL(cuMemAllocHost_v2, kNeedsContext | kUnsafe | kMayWait);
   if (!memory || bytes == 0) return kInvalidValue;
   if (strikes(knobs().fail_alloc) || strikes(knobs().fail_pin)) return kOutOfMemory;
   auto made = std::make_shared<Allocation>();
@@ -53,8 +52,7 @@ int cuMemAllocHost_v2(void** memory, size_t bytes) {
 }
 
 int cuMemFreeHost(void* memory) {
-  Call call("cuMemFreeHost", kNeedsContext | kUnsafe | kMayWait);
-  if (call.error) return call.error;
+  SIMCUDA_CALL(cuMemFreeHost, kNeedsContext | kUnsafe | kMayWait);
   Place place;
   if (find_host_address(memory, 1, place) != Found::kYes || place.offset || place.allocation->kind != Allocation::kPinned)
     return kInvalidValue;
@@ -62,28 +60,23 @@ int cuMemFreeHost(void* memory) {
   return kSuccess;
 }
 
-int cuMemHostRegister_v2(void* memory, size_t bytes, unsigned flags) {
-  Call call("cuMemHostRegister_v2", kNeedsContext | kUnsafe | kMayWait);
-  if (call.error) return call.error;
+int cuMemHostRegister_v2(void* memory, size_t bytes, unsigned) {
+  SIMCUDA_CALL(cuMemHostRegister_v2, kNeedsContext | kUnsafe | kMayWait);
   if (!memory || bytes == 0) return kInvalidValue;
   if (overlaps_registered(memory, bytes)) return kHostMemoryAlreadyRegistered;
-  if (strikes(knobs().fail_register)) return kOutOfMemory;
   auto made = std::make_shared<Allocation>();
   made->kind = Allocation::kRegistered;
   made->context = call.context;
   made->bytes = bytes;
-  made->flags = flags;
   made->host = static_cast<std::byte*>(memory);
   made->base = reinterpret_cast<Address>(memory);
-  if (knobs().host_alias) made->base = reserve(bytes) + made->base % kPage;
   populate(made->host, bytes);
   add(made);
   return kSuccess;
 }
 
 int cuMemHostUnregister(void* memory) {
-  Call call("cuMemHostUnregister", kNeedsContext | kUnsafe | kMayWait);
-  if (call.error) return call.error;
+  SIMCUDA_CALL(cuMemHostUnregister, kNeedsContext | kUnsafe | kMayWait);
   Place place;
   if (find_host_address(memory, 1, place) != Found::kYes || place.offset || place.allocation->kind != Allocation::kRegistered)
     return kHostMemoryNotRegistered;
@@ -92,8 +85,7 @@ int cuMemHostUnregister(void* memory) {
 }
 
 int cuMemHostGetDevicePointer_v2(CUdeviceptr* address, void* memory, unsigned flags) {
-  Call call("cuMemHostGetDevicePointer_v2", kNeedsContext);
-  if (call.error) return call.error;
+  SIMCUDA_CALL(cuMemHostGetDevicePointer_v2, kNeedsContext);
   Place place;
   if (!address || flags || find_host_address(memory, 1, place) != Found::kYes) return kInvalidValue;
   *address = place.allocation->base + place.offset;

@@ -48,7 +48,6 @@ Clock complete_clock() {
 }
 
 void note_access(Stream& stream, const char* name, const Allocation& allocation, size_t offset, size_t bytes, Access access) {
-  if (!knobs().races) return;
   auto& all = history()[allocation.id];
   const Past now{stream.number, stream.completed + 1, offset, offset + bytes, access, name};
   for (const Past& past : all) {

@@ -28,7 +28,7 @@ std::string objection(const Allocation& allocation, size_t offset, size_t bytes)
   const std::string what = std::string(running ? running->name : "the host") + " uses " + describe(allocation);
   if (allocation.freed) return what + " after it was " + (allocation.kind == Allocation::kImported ? "closed" : "freed");
   if (allocation.kind == Allocation::kImported && allocation.header->freed) return what + " after its exporter freed it";
-  if (allocation.kind == Allocation::kRegistered && knobs().holes && !pages_are_there(allocation.host + offset, bytes))
+  if (allocation.kind == Allocation::kRegistered && !pages_are_there(allocation.host + offset, bytes))
     return what + " whose pages were taken away (a hole punched, or unmapped) while it was registered";
   if (running && running->work == Work::kKernel && !allocation.on_host() && allocation.context != running->stream->context)
     return what + " on device " + std::to_string(running->stream->context->device) + " without access to that peer";
@@ -84,7 +84,7 @@ void Running::use(const Place& place, size_t bytes, Access access) {
 // host may write, that says nothing.
 bool Running::tells_writes(const Use& use) const {
   const Allocation& a = *use.place.allocation;
-  return use.access != Access::kUnknown || !knobs().races || a.kind != Allocation::kDevice || a.header;
+  return use.access != Access::kUnknown || a.kind != Allocation::kDevice || a.header;
 }
 
 // The libraries of other ranks in this process may have one rank touch the memory of all.

@@ -9,43 +9,20 @@ using namespace simcuda;
 extern "C" {
 
 int cuStreamCreateWithPriority(CUstream* stream, unsigned flags, int priority) {
-  Call call("cuStreamCreateWithPriority", kNeedsContext);
-  if (call.error) return call.error;
+  SIMCUDA_CALL(cuStreamCreateWithPriority, kNeedsContext);
   if (!stream || (flags & ~kStreamNonBlocking)) return kInvalidValue;
   *stream = new_stream(call.context, flags, std::clamp(priority, -5, 0));
   return kSuccess;
 }
 
 int cuStreamDestroy_v2(CUstream handle) {
-  Call call("cuStreamDestroy_v2", kNeedsContext);
-  if (call.error) return call.error;
+  SIMCUDA_CALL(cuStreamDestroy_v2, kNeedsContext);
   if (reinterpret_cast<uint64_t>(handle) <= 2) return kInvalidHandle;
   Stream* stream = find_stream(handle, call.context, call.error);
   if (!stream) return call.error;
   if (stream->capture) spoil(*stream->capture);
   stream->destroyed = true;  // what was submitted is still done
   driver().changed.notify_all();
-  return kSuccess;
-}
-
-int cuStreamQuery(CUstream handle) {
-  Call call("cuStreamQuery", kNeedsContext);
-  if (call.error) return call.error;
-  Stream* stream = find_stream(handle, call.context, call.error);
-  if (!stream) return call.error;
-  if (int error = capture_forbids(*stream)) return error;
-  if (stream->completed < stream->submitted) return kNotReady;
-  host_clock().join(stream->clock);
-  return kSuccess;
-}
-
-int cuStreamGetCtx(CUstream handle, CUcontext* context) {
-  Call call("cuStreamGetCtx", kNeedsContext);
-  if (call.error) return call.error;
-  if (!context) return kInvalidValue;
-  Stream* stream = find_stream(handle, call.context, call.error);
-  if (!stream) return call.error;
-  *context = stream->context;
   return kSuccess;
 }
 

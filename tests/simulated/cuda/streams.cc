@@ -5,7 +5,6 @@
 
 #include "capture.h"
 #include "running.h"
-#include "turns.h"
 
 namespace simcuda {
 namespace {
@@ -61,7 +60,6 @@ void run(Stream& stream, const Item& item, Lock& lock) {
   lock.unlock();
   int error = 0;
   {
-    Turn turn(driver().devices[stream.context->device].uuid_text);
     Running running(&stream, item.name, item.work);
     error = item.run();
   }

@@ -33,7 +33,6 @@ struct Stream {
   uint64_t submitted = 0, completed = 0;
   Clock clock;
   std::shared_ptr<Capture> capture;
-  uint64_t captured_nodes = 0;
   std::mt19937_64 random;
 
   bool blocking() const { return !legacy && !(flags & kStreamNonBlocking); }

@@ -30,33 +30,6 @@ struct Brain {
   static Wide load(Stored v) { return hvd::bfloat16_to_float(v); }
   static Stored store(Wide v) { return hvd::float_to_bfloat16(v); }
 };
-// kFraction bits, exponents from kLeast on; NaN is all ones. Results go through float16 first; too large ones become the largest number.
-template <int kFraction, int kLeast, int kLargest>
-struct Eighth {
-  using Stored = uint8_t;
-  using Wide = float;
-  static Wide load(Stored v) {
-    const int exponent = (v & 0x7f) >> kFraction, fraction = v & ((1 << kFraction) - 1);
-    if ((v & 0x7f) > largest()) return std::nanf("");
-    const float magnitude = exponent == 0 ? std::ldexp(static_cast<float>(fraction), kLeast - kFraction)
-                                          : std::ldexp(static_cast<float>(fraction + (1 << kFraction)), kLeast - kFraction + exponent - 1);
-    return v & 0x80 ? -magnitude : magnitude;
-  }
-  static Stored store(Wide wide) {
-    const float v = Half::load(Half::store(wide));
-    if (std::isnan(v)) return 0x7f;
-    const float magnitude = std::min(std::fabs(v), static_cast<float>(kLargest));
-    const Stored sign = std::signbit(v) ? 0x80 : 0;
-    if (magnitude == 0) return sign;
-    const int exponent = std::max(std::ilogb(magnitude), kLeast);
-    const int places = static_cast<int>(std::nearbyint(std::ldexp(magnitude, kFraction - exponent)));
-    return static_cast<Stored>(sign | std::min(((exponent - kLeast) << kFraction) + places, largest()));
-  }
-  static constexpr int largest() { return kFraction == 3 ? 0x7e : 0x7b; }
-};
-using E4m3 = Eighth<3, -6, 448>;
-using E5m2 = Eighth<2, -14, 57344>;
-
 template <class T>
 T combine(int op, T a, T b) {
   if constexpr (std::is_integral_v<T>) {
@@ -114,22 +87,16 @@ size_t bytes_of(ncclDataType_t type) {
   return bytes[type];
 }
 
-bool is_floating(ncclDataType_t type) { return type >= ncclFloat16; }
-
 void reduce(const Reduce& how, void* out, const void* const* in, size_t count) {
   switch (how.type) {
     case ncclInt8: return run<Plain<int8_t>>(how, out, in, count);
     case ncclUint8: return run<Plain<uint8_t>>(how, out, in, count);
     case ncclInt32: return run<Plain<int32_t>>(how, out, in, count);
-    case ncclUint32: return run<Plain<uint32_t>>(how, out, in, count);
     case ncclInt64: return run<Plain<int64_t>>(how, out, in, count);
-    case ncclUint64: return run<Plain<uint64_t>>(how, out, in, count);
     case ncclFloat16: return run<Half>(how, out, in, count);
     case ncclFloat32: return run<Plain<float>>(how, out, in, count);
     case ncclFloat64: return run<Plain<double>>(how, out, in, count);
     case ncclBfloat16: return run<Brain>(how, out, in, count);
-    case ncclFloat8e4m3: return run<E4m3>(how, out, in, count);
-    case ncclFloat8e5m2: return run<E5m2>(how, out, in, count);
     default: return;
   }
 }

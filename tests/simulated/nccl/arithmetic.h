@@ -1,5 +1,5 @@
-// NCCL's arithmetic, which is not the host's: sums of 16-bit floats are rounded after each addition, fp8 is added as float16, min and max
-// drop NaN, an average of floats multiplies by 1/n in the type of the data before the sum, one of integers divides the wrapped sum.
+// NCCL's arithmetic, which is not the host's: sums of 16-bit floats are rounded after each addition, min and max drop NaN, an average of
+// floats multiplies by 1/n in the type of the data before the sum, one of integers divides the wrapped sum.
 #pragma once
 #include <cstddef>
 #include <cstdint>
@@ -9,7 +9,6 @@
 namespace simnccl {
 
 size_t bytes_of(ncclDataType_t type);
-bool is_floating(ncclDataType_t type);
 
 struct Reduce {
   ncclDataType_t type = ncclFloat32;

@@ -47,12 +47,8 @@ ncclResult_t check_config(const ncclConfig_t* c, bool* blocking) {
     constexpr int kUnset = -2147483647 - 1;
     if (c->magic != 0xcafebeef || c->size < 24)
       return failed(ncclInvalidArgument, "ncclConfig_t was not initialised with its size and magic number");
-    if (c->size < 40 && c->version >= 21700) return failed(ncclInvalidArgument, "ncclConfig_t is smaller than its version has it");
     if (c->blocking != 0 && c->blocking != 1 && c->blocking != kUnset) return failed(ncclInvalidArgument, "blocking has to be 0 or 1");
     *blocking = c->blocking != 0;
-    if (c->size >= 48 && c->minCTAs != kUnset && c->maxCTAs != kUnset && c->minCTAs > c->maxCTAs) {
-      return failed(ncclInvalidArgument, "minCTAs is greater than maxCTAs");
-    }
   }
   if (!forced.empty()) *blocking = forced != "0";
   return ncclSuccess;
@@ -125,15 +121,9 @@ void on_helper(ncclComm_t comm, std::function<void()> work) {
   }).detach();
 }
 
-bool wait_for(ncclComm_t comm, const std::string& what, const std::function<bool()>& done) {
-  const auto patience = std::chrono::milliseconds(knob_number("patience_ms", 10000));
-  auto end = std::chrono::steady_clock::now() + patience;
+bool wait_for(ncclComm_t comm, const std::function<bool()>& done) {
   while (!done()) {
     if (comm->abort.load()) return false;
-    if (patience.count() > 0 && std::chrono::steady_clock::now() > end) {
-      report(comm->name() + " waits in " + what);
-      end += std::chrono::hours(24);
-    }
     std::this_thread::sleep_for(kTick);
   }
   return true;
@@ -143,7 +133,7 @@ ncclResult_t create(const Creation& creation) {
   ncclComm_t c = creation.comm;
   random_delay();
   const auto end = std::chrono::steady_clock::now() + std::chrono::milliseconds(knob_number("creation_ms", 0));
-  wait_for(c, "its creation, as it was told", [&] { return std::chrono::steady_clock::now() >= end; });
+  wait_for(c, [&] { return std::chrono::steady_clock::now() >= end; });
   Joining joining{};
   joining.size = c->size, joining.rank = c->rank, joining.version = version(), joining.host = c->host;
   const char* uuid = driver().uuid(c->device);
@@ -155,7 +145,7 @@ ncclResult_t create(const Creation& creation) {
     mine.host = c->host;
     mine.connected.fetch_or(1u << 31, std::memory_order_release);
     // Everybody is there, and everybody's line is written.
-    wait_for(c, "the creation of a communicator", [c] {
+    wait_for(c, [c] {
       for (int i = 0; i < c->size; ++i) {
         if (!(c->shared->rank(i).connected.load(std::memory_order_acquire) & 1u << 31)) return false;
       }
@@ -228,9 +218,7 @@ ncclResult_t ncclCommFinalize(ncclComm_t comm) {
   if (const ncclResult_t r = usable(comm, "ncclCommFinalize"); r != ncclSuccess) return r;
   if (const ncclResult_t r = count_call("CommFinalize", comm->rank); r != ncclSuccess) return r;
   const auto flush = [comm] {
-    return wait_for(comm, "ncclCommFinalize, for its kernels", [comm] { return comm->finished.load() >= comm->launched.load(); })
-               ? ncclSuccess
-               : ncclInternalError;
+    return wait_for(comm, [comm] { return comm->finished.load() >= comm->launched.load(); }) ? ncclSuccess : ncclInternalError;
   };
   if (comm->blocking) return flush();
   comm->state = ncclInProgress;
@@ -244,10 +232,10 @@ ncclResult_t ncclCommDestroy(ncclComm_t comm) {
   if (!comm) return ncclSuccess;
   if (const ncclResult_t r = usable(comm, "ncclCommDestroy"); r != ncclSuccess) return r;
   if (const ncclResult_t r = count_call("CommDestroy", comm->rank); r != ncclSuccess) return r;
-  wait_for(comm, "ncclCommDestroy, for its kernels", [comm] { return comm->finished.load() >= comm->launched.load(); });
+  wait_for(comm, [comm] { return comm->finished.load() >= comm->launched.load(); });
   if (comm->shared) {
     comm->shared->rank(comm->rank).phase = static_cast<int>(Phase::destroyed);
-    wait_for(comm, "ncclCommDestroy, for the other ranks of the host", [comm] {
+    wait_for(comm, [comm] {
       for (int r = 0; r < comm->size; ++r) {
         RankState& other = comm->shared->rank(r);
         if (other.host == comm->host && other.phase.load() == static_cast<int>(Phase::living)) return false;

@@ -53,8 +53,8 @@ std::vector<ncclComm_t> all_communicators();
 // Runs `work` on a thread with the communicator's context.
 void on_helper(ncclComm_t comm, std::function<void()> work);
 
-// Sleeps until `done`; false when the communicator is aborted. After the patience, reports that `what` waits.
-bool wait_for(ncclComm_t comm, const std::string& what, const std::function<bool()>& done);
+// Sleeps until `done`; false when the communicator is aborted.
+bool wait_for(ncclComm_t comm, const std::function<bool()>& done);
 
 // Stops everything on them, then waits for what has to end: kernels, also those of other communicators on the device.
 void abort_together(std::span<const ncclComm_t> comms);

@@ -1,7 +1,6 @@
 #include "kernel.h"
 
 #include <algorithm>
-#include <chrono>
 #include <cstdio>
 #include <cstring>
 #include <memory>
@@ -11,8 +10,6 @@
 
 namespace simnccl {
 namespace {
-
-using Clock = std::chrono::steady_clock;
 
 void* at(const void* p, size_t bytes) { return bytes == 0 ? nullptr : driver().at(reinterpret_cast<uint64_t>(p), bytes); }
 
@@ -37,31 +34,9 @@ struct Kernel {
   Fate fate = Fate::runs;
   ncclResult_t async_error = ncclSuccess;
   bool stuck = false, complete = false;
-  Clock::time_point since{};
-  bool reported = false;
 
-  std::string text() const;
-  void impatient(const std::string& why);
   size_t offset_of(size_t task, int rank) const;
 };
-
-std::string Kernel::text() const {
-  std::string all;
-  for (const auto* tasks : {&collectives, &sends, &receives}) {
-    for (const Task& t : *tasks) all += (all.empty() ? "" : " + ") + t.text();
-  }
-  return (number ? "#" + std::to_string(number) + " " : "") + all;
-}
-
-// In polls: after the patience, says once what is waited for.
-void Kernel::impatient(const std::string& why) {
-  const auto patience = std::chrono::milliseconds(knob_number("patience_ms", 10000));
-  const auto now = Clock::now();
-  if (since == Clock::time_point{}) since = now;
-  if (reported || patience.count() <= 0 || now - since < patience) return;
-  reported = true;
-  report(c->name() + ": " + text() + " waits in its stream: " + why);
-}
 
 // Inputs of the tasks follow one another in a rank's area.
 size_t Kernel::offset_of(size_t task, int rank) const {
@@ -78,21 +53,14 @@ int may_begin(void* argument) {
   if (c->abort.load()) return 1;
   if (k.fate != Fate::runs) {
     if (k.fate == Fate::fails) c->state = k.async_error;
-    k.impatient("it was told to hang");
     return 0;
   }
   for (int r = 0; k.number > 0 && r < c->size; ++r) {
-    if (c->shared->rank(r).done.load(std::memory_order_acquire) + 1 < k.number) {
-      k.impatient("rank " + std::to_string(r) + " has not ended its last one");
-      return 0;
-    }
+    if (c->shared->rank(r).done.load(std::memory_order_acquire) + 1 < k.number) return 0;
   }
   for (const Task& t : k.sends) {
     Channel& channel = c->shared->channel(c->rank, t.peer);
-    if (channel.taken.load(std::memory_order_acquire) < k.send_numbers[static_cast<size_t>(t.peer)]) {
-      k.impatient("rank " + std::to_string(t.peer) + " has not received the last message");
-      return 0;
-    }
+    if (channel.taken.load(std::memory_order_acquire) < k.send_numbers[static_cast<size_t>(t.peer)]) return 0;
   }
   return 1;
 }
@@ -106,8 +74,7 @@ void show_messages(Kernel& k, int peer) {
     if (t.peer != peer) continue;
     const auto piece = c->shared->area(c->rank, peer, offset, t.bytes());
     if (t.bytes() != 0) std::memcpy(piece.data(), at(t.in, t.bytes()), t.bytes());
-    channel.bytes[n] = t.bytes();
-    channel.type[n++] = t.type;
+    channel.bytes[n++] = t.bytes();
     offset += (t.bytes() + 15) / 16 * 16;
   }
   if (n != 0) channel.posted.store(channel.first + n, std::memory_order_release);
@@ -115,7 +82,6 @@ void show_messages(Kernel& k, int peer) {
 
 void begin(void* argument) {
   auto& k = *static_cast<Kernel*>(argument);
-  k.since = {};
   ncclComm_t c = k.c;
   if (c->abort.load()) return;
   if (k.number > 0) {
@@ -160,10 +126,7 @@ bool messages_are_there(Kernel& k) {
   for (size_t i = 0; i < k.receives.size(); ++i) {
     const Task& t = k.receives[i];
     Channel& channel = c->shared->channel(t.peer, c->rank);
-    if (channel.posted.load(std::memory_order_acquire) <= k.receive_numbers[i]) {
-      k.impatient("rank " + std::to_string(t.peer) + " has sent nothing for it");
-      return false;
-    }
+    if (channel.posted.load(std::memory_order_acquire) <= k.receive_numbers[i]) return false;
     const uint64_t sent = channel.bytes[k.receive_numbers[i] - channel.first];
     if (sent != t.bytes()) {
       k.stuck = true;
@@ -181,10 +144,7 @@ int may_end(void* argument) {
   if (c->abort.load()) return 1;
   if (k.stuck) return 0;
   for (int r = 0; k.number > 0 && r < c->size; ++r) {
-    if (c->shared->rank(r).arrived.load(std::memory_order_acquire) < k.number) {
-      k.impatient("rank " + std::to_string(r) + " has not come");
-      return 0;
-    }
+    if (c->shared->rank(r).arrived.load(std::memory_order_acquire) < k.number) return 0;
     if (mismatched(k, r)) return 0;
   }
   if (!messages_are_there(k)) return 0;
@@ -224,7 +184,6 @@ void compute(const Kernel& k, size_t index) {
 
 void end(void* argument) {
   auto& k = *static_cast<Kernel*>(argument);
-  k.since = {};
   ncclComm_t c = k.c;
   if (!k.complete) return leave_garbage(k);
   for (size_t i = 0; i < k.collectives.size(); ++i) compute(k, i);
@@ -248,10 +207,7 @@ int may_leave(void* argument) {
   std::vector<uint64_t> last = k.send_numbers;
   for (const Task& t : k.sends) ++last[static_cast<size_t>(t.peer)];
   for (const Task& t : k.sends) {
-    if (c->shared->channel(c->rank, t.peer).taken.load(std::memory_order_acquire) < last[static_cast<size_t>(t.peer)]) {
-      k.impatient("rank " + std::to_string(t.peer) + " has not received what was sent");
-      return 0;
-    }
+    if (c->shared->channel(c->rank, t.peer).taken.load(std::memory_order_acquire) < last[static_cast<size_t>(t.peer)]) return 0;
   }
   return 1;
 }
@@ -277,7 +233,7 @@ bool connect(Kernel& k) {
   shared.rank(c->rank).connected.fetch_or(kinds, std::memory_order_release);
   for (const Task& t : k.sends) shared.channel(c->rank, t.peer).sends.store(1, std::memory_order_release);
   for (const Task& t : k.receives) shared.channel(t.peer, c->rank).receives.store(1, std::memory_order_release);
-  return wait_for(c, "connecting for " + k.text(), [&] {
+  return wait_for(c, [&] {
     for (int r = 0; kinds != 0 && r < c->size; ++r) {
       if ((shared.rank(r).connected.load(std::memory_order_acquire) & kinds) != kinds) return false;
     }

@@ -18,8 +18,8 @@
 namespace simnccl {
 namespace {
 
-constexpr const char* kNames[] = {"version",  "report",      "fail",        "hang",     "patience_ms", "lazy",
-                                  "delay_us", "abort_waits", "hostid_rank", "blocking", "hostid",      "creation_ms"};
+constexpr const char* kNames[] = {"version",     "fail",        "hang",     "lazy",   "delay_us",
+                                  "abort_waits", "hostid_rank", "blocking", "hostid", "creation_ms"};
 
 struct State {
   std::mutex mutex;
@@ -139,19 +139,8 @@ const char* last_error() {
   return mine.c_str();
 }
 
-void report(const std::string& text) {
-  const std::string line = "simnccl: " + text + "\n";
-  std::fputs(line.c_str(), stderr);
-  const std::string path = knob("report");
-  if (path.empty()) return;
-  if (FILE* f = std::fopen(path.c_str(), "a")) {
-    std::fputs(line.c_str(), f);
-    std::fclose(f);
-  }
-}
-
 void mistake(const std::string& text) {
-  report(text);
+  std::fputs(("simnccl: " + text + "\n").c_str(), stderr);
   driver().violation(("NCCL: " + text).c_str());
 }
 

@@ -20,9 +20,7 @@ Fate count_kernel(int rank, ncclResult_t* async_error);
 ncclResult_t failed(ncclResult_t result, const std::string& text);
 const char* last_error();
 
-// To the file of SIMNCCL_REPORT and stderr.
-void report(const std::string& text);
-// The same, and a violation of the simulated driver: ends the process unless those are collected.
+// To stderr, and a violation of the simulated driver: ends the process unless those are collected.
 void mistake(const std::string& text);
 
 void random_delay();

@@ -29,22 +29,6 @@ const char* ncclGetErrorString(ncclResult_t result) {
 const char* ncclGetLastError(ncclComm_t) { return last_error(); }
 #endif
 
-ncclResult_t ncclCommCount(ncclComm_t comm, int* count) {
-  if (const ncclResult_t r = usable(comm, "ncclCommCount"); r != ncclSuccess) return r;
-  *count = comm->size;
-  return ncclSuccess;
-}
-ncclResult_t ncclCommUserRank(ncclComm_t comm, int* rank) {
-  if (const ncclResult_t r = usable(comm, "ncclCommUserRank"); r != ncclSuccess) return r;
-  *rank = comm->rank;
-  return ncclSuccess;
-}
-ncclResult_t ncclCommCuDevice(ncclComm_t comm, int* device) {
-  if (const ncclResult_t r = usable(comm, "ncclCommCuDevice"); r != ncclSuccess) return r;
-  *device = comm->device;
-  return ncclSuccess;
-}
-
 #if SIMNCCL_BUILT_AS >= 21900
 ncclResult_t ncclCommRegister(ncclComm_t comm, void* buffer, size_t, void** handle) {
   if (const ncclResult_t r = usable(comm, "ncclCommRegister"); r != ncclSuccess) return r;

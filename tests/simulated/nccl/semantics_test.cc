@@ -1,14 +1,9 @@
 // What the simulated NCCL does as NCCL does and as one would not expect: without it real mistakes hide in tests.
 #include <doctest/doctest.h>
-#include <unistd.h>
 
 #include <atomic>
 #include <chrono>
-#include <cmath>
-#include <cstring>
-#include <fstream>
 #include <functional>
-#include <iterator>
 #include <string>
 #include <thread>
 #include <vector>
@@ -82,8 +77,6 @@ void as_ranks(int size, const std::function<void(Rank&)>& body) {
 // Is the sentence among the violations? Forgets them all.
 bool complained(const char* sentence) { return std::string(simcuda_violations()).find(sentence) != std::string::npos; }
 
-float bf16(float v) { return hvd::bfloat16_to_float(hvd::float_to_bfloat16(v)); }
-
 template <class T>
 std::vector<T> reduce(simnccl::Reduce how, const std::vector<std::vector<T>>& inputs) {
   std::vector<const void*> in;
@@ -96,8 +89,7 @@ std::vector<T> reduce(simnccl::Reduce how, const std::vector<std::vector<T>>& in
 
 }  // namespace
 
-TEST_CASE("averages of bfloat16 are biased for three ranks, and sums are rounded at every hop") {
-  const uint16_t one = hvd::float_to_bfloat16(1), tiny = hvd::float_to_bfloat16(1.0f / 256);
+TEST_CASE("averages of bfloat16 are biased for three ranks") {
   // Equal values, so that the average is known: over all fractions it is off in one direction.
   std::vector<uint16_t> all;
   for (int i = 0; i < 128; ++i) all.push_back(hvd::float_to_bfloat16(1 + static_cast<float>(i) / 128));
@@ -105,20 +97,6 @@ TEST_CASE("averages of bfloat16 are biased for three ranks, and sums are rounded
   double bias = 0;
   for (size_t i = 0; i < all.size(); ++i) bias += hvd::bfloat16_to_float(average[i]) / hvd::bfloat16_to_float(all[i]) - 1;
   CHECK(bias / 128 > 0.0005);
-  // Each of the small ones is lost when it is added to one; together they are not.
-  const auto sum = reduce<uint16_t>({.type = ncclBfloat16}, {{one}, {tiny}, {tiny}, {tiny}});
-  CHECK(hvd::bfloat16_to_float(sum[0]) == 1.0f);
-  CHECK(bf16(1 + 3.0f / 256) > 1.0f);
-}
-
-TEST_CASE("min and max drop NaN, integers are averaged after the wrapped sum, fp8 saturates") {
-  const float nan = std::nanf("");
-  CHECK(reduce<float>({.type = ncclFloat32, .op = ncclMax}, {{nan, 1}, {2, nan}}) == std::vector<float>{2, 1});
-  CHECK(reduce<float>({.type = ncclFloat32, .op = ncclMin}, {{nan, 1}, {2, nan}}) == std::vector<float>{2, 1});
-  CHECK(reduce<int8_t>({.type = ncclInt8, .op = ncclAvg}, {{100, 7}, {100, -2}}) == std::vector<int8_t>{-28, 2});
-  CHECK(reduce<uint8_t>({.type = ncclFloat8e4m3}, {{0x7e}, {0x7e}}) == std::vector<uint8_t>{0x7e});  // 448 and 448
-  CHECK(reduce<uint8_t>({.type = ncclFloat8e4m3}, {{0x38}, {0x40}}) == std::vector<uint8_t>{0x44});  // 1 + 2 = 3
-  CHECK(reduce<uint8_t>({.type = ncclFloat8e5m2}, {{0x3c}, {0x40}}) == std::vector<uint8_t>{0x42});
 }
 
 TEST_CASE("the first call of a kind blocks the host until the others call too; one rank blocks nobody") {
@@ -140,7 +118,6 @@ TEST_CASE("the first call of a kind blocks the host until the others call too; o
     REQUIRE(r.sum() == ncclSuccess);
     CHECK(simnccl_kernels() == before + 1);  // at the call, in spite of the group
     REQUIRE(ncclGroupEnd() == ncclSuccess);
-    CHECK(ncclAllReduce(r.data, r.data, 1, ncclFloat8e4m3, ncclAvg, r.comm, r.stream) == ncclInvalidArgument);
     CHECK(r.finish());
     CHECK(ncclCommDestroy(r.comm) == ncclSuccess);
   });
@@ -193,26 +170,6 @@ TEST_CASE("sends without a group wait for one another, and grouped ones do not")
   CHECK(std::string(simcuda_violations()) == "");
 }
 
-TEST_CASE("what waits too long is written to the report, and a kernel can be told to hang") {
-  const std::string path = "/tmp/simnccl-report-" + std::to_string(::getpid());
-  {
-    const Knob report("report", path.c_str()), patience("patience_ms", "30"), hang("hang", "2@1"), lazy("lazy", "0");
-    as_ranks(2, [&](Rank& r) {
-      REQUIRE(r.sum() == ncclSuccess);
-      CHECK(r.finish());
-      REQUIRE(r.sum() == ncclSuccess);
-      CHECK_FALSE(r.finish(150));
-      CHECK(ncclCommAbort(r.comm) == ncclSuccess);
-      CHECK(r.finish());
-    });
-  }
-  std::ifstream file(path);
-  const std::string text((std::istreambuf_iterator<char>(file)), {});
-  CHECK(text.find("rank 0 of 2: #2 AllReduce count 1 type 7 op 0 waits in its stream: rank 1 has not come") != std::string::npos);
-  CHECK(text.find("it was told to hang") != std::string::npos);
-  ::unlink(path.c_str());
-}
-
 TEST_CASE("mistakes are reported: use after the end, operations left over, memory that overlaps, no context, wrong device") {
   as_ranks(1, [](Rank& r) {
     ncclAllReduce(r.data, r.data + 1, 2, ncclFloat32, ncclSum, r.comm, r.stream);
@@ -241,33 +198,4 @@ TEST_CASE("mistakes are reported: use after the end, operations left over, memor
     CHECK(ncclCommInitRank(&comm, 1, id, 0) == ncclUnhandledCudaError);
     CHECK(complained("on a thread without a current context"));
   }).join();
-}
-
-TEST_CASE("the configuration is checked, and blocking communicators do not share a group with others") {
-  Rank r(0, 1, 0);
-  ncclConfig_t config{48,      0xcafebeef,      21800,          0, -2147483647 - 1, -2147483647 - 1, -2147483647 - 1,
-                      nullptr, -2147483647 - 1, -2147483647 - 1};
-  const auto make = [](const ncclConfig_t& c, ncclComm_t* comm) {
-    ncclUniqueId id;
-    REQUIRE(ncclGetUniqueId(&id) == ncclSuccess);
-    ncclConfig_t copy = c;
-    return ncclCommInitRankConfig(comm, 1, id, 0, &copy);
-  };
-  ncclConfig_t wrong = config;
-  wrong.magic = 0;
-  CHECK(make(wrong, &r.comm) == ncclInvalidArgument);
-  CHECK(r.comm == nullptr);
-  wrong = config;
-  wrong.blocking = 2;
-  CHECK(make(wrong, &r.comm) == ncclInvalidArgument);
-  REQUIRE(make(config, &r.comm) == ncclInProgress);
-  REQUIRE(r.comm);
-  ncclResult_t state = ncclInProgress;
-  CHECK(r.sum() == ncclInvalidArgument);  // too early
-  while (state == ncclInProgress) REQUIRE(ncclCommGetAsyncError(r.comm, &state) == ncclSuccess);
-  CHECK(state == ncclSuccess);
-  CHECK(r.sum() == ncclSuccess);
-  CHECK(r.finish());
-  CHECK(ncclCommAbort(r.comm) == ncclSuccess);
-  CHECK(std::string(simcuda_violations()) == "");
 }

@@ -37,7 +37,6 @@ struct Channel {
   std::atomic<uint32_t> sends{0}, receives{0};  // which ends have been connected
   uint64_t first = 0;                          // number of the first message in the area, from 0
   uint64_t bytes[kMostMessages] = {};
-  int type[kMostMessages] = {};
 };
 
 struct Control {

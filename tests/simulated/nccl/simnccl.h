@@ -2,12 +2,10 @@
 // with simnccl_set("name", "value"), which starts the counting of `fail` and `hang` anew; null: the default.
 //
 //   SIMNCCL_LIBRARY is none of them: SIMCUDA_LIBRARY names the simulated driver where the process has not loaded one.
-//   SIMNCCL_VERSION      what ncclGetVersion says, also to peers; what it changes: groups of aborts and lazy connections (22200), fp8
-//   (22400) SIMNCCL_REPORT       a file to which the checker appends a line for each mistake and each long wait SIMNCCL_FAIL
-//   NAME:K[@RANK][=RESULT]: the K-th call of ncclNAME fails, with RESULT (3). async:K[@RANK]: the K-th kernel hangs and
-//                        ncclCommGetAsyncError says RESULT (6) from then on
+//   SIMNCCL_VERSION      what ncclGetVersion says, also to peers; what it changes: groups of aborts and lazy connections (22200)
+//   SIMNCCL_FAIL         NAME:K[@RANK][=RESULT]: the K-th call of ncclNAME fails, with RESULT (3). async:K[@RANK]: the K-th kernel hangs
+//                        and ncclCommGetAsyncError says RESULT (6) from then on
 //   SIMNCCL_HANG         K[@RANK]: the K-th kernel never ends, until it is aborted
-//   SIMNCCL_PATIENCE_MS  after so long a wait inside a kernel or call, what it waits for is reported (10000; 0: never)
 //   SIMNCCL_LAZY         0: everything is connected at creation (else at the first use of a collective or peer, which blocks the host)
 //   SIMNCCL_CREATION_MS  how long the creation of a communicator takes at least (0)
 //   SIMNCCL_DELAY_US     most that creation and helper threads wait at random (2000)

@@ -1,8 +1,0 @@
-// The one kernel of the simulator's own tests.
-#pragma once
-
-#include <cstdint>
-
-struct FillParameters {
-  uint64_t memory, bytes, value;
-};
