@@ -1,9 +1,10 @@
-// Submitting a done operation's request again: same results as submitting it anew, in schedules and outside, and the same refusals.
+// Submitting a done operation's request again: the same refusals as for a new one. That results are the same, in schedules and outside, is
+// shown by the random jobs of programs_test.cc.
 #include <doctest/doctest.h>
 
 #include <thread>
 
-#include "harness_engine.h"
+#include "everywhere.h"
 
 using namespace hvd;
 using namespace hvd::testing;
@@ -28,55 +29,10 @@ void refused(Program& p, const Status& s, const std::string& words) {
 // The sum of value + rank over the ranks.
 int32_t sum_of(const Program& p, int32_t value) { return p.size * value + p.size * (p.size - 1) / 2; }
 
-// Named and unnamed sums of several lengths, submitted again step after step, with values that change.
-void steps(Program& p, std::vector<TaskPtr>& tasks, int count, int first) {
-  const bool fresh = tasks.empty();
-  for (int s = first; s < first + count; ++s) {
-    for (int i = 0; i < 6; ++i) {
-      const std::string name = i % 3 == 2 ? "" : "a" + std::to_string(i);
-      if (fresh && s == first) {
-        tasks.push_back(p.sum_async(name, 10 * s + i + p.rank, 1 + 50 * i));
-      } else {
-        go(p, *tasks[i], 10 * s + i + p.rank);
-      }
-    }
-    for (int i = 0; i < 6; ++i) {
-      p.wait(*tasks[i]);
-      p.equal(tasks[i]->at<int32_t>(50 * i), sum_of(p, 10 * s + i), "step " + std::to_string(s) + ", sum " + std::to_string(i));
-    }
-  }
-}
-
-void run_everywhere(const std::function<void(Program&)>& body, const std::function<void(EngineWorld&)>& after = [](EngineWorld&) {}) {
-  for (Layout layout : kLayouts) {
-    for (int size : {1, 2, 4}) {
-      CAPTURE(name_of(layout));
-      CAPTURE(size);
-      EngineWorld world(size, {layout, crowded()});
-      CHECK(run(world, body) == "");
-      after(world);
-    }
-  }
-}
-
 }  // namespace
 
-TEST_CASE("again: results with new memory, into a schedule, out of it and into the next") {
-  run_everywhere([](Program& p) {
-    std::vector<TaskPtr> tasks;
-    steps(p, tasks, 30, 0);  // so long that the schedule counts as one that lasted, and the next one comes as soon
-    p.equal(p.sum("other", 1), p.size, "other");
-    steps(p, tasks, 30, 30);
-    p.barrier();
-    steps(p, tasks, 30, 60);
-  }, [](EngineWorld& world) {
-    CHECK(world.stats().schedules >= 2);
-    CHECK(world.stats().revocations >= 2);
-  });
-}
-
 TEST_CASE("again: blocking, one operation at a time") {
-  run_everywhere([](Program& p) {
+  everywhere([](Program& p) {
     TaskPtr named = p.sum_async("x", 1, 3), unnamed = p.sum_async("", 1, 3);
     p.wait(*named);
     p.wait(*unnamed);
@@ -91,7 +47,7 @@ TEST_CASE("again: blocking, one operation at a time") {
 }
 
 TEST_CASE("again: refused while the operation is under way, and it ends as if nothing had been asked") {
-  run_everywhere([](Program& p) {
+  everywhere([](Program& p) {
     constexpr int kSteps = 12;
     if (p.rank) p.await_marks(1);
     TaskPtr task = p.sum_async("x", 1);
@@ -154,8 +110,7 @@ TEST_CASE("again: one name, two operations: the second is refused inside and out
 }
 
 TEST_CASE("again: whoever still holds the last operation keeps its result") {
-  EngineWorld world(2, {Layout::one_node, crowded()});
-  CHECK(run(world, [](Program& p) {
+  check_ranks(2, {Layout::one_node, crowded()}, [](Program& p) {
     auto request = Program::request(Kind::allgather, "g", {p.rank + 1});
     TaskPtr task = p.submit(request, Program::bytes_of(std::vector<int32_t>(p.rank + 1, p.rank)));
     p.wait(*task);
@@ -169,12 +124,11 @@ TEST_CASE("again: whoever still holds the last operation keeps its result") {
       p.equal(task->at<int32_t>(0), 100 * s, "gathered from rank 0");
       p.equal(task->at<int32_t>(2), 100 * s + 1, "gathered from rank 1");
     }
-  }) == "");
+  });
 }
 
 TEST_CASE("again: a removed process set, and another one under its id") {
-  EngineWorld world(3, {Layout::one_node, crowded()});
-  CHECK(run(world, [](Program& p) {
+  check_ranks(3, {Layout::one_node, crowded()}, [](Program& p) {
     const uint32_t set = p.add_set({0, 1});
     TaskPtr task;
     if (p.rank < 2) {
@@ -194,12 +148,11 @@ TEST_CASE("again: a removed process set, and another one under its id") {
     if (p.rank == 0) return;
     p.wait(*task);
     p.equal(task->at<int32_t>(1), 15, "of the other two");
-  }) == "");
+  });
 }
 
 TEST_CASE("again: after the end it fails like a new submission, and nobody waits in vain") {
-  EngineWorld world(2, {Layout::one_node, crowded()});
-  CHECK(run(world, [](Program& p) {
+  check_ranks(2, {Layout::one_node, crowded()}, [](Program& p) {
     TaskPtr task = p.sum_async("x", 1);
     for (int s = 0; s < 10; ++s) {
       p.wait(*task);
@@ -210,5 +163,5 @@ TEST_CASE("again: after the end it fails like a new submission, and nobody waits
     const Status s = again(p, *task, 1);
     p.expect(s.code() == Code::shutdown || s.code() == Code::peer_lost, "not over: " + s.message());
     p.expect(task->op->done() && task->op->status().code() == s.code(), "left pending");
-  }) == "");
+  });
 }

@@ -1,4 +1,4 @@
-// A program in worlds of all sizes and layouts.
+// A program in worlds of several sizes and all layouts.
 #pragma once
 #include <doctest/doctest.h>
 
@@ -6,15 +6,17 @@
 
 namespace hvd::testing {
 
-inline constexpr int kSizes[] = {1, 2, 3, 4, 5, 8};
-
-inline void everywhere(const std::function<void(Program&)>& body, Settings settings = crowded()) {
+// `after`: what the test looks at when all ranks are done.
+inline void everywhere(const std::function<void(Program&)>& body, Settings settings = crowded(),
+                       const std::vector<int>& sizes = {1, 2, 3, 4, 5, 8},
+                       const std::function<void(EngineWorld&)>& after = [](EngineWorld&) {}) {
   for (Layout layout : kLayouts) {
-    for (int size : kSizes) {
+    for (int size : sizes) {
       CAPTURE(name_of(layout));
       CAPTURE(size);
       EngineWorld world(size, {layout, settings});
       CHECK(run(world, body) == "");
+      after(world);
     }
   }
 }

@@ -1,7 +1,7 @@
 // Two frameworks of one process on one engine: each has names, groups, numbers of unnamed operations and joins of its own.
 #include <doctest/doctest.h>
 
-#include "harness_engine.h"
+#include "everywhere.h"
 
 using namespace hvd;
 using namespace hvd::testing;
@@ -20,17 +20,6 @@ TaskPtr join_async(Program& p, uint8_t face) {
   return p.submit(std::move(q), {});
 }
 
-void everywhere(const std::function<void(Program&)>& body, Settings settings = crowded()) {
-  for (Layout layout : kLayouts) {
-    for (int size : {1, 2, 4}) {
-      CAPTURE(name_of(layout));
-      CAPTURE(size);
-      EngineWorld world(size, {layout, settings});
-      CHECK(run(world, body) == "");
-    }
-  }
-}
-
 }  // namespace
 
 TEST_CASE("faces: the same names at once, each rank in its own order, with and without schedules") {
@@ -38,10 +27,10 @@ TEST_CASE("faces: the same names at once, each rank in its own order, with and w
   negotiated.cache_capacity = 0;
   for (const Settings& settings : {crowded(), negotiated}) {
     everywhere([](Program& p) {
-      for (int step = 0; step < 20; ++step) {
+      for (int step = 0; step < 24; ++step) {
         std::map<int, TaskPtr> tasks;
         for (int i = 0; i < 6; ++i) {
-          const int which = (step % 5 == 4 ? i + p.rank : i) % 6;  // now and then every rank in an order of its own
+          const int which = (step % 12 == 11 ? i + p.rank : i) % 6;  // now and then every rank in an order of its own
           const auto face = static_cast<uint8_t>(which % 3);
           tasks[which] = sum_async(p, face, which < 3 ? "a" : "b", 100 * which + step, 1 + which);
         }
@@ -50,40 +39,8 @@ TEST_CASE("faces: the same names at once, each rank in its own order, with and w
           p.equal(task->at<int32_t>(0), p.size * (100 * which + step), "face " + std::to_string(which % 3));
         }
       }
-    }, settings);
+    }, settings, {1, 2, 4}, [&](EngineWorld& world) { CHECK((world.stats().scheduled > 0) == (settings.cache_capacity > 0)); });
   }
-}
-
-TEST_CASE("faces: a program of two of them settles into one schedule") {
-  EngineWorld world(2, {Layout::one_node, crowded()});
-  CHECK(run(world, [](Program& p) {
-    for (int step = 0; step < 50; ++step) {
-      TaskPtr one = sum_async(p, 0, "a", step), other = sum_async(p, 1, "a", -step);
-      p.wait(*one);
-      p.wait(*other);
-      p.equal(one->at<int32_t>(0), 2 * step, "face 0");
-      p.equal(other->at<int32_t>(0), -2 * step, "face 1");
-    }
-  }) == "");
-  CHECK(world.stats().scheduled > 50);
-}
-
-TEST_CASE("faces: unnamed operations are matched within each face") {
-  everywhere([](Program& p) {
-    for (int step = 0; step < 10; ++step) {
-      std::vector<TaskPtr> zero, one;
-      // Even ranks begin with one face, odd ones with the other.
-      for (int turn : {p.rank % 2, 1 - p.rank % 2}) {
-        for (int i = 0; i < 3; ++i) (turn ? one : zero).push_back(sum_async(p, static_cast<uint8_t>(turn), "", turn ? 1000 + i : i));
-      }
-      for (int i = 0; i < 3; ++i) {
-        p.wait(*zero[i]);
-        p.wait(*one[i]);
-        p.equal(zero[i]->at<int32_t>(0), p.size * i, "face 0");
-        p.equal(one[i]->at<int32_t>(0), p.size * (1000 + i), "face 1");
-      }
-    }
-  });
 }
 
 TEST_CASE("faces: groups of one name, and a name in flight, count for their face only") {
@@ -147,12 +104,11 @@ TEST_CASE("faces: one joins, and the other goes on; both may have joined at once
 }
 
 TEST_CASE("faces: a mismatch names what the user named, and spoils nothing of the other face") {
-  EngineWorld world(2, {Layout::one_node, crowded()});
-  CHECK(run(world, [](Program& p) {
+  check_ranks(2, {Layout::one_node, crowded()}, [](Program& p) {
     TaskPtr bad = sum_async(p, 1, "a", 1, p.rank == 0 ? 2 : 3), good = sum_async(p, 0, "a", 1, 3);
     const Status s = p.finish(*bad);
     p.expect(s.code() == Code::mismatch && s.message().find("allreduce 'a': ranks disagree about the shape") == 0, s.message());
     p.wait(*good);
     p.equal(good->at<int32_t>(2), 2, "face 0");
-  }) == "");
+  });
 }

@@ -1,5 +1,6 @@
 // A world of engines in one process (wiring.h), a thread for each rank.
 #pragma once
+#include <doctest/doctest.h>
 #include <sys/resource.h>
 
 #include <cstring>
@@ -224,6 +225,12 @@ inline std::string run(EngineWorld& world, const std::function<void(Program&)>& 
   }
   for (auto& t : threads) t.join();
   return wrong;
+}
+
+// The same in a world of its own; what goes wrong fails the test.
+inline void check_ranks(int size, const Given& given, const std::function<void(Program&)>& body) {
+  EngineWorld world(size, given);
+  CHECK(run(world, body) == "");
 }
 
 // The sum over ranks 0..n-1 of rank + 1.

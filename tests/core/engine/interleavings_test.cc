@@ -4,6 +4,7 @@
 
 #include <cstdlib>
 
+#include "../agree/requests.h"
 #include "scripts.h"
 
 using namespace hvd;
@@ -16,17 +17,9 @@ int number(const char* variable, int otherwise) {
   return text ? std::atoi(text) : otherwise;
 }
 
-Request request(const std::string& name, Kind kind = Kind::allreduce, DType d = DType::int32, int64_t n = 4) {
-  Request q;
-  q.name = name;
-  q.kind = kind;
-  q.dtype = d;
-  q.shape = {n};
-  return q;
-}
-
 Request member(const std::string& name, uint32_t size, Kind kind = Kind::allreduce, DType d = DType::int32) {
-  Request q = request(name, kind, d);
+  Request q = request(name, kind, {4});
+  q.dtype = d;
   q.group = "g";
   q.group_size = size;
   return q;

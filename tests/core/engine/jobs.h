@@ -122,6 +122,7 @@ class Job {
     if (q.kind == Kind::broadcast) q.root = below(options_.size);
     if (q.kind == Kind::allreduce && below(3) == 0) q.op = below(2) ? ReduceOp::max : ReduceOp::average;
     if (q.kind == Kind::reducescatter && below(3) == 0) q.op = ReduceOp::average;
+    if (q.kind == Kind::reducescatter && is_float(q.dtype) && below(3) == 0) q.prescale = 2;
     if (q.kind == Kind::allreduce && q.dtype == DType::float32 && q.op != ReduceOp::max && below(2))
       q.wire = static_cast<WireFormat>(below(4));
     return q;

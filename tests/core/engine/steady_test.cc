@@ -1,10 +1,11 @@
-// Schedules in whole engines: that repeated steps adopt one, and that every way out of it leads to right results.
+// Schedules in whole engines: that repeated steps adopt one, stalls, and sleep. The ways out of them: the random jobs of programs_test.cc
+// and the plays of interleavings_test.cc.
 #include <doctest/doctest.h>
 
 #include <atomic>
 #include <random>
 
-#include "harness_engine.h"
+#include "everywhere.h"
 
 using namespace hvd;
 using namespace hvd::testing;
@@ -12,6 +13,7 @@ using namespace hvd::testing;
 namespace {
 
 constexpr int kSteps = 12;
+const std::vector<int> kSizes = {2, 3, 4, 5, 8};
 
 // A training step: `n` sums submitted in any order, then waited for.
 void step(Program& p, const std::string& prefix, int n, std::mt19937* random, bool unnamed = false) {
@@ -23,18 +25,6 @@ void step(Program& p, const std::string& prefix, int n, std::mt19937* random, bo
   for (int i = 0; i < n; ++i) {
     p.wait(*tasks[i]);
     p.equal(tasks[i]->at<int32_t>(i * 11), total(p.size) * (i + 2), prefix + std::to_string(i));
-  }
-}
-
-void everywhere(const std::function<void(Program&)>& body, const std::function<void(EngineWorld&)>& after, Settings settings = crowded()) {
-  for (Layout layout : kLayouts) {
-    for (int size : {2, 3, 4, 5, 8}) {
-      CAPTURE(name_of(layout));
-      CAPTURE(size);
-      EngineWorld world(size, {layout, settings});
-      CHECK(run(world, body) == "");
-      after(world);
-    }
   }
 }
 
@@ -50,86 +40,13 @@ TEST_CASE("repeated steps run without negotiation, whatever the order of submiss
     everywhere([&](Program& p) {
       std::mt19937 random(p.rank);
       for (int s = 0; s < 30; ++s) step(p, "g", 9, &random, unnamed);
-    }, [](EngineWorld& world) {
+    }, crowded(), kSizes, [](EngineWorld& world) {
       adopted(world);
       CHECK(world.stats(0).negotiated < 30);
     });
   }
 }
 
-TEST_CASE("no schedule with capacity 0, or for steps longer than the capacity") {
-  for (size_t capacity : {0, 4}) {
-    Settings settings = crowded();
-    settings.cache_capacity = capacity;
-    everywhere([](Program& p) {
-      std::mt19937 random(p.rank);
-      for (int s = 0; s < 10; ++s) step(p, "g", 5, &random);
-    }, [](EngineWorld& world) { CHECK(world.stats(0).schedules == 0); }, settings);
-  }
-}
-
-TEST_CASE("every way out of a schedule") {
-  struct Way {
-    const char* what;
-    std::function<void(Program&)> leave;
-  };
-  const Way ways[] = {
-      {"a new tensor on all ranks", [](Program& p) { p.equal(p.sum("new", 1), p.size, "new"); }},
-      {"a new tensor, the last rank late",
-       [](Program& p) {
-    if (p.rank == p.size - 1) std::this_thread::sleep_for(std::chrono::milliseconds(20));
-    p.equal(p.sum("new", 1), p.size, "new");
-  }},
-      {"another shape", [](Program& p) { p.equal(p.sum("g0", 1, 77), p.size, "g0"); }},
-      {"only part of a step", [](Program& p) { p.equal(p.sum("g1", 3, 12), 3 * p.size, "g1"); }},
-      {"a barrier", [](Program& p) { p.barrier(); }},
-      {"join",
-       [](Program& p) {
-    if (p.rank) p.equal(p.sum("g0", 1), p.size - 1, "without rank 0");
-    p.last_joined();
-  }},
-      {"a process set",
-       [](Program& p) {
-    const uint32_t set = p.add_set({p.size - 1});
-    if (p.rank == p.size - 1) p.equal(p.sum("mine", 5, 1, set), 5, "alone");
-    p.remove_set(set);
-  }},
-      {"a mismatch",
-       [](Program& p) {
-    TaskPtr t = p.sum_async("g2", 1, p.rank == p.size - 1 ? 5 : 23);
-    const Status s = p.finish(*t);
-    p.expect(s.code() == Code::mismatch, "mismatch expected: " + s.message());
-  }},
-      {"evaluation",
-       [](Program& p) {
-    std::mt19937 random(p.rank);
-    for (int i = 0; i < 5; ++i) step(p, "eval", 3, &random);
-  }},
-      {"polling for part of a step",
-       [](Program& p) {
-    TaskPtr t = p.sum_async("g1", 3, 12);
-    const Deadline deadline = Deadline::after(15);
-    while (!p.engine.poll(*t->op)) {
-      p.expect(!deadline.passed(), "polled in vain");
-      std::this_thread::sleep_for(std::chrono::microseconds(200));
-    }
-    p.equal(t->at<int32_t>(0), 3 * p.size, "g1");
-  }},
-  };
-  for (const Way& way : ways) {
-    CAPTURE(way.what);
-    everywhere([&](Program& p) {
-      std::mt19937 random(p.rank);
-      for (int round = 0; round < 3; ++round) {
-        for (int s = 0; s < kSteps; ++s) step(p, "g", 4, &random);
-        way.leave(p);
-      }
-      step(p, "g", 4, &random);
-    }, adopted);
-  }
-}
-
-// A schedule that begins with an operation of a few ranks: the others take part in some of its buckets only.
 TEST_CASE("a name that comes several times in a step: the step runs without negotiation, its name is in flight once") {
   for (Layout layout : kLayouts) {
     CAPTURE(name_of(layout));
@@ -158,64 +75,6 @@ TEST_CASE("a name that comes several times in a step: the step runs without nego
     }) == "");
     for (uint64_t n : negotiated) CHECK(n == 0);
   }
-}
-
-TEST_CASE("a name that stands for tensors of different sizes in turn is never mistaken") {
-  for (Layout layout : kLayouts) {
-    CAPTURE(name_of(layout));
-    EngineWorld world(2, {layout, crowded()});
-    CHECK(run(world, [&](Program& p) {
-      auto one = [&](size_t n, int i) {
-        TaskPtr t = p.sum_async("x", p.rank + i, n);
-        p.wait(*t);
-        for (size_t k = 0; k < n; ++k) p.equal(t->at<int32_t>(k), 1 + 2 * i, "element " + std::to_string(k));
-      };
-      for (int i = 0; i < 200; ++i) {
-        one(20, i);
-        one(10, i);
-        if (i % 23 == 0) one(10, -i);  // out of turn
-      }
-    }) == "");
-  }
-}
-
-TEST_CASE("schedules over process sets, also when an id belonged to other ranks before") {
-  everywhere([](Program& p) {
-    for (int round = 0; round < 3; ++round) {
-      std::vector<int> ranks;
-      for (int r = round % 2; r < std::max(1, p.size - 1) + round % 2; ++r) ranks.push_back(r);
-      const uint32_t set = p.add_set(ranks);
-      const bool member = std::find(ranks.begin(), ranks.end(), p.rank) != ranks.end();
-      int want = 0;
-      for (int r : ranks) want += r + 1;
-      for (int s = 0; s < 2 * kSteps; ++s) {
-        TaskPtr t;
-        if (member) t = p.sum_async("part", p.rank + 1, 40, set);
-        if (s < kSteps) p.equal(p.sum("all", 1), p.size, "world");
-        if (!t) continue;
-        p.wait(*t);
-        p.equal(t->at<int32_t>(39), want, "part");
-      }
-      p.expect(p.remove_set(set), "removed");
-    }
-  }, adopted);
-}
-
-// More unnamed operations between two uses of a name than the engine remembers.
-TEST_CASE("a rank never forgets its part of a schedule") {
-  Settings settings = crowded();
-  settings.cache_capacity = 6;
-  everywhere([](Program& p) {
-    for (int s = 0; s < 60; ++s) {
-      TaskPtr named = p.sum_async("w", p.rank + 1, 5);
-      TaskPtr a = p.sum_async("", 1, 5), b = p.sum_async("", 2, 5);
-      for (auto [t, want] : {std::pair(named, total(p.size)), std::pair(a, p.size), std::pair(b, 2 * p.size)}) {
-        p.wait(*t);
-        p.equal(t->at<int32_t>(4), want, "step " + std::to_string(s));
-      }
-      if (s % 20 == 19) p.barrier();
-    }
-  }, adopted, settings);
 }
 
 TEST_CASE("a rank that no longer comes in the middle of a schedule: the stall is reported") {

@@ -18,15 +18,16 @@ class Step {
  public:
   explicit Step(Engine& engine) : engine_(engine) {}
 
-  // Starts an allreduce of one int32; once it is done, `then` is called with its result. What is refused is an error of the step.
-  void start(const std::string& name, int32_t value, std::function<void(int32_t)> then = {}) {
-    auto* one = new One{this, value, 0, std::move(then)};
+  // Starts an allreduce of an int32, or two; once it is done, `then` is called with its result. What is refused is an error of the step.
+  void start(const std::string& name, int32_t value, std::function<void(int32_t)> then = {}, int64_t elements = 1) {
+    auto* one = new One{this, {value, value}, {}, std::move(then)};
     {
       std::lock_guard lock(mutex_);
       ++under_way_;
     }
-    const Status s = engine_.submit_unattended(Program::request(Kind::allreduce, name, {1}), reinterpret_cast<const std::byte*>(&one->in),
-                                               reinterpret_cast<std::byte*>(&one->out), &Step::done, one);
+    const Status s =
+        engine_.submit_unattended(Program::request(Kind::allreduce, name, {elements}), reinterpret_cast<const std::byte*>(one->in),
+                                  reinterpret_cast<std::byte*>(one->out), &Step::done, one);
     if (!s.ok()) one->finish(s);
   }
   // The first error of any; internal when they do not end in time.
@@ -41,10 +42,10 @@ class Step {
  private:
   struct One {
     Step* step;
-    int32_t in, out;
+    int32_t in[2], out[2];
     std::function<void(int32_t)> then;
     void finish(const Status& s) {
-      if (s.ok() && then) then(out);
+      if (s.ok() && then) then(out[0]);
       Step* mine = step;
       delete this;
       std::lock_guard lock(mine->mutex_);
@@ -128,8 +129,7 @@ TEST_CASE("unattended operations: whatever is under way as a schedule begins or 
   // One rank, whose callbacks start what follows: A, B, A, B, ... until after `stop` of them, wherever the schedule is then.
   for (int stop = 1; stop <= 12; ++stop) {
     CAPTURE(stop);
-    EngineWorld world(1, {Layout::one_node, crowded()});
-    CHECK(run(world, [stop](Program& p) {
+    check_ranks(1, {Layout::one_node, crowded()}, [stop](Program& p) {
       Step step(p.engine);
       int started = 1;
       std::function<void(int32_t)> next = [&](int32_t) {
@@ -143,7 +143,7 @@ TEST_CASE("unattended operations: whatever is under way as a schedule begins or 
       step.start("A", 1, next);
       const Status s = step.wait();
       p.expect(s.ok(), s.message());
-    }) == "");
+    });
   }
 }
 
@@ -180,8 +180,7 @@ TEST_CASE("unattended operations: a stall is reported though the operation's buc
 
 #if defined(__x86_64__)
 TEST_CASE("a thread that flushes denormals to zero gets the same bits as others") {
-  EngineWorld world(2, {Layout::one_node, crowded()});
-  CHECK(run(world, [](Program& p) {
+  check_ranks(2, {Layout::one_node, crowded()}, [](Program& p) {
     constexpr unsigned kFlush = 0x8040;  // flush to zero, denormals are zero
     const unsigned before = __builtin_ia32_stmxcsr();
     for (int s = 0; s < 200; ++s) {
@@ -194,39 +193,18 @@ TEST_CASE("a thread that flushes denormals to zero gets the same bits as others"
       p.equal(task->at<uint32_t>(0), 0x200u, "the sum's bits");
       p.expect(kept, "the caller's mode was changed");
     }
-  }) == "");
+  });
 }
 #endif
 
 TEST_CASE("unattended operations: callbacks hear of a disagreement, and later operations work") {
-  EngineWorld world(2, {Layout::one_node, crowded()});
-  CHECK(run(world, [](Program& p) {
-    std::mutex mutex;
-    std::condition_variable changed;
-    Status status;
-    bool done = false;
-    struct Here {
-      std::mutex& mutex;
-      std::condition_variable& changed;
-      Status& status;
-      bool& done;
-    } here{mutex, changed, status, done};
-    int32_t in[3] = {1, 1, 1}, out[3];
-    const Status s = p.engine.submit_unattended(Program::request(Kind::allreduce, "bad", {p.rank + 1}), reinterpret_cast<std::byte*>(in),
-                                                reinterpret_cast<std::byte*>(out), [](Operation& op, void* context) {
-      auto& h = *static_cast<Here*>(context);
-      std::lock_guard lock(h.mutex);
-      h.status = op.status();
-      h.done = true;
-      h.changed.notify_all();
-    }, &here);
-    p.expect(s.ok(), s.message());
-    std::unique_lock lock(mutex);
-    p.expect(changed.wait_for(lock, std::chrono::seconds(20), [&] { return done; }), "never told");
-    p.expect(status.code() == Code::mismatch && status.message().find("bad") != std::string::npos, "told: " + status.message());
-    lock.unlock();
+  check_ranks(2, {Layout::one_node, crowded()}, [](Program& p) {
+    Step step(p.engine);
+    step.start("bad", 1, {}, p.rank + 1);
+    const Status s = step.wait();
+    p.expect(s.code() == Code::mismatch && s.message().find("bad") != std::string::npos, "told: " + s.message());
     p.equal(p.sum("good", p.rank + 1), total(p.size), "after the disagreement");
-  }) == "");
+  });
 }
 
 TEST_CASE("unattended operations: callbacks hear of a lost rank and of shutdown") {
@@ -242,13 +220,12 @@ TEST_CASE("unattended operations: callbacks hear of a lost rank and of shutdown"
       p.expect(late.wait().code() == Code::peer_lost, "accepted after the end");
     }, {0, 1}) == "");
   }
-  EngineWorld world(1, {Layout::one_node, crowded()});
-  CHECK(run(world, [](Program& p) {
+  check_ranks(1, {Layout::one_node, crowded()}, [](Program& p) {
     Step step(p.engine);
     p.engine.shutdown("the test");
     step.start("late", 1);
     p.expect(step.wait().code() == Code::shutdown, "accepted after shutdown");
-  }) == "");
+  });
 }
 
 TEST_CASE("who submits the next unnamed operation as soon as one of a group fails does not take the name of another that fails with it") {

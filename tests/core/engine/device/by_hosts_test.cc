@@ -10,8 +10,6 @@ using namespace hvd::testing;
 
 namespace {
 
-using OnGpu = GpuProgram::Task;
-
 Given by_hosts(std::vector<int> nodes = {0, 0, 1, 1}) {
   Given given = with_nccl(Layout::pairs);
   given.nodes = std::move(nodes);
@@ -37,18 +35,10 @@ void sums(Program& p, GpuProgram& g, const std::string& step) {
   }
 }
 
-std::string in_a_world(int size, const Given& given, const std::function<void(Program&, GpuProgram&)>& body) {
-  EngineWorld world(size, given);
-  return run(world, [&body](Program& p) {
-    GpuProgram g(p);
-    body(p, g);
-  });
-}
-
 }  // namespace
 
 TEST_CASE("inside hosts by NCCL, between them by the engine's links, whatever the length, the type and the reduction") {
-  const std::string wrong = in_a_world(4, by_hosts(), [](Program& p, GpuProgram& g) {
+  check_on_gpus(4, by_hosts(), [](Program& p, GpuProgram& g) {
     until_by_nccl(p, g);
     for (int step = 0; step < 3; ++step) sums(p, g, "step " + std::to_string(step));
     OnGpu least = g.submit(of(DType::int32, "min", 5, ReduceOp::min), Program::bytes_of(std::vector<int32_t>(5, 10 - p.rank)));
@@ -75,13 +65,11 @@ TEST_CASE("inside hosts by NCCL, between them by the engine's links, whatever th
     }
     p.remove_set(apart);
   });
-  CHECK(wrong == "");
   CHECK(living() == 0);
 }
 
 TEST_CASE("what has no name is counted for each set") {
-  EngineWorld world(5, by_hosts({0, 0, 1, 1, 1}));
-  const std::string wrong = run(world, [](Program& p) {
+  check_ranks(5, by_hosts({0, 0, 1, 1, 1}), [](Program& p) {
     GpuProgram g(p, p.rank == 4 ? 2 : p.rank);  // 2 and 4 are never in one set
     for (const std::vector<int>& members : {std::vector<int>{0, 1, 2, 3}, std::vector<int>{0, 1, 3, 4}}) {
       const uint32_t set = p.add_set(members);
@@ -99,11 +87,10 @@ TEST_CASE("what has no name is counted for each set") {
       }
     }
   });
-  CHECK(wrong == "");
 }
 
 TEST_CASE("an average in 16 bits does not overflow where the sum of a host would") {
-  const std::string wrong = in_a_world(4, by_hosts(), [](Program& p, GpuProgram& g) {
+  check_on_gpus(4, by_hosts(), [](Program& p, GpuProgram& g) {
     until_by_nccl(p, g);
     const int before = nccl_kernels();
     Request q = of(DType::float16, "large", 300, ReduceOp::average);
@@ -116,13 +103,12 @@ TEST_CASE("an average in 16 bits does not overflow where the sum of a host would
     OnGpu s = g.submit(q, Program::bytes_of(std::vector<uint16_t>(300, p.rank < 2 ? 0x78e2 : 0x0000)));
     p.expect(g.values<uint16_t>(s) == std::vector<uint16_t>(300, 0x74e2), "of half of them");  // 20000
   });
-  CHECK(wrong == "");
 }
 
 TEST_CASE("parts take turns where there is little pinned memory") {
   Given given = by_hosts();
   given.settings.staged_memory = 1 << 20;  // less than a part
-  const std::string wrong = in_a_world(4, given, [](Program& p, GpuProgram& g) {
+  check_on_gpus(4, given, [](Program& p, GpuProgram& g) {
     until_by_nccl(p, g);
     for (int step = 0; step < 3; ++step) {
       std::vector<OnGpu> tasks;
@@ -133,52 +119,48 @@ TEST_CASE("parts take turns where there is little pinned memory") {
       for (OnGpu& t : tasks) p.expect(g.values<float>(t) == summed(2000000, 4), t.name);
     }
   });
-  CHECK(wrong == "");
   CHECK(living() == 0);
 }
 
 TEST_CASE("where there is no more pinned memory, what there is has to do") {
-  const std::string wrong = in_a_world(4, by_hosts(), [](Program& p, GpuProgram& g) {
+  check_on_gpus(4, by_hosts(), [](Program& p, GpuProgram& g) {
     until_by_nccl(p, g);
     const size_t part = (4 << 20) / 4 * 2;  // for each of two ranks
     OnGpu first = g.submit(of(DType::float32, "first", part), Program::bytes_of(ramp(part, p.rank)));
     p.expect(g.values<float>(first) == summed(part, 4), "first");
     p.barrier();
-    if (p.rank == 0) simulated<int (*)(const char*, int64_t)>("simcuda_set")("fail_pin", 1);
+    if (p.rank == 0) set_knob("fail_pin", 1);
     p.barrier();
     OnGpu large = g.submit(of(DType::float32, "large", 3 * part), Program::bytes_of(ramp(3 * part, p.rank)));
     p.expect(g.values<float>(large) == summed(3 * part, 4), "large");
   });
-  CHECK(wrong == "");
   CHECK(living() == 0);
 }
 
 TEST_CASE("where NCCL cannot connect the hosts it is used inside them") {
   NcclKnob knob("fail", "CommInitRankConfig:1@3");
-  Said said;
+  Log said;
   Given given = by_hosts();
   given.nccl.by_hosts = false;
   given.log = said.sink();
-  const std::string wrong = in_a_world(4, given, [](Program& p, GpuProgram& g) {
+  check_on_gpus(4, given, [](Program& p, GpuProgram& g) {
     until_by_nccl(p, g);
     sums(p, g, "inside");
   });
-  CHECK(wrong == "");
   CHECK(said.times("NCCL cannot be used") > 0);
   CHECK(living() == 0);
 }
 
 TEST_CASE("hosts with different numbers of ranks, and a rank that has joined: by way of the host") {
-  Said said;
+  Log said;
   Given given = by_hosts({0, 0, 1});
   given.log = said.sink();
-  const std::string uneven = in_a_world(3, given, [](Program& p, GpuProgram& g) {
+  check_on_gpus(3, given, [](Program& p, GpuProgram& g) {
     for (int i = 0; i < 3; ++i) sums(p, g, "uneven");
   });
-  CHECK(uneven == "");
   CHECK(said.times("different numbers of ranks") == 3);
 
-  const std::string joined = in_a_world(4, by_hosts(), [](Program& p, GpuProgram& g) {
+  check_on_gpus(4, by_hosts(), [](Program& p, GpuProgram& g) {
     until_by_nccl(p, g);
     for (int i = 0; i <= 3 * p.rank; ++i) {
       OnGpu t = g.submit(of(DType::float32, "j", 300), Program::bytes_of(std::vector<float>(300, 1)));
@@ -187,16 +169,13 @@ TEST_CASE("hosts with different numbers of ranks, and a rank that has joined: by
     }
     p.equal(p.last_joined(), 3, "last");
   });
-  CHECK(joined == "");
   CHECK(living() == 0);
 }
 
 TEST_CASE("an error that NCCL alone notices in what was launched last ends the job, though nothing is under way any more") {
   NcclKnob fail("fail", nullptr);
   {
-    EngineWorld world(4, by_hosts());
-    const std::string wrong = run(world, [&](Program& p) {
-      GpuProgram g(p);
+    check_on_gpus(4, by_hosts(), [&](Program& p, GpuProgram& g) {
       until_by_nccl(p, g);
       g.gpu().wait();
       p.barrier();
@@ -219,7 +198,6 @@ TEST_CASE("an error that NCCL alone notices in what was launched last ends the j
       }
       p.expect(false, "the job goes on");
     });
-    CHECK(wrong == "");
   }
   CHECK(living() == 0);
 }
@@ -228,8 +206,7 @@ TEST_CASE("a rank is lost: what waits for it fails on all, and nothing hangs") {
   Given given = by_hosts();
   given.cuttable = true;
   EngineWorld world(4, given);
-  const std::string wrong = run(world, [&world](Program& p) {
-    GpuProgram g(p);
+  check_on_gpus(world, [&world](Program& p, GpuProgram& g) {
     until_by_nccl(p, g);
     p.mark();
     p.await_marks(4);
@@ -244,5 +221,4 @@ TEST_CASE("a rank is lost: what waits for it fails on all, and nothing hangs") {
     }
     p.expect(false, "rank 3 is not missed");
   });
-  CHECK(wrong == "");
 }

@@ -15,7 +15,7 @@ TEST_CASE("blocks are kept for the next one; where the device has no memory left
   const Device::Turn turn(*device);
   size_t free = 0, total = 0;
   gpu.memory_left(&free, &total);
-  const auto limit = [](size_t bytes) { simulated<int (*)(const char*, int64_t)>("simcuda_set")("memory", static_cast<int64_t>(bytes)); };
+  const auto limit = [](size_t bytes) { set_knob("memory", static_cast<int64_t>(bytes)); };
   {
     const auto pool = std::make_shared<GpuMemory>(device);
     std::shared_ptr<GpuMemory::Block> a, b;
@@ -47,7 +47,7 @@ TEST_CASE("short of memory on the device: no more than is asked for, then the ho
   const Device::Turn turn(*device);
   size_t free = 0, total = 0;
   gpu.memory_left(&free, &total);
-  const auto limit = [](size_t bytes) { simulated<int (*)(const char*, int64_t)>("simcuda_set")("memory", static_cast<int64_t>(bytes)); };
+  const auto limit = [](size_t bytes) { set_knob("memory", static_cast<int64_t>(bytes)); };
   std::vector<std::string> said;
   {
     const auto pool = std::make_shared<GpuMemory>(

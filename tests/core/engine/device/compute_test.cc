@@ -3,9 +3,6 @@
 
 #include <doctest/doctest.h>
 
-#include <random>
-
-#include "collectives/reduce.h"
 #include "devices/cuda/device.h"
 #include "engine/device/gpu.h"
 
@@ -39,34 +36,14 @@ struct Bench {
   }
 };
 
-// Small numbers, so that sums and products stay numbers in every type.
-Data numbers(DType d, size_t n, unsigned seed) {
-  std::mt19937 random(seed);
-  std::vector<float> values(n);
-  for (float& v : values) v = static_cast<float>(random() % 1000) / 64 - 7;
-  Data out(n * size_of(d));
-  if (is_half(d)) {
-    narrow(d, out.data(), values.data(), n);
-  } else if (d == DType::float32) {
-    std::memcpy(out.data(), values.data(), out.size());
-  } else if (d == DType::float64) {
-    for (size_t i = 0; i < n; ++i) reinterpret_cast<double*>(out.data())[i] = values[i];
-  } else {
-    for (std::byte& b : out) b = static_cast<std::byte>(random() % (d == DType::boolean ? 2 : 256));
-  }
-  return out;
-}
-
-constexpr DType kTypes[] = {DType::uint8,   DType::int16,   DType::int64,   DType::float16,
-                            DType::float32, DType::float64, DType::boolean, DType::bfloat16};
-
 }  // namespace
 
+// That the kernels have the CPU's bits is shown in tests/core/kernels; here the right ones are launched, with the right parameters.
 TEST_CASE("reductions and scaling on a device have the CPU's bits") {
   Bench bench;
-  for (DType d : kTypes) {
+  for (DType d : {DType::int16, DType::float32, DType::boolean, DType::bfloat16}) {
     for (ReduceOp op : {ReduceOp::sum, ReduceOp::average, ReduceOp::min, ReduceOp::max, ReduceOp::product}) {
-      for (size_t count : {size_t{1}, size_t{2}, size_t{3}, size_t{7}}) {
+      for (size_t count : {size_t{1}, size_t{3}}) {
         CAPTURE(name_of(d));
         CAPTURE(name_of(op));
         CAPTURE(count);

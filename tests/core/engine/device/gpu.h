@@ -1,11 +1,18 @@
 // What a framework does with a GPU, on the simulated one: memory, a stream, work on it that takes its time.
 #pragma once
 #include <dlfcn.h>
+#include <doctest/doctest.h>
 
+#include <algorithm>
 #include <cstring>
+#include <mutex>
+#include <optional>
+#include <random>
 #include <string>
 #include <vector>
 
+#include "collectives/reduce.h"
+#include "contains.h"
 #include "engine/device/accelerator.h"
 #include "engine/engine.h"
 #include "engine/harness_engine.h"
@@ -48,7 +55,7 @@ class Gpu {
   // It has failed: there is nothing to be given back.
   void lose() { lost_ = true; }
 
-  Place place() const { return {DeviceKind::cuda, ordinal_, stream_}; }
+  Place place() const { return {DeviceKind::cuda, ordinal_, stream_}; }  // of HIP's too, but for the kind
   Device::Stream stream() const { return stream_; }
 
   std::byte* allocate(size_t bytes) {
@@ -137,7 +144,7 @@ class Gpu {
 // One rank's program on its GPU: operations on tensors that its stream writes, read behind their results on the same stream.
 class GpuProgram {
  public:
-  explicit GpuProgram(Program& program, int gpu) : program_(program), gpu_(gpu) {}
+  GpuProgram(Program& program, int gpu, DeviceKind kind = DeviceKind::cuda) : program_(program), gpu_(gpu), kind_(kind) {}
   explicit GpuProgram(Program& program) : GpuProgram(program, program.rank) {}
   // Tensors stay until nothing can use them any more, also those of operations that have failed.
   ~GpuProgram() {
@@ -169,7 +176,8 @@ class GpuProgram {
       task->out = out_bytes ? gpu_.allocate(out_bytes) : task->in;
       gpu_.write(task->in, std::move(values));
     }
-    const Place place = gpu_.place();
+    Place place = gpu_.place();
+    place.kind = kind_;
     return program_.engine.submit(std::move(q), task->in, task->out, &task->op, residual, &place);
   }
   Task submit(Request q, std::vector<std::byte> values, size_t out_bytes = 0, float* residual = nullptr) {
@@ -207,6 +215,7 @@ class GpuProgram {
  private:
   Program& program_;
   Gpu gpu_;
+  const DeviceKind kind_;
   std::vector<OperationPtr> finished_;
 };
 
@@ -221,6 +230,49 @@ inline Given on_gpus(Layout layout) {
   return given;
 }
 
+// body(program, program on its GPU) on a thread for each rank of a world, on the GPU of the rank's number or all on one.
+using GpuBody = std::function<void(Program&, GpuProgram&)>;
+inline void check_on_gpus(EngineWorld& world, const GpuBody& body, std::optional<int> gpu = {}) {
+  CHECK(run(world, [&](Program& p) {
+    GpuProgram g(p, gpu.value_or(p.rank));
+    body(p, g);
+  }) == "");
+}
+inline void check_on_gpus(int size, const Given& given, const GpuBody& body, std::optional<int> gpu = {}) {
+  EngineWorld world(size, given);
+  check_on_gpus(world, body, gpu);
+}
+
+inline void set_knob(const char* knob, int64_t value) {
+  require(simulated<int (*)(const char*, int64_t)>("simcuda_set")(knob, value) == 0, knob);
+}
+
+// What ranks write to the log.
+class Log {
+ public:
+  LogSink sink() {
+    return [this](LogLevel level, const std::string& line) {
+      const std::lock_guard lock(mutex_);
+      lines_.push_back((level == LogLevel::warning ? "warning: " : "") + line);
+    };
+  }
+  // How many lines contain it.
+  int times(const std::string& part) {
+    const std::lock_guard lock(mutex_);
+    return static_cast<int>(std::count_if(lines_.begin(), lines_.end(), [&](const std::string& line) { return contains(line, part); }));
+  }
+  std::string text() {
+    const std::lock_guard lock(mutex_);
+    std::string all;
+    for (const std::string& line : lines_) all += line + "\n";
+    return all;
+  }
+
+ private:
+  std::mutex mutex_;
+  std::vector<std::string> lines_;
+};
+
 // ---- values -----------------------------------------------------------------------------------------------------------------
 inline std::vector<float> ramp(size_t n, int rank) {
   std::vector<float> values(n);
@@ -234,6 +286,24 @@ inline std::vector<float> summed(size_t n, int size) {
   for (size_t i = 0; i < n; ++i)
     values[i] = static_cast<float>((i % 1000) * static_cast<size_t>(size)) + static_cast<float>(size * (size - 1) / 2);
   return values;
+}
+
+// Small numbers, so that sums and products stay numbers in every type; but every bit of integers.
+inline std::vector<std::byte> numbers(DType d, size_t n, unsigned seed) {
+  std::mt19937 random(seed);
+  std::vector<float> values(n);
+  for (float& v : values) v = static_cast<float>(random() % 4000) / 1024 - 2;
+  std::vector<std::byte> out(n * size_of(d));
+  if (is_half(d)) {
+    narrow(d, out.data(), values.data(), n);
+  } else if (d == DType::float32) {
+    std::memcpy(out.data(), values.data(), out.size());
+  } else if (d == DType::float64) {
+    for (size_t i = 0; i < n; ++i) reinterpret_cast<double*>(out.data())[i] = values[i];
+  } else {
+    for (std::byte& b : out) b = static_cast<std::byte>(random() % (d == DType::boolean ? 2 : 256));
+  }
+  return out;
 }
 
 inline Request of_floats(Kind kind, const std::string& name, size_t n, ReduceOp op = ReduceOp::sum) {

@@ -1,7 +1,5 @@
 // Operations on tensors of AMD's GPUs, over a simulated HIP that a framework has loaded before: by way of the host, and by RCCL.
 #include <doctest/doctest.h>
-#include <sys/wait.h>
-#include <unistd.h>
 
 #include "contains.h"
 #include "engine/device/nccl.h"
@@ -18,30 +16,8 @@ Given on_hip(Given given) {
   return given;
 }
 
-class HipProgram : public GpuProgram {
- public:
-  explicit HipProgram(Program& p) : HipProgram(p, p.rank) {}
-  HipProgram(Program& p, int gpu) : GpuProgram(p, gpu), p_(p) {}
-  OnGpu submit(Request q, std::vector<std::byte> values, size_t out_bytes = 0) {
-    OnGpu task;
-    task.name = q.name;
-    task.bytes = out_bytes ? out_bytes : values.size();
-    task.in = gpu().allocate(values.size());
-    task.out = out_bytes ? gpu().allocate(out_bytes) : task.in;
-    gpu().write(task.in, std::move(values));
-    Place place = gpu().place();
-    place.kind = DeviceKind::hip;
-    const Status s = p_.engine.submit(std::move(q), task.in, task.out, &task.op, nullptr, &place);
-    require(s.ok(), "submitting: " + s.message());
-    return task;
-  }
-
- private:
-  Program& p_;
-};
-
 void try_operations(Program& p, int gpu) {
-  HipProgram g(p, gpu);
+  GpuProgram g(p, gpu, DeviceKind::hip);
   for (size_t n : {size_t{1}, size_t{1000}, size_t{(9 << 20) / 4 + 1}}) {
     OnGpu t = g.submit(of_floats(Kind::allreduce, "r" + std::to_string(n), n), Program::bytes_of(ramp(n, p.rank)), n * 4);
     p.expect(g.values<float>(t) == summed(n, p.size), "allreduce of " + std::to_string(n));
@@ -66,8 +42,7 @@ void try_operations(Program& p, int gpu) {
 }  // namespace
 
 TEST_CASE("tensors of AMD's GPUs travel by way of the host; a mistake about the kind of GPU is told") {
-  EngineWorld world(3, on_hip(on_gpus(Layout::one_node)));
-  const std::string wrong = run(world, [](Program& p) {
+  check_ranks(3, on_hip(on_gpus(Layout::one_node)), [](Program& p) {
     try_operations(p, p.rank);
     std::byte value{};
     OperationPtr op;
@@ -75,11 +50,10 @@ TEST_CASE("tensors of AMD's GPUs travel by way of the host; a mistake about the 
     const Status s = p.engine.submit(Program::request(Kind::allreduce, "x", {1}, DType::uint8), &value, &value, &op, nullptr, &cuda);
     p.expect(contains(s.message(), "the tensor is on CUDA GPU ") && contains(s.message(), "this rank works on ROCm GPU "), s.message());
   });
-  CHECK(wrong == "");
 }
 
 TEST_CASE("kernels of NVIDIA's are not asked of AMD's GPUs, and the log says why") {
-  Said log;
+  Log log;
   Given given = on_hip(on_gpus(Layout::one_node));
   given.ipc.wanted = true;
   given.log = log.sink();
@@ -93,32 +67,14 @@ TEST_CASE("kernels of NVIDIA's are not asked of AMD's GPUs, and the log says why
 TEST_CASE("RCCL carries them out without the engine's kernels") {
   EngineWorld world(2, on_hip(with_nccl(Layout::one_node)));
   const int before = nccl_kernels();
-  const std::string wrong = run(world, [before](Program& p) {
-    HipProgram g(p);
+  CHECK(run(world, [before](Program& p) {
+    GpuProgram g(p, p.rank, DeviceKind::hip);
     for (int i = 0; i < 2000; ++i) {  // the communicator takes a moment
       OnGpu t = g.submit(of_floats(Kind::allreduce, "warm", 8), Program::bytes_of(ramp(8, p.rank)));
       p.expect(g.values<float>(t) == summed(8, p.size), "warm");
       if (p.sum("seen", nccl_kernels() > before) == p.size) break;
     }
     try_operations(p, p.rank);
-  });
-  CHECK(wrong == "");
+  }) == "");
   CHECK(nccl_kernels() > before + 4);
-}
-
-TEST_CASE("a forked child is told that the GPU is its parent's") {
-  EngineWorld world(1, on_hip(on_gpus(Layout::one_node)));
-  const std::string wrong = run(world, [](Program& p) {
-    HipProgram g(p);
-    OnGpu t = g.submit(of_floats(Kind::allreduce, "y", 4), Program::bytes_of(ramp(4, 0)));
-    p.expect(g.values<float>(t) == ramp(4, 0), "in the parent");
-    const pid_t child = ::fork();
-    if (child == 0) {
-      const Device::Turn turn(*t.op->on_device->device);
-      ::_exit(contains(turn.status().message(), "ROCm GPU 0 (Simulated GPU 0) belongs to the parent process") ? 0 : 1);
-    }
-    int status = -1;
-    p.expect(::waitpid(child, &status, 0) == child && status == 0, "in the child");
-  });
-  CHECK(wrong == "");
 }

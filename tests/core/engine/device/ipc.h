@@ -1,32 +1,15 @@
 // Worlds of ranks that share simulated GPUs and reduce in each other's memory there.
 #pragma once
 #include <chrono>
-#include <mutex>
-#include <string>
 #include <thread>
 
 #include "base/deadline.h"
-#include "contains.h"
 #include "engine/device/exchange.h"
 #include "engine/device/gpu.h"
 
 namespace hvd::testing {
 
 inline uint64_t launches() { return simulated<uint64_t (*)(const char*)>("simcuda_calls")("cuLaunchKernel"); }
-inline void set_knob(const char* knob, int64_t value) {
-  require(simulated<int (*)(const char*, int64_t)>("simcuda_set")(knob, value) == 0, knob);
-}
-
-struct Log {
-  std::mutex mutex;
-  std::string text;
-  LogSink sink() {
-    return [this](LogLevel level, const std::string& line) {
-      std::lock_guard lock(mutex);
-      text += (level == LogLevel::warning ? "warning: " : "") + line + "\n";
-    };
-  }
-};
 
 // What jobs before have left holds the device open, with the kernels that they have loaded.
 inline void finish_earlier_jobs() {

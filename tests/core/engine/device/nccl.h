@@ -2,11 +2,6 @@
 #pragma once
 #include <dlfcn.h>
 
-#include <mutex>
-#include <string>
-#include <vector>
-
-#include "contains.h"
 #include "engine/device/gpu.h"
 
 namespace hvd::testing {
@@ -30,27 +25,6 @@ class NcclKnob {
 
  private:
   const char* name_;
-};
-
-// What ranks say in the log.
-class Said {
- public:
-  LogSink sink() {
-    return [this](LogLevel, const std::string& text) {
-      std::lock_guard lock(mutex_);
-      all_.push_back(text);
-    };
-  }
-  int times(const std::string& part) {
-    std::lock_guard lock(mutex_);
-    int n = 0;
-    for (const std::string& text : all_) n += contains(text, part);
-    return n;
-  }
-
- private:
-  std::mutex mutex_;
-  std::vector<std::string> all_;
 };
 
 inline Given with_nccl(Layout layout) {

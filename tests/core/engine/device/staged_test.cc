@@ -15,9 +15,7 @@ TEST_CASE("the values that a stream writes after the call are reduced, at every 
     for (int size : {1, 2, 4}) {
       CAPTURE(name_of(layout));
       CAPTURE(size);
-      EngineWorld world(size, on_gpus(layout));
-      const std::string wrong = run(world, [](Program& p) {
-        GpuProgram g(p);
+      check_on_gpus(size, on_gpus(layout), [](Program& p, GpuProgram& g) {
         for (size_t n : {size_t{0}, size_t{1}, size_t{1000}, size_t{(4 << 20) / 4}, size_t{(9 << 20) / 4 + 1}}) {
           for (bool in_place : {true, false}) {
             const std::string name = "t" + std::to_string(n) + (in_place ? "i" : "o");
@@ -28,7 +26,6 @@ TEST_CASE("the values that a stream writes after the call are reduced, at every 
           }
         }
       });
-      CHECK(wrong == "");
     }
   }
 }
@@ -38,8 +35,7 @@ namespace {
 // Steps of so many tensors: what the engine counted.
 Engine::Stats counted_in_steps(size_t tensors) {
   EngineWorld world(3, on_gpus(Layout::one_node));
-  const std::string wrong = run(world, [tensors](Program& p) {
-    GpuProgram g(p);
+  check_on_gpus(world, [tensors](Program& p, GpuProgram& g) {
     for (int step = 0; step < 60; ++step) {
       std::vector<OnGpu> tasks;
       for (size_t i = 0; i < tensors; ++i) {
@@ -51,7 +47,6 @@ Engine::Stats counted_in_steps(size_t tensors) {
       }
     }
   });
-  CHECK(wrong == "");
   return world.stats();
 }
 
@@ -76,9 +71,7 @@ TEST_CASE("no more pinned memory is in use at a time than may be, however much i
   given.settings.staged_memory = 8 << 20;
   const auto pinned = [] { return simulated<uint64_t (*)(const char*)>("simcuda_calls")("cuMemAllocHost_v2"); };
   const uint64_t before = pinned();
-  EngineWorld world(2, given);
-  const std::string wrong = run(world, [](Program& p) {
-    GpuProgram g(p);
+  check_on_gpus(2, given, [](Program& p, GpuProgram& g) {
     std::vector<OnGpu> tasks;
     const std::vector<size_t> sizes{(24 << 20) / 4, (4 << 20) / 4, (4 << 20) / 4};
     for (size_t i = 0; i < sizes.size(); ++i) {
@@ -87,14 +80,11 @@ TEST_CASE("no more pinned memory is in use at a time than may be, however much i
     }
     for (size_t i = 0; i < sizes.size(); ++i) p.expect(g.values<float>(tasks[i]) == summed(sizes[i], 2), "large" + std::to_string(i));
   });
-  CHECK(wrong == "");
   CHECK(pinned() - before <= 4);  // two pieces on each rank
 }
 
 TEST_CASE("where there is no more pinned memory, what there is has to do") {
-  EngineWorld world(2, on_gpus(Layout::one_node));
-  const std::string wrong = run(world, [](Program& p) {
-    GpuProgram g(p);
+  check_on_gpus(2, on_gpus(Layout::one_node), [](Program& p, GpuProgram& g) {
     const size_t piece = (4 << 20) / 4, n = 6 * piece;
     OnGpu first = g.submit(of_floats(Kind::allreduce, "first", piece), Program::bytes_of(ramp(piece, p.rank)));
     p.expect(g.values<float>(first) == summed(piece, 2), "first");
@@ -102,93 +92,16 @@ TEST_CASE("where there is no more pinned memory, what there is has to do") {
     large.in = large.out = g.gpu().allocate(n * 4);
     g.gpu().write(large.in, Program::bytes_of(ramp(n, p.rank)));
     p.barrier();
-    if (p.rank == 0) simulated<int (*)(const char*, int64_t)>("simcuda_set")("fail_alloc", 1);  // of either rank's, beyond its first piece
+    if (p.rank == 0) set_knob("fail_alloc", 1);  // of either rank's, beyond its first piece
     p.barrier();
     const Status s = g.try_submit(of_floats(Kind::allreduce, "large", n), {}, &large, n * 4, nullptr, false);
     p.expect(s.ok(), s.message());
     p.expect(g.values<float>(large) == summed(n, 2), "large");
   });
-  CHECK(wrong == "");
-}
-
-TEST_CASE("every kind of operation, on a set of ranks as well") {
-  EngineWorld world(4, on_gpus(Layout::pairs));
-  const std::string wrong = run(world, [](Program& p) {
-    GpuProgram g(p);
-    const size_t n = 6, me = static_cast<size_t>(p.rank);
-    const auto check = [&](const char* what, OnGpu t, const std::vector<float>& expected) {
-      p.expect(g.values<float>(t) == expected, what);
-    };
-    Request broadcast = of_floats(Kind::broadcast, "b", n);
-    broadcast.root = 2;
-    check("broadcast", g.submit(broadcast, Program::bytes_of(ramp(n, p.rank))), ramp(n, 2));
-
-    Request gather = Program::request(Kind::allgather, "g", {static_cast<int64_t>(me), 2}, DType::float32);  // rank 0 has nothing
-    std::vector<float> gathered;
-    for (int r = 0; r < 4; ++r) gathered.insert(gathered.end(), static_cast<size_t>(r) * 2, static_cast<float>(r));
-    check("allgather", g.submit(gather, Program::bytes_of(std::vector<float>(me * 2, static_cast<float>(me)))), gathered);
-
-    Request all = Program::request(Kind::alltoall, "a", {8}, DType::float32);
-    std::vector<float> mine(8), swapped;
-    for (size_t i = 0; i < 8; ++i) mine[i] = static_cast<float>(10 * me + i);
-    for (size_t r = 0; r < 4; ++r)
-      swapped.insert(swapped.end(), {static_cast<float>(10 * r + 2 * me), static_cast<float>(10 * r + 2 * me + 1)});
-    check("alltoall", g.submit(all, Program::bytes_of(mine)), swapped);
-
-    Request scatter = of_floats(Kind::reducescatter, "r", n);  // the first two ranks get two rows
-    const size_t rows = me < 2 ? 2 : 1, from = me < 2 ? 2 * me : me + 2;
-    const std::vector<float> sums = summed(n, 4);
-    OnGpu t = g.submit(scatter, Program::bytes_of(ramp(n, p.rank)), rows * 4);
-    check("reducescatter", t,
-          std::vector<float>(sums.begin() + static_cast<ptrdiff_t>(from), sums.begin() + static_cast<ptrdiff_t>(from + rows)));
-
-    check("Adasum of what is equal", g.submit(of_floats(Kind::allreduce, "d", n, ReduceOp::adasum), Program::bytes_of(ramp(n, 0))),
-          ramp(n, 0));
-
-    Request coded = of_floats(Kind::allreduce, "c", n);
-    coded.wire = WireFormat::fp16;
-    check("compressed", g.submit(coded, Program::bytes_of(ramp(n, p.rank))), summed(n, 4));
-
-    const uint32_t odd = p.add_set({1, 3});
-    if (p.rank % 2) {
-      Request q = of_floats(Kind::allreduce, "s", n);
-      q.set = odd;
-      check("of a set", g.submit(q, Program::bytes_of(std::vector<float>(n, static_cast<float>(p.rank)))), std::vector<float>(n, 4));
-    }
-    p.remove_set(odd);
-  });
-  CHECK(wrong == "");
-}
-
-TEST_CASE("grouped operations, and many without a name at once") {
-  EngineWorld world(2, on_gpus(Layout::one_node));
-  const std::string wrong = run(world, [](Program& p) {
-    GpuProgram g(p);
-    for (int step = 0; step < 10; ++step) {
-      std::vector<OnGpu> tasks;
-      for (int i = 0; i < 3; ++i) {
-        Request q = of_floats(i == 2 ? Kind::allgather : Kind::allreduce, "m" + std::to_string(i), 3);
-        q.group = i == 2 ? "" : "both";
-        q.group_size = i == 2 ? 0 : 2;
-        tasks.push_back(g.submit(q, Program::bytes_of(std::vector<float>(3, 1))));
-      }
-      for (int i = 0; i < 20; ++i)
-        tasks.push_back(g.submit(of_floats(Kind::allreduce, "", 7), Program::bytes_of(std::vector<float>(7, static_cast<float>(i)))));
-      for (size_t i = 0; i < tasks.size(); ++i) {
-        const std::vector<float> expected = i < 2    ? std::vector<float>(3, 2)
-                                            : i == 2 ? std::vector<float>(6, 1)
-                                                     : std::vector<float>(7, static_cast<float>(2 * (i - 3)));
-        p.expect(g.values<float>(tasks[i]) == expected, "task " + std::to_string(i) + " of step " + std::to_string(step));
-      }
-    }
-  });
-  CHECK(wrong == "");
 }
 
 TEST_CASE("tensors of CPU and GPU in one job; ranks that disagree about it get an error that names both, and go on") {
-  EngineWorld world(2, on_gpus(Layout::one_node));
-  const std::string wrong = run(world, [](Program& p) {
-    GpuProgram g(p);
+  check_on_gpus(2, on_gpus(Layout::one_node), [](Program& p, GpuProgram& g) {
     p.equal(p.sum("host", 1), 2, "on the CPU");
     if (p.rank == 0) {
       OnGpu t = g.submit(Program::request(Kind::allreduce, "x", {1}), Program::bytes_of(std::vector<int32_t>{1}));
@@ -202,12 +115,10 @@ TEST_CASE("tensors of CPU and GPU in one job; ranks that disagree about it get a
     p.expect(g.values<float>(t) == summed(4, 2), "afterwards");
     p.equal(p.sum("host", 2), 4, "on the CPU");
   });
-  CHECK(wrong == "");
 }
 
 TEST_CASE("what cannot be is refused where it is submitted") {
-  EngineWorld world(1, on_gpus(Layout::one_node));
-  const std::string wrong = run(world, [](Program& p) {
+  check_ranks(1, on_gpus(Layout::one_node), [](Program& p) {
     const auto refusal = [&](Place place) {
       std::byte value{};
       OperationPtr op;
@@ -226,13 +137,17 @@ TEST_CASE("what cannot be is refused where it is submitted") {
     const Status again = p.engine.submit_again(&t.op, t.in, t.in, false);
     p.expect(again.code() == Code::invalid_argument, "submitted again");
   });
-  CHECK(wrong == "");
+}
+
+TEST_CASE("Adasum of equal tensors on GPUs is each of them") {
+  check_on_gpus(2, on_gpus(Layout::pairs), [](Program& p, GpuProgram& g) {
+    OnGpu t = g.submit(of_floats(Kind::allreduce, "d", 6, ReduceOp::adasum), Program::bytes_of(ramp(6, 0)));
+    p.expect(g.values<float>(t) == ramp(6, 0), "Adasum");
+  });
 }
 
 TEST_CASE("a rank that joins comes after its own operations, and adds zeros to others'") {
-  EngineWorld world(3, on_gpus(Layout::one_node));
-  const std::string wrong = run(world, [](Program& p) {
-    GpuProgram g(p);
+  check_on_gpus(3, on_gpus(Layout::one_node), [](Program& p, GpuProgram& g) {
     std::vector<OnGpu> tasks;
     for (int i = 0; i <= p.rank; ++i) {
       tasks.push_back(g.submit(of_floats(Kind::allreduce, "j" + std::to_string(i), 5), Program::bytes_of(std::vector<float>(5, 1))));
@@ -245,13 +160,10 @@ TEST_CASE("a rank that joins comes after its own operations, and adds zeros to o
     OnGpu t = g.submit(of_floats(Kind::allreduce, "", 4), Program::bytes_of(ramp(4, p.rank)));
     p.expect(g.values<float>(t) == summed(4, 3), "together again");
   });
-  CHECK(wrong == "");
 }
 
 TEST_CASE("a group that is refused leaves nothing behind that joining would wait for") {
-  EngineWorld world(2, on_gpus(Layout::one_node));
-  const std::string wrong = run(world, [](Program& p) {
-    GpuProgram g(p);
+  check_on_gpus(2, on_gpus(Layout::one_node), [](Program& p, GpuProgram& g) {
     Request q = of_floats(Kind::allreduce, "a", 3);
     q.group = "both";
     q.group_size = 2;
@@ -260,13 +172,10 @@ TEST_CASE("a group that is refused leaves nothing behind that joining would wait
     p.expect(!g.finish(first).ok(), "half a group");
     p.expect(p.last_joined() >= 0, "joined");
   });
-  CHECK(wrong == "");
 }
 
 TEST_CASE("a set is removed after the operations that were submitted before") {
-  EngineWorld world(3, on_gpus(Layout::one_node));
-  const std::string wrong = run(world, [](Program& p) {
-    GpuProgram g(p);
+  check_on_gpus(3, on_gpus(Layout::one_node), [](Program& p, GpuProgram& g) {
     for (int i = 0; i < 5; ++i) {
       const uint32_t set = p.add_set({0, 1});
       std::vector<OnGpu> tasks;
@@ -279,7 +188,6 @@ TEST_CASE("a set is removed after the operations that were submitted before") {
       for (OnGpu& t : tasks) p.expect(g.values<float>(t) == summed(t.bytes / 4, 2), "sum");
     }
   });
-  CHECK(wrong == "");
 }
 
 TEST_CASE("a rank is lost: operations on GPUs end with an error, wherever they are") {
@@ -287,7 +195,7 @@ TEST_CASE("a rank is lost: operations on GPUs end with an error, wherever they a
     Given given = on_gpus(Layout::apart);
     given.victims = {2};
     EngineWorld world(3, given);
-    const std::string wrong = run(world, [&](Program& p) {
+    CHECK(run(world, [&](Program& p) {
       GpuProgram g(p);
       std::vector<OnGpu> tasks;
       for (int i = 0; i < 4; ++i) {
@@ -300,15 +208,12 @@ TEST_CASE("a rank is lost: operations on GPUs end with an error, wherever they a
       if (p.rank == 0) std::this_thread::sleep_for(std::chrono::milliseconds(2 * round));
       if (p.rank == 0) world.kill_victims();
       for (const OnGpu& t : tasks) p.expect(g.finish(t).code() == Code::peer_lost, "no error");
-    }, {0, 1});
-    CHECK(wrong == "");
+    }, {0, 1}) == "");
   }
 }
 
 TEST_CASE("what is submitted while its stream is captured is refused, and another capture is not spoilt") {
-  EngineWorld world(1, on_gpus(Layout::one_node));
-  const std::string wrong = run(world, [](Program& p) {
-    GpuProgram g(p);
+  check_on_gpus(1, on_gpus(Layout::one_node), [](Program& p, GpuProgram& g) {
     OnGpu under_way = g.submit(of_floats(Kind::allreduce, "before", 1 << 20), Program::bytes_of(ramp(1 << 20, 0)));
     g.gpu().begin_capture();
     OnGpu task;
@@ -319,26 +224,22 @@ TEST_CASE("what is submitted while its stream is captured is refused, and anothe
     p.expect(g.gpu().end_capture() == 0, "the capture is spoilt");
     p.expect(g.values<float>(under_way) == ramp(1 << 20, 0), "before");
   });
-  CHECK(wrong == "");
 }
 
 // The last one: the GPU stays as it is for as long as the process lives.
 TEST_CASE("a GPU that fails ends the job, and is named") {
-  EngineWorld world(2, on_gpus(Layout::one_node));
-  const std::string wrong = run(world, [](Program& p) {
-    GpuProgram g(p);
+  check_on_gpus(2, on_gpus(Layout::one_node), [](Program& p, GpuProgram& g) {
     OnGpu first = g.submit(of_floats(Kind::allreduce, "a", 3), Program::bytes_of(ramp(3, p.rank)));
     p.expect(g.values<float>(first) == summed(3, 2), "before");
     OnGpu second = g.submit(of_floats(Kind::allreduce, "b", 3), Program::bytes_of(ramp(3, p.rank)));
     g.gpu().lose();
     p.mark();
     p.await_marks(2);
-    if (p.rank == 0) simulated<int (*)(const char*, int64_t)>("simcuda_set")("fault", 719);
+    if (p.rank == 0) set_knob("fault", 719);
     const Status s = g.finish(second);
     if (!s.ok()) p.expect(contains(s.message(), "CUDA GPU") && contains(s.message(), "CUDA error 719"), s.message());
     OnGpu third;
     const Status refused = g.try_submit(of_floats(Kind::allreduce, "c", 3), {}, &third, 0, nullptr, false);
     p.expect(contains(refused.message(), "CUDA error 719"), refused.message());
   });
-  CHECK(wrong == "");
 }
