@@ -157,6 +157,10 @@ TEST_CASE("schedules come back as they were; entries that do not exist are refus
   CHECK(refused([](Schedule& x) { x.buckets[1].parts[0].set = 0; }));
   CHECK(refused([](Schedule& x) { x.buckets[1].parts[0].kind = Kind::add_set; }));
   CHECK(refused([](Schedule& x) { x.buckets[0].parts.clear(); }));
+  CHECK(refused([](Schedule& x) { x.buckets.push_back(x.buckets[1]); }));
+  CHECK(refused([](Schedule& x) { x.entries.push_back({0, Kind::allreduce, "in no bucket"}); }));
+  CHECK(refused([](Schedule& x) { x.buckets[0].parts[0].error = Status(Code::invalid_argument, "shapes differ"); }));
+  CHECK(refused([](Schedule& x) { x.buckets[1].parts[0].kind = x.entries[1].kind = Kind::join; }));
 }
 
 TEST_CASE("a bucket's parts come back in order; they are of its set and have its names") {
@@ -178,6 +182,11 @@ TEST_CASE("a bucket's parts come back in order; they are of its set and have its
   CHECK(refused([](Schedule::Bucket& b) { b.parts[1].set = 1; }));
   CHECK(refused([](Schedule::Bucket& b) { b.parts[1].names.clear(), b.parts[1].shapes.clear(); }));
   CHECK(refused([](Schedule::Bucket& b) { b.parts.push_back(b.parts[1]); }));
+  Schedule two_sets = good;
+  two_sets.buckets[0].parts[1].set = two_sets.entries[1].set = 2;
+  std::string bytes;
+  encode(two_sets, &bytes);
+  CHECK(!decode(bytes, &back));
 }
 
 TEST_CASE("shapes that no tensor has are refused") {

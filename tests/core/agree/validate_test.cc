@@ -51,6 +51,34 @@ TEST_CASE("bool takes no average and no scale factors, whichever of the two it i
   CHECK(refusal(gather) == "");
 }
 
+TEST_CASE("Adasum takes floats on a power of two of ranks, allreduce only") {
+  Request q = request(Kind::allreduce, DType::int32, ReduceOp::adasum);
+  CHECK(contains(refusal(q), "op Adasum is not defined for dtype int32"));
+  q.dtype = DType::boolean;
+  CHECK(contains(refusal(q), "op Adasum is not defined for dtype bool"));
+  q.dtype = DType::float32;
+  CHECK(contains(refusal(q), "3 ranks; accepted: a power of two"));
+  CHECK(check_arguments(q, {0, 1}).ok());
+  q.kind = Kind::reducescatter;
+  CHECK(contains(refusal(q), "Adasum is not supported"));
+}
+
+TEST_CASE("wire formats are for float32, Average and Sum, allreduce") {
+  struct Case {
+    Kind kind;
+    DType dtype;
+    ReduceOp op;
+    const char *given, *accepted;
+  };
+  for (const Case& c : {Case{Kind::allreduce, DType::float64, ReduceOp::sum, "float64", "accepted: float32"},
+                        Case{Kind::allreduce, DType::float32, ReduceOp::max, "op Max", "accepted: Average, Sum"},
+                        Case{Kind::reducescatter, DType::float32, ReduceOp::sum, "reducescatter", "Only allreduce"}}) {
+    Request q = request(c.kind, c.dtype, c.op);
+    q.wire = WireFormat::int8;
+    for (const char* part : {"int8", c.given, c.accepted}) CHECK_MESSAGE(contains(refusal(q), part), refusal(q));
+  }
+}
+
 TEST_CASE("alltoall: one split for each rank, none negative, together no more than the rows") {
   Request q = request(Kind::alltoall, DType::int32, ReduceOp::sum);
   q.splits = {1, 0, 2};

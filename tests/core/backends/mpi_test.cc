@@ -51,12 +51,8 @@ Buffer input(DType d, size_t count, int rank) { return random_elements(d, count,
 constexpr size_t kSizes[] = {4, 4096, 200 << 10, 1 << 20, (2 << 20) + 4104};
 
 Buffer reduced(DType d, ReduceOp op, size_t count, int size, const Scale& scale) {
-  std::vector<Buffer> inputs;
-  std::vector<const std::byte*> sources;
-  for (int rank = 0; rank < size; ++rank) inputs.push_back(input(d, count, rank));
-  for (const Buffer& buffer : inputs) sources.push_back(buffer.data());
   Buffer result(count * size_of(d));
-  reduce_many(d, op, result.data(), sources, count, {});
+  reduce_many(d, op, result.data(), pointers(inputs(d, count, size, count)), count, {});
   if (!scale.identity()) hvd::scale(d, result.data(), result.data(), count, scale);  // of the sum as it has travelled
   return result;
 }

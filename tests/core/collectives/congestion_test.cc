@@ -42,37 +42,27 @@ constexpr Named kAllreduces[] = {{"recursive doubling", allreduce_recursive_doub
 // Integers, so that the order of additions does not show.
 void check_allreduce(LinkWorld& world, const Named& algorithm, size_t n, const char* wire) {
   INFO(std::string(algorithm.name), " of ", n, " int32 on ", world.size(), " ranks over ", std::string(wire));
-  std::vector<Buffer> data;
-  std::vector<const std::byte*> sources;
-  for (int r = 0; r < world.size(); ++r) data.push_back(random_elements(DType::int32, n, n + static_cast<size_t>(r)));
-  for (const Buffer& b : data) sources.push_back(b.data());
-  const Buffer want = reference(DType::int32, ReduceOp::sum, sources, n);
+  std::vector<Buffer> data = inputs(DType::int32, n, world.size(), n);
+  const Buffer want = reference(DType::int32, ReduceOp::sum, data, n);
   const auto results = world.run([&](Comm& c) { return algorithm.run(c, data[c.rank].data(), n, DType::int32, ReduceOp::sum); });
-  for (const Status& s : results) CHECK_MESSAGE(s.ok(), s.message());
+  check_ok(results);
   for (const Buffer& got : data) CHECK(got == want);
 }
 
 }  // namespace
 
-TEST_CASE("allreduce with tiny socket buffers and a rank held up in the middle, mixed sizes one after the other") {
-  for (Wire wire : {Wire::tcp, Wire::unix_socket}) {
-    for (int size : {2, 3, 4, 5}) {
-      for (const Named& algorithm : kAllreduces) {
+TEST_CASE("allreduce with tiny socket buffers and a rank held up in the middle: mixed sizes one after the other, and 1 MiB") {
+  for (const Named& algorithm : kAllreduces) {
+    for (Wire wire : {Wire::tcp, Wire::unix_socket}) {
+      for (int size : {2, 3, 4, 5}) {
         LinkWorld world(size, held_up(wire, size, 100'000));
         for (size_t n : {size_t{1}, size_t{30'011}, size_t{5}}) check_allreduce(world, algorithm, n, name_of(wire));
       }
     }
-  }
-}
-
-TEST_CASE("allreduce of 1 MiB with tiny socket buffers and a rank held up in the middle") {
-  for (const Named& algorithm : kAllreduces) {
-    for (int size : {2, 5}) {
-      LinkWorld world(size, held_up(Wire::unix_socket, size, kManyBytes));
-      check_allreduce(world, algorithm, kMany, "unix");
+    for (const auto& [wire, size] : {std::pair(Wire::unix_socket, 2), {Wire::unix_socket, 5}, {Wire::tcp, 3}}) {
+      LinkWorld world(size, held_up(wire, size, kManyBytes));
+      check_allreduce(world, algorithm, kMany, name_of(wire));
     }
-    LinkWorld world(3, held_up(Wire::tcp, 3, kManyBytes));
-    check_allreduce(world, algorithm, kMany, "tcp");
   }
 }
 
@@ -101,7 +91,7 @@ TEST_CASE("the other collectives with tiny socket buffers and a rank held up in 
         HVD_RETURN_IF_ERROR(alltoall_pairwise(c, copies.data(), bytes, swapped[c.rank].data(), bytes));
         return barrier_dissemination(c);
       });
-      for (const Status& s : results) CHECK_MESSAGE(s.ok(), s.message());
+      check_ok(results);
       for (int r = 0; r < size; ++r) {
         CHECK(tree[r] == parts[0]);
         CHECK(chain[r] == parts[0]);
@@ -117,15 +107,13 @@ TEST_CASE("reducescatter with tiny socket buffers and a rank held up in the midd
     LinkWorld world(size, held_up(Wire::unix_socket, size, 50'000));
     const std::vector<size_t> counts(size, 20'000);
     const size_t n = 20'000 * static_cast<size_t>(size);
-    std::vector<Buffer> in, out(size, Buffer(counts[0] * sizeof(float)));
-    std::vector<const std::byte*> sources;
-    for (int r = 0; r < size; ++r) in.push_back(random_elements(DType::float32, n, static_cast<uint64_t>(r)));
-    for (const Buffer& b : in) sources.push_back(b.data());
-    const Buffer want = reference(DType::float32, ReduceOp::sum, sources, n);
+    const std::vector<Buffer> in = inputs(DType::float32, n, size, 1);
+    std::vector<Buffer> out(size, Buffer(counts[0] * sizeof(float)));
+    const Buffer want = reference(DType::float32, ReduceOp::sum, in, n);
     const auto results = world.run([&](Comm& c) {
       return reducescatter_pairwise(c, in[c.rank].data(), out[c.rank].data(), counts, DType::float32, ReduceOp::sum, {});
     });
-    for (const Status& s : results) CHECK_MESSAGE(s.ok(), s.message());
+    check_ok(results);
     Buffer got;
     for (const Buffer& b : out) got.insert(got.end(), b.begin(), b.end());
     CHECK(got == want);

@@ -1,12 +1,16 @@
 // Test data and a slow, obvious reference for reductions: scalars, one element at a time, nothing shared with the kernels but half.h.
 #pragma once
+#include <doctest/doctest.h>
+
 #include <cmath>
 #include <cstring>
 #include <limits>
 #include <random>
+#include <string>
 #include <vector>
 
 #include "base/half.h"
+#include "base/status.h"
 #include "collectives/reduce.h"
 
 namespace hvd::testing {
@@ -61,6 +65,19 @@ inline Buffer random_elements(DType d, size_t n, uint64_t seed) {
     }
   }
   return data;
+}
+
+// A buffer for each rank, with random elements.
+inline std::vector<Buffer> inputs(DType d, size_t n, int ranks, uint64_t seed) {
+  std::vector<Buffer> all;
+  for (int r = 0; r < ranks; ++r) all.push_back(random_elements(d, n, seed * 100 + static_cast<uint64_t>(r)));
+  return all;
+}
+
+inline std::vector<const std::byte*> pointers(const std::vector<Buffer>& buffers) {
+  std::vector<const std::byte*> p;
+  for (const Buffer& b : buffers) p.push_back(b.data());
+  return p;
 }
 
 template <class Acc>
@@ -149,6 +166,26 @@ inline Buffer reference(DType d, ReduceOp op, const std::vector<const std::byte*
     default: reference_floats<float>(d, op, dst, sources, n, scale);
   }
   return out;
+}
+
+inline Buffer reference(DType d, ReduceOp op, const std::vector<Buffer>& sources, size_t n, const Scale& scale = {}) {
+  return reference(d, op, pointers(sources), n, scale);
+}
+
+inline void check_ok(const std::vector<Status>& results) {
+  for (const Status& s : results) CHECK_MESSAGE(s.ok(), s.message());
+}
+
+// Runs `body` once with each set of instructions that this CPU has.
+template <class Body>
+void each_isa(Body body) {
+  const std::string before(isa());
+  for (const char* name : {"plain", "avx2", "avx512"}) {
+    if (!force_isa(name)) continue;
+    CAPTURE(name);
+    body();
+  }
+  REQUIRE(force_isa(before));
 }
 
 }  // namespace hvd::testing

@@ -30,10 +30,6 @@ Status finish(Comm& comm, GuardedAllreduce& vote) {
   }
 }
 
-void check_ok(const std::vector<Status>& results) {
-  for (const Status& s : results) CHECK_MESSAGE(s.ok(), s.message());
-}
-
 // One vote after the other; in some of them somebody wants to leave, in most some are further than others.
 void vote_often(LinkWorld& world, DType acc, ReduceOp op, size_t n, int rounds) {
   check_ok(world.run([&](Comm& comm) -> Status {
@@ -43,10 +39,7 @@ void vote_often(LinkWorld& world, DType acc, ReduceOp op, size_t n, int rounds) 
       const auto position = static_cast<uint64_t>(round);
       std::vector<uint64_t> ready;
       for (int r = 0; r < comm.size; ++r) ready.push_back(position + (common() % 8 == 0 ? 0 : 1 + common() % 3));
-      std::vector<Buffer> in;
-      std::vector<const std::byte*> sources;
-      for (int r = 0; r < comm.size; ++r) in.push_back(random_elements(acc, n, position * 100 + static_cast<uint64_t>(r)));
-      for (const Buffer& b : in) sources.push_back(b.data());
+      const std::vector<Buffer> in = inputs(acc, n, comm.size, position);
       std::byte* values = vote.begin(comm, kSchedule, position, ready[comm.rank], n, acc, op);
       if (n) std::memcpy(values, in[comm.rank].data(), in[comm.rank].size());
       HVD_RETURN_IF_ERROR(finish(comm, vote));
@@ -54,7 +47,7 @@ void vote_often(LinkWorld& world, DType acc, ReduceOp op, size_t n, int rounds) 
       if (vote.agreed() != least)
         return Status(Code::internal, "agreed on " + std::to_string(vote.agreed()) + " instead of " + std::to_string(least));
       if (least <= position || n == 0) continue;
-      const Buffer want = reference(acc, op, sources, n);
+      const Buffer want = reference(acc, op, in, n);
       if (std::memcmp(want.data(), values, want.size()) != 0) return Status(Code::internal, "wrong bits");
     }
     return {};

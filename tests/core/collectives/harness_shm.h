@@ -11,10 +11,6 @@
 
 #include "collectives/collectives.h"
 
-// Of what ranks have said: "" where all went well.
-#define CHECK_ALL_OK(messages) \
-  for (const std::string& m : (messages)) CHECK(m == "")
-
 namespace hvd::testing {
 
 inline constexpr size_t kSmallStaging = 64 << 10;  // halves of 32 KiB: many rounds with little data
@@ -96,15 +92,15 @@ class ShmWorld {
     for (int r = 0; r < size(); ++r) all.emplace_back([&body, r] { body(r); });
     for (auto& t : all) t.join();
   }
-  // Runs `body(comm)` on a thread for each rank, all in one process set; returns each rank's message ("" when ok). Generations ascend
+  // Runs `body(comm)` on a thread for each rank, all in one process set; returns each rank's status. Generations ascend
   // from run to run.
-  std::vector<std::string> run(const std::function<Status(Comm&)>& body) {
-    std::vector<std::string> messages(ranks_.size());
+  std::vector<Status> run(const std::function<Status(Comm&)>& body) {
+    std::vector<Status> results(ranks_.size());
     ++generation_;
     std::vector<std::unique_ptr<ShmGroup>> groups;
     for (int r = 0; r < size(); ++r) groups.push_back(group(r, 0, everybody_, generation_));
-    threads([&](int r) { messages[r] = body(groups[r]->comm).message(); });
-    return messages;
+    threads([&](int r) { results[r] = body(groups[r]->comm); });
+    return results;
   }
 
  private:

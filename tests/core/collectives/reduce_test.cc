@@ -12,40 +12,6 @@
 using namespace hvd;
 using namespace hvd::testing;
 
-namespace {
-
-constexpr std::string_view kIsas[] = {"plain", "avx2", "avx512"};
-
-// Runs `body` once for each implementation that this CPU has.
-template <class Body>
-void each_isa(Body body) {
-  const std::string before(isa());
-  int ran = 0;
-  for (auto name : kIsas) {
-    if (!force_isa(name)) continue;
-    REQUIRE(isa() == name);
-    CAPTURE(name);
-    body();
-    ++ran;
-  }
-  CHECK(ran >= 1);
-  REQUIRE(force_isa(before));
-}
-
-std::vector<const std::byte*> pointers(const std::vector<Buffer>& buffers) {
-  std::vector<const std::byte*> p;
-  for (auto& b : buffers) p.push_back(b.data());
-  return p;
-}
-
-std::vector<Buffer> inputs(DType d, size_t n, int ranks, uint64_t seed) {
-  std::vector<Buffer> all;
-  for (int r = 0; r < ranks; ++r) all.push_back(random_elements(d, n, seed * 100 + r));
-  return all;
-}
-
-}  // namespace
-
 TEST_CASE("an unknown implementation is refused and changes nothing") {
   const std::string before(isa());
   CHECK_FALSE(force_isa("mmx"));
@@ -114,7 +80,7 @@ TEST_CASE("reduce2: every dtype, operation and odd size against the reference") 
         for (size_t n : {size_t{0}, size_t{1}, size_t{7}, size_t{64}, size_t{1000}}) {
           INFO(name_of(d), " ", name_of(op), " ", n);
           const auto in = inputs(d, n, 2, n);
-          const Buffer want = reference(d, op, pointers(in), n);
+          const Buffer want = reference(d, op, in, n);
           Buffer out(n * size_of(d));
           reduce2(d, op, out.data(), in[0].data(), in[1].data(), n);
           CHECK(out == want);
@@ -138,7 +104,7 @@ TEST_CASE("reduce_many follows THE order for any number of sources, scaled or no
             const size_t n = ranks == 5 ? 5003 : 133;  // several blocks, and less than one
             INFO(name_of(d), " ", name_of(op), " of ", ranks, " x ", n, " scaled by ", s.factor, "/", s.divisor);
             const auto in = inputs(d, n, ranks, ranks);
-            const Buffer want = reference(d, op, pointers(in), n, s);
+            const Buffer want = reference(d, op, in, n, s);
             Buffer out(n * size_of(d));
             reduce_many(d, op, out.data(), pointers(in), n, s);
             CHECK(out == want);
@@ -249,7 +215,7 @@ TEST_CASE("unaligned pointers, and nothing is written outside the range") {
           for (bool streaming : {false, true}) {
             Buffer out(n * size_of(d) + 128, std::byte{0x5a});
             reduce_many(d, ReduceOp::sum, out.data() + shift, p, n, {}, streaming);
-            const Buffer want = reference(d, ReduceOp::sum, pointers(in), n);
+            const Buffer want = reference(d, ReduceOp::sum, in, n);
             CHECK(std::equal(want.begin(), want.end(), out.begin() + shift));
             for (size_t i = 0; i < out.size(); ++i) {
               if (i < shift || i >= shift + want.size()) REQUIRE(out[i] == std::byte{0x5a});

@@ -90,7 +90,7 @@ TEST_CASE("random sequences of all collectives give the same hash on every rank,
     for (const Tuning& tuning : tunings) {
       ShmWorld world(size, kSmallStaging);
       std::vector<Hash> hashes(size);
-      CHECK_ALL_OK(world.run([&](Comm& comm) {
+      check_ok(world.run([&](Comm& comm) {
         comm.tuning = tuning;
         return random_steps(comm, 42 + size, 150, &hashes[comm.rank]);
       }));
@@ -105,7 +105,7 @@ TEST_CASE("process sets with overlapping members take turns with the same stagin
   const std::vector<std::vector<int>> sets = {{0, 1, 2, 3}, {0, 1}, {1, 2, 3}, {3, 0}};
   ShmWorld world(4, kSmallStaging);
   std::vector<std::vector<Hash>> hashes(sets.size(), std::vector<Hash>(4));
-  std::vector<std::string> errors(4);
+  std::vector<Status> errors(4);
   world.threads([&](int rank) {
     std::vector<std::unique_ptr<ShmGroup>> groups;
     for (size_t s = 0; s < sets.size(); ++s) groups.push_back(world.group(rank, static_cast<int>(s), sets[s]));
@@ -116,14 +116,14 @@ TEST_CASE("process sets with overlapping members take turns with the same stagin
       if (!groups[s]) continue;
       const Status status = random_steps(groups[s]->comm, seed, 3, &hashes[s][rank]);
       if (!status.ok()) {
-        errors[rank] = status.message();
+        errors[rank] = status;
         return;
       }
     }
     // Everybody waits until nobody reads a group's counters any more.
-    errors[rank] = barrier_shm(groups[0]->comm).message();
+    errors[rank] = barrier_shm(groups[0]->comm);
   });
-  CHECK_ALL_OK(errors);
+  check_ok(errors);
   for (size_t s = 0; s < sets.size(); ++s) {
     for (int r : sets[s]) CHECK(hashes[s][r].value == hashes[s][sets[s][0]].value);
   }

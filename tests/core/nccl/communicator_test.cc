@@ -158,7 +158,6 @@ TEST_CASE("what is being destroyed when a rank is lost is aborted") {
 
 TEST_CASE("an abort that does not end is left to itself after its deadline, which is said") {
   const Knob waits("abort_waits", "1");
-  const Knob patience("patience_ms", "0");
   const nccl::UniqueId id = new_id();
   std::atomic<bool> over{false};
   as_ranks(2, [&](Rank& r) {
@@ -173,55 +172,6 @@ TEST_CASE("an abort that does not end is left to itself after its deadline, whic
       REQUIRE(wait_until([&] { return over.load(); }));
       CHECK(aborted({r.comm}).ok());  // so that the thread ends before the test does
     }
-  });
-}
-
-TEST_CASE("destroy waits for the other ranks of the host") {
-  const nccl::UniqueId id = new_id();
-  std::atomic<bool> destroying{false}, destroyed{false};
-  as_ranks(2, [&](Rank& r) {
-    r.comm = r.make(id);
-    REQUIRE(Rank::made(r.comm));
-    if (r.rank == 1) {
-      REQUIRE(wait_until([&] { return destroying.load(); }));
-      std::this_thread::sleep_for(std::chrono::milliseconds(50));
-      CHECK_FALSE(destroyed);
-      CHECK(r.destroy());
-      return;
-    }
-    const auto ending = nccl::destroy(std::span(&r.comm, 1), 60);
-    destroying = true;
-    ending->wait();
-    destroyed = true;
-    CHECK(ending->outcome().ok());
-  });
-}
-
-TEST_CASE("an error of the network is seen without a call that fails") {
-  const nccl::UniqueId id = new_id();
-  std::unique_ptr<Knob> fail;
-  std::atomic<int> warm{0};
-  std::atomic<bool> armed{false};
-  as_ranks(2, [&](Rank& r) {
-    r.comm = r.make(id, true);
-    REQUIRE(Rank::made(r.comm));
-    REQUIRE(r.device.finish());
-    ++warm;
-    if (r.rank == 0) {
-      REQUIRE(wait_until([&] { return warm == 2; }));
-      fail = std::make_unique<Knob>("fail", "async:1@1=6");
-      armed = true;
-    }
-    REQUIRE(wait_until([&] { return armed.load(); }));
-    float* data = r.device.upload(std::vector<float>{1});
-    REQUIRE(one_float(r, *r.comm, data).ok());
-    if (r.rank == 1) {
-      CHECK(wait_until([&] { return !r.comm->async_error().ok(); }));
-      CHECK(r.comm->async_error().code() == Code::peer_lost);
-    }
-    CHECK_FALSE(r.device.finish(0.05));
-    CHECK(aborted({r.comm}).ok());
-    CHECK(r.device.finish());
   });
 }
 
@@ -266,7 +216,6 @@ TEST_CASE("where NCCL_COMM_BLOCKING=0 makes calls return early, each is waited f
 
 TEST_CASE("a call that stays in progress ends with an error") {
   const Knob blocking("blocking", "0");
-  const Knob patience("patience_ms", "0");
   const nccl::UniqueId id = new_id();
   as_ranks(2, [&](Rank& r) {
     r.comm = r.make(id);  // not warm: the first call waits for the other rank's

@@ -11,13 +11,13 @@
 #include <condition_variable>
 #include <mutex>
 
+#include "contains.h"
 #include "trace/process_state.h"
 
 using namespace hvd;
+using namespace hvd::testing;
 
 namespace {
-
-bool contains(const std::string& text, const std::string& part) { return text.find(part) != std::string::npos; }
 
 // What the answerer says.
 class Heard {

@@ -7,12 +7,10 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include <filesystem>
-#include <fstream>
-#include <sstream>
 #include <thread>
 
 #include "engine/harness_engine.h"
+#include "files.h"
 
 using namespace hvd;
 using namespace hvd::testing;
@@ -20,26 +18,6 @@ using namespace hvd::testing;
 namespace {
 
 namespace fs = std::filesystem;
-
-class Folder {
- public:
-  Folder() {
-    std::string made = (fs::temp_directory_path() / "hvd-dump-XXXXXX").string();
-    path_ = ::mkdtemp(made.data());
-  }
-  ~Folder() { fs::remove_all(path_); }
-  std::string operator/(const std::string& name) const { return (path_ / name).string(); }
-
- private:
-  fs::path path_;
-};
-
-std::string contents(const std::string& path) {
-  std::ifstream file(path);
-  std::ostringstream out;
-  out << file.rdbuf();
-  return out.str();
-}
 
 TEST_CASE("files are made with their folders, for this user alone, and replaced") {
   Folder folder;

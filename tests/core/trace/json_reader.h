@@ -1,5 +1,6 @@
 // Reads JSON strictly (RFC 8259), for tests of what is written. Numbers are double; an object's members keep no order.
 #pragma once
+#include <algorithm>
 #include <cstdlib>
 #include <map>
 #include <optional>
@@ -41,57 +42,36 @@ class JsonReader {
  private:
   explicit JsonReader(std::string_view text) : rest_(text) {}
 
-  void blanks() {
-    while (!rest_.empty() && std::string_view(" \t\r\n").find(rest_.front()) != std::string_view::npos) rest_.remove_prefix(1);
-  }
+  void blanks() { rest_.remove_prefix(std::min(rest_.find_first_not_of(" \t\r\n"), rest_.size())); }
   bool take(std::string_view expected) {
-    if (rest_.substr(0, expected.size()) != expected) return false;
+    if (!rest_.starts_with(expected)) return false;
     rest_.remove_prefix(expected.size());
     return true;
   }
   bool value(Json* out) {
-    if (rest_.empty()) return false;
-    switch (rest_.front()) {
-      case '{': return object(out);
-      case '[': return array(out);
-      case '"': out->type = Json::Type::string; return string(&out->text);
-      case 't':
-        out->type = Json::Type::boolean;
-        out->truth = true;
-        return take("true");
-      case 'f': out->type = Json::Type::boolean; return take("false");
-      case 'n': return take("null");
-      default: return number(out);
-    }
+    if (take("null")) return true;
+    out->type = Json::Type::boolean;
+    if (take("false") || (out->truth = take("true"))) return true;
+    const char first = rest_.empty() ? 0 : rest_.front();
+    if (first == '"') return out->type = Json::Type::string, string(&out->text);
+    if (first == '{' || first == '[') return list(out, first == '{');
+    return number(out);
   }
-  bool object(Json* out) {
-    out->type = Json::Type::object;
-    take("{");
+  bool list(Json* out, bool object) {
+    const std::string_view end = object ? "}" : "]";
+    out->type = object ? Json::Type::object : Json::Type::array;
+    rest_.remove_prefix(1);
     blanks();
-    if (take("}")) return true;
+    if (take(end)) return true;
     do {
       blanks();
       std::string name;
-      if (!string(&name)) return false;
+      if (object && (!string(&name) || (blanks(), !take(":")))) return false;
       blanks();
-      if (!take(":")) return false;
-      blanks();
-      if (!value(&out->members[name])) return false;
+      if (!value(object ? &out->members[name] : &out->items.emplace_back())) return false;
       blanks();
     } while (take(","));
-    return take("}");
-  }
-  bool array(Json* out) {
-    out->type = Json::Type::array;
-    take("[");
-    blanks();
-    if (take("]")) return true;
-    do {
-      blanks();
-      if (!value(&out->items.emplace_back())) return false;
-      blanks();
-    } while (take(","));
-    return take("]");
+    return take(end);
   }
   bool string(std::string* out) {
     if (!take("\"")) return false;
@@ -102,36 +82,31 @@ class JsonReader {
       if (static_cast<unsigned char>(c) < 0x20) return false;
       if (c != '\\') {
         out->push_back(c);
-        continue;
-      }
-      if (rest_.empty()) return false;
-      const char e = rest_.front();
-      rest_.remove_prefix(1);
-      const size_t plain = std::string_view("\"\\/bfnrt").find(e);
-      if (plain != std::string_view::npos) {
-        out->push_back("\"\\/\b\f\n\r\t"[plain]);
-      } else if (e == 'u' && rest_.size() >= 4) {
-        const std::string digits(rest_.substr(0, 4));
-        char* end = nullptr;
-        const long code = std::strtol(digits.c_str(), &end, 16);
-        if (*end || code > 0x7F) return false;  // we escape no others
-        out->push_back(static_cast<char>(code));
-        rest_.remove_prefix(4);
-      } else {
+      } else if (!escape(out)) {
         return false;
       }
     }
     return false;
   }
+  // Of what follows a backslash only those that the engine writes: \" \\ and \u00XX.
+  bool escape(std::string* out) {
+    if (take("\"")) return out->push_back('"'), true;
+    if (take("\\")) return out->push_back('\\'), true;
+    if (!take("u00") || rest_.size() < 2) return false;
+    const std::string digits(rest_.substr(0, 2));
+    char* end = nullptr;
+    out->push_back(static_cast<char>(std::strtol(digits.c_str(), &end, 16)));
+    rest_.remove_prefix(2);
+    return !*end;
+  }
   bool number(Json* out) {
     out->type = Json::Type::number;
-    const size_t n = std::min(rest_.find_first_not_of("0123456789+-.eE"), rest_.size());
-    const std::string digits(rest_.substr(0, n));
+    const std::string digits(rest_.substr(0, rest_.find_first_not_of("0123456789+-.eE")));
     if (digits.empty() || digits.front() == '+' || digits.front() == '.' || (digits[0] == '0' && digits.size() > 1 && digits[1] != '.'))
       return false;
     char* end = nullptr;
     out->number = std::strtod(digits.c_str(), &end);
-    rest_.remove_prefix(n);
+    rest_.remove_prefix(digits.size());
     return *end == 0;
   }
 

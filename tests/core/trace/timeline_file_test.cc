@@ -9,7 +9,7 @@
 #include <fstream>
 #include <thread>
 
-#include "timeline_files.h"
+#include "files.h"
 
 using namespace hvd;
 using namespace hvd::testing;
@@ -18,7 +18,7 @@ namespace {
 
 TEST_CASE("a file is whole whenever somebody reads it") {
   Folder folder;
-  const std::string path = folder.file("t.json");
+  const std::string path = folder / "t.json";
   std::unique_ptr<TimelineFile> file;
   int error = 0;
   REQUIRE(TimelineFile::open(path, &file, &error).ok());
@@ -59,7 +59,7 @@ TEST_CASE("a file is whole whenever somebody reads it") {
 
 TEST_CASE("a disk that is full leaves a file that is whole") {
   Folder folder;
-  const std::string path = folder.file("t.json");
+  const std::string path = folder / "t.json";
   std::unique_ptr<TimelineFile> file;
   int error = 0;
   REQUIRE(TimelineFile::open(path, &file, &error).ok());
@@ -86,15 +86,15 @@ TEST_CASE("files that cannot be had are named with the reason") {
   Folder folder;
   std::unique_ptr<TimelineFile> file, other;
   int error = 0;
-  CHECK(TimelineFile::open(folder.path() + "/none/t.json", &file, &error).message().find("No such file or directory") != std::string::npos);
+  CHECK(TimelineFile::open(folder / "none/t.json", &file, &error).message().find("No such file or directory") != std::string::npos);
   CHECK(error == ENOENT);
-  CHECK(!TimelineFile::open(folder.path(), &file, &error).ok());
+  CHECK(!TimelineFile::open(folder / "", &file, &error).ok());
   CHECK(error == EISDIR);
   CHECK(TimelineFile::open("/dev/full", &file, &error).message() == "/dev/full: is not a regular file");
-  const std::string pipe = folder.file("pipe");
+  const std::string pipe = folder / "pipe";
   REQUIRE(::mkfifo(pipe.c_str(), 0600) == 0);
   CHECK(!TimelineFile::open(pipe, &file, &error).ok());
-  const std::string precious = folder.file("precious"), link = folder.file("link"), second = folder.file("second");
+  const std::string precious = folder / "precious", link = folder / "link", second = folder / "second";
   std::ofstream(precious) << "mine";
   REQUIRE(::symlink(precious.c_str(), link.c_str()) == 0);
   CHECK(TimelineFile::open(link, &file, &error).message().find("is a symbolic link") != std::string::npos);
@@ -103,7 +103,7 @@ TEST_CASE("files that cannot be had are named with the reason") {
   CHECK(TimelineFile::open(second, &file, &error).message().find("is also the name of another file") != std::string::npos);
   CHECK(error == EMLINK);
   CHECK(contents(precious) == "mine");
-  const std::string path = folder.file("t.json");
+  const std::string path = folder / "t.json";
   std::ofstream(path) << "what was here before";
   REQUIRE(TimelineFile::open(path, &file, &error).ok());
   CHECK(parsed(path));

@@ -7,7 +7,7 @@
 #include <thread>
 
 #include "engine/harness_engine.h"
-#include "timeline_files.h"
+#include "files.h"
 #include "trace/mailbox.h"
 
 using namespace hvd;
@@ -90,7 +90,7 @@ struct Timelines {
       on[r]->close();
     }
   }
-  std::string path(int rank) { return folder.file("t" + std::to_string(rank) + ".json"); }
+  std::string path(int rank) { return folder / "t" + std::to_string(rank) + ".json"; }
   EngineWorld& world;
   Folder folder;
   std::vector<std::shared_ptr<Timeline>> on;
@@ -247,7 +247,6 @@ TEST_CASE("only some steps, or only the last seconds") {
   CHECK(timeline_before("/a.b/t.json") == "/a.b/t.before.json");
   CHECK(timeline_before("/a.b/t") == "/a.b/t.before");
   CHECK(timeline_before(".t") == ".t.before");
-  timelines.folder.file("t1.before.json");
   CHECK(run(world, [&](Program& p) {
     for (int step = 0; step < 100; ++step) {
       timelines.on[static_cast<size_t>(p.rank)]->step(step);
@@ -273,7 +272,7 @@ TEST_CASE("only some steps, or only the last seconds") {
 TEST_CASE("timelines come and go while engines run, and an unfinished operation shows") {
   EngineWorld world(2);
   Folder folder;
-  const std::string path = folder.file("t.json");
+  const std::string path = folder / "t.json";
   TimelineOptions options;
   options.path = path;
   std::shared_ptr<Timeline> timeline;

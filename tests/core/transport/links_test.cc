@@ -5,6 +5,7 @@
 #include <random>
 #include <thread>
 
+#include "../collectives/elements.h"
 #include "../collectives/harness_links.h"
 
 using namespace hvd;
@@ -49,7 +50,7 @@ TEST_CASE("a link keeps order and content, wrapping around many times, both ways
     std::vector<std::byte> at_b(forth.size()), at_a(back.size());
     const auto results =
         ends.world.run([&](Comm& comm) { return comm.rank == 0 ? exchange(comm, 1, forth, 1, at_a) : exchange(comm, 0, back, 0, at_b); });
-    for (const Status& s : results) CHECK_MESSAGE(s.ok(), s.message());
+    check_ok(results);
     CHECK(at_b == forth);
     CHECK(at_a == back);
   }

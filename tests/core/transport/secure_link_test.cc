@@ -7,6 +7,7 @@
 #include <deque>
 #include <random>
 
+#include "../collectives/elements.h"
 #include "../collectives/harness_links.h"
 #include "../encrypted.h"
 
@@ -99,7 +100,7 @@ TEST_CASE("an encrypted link keeps order and content over every channel, with ev
         std::vector<std::byte> at_b(forth.size()), at_a(back.size());
         const auto results =
             world.run([&](Comm& comm) { return comm.rank == 0 ? exchange(comm, 1, forth, 1, at_a) : exchange(comm, 0, back, 0, at_b); });
-        for (const Status& s : results) CHECK_MESSAGE(s.ok(), s.message());
+        check_ok(results);
         CHECK(at_b == forth);
         CHECK(at_a == back);
       }
@@ -123,7 +124,7 @@ TEST_CASE("channels that take a byte at a time, stall, or end in the middle") {
     LinkWorld world(2, options);
     return world.run([&](Comm& comm) { return comm.rank == 0 ? send_to(comm, 1, data) : recv_from(comm, 0, got); });
   };
-  for (const Status& s : run()) CHECK_MESSAGE(s.ok(), s.message());
+  check_ok(run());
   CHECK(got == data);
   for (uint64_t after : {0, 2, 4, 2000, 3019}) {
     cut = after;
@@ -304,61 +305,6 @@ TEST_CASE("nothing of the text is on the wires, and equal texts look different e
   REQUIRE(seen.size() == 2 * (name.size() + kAround));
   for (size_t at = 0; at + 4 <= name.size(); ++at) CHECK(seen.find(name.substr(at, 4)) == std::string::npos);
   CHECK(seen.substr(4, name.size()) != seen.substr(4 + name.size() + kAround, name.size()));
-}
-
-// The record of `text` with the key `changes` after the first one, by the Noise protocol's rule: the next key is what a key makes of
-// zeros under the greatest nonce.
-std::string record_by_hand(const Library& library, Cipher cipher, CipherKey key, size_t changes, unsigned char number,
-                           const std::vector<std::byte>& text) {
-  const std::vector<std::byte> zeros(key.size());
-  std::byte tag[kCipherTag];
-  for (size_t i = 0; i < changes; ++i) {
-    CipherNonce greatest{};
-    std::fill(greatest.begin() + 4, greatest.end(), 0xff);
-    std::vector<std::byte> next(key.size());
-    REQUIRE(library->make(cipher, key, true)->seal(greatest, {}, zeros, next.data(), tag));
-    std::memcpy(key.data(), next.data(), key.size());
-  }
-  CipherNonce nonce{};
-  nonce[4] = number;
-  std::vector<std::byte> record(4 + text.size() + kCipherTag);
-  record[0] = static_cast<std::byte>(text.size());
-  std::byte* body = record.data() + 4;
-  REQUIRE(library->make(cipher, key, true)->seal(nonce, ConstBytes(record).first(4), text, body, body + text.size()));
-  return {reinterpret_cast<const char*>(record.data()), record.size()};
-}
-
-TEST_CASE("keys change after every so many records, on both sides at once, and each follows from the one before") {
-  const Library library = crypto_libraries().front();
-  const Cipher cipher = library->ciphers().front();
-  Tapped ends(1 << 20, false, 2);
-  const auto text = noise(16);
-  std::vector<std::string> seen;
-  for (unsigned i = 0; i < 7; ++i) {
-    CAPTURE(i);
-    ends.send(text);
-    std::string record;
-    for (std::byte b : ends.forth) record.push_back(static_cast<char>(b));
-    // The key changes three times, and numbers begin again with each.
-    CHECK((record == record_by_hand(library, cipher, key_of(0, 1), i / 2, i % 2, text)));
-    seen.push_back(record);
-    std::vector<std::byte> got(16);
-    REQUIRE(ends.b->try_recv(got) == 16);
-    CHECK(got == text);
-  }
-  for (size_t i = 0; i < seen.size(); ++i) {
-    for (size_t j = 0; j < i; ++j) CHECK(seen[i] != seen[j]);
-  }
-  // An end that keeps its key does not understand the third record.
-  Tapped other(1 << 20, false, 2);
-  auto stubborn = encrypted(std::make_unique<WireLink>(&other.back, &other.forth, 1 << 20, false), library, cipher, 1, 0);
-  std::vector<std::byte> got(16);
-  for (int i = 0; i < 2; ++i) {
-    other.send(text);
-    CHECK(stubborn->try_recv(got) == 16);
-  }
-  other.send(text);
-  CHECK(refused(*stubborn));
 }
 
 TEST_CASE("a sleeper at an encrypted socket is woken by a small record") {

@@ -1,15 +1,14 @@
-// Files of timelines in tests: where they lie, what is in them, and disks that are full.
+// Files in tests of what is traced: where they lie, what is in them, and disks that are full.
 #pragma once
 
 #include <signal.h>
 #include <stdlib.h>
 #include <sys/resource.h>
-#include <unistd.h>
 
+#include <filesystem>
 #include <fstream>
+#include <iterator>
 #include <optional>
-#include <set>
-#include <sstream>
 #include <string>
 
 #include "engine/wiring.h"
@@ -21,30 +20,20 @@ namespace hvd::testing {
 class Folder {
  public:
   Folder() {
-    char name[] = "/tmp/hvd-timeline-XXXXXX";
-    require(::mkdtemp(name) != nullptr, "mkdtemp");
-    path_ = name;
+    std::string made = (std::filesystem::temp_directory_path() / "hvd-trace-XXXXXX").string();
+    require(::mkdtemp(made.data()) != nullptr, "mkdtemp");
+    path_ = made;
   }
-  ~Folder() {
-    for (const std::string& name : made_) ::unlink((path_ + "/" + name).c_str());
-    ::rmdir(path_.c_str());
-  }
-  std::string file(const std::string& name) {
-    made_.insert(name);
-    return path_ + "/" + name;
-  }
-  const std::string& path() const { return path_; }
+  ~Folder() { std::filesystem::remove_all(path_); }
+  std::string operator/(const std::string& name) const { return (path_ / name).string(); }
 
  private:
-  std::string path_;
-  std::set<std::string> made_;
+  std::filesystem::path path_;
 };
 
 inline std::string contents(const std::string& path) {
   std::ifstream in(path, std::ios::binary);
-  std::ostringstream out;
-  out << in.rdbuf();
-  return out.str();
+  return {std::istreambuf_iterator<char>(in), {}};
 }
 
 inline std::optional<Json> parsed(const std::string& path) { return JsonReader::read(contents(path)); }
