@@ -14,7 +14,6 @@ namespace hvd::python {
 namespace {
 
 constexpr double kSignalSlice = 0.2;  // seconds between two looks for Ctrl-C
-constexpr double kForever = 1e8;
 
 struct Work {
   std::shared_ptr<Engine> engine;
@@ -37,7 +36,7 @@ struct Work {
     return true;
   }
   bool wait_for(const OperationPtr& mine, double timeout) {
-    const Deadline deadline = Deadline::after(timeout >= 0 && timeout < kForever ? timeout : kForever);
+    const Deadline deadline = Deadline::after(seconds_or_forever(timeout));
     for (;;) {
       bool done;
       {

@@ -34,6 +34,12 @@ struct PyEngine {
   Engine& live();
 };
 
+// Return a time-out of Python in seconds; a negative one means none.
+inline double seconds_or_forever(double timeout) {
+  constexpr double kForever = 1e8;
+  return timeout >= 0 && timeout < kForever ? timeout : kForever;
+}
+
 // What its observers tell.
 void define_trace(nb::module_& m, nb::class_<PyEngine>& engine);
 

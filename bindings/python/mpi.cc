@@ -25,7 +25,7 @@ MpiInfo describe(const mpi::Session& s) {
           s.ours()};
 }
 
-MpiInfo start(const std::string& library, const std::string& launcher, bool one_thread, double patience) {
+MpiInfo start_session(const std::string& library, const std::string& launcher, bool one_thread, double patience) {
   mpi::Session* session = nullptr;
   Status status;
   {
@@ -49,7 +49,7 @@ void define_mpi(nb::module_& m) {
       .def_ro("abi", &MpiInfo::abi)
       .def_ro("multiple", &MpiInfo::multiple)
       .def_ro("ours", &MpiInfo::ours);
-  m.def("mpi_start", &start, nb::arg("library"), nb::arg("launcher"), nb::arg("one_thread"), nb::arg("patience"));
+  m.def("mpi_start", &start_session, nb::arg("library"), nb::arg("launcher"), nb::arg("one_thread"), nb::arg("patience"));
   m.def("mpi_finish", [](double seconds) {
     nb::gil_scoped_release unlocked;
     mpi::Session* session = mpi::Session::current();

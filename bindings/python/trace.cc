@@ -18,14 +18,12 @@
 namespace hvd::python {
 namespace {
 
-constexpr double kForever = 1e8;
-
 nb::object taken(Mailbox& self, double timeout) {
   Mailbox::Letter letter;
   bool came;
   {
     nb::gil_scoped_release nogil;
-    came = self.take(&letter, Deadline::after(timeout >= 0 && timeout < kForever ? timeout : kForever));
+    came = self.take(&letter, Deadline::after(seconds_or_forever(timeout)));
   }
   if (!came) return nb::none();
   return nb::make_tuple(letter.from, letter.topic, nb::bytes(letter.body.data(), letter.body.size()));

@@ -10,7 +10,6 @@ namespace {
 
 constexpr uint64_t kMostBytes = uint64_t{1} << 47;  // of addresses that a process has
 
-bool ragged(Kind kind) { return kind == Kind::allgather || kind == Kind::alltoall; }
 bool reduces(Kind kind) { return kind == Kind::allreduce || kind == Kind::reducescatter; }
 
 // Of a row: all dimensions but the first. Saturates.

@@ -24,6 +24,8 @@ enum class Kind : uint8_t {
   adopt_schedule = 9,  // responses only
 };
 const char* name_of(Kind kind);
+// True if the first dimension may differ between ranks.
+constexpr bool ragged(Kind kind) { return kind == Kind::allgather || kind == Kind::alltoall; }
 // May one response be about several operations of this kind?
 constexpr bool joinable(Kind kind) { return kind == Kind::allreduce || kind == Kind::allgather || kind == Kind::reducescatter; }
 inline constexpr int kWeakFenceBits = 20;

@@ -14,9 +14,6 @@ std::string number(double v) {
   return text;
 }
 
-// The first dimension may differ between ranks.
-bool ragged(Kind kind) { return kind == Kind::allgather || kind == Kind::alltoall; }
-
 struct Disagreement {
   std::string what, left, right;
 };

@@ -6,7 +6,7 @@
 namespace hvd {
 namespace {
 
-constexpr size_t kNamesShown = 6;
+constexpr size_t kOperationsShown = 6;
 
 }  // namespace
 
@@ -33,8 +33,8 @@ Status Watch::check(const std::vector<Waiting>& waiting, const std::string& why,
   if (unknown.empty()) return {};
   std::string text =
       "operations of " + label_ + " have been waiting for up to " + std::to_string(static_cast<long long>(std::llround(longest))) + " s:";
-  for (size_t i = 0; i < unknown.size() && i < kNamesShown; ++i) text += (i ? ", " : " ") + unknown[i]->what;
-  if (unknown.size() > kNamesShown) text += ", ...";
+  for (size_t i = 0; i < unknown.size() && i < kOperationsShown; ++i) text += (i ? ", " : " ") + unknown[i]->what;
+  if (unknown.size() > kOperationsShown) text += ", ...";
   text += "\n  Rank 0, which sees to it that operations do not wait unnoticed, says nothing of them" +
           (why.empty() ? "; is its process stopped?" : ". " + why);
   if (may_end && longest >= shutdown_ + grace()) return Status(Code::timeout, text);

@@ -8,7 +8,7 @@ namespace hvd {
 namespace {
 
 // Of a slice: what is read from all members and written to all stays in the first-level cache in between.
-constexpr size_t kBlockBytes = 8 << 10;
+constexpr size_t kArenaBlockBytes = 8 << 10;
 
 }  // namespace
 
@@ -29,7 +29,7 @@ Homes homes_of(const NodeGroup& node, const Segments& data, size_t element) {
 
 Status allreduce_in_place(NodeGroup& node, const Segments& data, const Homes* const* homes, uint64_t stage, DType d, ReduceOp op,
                           const Scale& s) {
-  const size_t members = node.size(), me = node.me(), element = size_of(d), block = kBlockBytes / element;
+  const size_t members = node.size(), me = node.me(), element = size_of(d), block = kArenaBlockBytes / element;
   const size_t slice = round_up(ceil_div(data.total, members), kLine / element);
   const size_t first = std::min(data.total, me * slice), last = std::min(data.total, first + slice);
   std::vector<const std::byte*> sources(members);

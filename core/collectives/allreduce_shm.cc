@@ -24,7 +24,7 @@ namespace hvd {
 namespace {
 
 // Of a slice reduced to the staging area and then copied to the output: the copy finds it in the first-level cache.
-constexpr size_t kBlockBytes = 16 << 10;
+constexpr size_t kShmBlockBytes = 16 << 10;
 
 class Job {
  public:
@@ -91,7 +91,7 @@ Status Job::direct(const SubBuffers& subs) {
 // My slice of a round: elements [first, first + count), at element `at` of the sub-buffers.
 void Job::reduce_own(const SubBuffers& subs, size_t round, size_t at, size_t first, size_t count) {
   reduced_.each(first, count, [&](const Segments::Piece& piece, size_t within, size_t offset, size_t n) {
-    const size_t block = kBlockBytes / element_;
+    const size_t block = kShmBlockBytes / element_;
     for (size_t done = 0; done < n; done += block) {
       const size_t some = std::min(block, n - done);
       const size_t there = (at + offset + done) * element_, here = (within + done) * element_;

@@ -12,13 +12,13 @@ namespace hvd {
 namespace {
 
 constexpr uint32_t kInfinity = 0x7f800000;
-constexpr float kLeast = 0x1p-100f;  // a smaller magnitude would make the scale's inverse infinite
+constexpr float kLeastMagnitude = 0x1p-100f;  // a smaller magnitude would make the scale's inverse infinite
 // Seven bits of a byte and 17 of a scale make 24, what a float32 holds. Cutting also keeps 127 * scale below the largest float.
 constexpr uint32_t kCut = 0x7f;
 
 float scale_for(uint32_t magnitude) {
   if (magnitude >= kInfinity) return std::numeric_limits<float>::quiet_NaN();
-  const float largest = std::max(std::bit_cast<float>(magnitude), kLeast);
+  const float largest = std::max(std::bit_cast<float>(magnitude), kLeastMagnitude);
   return std::bit_cast<float>(std::bit_cast<uint32_t>(largest / 127.0f) & ~kCut);
 }
 

@@ -15,7 +15,7 @@ int Comm::rank_of(int global) const {
 }
 namespace {
 
-constexpr size_t kAlign = 64;
+constexpr size_t kScratchAlignment = 64;
 constexpr size_t kTurn = 256 << 10;  // bytes moved one way before the other way has its turn, while they are in the cache
 
 Status no_link(const Comm& comm, int peer) { return Status(Code::internal, "no link to " + peer_name(comm, peer)); }
@@ -73,15 +73,15 @@ bool over_sockets(const Comm& comm) {
   return std::any_of(comm.links.begin(), comm.links.end(), [](const Link* link) { return link && link->fd() >= 0 && !link->in_memory(); });
 }
 
-void Scratch::Free::operator()(std::byte* p) const { ::operator delete(p, std::align_val_t(kAlign)); }
+void Scratch::Free::operator()(std::byte* p) const { ::operator delete(p, std::align_val_t(kScratchAlignment)); }
 
 std::byte* Scratch::get(int slot, size_t bytes) {
   if (blocks_.size() <= static_cast<size_t>(slot)) blocks_.resize(slot + 1);
   Block& block = blocks_[slot];
   if (block.bytes < bytes || !block.memory) {
-    const size_t size = (std::max<size_t>(bytes, 1) + kAlign - 1) / kAlign * kAlign;
+    const size_t size = (std::max<size_t>(bytes, 1) + kScratchAlignment - 1) / kScratchAlignment * kScratchAlignment;
     block.memory.reset();  // before the new one exists, so that the peak is not the sum of both
-    block.memory.reset(static_cast<std::byte*>(::operator new(size, std::align_val_t(kAlign))));
+    block.memory.reset(static_cast<std::byte*>(::operator new(size, std::align_val_t(kScratchAlignment))));
     held_ += size - block.bytes;
     block.bytes = size;
   }

@@ -10,7 +10,6 @@ namespace {
 using C = Collective;
 using A = Algorithm;
 using M = CostModel;
-using W = WorldShape;
 
 double log2_floor(int p) { return std::bit_width(static_cast<unsigned>(p)) - 1; }
 double log2_ceil(int p) { return std::bit_width(static_cast<unsigned>(p - 1)); }
@@ -30,13 +29,13 @@ double two_trips(int p, double n, const M& m) { return 2 * (p - 1) * m.alpha + o
 double one_trip(int p, double n, const M& m) { return (p - 1) * m.alpha + others(p) * n * m.beta; }
 
 // Rabenseifner's, with sums of products over growing groups in each step on the way in, and a second pass over what has come.
-double adasum(const W& w, double n, const M& m) {
+double adasum(const WorldShape& w, double n, const M& m) {
   const double alpha = w.all_local ? m.local_alpha : m.alpha, beta = w.all_local ? 2 * m.local_beta : m.beta;
   const double q = log2_floor(w.size);
   return (2 * q + q * (q + 1) / 2) * alpha + others(w.size) * n * (2 * beta + 2 * m.gamma);
 }
 
-double hierarchical(const W& w, double n, const M& m) {
+double hierarchical(const WorldShape& w, double n, const M& m) {
   const double l = std::max(1.0, static_cast<double>(w.size) / w.hosts);
   const double inside = 4 * m.local_alpha + n * (2 * m.local_beta + m.gamma);
   const double slice = n / l;
@@ -45,7 +44,7 @@ double hierarchical(const W& w, double n, const M& m) {
 }
 
 // A chain of segments: what a connection holds.
-double chain(const W& w, double n, const M& m) {
+double chain(const WorldShape& w, double n, const M& m) {
   constexpr double kSegment = 256 << 10;
   const double s = std::min(n, kSegment), segments = s > 0 ? std::ceil(n / s) : 0;
   return segments > 0 ? (w.size - 2 + segments) * (m.alpha + s * m.beta) : 0;
@@ -53,35 +52,36 @@ double chain(const W& w, double n, const M& m) {
 
 constexpr Cost kCosts[] = {
     {C::allreduce, A::shm, "2 a' + 2 N b' + N g",
-     [](const W&, double n, const M& m) { return 2 * m.local_alpha + n * (2 * m.local_beta + m.gamma); }},
+     [](const WorldShape&, double n, const M& m) { return 2 * m.local_alpha + n * (2 * m.local_beta + m.gamma); }},
     {C::allreduce, A::recursive_doubling, "floor(log2 P) (a + N (b + g)) [+ 2 (a + N b) + N g unless P = 2^k]",
-     [](const W& w, double n, const M& m) { return doubling(w.size, n, m); }},
+     [](const WorldShape& w, double n, const M& m) { return doubling(w.size, n, m); }},
     {C::allreduce, A::rabenseifner, "2 floor(log2 P) a + (Q-1)/Q N (2 b + g), Q = 2^floor(log2 P) [+ 2 (a + N b) + N g unless P = 2^k]",
-     [](const W& w, double n, const M& m) { return halving(w.size, n, m); }},
+     [](const WorldShape& w, double n, const M& m) { return halving(w.size, n, m); }},
     {C::allreduce, A::pairwise, "2 (P-1) a + (P-1)/P N (2 b + g)",
-     [](const W& w, double n, const M& m) { return two_trips(w.size, n, m); }},
-    {C::allreduce, A::ring, "2 (P-1) a + (P-1)/P N (2 b + g)", [](const W& w, double n, const M& m) { return two_trips(w.size, n, m); }},
+     [](const WorldShape& w, double n, const M& m) { return two_trips(w.size, n, m); }},
+    {C::allreduce, A::ring, "2 (P-1) a + (P-1)/P N (2 b + g)",
+     [](const WorldShape& w, double n, const M& m) { return two_trips(w.size, n, m); }},
     {C::allreduce, A::hierarchical, "4 a' + N (2 b' + g) + min(recursive doubling, rabenseifner or pairwise)(P = H, N / L)", hierarchical},
     {C::allreduce, A::tree, "ceil(log2 P) (2 a + N (2 b + g))",
-     [](const W& w, double n, const M& m) { return log2_ceil(w.size) * (2 * m.alpha + n * (2 * m.beta + m.gamma)); }},
+     [](const WorldShape& w, double n, const M& m) { return log2_ceil(w.size) * (2 * m.alpha + n * (2 * m.beta + m.gamma)); }},
     {C::allreduce, A::driver, "(P-1) (2 a + N (2 b + g))",
-     [](const W& w, double n, const M& m) { return (w.size - 1) * (2 * m.alpha + n * (2 * m.beta + m.gamma)); }},
+     [](const WorldShape& w, double n, const M& m) { return (w.size - 1) * (2 * m.alpha + n * (2 * m.beta + m.gamma)); }},
     {C::allreduce, A::naive, "(P-1) (a + N (b + g))",
-     [](const W& w, double n, const M& m) { return (w.size - 1) * (m.alpha + n * (m.beta + m.gamma)); }},
-    {C::broadcast, A::shm, "a' + 2 N b'", [](const W&, double n, const M& m) { return m.local_alpha + 2 * n * m.local_beta; }},
+     [](const WorldShape& w, double n, const M& m) { return (w.size - 1) * (m.alpha + n * (m.beta + m.gamma)); }},
+    {C::broadcast, A::shm, "a' + 2 N b'", [](const WorldShape&, double n, const M& m) { return m.local_alpha + 2 * n * m.local_beta; }},
     {C::broadcast, A::tree, "ceil(log2 P) (a + N b)",
-     [](const W& w, double n, const M& m) { return log2_ceil(w.size) * (m.alpha + n * m.beta); }},
+     [](const WorldShape& w, double n, const M& m) { return log2_ceil(w.size) * (m.alpha + n * m.beta); }},
     {C::broadcast, A::pipelined, "(P - 2 + N/S) (a + S b), S = 256 KiB", chain},
-    {C::allgather, A::shm, "a' + 2 N b'", [](const W&, double n, const M& m) { return m.local_alpha + 2 * n * m.local_beta; }},
-    {C::allgather, A::ring, "(P-1) a + (P-1)/P N b", [](const W& w, double n, const M& m) { return one_trip(w.size, n, m); }},
-    {C::alltoall, A::shm, "a' + 2 N b'", [](const W&, double n, const M& m) { return m.local_alpha + 2 * n * m.local_beta; }},
-    {C::alltoall, A::pairwise, "(P-1) a + (P-1)/P N b", [](const W& w, double n, const M& m) { return one_trip(w.size, n, m); }},
+    {C::allgather, A::shm, "a' + 2 N b'", [](const WorldShape&, double n, const M& m) { return m.local_alpha + 2 * n * m.local_beta; }},
+    {C::allgather, A::ring, "(P-1) a + (P-1)/P N b", [](const WorldShape& w, double n, const M& m) { return one_trip(w.size, n, m); }},
+    {C::alltoall, A::shm, "a' + 2 N b'", [](const WorldShape&, double n, const M& m) { return m.local_alpha + 2 * n * m.local_beta; }},
+    {C::alltoall, A::pairwise, "(P-1) a + (P-1)/P N b", [](const WorldShape& w, double n, const M& m) { return one_trip(w.size, n, m); }},
     {C::reducescatter, A::shm, "a' + N (b' + g)",
-     [](const W&, double n, const M& m) { return m.local_alpha + n * (m.local_beta + m.gamma); }},
+     [](const WorldShape&, double n, const M& m) { return m.local_alpha + n * (m.local_beta + m.gamma); }},
     {C::reducescatter, A::pairwise, "(P-1) a + (P-1)/P N (b + g)",
-     [](const W& w, double n, const M& m) { return one_trip(w.size, n, m) + others(w.size) * n * m.gamma; }},
-    {C::barrier, A::shm, "a'", [](const W&, double, const M& m) { return m.local_alpha; }},
-    {C::barrier, A::dissemination, "ceil(log2 P) a", [](const W& w, double, const M& m) { return log2_ceil(w.size) * m.alpha; }},
+     [](const WorldShape& w, double n, const M& m) { return one_trip(w.size, n, m) + others(w.size) * n * m.gamma; }},
+    {C::barrier, A::shm, "a'", [](const WorldShape&, double, const M& m) { return m.local_alpha; }},
+    {C::barrier, A::dissemination, "ceil(log2 P) a", [](const WorldShape& w, double, const M& m) { return log2_ceil(w.size) * m.alpha; }},
     {C::adasum, A::halving, "(2 Q + Q (Q+1) / 2) a + (P-1)/P N (2 b + 2 g), Q = log2 P [on one host a' and 2 b' for a and b]", adasum},
 };
 

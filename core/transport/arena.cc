@@ -9,8 +9,8 @@
 namespace hvd {
 namespace {
 
-constexpr size_t kPage = 4096;
-constexpr size_t pages(size_t bytes) { return (bytes + kPage - 1) / kPage * kPage; }
+constexpr size_t kPageBytes = 4096;
+constexpr size_t pages(size_t bytes) { return (bytes + kPageBytes - 1) / kPageBytes * kPageBytes; }
 
 }  // namespace
 

@@ -1,7 +1,6 @@
 // OpenSSL's libcrypto. The prototypes are those of its manual pages: EVP_EncryptInit(3), EVP_PKEY_new(3), EVP_PKEY_derive(3).
-#include <dlfcn.h>
-
 #include "transport/crypto.h"
+#include "transport/crypto_symbols.h"
 
 namespace hvd {
 namespace {
@@ -9,7 +8,7 @@ namespace {
 constexpr int kGetTag = 0x10, kSetTag = 0x11;  // EVP_CTRL_AEAD_GET_TAG, EVP_CTRL_AEAD_SET_TAG
 constexpr int kX25519 = 1034;                  // EVP_PKEY_X25519
 
-struct Functions {
+struct OpensslFunctions {
   using Opaque = void;
   Opaque* (*cipher_ctx_new)() = nullptr;
   void (*cipher_ctx_free)(Opaque*) = nullptr;
@@ -33,31 +32,23 @@ struct Functions {
   bool load(void* handle);
 };
 
-template <class F>
-bool find(void* handle, const char* name, F* out) {
-  *out = reinterpret_cast<F>(::dlsym(handle, name));
-  return *out != nullptr;
+bool OpensslFunctions::load(void* handle) {
+  find_symbol(handle, "EVP_aes_256_gcm", &cipher[static_cast<int>(Cipher::aes_256_gcm)]);
+  find_symbol(handle, "EVP_chacha20_poly1305", &cipher[static_cast<int>(Cipher::chacha20_poly1305)]);
+  return find_symbol(handle, "EVP_CIPHER_CTX_new", &cipher_ctx_new) && find_symbol(handle, "EVP_CIPHER_CTX_free", &cipher_ctx_free) &&
+         find_symbol(handle, "EVP_CipherInit_ex", &cipher_init) && find_symbol(handle, "EVP_CipherUpdate", &cipher_update) &&
+         find_symbol(handle, "EVP_CipherFinal_ex", &cipher_final) && find_symbol(handle, "EVP_CIPHER_CTX_ctrl", &cipher_ctrl) &&
+         find_symbol(handle, "ERR_clear_error", &clear_error) && find_symbol(handle, "EVP_PKEY_new_raw_private_key", &new_private) &&
+         find_symbol(handle, "EVP_PKEY_new_raw_public_key", &new_public) &&
+         find_symbol(handle, "EVP_PKEY_get_raw_public_key", &get_public) && find_symbol(handle, "EVP_PKEY_free", &pkey_free) &&
+         find_symbol(handle, "EVP_PKEY_CTX_new", &pkey_ctx_new) && find_symbol(handle, "EVP_PKEY_CTX_free", &pkey_ctx_free) &&
+         find_symbol(handle, "EVP_PKEY_derive_init", &derive_init) && find_symbol(handle, "EVP_PKEY_derive_set_peer", &derive_set_peer) &&
+         find_symbol(handle, "EVP_PKEY_derive", &derive);
 }
-
-bool Functions::load(void* handle) {
-  find(handle, "EVP_aes_256_gcm", &cipher[static_cast<int>(Cipher::aes_256_gcm)]);
-  find(handle, "EVP_chacha20_poly1305", &cipher[static_cast<int>(Cipher::chacha20_poly1305)]);
-  return find(handle, "EVP_CIPHER_CTX_new", &cipher_ctx_new) && find(handle, "EVP_CIPHER_CTX_free", &cipher_ctx_free) &&
-         find(handle, "EVP_CipherInit_ex", &cipher_init) && find(handle, "EVP_CipherUpdate", &cipher_update) &&
-         find(handle, "EVP_CipherFinal_ex", &cipher_final) && find(handle, "EVP_CIPHER_CTX_ctrl", &cipher_ctrl) &&
-         find(handle, "ERR_clear_error", &clear_error) && find(handle, "EVP_PKEY_new_raw_private_key", &new_private) &&
-         find(handle, "EVP_PKEY_new_raw_public_key", &new_public) && find(handle, "EVP_PKEY_get_raw_public_key", &get_public) &&
-         find(handle, "EVP_PKEY_free", &pkey_free) && find(handle, "EVP_PKEY_CTX_new", &pkey_ctx_new) &&
-         find(handle, "EVP_PKEY_CTX_free", &pkey_ctx_free) && find(handle, "EVP_PKEY_derive_init", &derive_init) &&
-         find(handle, "EVP_PKEY_derive_set_peer", &derive_set_peer) && find(handle, "EVP_PKEY_derive", &derive);
-}
-
-const unsigned char* raw(const std::byte* p) { return reinterpret_cast<const unsigned char*>(p); }
-unsigned char* raw(std::byte* p) { return reinterpret_cast<unsigned char*>(p); }
 
 class OpensslAead final : public Aead {
  public:
-  OpensslAead(const Functions& f, void* ctx) : f_(f), ctx_(ctx) {}
+  OpensslAead(const OpensslFunctions& f, void* ctx) : f_(f), ctx_(ctx) {}
   ~OpensslAead() override { f_.cipher_ctx_free(ctx_); }
   OpensslAead(const OpensslAead&) = delete;
 
@@ -84,13 +75,13 @@ class OpensslAead final : public Aead {
     return good;
   }
 
-  const Functions& f_;
+  const OpensslFunctions& f_;
   void* ctx_;
 };
 
 class Openssl final : public CryptoLibrary {
  public:
-  explicit Openssl(const Functions& f) : f_(f) {}
+  explicit Openssl(const OpensslFunctions& f) : f_(f) {}
 
   std::unique_ptr<Aead> make(Cipher cipher, const CipherKey& key, bool sealing) const override {
     const auto method = f_.cipher[static_cast<int>(cipher)];
@@ -126,13 +117,13 @@ class Openssl final : public CryptoLibrary {
   }
 
  private:
-  Functions f_;
+  OpensslFunctions f_;
 };
 
 }  // namespace
 
 std::unique_ptr<CryptoLibrary> openssl_library(void* handle) {
-  Functions functions;
+  OpensslFunctions functions;
   return functions.load(handle) ? std::make_unique<Openssl>(functions) : nullptr;
 }
 

@@ -1,10 +1,9 @@
 // libsodium. The prototypes are those of its documentation: aead/aes-256-gcm, aead/chacha20-poly1305, advanced/scalar_multiplication.
-#include <dlfcn.h>
-
 #include <algorithm>
 #include <new>
 
 #include "transport/crypto.h"
+#include "transport/crypto_symbols.h"
 
 namespace hvd {
 namespace {
@@ -17,7 +16,7 @@ using Seal = int (*)(U8* c, U8* mac, Length* mac_bytes, const U8* m, Length m_by
 using Open = int (*)(U8* m, U8* nsec, const U8* c, Length c_bytes, const U8* mac, const U8* ad, Length ad_bytes, const U8* nonce,
                      const U8* k);
 
-struct Functions {
+struct SodiumFunctions {
   int (*init)() = nullptr;
   int (*aes_is_there)() = nullptr;
   size_t (*aes_state_bytes)() = nullptr;
@@ -30,25 +29,16 @@ struct Functions {
   bool load(void* handle);
 };
 
-template <class F>
-bool find(void* handle, const char* name, F* out) {
-  *out = reinterpret_cast<F>(::dlsym(handle, name));
-  return *out != nullptr;
+bool SodiumFunctions::load(void* handle) {
+  return find_symbol(handle, "sodium_init", &init) && find_symbol(handle, "crypto_aead_aes256gcm_is_available", &aes_is_there) &&
+         find_symbol(handle, "crypto_aead_aes256gcm_statebytes", &aes_state_bytes) &&
+         find_symbol(handle, "crypto_aead_aes256gcm_beforenm", &aes_prepare) &&
+         find_symbol(handle, "crypto_aead_aes256gcm_encrypt_detached_afternm", &aes_seal) &&
+         find_symbol(handle, "crypto_aead_aes256gcm_decrypt_detached_afternm", &aes_open) &&
+         find_symbol(handle, "crypto_aead_chacha20poly1305_ietf_encrypt_detached", &chacha_seal) &&
+         find_symbol(handle, "crypto_aead_chacha20poly1305_ietf_decrypt_detached", &chacha_open) &&
+         find_symbol(handle, "crypto_scalarmult_base", &public_key) && find_symbol(handle, "crypto_scalarmult", &shared_key) && init() >= 0;
 }
-
-bool Functions::load(void* handle) {
-  return find(handle, "sodium_init", &init) && find(handle, "crypto_aead_aes256gcm_is_available", &aes_is_there) &&
-         find(handle, "crypto_aead_aes256gcm_statebytes", &aes_state_bytes) &&
-         find(handle, "crypto_aead_aes256gcm_beforenm", &aes_prepare) &&
-         find(handle, "crypto_aead_aes256gcm_encrypt_detached_afternm", &aes_seal) &&
-         find(handle, "crypto_aead_aes256gcm_decrypt_detached_afternm", &aes_open) &&
-         find(handle, "crypto_aead_chacha20poly1305_ietf_encrypt_detached", &chacha_seal) &&
-         find(handle, "crypto_aead_chacha20poly1305_ietf_decrypt_detached", &chacha_open) &&
-         find(handle, "crypto_scalarmult_base", &public_key) && find(handle, "crypto_scalarmult", &shared_key) && init() >= 0;
-}
-
-const U8* raw(const std::byte* p) { return reinterpret_cast<const U8*>(p); }
-U8* raw(std::byte* p) { return reinterpret_cast<U8*>(p); }
 
 class SodiumAead final : public Aead {
  public:
@@ -81,7 +71,7 @@ class SodiumAead final : public Aead {
 
 class Sodium final : public CryptoLibrary {
  public:
-  explicit Sodium(const Functions& f) : f_(f) {}
+  explicit Sodium(const SodiumFunctions& f) : f_(f) {}
 
   std::unique_ptr<Aead> make(Cipher cipher, const CipherKey& key, bool) const override {
     const bool aes = cipher == Cipher::aes_256_gcm;
@@ -99,13 +89,13 @@ class Sodium final : public CryptoLibrary {
   }
 
  private:
-  Functions f_;
+  SodiumFunctions f_;
 };
 
 }  // namespace
 
 std::unique_ptr<CryptoLibrary> sodium_library(void* handle) {
-  Functions functions;
+  SodiumFunctions functions;
   return functions.load(handle) ? std::make_unique<Sodium>(functions) : nullptr;
 }
 

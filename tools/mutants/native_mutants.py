@@ -41,7 +41,7 @@ class Build:
         copy_changed(root, self.tree)
         # No optimisation: the tests need little, and a mutant is compiled in seconds.
         options = ("-DCMAKE_BUILD_TYPE=Release", "-DCMAKE_CXX_FLAGS_RELEASE=-O1 -DNDEBUG")
-        options += ("-DHVD_BUILD_TESTS=ON", "-DHVD_BUILD_PYTHON=OFF")
+        options += ("-DHVD_BUILD_TESTS=ON", "-DHVD_BUILD_PYTHON=OFF", "-DHVD_UNITY=OFF")
         self._run(["cmake", "-S", str(self.tree), "-B", str(self._build), "-G", "Ninja", *options], BUILD_SECONDS)
 
     @staticmethod

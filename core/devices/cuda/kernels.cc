@@ -7,7 +7,7 @@ namespace hvd {
 namespace {
 
 // What a failure to load usually means.
-const char* hint(int code) {
+const char* kernel_hint(int code) {
   switch (code) {
     case 209: return "; the GPU is older than the kernels, which need compute capability 7.0";
     case 218: return "; the driver's compiler refuses the kernels";
@@ -27,7 +27,7 @@ Status CudaKernels::load_module() {
   void* values[] = {log.data(), reinterpret_cast<void*>(log.size())};
   if (const int code = driver_.module_load(&module_, kernels::kPtx, 2, options, values); code != 0) {
     module_ = nullptr;
-    std::string why = "the kernels cannot be loaded: " + driver_.say(code) + hint(code);
+    std::string why = "the kernels cannot be loaded: " + driver_.say(code) + kernel_hint(code);
     log.back() = 0;
     if (log.front()) why += " (the driver says: " + std::string(log.data()) + ")";
     return Status(Code::internal, why);

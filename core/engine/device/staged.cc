@@ -12,7 +12,7 @@ namespace {
 // Bytes of a piece: long enough for the copies to reach the link's speed, short enough for several to be under way.
 constexpr size_t kPiece = size_t{4} << 20;
 
-size_t aligned(size_t bytes) { return (bytes + 63) / 64 * 64; }
+size_t cache_lines(size_t bytes) { return (bytes + 63) / 64 * 64; }
 
 // May the tensors of a response be cut anywhere? Adasum and coded values look at whole tensors.
 bool divisible(const Response& r) {
@@ -111,18 +111,18 @@ void Staged::plan_whole(const Response& r, const Comm& comm, Operation& op, cons
   } else if (r.kind == Kind::allreduce && op.residual) {
     more = bytes;
   }
-  add_load(aligned(bytes) + aligned(more), flight);
+  add_load(cache_lines(bytes) + cache_lines(more), flight);
   Part& part = add_part(op.request, op, name, flight);
   part.come.push_back({const_cast<std::byte*>(op.in), 0, bytes});
   if (r.kind == Kind::allreduce) {
     part.out = 0;
     part.back.push_back({op.out, 0, bytes});
     if (!op.residual) return;
-    part.residual = aligned(bytes);
+    part.residual = cache_lines(bytes);
     part.come.push_back({reinterpret_cast<std::byte*>(op.residual), part.residual, bytes});
     part.back.push_back(part.come.back());
   } else if (r.kind == Kind::reducescatter) {
-    part.out = aligned(bytes);
+    part.out = cache_lines(bytes);
     part.back.push_back({op.out, part.out, more});
   } else {
     part.for_output = &op;

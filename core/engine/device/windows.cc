@@ -7,7 +7,7 @@ namespace {
 
 constexpr size_t kAlignment = 256;
 
-size_t aligned(size_t bytes) { return (bytes + kAlignment - 1) / kAlignment * kAlignment; }
+size_t window_aligned(size_t bytes) { return (bytes + kAlignment - 1) / kAlignment * kAlignment; }
 
 }  // namespace
 
@@ -21,7 +21,7 @@ std::vector<Window> windows_of(std::span<const size_t> elements, size_t element_
       Window& window = windows.back();
       window.parts.push_back({tensor, first, count, at});
       window.bytes = at + count * element_bytes;
-      at = aligned(window.bytes);
+      at = window_aligned(window.bytes);
       first += count;
     }
   }
