@@ -256,8 +256,9 @@ $(STAMPS)/first: $(STAMPS)/torch pyproject.toml
 	$(if $(TENSORFLOW),$(INSTALL) --no-deps '$(KERAS2)')
 	touch $@
 
+# With the packages of the first tier, so that all fit one another.
 $(STAMPS)/more: $(STAMPS)/first pyproject.toml
-	scripts/install-dev-tools.sh dev site timeline -- $(if $(JAX),$(JAX_LIBRARIES)) $(if $(PYSPARK),$(SPARK_LIBRARIES))
+	scripts/install-dev-tools.sh dev test lint kubernetes site timeline -- $(if $(JAX),$(JAX_LIBRARIES)) $(if $(PYSPARK),$(SPARK_LIBRARIES))
 	touch $@
 
 # The package in one of two ways: as a user installs it (train, bench), or with the Python files in place (test).
