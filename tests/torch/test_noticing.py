@@ -199,7 +199,15 @@ MISTAKES = {
 }
 
 
-@pytest.mark.parametrize("what", MISTAKES)
+FIRST = ("no_wrapper", "no_broadcast", "no_sampler", "uneven_epochs", "right")
+"""Programs of the first tier, one for each warning, and one that is right; each takes a job."""
+
+
+def tiers(programs):
+    return [pytest.param(name, marks=[pytest.mark.heavy] * (name not in FIRST)) for name in programs]
+
+
+@pytest.mark.parametrize("what", tiers(MISTAKES))
 def test_mistakes_are_told_once(tmp_path, what):
     told = warnings(tmp_path, what)
     assert len(told) == 1, told
@@ -207,32 +215,25 @@ def test_mistakes_are_told_once(tmp_path, what):
     assert told[0].endswith("(HOROVOD_TRAINING_CHECKS=0 turns such checks off)")
 
 
+@pytest.mark.heavy
 def test_a_long_job_without_a_wrapper_hears_of_it_early(tmp_path):
     early, late = warnings(tmp_path, "no_wrapper_for_long")
     assert re.search(r"^after step 100 no gradient has been averaged in this job, and parameter '0 of \(6, 4\)'", early)
     assert late.startswith("no gradient was averaged in this job")
 
 
-@pytest.mark.parametrize(
-    ("what", "ranks"),
-    [
-        ("right", 2),
-        ("adversaries", 2),
-        ("accumulation", 2),
-        ("in_a_set", 3),
-        ("averages_by_hand", 2),
-        ("averages_parameters", 2),
-        ("uneven_with_join", 2),
-        ("local_steps", 2),
-        ("one_rank_alone", 2),
-        ("adasum", 2),
-    ],
-)
-def test_programs_that_are_right(tmp_path, what, ranks):
-    environment = {"HOROVOD_DYNAMIC_PROCESS_SETS": "1"} if what == "in_a_set" else {}
-    assert warnings(tmp_path, what, ranks, **environment) == []
+RIGHT = ("right", "adversaries", "accumulation", "in_a_set", "averages_by_hand", "averages_parameters")
+RIGHT += ("uneven_with_join", "local_steps", "one_rank_alone", "adasum")
 
 
+@pytest.mark.parametrize("what", tiers(RIGHT))
+def test_programs_that_are_right(tmp_path, what):
+    some = what == "in_a_set"
+    environment = {"HOROVOD_DYNAMIC_PROCESS_SETS": "1"} if some else {}
+    assert warnings(tmp_path, what, 3 if some else 2, **environment) == []
+
+
+@pytest.mark.heavy
 def test_the_checks_can_be_turned_off(tmp_path):
     assert warnings(tmp_path, "no_broadcast", HOROVOD_TRAINING_CHECKS="0") == []
 
