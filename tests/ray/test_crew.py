@@ -15,7 +15,6 @@ from ray.util import placement_group_table
 from horovod.ray import RayExecutor, crew
 from horovod.ray.calls import Gone, Logged
 from horovod.ray.crew import Crew
-from horovod.runner.function.worker_error import WorkerError
 from tests.ray import functions
 from tests.ray.seats import one_that_nobody_gets
 from tests.runner.launching import eventually
@@ -263,25 +262,6 @@ def test_a_shutdown_after_that_of_ray(monkeypatch):
         made.shutdown()
         assert made.workers == []
         assert sorted(set(killed)) == (["a", "b"] if again else [])
-
-
-@pytest.mark.heavy  # its rules are shown with actors that are none
-def test_threads_take_turns_and_one_ends_what_another_waits_for(local):
-    executor = RayExecutor(RayExecutor.create_settings(timeout_s=60), num_workers=2)
-    executor.start()
-    try:
-        with ThreadPoolExecutor(3) as threads:
-            calls = [threads.submit(executor.run, functions.ranks, [float(n)]) for n in range(3)]
-            assert [[one[4] for one in call.result(60)] for call in calls] == [[1.0 + n] * 2 for n in range(3)]
-            call = threads.submit(executor.run, time.sleep, [100])
-            time.sleep(0.5)
-            begun = time.monotonic()
-            executor.shutdown()
-            with pytest.raises(WorkerError, match="its process has died"):
-                call.result(30)
-            assert time.monotonic() - begun < 30
-    finally:
-        executor.shutdown()
 
 
 def test_a_callback_that_shuts_down(local):

@@ -26,6 +26,7 @@ def four(local):
     executor.shutdown()
 
 
+@pytest.mark.smoke
 def test_results_by_rank(four):
     assert four.num_workers == 4
     assert four.run(functions.ranks, [0.5]) == [(rank, 4, rank, 1, 6.5) for rank in range(4)]
