@@ -199,6 +199,7 @@ def test_a_debugger_a_loop_a_process_in_the_kernel_and_an_odd_name(tmp_path):
     assert odd not in said(tmp_path) + text
 
 
+@pytest.mark.heavy
 def test_two_ranks_that_submit_in_different_order(tmp_path):
     with job(tmp_path, "order") as (_, _):
         found = reason(tmp_path)  # who came first is named first

@@ -194,6 +194,7 @@ def test_an_agent(planted, switch):
     assert not log.exists(), log.read_text()
 
 
+@pytest.mark.heavy
 def test_modules_of_the_launching_program_are_found(tmp_path):
     """Beside its script, before those of the same name elsewhere; and in the current directory where it looks there."""
     (tmp_path / "mine.py").write_text("def who(): return __file__\n")

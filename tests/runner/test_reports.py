@@ -74,6 +74,7 @@ def test_a_rank_that_goes_without_a_word_is_blamed(tmp_path, what, how):
     assert ("stopped by horovodrun: rank 1" in words) == (what == "exec")
 
 
+@pytest.mark.heavy
 def test_who_gave_up_waiting_is_not_named_as_absent(tmp_path):
     done, words = train(tmp_path, "absent")
     assert done.code == 1

@@ -3,6 +3,8 @@
 import signal
 import time
 
+import pytest
+
 from tests.runner.launching import LIMIT, python, running
 
 PROGRAM = """
@@ -16,6 +18,7 @@ while time.monotonic() < deadline:
 """
 
 
+@pytest.mark.heavy
 def test_ranks_that_catch_it_hear_it_and_nobody_ends_by_it():
     with running(["-np", "2", *python(PROGRAM)]) as job:
         ready = 0

@@ -27,7 +27,7 @@ def ready(job, count):
     eventually(lambda: len(job.left()) == 3 + 3 * count, 60, f"processes: {job.commands()}")
 
 
-@pytest.mark.parametrize("victim", ["launcher", "guard", "agent"])
+@pytest.mark.parametrize("victim", ["launcher", pytest.param("guard", marks=pytest.mark.heavy), "agent"])
 def test_kill_9_leaves_nothing(nasty, victim):
     with running(["-np", "2", *nasty]) as job:
         ready(job, 2)

@@ -181,6 +181,7 @@ def test_strangers_do_not_disturb(tasks, gathering):
     tasks.end()
 
 
+@pytest.mark.heavy
 def test_one_that_comes_twice_ends_the_job_before_it_begins(tasks, gathering):
     first = tasks.start(gathering.ticket, 0)
     until = time.monotonic() + 20

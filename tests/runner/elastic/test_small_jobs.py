@@ -13,6 +13,7 @@ from horovod.runner.elastic.workers import Life
 from tests.runner.elastic.small_launcher import SmallLauncher
 
 
+@pytest.mark.heavy
 def test_ranks_die_and_others_join(tmp_path):
     stop = tmp_path / "stop"
     with SmallLauncher(Limits(start=3, least=2, most=5, timeout=600), str(stop)) as job:

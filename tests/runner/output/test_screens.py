@@ -211,7 +211,14 @@ class Kept(OutputSink):
         self.terminal.feed(data.replace(b"\n", b"\r\n"))
 
 
-@pytest.mark.parametrize("options", [{}, {"collapse": True}, {"with_host": True, "timestamp": True}])
+@pytest.mark.parametrize(
+    "options",
+    [
+        {},
+        pytest.param({"collapse": True}, marks=pytest.mark.heavy),
+        pytest.param({"with_host": True, "timestamp": True}, marks=pytest.mark.heavy),
+    ],
+)
 def test_whatever_happens_lines_are_whole_and_bars_below_them(options):
     random.seed(1)
     sink = Kept()
