@@ -15,21 +15,29 @@ FAILS = 5
 WAYS = [("before", False), ("before", True), ("after", False), ("after", True)]
 
 
-def layers() -> torch.nn.ModuleList:
-    """Step k uses layer k % 3, so the third is used for the first time in step 2, and no step uses the fourth."""
+class Layers(torch.nn.ModuleList):
+    """Step k uses layer k % 3, so the third is used for the first time in step 2, and no step uses the fourth. The last
+    one counts forward passes."""
+
+    def forward(self, step: int) -> torch.Tensor:
+        self[4](torch.ones(2, 1, dtype=torch.float64))
+        return self[step % 3](torch.ones(1, 3, dtype=torch.float64))
+
+
+def layers() -> Layers:
     torch.manual_seed(1)
-    return torch.nn.ModuleList([torch.nn.Linear(3, 1) for _ in range(4)]).double()
+    return Layers([*(torch.nn.Linear(3, 1) for _ in range(4)), torch.nn.BatchNorm1d(1, affine=False)]).double()
 
 
 def optimizer_of(model: torch.nn.Module) -> torch.optim.Optimizer:
     return torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9, weight_decay=0.01)
 
 
-def one_step(model: torch.nn.ModuleList, optimizer: torch.optim.Optimizer, step: int, way: tuple[str, bool]) -> None:
+def one_step(model: Layers, optimizer: torch.optim.Optimizer, step: int, way: tuple[str, bool]) -> None:
     when, set_to_none = way
     if when == "before":
         optimizer.zero_grad(set_to_none=set_to_none)
-    model[step % 3](torch.ones(1, 3, dtype=torch.float64)).sum().backward()
+    model(step).sum().backward()
     optimizer.step()
     if when == "after":
         optimizer.zero_grad(set_to_none=set_to_none)
@@ -68,6 +76,7 @@ def loses_a_rank(way: tuple[str, bool], at: str):
     hvd.shutdown()
     if not stayed:
         return None
+    assert model[4].num_batches_tracked == STEPS, "the forward pass of the step that failed does not count"
     expected = layers()
     plain = optimizer_of(expected)
     for step in range(STEPS):

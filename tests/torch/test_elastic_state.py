@@ -1,4 +1,4 @@
-"""TorchState in real processes: what ranks hold after one of them is lost in the middle of a step."""
+"""TorchState: what it holds, brings together and gives back."""
 
 import copy
 import pickle
@@ -8,7 +8,6 @@ import torch
 
 import horovod.torch as hvd
 from horovod.common.contract.host_updates import HostUpdateResult
-from horovod.common.elastic import run_fn
 from horovod.common.exceptions import HorovodInternalError, HostsUpdatedInterrupt
 from horovod.torch.elastic.before_forward import BeforeForward
 from horovod.torch.elastic.state import (
@@ -17,8 +16,7 @@ from horovod.torch.elastic.state import (
     get_handler_registry,
     set_handler_registry,
 )
-
-STEPS = 8
+from tests.ranks import on_ranks
 
 
 def model_of(seed: int) -> torch.nn.Sequential:
@@ -26,90 +24,8 @@ def model_of(seed: int) -> torch.nn.Sequential:
     return torch.nn.Sequential(torch.nn.Linear(4, 3), torch.nn.BatchNorm1d(3), torch.nn.Linear(3, 2))
 
 
-def data_of(step: int, rank: int) -> tuple[torch.Tensor, torch.Tensor]:
-    generator = torch.Generator().manual_seed(1000 * step + rank)
-    return torch.randn(6, 4, generator=generator), torch.randn(6, 2, generator=generator)
-
-
-def alone(members: dict[int, int]) -> list[torch.Tensor]:
-    """The parameters after STEPS steps with so many ranks in each, computed in one process."""
-    model = model_of(0)
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
-    for step in range(STEPS):
-        optimizer.zero_grad()
-        for rank in range(members[step]):
-            data, target = data_of(step, rank)
-            (torch.nn.functional.mse_loss(model(data), target) / members[step]).backward()
-        optimizer.step()
-    return [p.detach() for p in model.parameters()]
-
-
-def loses_a_rank(at: str):
-    """Three ranks train; in step 4 the last one leaves without a word, at the place that ``at`` says."""
-    hvd.init()
-    world = hvd.rank()
-    model = model_of(world)
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
-    optimizer = hvd.DistributedOptimizer(optimizer, named_parameters=model.named_parameters())
-    sampler = hvd.elastic.ElasticSampler(range(1000))
-    state = hvd.elastic.TorchState(model, optimizer, sampler=sampler, step=0, own=world)
-    begun, resets = [], []
-    state.register_reset_callbacks([lambda: resets.append(hvd.size())])
-
-    def train(state):
-        begun.append(state.step)
-        first = state.step
-        while state.step < STEPS:
-            if state.step % 3 == 0:
-                state.commit()
-            data, target = data_of(state.step, hvd.rank())
-            if world == 2 and state.step == 4 and at == "gradients":
-                hvd.shutdown()
-                return None
-            optimizer.zero_grad()
-            torch.nn.functional.mse_loss(model(data), target).backward()
-            optimizer.step()
-            if state.step == 4 and at == "metric":
-                if world == 2:
-                    hvd.shutdown()
-                    return None
-                hvd.allreduce(torch.ones(1), name="metric")
-            assert at != "gradients" or state._steps.taken == state.step + 1
-            sampler.record_batch(state.step - first, 1)
-            state.step += 1
-        assert model[1].num_batches_tracked == STEPS, "the forward pass of the step that failed does not count"
-        return [p.detach() for p in model.parameters()]
-
-    def reset():
-        hvd.shutdown()
-        hvd.init([0, 1])
-
-    parameters = run_fn(train, reset)(state)
-    done = sampler.processed_num if parameters is not None else 0
-    hvd.shutdown()
-    return parameters, begun, resets, state.own, done
-
-
-def check(results, begun, members, done):
-    expected = alone(members)
-    for parameters, *rest in results[:2]:
-        for got, wanted in zip(parameters, expected, strict=True):
-            torch.testing.assert_close(got, wanted, rtol=1e-4, atol=1e-6)
-        assert rest == [begun, [2], 0, done]
-
-
-def test_a_failure_in_backward_loses_no_step(pool):
-    results = pool(3, initialized=False).run(loses_a_rank, "gradients")
-    # 4 steps of 3 ranks, 4 of 2; the last commit was before step 3.
-    check(results, [0, 4], dict.fromkeys(range(4), 3) | dict.fromkeys(range(4, STEPS), 2), 4 * 3 + 4 * 2)
-
-
-def test_any_other_failure_goes_back_to_the_last_commit(pool):
-    results = pool(3, initialized=False).run(loses_a_rank, "metric")
-    check(results, [0, 3], dict.fromkeys(range(3), 3) | dict.fromkeys(range(3, STEPS), 2), 3 * 3 + 5 * 2)
-
-
-def brought_together():
+@on_ranks(2)
+def test_ranks_are_brought_together():
     me = hvd.rank()
     model = model_of(me)
     optimizer = torch.optim.Adam(model.parameters(), lr=0.1 * (me + 1))
@@ -147,7 +63,8 @@ def brought_together():
         state.commit()
 
 
-def schedulers():
+@on_ranks(2)
+def test_schedulers_stay_those_of_the_optimizer():
     me = hvd.rank()
     model = model_of(me)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1 * (me + 1))
@@ -167,10 +84,6 @@ def schedulers():
         assert optimizer.param_groups[0]["lr"] == 0.05
         state.restore()
         assert (steps.last_epoch, optimizer.param_groups[0]["lr"]) == (0, 0.1)
-
-
-def test_schedulers_stay_those_of_the_optimizer(pool):
-    pool(2).run(schedulers)
 
 
 def test_what_would_refer_to_a_copy_is_refused():
@@ -205,10 +118,6 @@ def test_random_numbers_are_each_ranks_own(pool):
     assert one != other
 
 
-def test_ranks_are_brought_together(pool):
-    pool(2).run(brought_together)
-
-
 def differ():
     more = {"only_here": 1} if hvd.rank() == 1 else {}
     state = hvd.elastic.TorchState(model=torch.nn.Linear(1, 1), epoch=0, **more)
@@ -224,14 +133,11 @@ def test_other_attributes_on_some_ranks(pool):
     assert pool(2).run(differ) == [said] * 2
 
 
-def other_shapes():
+@on_ranks(2)
+def test_models_of_other_shapes():
     state = hvd.elastic.TorchState(model=torch.nn.Linear(1, 2 + hvd.rank()), epoch=0)
     with pytest.raises(ValueError, match=r"rank 1 has model \(2 tensors, \w+\), which rank 0 has not"):
         state.sync()
-
-
-def test_models_of_other_shapes(pool):
-    pool(2).run(other_shapes)
 
 
 def test_what_cannot_be_copied_is_named():
@@ -272,7 +178,8 @@ def test_handlers_of_a_program():
         set_handler_registry(before)
 
 
-def handler_of_old():
+@on_ranks(2)
+def test_handlers_of_old_programs_take_what_rank_0_has():
     class Counter:
         value = hvd.rank() + 5
 
@@ -313,10 +220,6 @@ def handler_of_old():
     state._synced = hvd.rank() != 0
     with pytest.raises(ValueError, match=r"attribute 'counter' has sync\(\), which .* accepted is sync\(root\)"):
         state.sync()
-
-
-def test_handlers_of_old_programs_take_what_rank_0_has(pool):
-    pool(2).run(handler_of_old)
 
 
 def test_states_of_the_face():
