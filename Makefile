@@ -73,7 +73,7 @@ PYTHONS ?=
 # MXNet 1.9.1 wants Python 3.11 or older.
 MXNET_PYTHON ?= $(firstword $(shell command -v python3.11 python3.10) $(PYTHON))
 
-.PHONY: help train environment checks quick test test-more test-all kernels unit lint format docs site pytest asan tsan fuzz fuzz-programs mutants bench gpu-check wheel wheels test-wheels clean test-tf-matrix test-mxnet test-cluster test-launchers test-mpis test-kubernetes test-containers test-clouds $(PARTS:%=first-%) $(PARTS:%=more-%)
+.PHONY: help train environment checks quick test test-more test-all kernels unit unit-more lint format docs site pytest asan tsan fuzz fuzz-programs mutants bench gpu-check wheel wheels test-wheels clean test-tf-matrix test-mxnet test-cluster test-launchers test-mpis test-kubernetes test-containers test-clouds $(PARTS:%=first-%) $(PARTS:%=more-%)
 
 help: ## this list, with the times that the targets recorded here (build/times.tsv) or on 2 cores (scripts/times.tsv)
 	@scripts/help.sh
@@ -95,6 +95,7 @@ test: ## set up and run the first tier of tests: C++, lint, types, each frontend
 
 test-more: ## set up and run the second tier: hosts, launchers, Spark, Ray, second backends, what repeats at length
 	$(MAKE) --no-print-directory -j2 environment
+	$(MAKE) --no-print-directory unit-more
 	scripts/install-ptxas.sh
 	$(call in_parts,more)
 	@$(RECORD)
@@ -124,8 +125,12 @@ quick: $(STAMPS)/quick ## tests of the launcher and of pure parts, without any f
 	nice python -m pytest --quick $(if $(PYTEST_ARGS),$(PYTEST_ARGS),$(SIDE_BY_SIDE))
 	@$(RECORD)
 
-unit: $(STAMPS)/doctest $(STAMPS)/tools ## the core's C++ unit tests
-	nice scripts/unit-tests.sh build/unit ""
+unit: $(STAMPS)/doctest $(STAMPS)/tools ## the core's C++ unit tests, first tier: over simulated GPUs only when they or the core changed
+	nice scripts/unit-tests.sh --tier first build/unit ""
+	@$(RECORD)
+
+unit-more: $(STAMPS)/doctest $(STAMPS)/tools ## the C++ unit tests that the first tier leaves out: over simulated GPUs and MPI, benchmarks, fuzz programs
+	nice scripts/unit-tests.sh --tier more build/unit ""
 	@$(RECORD)
 
 kernels: $(STAMPS)/tools ## compile the kernels for GPUs anew, to core/kernels/kernels.ptx, which is committed; installs NVRTC, needs no GPU

@@ -1,20 +1,35 @@
 #!/usr/bin/env bash
-# Builds and runs the C++ unit tests: unit-tests.sh BUILD_DIR SANITIZERS   (SANITIZERS: as for -fsanitize=, or empty)
+# Builds and runs the C++ unit tests: unit-tests.sh [--tier first|more] BUILD_DIR SANITIZERS   (SANITIZERS: as for -fsanitize=, or empty)
+# first: the core without tests over simulated libraries, unless these or the core have changed since they last passed.
+# more: what the first tier leaves out. Without a tier: all.
 set -euo pipefail
 cd "$(dirname "$0")/.."
+tier=all
+[ "${1:-}" = --tier ] && tier=$2 && shift 2
 build=$1 sanitize=$2
+passed=$build/simulated-passed # the sources with which the tests over simulated libraries last passed
+sources=$(find CMakeLists.txt core tests/core tests/simulated -type f | LC_ALL=C sort | xargs sha256sum | sha256sum)
+target=all choice=()
+case $tier in
+  first) if [ ! -e "$passed" ] || [ "$(cat "$passed")" = "$sources" ]; then target=unit_first choice=(-LE simulated); else tier=all; fi ;;
+  more) choice=(-L simulated) ;;
+  all) ;;
+  *) echo "unit-tests.sh: the tier must be first or more, got $tier" >&2; exit 2 ;;
+esac
 type=Release jobs=$(($(nproc) + 2)) # many tests wait
 [ -n "$sanitize" ] && type=RelWithDebInfo jobs=$(nproc)
 cmake -S . -B "$build" -G Ninja -DCMAKE_BUILD_TYPE=$type -DHVD_SANITIZE="$sanitize" -DHVD_WERROR=ON \
   -DHVD_BUILD_TESTS=ON -DHVD_BUILD_PYTHON=OFF >/dev/null
-cmake --build "$build"
+cmake --build "$build" --target $target
 export ASAN_OPTIONS=detect_leaks=1:halt_on_error=1 UBSAN_OPTIONS=halt_on_error=1:print_stacktrace=1 TSAN_OPTIONS="halt_on_error=1:suppressions=$PWD/tests/tsan.supp"
 failed=$build/Testing/Temporary/LastTestsFailed.log
 rm -f "$failed"
-ctest --test-dir "$build" --output-on-failure --parallel "$jobs" && exit
+note_passed() { [ $tier = first ] || echo "$sources" >"$passed"; }
+ctest --test-dir "$build" --output-on-failure --parallel "$jobs" "${choice[@]}" && note_passed && exit
 # As in python-tests.sh: a few that fail among the others have another try, alone. What a sanitizer has found is found.
 [ -z "$sanitize" ] && [ -s "$failed" ] && [ "$(wc -l <"$failed")" -le 8 ] || exit 1
 cp "$failed" "$build/failed-among-others"
 echo "unit-tests.sh: once more, alone:"
 ctest --test-dir "$build" --output-on-failure --rerun-failed
+note_passed
 sed "s/^[0-9]*:/C++: /" "$build/failed-among-others" | scripts/note-second-try.sh
