@@ -65,3 +65,63 @@ TEST_CASE("a group is one bucket, whatever it takes to carry it out, and no sche
   longer.group_size = 3;
   CHECK(identity_of(longer) != before);
 }
+
+TEST_CASE("a schedule from another rank: each operation in one bucket, whose parts are of it") {
+  // Two buckets, {a b} of one part and {c} of another process set.
+  auto made = [] {
+    Schedule s;
+    s.id = 3;
+    for (const char* name : {"a", "b", "c"}) s.entries.push_back({name[0] == 'c' ? 2u : 0u, Kind::allreduce, name});
+    for (std::vector<std::string> names : {std::vector<std::string>{"a", "b"}, std::vector<std::string>{"c"}}) {
+      Response part;
+      part.set = names[0] == "c" ? 2 : 0;
+      part.shapes.assign(names.size(), {4});
+      part.names = std::move(names);
+      s.buckets.push_back({{part}, {}});
+    }
+    s.buckets[0].entries = {0, 1};
+    s.buckets[1].entries = {2};
+    return s;
+  };
+  auto accepted = [](const Schedule& s) {
+    std::string bytes;
+    encode(s, &bytes);
+    Schedule read;
+    return decode(bytes, &read) && read.id == s.id && read.buckets.size() == s.buckets.size();
+  };
+  const Schedule good = made();
+  REQUIRE(accepted(good));
+
+  Schedule s = good;  // entries that are none, and twice
+  s.buckets[1].entries = {3};
+  CHECK(!accepted(s));
+  s = good;
+  s.buckets.push_back(s.buckets[1]);
+  CHECK(!accepted(s));
+  s.buckets[2].entries = {3};
+  CHECK(!accepted(s));
+  s = good;
+  s.entries.push_back({0, Kind::allreduce, "in no bucket"});
+  CHECK(!accepted(s));
+
+  s = good;  // parts: with an error, of no collective, without names, of several sets
+  s.buckets[0].parts[0].error = Status(Code::invalid_argument, "shapes differ");
+  CHECK(!accepted(s));
+  s = good;
+  s.buckets[1].parts[0].kind = s.entries[2].kind = Kind::join;
+  CHECK(!accepted(s));
+  s = good;
+  s.buckets[0].parts.push_back(s.buckets[0].parts[0]);
+  s.buckets[0].parts[1].names.clear();
+  s.buckets[0].parts[1].shapes.clear();
+  CHECK(!accepted(s));
+  s = good;
+  s.buckets[0].parts.push_back(s.buckets[0].parts[0]);
+  for (size_t part : {0, 1}) {
+    s.buckets[0].parts[part].names = {part == 0 ? "a" : "b"};
+    s.buckets[0].parts[part].shapes = {{4}};
+  }
+  CHECK(accepted(s));
+  s.buckets[0].parts[1].set = s.entries[1].set = 2;
+  CHECK(!accepted(s));
+}
