@@ -2,11 +2,12 @@
 what there is without MXNet is tested in tests/common/test_without_mxnet.py."""
 
 import importlib.util
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 
 import pytest
 
 from tests.pool import MXNET, Fleets, Pool
+from tests.single import fixture
 
 if not importlib.util.find_spec("mxnet"):
     collect_ignore_glob = ["test_*.py"]
@@ -18,11 +19,4 @@ def pool(fleets: Fleets) -> Callable[..., Pool]:
     return fleets.maker(MXNET)
 
 
-@pytest.fixture
-def single() -> Iterator[None]:
-    """A job of this process alone."""
-    import horovod.mxnet as hvd
-
-    hvd.init()
-    yield
-    hvd.shutdown()
+single = fixture("horovod.mxnet")

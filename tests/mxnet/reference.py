@@ -5,8 +5,6 @@ import numpy as np
 
 DTYPES = ("uint8", "int8", "int32", "int64", "float16", "float32", "float64", "bool")
 """Those that MXNet 1.9's Python has, apart from bfloat16."""
-BFLOAT16 = np.dtype([("bfloat16", np.uint16)])
-"""What MXNet calls that."""
 
 
 def values(dtype, shape, size, seed=1):

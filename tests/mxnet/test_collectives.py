@@ -1,4 +1,4 @@
-"""Every collective and dtype against NumPy."""
+"""What the conformance suite leaves out: arrays of mx.nd, results that arrive later, views, sets, Adasum."""
 
 import concurrent.futures
 import threading
@@ -10,121 +10,42 @@ import pytest
 
 import horovod.mxnet as hvd
 from horovod.mxnet.gathered import arriving
-from tests.mxnet.reference import BFLOAT16, DTYPES, array, assert_same, values
-
-JOBS = [(1, "auto"), (2, "auto"), (3, "auto"), (3, "tcp")]
-
-
-@pytest.fixture(params=JOBS, ids=lambda job: f"{job[0]}-{job[1]}")
-def job(request, pool):
-    size, transport = request.param
-    return pool(size, HOROVOD_TRANSPORT=transport) if transport != "auto" else pool(size)
+from tests.mxnet.reference import DTYPES, array, assert_same, values
+from tests.ranks import on_ranks
 
 
-def reduced(op, all_values):
-    dtype = all_values[0].dtype
-    stacked = np.stack(all_values)
-    if dtype.name == "bool":
-        return stacked.all(0) if op in (hvd.Min, hvd.Product) else stacked.any(0)
-    if op == hvd.Average:
-        return np.trunc(stacked.astype(np.float64).sum(0) / len(all_values)).astype(dtype)
-    function = {hvd.Sum: np.sum, hvd.Min: np.min, hvd.Max: np.max, hvd.Product: np.prod}[op]
-    return function(stacked, 0).astype(dtype)
-
-
-def allreduce_matrix():
+@on_ranks(3)
+def test_arrays_of_mx_nd():
     rank, size = hvd.rank(), hvd.size()
     pending = []
     for dtype in DTYPES:
-        for op in (hvd.Average, hvd.Sum, hvd.Min, hvd.Max, hvd.Product):
-            if op == hvd.Average and (dtype == "bool" or dtype.startswith("float")):
-                continue  # floats are averaged below
-            inputs = values(dtype, (3, 4), size)
-            mine, changed = array(inputs[rank]), array(inputs[rank])
-            out = hvd.allreduce(mine, op=op)
-            assert hvd.allreduce_(changed, op=op) is changed
-            pending += [(mine, inputs[rank]), (out, reduced(op, inputs)), (changed, reduced(op, inputs))]
+        inputs = values(dtype, (2 * size, 2), size)
+        mine, changed = array(inputs[rank]), array(inputs[rank])
+        assert hvd.allreduce_(changed, op=hvd.Max) is changed
+        gathered = hvd.allgather(mine, name=f"of {dtype}")
+        assert isinstance(gathered, mx.nd.NDArray)
+        pending += [
+            (changed, np.max(inputs, 0)),
+            (hvd.allreduce(mine, op=hvd.Min), np.min(inputs, 0)),
+            (gathered, np.concatenate(inputs)),
+            (hvd.broadcast(mine, 1), inputs[1]),
+            (hvd.alltoall(mine), np.concatenate([x[2 * rank : 2 * rank + 2] for x in inputs])),
+            (mine, inputs[rank]),
+        ]
     for given, wanted in pending:  # only now anything is waited for
         assert_same(given, wanted)
-    for dtype in ("float16", "float32", "float64"):
-        inputs = values(dtype, (1000,), size)
-        mean = np.stack(inputs).astype(np.float64).mean(0)
-        np.testing.assert_allclose(hvd.allreduce(array(inputs[rank])).asnumpy(), mean, 1e-3)
-        scaled = hvd.allreduce(array(inputs[rank]), op=hvd.Sum, prescale_factor=0.5, postscale_factor=4.0)
-        np.testing.assert_allclose(scaled.asnumpy(), np.sum(inputs, 0) * 2, 1e-3)
+    # Rank r sends r + 1 rows to rank 0 and one to every other rank; what is left stays.
+    splits = [rank + 1, *[1] * (size - 1)]
+    for given in (splits, mx.nd.array(splits, dtype="int32"), np.int32(splits)):
+        _, received = hvd.alltoall(mx.nd.ones((2 * size, 2)), given)
+        assert_same(received, np.int32([r + 1 if rank == 0 else 1 for r in range(size)]))
     with pytest.warns(DeprecationWarning, match="average"):
         assert_same(hvd.allreduce(array(np.float32([1 + rank])), average=False), np.float32([size * (size + 1) / 2]))
-
-
-def test_allreduce(job):
-    job.run(allreduce_matrix)
-
-
-def bfloat16():
-    rank, size = hvd.rank(), hvd.size()
-    mine = mx.nd.amp_cast(mx.nd.array([1.5 + rank, -2.0]), dtype=BFLOAT16)
-    for out in (hvd.allreduce(mine, op=hvd.Sum), hvd.allgather(mine), hvd.broadcast(mine, 0)):
-        assert out.dtype == BFLOAT16
-    back = mx.nd.amp_cast(hvd.allreduce(mine, op=hvd.Sum), dtype="float32").asnumpy()
-    assert back.tolist() == [sum(1.5 + r for r in range(size)), -2.0 * size]
-    gathered = mx.nd.amp_cast(hvd.allgather(mine), dtype="float32").asnumpy()
-    assert gathered.tolist() == [x for r in range(size) for x in (1.5 + r, -2.0)]
-
-
-def test_bfloat16(pool):
-    pool(2).run(bfloat16)
-
-
-def grouped():
-    rank, size = hvd.rank(), hvd.size()
-    inputs = [values(dtype, shape, size) for dtype, shape in (("float32", (3,)), ("int32", (2, 2)), ("float64", (1,)))]
-    mine = [array(value[rank]) for value in inputs]
-    for name in (None, "a group"):
-        for out, value in zip(hvd.grouped_allreduce(mine, op=hvd.Sum, name=name), inputs, strict=True):
-            assert_same(out, reduced(hvd.Sum, value))
     assert hvd.grouped_allreduce([]) == hvd.grouped_allgather([]) == hvd.grouped_reducescatter([]) == []
-    for out, value in zip(hvd.grouped_allgather(mine), inputs, strict=True):
-        assert_same(out, np.concatenate(value))
-    for out, value in zip(hvd.grouped_reducescatter(mine, op=hvd.Sum), inputs, strict=True):
-        assert_same(out, np.array_split(reduced(hvd.Sum, value), size)[rank]) if out.size else None
-    assert hvd.grouped_allreduce_(mine, op=hvd.Max) == mine
-    for out, value in zip(mine, inputs, strict=True):
-        assert_same(out, reduced(hvd.Max, value))
 
 
-def gathering():
-    rank, size = hvd.rank(), hvd.size()
-    for dtype in DTYPES:
-        inputs = [values(dtype, (r + 1, 3), 1, seed=r)[0] for r in range(size)]
-        out = hvd.allgather(array(inputs[rank]), name=f"of {dtype}")
-        assert isinstance(out, mx.nd.NDArray)
-        assert out.shape == (sum(range(size + 1)), 3)
-        assert_same(out, np.concatenate(inputs))
-        for root in range(size):
-            mine = array(values(dtype, (2, 2), 1, seed=rank)[0])
-            wanted = values(dtype, (2, 2), 1, seed=root)[0]
-            assert_same(hvd.broadcast(mine, root), wanted)
-            assert hvd.broadcast_(mine, root) is mine
-            assert_same(mine, wanted)
-        rows = [values(dtype, (2 * size, 2), 1, seed=10 + r)[0] for r in range(size)]
-        assert_same(hvd.alltoall(array(rows[rank])), np.concatenate([x[2 * rank : 2 * rank + 2] for x in rows]))
-        # Rank r sends r + 1 rows to rank 0 and one to everybody else; what is left stays.
-        splits = [rank + 1, *[1] * (size - 1)]
-        for given in (splits, mx.nd.array(splits, dtype="int32"), np.int32(splits)):
-            out, received = hvd.alltoall(array(rows[rank]), given)
-            parts = [x[:r] if rank == 0 else x[r + rank - 1 :][:1] for r, x in enumerate(rows, 1)]
-            assert_same(received, np.int32([len(part) for part in parts]))
-            assert_same(out, np.concatenate(parts))
-        if dtype != "bool":
-            out = hvd.reducescatter(array(rows[rank][: size + 1]), op=hvd.Sum)
-            assert_same(out, np.array_split(np.sum([x[: size + 1] for x in rows], 0).astype(dtype), size)[rank])
-
-
-def test_gathering_broadcast_alltoall_reducescatter(job):
-    job.run(gathering)
-
-
-def results_that_arrive():
+@on_ranks(2)
+def test_results_that_arrive():
     """They are used like any other array."""
     rank, size = hvd.rank(), hvd.size()
     out = hvd.allgather(mx.nd.ones((2, 2)) * rank)
@@ -142,10 +63,6 @@ def results_that_arrive():
         loss = (hvd.allgather(mx.nd.ones((2,)) * (rank + 1)) * weight).sum()
     loss.backward()
     assert weight.grad.asscalar() == size * (size + 1)
-
-
-def test_results_that_arrive(pool):
-    pool(2).run(results_that_arrive)
 
 
 def test_two_threads_use_a_result_first():
@@ -168,7 +85,8 @@ def test_two_threads_use_a_result_first():
     assert handles == [calls[0].handle.value] * 2
 
 
-def numpy_arrays():
+@on_ranks(2)
+def test_arrays_of_mx_np():
     rank, size = hvd.rank(), hvd.size()
     mx.npx.set_np()
     try:
@@ -196,15 +114,8 @@ def numpy_arrays():
         mx.npx.reset_np()
 
 
-def test_arrays_of_mx_np(pool):
-    pool(2).run(numpy_arrays)
-
-
-def test_groups(job):
-    job.run(grouped)
-
-
-def views():
+@on_ranks(2)
+def test_views():
     rank, size = hvd.rank(), hvd.size()
     base = mx.nd.arange(12).reshape((4, 3)) + 100 * rank
     hvd.allreduce_(base[1:3], op=hvd.Sum)
@@ -219,11 +130,8 @@ def views():
     assert [out.asnumpy().max() for out in outs] == [size, size]
 
 
-def test_views(pool):
-    pool(2).run(views)
-
-
-def process_sets():
+@on_ranks(3, HOROVOD_DYNAMIC_PROCESS_SETS="1")
+def test_process_sets():
     from horovod.mxnet import add_process_set, remove_process_set
 
     rank = hvd.rank()
@@ -244,25 +152,37 @@ def process_sets():
         hvd.allreduce(mx.nd.array([1]), process_set=both)
 
 
-def test_process_sets(pool):
-    pool(3, HOROVOD_DYNAMIC_PROCESS_SETS="1").run(process_sets)
-
-
-def adasum():
+@on_ranks(2)
+def test_adasum():
     mine = mx.nd.array([1.0, 0.0]) if hvd.rank() == 0 else mx.nd.array([0.0, 1.0])
     assert hvd.allreduce(mine, op=hvd.Adasum).asnumpy().tolist() == [1.0, 1.0]
     alike = mx.nd.array([2.0, 4.0])
     np.testing.assert_allclose(hvd.allreduce(alike, op=hvd.Adasum).asnumpy(), [2.0, 4.0], 1e-6)
 
 
-def test_adasum(pool):
-    pool(2).run(adasum)
-
-
-def refused_adasum():
+@on_ranks(3)
+def test_adasum_of_three():
     with pytest.raises(NotImplementedError, match="3 ranks"):
         hvd.allreduce(mx.nd.ones((2,)), op=hvd.Adasum)
 
 
-def test_adasum_of_three(pool):
-    pool(3).run(refused_adasum)
+def test_fp16_casts_floats_alone():
+    integers = mx.nd.array([3], dtype="int32")
+    for dtype in ("float32", "float64"):
+        floats = mx.nd.array([1.5], dtype=dtype)
+        for choice, name in ((hvd.Compression.fp16, "float16"), (hvd.Compression.bf16, "bfloat16")):
+            small, context = choice.compress(floats)
+            assert name in str(small.dtype), dtype
+            back = choice.decompress(small, context)
+            assert (back.dtype.__name__, back.asscalar()) == (dtype, 1.5)
+    assert hvd.Compression.fp16.compress(integers) == (integers, None)
+
+
+@pytest.mark.usefixtures("single")
+def test_one_process():
+    assert (hvd.rank(), hvd.size(), hvd.local_rank(), hvd.local_size(), hvd.cross_size()) == (0, 1, 0, 1, 1)
+    assert hvd.gloo_built() is True
+    assert isinstance(hvd.nccl_built(), int)
+    assert hvd.mpi_enabled() is False
+    assert hvd.broadcast_object(3) == 3
+    assert hvd.global_process_set.ranks == [0]

@@ -6,9 +6,11 @@ import pytest
 from mxnet import gluon
 
 import horovod.mxnet as hvd
+from tests.ranks import on_ranks
 
 
-def dependencies():
+@on_ranks(2, 3)
+def test_what_comes_before_on_the_same_arrays_is_waited_for():
     """Nothing is waited for but the end."""
     rank, size = hvd.rank(), hvd.size()
     a = mx.nd.ones((300, 300)) * (rank + 1)
@@ -34,12 +36,8 @@ def dependencies():
     assert total.asscalar() == size * sum(range(50))
 
 
-@pytest.mark.parametrize("size", [2, 3])
-def test_what_comes_before_on_the_same_arrays_is_waited_for(pool, size):
-    pool(size).run(dependencies)
-
-
-def another_order():
+@on_ranks(3)
+def test_ranks_may_ask_in_different_orders():
     rank, size = hvd.rank(), hvd.size()
     names = [f"n{i}" for i in range(100)]
     mine = {name: mx.nd.ones((7,)) * i for i, name in enumerate(names)}
@@ -54,11 +52,8 @@ def another_order():
         assert out[name].asnumpy().tolist() == [i] * size
 
 
-def test_ranks_may_ask_in_different_orders(pool):
-    pool(3).run(another_order)
-
-
-def one_name():
+@on_ranks(2)
+def test_operations_of_one_name_go_in_the_order_of_calls():
     """What is ready first need not be what was asked for first; here that differs between ranks."""
     rank, size = hvd.rank(), hvd.size()
     slow = mx.nd.ones((400, 400))
@@ -72,11 +67,8 @@ def one_name():
     assert [out.asscalar() for out in outs] == [i * size for i in range(600)]
 
 
-def test_operations_of_one_name_go_in_the_order_of_calls(pool):
-    pool(2).run(one_name)
-
-
-def failing_input():
+@on_ranks(2)
+def test_an_input_that_failed():
     """MXNet does not run what would read an array that failed; the rank has to go on like the others."""
     for _ in range(2):
         bad = mx.nd.random.normal(0, -1, (3,))  # refused when it runs
@@ -91,11 +83,8 @@ def failing_input():
             gathered.asnumpy()
 
 
-def test_an_input_that_failed(pool):
-    pool(2).run(failing_input)
-
-
-def layouts():
+@on_ranks(2)
+def test_arrays_in_the_order_of_onednn():
     """oneDNN keeps weights and images in an order of its own."""
     rank, size = hvd.rank(), hvd.size()
     mx.random.seed(1 + rank)
@@ -119,10 +108,6 @@ def layouts():
         np.testing.assert_allclose(operation(image, op=hvd.Sum).asnumpy(), wanted, 1e-4, 1e-4)
     image = mx.nd.Convolution(images, net[0].weight.data(), net[0].bias.data(), kernel=(3, 3), num_filter=32)
     assert hvd.allgather(image).shape == (4 * size, 32, 10, 10)
-
-
-def test_arrays_in_the_order_of_onednn(pool):
-    pool(2).run(layouts)
 
 
 def naive():

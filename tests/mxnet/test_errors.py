@@ -12,6 +12,7 @@ import pytest
 import horovod.mxnet as hvd
 from horovod.common.exceptions import HorovodInternalError
 from tests.mxnet.reference import array
+from tests.ranks import on_ranks
 
 
 def fails(result, *words):
@@ -22,7 +23,8 @@ def fails(result, *words):
         assert re.search(word, str(caught.value)), (word, str(caught.value))
 
 
-def mismatches():
+@on_ranks(2, 3)
+def test_ranks_that_disagree_hear_of_it_and_go_on():
     rank, size = hvd.rank(), hvd.size()
     ones = mx.nd.ones
     for _ in range(2):
@@ -51,11 +53,6 @@ def mismatches():
     with pytest.raises(HorovodInternalError, match="nobody has looked"):
         mx.nd.waitall()
     mx.nd.waitall()
-
-
-@pytest.mark.parametrize("size", [2, 3])
-def test_ranks_that_disagree_hear_of_it_and_go_on(pool, size):
-    pool(size).run(mismatches)
 
 
 def test_errors_travel_between_processes(single):
@@ -138,14 +135,11 @@ def test_a_reducescatter_with_max_is_a_runtime_error_too(single):
         hvd.reducescatter(X, op=hvd.Max)
 
 
-def refused_splits():
+@on_ranks(2)
+def test_splits_for_two():
     with pytest.raises(ValueError, match=r"alltoall: dim 0 is 3, no multiple of the 2 ranks of the set; give splits"):
         hvd.alltoall(mx.nd.ones((3,)))
     assert hvd.alltoall(mx.nd.ones((4,))).shape == (4,)
-
-
-def test_splits_for_two(pool):
-    pool(2).run(refused_splits)
 
 
 def test_arrays_of_gpus_are_refused(single, monkeypatch):
@@ -158,7 +152,8 @@ def test_arrays_of_gpus_are_refused(single, monkeypatch):
         hvd.allreduce(x)
 
 
-def before_and_after():
+@on_ranks(2, initialized=False)
+def test_before_init_and_after_shutdown():
     with pytest.raises(mx.base.MXNetError, match=r"call hvd.init\(\)") as caught:
         hvd.allreduce(mx.nd.ones((2,)))
     assert isinstance(caught.value, ValueError)
@@ -179,10 +174,6 @@ def before_and_after():
     hvd.shutdown()
     if "pending" in locals():
         fails(pending, "allreduce.of one rank", "shut")
-
-
-def test_before_init_and_after_shutdown(pool):
-    pool(2, initialized=False).run(before_and_after)
 
 
 def lost_peer():

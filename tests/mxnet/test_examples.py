@@ -1,39 +1,20 @@
 """The example, run as a user runs it: through horovodrun, from another folder."""
 
-import os
 import re
-import signal
-import subprocess
 import sys
-from pathlib import Path
 
 import pytest
 
-ROOT = Path(__file__).resolve().parents[2]
+from tests.runner.launching import ROOT, run_job
+
 DIGITS = ROOT / "examples/mxnet/digits.py"
 
 
-def launch(folder, script, *arguments):
-    """The script's stdout on two workers. Ends the whole job when it takes too long."""
-    command = [sys.executable, "-m", "horovod.runner", "-np", "2", sys.executable, str(script), *map(str, arguments)]
-    process = subprocess.Popen(
-        command,
-        cwd=folder,
-        env={**os.environ, "OMP_NUM_THREADS": "1"},
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        start_new_session=True,
-    )
-    try:
-        out, err = process.communicate(timeout=300)
-    except subprocess.TimeoutExpired:
-        os.killpg(process.pid, signal.SIGTERM)
-        out, err = process.communicate(timeout=30)
-        pytest.fail(f"{script.name} took too long\n{out[-3000:]}\n{err[-3000:]}")
-    assert process.returncode == 0, f"{out[-3000:]}\n{err[-3000:]}"
-    return out
+def launch(folder, script):
+    """Return the script's stdout on two workers."""
+    done = run_job(["-np", "2", sys.executable, str(script)], environment={"OMP_NUM_THREADS": "1"}, cwd=folder)
+    assert done.code == 0, f"{done.out[-3000:]}\n{done.err[-3000:]}"
+    return done.out
 
 
 def test_digits_learns(tmp_path):

@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 import horovod.mxnet as hvd
+from tests.ranks import on_ranks
 
 
 def updates(kind, options, wrapped, dtype="float32"):
@@ -32,16 +33,12 @@ def updates(kind, options, wrapped, dtype="float32"):
         np.testing.assert_allclose(one.asnumpy(), other.asnumpy(), 1e-3 if dtype == "float16" else 1e-5)
 
 
-def all_updates():
+@on_ranks(1, 2, 3)
+def test_updates_are_those_of_the_mean():
     for wrapped in ({}, {"gradient_predivide_factor": 4.0}, {"num_groups": 2}):
         updates("SGD", {"learning_rate": 0.1, "momentum": 0.9}, wrapped)
         updates("Adam", {"learning_rate": 0.1, "wd": 0.01}, wrapped)
     updates("SGD", {"learning_rate": 0.1, "multi_precision": True}, {}, "float16")
-
-
-@pytest.mark.parametrize("size", [1, 2, 3])
-def test_updates_are_those_of_the_mean(pool, size):
-    pool(size).run(all_updates)
 
 
 def test_it_stands_for_the_optimizer(single):

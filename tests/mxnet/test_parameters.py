@@ -8,6 +8,7 @@ import pytest
 
 import horovod.mxnet as hvd
 from tests.mxnet.training import batch, make_net, weights
+from tests.ranks import on_ranks
 
 
 def equal(found):
@@ -16,7 +17,8 @@ def equal(found):
             np.testing.assert_array_equal(one, other)
 
 
-def dicts():
+@on_ranks(2)
+def test_dicts_and_parameters():
     rank, size = hvd.rank(), hvd.size()
     for root in range(size):
         params = {
@@ -34,25 +36,19 @@ def dicts():
     equal(weights(net))
 
 
-def keys_of_other_kinds():
+@on_ranks(2)
+def test_keys_that_are_no_text():
     given = {key: mx.nd.full((2,), 10 * hvd.rank() + value) for value, key in enumerate((0, 10, ("a", 1), "b"))}
     hvd.broadcast_parameters(given, root_rank=1)
     assert [int(array.asnumpy()[0]) for array in given.values()] == [10, 11, 12, 13]
     with pytest.raises(ValueError, match=r"got <object .*, which has another text on each rank"):
         hvd.broadcast_parameters({object(): mx.nd.ones((1,))})
-    with pytest.raises(ValueError, match=r"got two keys 1$"):
+    with pytest.raises(ValueError, match=r"got two keys 1 \(on rank \d\)$"):
         hvd.broadcast_parameters({1: mx.nd.ones((1,)), "1": mx.nd.ones((1,))})
 
 
-def test_keys_that_are_no_text(pool):
-    pool(2).run(keys_of_other_kinds)
-
-
-def test_dicts_and_parameters(pool):
-    pool(2).run(dicts)
-
-
-def deferred():
+@on_ranks(2)
+def test_deferred_parameters_are_broadcast_once_they_are_initialised():
     rank = hvd.rank()
     net = make_net(rank, deferred=True, normal=True)
     hvd.broadcast_parameters(net.collect_params(), root_rank=1)
@@ -70,11 +66,8 @@ def deferred():
     loss.backward()
 
 
-def test_deferred_parameters_are_broadcast_once_they_are_initialised(pool):
-    pool(2).run(deferred)
-
-
-def deferred_twice():
+@on_ranks(2)
+def test_deferred_parameters_are_broadcast_by_the_last_of_several_calls():
     rank = hvd.rank()
     net = make_net(rank, deferred=True, normal=True)
     hvd.broadcast_parameters(net.collect_params(), root_rank=0)
@@ -87,19 +80,12 @@ def deferred_twice():
         np.testing.assert_array_equal(one, other)
 
 
-def test_deferred_parameters_are_broadcast_by_the_last_of_several_calls(pool):
-    pool(2).run(deferred_twice)
-
-
-def mismatch():
+@on_ranks(2)
+def test_parameters_of_other_shapes():
     rank = hvd.rank()
     with pytest.raises(hvd.HorovodInternalError, match=r"broadcast.parameter.a.*shape"):
         hvd.broadcast_parameters({"a": mx.nd.ones((2 + rank,))})
     hvd.broadcast_parameters({"a": mx.nd.ones((2,))})
-
-
-def test_parameters_of_other_shapes(pool):
-    pool(2).run(mismatch)
 
 
 def test_parameters_that_are_not_initialised(single):
@@ -108,7 +94,8 @@ def test_parameters_that_are_not_initialised(single):
         hvd.broadcast_parameters(net.collect_params())
 
 
-def objects():
+@on_ranks(3)
+def test_objects():
     rank, size = hvd.rank(), hvd.size()
     assert hvd.broadcast_object({"rank": rank}, root_rank=1) == {"rank": 1}
     assert hvd.broadcast_object(None if rank else [1, 2], name="other") == [1, 2]
@@ -119,7 +106,3 @@ def objects():
     else:
         with pytest.raises(mx.base.MXNetError, match="cannot be pickled"):
             hvd.broadcast_object(None, name="a lock")
-
-
-def test_objects(pool):
-    pool(3).run(objects)

@@ -8,6 +8,7 @@ import pytest
 
 import horovod.mxnet as hvd
 from tests.mxnet.training import alone, assert_close, backward, batch, make_net, weights
+from tests.ranks import on_ranks
 
 STEPS = 5
 SGD = ("sgd", {"learning_rate": 0.1, "momentum": 0.9})
@@ -49,7 +50,8 @@ def test_training_is_that_of_one_process(pool, size):
     pool(size).run(cases, list(CASES))
 
 
-def compressed():
+@on_ranks(2)
+def test_compression():
     wanted = alone(range(hvd.size()), STEPS, *SGD)
     for choice in ("fp16", "bf16", "wire_fp16", "wire_bf16", "wire_int8"):
         for groups in (0, 2):
@@ -75,11 +77,8 @@ def compressed():
     assert len(seen) == 4 * STEPS
 
 
-def test_compression(pool):
-    pool(2).run(compressed)
-
-
-def of_a_set():
+@on_ranks(3, HOROVOD_DYNAMIC_PROCESS_SETS="1")
+def test_a_process_set():
     both = hvd.add_process_set([0, 2])
     found, _ = train({"process_set": both})
     # Broadcast has made all weights those of rank 0; rank 1 goes on alone.
@@ -89,11 +88,8 @@ def of_a_set():
         assert_close(found, alone([0, 2], STEPS, *SGD))
 
 
-def test_a_process_set(pool):
-    pool(3, HOROVOD_DYNAMIC_PROCESS_SETS="1").run(of_a_set)
-
-
-def several():
+@on_ranks(2)
+def test_several_trainers():
     """Two trainers, gradients that add up, parameters without gradients, and grads reduced apart from the update."""
     net, other = make_net(1), make_net(1)
     other.collect_params().setattr("grad_req", "add")
@@ -121,11 +117,8 @@ def several():
         assert_close(weights(other), theirs, 0)
 
 
-def test_several_trainers(pool):
-    pool(2).run(several)
-
-
-def uneven_models():
+@on_ranks(2)
+def test_models_of_other_names_and_shapes():
     rank = hvd.rank()
     for _ in range(5 * rank):
         make_net(9)  # names of later layers, and their order as text, differ between ranks
@@ -145,10 +138,6 @@ def uneven_models():
     trainer.step(4)
     with pytest.raises(hvd.HorovodInternalError, match=r"allreduce.gradient\.dense1_(weight|bias).*shape"):
         mx.nd.waitall()
-
-
-def test_models_of_other_names_and_shapes(pool):
-    pool(2).run(uneven_models)
 
 
 def test_a_distributed_optimizer_is_unwrapped(single):
@@ -173,11 +162,8 @@ def test_parameters_on_several_devices_are_refused(single):
         hvd.broadcast_parameters(net.collect_params())
 
 
-def test_sparse_gradients_are_refused(pool):
-    pool(2).run(sparse)
-
-
-def sparse():
+@on_ranks(2)
+def test_sparse_gradients_are_refused():
     net = mx.gluon.nn.Embedding(5, 2, sparse_grad=True)
     net.initialize()
     trainer = hvd.DistributedTrainer(net.collect_params(), "sgd")
