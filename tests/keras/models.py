@@ -56,3 +56,27 @@ def assert_same_everywhere(model: Any) -> None:
     for other in others:
         for a, b in zip(first, other, strict=True):
             np.testing.assert_array_equal(a, b)
+
+
+class Boosted(keras.optimizers.SGD):
+    """With an argument of its own and no get_config."""
+
+    def __init__(self, learning_rate: Any = 0.1, boost: float = 1.0, **kwargs: Any) -> None:
+        super().__init__(learning_rate, **kwargs)
+        self.boost = boost
+
+    def update_step(self, gradient: Any, variable: Any, learning_rate: Any) -> None:
+        super().update_step(gradient * self.boost, variable, learning_rate)
+
+
+class Constant(keras.optimizers.schedules.LearningRateSchedule):
+    """With a config that lacks its argument."""
+
+    def __init__(self, peak: float = 0.001) -> None:
+        self.peak = peak
+
+    def __call__(self, step: Any) -> Any:
+        return keras.ops.convert_to_tensor(self.peak, "float32")
+
+    def get_config(self) -> dict[str, Any]:
+        return {}

@@ -1,55 +1,35 @@
 """A distributed optimizer makes the updates of the one that was given, whatever its config tells of it."""
 
 import inspect
+import sys
 
 import numpy as np
 
+from tests.keras.modules import hvd, keras, models
+from tests.ranks import on_keras3
 
-def kept():
-    import keras
 
-    import horovod.keras as hvd
-    from tests.keras import models
-
-    class Boosted(keras.optimizers.SGD):
-        """With an argument of its own and no get_config."""
-
-        def __init__(self, learning_rate=0.1, boost=1.0, **kwargs):
-            super().__init__(learning_rate, **kwargs)
-            self.boost = boost
-
-        def update_step(self, gradient, variable, learning_rate):
-            super().update_step(gradient * self.boost, variable, learning_rate)
-
-    class Stub(keras.optimizers.schedules.LearningRateSchedule):
-        def __init__(self, peak=0.001):
-            self.peak = peak
-
-        def __call__(self, step):
-            return keras.ops.convert_to_tensor(self.peak, "float32")
-
-        def get_config(self):
-            return {}
-
+@on_keras3(2)
+def test_what_no_config_tells_of_is_kept():
     def with_attribute(name, value):
-        made = Boosted(0.01)
+        made = models.Boosted(0.01)
         setattr(made, name, value)
         return made
 
     def by_a_function():
-        made = Boosted(0.01)
+        made = models.Boosted(0.01)
         factor, plain = 3.0, made.update_step
         made.update_step = lambda gradient, *rest: plain(gradient * factor, *rest)
         return made
 
     ways = {
-        "an argument": lambda: Boosted(0.01, boost=4.0),
+        "an argument": lambda: models.Boosted(0.01, boost=4.0),
         "an attribute set later": lambda: with_attribute("boost", 4.0),
         "an attribute of the base": lambda: with_attribute("clipvalue", 1e-3),
         "a rate set later": lambda: with_attribute("learning_rate", 0.05),
-        "a schedule": lambda: keras.optimizers.SGD(Stub(0.05)),
+        "a schedule": lambda: keras.optimizers.SGD(models.Constant(0.05)),
         "a function": by_a_function,
-        "an inner one": lambda: keras.optimizers.LossScaleOptimizer(Boosted(0.01, boost=4.0), initial_scale=4.0),
+        "an inner one": lambda: keras.optimizers.LossScaleOptimizer(models.Boosted(0.01, boost=4.0), initial_scale=4.0),
     }
     x, y = models.data(8)
     for name, make in ways.items():
@@ -61,15 +41,9 @@ def kept():
             np.testing.assert_allclose(a, b, rtol=2e-5, atol=2e-5, err_msg=name)
 
 
-def test_what_no_config_tells_of_is_kept(keras3):
-    keras3(2).run(kept)
-
-
-def of_keras():
+@on_keras3(1)
+def test_optimizers_of_keras_are_made_anew():
     """All optimizers of Keras, each argument away from its default, are made anew: the given ones stay plain."""
-    import keras
-
-    import horovod.keras as hvd
     from horovod._keras.alike import differing
 
     base = keras.optimizers.Optimizer
@@ -100,16 +74,13 @@ def of_keras():
             plain = kind(**{key: value})
             made = hvd.DistributedOptimizer(plain)
             assert made is not plain, (kind, key)
-            assert differing(keras, plain, kind.from_config({**plain.get_config(), "name": "another"})) == ["name"]
+            another = kind.from_config({**plain.get_config(), "name": "another"})
+            assert differing(sys.modules["keras"], plain, another) == ["name"]
             tried += 1
     assert tried > 50
     schedule = keras.optimizers.schedules.ExponentialDecay(0.1, 10, 0.9)
     plain = keras.optimizers.LossScaleOptimizer(keras.optimizers.Adam(schedule))
     assert hvd.DistributedOptimizer(plain) is not plain
-
-
-def test_optimizers_of_keras_are_made_anew(keras3):
-    keras3(1).run(of_keras)
 
 
 def of_keras_2(legacy):

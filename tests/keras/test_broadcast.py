@@ -6,14 +6,12 @@ import numpy as np
 import pytest
 
 from horovod._keras import batches, callbacks
+from tests.keras.modules import hvd, keras, models
+from tests.ranks import on_keras3, on_keras_on_tensorflow
 
 
-def accumulating():
-    import keras
-
-    import horovod.keras as hvd
-    from tests.keras import models
-
+@on_keras3(2)
+def test_gradients_that_are_accumulated_stay_with_their_rank():
     size, batch = hvd.size(), 2
 
     class Check(keras.callbacks.Callback):
@@ -42,13 +40,9 @@ def accumulating():
             models.assert_same_everywhere(ours)
 
 
-def test_gradients_that_are_accumulated_stay_with_their_rank(keras3):
-    keras3(2).run(accumulating)
-
-
-def at_the_end_of_the_first_step():
+@on_keras_on_tensorflow(2)
+def test_broadcast_variables_leaves_gradients_that_are_accumulated():
     """As programs with loops of their own do."""
-    import keras
     import tensorflow as tf
 
     import horovod.tensorflow as hvd
@@ -65,16 +59,8 @@ def at_the_end_of_the_first_step():
     np.testing.assert_allclose(variable.numpy(), [-1.5 * (1 + 2 + 3 + 4) / 2] * 2)
 
 
-def test_broadcast_variables_leaves_gradients_that_are_accumulated(keras_pool):
-    keras_pool("tensorflow")(2).run(at_the_end_of_the_first_step)
-
-
 def resuming(folder):
-    import keras
-
-    import horovod.keras as hvd
     from horovod.common.objects import broadcast_object
-    from tests.keras import models
 
     rank, size, batch = hvd.rank(), hvd.size(), 4
     x, y = models.data(batch * size * 3)
@@ -125,21 +111,13 @@ def test_resuming_on_the_root_alone_is_as_if_all_ranks_had_loaded_the_file(keras
     assert first != second, "names of variables are the same, which tests nothing"
 
 
-def other_variables():
-    import keras
-
-    import horovod.keras as hvd
-    from tests.keras import models
-
+@on_keras3(2)
+def test_ranks_with_other_variables_are_told():
     model = models.model()
     kind = keras.optimizers.SGD if hvd.rank() == 0 else keras.optimizers.Adam
     model.compile(optimizer=hvd.DistributedOptimizer(kind(0.01)), loss="mse")
     with pytest.raises(ValueError, match="optimizer of rank 0 and rank 1 differ: 6 and 14 variables"):
         model.fit(*models.data(8), verbose=0, callbacks=[hvd.callbacks.BroadcastGlobalVariablesCallback(0)])
-
-
-def test_ranks_with_other_variables_are_told(keras3):
-    keras3(2).run(other_variables)
 
 
 def test_the_broadcast_is_done_again_with_new_ranks(monkeypatch):

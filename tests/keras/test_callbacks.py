@@ -3,13 +3,12 @@
 import numpy as np
 import pytest
 
+from tests.keras.modules import hvd, keras, models
+from tests.ranks import on_keras3
 
-def broadcasting():
-    import keras
 
-    import horovod.keras as hvd
-    from tests.keras import models
-
+@on_keras3(2)
+def test_broadcast_at_the_end_of_the_first_batch():
     rank, size = hvd.rank(), hvd.size()
     x, y = models.data(8 * size)
     parts = models.shard(x, 4), models.shard(y, 4)
@@ -53,16 +52,8 @@ def broadcasting():
             assert all(np.abs(weight - rank_of).max() < 0.3 for weight in weights)
 
 
-def test_broadcast_at_the_end_of_the_first_batch(keras3):
-    keras3(2).run(broadcasting)
-
-
-def rates():
-    import keras
-
-    import horovod.keras as hvd
-    from tests.keras import models
-
+@on_keras3(2, timeout=180)
+def test_learning_rates():
     size = hvd.size()
     x, y = models.data(12)
     cbs = hvd.callbacks
@@ -153,17 +144,9 @@ def rates():
         cbs.LearningRateWarmupCallback(0.1, warmup_epochs=-1)
 
 
-def test_learning_rates(keras3):
-    keras3(2).run(rates, timeout=180)
-
-
-def best(folder):
+@on_keras3(1)
+def test_best_model(tmp_path):
     from pathlib import Path
-
-    import keras
-
-    import horovod.keras as hvd
-    from tests.keras import models
 
     x, y = models.data(16)
     callback = hvd.callbacks.BestModelCheckpoint(monitor="loss", mode="min")
@@ -172,7 +155,7 @@ def best(folder):
     with pytest.raises(ValueError, match="filepath"):
         model.fit(x, y, verbose=0, callbacks=[callback])
     callback = hvd.callbacks.BestModelCheckpoint(monitor="score", mode="max")
-    callback.filepath = Path(folder) / f"best{hvd.rank()}.keras"
+    callback.filepath = Path(tmp_path) / f"best{hvd.rank()}.keras"
 
     class Score(keras.callbacks.Callback):
         weights = None
@@ -189,16 +172,8 @@ def best(folder):
         np.testing.assert_array_equal(a, b)
 
 
-def test_best_model(keras3, tmp_path):
-    keras3(1).run(best, str(tmp_path))
-
-
-def loading(folder):
-    import keras
-
-    import horovod.keras as hvd
-    from tests.keras import models
-
+@on_keras3(2)
+def test_load_model(tmp_path):
     size, rank = hvd.size(), hvd.rank()
     x, y = models.data(4 * size * 4)
     parts = models.shard(x, 4), models.shard(y, 4)
@@ -210,7 +185,7 @@ def loading(folder):
         model = models.model()
         model.compile(optimizer=hvd.DistributedOptimizer(kind(0.05, momentum=0.9)), loss="mse")
         model.fit(*parts, batch_size=4, shuffle=False, verbose=0)
-        path = f"{folder}/{kind.__name__}{rank}.keras"
+        path = f"{tmp_path}/{kind.__name__}{rank}.keras"
         model.save(path)
         # A plain process gets a plain optimizer with the state.
         with keras.saving.custom_object_scope({"Mine": Mine}):
@@ -236,8 +211,8 @@ def loading(folder):
         with mock.patch.object(tf.config, "list_physical_devices", return_value=[mock.Mock(device_type="GPU")]):
             plain.compile(optimizer=keras.optimizers.SGD(0.05), loss="mse")
             assert plain.jit_compile is True
-            plain.save(f"{folder}/plain{rank}.keras")
-            loaded = hvd.load_model(f"{folder}/plain{rank}.keras")
+            plain.save(f"{tmp_path}/plain{rank}.keras")
+            loaded = hvd.load_model(f"{tmp_path}/plain{rank}.keras")
         assert loaded.jit_compile is False
         loaded.fit(*parts, batch_size=4, verbose=0)
     with pytest.raises(ValueError, match="legacy_opts"):
@@ -246,18 +221,9 @@ def loading(folder):
         hvd.load_model(path, custom_optimizers=["sgd"])
 
 
-def test_load_model(keras3, tmp_path):
-    keras3(2).run(loading, str(tmp_path))
-
-
 def losing_a_peer(folder):
     import os
     import signal
-
-    import keras
-
-    import horovod.keras as hvd
-    from tests.keras import models
 
     rank = hvd.rank()
     x, y = models.data(32)

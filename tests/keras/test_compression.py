@@ -3,6 +3,8 @@
 import numpy as np
 import pytest
 
+from tests.keras.modules import hvd, keras
+
 CHOICES = ("none", "fp16", "bf16", "wire_fp16", "wire_bf16", "wire_int8")
 
 
@@ -12,10 +14,6 @@ def given(rank):
 
 def through_everything(folder):
     """By compressor and function: the average of all ranks' values."""
-    import keras
-
-    import horovod.keras as hvd
-
     rank = hvd.rank()
     mine = given(rank)
 
@@ -89,31 +87,3 @@ def test_names_are_those_of_all_faces(choice):
     assert one.__name__ == other.__name__
     assert (one is other) == (choice not in ("fp16", "bf16"))
     assert one.wire_format == other.wire_format
-
-
-def compressed_values():
-    """How many values of a sum each format has rounded, and what is no value for it."""
-    import keras
-
-    import horovod.keras as hvd
-
-    mine = np.linspace(0.1, 1.0, 500, dtype="float32") + np.float32(hvd.rank())
-    wanted = np.linspace(0.1, 1.0, 500, dtype="float32") * 2 + 1
-    rounded = {}
-    for format in ("none", "fp16", "bf16", "wire_fp16", "wire_bf16", "wire_int8"):
-        compression = getattr(hvd.Compression, format)
-        summed = keras.ops.convert_to_numpy(hvd.allreduce(mine, op=hvd.Sum, compression=compression))
-        assert summed.dtype == np.float32
-        np.testing.assert_allclose(summed, wanted, atol=1e-6 if format == "none" else 0.03)
-        rounded[format] = int(np.sum(np.abs(summed - wanted) > 1e-6))
-        if "wire" in format:
-            for wrong, words in (({"op": 3}, "Min"), ({}, "float64")):
-                with pytest.raises(ValueError, match=words):
-                    hvd.allreduce(mine if wrong else np.ones(3, "float64"), compression=compression, **wrong)
-    return rounded
-
-
-def test_allreduce_compresses_what_travels(keras3):
-    for rounded in keras3(2).run(compressed_values):
-        assert rounded.pop("none") == 0
-        assert min(rounded.values()) > 300, rounded

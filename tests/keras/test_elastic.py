@@ -2,17 +2,16 @@
 
 from unittest import mock
 
+import numpy as np
 import pytest
 
+from tests.keras.modules import hvd, keras, models
+from tests.ranks import on_keras3, on_keras_on_torch, on_stateful_keras3
 
-def brought_together():
+
+@on_keras3(2)
+def test_ranks_are_brought_together():
     import copy
-
-    import keras
-    import numpy as np
-
-    import horovod.keras as hvd
-    from tests.keras import models
 
     me = hvd.rank()
     with pytest.raises(ValueError, match=r"has no variables yet, .*; call model.build\(input_shape\)"):
@@ -50,17 +49,9 @@ def brought_together():
     assert all(not np.array(v).any() for v in model.optimizer.variables[2:]), "moments too"
 
 
-def test_ranks_are_brought_together(keras3):
-    keras3(2).run(brought_together)
-
-
-def in_the_middle():
+@on_stateful_keras3(2)
+def test_gradients_that_are_accumulated_go_back_with_the_state():
     """Of several steps for one update: what a rank has accumulated stays its own."""
-    import keras
-    import numpy as np
-
-    import horovod.keras as hvd
-
     rank = hvd.rank()
     model = keras.Sequential([keras.layers.Input((2,)), keras.layers.Dense(1, use_bias=False)])
     model.set_weights([np.zeros((2, 1))])
@@ -81,16 +72,8 @@ def in_the_middle():
     np.testing.assert_allclose(model.get_weights()[0], -1.5 * (1 + 3) / 2)
 
 
-def test_gradients_that_are_accumulated_go_back_with_the_state(stateful):
-    stateful(2).run(in_the_middle)
-
-
-def counted():
-    import keras
-
-    import horovod.keras as hvd
-    from tests.keras import models
-
+@on_keras_on_torch(1)
+def test_callbacks_keep_the_state_up_to_date():
     model = models.model()
     model.compile(optimizer=keras.optimizers.SGD(0.01), loss="mse")
     state = hvd.elastic.KerasState(model, batch=0, epoch=0)
@@ -117,12 +100,8 @@ def counted():
             made.CommitStateCallback(state, wrong)
 
 
-def fits_a_dataset():
-    import keras
-
-    import horovod.keras as hvd
-    from tests.keras import models
-
+@on_keras_on_torch(2)
+def test_fit_goes_through_a_dataset():
     model = models.model()
     model.compile(optimizer=hvd.DistributedOptimizer(keras.optimizers.SGD(0.01)), loss="mse")
     made = hvd.elastic
@@ -136,14 +115,9 @@ def fits_a_dataset():
     assert list(dict.fromkeys(seen)) == [(0, 8), (0, 16), (1, 0), (1, 8), (1, 16), (2, 0)], seen
 
 
-def test_fit_goes_through_a_dataset(keras_pool):
-    keras_pool("torch")(2).run(fits_a_dataset)
-
-
-def several_batches_to_a_call():
+@on_keras_on_torch(1)
+def test_several_batches_may_be_one_call():
     import types
-
-    import horovod.keras as hvd
 
     made = hvd.elastic
     # By versions of Keras: the numbers at the beginning and at the end of each call, what the model says.
@@ -175,14 +149,6 @@ def several_batches_to_a_call():
         assert (data.epoch, state.batch, len(commits)) == (1, 10, 2 if together == 1 else 1), calls
 
 
-def test_several_batches_may_be_one_call(keras_pool):
-    keras_pool("torch")(1).run(several_batches_to_a_call)
-
-
-def test_callbacks_keep_the_state_up_to_date(keras_pool):
-    keras_pool("torch")(1).run(counted)
-
-
 def test_one_more_may_be_lost_while_ranks_are_brought_together():
     from horovod._keras.elastic import make_run
     from horovod.common.exceptions import HorovodInternalError
@@ -208,55 +174,13 @@ def test_one_more_may_be_lost_while_ranks_are_brought_together():
     assert (state.restore.call_count, func.call_count, face.adapter.shutdown.call_count) == (1, 1, 1)
 
 
-def with_a_stream():
-    import keras
-    import numpy as np
-
-    import horovod.keras as hvd
-    from horovod.data import StreamingDataset
-    from tests.data.sources import Numbers
-    from tests.keras import models
-
-    model = models.model()
-    model.compile(optimizer=hvd.DistributedOptimizer(keras.optimizers.SGD(0.01)), loss="mse")
-    stream = StreamingDataset(Numbers([8] * 5), 4)
-    state = hvd.elastic.KerasState(model, data=stream)
-    state.sync()
-    done = []
-
-    def fit(steps):
-        arrays = (np.array(batch, "float32")[:, None] / 40 for batch in stream)
-        batches = ((np.repeat(x, models.FEATURES, 1), x) for x in arrays)
-        counts = hvd.elastic.UpdateDatasetCallback(state.data)
-        model.fit(batches, steps_per_epoch=steps, verbose=0, callbacks=[counts])
-        done.append((stream.epoch, stream.processed_num))
-
-    fit(2)
-    state.save()
-    before = models.weights(model)
-    fit(1)
-    state.restore()
-    done.append((stream.epoch, stream.processed_num))
-    assert all((a == b).all() for a, b in zip(models.weights(model), before, strict=True))
-    fit(3)
-    return done
-
-
-@pytest.mark.heavy  # as of the other faces: tests/torch, tests/tensorflow
-def test_a_stream_goes_back_with_its_state(keras3):
-    assert keras3(2).run(with_a_stream) == [[(0, 16), (0, 24), (0, 16), (1, 0)]] * 2
-
-
-def members_change():
+@pytest.mark.heavy
+@on_keras3(3, initialized=False, HOROVOD_ELASTIC="1", fresh=True)
+def test_what_is_compiled_follows_the_number_of_ranks():
     from functools import partial
 
-    import keras
-    import numpy as np
-
-    import horovod.keras as hvd
     from horovod.common.exceptions import HorovodInternalError
     from horovod.keras._face import face
-    from tests.keras import models
 
     hvd.init()
     me = hvd.rank()
@@ -281,44 +205,10 @@ def members_change():
     np.testing.assert_allclose(moved, [1 / 3, 1 / 2 if me < 2 else 1], rtol=1e-6)
 
 
-@pytest.mark.heavy  # a job of three in three forms
-def test_what_is_compiled_follows_the_number_of_ranks(keras3):
-    keras3(3, initialized=False, HOROVOD_ELASTIC="1").run(members_change, fresh=True)
-
-
-def in_a_loop_of_ones_own():
-    from unittest import mock
-
-    import jax
-    from jax import numpy as jnp
-
-    import horovod.keras as hvd
-    from horovod._keras import backend_jax as backend
-
-    turns = []
-
-    def train(state):
-        turns.append(None)
-        mine = jnp.ones(3 + (hvd.rank() if len(turns) == 1 else 0))
-        return jax.block_until_ready(jax.jit(lambda t: backend.allreduce(t, "x"))(mine)).tolist()
-
-    assert hvd.elastic.run(train)(mock.Mock()) == [1, 1, 1]
-    assert len(turns) == 2
-
-
-@pytest.mark.heavy  # as in tests/jax
-def test_errors_of_jax_in_a_loop_of_ones_own_are_ours(keras_pool):
-    keras_pool("jax")(2).run(in_a_loop_of_ones_own, fresh=True)
-
-
 def loses_a_rank_within_passes(fails_in):
     """Two passes are a step of SGD with rate 1, from 0; rank 1 leaves between those of step 2."""
     from functools import partial
 
-    import keras
-    import numpy as np
-
-    import horovod.keras as hvd
     from horovod.keras._face import face
 
     hvd.init()

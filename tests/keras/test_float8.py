@@ -2,12 +2,12 @@
 
 import numpy as np
 
+from tests.keras.modules import hvd, keras, models
+from tests.ranks import on_keras3
 
-def largest():
-    import keras
 
-    import horovod.keras as hvd
-
+@on_keras3(2)
+def test_variables_overwritten_by_their_gradients_get_the_largest():
     rank, size = hvd.rank(), hvd.size()
 
     def updated(**options):
@@ -33,16 +33,8 @@ def largest():
         np.testing.assert_allclose(updated(backward_passes_per_step=2, average_aggregated_gradients=True), mean)
 
 
-def test_variables_overwritten_by_their_gradients_get_the_largest(each_keras3):
-    each_keras3(2).run(largest)
-
-
-def float8():
-    import keras
-
-    import horovod.keras as hvd
-    from tests.keras import models
-
+@on_keras3(2)
+def test_float8_is_as_in_one_process():
     size, batch = hvd.size(), 4
     x, y = models.data(batch * size * 3)
     x[:: batch * size] *= 30  # in rank 0's part
@@ -67,12 +59,7 @@ def float8():
         np.testing.assert_allclose(actual, expected, rtol=1e-3, atol=1e-3, err_msg=mine.path)
 
 
-def test_float8_is_as_in_one_process(keras3):
-    keras3(2).run(float8)
-
-
 def tape():
-    import keras
     import tensorflow as tf
 
     import horovod.tensorflow as hvd

@@ -1,13 +1,12 @@
 """check_in_sync in the Keras faces and the TensorFlow face."""
 
+import numpy as np
 import pytest
+
+from tests.keras.modules import hvd, keras
 
 
 def compared():
-    import keras
-    import numpy as np
-
-    import horovod.keras as hvd
     from horovod.common.exceptions import OutOfSyncError
 
     rank = hvd.rank()

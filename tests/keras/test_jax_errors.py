@@ -10,10 +10,13 @@ import pytest
 from horovod.common.ops import Adasum, Average, Max, Sum
 
 jax = pytest.importorskip("jax")
+import numpy as np  # noqa: E402
 from jax import numpy as jnp  # noqa: E402
 
 from horovod._keras import backend_jax as backend  # noqa: E402
 from horovod.common import state as job  # noqa: E402
+from tests.keras.modules import hvd, keras  # noqa: E402
+from tests.ranks import on_keras_on_jax  # noqa: E402
 
 
 @pytest.fixture
@@ -26,76 +29,67 @@ def compiled(function, *arguments):
 
 
 @pytest.mark.parametrize("run", [compiled, lambda f, *a: f(*a)], ids=["compiled", "eager"])
-def test_bad_arguments_are_refused_at_once(jax_pool, run):
-    def work():
-        flags, whole, real = jnp.ones(3, bool), jnp.ones(3, "int32"), jnp.ones((3, 2))
-        for pattern, function, argument in (
-            (r"allreduce\.x.*dtype uint32.*float32", lambda t: backend.allreduce(t, "x"), jnp.ones(3, "uint32")),
-            (r"allreduce\.x.*complex64", lambda t: backend.allreduce(t, "x"), jnp.ones(3, "complex64")),
-            (r"allreduce\.x.*Average.*bool", lambda t: backend.allreduce(t, "x", Average), flags),
-            (r"allreduce\.x.*prescale_factor=2.*bool", lambda t: backend.allreduce(t, "x", Max, 2.0), flags),
-            (r"allreduce\.x.*Adasum.*int32", lambda t: backend.allreduce(t, "x", Adasum), whole),
-            (r"op is 17", lambda t: backend.allreduce(t, "x", 17), real),
-            (r"name is 3", lambda t: backend.allreduce(t, 3), real),
-            (r"postscale_factor is 'y'", lambda t: backend.allreduce(t, "x", Sum, 1.0, "y"), real),
-            (r"root_rank is 'a'", lambda t: backend.broadcast(t, "a"), real),
-            (r"broadcast\.x.*root_rank is 7.*\[0, 1\]", lambda t: backend.broadcast(t, 7, "x"), real),
-        ):
-            with pytest.raises(ValueError, match=pattern):
-                run(function, argument)
-        return run(lambda t: backend.allreduce(t, "x", Sum), real).tolist()
-
-    assert jax_pool(2).run(work) == [[[2, 2]] * 3] * 2
+@on_keras_on_jax(2)
+def test_bad_arguments_are_refused_at_once(run):
+    flags, whole, real = jnp.ones(3, bool), jnp.ones(3, "int32"), jnp.ones((3, 2))
+    for pattern, function, argument in (
+        (r"allreduce\.x.*dtype uint32.*float32", lambda t: backend.allreduce(t, "x"), jnp.ones(3, "uint32")),
+        (r"allreduce\.x.*complex64", lambda t: backend.allreduce(t, "x"), jnp.ones(3, "complex64")),
+        (r"allreduce\.x.*Average.*bool", lambda t: backend.allreduce(t, "x", Average), flags),
+        (r"allreduce\.x.*prescale_factor=2.*bool", lambda t: backend.allreduce(t, "x", Max, 2.0), flags),
+        (r"allreduce\.x.*Adasum.*int32", lambda t: backend.allreduce(t, "x", Adasum), whole),
+        (r"op is 17", lambda t: backend.allreduce(t, "x", 17), real),
+        (r"name is 3", lambda t: backend.allreduce(t, 3), real),
+        (r"postscale_factor is 'y'", lambda t: backend.allreduce(t, "x", Sum, 1.0, "y"), real),
+        (r"root_rank is 'a'", lambda t: backend.broadcast(t, "a"), real),
+        (r"broadcast\.x.*root_rank is 7.*\[0, 1\]", lambda t: backend.broadcast(t, 7, "x"), real),
+    ):
+        with pytest.raises(ValueError, match=pattern):
+            run(function, argument)
+    assert run(lambda t: backend.allreduce(t, "x", Sum), real).tolist() == [[2, 2]] * 3
 
 
-def test_shapes_are_known_before_a_program_runs(jax_pool):
-    def work():
-        for function in (backend.allgather, backend.reducescatter):
-            with pytest.raises(NotImplementedError, match=f"{function.__name__} inside of a program"):
-                compiled(function, jnp.ones(3))
-        with pytest.raises(ValueError, match=r"reducescatter.*scalar"):
-            backend.reducescatter(jnp.ones(()))
-
-    jax_pool(1).run(work)
+@on_keras_on_jax(1)
+def test_shapes_are_known_before_a_program_runs():
+    for function in (backend.allgather, backend.reducescatter):
+        with pytest.raises(NotImplementedError, match=f"{function.__name__} inside of a program"):
+            compiled(function, jnp.ones(3))
+    with pytest.raises(ValueError, match=r"reducescatter.*scalar"):
+        backend.reducescatter(jnp.ones(()))
 
 
-def test_ranks_that_disagree_get_the_tensors_name_and_go_on(jax_pool):
-    def work():
-        rank = job.state.job.rank
+@on_keras_on_jax(2)
+def test_ranks_that_disagree_get_the_tensors_name_and_go_on():
+    rank = job.state.job.rank
 
-        def reduce(last):
-            return backend.reduce_gradients([jnp.ones(2), jnp.full((3 + last,), 2.0)], ["same", "other"], op=Sum)
+    def reduce(last):
+        return backend.reduce_gradients([jnp.ones(2), jnp.full((3 + last,), 2.0)], ["same", "other"], op=Sum)
 
-        texts = []
-        for function in (reduce, lambda last: compiled(lambda: reduce(last))):
-            with pytest.raises(RuntimeError, match=r"(?s)allreduce\.other.*\[3\].*\[4\]|\[4\].*\[3\]") as caught:
-                function(rank)
-            texts.append(str(caught.value))
-            assert [float(t[0]) for t in function(0)] == [2.0, 4.0]
-        with pytest.raises(RuntimeError, match=r"(?s)root.*0.*1"):
-            compiled(lambda: backend.broadcast(jnp.ones(3), rank, "roots"))
-        return texts, compiled(lambda: backend.allreduce(jnp.ones(1), "later", Sum)).tolist()
-
-    for texts, later in jax_pool(2).run(work):
-        assert all("rank 0" in text and "rank 1" in text for text in texts)
-        assert later == [2]
+    texts = []
+    for function in (reduce, lambda last: compiled(lambda: reduce(last))):
+        with pytest.raises(RuntimeError, match=r"(?s)allreduce\.other.*\[3\].*\[4\]|\[4\].*\[3\]") as caught:
+            function(rank)
+        texts.append(str(caught.value))
+        assert [float(t[0]) for t in function(0)] == [2.0, 4.0]
+    with pytest.raises(RuntimeError, match=r"(?s)root.*0.*1"):
+        compiled(lambda: backend.broadcast(jnp.ones(3), rank, "roots"))
+    assert all("rank 0" in text and "rank 1" in text for text in texts)
+    assert compiled(lambda: backend.allreduce(jnp.ones(1), "later", Sum)).tolist() == [2]
 
 
-def test_a_program_outlives_the_job_that_it_was_compiled_in(jax_pool):
-    def work():
-        basics = backend.basics
-        function = jax.jit(lambda x: backend.allreduce(x, "outlives", Sum))
-        with pytest.raises(ValueError, match="init"):
-            function(jnp.ones(2))
-        basics.init()
-        first = function(jnp.ones(2)).tolist()
-        basics.shutdown()
-        with pytest.raises(RuntimeError, match=r"(?s)allreduce\.outlives.*init"):
-            jax.block_until_ready(function(jnp.ones(2)))
-        basics.init()
-        return first, function(jnp.ones(2)).tolist()
-
-    assert jax_pool(2, initialized=False).run(work, fresh=True) == [([2, 2], [2, 2])] * 2
+@on_keras_on_jax(2, initialized=False, fresh=True)
+def test_a_program_outlives_the_job_that_it_was_compiled_in():
+    basics = backend.basics
+    function = jax.jit(lambda x: backend.allreduce(x, "outlives", Sum))
+    with pytest.raises(ValueError, match="init"):
+        function(jnp.ones(2))
+    basics.init()
+    first = function(jnp.ones(2)).tolist()
+    basics.shutdown()
+    with pytest.raises(RuntimeError, match=r"(?s)allreduce\.outlives.*init"):
+        jax.block_until_ready(function(jnp.ones(2)))
+    basics.init()
+    assert (first, function(jnp.ones(2)).tolist()) == ([2, 2], [2, 2])
 
 
 def test_calls_in_another_order_on_another_rank_end_by_the_stall_check(jax_pool):
@@ -163,20 +157,13 @@ class OwnError(Exception):
     """A user's."""
 
 
-def test_an_error_of_the_users_in_the_first_step_comes_through(jax_pool):
-    def work():
-        import keras
-        import numpy as np
+@on_keras_on_jax(1)
+def test_an_error_of_the_users_in_the_first_step_comes_through():
+    class Model(keras.Sequential):
+        def train_step(self, state, data):
+            raise OwnError("in train_step")
 
-        import horovod.keras as hvd
-
-        class Model(keras.Sequential):
-            def train_step(self, state, data):
-                raise OwnError("in train_step")
-
-        model = Model([keras.Input((3,)), keras.layers.Dense(2)])
-        model.compile(optimizer=hvd.DistributedOptimizer(keras.optimizers.SGD(0.1)), loss="mse")
-        with pytest.raises(OwnError, match="in train_step"):
-            model.fit(np.ones((8, 3), "float32"), np.ones((8, 2), "float32"), batch_size=4, verbose=0)
-
-    jax_pool(1).run(work)
+    model = Model([keras.Input((3,)), keras.layers.Dense(2)])
+    model.compile(optimizer=hvd.DistributedOptimizer(keras.optimizers.SGD(0.1)), loss="mse")
+    with pytest.raises(OwnError, match="in train_step"):
+        model.fit(np.ones((8, 3), "float32"), np.ones((8, 2), "float32"), batch_size=4, verbose=0)

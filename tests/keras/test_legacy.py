@@ -3,49 +3,20 @@
 import numpy as np
 import pytest
 
-
-def legacy_models():
-    """What the tests below share; made in the worker, where tf.keras is Keras 2."""
-    import tensorflow as tf
-
-    import horovod.tensorflow.keras as hvd
-    from horovod.tensorflow.keras._face import face
-
-    keras = face.keras
-    size, rank = hvd.size(), hvd.rank()
-
-    def data(samples, seed=0):
-        random = np.random.default_rng(seed)
-        x = random.standard_normal((samples, 5)).astype("float32")
-        return x, np.tanh(x[:, :1] * x[:, 1:2]).astype("float32")
-
-    def shard(x, batch):
-        starts = range(0, len(x), batch * size)
-        return np.concatenate([x[i + rank * batch : i + (rank + 1) * batch] for i in starts])
-
-    def model():
-        keras.utils.set_random_seed(1)
-        hidden = keras.layers.Dense(7, activation="tanh", input_shape=(5,))
-        return keras.Sequential([hidden, keras.layers.Dense(1, dtype="float32")])
-
-    def equal(a, b):
-        for ours, theirs in zip(a.get_weights(), b.get_weights(), strict=True):
-            np.testing.assert_allclose(ours, theirs, rtol=2e-5, atol=2e-5)
-
-    def kind(legacy):
-        return keras.optimizers.legacy if legacy else keras.optimizers
-
-    return tf, keras, hvd, data, shard, model, equal, kind
+from tests.keras import legacy_models as models
+from tests.keras.legacy_models import hvd, kind, tf
+from tests.ranks import on_keras2
 
 
-def training(legacy, shared):
-    _, _, hvd, data, shard, model, equal, kind = shared()
+@pytest.mark.parametrize("legacy", [pytest.param(False, marks=pytest.mark.smoke), True])
+@on_keras2(2, timeout=180)
+def test_training(legacy):
     size, batch = hvd.size(), 3
-    x, y = data(batch * size * 4)
-    parts = shard(x, batch), shard(y, batch)
+    x, y = models.data(batch * size * 4)
+    parts = models.shard(x, batch), models.shard(y, batch)
 
     def alone(optimizer, factor=1):
-        plain = model()
+        plain = models.model()
         plain.compile(optimizer=optimizer, loss="mse")
         plain.fit(x, y, batch_size=batch * size * factor, epochs=2, shuffle=False, verbose=0)
         return plain
@@ -54,43 +25,39 @@ def training(legacy, shared):
     def adam():
         return kind(legacy).Adam(0.03, epsilon=1e-3, clipnorm=0.5)
 
-    ours = model()
+    ours = models.model()
     ours.compile(optimizer=hvd.DistributedOptimizer(adam()), loss="mse")
     ours.fit(*parts, batch_size=batch, epochs=2, shuffle=False, verbose=0)
-    equal(ours, alone(adam()))
+    models.assert_equal(ours, alone(adam()))
 
     # With Sum, what is reduced twice or never shows.
     summed = alone(kind(legacy).SGD(0.02 * size))
     for options in ({}, {"run_eagerly": True}, {"steps_per_execution": 2}):
-        ours = model()
+        ours = models.model()
         optimizer = hvd.DistributedOptimizer(kind(legacy).SGD(0.02), op=hvd.Sum)
         assert isinstance(optimizer, kind(legacy).SGD)
         assert type(optimizer).__name__ == "SGD"
         assert optimizer._HAS_AGGREGATE_GRAD
         ours.compile(optimizer=optimizer, loss="mse", **options)
         ours.fit(*parts, batch_size=batch, epochs=2, shuffle=False, verbose=0)
-        equal(ours, summed)
+        models.assert_equal(ours, summed)
 
     # Several backward passes.
     if not legacy:
         twice = alone(kind(legacy).SGD(0.02), factor=2)
-        ours = model()
+        ours = models.model()
         optimizer = hvd.DistributedOptimizer(
             kind(legacy).SGD(0.02), backward_passes_per_step=2, average_aggregated_gradients=True
         )
         ours.compile(optimizer=optimizer, loss="mse")
         ours.fit(*parts, batch_size=batch, epochs=2, shuffle=False, verbose=0)
-        equal(ours, twice)
+        models.assert_equal(ours, twice)
         assert int(optimizer._agg_helper.counter) == 0
 
 
 @pytest.mark.parametrize("legacy", [False, True])
-def test_training(keras_pool, legacy):
-    keras_pool("legacy")(2).run(training, legacy, legacy_models, timeout=180)
-
-
-def own_loops(legacy, shared):
-    tf, _, hvd, _, _, _, _, kind = shared()
+@on_keras2(2)
+def test_loops_of_the_users_own(legacy):
     rank, size = hvd.rank(), hvd.size()
     total = sum(range(1, size + 1))
 
@@ -146,14 +113,10 @@ def own_loops(legacy, shared):
     np.testing.assert_allclose(own.numpy(), [-(rank + 1.0)])
 
 
-@pytest.mark.parametrize("legacy", [False, pytest.param(True, marks=pytest.mark.heavy)])
-def test_loops_of_the_users_own(keras_pool, legacy):
-    keras_pool("legacy")(2).run(own_loops, legacy, legacy_models)
-
-
-def handed_out(legacy, shared):
+@pytest.mark.parametrize("legacy", [False, True])
+@on_keras2(2)
+def test_gradients_handed_out(legacy):
     """What has been reduced is not reduced again, and nothing else is taken for it."""
-    tf, _, hvd, _, _, _, _, kind = shared()
     rank, size = hvd.rank(), hvd.size()
     total = sum(range(1, size + 1))
     v, w = tf.Variable([0.0, 0.0]), tf.Variable([0.0])
@@ -220,13 +183,9 @@ def handed_out(legacy, shared):
     assert len(optimizer._hvd.marks._eager) == 8
 
 
-@pytest.mark.parametrize("legacy", [False, pytest.param(True, marks=pytest.mark.heavy)])
-def test_gradients_handed_out(keras_pool, legacy):
-    keras_pool("legacy")(2).run(handed_out, legacy, legacy_models)
-
-
-def from_config(legacy, shared):
-    tf, _, hvd, _, _, _, _, kind = shared()
+@pytest.mark.parametrize("legacy", [False, True])
+@on_keras2(2)
+def test_made_from_its_config_it_is_plain(legacy):
     rank = hvd.rank()
     v = tf.Variable([0.0])
     optimizer = hvd.DistributedOptimizer(kind(legacy).SGD(1.0), op=hvd.Sum)
@@ -244,17 +203,12 @@ def from_config(legacy, shared):
         optimizer = again
 
 
-@pytest.mark.parametrize("legacy", [False, pytest.param(True, marks=pytest.mark.heavy)])
-def test_made_from_its_config_it_is_plain(keras_pool, legacy):
-    keras_pool("legacy")(2).run(from_config, legacy, legacy_models)
-
-
-def old_graph(shared):
-    tf, keras, hvd, *_ = shared()
+@on_keras2(2)
+def test_get_gradients_in_a_graph_with_a_session():
     rank, size = hvd.rank(), hvd.size()
     with tf.Graph().as_default(), tf.compat.v1.Session() as session:
         variable = tf.compat.v1.get_variable("v", initializer=tf.constant([1.0, 2.0]), use_resource=True)
-        optimizer = hvd.DistributedOptimizer(keras.optimizers.legacy.SGD(1.0), op=hvd.Sum)
+        optimizer = hvd.DistributedOptimizer(tf.keras.optimizers.legacy.SGD(1.0), op=hvd.Sum)
         grads = optimizer.get_gradients((rank + 1.0) * tf.reduce_sum(variable), [variable])
         update = optimizer.apply_gradients(zip(grads, [variable], strict=True))
         session.run(tf.compat.v1.global_variables_initializer())
@@ -270,24 +224,21 @@ def old_graph(shared):
         hvd.broadcast_global_variables(0)
 
 
-def test_get_gradients_in_a_graph_with_a_session(keras_pool):
-    keras_pool("legacy")(2).run(old_graph, legacy_models)
-
-
-def half_precision(legacy, shared):
-    _, keras, hvd, data, _, model, _, kind = shared()
+@pytest.mark.parametrize("legacy", [False, True])
+@on_keras2(2)
+def test_an_infinite_gradient_on_one_rank_skips_the_step_on_all(legacy):
     from horovod.common.objects import allgather_object
 
-    keras.mixed_precision.set_global_policy("mixed_float16")
+    tf.keras.mixed_precision.set_global_policy("mixed_float16")
     try:
-        x, y = data(8 * 4)
+        x, y = models.data(8 * 4)
         if hvd.rank() == 1:
             x[8, 0] = np.inf
         for scaled_first in (False, True):
-            ours = model()
+            ours = models.model()
             optimizer = kind(legacy).SGD(0.01)
             if scaled_first:
-                optimizer = keras.mixed_precision.LossScaleOptimizer(optimizer)
+                optimizer = tf.keras.mixed_precision.LossScaleOptimizer(optimizer)
             ours.compile(optimizer=hvd.DistributedOptimizer(optimizer), loss="mse")
             ours.fit(x, y, batch_size=8, shuffle=False, verbose=0)
             assert float(ours.optimizer.loss_scale) == 2.0**14, "all ranks leave out the second batch"
@@ -297,26 +248,22 @@ def half_precision(legacy, shared):
                 for a, b in zip(first, other, strict=True):
                     np.testing.assert_array_equal(a, b)
     finally:
-        keras.mixed_precision.set_global_policy("float32")
+        tf.keras.mixed_precision.set_global_policy("float32")
 
 
-@pytest.mark.parametrize("legacy", [False, pytest.param(True, marks=pytest.mark.heavy)])
-def test_an_infinite_gradient_on_one_rank_skips_the_step_on_all(keras_pool, legacy):
-    keras_pool("legacy")(2).run(half_precision, legacy, legacy_models)
-
-
-def saving(legacy, shared, folder):
-    _, keras, hvd, data, _, model, _, kind = shared()
-    x, y = data(16)
-    ours = model()
+@pytest.mark.parametrize("legacy", [False, True])
+@on_keras2(2)
+def test_saving(legacy, tmp_path):
+    x, y = models.data(16)
+    ours = models.model()
     plain = kind(legacy).SGD(0.01, momentum=0.9)
     optimizer = hvd.DistributedOptimizer(plain)
     assert optimizer.get_config() == plain.get_config()
     ours.compile(optimizer=optimizer, loss="mse")
     ours.fit(x, y, batch_size=8, verbose=0)
-    path = f"{folder}/rank{hvd.rank()}.h5"
+    path = f"{tmp_path}/rank{hvd.rank()}.h5"
     ours.save(path)
-    loaded = keras.models.load_model(path)
+    loaded = tf.keras.models.load_model(path)
     assert type(loaded.optimizer) is kind(legacy).SGD
     again = hvd.load_model(path, legacy_opts=legacy)
     assert isinstance(again.optimizer, kind(legacy).SGD)
@@ -325,15 +272,11 @@ def saving(legacy, shared, folder):
     again.fit(x, y, batch_size=8, verbose=0)
 
 
-@pytest.mark.parametrize("legacy", [False, pytest.param(True, marks=pytest.mark.heavy)])
-def test_saving(keras_pool, legacy, tmp_path):
-    keras_pool("legacy")(2).run(saving, legacy, legacy_models, str(tmp_path))
-
-
-def callbacks(legacy, shared):
-    _, _, hvd, data, _, model, _, kind = shared()
-    x, y = data(12 + 4 * hvd.rank())
-    ours = model()
+@pytest.mark.parametrize("legacy", [False, True])
+@on_keras2(2)
+def test_callbacks(legacy):
+    x, y = models.data(12 + 4 * hvd.rank())
+    ours = models.model()
     ours.compile(optimizer=hvd.DistributedOptimizer(kind(legacy).SGD(0.2, momentum=0.9)), loss="mse")
     if hvd.rank():
         ours.set_weights([weight + 1 for weight in ours.get_weights()])
@@ -354,10 +297,10 @@ def callbacks(legacy, shared):
     )
     rates = ours.history.history["lr"]
     # By samples: 4 on the first rank and 12 on the second, of which the first's loss is known to be another.
-    still = model()
+    still = models.model()
     still.compile(optimizer=hvd.DistributedOptimizer(kind(legacy).SGD(0.0)), loss="mse")
     mine = slice(0, 4) if hvd.rank() == 0 else slice(4, 16)
-    x, y = data(16)
+    x, y = models.data(16)
     still.fit(x[mine], y[mine], batch_size=12, verbose=0, callbacks=[cbs.MetricAverageCallback()])
     np.testing.assert_allclose(still.history.history["loss"], [still.evaluate(x, y, verbose=0)], rtol=1e-5)
     np.testing.assert_allclose(rates, [0.2, 0.2, 0.1], rtol=1e-6)
@@ -368,8 +311,3 @@ def callbacks(legacy, shared):
         assert losses == everybody[0][1]
         for a, b in zip(weights, everybody[0][0], strict=True):
             np.testing.assert_array_equal(a, b)
-
-
-@pytest.mark.parametrize("legacy", [False, pytest.param(True, marks=pytest.mark.heavy)])
-def test_callbacks(keras_pool, legacy):
-    keras_pool("legacy")(2).run(callbacks, legacy, legacy_models)

@@ -3,13 +3,12 @@
 import numpy as np
 import pytest
 
+from tests.keras.modules import hvd, keras, models
+from tests.ranks import on_keras3
 
-def metrics():
-    import keras
 
-    import horovod.keras as hvd
-    from tests.keras import models
-
+@on_keras3(2, pytest.param(3, marks=pytest.mark.heavy))
+def test_metrics_are_averages_over_all_samples():
     rank, size = hvd.rank(), hvd.size()
     # Ranks have 4, 8, ... samples for training and 6, 3, ... for validation.
     x, y = models.data(100)
@@ -73,17 +72,9 @@ def metrics():
     assert history.get("alone") == ([5.0] if rank == 1 else None)
 
 
-@pytest.mark.parametrize("size", [2, pytest.param(3, marks=pytest.mark.heavy)])
-def test_metrics_are_averages_over_all_samples(keras3, size):
-    keras3(size).run(metrics)
-
-
-def weighted():
+@on_keras3(2)
+def test_weighted_metrics_are_those_of_one_process():
     """Sample weights, validation data of unlike sizes, and what the callbacks behind this one see."""
-    import keras
-
-    import horovod.keras as hvd
-    from tests.keras import models
 
     class Largest(keras.metrics.Metric):
         """A user's own metric, whose state must not be added up."""
@@ -147,7 +138,3 @@ def weighted():
     part = (vx[mine], (vy[mine] > 0) * np.float32(1.0))
     first, second, *_ = allgather_object(model.evaluate(*part, verbose=0)[0], "evaluated")
     assert first != second
-
-
-def test_weighted_metrics_are_those_of_one_process(keras3):
-    keras3(2).run(weighted)

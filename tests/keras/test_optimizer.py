@@ -5,13 +5,12 @@ import importlib.util
 import numpy as np
 import pytest
 
+from tests.keras.modules import hvd, keras, models
+from tests.ranks import on_keras3, on_keras_on_tensorflow, on_stateful_keras3
 
-def identity():
-    import keras
 
-    import horovod.keras as hvd
-    from tests.keras import models
-
+@on_keras3(1)
+def test_it_is_like_the_plain_optimizer():
     for plain in (
         keras.optimizers.Adam(0.01, beta_1=0.8, name="mine", clipnorm=1.0),
         keras.optimizers.SGD(keras.optimizers.schedules.ExponentialDecay(0.1, 10, 0.9), momentum=0.5),
@@ -48,15 +47,8 @@ def identity():
     model.fit(*models.data(8), verbose=0)
 
 
-def test_it_is_like_the_plain_optimizer(each_keras3):
-    each_keras3(1).run(identity)
-
-
-def arguments():
-    import keras
-
-    import horovod.keras as hvd
-
+@on_keras3(3)
+def test_arguments():
     rank, size = hvd.rank(), hvd.size()
     total = sum(range(1, size + 1))
 
@@ -111,17 +103,10 @@ def arguments():
     np.testing.assert_allclose(keras.ops.convert_to_numpy(variables[1]), [1 - mean] * 2)
 
 
-def test_arguments(keras3):
-    keras3(3).run(arguments)
-
-
-def copies():
+@on_keras3(2)
+def test_copies_and_pickles_are_distributed():
     import copy
     import pickle
-
-    import keras
-
-    import horovod.keras as hvd
 
     rank, size = hvd.rank(), hvd.size()
     total = sum(range(1, size + 1))
@@ -153,14 +138,8 @@ def copies():
         pickle.dumps(optimizer)
 
 
-def test_copies_and_pickles_are_distributed(keras3):
-    keras3(2).run(copies)
-
-
 def of_another_keras():
     import tf_keras
-
-    import horovod.keras as hvd
 
     with pytest.raises(ValueError, match=r"SGD of tf_keras [\d.]+ on tensorflow.*keras [\d.]+ on torch"):
         hvd.DistributedOptimizer(tf_keras.optimizers.SGD(1.0))
@@ -173,12 +152,10 @@ def test_an_optimizer_of_another_keras(keras_pool):
     keras_pool("torch")(1).run(of_another_keras, timeout=120)
 
 
-def missing_in_the_last_pass():
+@pytest.mark.heavy
+@on_stateful_keras3(2)
+def test_a_gradient_that_is_missing_in_the_last_pass():
     import warnings
-
-    import keras
-
-    import horovod.keras as hvd
 
     rank, size = hvd.rank(), hvd.size()
     total = sum(range(1, size + 1))
@@ -193,16 +170,8 @@ def missing_in_the_last_pass():
             np.testing.assert_allclose(keras.ops.convert_to_numpy(a), [-moved * total] * 2)
 
 
-@pytest.mark.heavy  # as in tests/torch
-def test_a_gradient_that_is_missing_in_the_last_pass(stateful):
-    stateful(2).run(missing_in_the_last_pass)
-
-
-def in_a_set():
-    import keras
-
-    import horovod.keras as hvd
-
+@on_keras3(3, HOROVOD_DYNAMIC_PROCESS_SETS="1")
+def test_process_set():
     pair = hvd.add_process_set([0, 2])
     rank = hvd.rank()
     variable = keras.Variable(np.zeros(2, "float32"))
@@ -213,16 +182,8 @@ def in_a_set():
     assert hvd.remove_process_set(pair)
 
 
-def test_process_set(keras3):
-    keras3(3, HOROVOD_DYNAMIC_PROCESS_SETS="1").run(in_a_set)
-
-
-def partial():
-    import keras
-
-    import horovod.keras as hvd
-    from tests.keras import models
-
+@on_keras3(2)
+def test_partial_distributed_optimizer():
     model = models.model()
     own, shared = model.layers
     optimizer = hvd.PartialDistributedOptimizer(keras.optimizers.SGD(0.1), local_layers=own)
@@ -242,15 +203,8 @@ def partial():
         hvd.PartialDistributedOptimizer(keras.optimizers.SGD(0.1), local_layers=keras.layers.Dense(2))
 
 
-def test_partial_distributed_optimizer(keras3):
-    keras3(2).run(partial)
-
-
-def refusals():
-    import keras
-
-    import horovod.keras as hvd
-
+@on_keras3(1)
+def test_refusals():
     def sgd():
         return keras.optimizers.SGD(0.1)
 
@@ -286,61 +240,27 @@ def refusals():
         hvd.reducescatter(np.ones(3), op=3)
 
 
-def test_refusals(keras3):
-    keras3(1).run(refusals)
-
-
-def before_init():
-    import keras
-
-    import horovod.keras as hvd
-
-    with pytest.raises(ValueError, match="init"):
-        hvd.rank()
+@on_keras3(1, initialized=False)
+def test_before_init():
     optimizer = hvd.DistributedOptimizer(keras.optimizers.SGD(0.1))
     with pytest.raises(ValueError, match="init"):
         optimizer.apply([keras.ops.ones(2)], [keras.Variable(np.zeros(2, "float32"))])
 
 
-def test_before_init(keras3):
-    keras3(1, initialized=False).run(before_init)
-
-
-def operations():
-    import keras
-
-    import horovod.keras as hvd
-
+@on_keras3(2)
+def test_scalars_and_the_older_argument_of_allreduce():
+    """What is not in the conformance suite."""
     rank, size = hvd.rank(), hvd.size()
-    total = sum(range(1, size + 1))
-    numpy = keras.ops.convert_to_numpy
-    mine = np.full((3, 2), rank + 1, "float32")
-    np.testing.assert_allclose(numpy(hvd.allreduce(mine)), np.full((3, 2), total / size))
-    np.testing.assert_allclose(numpy(hvd.allreduce(keras.ops.convert_to_tensor(mine), op=hvd.Sum, name="x")), total)
-    np.testing.assert_allclose(numpy(hvd.allreduce(mine, prescale_factor=2.0, op=hvd.Sum)), 2 * total)
-    np.testing.assert_allclose(numpy(hvd.allreduce(mine, compression=hvd.Compression.fp16)), total / size)
-    np.testing.assert_allclose(float(hvd.allreduce(rank + 1.0)), total / size)
+    np.testing.assert_allclose(float(hvd.allreduce(rank + 1.0)), (size + 1) / 2)
     with pytest.warns(DeprecationWarning, match="average"):
-        np.testing.assert_allclose(numpy(hvd.allreduce(mine, average=False)), total)
-    gathered = numpy(hvd.allgather(np.full((rank + 1, 2), rank, "int32")))
-    np.testing.assert_array_equal(gathered[:, 0], np.repeat(np.arange(size), np.arange(1, size + 1)))
-    np.testing.assert_allclose(numpy(hvd.broadcast(mine, 1)), 2)
-    part = numpy(hvd.reducescatter(np.arange(2 * size * 3, dtype="float32").reshape(2 * size, 3), op=hvd.Sum))
-    np.testing.assert_allclose(part, size * np.arange(6 * rank, 6 * rank + 6).reshape(2, 3))
-    assert hvd.size() == size
+        summed = hvd.allreduce(np.full((3, 2), rank + 1, "float32"), average=False)
+    np.testing.assert_allclose(keras.ops.convert_to_numpy(summed), size * (size + 1) / 2)
     assert hvd.is_homogeneous()
 
 
-def test_operations(keras3):
-    keras3(2).run(operations)
-
-
-def disagreeing():
+@on_keras3(2)
+def test_ranks_that_disagree():
     """Ranks with unlike gradients get an error, all of them, and go on."""
-    import keras
-
-    import horovod.keras as hvd
-
     rank = hvd.rank()
     optimizer = hvd.DistributedOptimizer(keras.optimizers.SGD(1.0))
     variable = keras.Variable(np.zeros(2 + rank, "float32"))
@@ -353,16 +273,8 @@ def disagreeing():
     np.testing.assert_allclose(keras.ops.convert_to_numpy(variable), -1)
 
 
-def test_ranks_that_disagree(keras3):
-    keras3(2).run(disagreeing)
-
-
-def compiled_by_xla():
-    import keras
-
-    import horovod.keras as hvd
-    from tests.keras import models
-
+@on_keras_on_tensorflow(2)
+def test_xla():
     model = models.model()
     model.compile(optimizer=hvd.DistributedOptimizer(keras.optimizers.SGD(0.1)), loss="mse", jit_compile=True)
     with pytest.raises(ValueError, match="jit_compile"):
@@ -381,7 +293,3 @@ def compiled_by_xla():
         assert model.jit_compile is True
         model.compile(optimizer=hvd.DistributedOptimizer(keras.optimizers.SGD(0.1)), loss="mse")
         assert model.jit_compile is False
-
-
-def test_xla(keras_pool):
-    keras_pool("tensorflow")(2).run(compiled_by_xla)

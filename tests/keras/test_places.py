@@ -2,14 +2,11 @@
 
 import pytest
 
+from tests.keras.modules import hvd, keras, models
+
 
 def stopping(how):
     """What a rank is told when rank 0 alone stops, or None if fit returns."""
-    import keras
-
-    import horovod.keras as hvd
-    from tests.keras import models
-
     rank = hvd.rank()
     x, y = models.data(16)
     model = models.model()
@@ -50,10 +47,10 @@ BEGUN = "rank 0 is in epoch 2, but rank 1 in epoch 1"
     ("how", "text"),
     [
         ("rank 0", ENDED),
-        ("own", ENDED),
-        ("fewer epochs", ENDED),
+        pytest.param("own", ENDED, marks=pytest.mark.heavy),
+        pytest.param("fewer epochs", ENDED, marks=pytest.mark.heavy),
         ("later", BEGUN),
-        ("later, averaged", BEGUN),
+        pytest.param("later, averaged", BEGUN, marks=pytest.mark.heavy),
     ],
 )
 def test_a_rank_that_is_elsewhere_in_fit_is_named_on_all_ranks(keras_pool, how, text):
@@ -71,11 +68,6 @@ def test_ranks_that_stop_together_are_left_alone(keras3):
 
 
 def plateau(averaged):
-    import keras
-
-    import horovod.keras as hvd
-    from tests.keras import models
-
     rank = hvd.rank()
     x, y = models.data(16)
     model = models.model()

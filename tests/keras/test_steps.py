@@ -1,15 +1,13 @@
 """Steps of Keras' fit: told by the optimizer on PyTorch, found by the engine on TensorFlow and JAX."""
 
+import numpy as np
 import pytest
+
+from tests.keras.modules import hvd, keras
 
 
 def train(batches):
     import time
-
-    import keras
-    import numpy as np
-
-    import horovod.keras as hvd
 
     class Slow(keras.callbacks.Callback):
         def on_train_batch_begin(self, *args, **kwargs):

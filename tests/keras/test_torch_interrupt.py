@@ -4,6 +4,8 @@ It must end the wait at once, and the engine, which goes on writing, must find i
 
 import pytest
 
+from tests.keras.modules import hvd, keras
+
 
 def interrupted(when):
     import gc
@@ -13,10 +15,8 @@ def interrupted(when):
     import weakref
     from unittest import mock
 
-    import keras
     import torch
 
-    import horovod.keras as hvd
     import horovod.torch
 
     class Compression(hvd.Compression.none):

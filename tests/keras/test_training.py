@@ -3,23 +3,23 @@
 import numpy as np
 import pytest
 
+from tests.keras.modules import hvd, keras, models
+from tests.ranks import on_keras3, on_keras_on_tensorflow, on_smoke_keras3, on_stateful_keras3
 
-def one_process_equals_all(seed):
-    import keras
 
-    import horovod.keras as hvd
-    from tests.keras import models
-
-    random = np.random.default_rng(seed)
+@on_smoke_keras3(2, pytest.param(3, marks=pytest.mark.heavy))
+def test_workers_on_shards_equal_one_process_on_all():
     size = hvd.size()
-    for _ in range(2):
+    random = np.random.default_rng(size)
+    for turn in range(3):
         batch, steps = int(random.integers(1, 7)), int(random.integers(2, 5))
         x, y = models.data(batch * size * steps, seed=int(random.integers(1000)))
         rate = float(random.uniform(0.01, 0.1))
         make = [
             lambda rate=rate: keras.optimizers.SGD(rate, momentum=0.9),
             lambda rate=rate: keras.optimizers.Adam(rate, epsilon=1e-3, clipnorm=0.5),
-        ][int(random.integers(2))]
+            lambda rate=rate: keras.optimizers.SGD(rate, use_ema=True, ema_overwrite_frequency=2),
+        ][turn]
         alone = models.plainly(make, x, y, batch * size, epochs=2)
         ours = models.model()
         ours.compile(optimizer=hvd.DistributedOptimizer(make()), loss="mse")
@@ -30,18 +30,9 @@ def one_process_equals_all(seed):
         assert int(ours.optimizer.iterations) == int(alone.optimizer.iterations) == 2 * steps
 
 
-@pytest.mark.parametrize("seed", [1, pytest.param(2, marks=pytest.mark.heavy)])
-def test_workers_on_shards_equal_one_process_on_all(each_keras3, seed):
-    each_keras3(seed + 1).run(one_process_equals_all, seed)
-
-
-def every_road():
+@on_keras3(2, timeout=120)
+def test_gradients_are_reduced_once_on_every_road():
     """With Sum a gradient that is reduced twice shows, and one that is not too."""
-    import keras
-
-    import horovod.keras as hvd
-    from tests.keras import models
-
     size, batch, steps = hvd.size(), 4, 4
     x, y = models.data(batch * size * steps)
     parts = models.shard(x, batch), models.shard(y, batch)
@@ -60,6 +51,8 @@ def every_road():
     options = [{}, {"run_eagerly": True}, {"jit_compile": False}]
     if keras.config.backend() != "torch":
         options.append({"steps_per_execution": 2})
+    if keras.config.backend() == "jax":
+        options.append({"jit_compile": True})
     for option in options:
         ours = compiled(**option)
         ours.fit(*parts, batch_size=batch, shuffle=False, verbose=0)
@@ -91,16 +84,9 @@ def every_road():
         models.assert_same_everywhere(ours)
 
 
-def test_gradients_are_reduced_once_on_every_road(each_keras3):
-    each_keras3(2).run(every_road, timeout=120)
-
-
-def own_loop():
+@on_keras3(3)
+def test_loops_of_the_users_own():
     """Gradients of the user's own, through apply, apply_gradients and a train_step."""
-    import keras
-
-    import horovod.keras as hvd
-
     backend = keras.config.backend()
     rank, size = hvd.rank(), hvd.size()
     total = sum(range(1, size + 1))
@@ -159,43 +145,8 @@ def own_loop():
     np.testing.assert_allclose(model.get_weights()[0], np.full((3, 1), -0.5 * 2 * total))
 
 
-def test_loops_of_the_users_own(keras3):
-    keras3(3).run(own_loop)
-
-
-def accumulating():
-    import keras
-
-    import horovod.keras as hvd
-    from tests.keras import models
-
-    size, batch = hvd.size(), 2
-    x, y = models.data(batch * size * 6)
-    parts = models.shard(x, batch), models.shard(y, batch)
-    for clip in ({}, {"global_clipnorm": 0.1}):
-
-        def make(clip=clip):
-            return keras.optimizers.SGD(0.05, momentum=0.9, gradient_accumulation_steps=3, **clip)
-
-        alone = models.plainly(make, x, y, batch * size)
-        ours = models.model()
-        ours.compile(optimizer=hvd.DistributedOptimizer(make()), loss="mse")
-        ours.fit(*parts, batch_size=batch, shuffle=False, verbose=0)
-        models.assert_equal(ours, alone)
-        models.assert_same_everywhere(ours)
-
-
-@pytest.mark.heavy  # of Keras, beside ours
-def test_keras_own_accumulation_of_gradients(keras3):
-    keras3(2).run(accumulating)
-
-
-def several_passes():
-    import keras
-
-    import horovod.keras as hvd
-    from tests.keras import models
-
+@on_stateful_keras3(2)
+def test_backward_passes_per_step():
     size, batch = hvd.size(), 2
     x, y = models.data(batch * size * 6)
     # Two passes of each rank, averaged, are one batch of everything in them.
@@ -217,16 +168,8 @@ def several_passes():
             assert len(optimizer.variables) == len(alone.optimizer.variables)
 
 
-def test_backward_passes_per_step(stateful):
-    stateful(2).run(several_passes)
-
-
-def half_precision():
-    import keras
-
-    import horovod.keras as hvd
-    from tests.keras import models
-
+@on_keras3(2)
+def test_an_infinite_gradient_on_one_rank_skips_the_step_on_all():
     rank = hvd.rank()
     keras.mixed_precision.set_dtype_policy("mixed_float16")
     try:
@@ -257,16 +200,8 @@ def half_precision():
         keras.mixed_precision.set_dtype_policy("float32")
 
 
-def test_an_infinite_gradient_on_one_rank_skips_the_step_on_all(keras3):
-    keras3(2).run(half_precision)
-
-
-def scaled_and_accumulated():
-    import keras
-
-    import horovod.keras as hvd
-    from tests.keras import models
-
+@on_keras3(2)
+def test_loss_scaling_with_accumulation():
     size = hvd.size()
     x, y = models.data(2 * size * 4)
     parts = models.shard(x, 2), models.shard(y, 2)
@@ -283,16 +218,10 @@ def scaled_and_accumulated():
         models.assert_same_everywhere(ours)
 
 
-def test_loss_scaling_with_accumulation(keras3):
-    keras3(2).run(scaled_and_accumulated)
-
-
-def two_optimizers():
+@on_keras_on_tensorflow(2)
+def test_two_optimizers_in_one_function():
     """As in a GAN: two optimizers of one kind in one function, whose gradients may be on their way at once."""
-    import keras
     import tensorflow as tf
-
-    import horovod.keras as hvd
 
     rank, size = hvd.rank(), hvd.size()
     total = sum(range(1, size + 1))
@@ -312,16 +241,8 @@ def two_optimizers():
         np.testing.assert_allclose(variable.numpy(), -20.0 * total)
 
 
-def test_two_optimizers_in_one_function(keras_pool):
-    keras_pool("tensorflow")(2).run(two_optimizers)
-
-
-def sparse():
-    import keras
-
-    import horovod.keras as hvd
-    from tests.keras import models
-
+@on_keras3(2)
+def test_embeddings():
     size, rank = hvd.size(), hvd.rank()
     tokens = np.random.default_rng(3).integers(0, 10, (8 * size, 4))
     y = tokens.sum(1, keepdims=True).astype("float32") / 40
@@ -347,7 +268,3 @@ def sparse():
         with pytest.raises(ValueError, match="sparse_as_dense"):
             ours.fit(*parts, batch_size=4, shuffle=False, verbose=0)
     assert rank < size
-
-
-def test_embeddings(keras3):
-    keras3(2).run(sparse)

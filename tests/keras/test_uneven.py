@@ -1,15 +1,14 @@
 """Ranks with unlike numbers of batches in fit."""
 
+import numpy as np
+
+from tests.keras.modules import hvd, keras
+
 
 def uneven(kind):
     """What rank 0 with 5 batches and rank 1 with 4 are told."""
     import contextlib
     import io
-
-    import keras
-    import numpy as np
-
-    import horovod.keras as hvd
 
     model = keras.Sequential([keras.Input((3,)), keras.layers.Dense(1)])
     model.compile(optimizer=hvd.DistributedOptimizer(keras.optimizers.SGD(0.1)), loss="mse")

@@ -1,41 +1,30 @@
 """Optimizers on their way to the ranks."""
 
+import pickle
+
+import numpy as np
 import pytest
 
+from horovod.common.contract.pickling import dumps
+from horovod.common.objects import loads
+from tests.keras.modules import keras, models
+from tests.later import Later
+from tests.ranks import on_keras_on_tensorflow
 
-def optimizers():
-    import keras
+objects = Later("horovod.spark.keras.objects")
 
-    from horovod.common.contract.pickling import dumps
-    from horovod.common.objects import loads
-    from horovod.spark.keras import objects
 
-    class Boosted(keras.optimizers.SGD):
-        """With an argument of its own and no get_config."""
-
-        def __init__(self, learning_rate=0.1, boost=1.0, **kwargs):
-            super().__init__(learning_rate, **kwargs)
-            self.boost = boost
-
-    class Stub(keras.optimizers.schedules.LearningRateSchedule):
-        def __init__(self, peak=0.001):
-            self.peak = peak
-
-        def __call__(self, step):
-            return self.peak
-
-        def get_config(self):
-            return {}
-
+@on_keras_on_tensorflow(1)
+def test_what_no_config_tells_of_reaches_the_ranks():
     def sent(optimizer):
         return objects.unpack(loads(dumps(objects.pack(optimizer))))
 
-    later = Boosted(0.1)
+    later = models.Boosted(0.1)
     later.boost, later.learning_rate = 4.0, 0.5
-    for given in (Boosted(0.5, boost=4.0), later):
+    for given in (models.Boosted(0.5, boost=4.0), later):
         assert sent(given).boost == 4.0
         assert float(keras.ops.convert_to_numpy(sent(given).learning_rate)) == 0.5
-    assert sent(keras.optimizers.SGD(Stub(0.25)))._learning_rate.peak == 0.25
+    assert sent(keras.optimizers.SGD(models.Constant(0.25)))._learning_rate.peak == 0.25
     assert objects.pack(keras.optimizers.Adam(0.1)).more == {}
 
     class Strange(keras.optimizers.SGD):
@@ -48,18 +37,8 @@ def optimizers():
         objects.pack(strange)
 
 
-def test_what_no_config_tells_of_reaches_the_ranks(keras_pool):
-    keras_pool("tensorflow")(1).run(optimizers)
-
-
-def trained_before():
-    from pickle import dumps, loads
-
-    import keras
-    import numpy as np
-
-    from horovod.spark.keras import objects
-
+@on_keras_on_tensorflow(1)
+def test_an_optimizer_that_has_trained_another_model_begins_anew():
     def fit(optimizer):
         model = keras.Sequential([keras.Input((3,)), keras.layers.Dense(1)])
         model.compile(optimizer=optimizer, loss="mse")
@@ -71,7 +50,7 @@ def trained_before():
     adam, scaled = keras.optimizers.AdamW(0.25), keras.optimizers.LossScaleOptimizer(own)
     for begun in (False, True):
         for optimizer in (adam, scaled):
-            sent = objects.unpack(loads(dumps(objects.pack(optimizer))))
+            sent = objects.unpack(pickle.loads(pickle.dumps(objects.pack(optimizer))))
             assert type(sent) is type(optimizer)
             inner = getattr(sent, "inner_optimizer", sent)
             assert not inner.built
@@ -81,7 +60,3 @@ def trained_before():
             assert fit(sent) == 1
         if not begun:
             assert fit(adam) == fit(scaled) == 1
-
-
-def test_an_optimizer_that_has_trained_another_model_begins_anew(keras_pool):
-    keras_pool("tensorflow")(1).run(trained_before)
