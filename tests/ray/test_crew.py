@@ -169,7 +169,7 @@ def test_sending_does_not_wait_for_the_call_of_another_thread(staffed):
 @pytest.mark.parametrize("during", ["room", "actors", "answers", "seats"])
 def test_a_shutdown_while_another_thread_starts(monkeypatch, during):
     """It leaves no actor and no placement group, and the start does not look like a success."""
-    executor = RayExecutor(RayExecutor.create_settings(timeout_s=60), num_workers=2)
+    executor = RayExecutor(RayExecutor.create_settings(timeout_s=300), num_workers=2)
     actors, given_back, ended = [], [], []
     threads = ThreadPoolExecutor(1)
 
@@ -265,7 +265,7 @@ def test_a_shutdown_after_that_of_ray(monkeypatch):
 
 
 def test_a_callback_that_shuts_down(local):
-    executor = RayExecutor(RayExecutor.create_settings(timeout_s=60), num_workers=1)
+    executor = RayExecutor(RayExecutor.create_settings(timeout_s=300), num_workers=1)
     executor.start()
     with pytest.raises(RuntimeError, match=r"nothing after shutdown\(\)"):
         executor.run(functions.logs, [1, 60.0], callbacks=[lambda told: executor.shutdown()])
@@ -273,7 +273,7 @@ def test_a_callback_that_shuts_down(local):
 
 @pytest.mark.heavy  # starts Ray anew
 def test_a_shutdown_that_is_interrupted_can_be_finished(local, monkeypatch):
-    executor = RayExecutor(RayExecutor.create_settings(timeout_s=60), num_workers=2)
+    executor = RayExecutor(RayExecutor.create_settings(timeout_s=300), num_workers=2)
     executor.start()
     group = executor._crew._room.group
 

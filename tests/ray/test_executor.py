@@ -18,7 +18,7 @@ WITHIN = 15.0  # s for a failure to be told; waiting for a deadline would take l
 
 @pytest.fixture(scope="module")
 def four(local):
-    executor = RayExecutor(RayExecutor.create_settings(timeout_s=60), num_workers=4)
+    executor = RayExecutor(RayExecutor.create_settings(timeout_s=300), num_workers=4)
     executor.start(
         functions.Executable, executable_args=[10], executable_kwargs={"by": 5}, extra_env_vars={"COLOUR": "blue"}
     )
@@ -71,7 +71,7 @@ def test_an_exception_is_of_its_class_and_names_rank_and_host(four):
 
 
 def test_a_worker_that_dies_is_named_and_the_others_end(local):
-    executor = RayExecutor(RayExecutor.create_settings(timeout_s=60), num_workers=2)
+    executor = RayExecutor(RayExecutor.create_settings(timeout_s=300), num_workers=2)
     executor.start()
     try:
         begun = time.monotonic()
@@ -124,7 +124,7 @@ def _start(ray, folder):
     from horovod.ray import crew
 
     options = {"runtime_env": {"env_vars": {"PYTHONPATH": str(folder)}}}
-    executor = RayExecutor(RayExecutor.create_settings(timeout_s=60), num_workers=1)
+    executor = RayExecutor(RayExecutor.create_settings(timeout_s=300), num_workers=1)
     made = crew.Crew(executor._settings, executor._plan, None, 1, 0)
     made._options |= options
     try:
@@ -134,7 +134,7 @@ def _start(ray, folder):
 
 
 def test_workers_of_a_host_see_each_others_gpus(local):
-    executor = RayExecutor(RayExecutor.create_settings(timeout_s=60), num_workers=2, use_gpu=True)
+    executor = RayExecutor(RayExecutor.create_settings(timeout_s=300), num_workers=2, use_gpu=True)
     executor.start()
     try:
         seen = executor.run(os.getenv, ["CUDA_VISIBLE_DEVICES"])
@@ -160,7 +160,7 @@ def test_the_worker_by_itself(local):
 
 
 def test_a_result_that_cannot_be_sent_is_called_one(local):
-    executor = RayExecutor(RayExecutor.create_settings(timeout_s=60), num_workers=1)
+    executor = RayExecutor(RayExecutor.create_settings(timeout_s=300), num_workers=1)
     executor.start()
     try:
         with pytest.raises(TypeError, match=r"rank 0 .*: what the function has returned cannot be sent: TypeError: ca"):
@@ -174,7 +174,7 @@ def test_a_result_that_cannot_be_sent_is_called_one(local):
 
 
 def test_shutdown_ends_the_processes(local):
-    executor = RayExecutor(RayExecutor.create_settings(timeout_s=60), num_workers=2)
+    executor = RayExecutor(RayExecutor.create_settings(timeout_s=300), num_workers=2)
     executor.start()
     pids = executor.run(os.getpid)
     executor.shutdown()

@@ -68,7 +68,7 @@ def test_an_elastic_job_outlives_a_raylet_and_takes_a_new_one(nodes):
 
 def test_workers_colocated_on_nodes_and_one_node_lost(nodes):
     made = [nodes.add(2) for _ in range(2)]
-    executor = RayExecutor(RayExecutor.create_settings(timeout_s=60), num_hosts=2, num_workers_per_host=2)
+    executor = RayExecutor(RayExecutor.create_settings(timeout_s=300), num_hosts=2, num_workers_per_host=2)
     executor.start()
     try:
         told = executor.run(functions.ranks)

@@ -26,7 +26,7 @@ def gone(pid):
 
 def test_the_job_ends_and_names_it(local, monkeypatch):
     monkeypatch.setenv("HOROVOD_HEARTBEAT_TIMEOUT", "4")
-    executor = RayExecutor(RayExecutor.create_settings(timeout_s=60), num_workers=2)
+    executor = RayExecutor(RayExecutor.create_settings(timeout_s=300), num_workers=2)
     executor.start()
     try:
         pids = executor.run(os.getpid)

@@ -49,7 +49,7 @@ def test_a_training_with_data_and_checkpoints_goes_on_after_a_failure(local, tmp
     trainer = HorovodTrainer(
         loop,
         train_loop_config={"steps": 4},
-        horovod_config=HorovodConfig(timeout_s=60),
+        horovod_config=HorovodConfig(timeout_s=300),
         scaling_config=ray.train.ScalingConfig(num_workers=2),
         datasets={"train": ray.data.from_items([{"x": float(number)} for number in range(64)])},
         run_config=ray.train.RunConfig(
