@@ -90,6 +90,7 @@ environment: $(FIRST) $(MORE)
 test: ## set up and run the first tier of tests: C++, lint, types, each frontend, launcher and failures on one host, a test of each integration
 	$(MAKE) --no-print-directory -j2 $(STAMPS)/doctest $(STAMPS)/tools
 	$(MAKE) --no-print-directory -j2 --output-sync=line unit checks
+	@echo "Python tests run in $(words $(PARTS)) parts at the same time; the output of each comes when it has ended."
 	$(call in_parts,first)
 	@$(RECORD)
 
@@ -97,6 +98,7 @@ test-more: ## set up and run the second tier: hosts, launchers, Spark, Ray, seco
 	$(MAKE) --no-print-directory -j2 environment
 	$(MAKE) --no-print-directory unit-more
 	scripts/install-ptxas.sh
+	@echo "Python tests run in $(words $(PARTS)) parts at the same time; the output of each comes when it has ended."
 	$(call in_parts,more)
 	@$(RECORD)
 
