@@ -26,6 +26,7 @@ def examples():
     return found
 
 
+@pytest.mark.heavy  # needs a package that only the second tier installs
 def test_the_published_file_is_current():
     pytest.importorskip("cryptography")
     assert FILE.read_text() == wire.generate(), "run: python -m tests.vectors.wire > tests/vectors/wire.txt"
