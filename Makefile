@@ -42,9 +42,8 @@ SIDE_BY_SIDE := $(if $(filter-out 0,$(TESTERS)),-n $(TESTERS)) --slowest=20
 # Python tests run in parts (tests/lanes.py), each with one process or, where it says so, with several.
 PARTS := torch tensorflow spark-ray others
 PROCESSES_first_others := $(JOBS)
-PROCESSES_more_others := $(shell echo $$(($(JOBS) + 1)))
-PROCESSES_more_tensorflow := 3
-PROCESSES_more_spark-ray := 2
+PROCESSES_more_others := $(JOBS)
+PROCESSES_more_tensorflow := 2
 in_parts = $(MAKE) --no-print-directory -j$(if $(filter 0 1,$(TESTERS)),1,4) --output-sync=line $(PARTS:%=$1-%)
 of_part = PART=$1-$2 nice scripts/python-tests.sh --tier=$1 --part=$2 --slowest=10 $(if $(filter 0 1,$(TESTERS)),,$(PROCESSES_$1_$2:%=-n %))
 STAMPS := $(VENV)/stamps
