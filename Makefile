@@ -58,7 +58,8 @@ export PIP_ROOT_USER_ACTION := ignore
 export INSTALLER
 # Used by the Python of .venv.
 INSTALL := python -m tools.packages install
-unexport PYTHONPATH
+# Packages are installed without byte code; unless the first import writes it, each of hundreds of processes compiles PyTorch anew.
+unexport PYTHONPATH PYTHONDONTWRITEBYTECODE
 
 # What the extension is compiled from, and with the Python files, what the package consists of.
 NATIVE := $(wildcard pyproject.toml CMakeLists.txt) $(shell find core bindings -type f 2>/dev/null)
