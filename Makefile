@@ -40,12 +40,14 @@ RECORD = $(if $(filter $@,$(MAKECMDGOALS)),$(if $(word 2,$(MAKECMDGOALS)),:,scri
 
 SIDE_BY_SIDE := $(if $(filter-out 0,$(TESTERS)),-n $(TESTERS)) --slowest=20
 # Python tests run in parts (tests/lanes.py), each with one process or, where it says so, with several.
+# MARKS chooses among them: those marked heavy have no measured time yet and are left to test-all.
+MARKS := $(if $(HEAVY),-m heavy,-m "not heavy")
 PARTS := torch tensorflow spark-ray others
 PROCESSES_first_others := $(JOBS)
 PROCESSES_more_others := $(JOBS)
 PROCESSES_more_tensorflow := 2
 in_parts = $(MAKE) --no-print-directory -j$(if $(filter 0 1,$(TESTERS)),1,4) --output-sync=line $(PARTS:%=$1-%)
-of_part = PART=$1-$2 nice scripts/python-tests.sh --tier=$1 --part=$2 --slowest=10 $(if $(filter 0 1,$(TESTERS)),,$(PROCESSES_$1_$2:%=-n %))
+of_part = PART=$1-$2 nice scripts/python-tests.sh --tier=$1 --part=$2 $(MARKS) --slowest=10 $(if $(filter 0 1,$(TESTERS)),,$(PROCESSES_$1_$2:%=-n %))
 STAMPS := $(VENV)/stamps
 # What `make test` needs, and what `make test-more` needs besides. Steps may run side by side: packages and apt have locks of their own.
 FIRST := $(addprefix $(STAMPS)/,doctest tools first lint system launchers editable)
@@ -94,7 +96,7 @@ test: ## set up and run the first tier of tests: C++, lint, types, each frontend
 	$(call in_parts,first)
 	@$(RECORD)
 
-test-more: ## set up and run the second tier: hosts, launchers, Spark, Ray, second backends, what repeats at length
+test-more: ## set up and run the second tier: hosts, launchers, Spark, Ray, second backends
 	$(MAKE) --no-print-directory -j2 environment
 	$(MAKE) --no-print-directory unit-more
 	scripts/install-ptxas.sh
@@ -102,9 +104,10 @@ test-more: ## set up and run the second tier: hosts, launchers, Spark, Ray, seco
 	$(call in_parts,more)
 	@$(RECORD)
 
-test-all: ## both tiers, then MXNet, sanitizers, containers, Kubernetes and versions of TensorFlow
+test-all: ## both tiers, then tests that repeat at length, MXNet, sanitizers, containers, Kubernetes and versions of TensorFlow
 	$(MAKE) --no-print-directory test
 	$(MAKE) --no-print-directory test-more
+	HEAVY=1 $(call in_parts,more)
 	$(MAKE) --no-print-directory test-mxnet
 	$(MAKE) --no-print-directory asan
 	$(MAKE) --no-print-directory tsan

@@ -1,7 +1,7 @@
 """The two tiers of tests.
 
     python -m pytest --tier=first     what `make test` runs: each behaviour once
-    python -m pytest --tier=more      all other tests, as `make test-more` runs them
+    python -m pytest --tier=more      all other tests; `make test-more` runs them but for those marked heavy
 
 Without the option both run. A test belongs to the second tier if it is marked ``heavy`` (it repeats at length what
 others show) or belongs to an integration or a second backend (`SECOND_FOLDERS`, `SECOND_LANES`), unless it is marked
