@@ -127,7 +127,7 @@ checks:
 	$(MAKE) --no-print-directory -j1 $(FIRST) lint docs
 
 quick: $(STAMPS)/quick ## tests of the launcher and of pure parts, without any framework; PYTEST_ARGS="-k name" chooses
-	nice python -m pytest --quick $(if $(PYTEST_ARGS),$(PYTEST_ARGS),$(SIDE_BY_SIDE))
+	nice python -m pytest --quick $(MARKS) $(if $(PYTEST_ARGS),$(PYTEST_ARGS),$(SIDE_BY_SIDE))
 	@$(RECORD)
 
 unit: $(STAMPS)/doctest $(STAMPS)/tools ## the core's C++ unit tests, first tier: over simulated GPUs only when they or the core changed
@@ -164,7 +164,7 @@ site: $(STAMPS)/more $(STAMPS)/editable ## all pages and the reference of the AP
 	@$(RECORD)
 
 pytest: $(FIRST) $(MORE) ## Python tests; PYTEST_ARGS="-k name" chooses
-	nice $(if $(PYTEST_ARGS),python -m pytest $(PYTEST_ARGS),scripts/python-tests.sh $(SIDE_BY_SIDE))
+	nice $(if $(PYTEST_ARGS),python -m pytest $(PYTEST_ARGS),scripts/python-tests.sh $(MARKS) $(SIDE_BY_SIDE))
 	@$(RECORD)
 
 test-launchers: $(FIRST) $(MORE) ## jobs of mpirun, mpiexec, srun and torchrun, all cases
