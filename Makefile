@@ -42,11 +42,12 @@ SIDE_BY_SIDE := $(if $(filter-out 0,$(TESTERS)),-n $(TESTERS)) --slowest=20
 # Python tests run in parts (tests/lanes.py), each with one process or, where it says so, with several.
 # MARKS chooses among them: those marked heavy have no measured time yet and are left to test-all.
 MARKS := $(if $(HEAVY),-m heavy,-m "not heavy")
-PARTS := torch tensorflow spark-ray others
+PARTS := torch tensorflow jax spark-ray others
 PROCESSES_first_others := $(JOBS)
 PROCESSES_more_others := $(JOBS)
 PROCESSES_more_tensorflow := 2
-in_parts = $(MAKE) --no-print-directory -j$(if $(filter 0 1,$(TESTERS)),1,4) --output-sync=line $(PARTS:%=$1-%)
+in_parts = @echo "Python tests run in $(words $(PARTS)) parts at the same time; the output of each comes when it has ended."; \
+  $(MAKE) --no-print-directory -j$(if $(filter 0 1,$(TESTERS)),1,4) --output-sync=line $(PARTS:%=$1-%)
 of_part = PART=$1-$2 nice scripts/python-tests.sh --tier=$1 --part=$2 $(MARKS) --slowest=10 $(if $(filter 0 1,$(TESTERS)),,$(PROCESSES_$1_$2:%=-n %))
 STAMPS := $(VENV)/stamps
 # What `make test` needs, and what `make test-more` needs besides. Steps may run side by side: packages and apt have locks of their own.
@@ -92,7 +93,6 @@ environment: $(FIRST) $(MORE)
 test: ## set up and run the first tier of tests: C++, lint, types, each frontend, launcher and failures on one host, a test of each integration
 	$(MAKE) --no-print-directory -j2 $(STAMPS)/doctest $(STAMPS)/tools
 	$(MAKE) --no-print-directory -j2 --output-sync=line unit checks
-	@echo "Python tests run in $(words $(PARTS)) parts at the same time; the output of each comes when it has ended."
 	$(call in_parts,first)
 	@$(RECORD)
 
@@ -100,14 +100,13 @@ test-more: ## set up and run the second tier: hosts, launchers, Spark, Ray, seco
 	$(MAKE) --no-print-directory -j2 environment
 	$(MAKE) --no-print-directory unit-more
 	scripts/install-ptxas.sh
-	@echo "Python tests run in $(words $(PARTS)) parts at the same time; the output of each comes when it has ended."
 	$(call in_parts,more)
 	@$(RECORD)
 
 test-all: ## both tiers, then tests that repeat at length, MXNet, sanitizers, containers, Kubernetes and versions of TensorFlow
 	$(MAKE) --no-print-directory test
 	$(MAKE) --no-print-directory test-more
-	HEAVY=1 $(call in_parts,more)
+	$(call in_parts,more) HEAVY=1
 	$(MAKE) --no-print-directory test-mxnet
 	$(MAKE) --no-print-directory asan
 	$(MAKE) --no-print-directory tsan

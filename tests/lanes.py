@@ -41,17 +41,19 @@ SINGLE = {
 }
 """Folders that are a lane each."""
 OF_ALL_FRONTENDS = ("tests/conformance", "tests/test_api.py")
-"""Tests of these go to the lane of the frontend that they name, and of its backend."""
+"""Tests of these go to the lane and the part of the frontend that they name, and of its backend."""
 FRAMEWORKS = ("tests/keras", "tests/tensorflow")
 """Folders whose tests go to the lane of the backend that they name in their first parameter or in their file's name."""
 PARTS = {
     "torch": ("tests/torch", "tests/gpu"),
-    "tensorflow": ("tests/tensorflow", "tests/keras"),
+    "tensorflow": ("tests/tensorflow", "tests/keras", "tests/test_two_faces.py"),
+    "jax": ("tests/jax",),
     "spark-ray": ("tests/spark", "tests/ray"),
 }
-"""Folders whose tests run in a pytest of their own (``--part``), so that the others need not import the framework to
-collect them; "others" is the part of all other folders."""
+"""Folders and files whose tests run in a pytest of their own (``--part``): the others need not import the framework to
+collect them, and its workers start once."""
 OTHERS = "others"
+"""The part of all other tests."""
 _ROOT = Path(__file__).parent.parent
 
 
@@ -76,7 +78,7 @@ def _of_face(parameters: str) -> str:
     keras = re.match(r"keras, on (jax|torch)", parameters)
     if keras:
         return f"keras-{keras[1]}"
-    framework = re.match(r"(?:keras, on )?(tensorflow|torch)", parameters)
+    framework = re.match(r"(?:keras, on )?(tensorflow|torch|jax)", parameters)
     return framework[1] if framework else ""
 
 
@@ -86,9 +88,13 @@ def order(nodeid: str) -> int:
     return LONGEST_FIRST.index(name) if name in LONGEST_FIRST else len(LONGEST_FIRST)
 
 
-def part(path: str) -> str:
-    """Return the part of a file or folder by its path from the root, such as ``tests/torch``."""
-    return next((name for name, folders in PARTS.items() for f in folders if f"{path}/".startswith(f"{f}/")), OTHERS)
+def part(nodeid: str) -> str:
+    """Return the part of a test by its id, or of a file or folder by its path, such as ``tests/torch``."""
+    path = nodeid.partition("::")[0]
+    if path != nodeid and path.startswith(OF_ALL_FRONTENDS):
+        name = lane(nodeid).removeprefix("keras-")
+        return name if name in PARTS else OTHERS
+    return next((name for name, paths in PARTS.items() for p in paths if f"{path}/".startswith(f"{p}/")), OTHERS)
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -100,11 +106,13 @@ def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool 
     if not chosen or not collection_path.is_relative_to(_ROOT / "tests"):
         return None
     path = collection_path.relative_to(_ROOT).as_posix()
-    return True if path != "tests" and part(path) != chosen else None
+    return True if path != "tests" and not path.startswith(OF_ALL_FRONTENDS) and part(path) != chosen else None
 
 
 @pytest.hookimpl(trylast=True)
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    if chosen := config.getoption("--part"):
+        items[:] = [item for item in items if part(item.nodeid) == chosen]
     items.sort(key=lambda item: order(item.nodeid))  # a stable sort: inside a lane they stay as they were
 
 

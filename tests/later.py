@@ -5,7 +5,10 @@ collects tests imports none of them: it may have another backend of Keras, or la
 """
 
 import importlib
+import importlib.util
 from typing import Any
+
+import pytest
 
 
 class Later:
@@ -21,3 +24,10 @@ class Later:
 
     def __reduce__(self) -> tuple[type["Later"], tuple[str]]:
         return Later, (self._name,)
+
+
+def need(*names: str) -> None:
+    """Skip the test module, or the test, that calls this where a package is not installed, without importing it."""
+    for name in names:
+        if importlib.util.find_spec(name) is None:
+            pytest.skip(f"{name} is not installed", allow_module_level=True)

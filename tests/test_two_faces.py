@@ -5,11 +5,10 @@ import threading
 import numpy as np
 import pytest
 
-from tests.later import Later
+from tests.later import Later, need
 from tests.ranks import on_keras_on_jax, on_keras_on_tensorflow, on_tensorflow
 
-pytest.importorskip("tensorflow")
-pytest.importorskip("torch")
+need("tensorflow", "torch")
 
 tf, torch, jnp = Later("tensorflow"), Later("torch"), Later("jax.numpy")
 hvd_tf, hvd_torch, hvd_np = Later("horovod.tensorflow"), Later("horovod.torch"), Later("horovod.numpy")

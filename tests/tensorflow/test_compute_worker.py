@@ -5,7 +5,9 @@ import stat
 
 import pytest
 
-pytest.importorskip("tensorflow")
+from tests.later import need
+
+need("tensorflow")
 
 
 def fails(path, words):

@@ -8,9 +8,10 @@ import time
 
 import pytest
 
-pytest.importorskip("tensorflow")
-
 from tests.documents import ROOT
+from tests.later import need
+
+need("tensorflow")
 
 QUIET = {"HOROVOD_GLOO_IFACE": "lo", "TF_CPP_MIN_LOG_LEVEL": "2", "CUDA_VISIBLE_DEVICES": "-1", "PYTHONUNBUFFERED": "1"}
 EXAMPLE = ROOT / "examples/tensorflow/data_service.py"

@@ -32,7 +32,7 @@ def test_long_lanes_come_first_and_files_in_their_order():
 
 
 @pytest.mark.parametrize(
-    ("path", "expected"),
+    ("nodeid", "expected"),
     [
         ("tests/torch", "torch"),
         ("tests/torch/lightning/test_it.py", "torch"),
@@ -40,7 +40,12 @@ def test_long_lanes_come_first_and_files_in_their_order():
         ("tests/ray/conftest.py", "spark-ray"),
         ("tests/runner/test_cli.py", "others"),
         ("tests/torchlike/test_it.py", "others"),
+        ("tests/test_two_faces.py::test_equal_names_at_once", "tensorflow"),
+        (f"{CONFORMANCE}::test_a_face[jax]", "jax"),
+        (f"{CONFORMANCE}::test_a_face[keras, on torch]", "torch"),
+        (f"{CONFORMANCE}::test_a_face[numpy]", "others"),
+        ("tests/test_api.py::test_older_paths[tensorflow]", "tensorflow"),
     ],
 )
-def test_the_part_of_a_file(path, expected):
-    assert part(path) == expected
+def test_the_part_of_a_test_or_file(nodeid, expected):
+    assert part(nodeid) == expected
