@@ -51,7 +51,8 @@ in_parts = @echo "Python tests run in $(words $(PARTS)) parts at the same time; 
 of_part = PART=$1-$2 nice scripts/python-tests.sh --tier=$1 --part=$2 $(MARKS) --slowest=10 $(if $(filter 0 1,$(TESTERS)),,$(PROCESSES_$1_$2:%=-n %))
 STAMPS := $(VENV)/stamps
 # What `make test` needs, and what `make test-more` needs besides. Steps may run side by side: packages and apt have locks of their own.
-FIRST := $(addprefix $(STAMPS)/,doctest tools first lint system launchers editable)
+# In this order: the extension compiles while packages are installed.
+FIRST := $(addprefix $(STAMPS)/,doctest tools editable first lint system launchers)
 MORE := $(addprefix $(STAMPS)/,more system-more launchers-more nvrtc)
 export PATH := $(abspath $(VENV))/bin:$(PATH)
 export VIRTUAL_ENV := $(abspath $(VENV))
@@ -76,7 +77,7 @@ PYTHONS ?=
 # MXNet 1.9.1 wants Python 3.11 or older.
 MXNET_PYTHON ?= $(firstword $(shell command -v python3.11 python3.10) $(PYTHON))
 
-.PHONY: help train environment checks quick test test-more test-all kernels unit unit-more lint format docs site pytest asan tsan fuzz fuzz-programs mutants bench gpu-check wheel wheels test-wheels clean test-tf-matrix test-mxnet test-cluster test-launchers test-mpis test-kubernetes test-containers test-clouds $(PARTS:%=first-%) $(PARTS:%=more-%)
+.PHONY: help train environment quick test test-more test-all kernels unit unit-more lint format docs site pytest asan tsan fuzz fuzz-programs mutants bench gpu-check wheel wheels test-wheels clean test-tf-matrix test-mxnet test-cluster test-launchers test-mpis test-kubernetes test-containers test-clouds $(PARTS:%=first-%) $(PARTS:%=more-%)
 
 help: ## this list, with the times that the targets recorded here (build/times.tsv) or on 2 cores (scripts/times.tsv)
 	@scripts/help.sh
@@ -91,8 +92,8 @@ environment: $(FIRST) $(MORE)
 	@:
 
 test: ## set up and run the first tier of tests: C++, lint, types, each frontend, launcher and failures on one host, a test of each integration
-	$(MAKE) --no-print-directory -j2 $(STAMPS)/doctest $(STAMPS)/tools
-	$(MAKE) --no-print-directory -j2 --output-sync=line unit checks
+	$(MAKE) --no-print-directory -j2 $(FIRST)
+	$(MAKE) --no-print-directory -j2 --output-sync=line unit lint docs
 	$(call in_parts,first)
 	@$(RECORD)
 
@@ -121,19 +122,15 @@ $(PARTS:%=first-%): first-%:
 $(PARTS:%=more-%): more-%:
 	$(call of_part,more,$*)
 
-# What the Python tests need, and all that is told without running code: beside the C++ tests, whose compilation takes as long.
-checks:
-	$(MAKE) --no-print-directory -j1 $(FIRST) lint docs
-
 quick: $(STAMPS)/quick ## tests of the launcher and of pure parts, without any framework; PYTEST_ARGS="-k name" chooses
 	nice python -m pytest --quick $(MARKS) $(if $(PYTEST_ARGS),$(PYTEST_ARGS),$(SIDE_BY_SIDE))
 	@$(RECORD)
 
-unit: $(STAMPS)/doctest $(STAMPS)/tools ## the core's C++ unit tests, first tier: over simulated GPUs only when they or the core changed
+unit: $(STAMPS)/doctest $(STAMPS)/editable ## the core's C++ unit tests, first tier: over simulated GPUs only when they or the core changed
 	nice scripts/unit-tests.sh --tier first build/unit ""
 	@$(RECORD)
 
-unit-more: $(STAMPS)/doctest $(STAMPS)/tools ## the C++ unit tests that the first tier leaves out: over simulated GPUs and MPI, benchmarks, fuzz programs
+unit-more: $(STAMPS)/doctest $(STAMPS)/editable ## the C++ unit tests that the first tier leaves out: over simulated GPUs and MPI, benchmarks, fuzz programs
 	nice scripts/unit-tests.sh --tier more build/unit ""
 	@$(RECORD)
 
@@ -210,7 +207,7 @@ fuzz: $(STAMPS)/tools ## coverage-guided fuzzing of all that reads from a socket
 	nice scripts/fuzz.sh $(FUZZ_SECONDS) build/fuzz
 	@$(RECORD)
 
-fuzz-programs: $(STAMPS)/doctest $(STAMPS)/tools ## random programs on whole engines, MINUTES=10: looks for hangs and wrong results
+fuzz-programs: $(STAMPS)/doctest $(STAMPS)/editable ## random programs on whole engines, MINUTES=10: looks for hangs and wrong results
 	nice scripts/fuzz-programs.sh $(MINUTES) build/unit
 	@$(RECORD)
 

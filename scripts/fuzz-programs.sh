@@ -4,8 +4,7 @@
 set -euo pipefail
 cd "$(dirname "$0")/.."
 minutes=$1 build=$2
-cmake -S . -B "$build" -G Ninja -DCMAKE_BUILD_TYPE=Release -DHVD_WERROR=ON -DHVD_BUILD_TESTS=ON -DHVD_BUILD_PYTHON=OFF >/dev/null
-cmake --build "$build" --target test_engine
+scripts/unit-tests.sh --build test_engine "$build" ""
 export HVD_PROGRAM_MINUTES=$minutes HVD_PROGRAM_SEED=${HVD_PROGRAM_SEED:-$(date +%s)000}
 echo "from seed $HVD_PROGRAM_SEED on"
 exec "$build/tests/core/test_engine" -tc='random programs with threads*' -d

@@ -78,9 +78,11 @@ print("; ".join(f"site.addsitedir({p!r})" for p in dict.fromkeys(places)))') || 
 }
 
 kernels() {
-  local include=() sizes=(256 0.2)
+  local include=() sizes=(256 0.2) library=()
+  [ ! -e "$work/python/core/libhvd_core.a" ] || library=(-DHVD_CORE_LIBRARY="$work/python/core/libhvd_core.a")
   [ ! -d "$pack/include" ] || include=(-DDOCTEST_INCLUDE="$pack/include")
-  cmake -S . -B "$work/unit" -G Ninja -DCMAKE_BUILD_TYPE=Release -DHVD_BUILD_TESTS=ON -DHVD_BUILD_PYTHON=OFF "${include[@]}" >/dev/null &&
+  cmake -S . -B "$work/unit" -G Ninja -DCMAKE_BUILD_TYPE=Release -DHVD_BUILD_TESTS=ON -DHVD_BUILD_PYTHON=OFF \
+    "${library[@]}" "${include[@]}" >/dev/null &&
     cmake --build "$work/unit" --target test_kernels kernels_bench simulated_cuda || return
   if [ -n "$dry" ]; then
     export SIMCUDA_KERNELS=$work/unit/simulated/libhvd_kernels_host.so SIMCUDA_DELAY_US=0

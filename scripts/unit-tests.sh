@@ -1,11 +1,14 @@
 #!/usr/bin/env bash
-# Builds and runs the C++ unit tests: unit-tests.sh [--tier first|more] BUILD_DIR SANITIZERS   (SANITIZERS: as for -fsanitize=, or empty)
+# Builds and runs the C++ unit tests: unit-tests.sh [--tier first|more | --build TARGET] BUILD_DIR SANITIZERS
+# (SANITIZERS: as for -fsanitize=, or empty)
 # first: the core without tests over simulated libraries, unless these or the core have changed since they last passed.
-# more: what the first tier leaves out. Without a tier: all.
+# more: what the first tier leaves out. Without a tier: all. --build: run none, build only that target.
+# Without sanitizers the core is not compiled again: its library is that of the extension's build, build/python.
 set -euo pipefail
 cd "$(dirname "$0")/.."
-tier=all
+tier=all only=
 [ "${1:-}" = --tier ] && tier=$2 && shift 2
+[ "${1:-}" = --build ] && only=$2 && shift 2
 build=$1 sanitize=$2
 passed=$build/simulated-passed # the sources with which the tests over simulated libraries last passed
 sources=$(find CMakeLists.txt core tests/core tests/simulated -type f | LC_ALL=C sort | xargs sha256sum | sha256sum)
@@ -18,9 +21,16 @@ case $tier in
 esac
 type=Release jobs=$(($(nproc) + 2)) # many tests wait
 [ -n "$sanitize" ] && type=RelWithDebInfo jobs=$(nproc)
+library=
+if [ -z "$sanitize" ]; then
+  library=$PWD/build/python/core/libhvd_core.a
+  [ -e build/python/build.ninja ] || { echo "unit-tests.sh: the extension must be built first: make unit, or scripts/install.sh --editable" >&2; exit 1; }
+  cmake --build build/python --target hvd_core # what has changed since then
+fi
 cmake -S . -B "$build" -G Ninja -DCMAKE_BUILD_TYPE=$type -DHVD_SANITIZE="$sanitize" -DHVD_WERROR=ON \
-  -DHVD_BUILD_TESTS=ON -DHVD_BUILD_PYTHON=OFF >/dev/null
-cmake --build "$build" --target $target
+  -DHVD_BUILD_TESTS=ON -DHVD_BUILD_PYTHON=OFF -DHVD_CORE_LIBRARY="$library" >/dev/null
+cmake --build "$build" --target "${only:-$target}"
+[ -z "$only" ] || exit 0
 export ASAN_OPTIONS=detect_leaks=1:halt_on_error=1 UBSAN_OPTIONS=halt_on_error=1:print_stacktrace=1 TSAN_OPTIONS="halt_on_error=1:suppressions=$PWD/tests/tsan.supp"
 failed=$build/Testing/Temporary/LastTestsFailed.log
 rm -f "$failed"
