@@ -1,85 +1,93 @@
 """Training that is a mistake though no operation fails, and programs that look like it but are right."""
 
+import contextlib
+import io
 import re
 import sys
 
 import pytest
-
-from tests.runner.launching import run_job
-
-SCRIPT = """
-import sys
 import torch
 from torch.utils.data import DataLoader, TensorDataset
 from torch.utils.data.distributed import DistributedSampler
-import horovod.torch as hvd
 
-torch.set_num_threads(1)
-hvd.init()
-rank, size = hvd.rank(), hvd.size()
+import horovod.torch as hvd
+from tests.runner.launching import run_job
+
 
 def model(seed=0, dropout=0.0):
     torch.manual_seed(seed)
     layers = [torch.nn.Linear(4, 6), torch.nn.BatchNorm1d(6), torch.nn.Dropout(dropout), torch.nn.Linear(6, 1)]
     made = torch.nn.Sequential(*layers)
-    torch.manual_seed(100 + rank)
+    torch.manual_seed(100 + hvd.rank())
     return made
 
+
 def rows(count=24, seed=None):
-    generator = torch.Generator().manual_seed(rank if seed is None else seed)
+    generator = torch.Generator().manual_seed(hvd.rank() if seed is None else seed)
     return TensorDataset(torch.randn(count, 4, generator=generator), torch.randn(count, 1, generator=generator))
 
-def plain(net, lr=0.1):
-    return torch.optim.SGD(net.parameters(), lr=lr)
+
+def plain(net):
+    return torch.optim.SGD(net.parameters(), lr=0.1)
+
 
 def wrapped(net, **options):
     return hvd.DistributedOptimizer(plain(net), net.named_parameters(), **options)
+
 
 def step(net, optimizer, batch):
     optimizer.zero_grad()
     (net(batch[0]) - batch[1]).square().mean().backward()
     optimizer.step()
 
+
 def train(net, optimizer, loader, epochs=2):
     for _ in range(epochs):
         for batch in loader:
             step(net, optimizer, batch)
 
+
 def loader(data, **options):
     return DataLoader(data, batch_size=4, **options)
 
-# ---- mistakes
+
 def no_wrapper():
     net = model()
     hvd.broadcast_parameters(net.state_dict(), 0)
     train(net, plain(net), loader(rows()))
     hvd.allreduce(torch.ones(1), name="metric")
 
+
 def no_wrapper_for_long():
     net = model()
     train(net, plain(net), loader(rows(800)), 1)
-    hvd.barrier()  # ranks end together, so that rank 0 hears of step 100 from all
+    hvd.barrier()  # ranks end together, so that hvd.rank() 0 hears of step 100 from all
+
 
 def no_broadcast():
-    net = model(seed=rank)
+    net = model(seed=hvd.rank())
     train(net, wrapped(net), loader(rows()))
+
 
 def parameters_change_on_one_rank():
     net = model()
     optimizer = wrapped(net)
     for number, batch in enumerate(loader(rows(100))):
         step(net, optimizer, batch)
-        if number == 7 and rank == 1:
+        if number == 7 and hvd.rank() == 1:
             net[3].weight.data.mul_(1.01)
+
 
 def no_sampler():
     net = model(dropout=0.5)
     train(net, wrapped(net), loader(rows(seed=1)))
 
+
 def no_sampler_shuffled():
     data, net = rows(seed=1), model(dropout=0.5)
     torch.manual_seed(7)
     train(net, wrapped(net), loader(data, shuffle=True))
+
 
 def no_sampler_by_hand():
     data, net = rows(seed=1).tensors, model()
@@ -87,14 +95,15 @@ def no_sampler_by_hand():
     for start in range(0, 24, 4):
         step(net, optimizer, [t[start : start + 4] for t in data])
 
+
 def uneven_epochs():
     net = model()
-    train(net, wrapped(net), loader(rows(40 if rank == 0 else 36)), 9 if rank == 0 else 10)
+    train(net, wrapped(net), loader(rows(40 if hvd.rank() == 0 else 36)), 9 if hvd.rank() == 0 else 10)
 
-# ---- none
+
 def right():
-    data, net = rows(seed=1), model(seed=rank, dropout=0.5)
-    sampler = DistributedSampler(data, size, rank)
+    data, net = rows(seed=1), model(seed=hvd.rank(), dropout=0.5)
+    sampler = DistributedSampler(data, hvd.size(), hvd.rank())
     optimizer = wrapped(net)
     hvd.broadcast_parameters(net.state_dict(), 0)
     check = rows(seed=2)
@@ -105,6 +114,7 @@ def right():
             for batch in loader(check):  # the same on all ranks
                 net(batch[0])
 
+
 def adversaries():
     one, other = model(1), model(2)
     optimizers = wrapped(one), wrapped(other)
@@ -113,6 +123,7 @@ def adversaries():
             step(one, optimizers[0], batch)
             if number % 2:
                 step(other, optimizers[1], batch)
+
 
 def accumulation():
     net = model()
@@ -123,11 +134,13 @@ def accumulation():
             optimizer.step()
             optimizer.zero_grad()
 
+
 def in_a_set():
     some = hvd.add_process_set([0, 1])
-    net = model(seed=rank // 2)
-    train(net, wrapped(net, process_set=some), loader(rows()))  # rank 2 trains alone, with steps of its own
+    net = model(seed=hvd.rank() // 2)
+    train(net, wrapped(net, process_set=some), loader(rows()))  # hvd.rank() 2 trains alone, with steps of its own
     hvd.barrier()
+
 
 def averages_by_hand():
     net = model()
@@ -140,6 +153,7 @@ def averages_by_hand():
                 p.grad = hvd.allreduce(p.grad)
             optimizer.step()
 
+
 def averages_parameters():
     net = model()
     for _ in range(4):
@@ -147,13 +161,15 @@ def averages_parameters():
         for p in net.parameters():
             hvd.allreduce_(p.data)
 
+
 def uneven_with_join():
     net = model()
     optimizer = wrapped(net)
     for _ in range(3):
-        train(net, optimizer, loader(rows(24 + 4 * rank)), 1)
+        train(net, optimizer, loader(rows(24 + 4 * hvd.rank())), 1)
         hvd.join()
-        hvd.broadcast_parameters(net.state_dict(), size - 1)
+        hvd.broadcast_parameters(net.state_dict(), hvd.size() - 1)
+
 
 def local_steps():
     net = model()
@@ -164,84 +180,91 @@ def local_steps():
         with optimizer.skip_synchronize():
             optimizer.step()
 
+
 def one_rank_alone():
-    if rank == 0:
+    if hvd.rank() == 0:
         net = model()
         train(net, plain(net), loader(rows(400)), 1)
     net = model()
     train(net, wrapped(net), loader(rows()))
 
+
 def adasum():
     net = model()
     train(net, wrapped(net, op=hvd.Adasum), loader(rows(100)))
 
-globals()[sys.argv[1]]()
-"""
-WARNING = re.compile(r"\[horovod, rank 0\] WARNING: (.*)")
-
-
-def warnings(tmp_path, what, ranks=2, **environment):
-    script = tmp_path / "script.py"
-    script.write_text(SCRIPT)
-    done = run_job(["-np", str(ranks), sys.executable, str(script), what], environment=environment)
-    assert done.code == 0, done.err
-    return [found[1] for line in done.err.splitlines() if (found := WARNING.search(line))]
-
 
 MISTAKES = {
-    "no_wrapper": r"^no gradient was averaged in this job, though rank 0 has taken 12 steps .*DistributedOptimizer",
-    "no_broadcast": r"^after step 2 parameter '0.weight' differs between rank 0 and rank 1: .*broadcast_parameters",
-    "parameters_change_on_one_rank": r"^after step 20 parameter '3.weight' differs between rank 0 and rank 1",
-    "no_sampler": r"^the data loaders of ranks 0-1 gave the same first batches: .*DistributedSampler",
-    "no_sampler_shuffled": r"^(the data loaders of )?ranks 0-1 .* the same samples\?.*DistributedSampler",
-    "no_sampler_by_hand": r"^ranks 0-1 computed the same gradients in the first step: ",
-    "uneven_epochs": r"^rank 1 finished epoch 1 after 9 batches, and rank 0 has more: .*hvd.join\(\)",
+    no_wrapper: r"^no gradient was averaged in this job, though rank 0 has taken 12 steps .*DistributedOptimizer",
+    no_broadcast: r"^after step 2 parameter '0.weight' differs between rank 0 and rank 1: .*broadcast_parameters",
+    parameters_change_on_one_rank: r"^after step 20 parameter '3.weight' differs between rank 0 and rank 1",
+    no_sampler: r"^the data loaders of ranks 0-1 gave the same first batches: .*DistributedSampler",
+    no_sampler_shuffled: r"^(the data loaders of )?ranks 0-1 .* the same samples\?.*DistributedSampler",
+    no_sampler_by_hand: r"^ranks 0-1 computed the same gradients in the first step: ",
+    uneven_epochs: r"^rank 1 finished epoch 1 after 9 batches, and rank 0 has more: .*hvd.join\(\)",
 }
+RIGHT = (right, adversaries, accumulation, averages_by_hand, averages_parameters)
+RIGHT += (uneven_with_join, local_steps, one_rank_alone, adasum)
 
 
-FIRST = ("no_wrapper", "no_broadcast", "no_sampler", "uneven_epochs", "right")
-"""Programs of the first tier, one for each warning, and one that is right; each takes a job."""
+def in_a_job(program):
+    """Run a program in a job of its own; return what the rank has written to stderr."""
+    from horovod.torch.noticing import batches
+
+    batches.__init__()  # as in a new process
+    with contextlib.redirect_stderr(io.StringIO()) as said:
+        hvd.init()
+        program()
+        hvd.shutdown()
+    return said.getvalue()
 
 
-def tiers(programs):
-    return [pytest.param(name, marks=[pytest.mark.heavy] * (name not in FIRST)) for name in programs]
+def warnings(pool, program, ranks=2, **environment):
+    said, *_ = pool(ranks, initialized=False, **environment).run(in_a_job, program)
+    return re.findall(r"\[horovod, rank 0\] WARNING: (.*)", said)
 
 
-@pytest.mark.parametrize("what", tiers(MISTAKES))
-def test_mistakes_are_told_once(tmp_path, what):
-    told = warnings(tmp_path, what)
-    assert len(told) == 1, told
-    assert re.search(MISTAKES[what], told[0])
-    assert told[0].endswith("(HOROVOD_TRAINING_CHECKS=0 turns such checks off)")
+@pytest.mark.parametrize("mistake", MISTAKES, ids=lambda program: program.__name__)
+def test_a_mistake_is_reported_once(pool, mistake):
+    (said,) = warnings(pool, mistake)
+    assert re.search(MISTAKES[mistake], said)
+    assert said.endswith("(HOROVOD_TRAINING_CHECKS=0 turns such checks off)")
 
 
-@pytest.mark.heavy
-def test_a_long_job_without_a_wrapper_hears_of_it_early(tmp_path):
-    early, late = warnings(tmp_path, "no_wrapper_for_long")
+def test_a_long_job_without_a_wrapper_is_reported_early(pool):
+    early, late = warnings(pool, no_wrapper_for_long)
     assert re.search(r"^after step 100 no gradient has been averaged in this job, and parameter '0 of \(6, 4\)'", early)
     assert late.startswith("no gradient was averaged in this job")
 
 
-RIGHT = ("right", "adversaries", "accumulation", "in_a_set", "averages_by_hand", "averages_parameters")
-RIGHT += ("uneven_with_join", "local_steps", "one_rank_alone", "adasum")
+@pytest.mark.parametrize("program", RIGHT, ids=lambda program: program.__name__)
+def test_correct_programs_bring_no_warning(pool, program):
+    assert warnings(pool, program) == []
 
 
-@pytest.mark.parametrize("what", tiers(RIGHT))
-def test_programs_that_are_right(tmp_path, what):
-    some = what == "in_a_set"
-    environment = {"HOROVOD_DYNAMIC_PROCESS_SETS": "1"} if some else {}
-    assert warnings(tmp_path, what, 3 if some else 2, **environment) == []
+def test_ranks_outside_of_the_process_set_train_on_their_own(pool):
+    assert warnings(pool, in_a_set, 3, HOROVOD_DYNAMIC_PROCESS_SETS="1") == []
 
 
-@pytest.mark.heavy
-def test_the_checks_can_be_turned_off(tmp_path):
-    assert warnings(tmp_path, "no_broadcast", HOROVOD_TRAINING_CHECKS="0") == []
+def test_the_checks_can_be_turned_off(pool):
+    assert warnings(pool, no_broadcast, HOROVOD_TRAINING_CHECKS="0") == []
 
 
-def test_a_rank_that_ends_early_tells_how_far_it_came(tmp_path):
+ENDS_EARLY = """
+import torch
+import horovod.torch as hvd
+from tests.torch.test_noticing import loader, model, rows, train, wrapped
+
+hvd.init()
+net = model()
+train(net, wrapped(net), loader(rows(40 if hvd.rank() == 0 else 36)), 9 if hvd.rank() == 0 else 2)
+"""
+
+
+def test_a_rank_that_ends_early_says_how_far_it_came(tmp_path):
     script = tmp_path / "script.py"
-    script.write_text(SCRIPT.replace("9 if rank == 0 else 10", "2"))
-    done = run_job(["-np", "2", sys.executable, str(script), "uneven_epochs"])
+    script.write_text(ENDS_EARLY)
+    done = run_job(["-np", "2", sys.executable, str(script)])
     assert done.code != 0
     came = "after 18 steps (2 epochs, with 9 batches in the last one)"
     assert re.search(rf"rank 1 \(.*\) has left the job: the process ended {re.escape(came)}", done.err), done.err
