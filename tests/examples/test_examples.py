@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import importlib.util
+import json
 import os
 import re
+import shutil
 import signal
 import subprocess
 import sys
+import tempfile
 from pathlib import Path
 
 import pytest
@@ -18,30 +21,28 @@ for name in ("sklearn", "tqdm"):
         pytest.skip(f"{name} is not installed", allow_module_level=True)
 
 ROOT = Path(__file__).resolve().parents[2]
-DIGITS = ROOT / "examples/pytorch/digits.py"
-CHAR_GPT = ROOT / "examples/pytorch/char_gpt.py"
+EXAMPLES = ROOT / "examples"
+DIGITS = EXAMPLES / "pytorch/digits.py"
+CHAR_GPT = EXAMPLES / "pytorch/char_gpt.py"
 NEWCOMER = Path(__file__).with_name("newcomer.py")
 HASH = re.compile(r"parameters identical on all (\d+) ranks: sha256 ([0-9a-f]{16})")
 
 
-def launch(
-    folder: Path, script: Path, *args: object, workers: int = 2, timeout: float = 150, fails: bool = False
+def needs(*modules: str) -> None:
+    """Skip the test where a module is not installed."""
+    for module in modules:
+        if importlib.util.find_spec(module) is None:
+            pytest.skip(f"{module} is not installed")
+
+
+def execute(
+    command: list[object], folder: Path, timeout: float, fails: bool = False, **environ: str
 ) -> tuple[str, str]:
-    """Runs the script on `workers` workers; its (stdout, stderr). Ends the whole job when it takes too long."""
-    command = [
-        sys.executable,
-        "-m",
-        "horovod.runner",
-        "-np",
-        str(workers),
-        sys.executable,
-        str(script),
-        *map(str, args),
-    ]
+    """Return (stdout, stderr) of a program, which is ended with its processes when it takes too long."""
     process = subprocess.Popen(
-        command,
+        [sys.executable, *map(str, command)],
         cwd=folder,
-        env={**os.environ, "OMP_NUM_THREADS": "1"},
+        env={**os.environ, "OMP_NUM_THREADS": "1", **environ},
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
@@ -53,9 +54,17 @@ def launch(
     except subprocess.TimeoutExpired:
         os.killpg(process.pid, signal.SIGTERM)
         out, err = process.communicate(timeout=30)
-        pytest.fail(f"{script.name} took more than {timeout} s\n{out[-3000:]}\n{err[-3000:]}")
+        pytest.fail(f"{command} took more than {timeout} s\n{out[-3000:]}\n{err[-3000:]}")
     assert (process.returncode != 0) == fails, f"exit code {process.returncode}\n{out[-3000:]}\n{err[-3000:]}"
     return out, err
+
+
+def launch(
+    folder: Path, script: Path, *args: object, workers: int = 2, timeout: float = 150, fails: bool = False, **env: str
+) -> tuple[str, str]:
+    """Return (stdout, stderr) of a script on `workers` workers."""
+    command = ["-m", "horovod.runner", "-np", workers, sys.executable, script, *args]
+    return execute(command, folder, timeout, fails, **env)
 
 
 def identical_parameters(out: str, workers: int = 2) -> str:
@@ -65,24 +74,37 @@ def identical_parameters(out: str, workers: int = 2) -> str:
     return str(found[0][1])
 
 
+def accuracy(out: str) -> float:
+    return float(re.findall(r"held-out accuracy ([\d.]+)", out)[-1])
+
+
+LEARNS = {  # by frontend: the example with its arguments, modules that it needs, and the accuracy that it reaches
+    "numpy": (["numpy/sgd_classifier.py"], [], 0.93),
+    "tensorflow": (["tensorflow/tf2_digits.py"], ["tensorflow"], 0.95),
+    "jax": (["jax/digits.py", "--epochs", "4"], ["jax", "optax"], 0.8),
+}
+
+
+@pytest.mark.parametrize("frontend", LEARNS)
+def test_an_example_learns(tmp_path: Path, frontend: str) -> None:
+    (script, *args), modules, reached = LEARNS[frontend]
+    needs(*modules)
+    out, _ = launch(tmp_path, EXAMPLES / script, *args, timeout=300)
+    assert accuracy(out) >= reached
+    identical_parameters(out)
+
+
 def test_digits_learns_and_resumes(tmp_path: Path) -> None:
     out, err = launch(tmp_path, DIGITS, "--epochs", 6, "--lr", 0.05)
-    final = re.search(r"final held-out accuracy ([\d.]+) on 359 images", out)
-    assert final, out
-    assert float(final[1]) >= 0.93
+    assert accuracy(out) >= 0.93
     first = identical_parameters(out)
-    epochs = re.findall(
-        r"epoch +(\d+)/6  loss ([\d.]+)  .*held-out accuracy ([\d.]+)  images/s ([\d,]+) per worker, ([\d,]+)",
-        out + err,
-    )
-    assert [int(epoch[0]) for epoch in epochs] == [1, 2, 3, 4, 5, 6], out
-    assert float(epochs[-1][1]) < float(epochs[0][1]) / 2
+    losses = re.findall(r"epoch +\d/6  loss ([\d.]+) ", out + err)
+    assert len(losses) == 6, out
+    assert float(losses[-1]) < float(losses[0]) / 2
     bars = re.findall(r"\[(\d)\]<stderr>:[^\n\r]*epoch \d/6:", err)
     assert set(bars) == {"0"}, "the progress bar comes from rank 0 and from no other"
-
     checkpoint = tmp_path / "runs/digits.pt"
     assert torch.load(checkpoint, weights_only=True)["epoch"] == 6
-    assert sorted(p.name for p in checkpoint.parent.iterdir()) == ["digits.pt"]
 
     # Nothing left to do: the resumed run holds what the first one ended with, on rank 1 too, which never sees the file.
     out, _ = launch(tmp_path, DIGITS, "--epochs", 6, "--lr", 0.05, "--resume", "--no-progress")
@@ -91,7 +113,6 @@ def test_digits_learns_and_resumes(tmp_path: Path) -> None:
     out, err = launch(tmp_path, DIGITS, "--epochs", 8, "--resume", "--no-progress")
     assert re.findall(r"epoch +(\d+)/8", out + err) == ["7", "8"]
     assert identical_parameters(out) != first
-    assert torch.load(checkpoint, weights_only=True)["epoch"] == 8
 
 
 @pytest.mark.heavy  # as the digits do
@@ -100,7 +121,6 @@ def test_char_gpt_learns_and_resumes(tmp_path: Path) -> None:
     out, err = launch(tmp_path, CHAR_GPT, "--steps", 40, *small)
     losses = [float(x) for x in re.findall(r"step +\d+/40  loss ([\d.]+)", out + err)]
     assert len(losses) == 5
-    assert 4.0 < losses[0] < 5.2, losses
     assert losses[-1] < losses[0] - 1.0, losses
     identical_parameters(out)
 
@@ -108,7 +128,6 @@ def test_char_gpt_learns_and_resumes(tmp_path: Path) -> None:
     assert "resumed from runs/char_gpt.pt after step 40" in out
     resumed = [float(x) for x in re.findall(r"step +\d+/50  loss ([\d.]+)", out + err)]
     assert resumed[0] < losses[0] - 1.0, "the resumed run started over"
-    assert torch.load(tmp_path / "runs/char_gpt.pt", weights_only=True)["step"] == 50
     identical_parameters(out)
 
 
@@ -118,3 +137,148 @@ def test_a_newcomers_script_runs_unchanged(tmp_path: Path) -> None:
     assert len(accuracies) == 4, out
     assert accuracies[-1] > 75, out
     assert len(list(tmp_path.glob("checkpoint-*.pt"))) == 4
+
+
+@pytest.mark.heavy
+def test_clusters_of_both_workers_digits(tmp_path: Path) -> None:
+    out, _ = launch(tmp_path, EXAMPLES / "numpy/kmeans.py")
+    found = re.search(r"(?s)nearest of 10 centres ([\d.]+).*homogeneity of the clusters ([\d.]+)", out)
+    assert found, out
+    assert float(found[1]) < 2.8  # 4.7 with one centre for all
+    assert float(found[2]) > 0.65
+    identical_parameters(out)
+
+
+@pytest.mark.heavy  # of such sessions: tests/tensorflow/test_session.py
+@pytest.mark.parametrize(("workers", "options"), [(2, []), (4, ["--reference-variables"])], ids=["2", "4-reference"])
+def test_a_session_goes_on_from_the_checkpoint_of_rank_0(tmp_path: Path, workers: int, options: list[str]) -> None:
+    needs("tensorflow")
+    script = EXAMPLES / "tensorflow/session_mnist_style.py"
+    out, err = launch(tmp_path, script, *options, workers=workers)
+    assert accuracy(out) >= 0.95
+    identical_parameters(out, workers)
+    # Written by rank 0 alone, at the step where all of them stopped.
+    done = 1200 // workers
+    assert (tmp_path / f"checkpoints/model.ckpt-{done}.index").exists()
+    assert not re.search(r"\[[1-9]\]<stderr>:.*Saving checkpoints", err)
+
+    # Only rank 0 reads the checkpoint, and with it that all steps but two are done.
+    out, err = launch(tmp_path, script, *options, "--steps", (done + 2) * workers, workers=workers)
+    identical_parameters(out, workers)
+    assert f"Saving checkpoints for {done + 2} into" in err
+    assert "Saving checkpoints for 0 into" not in err
+
+
+# A program that knows nothing of Horovod loads the model of the example and predicts.
+WITHOUT_HOROVOD = """
+import json, sys
+import keras, numpy as np
+from sklearn.datasets import load_digits
+model = keras.models.load_model(sys.argv[1])
+digits = load_digits()
+logits = model.predict((digits.images[..., None] / 16.0).astype("float32"), verbose=0)
+print(json.dumps([
+    float((logits.argmax(1) == digits.target).mean()),
+    type(model.optimizer).__name__,
+    int(model.optimizer.iterations),
+    any(name.split(".")[0] == "horovod" for name in sys.modules),
+]))
+"""
+
+
+# What differs between the backends is in tests/keras; here it is the example.
+@pytest.mark.parametrize(
+    "backend", ["tensorflow", *(pytest.param(name, marks=pytest.mark.heavy) for name in ("torch", "jax"))]
+)
+def test_a_keras_model_loads_without_horovod(tmp_path: Path, backend: str) -> None:
+    needs("keras", backend)
+    environ = {"KERAS_BACKEND": backend, "TF_CPP_MIN_LOG_LEVEL": "2"}
+    out, _ = launch(tmp_path, EXAMPLES / "keras/digits.py", timeout=300, **environ)
+    assert accuracy(out) >= 0.95
+    assert re.search(r"held-out loss [\d.]+, equal on all 2 ranks", out), out
+    identical_parameters(out)
+    assert [path.name for path in tmp_path.iterdir()] == ["digits.keras"]
+    told, _ = execute(["-c", WITHOUT_HOROVOD, "digits.keras"], tmp_path, 120, PYTHONPATH="", **environ)
+    reached, *others = json.loads(told.splitlines()[-1])
+    assert reached >= 0.95
+    assert others == ["Adam", 10 * 23, False]  # 1437 images, half of them on each worker, 32 in a batch
+
+
+@pytest.mark.heavy
+def test_lightning_learns_and_resumes(tmp_path: Path) -> None:
+    needs("lightning")
+    script = EXAMPLES / "pytorch/lightning_digits.py"
+    last = re.compile(r"2 ranks, (\d+) epochs  accuracy (0\.\d+)  loss (\d\.\d+)")
+    out, _ = launch(tmp_path, script, "--epochs", 6)
+    epochs, reached, loss = last.findall(out)[0]
+    assert (epochs, float(reached) > 0.85) == ("6", True), out
+    (tmp_path / "other").mkdir()  # it goes on with the file alone
+    out, _ = launch(tmp_path / "other", script, "--epochs", 8, "--resume", "../digits/last.ckpt")
+    again, _, less = last.findall(out)[0]
+    assert again == "8", out
+    assert float(less) < float(loss)
+    _, err = launch(tmp_path, script, "--resume", "none.ckpt", fails=True)
+    assert "RuntimeError: rank 0 cannot read the checkpoint none.ckpt: FileNotFoundError" in err
+
+
+JOB = r"test accuracy (0\.\d+) on 2 ranks; the driver has the model, 9610 parameters"
+ESTIMATOR = r"held-out accuracy ([\d.]+) on 359 images"
+
+
+@pytest.mark.heavy
+@pytest.mark.parametrize(
+    ("framework", "script", "printed"),
+    [
+        ("torch", "pytorch_digits.py", JOB),
+        ("torch", "pytorch_digits.py --elastic", JOB),
+        ("torch", "torch_digits.py --store store", ESTIMATOR),
+        ("keras", "keras_digits.py --store store", ESTIMATOR),
+        ("lightning", "lightning_digits.py --store store", ESTIMATOR),
+    ],
+)
+def test_ranks_in_tasks_of_spark_learn(tmp_path: Path, framework: str, script: str, printed: str) -> None:
+    needs("pyspark", framework)
+    if shutil.which("java") is None:
+        pytest.skip("Java is not installed (scripts/install-system-packages.sh)")
+    environ = {"KERAS_BACKEND": "torch", "SPARK_LOCAL_IP": "127.0.0.1", "SPARK_LOCAL_DIRS": str(tmp_path / "spark")}
+    script, *args = script.split()
+    args = [str(tmp_path / word) if word == "store" else word for word in args]
+    command = [EXAMPLES / "spark" / script, *args]
+    out, _ = execute(command, tmp_path, 550, PYSPARK_PYTHON=sys.executable, **environ)
+    found = re.search(printed, out)
+    assert found, out
+    assert float(found[1]) > 0.92
+    if args[:1] == ["--store"]:  # data sets are removed; runs stay, and what the program has saved
+        assert set(os.listdir(tmp_path / "store")) <= {"runs", "pipeline"}
+
+
+def with_ray(folder: Path, script: str, *args: str) -> str:
+    """Return what an example for Ray prints. Ray's own files go where they are removed."""
+    needs("ray")
+    with tempfile.TemporaryDirectory(prefix="hvd-ray-", dir="/tmp", ignore_cleanup_errors=True) as own:  # short
+        environ = {"RAY_AUTH_MODE": "disabled", "RAY_USAGE_STATS_ENABLED": "0", "RAY_TMPDIR": own}
+        return execute([EXAMPLES / "ray" / script, *args], folder, 400, **environ)[0]
+
+
+@pytest.mark.heavy
+@pytest.mark.parametrize("args", [(), ("--elastic",)])
+def test_actors_of_ray_learn(tmp_path: Path, args: tuple[str, ...]) -> None:
+    out = with_ray(tmp_path, "digits.py", *args)
+    assert "on 360 images, on each of 2 ranks" in out
+    assert accuracy(out) >= 0.92
+
+
+@pytest.mark.heavy
+def test_ray_train_goes_on_where_it_was_when_a_worker_is_killed(tmp_path: Path) -> None:
+    out = with_ray(tmp_path, "train_digits.py", "--fail-at", "3")
+    # The checkpoint of the last epoch may not have been kept yet.
+    assert re.search(r"on 360 images after epoch 9, begun at epoch [1-3]$", out, re.M), out
+    assert accuracy(out) >= 0.92
+
+
+@pytest.mark.heavy
+def test_a_study_of_ray_tune_ends_with_a_table(tmp_path: Path) -> None:
+    out = with_ray(tmp_path, "tune_digits.py", "--batches", "32", "--epochs", "4", "--at-once", "1")
+    table = re.findall(r"^ +(0\.1|0\.01) +32 +[\d.]+ +([\d.]+)$", out, re.MULTILINE)
+    assert [lr for lr, _ in table] == ["0.1", "0.01"], out  # the better one first
+    assert float(table[0][1]) > 0.85

@@ -130,40 +130,12 @@ def test_views():
     assert [out.asnumpy().max() for out in outs] == [size, size]
 
 
-@on_ranks(3, HOROVOD_DYNAMIC_PROCESS_SETS="1")
-def test_process_sets():
-    from horovod.mxnet import add_process_set, remove_process_set
-
-    rank = hvd.rank()
-    both = add_process_set([0, 2])
-    if rank != 1:
-        assert hvd.allreduce(mx.nd.array([rank]), op=hvd.Sum, process_set=both).asscalar() == 2
-        assert hvd.allgather(mx.nd.array([rank]), process_set=both).asnumpy().tolist() == [0, 2]
-        assert hvd.broadcast(mx.nd.array([rank]), 2, process_set=both).asscalar() == 2
-        assert hvd.reducescatter(mx.nd.ones((3,)), op=hvd.Sum, process_set=both).shape == ((2,) if rank == 0 else (1,))
-        assert hvd.allgather_object(rank, process_set=both) == [0, 2]
-    else:
-        with pytest.raises(mx.base.MXNetError, match=r"allreduce: rank 1 is not in ProcessSet"):
-            hvd.allreduce(mx.nd.array([1]), process_set=both)
-    with pytest.raises(ValueError, match=r"root_rank is 1; accepted are the ranks of ProcessSet|rank 1 is not in"):
-        hvd.broadcast(mx.nd.array([rank]), 1, process_set=both)
-    assert remove_process_set(both)
-    with pytest.raises(ValueError, match=f"rank {rank}.*not a registered process set"):
-        hvd.allreduce(mx.nd.array([1]), process_set=both)
-
-
 @on_ranks(2)
 def test_adasum():
     mine = mx.nd.array([1.0, 0.0]) if hvd.rank() == 0 else mx.nd.array([0.0, 1.0])
     assert hvd.allreduce(mine, op=hvd.Adasum).asnumpy().tolist() == [1.0, 1.0]
     alike = mx.nd.array([2.0, 4.0])
     np.testing.assert_allclose(hvd.allreduce(alike, op=hvd.Adasum).asnumpy(), [2.0, 4.0], 1e-6)
-
-
-@on_ranks(3)
-def test_adasum_of_three():
-    with pytest.raises(NotImplementedError, match="3 ranks"):
-        hvd.allreduce(mx.nd.ones((2,)), op=hvd.Adasum)
 
 
 def test_fp16_casts_floats_alone():
@@ -176,13 +148,3 @@ def test_fp16_casts_floats_alone():
             back = choice.decompress(small, context)
             assert (back.dtype.__name__, back.asscalar()) == (dtype, 1.5)
     assert hvd.Compression.fp16.compress(integers) == (integers, None)
-
-
-@pytest.mark.usefixtures("single")
-def test_one_process():
-    assert (hvd.rank(), hvd.size(), hvd.local_rank(), hvd.local_size(), hvd.cross_size()) == (0, 1, 0, 1, 1)
-    assert hvd.gloo_built() is True
-    assert isinstance(hvd.nccl_built(), int)
-    assert hvd.mpi_enabled() is False
-    assert hvd.broadcast_object(3) == 3
-    assert hvd.global_process_set.ranks == [0]

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 import horovod.numpy as hvd
-from tests.numpy.reference import COPIED, assert_reduced, assert_same, reduced, value, values
+from tests.numpy.reference import COPIED, assert_same, reduced, value, values
 from tests.ranks import on_ranks
 
 
@@ -42,29 +42,6 @@ def test_empty_groups_and_what_works_in_place():
     assert hvd.allreduce_async_(arrays[0]).result() is arrays[0]
     for result in (hvd.grouped_allreduce_(arrays), hvd.grouped_allreduce_async_(arrays).result()):
         assert all(a is b for a, b in zip(result, arrays, strict=True))
-
-
-@on_ranks(3, HOROVOD_DYNAMIC_PROCESS_SETS="1")
-def test_process_sets():
-    even = hvd.add_process_set(range(0, hvd.size(), 2))
-    both = hvd.add_process_set([0, 1])
-    rank, mine = hvd.rank(), np.array([hvd.rank() + 1.0])
-    if rank % 2 == 0:
-        inputs = [np.array([r + 1.0]) for r in even.ranks]
-        assert_reduced(hvd.allreduce(mine, op=hvd.Sum, process_set=even), hvd.Sum, inputs)
-        assert_same(hvd.allgather(mine, process_set=even), np.concatenate(inputs))
-        assert hvd.broadcast(mine, 2, process_set=even).tolist() == [3.0]
-        assert hvd.allgather_object(rank, process_set=even) == even.ranks
-        hvd.barrier(even)
-    else:
-        with pytest.raises(ValueError, match=r"allreduce: rank 1 is not in ProcessSet"):
-            hvd.allreduce(mine, process_set=even)
-    if rank < 2:
-        handles = [hvd.grouped_allreduce_async([mine, mine], op=hvd.Max, process_set=both) for _ in range(3)]
-        assert [hvd.synchronize(handle)[1].tolist() for handle in handles] == [[2.0]] * 3
-    hvd.barrier()
-    assert hvd.remove_process_set(even)
-    assert hvd.remove_process_set(both)
 
 
 @on_ranks(2)

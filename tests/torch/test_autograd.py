@@ -1,120 +1,167 @@
-"""Gradients of the functions that autograd sees: table 1.4 of the API."""
+"""First and second derivatives of collectives (table 1.4 of the API) and of SyncBatchNorm; reductions without any."""
 
 import pytest
 import torch
 
 import horovod.torch as hvd
+from tests.ranks import on_ranks
 
 
-def leaf(*shape):
-    generator = torch.Generator().manual_seed(hvd.rank())
-    return torch.randn(*shape, generator=generator, dtype=torch.float64).requires_grad_()
+def values(rank, *shape):
+    return torch.randn(*shape, generator=torch.Generator().manual_seed(rank), dtype=torch.float64)
 
 
-def weight(rank, *shape):
-    return torch.randn(*shape, generator=torch.Generator().manual_seed(100 + rank), dtype=torch.float64)
+def backward_scaled(tensor, factor):
+    """Return the tensor itself, with its gradient times a factor: some of ours are averages where the sum is meant."""
+    return tensor * factor + (tensor * (1 - factor)).detach()
 
 
-def gradient(x, output):
-    (output * weight(hvd.rank(), *output.shape)).sum().backward()
-    return x.grad
+def splits(rank):
+    return [rank + to for to in range(hvd.size())]
 
 
-def allreduce_gradient():
-    n, me = hvd.size(), hvd.rank()
-    total = sum(weight(r, 3, 2) for r in range(n))
-    for op, factor in ((hvd.Sum, 1.0), (hvd.Average, 1.0 / n)):
-        for pre, post in ((1.0, 1.0), (0.5, 4.0)):
-            x = leaf(3, 2)
-            y = hvd.allreduce(x, op=op, prescale_factor=pre, postscale_factor=post, name="n" if pre == 1.0 else None)
-            torch.testing.assert_close(gradient(x, y), total * factor * pre * post)
-    x, z = leaf(3, 2), leaf(4)
-    a, _ = hvd.grouped_allreduce([x, z], op=hvd.Sum)
-    (a * weight(me, 3, 2)).sum().backward()  # the gradient of b is missing and counts as zero
-    torch.testing.assert_close(x.grad, total)
-    assert not z.grad.any()
-    # An expanded, so non-contiguous, gradient.
-    x = leaf(3, 2)
-    hvd.allreduce(x, op=hvd.Sum).sum().backward()
-    torch.testing.assert_close(x.grad, torch.full((3, 2), float(n), dtype=torch.float64))
+def exchanged(xs, me):
+    begins = [sum(splits(r)[:me]) for r in range(len(xs))]
+    return torch.cat([x[begin : begin + splits(r)[me]] for r, (x, begin) in enumerate(zip(xs, begins, strict=True))])
 
 
-def allgather_gradient():
-    n, me = hvd.size(), hvd.rank()
-    rows = [r + 1 for r in range(n)]
-    begin = sum(rows[:me])
-    mean = sum(weight(r, sum(rows), 2) for r in range(n)) / n
-    x = leaf(rows[me], 2)
-    torch.testing.assert_close(gradient(x, hvd.allgather(x, name="g")), mean[begin : begin + rows[me]])
-    x, z = leaf(rows[me], 2), leaf(2)
-    a, b = hvd.grouped_allgather([x, z])
-    ((a * weight(me, *a.shape)).sum() + b.sum() * n).backward()
-    torch.testing.assert_close(x.grad, mean[begin : begin + rows[me]])
-    torch.testing.assert_close(z.grad, torch.full((2,), float(n), dtype=torch.float64))
-
-
-def broadcast_gradient():
+def operations():
+    """By name: the operation on this rank's rows; what it gives on rank ``me``, with our gradients, computed from the
+    rows of all ranks in one process; and how many rows a rank has."""
     n = hvd.size()
-    mean = sum(weight(r, 4) for r in range(n)) / n
-    for root in range(n):
-        x = leaf(4)
-        got = gradient(x, hvd.broadcast(x, root))
-        torch.testing.assert_close(got, mean if hvd.rank() == root else torch.zeros(4, dtype=torch.float64))
+
+    def alike(rank):
+        return 2 * n
+
+    def with_rest(rank):
+        return 2 * n + 1
+
+    def part(xs, me):
+        return torch.tensor_split(sum(xs), n)[me]
+
+    scaled = {"prescale_factor": 0.5, "postscale_factor": 3.0}
+    return {
+        "allreduce": (lambda x: hvd.allreduce(x, **scaled), lambda xs, me: sum(xs) * 1.5 / n, alike),
+        "sum": (lambda x: hvd.allreduce(x, op=hvd.Sum, name="sum"), lambda xs, me: sum(xs), alike),
+        "grouped_allreduce": (
+            lambda x: hvd.grouped_allreduce([x, x.sum()], op=hvd.Sum)[0],
+            lambda xs, me: sum(xs),
+            alike,
+        ),
+        "allgather": (hvd.allgather, lambda xs, me: backward_scaled(torch.cat(xs), 1 / n), lambda rank: rank + 1),
+        "grouped_allgather": (
+            lambda x: hvd.grouped_allgather([x, x * 2])[0],
+            lambda xs, me: backward_scaled(torch.cat(xs), 1 / n),
+            lambda rank: rank + 1,
+        ),
+        **{
+            f"broadcast of {root}": (
+                lambda x, root=root: hvd.broadcast(x, root),
+                lambda xs, me, root=root: backward_scaled(xs[root] * 1.0, 1 / n),
+                alike,
+            )
+            for root in {0, n - 1}
+        },
+        "alltoall": (
+            hvd.alltoall,
+            lambda xs, me: torch.cat([x[2 * me : 2 * me + 2] for x in xs]),
+            alike,
+        ),
+        "alltoall with splits": (  # two rows stay
+            lambda x: hvd.alltoall(x, splits=splits(hvd.rank()), name="splits")[0],
+            exchanged,
+            lambda rank: sum(splits(rank)) + 2,
+        ),
+        "reducescatter": (
+            lambda x: hvd.reducescatter(x, op=hvd.Sum, **scaled),
+            lambda xs, me: backward_scaled(part(xs, me) * 1.5, n),
+            with_rest,
+        ),
+        "grouped_reducescatter": (
+            lambda x: hvd.grouped_reducescatter([x, x * 2], name="scatter")[0],
+            lambda xs, me: backward_scaled(part(xs, me) / n, n),
+            with_rest,
+        ),
+    }
 
 
-def alltoall_gradient():
+def penalty(loss, inputs):
+    """Return the sum of the squares of a loss' gradients."""
+    gradients = torch.autograd.grad(loss, inputs, create_graph=True, allow_unused=True)
+    return sum(g.square().sum() for g in gradients if g is not None)
+
+
+def weighted(output, rank):
+    return (output * values(100 + rank, *output.shape)).sum()
+
+
+@pytest.mark.parametrize("order", [1, 2])
+@on_ranks(1, 3)
+def test_derivatives_of_operations(order):
     n, me = hvd.size(), hvd.rank()
-    # Without communication the gradient of row k is the weight of where row k went.
-    x = leaf(2 * n)
-    got = gradient(x, hvd.alltoall(x))
-    want = torch.cat([weight(i, 2 * n)[2 * me : 2 * me + 2] for i in range(n)])
-    torch.testing.assert_close(got, want)
-    splits = [me + i for i in range(n)]
-    x = leaf(sum(splits) + 2)
-    output, received = hvd.alltoall(x, splits=splits, name="a")
-    got = gradient(x, output)
-    want = []
-    for i in range(n):
-        begin = sum(r + i for r in range(me))
-        want.append(weight(i, sum(r + i for r in range(n)))[begin : begin + me + i])
-    want.append(torch.zeros(2, dtype=torch.float64))  # rows that stayed
-    torch.testing.assert_close(got, torch.cat(want))
-    assert not received.requires_grad
+    for name, (ours, alone, rows) in operations().items():
+        x = values(me, rows(me), 3).requires_grad_()
+        xs = [values(r, rows(r), 3).requires_grad_() for r in range(n)]
+        outputs = [alone(xs, r) for r in range(n)]
+        if order == 1:
+            weighted(ours(x), me).backward()
+            sum(weighted(output, r) for r, output in enumerate(outputs)).backward()
+        else:
+            penalty((ours(x) ** 3).sum(), [x]).backward()
+            penalty(sum((output**3).sum() for output in outputs), xs).backward()
+        wanted = torch.zeros_like(x) if xs[me].grad is None else xs[me].grad  # only the root's is used in a broadcast
+        torch.testing.assert_close(x.grad, wanted, msg=lambda text, name=name: f"{name}: {text}")
+    hvd.barrier()
 
 
-def reducescatter_gradient():
-    n = hvd.size()
-    rows = [2] * n
-    rows[0] += 1
-    gathered = torch.cat([weight(r, rows[r], 2) for r in range(n)])
-    for op, factor in ((hvd.Sum, float(n)), (hvd.Average, 1.0)):
-        x = leaf(2 * n + 1, 2)
-        y = hvd.reducescatter(x, op=op, prescale_factor=0.5, postscale_factor=3.0)
-        torch.testing.assert_close(gradient(x, y), gathered * factor * 1.5)
-        x = leaf(2 * n + 1, 2)
-        (y,) = hvd.grouped_reducescatter([x], op=op, name="r")
-        torch.testing.assert_close(gradient(x, y), gathered * factor)
-
-
-def compressed_gradient():
+@on_ranks(1, 3)
+def test_gradients_that_are_missing_expanded_or_compressed():
+    n, me = hvd.size(), hvd.rank()
+    x, unused = values(me, 3, 2).requires_grad_(), values(me, 4).requires_grad_()
+    hvd.grouped_allreduce([x, unused], op=hvd.Sum)[0].sum().backward()  # an expanded gradient; none of the second
+    assert x.grad.tolist() == [[float(n)] * 2] * 3
+    assert not unused.grad.any()
+    x, other = values(me, me + 1).requires_grad_(), values(me, 2).requires_grad_()
+    both = hvd.grouped_allgather([x, other])
+    (both[0].sum() + n * both[1].sum()).backward()
+    assert (x.grad.tolist(), other.grad.tolist()) == ([1.0] * (me + 1), [float(n)] * 2)
     x = torch.ones(4, requires_grad=True)
     y = hvd.allreduce(x, op=hvd.Sum, compression=hvd.Compression.fp16)
     assert y.dtype is torch.float32
     y.sum().backward()
-    assert x.grad.tolist() == [float(hvd.size())] * 4
+    assert x.grad.tolist() == [float(n)] * 4
+    assert not hvd.alltoall(x, splits=[1] * n, name="received")[1].requires_grad
 
 
-@pytest.mark.parametrize("size", [1, 3])
-@pytest.mark.parametrize(
-    "gradient_of",
-    [
-        allreduce_gradient,
-        allgather_gradient,
-        broadcast_gradient,
-        alltoall_gradient,
-        reducescatter_gradient,
-        compressed_gradient,
-    ],
-)
-def test_gradients(pool, gradient_of, size):
-    pool(size).run(gradient_of)
+def batch_norm(options):
+    n, me = hvd.size(), hvd.rank()
+    sizes = [2 + r for r in range(n)]
+    joined = values(9, sum(sizes), 3, 2)
+    mine = slice(sum(sizes[:me]), sum(sizes[: me + 1]))
+    sync, plain = (kind(3, **options).double() for kind in (hvd.SyncBatchNorm, torch.nn.BatchNorm1d))
+    if plain.affine:
+        for net in (sync, plain):
+            net.load_state_dict({**net.state_dict(), "weight": values(1, 3), "bias": values(2, 3)})
+    x, y = joined[mine].clone().requires_grad_(), joined.clone().requires_grad_()
+    penalty((sync(x) ** 3).sum(), [x]).backward()
+    penalty((plain(y) ** 3).sum(), [y]).backward()
+    torch.testing.assert_close(x.grad, y.grad[mine])
+    for p, q in zip(sync.parameters(), plain.parameters(), strict=True):
+        torch.testing.assert_close(hvd.allreduce(p.grad, op=hvd.Sum), q.grad)
+
+
+@on_ranks(1, 3)
+def test_second_derivatives_of_sync_batch_norm():
+    batch_norm({})
+    batch_norm({"affine": False})
+
+
+@on_ranks(2)
+def test_reductions_without_a_gradient():
+    x = torch.ones(3, requires_grad=True)
+    for op in (hvd.Min, hvd.Max, hvd.Product):
+        for y in (hvd.allreduce(x, op=op), hvd.grouped_allreduce([x, x], op=op)[0]):
+            assert y.tolist() == [1, 1, 1]
+            with pytest.raises(NotImplementedError, match="has no gradient"):
+                y.sum().backward()
+    hvd.barrier()

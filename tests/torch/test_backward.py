@@ -20,22 +20,6 @@ from tests.torch.programs import (
     wrap,
 )
 
-
-@on_ranks(2)
-def test_clipping_after_backward():
-    twins = Twins(OPTIMIZERS["adam"])
-    rounds = votes(twins.optimizer)
-    for number in range(40):
-        twins.zero_grad(set_to_none=number % 2 == 0)
-        twins.backward(number)
-        twins.clip()
-        twins.optimizer.step()
-        twins.plain.step()
-    assert len(rounds) == 40  # step and zero_grad cost nothing
-    assert_all_equal(twins.net)
-    twins.compare(rtol=1e-6, atol=1e-8)
-
-
 ACCUMULATED = {
     "average": (hvd.Average, True),
     "sum": (hvd.Sum, True),
@@ -292,18 +276,6 @@ def test_compiled_models(autograd):
         twins.clip()
         with twins.optimizer.skip_synchronize():
             twins.step()
-    assert_all_equal(twins.net)
-
-
-@on_ranks(2)
-def test_parameters_that_are_frozen_midway():
-    twins = Twins()
-    for number in range(9):
-        for net in (twins.net, twins.twin):
-            net[2].requires_grad_(not 3 <= number < 6)
-        twins.train([number], clip=0.1)
-        if number == 7:
-            twins.optimizer.load_state_dict(twins.optimizer.state_dict())
     assert_all_equal(twins.net)
 
 

@@ -56,19 +56,11 @@ def appended(optimizer, more):
     optimizer.param_groups[0]["params"].append(more)
 
 
-def in_a_new_list(optimizer, more):
-    optimizer.param_groups[0]["params"] = [*optimizer.param_groups[0]["params"], more]
-
-
-def in_a_group_by_hand(optimizer, more):
-    optimizer.param_groups.append({**optimizer.param_groups[0], "params": [more]})
-
-
 def in_place_of_another(optimizer, more):
     optimizer.param_groups[0]["params"][-1] = more
 
 
-WAYS = [appended, in_a_new_list, in_a_group_by_hand, in_place_of_another]
+WAYS = [appended, in_place_of_another]  # test_parameter_names.py has more
 
 
 def surgery(way, buckets, op, when):

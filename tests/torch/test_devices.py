@@ -1,11 +1,7 @@
 """Tensors on a GPU, which is simulated; what a real one would have to show besides is in scripts/gpu-check.sh."""
 
 import contextlib
-import os
-import subprocess
-import sys
 import threading
-import time
 
 import pytest
 import torch
@@ -32,52 +28,6 @@ def test_operations_as_on_a_real_one(gpu_ranks, completion):
     job = gpu_ranks(2, HOROVOD_ENABLE_ASYNC_COMPLETION=completion)
     for operation in OPERATIONS:
         job.run(*operation)
-
-
-WITHOUT_DRIVER = """
-import torch
-import horovod.torch as hvd
-from horovod._core import DEVICE_CUDA
-from horovod.common.faces import TORCH
-
-hvd.init()
-x = torch.ones(2)
-try:
-    TORCH.submit(
-        0, "x", x.data_ptr(), x.data_ptr(), (2,), 7, 1, 0, 1.0, 1.0, 0, None, "", 0, device_kind=DEVICE_CUDA, device=0
-    )
-except ValueError as error:
-    print(error)
-"""
-
-
-@pytest.mark.heavy
-def test_without_a_driver(tmp_path):
-    environment = {**os.environ, "HOROVOD_CUDA_LIBRARY": str(tmp_path / "libcuda.so.1")}
-    done = subprocess.run(
-        [sys.executable, "-c", WITHOUT_DRIVER], env=environment, capture_output=True, text=True, timeout=60, check=True
-    )
-    assert "allreduce 'x': there is no CUDA GPU to be had: the driver's library cannot be loaded" in done.stdout
-    assert str(tmp_path) in done.stdout
-
-
-def waits_asleep():
-    from tests.torch.simulated_gpu import adapter
-
-    stream, over = adapter().driver.stream, threading.Event()
-    stream.occupy(over)
-    timer = threading.Timer(0.4, over.set)
-    timer.start()
-    begin = time.thread_time()
-    stream.synchronize()
-    assert over.is_set()
-    timer.join()
-    return time.thread_time() - begin
-
-
-def test_waiting_for_the_simulated_gpu_leaves_the_cpu_to_what_runs_there(gpus):
-    (ran,) = gpus(1).run(waits_asleep)
-    assert ran < 0.1
 
 
 class FakeWork:

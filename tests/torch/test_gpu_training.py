@@ -54,38 +54,6 @@ def wrapped(**options):
     return net, optimizer
 
 
-def more_options():
-    """How many ways of one outcome this rank has gone, and that it is one."""
-    results = []
-    for options in (
-        {},
-        {"op": hvd.Sum, "process_set": hvd.ProcessSet([1])},
-        {"num_groups": 2},
-        {"process_set": hvd.ProcessSet(range(hvd.size()))},
-        {"gradient_predivide_factor": 4.0},
-    ):
-        own = options.get("process_set")
-        if own is not None and own.ranks == list(range(hvd.size())):
-            options["process_set"] = hvd.global_process_set
-        elif own is not None:
-            hvd.add_process_set(own)
-        if own is None or own.included():
-            net, optimizer = wrapped(**options)
-            steps(optimizer, net, 4)
-            results.append([p.detach().cpu() for p in net.parameters()])
-        if own is not None and own.process_set_id:
-            hvd.remove_process_set(own)
-            results[1:] = []  # this rank's own data only
-    for other in results[1:]:
-        for p, q in zip(results[0], other, strict=True):
-            torch.testing.assert_close(p, q, rtol=1e-5, atol=1e-6)
-    return len(results)
-
-
-def test_more_options(gpu_ranks):
-    assert gpu_ranks(2, HOROVOD_DYNAMIC_PROCESS_SETS="1").run(more_options) == [4, 4]
-
-
 @on_gpu_ranks(2)
 def test_ranks_with_different_numbers_of_steps():
     net, optimizer = wrapped()

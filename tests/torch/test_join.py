@@ -28,27 +28,6 @@ def test_uneven(named):
     assert hvd.allgather(torch.ones(1)).numel() == n
 
 
-def others_fail():
-    if hvd.rank() == 0:
-        return hvd.join()
-    calls = {
-        "allgather": lambda: hvd.allgather(torch.ones(2)),
-        "broadcast": lambda: hvd.broadcast(torch.ones(2), 1),
-        "alltoall": lambda: hvd.alltoall(torch.ones(2)),
-        "reducescatter": lambda: hvd.reducescatter(torch.ones(2)),
-    }
-    for operation, call in calls.items():
-        with pytest.raises(hvd.HorovodInternalError) as caught:
-            call()
-        assert "join" in str(caught.value)
-        assert operation in str(caught.value).lower()
-    return hvd.join()
-
-
-def test_other_operations_fail(pool):
-    assert pool(2).run(others_fail) == [1, 1]
-
-
 def several_passes(options, calls=2):
     """Steps of several backward calls, each reduced: what the first have left must not shrink while a rank is gone."""
     twins = Twins(**options)

@@ -3,7 +3,6 @@
 import copy
 import gc
 import os
-import threading
 import weakref
 
 import pytest
@@ -134,26 +133,6 @@ def test_names_and_handles():
     assert hvd.synchronize(before) is old
     assert (old.tolist(), new.tolist()) == ([3.0] * 2, [30.0] * 2)
     assert hvd.synchronize(before) is None
-
-
-@on_ranks(2)
-def test_threads():
-    # Operations of several threads under one name each, and unnamed ones in between, never share anything.
-    failures = []
-
-    def work(number):
-        for step in range(100):
-            t = torch.full((5,), float(100 * number + step + hvd.rank()))
-            hvd.allreduce_(t, name=f"thread.{number}", op=hvd.Sum)
-            if t.tolist() != [2.0 * (100 * number + step) + 1.0] * 5:
-                failures.append((number, step, t))
-
-    threads = [threading.Thread(target=work, args=(n,)) for n in range(3)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert not failures
 
 
 @on_ranks(2, fresh=True)

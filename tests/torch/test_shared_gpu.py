@@ -2,9 +2,6 @@
 
 import ctypes
 import os
-import signal
-import threading
-import time
 
 import pytest
 import torch
@@ -68,20 +65,6 @@ def test_it_can_be_switched_off(gpus):
     assert gpus(2, HOROVOD_CUDA_IPC="0").run(counted) == [0, 0]
 
 
-def without_ipc():
-    from tests.torch.simulated_gpu import adapter
-
-    adapter().driver.set("no_ipc", 1)  # handles are made, and cannot be opened
-    try:
-        return counted()
-    finally:
-        adapter().driver.set("no_ipc", 0)
-
-
-def test_where_memory_cannot_be_opened_tensors_go_by_way_of_the_host(gpus):
-    assert gpus(2).run(without_ipc, fresh=True) == [0, 0]
-
-
 def leave():
     """Every face of the process does, so that its engine ends; their names."""
     from horovod.common.state import state
@@ -115,42 +98,13 @@ def test_initialising_again_closes_what_was_open(gpus):
         assert seen == [(1, 0), (2, 1), (3, 2), (4, 3)]
 
 
-def loses_a_rank():
-    from tests.torch.simulated_gpu import adapter, gpu
-
-    assert counted() > 0
-    tensor = gpu(torch.ones(1 << 20))
-    if hvd.rank() == 1:  # its stream stands still: it dies with what it has launched
-        adapter().driver.stream.occupy(threading.Event())
-        assert not hvd.poll(hvd.allreduce_async_(tensor, name="lost", op=hvd.Sum))
-        time.sleep(0.5)
-        os.kill(os.getpid(), signal.SIGKILL)
-
-    def until_done():
-        handle = hvd.allreduce_async_(tensor, name="lost", op=hvd.Sum)
-        while not hvd.poll(handle):
-            time.sleep(0.001)
-        hvd.synchronize(handle)
-
-    with pytest.raises(hvd.HorovodInternalError, match="rank 1"):
-        until_done()
-    start = time.monotonic()
-    leave()
-    return time.monotonic() - start
-
-
 @pytest.mark.heavy
-def test_on_two_gpus_each_reduces_a_slice_and_a_lost_rank_is_an_error_on_the_others(gpus):
+def test_on_two_gpus_each_reduces_a_slice(gpus):
     ranks = gpus(4, SIMCUDA_DEVICES="2")
     ranks.fleet.dismiss()  # a driver reads its settings once
     try:
         for launched, opened in ranks.run(same_as_on_the_cpu, 2):
             assert launched > 20
             assert opened == 3
-        results = ranks.run(loses_a_rank, errors=True)
-        assert "SIGKILL" in str(results.pop(1))
-        for took in results:
-            assert isinstance(took, float), took
-            assert took < 10
     finally:
         ranks.fleet.dismiss()

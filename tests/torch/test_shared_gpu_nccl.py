@@ -7,39 +7,8 @@ import sys
 from pathlib import Path
 
 import pytest
-import torch
-
-import horovod.torch as hvd
 
 ROOT = Path(__file__).resolve().parents[2]
-
-
-@pytest.fixture
-def two(gpus, simulated_cuda):
-    """Two ranks. Their processes end with the test: NCCL reads its settings once."""
-    nccl = str(simulated_cuda.with_name("libnccl.so.2"))
-    ranks = gpus(2, HOROVOD_NCCL_LIBRARY=nccl, HOROVOD_CUDA_IPC="0")
-    yield ranks
-    ranks.fleet.dismiss()
-
-
-def kernels_of_nccl():
-    """How many this rank has launched in some operations."""
-    import ctypes
-
-    from tests.torch.simulated_gpu import gpu, values
-
-    os.environ["NCCL_HOSTID"] = str(hvd.rank())
-    tensor = gpu(torch.ones(5))
-    for step in range(400):
-        assert values(hvd.allreduce(tensor, name=f"x{step}", op=hvd.Sum)).tolist() == [2.0] * 5
-    return ctypes.CDLL(os.environ["HOROVOD_NCCL_LIBRARY"]).simnccl_kernels()
-
-
-@pytest.mark.heavy
-def test_ranks_of_one_gpu_use_nccl_where_it_takes_them_for_those_of_several_hosts(two):
-    for launched in two.run(kernels_of_nccl):
-        assert launched > 50
 
 
 SCRIPT = """

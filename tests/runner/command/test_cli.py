@@ -107,6 +107,8 @@ def test_two_dashes_end_the_flags():
         (["-np", "1", "--log-level", "LOUD"], ["--log-level", "'LOUD'", "trace, debug"]),
         (["-np", "1", "--thread-affinity", "0,-1"], ["--thread-affinity", "'0,-1'"]),
         (["-np", "1", "-p", "70000"], ["--ssh-port", "'70000'", "65535"]),
+        (["-np", "1", "--timeline-steps=9:9"], ["--timeline-steps", "FIRST:END"]),
+        (["-np", "1", "--timeline-last=-1"], ["--timeline-last", "'-1'"]),
         (["-np", "1", "--start-timeout", "0"], ["--start-timeout", "'0'"]),
         (["-np", "1", "--no-such-flag"], ["--no-such-flag"]),
         (["-np", "1", "--ver"], ["--ver is ambiguous", "--verbose or --version"]),
