@@ -17,7 +17,7 @@ mkdir -p "$out" "$work/logs" || exit 1
 python=$(command -v "${PYTHON:-python3}") || { echo "there is no ${PYTHON:-python3}" >&2; exit 1; } # the one that has PyTorch
 pack=$root/.gpu-pack
 in_all=${SECONDS_IN_ALL:-540}
-default="probe build kernels operations streams training benchmark optimizer nccl failures char_gpt memcheck doctor racecheck"
+default="probe build kernels operations streams training benchmark optimizer nccl failures memcheck doctor racecheck"
 STEPS=${STEPS:-$default nccl_engine by_host four_ranks added operations_memcheck}
 dry=${DRY_RUN:-}
 export PYTHONUNBUFFERED=1 PIP_DISABLE_PIP_VERSION_CHECK=1 PIP_ROOT_USER_ACTION=ignore
@@ -101,7 +101,6 @@ operations() { run_pytest tests/gpu/test_operations.py tests/gpu/test_arrays.py;
 streams() { run_pytest tests/gpu/test_streams.py; }
 training() { run_pytest tests/gpu/test_training.py; }
 failures() { run_pytest tests/gpu/test_failures.py; }
-char_gpt() { run_pytest -s tests/gpu/test_char_gpt.py; }
 
 # NCCL through the engine; on the simulated libraries in a dry run.
 nccl_engine() {
@@ -160,7 +159,7 @@ deadline_of() { # of a step, in seconds
     probe | nccl) echo 70 ;;
     build) echo 200 ;;
     kernels | training | benchmark | operations_memcheck) echo 150 ;;
-    operations | char_gpt | nccl_engine) echo 120 ;;
+    operations | nccl_engine) echo 120 ;;
     streams | failures | by_host | four_ranks | optimizer) echo 100 ;;
     memcheck | racecheck) echo 90 ;;
     *) echo 60 ;;

@@ -33,12 +33,12 @@ def both(call, what, *tensors, **options):
     assert same_bits(values(got), expected), (what, values(got), expected)
 
 
-def every_dtype(dtypes):
+def every_dtype(dtypes, shapes=SHAPES):
     for dtype in dtypes:
         for op in (hvd.Sum, hvd.Average, hvd.Min, hvd.Max, hvd.Product):
             if op is hvd.Average and not dtype.is_floating_point:
                 continue
-            for number, shape in enumerate(SHAPES):
+            for number, shape in enumerate(shapes):
                 what = f"{dtype}.{op}.{number}"
                 source = filled(shape, dtype, number)
                 both(hvd.allreduce, what, source, op=op)
@@ -73,9 +73,9 @@ def scaled():
         both(hvd.allreduce, f"scaled.{dtype}", source, op=hvd.Sum, prescale_factor=1 / 3, postscale_factor=0.7)
 
 
-def moved():
+def moved(dtypes=(*FLOATS, *INTEGERS, torch.bool)):
     n, me = hvd.size(), hvd.rank()
-    for dtype in [*FLOATS, *INTEGERS, torch.bool]:
+    for dtype in dtypes:
         both(hvd.allgather, f"gather.{dtype}", filled((me, 3), dtype))  # rank 0 has no row
         both(hvd.allgather, f"gather2.{dtype}", filled((2,), dtype))
         both(hvd.broadcast, f"broadcast.{dtype}", filled((5,), dtype), root_rank=n - 1)
@@ -127,8 +127,8 @@ def adasum():
 def steps():
     """A schedule is made, broken and made again; tensors of the CPU are among them."""
     n = hvd.size()
-    for step in range(60):
-        count = 8 if step < 40 else 5
+    for step in range(30):
+        count = 8 if step < 20 else 5
         handles = [
             hvd.allreduce_async(gpu(torch.full((100 + i,), float(step + i))), op=hvd.Sum, name=f"s{i}")
             for i in range(count)

@@ -42,7 +42,7 @@ def loss_of(model, number, rank):
     return model(batch(number, rank)).square().mean()
 
 
-def trained(options, steps=12, passes=1):
+def trained(options, steps=6, passes=1):
     """A model after some steps, which one process without Horovod trained on all data as well."""
     model = network(seed=1 + hvd.rank())
     hvd.broadcast_parameters(model.state_dict(), root_rank=0)
@@ -171,11 +171,11 @@ def test_gradients_of_several_streams(cuda, size):
 
 
 def compressed(name):
-    trained({"compression": getattr(hvd.Compression, name)}, steps=6)
+    trained({"compression": getattr(hvd.Compression, name)})
 
 
 def with_adasum():
-    trained({"op": hvd.Adasum}, steps=6)
+    trained({"op": hvd.Adasum})
 
 
 def sparse_embedding():

@@ -13,10 +13,7 @@ def run(texts):
         exec(compile(text, "program", "exec"), left)
     return {
         name: getattr(left[name], "tolist", lambda: None)() for name in ("mean", "sums", "rows", "total", "second")
-    }, (
-        left["loss"],
-        left["state"].weights.tolist(),
-    )
+    }, (left["loss"], left["state"].weights.tolist())
 
 
 def test_every_program_runs(pool):

@@ -62,11 +62,7 @@ def operations():
             )
             for root in {0, n - 1}
         },
-        "alltoall": (
-            hvd.alltoall,
-            lambda xs, me: torch.cat([x[2 * me : 2 * me + 2] for x in xs]),
-            alike,
-        ),
+        "alltoall": (hvd.alltoall, lambda xs, me: torch.cat([x[2 * me : 2 * me + 2] for x in xs]), alike),
         "alltoall with splits": (  # two rows stay
             lambda x: hvd.alltoall(x, splits=splits(hvd.rank()), name="splits")[0],
             exchanged,

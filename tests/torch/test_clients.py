@@ -1,4 +1,4 @@
-"""Names and words that programs in use today rely on. Each test names what it is about."""
+"""Names and messages that programs in use today rely on."""
 
 import importlib
 
@@ -10,7 +10,8 @@ from tests.ranks import on_ranks
 from tests.torch.programs import OPTIMIZERS, network, wrap
 
 
-def attributes():
+@on_ranks(1, 2)
+def test_attributes_of_the_optimizer():
     net = network(dtype=torch.float32)
     net[2].bias.requires_grad_(False)
     optimizer = wrap(net, backward_passes_per_step=2)
@@ -42,22 +43,8 @@ def attributes():
             optimizer.step()
 
 
-def test_attributes_of_the_optimizer(pool):
-    """torch optimizer: `_allreduce_grad_async`, `backward_passes_per_step` (readable), `_parameter_names`,
-    `_requires_update`, `_handles`; the module name `horovod.torch.optimizer._DistributedOptimizer` exists and
-    `isinstance` of wrapped optimizers holds."""
-    pool(2).run(attributes)
-
-
-def test_attributes_of_the_optimizer_of_one_rank(single):
-    """The same where there is nobody to reduce with."""
-    attributes()
-
-
 @on_ranks(2)
 def test_sparse_as_dense_around_sparse_adam():
-    """`sparse_as_dense=True` around an optimizer that accepts only sparse gradients (`SparseAdam`): reduced densely,
-    handed back sparse."""
     # Ranks look up different rows, one of them none at all in some steps.
     results = []
     for options in ({}, {"sparse_as_dense": True}, {"sparse_as_dense": True, "groups": 1}):
@@ -82,8 +69,6 @@ def test_sparse_as_dense_around_sparse_adam():
 
 @on_ranks(2)
 def test_gradients_of_another_dtype():
-    """The gradient of grouped allgather and grouped reducescatter accepts incoming gradients of another floating dtype
-    (they are cast to the operation's)."""
     for dtype in (torch.float16, torch.float64):
         xs = [torch.ones(4, 2, requires_grad=True), torch.ones(2, requires_grad=True)]
         for outputs in (
@@ -98,8 +83,6 @@ def test_gradients_of_another_dtype():
 
 
 def test_a_reducescatter_with_another_op(single):
-    """`reducescatter` with an op that is not Sum or Average: an error that is a ValueError and a HorovodInternalError
-    at once is welcome; `RuntimeError` is what old code catches."""
     for call in (hvd.reducescatter, lambda x, op: hvd.grouped_reducescatter([x, x], op=op)):
         with pytest.raises(RuntimeError, match="op is Max, accepted are Average, Sum") as caught:
             call(torch.ones(2), op=hvd.Max)

@@ -31,7 +31,7 @@ def cycles(op):
     net = torch.nn.Sequential(torch.nn.Linear(6, 20), torch.nn.Linear(20, 2))
     counts = []
     before = left(net)  # of earlier tests of this process
-    for _ in range(6):
+    for _ in range(4):
         hvd.init()
         optimizer = hvd.DistributedOptimizer(torch.optim.SGD(net.parameters(), lr=0.1), net.named_parameters(), op=op)
         for _ in range(3):
@@ -43,10 +43,10 @@ def cycles(op):
         hvd.shutdown()
         # Another thread may still hold what it has just worked on.
         until = time.monotonic() + 20
-        while (more := has_more(left(net), before)) and time.monotonic() < until:
+        while has_more(now := left(net), before) and time.monotonic() < until:
             time.sleep(0.05)
-        counts.append(left(net))
-        if more:
+        counts.append(now)
+        if has_more(now, before):
             break
     return before, counts
 

@@ -10,9 +10,9 @@ import horovod.torch as hvd
 from tests.gpu import test_operations as operations
 
 OPERATIONS = (
-    (operations.every_dtype, [torch.float32, torch.bfloat16, torch.int64]),
+    (operations.every_dtype, [torch.float32, torch.bfloat16, torch.int64], [(), (0,), (4, 257)]),
     (operations.scaled,),
-    (operations.moved,),
+    (operations.moved, [torch.bfloat16, torch.int64, torch.bool]),
     (operations.grouped,),
     (operations.compressed,),
     (operations.adasum,),

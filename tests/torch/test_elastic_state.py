@@ -10,12 +10,7 @@ import horovod.torch as hvd
 from horovod.common.contract.host_updates import HostUpdateResult
 from horovod.common.exceptions import HorovodInternalError, HostsUpdatedInterrupt
 from horovod.torch.elastic.before_forward import BeforeForward
-from horovod.torch.elastic.state import (
-    ModelStateHandler,
-    StateHandler,
-    get_handler_registry,
-    set_handler_registry,
-)
+from horovod.torch.elastic.state import ModelStateHandler, StateHandler, get_handler_registry, set_handler_registry
 from tests.ranks import on_ranks
 
 

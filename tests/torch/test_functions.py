@@ -56,15 +56,13 @@ def make_optimizer(kind, net, rank):
         "adam": lambda: torch.optim.Adam(net.parameters(), lr=lr, betas=(0.5 + rank / 10, 0.9), amsgrad=True),
         "adamw tensor lr": lambda: torch.optim.AdamW(net.parameters(), lr=torch.tensor(lr), foreach=False),
         "adagrad": lambda: torch.optim.Adagrad(net.parameters(), lr=lr),
-        "rmsprop": lambda: torch.optim.RMSprop(net.parameters(), lr=lr, momentum=0.1, centered=True),
-        "adadelta": lambda: torch.optim.Adadelta(net.parameters(), lr=lr),
         "groups": lambda: torch.optim.Adam(
             [{"params": net[0].parameters(), "lr": lr / 2}, {"params": net[3].parameters()}], lr=lr
         ),
     }[kind]()
 
 
-KINDS = ["sgd", "momentum", "adam", "adamw tensor lr", "adagrad", "rmsprop", "adadelta", "groups"]
+KINDS = ["sgd", "momentum", "adam", "adamw tensor lr", "adagrad", "groups"]
 
 
 def flat(value):
