@@ -10,7 +10,6 @@ from tests.torch.programs import (
     OPTIMIZERS,
     Twins,
     assert_all_equal,
-    assert_close,
     batch,
     everybody,
     loss_of,
@@ -77,29 +76,6 @@ def test_sparse_gradients_accumulate(op):
         want[5] += 3 * n
         torch.testing.assert_close(table.weight.grad.to_dense(), want / (n if op == hvd.Average else 1))
         optimizer.step()
-
-
-@on_ranks(2)
-def test_generator_and_discriminator():
-    nets, references = [network(1), network(2)], [network(1), network(2)]
-    optimizers = [wrap(net) for net in nets]
-    plain = [OPTIMIZERS["sgd"](net.parameters()) for net in references]
-    for number in range(4):
-        for (g, d), (opt_g, opt_d), alone in ((nets, optimizers, False), (references, plain, True)):
-
-            def mean(loss, alone=alone, number=number):
-                return everybody(None, number, lambda _, x: loss(x)) if alone else loss(batch(number))
-
-            opt_d.zero_grad()
-            mean(lambda x, d=d, g=g: (d(x) - d(x + g(x).detach())).tanh().mean()).backward()
-            opt_d.step()
-            opt_g.zero_grad()
-            mean(lambda x, d=d, g=g: d(x + g(x)).tanh().mean()).backward()  # leaves gradients in the discriminator
-            opt_g.step()
-        for net, reference in zip(nets, references, strict=True):
-            assert_close(net, reference)
-    for net in nets:
-        assert_all_equal(net)
 
 
 @on_ranks(2)

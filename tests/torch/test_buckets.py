@@ -131,29 +131,6 @@ def test_who_has_no_buckets():
 
 
 @on_ranks(2)
-def test_create_graph():
-    results = []
-    for wanted in (False, True):
-        net = network()
-        optimizer = wrap(net, gradient_as_bucket_view=wanted)
-        for number in range(4):
-            optimizer.zero_grad()
-            x = torch.full((1, 6), 0.1 * (hvd.rank() + number))
-            net(x).square().sum().backward(create_graph=True)
-            assert net[0].weight.grad.requires_grad
-            optimizer.synchronize()
-            assert net[0].weight.grad.requires_grad  # the graph is still there
-            results.append([bits(p.grad).tolist() for p in net.parameters()])
-            with optimizer.skip_synchronize():
-                optimizer.step()
-        for p in net.parameters():
-            p.grad = None  # torch warns of the cycle otherwise
-        optimizer.zero_grad()
-        step(net, optimizer, 9)
-    assert results[:4] == results[4:]
-
-
-@on_ranks(2)
 def test_kinds_of_parameters():
     torch.manual_seed(1)
     net = torch.nn.ModuleDict(
@@ -225,23 +202,3 @@ def test_copies_and_pickles():
     twin[0].weight.grad = torch.ones_like(twin[0].weight)
     step(net, optimizer, 3)
     assert torch.equal(twin[0].weight.grad, torch.ones_like(twin[0].weight))
-
-
-@on_ranks(2)
-def test_load_state_dict():
-    # Loading a state forgets gradients on their way; the buckets stay, also where only one rank does it.
-    net = network()
-    optimizer = wrap(net)
-    for number in range(3):
-        step(net, optimizer, number)
-    had = in_buckets(optimizer)
-    optimizer.zero_grad()
-    backward(net, 3)
-    optimizer.load_state_dict(optimizer.state_dict())
-    for number in range(4, 6):
-        step(net, optimizer, number)
-    if hvd.rank() == 0:
-        optimizer.load_state_dict(optimizer.state_dict())
-    step(net, optimizer, 6)
-    assert in_buckets(optimizer) == had
-    assert_all_equal(net)

@@ -114,20 +114,6 @@ def test_parameters_that_come_by_hand_with_adasum(way):
     assert_all_equal(net)
 
 
-@on_ranks(2)
-def test_a_parameter_that_leaves_and_comes_back():
-    net = network()
-    optimizer = wrap(net)
-    params = optimizer.param_groups[0]["params"]
-    for number in range(9):
-        if number % 3 == 1:
-            out = params.pop()
-        if number % 3 == 2:
-            params.append(out)
-        train(net, optimizer, [number])
-    assert_all_equal(net)
-
-
 class _Made(torch.autograd.Function):
     """Sets a parameter's gradient by itself, as kernels do that add to it in place."""
 

@@ -1,31 +1,9 @@
 """Ranks with different amounts of data."""
 
 import pytest
-import torch
 
 import horovod.torch as hvd
-from tests.ranks import on_ranks
 from tests.torch.programs import Twins, assert_all_equal, batch, loss_of
-
-
-@pytest.mark.parametrize("named", ["same", "new", "unnamed"])
-@on_ranks(3)
-def test_uneven(named):
-    n, me = hvd.size(), hvd.rank()
-    batches = 3 + 4 * me  # rank 0 is first to run out, the last rank last
-    for i in range(batches):
-        working = [r for r in range(n) if i < 3 + 4 * r]
-        name = "g" if named == "same" else f"g{i}" if named == "new" else None
-        total = hvd.allreduce(torch.full((5,), float(me + 1)), name=name, op=hvd.Sum)
-        assert total.tolist() == [float(sum(r + 1 for r in working))] * 5, (i, total)
-        mean = hvd.allreduce(torch.full((2,), float(n)), name=name and name + ".mean")
-        assert mean.tolist() == [float(len(working))] * 2  # Average divides by all
-        pair = hvd.grouped_allreduce([torch.ones(2), torch.ones(3)], op=hvd.Sum)
-        assert pair[1].tolist() == [float(len(working))] * 3
-    assert hvd.join() == n - 1
-    # Everybody is back.
-    assert hvd.allreduce(torch.ones(1), op=hvd.Sum).item() == n
-    assert hvd.allgather(torch.ones(1)).numel() == n
 
 
 def several_passes(options, calls=2):

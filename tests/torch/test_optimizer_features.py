@@ -58,20 +58,6 @@ def test_parameters_unused_on_some_ranks(groups, set_to_none):
     assert_all_equal(net)
 
 
-@on_ranks(3)
-def test_a_step_without_any_gradient():
-    p = torch.zeros(3, requires_grad=True)
-    optimizer = hvd.DistributedOptimizer(torch.optim.SGD([p], lr=1.0))
-    if hvd.rank() == 0:
-        p.sum().backward()
-    optimizer.step()
-    before = p.detach().clone()
-    torch.testing.assert_close(before, torch.full((3,), -1.0 / hvd.size()))
-    optimizer.zero_grad()
-    optimizer.step()
-    assert torch.equal(p, before)
-
-
 def sparse_gradients(as_dense, groups, only_rank_0):
     torch.manual_seed(0)
     table = torch.nn.Embedding(6, 2, sparse=True)

@@ -34,19 +34,6 @@ def test_a_rank_that_leaves_a_step_out():
     assert_all_equal(net)
 
 
-@on_ranks(2, 3)
-def test_uneven_data_with_join():
-    """Ranks join after different numbers of steps, and count anew then."""
-    net = network()
-    optimizer = wrap(net)
-    for epoch in range(3):
-        train(net, optimizer, range(2 + hvd.rank() * (1 + epoch)))
-        hvd.join()
-        hvd.broadcast_parameters(net.state_dict(), hvd.size() - 1)
-    train(net, optimizer, range(2))
-    assert_all_equal(net)
-
-
 @on_ranks(2)
 def test_a_state_that_one_rank_loads():
     """One rank loads a state; the others get it from there."""
