@@ -9,8 +9,8 @@ from jax import numpy as jnp  # noqa: E402
 import horovod.jax as hvd  # noqa: E402
 from tests.ranks import on_jax  # noqa: E402
 
-DTYPES = ["bool", "uint8", "int8", "uint16", "int16", "int32", "int64", "float16", "bfloat16", "float32", "float64"]
-SMALL = ["float8_e4m3fn", "float8_e5m2"]
+# The conformance suite has the others, outside of programs.
+DTYPES = ["bool", "uint16", "int64", "bfloat16", "float64", "float8_e4m3fn", "float8_e5m2"]
 
 
 def value(rank, dtype, shape):
@@ -22,8 +22,9 @@ def exact(array):
     return np.asarray(array).astype(np.float64).tolist()
 
 
-@pytest.mark.parametrize("ranks", [2, *(pytest.param(ranks, marks=pytest.mark.heavy) for ranks in (1, 3))])
-def test_every_dtype_in_every_collective(jax_pool, ranks):
+def test_dtypes_in_every_collective(jax_pool):
+    ranks = 2
+
     def work():
         def everything(given):
             op = {dtype: hvd.Max if dtype == "bool" else hvd.Sum for dtype in given}
@@ -39,7 +40,7 @@ def test_every_dtype_in_every_collective(jax_pool, ranks):
             }
 
         with jax.enable_x64(True):
-            given = {dtype: jnp.asarray(value(hvd.rank(), dtype, (6, 5))) for dtype in [*DTYPES, *SMALL]}
+            given = {dtype: jnp.asarray(value(hvd.rank(), dtype, (6, 5))) for dtype in DTYPES}
             both = everything(given), jax.jit(everything)(given)
             for results in both:
                 assert all(one.dtype == dtype for dtype, row in results.items() for one in row.values())
@@ -47,7 +48,7 @@ def test_every_dtype_in_every_collective(jax_pool, ranks):
 
     for rank, both in enumerate(jax_pool(ranks).run(work)):
         for results in both:
-            for dtype in [*DTYPES, *SMALL]:
+            for dtype in DTYPES:
                 inputs = [value(r, dtype, (6, 5)).astype(np.float64) for r in range(ranks)]
                 own = slice(rank * 6 // ranks, (rank + 1) * 6 // ranks)
                 total = np.max(inputs, 0) if dtype == "bool" else np.sum(inputs, 0)
