@@ -1,4 +1,4 @@
-"""Starting jobs: the command `horovodrun` (launch) and `horovod.run` (api)."""
+"""Job launcher: the `horovodrun` command (`launch`) and `horovod.run` (`api`)."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ __all__ = ["WorkerError", "run"]
 
 
 def __getattr__(name: str) -> Any:
-    # On demand: agents and workers import this package too and need nothing of the launcher.
+    # Loaded on demand: agents and workers import this package too and do not need the launcher.
     if name == "run":
         from horovod.runner.api import run
 

@@ -1,4 +1,4 @@
-"""`python -m horovod.runner`."""
+"""Entry point of `python -m horovod.runner`, the same command as `horovodrun`."""
 
 import sys
 

@@ -1,4 +1,4 @@
-"""`horovod.run`: a Python function on every rank, started from Python."""
+"""`horovod.run`: call a Python function on every rank of a new job."""
 
 from __future__ import annotations
 
@@ -51,19 +51,54 @@ def run(
     min_np: int | None = None,
     max_np: int | None = None,
 ) -> list[Any]:
-    """Call `func(*args, **kwargs)` on `num_proc` ranks and return the results by rank.
+    """Call `func(*args, **kwargs)` on `num_proc` ranks and return the results in rank order.
 
-    The function, its arguments and its results travel by cloudpickle: lambdas, closures, and functions and classes
-    of a script or notebook are fine. What the ranks print appears on `sys.stdout` and `sys.stderr`, each line with its
-    rank in front. The parameters mean what the flags of `horovodrun` mean. With `min_num_proc` or
-    `host_discovery_script` the job is elastic, and the results are those of its last `min_num_proc` first ranks. May be
-    called from any thread. An interrupt (KeyboardInterrupt) ends all: the ranks see one too, and KeyboardInterrupt is
-    raised here when they have ended, after HOROVOD_GRACE_SECONDS at most.
+    The function, its arguments and its results are serialized with cloudpickle, so lambdas, closures, and functions and
+    classes defined in a script or notebook work. What the ranks print appears on `sys.stdout` and `sys.stderr`; each
+    line is prefixed with its rank. May be called from any thread. With `min_num_proc` or `host_discovery_script` the
+    job is elastic.
 
-    Raises WorkerError, a RuntimeError, when a process fails or ends without a result, naming the first that did and
-    its exit code; where it raised an exception, the error is an instance of the exception's class too and shows its
-    traceback. Raises TypeError when the function or an argument cannot be pickled, ValueError for parameters that do
-    not fit together or ask for what is not there yet.
+    Args:
+        func: Function to call on every rank.
+        args: Positional arguments for `func`.
+        kwargs: Keyword arguments for `func`.
+        num_proc: Number of ranks; in an elastic job, the number at the start.
+        min_num_proc: Fewest ranks an elastic job continues with; default `num_proc`.
+        max_num_proc: Most ranks an elastic job uses; default all available slots.
+        slots: Slots of each discovered host for which the discovery script prints none.
+        reset_limit: How often the ranks of an elastic job may change before it fails; default no limit.
+        cooldown_range: Initial and maximum delay in seconds before a host on which a worker failed gets new workers;
+            by default it gets none.
+        hosts: Hosts and slots, as in `"host1:2,host2:4"`; default this machine.
+        hostfile: Path of a file with one line `name slots=N` per host; excludes `hosts`.
+        host_discovery_script: Path of a program that prints the available hosts; excludes `hosts` and `hostfile`.
+        start_timeout: Seconds within which all ranks must have started; default `HOROVOD_START_TIMEOUT`.
+        ssh_port: Port of ssh on other hosts.
+        ssh_identity_file: Path of the private key for ssh to other hosts.
+        disable_cache: Accepted for compatibility.
+        output_filename: Folder to which each rank's output is also written, as `rank.N/stdout` and `rank.N/stderr`.
+        verbose: If nonzero, show what is started.
+        use_gloo: Use the built-in launcher, which is the default.
+        use_mpi: Start the ranks with mpirun; excludes `use_gloo` and elastic jobs.
+        mpi_args: Additional arguments for mpirun; requires `use_mpi=True`.
+        network_interface: Deprecated name of `network_interfaces`.
+        network_interfaces: Names of the network interfaces to use: a sequence, or a string separated by commas.
+        executable: Python interpreter of the workers; default the one that calls this function.
+        np: Deprecated name of `num_proc`.
+        min_np: Deprecated name of `min_num_proc`.
+        max_np: Deprecated name of `max_num_proc`.
+
+    Returns:
+        The results of all ranks in rank order; of an elastic job, those of ranks 0 to `min_num_proc - 1` at its end.
+
+    Raises:
+        WorkerError: A process fails or ends without a result. The error, a RuntimeError, names the rank that failed
+            first and its exit code. If that rank raised an exception, the error is also an instance of the exception's
+            class and shows its traceback.
+        TypeError: The function or an argument cannot be pickled.
+        ValueError: Parameters have wrong values, contradict each other, or request an unsupported feature.
+        KeyboardInterrupt: The user interrupted the job. The ranks are interrupted too; the exception is raised when
+            they have ended, after at most `HOROVOD_GRACE_SECONDS`.
     """
     for old, new, value in (
         ("np", "num_proc", np),
@@ -118,7 +153,7 @@ def run(
     return results.of_elastic(result, elastic.least)
 
 
-# What a notebook's kernel says about itself is wrong in its workers; their figures cannot appear in the cell.
+# The notebook kernel's variables are wrong in its workers, whose figures cannot appear in the notebook cell.
 _OF_THE_KERNEL = ("JPY_PARENT_PID", "JPY_SESSION_NAME", "JPY_INTERRUPT_EVENT")
 
 
@@ -132,7 +167,7 @@ def _environment(environ: Mapping[str, str]) -> dict[str, str]:
 def _elastic(
     size: int, given: Mapping[str, Any], names: str | None, hostfile: str | None, use_mpi: bool | None
 ) -> ElasticSettings | None:
-    """What the arguments ask for; None: a job of a fixed size."""
+    """Return the settings of an elastic job, or None if the arguments ask for a job of a fixed size."""
     script = given["host_discovery_script"]
     if script is None and given["min_num_proc"] is None:
         for name, value in given.items():

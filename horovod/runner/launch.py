@@ -1,4 +1,4 @@
-"""The command `horovodrun`."""
+"""The `horovodrun` command."""
 
 from __future__ import annotations
 
@@ -26,13 +26,16 @@ from horovod.runner.output.output import OutputQueue
 
 USAGE_ERROR = 2
 KUBERNETES = "kubernetes"
-"""As the first word: the job runs on a cluster."""
+"""First argument that selects a job on a Kubernetes cluster."""
 
 
 def _open_standard_streams() -> bool:
-    """Descriptors 0, 1 and 2 that the caller has closed become the null device; else a pipe could land there.
+    """Open the null device for those of descriptors 0, 1 and 2 that the caller has closed.
 
-    Returns whether there is a standard input.
+    Otherwise a new pipe could get one of these numbers.
+
+    Returns:
+        True if the process has a standard input.
     """
     has_stdin = True
     for fd in (0, 1, 2):
@@ -48,8 +51,14 @@ def _open_standard_streams() -> bool:
 
 
 def _say(text: str, seconds: float | None = None) -> None:
-    """Write on stderr, not through sys.stderr: when nobody reads it any more that must not change the exit code.
-    `seconds`: how long to wait for who reads it, None: for ever."""
+    """Write `text` to stderr, each line prefixed with the command's name.
+
+    Bypasses `sys.stderr`, because a closed stderr must not change the exit code.
+
+    Args:
+        text: Lines to write.
+        seconds: How long to wait for the reader of stderr; None waits without limit.
+    """
     data = "".join(f"horovodrun: {line}\n" for line in text.splitlines()).encode(errors="backslashreplace")
     end = None if seconds is None else time.monotonic() + seconds
     with contextlib.suppress(OSError), contextlib.closing(OutputQueue()) as queue:
@@ -60,7 +69,10 @@ def _say(text: str, seconds: float | None = None) -> None:
 
 
 def _tell(namespace: argparse.Namespace, take_signals: Callable[[], SignalQueue | None]) -> JobResult | None:
-    """Do what flags ask for instead of a job; None: nothing. What only this needs is not loaded for a job."""
+    """Perform an action that flags request instead of a job and return its result, or None if there is none.
+
+    Modules that only these actions need are imported here, so that jobs do not load them.
+    """
     if namespace.version:
         print(__version__)
     elif namespace.completion:
@@ -88,9 +100,16 @@ def _tell(namespace: argparse.Namespace, take_signals: Callable[[], SignalQueue 
 
 
 def parse_args(arguments: Sequence[str] | None = None) -> argparse.Namespace:
-    """The flags of a command line (default: this process's), None where not given, and its `command`, for `_run`.
+    """Parse a command line of `horovodrun`.
 
-    Raises ValueError naming flag, value and what is accepted.
+    Args:
+        arguments: Words after the program's name; default those of this process.
+
+    Returns:
+        A namespace for `_run`: the value of each flag, None where it is not given, and the command as `command`.
+
+    Raises:
+        ValueError: A flag is unknown or its value is not accepted.
     """
     words = list(sys.argv[1:] if arguments is None else arguments)
     namespace, command = cli.parse(words)
@@ -99,10 +118,13 @@ def parse_args(arguments: Sequence[str] | None = None) -> argparse.Namespace:
 
 
 def _run(args: argparse.Namespace) -> None:
-    """Run what `parse_args` has understood, as programs do that are launchers themselves. From the main thread, signals
-    end the job as they end horovodrun's, until it is over.
+    """Run the job described by the result of `parse_args`, for programs that are launchers themselves.
 
-    Raises ValueError for what cannot be started, RuntimeError naming the rank that failed first when the job fails.
+    When called from the main thread, signals end the job as they end that of `horovodrun`.
+
+    Raises:
+        ValueError: The job cannot be started as described.
+        RuntimeError: The job failed; the message names the rank that failed first.
     """
     with given_back() as take_signals:
         result = _started(args, True, take_signals)
@@ -113,14 +135,14 @@ def _run(args: argparse.Namespace) -> None:
 
 
 def run_commandline() -> None:
-    """What `horovodrun` does; ends the process with its exit code unless that is 0."""
+    """Run the `horovodrun` command, and exit the process if its exit code is not 0."""
     code = main()
     if code != 0:
         sys.exit(code)
 
 
 def _outer_job(environ: Mapping[str, str]) -> str:
-    """What is to be said where a rank of another job has started this launcher, by its first rank; else empty."""
+    """Return a warning if rank 0 of another job has started this launcher, else an empty string."""
     size = environ.get("HOROVOD_SIZE", "")
     if REPORT_PIPE not in environ or environ.get("HOROVOD_RANK") != "0" or not size.isdecimal() or int(size) < 2:
         return ""
@@ -167,16 +189,20 @@ def _started(
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run the command line (default: this process's) and return the exit code.
+    """Run a command line and return the exit code.
 
-    0, or that of the rank that failed first (128 + n for signal n), 130 after Ctrl-C, 143 after SIGTERM, 2 for words
-    that are not understood.
+    Args:
+        arguments: Words after the program's name; default those of this process.
+
+    Returns:
+        0 on success, or the exit code of the rank that failed first (128 + n for signal n); 130 after Ctrl-C, 143 after
+        SIGTERM, 2 for a wrong command line.
     """
     has_stdin = _open_standard_streams()
     given = list(sys.argv[1:] if arguments is None else arguments)
     try:
         if given[:1] == [KUBERNETES]:
-            # Only such a job pays for loading this.
+            # Loaded here because only jobs on Kubernetes need it.
             from horovod.runner.kubernetes import command
 
             return command.main(given[1:])

@@ -1,1 +1,1 @@
-"""From words on the command line to settings, and what is said about them."""
+"""Command line and config file: parsing them into settings, help, and advice about mistakes."""

@@ -1,4 +1,4 @@
-"""`horovodrun --check-build`: what this installation can do, found without importing a framework or the engine."""
+"""`horovodrun --check-build`: report what this installation supports, without importing a framework or the engine."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def _present(module: str) -> bool:
         spec = find_spec(module)
     except (ImportError, ValueError):
         return False
-    # A folder without code (a namespace) is no module that could be used.
+    # A folder without code (a namespace package) cannot be used.
     return spec is not None and spec.origin is not None
 
 
@@ -33,12 +33,12 @@ def _version(packages: Sequence[str]) -> str:
 
 
 def _row(framework: Framework, found: Collection[str]) -> tuple[str, bool]:
-    """What to show, and whether it can be used: with our part for it, which somebody may have left out."""
+    """Return the framework's title, and True if both it and Horovod's frontend for it are installed."""
     return framework.title, framework.title in found and _present(framework.face)
 
 
 def _devices(environ: Mapping[str, str]) -> list[str]:
-    """GPUs and the libraries for them; neither CUDA nor NCCL is started or loaded."""
+    """Describe GPUs, driver and NCCL in lines, without initializing CUDA or loading NCCL."""
     survey = nvml.survey()
     if survey.gpus:
         names = ", ".join(f"{gpu.index} {gpu.name} ({gpu.capability[0]}.{gpu.capability[1]})" for gpu in survey.gpus)
@@ -55,11 +55,15 @@ def _devices(environ: Mapping[str, str]) -> list[str]:
 
 
 def report(verbose: bool = False) -> str:
-    """The tables, with [X] for what is there; `verbose` adds what was found. For an operation only what the engine can
-    use counts: a library for GPUs that is installed is not enough.
+    """Return tables of frameworks, controllers and tensor operations, with [X] for those available.
+
+    A tensor operation is marked only if the engine can use it; an installed GPU library alone is not enough.
+
+    Args:
+        verbose: Add the versions and paths that were found.
     """
     engine = _present("horovod._core")
-    found = {  # title to module, and the packages that may bring it
+    found = {  # title to its installed module and the packages that may provide it
         framework.title: next((m, packages) for m, packages in framework.modules.items() if _present(m))
         for framework in FRAMEWORKS
         if any(map(_present, framework.modules))

@@ -1,4 +1,4 @@
-"""From the words on the command line to checked settings."""
+"""Command line to checked settings."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class _Parser(argparse.ArgumentParser):
 
 
 class _Check:
-    """The `type` of an argument: argparse shows the message of ArgumentTypeError after the name of the flag."""
+    """`type` of an argument. argparse shows the message of ArgumentTypeError after the flag's name."""
 
     def __init__(self, flag: Flag) -> None:
         self._flag = flag
@@ -50,7 +50,7 @@ class _Check:
 
 
 def make_parser() -> argparse.ArgumentParser:
-    """The parser of the flags in front of the command."""
+    """Return the parser of the flags that precede the command."""
     parser = _Parser(prog="horovodrun", usage=help.USAGE, allow_abbrev=False)
     exclusive: dict[str, argparse._MutuallyExclusiveGroup] = {}
     for title in GROUPS:
@@ -80,16 +80,26 @@ def _add(target: argparse._ActionsContainer, flag: Flag) -> None:
 
 
 def parse(arguments: Sequence[str]) -> tuple[argparse.Namespace, list[str]]:
-    """The flags' values (None where not given) and the command.
+    """Return the flags' values, None where not given, and the command.
 
-    Raises LaunchError naming flag, value and what is accepted.
+    Raises:
+        LaunchError: A flag is unknown or its value is not accepted.
     """
     before, command = words.split(arguments)
     return make_parser().parse_args(before), command
 
 
 def settings(namespace: argparse.Namespace, command: list[str], environ: Mapping[str, str]) -> LaunchSettings:
-    """Check all flags together and give ranks to hosts. Raises LaunchError naming what is wrong."""
+    """Check all flags together and assign ranks to hosts.
+
+    Args:
+        namespace: Values of the flags, from `parse`.
+        command: The command and its arguments.
+        environ: Environment variables of the launcher.
+
+    Raises:
+        LaunchError: A flag is missing, contradicts another one, or its value is not accepted.
+    """
     config = Config()
     if namespace.config_file is not None:
         config = config_file.read(namespace.config_file)
@@ -149,11 +159,13 @@ def _mpi_options(namespace: argparse.Namespace) -> MpiOptions:
 
 
 def with_variables(settings: LaunchSettings, environ: Mapping[str, str]) -> LaunchSettings:
-    """The settings with what `environ`, changed by their own variables, says for the launcher itself.
+    """Add to `settings` the values that environment variables give to the launcher itself.
 
-    All variables are checked as the workers will, so that a wrong one is told once and before anything has started; a
-    warning names those that have no effect. Flags have had theirs.
-    Raises LaunchError naming variable, value and what is accepted.
+    `settings.variables` override `environ`. All variables are checked as the workers would check them, so that a wrong
+    one is reported once and before anything starts. A warning names variables without effect.
+
+    Raises:
+        LaunchError: The value of a variable is not accepted.
     """
     try:
         checked = Settings.from_environ({**environ, **settings.variables})
@@ -194,12 +206,12 @@ def _patterns(text: str) -> tuple[str, ...]:
 
 
 def flag_variables(namespace: argparse.Namespace, environ: Mapping[str, str], config: Config) -> dict[str, str]:
-    """The variables that flags, and below them the keys of the file, set for the workers.
+    """Return the variables for the workers that flags and keys of the config file set; flags take precedence.
 
-    One without the flag or key that it needs is reported and has no effect.
+    A flag or key that has no effect because another one is missing is left out with a warning.
     """
     given: dict[str, str] = {}
-    source: dict[str, str] = {}  # the flag or key as the user wrote it
+    source: dict[str, str] = {}  # variable to the flag or key as the user wrote it
     for flag in FLAGS:
         value = getattr(namespace, flag.dest)
         if flag.variable is not None and value is not None:
@@ -222,7 +234,7 @@ def flag_variables(namespace: argparse.Namespace, environ: Mapping[str, str], co
 
 
 def _is_on(name: str, given: Mapping[str, str], environ: Mapping[str, str]) -> bool:
-    """Is the setting of this flag on, by flag, file or environment?"""
+    """Return True if the setting of flag `name` is on, by flag, config file or environment."""
     variable = _variable_of(name)
     return not is_off(given.get(variable, environ.get(variable, "")))
 
@@ -234,7 +246,7 @@ def _variable_of(name: str) -> str:
 
 
 def _changes(variable: str, text: str) -> bool:
-    """Is it something else than the default?"""
+    """Return True if the text differs from the variable's default."""
     return BY_NAME[variable].parse(text) != BY_NAME[variable].default
 
 
@@ -247,9 +259,15 @@ def _interfaces(namespace: argparse.Namespace) -> list[str]:
 
 
 def interface_variables(interfaces: Sequence[str], names: Collection[str]) -> dict[str, str]:
-    """What names the interfaces to the engine (the first) and to NCCL. `names`: of the job's hosts.
+    """Return the variables that name the interfaces to the engine (the first one only) and to NCCL.
 
-    Raises LaunchError for one that is not there, when the job is on this machine only: others may have others.
+    Args:
+        interfaces: Names of network interfaces.
+        names: Names of the job's hosts.
+
+    Raises:
+        LaunchError: The job runs on this machine only, which lacks one of the interfaces. Those of other hosts are
+            not known.
     """
     here = bool(interfaces and names) and all(hosts.is_local(name) for name in set(names))
     present = [name for _, name in socket.if_nameindex()]
@@ -262,7 +280,7 @@ def interface_variables(interfaces: Sequence[str], names: Collection[str]) -> di
 
 
 def given_hosts(namespace: argparse.Namespace) -> list[hosts.Host]:
-    """Those of -H or of the host file; empty: none are given. Raises LaunchError."""
+    """Return the hosts of -H or of the host file, empty if neither is given. Raises LaunchError."""
     if namespace.hosts is not None:
         return hosts.parse_hosts(namespace.hosts)
     if namespace.hostfile is not None:
@@ -271,8 +289,14 @@ def given_hosts(namespace: argparse.Namespace) -> list[hosts.Host]:
 
 
 def chosen_hosts(namespace: argparse.Namespace, environ: Mapping[str, str], tell: bool = True) -> list[hosts.Host]:
-    """Those that are given, else those of the training service; empty: this machine, or whatever a discovery script
-    or jsrun finds. Raises LaunchError."""
+    """Return the given hosts, else those of the training service.
+
+    Returns:
+        The hosts; empty means this machine, or the hosts that a discovery script or jsrun finds.
+
+    Raises:
+        LaunchError: The hosts or the variables of the service cannot be read.
+    """
     given = given_hosts(namespace)
     if given or namespace.host_discovery_script or namespace.jsrun:
         return given
@@ -280,7 +304,11 @@ def chosen_hosts(namespace: argparse.Namespace, environ: Mapping[str, str], tell
 
 
 def machines_of_service(environ: Mapping[str, str]) -> clouds.Machines | None:
-    """What the container that this is tells of its job's machines; None as `clouds.machines`. Raises LaunchError."""
+    """Return the machines that the training service lists in this container, None as for `clouds.machines`.
+
+    Raises:
+        LaunchError: The list cannot be read.
+    """
     try:
         config = Path(clouds.SAGEMAKER_FILE).read_text(encoding="utf-8")
     except OSError:
@@ -289,13 +317,24 @@ def machines_of_service(environ: Mapping[str, str]) -> clouds.Machines | None:
 
 
 def hosts_of_service(size: int, environ: Mapping[str, str], tell: bool = True) -> list[hosts.Host]:
-    """Those that SageMaker or Vertex AI has given the job that this is part of; empty elsewhere, and where that is one
-    machine. `size`: processes of the job. `tell`: on stderr. Raises LaunchError."""
+    """Return the hosts that SageMaker or Vertex AI assigned to this job.
+
+    Args:
+        size: Number of processes of the job.
+        environ: Environment variables of the launcher.
+        tell: Print the hosts on stderr.
+
+    Returns:
+        The hosts; empty elsewhere and for a job on one machine.
+
+    Raises:
+        LaunchError: The list of machines cannot be read.
+    """
     machines = machines_of_service(environ)
     if machines is None:
         return []
     found = machines.hosts(size)
-    if not hosts.is_local(machines.here):  # Vertex AI's names lead through a proxy, back to this machine too
+    if not hosts.is_local(machines.here):  # Vertex AI's names lead through a proxy, even to this machine
         found[0] = hosts.Host("localhost", found[0].slots)
     if tell:
         listed = ",".join(f"{host.name}:{host.slots}" for host in found)
@@ -304,7 +343,7 @@ def hosts_of_service(size: int, environ: Mapping[str, str], tell: bool = True) -
 
 
 def read_hostfile(path: str) -> list[hosts.Host]:
-    """The hosts of a host file. Raises LaunchError naming the path and, for a wrong line, its number."""
+    """Read a host file. Raises LaunchError naming the path and, for a wrong line, its number."""
     try:
         text = Path(path).read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
@@ -313,7 +352,7 @@ def read_hostfile(path: str) -> list[hosts.Host]:
 
 
 def check_affinity(cores: Sequence[int], slots: Sequence[Slot]) -> None:
-    """A list of cores needs one for each local rank."""
+    """Raise LaunchError unless `cores` has one core, or at least one for each local rank."""
     needed = max((slot.local_size for slot in slots), default=1)
     if 1 < len(cores) < needed:
         raise LaunchError(

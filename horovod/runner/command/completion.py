@@ -1,4 +1,4 @@
-"""`horovodrun --completion SHELL`: a script for the shell, made from FLAGS."""
+"""`horovodrun --completion SHELL`: generate a shell's completion script from FLAGS."""
 
 from __future__ import annotations
 
@@ -11,7 +11,12 @@ OFFERED = FLAGS
 
 
 def script(shell: str, kubernetes: Sequence[str] = ()) -> str:
-    """The text for a shell of SHELLS. `kubernetes`: what may follow that word, beside the flags."""
+    """Return the completion script.
+
+    Args:
+        shell: One of SHELLS.
+        kubernetes: Words that may follow `kubernetes`, in addition to the flags.
+    """
     after = " ".join([*kubernetes, *(name for flag in OFFERED for name in _spellings(flag))])
     return {"bash": _bash, "zsh": _zsh, "fish": _fish}[shell](after)
 
@@ -21,11 +26,11 @@ def _spellings(flag: Flag) -> list[str]:
 
 
 def _summary(flag: Flag) -> str:
-    """The description up to the first parenthesis or semicolon: lists of completions are narrow."""
+    """Return the description up to the first parenthesis or semicolon, because lists of completions are narrow."""
     return flag.help.split(" (")[0].split(";")[0]
 
 
-# Prints the names of the network interfaces. Not from /sys, which containers may lack.
+# Prints the names of the network interfaces. Does not read /sys, which containers may lack.
 _INTERFACES = "sed -n 's/^ *\\([^: ]*\\):.*/\\1/p' /proc/net/dev 2>/dev/null"
 
 # bash
@@ -206,7 +211,7 @@ _FISH_VALUES = {
 
 
 def _fish(kubernetes: str) -> str:
-    """The words before the command are walked in the shell, as in split_command."""
+    """Return fish's script; like `words.split`, its function skips the flags and their values to find the command."""
     counts = " ".join(f"{name}:{flag.nargs}" for flag in FLAGS if flag.value for name in flag.names)
     lines = [
         "# fish completion for horovodrun: horovodrun --completion fish > ~/.config/fish/completions/horovodrun.fish",

@@ -1,4 +1,4 @@
-"""The YAML file of `--config-file`: keys of the table of settings, to the variables that they stand for."""
+"""The YAML file of `--config-file`: keys of the settings table, converted to variables."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _FLAG_OF: dict[str, Flag] = {flag.variable: flag for flag in FLAGS if flag.varia
 
 @dataclass(frozen=True)
 class Config:
-    """What the file says: the controller, and for each variable its text and the key that gave it."""
+    """Contents of a config file: the controller, and for each variable its text and the key that set it."""
 
     controller: str | None = None
     variables: dict[str, str] = field(default_factory=dict)
@@ -33,7 +33,7 @@ class Config:
 
 
 def read(path: str) -> Config:
-    """Read a file. Raises LaunchError naming file and line, key, value and what is accepted."""
+    """Read a file. Raises LaunchError naming file, line, key, value and what is accepted."""
     try:
         text = Path(path).read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
@@ -42,9 +42,9 @@ def read(path: str) -> Config:
 
 
 def parse(text: str, path: str) -> Config:
-    """Read the text of a file; `path` is for the messages of the LaunchError only."""
+    """Parse the text of a file; `path` is used in messages only. Raises LaunchError."""
     try:
-        import yaml  # not at the start of every job
+        import yaml  # loaded only where a job has such a file
     except ImportError:
         raise LaunchError(f"--config-file {path}: PyYAML is not installed; `pip install pyyaml` adds it") from None
     try:
@@ -56,7 +56,7 @@ def parse(text: str, path: str) -> Config:
 
 
 class _Reader:
-    """Walks the file's nodes and not its values, for these know their lines and keep keys that are given twice."""
+    """Reader of a file's YAML nodes. Unlike plain values, nodes know their lines and keep duplicate keys."""
 
     def __init__(self, path: str, loader: yaml.SafeLoader) -> None:
         self._path = path
@@ -101,7 +101,7 @@ class _Reader:
             yield name, value_node
 
     def _controller(self, node: yaml.Node) -> str:
-        """`controller: mpi`, or as a section with `mpi: true`."""
+        """Return the controller, given as `controller: mpi` or as a section with `mpi: true`."""
         value = self._value(node)
         if isinstance(value, dict) and len(value) == 1 and next(iter(value.values())) is True:
             value = next(iter(value))
@@ -110,7 +110,7 @@ class _Reader:
         raise self._error(node, f"controller is {self._shown(node)}, accepted is {' or '.join(CONTROLLERS)}")
 
     def _text(self, key: str, node: yaml.Node) -> str:
-        """What the variable gets."""
+        """Return the text for the key's variable."""
         setting = KEYS[key]
         flag = _FLAG_OF.get(setting.name)
         kind = flag.value if flag is not None else None
@@ -127,7 +127,7 @@ class _Reader:
     def _value(self, node: yaml.Node) -> object:
         try:
             return self._loader.construct_object(node, deep=True)
-        except (ValueError, LookupError, AttributeError, TypeError) as error:  # a date that there is not, !!bool maybe
+        except (ValueError, LookupError, AttributeError, TypeError) as error:  # an impossible date, or `!!bool maybe`
             raise self._error(node, f"cannot be read: {type(error).__name__}: {error}") from None
 
     def _shown(self, node: yaml.Node) -> str:
@@ -139,7 +139,7 @@ class _Reader:
 
 
 def _plain_text(setting: Setting, value: object) -> str:
-    """The value as a user would write it into the variable. Raises ValueError for a type that does not fit."""
+    """Return the value as a user would write it into the variable. Raises ValueError for a wrong type."""
     if setting.kind == "bool":
         if value not in (True, False):
             raise ValueError
@@ -156,7 +156,7 @@ def _plain_text(setting: Setting, value: object) -> str:
 
 
 def _hint(section: str, name: str) -> str:
-    """The known key or section that is nearest to an unknown one."""
+    """Return a clause that suggests the known key or section nearest to an unknown one."""
     given = f"{section}.{name}" if section else name
     same_name = [key for key in KEYS if key.split(".")[1] == name]
     known = [*KEYS, *SECTIONS] if not section else list(KEYS)

@@ -1,4 +1,4 @@
-"""What makes a job elastic: from flags, or from the arguments of `horovod.run`, to checked settings."""
+"""Settings of elastic jobs, from flags or from the arguments of `horovod.run`."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ ONLY = {
     "blacklist_cooldown_range": "--blacklist-cooldown-range",
     "chaos_report": "--chaos-report",
 }
-"""Flags that mean something in elastic jobs only, by their names in a namespace."""
+"""Flags for elastic jobs only, by their names in the namespace."""
 _GPUS = (
     "a program takes the GPU of its local rank, as in torch.cuda.set_device(hvd.local_rank()), after each hvd.init()"
 )
@@ -40,10 +40,15 @@ _REFUSED = {
 def of_flags(
     namespace: argparse.Namespace, given: Sequence[hosts.Host], environ: Mapping[str, str]
 ) -> ElasticSettings | None:
-    """What the flags ask for; None: a job of a fixed size. `given`: the hosts of -H or of the host file, if any;
-    without them and a script, `environ` may tell of a Slurm allocation.
+    """Return the settings of an elastic job, or None if the flags ask for a job of a fixed size.
 
-    Raises LaunchError, a ValueError, naming flag, value and what is accepted.
+    Args:
+        namespace: Values of the flags.
+        given: Hosts of -H or of the host file, if any.
+        environ: Environment variables; without `given` and a discovery script, they may describe a Slurm allocation.
+
+    Raises:
+        LaunchError: The value of a flag is not accepted, or contradicts another one. Also a ValueError.
     """
     script = namespace.host_discovery_script
     if script is None and namespace.min_num_proc is None:
@@ -89,9 +94,24 @@ def made(
     nodes: slurm.Allocation | None = None,
     names: Names = FLAGS,
 ) -> ElasticSettings:
-    """The settings, checked together. `least`: None: as many as at the start. `given`: the hosts, where no script finds
-    them; `nodes`: in place of those, the allocation's. `names`: what the user calls them."""
-    # Only an elastic job pays for loading this.
+    """Check the values together and return the settings of an elastic job.
+
+    Args:
+        start: Number of ranks at the start.
+        least: Fewest ranks to continue with; None means `start`.
+        most: Most ranks to use; None means no limit.
+        slots: Slots of a host for which the script or Slurm gives none.
+        resets: How often the ranks may change; None means no limit.
+        cooldown: Initial and maximum delay in seconds before a host that failed is used again; None means never.
+        script: Path of the discovery script, if any.
+        given: Hosts of the job where no script finds them.
+        nodes: Slurm allocation that replaces `given`.
+        names: How messages name the values: as flags or as arguments.
+
+    Raises:
+        LaunchError: A value is not accepted.
+    """
+    # Loaded here because only elastic jobs need it.
     from horovod.runner.elastic.cooldown import check_range
     from horovod.runner.elastic.discovery import check_fixed
     from horovod.runner.elastic.limits import Limits
@@ -110,7 +130,7 @@ def made(
     if nodes is not None:
         given = [hosts.Host(name, count if slots is None else slots) for name, count in nodes.slots.items()]
     if script is None:
-        hosts.assign(given, start)  # which says what is missing
+        hosts.assign(given, start)  # raises an error that says what is missing
     return ElasticSettings(
         limits.start,
         limits.least,
@@ -125,8 +145,13 @@ def made(
 
 
 def with_variables(settings: LaunchSettings, checked: Settings) -> LaunchSettings:
-    """With the timeout that the variables tell. Raises LaunchError for what an elastic job cannot have, and in every
-    job for faults on purpose that nobody can read."""
+    """Add to elastic settings the timeout and the injected faults that variables give.
+
+    The faults are parsed in every job, so that a mistake is reported before the start.
+
+    Raises:
+        LaunchError: The faults cannot be parsed, or a variable is not supported in elastic jobs.
+    """
     faults = _faults(checked.text("HOROVOD_CHAOS"))
     if settings.elastic is None:
         return settings
@@ -139,10 +164,9 @@ def with_variables(settings: LaunchSettings, checked: Settings) -> LaunchSetting
 
 
 def _faults(text: str) -> tuple[Event, ...]:
-    """Those that are written down one by one. Checked as each rank would in hvd.init(), but once, and before anything
-    has started."""
+    """Return the injected faults of HOROVOD_CHAOS, checked as each rank would in hvd.init() but before the start."""
     if text:
-        # Only a job with faults pays for loading this.
+        # Loaded here because only jobs with injected faults need it.
         from horovod.chaos import plan
 
         try:

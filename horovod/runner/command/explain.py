@@ -1,4 +1,4 @@
-"""horovodrun --explain: asks a job that runs on this host why it waits, however short it has waited so far."""
+"""`horovodrun --explain`: ask a running job on this host why it waits, even before the stall check reports it."""
 
 from __future__ import annotations
 
@@ -19,15 +19,19 @@ _MARKS = (
     b"SLURM_JOB_ID",
     b"SLURM_STEP_ID",
 )
-_PATIENCE = 15.0  # s; the job itself needs up to 5
-_AGAIN = 0.1  # s between two attempts to connect
+_PATIENCE = 15.0  # seconds to wait for the answer; the job needs up to 5
+_AGAIN = 0.1  # seconds between two attempts to connect
 
 
 def run(target: str) -> str:
-    """What the job says. ``target``: the number of a process, horovodrun's or a rank's, or a folder: that of the job's
-    reports, or the one that its rank 0 runs in.
+    """Return the job's explanation why it waits.
 
-    Raises LaunchError when there is no such job, or several, or it does not answer.
+    Args:
+        target: Pid of horovodrun or of a rank; or a folder, which is the job's report folder or rank 0's working
+            directory.
+
+    Raises:
+        LaunchError: No job or several jobs match, or the job does not answer.
     """
     doors = reports.doors()
     pid = _only(target, _genuine(find(target, sorted({claimed for claimed, _ in doors})), doors))
@@ -52,9 +56,11 @@ def run(target: str) -> str:
 
 
 def _connect(pid: int, names: Sequence[str]) -> socket.socket:
-    """Connect to the socket of these names that the process itself has made; any process may have made the others.
+    """Connect to the one of these sockets that process `pid` has created. Other processes may own the rest.
 
-    Raises TimeoutError when it takes no connection, LaunchError when none is the process's.
+    Raises:
+        TimeoutError: The process accepts no connection.
+        LaunchError: None of the sockets is the process's.
     """
     end = time.monotonic() + _PATIENCE
     strangers: dict[str, str] = {}
@@ -70,7 +76,7 @@ def _connect(pid: int, names: Sequence[str]) -> socket.socket:
                     connection.settimeout(max(0.1, end - time.monotonic()))
                     return connection
                 strangers[name] = stranger
-            except BlockingIOError:  # as many as it lets wait do so
+            except BlockingIOError:  # its backlog is full, so try again
                 pass
             except OSError as error:
                 strangers[name] = str(error.strerror)
@@ -86,9 +92,9 @@ def _connect(pid: int, names: Sequence[str]) -> socket.socket:
 
 
 def _genuine(found: Sequence[int], doors: Sequence[tuple[int, str]]) -> Sequence[int]:
-    """Of several processes those that have made a socket themselves, if there are any.
+    """Return those of several processes that created a socket themselves, or all of `found` if there is none.
 
-    Any process can make one that claims to be of another rank of the job.
+    Any process can create a socket that claims to be of another rank of the job.
     """
     if len(found) < 2:
         return found
@@ -106,7 +112,7 @@ def _made_by(pid: int, name: str) -> bool:
 
 
 def _stranger(connection: socket.socket, pid: int) -> str:
-    """Who is at the other end, if it is not the process; empty: it is."""
+    """Describe the process at the other end if it is not `pid` of `pid`'s user; return an empty string if it is."""
     there, user, _ = unix_peer.credentials(connection)
     if there == pid and user == _user_of(pid):
         return ""
@@ -116,13 +122,13 @@ def _stranger(connection: socket.socket, pid: int) -> str:
 def _user_of(pid: int) -> int | None:
     try:
         with open(f"/proc/{pid}/status", encoding="utf-8", errors="replace") as lines:
-            return next(int(line.split()[2]) for line in lines if line.startswith("Uid:"))  # the effective one
+            return next(int(line.split()[2]) for line in lines if line.startswith("Uid:"))  # the effective user id
     except (OSError, StopIteration):
         return None
 
 
 def find(target: str, doors: Sequence[int]) -> list[int]:
-    """Processes of ``doors`` that ``target`` means."""
+    """Return those of the processes `doors` that `target` refers to: a pid or a folder, see `run`."""
     if os.path.isdir(target):
         pid = reports.process_of(target)
         if pid is not None:
@@ -159,7 +165,7 @@ def _folder_of(pid: int) -> str:
 
 
 def _marks_of(pid: int) -> dict[bytes, bytes]:
-    """What ranks of a job have in common in their environments, and with no other job; empty: it is no rank."""
+    """Return the variables that only ranks of the same job share; empty if the process is not a rank."""
     try:
         with open(f"/proc/{pid}/environ", "rb") as environ:
             variables = dict(entry.partition(b"=")[::2] for entry in environ.read().split(b"\0"))

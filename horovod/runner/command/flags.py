@@ -1,8 +1,8 @@
-"""Every flag of horovodrun, in one table.
+"""Table of all flags of `horovodrun`.
 
-A flag that stands for a setting takes its variable, kind, range and help from the table of settings
-(horovod.common.contract.settings); the others are described here. Parser, variables, and the check for features that
-are not there are all made from FLAGS.
+A flag for a setting takes its variable, type, range and help from the table of settings
+(`horovod.common.contract.settings`). The parser, the variables and the check for unsupported features are all derived
+from FLAGS.
 """
 
 from __future__ import annotations
@@ -16,35 +16,35 @@ from horovod.common.contract.settings import BY_NAME
 
 @dataclass(frozen=True)
 class Value:
-    """A kind of value: `parse` returns it or raises ValueError; `accepted` is what the message says then."""
+    """Type of a value: `parse` returns it or raises ValueError, and `accepted` completes the error message."""
 
     metavar: str
     accepted: str
     parse: Callable[[str], object]
-    choices: tuple[str, ...] = ()  # for completion, as `completes`, which is file, directory, host or interface
-    completes: str = ""
+    choices: tuple[str, ...] = ()
+    completes: str = ""  # what shells complete: "file", "directory", "host", "interface" or nothing
 
 
 @dataclass(frozen=True)
 class Flag:
-    """One row. `value` None: a switch."""
+    """One flag. A flag whose `value` is None is a switch."""
 
     names: tuple[str, ...]
     group: str
     help: str
     value: Value | None = None
-    variable: str | None = None  # carries the value to the workers
-    constant: str = "1"  # what a switch writes into the variable
-    no: bool = False  # there is also --no-..., which writes 0
+    variable: str | None = None  # variable that passes the value to the workers
+    constant: str = "1"  # text that a switch writes into the variable
+    no: bool = False  # True if there is also a flag --no-..., which writes 0
     nargs: int = 1
     repeat: bool = False
-    exclusive: str | None = None  # at most one flag of this name may be given
-    needs: str | None = None  # without this flag (or its variable) the flag has no effect
-    later: bool = False  # accepted, but nothing reads the variable yet
+    exclusive: str | None = None  # group of which at most one flag may be given
+    needs: str | None = None  # flag without which (or without whose variable) this one has no effect
+    later: bool = False  # True if the flag is accepted but has no effect yet
 
     @property
     def idle(self) -> bool:
-        """Does it nothing yet? Shown by --help-all only."""
+        """True if the flag has no effect yet, so that only --help-all shows it."""
         return self.later
 
     @property
@@ -85,10 +85,10 @@ def _choice(metavar: str, *choices: str) -> Value:
 
 
 def _value(setting: Setting) -> Value:
-    """The kind of a setting. The variable gets the user's own words once they have been understood."""
+    """Return the type of a setting's value. The variable gets the user's text, once it has been parsed."""
 
     def parse(text: str) -> str:
-        if not text.strip():  # as a variable this would mean the default
+        if not text.strip():  # an empty variable would mean the default
             raise ValueError
         setting.parse(text)
         return text.strip()
@@ -131,7 +131,7 @@ def _setting(
     exclusive: str | None = None,
     needs: str | None = None,
 ) -> Flag:
-    """The row of a flag that stands for a setting."""
+    """Return the row of a flag that stands for a setting."""
     setting = BY_NAME[variable]
     switch = setting.kind == "bool"
     shown = default or ("" if switch or setting.default in (None, "") else _shown(setting))

@@ -1,4 +1,4 @@
-"""`horovodrun --help`, made from FLAGS. Not argparse's, whose look differs from one Python to the next."""
+"""`horovodrun --help`, generated from FLAGS. argparse's own layout differs between Python versions."""
 
 from __future__ import annotations
 
@@ -25,13 +25,17 @@ EXAMPLES = (
     ("source <(horovodrun --completion bash)", "completion in this shell"),
 )
 _INDENT = 2
-_COLUMN = 34  # where the descriptions begin
-_MOST = 110  # columns; longer lines are hard to read
+_COLUMN = 34  # column at which the descriptions begin
+_MOST = 110  # maximum width in columns; longer lines are hard to read
 
 
 def text(width: int | None = None, everything: bool = False) -> str:
-    """The help for a terminal of `width` columns (None: this one's); `everything`: with flags that have no effect
-    yet."""
+    """Return the text of `horovodrun --help`.
+
+    Args:
+        width: Columns of the terminal; default those of this process's terminal.
+        everything: Include flags that have no effect yet.
+    """
     width = max(60, min(width or shutil.get_terminal_size((100, 24)).columns, _MOST))
     column = min(_COLUMN, width // 2)
     parts = [f"usage: {USAGE}", textwrap.fill(_ABOUT, width), textwrap.fill(_ORDER, width)]
@@ -51,14 +55,14 @@ def text(width: int | None = None, everything: bool = False) -> str:
 
 
 def flag_names(flag: Flag) -> str:
-    """All spellings, and what follows: `-np, --num-proc N`; a switch that can be turned off: `--[no-]autotune`."""
+    """Return all spellings and the value: `-np, --num-proc N`, or `--[no-]autotune` for a switch with a --no- form."""
     names = [f"--[no-]{name[2:]}" if flag.no else name for name in flag.names]
     values = [flag.value.metavar] * flag.nargs if flag.value is not None else []
     return " ".join([", ".join(names), *values])
 
 
 def described(flag: Flag) -> str:
-    """What the flag does, and whether it does so already."""
+    """Return the flag's description, with its choices and a note if it has no effect yet."""
     choices = ", ".join(flag.value.choices) if flag.value is not None else ""
     text = f"{flag.help}: {choices}" if choices else flag.help
     return f"{text} (no effect yet)" if flag.later else text

@@ -1,4 +1,4 @@
-"""What somebody may have meant who wrote an unknown flag, or a command that cannot be started."""
+"""Suggestions for unknown flags and for commands that cannot be started."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from collections.abc import Sequence
 
 from horovod.runner.command.flags import FLAGS
 
-# Flags of other launchers, and of the habit, without dashes: what does the same here.
+# Flags of other launchers, without their dashes: what to use here instead.
 _ALL = "use -np N, the number of processes in all (-H host:N,... says how many on which host)"
 _HOSTS = "use -H host:N,... or --hostfile FILE, which name the hosts"
 _PASSED = "the environment is passed on by itself (--env-allow and --env-deny limit that)"
@@ -46,7 +46,7 @@ _ASSIGNMENT = re.compile(r"[A-Za-z_][A-Za-z0-9_]*=")
 
 
 def spellings() -> tuple[list[str], list[str]]:
-    """All names of flags, and those of one letter behind which their value may stand (`-p22`)."""
+    """Return all names of flags, and the one-letter names that may be joined with their value (`-p22`)."""
     names = ["-h", "--help"]
     letters = []
     for flag in FLAGS:
@@ -57,7 +57,7 @@ def spellings() -> tuple[list[str], list[str]]:
 
 
 def is_flag(word: str) -> bool:
-    """Is the word a flag, alone, with =value or, with one letter, with its value behind it?"""
+    """Return True for a flag alone, one with =value, or a one-letter flag joined with its value."""
     names, letters = spellings()
     if word.partition("=")[0] in names:
         return True
@@ -65,7 +65,7 @@ def is_flag(word: str) -> bool:
 
 
 def advice(word: str) -> str:
-    """What to write instead of an unknown flag, as a clause; empty: no idea."""
+    """Return a clause that suggests what to write instead of an unknown flag, or an empty string."""
     given = word.partition("=")[0]
     bare = given.lstrip("-").replace("_", "-").lower()
     if bare in ELSEWHERE:
@@ -76,29 +76,29 @@ def advice(word: str) -> str:
 
 def _near(given: str, bare: str) -> str:
     names, _ = spellings()
-    same = [name for name in names if name.lstrip("-") == bare]  # other dashes
+    same = [name for name in names if name.lstrip("-") == bare]  # differs in its dashes only
     if same:
         return same[0]
-    import difflib  # not at the start of every job
+    import difflib  # loaded only for advice
 
     near = difflib.get_close_matches("--" + bare if given.startswith("--") else given, names, 1, 0.7)
     return near[0] if near else ""
 
 
 def without_assignments(command: Sequence[str]) -> list[str]:
-    """The command behind the `NAME=value`s in front of it."""
+    """Return the command without the `NAME=value` words before it."""
     count = next((i for i, word in enumerate(command) if not _ASSIGNMENT.match(word)), len(command))
     return list(command[count:])
 
 
 def assigned(command: Sequence[str]) -> list[str]:
-    """The variables that are set in front of the command."""
+    """Return the names of the variables that are set before the command."""
     count = len(command) - len(without_assignments(command))
     return [word.partition("=")[0] for word in command[:count]]
 
 
 def moved_number(command: Sequence[str]) -> str:
-    """The flag -np with its value if it stands among the words of the command; empty: it does not."""
+    """Return -np with its value if it stands after the command's first word, else an empty string."""
     for index, word in enumerate(command[1:], 1):
         if word in ("-np", "-n", "--num-proc") and "".join(command[index + 1 : index + 2]).isdecimal():
             return f"{word} {command[index + 1]}"
@@ -108,22 +108,25 @@ def moved_number(command: Sequence[str]) -> str:
 
 
 def missing_script(command: Sequence[str]) -> str:
-    """The file that Python is to run, if there is none of this name on this machine; empty: there is, or it is not
-    known which."""
+    """Return the script that Python is to run if it does not exist on this machine.
+
+    Returns:
+        Path of the script; empty if it exists, or if the command does not tell which file is run.
+    """
     program = without_assignments(command[1:] if command[:1] == ["env"] else command)
     if not program or not _PYTHON.fullmatch(os.path.basename(program[0])):
         return ""
     index = 1
     while index < len(program) and program[index].startswith("-"):
-        if not _PLAIN_OPTION.fullmatch(program[index]):  # -c, -m, or one that we do not know
+        if not _PLAIN_OPTION.fullmatch(program[index]):  # -c, -m, or an unknown option
             return ""
         index += 2 if program[index] in ("-W", "-X") else 1
     return program[index] if index < len(program) and not os.path.exists(program[index]) else ""
 
 
 def near_file(path: str) -> str:
-    """A file beside `path` whose name resembles it, as a clause; empty: none."""
-    import difflib  # not at the start of every job
+    """Return a clause that suggests a file in the same folder with a similar name, or an empty string."""
+    import difflib  # loaded only for advice
 
     folder, name = os.path.split(path)
     try:
@@ -134,9 +137,14 @@ def near_file(path: str) -> str:
 
 
 def refusal_of_script(arguments: Sequence[str], command: Sequence[str]) -> str:
-    """Why a Python script cannot be started as a command, with the line that starts it; empty: it can, or it is none.
+    """Return why a Python script cannot be started as a command, and the command line that starts it.
 
-    `arguments`: the whole command line, which ends with `command`.
+    Args:
+        arguments: The whole command line, which ends with `command`.
+        command: The command and its arguments.
+
+    Returns:
+        The message; empty if the script can be started or the command is not a Python script.
     """
     program = without_assignments(command)
     name = program[0] if program else ""
@@ -154,7 +162,7 @@ def refusal_of_script(arguments: Sequence[str], command: Sequence[str]) -> str:
 
 def _reason(name: str) -> str:
     if not os.path.isfile(name):
-        return ""  # perhaps there is one on other hosts
+        return ""  # it may exist on other hosts
     if not os.access(name, os.X_OK):
         return "this script is not executable"
     if "/" not in name:

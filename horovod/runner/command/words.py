@@ -1,6 +1,6 @@
-"""The words of the command line: which are flags, written out in full or not, and where the command begins. Pure.
+"""Split a command line into flags, which may be abbreviated, and the command. Pure.
 
-argparse is not asked, because it would look for flags of ours among the words of the command.
+argparse would interpret words of the command as flags of horovodrun.
 """
 
 from __future__ import annotations
@@ -13,10 +13,12 @@ from horovod.runner.command.flags import FLAGS, Flag
 
 
 def split(arguments: Sequence[str]) -> tuple[list[str], list[str]]:
-    """The flags, their names in full, and the command: from the first word that is neither a flag nor the value of one,
-    or after `--`.
+    """Return the flags with their full names, and the command.
 
-    Raises LaunchError for an unknown flag, naming the nearest, and for a beginning that several flags share.
+    The command begins at the first word that is neither a flag nor a flag's value, or after `--`.
+
+    Raises:
+        LaunchError: A flag is unknown or an abbreviation is ambiguous. The message names the nearest flags.
     """
     values = {name: flag.nargs if flag.value else 0 for flag in FLAGS for name in flag.names}
     flags: list[str] = []
@@ -35,7 +37,7 @@ def split(arguments: Sequence[str]) -> tuple[list[str], list[str]]:
 
 
 def in_full(word: str) -> str:
-    """The flag that is meant by its name, or by a beginning that no other long flag has. Raises LaunchError."""
+    """Return the full name of a flag, which may be abbreviated to an unambiguous prefix. Raises LaunchError."""
     if spelling.is_flag(word):
         return word
     given, equals, value = word.partition("=")
@@ -50,7 +52,7 @@ def in_full(word: str) -> str:
 
 
 def _beginning_with(given: str) -> Mapping[str, tuple[Flag | None, bool]]:
-    """Long names, and what each means: names of one flag mean the same."""
+    """Return the long names with this prefix, and their meanings: names of the same flag have the same meaning."""
     known: dict[str, tuple[Flag | None, bool]] = {"--help": (None, True)}
     for flag in FLAGS:
         known.update(dict.fromkeys(flag.names, (flag, True)))
@@ -59,7 +61,6 @@ def _beginning_with(given: str) -> Mapping[str, tuple[Flag | None, bool]]:
 
 
 def through_env(command: Sequence[str]) -> list[str]:
-    """The command; with `NAME=value` in front of it, as in a shell, it is started by env. Empty where only those are
-    there."""
+    """Return the command, started by `env` if `NAME=value` words precede it; empty if there are only such words."""
     bare = spelling.without_assignments(command)
     return ["env", *command] if bare and len(bare) < len(command) else bare
