@@ -1,1 +1,1 @@
-"""`horovod.run`: the function, its workers, its results and errors."""
+"""Parts of `horovod.run`: the pickled function, its workers, its results and errors."""

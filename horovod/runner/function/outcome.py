@@ -1,8 +1,8 @@
-"""What a worker of `horovod.run` leaves in its result file: a result, or the exception that ended it.
+"""Result file of a `horovod.run` worker: its result, or the exception that ended it.
 
     pickled value or exception | description (msgpack) | length of the description (4 bytes, big-endian)
 
-The description comes last because it is known last; a file without a whole one is that of a worker that was killed.
+The description comes last because it is known last. A file without a complete one was left by a worker that was killed.
 """
 
 from __future__ import annotations
@@ -18,14 +18,21 @@ import msgspec
 from horovod.common.contract import pickling
 from horovod.runner.base.errors import OutcomeError
 
-TRACEBACK_LIMIT = 1 << 16  # characters; the middle of a longer one is left out
+TRACEBACK_LIMIT = 1 << 16  # maximum characters; a longer traceback loses its middle
 _LENGTH = struct.Struct(">I")
 _BUFFER = 1 << 20
 
 
 class Description(msgspec.Struct, frozen=True):
-    """`type_name`: of the value or exception. `body` bytes of the file are its pickle, 0 where it has none, for the
-    reason `why`."""
+    """Trailer of a result file.
+
+    Attributes:
+        kind: Whether the worker left a value or an exception.
+        type_name: Type of the value or exception.
+        body: Bytes of its pickle at the start of the file; 0 if it cannot be pickled.
+        traceback: Traceback of the exception.
+        why: Why there is no pickle.
+    """
 
     kind: Literal["value", "exception"]
     type_name: str
@@ -35,7 +42,7 @@ class Description(msgspec.Struct, frozen=True):
 
 
 def write_value(fd: int, value: object, rank: int) -> None:
-    """Leave a result. Raises OutcomeError naming rank and type when it cannot be pickled or is too large to keep."""
+    """Write a result. Raises OutcomeError naming rank and type when it cannot be pickled or is too large."""
     try:
         _write(fd, value, lambda body: Description("value", type_name(value), body))
     except Exception as error:
@@ -46,7 +53,7 @@ def write_value(fd: int, value: object, rank: int) -> None:
 
 
 def write_exception(fd: int, error: BaseException, text: str) -> None:
-    """Leave an exception with its traceback as text; as text only where it cannot be pickled and unpickled."""
+    """Write an exception and its traceback, or only the text if it cannot be pickled and unpickled."""
     name = type_name(error)
     try:
         pickle.loads(pickling.dumps(error))  # many exceptions pickle but do not unpickle
@@ -57,7 +64,7 @@ def write_exception(fd: int, error: BaseException, text: str) -> None:
 
 
 def _write(fd: int, value: object, describe: Any) -> None:
-    """Pickle straight into the file, for a result may be as large as memory allows only once."""
+    """Pickle directly into the file, because memory may be too small for a second copy of the result."""
     os.ftruncate(fd, 0)
     os.lseek(fd, 0, os.SEEK_SET)
     with open(fd, "wb", buffering=_BUFFER, closefd=False) as file:
@@ -68,7 +75,7 @@ def _write(fd: int, value: object, describe: Any) -> None:
 
 
 def describe(data: bytes | bytearray) -> Description | None:
-    """The description at the end of the file; None when the worker did not come to write it."""
+    """Return the description at the end of the file, or None if the worker ended before writing it."""
     view = memoryview(data)
     if len(view) < _LENGTH.size:
         return None
@@ -82,7 +89,7 @@ def describe(data: bytes | bytearray) -> Description | None:
 
 
 def load(data: bytes | bytearray, description: Description, rank: int) -> Any:
-    """The value or exception. Raises OutcomeError naming rank and type when it cannot be unpickled here."""
+    """Return the value or exception. Raises OutcomeError naming rank and type when it cannot be unpickled."""
     try:
         return pickle.loads(memoryview(data)[: description.body])
     except Exception as error:
@@ -94,13 +101,13 @@ def load(data: bytes | bytearray, description: Description, rank: int) -> Any:
 
 
 def type_name(value: object) -> str:
-    """With the module, but for builtins."""
+    """Return the name of the value's type, with its module unless it is a builtin."""
     kind = type(value)
     return kind.__qualname__ if kind.__module__ == "builtins" else f"{kind.__module__}.{kind.__qualname__}"
 
 
 def format_traceback(error: BaseException) -> str:
-    """As Python prints it, limited in length."""
+    """Return the traceback as Python prints it, shortened to TRACEBACK_LIMIT characters."""
     text = "".join(traceback.format_exception(type(error), error, error.__traceback__))
     if len(text) > TRACEBACK_LIMIT:
         half = TRACEBACK_LIMIT // 2

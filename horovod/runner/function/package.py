@@ -1,6 +1,4 @@
-"""The function of `horovod.run` and its arguments as bytes for the workers, whatever the caller is: a script, a
-notebook, an interactive session, a test.
-"""
+"""Serialization of the function of `horovod.run` and its arguments, from scripts, notebooks, sessions and tests."""
 
 from __future__ import annotations
 
@@ -20,11 +18,11 @@ import cloudpickle
 from horovod.common.contract.pickling import dumps
 from horovod.runner.function.outcome import type_name
 
-CODE_LIMIT = 4 << 20  # characters of code that is in no file; what is beyond has no lines in tracebacks
+CODE_LIMIT = 4 << 20  # maximum characters of notebook code; tracebacks show no lines of the rest
 
 
 def check(function: Any, args: Any, kwargs: Any, name: str = "func") -> None:
-    """Raises TypeError for what cannot be called so, naming the argument. `name`: of the function's."""
+    """Raise TypeError naming the argument if the function cannot be called so; `name` is that of the function."""
     if not callable(function):
         raise TypeError(f"{name} is {function!r}, accepted is a function")
     if isinstance(args, (str, bytes, Mapping)) or not isinstance(args, Iterable):
@@ -34,11 +32,19 @@ def check(function: Any, args: Any, kwargs: Any, name: str = "func") -> None:
 
 
 def pack(function: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any], name: str = "func") -> bytes:
-    """Where we look for modules, code that is in no file (cells of a notebook), function and arguments by cloudpickle.
-    `name`: of the argument that the function is.
+    """Serialize the function and its arguments with cloudpickle.
 
-    Raises TypeError naming what cannot be called, or not be pickled: the function, with the variable that it uses, or
-    an argument.
+    The caller's module search path and code that is in no file (cells of a notebook) are included.
+
+    Args:
+        function: Function to call in the workers.
+        args: Its positional arguments.
+        kwargs: Its keyword arguments.
+        name: Name of the argument that holds the function, for messages.
+
+    Raises:
+        TypeError: The function cannot be called so, or cannot be pickled. The message names the argument, or the
+            variable that the function uses.
     """
     check(function, args, kwargs, name)
     module = _unreachable_module(function)
@@ -57,9 +63,9 @@ def pack(function: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str,
 
 
 def search_path(path: Sequence[object]) -> tuple[list[str], list[str]]:
-    """Where this program looks for modules before it looks among Python's own, and after them.
+    """Split the module search path into the entries before Python's own library and the rest.
 
-    The current directory is meant as it is now, also if the function changes it.
+    Relative entries are resolved now, because the function may change the current directory.
     """
     entries = [_resolved(entry) for entry in path if isinstance(entry, str)]
     library = os.path.dirname(os.__file__)
@@ -70,13 +76,12 @@ def search_path(path: Sequence[object]) -> tuple[list[str], list[str]]:
 
 
 def _resolved(entry: str) -> str:
-    """Entries that are no place in the file system mean something to an importer of their own."""
+    """Return the absolute path of an entry; leave one that is not a path, which an importer may interpret."""
     return os.path.abspath(entry) if not entry or os.path.exists(entry) else entry
 
 
 def _unreachable_module(function: Callable[..., Any]) -> ModuleType | None:
-    """The module of the function when workers, who look along our sys.path, cannot import it; it is then pickled as
-    __main__ is."""
+    """Return the function's module if workers cannot import it from our `sys.path`; it is then pickled by value."""
     while isinstance(function, functools.partial):
         function = function.func
     name = getattr(function, "__module__", None) or type(function).__module__
@@ -93,7 +98,7 @@ def _unreachable_module(function: Callable[..., Any]) -> ModuleType | None:
 
 
 def _unpicklable(function: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]) -> Iterator[str]:
-    """What of it cannot be pickled, in words."""
+    """Describe the parts that cannot be pickled."""
     for name, value in [
         *((f"args[{i}]", v) for i, v in enumerate(args)),
         *((f"kwargs[{k!r}]", kwargs[k]) for k in kwargs),
@@ -122,11 +127,11 @@ def _picklable(value: object) -> bool:
 
 
 def _code_in_no_file() -> dict[str, list[str]]:
-    """Lines of code by the name under which tracebacks and `inspect.getsource` look for them, the newest first."""
+    """Return the lines of code by the file name that tracebacks and `inspect.getsource` use, newest first."""
     found: dict[str, list[str]] = {}
     left = CODE_LIMIT
     for name, entry in reversed(list(linecache.cache.items())):
-        if len(entry) != 4 or os.path.exists(name):  # len 1: not read yet, so it is in a file
+        if len(entry) != 4 or os.path.exists(name):  # 1 element: a lazy entry, whose code is in a file
             continue
         lines = entry[2]
         left -= sum(map(len, lines))

@@ -1,4 +1,4 @@
-"""What the caller of `horovod.run` gets of a job that has ended: results by rank, or an error."""
+"""Results by rank, or the error, of a `horovod.run` job that has ended."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from horovod.runner.verdict import tracebacks
 
 
 def of_elastic(result: JobResult, least: int) -> list[Any]:
-    """The values of the `least` first ranks that there were at the end. Raises WorkerError."""
+    """Return the values of the first `least` ranks of the last epoch. Raises WorkerError."""
     return by_rank(result, dict(sorted(result.hosts.items())[:least]))
 
 
 def by_rank(result: JobResult, hosts: Mapping[int, str]) -> list[Any]:
-    """The values by rank. `hosts`: of the ranks whose values are wanted. Raises WorkerError."""
+    """Return the values of the ranks in `hosts`, which maps each rank to its host. Raises WorkerError."""
     described = {rank: outcome.describe(data) for rank, data in result.results.items()}
     if result.exit_code != 0:
         rank = result.failed_rank
@@ -35,7 +35,7 @@ def by_rank(result: JobResult, hosts: Mapping[int, str]) -> list[Any]:
                 lost = f"{description.type_name} cannot be pickled and unpickled: {description.why}"
                 message += f"\n(this error is not of its class: {lost})"
             if description.body:
-                with contextlib.suppress(OutcomeError):  # the text tells all
+                with contextlib.suppress(OutcomeError):  # the message contains the traceback anyway
                     cause = outcome.load(result.results[rank], description, rank)
         raise worker_error(
             message,

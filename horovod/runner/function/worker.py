@@ -1,8 +1,8 @@
-"""What a worker of `horovod.run` executes: the function from the inherited file, its outcome into the other one.
+"""Worker process of `horovod.run`: calls the function from one file and writes its outcome to another.
 
-Both files are inherited from this job's agent and have no name that another program could open, or they lie in a folder
-of this user that nobody else can read or write (`mpi_function`), so what is unpickled here comes from the process that
-called `horovod.run`.
+Only the process that called `horovod.run` can have written what is unpickled here. The files are inherited from this
+job's agent and have no name that another program could open. Otherwise (`mpi_function`) they are in a folder that only
+this user can read and write.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import sys
 from collections.abc import Callable, Sequence
 from typing import Any
 
-# All libraries that we use are loaded before the caller's directories are looked into.
+# All libraries of the runner are loaded before the caller's directories are added to the search path.
 import cloudpickle
 import msgspec  # noqa: F401
 import zmq  # noqa: F401
@@ -30,17 +30,17 @@ FUNCTION = "function"
 
 
 def result_name(rank: int) -> str:
-    """The name of a rank's file in the folder."""
+    """Return the name of the rank's result file in the folder."""
     return f"result.{rank}"
 
 
 def _open_files() -> tuple[int, int, int]:
-    """(descriptor of the function, descriptor of the outcome, this process's rank)."""
+    """Return (descriptor of the function, descriptor of the outcome, rank of this process)."""
     folder = os.environ.pop(FOLDER, None)
     if folder is None:
         return _take_descriptor(FUNCTION_FD), _take_descriptor(RESULT_FD), _rank()
     rank = WorkerEnv.from_environ().rank
-    # Owner and mode are asked of the folder that is open: its name may stand for another one a moment later.
+    # Check owner and mode of the open folder, because its name could refer to another folder a moment later.
     with private_files.closing(private_files.open_folder(folder)) as at:
         found = os.fstat(at)
         if found.st_uid != os.geteuid() or found.st_mode & 0o077:
@@ -51,12 +51,12 @@ def _open_files() -> tuple[int, int, int]:
 
 
 def _rank() -> int:
-    """In an elastic job the present one, before the first hvd.init() what is foreseen."""
+    """Return this process's rank: in an elastic job the current one, before hvd.init() the expected one."""
     return int(os.environ.get("HOROVOD_RANK") or os.environ[WORKER])
 
 
 def _take_descriptor(name: bytes) -> int:
-    """The number in the variable, which is removed: children of the function have no use for it."""
+    """Return the number in the variable and remove it, because the function's children do not need it."""
     fd = int(os.environb.pop(name))
     os.set_inheritable(fd, False)
     return fd
@@ -66,7 +66,7 @@ def _unpack(source: int, rank: int) -> tuple[Callable[..., Any], tuple[Any, ...]
     with open(source, "rb", buffering=0) as file:
         (front, rest), code, body = pickle.loads(os.pread(file.fileno(), os.fstat(file.fileno()).st_size, 0))
     sys.path[:] = joined_path(front, sys.path, rest)
-    for name, lines in code.items():  # without a time of change, so that nobody looks for the file
+    for name, lines in code.items():  # without modification time, so that linecache does not look for the file
         linecache.cache[name] = (sum(map(len, lines)), None, lines, name)
     try:
         function, args, kwargs = cloudpickle.loads(body)
@@ -79,8 +79,10 @@ def _unpack(source: int, rank: int) -> tuple[Callable[..., Any], tuple[Any, ...]
 
 
 def joined_path(front: Sequence[str], own: Sequence[str], rest: Sequence[str]) -> list[str]:
-    """Where modules are looked for here: first where the caller looks first (beside its script, for example), and the
-    caller's libraries last, which on another host may be of another version."""
+    """Return the module search path of the worker: the caller's front entries, its own, then the caller's rest.
+
+    The caller's libraries come last because another host may have other versions of them.
+    """
     return list(dict.fromkeys([*front, *own, *rest]))
 
 
@@ -100,14 +102,14 @@ def main() -> None:
 
 def _fail(target: int, error: BaseException) -> None:
     if error.__traceback__ is not None:
-        error.__traceback__ = error.__traceback__.tb_next  # ours says nothing
+        error.__traceback__ = error.__traceback__.tb_next  # drop the frame of this module
     text = outcome.format_traceback(error)
     try:
         outcome.write_exception(target, error, text)
-    except OSError as trouble:  # no memory for it
+    except OSError as trouble:  # out of memory
         print(f"the exception cannot be sent back: {trouble}", file=sys.stderr)
     if sys.excepthook is sys.__excepthook__:
-        # Not by the hook, which knows only code in files: this shows the lines of notebook cells too.
+        # The default hook reads lines from files only; this also shows the lines of notebook cells.
         print(text, end="", file=sys.stderr, flush=True)
     else:
         sys.excepthook(type(error), error, error.__traceback__)

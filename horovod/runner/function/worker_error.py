@@ -1,4 +1,4 @@
-"""What `horovod.run` raises when a process of its job fails."""
+"""Exception that `horovod.run` raises when a process of its job fails."""
 
 from __future__ import annotations
 
@@ -8,16 +8,18 @@ from typing import Any
 
 
 class WorkerError(RuntimeError):
-    """A process of the job failed; the message names the first one, how it ended and, for an exception, its traceback.
+    """Failure of a process of the job.
 
-    Where that process raised an exception, what `horovod.run` raises is an instance of the exception's class too, so
-    `except ValueError` catches a ValueError of a worker, with `args` and its other attributes as they were there.
+    The message names the process that failed first, how it ended and, for an exception, its traceback. If that process
+    raised an exception, the error is also an instance of the exception's class: `except ValueError` catches a
+    ValueError of a worker, with its `args` and other attributes.
 
-    rank: of the process that failed first; None when it was no process of the job's (an agent, the launcher).
-    host: its host, empty without a rank.
-    exit_code: its exit code, 128 + n for signal n.
-    remote_traceback: its traceback as text, empty when there was no exception.
-    cause: the exception itself, also `__cause__`; None when there was none or it could not be pickled.
+    Attributes:
+        rank: Rank of the process that failed first; None if an agent or the launcher failed.
+        host: Host of that rank; empty without a rank.
+        exit_code: Exit code of the process, 128 + n for signal n.
+        remote_traceback: Traceback in that process as text; empty if it raised no exception.
+        cause: The exception itself, also `__cause__`; None if there was none or it could not be pickled.
     """
 
     rank: int | None = None
@@ -49,7 +51,7 @@ def worker_error(
     remote_traceback: str = "",
     cause: BaseException | None = None,
 ) -> WorkerError:
-    """A WorkerError, of the class of `cause` as well where two classes can be joined."""
+    """Return a WorkerError that is also of the class of `cause` if the two classes can be combined."""
     error = _of_both_classes(cause) if cause is not None else None
     if error is None:
         error = WorkerError(message)
@@ -62,7 +64,7 @@ def worker_error(
     return error
 
 
-# Python itself treats these in its own way: it prints other things than the message, or ends loops and generators.
+# Python handles these classes specially: it does not print their message, or uses them to end loops and generators.
 _APART: tuple[type[BaseException], ...] = (SyntaxError, StopIteration, StopAsyncIteration)
 if hasattr(builtins, "BaseExceptionGroup"):  # since Python 3.11
     _APART = (*_APART, builtins.BaseExceptionGroup)
@@ -72,7 +74,7 @@ def _of_both_classes(cause: BaseException) -> WorkerError | None:
     kind = type(cause)
     if not isinstance(cause, Exception) or isinstance(cause, (WorkerError, *_APART)) or issubclass(WorkerError, kind):
         return None
-    try:  # classes of others may forbid to be joined or made in all sorts of ways
+    try:  # the cause's class may refuse to be combined or constructed, with any exception
         joined = type(f"WorkerError({kind.__name__})", (WorkerError, kind), _native_attributes(kind))
         error: WorkerError = kind.__new__(joined, *cause.args)
         error.args = cause.args
@@ -83,7 +85,7 @@ def _of_both_classes(cause: BaseException) -> WorkerError | None:
 
 
 def _native_attributes(kind: type[BaseException]) -> dict[str, Any]:
-    """Attributes that are kept outside of `__dict__`, as OSError.errno is, read from the cause."""
+    """Return properties for attributes that are not in `__dict__`, such as OSError.errno; they read from the cause."""
     found: dict[str, Any] = {"__module__": WorkerError.__module__}
     for base in kind.__mro__:
         if base in (BaseException, Exception):

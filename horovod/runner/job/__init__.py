@@ -1,1 +1,1 @@
-"""One job, from its agents to its end."""
+"""Run of one job, from connecting to the agents until its last process has ended."""

@@ -1,7 +1,7 @@
-"""One attempt to run a job by our own agents: from the first connection to a host until nothing of it runs any more.
+"""One run of a job's processes by Horovod's own agents, from the first connection to a host to the last process's end.
 
-The processes of an attempt have a fleet of agents, a store in which they find one another, and a key that no other
-attempt has. When what happens here ends, or must end, `policy` decides; `watch` is the loop that calls this.
+Each attempt has its own agents, store (in which its ranks find one another) and key. `policy` decides when the attempt
+ends or must end; the loop in `watch` calls this module.
 """
 
 from __future__ import annotations
@@ -48,7 +48,13 @@ from horovod.runner.verdict.verdict import RankEnd
 
 
 class Attempt:
-    """`endings`: of the ranks; `lost`: hosts that have vanished, in words; `results`: what workers left, by rank."""
+    """Run of a job of fixed size.
+
+    Attributes:
+        endings: How the ranks ended.
+        lost: Messages about hosts that were lost.
+        results: Contents of the workers' result files, by rank.
+    """
 
     def __init__(
         self,
@@ -62,8 +68,20 @@ class Attempt:
         payload: bytes | None = None,
         results: bool = False,
     ) -> None:
-        """`connections`: how many the agents may pass on to the store at once; `payload`: a file for all workers;
-        `results` asks for what they leave in their result files. Nothing is started yet. Raises OSError.
+        """Open the store, without starting any process.
+
+        Args:
+            settings: Settings of the job.
+            environ: Environment variables of the launcher.
+            watch: Loop that runs this attempt.
+            fleet: Agents of the job's hosts.
+            connections: Maximum number of connections to the store that agents may relay at once.
+            stdin: Standard input for rank 0.
+            payload: Contents of a file that all workers inherit.
+            results: Collect the workers' result files.
+
+        Raises:
+            OSError: The store cannot be opened.
         """
         self._settings = settings
         self._environ = environ
@@ -90,14 +108,14 @@ class Attempt:
     # From the start to the end
 
     def start(self) -> None:
-        """Begin with every host."""
+        """Start an agent on every host."""
         self._take_troubles(self._fleet.start())
 
     def launch(self) -> None:
-        """Every host is there: tell each what to start."""
+        """Send every agent its orders, once all hosts are connected."""
         agents = self._fleet.agents
         orders = Orders(self._settings, self._environ, agents, self._key, self._store.address, self._payload)
-        if orders.gives_terminal:  # a rank reads there, and what is drawn would be in its way
+        if orders.gives_terminal:  # a rank uses the terminal, so neither read from it nor draw on it
             self._stdin = None
             self._screen.queue.lend()
         for remark in orders.remarks():
@@ -112,7 +130,7 @@ class Attempt:
         self._tell(f"store on {host}:{port}; variables for the workers: {names}")
 
     def stop(self, grace: float, first: int = 0) -> None:
-        """End all workers; a second call can only make it sooner. `first`: see `policy.Stop`."""
+        """Stop all workers. A second call can only shorten the time. See `policy.Stop` for the arguments."""
         if not self.endings.stopping:
             self.endings.stop(self._screen.tails())
         self._fleet.abandon_waiting()
@@ -120,14 +138,14 @@ class Attempt:
             agent.send(Stop(grace, first))
 
     def suspend(self) -> None:
-        """Ctrl-Z stops only the launcher; the agents must not take its silence for its end."""
+        """Stop only the launcher on Ctrl-Z, without the agents taking its silence for its end."""
         self._screen.queue.leave()
         self._fleet.watch(active=False)
         os.kill(os.getpid(), signal.SIGSTOP)
         self._fleet.watch(active=True)
 
     def pass_on(self, number: int) -> None:
-        """Agents know who catches it."""
+        """Send a warning signal to all agents, which deliver it to the processes that catch it."""
         for agent in self._fleet.agents:
             agent.send(PassOn(number))
 
@@ -136,7 +154,7 @@ class Attempt:
         return all(agent.gone or agent.finished for agent in self._fleet.agents)
 
     def close(self) -> None:
-        """End the agents that have not ended; afterwards nothing of the attempt runs on."""
+        """End the remaining agents; afterwards no process of the attempt runs."""
         try:
             codes = self._fleet.end(AGENT_GRACE)
             for agent in self._fleet.agents:
@@ -150,7 +168,7 @@ class Attempt:
 
     @property
     def ends(self) -> list[RankEnd]:
-        """What the verdict is about."""
+        """How each rank ended, as input for `verdict`."""
         return self.endings.ends
 
     # Parts of the loop
@@ -179,7 +197,7 @@ class Attempt:
         )
         times = [at for at in clocks if at is not None]
         if self._stdin is not None and self._stdin.in_background:
-            times.append(time.monotonic() + 1.0)  # it may be brought to the foreground, which nothing tells
+            times.append(time.monotonic() + 1.0)  # poll, because moving to the foreground raises no event
         return min(times, default=None)
 
     def tick(self, now: float, listening: bool) -> None:
@@ -200,11 +218,11 @@ class Attempt:
     # How far it is
 
     def _called(self) -> bool:
-        """Has any rank called hvd.init()? It reports it, and comes to the store if it does not want to be alone."""
+        """Return True if any rank has called hvd.init(), by its report or by connecting to the store."""
         return bool(self.endings.called or self._store.completed or self._store.waiting())
 
     def _forming(self) -> bool:
-        """Have the ranks not met yet? They tell the store, which does not wake us."""
+        """Return True while the ranks have not met in the store, which does not wake the launcher, so it polls."""
         launched = self._policy.phase in (Phase.STARTING, Phase.RUNNING, Phase.SETTLING)
         return self._size > 1 and launched and self._store.completed < 2
 
@@ -226,7 +244,7 @@ class Attempt:
         return late(waiting, self._settings.start_timeout, self._settings.names)
 
     def remark(self) -> str:
-        """What is to be said of an attempt that has exited normally; empty: nothing."""
+        """Return a remark about an attempt that ended normally, or an empty string."""
         return self._strangers.late(self._called())
 
     # What happens
@@ -284,7 +302,7 @@ class Attempt:
     def _show(self, report: Output) -> None:
         try:
             self._screen.show(report)
-        except RankFileError as error:  # say, the disk is full: an incomplete record is worse than no job
+        except RankFileError as error:  # the disk is full, say; stop rather than leave incomplete files
             self._watch.fail(str(error))
 
     def _end_rank(self, report: Exited) -> None:

@@ -1,4 +1,4 @@
-"""What comes of faults on purpose, as the launcher sees it, for `--chaos-report`. Pure: times are arguments (s)."""
+"""Log of injected faults as the launcher observes them, for `--chaos-report`. Pure: times are arguments (s)."""
 
 from __future__ import annotations
 
@@ -14,28 +14,32 @@ _SAID = re.compile(rb"chaos: (\w+)[^\n]*\n")
 _AGAIN = re.compile(AGAIN.format(r"(\d{1,9})").encode() + rb"\n")
 _LASTS = re.compile(rb" for=(\S+)")
 _NOT_COUNTED = (b"(not done", b"(the other end")
-_LATE = 1.0  # s: who is back for so long has not been missed
-_NOBODY = -1  # no worker
-_REST = 400  # bytes of a line that has not come to its end yet
+_LATE = 1.0  # s after a fault's end during which a failure is still attributed to it
+_NOBODY = -1  # worker number of a fault that no longer concerns a worker
+_REST = 400  # maximum bytes kept of an incomplete line
 
 
 class ChaosLog:
-    """A rank says on stderr what it is about to do to itself. It is noticed when its process ends, or the epoch if the
-    worker is lost with it, and recovered from when the next epoch runs. What nobody has to notice, a short stop or cut,
-    a slow link, is neither; nor is what an epoch follows that only lets others in."""
+    """Injected faults, with the times at which each is detected and recovered from.
+
+    A rank writes to stderr which fault it is about to inject into itself. The fault counts as detected when the rank's
+    process ends, or when the epoch ends and the next one lacks the worker. It counts as recovered from when the next
+    epoch runs. A fault that need not be noticed (a short stop or cut, a slow link) is neither, nor is a change of
+    epochs that only adds workers.
+    """
 
     def __init__(self, planned: Iterable[Event] = ()) -> None:
-        """`planned`: those that were written down one by one; what no rank has spoken of is named at the end."""
+        """`planned` faults were listed one by one; the report names those that no rank has announced."""
         self._silent = [str(event) for event in planned]
-        self._outcomes: list[tuple[int, Outcome]] = []  # with the worker that each is about
-        self._again: int | None = None  # steps that ranks have done again, as they say
+        self._outcomes: list[tuple[int, Outcome]] = []  # with the worker that each fault concerns
+        self._again: int | None = None  # steps that ranks report to have repeated
         self._rests: dict[int, bytes] = {}
-        self._epoch = 0  # that runs, 0: none
-        self._members: frozenset[int] = frozenset()  # of the last that ran
-        self._over: float | None = None  # when that one ended, while no other runs
+        self._epoch = 0  # current epoch; 0 if none runs
+        self._members: frozenset[int] = frozenset()  # workers of the last epoch
+        self._over: float | None = None  # when the last epoch ended, until the next one runs
 
     def wrote(self, worker: int, data: bytes, now: float) -> None:
-        """On stderr."""
+        """Take what the worker wrote to stderr."""
         text = self._rests.pop(worker, b"") + data
         for match in _SAID.finditer(text):
             self._strike(match[0].decode(errors="replace").removeprefix("chaos: ").rstrip())
@@ -52,24 +56,24 @@ class ChaosLog:
             self._rests[worker] = rest
 
     def _strike(self, said: str) -> None:
-        """Another end of a slow link speaks of it, too."""
+        """Remove a fault from those not announced; for a slow link, the rank at its other end announces it too."""
         self._silent = [event for event in self._silent if said != event and not said.startswith(event + " (")]
 
     def _speaks(self, worker: int) -> None:
-        """So it is not stopped any more, and what ends it later is something else."""
+        """Detach stop faults from a worker that writes: it runs again, so a later end has another cause."""
         for place, (whose, outcome) in enumerate(self._outcomes):
             if whose == worker and outcome.event.kind is Kind.STOP:
                 self._outcomes[place] = _NOBODY, outcome
 
     def failed(self, worker: int, now: float) -> None:
-        """Its process has ended, and not well."""
+        """Record that the worker's process has failed."""
         self._rests.pop(worker, None)
         for place, (whose, outcome) in enumerate(self._outcomes):
             if whose == worker and outcome.detected is None and _is_on(outcome, now):
                 self._outcomes[place] = whose, replace(outcome, detected=self._noticed(outcome, now))
 
     def epoch(self, running: int, now: float, members: Collection[int] = ()) -> None:
-        """The number of the one that runs, and its workers; 0: none does."""
+        """Record that epoch `running` runs with these workers; 0 if none runs."""
         if running == self._epoch:
             return
         if self._epoch:
@@ -87,31 +91,37 @@ class ChaosLog:
         self._members, self._over = new, None
 
     def _noticed(self, outcome: Outcome, now: float) -> float:
-        """When: the end of the epoch may have come before. What a stopped rank ends is noticed when it is killed."""
+        """Return when the fault was detected: the end of the epoch if that came first, but not for a stopped rank.
+
+        A stopped rank is detected when it is killed.
+        """
         if self._over is None or outcome.event.kind is Kind.STOP or outcome.at > self._over:
             return max(now, outcome.at)
         return self._over
 
     def _lost_with(self, worker: int, outcome: Outcome, new: frozenset[int]) -> bool:
-        """Is it why the last epoch ended that had this worker? A host that is cut off may be back in the next one."""
+        """Return True if the fault ended the last epoch, of which `worker` was a member.
+
+        A host that was cut off may be a member again in the next epoch.
+        """
         if self._over is None or outcome.event.kind is Kind.STOP or not _is_on(outcome, self._over):
             return False
         back = outcome.event.kind is Kind.CUT and new == self._members
         return back or worker in self._members - new
 
     def lines(self) -> list[str]:
-        """The report, at the end of the job."""
+        """Return the lines of the report, at the end of the job."""
         made = lines([self._at_the_end(outcome) for _, outcome in self._outcomes], self._again)
         return [*made, *(f"chaos: has not happened: {event}" for event in self._silent)]
 
     def _at_the_end(self, outcome: Outcome) -> Outcome:
-        """Of a job that has lost its last epoch, no other tells who was lost with it."""
+        """Return the outcome; of an epoch after which no other came, it counts as detected when that epoch ended."""
         if outcome.detected is not None or self._over is None or outcome.event.kind in (Kind.STOP, Kind.PREEMPT):
             return outcome
         return replace(outcome, detected=self._noticed(outcome, self._over)) if _is_on(outcome, self._over) else outcome
 
 
 def _is_on(outcome: Outcome, now: float) -> bool:
-    """May what fails now fail by it?"""
+    """Return True if a failure at time `now` may be caused by this fault."""
     lasts = outcome.event.lasts
     return outcome.event.kind is not Kind.SLOW and (lasts is None or now <= outcome.at + lasts + _LATE)

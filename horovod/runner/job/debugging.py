@@ -1,4 +1,4 @@
-"""`horovodrun --debug-rank N`: one rank reads and writes the launcher's terminal itself, so debuggers work there."""
+"""`horovodrun --debug-rank N`: give one rank the launcher's terminal, so that debuggers work there."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from horovod.runner.base.errors import LaunchError
 from horovod.runner.plan import hosts
 from horovod.runner.plan.hosts import Slot
 
-# In the other ranks breakpoint() does nothing; there a debugger would find the end of its input.
+# Disables breakpoint() in the other ranks, where a debugger would read the end of input.
 OTHERS = {"PYTHONBREAKPOINT": "0"}
 _CONNECT = "breakpoint() finds no input there; use a debugger that one connects to, such as debugpy"
 
 
 @dataclass(frozen=True)
 class Debugged:
-    """`terminal`: the path of the one that the rank gets, empty: none, and `remark` says why."""
+    """The rank to debug and the path of its terminal; if that is empty, `remark` says why."""
 
     rank: int
     terminal: str = ""
@@ -27,7 +27,7 @@ class Debugged:
 
 
 def check(rank: int, slots: Sequence[Slot]) -> int | None:
-    """The rank, None for -1. Raises LaunchError for one that the job does not have."""
+    """Return the rank, None for -1. Raises LaunchError if the job has no such rank."""
     if rank >= len(slots):
         raise LaunchError(
             f"--debug-rank (HOROVOD_DEBUG_RANK) is {rank}, accepted are ranks of the job, from 0 to {len(slots) - 1}, "
@@ -37,7 +37,7 @@ def check(rank: int, slots: Sequence[Slot]) -> int | None:
 
 
 def place(rank: int, slots: Sequence[Slot], terminal: str) -> Debugged:
-    """What the rank gets. `terminal`: the launcher's, empty without one."""
+    """Return how the rank is debugged. `terminal` is the path of the launcher's; empty without one."""
     host = next(slot.hostname for slot in slots if slot.rank == rank)
     if not hosts.is_local(host):
         return Debugged(rank, remark=f"rank {rank} is on host {host}, which does not have this terminal: {_CONNECT}")
@@ -47,23 +47,23 @@ def place(rank: int, slots: Sequence[Slot], terminal: str) -> Debugged:
 
 
 def of_job(rank: int | None, slots: Sequence[Slot]) -> Debugged | None:
-    """The same for this process's terminal; None when no rank is debugged."""
+    """Return `place` for this process's terminal, or None if no rank is debugged."""
     return None if rank is None else place(rank, slots, terminal_here())
 
 
 def terminal_here() -> str:
-    """The path of the terminal that is this process's standard input and output; empty: there is none."""
+    """Return the path of the terminal that is both standard input and output, empty if there is none."""
     try:
         if not (os.isatty(0) and os.isatty(1)):
             return ""
         return os.ttyname(0)
-    except OSError:  # a container may have been given one that has no name in it
+    except OSError:  # in a container, the terminal may have no name
         return f"/proc/{os.getpid()}/fd/0"
 
 
 @contextlib.contextmanager
 def terminal_restored(rank: int | None) -> Iterator[None]:
-    """A debugger that is killed at its prompt leaves the terminal without echo: put it back, if a rank had it."""
+    """Restore the terminal after the job if a rank used it, because a killed debugger leaves it without echo."""
     try:
         before = termios.tcgetattr(0) if rank is not None else None
     except termios.error:  # no terminal
@@ -72,5 +72,5 @@ def terminal_restored(rank: int | None) -> Iterator[None]:
         yield
     finally:
         if before is not None:
-            with contextlib.suppress(termios.error):  # it has hung up
+            with contextlib.suppress(termios.error):  # the terminal has hung up
                 termios.tcsetattr(0, termios.TCSANOW, before)

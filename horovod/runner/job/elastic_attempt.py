@@ -1,8 +1,8 @@
-"""An elastic job, from its first look for hosts until nothing of it runs any more: what `watch` calls.
+"""One run of an elastic job, from the first discovery of hosts to the end of its last process. Called by `watch`.
 
-Who is in the job decides `elastic.membership`. This tells it what happens (hosts found and lost by `elastic.finder` and
-`host_agents`, exits and stops by agents, what workers say at the store's desk by `membership_desk`), and does what it
-wants.
+`elastic.membership` decides which workers are members. This module reports events to it and carries out its actions.
+Events are hosts found and lost (`elastic.finder`, `host_agents`), exits and stops reported by agents, and workers'
+requests (`membership_desk`).
 """
 
 from __future__ import annotations
@@ -63,7 +63,11 @@ from horovod.runner.verdict.verdict import RankEnd
 
 
 class ElasticAttempt:
-    """`lost`: nothing, since a lost host is no end; the rest as of an ``Attempt``."""
+    """Run of an elastic job, with the interface of `Attempt`.
+
+    Attributes:
+        lost: Always empty, because the job continues without a lost host.
+    """
 
     def __init__(
         self,
@@ -78,7 +82,7 @@ class ElasticAttempt:
         payload: bytes | None = None,
         results: bool = False,
     ) -> None:
-        """Nothing is started yet. Raises OSError."""
+        """Open the store, without starting any process. Raises OSError."""
         self._settings = settings
         self._watch = watch
         self._screen = watch.screen
@@ -90,11 +94,11 @@ class ElasticAttempt:
         self._results: dict[int, bytearray] = {}
         self._end: End | None = None
         self._stopping = False
-        self._launched = False  # has any worker been started?
-        self._due: float | None = None  # when the membership has something to decide, as of the last wait
+        self._launched = False  # True once a worker has been started
+        self._due: float | None = None  # when the membership must decide next, as computed before the last wait
         self._chaos = ChaosLog(elastic.faults) if elastic.chaos_report else None
         self._strangers = Strangers(elastic.start, users_command(settings, payload))
-        self._ticked = time.monotonic()  # the membership
+        self._ticked = time.monotonic()  # when the membership was last called
         self._standstill = Standstill(time.monotonic())
         self._stopped = StoppedWorkers(settings.heartbeat_timeout)
         bounds = elastic.start, elastic.least, elastic.most, elastic.resets
@@ -116,13 +120,13 @@ class ElasticAttempt:
     # From the start to the end
 
     def start(self) -> None:
-        """Hosts are looked for already."""
+        """Do nothing: the finder already looks for hosts."""
 
     def launch(self) -> None:
-        """Nothing waits for all hosts."""
+        """Do nothing: workers start as their hosts are found."""
 
     def stop(self, grace: float, first: int = 0) -> None:
-        """End all workers; a second call can only make it sooner. `first`: see `policy.Stop`."""
+        """Stop all workers. A second call can only shorten the time. See `policy.Stop` for the arguments."""
         if not self._stopping:
             self._stopping = True
             self.endings.stop(self._screen.tails())
@@ -135,7 +139,7 @@ class ElasticAttempt:
             agent.send(Stop(grace, first))
 
     def suspend(self) -> None:
-        """Ctrl-Z stops only the launcher; the agents must not take its silence for its end."""
+        """Stop only the launcher on Ctrl-Z, without the agents taking its silence for its end."""
         self._screen.queue.leave()
         self._fleet.watch(active=False)
         since = time.monotonic()
@@ -145,13 +149,13 @@ class ElasticAttempt:
         self._fleet.watch(active=True)
 
     def _postpone(self, seconds: float) -> None:
-        """We have stood still for so long, which makes nobody late."""
+        """Extend all deadlines by the seconds during which the launcher did not run."""
         self._membership.postpone(seconds)
         self._hosts.postpone(seconds)
         self._stopped.postpone(seconds)
 
     def pass_on(self, number: int) -> None:
-        """Agents know who catches it."""
+        """Send a warning signal to all agents, which deliver it to the processes that catch it."""
         for agent in self._fleet.agents:
             agent.send(PassOn(number))
 
@@ -160,7 +164,7 @@ class ElasticAttempt:
         return self._stopping and all(agent.gone or agent.finished for agent in self._fleet.agents)
 
     def close(self) -> None:
-        """End what has not ended; afterwards nothing of the attempt runs on."""
+        """End everything that still runs; afterwards no process of the attempt runs."""
         self._finder.close()
         try:
             self._fleet.end(AGENT_GRACE)
@@ -179,7 +183,7 @@ class ElasticAttempt:
         return {**wanted, self._front.fd: select.POLLIN, self._locality.fd: select.POLLIN}
 
     def serve(self, ready: set[int], listening: bool) -> None:
-        if stood := self._standstill.look(time.monotonic()):  # before anything is found to be late
+        if stood := self._standstill.look(time.monotonic()):  # before any deadline is checked
             self._postpone(stood)
         if listening:
             self._hosts.take_troubles(self._fleet.receive(ready, self._take))
@@ -191,7 +195,7 @@ class ElasticAttempt:
     def next_time(self) -> float | None:
         clocks = [self._fleet.next_time(), self._strangers.next_time()]
         if not self._stopping:
-            # Of its last tick: what has come due since, with nobody looking, is due still.
+            # Relative to its last tick: what has become due since then is still due.
             self._due = self._membership.next_time(self._ticked)
             clocks += [self._due, self._finder.next_time(), self._hosts.next_time(), self._stopped.next_time()]
         until = min((at for at in clocks if at is not None), default=None)
@@ -202,7 +206,7 @@ class ElasticAttempt:
         self._hosts.take_troubles(self._fleet.look(now, listening))
         if self._stopping:
             return
-        if self._chaos is not None and self._membership.phase is not Phase.FINISHING:  # which is no failure
+        if self._chaos is not None and self._membership.phase is not Phase.FINISHING:  # finishing is no failure
             running = self._membership.epoch if self._membership.phase is Phase.RUNNING else 0
             self._chaos.epoch(running, now, [member.number for member in self._membership.members])
         if remark := self._strangers.early(now, bool(self.endings.called)):
@@ -230,23 +234,23 @@ class ElasticAttempt:
         return False
 
     def late(self) -> str:
-        """An elastic job has a timeout of its own."""
+        """Return an empty string: elastic jobs apply their own timeout."""
         return ""
 
     # What is concluded
 
     @property
     def ends(self) -> list[RankEnd]:
-        """What the verdict is about."""
+        """How each rank ended, as input for `verdict`."""
         return [] if self._end is not None and self._end.success else self._roster.ends(self.endings.ends)
 
     @property
     def results(self) -> dict[int, bytearray]:
-        """What workers have left, by rank in the last epoch."""
+        """Contents of the workers' result files, by rank in the last epoch."""
         return self._roster.by_rank(self._results)
 
     def remark(self) -> str:
-        """What is to be said of a job that has exited normally; empty: nothing."""
+        """Return a remark about a job that ended normally, or an empty string."""
         return self._strangers.late(bool(self.endings.called))
 
     # What happens
@@ -297,7 +301,7 @@ class ElasticAttempt:
             self._chaos.wrote(report.rank, report.data, time.monotonic())
         try:
             self._screen.show(report)
-        except RankFileError as error:  # say, the disk is full: an incomplete record is worse than no job
+        except RankFileError as error:  # the disk is full, say; stop rather than leave incomplete files
             self._watch.fail(str(error))
 
     def _end_worker(self, report: Exited) -> None:
@@ -316,7 +320,7 @@ class ElasticAttempt:
         self._do(self._membership.exited(number, report.status == 0, time.monotonic(), victim, how))
 
     def _bury(self, number: int) -> None:
-        """Whichever way a worker has gone, it has nothing open any more."""
+        """Close everything that belongs to a worker that has ended, in whichever way."""
         try:
             self._screen.finish(number)
         except RankFileError as error:
@@ -326,7 +330,7 @@ class ElasticAttempt:
         self._desk.gone(number)
 
     def _forget(self, number: int) -> None:
-        """Nobody will ask any more how it ended."""
+        """Drop what is stored about a worker that has ended and will not be asked for again."""
         self.endings.forget([number])
         self._screen.forget(number)
         self._results.pop(number, None)
@@ -352,7 +356,7 @@ class ElasticAttempt:
             self._form(action)
         elif isinstance(action, Kill):
             self._hosts.kill(action.worker)
-        elif isinstance(action, Abandon):  # the rest follows when it ends after all
+        elif isinstance(action, Abandon):  # the rest is done if its process ends later
             self._roster.end(action.worker, False)
             self._stopped.goes_on(action.worker)
         elif isinstance(action, Say):
@@ -369,7 +373,7 @@ class ElasticAttempt:
     def _form(self, action: Form) -> None:
         self._roster.form(action.places)
         self._watch.size = len(action.places)
-        # However many come and go, what is kept of them is bounded.
+        # Bounds the stored data however many workers come and go.
         for number in [end.rank for end in self.endings.ends]:
             self._forget(number)
 

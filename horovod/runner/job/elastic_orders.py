@@ -1,4 +1,4 @@
-"""What each agent of an elastic job is told: what its host has to know once, and then each worker."""
+"""Orders to the agents of an elastic job: once for each host, then for each worker."""
 
 from __future__ import annotations
 
@@ -17,9 +17,19 @@ from horovod.runner.reach.agents import Agent
 
 
 class ElasticOrders:
-    """`key`: the job's; `store`: its address on this machine; `payload`: a file for all workers; `results`: they leave
-    some. `foreseen`: the place that a worker of this number will have, as far as can be known. `machine_of`: as of a
-    ``Membership``."""
+    """Messages to the agents of an elastic job.
+
+    Args:
+        settings: Settings of the job.
+        elastic: Its elastic settings.
+        environ: Environment variables of the launcher.
+        key: Key of the job.
+        store: Address of the store on this machine.
+        payload: Contents of a file that all workers inherit.
+        results: True if workers leave result files.
+        foreseen: Returns the ranks and sizes that a worker is expected to get, None if unknown.
+        machine_of: Returns the machine of a host, as for `Membership`.
+    """
 
     def __init__(
         self,
@@ -42,15 +52,15 @@ class ElasticOrders:
         self._results = results
         self._foreseen = foreseen
         self._machine_of = machine_of
-        # Found hosts may be others tomorrow.
+        # Discovered hosts may change, so only fixed hosts can be known to be this machine.
         fixed_here = bool(elastic.hosts) and all(hosts.is_local(host.name) for host in elastic.hosts)
         self._interface = loopback() if fixed_here else None
 
-    def __repr__(self) -> str:  # never the key
+    def __repr__(self) -> str:  # must not show the key
         return f"ElasticOrders({self._settings.command})"
 
     def prepare(self, agent: Agent, slots: int) -> Iterator[Request]:
-        """What a host has to know before its first worker. `slots`: that it has now."""
+        """Yield the messages to send to a host before its first worker. `slots` is its current number of slots."""
         for offset in range(0, len(self._payload), CHUNK):
             yield Payload(self._payload[offset : offset + CHUNK])
         assert agent.facts is not None
@@ -72,8 +82,11 @@ class ElasticOrders:
         )
 
     def worker(self, number: int, host: str) -> StartWorker:
-        """One worker. Its place is told as it is foreseen, for programs that ask for it before `hvd.init()`, which
-        tells the one that it gets."""
+        """Return the order to start one worker.
+
+        Its environment contains the expected ranks and sizes, for programs that read them before `hvd.init()`, which
+        tells the final ones.
+        """
         address, port = self._store
         env = WorkerEnv(hostname=self._machine_of(host), rendezvous_addr=address, rendezvous_port=port, worker=number)
         slot = self._foreseen(number)
@@ -83,7 +96,7 @@ class ElasticOrders:
         return StartWorker(Worker(number, encode(replace(env, **place).to_environ())))
 
     def shared_environment(self, remote: bool) -> dict[str, str]:
-        """The variables that all workers of a host have in common."""
+        """Return the variables that all workers of a host share."""
         shared = environment.job_environment(
             self._environ,
             self._settings.variables,
@@ -97,7 +110,7 @@ class ElasticOrders:
 
 
 def without_place(variables: Mapping[str, str]) -> dict[str, str]:
-    """Without ranks and sizes, which each epoch tells: the launcher may be a rank of another job itself."""
+    """Remove ranks and sizes, which each epoch defines; the launcher may itself be a rank of another job."""
     return {name: value for name, value in variables.items() if name not in _PLACE}
 
 

@@ -1,9 +1,10 @@
-"""The agents of an elastic job's hosts: made when a worker is to be started there, ended when the host is not wanted
-any more.
+"""Agents of an elastic job's hosts, created for the first worker on a host and ended when the host is removed.
 
-    none --start(worker)--> found out whether it is this machine --> connecting --Hello, orders--> there
-    connecting, there --unreachable, late, lost, ended by itself--> none, and that is told
-    there --not wanted, no worker--> retiring --Finished--> none
+States of an agent:
+
+    none --start(worker)--> looking up whether it is this machine --> connecting --Hello, orders--> connected
+    connecting, connected --unreachable, late, lost, ended by itself--> none, reported
+    connected --removed, no worker--> retiring --Finished--> none
 """
 
 from __future__ import annotations
@@ -23,12 +24,12 @@ from horovod.runner.reach.agents import Agent
 from horovod.runner.reach.fleet import Fleet, Trouble
 from horovod.runner.reach.locality import Locality
 
-STRANGERS = 64  # connections to the store, from other hosts, beyond those of workers
+STRANGERS = 64  # connections to the store from other hosts, beyond those of workers
 
 
 @dataclass(frozen=True)
 class HostLost:
-    """The host cannot be used, or no longer; its `workers` are gone, which nobody else will tell."""
+    """The host cannot be used, or no longer. Its `workers` are lost; no other event reports them."""
 
     host: str
     why: str
@@ -37,13 +38,13 @@ class HostLost:
 
 @dataclass(frozen=True)
 class NeverStarted:
-    """A worker that was to be killed before its host had an agent."""
+    """A worker was to be killed before its host had an agent."""
 
     worker: int
 
 
 class HostAgents:
-    """What has become of hosts is told by `tick`, and by nothing else: whoever decides may be at it."""
+    """Agents by host. Host events are reported only from `tick`, because callers may be iterating."""
 
     def __init__(
         self,
@@ -55,8 +56,17 @@ class HostAgents:
         locality: Locality,
         names: Names = FLAGS,
     ) -> None:
-        """`pythons`: interpreters of hosts that have one of their own. `start_timeout`: s for an agent's first word.
-        `names`: what the user calls that."""
+        """Create the object without starting an agent.
+
+        Args:
+            fleet: Agents and their connections.
+            relay: Relay of connections to the store.
+            orders: Messages to the agents.
+            pythons: Python interpreter of hosts that have their own setting.
+            start_timeout: Seconds within which an agent must answer.
+            locality: Lookup of hosts that are this machine.
+            names: How messages name the settings.
+        """
         self._names = names
         self._fleet = fleet
         self._relay = relay
@@ -66,22 +76,22 @@ class HostAgents:
         self._locality = locality
         self._slots: Mapping[str, int] = {}
         self._agents: dict[str, Agent] = {}
-        self._queued: dict[str, list[int]] = {}  # workers to be started when their host's agent is there
+        self._queued: dict[str, list[int]] = {}  # workers to be started once their host's agent is connected
         self._running: dict[int, str] = {}  # hosts of workers that have been started, or are to be
         self._retiring: set[str] = set()
-        self._asked: dict[str, float] = {}  # hosts of which it is not known yet whether they are this machine, since
+        self._asked: dict[str, float] = {}  # hosts being looked up, with the time since when
         self._stopping = False
-        self._troubles: list[Trouble] = []  # that are not told yet
+        self._troubles: list[Trouble] = []  # not yet processed
         self._told: list[HostLost | NeverStarted] = []
 
     # Workers
 
     def found(self, slots: Mapping[str, int]) -> None:
-        """These are the hosts now."""
+        """Set the hosts of the job and their slots."""
         self._slots = slots
 
     def start(self, number: int, host: str) -> None:
-        """One worker, as soon as its host has an agent."""
+        """Start one worker, as soon as its host has an agent."""
         self._running[number] = host
         agent = self._agents.get(host)
         if agent is not None and agent.facts is not None and host not in self._retiring:
@@ -94,7 +104,7 @@ class HostAgents:
             self._locality.ask(host)
 
     def kill(self, number: int) -> None:
-        """SIGKILL, if it has been started; if not yet, it will not be."""
+        """Kill the worker with SIGKILL; if it has not been started yet, do not start it."""
         host = self._running.get(number)
         if host is None:
             return
@@ -106,12 +116,12 @@ class HostAgents:
             agent.send(KillWorker(number))
 
     def ended(self, number: int) -> None:
-        """The worker has ended."""
+        """Record that the worker has ended."""
         self._running.pop(number, None)
 
     @property
     def waiting(self) -> list[Agent]:
-        """Those that have not said hello."""
+        """Agents that have not sent Hello."""
         return [agent for agent in self._agents.values() if agent.facts is None]
 
     def _send_worker(self, agent: Agent, number: int) -> None:
@@ -129,9 +139,9 @@ class HostAgents:
     # What agents report
 
     def take(self, agent: Agent, report: Report) -> bool:
-        """Does what concerns agents; False: the report is of something else."""
+        """Handle a report if it concerns agents; return False if it does not."""
         if isinstance(report, Hello) and agent.host in self._retiring:
-            agent.send(Stop(TERM_GRACE))  # the first may have gone with a connection that failed
+            agent.send(Stop(TERM_GRACE))  # the first one may be lost with a connection that failed
         elif isinstance(report, Hello):
             for message in self._orders.prepare(agent, self._slots.get(agent.host, 1)):
                 agent.send(message)
@@ -146,7 +156,7 @@ class HostAgents:
         return True
 
     def take_troubles(self, troubles: list[Trouble]) -> None:
-        """What the fleet says of hosts."""
+        """Take the fleet's reports about hosts, for the next `tick`."""
         self._troubles += troubles
 
     def _lose(self, agent: Agent, why: str) -> None:
@@ -172,20 +182,20 @@ class HostAgents:
     # The clock
 
     def next_time(self) -> float | None:
-        """When `tick` has something to do."""
+        """Return when `tick` must be called next, or None."""
         if self._troubles or self._told:
             return 0.0
         since = [*(agent.since for agent in self.waiting), *self._asked.values()]
         return min((at + self._start_timeout for at in since), default=None)
 
     def postpone(self, seconds: float) -> None:
-        """The launcher itself has stood still for so long, so nobody is late by that."""
+        """Extend all deadlines by the seconds during which the launcher did not run."""
         for agent in self.waiting:
             agent.since += seconds
         self._asked = {host: since + seconds for host, since in self._asked.items()}
 
     def tick(self, now: float) -> list[HostLost | NeverStarted]:
-        """Ends agents that are not wanted, and drops those that have ended. Returns what has become of hosts."""
+        """End agents of removed hosts, drop those that have ended, and return host events since the last call."""
         troubles, self._troubles = self._troubles, []
         for trouble in troubles:
             if self._agents.get(trouble.agent.host) is trouble.agent:
@@ -203,7 +213,7 @@ class HostAgents:
         return told
 
     def _begin(self, now: float) -> None:
-        """With hosts of which it is known now whether they are this machine."""
+        """Add agents for the hosts whose lookup has ended, and fail those whose lookup takes too long."""
         for host, local in self._locality.answers().items():
             if self._asked.pop(host, None) is not None:
                 self._add(host, local)
@@ -223,20 +233,20 @@ class HostAgents:
             agent.send(Stop(TERM_GRACE))
 
     def _end(self, agent: Agent) -> None:
-        """It has finished: because it was retired, or by itself."""
+        """Drop an agent that has finished, because it was retired or on its own initiative."""
         if agent.host not in self._retiring:
             why = f"its agent has ended: {agent.notice}" if agent.notice else "its agent has ended"
             self._lose(agent, f"{agent.name} is lost: {why}")
             return
         self._forget(agent)
-        if queued := self._queued.pop(agent.host, []):  # wanted again meanwhile
+        if queued := self._queued.pop(agent.host, []):  # the host is used again meanwhile
             for number in queued:
                 self.start(number, agent.host)
 
     # The end
 
     def stop(self) -> None:
-        """The job ends: nothing is told of hosts any more."""
+        """Record that the job ends; host events are no longer reported."""
         self._stopping = True
         self._queued.clear()
         self._asked.clear()

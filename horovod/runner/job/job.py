@@ -1,7 +1,7 @@
-"""A job: an attempt to run it, and what is concluded from that.
+"""A job: one attempt to run it, and its result.
 
-What outlives the attempt is made here: the screen, the signals, the policy. What it is made of: `attempt`, or, where
-workers come and go, `elastic_attempt`; when it ends: `policy`; the loop: `watch`.
+The screen, the signals and the policy, which outlive the attempt, are created here. The processes are run by `attempt`
+or, in elastic jobs, `elastic_attempt`; `policy` decides when the attempt ends, and `watch` is the loop.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 
 
 class Job:
-    """Runs once. `payload` is a file for all workers; `results` asks for what they leave in their result files."""
+    """Job that can be run once."""
 
     def __init__(
         self,
@@ -50,8 +50,19 @@ class Job:
         fleet: Fleet | None = None,
         source: Source | None = None,
     ) -> None:
-        """`fleet`: in place of one that the settings ask for. `source`: of an elastic job's hosts, in place of one that
-        they ask for; it is closed at the end."""
+        """Store the arguments; nothing is started.
+
+        Args:
+            settings: Settings of the job.
+            environ: Environment variables of the launcher.
+            stdin: Standard input for rank 0.
+            signals: Signals that the job reacts to.
+            payload: Contents of a file that all workers inherit.
+            results: Collect the workers' result files.
+            output: Where the job's output goes; default this process's stdout and stderr.
+            fleet: Agents to use in place of those that the settings ask for.
+            source: Source of an elastic job's hosts in place of the one that the settings ask for; closed at the end.
+        """
         self._settings = settings
         self._environ = environ
         self._stdin = stdin
@@ -63,8 +74,12 @@ class Job:
         self._source = source
 
     def run(self) -> JobResult:
-        """Start, watch, end. Whatever happens, nothing of the job runs on afterwards. Raises LaunchError before any
-        file is touched, AgentError, OSError.
+        """Run the job to its end; afterwards none of its processes runs, whatever happens.
+
+        Raises:
+            LaunchError: The job cannot be started; no file has been touched.
+            AgentError: An agent cannot be started.
+            OSError: The store, a socket or a file cannot be opened.
         """
         if not self._settings.at_home:
             linux.working_directory()
@@ -86,7 +101,7 @@ class Job:
         return result
 
     def _run_elastic(self, elastic: ElasticSettings) -> JobResult:
-        # Only such a job pays for loading this.
+        # Loaded here because only elastic jobs need it.
         from horovod.runner.job.elastic_attempt import ElasticAttempt
         from horovod.runner.job.roster import Roster
 
@@ -142,7 +157,7 @@ class Job:
     def _run(
         self, screen: Screen, start_timeout: float | None, make: Callable[[Watch], Attempt | ElasticAttempt]
     ) -> JobResult:
-        """`start_timeout`: None where the attempt has its own."""
+        """Run an attempt. `start_timeout` is None where the attempt has its own."""
         policy = Policy(time.monotonic(), start_timeout, self._settings.grace)
         watch = Watch(screen, policy, self._signals, self._settings.size)
         try:

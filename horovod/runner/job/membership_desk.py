@@ -1,4 +1,4 @@
-"""Between the membership of an elastic job, which decides, and its workers, who wait at the store's desk."""
+"""Connection between an elastic job's membership, which decides, and its workers, who wait for answers at the store."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from horovod.runner.elastic.membership import Membership
 from horovod.runner.elastic.newcomers import Newcomers
 
 Others = Spawn | Form | Kill | Abandon | Say | End
-"""What is not, or not only, said to workers."""
+"""Actions that concern more than sending messages to workers."""
 
 
 class MembershipDesk:
-    """`act`: does what is not said to workers, and hears of each epoch before they do. Nothing waits."""
+    """Delivery of workers' requests to the membership, and of its decisions to workers. No call blocks."""
 
     def __init__(
         self,
@@ -25,20 +25,27 @@ class MembershipDesk:
         act: Callable[[Others], None],
         newcomers: Newcomers | None = None,
     ) -> None:
-        """`newcomers`: decides who fits to the job; by default whoever has the same horovod and Python."""
+        """Connect the store's requests with a membership.
+
+        Args:
+            front: Queue of the workers' requests at the store.
+            membership: Decides which workers are members.
+            act: Carries out the other actions; called for each new epoch before the workers are told.
+            newcomers: Decides which workers may join; by default those with the same versions of horovod and Python.
+        """
         self._newcomers = newcomers if newcomers is not None else Newcomers()
         self._front = front
         self._membership = membership
         self._act = act
-        self._members: dict[int, list[int]] = {}  # by epoch, of the last one alone: its workers, by rank
-        self._rounds: dict[str, int] = {}  # "formed <number of a round>": the epoch that it is the end of forming of
-        self._number_of: dict[int, int] = {}  # by epoch: that number
-        self._over: dict[int, str] = {}  # by epoch, of the last one alone: why it is over
+        self._members: dict[int, list[int]] = {}  # last epoch to its workers in rank order
+        self._rounds: dict[str, int] = {}  # group "formed <number of a round>" to the epoch whose forming it ends
+        self._number_of: dict[int, int] = {}  # epoch to the number of that round
+        self._over: dict[int, str] = {}  # last epoch to the reason why it is over
         self._last_news = 0.0
-        self._in_sync: set[int] = set()  # workers that have said so, as they came last
+        self._in_sync: set[int] = set()  # workers that reported to be in sync in their last request
 
     def serve(self, now: float) -> None:
-        """Takes what workers have said. To be called when `front.fd` is readable."""
+        """Handle the workers' requests. To be called when `front.fd` is readable."""
         for told in self._front.take():
             if isinstance(told, Came) and self._membership.workers.find(told.worker) is None:
                 self._front.refuse(told.worker, "the launcher has given it up")
@@ -67,22 +74,22 @@ class MembershipDesk:
     def _met(self, told: Met, now: float) -> None:
         if told.group.startswith("init e"):
             epoch = int(told.group.removeprefix("init e"))
-            if epoch in self._members:  # else it is over already
+            if epoch in self._members:  # otherwise it is already over
                 self._number_of[epoch] = told.round
                 self._rounds[f"formed {told.round}"] = epoch
-                if epoch in self._over:  # by the end of a process, of which we have heard first
+                if epoch in self._over:  # a process of it has ended, which was reported first
                     self._fail_round(told.round, self._over[epoch])
         elif told.silent and (epoch := self._rounds.get(told.group, 0)):
             for worker in self._members[epoch]:
                 self.do(self._membership.formed(worker, epoch, now))
 
     def gone(self, worker: int) -> None:
-        """The worker's process has ended."""
+        """Record that the worker's process has ended."""
         self._in_sync.discard(worker)
         self._front.forget(worker)
 
     def do(self, actions: list[Action]) -> None:
-        """Whatever the membership has decided, by whichever event."""
+        """Carry out the membership's actions."""
         for action in actions:
             if isinstance(action, Form):
                 self._act(action)
@@ -119,7 +126,7 @@ class MembershipDesk:
             self._front.place(worker, encode(place))
 
     def _break(self, action: Break) -> None:
-        """Those that meet, connect, or are at the end of it give up at once."""
+        """Make the workers of an epoch that is over, or being formed, give up at once."""
         if action.epoch in self._members:
             self._over[action.epoch] = action.why
         self._front.fail(f"init e{action.epoch}", action.why)

@@ -1,4 +1,4 @@
-"""What each agent of a job is told to start."""
+"""Orders to each agent of a job of fixed size."""
 
 from __future__ import annotations
 
@@ -19,12 +19,14 @@ from horovod.runner.reach import ssh
 from horovod.runner.reach.agents import Agent
 from horovod.runner.reach.fleet import Fleet
 
-CLOCK_TOLERANCE = 30.0  # s between the clocks of two hosts that go without a word
+CLOCK_TOLERANCE = 30.0  # s between the clocks of two hosts below which there is no warning
 
 
 def make_fleet(settings: LaunchSettings, environ: Mapping[str, str]) -> Fleet:
-    """An agent for every host of the job; none is started yet. Raises LaunchError for an identity file that is not
-    there: ssh would go on without it.
+    """Return an agent for every host of the job, without starting any.
+
+    Raises:
+        LaunchError: The identity file cannot be read; ssh would continue without it.
     """
     remote = remote_of(settings, environ)
     slots: dict[str, list[Slot]] = {}
@@ -38,7 +40,7 @@ def make_fleet(settings: LaunchSettings, environ: Mapping[str, str]) -> Fleet:
 
 
 def remote_of(settings: LaunchSettings, environ: Mapping[str, str]) -> ssh.Remote:
-    """How other hosts are reached. Raises LaunchError as `make_fleet`."""
+    """Return how other hosts are reached. Raises LaunchError as `make_fleet` does."""
     key = settings.ssh_identity_file
     if key is not None and not os.access(os.path.expanduser(key), os.R_OK):
         raise LaunchError(f"--ssh-identity-file (-i) is {key!r}, accepted is a file that can be read here")
@@ -47,10 +49,12 @@ def remote_of(settings: LaunchSettings, environ: Mapping[str, str]) -> ssh.Remot
 
 
 def store_connections(fleet: Fleet) -> int:
-    """How many connections from other hosts the launcher passes on to its store at once: those of all ranks there, some
-    of them twice, and a few strangers'. Makes room for their descriptors.
+    """Return how many connections from other hosts to the store are relayed at once, and allow for their descriptors.
 
-    Raises LaunchError when the hard limit of open files is too low.
+    The number covers all ranks there, some of them twice, and a few connections that fail authentication.
+
+    Raises:
+        LaunchError: The hard limit of open files is too low.
     """
     count = 64 + sum(2 * len(agent.slots) for agent in fleet.agents if agent.remote)
     if any(agent.remote for agent in fleet.agents):
@@ -62,7 +66,16 @@ def store_connections(fleet: Fleet) -> int:
 
 
 class Orders:
-    """Made when all agents have told their facts. `key`: the job's; `store`: its address on this machine."""
+    """Messages to the agents. Created when all agents have sent their facts.
+
+    Args:
+        settings: Settings of the job.
+        environ: Environment variables of the launcher.
+        agents: All agents of the job.
+        key: Key of the job.
+        store: Address of the store on this machine.
+        payload: Contents of a file that all workers inherit.
+    """
 
     def __init__(
         self,
@@ -84,11 +97,17 @@ class Orders:
         facts = {agent.host: agent.facts.interfaces for agent in agents if agent.facts is not None}
         self._interfaces = {} if self._on_one_machine else common_interfaces(facts)
 
-    def __repr__(self) -> str:  # never the key
+    def __repr__(self) -> str:  # must not show the key
         return f"Orders({[agent.host for agent in self._agents]})"
 
     def messages(self, agent: Agent, *, stdin: bool, results: bool) -> Iterator[Request]:
-        """For one agent. `stdin`: rank 0 reads it; `results`: workers leave some."""
+        """Yield the messages to one agent.
+
+        Args:
+            agent: Agent that has sent its facts.
+            stdin: True if rank 0 reads the launcher's standard input.
+            results: True if workers leave result files.
+        """
         for offset in range(0, len(self._payload), CHUNK):
             yield Payload(self._payload[offset : offset + CHUNK])
         assert agent.facts is not None
@@ -96,7 +115,7 @@ class Orders:
         threads = environment.omp_threads(agent.facts.cores, slots[0].local_size)
         local = {} if self._settings.at_home else {"OMP_NUM_THREADS": str(threads)}
         shared = self.shared_environment(agent.remote)
-        if agent.host in self._interfaces:  # for NCCL; our own links try every network that two hosts share
+        if agent.host in self._interfaces:  # for NCCL only; Horovod's own links try every network that two hosts share
             shared.setdefault("NCCL_SOCKET_IFNAME", self._interfaces[agent.host])
         yield StartJob(
             command=[os.fsencode(word) for word in self._settings.command],
@@ -119,7 +138,7 @@ class Orders:
 
     @property
     def gives_terminal(self) -> bool:
-        """Does a rank get the launcher's terminal?"""
+        """True if a rank gets the launcher's terminal."""
         return self._debugged is not None and bool(self._debugged.terminal)
 
     def _own_environment(self, slot: Slot) -> dict[str, str]:
@@ -127,7 +146,7 @@ class Orders:
         return environment.worker_environment(slot, *self._store) | (debugging.OTHERS if others else {})
 
     def shared_environment(self, remote: bool) -> dict[str, str]:
-        """The variables that all workers of a host have in common."""
+        """Return the variables that all workers of a host share."""
         return environment.job_environment(
             self._environ,
             self._settings.variables,
@@ -138,7 +157,7 @@ class Orders:
         )
 
     def remarks(self) -> list[str]:
-        """What is odd about the hosts, though no reason not to start."""
+        """Return warnings about the hosts that do not prevent the start."""
         made = [self._debugged.remark] if self._debugged is not None and self._debugged.remark else []
         for agent in self._agents:
             if abs(agent.clock_offset) > CLOCK_TOLERANCE:
@@ -151,10 +170,10 @@ class Orders:
 
 
 def loopback() -> str | None:
-    """The interface of a job on one machine when the user names none."""
+    """Return the network interface of a job on one machine when the user names none."""
     return "lo" if "lo" in (name for _, name in socket.if_nameindex()) else None
 
 
 def encode(variables: Mapping[str, str]) -> list[tuple[bytes, bytes]]:
-    """As they travel."""
+    """Return the variables as bytes, as the messages contain them."""
     return [(os.fsencode(name), os.fsencode(value)) for name, value in variables.items()]

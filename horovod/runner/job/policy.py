@@ -1,11 +1,12 @@
-"""The course of one attempt to run a job, decided: what is to be done when something happens. Pure: every method gets
-the time (monotonic, s) and returns what to do; `watch` and the attempt do it.
+"""Pure state machine for one attempt to run a job.
 
-    CONNECTING --all hosts are there--> STARTING --processes run--> RUNNING --a rank fails--> SETTLING
+Every method takes the time (monotonic, s) and returns the actions that `watch` and the attempt carry out.
+
+    CONNECTING --all hosts connected--> STARTING --processes run--> RUNNING --a rank fails--> SETTLING
          |                                  |                          |                         | a moment later
          '----------------------------------+-- trouble, a signal -----+-------------------------+--> STOPPING
                                                                                                          |
-    from every phase, when nothing of the attempt runs any more: ENDED, only output is left to be written
+    from every phase, when no process of the attempt runs any more: ENDED, only output remains to be written
 """
 
 from __future__ import annotations
@@ -14,13 +15,13 @@ import signal
 from dataclasses import dataclass
 from enum import Enum
 
-# s after the first failure in which the others may fail by themselves and say why. The engine promises them their
-# HorovodInternalError within 2 s.
+# s after the first failure in which other ranks may fail and report why. The engine raises their HorovodInternalError
+# within 2 s.
 SETTLE = 2.0
 TERM_GRACE = 5.0  # s between SIGTERM and SIGKILL
-USER_GRACE = 30.0  # s for ranks to end by themselves when the user has asked for the end (--grace-seconds)
-AGENT_GRACE = 12.0  # s more until what does not end is given up
-LAST_WORDS = 1.0  # s to write what is left when the user has asked for the end and nobody reads
+USER_GRACE = 30.0  # s for ranks to end by themselves when the user stops the job (--grace-seconds)
+AGENT_GRACE = 12.0  # additional s until processes that do not end are given up
+LAST_WORDS = 1.0  # s to write remaining output, unread, when the user stops the job
 
 
 class Phase(Enum):
@@ -34,14 +35,16 @@ class Phase(Enum):
 
 @dataclass(frozen=True)
 class Launch:
-    """Tell every host what to start."""
+    """Send every host its orders."""
 
 
 @dataclass(frozen=True)
 class Stop:
-    """End all processes; `grace`: s between SIGTERM and SIGKILL. Another one can only make it sooner.
+    """End all processes. A further Stop can only shorten the time.
 
-    `first`: a signal that the ranks get before, and then have `grace` s to end; 0: none.
+    Attributes:
+        grace: Seconds between SIGTERM and SIGKILL.
+        first: Signal that is sent before SIGTERM, which then follows after `grace` seconds; 0 for none.
     """
 
     grace: float
@@ -50,20 +53,20 @@ class Stop:
 
 @dataclass(frozen=True)
 class Late:
-    """The start has taken too long; this counts as trouble, and a `Stop` follows."""
+    """The start timeout has expired. This counts as trouble, and a `Stop` follows."""
 
 
 Action = Launch | Stop | Late
 
 
 class Policy:
-    """Of a job of fixed size: the first failure ends the attempt. An attempt without a start timeout is running."""
+    """Policy of jobs of fixed size: the first failure ends the attempt. Without start timeout it begins as RUNNING."""
 
     def __init__(self, now: float, start_timeout: float | None, user_grace: float = USER_GRACE) -> None:
         self.phase = Phase.RUNNING if start_timeout is None else Phase.CONNECTING
         self._start_timeout = start_timeout
         self.user_grace = user_grace
-        """Seconds that ranks have to end by themselves when the user asks for the end."""
+        """Seconds that ranks have to end by themselves when the user stops the job."""
         self._start_by = None if start_timeout is None else now + start_timeout
         self._settle_at: float | None = None
         self._give_up_at: float | None = None
@@ -73,22 +76,22 @@ class Policy:
 
     @property
     def stopping(self) -> bool:
-        """Has anything asked for the end?"""
+        """True once the attempt is being stopped."""
         return self.phase is Phase.STOPPING
 
     def next_time(self) -> float | None:
-        """When `tick` has something to decide; None: nothing depends on the clock."""
+        """Return when `tick` must be called next, or None if no deadline is set."""
         times = (self._start_by, self._settle_at, self._give_up_at)
         return min((at for at in times if at is not None), default=None)
 
     def gives_up(self, now: float) -> bool:
-        """Has what does not end had its time?"""
+        """Return True if the time for processes to end is over."""
         return self._give_up_at is not None and now >= self._give_up_at
 
     # What happens
 
     def connected(self, now: float) -> list[Action]:
-        """Every host is there. May be told again."""
+        """Record that every host is connected. Idempotent."""
         if self.phase is not Phase.CONNECTING:
             return []
         self.phase = Phase.STARTING
@@ -96,28 +99,28 @@ class Policy:
         return [Launch()]
 
     def started(self) -> None:
-        """A host has started its processes."""
+        """Record that a host has started its processes."""
         self._start_by = None
         if self.phase is Phase.STARTING:
             self.phase = Phase.RUNNING
 
     def failed(self, now: float) -> None:
-        """A rank has ended, and not well."""
+        """Record that a rank has failed."""
         if self.phase in (Phase.STARTING, Phase.RUNNING):
             self.phase = Phase.SETTLING
             self._settle_at = now + SETTLE
 
     def trouble(self, now: float) -> list[Action]:
-        """Something ends the attempt: a host is lost or cannot be used, output cannot be written.
+        """Stop because a host is lost or unusable, or output cannot be written.
 
-        It does not shorten the time that ranks have after Ctrl-C.
+        Does not shorten the time that ranks have after Ctrl-C.
         """
         if self._interrupted:
             return []
         return self._stop(0 if self.phase is Phase.CONNECTING else TERM_GRACE, now)
 
     def interrupted(self, now: float, number: int = signal.SIGINT) -> list[Action]:
-        """Stop because of this signal of the user's; a second one kills at once.
+        """Stop because the user sent this signal; a second one kills at once.
 
         Ranks get SIGINT as SIGINT, so that a program sees KeyboardInterrupt, and every other signal as SIGTERM.
         """
@@ -127,7 +130,7 @@ class Policy:
         return self._stop(self.user_grace, now, signal.SIGINT if number == signal.SIGINT else signal.SIGTERM)
 
     def tick(self, now: float, doubtful: bool = False) -> list[Action]:
-        """The clock. `doubtful`: a host may be lost, which would explain the failures that have been seen."""
+        """Act on deadlines. `doubtful` is True if a host may be lost, which would explain the failures seen so far."""
         if self._start_by is not None and now >= self._start_by:
             return [Late(), *self._stop(0, now)]
         if self._settle_at is not None and now >= self._settle_at:
@@ -137,12 +140,12 @@ class Policy:
         return []
 
     def reader_is_slow(self, now: float) -> None:
-        """What does not end may be waiting for whoever reads our output."""
+        """Extend the time for processes to end, which may be waiting for the reader of our output."""
         if self._give_up_at is not None:
             self._give_up_at = max(self._give_up_at, now + AGENT_GRACE)
 
     def ended(self, now: float) -> None:
-        """Nothing runs any more, but output waits for its reader; as in any pipeline, as long as that takes."""
+        """Record that no process runs any more. Remaining output waits for its reader without limit, as in a pipe."""
         self.phase = Phase.ENDED
         self._start_by = self._settle_at = None
         if not self._interrupted:

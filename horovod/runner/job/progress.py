@@ -1,5 +1,4 @@
-"""One line that says what a starting job waits for: which hosts, which ranks, for how long. Pure: the clock is an
-argument."""
+"""One line that says which hosts and ranks a starting job waits for, and how long. Pure: the time is an argument."""
 
 from __future__ import annotations
 
@@ -9,15 +8,15 @@ from dataclasses import dataclass
 from horovod.common.contract import rank_lists
 from horovod.runner.base.names import FLAGS, Names
 
-QUIET = 2.0  # s of waiting before a terminal shows anything
-FIRST = 5.0  # s of waiting before a log gets its first line; the next come at twice the time each
-SHOWN = 4  # hosts that are named
+QUIET = 2.0  # s of waiting before the line is shown on a terminal
+FIRST = 5.0  # s of waiting before a log gets its first line; the interval doubles with each line
+SHOWN = 4  # maximum hosts that are named
 BAR = 10  # characters
 
 
 @dataclass(frozen=True)
 class Host:
-    """A host that has not answered yet; `why`: what the last try ended with, if there was one."""
+    """A host that has not answered yet; `why` is how the last attempt failed, if there was one."""
 
     name: str
     ranks: Sequence[int]
@@ -26,7 +25,7 @@ class Host:
 
 @dataclass(frozen=True)
 class State:
-    """What is known of the start. `groups`: StoreServer.waiting()."""
+    """State of the start: hosts without agent, hosts without processes, and groups as from `StoreServer.waiting`."""
 
     connecting: Sequence[Host] = ()
     starting: Sequence[Host] = ()
@@ -35,17 +34,17 @@ class State:
 
 @dataclass(frozen=True)
 class Shown:
-    """`status`: what the line on a terminal shows now, nothing when empty. `line`: what is to be added to a log."""
+    """What to show: `status` on a terminal's line, empty to clear it, and `line` to append to a log."""
 
     status: str = ""
     line: str = ""
 
 
 class Progress:
-    """Says nothing at all while all goes quickly."""
+    """Progress display that shows nothing while the start is quick."""
 
     def __init__(self, hosts: Mapping[int, str], terminal: bool) -> None:
-        """`hosts`: the host of each rank, for all ranks."""
+        """Create the display. `hosts` maps every rank to its host."""
         self._hosts = hosts
         self._terminal = terminal
         self._phase = ""
@@ -53,11 +52,11 @@ class Progress:
         self._next: float | None = None
 
     def next_time(self) -> float | None:
-        """When `update` has something new to say although nothing happens; None: never."""
+        """Return when `update` shows something new without any event, or None."""
         return self._next
 
     def update(self, now: float, state: State) -> Shown:
-        """What to show in this state."""
+        """Return what to show in this state."""
         phase, missing, text = self._describe(state)
         if phase != self._phase:
             self._phase, self._since = phase, now
@@ -79,7 +78,7 @@ class Progress:
         return Shown(line=sentence)
 
     def _describe(self, state: State) -> tuple[str, int, str]:
-        """(phase, number of ranks that are waited for, what is waited for); all empty when nothing is."""
+        """Return (phase, number of missing ranks, what is missing), all empty if nothing is missing."""
         if state.connecting:
             missing = sum(len(host.ranks) for host in state.connecting)
             return "connect", missing, self._host_list(state.connecting)
@@ -88,7 +87,7 @@ class Progress:
             return "start", missing, f"the processes of {self._host_list(state.starting)}"
         for group, (size, joined) in (state.groups or {}).items():
             if size != len(self._hosts):
-                continue  # a part of the ranks, whose numbers there are not those of the job
+                continue  # a subset of the ranks, numbered differently
             missing_ranks = [rank for rank in range(size) if rank not in joined]
             if group == "init":
                 return group, len(missing_ranks), f"hvd.init() on {self._rank_list(missing_ranks)}"
@@ -110,7 +109,7 @@ class Progress:
         return _and_more(named, len(waiting) - SHOWN, "hosts")
 
     def _rank_list(self, missing: Sequence[int]) -> str:
-        """rank 3 (host2), ranks 4-7 (host3)"""
+        """Return text such as `rank 3 (host2), ranks 4-7 (host3)`."""
         by_host: dict[str, list[int]] = {}
         for rank in missing:
             by_host.setdefault(self._hosts[rank], []).append(rank)
@@ -130,8 +129,13 @@ def _and_more(named: Sequence[str], more: int, what: str) -> str:
 
 
 def late(waiting: Sequence[tuple[str, str, str, bool]], seconds: float, names: Names = FLAGS) -> str:
-    """Why a job ends that could not be started in time. `waiting`: (host, its ranks, why it does not answer if that is
-    known, is it another machine) of all agents that have not answered."""
+    """Return the message for a job that was not started in time.
+
+    Args:
+        waiting: (host, its ranks, reason if known, True if remote) of each agent that has not answered.
+        seconds: The start timeout.
+        names: How messages name the setting.
+    """
     limit = f"within {seconds:g} s ({names.start_timeout})"
     if not waiting:
         return f"the workers were not started {limit}"

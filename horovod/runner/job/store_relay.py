@@ -1,4 +1,4 @@
-"""The launcher's end of the streams by which workers on other hosts reach the store (see relay.py)."""
+"""Launcher's end of the streams through which workers on other hosts reach the store; see `agent.relay`."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from horovod.runner.protocol.messages import ByteWriter, StreamData, StreamEnd, 
 from horovod.runner.reach.agents import Agent
 
 READ_SIZE = 1 << 18
-QUEUE_LIMIT = 4 << 20  # bytes on the way to an agent beyond which the store's answers wait in their socket
-# Bytes on the way to the store beyond which a connection is ended: a member asks for one thing at a time, and sends no
-# more before the answer; a stranger is hung up on.
+QUEUE_LIMIT = 4 << 20  # bytes queued for an agent above which the store's answers are not read
+# Bytes queued for the store above which a connection is closed. A member sends one request at a time and waits for the
+# answer; only an unauthenticated peer can exceed this.
 REQUEST_LIMIT = 2 * MAX_REQUEST_BYTES
 
 
 def open_store(key: bytes, front: Front | None = None) -> StoreServer:
-    """The job's store, on this machine's loopback interface. Raises OSError saying why it cannot be opened."""
+    """Open the job's store on this machine's loopback interface. Raises OSError with the reason."""
     try:
         return StoreServer(key, front=front)
     except ValueError as error:
@@ -27,10 +27,12 @@ def open_store(key: bytes, front: Front | None = None) -> StoreServer:
 
 
 class StoreRelay:
-    """A connection to the store for each stream. No call waits: the store listens on this machine.
+    """One connection to the store for each stream. No call blocks, because the store is on this machine.
 
-    `limit`: connections at once; may be changed. Each costs this process two descriptors, the store's end included, and
-    may be a stranger's on the agent's host. `refused`: the host of the first that was one too many.
+    Attributes:
+        limit: Maximum number of connections at once; may be changed. Each uses two descriptors of this process,
+            including the store's end, and may come from an unauthenticated peer on the agent's host.
+        refused: Host of the first connection that exceeded the limit; empty if none did.
     """
 
     def __init__(self, address: tuple[str, int], limit: int) -> None:
@@ -40,7 +42,7 @@ class StoreRelay:
         self._sockets: dict[tuple[Agent, int], tuple[Agent, socket.socket, ByteWriter]] = {}
 
     def take(self, agent: Agent, report: StreamOpen | StreamData | StreamEnd) -> None:
-        """What an agent reports about a stream."""
+        """Handle an agent's report about a stream."""
         key = (agent, report.stream)
         if isinstance(report, StreamOpen):
             if len(self._sockets) >= self.limit:
@@ -49,7 +51,7 @@ class StoreRelay:
                 return
             sock = socket.socket(socket.AF_INET6 if ":" in self._address[0] else socket.AF_INET)
             sock.setblocking(False)
-            sock.connect_ex(self._address)  # what comes of it, the first read tells
+            sock.connect_ex(self._address)  # the first read reports a failure
             self._sockets[key] = (agent, sock, ByteWriter(sock.fileno()))
         elif key in self._sockets:
             writer = self._sockets[key][2]
@@ -71,7 +73,7 @@ class StoreRelay:
         return wanted
 
     def serve(self, ready: set[int]) -> None:
-        """Move what can be moved."""
+        """Read and write the sockets that are ready."""
         for key, (agent, sock, writer) in list(self._sockets.items()):
             if agent.gone:
                 self._sockets.pop(key)[1].close()

@@ -1,8 +1,9 @@
-"""Notices a program of which every rank runs by itself, because none calls hvd.init(): it trains as many models as
-there are ranks, and all write to the same files. Pure.
+"""Detection of programs whose ranks all run independently because none calls hvd.init(). Pure.
 
-Said only of Python programs: `horovodrun -np 4 hostname` is no mistake, nor is a line of Python to try something out
-(`python -c`). What a shell script does cannot be seen.
+Such a job trains as many models as there are ranks, and all write the same files.
+
+The warning is limited to Python programs: `horovodrun -np 4 hostname` is not a mistake, and neither is trying out a
+line of Python with `python -c`. What a shell script runs is not known.
 """
 
 from __future__ import annotations
@@ -22,10 +23,10 @@ _HELP = "see the first lines of Horovod's README"
 
 
 def runs_python(command: Sequence[str]) -> bool:
-    """Does the command run a file or module of Python, as far as its words tell?"""
+    """Return True if the command runs a Python file or module, as far as its words tell."""
     for index, word in enumerate(command):
         name = "" if _ASSIGNMENT.match(word) else PurePosixPath(word).name
-        if name == "horovodrun":  # whose ranks call it, in a job of their own
+        if name == "horovodrun":  # its ranks call hvd.init() in a job of their own
             return False
         if _PYTHON.fullmatch(name):
             return _runs_file(command[index + 1 :])
@@ -37,7 +38,7 @@ def runs_python(command: Sequence[str]) -> bool:
 
 
 def _runs_file(words: Sequence[str]) -> bool:
-    """The words after `python`."""
+    """Return True if `python` with these arguments runs a file or module."""
     for word in words:
         if not word.startswith("-"):
             return True
@@ -49,14 +50,14 @@ def _runs_file(words: Sequence[str]) -> bool:
 
 
 def _shell_runs_python(words: Sequence[str]) -> bool:
-    """The words after `bash`: only those of -c can be read."""
+    """Return True if a shell with these arguments runs Python; only the text after -c can be read."""
     for index, word in enumerate(words[:-1]):
         if re.fullmatch(r"-[a-z]*c", word):
             lexer = shlex.shlex(words[index + 1], posix=True, punctuation_chars=True)
             lexer.whitespace_split = True
             try:
                 return runs_python(list(lexer))
-            except ValueError:  # a quotation that does not end
+            except ValueError:  # an unclosed quotation
                 return False
         if not word.startswith("-"):
             return False
@@ -64,30 +65,34 @@ def _shell_runs_python(words: Sequence[str]) -> bool:
 
 
 def users_command(settings: LaunchSettings, payload: bytes | None) -> list[str]:
-    """None where it is ours, or where somebody with a debugger takes his time."""
+    """Return the command to check: empty for Horovod's own programs and for jobs with a debugged rank."""
     return [] if payload or settings.own_python or settings.debug_rank is not None else settings.command
 
 
 class Strangers:
-    """What is to be said of a job, and when."""
+    """Warnings about a job without any call of hvd.init()."""
 
     def __init__(self, size: int, command: Sequence[str]) -> None:
-        """`command`: what the user has started; empty for programs of ours."""
+        """Create the check. `command` is the user's command, empty for Horovod's own programs."""
         self._size = size if runs_python(command) else 1
         self._look_at: float | None = None
 
     def started(self, now: float) -> None:
-        """All ranks have been started."""
+        """Record that all ranks have been started."""
         if self._size > 1:
             self._look_at = now + FIRST_LOOK
 
     def next_time(self) -> float | None:
-        """When to ask for `early`; None: not any more."""
+        """Return when to call `early`, or None if it need not be called any more."""
         return self._look_at
 
     def early(self, now: float, called: bool) -> str:
-        """The warning of the first minute, if its time has come and there is a reason. `called`: a rank has called
-        hvd.init()."""
+        """Return the warning after FIRST_LOOK seconds, or an empty string.
+
+        Args:
+            now: Time (monotonic, s).
+            called: True if a rank has called hvd.init().
+        """
         if self._look_at is None or now < self._look_at:
             return ""
         self._look_at = None
@@ -99,7 +104,7 @@ class Strangers:
         )
 
     def late(self, called: bool) -> str:
-        """What is to be said of a job that has exited normally."""
+        """Return the warning at the end of a job that ended normally, or an empty string."""
         if called or self._size == 1:
             return ""
         return (

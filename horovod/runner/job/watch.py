@@ -1,7 +1,6 @@
-"""The loop of whoever launches processes and watches them: sleeps until a descriptor, a signal or the clock has
-something to do, shows what comes, and does what the policy decides.
+"""Event loop of a launcher: waits for descriptors, signals and deadlines, shows output, and applies the policy.
 
-What runs the processes is an `Attempt`: our agents (`job.attempt`), or another launcher (`foreign.foreign_job`).
+An `Attempt` runs the processes: with Horovod's own agents (`job.attempt`) or another launcher (`foreign.foreign_job`).
 """
 
 from __future__ import annotations
@@ -16,54 +15,59 @@ from horovod.runner.base.signals import WARNING, SignalQueue
 from horovod.runner.job.policy import Action, Late, Launch, Phase, Policy, Stop
 from horovod.runner.output.screen import Screen
 
-_LONGEST = 3600.0  # s of one wait; poll takes 24 days at most
+_LONGEST = 3600.0  # s, the longest single wait; poll accepts at most 24 days
 
-QUEUE_LIMIT = 4 << 20  # bytes of output waiting for their reader before the processes have to wait
+QUEUE_LIMIT = 4 << 20  # bytes of unread output above which the processes have to wait
 
 
 class Attempt(Protocol):
-    """One set of processes, from their start to their end. No call waits."""
+    """One set of processes, from their start to their end. No method blocks."""
 
     def start(self) -> None:
-        """Begin; called once, before everything else."""
+        """Start; called once, before all other methods."""
 
     @property
     def gone(self) -> bool:
-        """Does nothing run any more?"""
+        """True if no process runs any more."""
 
     def events(self, listening: bool) -> dict[int, int]:
-        """Descriptors and what to poll them for; `listening` False: leave output where it is."""
+        """Return descriptors and their poll events. If `listening` is False, the processes' output is not read."""
 
     def serve(self, ready: set[int], listening: bool) -> None:
-        """Take what has come and write what can be written."""
+        """Read from and write to the descriptors that are ready."""
 
     def next_time(self) -> float | None:
-        """When `tick` has something to do, None: nothing."""
+        """Return when `tick` must be called next, or None."""
 
     def tick(self, now: float, listening: bool) -> None:
-        """Do what depends on the clock."""
+        """Act on deadlines."""
 
     def launch(self) -> None:
-        """All hosts are there: start the processes."""
+        """Start the processes, once all hosts are connected."""
 
     def stop(self, grace: float, first: int = 0) -> None:
-        """SIGTERM to all processes, SIGKILL after `grace` s; again: sooner. `first`: see `policy.Stop`."""
+        """Send SIGTERM to all processes, then SIGKILL after `grace` seconds. See `policy.Stop`."""
 
     def suspend(self) -> None:
-        """Ctrl-Z."""
+        """Suspend the launcher, after Ctrl-Z."""
 
     def pass_on(self, number: int) -> None:
-        """A signal that warns of the end, to all processes that catch it."""
+        """Send a signal that warns of the end to all processes that catch it."""
 
     def doubtful(self, now: float) -> bool:
-        """May something be lost that would explain the failures that have been seen?"""
+        """Return True if a host may be lost, which would explain the failures seen so far."""
 
     def late(self) -> str:
-        """Who has not come within the start timeout."""
+        """Return the message that names those who did not start within the start timeout."""
 
 
 def wait_for(events: Mapping[int, int], until: float | None) -> set[int]:
-    """The descriptors that are ready. `until`: when to return without any (monotonic), None: never; or earlier."""
+    """Wait for events and return the ready descriptors.
+
+    Args:
+        events: Descriptors and their poll events.
+        until: Latest time of return (monotonic, s); None waits for a descriptor, but at most an hour.
+    """
     poll = select.poll()
     for fd, event in events.items():
         poll.register(fd, event)
@@ -72,8 +76,13 @@ def wait_for(events: Mapping[int, int], until: float | None) -> set[int]:
 
 
 class Watch:
-    """`received`: signals that have ended the job. `troubles`: what went wrong besides the ranks themselves. `size`:
-    number of its processes."""
+    """Loop that runs one attempt.
+
+    Attributes:
+        received: Signals that have ended the job.
+        troubles: Messages about failures other than the ranks' own.
+        size: Number of processes, for messages.
+    """
 
     def __init__(self, screen: Screen, policy: Policy, signals: SignalQueue | None, size: int) -> None:
         self.screen = screen
@@ -86,12 +95,12 @@ class Watch:
         self._readers = True
 
     def run(self, attempt: Attempt) -> None:
-        """To its end, or until what does not end is given up."""
+        """Run the attempt to its end, or until processes that do not end are given up."""
         self._attempt = attempt
         attempt.start()
         try:
             self._loop(attempt)
-        except KeyboardInterrupt:  # from a program's own handler: its ranks still get the time to end
+        except KeyboardInterrupt:  # raised by the program's own handler; the ranks still get their time to end
             self.interrupt()
             self._loop(attempt)
             raise
@@ -104,16 +113,16 @@ class Watch:
     # What others tell
 
     def fail(self, *troubles: str) -> None:
-        """The one way of failures that are not a rank's: they are kept for the end, and everything stops."""
+        """Stop because of failures other than a rank's; the messages are kept for the end."""
         self.troubles += troubles
         self._do(self.policy.trouble(time.monotonic()))
 
     def interrupt(self, number: int = signal.SIGINT) -> None:
-        """Stop the job because of this signal of the user's."""
+        """Stop the job because the user sent this signal."""
         self._do(self.policy.interrupted(time.monotonic(), number))
 
     def connected(self) -> None:
-        """Every host is there."""
+        """Start the processes, once every host is connected."""
         self._do(self.policy.connected(time.monotonic()))
 
     def _do(self, actions: list[Action]) -> None:
@@ -129,11 +138,11 @@ class Watch:
     # The loop
 
     def _listening(self) -> bool:
-        """Do we take output? Not while our own reader is slow."""
+        """Return True if the processes' output is read, which it is not while our own reader is slow."""
         return self.screen.queue.pending < QUEUE_LIMIT or bool(self.received)
 
     def _wait(self, attempt: Attempt) -> None:
-        """Sleep until something happens, then take what has happened."""
+        """Wait for an event and handle it."""
         listening = self._listening()
         if not listening:
             self.policy.reader_is_slow(time.monotonic())
@@ -150,7 +159,7 @@ class Watch:
         attempt.serve(ready, listening)
         queue.write()
         if queue.broken and self._readers:
-            self._readers = False  # said once, though the other stream may be read on
+            self._readers = False  # report it once; the other stream may still have a reader
             if not self.policy.stopping:
                 self.fail(queue.trouble)
 
