@@ -1,6 +1,6 @@
 """Horovod for PyTorch.
 
-In short::
+Example::
 
     import horovod.torch as hvd
 
@@ -18,7 +18,7 @@ except ImportError as _error:
     raise ImportError(
         f"horovod.torch needs PyTorch, which cannot be imported ({_error}); install it with: pip install torch"
     ) from _error
-from horovod import _core as _native  # noqa: F401  (an import that cannot work fails here)
+from horovod import _core as _native  # noqa: F401  (fail here if the native engine cannot be imported)
 from horovod.common import absent as _absent
 from horovod.torch import elastic
 from horovod.torch import mpi_ops as _mpi_ops

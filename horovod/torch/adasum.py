@@ -1,12 +1,12 @@
-"""DistributedOptimizer with op=Adasum: what ranks combine are not gradients but what a step has made of them.
+"""DistributedOptimizer with ``op=Adasum``: ranks combine the updates of a step instead of its gradients.
 
-Each rank takes the plain optimizer's step with its own gradients. How far that has moved each parameter is reduced with
-Adasum, and every rank moves its parameters that far from where they were. Source: S. Maleki et al., "Scaling
+Each rank takes the plain optimizer's step with its own gradients. The change of each parameter is reduced with Adasum,
+and every rank applies the result to the parameters as they were before the step. Source: S. Maleki et al., "Scaling
 Distributed Training with Adaptive Summation", MLSys 2021.
 
-All parameters to be trained take part in every step, as Adasum leaves one that nobody has moved where it is. So ranks
-may have gradients for different parameters, but all have to take the same steps: a gradient scaler that skips the step
-on the one rank whose gradients have overflowed makes the others wait.
+All trainable parameters take part in every step; Adasum leaves a parameter that no rank has changed where it is. Ranks
+may therefore have gradients for different parameters, but all must take the same steps. A gradient scaler that skips
+the step on a single rank, because only its gradients overflowed, makes the other ranks wait.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -26,14 +26,18 @@ from horovod.torch.progress import Progress
 
 
 def check_set(process_set: ProcessSet) -> None:
-    """Raises NotImplementedError, naming the set or its size, for sets over which an optimizer cannot use Adasum."""
+    """Check that an optimizer can use Adasum over this process set.
+
+    Raises:
+        NotImplementedError: The set is not the global one, or its size is not a power of two.
+    """
     if process_set.process_set_id != 0:
         raise NotImplementedError(f"DistributedOptimizer: op=Adasum works on all ranks only, not on {process_set}")
     check_adasum_size("DistributedOptimizer", len(process_set.ranks or ()))
 
 
 class _Slot:
-    """A parameter, its name on the wire, and where it was before the step."""
+    """A parameter, its name on the wire, and its values before the step."""
 
     def __init__(self, parameter: torch.Tensor, name: str, passes: int) -> None:
         self.parameter = parameter
@@ -50,12 +54,15 @@ class _Slot:
 
 
 class DeltaReducer:
-    """The parameters of one optimizer; takes the place of a GradientReducer."""
+    """Reducer for the parameters of one optimizer, used in place of a GradientReducer."""
 
-    busy = False  # nothing is on its way between backward and step
+    busy = False  # nothing is in flight between backward and step
 
     def __init__(self, members: Members, names: dict[torch.Tensor, str], options: Options) -> None:
-        """``names``: of every parameter, unique among the operations of the process set and equal on all ranks."""
+        """Register hooks on the parameters.
+
+        ``names`` must be unique among the operations of the process set and the same on all ranks.
+        """
         self.options = options
         self.progress = Progress()
         self._members = members
@@ -67,55 +74,59 @@ class DeltaReducer:
 
     @property
     def name(self) -> str:
-        """Unique in the job."""
+        """Name of this reducer, unique in the job."""
         return f"adasum.{self._slots[0].name}" if self._slots else ""
 
     def add(self, parameters: Iterable[torch.Tensor], names: dict[torch.Tensor, str]) -> None:
-        """Takes care of more parameters."""
+        """Add parameters."""
         for p in parameters:
             self._slots.append(_Slot(p, names[p], self.options.passes))
         self.reset()
 
     def close(self) -> None:
-        """Removes the hooks."""
+        """Remove the hooks."""
         for slot in self._slots:
             if slot.hook is not None:
                 slot.hook.remove()
                 slot.hook = None
 
     def reset(self) -> None:
-        """Starts to count backward passes anew."""
+        """Restart the count of backward passes."""
         for slot in self._slots:
             slot.left = self.options.passes
             if slot.hook is None and slot.parameter.requires_grad:
                 self._hooks.add(slot)
 
     def set_passes(self, passes: int) -> None:
-        """Expects so many backward passes between steps from now on."""
+        """Expect ``passes`` backward passes per step from now on."""
         self.options.passes = passes
         self.reset()
 
     def synchronize(self, only_new: bool = False) -> None:
-        """Nothing to wait for: gradients stay as they are."""
+        """Do nothing: gradients are not reduced."""
 
     def reduce_left_out(self) -> None:
-        """Nothing to reduce before a step."""
+        """Do nothing: gradients are not reduced."""
 
     def stepped(self) -> None:
-        """Nothing to note."""
+        """Do nothing: a step needs no bookkeeping."""
 
     def zeroed(self) -> None:
-        """Gradients are being zeroed; passes count anew."""
+        """Restart the count of backward passes, because gradients are set to zero."""
         self.reset()
 
     def step(self, step: Callable[[], Any]) -> Any:
-        """Runs ``step``, which moves the parameters, and combines these moves over all ranks, which call it too.
+        """Run ``step``, which changes the parameters, and combine the changes over all ranks.
 
-        Raises HorovodInternalError when ranks disagree or one is lost, and what ``step`` raises (the other ranks then
-        wait for this one). Parameters are where they were then, and backward passes count anew.
+        All ranks must call this method. After an exception, parameters have their values from before the step, and the
+        count of backward passes restarts.
+
+        Raises:
+            HorovodInternalError: Ranks disagree, or a rank was lost.
+            Exception: ``step`` failed; the other ranks then wait for this one.
         """
         self._members.take_in(self)
-        # A step also moves a frozen parameter that has a gradient.
+        # A step also changes a frozen parameter that has a gradient.
         slots = [s for s in self._slots if s.parameter.requires_grad or s.parameter.grad is not None]
         with torch.no_grad():
             starts = [slot.remember() for slot in slots]
@@ -138,7 +149,7 @@ class DeltaReducer:
         return result
 
     def _reduce(self, slots: Sequence[_Slot]) -> None:
-        """Makes each parameter, which holds how far it has moved, hold how far it is to move."""
+        """Replace each parameter's own change, which it holds now, by the combined change."""
         compression = self.options.compression
         works, finishes = [], []
         try:
@@ -156,7 +167,7 @@ class DeltaReducer:
                 delta.copy_(result)
 
     def _operations(self, slots: Sequence[_Slot]) -> Iterator[tuple[_Slot, str, str, int]]:
-        """(slot, its operation's name, its group's, how many belong to that)."""
+        """Yield (slot, operation name, group name, group size) for each parameter."""
         grouped = {slot for group in self._groups for slot in group}
         for slot in slots:
             if slot not in grouped:
@@ -168,7 +179,7 @@ class DeltaReducer:
                 yield slot, f"{name}_{i + 1}of{len(members)}", name, len(members)
 
     def on_gradient(self, slot: _Slot) -> None:
-        """A backward pass has made the slot's gradient."""
+        """Count a backward pass that has produced the slot's gradient."""
         slot.left -= 1
         if slot.left < 0:
             passes = self.options.passes

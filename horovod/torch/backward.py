@@ -1,10 +1,11 @@
-"""When a backward pass ends, and whether it has failed.
+"""Detection of the end, or the failure, of a backward pass.
 
-The first gradient that a pass makes for a distributed optimizer asks autograd to call back when the pass is over, which
-is before ``backward()`` returns. A pass may run within another one (a re-entrant checkpoint computes its layers again
-and goes backward through them): the end of the inner one is not the end, so it hands on to the outer one.
+The first gradient that a pass produces for a distributed optimizer registers a callback with autograd. Autograd calls
+it at the end of the pass, before ``backward()`` returns. A pass may run within another one: a re-entrant checkpoint
+recomputes its layers and runs backward through them. The end of the inner pass is then not the end, so its callback is
+registered again with the outer pass.
 
-A pass that raises calls nobody. But then autograd drops the callback, which is how we learn of it.
+If a pass raises, autograd drops the callback without calling it. Its deletion is the sign of the failure.
 """
 
 import contextlib
@@ -22,8 +23,8 @@ _queue = torch.autograd.Variable._execution_engine.queue_callback
 _node: Callable[[], Any] = getattr(torch._C, "_current_autograd_node", lambda: None)
 _local = threading.local()  # .current: a weak reference to this thread's pass
 
-# How long to wait for one optimizer's vote before looking at those of the others in the same pass: other ranks may have
-# made a pass for some of them only and come to the rest when they have got these.
+# How long to wait for one optimizer's readiness vote before checking those of other optimizers in the same pass. Other
+# ranks may have run the pass for only some of them, and reach the rest when they have received these.
 _TURN_SECONDS = 0.01
 TWO_THREADS = (
     "backward() must not run in two threads at once for the parameters of one optimizer; hold a lock around "
@@ -32,40 +33,47 @@ TWO_THREADS = (
 
 
 class Reducer(Protocol):
-    """What takes part in passes."""
+    """Object that takes part in backward passes."""
 
     name: str
 
     def pass_ended(self) -> bool:
-        """Is a reduction to be completed now?"""
+        """Record the end of a pass, and return True if a reduction must be completed now."""
 
     def pass_failed(self) -> None:
-        """``backward()`` is raising an exception. Must not block."""
+        """Record that ``backward()`` is raising an exception. Must not block."""
 
     def begin(self, *, alone: bool) -> None:
-        """Submits all that can be submitted, without blocking. ``alone``: no other one does so in this pass."""
+        """Submit everything that can be submitted, without blocking.
+
+        ``alone`` is True if no other reducer submits gradients in this pass.
+        """
 
     def answer(self, seconds: float) -> bool:
-        """Submits what other ranks asked for; False when they have not all asked within ``seconds``."""
+        """Submit the gradients that other ranks requested.
+
+        Returns:
+            bool: False if not all ranks have sent their requests within ``seconds``.
+        """
 
     def finish(self) -> None:
-        """Waits for the rest."""
+        """Wait for the remaining operations."""
 
     def reset(self) -> None:
-        """Forgets everything, after a failure."""
+        """Discard all state after a failure."""
 
 
 class Pass:
-    """An outermost backward pass under way in one thread. Autograd has the only lasting reference to it."""
+    """An outermost backward pass of one thread. Only autograd keeps a lasting reference to it."""
 
     def __init__(self) -> None:
         self.reducers: list[Reducer] = []
         self.over = False
 
     def end(self) -> None:
-        """Called by autograd at the end of a pass."""
+        """End the pass. Called by autograd."""
         node = _node()
-        if node is not None:  # which is running a pass of its own, that has ended
+        if node is not None:  # it runs a nested pass, which has now ended
             self._follow(node)
             return
         self.over = True
@@ -73,8 +81,11 @@ class Pass:
         complete(self.reducers)
 
     def _follow(self, node: Any) -> None:
-        """Asks to be called back at the end of the pass that ``node`` belongs to, once it has gone on: until then
-        autograd takes no callbacks for that one."""
+        """Register ``end`` again with the pass that ``node`` belongs to.
+
+        Autograd accepts no callbacks for that pass until it continues, so hooks on the following nodes do the
+        registration.
+        """
         handles: list[Any] = []
 
         def go_on(_: Any) -> None:
@@ -95,17 +106,17 @@ class Pass:
 
 
 class Turn:
-    """Whose turn it is to go backward, where several of the program's threads do so for the same optimizer.
+    """Order of the program's threads that run backward passes for the same optimizer.
 
-    A pass waits at its first gradient until another thread's round is over. It cannot wait for another thread's pass:
-    that one may need a parameter whose gradient this one has just made, and autograd keeps others out until the hook
-    has returned. Autograd's own threads, one for each device, work for any pass, so they count as the pass's own.
+    At its first gradient, a pass waits until no other thread's round is under way. It cannot wait for another thread's
+    pass: that one may need a parameter whose gradient this pass has just produced, and autograd locks it until the hook
+    returns. Autograd's own threads, one per device, work for any pass, so they count as threads of the pass.
     """
 
     def __init__(self) -> None:
-        self.lock = threading.RLock()  # held while a pass begins, which autograd's threads do together
+        self.lock = threading.RLock()  # held while a pass begins, because autograd's threads begin it concurrently
         self._over = threading.Condition(self.lock)
-        self.thread = 0  # the program's thread whose pass is under way; 0: none, or not known
+        self.thread = 0  # the program's thread whose pass is under way; 0: none, or unknown
         self._round = 0  # the thread whose round is under way; 0: none
         self._waiting = 0
 
@@ -114,9 +125,9 @@ class Turn:
         return self.thread == 0 or _is_autograds()
 
     def begin(self) -> int:
-        """Begin a pass when no other thread's round is under way, and return this thread's number.
+        """Begin a pass when no other thread's round is under way, and return this thread's id.
 
-        To be called with `lock` held. A round ends, at the latest, when its collectives fail.
+        The caller must hold `lock`. A round ends, at the latest, when its collectives fail.
         """
         me = threading.get_ident()
         self._waiting += 1
@@ -129,7 +140,7 @@ class Turn:
         return me
 
     def end(self, with_round: bool = False) -> None:
-        """End the pass under way. ``with_round``: this thread completes a round before the next pass can begin."""
+        """End the pass under way. ``with_round``: this thread completes a round before the next pass may begin."""
         if with_round:
             self._round = threading.get_ident()
         self.thread = 0
@@ -144,13 +155,13 @@ class Turn:
 
 
 def _is_autograds() -> bool:
-    """Return True in a thread of autograd: Python knows it only by a stand-in."""
+    """Return True in a thread of autograd, for which Python has only a dummy object."""
     return isinstance(threading.current_thread(), threading._DummyThread)
 
 
 @contextlib.contextmanager
 def unseen() -> Iterator[None]:
-    """In this context passes have no end that can be seen."""
+    """Return a context in which the end of a backward pass cannot be detected."""
     _local.unseen = True
     try:
         yield
@@ -159,13 +170,15 @@ def unseen() -> Iterator[None]:
 
 
 def without_end() -> None:
-    """Stand in for the reference to a pass whose end will not be seen."""
+    """Stand in for the reference to a pass whose end cannot be detected."""
     return None
 
 
 def join(reducer: Reducer) -> "weakref.ref[Pass] | None":
-    """Makes ``reducer`` part of the pass that is under way in this thread. None where the pass's end cannot be seen:
-    autograd's graph is compiled."""
+    """Add ``reducer`` to the pass under way in this thread, and return a reference to the pass.
+
+    Returns None if the end of the pass cannot be detected, because autograd's graph is compiled.
+    """
     if getattr(_local, "unseen", False):
         return None
     reference: weakref.ref[Pass] | None = getattr(_local, "current", None)
@@ -183,10 +196,10 @@ def join(reducer: Reducer) -> "weakref.ref[Pass] | None":
 
 
 def complete(reducers: Iterable[Reducer]) -> None:
-    """Completes the reductions of all ``reducers`` that are due; then raises the first failure.
+    """Complete the due reductions of all ``reducers``, then raise the first failure.
 
-    Ranks may have made this pass for different optimizers. So nothing here waits for one optimizer's votes while
-    another one's could be answered, and the program's order of calls alone decides who waits for whom.
+    Ranks may have run this pass for different optimizers. So this function never blocks on one optimizer's votes while
+    it could answer another's. Only the order of calls in the program decides which rank waits for which.
     """
     due = sorted((r for r in reducers if r.pass_ended()), key=lambda r: r.name)
     if len(due) == 1:

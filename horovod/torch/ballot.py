@@ -1,11 +1,14 @@
-"""Messages between ranks in a round of gradients (gradients.py): a vector of bytes, reduced with Max. Pure.
+"""Readiness messages of a round of gradient reduction (gradients.py): byte vectors reduced with Max. Pure.
 
-One byte for each rank of the set, 1 where it takes part: one that has called ``hvd.join()`` does not. Then the flags of
-``Contribution.flags``, one for each parameter, and ``Bucketing.wishes``. Then, of this round: whether some rank is at
-its step, and whether some is at the end of a backward pass; one more than the rank whose pass has failed, 0 for none;
-the number of the round within the step, twice, the second time counted down from ``MOST``, so that what is largest
-tells the least; how many rounds there have been in a step; and the numbers of the step and of the epoch, both twice in
-the same way.
+A message consists of:
+
+- one byte per rank of the process set, 1 if it takes part. A rank that called ``hvd.join()`` does not;
+- the flags of ``Contribution.flags``, one per parameter, and of ``Bucketing.wishes``;
+- whether some rank is at its step, and whether some rank is at the end of a backward pass;
+- one more than the rank whose backward pass failed, or 0;
+- the number of the round within the step, the maximum number of rounds in a step, and the numbers of the step and of
+  the epoch. All but the maximum are sent twice, the second time subtracted from ``MOST``, so that Max also yields the
+  minimum.
 """
 
 from collections.abc import Sequence
@@ -14,15 +17,21 @@ from typing import NamedTuple
 from horovod.common.exceptions import HorovodInternalError, RanksDisagreeError
 
 MOST = 255
-"""Of what a byte says: numbers of ranks and rounds stop there, the round within a step begins anew."""
+"""Maximum value of a byte. Ranks and counts are capped at it; counts that are sent twice are taken modulo it."""
 
-_SAID = 10  # bytes about this round, at the end
+_SAID = 10  # number of bytes about this round, at the end of the message
 
 
 class Outcome(NamedTuple):
-    """What all ranks have told. ``flags``: with the wishes; ``most`` and ``fewest``: rounds that ranks have been
-    through in this step; ``rounds``: as many as there have been in a step so far; ``last`` and ``first``: the steps in
-    which ranks are, ``last_epoch`` and ``first_epoch``: the epochs, modulo ``MOST``."""
+    """State of all ranks in a round.
+
+    Attributes:
+        flags: Flags of the parameters, followed by the wishes.
+        most, fewest: Maximum and minimum number of rounds that ranks have completed in this step.
+        rounds: Maximum number of rounds in a step so far.
+        last, first: Maximum and minimum step of the ranks, modulo ``MOST``.
+        last_epoch, first_epoch: Maximum and minimum epoch of the ranks, modulo ``MOST``.
+    """
 
     all_here: bool
     flags: Sequence[int]
@@ -51,10 +60,20 @@ def cast(
     steps: int,
     epoch: int,
 ) -> bytearray:
-    """This rank's vector, one of a set of ``ranks``, in which it is ``me``; None: it is in none. ``failed``: one more
-    than its rank in the job, if its backward pass has; ``rounds``: that it has been through since its last step;
-    ``most_rounds``: the most that there have been in a step; ``steps``: that its optimizer has taken;
-    ``epoch``: that its data loader is in."""
+    """Return this rank's message.
+
+    Args:
+        ranks: Size of the process set.
+        me: Position of this rank in the set, or None if it takes no part.
+        flags: Flags of the parameters.
+        wishes: Flags of ``Bucketing.wishes``.
+        at_step: True at a step, False at the end of a backward pass.
+        failed: One more than this rank's number in the job if its backward pass failed, else 0.
+        rounds: Rounds that this rank has completed since its last step.
+        most_rounds: Maximum number of rounds in a step so far.
+        steps: Steps that this rank's optimizer has taken.
+        epoch: Epoch of this rank's data loader.
+    """
     here = bytearray(ranks)
     if me is not None:
         here[me] = 1
@@ -71,17 +90,17 @@ def cast(
 
 
 def _both(number: int) -> tuple[int, int]:
-    """Return two bytes of which the largest of all ranks tell the largest number and the smallest one."""
+    """Return two bytes whose maxima over all ranks encode the largest and the smallest number."""
     return number % MOST, MOST - number % MOST
 
 
 def flags_of(vector: bytearray, ranks: int, parameters: int) -> bytearray:
-    """The flags alone."""
+    """Return the parameters' flags from a message."""
     return vector[ranks : ranks + parameters]
 
 
 def read(vector: bytearray, ranks: int) -> Outcome:
-    """What the largest of all vectors says."""
+    """Decode the maximum over all ranks' messages."""
     at_step, at_end, failed, most, fewest, rounds, last, first, last_epoch, first_epoch = vector[-_SAID:]
     here, flags = vector[:ranks], vector[ranks:-_SAID]
     about_step = (bool(at_step), bool(at_end), failed, most, MOST - fewest, rounds)
@@ -89,11 +108,13 @@ def read(vector: bytearray, ranks: int) -> Outcome:
 
 
 def check(outcome: Outcome, steps: int) -> None:
-    """Raise an error, on all ranks, for a round that has no right result. ``steps``: of this rank.
+    """Raise an error, on all ranks, for a round that has no correct result.
+
+    ``steps`` is the number of steps on this rank.
 
     Raises:
-        RanksDisagreeError: Ranks are in different steps, or have made different numbers of backward passes.
-        HorovodInternalError: The backward pass of a rank has failed.
+        RanksDisagreeError: Ranks are in different steps, or have run different numbers of backward passes.
+        HorovodInternalError: The backward pass of a rank failed.
     """
     if outcome.failed:
         who = f"rank {outcome.failed - 1}" if outcome.failed < MOST else "another rank"

@@ -1,4 +1,4 @@
-"""Which gradients go into which bucket. Pure: every rank computes the same from what all ranks know."""
+"""Assignment of gradients to buckets. Pure: every rank computes the same result from the same input."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -6,20 +6,22 @@ from dataclasses import dataclass
 import torch
 
 ALIGNMENT = 64
-"""Bytes to whose multiple each gradient's place in its bucket is rounded up: a cache line and a vector register."""
+"""Alignment of each gradient in its bucket, in bytes: a cache line and a vector register."""
 
 DEVICE_ALIGNMENT = 256
-"""The same in a device's memory: what a GPU's threads read together, and where allocators of such memory begin."""
+"""Alignment in device memory, in bytes: the unit that GPU threads read together, and of GPU memory allocators."""
 
 FIRST_BUCKET = 1 << 20
-"""Bytes of the first bucket: a small one is on its way early."""
+"""Maximum bytes of the first bucket; a small one can be sent early."""
 
 BUCKET = 4 << 20
-"""Bytes of the others; a gradient that is larger has a bucket of its own."""
+"""Maximum bytes of the other buckets; a larger gradient gets a bucket of its own."""
 
 SMALL = 256 << 10
-"""Bytes of the largest gradient that shares a bucket by default: a bucket saves operations, which large gradients have
-few of, and costs a copy."""
+"""Maximum bytes of a gradient that shares a bucket by default.
+
+A bucket saves operations, of which large gradients need few, but costs a copy.
+"""
 
 
 CPU = torch.device("cpu")
@@ -27,7 +29,7 @@ CPU = torch.device("cpu")
 
 @dataclass(frozen=True)
 class Gradient:
-    """What of a gradient decides about its place."""
+    """The properties of a gradient that determine its bucket."""
 
     numel: int
     dtype: torch.dtype
@@ -44,18 +46,21 @@ class Gradient:
         return -(-self.nbytes // alignment) * alignment
 
     def like(self, other: "Gradient") -> bool:
-        """May they share a bucket?"""
+        """Return True if both gradients may share a bucket."""
         return self.dtype is other.dtype and self.device == other.device
 
 
 def plan(
     gradients: Sequence[Gradient], order: Sequence[int], first: int = FIRST_BUCKET, most: int = BUCKET
 ) -> list[list[int]]:
-    """Positions in ``gradients`` by bucket.
+    """Return the buckets, each as a list of positions in ``gradients``.
 
-    ``order``: the positions in the order in which the gradients arrive in backward, each once. Neighbours in this
-    order share a bucket while they have one dtype and device and fill at most ``most`` bytes, ``first`` in the first
-    bucket.
+    Args:
+        gradients: Gradients to assign.
+        order: Positions in ``gradients``, each once, in the order in which backward produces them. Neighbors with the
+            same dtype and device share a bucket while it has room.
+        first: Maximum bytes of the first bucket.
+        most: Maximum bytes of the other buckets.
     """
     buckets: list[list[int]] = []
     filled, limit = 0, first
@@ -73,7 +78,7 @@ def plan(
 
 
 def offsets(gradients: Sequence[Gradient]) -> tuple[list[int], int]:
-    """(first byte of each gradient in a bucket of exactly these, bytes of the bucket)."""
+    """Return (offset of each gradient in a bucket of exactly these, size of the bucket), in bytes."""
     starts: list[int] = []
     end = 0
     for gradient in gradients:

@@ -1,8 +1,8 @@
-"""Which gradients share buckets, as it is decided while training goes on.
+"""Formation of buckets of gradients during training.
 
-Gradients go alone at first. After each round all ranks know the outcome of the flags (gradients.py): which gradients
-there were, and which of them no rank wants to have apart. From that alone, and from the order in which rank 0's
-gradients arrived, follows who shares a bucket from the next round on; so all ranks decide alike.
+At first each gradient is reduced alone. After each round all ranks know the combined flags (gradients.py): which
+gradients exist, and which of them no rank excludes from buckets. The buckets of the next round follow from these flags
+and from the order in which rank 0's gradients arrived, so all ranks decide alike.
 """
 
 from collections.abc import Sequence
@@ -24,20 +24,20 @@ DENSE = 1
 """Flag of a dense gradient that may share a bucket."""
 
 APART = 0x80
-"""In a flag: this dense gradient cannot share a bucket on this rank."""
+"""Bit of a flag: this dense gradient cannot share a bucket on this rank."""
 
 EVERYTHING = 1 << 62
-"""As ``most``: gradients of every size share buckets."""
+"""Value of ``most`` that lets gradients of every size share buckets."""
 
-_PATIENCE = 3  # steps in a row that a bucket may lack gradients on all ranks before it is given up
-# How often a gradient's bucket may be given up, for gradients that were missing or a dtype that changed, before the
-# gradient goes alone for good.
+_PATIENCE = 3  # dissolve a bucket that lacks gradients on all ranks for this many steps in a row
+# How often a gradient's bucket may be dissolved, because of missing gradients or a changed dtype, before the gradient
+# is reduced alone permanently.
 _MOST_MOVES = 2
 
 
 @dataclass
 class _Proposal:
-    """What the ranks are about to agree on."""
+    """A change of buckets that the ranks are about to agree on."""
 
     work: Any
     message: torch.Tensor
@@ -51,44 +51,46 @@ class Bucketing:
     """The buckets of one optimizer."""
 
     def __init__(self, most: int, process_set: ProcessSet) -> None:
-        """``most``: bytes of the largest gradient that shares a bucket; 0: there are no buckets."""
+        """Create a set of buckets for gradients of at most ``most`` bytes each; 0 disables buckets."""
         self.most = most
         self.arrived: list[Slot] = []
-        """Of the gradients that go alone in this round those that a backward pass made, in the order they came."""
+        """Gradients outside of buckets that backward has produced in this round, in order of arrival."""
         self._buckets: list[Bucket] = []
-        self._apart: list[Slot] | None = None  # see ``apart``
-        self._arrived_last = 0  # in the last round: how many in ``arrived``
+        self._apart: list[Slot] | None = None  # cache of ``apart``
+        self._arrived_last = 0  # length of ``arrived`` in the last round
         self._process_set = process_set
-        self._settled: Sequence[int] = []  # the outcome of the round before, if it led to no new bucket
+        self._settled: Sequence[int] = []  # flags of the last round, if they led to no new bucket
         self._proposal: _Proposal | None = None
 
     @property
     def buckets(self) -> list[Bucket]:
-        """All buckets, with what has been proposed; see ``settle``."""
+        """All buckets, after any pending proposal was applied (``settle``)."""
         self.settle()
         return self._buckets
 
     def apart(self, slots: list[Slot]) -> list[Slot]:
-        """Those of ``slots``, all of the optimizer's, that are in no bucket."""
+        """Return those of ``slots``, which must be all of the optimizer's, that are in no bucket."""
         self.settle()
         if self._apart is None:
             self._apart = [slot for slot in slots if slot.bucket is None]
         return self._apart
 
     def expects_more(self) -> bool:
-        """Will backward make more gradients, if it makes those that it made in the last round? If not, its end comes
-        now, and what is not on its way is submitted then: the program waits right after it, and the engine's thread
-        need not be woken."""
+        """Return True if backward is expected to produce more gradients, judging by the last round.
+
+        If not, the end of the pass is near. Gradients are then submitted at that point: the program waits right after
+        it, so the engine's thread need not be woken.
+        """
         if len(self.arrived) < self._arrived_last:
             return True
         return any(bucket.waiting_for for bucket in self._buckets)
 
     def changed(self) -> None:
-        """There are more slots, or other buckets, than there were."""
+        """Invalidate caches after slots or buckets have changed."""
         self._apart = None
 
     def flag(self, slot: Slot) -> int:
-        """The flag of a slot with a dense gradient."""
+        """Return the flag of a slot with a dense gradient."""
         if slot.bucket is not None:
             return DENSE
         p = slot.parameter
@@ -106,14 +108,14 @@ class Bucketing:
         return DENSE if may_share else DENSE | APART
 
     def restart(self) -> None:
-        """Gets ready for the next round."""
+        """Prepare for the next round."""
         self._arrived_last = len(self.arrived)
         self.arrived.clear()
         for bucket in self._buckets:
             bucket.restart()
 
     def drop_outdated(self) -> None:
-        """Gives up the buckets of another job: a rank that is new in this one does not have them."""
+        """Dissolve the buckets of a previous job, because new ranks of the current job do not have them."""
         if self._proposal is not None and self._proposal.job is not face.job:
             self._proposal = None
         for bucket in [b for b in self._buckets if b.job is not face.job]:
@@ -122,15 +124,18 @@ class Bucketing:
                 slot.moves = 0
 
     def wishes(self) -> list[int]:
-        """What this rank adds to the flags: 1 if it wants no buckets, 1 if it has one that is to be given up."""
+        """Return two flags: 1 if this rank wants no buckets, and 1 if one of its buckets should be dissolved."""
         return [int(self.most == 0), int(any(self._is_tired(bucket) for bucket in self._buckets))]
 
     def propose(self, slots: Sequence[Slot], outcome: Sequence[int]) -> None:
-        """Begins to make and give up buckets, which ``settle`` does. To be called by all
-        ranks after a round in which no reduction failed. Does not wait: ranks end rounds of several optimizers in
-        whatever order.
+        """Start a change of buckets, which ``settle`` applies.
 
-        ``outcome``: for each slot the flag, then ``wishes``; the largest of all ranks'.
+        All ranks must call this after a round in which no reduction failed. It does not block, because ranks may end
+        the rounds of several optimizers in different orders.
+
+        Args:
+            slots: All slots of the optimizer.
+            outcome: Maximum over all ranks of each slot's flag, followed by ``wishes``.
         """
         refused, tired = outcome[-2:]
         if refused or not (tired or self._has_news(slots, outcome)):
@@ -145,35 +150,39 @@ class Bucketing:
             message[1 + count + i] = self._is_tired(bucket)
         name = f"gradients.order.{slots[0].name}"
         work = submit(message, message, name, Sum, 1.0, 1.0, self._process_set)
-        handles.park(work, message)  # should the optimizer go before it is done
+        handles.park(work, message)  # keeps the tensor if the optimizer is deleted before the operation is done
         candidates = [(slot, slot.shape) for slot in self._candidates(slots, outcome)]
         self._proposal = _Proposal(work, message, count, candidates, list(self._buckets), face.job)
 
     def settle(self) -> None:
-        """Waits for what has been proposed and does it. To be called before gradients are looked at in the next round.
-        Raises HorovodInternalError when a peer is lost."""
+        """Wait for a pending proposal and apply it. Must be called before the next round examines gradients.
+
+        Raises:
+            HorovodInternalError: A rank was lost.
+        """
         proposal, self._proposal = self._proposal, None
         if proposal is None:
             return
         handles.wait(proposal.work, proposal.message)
         present, *rest = (int(n) for n in proposal.message.tolist())
-        # A rank that does not take part, because it has joined (``hvd.join``), would not know of what is decided now.
+        # A rank that has called ``hvd.join()`` takes no part and would not know about the new buckets.
         if present < len(self._process_set.ranks or ()):
             return
-        # By slot the place in the order in which the gradients of the set's first rank came, from 1 on, 0 for those
-        # that did not; and for each bucket how many ranks want to give it up.
+        # `came`: by slot, the position from 1 in the order in which the set's first rank received its gradients; 0 if
+        # none arrived. `votes`: by bucket, the number of ranks that want to dissolve it.
         came, votes = rest[: proposal.slots], rest[proposal.slots :]
-        # Those that are given up go alone in the next round at least: its flags say whether they may share again.
+        # Gradients of a dissolved bucket are reduced alone in the next round at least; its flags tell whether they may
+        # share a bucket again.
         for bucket, wish in zip(proposal.buckets, votes, strict=True):
             if wish:
                 self._give_up(bucket)
-        # As they came; then those that no backward pass made, the last first.
+        # In order of arrival, then the gradients that backward did not produce, from last to first.
         candidates = sorted(
             proposal.candidates, key=lambda entry: (came[entry[0].index] or proposal.slots + 1, -entry[0].index)
         )
         for members in plan([shape for _, shape in candidates], range(len(candidates))):
             slots_of_bucket = [candidates[i][0] for i in members]
-            # A name that no other operation can have: those begin with their kind.
+            # No other operation can have this name, because all others begin with the operation's kind.
             name = f"gradients.bucket.{slots_of_bucket[0].name}"
             self._buckets.append(Bucket(name, slots_of_bucket, candidates[members[0]][1], face.job))
         self.changed()

@@ -1,19 +1,20 @@
-"""Buckets: memory in which several gradients lie next to each other and are reduced as one.
+"""Buckets: memory in which several gradients are adjacent, so that they are reduced as one tensor.
 
-``param.grad`` is a view of the bucket. Autograd gives a parameter without a gradient the tensor that backward has just
-computed; that is copied to its place in the bucket, and given back. Small ones are copied all together when the last of
-them has come, which takes one call; larger ones while they are still in the cache, so that the next gradient is
-computed in memory that is in the cache, too. A bucket lies in shared memory where there is some: then the ranks of a
-host reduce it in place, each its slice of all, and nothing is copied any more.
+``param.grad`` is a view of the bucket. For a parameter without a gradient, autograd stores the tensor that backward has
+just computed. That tensor is copied to its place in the bucket and released. Small gradients are copied together, in
+one call, when the last one has arrived. Larger ones are copied at once, while they are in the cache, so that the next
+gradient is computed in cached memory, too. A bucket is in shared memory where possible. The ranks of a host then reduce
+it in place, each one slice, without further copies.
 
-Gradients on a device have buckets there, in memory of PyTorch's. All are copied by one kernel when the last has come: a
-device has no cache that would tell early from late. Backward may have made them on several streams.
+Buckets of gradients on a device are in device memory allocated by PyTorch. One kernel copies all gradients when the
+last one has arrived: there is no cache to exploit by copying early. Backward may have produced the gradients on several
+streams.
 
-Whatever a gradient is, the bucket can carry it: a tensor that the user has put in place of the view, a sparse or
-strided one, one of another dtype or device, one that is part of a graph (``create_graph``). Those of the last three
-kinds stay ``param.grad`` and get the result copied into them; the others are replaced by the view.
+A bucket accepts every kind of gradient: a tensor that the user assigned in place of the view, a sparse or strided one,
+one of another dtype or device, one that is part of a graph (``create_graph``). Gradients of the last three kinds remain
+``param.grad`` and receive a copy of the result; the others are replaced by the view.
 
-Every step looks at all gradients several times, so what has to be asked of each is asked in a ``map``.
+Every step checks all gradients several times, so these checks use ``map`` to stay fast.
 """
 
 import contextlib
@@ -29,11 +30,11 @@ from horovod.torch.bucket_plan import Gradient, offsets
 from horovod.torch.ops import devices
 from horovod.torch.shared import shared_buffer
 
-# How many tensors share a storage. Where torch has no such function, tensors that the user made from a gradient and
-# keeps over a step are not noticed; gradients themselves are.
+# Number of tensors that share a storage. If torch lacks this function, tensors that the user derived from a gradient
+# and keeps across steps go unnoticed; the gradients themselves do not.
 _storage_uses: Callable[[int], int] = getattr(torch._C, "_storage_Use_Count", lambda _: 0)
 
-# Bytes from which on the time that a copy takes is that of the memory, not that of the call.
+# Gradients larger than this are copied at once: the time is then spent on memory, not on the call.
 _AT_ONCE = 32 << 10
 
 _grad_of = attrgetter("grad")
@@ -52,7 +53,7 @@ _copy_all: Callable[..., Any] = getattr(torch, "_foreach_copy_", _copy_one_by_on
 
 
 class Slot:
-    """What the reducer knows of one parameter."""
+    """State of one parameter in the reducer."""
 
     __slots__ = (
         "again",
@@ -79,30 +80,30 @@ class Slot:
         self.name = name
         self.index = index
         self.hook: Any = None
-        self.seen = 0  # number of the last backward pass that made the gradient
-        self.again = False  # there are backward passes that make it more than once
-        self.late = True  # so it is submitted when they are over; until it is known, too
-        # The gradient as it was submitted, outside of buckets, and its version; see submissions.py.
+        self.seen = 0  # number of the last backward pass that produced the gradient
+        self.again = False  # True if a backward pass has produced it more than once
+        self.late = True  # True if it is submitted after backward, also while that is undecided
+        # The gradient submitted outside of buckets, and its version; see submissions.py.
         self.watched: torch.Tensor | None = None
         self.version = 0
-        self.before: torch.Tensor | None = None  # what was in param.grad and is not to be reduced; see transit.py
-        self.reduced: Any = None  # weak reference to the last gradient that was reduced outside of a bucket
+        self.before: torch.Tensor | None = None  # earlier param.grad, kept out of the reduction; see transit.py
+        self.reduced: Any = None  # weak reference to the last gradient reduced outside of a bucket
         self.group: Any = None
         self.bucket: Bucket | None = None
-        self.place = 0  # in the bucket: the how many-th
-        self.at_once = False  # goes to its place in the bucket when it comes
-        self.only_noted = False  # is in a bucket, neither late nor at once
-        self.moves = 0  # how often its bucket was given up
+        self.place = 0  # index within the bucket
+        self.at_once = False  # True to copy the gradient to the bucket as soon as it arrives
+        self.only_noted = False  # True if in a bucket and neither late nor at_once
+        self.moves = 0  # how often its bucket was dissolved
 
     def settle(self) -> None:
-        """To be called where ``bucket``, ``late`` or ``at_once`` has changed."""
+        """Update ``only_noted`` after ``bucket``, ``late`` or ``at_once`` has changed."""
         self.only_noted = self.bucket is not None and not self.late and not self.at_once
 
     def come_again(self) -> None:
-        """Note that a pass within the pass, of a re-entrant checkpoint for one, has made the gradient once more.
+        """Record that a nested backward pass has produced the gradient once more, as a re-entrant checkpoint does.
 
         Raises:
-            RuntimeError: The gradient is on its way already.
+            RuntimeError: The gradient is already in flight.
         """
         if self.watched is not None or (self.bucket is not None and self.bucket.has_come(self)):
             raise RuntimeError(
@@ -113,12 +114,12 @@ class Slot:
         self.settle()
 
     def note_reduced(self) -> None:
-        """Note that the gradient has been reduced."""
+        """Record that the gradient has been reduced."""
         grad = self.parameter.grad
         self.reduced = None if grad is None else weakref.ref(grad)
 
     def has_reduced(self) -> bool:
-        """Return True if the gradient is a tensor that a reduction has left there."""
+        """Return True if the gradient is a tensor that a reduction stored there."""
         grad = self.parameter.grad
         return grad is self.view or (self.reduced is not None and grad is self.reduced())
 
@@ -128,12 +129,15 @@ class Slot:
 
     @property
     def view(self) -> Any:
-        """Its place in the bucket, unless the program has moved it: it is param.grad itself. None without a bucket."""
+        """View of the bucket for this gradient, or None without a bucket.
+
+        It is ``param.grad`` itself unless the program has replaced that.
+        """
         return None if self.bucket is None else self.bucket.views[self.place]
 
 
 class Bucket:
-    """The gradients of ``members``, all of one dtype and device."""
+    """The gradients of ``members``, which all have the same dtype and device."""
 
     __slots__ = (
         "_addresses",
@@ -163,19 +167,25 @@ class Bucket:
     )
 
     def __init__(self, name: str, members: Sequence[Slot], kind: Gradient, job: Any) -> None:
-        """``name``: the operation's. ``kind``: one with the members' dtype and device. ``job``: in which all ranks have
-        this bucket."""
+        """Make each member's gradient part of this bucket.
+
+        Args:
+            name: Name of the operation.
+            members: Slots of the parameters.
+            kind: A gradient with the members' dtype and device.
+            job: Job in which all ranks have this bucket.
+        """
         self.name = name
         self.members = list(members)
         self.job = job
-        self.partly_sent = 0  # how many steps in a row some gradients of it were missing on all ranks
-        self.outgrown = False  # a parameter's dtype or device has changed since
+        self.partly_sent = 0  # steps in a row in which some gradients were missing on all ranks
+        self.outgrown = False  # True if a parameter's dtype or device has changed
         self._dtype = kind.dtype
         self._device = kind.device
-        # On a device: those on which gradients have come.
+        # Streams on which gradients have arrived; None on the CPU.
         self.streams = None if self._device.type == "cpu" else devices.Streams(self._device)
         self._parameters = [slot.parameter for slot in self.members]
-        self._taken_from: dict[Slot, torch.Tensor] = {}  # gradients that are no views
+        self._taken_from: dict[Slot, torch.Tensor] = {}  # gradients that are not views
         self._allocate()
         for place, slot in enumerate(self.members):
             slot.bucket = self
@@ -185,22 +195,22 @@ class Bucket:
         self.restart()
 
     def restart(self) -> None:
-        """Gets ready for the next step."""
-        self.waiting_for = len(self.members)  # gradients that backward has yet to make
-        self.gathered = False  # are all gradients views, and known not to have been missing?
-        self.sent = False  # as a whole
-        self.left_alone = False  # since it was gathered
+        """Prepare for the next step."""
+        self.waiting_for = len(self.members)  # number of gradients that backward has yet to produce
+        self.gathered = False  # True if all gradients are views and none was missing
+        self.sent = False  # True if submitted as a whole
+        self.left_alone = False  # True if no gradient may have changed since `gather`
         self._memory_is_ours = False
         self._taken_from.clear()
         if self.streams is not None:
             self.streams.forget()
-        # The gradients as they came, later as they were submitted, with their versions: nobody is to change them.
+        # Gradients as they arrived, later as they were submitted, and their versions, to detect changes.
         self.came: list[Any] = [None] * len(self.members)
         self.versions = [0] * len(self.members)
-        self.changed: Slot | None = None  # one whose gradient was not left alone
+        self.changed: Slot | None = None  # slot of a gradient that was changed
 
     def _allocate(self) -> None:
-        # Of the bucket's dtype, whatever a parameter's has become: this is not decided together with the other ranks.
+        # Use the bucket's dtype even if a parameter's has changed: ranks have not agreed on the new one.
         starts, nbytes = offsets([Gradient(p.numel(), self._dtype, self._device) for p in self._parameters])
         if self.streams is None:
             self.flat = shared_buffer(nbytes).view(self._dtype)
@@ -208,19 +218,19 @@ class Bucket:
             self.flat = devices.zeros(nbytes // self._dtype.itemsize, self._dtype, self._device)
         self._addresses = [self.flat.data_ptr() + start for start in starts]
         self.views: list[torch.Tensor] = [self._view(place) for place in range(len(starts))]
-        # Counted when nothing here has the storage but the tensors, and nothing has these but the list.
+        # Counted while only the tensors refer to the storage, and only the list refers to the tensors.
         self._storage = self.flat.untyped_storage()._cdata
         self._storage_uses = _storage_uses(self._storage)
         self._view_uses = max(map(sys.getrefcount, self.views))
 
     def _view(self, place: int) -> torch.Tensor:
         start = (self._addresses[place] - self.flat.data_ptr()) // self.flat.element_size()
-        # Not view(): tensors of their own over the memory, whose changes autograd counts separately.
+        # Not view(): these must be separate tensors over the memory, whose versions autograd counts separately.
         view = self.flat.new_empty(0)
         return view.set_(self.flat.untyped_storage(), start, self._parameters[place].shape)
 
-    # Are the views still where they were made? ``p.grad.data = ...``, which ``Module.to`` does, too, ``set_`` and
-    # ``t_`` make something else of them, and later changes would not reach the bucket.
+    # Return True if the view is still where it was made. ``p.grad.data = ...`` (also in ``Module.to``), ``set_`` and
+    # ``t_`` redirect the tensor, so that later changes would not reach the bucket.
     def _in_place(self, place: int) -> bool:
         view = self.views[place]
         return view.data_ptr() == self._addresses[place] and view.dtype is self._dtype and view.is_contiguous()
@@ -229,11 +239,11 @@ class Bucket:
         return list(map(_pointer_of, self.views)) == self._addresses and all(map(_is_contiguous, self.views))
 
     def has_come(self, slot: Slot) -> bool:
-        """Is the gradient noted in ``came``?"""
+        """Return True if the gradient has arrived."""
         return self.came[slot.place] is not None
 
     def note(self, slot: Slot) -> bool:
-        """The slot's gradient has come. Was it the last? (hooks.py does the same without a call.)"""
+        """Record the arrival of the slot's gradient. Return True if it was the last (hooks.py inlines this method)."""
         place = slot.place
         self.came[place] = grad = slot.parameter.grad
         self.versions[place] = grad._version  # type: ignore[union-attr]
@@ -243,8 +253,10 @@ class Bucket:
         return self.waiting_for == 0
 
     def gather(self, left_alone: bool) -> None:
-        """Makes all gradients views of the bucket, if they are none yet; a parameter that has none gets one of zeros.
-        ``left_alone``: nobody changes them from now on until they are reduced."""
+        """Make all gradients views of the bucket; a parameter without a gradient gets zeros.
+
+        ``left_alone`` is True if no gradient can change from now until the reduction.
+        """
         self.look_for_change()
         with self.streams or contextlib.nullcontext():
             whole = self.changed is None and self.waiting_for == 0 and self._take_all()
@@ -258,7 +270,7 @@ class Bucket:
         self.gathered = True
 
     def look_for_change(self) -> None:
-        """Sets ``changed`` if a gradient is no more what it was when it came or was gathered."""
+        """Set ``changed`` if a gradient differs from what arrived or was gathered."""
         if self.left_alone:
             return
         came, versions = self.came, self.versions
@@ -273,7 +285,7 @@ class Bucket:
                 self.changed = self.changed or slot
 
     def _take_all(self) -> bool:
-        """Takes all gradients, which have come. Are all views now?"""
+        """Take all gradients at once. Return True if all are now views; all must have arrived."""
         if all(map(is_, self.came, self.views)) and self._all_in_place():
             return True
         if not self._memory_is_ours:
@@ -283,19 +295,19 @@ class Bucket:
         grads = self.came
         if not any(map(_needs_grad, grads)):
             try:
-                with torch.inference_mode():  # autograd takes a sixth of a copy; versions are counted here, too
+                with torch.inference_mode():  # saves autograd's part of the time; versions are still counted
                     _copy_all(self.views, grads)
                 for p, view in zip(self._parameters, self.views, strict=True):
                     p.grad = view
                 return True
-            except RuntimeError:  # sparse ones, or of another dtype or device, as their parameters are now
+            except RuntimeError:  # sparse gradients, or another dtype or device, like their parameters
                 pass
         for slot in self.members:
             self.take(slot)
         return False
 
     def take(self, slot: Slot) -> None:
-        """Makes the gradient of the slot's parameter a view of the bucket, if it is none yet."""
+        """Make the gradient of the slot's parameter a view of the bucket."""
         p = slot.parameter
         grad = p.grad
         if grad is slot.view and self._in_place(slot.place):
@@ -316,16 +328,19 @@ class Bucket:
         p.grad = view
 
     def _make_memory_ours(self) -> None:
-        """Once a step, before the first gradient is copied: if the program has kept gradients of earlier steps, or
-        views of them, leaves them the memory and goes on in new memory."""
+        """Prepare the bucket's memory for writing, once per step before the first copy.
+
+        If the program has kept gradients of earlier steps, or views of them, they keep the memory and the bucket moves
+        to new memory.
+        """
         self._memory_is_ours = True
         if not self._all_in_place():
             self._put_in_place()
         kept = _storage_uses(self._storage) > self._storage_uses
         if not kept and max(map(sys.getrefcount, self.views)) > self._view_uses:
-            # Autograd may have a reference to a gradient that is a parameter's.
+            # Autograd may refer to a tensor that is a parameter's gradient.
             loose = [view for p, view in zip(self._parameters, self.views, strict=True) if p.grad is not view]
-            kept = bool(loose) and max(map(sys.getrefcount, loose)) > self._view_uses + 1  # the list's
+            kept = bool(loose) and max(map(sys.getrefcount, loose)) > self._view_uses + 1  # one reference is the list's
         if not kept:
             return
         before = self.views
@@ -344,13 +359,13 @@ class Bucket:
                 self.views[place] = self._view(place)
 
     def fill(self, slot: Slot) -> None:
-        """Takes the slot's gradient; a parameter that has none gets one of zeros."""
+        """Take the slot's gradient; a parameter without a gradient gets zeros."""
         if slot.parameter.grad is None:
             slot.parameter.grad = torch.zeros_like(slot.parameter, memory_format=torch.contiguous_format)
         self.take(slot)
 
     def hand_out(self, slot: Slot | None) -> None:
-        """Gives the result to the slot's gradient if that is no view; without a slot to all."""
+        """Copy the result to the slot's gradient if that is not a view; without a slot, do so for all."""
         for of in [slot] if slot is not None else list(self._taken_from):
             grad = self._taken_from.pop(of, None)
             if grad is not None:
@@ -358,7 +373,7 @@ class Bucket:
                 of.note_reduced()
 
     def give_up(self) -> None:
-        """Sends its members back to where they were. Their gradients stay where they are."""
+        """Dissolve the bucket. The members' gradients stay where they are."""
         for slot in self.members:
             if slot.has_reduced():
                 slot.note_reduced()

@@ -1,7 +1,7 @@
-"""Closures of ``optimizer.step(closure)``: all ranks get the same loss and the same gradients from them.
+"""Closures of ``optimizer.step(closure)``: every rank gets the same loss and the same gradients.
 
-An optimizer that searches along a line (LBFGS) decides by the loss how often it calls the closure. With each rank's own
-loss ranks would decide differently, and those that call it once more would wait for the others.
+Line-search optimizers (LBFGS) decide by the loss how often to call the closure. If each rank used its own loss, ranks
+would decide differently, and a rank that calls the closure once more would wait for the others.
 """
 
 from collections.abc import Callable
@@ -15,14 +15,14 @@ from horovod.torch.ops.allreduce import allreduce_
 
 
 def reducing(closure: Callable[[], Any], reducer: GradientReducer) -> Callable[[], Any]:
-    """``closure``, with gradients and loss reduced over the reducer's ranks, which all call it.
+    """Return ``closure`` with loss and gradients reduced over the reducer's ranks, which all must call it.
 
-    The loss may be a number, a tensor with one element, or None. It is summed if gradients are, otherwise averaged:
-    then gradients are those of the loss.
+    The loss may be a number, a tensor with one element, or None. It is summed if the gradients are summed and averaged
+    otherwise, so that the gradients are those of the loss.
     """
 
     def run() -> Any:
-        reducer.stepped()  # the closure may make a backward pass on some ranks only
+        reducer.stepped()  # the closure may run a backward pass on only some of the ranks
         reducer.coverage.leave_alone()
         loss = closure()
         reducer.synchronize(only_new=True)
@@ -34,8 +34,8 @@ def reducing(closure: Callable[[], Any], reducer: GradientReducer) -> Callable[[
 
 def _reduce(loss: Any, reducer: GradientReducer) -> Any:
     known = isinstance(loss, int | float) or (isinstance(loss, torch.Tensor) and loss.numel() == 1)
-    # In every case and of one type, so that ranks agree about the operation whatever their closures return.
-    number = loss.item() if isinstance(loss, torch.Tensor) and known else loss  # float() warns of graphs
+    # Always reduce a float64, so that ranks run the same operation whatever their closures return.
+    number = loss.item() if isinstance(loss, torch.Tensor) and known else loss  # float() would warn about graphs
     value = torch.tensor([number if known else 0.0], dtype=torch.float64, device="cpu")
     op = Sum if reducer.options.op == Sum else Average
     allreduce_(value, name=f"{reducer.name}.loss", op=op, process_set=reducer.options.process_set)

@@ -1,4 +1,7 @@
-"""What a rank contributes to a round: flags, what it has, and zeros for what only others have (gradients.py)."""
+"""A rank's part in a round: its flags, its gradients, and zeros for gradients that only other ranks have.
+
+See gradients.py.
+"""
 
 from collections.abc import Sequence
 
@@ -13,7 +16,7 @@ from horovod.torch.transit import put_aside
 
 
 class Contribution:
-    """Of one optimizer, round after round."""
+    """Contribution of one optimizer to each round."""
 
     def __init__(
         self,
@@ -28,12 +31,12 @@ class Contribution:
         self._groups = groups
         self._bucketing = bucketing
         self._on_the_way = on_the_way
-        self._mine = bytearray()  # flags
-        self._noticed = False  # are the first gradients?
-        self._parts = False  # are there parts of buckets or groups, which are not submitted yet?
+        self._mine = bytearray()  # this rank's flags
+        self._noticed = False  # True once the first gradients were sampled
+        self._parts = False  # True if parts of buckets or groups are not submitted yet
 
     def gather(self) -> None:
-        """Has complete buckets take their gradients, so that all that is left can be submitted at once."""
+        """Fill the complete buckets, so that everything that is left can be submitted at once."""
         if not self._noticed:
             self._noticed = True
             named = [(slot.name, slot.parameter.grad) for slot in self._slots]
@@ -43,10 +46,14 @@ class Contribution:
                 bucket.gather(self._on_the_way.alone)
 
     def flags(self, since: int) -> bytearray:
-        """By parameter: 0 without a gradient to reduce, 1 + sparse dimensions for a sparse one, else what
-        ``Bucketing.flag`` says. ``since``: leaves gradients out that no backward pass from this number on has made."""
+        """Return this rank's flag for each parameter.
+
+        A flag is 0 without a gradient to reduce, 1 + number of sparse dimensions for a sparse gradient, and otherwise
+        the value of ``Bucketing.flag``. Gradients that no backward pass from number ``since`` on has produced count as
+        missing.
+        """
         flags = bytearray((DENSE,)) * len(self._slots)
-        for slot in self._bucketing.apart(self._slots):  # many may be frozen, or not used
+        for slot in self._bucketing.apart(self._slots):  # many parameters may be frozen or unused
             flags[slot.index] = 0 if slot.parameter.grad is None else self._flag(slot, since)
         for bucket in self._bucketing.buckets:
             if bucket.waiting_for and not bucket.sent:
@@ -64,7 +71,7 @@ class Contribution:
         return self._bucketing.flag(slot) if dense else 1 + grad.sparse_dim()
 
     def submit_mine(self) -> bool:
-        """Submits what this rank has and has not submitted yet. Is everything on its way then?"""
+        """Submit what this rank has and has not submitted yet. Return True if everything is then in flight."""
         everything, flags = True, self._mine
         self._parts = False
         for slot in self._bucketing.apart(self._slots):
@@ -75,7 +82,7 @@ class Contribution:
                     self._on_the_way.one(slot)
         for bucket in self._bucketing.buckets:
             if not bucket.sent:
-                there = sum([flags[slot.index] > 0 for slot in bucket.members])  # a list: no call for each
+                there = sum([flags[slot.index] > 0 for slot in bucket.members])  # a list avoids a call per element
                 if there == len(bucket.members):
                     self._on_the_way.bucket(bucket)
                 else:
@@ -92,10 +99,14 @@ class Contribution:
         return everything
 
     def submit_theirs(self, flags: Sequence[int], adds: bool) -> None:
-        """Submits zeros, or old gradients unless results are added to these (``adds``), for what only other ranks have.
-        ``flags``: of all ranks together."""
+        """Submit what only other ranks have, as zeros or with old gradients.
+
+        Args:
+            flags: Combined flags of all ranks.
+            adds: True if backward adds to existing gradients, which must then be kept out of the reduction.
+        """
         if flags == self._mine and not self._parts:
-            return  # what is missing here is missing everywhere: frozen parameters, unused ones
+            return  # gradients missing here are missing on all ranks: frozen or unused parameters
         for slot in self._slots:
             flag = flags[slot.index]
             if adds and flag and not self._mine[slot.index]:
@@ -115,15 +126,18 @@ class Contribution:
                 self._on_the_way.group(group, {slot: torch.zeros_like(slot.parameter) for slot in missing})
 
     def _submit_rest_of_bucket(self, bucket: Bucket, flags: Sequence[int]) -> None:
-        """Submits a bucket that some rank lacks gradients of: as a whole if other ranks have all those; else what
-        there is goes one by one, because old gradients in the bucket must not be reduced once more."""
+        """Submit a bucket that lacks gradients on some rank.
+
+        It is submitted as a whole if other ranks have the missing gradients. Otherwise its gradients are submitted one
+        by one, because old gradients in the bucket must not be reduced again.
+        """
         there = [slot for slot in bucket.members if flags[slot.index]]
         if len(there) == len(bucket.members):
             self._on_the_way.bucket(bucket)
         elif there:
             bucket.partly_sent += 1
             bucket.look_for_change()
-            for slot in there:  # all before the first is on its way: the bucket may find new memory
+            for slot in there:  # fill all before submitting any: filling may move the bucket to new memory
                 bucket.fill(slot)
             for slot in there:
                 self._on_the_way.out_of_bucket(slot)
@@ -140,7 +154,7 @@ def kind_of(grad: torch.Tensor | None) -> int:
 
 
 def fill(p: torch.Tensor, flag: int) -> None:
-    """Gives ``p`` a gradient of zeros, of the kind that ``flag`` says, if it has none."""
+    """Give ``p`` a zero gradient of the kind encoded in ``flag`` if it has none."""
     if p.grad is not None:
         return
     if flag in (DENSE, DENSE | APART):

@@ -1,12 +1,12 @@
-"""Gradients that the rounds of a step have left out (gradients.py).
+"""Detection of gradients that the rounds of a step have not reduced (gradients.py).
 
-A hook sees what backward passes accumulate. Programs also make gradients where no hook of ours sees them, or see them
-too late: they assign what ``torch.autograd.grad`` or a kernel of their own has computed, or take a step in a hook that
-was registered before ours. The optimizer steps with such a gradient like with any other, so before a step those that
-no round has reduced are looked for.
+Hooks see what backward passes accumulate. Programs also create gradients that the hooks miss or see too late: they
+assign the result of ``torch.autograd.grad`` or of a custom kernel, or they take a step in a hook registered before
+Horovod's. The optimizer uses such a gradient like any other, so each step first looks for gradients that no round has
+reduced.
 
-A parameter may also have a gradient that has been reduced in an earlier step and was left in place. That is told by the
-tensor: the one that a reduction has left there (``Slot.reduced``, or the bucket's view) needs no other.
+A gradient may also be left over from an earlier step, in which it was reduced. It is recognized by its tensor: the one
+that the reduction stored (``Slot.reduced``, or the bucket's view).
 """
 
 import contextlib
@@ -17,21 +17,21 @@ import torch
 from horovod.common.exceptions import RanksDisagreeError
 from horovod.torch.buckets import Slot
 
-_NAMED = 5  # gradients in a message
+_NAMED = 5  # maximum number of gradients named in a message
 
 
 class Coverage:
-    """Which of ``slots``, all of an optimizer's, no round since the last step has reduced."""
+    """Tracks which of ``slots``, all of an optimizer's, no round since the last step has reduced."""
 
     def __init__(self, slots: Sequence[Slot]) -> None:
         self._slots = slots
-        self._missing: list[Slot] | None = None  # None: there was no round
-        self._last: Sequence[int] = ()  # flags of the first round of a step
-        self._missing_then: list[Slot] = []  # what that round left out
+        self._missing: list[Slot] | None = None  # None if no round has taken place
+        self._last: Sequence[int] = ()  # combined flags of the first round of a step
+        self._missing_then: list[Slot] = []  # slots not reduced by that round
 
     def extend(self, slots: Sequence[Slot]) -> None:
-        """Note that the last slots have come during this step."""
-        self._last = ()  # of fewer slots, so it says nothing about the next round
+        """Add slots that were created during this step, the last ones of all."""
+        self._last = ()  # the cached flags cover fewer slots, so they cannot match the next round
         if self._missing is not None:
             self._missing = [*self._missing, *slots]
 
@@ -40,11 +40,11 @@ class Coverage:
         self._missing = None
 
     def add(self, flags: Sequence[int]) -> None:
-        """Note a round. ``flags``: of all ranks together, first those of the slots."""
+        """Record a round. ``flags`` are the combined flags of all ranks, those of the slots first."""
         if self._missing is not None:
             self._missing = [slot for slot in self._missing if not flags[slot.index]]
             return
-        if flags != self._last:  # steps are alike, as a rule
+        if flags != self._last:  # usually equal to the last step's
             self._last = flags
             self._missing_then = [slot for slot in self._slots if not flags[slot.index]]
         self._missing = self._missing_then
@@ -55,7 +55,7 @@ class Coverage:
         return [slot for slot in found if slot.parameter.grad is not None and not slot.has_reduced()]
 
     def leave_alone(self, parameters: Collection[torch.Tensor] | None = None) -> None:
-        """Have the gradients of ``parameters``, or of all, count as reduced as long as they are the same tensors."""
+        """Treat the gradients of ``parameters``, or of all, as reduced while they remain the same tensors."""
         for slot in self._slots:
             if parameters is None or slot.parameter in parameters:
                 slot.note_reduced()
@@ -69,7 +69,10 @@ def named(slots: Sequence[Slot]) -> str:
 
 @contextlib.contextmanager
 def naming(slots: Sequence[Slot]) -> Iterator[None]:
-    """Have an error of a round for what was left out of others name it: other ranks may have left out nothing."""
+    """Add the names of ``slots`` to an error that their round raises.
+
+    Other ranks may have left out no gradient, and therefore do not take part in this round.
+    """
     try:
         yield
     except RanksDisagreeError as error:

@@ -1,12 +1,12 @@
-"""What is seen of PyTorch's DataLoader, which has no hook for it: how long a program waits for its data, the first
-batches, and where an epoch ends. So the method ``next()`` of its iterators is wrapped once, when the first distributed
-optimizer is made; the loaders' results, errors and processes stay as they are.
+"""Observation of PyTorch's DataLoader: time spent waiting for data, the first batches, and ends of epochs.
 
-Not seen: loaders of other packages, an iterator that is made (its processes start then), and what the program itself
-does with a batch. Batches that another thread takes out of a loader are not waited for, as far as this is concerned.
+DataLoader has no hook for this. So the ``__next__`` method of its iterators is wrapped once, when the first distributed
+optimizer is created. The loaders' results, errors and processes stay the same.
 
-An epoch counts if the optimizer has taken steps since the loader gave its first batch: loaders for validation have
-epochs without steps.
+Not observed: loaders of other packages, the creation of an iterator (which starts its processes), and the program's own
+work on a batch. Batches that another thread reads from a loader do not count as waits.
+
+An epoch counts if the optimizer has taken steps since the loader's first batch; epochs of validation loaders have none.
 """
 
 import functools
@@ -20,14 +20,14 @@ from horovod.common.training import training
 from horovod.torch.noticing import batches
 from horovod.torch.progress import epochs
 
-_BEGUN = "_hvd_steps_at_begin"  # of an iterator
+_BEGUN = "_hvd_steps_at_begin"  # attribute of an iterator
 
 
 def watch() -> None:
-    """From now on these waits are counted."""
+    """Start to measure waits for DataLoaders."""
     kind = getattr(loaders, "_BaseDataLoaderIter", None)
     plain = vars(kind).get("__next__") if kind is not None else None
-    if plain is None:  # another PyTorch: then data waits are not known
+    if plain is None:  # unknown PyTorch version: data waits are not measured
         return
     marks.data_seen = True
     if hasattr(plain, "__wrapped__"):

@@ -1,4 +1,4 @@
-"""Bringing every rank to the root's state: parameters, optimizer state, any Python object."""
+"""Synchronization of parameters, optimizer state and Python objects with a root rank."""
 
 from collections.abc import Iterable, Mapping
 from typing import Any
@@ -20,17 +20,22 @@ def broadcast_parameters(
     root_rank: int,
     process_set: ProcessSet = global_process_set,
 ) -> None:
-    """Overwrites ``params`` on every rank of the set with the root's values.
+    """Overwrite ``params`` on every rank of the process set with the root's values.
 
-    ``params``: a mapping such as ``model.state_dict()``, taken in the order of its keys, or any iterable of tensors
-    or (name, tensor) pairs, such as ``model.parameters()`` and ``model.named_parameters()``; None entries are
-    skipped. ``root_rank``: world rank.
+    Tensors of every dtype are supported, also sparse tensors and tensors whose elements share memory, if they have the
+    same form on all ranks. All ranks check this before any data is sent.
 
-    Tensors of every dtype travel, as do sparse ones and those whose elements share memory, if they are alike on all
-    ranks. The ranks first tell each other whether all can go on.
+    Args:
+        params (Mapping[str, torch.Tensor] or Iterable): A mapping such as ``model.state_dict()``, which is processed in
+            the order of its keys, or an iterable of tensors or (name, tensor) pairs, such as ``model.parameters()`` or
+            ``model.named_parameters()``. None entries are skipped.
+        root_rank (int): World rank of the root.
+        process_set (ProcessSet): Ranks that take part. Default: all ranks.
 
-    Raises ValueError, on every rank, naming the rank and the entry that cannot travel or differs; HorovodInternalError
-    when ranks disagree in another way or one is lost.
+    Raises:
+        ValueError: An entry is not supported or differs between ranks. Raised on every rank; the message names the rank
+            and the entry.
+        HorovodInternalError: Ranks disagree in another way, or a rank was lost.
     """
     set_id(process_set, "broadcast_parameters")
     forms: dict[str, Form] = {}
@@ -77,15 +82,37 @@ def _named(params: Any) -> list[tuple[str, torch.Tensor]]:
 def broadcast_object(
     obj: Any, root_rank: int = 0, name: str | None = None, process_set: ProcessSet = global_process_set
 ) -> Any:
-    """Returns the root's ``obj`` on every rank of the set; the others may pass anything, None for example.
+    """Return the root's object on every rank of the process set.
 
-    ``name``: prefix of the two operations, ``<name>.sz`` and ``<name>.t``. See ``horovod.common.objects``.
+    Args:
+        obj (Any): Object to send, which must support pickling. Ignored on the other ranks, which may pass None.
+        root_rank (int): World rank of the root. Default: 0.
+        name (str, optional): Prefix of the names of the two operations, ``<name>.sz`` and ``<name>.t``.
+        process_set (ProcessSet): Ranks that take part. Default: all ranks.
+
+    Returns:
+        Any: The root's object.
+
+    Raises:
+        HorovodInternalError: Ranks disagree, or a rank was lost.
     """
-    # The type's name, which the specification has as default, would differ between the root and ranks that pass None:
-    # a hang.
+    # The default name in the original Horovod, the type's name, would differ between the root and ranks that pass None,
+    # and hang.
     return objects.broadcast_object(obj, root_rank, name or "broadcast_object", process_set, face=face)
 
 
 def allgather_object(obj: Any, name: str | None = None, process_set: ProcessSet = global_process_set) -> list[Any]:
-    """Returns the objects of all ranks of the set, by rank within it. Types may differ between ranks."""
+    """Return the objects of all ranks of the process set.
+
+    Args:
+        obj (Any): Object of this rank, which must support pickling. Types may differ between ranks.
+        name (str, optional): Name that matches the operation between ranks.
+        process_set (ProcessSet): Ranks that take part. Default: all ranks.
+
+    Returns:
+        list[Any]: Objects in the order of ranks within the process set.
+
+    Raises:
+        HorovodInternalError: Ranks disagree, or a rank was lost.
+    """
     return objects.allgather_object(obj, name or "allgather_object", process_set, face=face)

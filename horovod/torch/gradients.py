@@ -1,26 +1,25 @@
-"""The reduction of a model's gradients: begun while the backward pass still runs, complete when it is over.
+"""Reduction of a model's gradients, which starts during the backward pass and is complete at its end.
 
-Each parameter has a hook that autograd calls when its gradient is complete; the hook hands the gradient to the engine
-and returns. The rest is a *round* in which all ranks take part, at the end of the backward pass, or of the last of
-``backward_passes_per_step``: submit what is there but not yet on its way, find out what only other ranks have, wait for
-all (backward.py says when a pass ends).
+Each parameter has a hook that autograd calls when the gradient is complete. The hook submits the gradient to the engine
+and returns. The rest is a *round*, in which all ranks take part, at the end of the backward pass or of the last of
+``backward_passes_per_step`` passes. A round submits the gradients not yet in flight, finds out which gradients only
+other ranks have, and waits for all results. backward.py detects the end of a pass.
 
-Ranks may have gradients for different parameters (a branch of the model that only some ranks' data took). So in a round
-every rank contributes a vector of flags, one byte for each parameter, to a small reduction with Max: 0 for no gradient,
-1 for a dense one, 1 + k for a sparse one with k sparse dimensions. A rank that lacks a gradient waits for the outcome
-and contributes zeros if some rank has one. If no rank has one, the gradient stays None, as it does in a process that
-trains alone, so momentum and weight decay leave the parameter alone. Ranks that have all gradients never wait for the
-flags before they submit.
+Ranks may have gradients for different parameters, for example for a branch of the model that only some ranks' data
+took. So each rank contributes flags, one byte per parameter, to a small reduction with Max: 0 for no gradient, 1 for a
+dense one, 1 + k for a sparse one with k sparse dimensions. A rank that lacks a gradient waits for the result and
+contributes zeros if some rank has it. If no rank has it, the gradient stays None, as on a single process, so momentum
+and weight decay leave the parameter alone. Ranks that have all gradients submit them without waiting for the flags.
 
-A rank may also have made no backward pass at all when others have. It takes part in their rounds from ``step``: in as
-many as there have been in a step so far, usually one. If it turns out that there are fewer this time, the others, who
-know from the vector that somebody waits, tell it from their ``step``, which otherwise costs nothing. What else the
-vector says (ballot.py) makes rounds fail on all ranks when they make different numbers of backward passes, or when the
-backward pass of one has raised an exception.
+A rank may also have run no backward pass at all when others have. It takes part in their rounds from ``step``, in as
+many as the maximum of earlier steps, usually one. If there are fewer rounds this time, the other ranks know from the
+message that a rank is waiting. They then send it another message from their own ``step``, which otherwise costs
+nothing. Other fields of the message (ballot.py) make a round fail on all ranks if ranks have run different numbers of
+backward passes, or if a backward pass raised an exception.
 
-Gradients go alone at first and share buckets later (bucketing.py). A bucket is submitted when all its gradients have
-arrived. If some of them are missing on all ranks, the others go alone in this round, straight from their places in the
-bucket.
+Gradients are first reduced one by one, and later in shared buckets (bucketing.py). A bucket is submitted when all its
+gradients have arrived. If some of them are missing on all ranks, the others are reduced one by one in this round,
+directly from their places in the bucket.
 """
 
 import contextlib
@@ -47,14 +46,17 @@ from horovod.torch.transit import bring_back, put_aside
 
 
 class GradientReducer:
-    """The gradients of one optimizer. Takes part in backward passes (backward.Reducer)."""
+    """Reducer for the gradients of one optimizer. Takes part in backward passes (backward.Reducer)."""
 
     def __init__(self, members: Members, names: dict[torch.Tensor, str], options: Options) -> None:
-        """``names``: of every parameter, unique among the operations of the process set and equal on all ranks."""
+        """Register hooks on the parameters.
+
+        ``names`` must be unique among the operations of the process set and the same on all ranks.
+        """
         self.options = options
         self._members = members
         self._slots: list[Slot] = []
-        self._notes = Notes()  # of a thread: it makes the last pass of a round, whose end will be seen
+        self._notes = Notes()  # names the thread that runs the last pass of a round, if its end will be detected
         self._hooks = Hooks(self, before=options.op != Average, notes=self._notes)
         self._groups: list[Group] = []
         self._on_the_way = Submissions(options)
@@ -63,21 +65,21 @@ class GradientReducer:
         self.coverage = Coverage(self._slots)
         self._job = face.job
         self.reductions = 0
-        """Rounds completed since it was made."""
+        """Number of rounds completed by this reducer."""
         self.progress = Progress()
-        self._rounds = 0  # completed since the last step, or since gradients were zeroed
-        self._some_joined = False  # did ranks that have called hvd.join() take no part in the last one?
-        self._pass: Any = None  # what the backward pass that is under way is known by
+        self._rounds = 0  # completed since the last step, or since gradients were set to zero
+        self._some_joined = False  # True if some ranks had called hvd.join() in the last round
+        self._pass: Any = None  # reference to the backward pass under way
         self._turn = backward.Turn()
-        self._first_pass = 1  # number of this round's
-        self._unsettled = False  # does this round tell of some gradients when they can be submitted?
-        self._frozen: list[Slot] = []  # those without a hook
-        self._ended = 0  # passes of this round
-        self._failed = False  # has a pass of this round raised an exception?
+        self._first_pass = 1  # number of this round's first pass
+        self._unsettled = False  # True until this round has determined which gradients may be sent early
+        self._frozen: list[Slot] = []  # slots without a hook
+        self._ended = 0  # passes of this round that have ended
+        self._failed = False  # True if a pass of this round raised an exception
         self._recovers = False
-        self._most_rounds = 1  # in a step so far
-        self._awaited = False  # is another rank at its step, expecting more rounds than there have been?
-        self._vote: Any = None  # the Work and tensor of the round that is under way
+        self._most_rounds = 1  # maximum number of rounds in a step so far
+        self._awaited = False  # True if another rank is at its step and expects more rounds
+        self._vote: Any = None  # Work and tensor of the round under way
         self._answered = False
         self.add(members.names, names)
         slot_of = {slot.parameter: slot for slot in self._slots}
@@ -85,11 +87,14 @@ class GradientReducer:
 
     @property
     def name(self) -> str:
-        """Of the vote, unique in the job."""
+        """Name of the readiness vote, unique in the job."""
         return f"gradients.ready.{self._slots[0].name}"
 
     def add(self, parameters: Iterable[torch.Tensor], names: dict[torch.Tensor, str]) -> None:
-        """Takes care of more parameters. A gradient that one of them has belongs to the pass that is under way."""
+        """Add parameters.
+
+        A gradient that one of them already has belongs to the pass under way.
+        """
         before = len(self._slots)
         for p in parameters:
             self._slots.append(Slot(p, names[p], len(self._slots)))
@@ -100,7 +105,7 @@ class GradientReducer:
         self._hook_thawed()
 
     def close(self) -> None:
-        """Removes the hooks; to be used when nothing is pending."""
+        """Remove the hooks. No operation may be pending."""
         for slot in self._slots:
             if slot.hook is not None:
                 slot.hook.remove()
@@ -112,24 +117,31 @@ class GradientReducer:
 
     @property
     def _adds(self) -> bool:
-        """Is what backward passes make added to what is there, which must not be reduced again? The average of what is
-        equal on all ranks is that; not so while a rank has joined and has zeros."""
+        """True if backward adds to existing gradients that must not be reduced again.
+
+        The average of values that are equal on all ranks is the same value, so with Average they may be reduced again.
+        This does not hold while a rank has joined and contributes zeros.
+        """
         return self.options.op != Average or (self._some_joined and self._rounds > 0)
 
     @property
     def in_a_step(self) -> bool:
-        """Are there gradients of passes since the last step, or since gradients were zeroed? Those that were reduced
-        count, if a step has taken several reductions before."""
+        """True if there are gradients of passes since the last step, or since gradients were set to zero.
+
+        Gradients that are already reduced count if a step has taken several rounds before.
+        """
         return self._ended > 0 or (self._rounds > 0 and self._most_rounds > 1)
 
     @property
     def busy(self) -> bool:
-        """Are gradients on their way?"""
+        """True if gradients are in flight."""
         return len(self._on_the_way) > 0
 
     def reset(self) -> None:
-        """Waits for what is on its way, ignoring failures, forgets what compression has lost so far, and starts to
-        count backward passes anew."""
+        """Wait for operations in flight, ignore their failures, and start over.
+
+        This discards the errors stored for compression and restarts the count of backward passes.
+        """
         self._leave_pass()
         self._on_the_way.forget()
         self._failed = self._awaited = False
@@ -139,7 +151,7 @@ class GradientReducer:
         self._restart()
 
     def set_passes(self, passes: int) -> None:
-        """Reduces after so many backward passes from now on."""
+        """Reduce after ``passes`` backward passes from now on."""
         self.options.passes = passes
         self.reset()
 
@@ -153,18 +165,21 @@ class GradientReducer:
     # ---- in a backward pass ----------------------------------------------------------------------------------------
 
     def before_gradient(self, slot: Slot) -> None:
-        """A backward pass is about to add to the slot's gradient. Called only where ``_adds`` has been True."""
+        """Keep the current gradient out of the reduction, because a backward pass is about to add to it.
+
+        Called only if ``_adds`` was True.
+        """
         if slot.seen < self._first_pass and self._adds:
             put_aside(slot)
 
     def on_gradient(self, slot: Slot) -> None:
-        """A backward pass has made the slot's gradient, which is not only to be noted (hooks.py)."""
+        """Handle a new gradient that needs more than the inline bookkeeping in hooks.py."""
         if self._pass is None:
             self._begin_pass()
         if self._turn.thread != get_ident() and not self._turn.is_shared():
-            self._failed = True  # which the round of the pass under way tells the other ranks
+            self._failed = True  # the round of the pass under way reports this to the other ranks
             raise RuntimeError(backward.TWO_THREADS)
-        if slot.parameter.grad is None:  # a hook of the program has taken it away
+        if slot.parameter.grad is None:  # a hook of the program has removed it
             return
         notes = self._notes
         again = slot.seen == notes.number
@@ -196,7 +211,7 @@ class GradientReducer:
                 self._on_the_way.group(slot.group)
 
     def on_bucket(self, bucket: Bucket) -> None:
-        """A backward pass has made the last gradient that the bucket waited for."""
+        """Submit a bucket whose last gradient has arrived."""
         if self._bucketing.expects_more():
             self._on_the_way.bucket(bucket)
 
@@ -216,23 +231,26 @@ class GradientReducer:
                 self._turn.end()
 
     def _enter_job(self) -> None:
-        """Forgets what belongs to another job: ranks of this one may be new."""
+        """Discard the state of a previous job, whose ranks may be others."""
         if self._job is not face.job:
             self._job = face.job
             self._bucketing.drop_outdated()
             self._failed = self._awaited = False
-            self._rounds = self._ended = 0  # the program has not become another one, so _most_rounds stays
+            self._rounds = self._ended = 0  # _most_rounds stays, because the program is the same
             self.coverage.restart()
 
     def pass_ended(self) -> bool:
-        """See backward.Reducer."""
+        """Count the pass; see backward.Reducer."""
         self._ended += 1
         self._end_pass(with_round=self._ended >= self.options.passes)
         return self._ended >= self.options.passes
 
     def pass_failed(self) -> None:
-        """See backward.Reducer. The other ranks, if theirs has not failed, wait for this one at the end of their
-        pass; it tells them as soon as it comes to wait for anything."""
+        """Record a failed pass; see backward.Reducer.
+
+        Ranks whose pass succeeded wait for this rank at the end of their pass. This rank reports the failure as soon as
+        it next waits for an operation.
+        """
         self._end_pass()
         self._ended += 1
         self._failed = True
@@ -240,10 +258,10 @@ class GradientReducer:
             handles.before_next_wait(self.recover)
 
     def recover(self) -> None:
-        """Tells the other ranks of a backward pass that has failed here."""
+        """Report a failed backward pass of this rank to the other ranks."""
         if not self._failed or self._ended < self.options.passes or self._recovers:
             return
-        self._recovers = True  # it comes to wait itself
+        self._recovers = True  # guards against recursion, because the round below waits too
         try:
             if self._job is face.job:
                 with contextlib.suppress(Exception):
@@ -253,7 +271,7 @@ class GradientReducer:
             self._recovers = False
 
     def _leave_pass(self) -> None:
-        """Takes no part in the end of the pass that is under way."""
+        """Leave the pass under way, so that its end does not complete a round."""
         current = self._pass() if self._pass is not None else None
         if current is not None and self in current.reducers:
             current.reducers.remove(self)
@@ -267,13 +285,17 @@ class GradientReducer:
     # ---- rounds ----------------------------------------------------------------------------------------------------
 
     def synchronize(self, only_new: bool = False) -> None:
-        """Sees to it that all gradients are reduced. All ranks of the set call it, once or more a step.
+        """Reduce all gradients that are not reduced yet. All ranks of the set call it, once or more per step.
 
-        There is nothing to do on a rank that has been through a round since its last step, unless others wait for it
-        or it has made more passes since. ``only_new``: leaves gradients alone that no backward pass has touched since
-        the last round; otherwise, on a rank without one since its last step, all that are there are reduced.
+        It does nothing on a rank that has completed a round since its last step, unless other ranks wait for it or it
+        has run more passes since.
 
-        Raises HorovodInternalError when ranks disagree or one is lost; nothing is pending then.
+        Args:
+            only_new: Skip gradients that no backward pass has touched since the last round. If False, a rank without a
+                round since its last step reduces all existing gradients.
+
+        Raises:
+            HorovodInternalError: Ranks disagree, or a rank was lost. No operation is pending then.
         """
         if not self._slots:
             return
@@ -289,22 +311,24 @@ class GradientReducer:
         self._awaited = False
 
     def reduce_left_out(self) -> None:
-        """Reduce gradients that this step's rounds have not seen (coverage.py). Ranks have the same, and call it alike.
+        """Reduce gradients that this step's rounds have not seen (coverage.py).
+
+        All ranks must have the same such gradients and call this alike.
 
         Raises:
-            RanksDisagreeError: Other ranks have none and go on; the message names those of this rank.
+            RanksDisagreeError: Other ranks have no such gradients and continue. The message names those of this rank.
         """
         self._members.take_in(self)
         left_out = self.coverage.left_out()
         if left_out:
-            self._notes.number += 1  # as if a backward pass had made them
+            self._notes.number += 1  # treat them as produced by a backward pass
             for slot in left_out:
                 slot.seen = self._notes.number
             with naming(left_out):
                 self._round(at_step=True)
 
     def stepped(self) -> None:
-        """The optimizer has taken its step, or gradients have been zeroed."""
+        """Finish a step, or start over because gradients were set to zero."""
         self.recover()
         self._most_rounds = max(self._most_rounds, self._rounds)
         self._rounds = 0
@@ -312,13 +336,13 @@ class GradientReducer:
         self._awaited = False
 
     def zeroed(self) -> None:
-        """Gradients are being zeroed: what passes have summed up that are not reduced yet is gone."""
+        """Discard what unfinished passes have accumulated, because gradients are set to zero."""
         self.stepped()
         if self._ended and self._pass is None and not (self._failed or self.busy):
             self._restart()
 
     def _round(self, at_step: bool = False, only_new: bool = True) -> bool:
-        """Completes the reduction of every gradient. Was some rank at the end of a backward pass?"""
+        """Reduce every gradient. Return True if some rank was at the end of a backward pass."""
         try:
             self.begin(at_step, only_new)
             self.answer()
@@ -328,7 +352,10 @@ class GradientReducer:
             raise
 
     def begin(self, at_step: bool = False, only_new: bool = True, *, alone: bool = False) -> None:
-        """See backward.Reducer. ``at_step``: this is no backward pass's end. ``only_new``: as in ``synchronize``."""
+        """Begin a round; see backward.Reducer.
+
+        ``at_step`` is True outside of a backward pass. ``only_new`` is described in ``synchronize``.
+        """
         with torch.no_grad():
             self._on_the_way.alone = alone
             self._members.take_in(self)
@@ -337,7 +364,7 @@ class GradientReducer:
             self._bucketing.settle()
             flags = self._contribution.flags(self._first_pass if only_new else 0)
             wishes = self._bucketing.wishes()
-            said_by_all = ballot.cast(  # so far by this rank; the engine writes into it
+            said_by_all = ballot.cast(  # this rank's message, which the engine overwrites with the maximum
                 self._ranks,
                 self.options.process_set.rank(),
                 flags,
@@ -354,7 +381,7 @@ class GradientReducer:
             self._answered = self._contribution.submit_mine()
 
     def answer(self, seconds: float = -1.0) -> bool:
-        """See backward.Reducer."""
+        """Submit what only other ranks have; see backward.Reducer."""
         if self._answered and seconds < 0:
             return True
         work, outcome, said_by_all = self._vote
@@ -368,7 +395,7 @@ class GradientReducer:
         return True
 
     def finish(self) -> bool:
-        """See backward.Reducer. Was some rank at the end of a backward pass?"""
+        """Wait for all results; see backward.Reducer. Return True if some rank was at the end of a backward pass."""
         with torch.no_grad():
             self._on_the_way.finish()
             outcome = ballot.read(self._vote[2], self._ranks)
@@ -400,7 +427,7 @@ class GradientReducer:
         if self._hooks.before:
             for slot in self._slots:
                 slot.before = None
-        self._hook_thawed()  # some may have been frozen until now
+        self._hook_thawed()  # parameters may have been frozen until now
         for group in self._groups:
             group.waiting_for = len(group.members)
         self._bucketing.restart()

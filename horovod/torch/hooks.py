@@ -1,7 +1,7 @@
-"""Hooks on parameters that go when the one who wanted them is gone.
+"""Hooks on parameters, which are removed when their owner is deleted.
 
-A hook lives as long as its parameter, and what it refers to lives as long: it must not keep an optimizer that nobody
-has any more, nor that one's buckets in shared memory.
+A hook lives as long as its parameter, and so does everything it refers to. It must therefore not keep an unused
+optimizer alive, nor that optimizer's buckets in shared memory.
 """
 
 import weakref
@@ -13,10 +13,11 @@ import torch
 
 from horovod.torch import backward
 
-# Compiled autograd (torch._dynamo) traces hooks into its graph. This one it must leave alone and call as it is; the
-# decorator for that costs more than the rest of the hook, so it is used only there.
+# Compiled autograd (torch._dynamo) traces hooks into its graph. It must call this one as it is. The decorator for that
+# costs more than the rest of the hook, so it is used only while tracing.
 _is_traced: Callable[[], bool] = getattr(torch.compiler, "is_dynamo_compiling", lambda: False)
-_leave_alone: Any = getattr(torch, "_disable_dynamo", torch.compiler.disable)  # the former does not load torch._dynamo
+# The former does not import torch._dynamo.
+_leave_alone: Any = getattr(torch, "_disable_dynamo", torch.compiler.disable)
 
 
 @_leave_alone
@@ -28,44 +29,44 @@ def _not_traced(itself: Any, slot: Any) -> None:
 
 
 class Notes:
-    """When gradients need no more than being noted."""
+    """State that tells hooks when a gradient only needs to be recorded."""
 
     __slots__ = ("number", "thread")
 
     def __init__(self) -> None:
-        self.thread = 0  # the one in which they need no more; 0: in none
-        self.number = 0  # the backward pass that is under way, or the last one
+        self.thread = 0  # the thread in which recording is enough; 0: none
+        self.number = 0  # number of the backward pass under way, or of the last one
 
 
 class Hooks:
-    """The hooks of ``owner`` on the parameters of slots.
+    """Hooks of ``owner`` on the parameters of slots.
 
     They call ``owner.on_gradient(slot)`` when the gradient of ``slot.parameter`` has been accumulated and, if
-    ``before`` is True, ``owner.before_gradient(slot)`` just before. In the thread that ``notes`` names, a gradient that
-    its bucket expects is only noted there; ``owner.on_bucket(bucket)`` is called for the last one of a bucket.
+    ``before`` is True, ``owner.before_gradient(slot)`` just before. In the thread named by ``notes``, a gradient that
+    its bucket expects is only recorded, and the last one of a bucket causes a call of ``owner.on_bucket(bucket)``.
     """
 
     def __init__(self, owner: Any, before: bool = False, notes: Notes | None = None) -> None:
         self._owner = weakref.ref(owner)
         self._notes = notes or Notes()
         self.before = before
-        """Is ``before_gradient`` called?"""
-        # Handles refer to parameters weakly, so this keeps nothing alive; nodes are let go of with the owner.
+        """True if ``before_gradient`` is called."""
+        # Handles refer to parameters weakly, so this list keeps nothing alive. Nodes are released with the owner.
         self._handles: list[Any] = []
         weakref.finalize(owner, _remove, self._handles).atexit = False
 
     def add(self, slot: Any) -> None:
-        """Sets ``slot.hook``, which has ``remove()``."""
+        """Set ``slot.hook``, which has ``remove()``."""
         itself, notes = self._owner, self._notes
 
         def on_gradient(p: Any) -> None:
             if _is_traced():
                 _not_traced(itself, slot)
                 return
-            # What most gradients need is done here: one call less for each, and calls are what hooks cost.
+            # Handle most gradients inline: this saves one call per gradient, and calls are the cost of a hook.
             if notes.thread == get_ident() and slot.only_noted and slot.seen != notes.number:
                 grad = p.grad
-                if grad is None:  # a hook of the program has taken it away
+                if grad is None:  # a hook of the program has removed it
                     return
                 slot.seen = notes.number
                 bucket, place = slot.bucket, slot.place
@@ -91,7 +92,7 @@ class Hooks:
             self._handles.append(slot.hook)
 
     def also_before(self, slots: Iterable[Any]) -> None:
-        """``owner.before_gradient`` is called from now on. ``slots``: all that there are."""
+        """Call ``owner.before_gradient`` from now on. ``slots`` must be all existing ones."""
         if self.before:
             return
         self.before = True
@@ -101,7 +102,7 @@ class Hooks:
                 self._handles.append(slot.hook)
 
     def _add_before(self, slot: Any) -> Any:
-        # On the node that accumulates: a hook on the parameter itself would be called by autograd.grad, too. Parameters
+        # Hook on the node that accumulates: autograd.grad would also call a hook on the parameter itself. Parameters
         # refer to their nodes weakly.
         itself = self._owner
         with torch.enable_grad():
@@ -117,7 +118,7 @@ class Hooks:
 
 
 class _Both:
-    """The handles of a hook after and one before."""
+    """Handles of a hook after and a hook before the accumulation."""
 
     def __init__(self, after: Any, before: tuple[Any, Any]) -> None:
         self._after = after

@@ -1,4 +1,4 @@
-"""check_in_sync for PyTorch: what is compared of models, optimizers and tensors. How: ``horovod.common.in_sync``."""
+"""Comparison of models, optimizers and tensors between ranks, based on ``horovod.common.in_sync``."""
 
 import ctypes
 from collections.abc import Collection, Mapping
@@ -20,16 +20,25 @@ from horovod.torch.sync_batch_norm import SyncBatchNorm
 def check_in_sync(
     *objects: Any, process_set: ProcessSet = global_process_set, ignore: Collection[str] = (), **named: Any
 ) -> str:
-    """Raises OutOfSyncError, on all ranks, unless all hold the same, bit for bit; all ranks of the set call it.
+    """Check that all ranks hold the same values, bit for bit. All ranks of the set must call it.
 
-    ``objects``, ``named``: models, optimizers, schedulers and anything else with ``state_dict()``, tensors, numbers,
-    texts, None, and dicts and lists of these. The error names the first difference, as in ``scheduler.last_epoch`` or
-    ``optimizer.state[3].exp_avg``, the ranks, and small values; keywords give the names there. The moving statistics of
-    normalisation layers that are not synchronised differ between ranks as a rule and are left out. ``ignore``: more to
-    leave out, paths or patterns as in ``["model.head.*"]``.
+    Running statistics of normalization layers that are not synchronized usually differ between ranks and are skipped.
 
-    Returns the SHA-256 of what was compared, in hexadecimal. Raises ValueError naming an argument of which nothing
-    could be compared; HorovodInternalError when a rank is lost.
+    Args:
+        *objects: Models, optimizers, schedulers and other objects with ``state_dict()``; tensors, numbers, strings,
+            None; and dicts and lists of these.
+        process_set (ProcessSet): Ranks to compare. Default: all ranks.
+        ignore (Collection[str]): Further entries to skip, as paths or patterns such as ``["model.head.*"]``.
+        **named: More objects, whose keywords become their names in the error message.
+
+    Returns:
+        str: SHA-256 of the compared values, in hexadecimal.
+
+    Raises:
+        OutOfSyncError: Values differ. Raised on all ranks; the message names the first difference, as in
+            ``scheduler.last_epoch`` or ``optimizer.state[3].exp_avg``, the ranks, and small values.
+        ValueError: An argument contains nothing that can be compared.
+        HorovodInternalError: A rank was lost.
     """
     return in_sync.check(
         lambda: fingerprints.table(
@@ -41,7 +50,10 @@ def check_in_sync(
 
 
 def check_after_step(optimizer: Any, names: Mapping[torch.Tensor, str], process_set: ProcessSet, steps: int) -> None:
-    """What HOROVOD_CHECK_IN_SYNC_STEPS asks for. ``names``: of the optimizer's parameters. ``steps``: that are done."""
+    """Compare ranks after a step, if HOROVOD_CHECK_IN_SYNC_STEPS requests it.
+
+    ``names`` has the names of the optimizer's parameters. ``steps`` is the number of completed steps.
+    """
     job = face.require_job()
     if job.check_steps and steps % job.check_steps == 0:
         parameters = {name: parameter for parameter, name in names.items()}
@@ -66,7 +78,7 @@ def _read(value: Any) -> Any:
         return _model_state(value)
     if isinstance(value, torch.optim.Optimizer):
         state = value.state_dict()
-        return {"param_groups": state.pop("param_groups"), **state}  # what the user has set comes first
+        return {"param_groups": state.pop("param_groups"), **state}  # report first what the user has set
     return value
 
 
@@ -94,4 +106,4 @@ def _read_tensor(tensor: torch.Tensor) -> Any:
     flat = plain(tensor.cpu().resolve_conj()).reshape(-1)
     size = flat.numel() * flat.element_size()
     data = (ctypes.c_char * size).from_address(flat.data_ptr()) if size else b""
-    return fingerprints.Array(dtype, shape, data, flat.tolist)  # flat.tolist keeps the memory
+    return fingerprints.Array(dtype, shape, data, flat.tolist)  # flat.tolist keeps the memory alive

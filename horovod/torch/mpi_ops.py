@@ -1,4 +1,4 @@
-"""The PyTorch face's operations and process functions, under the import path that other software uses."""
+"""Operations and process functions of the PyTorch frontend, under the import path that other software uses."""
 
 from horovod.common.basics import HorovodBasics
 from horovod.common.exceptions import HorovodInternalError
@@ -64,14 +64,19 @@ log_stats = _basics.log_stats
 
 
 def step() -> None:
-    """A step of training ends here, see ``horovod.common.basics``; waits for DataLoaders count from the first call
-    on."""
+    """Mark the end of a training step, as described in ``horovod.common.basics``.
+
+    From the first call on, the time that the program waits for its DataLoaders is measured as well.
+
+    Raises:
+        ValueError: Horovod is not initialized.
+    """
     data_wait.watch()
     _basics.step()
 
 
 def shutdown() -> None:
-    """Leaves the job, see ``horovod.common.basics``; handles that were not synchronised are forgotten."""
+    """Leave the job, as described in ``horovod.common.basics``. Handles that were not synchronized become invalid."""
     _basics.shutdown()
     handles.forget_all()
 

@@ -1,8 +1,8 @@
-"""Keep torch.compile out of Horovod's functions.
+"""Exclusion of Horovod's functions from torch.compile.
 
-A collective depends on what other ranks do, so a compiler must neither trace it nor keep its result. TorchDynamo runs
-functions of the directories in its skip list as they are: a compiled function breaks once at each call of ours. The
-list is extended when TorchDynamo is imported, which takes seconds and is therefore left to programs that compile.
+A collective depends on other ranks, so a compiler must neither trace it nor keep its result. TorchDynamo does not trace
+functions of the packages in its skip list: the graph of a compiled function breaks at each Horovod call. The list is
+extended when TorchDynamo is imported. That import takes seconds, so it is left to programs that compile.
 """
 
 import sys
@@ -12,13 +12,13 @@ from importlib.machinery import ModuleSpec
 from types import ModuleType
 from typing import Any
 
-# Which module has the list depends on the version of PyTorch; each has the function `add`.
+# The module that holds the list depends on the version of PyTorch; each one has the function `add`.
 _LISTS = ("torch._dynamo.trace_rules", "torch._dynamo.skipfiles")
 _PACKAGE = "horovod"
 
 
 class _Watch(MetaPathFinder):
-    """Finds a module with a skip list by the other finders, and adds the package when the module has been loaded."""
+    """Import hook that adds the package to a skip list as soon as the list's module is loaded."""
 
     def find_spec(
         self, name: str, path: Sequence[str] | None = None, target: ModuleType | None = None

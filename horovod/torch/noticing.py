@@ -1,5 +1,8 @@
-"""What is noticed of training with PyTorch (``horovod.common.training``): samples of parameters and gradients in the
-first steps, the first batches, and steps of optimizers that are not distributed."""
+"""Checks of PyTorch training for common mistakes (``horovod.common.training``).
+
+They sample parameters and gradients in the first steps, and the first batches, and they observe steps of optimizers
+that are not distributed.
+"""
 
 import contextlib
 import hashlib
@@ -14,10 +17,10 @@ from horovod.common.process_sets import ProcessSet
 from horovod.common.training import training
 
 _COMPARED = (2, 20, 200)  # steps after which parameters are compared
-_PLAIN = 100  # the same for optimizers that are not distributed: a program may average parameters now and then
-_BATCHES = 3  # first batches that are compared
-_TENSORS, _VALUES = 16, 8  # that a sample has, at most
-_OF_BATCH = 1024  # values of each tensor of a batch
+_PLAIN = 100  # the same for plain optimizers; the program may average their parameters now and then
+_BATCHES = 3  # number of first batches to compare
+_TENSORS, _VALUES = 16, 8  # maximum size of a sample
+_OF_BATCH = 1024  # values per tensor of a batch
 _BROADCAST = "call hvd.broadcast_parameters(model.state_dict(), root_rank=0) before the first step"
 _SAMPLER = (
     "give the DataLoader sampler=torch.utils.data.DistributedSampler(dataset, num_replicas=hvd.size(), "
@@ -27,8 +30,15 @@ _WRAP = "use optimizer = hvd.DistributedOptimizer(optimizer, model.named_paramet
 
 
 def after_step(names: Mapping[torch.Tensor, str], of: str, process_set: ProcessSet, steps: int, alike: bool) -> None:
-    """Note a step of a distributed optimizer. ``names``: of its parameters; ``of``: its name; ``steps``: that it has
-    taken; ``alike``: False where the program has skipped reductions, so that ranks may differ."""
+    """Record a step of a distributed optimizer.
+
+    Args:
+        names: Names of the optimizer's parameters.
+        of: Name of the optimizer.
+        process_set: Ranks that share the optimizer.
+        steps: Number of steps that it has taken.
+        alike: False if the program has skipped reductions, so that ranks may differ.
+    """
     training.steps += 1
     if not training.watched or steps > _COMPARED[-1]:
         return
@@ -42,11 +52,11 @@ def after_step(names: Mapping[torch.Tensor, str], of: str, process_set: ProcessS
 
 
 def first_gradients(named: Iterable[tuple[str, torch.Tensor | None]], of: str, process_set: ProcessSet) -> None:
-    """Note this rank's gradients before they are reduced for the first time."""
+    """Record this rank's gradients before their first reduction."""
     if not training.watched:
         return
     values = _sample({name: grad for name, grad in named if grad is not None})
-    if any(any(row) for row in values.values()):  # zeros say nothing
+    if any(any(row) for row in values.values()):  # zeros carry no information
         digest = hashlib.sha256(repr(sorted(values.items())).encode()).hexdigest()
         training.tell("gradients", of, process_set.ranks or (), digest=digest, remedy=_SAMPLER)
 
@@ -59,13 +69,13 @@ def _sample(tensors: Mapping[str, torch.Tensor]) -> dict[str, list[float]]:
 
 
 def _values(tensor: torch.Tensor, most: int) -> torch.Tensor:
-    """Return at most so many values of a tensor, spread evenly, in the host's memory."""
+    """Return at most ``most`` values of a tensor, spread evenly, in host memory."""
     return tensor.detach().reshape(-1)[:: -(-tensor.numel() // most)].cpu()
 
 
 def _can_be_read(tensor: torch.Tensor) -> bool:
     return (
-        type(tensor) in (torch.Tensor, torch.nn.Parameter)  # others may communicate when they are read
+        type(tensor) in (torch.Tensor, torch.nn.Parameter)  # other types may communicate when they are read
         and tensor.layout is torch.strided
         and not (tensor.is_meta or tensor.is_quantized)
         and tensor.numel() > 0
@@ -74,7 +84,7 @@ def _can_be_read(tensor: torch.Tensor) -> bool:
 
 
 class _Batches:
-    """The first batches of the loader whose batches are trained with."""
+    """Digests of the first batches of the loader used for training."""
 
     __slots__ = ("digests", "wanted")
 
@@ -83,14 +93,17 @@ class _Batches:
         self.digests: list[str] = []
 
     def came(self, batch: Any) -> None:
-        """Note a batch while ``wanted``; the ones before the first steps may be a validation loader's."""
+        """Record a batch while ``wanted``.
+
+        Keeps the latest batches, because earlier ones may come from a validation loader.
+        """
         digest = hashlib.sha256()
         if training.watched and _add(digest, batch):
             self.digests = [*self.digests[1 - _BATCHES :], digest.hexdigest()]
 
 
 def _add(digest: Any, value: Any) -> bool:
-    """Add numbers and texts of a batch to ``digest``. Returns False if there are none."""
+    """Add the numbers and strings of a batch to ``digest``. Return False if there are none."""
     if isinstance(value, torch.Tensor):
         if not _can_be_read(value):
             return False
@@ -114,10 +127,10 @@ batches = _Batches()
 
 
 def _plain_step(optimizer: torch.optim.Optimizer, *_: Any) -> None:
-    """Note a step of an optimizer that is not distributed, until one is."""
+    """Record a step of a plain optimizer, as long as no optimizer is distributed."""
     if hasattr(optimizer, "_hvd") or not training.watched:
         return
-    # Two bytes a number: programs that average by themselves may send half the precision.
+    # Assume two bytes per number: programs that average by themselves may send half precision.
     steps = training.plain_step(lambda: 2 * sum(p.numel() for p in _trained(optimizer)), _WRAP)
     if steps == _PLAIN:
         ranks = range(face.require_job().size)
@@ -132,8 +145,8 @@ def _trained(optimizer: torch.optim.Optimizer) -> list[torch.Tensor]:
 
 
 def watch_plain_optimizers() -> None:
-    """Have steps of all optimizers noted."""
-    with contextlib.suppress(ImportError):  # older PyTorch: steps of plain optimizers are not known
+    """Record the steps of all optimizers."""
+    with contextlib.suppress(ImportError):  # older PyTorch has no such hook
         from torch.optim.optimizer import register_optimizer_step_post_hook
 
         register_optimizer_step_post_hook(_plain_step)

@@ -1,4 +1,4 @@
-"""What programs written for the Horovod of old look at or call on a distributed optimizer."""
+"""Members of a distributed optimizer that programs written for earlier versions of Horovod use."""
 
 import contextlib
 from collections.abc import Iterator
@@ -17,12 +17,14 @@ def _compression(reducer: Any) -> Any:
 
 
 class Begun(dict[torch.Tensor, tuple[int, Any]]):
-    """Reductions that the program has begun itself: by parameter the handle, and what undoes compression."""
+    """Reductions started by the program itself: for each parameter, the handle and the compression context."""
 
     @contextlib.contextmanager
     def apart(self, reducer: Any) -> Iterator[None]:
-        """In this context these gradients are None, so that nobody reduces them once more; after it they are
-        reduced."""
+        """Set these gradients to None within the context, so that they are not reduced twice.
+
+        On exit the gradients hold the reduced values.
+        """
         grads = {p: p.grad for p in self}
         for p in self:
             p.grad = None
@@ -32,7 +34,7 @@ class Begun(dict[torch.Tensor, tuple[int, Any]]):
             for p, (handle, context) in self.items():
                 p.grad = grads[p]
                 result = handles.synchronize(handle)
-                if result is not None:  # the program has not waited for it
+                if result is not None:  # None if the program has already synchronized the handle
                     with torch.no_grad():
                         p.grad.copy_(_compression(reducer).decompress(result, context))  # type: ignore[union-attr]
             if hasattr(reducer, "coverage"):
@@ -40,31 +42,37 @@ class Begun(dict[torch.Tensor, tuple[int, Any]]):
             self.clear()
 
 
-# Members of the class of distributed optimizers, whose ``self`` is one. They are no base of it: programs look at the
-# bases.
+# Members of the class of distributed optimizers; ``self`` is the optimizer. They are not in a base class, because
+# programs inspect the optimizer's bases.
 
 
 def _passes(self: Any) -> int:
-    """Backward passes over which gradients sum up before they are reduced."""
+    """Return the number of backward passes over which gradients accumulate before they are reduced."""
     passes: int = self._hvd.passes
     return passes
 
 
 def _requires_update(self: Any) -> set[torch.Tensor]:
-    """The parameters that are trained."""
+    """Return the trainable parameters."""
     return {p for p in self._parameter_names if p.requires_grad}
 
 
 def _handles(self: Any) -> Begun:
-    """For what ``_allreduce_grad_async`` gives, by parameter: ``synchronize`` and ``step`` wait for it. What backward
-    passes make is not in here, since it is reduced when they end."""
+    """Return the dict of operations started with ``_allreduce_grad_async``, by parameter.
+
+    ``synchronize`` and ``step`` wait for them. Gradients of backward passes are not included: they are reduced at the
+    end of the pass.
+    """
     begun: Begun = self._hvd.begun
     return begun
 
 
 def allreduce_grad_async(self: Any, p: torch.Tensor) -> tuple[int, Any]:
-    """Begins to reduce ``p.grad``, which is dense, as the optimizer would, on all ranks alike. A handle, and what
-    ``decompress`` of the optimizer's compression needs to know."""
+    """Start to reduce the dense ``p.grad`` with the optimizer's settings. All ranks must do so alike.
+
+    Returns:
+        tuple[int, Any]: Handle, and the context for the compressor's ``decompress``.
+    """
     reducer = self._hvd.reducer
     assert p.grad is not None
     tensor, context = _compression(reducer).compress(p.grad.detach())

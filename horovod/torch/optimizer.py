@@ -51,34 +51,51 @@ def DistributedOptimizer(
     process_set: ProcessSet = global_process_set,
     gradient_as_bucket_view: bool | None = None,
 ) -> Any:
-    """Makes ``optimizer`` distributed and returns it: the same object, whose class is from now on a subclass of the
-    one it had, with the same name. So schedulers made before and after, ``param_groups`` and ``state`` just stay.
-    Wrapping it again replaces the first wrapping.
+    """Make ``optimizer`` distributed and return it.
 
-    Gradients are reduced while the backward pass runs, if this process is in the set and the set has more than one
-    rank (or the job is elastic), and when ``backward()`` returns, that is done; otherwise it is the plain optimizer
-    with a few more methods. All ranks go backward equally often between steps, or not at all. A parameter that has a
-    gradient on some ranks only counts as zeros on the others; one that has none anywhere keeps None. It pickles and
-    copies as the plain optimizer.
+    The result is the same object. Its class becomes a subclass of its former class, with the same name, so schedulers,
+    ``param_groups`` and ``state`` remain valid. Wrapping it again replaces the first wrapping. It pickles and copies as
+    the plain optimizer.
 
-    ``named_parameters``: names must be equal on all ranks; without them parameters are matched by position.
-    ``compression``: see ``Compression``; its wire_* take float32 parameters and op Average or Sum.
-    ``backward_passes_per_step``: gradients sum up locally over so many backward passes, and are reduced in the last.
-    ``op``: Average, Sum, Min, Max, Product, or Adasum, with which each rank takes the step with its own gradients and
-    the changes of the parameters are reduced in ``step`` (adasum.py); on all ranks, a power of two of them.
-    ``gradient_predivide_factor`` f, for Average: gradients are divided by f before and by n/f after the sum.
-    ``groups``: a number of groups, or lists of parameters; the gradients of a group are reduced together.
-    ``num_groups``: deprecated. ``sparse_as_dense``: sparse gradients are made dense instead of being gathered, and
-    sparse again for SparseAdam, which takes no others.
+    Gradients are reduced during the backward pass. When ``backward()`` returns, ``param.grad`` holds the result. This
+    applies if this process is in the process set and the set has more than one rank, or the job is elastic. Otherwise
+    the optimizer behaves like the plain one, with a few more methods. All ranks must run the same number of backward
+    passes between steps, or none. If only some ranks have a gradient for a parameter, the others contribute zeros. If
+    no rank has one, it stays None.
 
-    ``gradient_as_bucket_view``: from the second step on ``param.grad`` are views of buckets, memory that the ranks of a
-    host share, or of the GPU, and one allreduce takes a whole bucket. True: gradients of all sizes; False: none; None
-    (the default): those of up to 256 KiB, since the copy of a large one into a bucket costs what it saves. All ranks
-    must want it. Not for sparse gradients, parameters that are not contiguous (channels last), ``groups``, and
-    compression other than of single numbers; these are reduced one by one. Anything may be assigned to ``param.grad``,
-    and a gradient that the program keeps over ``zero_grad()`` keeps its value.
+    Args:
+        optimizer (torch.optim.Optimizer): Optimizer to make distributed.
+        named_parameters (Iterable[tuple[str, torch.Tensor]], optional): Names of the parameters, the same on all ranks,
+            such as ``model.named_parameters()``. Default: parameters are matched by position.
+        compression (Compressor): See ``Compression``. The ``wire_*`` compressors require float32 parameters and
+            ``Average`` or ``Sum``. Default: none.
+        backward_passes_per_step (int): Number of backward passes over which gradients accumulate locally; the last one
+            reduces them. Default: 1.
+        op (int): ``Average`` (default), ``Sum``, ``Min``, ``Max``, ``Product`` or ``Adasum``. With ``Adasum``, each
+            rank steps with its own gradients and ``step`` reduces the changes of the parameters. This requires the
+            global process set, with a size that is a power of two.
+        gradient_predivide_factor (float): With ``Average`` over n ranks and a factor f, gradients are divided by f
+            before and by n/f after the summation. Default: 1.0.
+        num_groups (int): Deprecated; use ``groups``.
+        groups (int or Sequence[Sequence[torch.Tensor]], optional): Number of groups, or lists of parameters. The
+            gradients of a group are reduced together.
+        sparse_as_dense (bool): Convert sparse gradients to dense ones instead of gathering them, and back for
+            SparseAdam, which requires sparse gradients. Default: False.
+        process_set (ProcessSet): Ranks that take part. Default: all ranks.
+        gradient_as_bucket_view (bool, optional): Make ``param.grad`` a view of a bucket from the second step on. A
+            bucket is memory shared by the ranks of a host, or GPU memory, and is reduced in one allreduce. True:
+            gradients of all sizes; False: none; None (default): gradients of up to 256 KiB, because copying a large one
+            costs what the bucket saves. All ranks must enable it. Not used for sparse gradients, non-contiguous
+            parameters (channels last), ``groups``, and compressors that do not treat each value separately; these
+            gradients are reduced one by one. The program may assign anything to ``param.grad``, and a gradient that it
+            keeps across ``zero_grad()`` keeps its value.
 
-    Raises ValueError naming the argument; NotImplementedError for op=Adasum on other sets of ranks.
+    Returns:
+        torch.optim.Optimizer: ``optimizer``.
+
+    Raises:
+        ValueError: An argument is invalid; the message names it.
+        NotImplementedError: ``op`` is ``Adasum`` and the process set does not support it.
     """
     if not isinstance(optimizer, torch.optim.Optimizer):
         raise ValueError(f"optimizer is a {type(optimizer).__name__}; accepted is a torch.optim.Optimizer")
@@ -100,7 +117,7 @@ def DistributedOptimizer(
     members = Members(optimizer, names)
     if anybody_else(process_set, face.require_job()):
         check_dtypes(names)
-        # An optimizer that takes nothing else gets its gradients back sparse.
+        # SparseAdam accepts only sparse gradients, so convert the results back.
         sparse_again = sparse_as_dense and isinstance(optimizer, torch.optim.SparseAdam)
         options = Options(
             process_set,
@@ -123,8 +140,8 @@ def DistributedOptimizer(
 
 
 def _bucket_most(wanted: bool | None, compression: Any, groups: Any) -> int:
-    """Bytes of the largest gradient that shares a bucket; 0: none do."""
-    # A compressor that looks at more than one number at a time would give other results for a bucket.
+    """Return the bytes of the largest gradient that may share a bucket; 0 for no buckets."""
+    # A compressor that considers several values at a time would give other results for a bucket.
     known = Compression
     by_number = compression in (known.none, known.fp16, known.bf16, known.wire_fp16, known.wire_bf16)
     if wanted is False or groups or not by_number:
@@ -138,7 +155,7 @@ def _make_groups(
     names: dict[torch.Tensor, str],
     process_set: ProcessSet,
 ) -> list[list[torch.Tensor]]:
-    """The groups as rank 0 (of the set) has them, without parameters that are frozen or of another optimizer."""
+    """Return the groups of the set's first rank, without parameters that are frozen or not in this optimizer."""
     if not groups:
         return []
     if isinstance(groups, int):
@@ -159,7 +176,7 @@ def _make_groups(
 
 
 class _Control:
-    """What a distributed optimizer has beside its reducer."""
+    """State of a distributed optimizer besides its reducer."""
 
     __slots__ = ("begun", "in_step", "members", "passes", "reducer", "should_synchronize", "synchronized", "warned")
 
@@ -171,10 +188,10 @@ class _Control:
         self.should_synchronize = True
         self.synchronized = False  # by the user, since the last step
         self.in_step = False
-        self.warned = False  # that gradients were left out
+        self.warned = False  # True after the warning about gradients that were left out
 
     def step(self, step: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        """Runs ``step``, the one of the plain optimizer, on reduced gradients."""
+        """Run ``step``, the plain optimizer's method, on reduced gradients."""
         if self.in_step:  # a step that calls itself through another name
             return step(*args, **kwargs)
         reducer = self.reducer
@@ -187,7 +204,7 @@ class _Control:
                     "gradients are reduced when backward() returns, so neither is needed any more",
                 )
             closure = args[0] if args else kwargs.get("closure")
-            # A closure makes its own gradients; those from before it matter only if a backward pass made them.
+            # A closure computes its own gradients; earlier ones matter only if a backward pass produced them.
             self.synchronize(only_new=closure is not None)
             if closure is not None and reducer is not None:
                 closure = reducing(closure, reducer)
@@ -215,7 +232,10 @@ class _Control:
                 self.reducer.stepped()
 
     def synchronize(self, only_new: bool = False) -> None:
-        """See ``GradientReducer.synchronize``. Without ``only_new``, no gradient is left that was not reduced."""
+        """Reduce all gradients; see ``GradientReducer.synchronize``.
+
+        Without ``only_new``, this includes gradients that no round has seen.
+        """
         with self.begun.apart(self.reducer) if self.begun else contextlib.nullcontext():
             if self.reducer is not None:
                 self.reducer.synchronize(only_new=only_new)
@@ -223,7 +243,7 @@ class _Control:
                     self.reducer.reduce_left_out()
 
     def stepped(self, optimizer: Any, names: dict[torch.Tensor, str]) -> None:
-        """A step of ``optimizer`` is done. ``names``: of its parameters."""
+        """Record a completed step of ``optimizer``. ``names`` has the names of its parameters."""
         if not self.in_step:
             marks.optimizer(self)
         if self.reducer is not None and not self.in_step:
@@ -242,42 +262,63 @@ class _Control:
 
 
 class _Distributed:
-    """What the class of a distributed optimizer has before that of the plain one."""
+    """Methods of a distributed optimizer, which override the plain optimizer's."""
 
     _hvd: _Control
     _hvd_plain: type
 
     def step(self, *args: Any, **kwargs: Any) -> Any:
-        """``step(closure=None)``: what the plain optimizer does. On a rank that has made no backward pass since the
-        last step it first waits for the gradients of those that have.
+        """Perform an optimizer step with reduced gradients.
 
-        With a closure, its loss is reduced as well, so that all ranks see the same one. Raises HorovodInternalError
-        when a reduction fails.
+        On a rank without a backward pass since the last step, it first waits for the gradients of the other ranks.
+
+        Args:
+            closure (Callable, optional): Closure as for the plain optimizer. Its loss is reduced as well, so that all
+                ranks see the same value.
+
+        Returns:
+            The result of the plain optimizer's ``step``.
+
+        Raises:
+            HorovodInternalError: A reduction failed.
         """
         result = self._hvd.step(super().step, args, kwargs)  # type: ignore[misc]
         self._hvd.stepped(self, self._parameter_names)
         return result
 
-    # Torch wraps the step of each new optimizer class to run hooks; the plain class's step, which this calls, has it
+    # Torch wraps the step of each new optimizer class to run hooks. The plain class's step, called here, has that
     # already.
     step.hooked = True  # type: ignore[attr-defined]
 
     def synchronize(self) -> None:
-        """Sees to it that all gradients are reduced. They are when ``backward()`` returns, so that it has something to
-        do only on a rank that has made no backward pass, or fewer than ``backward_passes_per_step``. ``step`` is then
-        to be called inside of ``with optimizer.skip_synchronize():``."""
+        """Reduce all gradients that are not reduced yet.
+
+        ``backward()`` normally does this. It is needed only on a rank that has run fewer than
+        ``backward_passes_per_step`` backward passes, or none. Call ``step`` within ``with
+        optimizer.skip_synchronize():`` afterwards.
+
+        Raises:
+            HorovodInternalError: A reduction failed.
+        """
         self._hvd.synchronize()
         self._hvd.synchronized = True
 
     def skip_synchronize(self) -> contextlib.AbstractContextManager[None]:
-        """In this context ``step`` does not reduce gradients. AssertionError with op=Adasum, whose reduction is a part
-        of ``step``."""
+        """Return a context in which ``step`` does not reduce gradients.
+
+        Raises:
+            AssertionError: ``op`` is ``Adasum``, whose reduction is part of ``step``.
+        """
         if isinstance(self._hvd.reducer, DeltaReducer):
             raise AssertionError("skip_synchronize() has no meaning with op=Adasum: step() reduces what it has changed")
         return self._hvd.skipping()
 
     def zero_grad(self, *args: Any, **kwargs: Any) -> None:
-        """As in the plain optimizer. AssertionError while gradients are being reduced, in a hook for one."""
+        """Reset the gradients like the plain optimizer.
+
+        Raises:
+            AssertionError: Gradients are being reduced: it was called from a hook during ``backward()``.
+        """
         reducer = self._hvd.reducer
         if reducer is not None and not self._hvd.in_step:
             reducer.zeroed()
@@ -286,14 +327,21 @@ class _Distributed:
         super().zero_grad(*args, **kwargs)  # type: ignore[misc]
 
     def set_backward_passes_per_step(self, passes: int) -> None:
-        """Reduces gradients after so many backward passes from now on. ValueError unless it is an integer above 0."""
+        """Reduce gradients after ``passes`` backward passes from now on.
+
+        Args:
+            passes (int): Number of backward passes per step, at least 1.
+
+        Raises:
+            ValueError: ``passes`` is not a positive integer.
+        """
         passes = check_passes(passes)
         self._hvd.passes = passes
         if self._hvd.reducer is not None:
             self._hvd.reducer.set_passes(passes)
 
     def load_state_dict(self, *args: Any, **kwargs: Any) -> Any:
-        """As in the plain optimizer; gradients on their way are forgotten."""
+        """Load a state like the plain optimizer. Gradients in flight are discarded."""
         self._hvd.synchronized = False
         self._hvd.should_synchronize = True
         if self._hvd.reducer is not None:
@@ -301,10 +349,14 @@ class _Distributed:
         return super().load_state_dict(*args, **kwargs)  # type: ignore[misc]
 
     def add_param_group(self, param_group: dict[str, Any]) -> None:
-        """As in the plain optimizer; the new parameters' gradients are reduced as well. All ranks add the same.
+        """Add a parameter group like the plain optimizer, and reduce its gradients too. All ranks must add the same.
 
-        Raises ValueError, adding nothing, for a parameter of complex or 8-bit floating dtype, and for one that
-        ``compression`` cannot carry.
+        Args:
+            param_group (dict): Parameter group as for ``torch.optim.Optimizer``.
+
+        Raises:
+            ValueError: A parameter has a complex or 8-bit floating-point dtype, or ``compression`` does not support it.
+                Nothing is added then.
         """
         super().add_param_group(param_group)  # type: ignore[misc]
         try:
@@ -314,7 +366,7 @@ class _Distributed:
             raise
 
     def __reduce_ex__(self, protocol: Any) -> Any:
-        # The class was made at run time, so another process does not have it; hooks and handles mean nothing there
+        # The class is created at run time, so other processes do not have it. Hooks and handles are meaningless there
         # anyway.
         return _new, (self._hvd_plain,), self.__getstate__()
 
@@ -326,7 +378,7 @@ class _Distributed:
 
 
 _DistributedOptimizer = _Distributed
-"""Its name of old; an instance of it is what ``DistributedOptimizer`` returns."""
+"""Former name of the class. The results of ``DistributedOptimizer`` are instances of it."""
 
 
 def _new(plain: type) -> Any:
@@ -346,8 +398,8 @@ def _wrap(optimizer: Any, control: _Control) -> Any:
     optimizer._parameter_names = control.members.names
     patched = vars(optimizer).get("step")
     if patched is not None:
-        # Somebody, a learning-rate scheduler for one, put a step of its own into the object, where it hides the
-        # class's.
+        # The object has a ``step`` of its own, set by a learning rate scheduler for example, which hides that of the
+        # class.
         optimizer.step = _patch_again(optimizer, patched)
     return optimizer
 
@@ -368,7 +420,7 @@ def _patch_again(optimizer: Any, patched: Callable[..., Any]) -> Any:
 
 
 def unwrap(optimizer: Any) -> None:
-    """Makes a distributed optimizer plain again; does nothing to a plain one."""
+    """Turn a distributed optimizer back into a plain one. Does nothing to a plain one."""
     if not isinstance(optimizer, _Distributed):
         return
     if optimizer._hvd.reducer is not None:

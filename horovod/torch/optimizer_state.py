@@ -14,27 +14,27 @@ from horovod.torch.state_tensors import Form, broadcast_all, check_forms, empty_
 
 @dataclass(frozen=True)
 class _TensorAt:
-    """Stands for a tensor in the description that the root sends first."""
+    """Placeholder for a tensor in the description that the root sends first."""
 
     index: int
     shape: tuple[int, ...]
     dtype: torch.dtype
     device: str
-    """The type of its device, without an index: each rank has a device of its own."""
+    """Device type, without an index because each rank has its own device."""
     form: Form | None = None
-    """Of a tensor that is not an ordinary one, see ``form_of``."""
+    """Form of a tensor that is not an ordinary one; see ``form_of``."""
 
 
 @dataclass(frozen=True)
 class _Parameter:
-    """Stands for a parameter that is a key of ``optimizer.state``: its position in the order of ``param_groups``."""
+    """Placeholder for a parameter used as a key of ``optimizer.state``: its index in the order of ``param_groups``."""
 
     index: int
 
 
 @dataclass(frozen=True)
 class _Description:
-    """An optimizer without the contents of its tensors."""
+    """An optimizer's state without the contents of its tensors."""
 
     shapes: list[list[tuple[int, ...]]]  # of the parameters, by group
     groups: list[dict[str, Any]]
@@ -47,16 +47,22 @@ def broadcast_optimizer_state(
     model: Any = None,
     process_set: ProcessSet = global_process_set,
 ) -> None:
-    """Gives every rank the root's ``optimizer.state`` and the options in ``optimizer.param_groups`` (learning rates,
-    also as tensors, ...).
+    """Copy the root's optimizer state to every rank.
 
-    State that a rank does not have is created there, without a step and so without a change of any parameter; state
-    that the root does not have is removed. Tensors that fit are overwritten in place, others replaced. ``root_rank``:
-    world rank. ``model``: not needed, accepted for old scripts.
+    This covers ``optimizer.state`` and the options in ``optimizer.param_groups``, such as learning rates, also as
+    tensors. State that a rank lacks is created without a step, so no parameter changes. State that the root lacks is
+    removed. Tensors that fit are overwritten in place; others are replaced.
 
-    Raises ValueError, on every rank, for LBFGS (whose state is not kept by parameter), when the ranks' parameters
-    differ, and for a tensor that cannot travel or cannot be made on some rank; HorovodInternalError when a peer is
-    lost.
+    Args:
+        optimizer (torch.optim.Optimizer): Optimizer, with the same parameters on all ranks.
+        root_rank (int): World rank of the root.
+        model (Any): Ignored; accepted for compatibility.
+        process_set (ProcessSet): Ranks that take part. Default: all ranks.
+
+    Raises:
+        ValueError: The optimizer is LBFGS (whose state is not kept by parameter), parameters differ between ranks, or a
+            tensor is not supported or cannot be created on some rank. Raised on every rank.
+        HorovodInternalError: A rank was lost.
     """
     if isinstance(optimizer, torch.optim.LBFGS):
         raise ValueError(
@@ -76,7 +82,7 @@ def broadcast_optimizer_state(
     if not is_root and not complaint:
         try:
             places = _matching(optimizer, parameters, theirs)
-        except (RuntimeError, ValueError) as error:  # no such device, no memory
+        except (RuntimeError, ValueError) as error:  # no such device, or out of memory
             complaint = f"{type(error).__name__}: {error}"
     check_forms("broadcast_optimizer_state", {}, complaint, process_set, "optimizer_state.check")
     broadcast_all(((f"optimizer_state.{i}", place.tensor) for i, place in enumerate(places)), root_rank, process_set)
@@ -86,11 +92,11 @@ def broadcast_optimizer_state(
 
 @dataclass(frozen=True)
 class _Place:
-    """Where a tensor of the root arrives."""
+    """Tensor that receives one of the root's tensors."""
 
     tensor: torch.Tensor
     in_place: bool
-    """True if it is the memory of this rank's own tensor, not a new one."""
+    """True if it is this rank's existing tensor, not a new one."""
 
 
 def _describe_or_reason(optimizer: Any, parameters: list[Any], tensors: list[torch.Tensor]) -> _Description | str:
@@ -101,7 +107,7 @@ def _describe_or_reason(optimizer: Any, parameters: list[Any], tensors: list[tor
 
 
 def _describe(optimizer: Any, parameters: list[Any], tensors: list[torch.Tensor]) -> _Description:
-    """The root's description; the tensors it stands for are appended to ``tensors``."""
+    """Return the root's description, and append the tensors it refers to to ``tensors``."""
     position = {id(p): i for i, p in enumerate(parameters)}
 
     def strip(value: Any, where: str) -> Any:
@@ -135,7 +141,7 @@ def _shapes(optimizer: Any) -> list[list[tuple[int, ...]]]:
 
 
 def _difference(optimizer: Any, theirs: _Description) -> str:
-    """Return how this rank's parameters differ from the root's; empty if they do not."""
+    """Return a description of how this rank's parameters differ from the root's; empty if they do not."""
     mine = _shapes(optimizer)
     if mine == theirs.shapes:
         return ""
@@ -146,8 +152,10 @@ def _difference(optimizer: Any, theirs: _Description) -> str:
 
 
 def _matching(optimizer: Any, parameters: list[Any], theirs: _Description) -> list[_Place]:
-    """For each of the root's tensors the one to receive it: this rank's own in the same place if it fits, else a new
-    one."""
+    """Return the receiving tensor for each of the root's tensors.
+
+    It is this rank's own tensor in the same place if that fits, else a new one.
+    """
     found: dict[int, _Place] = {}
 
     def visit(description: Any, own: Any, of: Sequence[torch.Tensor]) -> None:
@@ -171,7 +179,7 @@ def _matching(optimizer: Any, parameters: list[Any], theirs: _Description) -> li
 
 
 def _fits(own: torch.Tensor, description: _TensorAt) -> bool:
-    """Return whether the root's tensor can arrive in the memory of ``own``."""
+    """Return True if the root's tensor can be received in the memory of ``own``."""
     alike = (
         tuple(own.shape) == description.shape
         and own.dtype is description.dtype
@@ -190,12 +198,15 @@ def _made(description: _TensorAt, of: Sequence[torch.Tensor]) -> torch.Tensor:
 
 
 def device_beside(parameters: Sequence[torch.Tensor], device_type: str) -> str:
-    """Return the device of the first of ``parameters`` on a device of this type, else the type: its current device."""
+    """Return the device of the first of ``parameters`` that is on a device of this type.
+
+    If there is none, return the type, which stands for its current device.
+    """
     return next((str(p.device) for p in parameters if p.device.type == device_type), device_type)
 
 
 def _install(optimizer: Any, parameters: list[Any], theirs: _Description, places: list[_Place]) -> None:
-    """Puts what arrived in its place. Tensors that were received in place keep their identity."""
+    """Store the received state. Tensors received in place keep their identity."""
 
     def fill(description: Any, own: Any) -> Any:
         if isinstance(description, _TensorAt):

@@ -1,4 +1,4 @@
-"""How an optimizer's gradients are reduced."""
+"""Settings for the reduction of an optimizer's gradients."""
 
 from dataclasses import dataclass, field
 from typing import Any
@@ -12,7 +12,7 @@ from horovod.torch.compression import Compression
 
 @dataclass
 class Options:
-    """See ``DistributedOptimizer``."""
+    """Arguments of ``DistributedOptimizer``, checked and normalized."""
 
     process_set: ProcessSet
     compression: Any = Compression.none
@@ -23,6 +23,6 @@ class Options:
     passes: int = 1
     groups: list[list[torch.Tensor]] = field(default_factory=list)
     bucket_most: int = 0
-    """Gradients of at most so many bytes share buckets, if all ranks say so; 0: none."""
+    """Maximum bytes of a gradient that shares a bucket, if all ranks agree; 0 disables buckets."""
     sparse_again: bool = False
-    """Are gradients that were made dense given back sparse?"""
+    """True to convert gradients that were made dense back to sparse ones."""

@@ -1,5 +1,4 @@
-"""Names of an optimizer's parameters, by which gradients are matched between ranks, and checks of the arguments about
-them."""
+"""Names of an optimizer's parameters, which match gradients between ranks, and checks of related arguments."""
 
 import weakref
 from collections import Counter
@@ -20,11 +19,13 @@ _REDUCED = ", ".join(str(dtype).removeprefix("torch.") for dtype in CODES if dty
 def name_parameters(
     param_groups: Sequence[dict[str, Any]], named_parameters: Iterable[Any] | None, first_group: int = 0
 ) -> dict[torch.Tensor, str]:
-    """Name by parameter of ``param_groups``: from ``named_parameters``, or without any
-    ``allreduce.noname.<group>.<index>``.
+    """Return the names of the parameters in ``param_groups``.
 
-    ``first_group``: number of the first group. Raises ValueError for entries that are no pairs of name and parameter,
-    names that occur twice, and parameters that are left without a name.
+    They come from ``named_parameters``, or are ``allreduce.noname.<group>.<index>`` without it. ``first_group`` is the
+    number of the first group.
+
+    Raises:
+        ValueError: An entry is not a (name, parameter) pair, a name occurs twice, or a parameter has no name.
     """
     if named_parameters is None:
         return {
@@ -58,14 +59,22 @@ def name_parameters(
 
 
 def check_compression(compression: Any, names: dict[torch.Tensor, str], op: int) -> None:
-    """Raises ValueError naming the first parameter to be trained that ``compression`` cannot carry."""
+    """Check that ``compression`` supports all trainable parameters.
+
+    Raises:
+        ValueError: A parameter is not supported; the message names the first one.
+    """
     for p, name in names.items():
         if p.requires_grad:
             check_wire(compression, p, op, f"DistributedOptimizer, parameter {name!r}")
 
 
 def check_dtypes(names: dict[torch.Tensor, str]) -> None:
-    """Raise ValueError naming the first parameter to be trained whose gradients cannot be reduced."""
+    """Check that the gradients of all trainable parameters can be reduced.
+
+    Raises:
+        ValueError: A parameter's dtype is not supported; the message names the first one.
+    """
     for p, name in names.items():
         if p.requires_grad and p.dtype not in CODES:
             dtype = str(p.dtype).removeprefix("torch.")
@@ -76,10 +85,10 @@ def check_dtypes(names: dict[torch.Tensor, str]) -> None:
 
 
 class Members:
-    """The parameters of an optimizer with their names, as programs change ``param_groups``.
+    """The parameters of an optimizer with their names, kept up to date with ``param_groups``.
 
-    Programs do not only call ``add_param_group``: they append to a group's list, or replace lists and groups. The
-    optimizer steps all that it finds there, so the gradients of all of them have to be reduced.
+    Programs do not only call ``add_param_group``: they also append to a group's list, or replace lists and groups. The
+    optimizer steps all parameters that it finds there, so all their gradients must be reduced.
     """
 
     def __init__(self, optimizer: Any, names: dict[torch.Tensor, str]) -> None:
@@ -92,13 +101,14 @@ class Members:
         self._single = [[i for i, p in enumerate(params) if p.numel() == 1] for params in self._lists]
 
     def take_in(self, reducer: Any) -> None:
-        """Hand parameters that are new in ``param_groups`` to ``reducer``, unless that is None; all ranks add the same.
+        """Add parameters that are new in ``param_groups`` to ``reducer``, unless that is None.
 
-        Costs a few ns a parameter where nothing has changed, so it can be called in every step.
+        All ranks must add the same. If nothing has changed, this takes a few ns per parameter, so it can be called in
+        every step.
 
         Raises:
-            ValueError: The gradients of one of them cannot be reduced, or the compression cannot carry it. None
-                is handed over then.
+            ValueError: The gradients of a parameter cannot be reduced, or the compression does not support it. No
+                parameter is added then.
         """
         optimizer = self._optimizer()
         if optimizer is None or self._is_as_remembered(optimizer.param_groups):
@@ -106,7 +116,7 @@ class Members:
         taken = set(self.names.values())
         new = {}
         for p, name in name_parameters(optimizer.param_groups, None).items():
-            if p not in self.names:  # those that have left keep their names, because they may come back
+            if p not in self.names:  # removed parameters keep their names, because they may come back
                 while name in taken:
                     name += "'"
                 new[p] = name
@@ -124,8 +134,9 @@ class Members:
         for group, before, single in zip(groups, self._lists, self._single, strict=True):
             params = group["params"]
             try:
-                # Lists take identical elements for equal without a look at them, which is the fastest way. Tensors that
-                # are not identical raise here, except those of one element, which are compared by identity.
+                # Comparing lists treats identical elements as equal without comparing them, which is fastest. Tensors
+                # that are not identical raise an exception here, except those with one element, which are compared by
+                # identity.
                 if params != before or any(params[i] is not before[i] for i in single):
                     return False
             except RuntimeError:
@@ -150,10 +161,10 @@ _known: "WeakKeyDictionary[ProcessSet, _Known]" = WeakKeyDictionary()
 def unique_on_the_wire(
     optimizer: Any, names: dict[torch.Tensor, str], process_set: ProcessSet
 ) -> dict[torch.Tensor, str]:
-    """Names that no other optimizer of this process set uses: two models often have parameters of the same name.
+    """Return names that no other optimizer of this process set uses; models often have parameters of the same name.
 
-    The first optimizer with a name gets it as it is, the next ones with ``#1``, ``#2``, ...; so all ranks have to
-    wrap their optimizers in the same order. An optimizer that is wrapped again keeps what it had.
+    The first optimizer with a name uses it unchanged, the next ones append ``#1``, ``#2``, ...; so all ranks must wrap
+    their optimizers in the same order. An optimizer that is wrapped again keeps its names.
     """
     known = _known.get(process_set)
     if known is None or known.job is not face.job:

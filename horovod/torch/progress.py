@@ -1,4 +1,4 @@
-"""How far a rank has come: numbers that ranks compare in every exchange (ballot.py)."""
+"""Progress of a rank: counters that ranks compare in every exchange (ballot.py)."""
 
 from typing import Any
 
@@ -9,10 +9,10 @@ from horovod.torch.ops import control
 
 
 class Count:
-    """A number that is equal on all ranks as long as they do the same.
+    """Counter that is equal on all ranks as long as they do the same.
 
-    Counted since the job began, because ranks may be new in it, and since the last ``hvd.join()``, because ranks join
-    after different numbers of steps.
+    It restarts with each job, because ranks may be new in it, and with each ``hvd.join()``, because ranks join after
+    different numbers of steps.
     """
 
     def __init__(self) -> None:
@@ -22,44 +22,46 @@ class Count:
         self._number = 0
 
     def now(self) -> int:
-        """Return the number."""
+        """Return the count."""
         if self._job is not face.job or self._joins != control.joins:
             self._job, self._joins = face.job, control.joins
             self._number = 0
         return self._number
 
     def add(self) -> int:
-        """Count one more and return the new number."""
+        """Increment the count and return it."""
         self._number = self.now() + 1
         return self._number
 
     def restart(self) -> None:
-        """Count from 0 again, on all ranks, after a failure that all have seen."""
+        """Restart from 0, on all ranks, after a failure that all have seen."""
         self._failures += 1
         self._number = 0
 
     @property
     def era(self) -> str:
-        """A text that tells this count from those before it began anew."""
+        """Identifier that distinguishes this count from those before a restart."""
         return f"{self._joins}.{self._failures}"
 
 
 epochs = Count()
-"""Of the data loader whose batches are trained with."""
+"""Epochs of the data loader used for training."""
 
 
 class Progress:
-    """Of one optimizer."""
+    """Progress of one optimizer."""
 
     def __init__(self) -> None:
         self.steps = Count()
 
     def check(self, outcome: ballot.Outcome, ranks: list[int] | None) -> None:
-        """Compare with what other ranks have told. Ranks in different epochs are only warned of, by rank 0.
+        """Compare this rank's progress with the outcome of a round.
+
+        If ranks are in different epochs, rank 0 only warns.
 
         Raises:
-            HorovodInternalError: The round has no right result, or ranks are in different steps. Programs may go on
-                from there, so steps are counted anew.
+            HorovodInternalError: The round has no correct result, or ranks are in different steps. The step count
+                restarts, because programs may continue after the error.
         """
         try:
             ballot.check(outcome, self.steps.now())

@@ -1,5 +1,6 @@
-"""Tensors in the memory that the ranks of a host share, which the engine reduces in place: no rank copies its part to
-where the others can read it, because they read and write it where it is.
+"""Tensors in memory that the ranks of a host share.
+
+The engine reduces them in place, without first copying each rank's tensor to where other ranks can read it.
 """
 
 import ctypes
@@ -12,22 +13,30 @@ import torch
 from horovod.common.faces import TORCH as face
 from horovod.torch.ops.tensors import CODES
 
-# Address and length in bytes of what is in use, by address. Few entries: one a bucket or empty_shared.
+# Address -> length in bytes of each region in use. There are few: one per bucket or empty_shared tensor.
 _regions: dict[int, int] = {}
 
 
 def empty_shared(*size: Any, dtype: torch.dtype | None = None) -> torch.Tensor:
-    """A tensor in shared memory, for the fastest ``allreduce_`` between ranks of one host.
+    """Return a tensor in shared memory, which makes ``allreduce_`` between ranks of one host fastest.
 
-    ``size``: integers, or one sequence of them, as for ``torch.empty``. ``dtype``: any that can travel (default:
-    torch's default dtype). Values are zeros at first, but do not count on it: where there is no shared memory (after
-    no ``init``, alone on the host, with HOROVOD_TRANSPORT=tcp) or none left, the tensor lies in ordinary memory and
-    works all the same; see ``in_shared_memory``.
+    The speedup requires that the tensors of all ranks are in shared memory. Values are usually zero, but this is not
+    guaranteed. If no shared memory is available, the tensor is in ordinary memory and works as well; see
+    ``in_shared_memory``. This is the case before ``init``, for a rank alone on its host, with HOROVOD_TRANSPORT=tcp,
+    and when shared memory is exhausted.
 
-    An operation gains from it when the tensors of all ranks lie in shared memory. The memory is given back when the
-    last tensor over it is gone, and may be used after ``shutdown``. A forked child shares it with its parent.
+    The memory is released with the last tensor that uses it, and may be used after ``shutdown``. A forked child shares
+    it with its parent.
 
-    Raises ValueError for a negative size and a dtype that cannot travel.
+    Args:
+        *size (int or Sequence[int]): Shape, as for ``torch.empty``.
+        dtype (torch.dtype, optional): Any dtype that the operations support. Default: torch's default dtype.
+
+    Returns:
+        torch.Tensor: Tensor of the given shape and dtype.
+
+    Raises:
+        ValueError: The size is negative, or the dtype is not supported.
     """
     shape = tuple(size[0]) if len(size) == 1 and isinstance(size[0], tuple | list) else size
     dtype = dtype or torch.get_default_dtype()
@@ -40,7 +49,11 @@ def empty_shared(*size: Any, dtype: torch.dtype | None = None) -> torch.Tensor:
 
 
 def in_shared_memory(tensor: torch.Tensor) -> bool:
-    """Does all of the tensor's memory lie where the other ranks of the host reach it? See ``empty_shared``."""
+    """Return True if the tensor is entirely in memory that the other ranks of the host can access.
+
+    Args:
+        tensor (torch.Tensor): Any tensor; see ``empty_shared``.
+    """
     if tensor.layout is not torch.strided or not tensor.is_cpu or tensor.numel() == 0:
         return False
     storage = tensor.untyped_storage()
@@ -49,11 +62,11 @@ def in_shared_memory(tensor: torch.Tensor) -> bool:
 
 
 def shared_buffer(nbytes: int) -> torch.Tensor:
-    """``nbytes`` zeroed bytes as a uint8 tensor, in shared memory if there is some, else in ordinary memory."""
+    """Return ``nbytes`` zero bytes as a uint8 tensor, in shared memory if available, else in ordinary memory."""
     buffer = face.engine.allocate(nbytes) if face.engine is not None and nbytes else None
     if buffer is None:
         return torch.zeros(nbytes, dtype=torch.uint8, device="cpu")
-    # The array in between keeps the buffer and can be watched; the tensor's storage keeps the array.
+    # The array keeps the buffer alive and supports weak references; the tensor's storage keeps the array alive.
     array = (ctypes.c_ubyte * nbytes).from_buffer(buffer)
     _regions[buffer.address] = nbytes
     weakref.finalize(array, _regions.pop, buffer.address, None).atexit = False

@@ -1,4 +1,4 @@
-"""Reduction of sparse (COO) tensors: two allgathers, because the ranks' non-zero positions differ."""
+"""Reduction of sparse (COO) tensors by two allgathers, because positions of non-zeros differ between ranks."""
 
 from collections.abc import Callable
 
@@ -14,11 +14,22 @@ from horovod.torch.ops.tensors import plain, set_rank_and_size
 def sparse_allreduce_async(
     tensor: torch.Tensor, name: str | None, op: int, process_set: ProcessSet = global_process_set
 ) -> Callable[[], torch.Tensor]:
-    """Starts the reduction of a sparse COO tensor of equal shape on all ranks; the number of non-zeros may differ.
+    """Start the reduction of a sparse COO tensor, and return a function that waits for the result.
 
-    Returns a function that waits and gives the coalesced sum, or for Average the sum divided by the size of the set.
-    It uses the operations ``<name>.indices`` and ``<name>.values``. Raises ValueError for a dense tensor and for any
-    other ``op``.
+    It runs the operations ``<name>.indices`` and ``<name>.values``.
+
+    Args:
+        tensor (torch.Tensor): Sparse COO tensor of the same shape on all ranks; the number of non-zeros may differ.
+        name (str, optional): Prefix of the operations' names, which match them between ranks.
+        op (int): ``Average`` or ``Sum``.
+        process_set (ProcessSet): Ranks that take part. Default: all ranks.
+
+    Returns:
+        Callable[[], torch.Tensor]: Function that waits and returns the coalesced sum, or for ``Average`` the sum
+        divided by the size of the process set.
+
+    Raises:
+        ValueError: The tensor is dense, or ``op`` is not supported.
     """
     what = f"sparse_allreduce of tensor {name!r}" if name else "sparse_allreduce"
     if tensor.layout is not torch.sparse_coo:
@@ -26,9 +37,9 @@ def sparse_allreduce_async(
     if op not in (Average, Sum):
         raise ValueError(f"{what}: op is {op_name(op)}; accepted for sparse tensors are Average and Sum")
     _, size = set_rank_and_size(process_set, "sparse_allreduce")
-    # Coalescing first makes the message smaller when positions repeat, as the rows of frequent words do.
+    # Coalescing first makes the message smaller if positions repeat, as for the rows of frequent words.
     tensor = tensor.detach().coalesce()
-    # Non-zeros come first in both, because allgather joins along dim 0.
+    # Non-zeros are dimension 0 of both, along which allgather concatenates.
     indices = plain(tensor.indices().t())
     values = plain(tensor.values())
     first = allgather_async(indices, name and f"{name}.indices", process_set)
@@ -41,7 +52,7 @@ def sparse_allreduce_async(
             all_values = handles.synchronize(second)
         dtype = all_values.dtype
         exact = op == Average and not (dtype.is_floating_point or dtype.is_complex)
-        if exact:  # a sum of 8-bit integers wraps around before it is divided
+        if exact:  # a sum of 8-bit integers would overflow before the division
             all_values = all_values.long()
         elif op == Average:
             all_values = (all_values / size).to(dtype)

@@ -1,7 +1,7 @@
-"""Tensors of models and optimizers as what can travel between ranks: dense memory of dtypes that the engine has.
+"""Conversion of models' and optimizers' tensors to dense memory of dtypes that the engine supports.
 
-State is only copied, so bytes are enough for a dtype without arithmetic in the engine (complex, 8-bit floats, unsigned
-integers of 32 and 64 bits). A sparse tensor travels as the tensors that it is made of.
+State is only copied, so dtypes without arithmetic in the engine (complex, 8-bit floats, unsigned 32- and 64-bit
+integers) are sent as bytes. A sparse tensor is sent as the tensors that it consists of.
 """
 
 from collections.abc import Callable, Iterable
@@ -24,22 +24,22 @@ _PARTS: dict[torch.layout, tuple[str, ...]] = {
     torch.sparse_csc: ("ccol_indices", "row_indices", "values"),
     torch.sparse_bsc: ("ccol_indices", "row_indices", "values"),
 }
-"""Methods that return the memory of a sparse tensor, by layout."""
+"""By layout, the methods that return the memory of a sparse tensor."""
 
 
 @dataclass(frozen=True)
 class Form:
-    """What must be equal on all ranks for a tensor's memory to be filled with that of another rank."""
+    """The properties that must be equal on all ranks for one rank's memory to be copied to another's tensor."""
 
     layout: str
     dtype: str
     shape: tuple[int, ...]
     parts: tuple[tuple[str, tuple[int, ...]], ...] = ()
-    """Dtypes and shapes of the tensors that a sparse one is made of."""
+    """Dtypes and shapes of the tensors that a sparse tensor consists of."""
     coalesced: bool = False
-    """True if a sparse tensor of coordinates has each of them once, in order."""
+    """True for a sparse COO tensor with unique, sorted indices."""
     overlapping: tuple[int, ...] = ()
-    """Strides, where several elements share memory; empty elsewhere."""
+    """Strides if several elements share memory, else empty."""
 
     def __str__(self) -> str:
         more = f" of parts {list(self.parts)}" if self.parts else ""
@@ -49,10 +49,10 @@ class Form:
 
 
 def form_of(tensor: torch.Tensor) -> Form | None:
-    """Return the form of a tensor that needs more than the engine's own comparison, None for any other.
+    """Return the form of a tensor that needs more than the engine's own comparison, else None.
 
     Raises:
-        ValueError: The tensor cannot travel; the message says why.
+        ValueError: The tensor cannot be sent; the message says why.
     """
     if tensor.is_quantized:
         raise ValueError(f"is quantized ({tensor.dtype}); send tensor.int_repr() and the scale")
@@ -78,14 +78,14 @@ def _name(value: Any) -> str:
 
 
 def parts_of(tensor: torch.Tensor) -> list[torch.Tensor]:
-    """Return the strided tensors in whose memory the values of ``tensor`` are: itself, unless it is sparse."""
+    """Return the strided tensors that hold the values of ``tensor``: itself, unless it is sparse."""
     if tensor.layout is torch.strided:
         return [tensor.detach()]
     return [getattr(tensor.detach(), name)() for name in _PARTS[tensor.layout]]
 
 
 def empty_like(form: Form, device: str) -> torch.Tensor:
-    """Return a tensor of the form, whose memory is not shared by elements, with undefined values."""
+    """Return an uninitialized tensor of this form, in which no elements share memory."""
     if not form.parts:
         return torch.empty(form.shape, dtype=getattr(torch, form.dtype), device=device)
     parts = [torch.zeros(shape, dtype=getattr(torch, dtype), device=device) for dtype, shape in form.parts]
@@ -97,9 +97,9 @@ def empty_like(form: Form, device: str) -> torch.Tensor:
 
 
 def carried(part: torch.Tensor) -> tuple[torch.Tensor, Callable[[], None] | None]:
-    """Return (a tensor that the engine takes, what puts its values into ``part`` after they have arrived).
+    """Return (a tensor that the engine accepts, a function that stores its received values in ``part``).
 
-    The second is None where the first is ``part`` itself or its memory.
+    The function is None if the tensor is ``part`` itself or shares its memory.
     """
     dense = plain(part)
     sent = dense if dense.dtype in CODES else dense.resolve_conj().reshape(-1).view(torch.uint8)
@@ -129,11 +129,11 @@ def _extent(tensor: torch.Tensor) -> int:
 
 
 def _overlap(tensor: torch.Tensor) -> tuple[int, ...]:
-    """Return the strides where several elements share memory, else an empty tuple."""
+    """Return the strides if several elements share memory, else an empty tuple."""
     if tensor.numel() < 2 or tensor.is_contiguous():
         return ()
     steps = sorted((stride, n) for n, stride in zip(tensor.shape, tensor.stride(), strict=True) if n > 1)
-    reached = 0  # by the dimensions with shorter steps
+    reached = 0  # elements covered by dimensions with smaller strides
     for stride, n in steps:
         if stride <= reached:
             return tuple(tensor.stride())
@@ -148,7 +148,8 @@ def broadcast_all(named: Iterable[tuple[str, torch.Tensor]], root_rank: int, pro
     try:
         for name, tensor in named:
             for number, part in enumerate(parts_of(tensor)):
-                # A transposed or channels-last tensor travels as a contiguous copy; so the ranks may differ in layout.
+                # A transposed or channels-last tensor is sent as a contiguous copy, so layouts may differ between
+                # ranks.
                 sent, install = carried(part)
                 if install is not None:
                     installs.append(install)
@@ -160,16 +161,19 @@ def broadcast_all(named: Iterable[tuple[str, torch.Tensor]], root_rank: int, pro
 
 
 def check_forms(operation: str, forms: dict[str, Form], complaint: str, process_set: ProcessSet, names: str) -> None:
-    """Raise ValueError on every rank if any rank has a complaint or other forms than the first rank.
+    """Raise an error on every rank if a rank has a complaint or its forms differ from the first rank's.
 
-    Every rank of the set calls it before the first tensor travels, so that none waits for one that has raised.
+    Every rank of the set calls this before any tensor is sent, so that no rank waits for one that has raised.
 
     Args:
         operation: Beginning of the message.
         forms: This rank's forms by name, without None.
-        complaint: Why this rank cannot go on; empty if it can.
-        process_set: The ranks that compare.
+        complaint: Reason why this rank cannot continue; empty if it can.
+        process_set: Ranks that compare.
         names: Name of the operation on the wire.
+
+    Raises:
+        ValueError: A rank has a complaint, or forms differ.
     """
     answers = objects.allgather_object((complaint, forms), names, process_set, face=face)
     ranks = process_set.ranks or ()

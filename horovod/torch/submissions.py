@@ -1,4 +1,4 @@
-"""Gradients on their way: submitted, and then put in their places."""
+"""Gradients in flight: their submission, and the storage of their results."""
 
 import contextlib
 from collections.abc import Callable
@@ -32,7 +32,11 @@ class Group:
 
 
 def check(slot: Slot) -> None:
-    """Raises RuntimeError, naming the parameter, when its gradient is no more what was submitted."""
+    """Check that the slot's gradient is still the tensor that was submitted, unchanged.
+
+    Raises:
+        RuntimeError: It is not; the message names the parameter.
+    """
     watched = slot.watched
     if watched is not None and (slot.parameter.grad is not watched or watched._version != slot.version):
         _refuse_change(slot)
@@ -47,7 +51,7 @@ def _refuse_change(slot: Slot) -> NoReturn:
 
 
 def _check(slot: Slot | None, bucket: Bucket | None) -> None:
-    """``check`` for one gradient, perhaps of a bucket, or for all of one."""
+    """Run ``check`` for one gradient, which may be in a bucket, or for all gradients of a bucket."""
     if slot is not None:
         check(slot)
     if bucket is not None:
@@ -58,25 +62,25 @@ def _check(slot: Slot | None, bucket: Bucket | None) -> None:
 
 
 def _make_sparse(p: torch.Tensor) -> None:
-    """Leaves of the gradient, which was reduced as a dense one, the rows that are not zero."""
+    """Convert a gradient that was reduced as a dense tensor back to a sparse one of its non-zero rows."""
     if p.grad is not None and not p.grad.is_sparse and p.dim() > 0:
         p.grad = p.grad.detach().to_sparse(1)
 
 
 class Submissions:
-    """What one optimizer has on its way."""
+    """Operations in flight of one optimizer."""
 
     def __init__(self, options: Options) -> None:
         self._options = options
-        # By slot, bucket or vote: what waits for the result and puts it in its place; or, where the result lies in its
-        # place then, what is under way.
+        # Pending work by slot, bucket or vote: the callback that waits for the result and stores it, or a Repeat whose
+        # result needs no further storage.
         self._pending: dict[Any, Callable[[], None] | Repeat] = {}
         self._wire = wire_of(options.compression)
         self._residuals = Residuals() if getattr(options.compression, "error_feedback", False) else None
         self._in_place = self._residuals is None and leaves_alone(options.compression)
         self._watched: list[Slot] = []
         self.alone = False
-        """Is this the end of a pass, when nobody changes gradients until they are reduced?"""
+        """True at the end of a pass, when gradients cannot change until they are reduced."""
 
     def __contains__(self, key: Any) -> bool:
         return key in self._pending
@@ -85,12 +89,12 @@ class Submissions:
         return len(self._pending)
 
     def vote(self, outcome: torch.Tensor, name: str) -> Any:
-        """Reduces ``outcome`` in place with Max and returns its Work."""
+        """Reduce ``outcome`` in place with Max, and return its Work."""
         repeat = self._pending[outcome] = self._hand_over(outcome, name, Max)
         return repeat.work
 
     def one(self, slot: Slot) -> None:
-        """Submits a gradient that is in no bucket."""
+        """Submit a gradient that is in no bucket."""
         p = slot.parameter
         grad = p.grad
         assert grad is not None
@@ -115,13 +119,14 @@ class Submissions:
 
     @property
     def makes_dense(self) -> bool:
-        """Are sparse gradients made dense?"""
+        """True if sparse gradients are converted to dense ones."""
         return self._options.sparse_as_dense
 
     def group(self, group: Group, stand_ins: dict[Slot, torch.Tensor] | None = None) -> None:
-        """Submits a group together. ``stand_ins``: zeros for members without a gradient, which stay without one.
+        """Submit a group.
 
-        Sparse gradients cannot be part of a group and go alone.
+        ``stand_ins`` are zeros for members without a gradient, which remain without one. Sparse gradients cannot be
+        part of a group and are submitted alone.
         """
         grads = {}
         for slot in group.members:
@@ -140,7 +145,7 @@ class Submissions:
             self._submit(slot, None, grad, f"{name}_{i + 1}of{len(grads)}", name, len(grads))
 
     def bucket(self, bucket: Bucket) -> None:
-        """Submits a whole bucket."""
+        """Submit a whole bucket."""
         if not bucket.gathered:
             bucket.gather(self.alone)
         bucket.sent = True
@@ -148,18 +153,18 @@ class Submissions:
         self._submit(None, bucket, bucket.flat, bucket.name)
 
     def out_of_bucket(self, slot: Slot) -> None:
-        """Submits one gradient of a bucket from its place there."""
+        """Submit one gradient of a bucket, directly from its place in the bucket."""
         self.watch(slot)
         self._submit(slot, slot.bucket, slot.view, "allreduce." + slot.name)
 
     def watch(self, slot: Slot) -> None:
-        """Notes what the slot's gradient is now; nobody is to change it until it is reduced."""
+        """Remember the slot's gradient and its version. It must not change until it is reduced."""
         slot.watched = grad = slot.parameter.grad
         slot.version = grad._version  # type: ignore[union-attr]
         self._watched.append(slot)
 
     def forget_watched(self, reduced: bool) -> None:
-        """Allow changes of gradients again. ``reduced``: they are reduced, and not forgotten."""
+        """Allow changes of gradients again. ``reduced`` is True if they were reduced rather than discarded."""
         for slot in self._watched:
             slot.watched = None
             if reduced:
@@ -175,12 +180,14 @@ class Submissions:
         group: str = "",
         group_size: int = 0,
     ) -> None:
-        """Puts ``grad`` on its way, the dense gradient of ``slot`` (in ``bucket``, if that is given), or without a slot
-        a whole bucket; the result will be written into it."""
+        """Submit ``grad``, into which the result will be written.
+
+        It is the dense gradient of ``slot`` (which is in ``bucket``, if given), or a whole bucket if ``slot`` is None.
+        """
         options = self._options
         key: Any = bucket if slot is None else slot
         if self._in_place and (slot is None or bucket is None):
-            # The way of most gradients. What ``take`` accepts is as ``plain`` would have it.
+            # Fast path of most gradients. A tensor accepted by ``take`` is already as ``plain`` would make it.
             known = (name, group_size, self._wire)
             again = repeats.take(known, grad, options.op, options.prescale, options.postscale, options.process_set)
             if again is not None:
@@ -190,7 +197,7 @@ class Submissions:
                 return
         grad = grad.detach()
         tensor, context = options.compression.compress(grad)
-        # Another layout than the plain one (channels last) may not be the same on all ranks.
+        # Other layouts, such as channels last, may not be the same on all ranks.
         tensor = plain(tensor)
         residual = self._residuals.of(key, tensor) if self._residuals is not None else None
         repeat = self._hand_over(
@@ -222,10 +229,12 @@ class Submissions:
         wire: int = WIRE_NONE,
         residual: torch.Tensor | None = None,
     ) -> Repeat:
-        """Submits ``tensor`` in place: the operation of the last step again, unless there is a residual, whose memory
-        that one would keep."""
+        """Submit ``tensor`` in place, and return the operation.
+
+        The last step's operation is submitted again, unless there is a residual, which it would keep in memory.
+        """
         process_set = self._options.process_set
-        known = (name, group_size, wire)  # no name that a user can give
+        known = (name, group_size, wire)  # keys that no user can pass as a name
         repeat = None
         if residual is None:
             repeat = repeats.take(known, tensor, op, prescale, postscale, process_set)
@@ -257,11 +266,11 @@ class Submissions:
             key.hand_out(None)
 
     def finish(self) -> None:
-        """Waits for all that is pending, also when one fails, then raises the first failure."""
+        """Wait for everything that is pending, even if an operation fails, then raise the first failure."""
         failure: Exception | None = None
         with torch.no_grad():
             while self._pending:
-                # Taken out one by one: an interrupt leaves the rest, and so their memory, in place.
+                # Remove one by one, so that an interrupt leaves the other entries, and thus their memory, in place.
                 key = next(iter(self._pending))
                 try:
                     self._await(key, self._pending[key])
@@ -275,7 +284,7 @@ class Submissions:
             raise failure
 
     def forget(self) -> None:
-        """Waits for what is on its way, ignoring failures, and forgets what compression has lost so far."""
+        """Wait for operations in flight, ignore their failures, and discard the errors stored for compression."""
         with contextlib.suppress(Exception):
             self.finish()
         if self._residuals is not None:

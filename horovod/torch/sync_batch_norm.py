@@ -1,8 +1,7 @@
-"""Batch normalisation over the joined batch of all ranks.
+"""Batch normalization over the combined batch of all ranks.
 
-Each rank sends its count, mean and sum of squared deviations, which combine without the loss of digits that sums of
-squares have (Chan, Golub and LeVeque, "Updating formulae and a pairwise algorithm for computing sample variances",
-1979).
+Each rank sends its count, mean and sum of squared deviations. Combining these avoids the cancellation of sums of
+squares (Chan, Golub and LeVeque, "Updating formulae and a pairwise algorithm for computing sample variances", 1979).
 """
 
 from typing import Any
@@ -17,14 +16,24 @@ from horovod.torch.ops.allreduce import allreduce
 
 
 class SyncBatchNorm(_BatchNorm):
-    """Batch normalisation whose statistics in training are those of all ranks' batches together, which may differ in
-    size.
+    """Batch normalization with statistics of all ranks' batches during training. The batches may differ in size.
 
-    Input: (batch, num_features, ...), of a floating dtype. Arguments, parameters and buffers as in
-    ``torch.nn.BatchNorm2d``. Every rank has to call it equally often, in the same order. In evaluation, and in a job
-    of one process, it is plain batch normalisation. It can be differentiated twice. A joined batch without any value
-    changes no statistics. Raises ValueError for an input of fewer than 2 dimensions, of another dtype, with another
-    number of features, or when all ranks together have one value for each channel only.
+    The input has shape (batch, num_features, ...) and a floating-point dtype. Parameters and buffers are those of
+    ``torch.nn.BatchNorm2d``. Every rank must call the layer equally often and in the same order. In evaluation mode, or
+    in a job of one process, it is plain batch normalization. It can be differentiated twice. A combined batch without
+    any value changes no statistics.
+
+    Args:
+        num_features (int): Number of channels, the size of dimension 1.
+        eps (float): Value added to the variance. Default: 1e-5.
+        momentum (float, optional): Weight of the new value in the running statistics; None for a cumulative average.
+            Default: 0.1.
+        affine (bool): Learn a scale and a shift per channel. Default: True.
+        track_running_stats (bool): Keep running statistics for evaluation. Default: True.
+
+    Raises:
+        ValueError: The input has fewer than 2 dimensions, another dtype or another number of features, or all ranks
+            together have only one value per channel.
     """
 
     def __init__(
@@ -49,11 +58,18 @@ class SyncBatchNorm(_BatchNorm):
             raise ValueError(f"SyncBatchNorm: the input's dtype must be a floating one, got {dtype}")
 
     def forward(self, input: torch.Tensor) -> torch.Tensor:
-        """Normalises ``input``; in training it also moves the running statistics."""
+        """Normalize the input. In training mode, also update the running statistics.
+
+        Args:
+            input (torch.Tensor): Tensor of shape (batch, num_features, ...).
+
+        Returns:
+            torch.Tensor: Tensor of the same shape and dtype.
+        """
         self._check_input_dim(input)
         if not self.training or face.require_job().size == 1:
             return super().forward(input)
-        # 16-bit input has its statistics, and all that is computed from them, in float32.
+        # For 16-bit input, statistics and everything computed from them are float32.
         mean, variance, total = _statistics(_widened(input.detach()))
         if total == 1:
             raise ValueError(
@@ -85,13 +101,13 @@ def _per_channel(vector: torch.Tensor, like: torch.Tensor) -> torch.Tensor:
 
 
 def _over_channels(wide: torch.Tensor) -> torch.Tensor:
-    """Return the sum over all dimensions but that of the channels."""
+    """Return the sum over all dimensions except the channels."""
     return wide.sum([d for d in range(wide.dim()) if d != 1])
 
 
 @torch.no_grad()
 def _statistics(wide: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, float]:
-    """Return (mean, variance, number of values for each channel) of the joined batch."""
+    """Return (mean, variance, number of values per channel) of the combined batch."""
     channels = wide.shape[1]
     count = wide.numel() // max(channels, 1)
     mean = _over_channels(wide) / max(count, 1)
@@ -107,10 +123,10 @@ def _statistics(wide: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, float]:
 def _normal_again(
     wide: torch.Tensor, mean: torch.Tensor, variance: torch.Tensor, total: float, eps: float
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """Return (the normalised input, the inverse of the standard deviation) once more, in a backward pass.
+    """Recompute (the normalized input, the inverse of the standard deviation) in a backward pass.
 
     For a second derivative (``create_graph=True``) both are computed from the input, since the statistics depend on
-    every rank's; the values are the same up to rounding.
+    every rank's input. The values are the same up to rounding.
     """
     if torch.is_grad_enabled():
         mean = allreduce(_over_channels(wide), op=Sum) / total
@@ -146,8 +162,8 @@ class _Normalise(torch.autograd.Function):
         normal, inverse = _normal_again(_widened(input), mean, variance, ctx.total, ctx.eps)
         of_bias = _over_channels(wide)
         of_weight = _over_channels(wide * normal)
-        # The statistics depend on every rank's input, so the sums over the joined batch enter; weight and bias get
-        # local ones, which the optimizer reduces like any other gradient.
+        # The statistics depend on every rank's input, so the sums over the combined batch are needed here. Weight and
+        # bias get local gradients, which the optimizer reduces like any others.
         sums = allreduce(torch.cat([of_bias, of_weight]), op=Sum) / ctx.total
         mean_gradient, mean_product = sums.chunk(2)
         of_input = wide - _per_channel(mean_gradient, wide) - normal * _per_channel(mean_product, wide)

@@ -1,7 +1,6 @@
-"""What a forward pass changes besides activations, as it was before the first one of a step: so that a step that has
-failed can be done again as if it had not begun.
+"""Snapshot of what forward passes change besides activations, so that a failed step can be repeated.
 
-That is the moving statistics of normalisation layers, and the generators of random numbers from which dropout draws.
+This covers the running statistics of normalization layers and the random number generators used by dropout.
 """
 
 import weakref
@@ -12,19 +11,19 @@ import torch
 
 
 class BeforeForward:
-    """Of the models that are watched. Copies once a step, into the memory of the last copy."""
+    """Snapshot of the watched models, taken once per step into the memory of the last one."""
 
     def __init__(self, begun: Callable[[], None] = lambda: None) -> None:
-        """``begun`` is called before the first forward pass of each step."""
+        """Call ``begun`` before the first forward pass of each step."""
         self._begun = begun
         self._hooks: dict[int, tuple[torch.nn.Module, Any]] = {}
-        self._armed = True  # the next forward pass in training is the first of its step
-        self._buffers: list[tuple[torch.Tensor, torch.Tensor]] = []  # (the model's, as it was)
+        self._armed = True  # True if the next forward pass in training is the first of its step
+        self._buffers: list[tuple[torch.Tensor, torch.Tensor]] = []  # (buffer of the model, copy from before the step)
         self._random: torch.Tensor | None = None
         self._random_of_devices: dict[int, torch.Tensor] = {}
 
     def watch(self, models: Sequence[torch.nn.Module]) -> None:
-        """These from now on, and no others."""
+        """Watch these models from now on, and no others."""
         wanted = {id(model): model for model in models}
         for key in [key for key in self._hooks if key not in wanted]:
             self._hooks.pop(key)[1].remove()
@@ -34,12 +33,12 @@ class BeforeForward:
         self.stepped()
 
     def stepped(self) -> None:
-        """The step is over: what its forward passes have changed stays."""
+        """End the step and keep the changes of its forward passes."""
         self._armed = True
         self._random = None
 
     def begins(self, model: torch.nn.Module) -> None:
-        """A forward pass of one of the models."""
+        """Take the snapshot if this is the first forward pass of a step. Called before each forward pass."""
         if not self._armed or not model.training:
             return
         self._armed = False
@@ -56,7 +55,7 @@ class BeforeForward:
                     copy.copy_(buffer)
 
     def put_back(self) -> None:
-        """The step that has begun, if one has, is to be done again."""
+        """Restore the snapshot if a step has begun, so that the step can be repeated."""
         if self._random is None:
             return
         with torch.no_grad():
@@ -69,7 +68,7 @@ class BeforeForward:
 
 
 class _Hook:
-    """In a model, and not in what is pickled or copied of it."""
+    """Forward pre-hook of a model. Copies and pickles of the model contain a placeholder instead."""
 
     def __init__(self, before: BeforeForward) -> None:
         self._before = weakref.ref(before)
@@ -86,7 +85,7 @@ class _Hook:
 
 
 class _Nothing:
-    """Stands for a hook of another process or of another model."""
+    """Placeholder for a hook of another process or another model."""
 
     def __call__(self, *_: Any) -> None:
         return None

@@ -1,4 +1,4 @@
-"""Checkpoints of PyTorch programs: tensors as ``torch.save`` writes them."""
+"""Checkpoints of PyTorch programs, with tensors in the format of ``torch.save``."""
 
 import os
 from collections.abc import Mapping
@@ -17,9 +17,17 @@ class Checkpoint(StateCheckpoint):
     def __init__(
         self, directory: str | os.PathLike[str], keep: int = 3, storage_options: Mapping[str, Any] | None = None
     ) -> None:
-        """``directory``: a path, or a URL that fsspec knows, as ``s3://bucket/name``, with ``storage_options`` as that
-        is told. ``keep``: so many are kept, the latest. Raises ValueError for less than 1, and for a directory that is
-        a file; ImportError naming the package that a URL needs."""
+        """Open a directory of checkpoints.
+
+        Args:
+            directory (str or PathLike): Path, or a URL supported by fsspec such as ``s3://bucket/name``.
+            keep (int): Number of checkpoints to keep, the latest ones. Default: 3.
+            storage_options (Mapping, optional): Options of the fsspec file system.
+
+        Raises:
+            ValueError: ``keep`` is less than 1, or ``directory`` is a file.
+            ImportError: The package that the URL needs is missing.
+        """
         options = storage_options
         super().__init__(
             directory, keep, rank=rank, size=size, copied=_copied, dump=torch.save, load=_load, storage_options=options
@@ -31,5 +39,5 @@ def _copied(value: Any) -> Any:
 
 
 def _load(file: IO[bytes]) -> Any:
-    # Attributes of a state are any objects. Where they come from is known: a program's own directory.
+    # weights_only=False: a state may contain any object, and the directory is the program's own, so it is trusted.
     return torch.load(file, map_location="cpu", weights_only=False)

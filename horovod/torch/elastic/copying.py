@@ -1,6 +1,8 @@
-"""A commit's copy beside the next step's forward and backward passes, which read parameters and do not change them.
+"""Copies of commits made concurrently with the next step's forward and backward passes.
 
-commit --> copies begin --> forward, backward --> (an optimizer is about to step: wait for the copies) --> step
+Those passes read parameters without changing them::
+
+    commit --> copies begin --> forward, backward --> (optimizer is about to step: wait for the copies) --> step
 """
 
 import copy
@@ -16,15 +18,15 @@ import torch
 from horovod.common.contract.frames import warn_user
 
 Pair = tuple[torch.Tensor, torch.Tensor]
-"""What is copied, and whereto: both on the CPU, of one type and size, and contiguous."""
+"""(source, target): contiguous CPU tensors of the same dtype and shape."""
 
-_LEAST = 1 << 20  # bytes for which a thread is worth while
-_MUCH = 1 << 24  # bytes whose copy somebody may notice
-_SETTLED = 0.02  # s after which an operation that was under way has counted its change
+_LEAST = 1 << 20  # minimum bytes for which a thread pays off
+_MUCH = 1 << 24  # bytes from which on the copy takes noticeable time
+_SETTLED = 0.02  # seconds after which a concurrent operation has incremented the version
 
 
 def can_wait(source: torch.Tensor, into: object) -> bool:
-    """May this copy be made later, by ``Copies``?"""
+    """Return True if ``Copies`` may make this copy later."""
     return (
         isinstance(into, torch.Tensor)
         and source.device.type == into.device.type == "cpu"
@@ -37,14 +39,17 @@ def can_wait(source: torch.Tensor, into: object) -> bool:
 
 
 class Copies:
-    """Of one state, one after the other. For one thread."""
+    """Background copies of one state, one batch at a time. Not thread-safe."""
 
     def __init__(self) -> None:
         self._batch: _Batch | None = None
 
     def begin(self, pairs: Sequence[Pair]) -> None:
-        """Copies them while the program goes on. It must not change a tensor before that is copied: if it does so by
-        operations that PyTorch counts (``Tensor._version``), ``wait`` copies what it has become, whole, and warns."""
+        """Copy the pairs while the program continues.
+
+        The program must not change a source before it is copied. If it does so with operations that PyTorch counts
+        (``Tensor._version``), ``wait`` copies the new values instead and warns.
+        """
         self.wait()
         if sum(source.nbytes for source, _ in pairs) < _LEAST:
             with torch.no_grad():
@@ -55,7 +60,7 @@ class Copies:
         self._batch.start()
 
     def wait(self) -> None:
-        """Until they are made."""
+        """Wait until the copies are complete."""
         batch, self._batch = self._batch, None
         if batch is None:
             return
@@ -74,22 +79,22 @@ class Copies:
 
 
 class _Batch(threading.Thread):
-    """The copies of one commit."""
+    """Thread that makes the copies of one commit."""
 
     def __init__(self, pairs: Sequence[Pair]) -> None:
         super().__init__(name="horovod-commit", daemon=True)
         self._pairs = [(source, into, source._version) for source, into in pairs]
         self.wanted = threading.Event()
-        """The program waits, so nothing is being changed."""
+        """Set when the program waits, so that nothing changes any more."""
         self.changed: list[Pair] = []
-        """Those that may be torn, or have other values than the program committed."""
+        """Pairs whose copies may be torn, or newer than what the program committed."""
 
     def run(self) -> None:
-        # Operations count a change when they have made it, so one that was under way during the copy is seen a little
-        # later. What is changed much later does not matter: the copy has what was committed.
+        # Operations increment the version after they have changed the tensor. So a change made during the copy may show
+        # a little later. Much later changes do not matter: the copy then has the committed values.
         unsettled: deque[tuple[float, torch.Tensor, torch.Tensor, int]] = deque()
         for source, into, version in self._pairs:
-            # Not copy_(), which would have threads of its own, and they the cores of the step.
+            # Not copy_(): it would start threads of its own, which compete with the step for cores.
             ctypes.memmove(into.data_ptr(), source.data_ptr(), source.nbytes)
             unsettled.append((time.monotonic() + _SETTLED, source, into, version))
             while unsettled and unsettled[0][0] <= time.monotonic():
@@ -104,14 +109,16 @@ class _Batch(threading.Thread):
 
 
 class Later(NamedTuple):
-    """Which copies may be made a little later: ``pairs`` gets them. ``steady``: those of tensors at these addresses,
-    None: all."""
+    """Collects the copies that may be made later in ``pairs``.
+
+    ``steady`` holds the addresses of the tensors whose copies may wait; None allows all.
+    """
 
     pairs: list[Pair]
     steady: frozenset[int] | None
 
     def place(self, source: torch.Tensor, into: Any) -> torch.Tensor | None:
-        """Where the copy will be; None: it cannot wait."""
+        """Return the future copy, or None if the copy cannot wait."""
         if (self.steady is not None and source.data_ptr() not in self.steady) or not can_wait(source, into):
             return None
         self.pairs.append((source, into))
@@ -119,7 +126,7 @@ class Later(NamedTuple):
 
 
 class _Never:
-    """As ``Later``, for copies that are not made at all: only their memory is, which nobody has touched yet."""
+    """Replacement of ``Later`` that makes no copies and only reserves their memory, still untouched."""
 
     def place(self, source: torch.Tensor, _into: Any) -> torch.Tensor | None:
         made = torch.empty_like(source, memory_format=torch.contiguous_format)
@@ -127,9 +134,11 @@ class _Never:
 
 
 def reserve(value: Any) -> Any:
-    """What ``copied`` copies into later. None if the tensors are so small that copying them now takes no time. A new
-    worker makes its state while the others wait for it, and then gets their values: copying its own took 1.4 s for
-    1 GiB."""
+    """Return memory for a later ``copied(value, ...)``, or None if the tensors are small enough to copy right away.
+
+    A new worker creates its state while the other ranks wait for it, and then receives their values. Copying its own
+    state took 1.4 s for 1 GiB.
+    """
     return copied(value, None, _Never()) if _bytes_of(value) >= _MUCH else None
 
 
@@ -142,7 +151,7 @@ def _bytes_of(value: Any) -> int:
 
 
 def copied(value: Any, into: Any, later: Later | _Never | None = None) -> Any:
-    """A copy, in the memory of ``into`` (an earlier one of the same, or None) where tensors have kept their size."""
+    """Return a copy of ``value``, reusing the memory of ``into`` (an earlier copy, or None) where tensors fit."""
     if isinstance(value, torch.Tensor):
         source = value.detach()
         if later is not None and (place := later.place(source, into)) is not None:

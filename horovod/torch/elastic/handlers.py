@@ -1,4 +1,4 @@
-"""How each kind of value that an elastic state has is saved, restored and given to all ranks."""
+"""Handlers that save, restore and synchronize each kind of value in an elastic state."""
 
 import inspect
 from collections.abc import Callable, Iterable, Mapping
@@ -15,12 +15,14 @@ from horovod.torch.functions import broadcast_object, broadcast_optimizer_state,
 
 
 class StateHandler:
-    """Saves, restores and synchronises one value. A subclass says how; ``root``: the rank whose value all get. With one
-    whose ``sync`` takes no root, as in old programs, all get what rank 0 has, after failures that of its last commit.
+    """Saves, restores and synchronizes one value. Base class for custom handlers.
+
+    ``sync(root)`` gives all ranks the value of rank ``root``. A handler in the old style, whose ``sync`` takes no
+    argument, gives them the value of rank 0; after a failure that is the value of rank 0's last commit.
     """
 
     unsaved = False
-    """Its first value is not copied yet: it is large, and will be when a step is about to change it."""
+    """True until the first copy is made. Large values are copied only when a step is about to change them."""
 
     def __init__(self, value: Any) -> None:
         self.value = value
@@ -29,8 +31,10 @@ class StateHandler:
         raise NotImplementedError
 
     def save_beside(self, copies: list[Pair], steady: frozenset[int]) -> None:
-        """``save``, but for what may be copied a little later (``copying``), which is added to ``copies``. ``steady``:
-        addresses of tensors that only optimizers change."""
+        """Save the value, except for copies that may be made a little later (``copying``).
+
+        Those are added to ``copies``. ``steady`` holds the addresses of tensors that only optimizers change.
+        """
         self.save()
 
     def restore(self) -> None:
@@ -40,20 +44,20 @@ class StateHandler:
         raise NotImplementedError
 
     def reset(self) -> None:
-        """The members have changed."""
+        """Adapt to a change of the job's ranks."""
 
     def describe(self) -> str:
-        """What has to be the same on all ranks, in words."""
+        """Return a description of what must be the same on all ranks."""
         return ""
 
     def set_value(self, value: Any) -> None:
-        """Another one takes its place, which counts as committed."""
+        """Replace the value; the new one counts as committed."""
         self.value = value
         self.save()
 
 
 class ModelStateHandler(StateHandler):
-    """Of a ``torch.nn.Module``: parameters and buffers."""
+    """Handler for the parameters and buffers of a ``torch.nn.Module``."""
 
     def __init__(self, model: torch.nn.Module) -> None:
         super().__init__(model)
@@ -64,14 +68,14 @@ class ModelStateHandler(StateHandler):
             self.save()
 
     def save(self) -> None:
-        """Into the memory of the last copy, where it fits: a commit allocates nothing."""
+        """Save the state, reusing the memory of the last copy where it fits, so that commits allocate nothing."""
         self._saved = copied(self.value.state_dict(), self._saved)
         self._frozen = self._versions_of_frozen()
         self.unsaved = False
 
     def save_beside(self, copies: list[Pair], steady: frozenset[int]) -> None:
-        # Frozen parameters that have rested since the last commit: others are averages, which programs change at any
-        # time.
+        # A frozen parameter's copy may wait only if the parameter is unchanged since the last commit. Others may be
+        # averages, which programs change at any time.
         frozen = self._versions_of_frozen()
         rest = frozen if self.unsaved else dict(self._frozen.items() & frozen.items())
         later = Later(copies, steady.union(rest))
@@ -79,7 +83,7 @@ class ModelStateHandler(StateHandler):
         self.unsaved = False
 
     def _versions_of_frozen(self) -> dict[int, int]:
-        """By address."""
+        """Return the versions of the frozen parameters, by address."""
         return {p.data_ptr(): p._version for p in self.value.parameters() if not p.requires_grad}
 
     def restore(self) -> None:
@@ -99,7 +103,7 @@ class ModelStateHandler(StateHandler):
 
 
 class OptimizerStateHandler(StateHandler):
-    """Of a ``torch.optim.Optimizer``."""
+    """Handler for a ``torch.optim.Optimizer``."""
 
     def __init__(self, optimizer: torch.optim.Optimizer) -> None:
         super().__init__(optimizer)
@@ -117,14 +121,14 @@ class OptimizerStateHandler(StateHandler):
         self.unsaved = False
 
     def restore(self) -> None:
-        self.value.load_state_dict(copied(self._saved, None))  # it keeps tensors that it is given
+        self.value.load_state_dict(copied(self._saved, None))  # the optimizer keeps the tensors that it is given
 
     def sync(self, root: int = 0) -> None:
         broadcast_optimizer_state(self.value, root_rank=root)
 
 
 class SamplerStateHandler(StateHandler):
-    """Of an ``ElasticSampler``, whose state is the same on all ranks once they stand at the same step."""
+    """Handler for an ``ElasticSampler``, whose state is the same on all ranks at the same step."""
 
     def __init__(self, sampler: ElasticSampler) -> None:
         super().__init__(sampler)
@@ -145,15 +149,17 @@ class SamplerStateHandler(StateHandler):
 
 @runtime_checkable
 class HasState(Protocol):
-    """What says itself what it is to keep."""
+    """Object that defines what is saved of it."""
 
     def state_dict(self) -> Any: ...
     def load_state_dict(self, state_dict: Any) -> Any: ...
 
 
 class StateDictHandler(StateHandler):
-    """Of what has ``state_dict()`` and ``load_state_dict(...)``: schedulers of learning rates, scalers of gradients.
-    The object stays, with what it refers to."""
+    """Handler for objects with ``state_dict()`` and ``load_state_dict(...)``, such as learning rate schedulers.
+
+    The object itself stays, with all its references.
+    """
 
     def __init__(self, value: HasState) -> None:
         super().__init__(value)
@@ -174,8 +180,11 @@ class StateDictHandler(StateHandler):
 
 
 class ScalerStateHandler(StateDictHandler):
-    """Handler of a ``torch.amp.GradScaler``, whose ``state_dict()`` leaves out which optimizers it has unscaled since
-    its last ``update()``. In the step that is done again it would refuse to unscale them a second time."""
+    """Handler for a ``torch.amp.GradScaler``.
+
+    Its ``state_dict()`` omits which optimizers were unscaled since the last ``update()``. Without the update here, a
+    repeated step would fail because it unscales them a second time.
+    """
 
     def restore(self) -> None:
         super().restore()
@@ -186,7 +195,7 @@ class ScalerStateHandler(StateDictHandler):
         self._begin_step()
 
     def _begin_step(self) -> None:
-        if getattr(self.value, "_scale", None) is not None:  # else it has not scaled yet, and refuses an update
+        if getattr(self.value, "_scale", None) is not None:  # otherwise nothing was scaled, and update() would raise
             self.value.update(self.value.get_scale())
 
 
@@ -194,24 +203,28 @@ _registry: list[tuple[type, Callable[[Any], StateHandler]]] = [
     (ElasticSampler, SamplerStateHandler),
     (torch.nn.Module, ModelStateHandler),
     (torch.optim.Optimizer, OptimizerStateHandler),
-    (getattr(torch.amp, "GradScaler", torch.cuda.amp.GradScaler), ScalerStateHandler),  # PyTorch 2.1 has the second
+    (getattr(torch.amp, "GradScaler", torch.cuda.amp.GradScaler), ScalerStateHandler),  # only the latter in PyTorch 2.1
     (HasState, StateDictHandler),
 ]
 
 
 def get_handler_registry() -> list[tuple[type, Callable[[Any], StateHandler]]]:
-    """(type, class of handlers) pairs: a value gets the first one whose type it is an instance of."""
+    """Return the list of (type, handler class) pairs. The first pair whose type a value is an instance of applies."""
     return _registry
 
 
 def set_handler_registry(registry: list[tuple[type, Callable[[Any], StateHandler]]]) -> None:
-    """In place of the one there is."""
+    """Replace the list of (type, handler class) pairs."""
     global _registry
     _registry = registry
 
 
 def handler_for(name: str, value: Any) -> StateHandler | None:
-    """None: an attribute as any other. Raises ValueError for what cannot be copied."""
+    """Return a handler for the value, or None if it is an ordinary attribute.
+
+    Raises:
+        ValueError: The value cannot be copied.
+    """
     try:
         return next((handler(value) for kind, handler in _registry if isinstance(value, kind)), None)
     except Exception as error:
@@ -219,8 +232,13 @@ def handler_for(name: str, value: Any) -> StateHandler | None:
 
 
 def check_references(others: Mapping[str, Any], handlers: Mapping[str, StateHandler]) -> None:
-    """Raises ValueError for an attribute without a handler that refers to a value with one: a commit, and what other
-    ranks get, would be a copy that refers to a copy."""
+    """Check that no attribute without a handler refers to a value with a handler.
+
+    Otherwise a commit would store, and other ranks would receive, an attribute that refers to a copy of that value.
+
+    Raises:
+        ValueError: An attribute refers to such a value.
+    """
     for name, value in others.items():
         for kept, handler in handlers.items():
             if any(one is handler.value for one in _parts(value)):
@@ -240,5 +258,5 @@ def _parts(value: Any) -> Iterable[Any]:
 
 
 def takes_root(handler: StateHandler) -> bool:
-    """Handlers of old programs have ``sync()``, which gives all ranks what rank 0 has."""
+    """Return True if ``sync`` takes a root; handlers in the old style always send the value of rank 0."""
     return bool(inspect.signature(handler.sync).parameters)

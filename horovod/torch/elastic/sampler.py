@@ -1,4 +1,4 @@
-"""ElasticSampler: a sampler whose epoch goes on where it was when the number of ranks changes."""
+"""ElasticSampler: a sampler that continues its epoch when the number of ranks changes."""
 
 from collections.abc import Iterator, Sized
 from typing import Any
@@ -11,7 +11,9 @@ from horovod.torch.mpi_ops import rank, size
 
 
 class ElasticSampler(torch.utils.data.Sampler[int]):
-    """Gives each rank its samples of an epoch, those that are not done yet. A program tells what is done::
+    """Sampler that distributes the unprocessed samples of an epoch over the ranks.
+
+    The program records what it has processed::
 
         for epoch in range(state.epoch, epochs):
             for index, (data, target) in enumerate(loader):     # DataLoader(dataset, batch_size, sampler=sampler)
@@ -21,43 +23,59 @@ class ElasticSampler(torch.utils.data.Sampler[int]):
             state.epoch += 1
             state.sampler.set_epoch(state.epoch)
 
-    Over any changes of members each sample is visited once in an epoch. So that ranks take equally many steps, fewer
-    samples than there are ranks are visited a second time at its end, unless ``filled`` is False; then ``hvd.join()``
-    is needed where ranks differ. Works for any number of samples that are left, down to none.
+    Each sample is visited once per epoch, however often ranks join or leave. To give all ranks the same number of
+    steps, up to size() - 1 samples are visited twice at the end, unless ``filled`` is False; then the program needs
+    ``hvd.join()`` if ranks differ. Any number of remaining samples is supported, including none.
+
+    Args:
+        dataset (Sized): Any object with a length.
+        shuffle (bool): Use a new order in each epoch, the same on all ranks. Default: True.
+        seed (int): Seed of the order. Default: 0.
+        filled (bool): Give all ranks the same number of samples. Default: True.
     """
 
     def __init__(self, dataset: Sized, shuffle: bool = True, seed: int = 0, *, filled: bool = True) -> None:
-        """``dataset``: anything with a length. ``shuffle``: another order in each epoch, equal on all ranks, which
-        follows from ``seed``."""
         self.dataset = dataset
         self.shuffle = shuffle
         self.seed = seed
         self.filled = filled
         self.epoch = 0
         self._order: list[int] = []
-        self._order_of = (-1, -1)  # epoch, length
-        self._done = 0  # of the order, when members were shared out last
-        self._recorded = 0  # of this rank's own since then
+        self._order_of = (-1, -1)  # (epoch, length) of `_order`
+        self._done = 0  # samples of `_order` that were done when samples were last distributed
+        self._recorded = 0  # this rank's samples recorded since then
         self._shares: Shares | None = None
         self._mine: list[int] = []
-        self._loop: tuple[Any, list[int]] = ((), [])  # what the running loop is about, and its samples
-        self._in_loop = 0  # samples of it that are recorded
-        self._ahead = 0  # of its samples, those that are before the first of `_mine`; below 0: they are missing in it
+        self._loop: tuple[Any, list[int]] = ((), [])  # (parameters, samples) of the running loop
+        self._in_loop = 0  # samples of the running loop that were recorded
+        self._ahead = 0  # samples of the running loop before the first of `_mine`; negative if the loop began later
         self.rank = 0
         self.num_replicas = 1
         self._begin(0, 0)
 
     def set_epoch(self, epoch: int) -> None:
-        """An epoch begins, with nothing done. To be called when one is over; where it is called as an epoch's loop
-        begins, with the number of the epoch that is under way, what has been recorded of that stays done. When all of
-        it is done, the same number begins it anew."""
+        """Begin an epoch with no sample processed.
+
+        Call this when an epoch is over. If it is called at the beginning of an epoch's loop, with the number of the
+        current epoch, the recorded samples stay processed. Once all samples are processed, the same number restarts the
+        epoch.
+
+        Args:
+            epoch (int): Number of the epoch.
+        """
         processed = self.processed_num
         under_way = (epoch, len(self.dataset)) == self._order_of and 0 < processed < len(self._order)
         self._begin(epoch, processed if under_way else 0)
 
     def set_shares(self, shares: Shares | None) -> None:
-        """Other parts than equal ones, as ``hvd.elastic.batch`` says. None: equal ones again. Raises ValueError when
-        they are not for the present number of ranks."""
+        """Distribute samples in unequal shares, as ``hvd.elastic.batch`` determines them.
+
+        Args:
+            shares (Shares, optional): Share of each rank. None restores equal shares.
+
+        Raises:
+            ValueError: ``shares`` is not for the current number of ranks.
+        """
         if shares is not None and len(shares.of) != size():
             raise ValueError(f"shares are for {len(shares.of)} ranks, but the job has {size()}")
         self._settle()
@@ -65,50 +83,63 @@ class ElasticSampler(torch.utils.data.Sampler[int]):
         self.reset()
 
     def record_batch(self, batch_idx: int, batch_size: int) -> None:
-        """The batch of this index, counted since the loop over the loader began, is done: after the optimizer's step.
-        All ranks record the same batches.
+        """Record that a batch has been processed.
 
-        A loop may go on after ``load_state_dict`` (``state.restore()``). Its batches between the place that was gone
-        back to and the next one that is recorded count as done, because the loop will not visit them again.
+        Call this after the optimizer's step; all ranks record the same batches.
+
+        A loop may continue after ``load_state_dict`` (``state.restore()``). Batches between the restored position and
+        the next recorded batch then count as processed, because the loop will not visit them again.
+
+        Args:
+            batch_idx (int): Index of the batch since the loop over the loader began.
+            batch_size (int): Samples per batch on this rank.
         """
         recorded = (batch_idx + 1) * batch_size
-        if recorded <= self._in_loop:  # not the next one of that loop: another has begun
+        if recorded <= self._in_loop:  # a lower index means that another loop has begun
             self._ahead = 0
         self._in_loop = recorded
         self._recorded = min(max(self._recorded, recorded - self._ahead), len(self._mine))
 
     def record_indices(self, indices: Any) -> None:
-        """So many more samples of this rank are done, in the order in which it visits them."""
+        """Record that this rank has processed ``len(indices)`` more samples, in the order in which it visits them.
+
+        Args:
+            indices (Sized): Indices of the samples; only their number counts.
+        """
         self._recorded = min(self._recorded + len(indices), len(self._mine))
 
     @property
     def processed_num(self) -> int:
-        """How many samples of the epoch are done, by all ranks."""
+        """Number of samples of the epoch that all ranks have processed."""
         whole = self._recorded >= len(self._mine)
         left = len(self._order) - self._done
         return self._done + done(self._recorded, self.rank, self._parts(), left, whole)
 
     @property
     def place(self) -> tuple[int, int, int]:
-        """Changes with each batch that is recorded; cheap."""
+        """Position in the epoch, which changes with each recorded batch. Cheap to read."""
         return self.epoch, self._done, self._recorded
 
     @property
     def processed_indices(self) -> list[int]:
-        """Those samples."""
+        """Indices of the processed samples."""
         return self._order[: self.processed_num]
 
     @property
     def remaining_indices(self) -> list[int]:
-        """The samples that were not done when they were shared out last: what ``len`` and iterating are about."""
+        """Indices of the samples that were unprocessed when samples were last distributed."""
         return self._order[self._done :]
 
     def state_dict(self) -> dict[str, Any]:
-        """Of any rank for all ranks, and for any number of them."""
+        """Return the sampler's state, which is valid on every rank and for any number of ranks."""
         return {"epoch": self.epoch, "processed_num": self.processed_num, "seed": self.seed, "length": len(self._order)}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Goes on from there with the present members. Raises ValueError when it is of another dataset or seed."""
+        """Continue from a saved state with the current ranks.
+
+        Raises:
+            ValueError: The state belongs to another dataset or seed.
+        """
         for name, here in (("seed", self.seed), ("length", len(self.dataset))):
             if state_dict.get(name, here) != here:
                 raise ValueError(f"the sampler's state has {name} {state_dict[name]}, this sampler {here}")
@@ -121,7 +152,7 @@ class ElasticSampler(torch.utils.data.Sampler[int]):
 
     def _begin(self, epoch: int, processed: int) -> None:
         length = len(self.dataset)
-        if (epoch, length) != self._order_of:  # a second for a million samples, and failures are to cost little
+        if (epoch, length) != self._order_of:  # shuffling takes a second per million samples, too long for a recovery
             self._order = self._shuffled(length, epoch) if self.shuffle else list(range(length))
             self._order_of = epoch, length
         self.epoch = epoch
@@ -136,7 +167,7 @@ class ElasticSampler(torch.utils.data.Sampler[int]):
         return made
 
     def reset(self) -> None:
-        """Shares out what is not done among the present members. Loops over a loader begin anew after it."""
+        """Distribute the unprocessed samples over the current ranks. Start a new loop over the loader afterwards."""
         self._settle()
         self.rank, self.num_replicas = rank(), size()
         if self._shares is not None and len(self._shares.of) != self.num_replicas:
@@ -161,7 +192,7 @@ class ElasticSampler(torch.utils.data.Sampler[int]):
 
 
 def _ahead(loop: list[int], mine: list[int]) -> int:
-    """Return how many samples of the loop are before the first of ``mine``; below 0 where it began later."""
+    """Return how many samples of the loop precede the first of ``mine``; negative if the loop began later."""
     if not loop or not mine:
         return len(loop) - len(mine)
     if mine[0] in loop:

@@ -1,4 +1,4 @@
-"""TorchState: models, optimizers, samplers and anything else that an elastic program keeps."""
+"""TorchState: elastic state of models, optimizers, samplers and other values of a program."""
 
 from numbers import Integral
 from typing import Any
@@ -39,15 +39,28 @@ __all__ = [
 
 
 class TorchState(Keeping, ObjectState):
-    """A model, an optimizer and whatever else is given, each saved and synchronised as fits its type::
+    """Elastic state of a PyTorch program; each value is saved and synchronized according to its type.
+
+    Example::
 
         state = hvd.elastic.TorchState(model=model, optimizer=optimizer, sampler=sampler, epoch=0, batch=0)
 
-    After a failure in ``backward()`` training goes on from what the ranks hold, and nothing is lost: moving statistics
-    and the state of torch's random numbers are as they were before the step that is done again. After another failure
-    it goes on from the last commit (``horovod.common.elastic.agreement``). So it does always unless the optimizers
-    among the values are distributed ones on the CPU, which step in turns, and the program is seen to count each of its
-    steps after it was taken: in an attribute that is an integer, or by an ElasticSampler (``step_by_step``).
+    After a failure in ``backward()``, training resumes from the current state of the ranks and no step is lost. Running
+    statistics and torch's random state are restored to the beginning of the step that is repeated. This requires that
+    the optimizers in the state are distributed ones on the CPU, which step in turns, and that the program visibly
+    counts each step after taking it: in an integer attribute or with an ElasticSampler (``step_by_step``). In all other
+    cases training resumes from the last commit (``horovod.common.elastic.agreement``).
+
+    Args:
+        model (torch.nn.Module, optional): Model.
+        optimizer (torch.optim.Optimizer, optional): Optimizer.
+        always_restore (bool): Return to the last commit after failures in ``backward()`` too. Use it for a program that
+            counts something after each step but cannot continue from there. Default: False.
+        **kwargs: Further attributes. A Module, an Optimizer, an ElasticSampler, and any object with ``state_dict()``
+            and ``load_state_dict()`` keeps its identity and loads what is restored or received.
+
+    Raises:
+        ValueError: An attribute cannot be copied, or refers to one of these objects without being one itself.
     """
 
     _face = TORCH
@@ -55,12 +68,6 @@ class TorchState(Keeping, ObjectState):
     def __init__(
         self, model: Any = None, optimizer: Any = None, *, always_restore: bool = False, **kwargs: Any
     ) -> None:
-        """``model``, ``optimizer``: None for neither. ``always_restore``: go back to the last commit after failures in
-        ``backward()`` too, for a program that counts something after each step and yet cannot go on from there. Other
-        keywords become attributes; a Module, an Optimizer, an ElasticSampler, and what has ``state_dict()`` and
-        ``load_state_dict()`` as schedulers of learning rates have, stay the objects that they are, and get what is
-        restored or comes from another rank. Raises ValueError naming what cannot be copied, and what refers to one of
-        these without being one."""
         given = {name: value for name, value in (("model", model), ("optimizer", optimizer)) if value is not None}
         given.update(kwargs)
         handlers = {name: handler for name, value in given.items() if (handler := handler_for(name, value)) is not None}
@@ -81,7 +88,7 @@ class TorchState(Keeping, ObjectState):
         self._handlers = handlers
         self._copies = Copies()
         self._commits = 0
-        self._synced = False  # with ranks that had a state
+        self._synced = False  # True after a sync with ranks that had a state
         self._always_restore = always_restore
         self._steps = Steps(self._stepped, self._begins_step, self._counted)
         self._before = BeforeForward(self._steps.forward)
@@ -103,14 +110,17 @@ class TorchState(Keeping, ObjectState):
         self._before.watch([one.value for one in handlers if isinstance(one.value, torch.nn.Module)])
 
     def _counted(self) -> tuple[Any, ...]:
-        """What tells one step from the next; looked at after each of them."""
+        """Return the program's counters, which tell one step from the next."""
         found: list[Any] = [value for name in self._names if isinstance(value := getattr(self, name), Integral)]
         found += [one.value.place for one in self._handlers.values() if isinstance(one.value, ElasticSampler)]
         return tuple(found)
 
     def save(self) -> None:
-        """Returns when what a forward pass changes is copied. Parameters, and what optimizers keep, are copied beside
-        the next step, up to where an optimizer changes them, or up to ``wait``."""
+        """Save the state and return when everything that a forward pass changes is copied.
+
+        Parameters and optimizer state are copied during the next step, until an optimizer changes them or ``wait`` is
+        called.
+        """
         super().save()
         self._save(self._handlers)
         self._commits += 1
@@ -138,8 +148,11 @@ class TorchState(Keeping, ObjectState):
         self._before.stepped()
 
     def wait(self) -> None:
-        """Until the last commit is copied. To be called between a commit and what changes parameters by itself: without
-        it the commit may get some of what they become, with a warning, and with ``tensor.data`` without one."""
+        """Wait until the last commit is copied.
+
+        Call this between a commit and code that changes parameters itself. Otherwise the commit may contain some of the
+        new values, with a warning, or without one if the code uses ``tensor.data``.
+        """
         self._copies.wait()
 
     def restore(self) -> None:
@@ -156,14 +169,22 @@ class TorchState(Keeping, ObjectState):
         super().reset()
 
     def state_dict(self) -> dict[str, Any]:
-        """All of it as it is now, by name: of values that have one the ``state_dict()``, of others themselves. Not a
-        copy."""
+        """Return the current state by name.
+
+        An entry is the value's ``state_dict()`` if it has one, and the value itself otherwise. The result is not a
+        copy.
+        """
         made = {name: handler.value.state_dict() for name, handler in self._handlers.items()}
         return {**made, **self._attributes()}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """What ``state_dict`` gave, perhaps in another job of another size. Counts as committed. Raises ValueError
-        naming attributes that differ."""
+        """Load the result of ``state_dict``, possibly from a job with another number of ranks.
+
+        The loaded state counts as committed.
+
+        Raises:
+            ValueError: The attributes differ; the message names them.
+        """
         self._check_loaded(state_dict, [*self._attributes(), *self._handlers])
         self._copies.wait()
         for name, handler in self._handlers.items():
@@ -174,7 +195,7 @@ class TorchState(Keeping, ObjectState):
     def _in_a_step(self) -> bool:
         return self._steps.in_a_step() or super()._in_a_step()
 
-    # What Keeping asks
+    # Interface of Keeping
 
     def failed(self, error: HorovodInternalError) -> None:
         if getattr(error, "handed_over", False) and (self._of_rank_0() or not self._steps.can_hand_over()):
@@ -187,7 +208,7 @@ class TorchState(Keeping, ObjectState):
         return not self._always_restore and not self._of_rank_0() and self._steps.before_step(error)
 
     def _of_rank_0(self) -> list[str]:
-        """Those that can only take what rank 0 has, which need not be the one that has come furthest."""
+        """Return the names of values that always take rank 0's state, which may not be the most advanced."""
         return [name for name, handler in self._handlers.items() if not takes_root(handler)]
 
     def standing(self, whole: bool) -> Standing:

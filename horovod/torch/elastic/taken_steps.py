@@ -1,4 +1,4 @@
-"""How many steps the optimizers of a state have taken, and whether a failure came before the next one."""
+"""Number of steps that a state's optimizers have taken, and whether a failure occurred before the next step."""
 
 import itertools
 import weakref
@@ -17,7 +17,10 @@ _REDUCTION = frozenset(("horovod.torch.gradients", "horovod.torch.backward"))
 
 
 class Round:
-    """Of several optimizers: what they do between two steps that are counted, each one step, in any order. Pure."""
+    """One step of each of several optimizers, in any order. Pure.
+
+    A program with several optimizers counts such a round as one step.
+    """
 
     def __init__(self) -> None:
         self._stepped: set[int] = set()
@@ -25,11 +28,11 @@ class Round:
 
     @property
     def complete(self) -> bool:
-        """All have stepped equally often, in turns."""
+        """True if all optimizers have taken equally many steps, in turns."""
         return self._in_turns and not self._stepped
 
     def stepped(self, which: int, optimizers: int) -> bool:
-        """One of so many has. True: it was the last one of the round."""
+        """Record a step of one of ``optimizers`` optimizers. Return True if it was the last one of the round."""
         self._in_turns = self._in_turns and which not in self._stepped
         self._stepped.add(which)
         if len(self._stepped) < optimizers:
@@ -39,8 +42,11 @@ class Round:
 
 
 class Steps:
-    """``taken``: steps since the job began, of all optimizers that are watched; ``rounds``: of the job, to each
-    of which all optimizers belong. Those that are done again after a commit was restored count twice."""
+    """Counter of the steps of the watched optimizers.
+
+    ``taken`` is the number of steps of all optimizers since the job began. ``rounds`` is the number of rounds, of which
+    each includes all optimizers. Steps repeated after a commit was restored count twice.
+    """
 
     def __init__(
         self,
@@ -48,22 +54,27 @@ class Steps:
         begins: Callable[[], None] = lambda: None,
         counted: Callable[[], Hashable] = lambda: None,
     ) -> None:
-        """``stepped`` is called after each of them, ``begins`` before. ``counted``: what the program counts its steps
-        by, as it is now."""
+        """Set up the callbacks.
+
+        Args:
+            stepped: Called after each step.
+            begins: Called before each step.
+            counted: Returns the program's counters.
+        """
         self.taken = self.rounds = 0
         self._stepped = stepped
         self._begins = begins
         self._counted = counted
         self._by_step = StepByStep()
         self._round = Round()
-        self._at_first: tuple[Hashable] | None = None  # what was counted at the first forward pass of this step
+        self._at_first: tuple[Hashable] | None = None  # counters at the first forward pass of this step
         self._hooks: dict[int, tuple[Any, Any, Any]] = {}
-        self._stepping: list[torch.Tensor] = []  # parameters
-        self._committed_gradients: list[int] = []  # kinds, by parameter
-        self._resumed_gradients: list[int] | None = None  # those that training resumes with; None: those there are now
+        self._stepping: list[torch.Tensor] = []  # the optimizers' parameters
+        self._committed_gradients: list[int] = []  # kind of each parameter's gradient
+        self._resumed_gradients: list[int] | None = None  # kinds where training resumes; None: the current ones
 
     def watch(self, optimizers: Sequence[torch.optim.Optimizer]) -> None:
-        """Counts the steps of these from now on, and of no others."""
+        """Count the steps of these optimizers from now on, and of no others."""
         wanted = {id(one): one for one in optimizers}
         for key in [key for key in self._hooks if key not in wanted]:
             for hook in self._hooks.pop(key)[1:]:
@@ -92,39 +103,42 @@ class Steps:
         self._stepped()
 
     def forward(self) -> None:
-        """The first forward pass of a step begins."""
+        """Record the beginning of the first forward pass of a step."""
         self._at_first = (self._counted(),)
         self._resumed_gradients = self._gradients()
 
     def parameters(self) -> frozenset[int]:
-        """Addresses of what they step."""
+        """Return the addresses of the optimizers' parameters."""
         return frozenset(p.data_ptr() for p in self._all_parameters())
 
     def go_on(self) -> None:
-        """All ranks have the same state now, and the program's function is called with it."""
+        """Start over after all ranks have received the same state, with which the program's function is called."""
         self._stepping = self._all_parameters()
         self._by_step.go_on(*self._now())
         self._round = Round()
         self._at_first = self._resumed_gradients = None
 
     def restored(self) -> None:
-        """Parameters and counters are those of the last commit again."""
+        """Record that parameters and counters were restored from the last commit."""
         self.go_on()
         self._resumed_gradients = self._committed_gradients
 
     def committed(self) -> None:
-        """The program says that training can go on from what the state is now."""
+        """Record a commit: the program declares that training can resume from the current state."""
         self._committed_gradients = self._gradients()
         if self._by_step.begins:
             self.go_on()
 
     def before_step(self, failure: HorovodInternalError) -> bool:
-        """Did it hit the reduction of gradients, in a program that counts each step when it is done? Then it has
-        finished with the last step, and the next one has changed nothing (``step_by_step``).
+        """Return True if training can resume at the beginning of the step that failed.
 
-        Where several backward passes make a step, nothing may be counted between the first and this one: the gradients
-        of those before are gone. Where there are several optimizers, all have to have taken the last step, each once.
-        On a GPU the step before may have used gradients that never came: that is launched before they are there.
+        The failure must have occurred in the reduction of gradients, and the program must count each step right after
+        taking it. Then it is done with the last step, and the next one has changed nothing yet (``step_by_step``).
+
+        If several backward passes make a step, the program must not count anything between the first pass and this one,
+        because the earlier gradients are lost. With several optimizers, each must have taken the last step exactly
+        once. On a GPU the result is always False: the last step may have been launched with gradients that never
+        arrived.
         """
         reducers = [one for one in map(_reducer, self._optimizers()) if one is not None]
         return (
@@ -137,12 +151,14 @@ class Steps:
         )
 
     def in_a_step(self) -> bool:
-        """Are there gradients of backward passes whose step is to come?"""
+        """Return True if there are gradients of backward passes whose step is yet to come."""
         return any(one.in_a_step for one in map(_reducer, self._optimizers()) if one is not None)
 
     def can_hand_over(self) -> bool:
-        """May training go on from here though a rank has just been lost, where the program is ready for others to
-        join?"""
+        """Return True if training can continue from here after the loss of a rank.
+
+        Asked while the program is at a point where it admits new ranks.
+        """
         return not self.in_a_step() and self._on_cpu()
 
     def _on_cpu(self) -> bool:
@@ -151,15 +167,15 @@ class Steps:
     def gradients(self) -> list[int]:
         """Return, for each parameter, the kind of gradient that it has where training resumes (``kind_of``).
 
-        An optimizer skips a parameter whose gradient is None, but steps one whose gradient is zero: its momentum and
-        its weight decay change it. So the step that is done again must find the gradients that it found at first.
+        An optimizer skips a parameter whose gradient is None, but steps one whose gradient is zero: momentum and weight
+        decay still change it. So a repeated step must start from the same gradients as the first attempt.
         """
         return self._gradients() if self._resumed_gradients is None else self._resumed_gradients
 
     def reset_gradients(self, kinds: Sequence[int]) -> None:
-        """Drop the gradients of the failed step: set each to zero, or to None where ``kinds`` says so.
+        """Discard the gradients of the failed step: set each to zero, or to None where ``kinds`` says so.
 
-        ``kinds``: what ``gradients`` returned on the rank whose state all ranks take.
+        ``kinds`` is the result of ``gradients`` on the rank whose state all ranks take.
         """
         for one in self._optimizers():
             reducer = _reducer(one)
@@ -172,7 +188,8 @@ class Steps:
                 parameter.grad = None
             else:
                 fill(parameter, kind)
-        # Zeros need no reduction. Otherwise ranks that had their tensors before would leave out what new ones reduce.
+        # Zeros need no reduction. Without this, ranks that kept their tensors would skip a reduction that new ranks
+        # start.
         for one in self._optimizers():
             reducer = _reducer(one)
             if reducer is not None:
@@ -185,7 +202,7 @@ class Steps:
         return [p for one in self._optimizers() for group in one.param_groups for p in group["params"]]
 
     def _now(self) -> tuple[Hashable, tuple[int, int]]:
-        """What is counted; how often gradients have been reduced, and parameters changed."""
+        """Return (the program's counters, (number of reductions, sum of the parameters' versions))."""
         reduced = sum(one.reductions for one in map(_reducer, self._optimizers()) if one is not None)
         return self._counted(), (reduced, sum([p._version for p in self._stepping]))
 

@@ -1,10 +1,13 @@
-"""Horovod below PyTorch Lightning 2::
+"""Horovod for PyTorch Lightning 2.
+
+Example::
 
     from horovod.torch.lightning import HorovodStrategy
 
     trainer = Trainer(strategy=HorovodStrategy())
 
-``horovodrun -np 4 python train.py`` then starts one training on four ranks. Without the strategy it starts four.
+With the strategy, ``horovodrun -np 4 python train.py`` starts one training on four ranks. Without it, the same command
+starts four independent trainings.
 """
 
 import functools
@@ -28,19 +31,29 @@ def HorovodStrategy(
     device: torch.device | None = None,
     package: Any = None,
 ) -> Any:
-    """Lightning's strategy for the ranks of a job; calls ``hvd.init()`` unless that has been done.
+    """Return a Lightning strategy that trains on the ranks of a Horovod job. Calls ``hvd.init()`` if necessary.
 
-    Each rank is a process with one device. Before anything trains, parameters and buffers take the values of rank 0;
-    gradients are reduced by ``hvd.DistributedOptimizer``, whose first four arguments are those of here, with
-    ``accumulate_grad_batches`` once for each step. Data loaders get a ``DistributedSampler``, logged values with
-    ``sync_dist=True`` and metrics of torchmetrics are those of all ranks. Rank 0 alone reads and writes checkpoints.
+    Each rank is a process with one device. Before training, parameters and buffers are set to rank 0's values.
+    ``hvd.DistributedOptimizer`` reduces the gradients, with ``accumulate_grad_batches`` once per step. Data loaders get
+    a ``DistributedSampler``. Values logged with ``sync_dist=True``, and torchmetrics metrics, cover all ranks. Only
+    rank 0 reads and writes checkpoints.
 
-    ``device``: of this rank; otherwise that of the Trainer's ``devices`` which belongs to the local rank.
-    ``package``: the module ``lightning.pytorch`` or ``pytorch_lightning``; otherwise that which the program has
-    imported. (Both have the same classes, and a Trainer takes only strategies of its own.)
+    Args:
+        compression (Compressor): As for ``hvd.DistributedOptimizer``. Default: none.
+        op (int): As for ``hvd.DistributedOptimizer``. Default: ``Average``.
+        gradient_predivide_factor (float): As for ``hvd.DistributedOptimizer``. Default: 1.0.
+        sparse_as_dense (bool): As for ``hvd.DistributedOptimizer``. Default: False.
+        device (torch.device, optional): Device of this rank. Default: the one of the Trainer's ``devices`` that belongs
+            to the local rank.
+        package (module, optional): The module ``lightning.pytorch`` or ``pytorch_lightning``; a Trainer accepts only
+            strategies of its own package. Default: the one that the program has imported.
 
-    Raises ImportError without Lightning; ValueError naming ``package`` if it is another module. Arguments of the
-    optimizer are checked when it is made.
+    Returns:
+        Strategy: Strategy for ``Trainer(strategy=...)``.
+
+    Raises:
+        ImportError: Lightning is not installed.
+        ValueError: ``package`` is another module. Arguments of the optimizer are checked when it is created.
     """
     if package is None:
         imported = [sys.modules[name] for name in NAMES if name in sys.modules]

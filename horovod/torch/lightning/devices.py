@@ -1,4 +1,4 @@
-"""Which device a rank has. Pure."""
+"""Selection of a rank's device. Pure."""
 
 from collections.abc import Sequence
 
@@ -6,12 +6,17 @@ import torch
 
 
 def own_device(given: Sequence[torch.device], local_rank: int, local_size: int, gpus: int) -> torch.device:
-    """The device of one rank, of those in the Trainer's ``devices``.
+    """Return the device of one rank, selected from the Trainer's ``devices``.
 
-    ``given``: those, as Lightning has read them: ``devices=1`` is the GPU number 0. ``gpus``: how many this process
-    sees. With that one GPU, the ranks of a host share out all that are there; with others, these, in their order.
+    Args:
+        given: ``devices`` as parsed by Lightning, for which ``devices=1`` means GPU number 0. In that case, the ranks
+            of a host share all of its GPUs. Otherwise they use the given devices in order.
+        local_rank: Local rank of this process.
+        local_size: Number of ranks on this host.
+        gpus: Number of GPUs that this process sees.
 
-    ValueError naming ``devices`` where ranks and devices do not match.
+    Raises:
+        ValueError: ``devices`` does not match the ranks.
     """
     kind = given[0].type
     if kind == "cpu" and len(given) in (1, local_size):

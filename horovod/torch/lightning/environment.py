@@ -1,4 +1,4 @@
-"""Who the rank is, as Lightning asks for it."""
+"""Lightning's cluster environment for the ranks of a Horovod job."""
 
 from typing import Any
 
@@ -6,13 +6,16 @@ import horovod.torch as hvd
 
 
 def make_environment(pl: Any) -> Any:
-    """``pl``: the package. With an environment that is given, Lightning looks for no other launcher's."""
+    """Return a cluster environment for Lightning, whose module is ``pl``.
+
+    Given an environment, Lightning does not search for those of other launchers.
+    """
     from importlib import import_module
 
     base = import_module(f"{pl.__name__}.plugins.environments").ClusterEnvironment
 
     class HorovodEnvironment(base):  # type: ignore[misc, valid-type]
-        """The ranks of the job. They exist already, and find one another without an address from here."""
+        """Environment of ranks that are already running and need no address to find each other."""
 
         @property
         def creates_processes_externally(self) -> bool:

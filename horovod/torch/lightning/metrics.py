@@ -1,4 +1,4 @@
-"""Metrics of torchmetrics, which know only torch.distributed by themselves, are made to gather by Horovod."""
+"""Synchronization of torchmetrics metrics through Horovod; by default they support only torch.distributed."""
 
 from typing import Any
 
@@ -8,7 +8,10 @@ import horovod.torch as hvd
 
 
 def gather(tensor: torch.Tensor, group: Any = None) -> list[torch.Tensor]:
-    """The tensors of all ranks by rank, in one allgather; shapes may differ. ``group``: all."""
+    """Return the tensors of all ranks, in rank order, gathered in one allgather. Shapes may differ.
+
+    ``group`` is ignored: all ranks take part.
+    """
     shapes = hvd.allgather_object(tuple(tensor.shape), name="lightning.metric.shape")
     sizes = [torch.Size(shape).numel() for shape in shapes]
     joined = hvd.allgather(tensor.detach().contiguous().reshape(-1), name="lightning.metric")
@@ -16,7 +19,7 @@ def gather(tensor: torch.Tensor, group: Any = None) -> list[torch.Tensor]:
 
 
 class Gathering:
-    """Metrics that gather by Horovod until ``end``. One that has a ``dist_sync_fn`` of its own keeps it."""
+    """Metrics that use Horovod until ``end``. A metric with its own ``dist_sync_fn`` keeps it."""
 
     def __init__(self, module: torch.nn.Module) -> None:
         from torchmetrics import Metric

@@ -1,4 +1,4 @@
-"""Which Lightning: ``lightning.pytorch`` or ``pytorch_lightning``, which are the same code under two names."""
+"""Selection of the Lightning package: ``lightning.pytorch`` or ``pytorch_lightning``, the same code under two names."""
 
 import importlib
 from typing import Any
@@ -7,8 +7,11 @@ NAMES = ("lightning.pytorch", "pytorch_lightning")
 
 
 def package_of(who: str, model: Any = None) -> Any:
-    """The package that a LightningModule is of; for anything else the one that is installed. ImportError, which says
-    that ``who`` needs it, where none is."""
+    """Return the package that defines the LightningModule ``model``, or the installed one for any other value.
+
+    Raises:
+        ImportError: Lightning is not installed; the message says that ``who`` needs it.
+    """
     for kind in type(model).__mro__:
         for name in NAMES:
             if kind.__module__.startswith(f"{name}."):
@@ -24,5 +27,5 @@ def package_of(who: str, model: Any = None) -> Any:
 
 
 def is_module(model: Any) -> bool:
-    """Is it a LightningModule?"""
+    """Return True if ``model`` is a LightningModule."""
     return any(kind.__name__ == "LightningModule" and kind.__module__.startswith(NAMES) for kind in type(model).__mro__)

@@ -1,4 +1,4 @@
-"""The class of the strategy. Its methods are those that Lightning's documentation gives to a ParallelStrategy."""
+"""The strategy class, which implements the methods of Lightning's ParallelStrategy."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -16,22 +16,22 @@ _OPS = {"mean": hvd.Average, "avg": hvd.Average, "sum": hvd.Sum, "max": hvd.Max,
 
 
 def make_class(pl: Any) -> Any:
-    """``pl``: the package, whose ParallelStrategy is the base."""
+    """Return the strategy class, derived from the ParallelStrategy of the package ``pl``."""
 
     class HorovodStrategy(_Reductions, pl.strategies.ParallelStrategy):  # type: ignore[misc, name-defined]
         strategy_name = "horovod"
         is_distributed = True
-        """Lightning asks strategies that it does not know: without it there is no sampler, and no sync_dist."""
+        """Lightning reads this of unknown strategies; without it there is no sampler and no sync_dist."""
 
         def __init__(self, device: torch.device | None, options: Mapping[str, Any]) -> None:
-            """``options``: of hvd.DistributedOptimizer."""
+            """Create the strategy. ``options`` are arguments of hvd.DistributedOptimizer."""
             self._device, self._options = device, options
             self._passes, self._blocked = 1, False
             self._metrics: Gathering | None = None
             super().__init__(
                 parallel_devices=None if device is None else [device], cluster_environment=make_environment(pl)
             )
-            # What Lightning prints and writes on one rank only, it does on rank 0.
+            # Lightning prints and writes some things on one rank only; make that rank 0.
             pl.utilities.rank_zero_only.rank = hvd.rank()
 
         @property
@@ -45,7 +45,7 @@ def make_class(pl: Any) -> Any:
 
         @parallel_devices.setter
         def parallel_devices(self, given: Sequence[torch.device] | None) -> None:
-            """Of all devices that the Trainer has found, the rank keeps its own."""
+            """Select this rank's device from all devices that the Trainer has found."""
             if given and self._device is None:
                 gpus = torch.cuda.device_count() if given[0].type == "cuda" else 0
                 self._device = own_device(given, hvd.local_rank(), hvd.local_size(), gpus)
@@ -58,7 +58,7 @@ def make_class(pl: Any) -> Any:
             self.model.to(self.root_device)
 
         def setup(self, trainer: Any) -> None:
-            """All ranks begin with the parameters and buffers of rank 0."""
+            """Start all ranks with the parameters and buffers of rank 0."""
             if self._layer_sync is not None:
                 raise ValueError(
                     "sync_batchnorm is True, which needs torch.distributed; accepted is False, with "
@@ -79,7 +79,7 @@ def make_class(pl: Any) -> Any:
                 names = [(name, one) for name, one in named if id(one) in own]
                 hvd.DistributedOptimizer(
                     optimizer,
-                    names if len(names) == len(own) else None,  # parameters that are not the module's have no name
+                    names if len(names) == len(own) else None,  # parameters from outside the module have no name
                     backward_passes_per_step=self._passes,
                     **self._options,
                 )
@@ -95,7 +95,7 @@ def make_class(pl: Any) -> Any:
 
         @contextmanager
         def block_backward_sync(self) -> Iterator[None]:
-            """Around passes after which no step follows."""
+            """Return a context for passes that no step follows."""
             self._blocked = True
             try:
                 yield
@@ -103,17 +103,24 @@ def make_class(pl: Any) -> Any:
                 self._blocked = False
 
         def post_backward(self, closure_loss: torch.Tensor) -> None:
-            """The last step of an epoch may follow fewer passes than the optimizer waits for, and clipping comes before
-            the step."""
+            """Reduce the gradients now if they are accumulated.
+
+            The last step of an epoch may follow fewer passes than the optimizer expects, and clipping precedes the
+            step.
+            """
             super().post_backward(closure_loss)
             if self._passes > 1 and not self._blocked:
                 for optimizer in self.optimizers:
                     optimizer._hvd.synchronize()
 
         def load_checkpoint(self, checkpoint_path: Any, *args: Any, **kwargs: Any) -> dict[str, Any]:
-            """Rank 0 reads the file, which the others need not see; all get the same, the state of optimizers too.
+            """Read the checkpoint on rank 0 and send it to all ranks, including the state of optimizers.
 
-            RuntimeError on the others where rank 0 cannot read it."""
+            Other ranks need no access to the file.
+
+            Raises:
+                RuntimeError: Rank 0 cannot read the file. Raised on the other ranks.
+            """
             found, error = None, None
             if hvd.rank() == 0:
                 try:
@@ -127,7 +134,7 @@ def make_class(pl: Any) -> Any:
             return found  # type: ignore[return-value]
 
         def teardown(self) -> None:
-            for optimizer in self.optimizers:  # another fit makes others, of the same parameters
+            for optimizer in self.optimizers:  # the next fit creates optimizers for the same parameters
                 unwrap(optimizer)
             self.optimizers = self.optimizers
             if self._metrics is not None:
@@ -138,28 +145,33 @@ def make_class(pl: Any) -> Any:
 
 
 class _Reductions:
-    """What Lightning asks for between ranks."""
+    """Lightning's communication between ranks."""
 
     def reduce(self, tensor: Any, group: Any = None, reduce_op: Any = "mean") -> Any:
-        """Over the ranks; ``group``: all. What is no tensor comes back as it is.
+        """Reduce a tensor over all ranks, ignoring ``group``. Other values are returned unchanged.
 
-        The mean of integers is a float64. ValueError naming ``reduce_op`` unless it is mean, sum, max or min, as a word
-        or of torch.distributed."""
+        The mean of integers is a float64.
+
+        Raises:
+            ValueError: ``reduce_op`` is not mean, sum, max or min, as a string or as a value of torch.distributed.
+        """
         if not isinstance(tensor, torch.Tensor):
             return tensor
         op = _OPS.get(str(reduce_op or "mean").rpartition(".")[2].lower())
         if op is None:
             raise ValueError(f"reduce_op is {reduce_op!r}, accepted is one of {', '.join(map(repr, _OPS))}")
-        # float32 does not hold the integers beyond 2^24.
+        # float32 cannot represent all integers beyond 2^24.
         return hvd.allreduce(tensor if op != hvd.Average or tensor.is_floating_point() else tensor.double(), op=op)
 
     def all_gather(self, tensor: torch.Tensor, group: Any = None, sync_grads: bool = False) -> torch.Tensor:
-        """A new first dimension: that of the ranks. ``group``: all. ``sync_grads``: with gradients, the sum of those of
-        all ranks."""
+        """Return the tensors of all ranks, stacked along a new first dimension. ``group`` is ignored.
+
+        With ``sync_grads`` it is differentiable, and the gradient is the sum over all ranks.
+        """
         with torch.set_grad_enabled(sync_grads and torch.is_grad_enabled()):
             gathered = hvd.allgather(tensor.unsqueeze(0).contiguous())
         if gathered.requires_grad:
-            gathered.register_hook(lambda gradient: gradient * hvd.size())  # allgather's own is the average
+            gathered.register_hook(lambda gradient: gradient * hvd.size())  # allgather's own gradient is the average
         return gathered
 
     def broadcast(self, obj: Any, src: int = 0) -> Any:
@@ -169,6 +181,6 @@ class _Reductions:
         hvd.barrier()
 
     def reduce_boolean_decision(self, decision: bool, all: bool = True) -> bool:
-        """Of all ranks, or of any of them."""
+        """Return True if the decision is True on all ranks, or with ``all=False`` on any rank."""
         votes = int(hvd.allreduce(torch.tensor(int(decision), device="cpu"), op=hvd.Sum))
         return votes == hvd.size() if all else votes > 0

@@ -1,2 +1,4 @@
-"""The collectives of the PyTorch face, a file each. ``horovod.torch`` and ``horovod.torch.mpi_ops`` export the public
-names."""
+"""Collectives of the PyTorch frontend, one file each.
+
+Use the public names exported by ``horovod.torch`` and ``horovod.torch.mpi_ops``.
+"""

@@ -1,8 +1,4 @@
-"""allgather: every rank gets the tensors of all ranks, concatenated along dim 0 in the order of ranks within the set.
-
-``tensor``: dense and contiguous with at least one dimension; shapes are equal on all ranks but for dim 0. Errors as
-in ops/allreduce.py; a 0-dim tensor on any rank fails on every rank with HorovodInternalError.
-"""
+"""Allgather: every rank gets the tensors of all ranks, concatenated along dimension 0 in rank order."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -53,7 +49,21 @@ def _result(work: Any, tensor: torch.Tensor) -> torch.Tensor:
 
 @accepting
 def allgather_async(tensor: torch.Tensor, name: str | None = None, process_set: ProcessSet = global_process_set) -> int:
-    """Starts an allgather; returns a handle for ``poll`` and ``synchronize``."""
+    """Start an allgather, and return a handle for ``poll`` and ``synchronize``.
+
+    Args:
+        tensor (torch.Tensor): Dense, contiguous tensor with at least one dimension. All dimensions except the first
+            must be the same on all ranks. Do not change it before ``synchronize``.
+        name (str, optional): Name that matches the operation between ranks. Unnamed operations are matched by call
+            order.
+        process_set (ProcessSet): Ranks that take part. Default: all ranks.
+
+    Returns:
+        int: Handle, whose result is the gathered tensor.
+
+    Raises:
+        ValueError: As for ``allgather``.
+    """
     work = _start(tensor, name, process_set)
     return handles.add((work,), lambda: _result(work, tensor), tensor)
 
@@ -62,13 +72,35 @@ def allgather_async(tensor: torch.Tensor, name: str | None = None, process_set: 
 def allgather(
     tensor: torch.Tensor, name: str | None = None, process_set: ProcessSet = global_process_set
 ) -> torch.Tensor:
-    """Allgather. The gradient is this rank's slice of the gradient averaged over the ranks."""
+    """Concatenate the tensors of all ranks along dimension 0, in the order of ranks within the process set.
+
+    The operation is differentiable: the gradient of ``tensor`` is this rank's slice of the output gradient, averaged
+    over the ranks.
+
+    Args:
+        tensor (torch.Tensor): Dense, contiguous tensor with at least one dimension. All dimensions except the first
+            must be the same on all ranks.
+        name (str, optional): Name that matches the operation between ranks. Unnamed operations are matched by call
+            order.
+        process_set (ProcessSet): Ranks that take part. Default: all ranks.
+
+    Returns:
+        torch.Tensor: New tensor of shape (total number of rows, ``*tensor.shape[1:]``).
+
+    Raises:
+        ValueError: An argument is invalid, the name is already in flight, this rank is not in the process set, or
+            Horovod is not initialized.
+        HorovodInternalError: A rank passed a 0-dimensional tensor, ranks disagree in another way, or a rank was lost.
+    """
     return _Allgather.apply(tensor, name, process_set)
 
 
 class _Allgather(torch.autograd.Function):
-    """``op``: how the gradients of the ranks are reduced. The public functions average; where the gathering is itself
-    the derivative of something, its own is the sum."""
+    """Differentiable allgather.
+
+    ``op`` is the reduction of the ranks' gradients: ``Average`` for the public functions, ``Sum`` where this allgather
+    is itself the gradient of another operation.
+    """
 
     @staticmethod
     def forward(ctx, tensor, name, process_set, op=Average):  # type: ignore[no-untyped-def]
@@ -98,7 +130,20 @@ def _rows_of_this_rank(work: Any, process_set: ProcessSet) -> tuple[int, int]:
 def grouped_allgather_async(
     tensors: Sequence[torch.Tensor], name: str | None = None, process_set: ProcessSet = global_process_set
 ) -> int:
-    """Starts an allgather of several tensors that run and complete together; one handle, whose result is a list."""
+    """Start an allgather of several tensors as one operation, and return one handle.
+
+    Args:
+        tensors (Sequence[torch.Tensor]): Tensors as for ``allgather``; equally many on all ranks.
+        name (str, optional): Name of the group, which matches it between ranks. Unnamed groups are matched by call
+            order.
+        process_set (ProcessSet): Ranks that take part. Default: all ranks.
+
+    Returns:
+        int: Handle, whose result is the list of gathered tensors.
+
+    Raises:
+        ValueError: As for ``allgather``.
+    """
     tensors = groups.check(tensors, "grouped_allgather")
     works = _start_group(tensors, name, process_set)
     return handles.add(works, lambda: [_result(w, t) for w, t in zip(works, tensors, strict=True)], tensors)
@@ -108,7 +153,23 @@ def grouped_allgather_async(
 def grouped_allgather(
     tensors: Sequence[torch.Tensor], name: str | None = None, process_set: ProcessSet = global_process_set
 ) -> list[torch.Tensor]:
-    """Allgather of several tensors together; gradients like ``allgather``, grouped as well."""
+    """Allgather several tensors as one operation.
+
+    Differentiable like ``allgather``; the gradients are reduced as a group too.
+
+    Args:
+        tensors (Sequence[torch.Tensor]): Tensors as for ``allgather``; equally many on all ranks.
+        name (str, optional): Name of the group, which matches it between ranks. Unnamed groups are matched by call
+            order.
+        process_set (ProcessSet): Ranks that take part. Default: all ranks.
+
+    Returns:
+        list[torch.Tensor]: Gathered tensors, in the order of ``tensors``.
+
+    Raises:
+        ValueError: As for ``allgather``.
+        HorovodInternalError: As for ``allgather``.
+    """
     tensors = groups.check(tensors, "grouped_allgather")
     return list(_GroupedAllgather.apply(name, process_set, Average, *tensors)) if tensors else []
 

@@ -1,15 +1,4 @@
-"""allreduce: every rank gets the reduction of all ranks' tensors.
-
-All forms share these arguments. ``tensor``: dense and contiguous, any shape, equal on all ranks. ``average``:
-deprecated, use ``op``. ``name``: matches the operation between ranks; without it operations are matched by the order
-they are issued in. ``op``: Average (the default), Sum, Min, Max, Product, or Adasum for floats on 2, 4, 8, ... ranks.
-``prescale_factor``, ``postscale_factor``: multiply the input before, the result after the reduction. ``process_set``:
-the ranks that take part.
-
-All forms raise ValueError for arguments that cannot work (see ops/tensors.py), a name in flight, a process set
-without this rank, and before init; NotImplementedError for Adasum on another number of ranks; HorovodInternalError,
-from ``synchronize`` or the blocking form, when ranks disagree or one is lost.
-"""
+"""Allreduce: every rank gets the reduction of all ranks' tensors."""
 
 from typing import Any
 
@@ -50,12 +39,13 @@ def submit(
     wire: int = WIRE_NONE,
     residual: torch.Tensor | None = None,
 ) -> Any:
-    """Hands one allreduce to the engine and returns its Work; the caller keeps all tensors alive until it is done.
+    """Submit one allreduce to the engine and return its Work.
 
-    ``blocking``: the caller waits for it right away. ``wire``, ``residual``: see horovod/_core.pyi; the residual is
-    contiguous, of ``source``'s size.
+    The caller keeps all tensors alive until the Work is done. Set ``blocking`` if the caller waits for it right away.
+    ``wire`` and ``residual`` are described in horovod/_core.pyi; the residual must be contiguous and of ``source``'s
+    size.
     """
-    # The fast path of every gradient and of the blocking forms: no call that is not needed.
+    # Fast path of every gradient and of the blocking functions: make no avoidable calls here.
     try:
         code = CODES.get(source.dtype)
         if code is None or not source.is_contiguous() or source.is_neg():
@@ -106,7 +96,25 @@ def allreduce_async(
     postscale_factor: float = 1.0,
     process_set: ProcessSet = global_process_set,
 ) -> int:
-    """Starts an allreduce into a new tensor; returns a handle for ``poll`` and ``synchronize``."""
+    """Start an allreduce into a new tensor, and return a handle for ``poll`` and ``synchronize``.
+
+    Args:
+        tensor (torch.Tensor): Tensor as for ``allreduce``. Do not change it before ``synchronize``.
+        average (bool, optional): Deprecated; use ``op``.
+        name (str, optional): Name that matches the operation between ranks. Unnamed operations are matched by call
+            order.
+        op (int, optional): Reduction, as for ``allreduce``. Default: ``Average``.
+        prescale_factor (float): Factor applied to ``tensor`` before the reduction. Default: 1.0.
+        postscale_factor (float): Factor applied to the result. Default: 1.0.
+        process_set (ProcessSet): Ranks that take part. Default: all ranks.
+
+    Returns:
+        int: Handle, whose result is the reduced tensor.
+
+    Raises:
+        ValueError: As for ``allreduce``.
+        NotImplementedError: As for ``allreduce``.
+    """
     if not isinstance(tensor, torch.Tensor) and is_foreign(tensor):
         return call(allreduce_async, tensor, average, name, op, prescale_factor, postscale_factor, process_set)
     given = op
@@ -132,7 +140,26 @@ def allreduce_async_(
     postscale_factor: float = 1.0,
     process_set: ProcessSet = global_process_set,
 ) -> int:
-    """Starts an allreduce in place; returns a handle. The tensor must be left alone until ``synchronize``."""
+    """Start an allreduce in place, and return a handle for ``poll`` and ``synchronize``.
+
+    Args:
+        tensor (torch.Tensor): Tensor as for ``allreduce``, which receives the result. Do not read or write it before
+            ``synchronize``.
+        average (bool, optional): Deprecated; use ``op``.
+        name (str, optional): Name that matches the operation between ranks. Unnamed operations are matched by call
+            order.
+        op (int, optional): Reduction, as for ``allreduce``. Default: ``Average``.
+        prescale_factor (float): Factor applied to ``tensor`` before the reduction. Default: 1.0.
+        postscale_factor (float): Factor applied to the result. Default: 1.0.
+        process_set (ProcessSet): Ranks that take part. Default: all ranks.
+
+    Returns:
+        int: Handle, whose result is ``tensor``.
+
+    Raises:
+        ValueError: As for ``allreduce``.
+        NotImplementedError: As for ``allreduce``.
+    """
     if not isinstance(tensor, torch.Tensor) and is_foreign(tensor):
         return call(allreduce_async_, tensor, average, name, op, prescale_factor, postscale_factor, process_set)
     given = op
@@ -156,7 +183,26 @@ def allreduce_(
     postscale_factor: float = 1.0,
     process_set: ProcessSet = global_process_set,
 ) -> torch.Tensor:
-    """Allreduce in place; returns ``tensor``. Autograd does not see it."""
+    """Reduce a tensor over all ranks, in place. Autograd does not record the operation.
+
+    Args:
+        tensor (torch.Tensor): Tensor as for ``allreduce``, which receives the result.
+        average (bool, optional): Deprecated; use ``op``.
+        name (str, optional): Name that matches the operation between ranks. Unnamed operations are matched by call
+            order.
+        op (int, optional): Reduction, as for ``allreduce``. Default: ``Average``.
+        prescale_factor (float): Factor applied to ``tensor`` before the reduction. Default: 1.0.
+        postscale_factor (float): Factor applied to the result. Default: 1.0.
+        process_set (ProcessSet): Ranks that take part. Default: all ranks.
+
+    Returns:
+        torch.Tensor: ``tensor``.
+
+    Raises:
+        ValueError: As for ``allreduce``.
+        NotImplementedError: As for ``allreduce``.
+        HorovodInternalError: As for ``allreduce``.
+    """
     if not isinstance(tensor, torch.Tensor) and is_foreign(tensor):
         return call(allreduce_, tensor, average, name, op, prescale_factor, postscale_factor, process_set)
     _run(tensor, tensor, average, name, op, prescale_factor, postscale_factor, process_set)
@@ -173,7 +219,7 @@ def _run(
     postscale: float,
     process_set: ProcessSet,
 ) -> None:
-    """A blocking allreduce from ``source`` into ``target``."""
+    """Run a blocking allreduce from ``source`` into ``target``."""
     given = op
     repeat = take(name, source, op, prescale, postscale, process_set) if average is None else None
     tensors = (source, target)
@@ -200,10 +246,32 @@ def allreduce(
     postscale_factor: float = 1.0,
     process_set: ProcessSet = global_process_set,
 ) -> torch.Tensor:
-    """Allreduce into a new tensor. The gradient is the allreduce of the gradient with the same arguments.
+    """Reduce a tensor over all ranks, into a new tensor.
 
-    Min, Max and Product have no gradient: ``backward`` raises NotImplementedError.
-    ``compression``: applied before and undone after, see ``Compression``.
+    The operation is differentiable: the gradient is the allreduce of the output gradient with the same arguments.
+    ``Min``, ``Max`` and ``Product`` have no gradient; ``backward()`` then raises NotImplementedError.
+
+    Args:
+        tensor (torch.Tensor): Dense, contiguous tensor of any shape; shape and dtype must be the same on all ranks.
+        average (bool, optional): Deprecated; use ``op``.
+        name (str, optional): Name that matches the operation between ranks. Unnamed operations are matched by call
+            order.
+        compression (Compressor): Compression applied before the reduction and undone after it; see ``Compression``.
+            Default: none.
+        op (int, optional): ``Average`` (default), ``Sum``, ``Min``, ``Max``, ``Product``, or ``Adasum`` (floating-point
+            tensors on 2, 4, 8, ... ranks).
+        prescale_factor (float): Factor applied to ``tensor`` before the reduction. Default: 1.0.
+        postscale_factor (float): Factor applied to the result. Default: 1.0.
+        process_set (ProcessSet): Ranks that take part. Default: all ranks.
+
+    Returns:
+        torch.Tensor: New tensor of the same shape and dtype.
+
+    Raises:
+        ValueError: An argument is invalid, the name is already in flight, this rank is not in the process set, or
+            Horovod is not initialized.
+        NotImplementedError: ``Adasum`` on a number of ranks that is not a power of two.
+        HorovodInternalError: Ranks disagree, or a rank was lost.
     """
     if not isinstance(tensor, torch.Tensor) and is_foreign(tensor):
         return call(allreduce, tensor, average, name, compression, op, prescale_factor, postscale_factor, process_set)
@@ -211,7 +279,7 @@ def allreduce(
     wire = check_wire(compression, tensor, op, "allreduce")
     compressed, context = compression.compress(tensor)
     arguments = (compressed, op, name, prescale_factor, postscale_factor, process_set, wire)
-    # Autograd's machinery costs more than a small reduction; only a tensor with a gradient needs it.
+    # Autograd costs more than a small reduction, so involve it only if the tensor needs a gradient.
     differentiable = torch.is_grad_enabled() and getattr(compressed, "requires_grad", False)
     reduced = _Allreduce.apply(*arguments) if differentiable else _into_new(*arguments)
     return compression.decompress(reduced, context)

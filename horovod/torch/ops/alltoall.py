@@ -1,10 +1,4 @@
-"""alltoall: every rank sends a block of rows to every rank; what arrives is concatenated in the order of ranks.
-
-``tensor``: dense and contiguous with at least one dimension; shapes are equal on all ranks but for dim 0. ``splits``:
-list or tensor of int32 or int64 with one entry for each rank of the set, the rows that it gets; rows beyond their sum
-stay behind. Without splits dim 0 is cut into equal parts. Raises ValueError at once for splits that do not fit; other
-errors as in ops/allreduce.py.
-"""
+"""Alltoall: every rank sends a block of rows to every rank and concatenates what it receives, in rank order."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -26,11 +20,11 @@ def _start(
     process_set: ProcessSet,
     blocking: bool = False,
 ) -> tuple[Any, int]:
-    """(the engine's Work, rows that this rank sends)."""
+    """Submit the operation. Return (the engine's Work, number of rows that this rank sends)."""
     code = code_of(tensor, "alltoall", name)
     number = set_id(process_set, "alltoall")
     _, size = set_rank_and_size(process_set, "alltoall")
-    # A 0-dim tensor is for the engine to refuse: on every rank, naming this one.
+    # The engine rejects a 0-dimensional tensor, on every rank, naming this one.
     rows = tensor.shape[0] if tensor.dim() else 0
     counts = _check_splits(splits, rows, size, name)
     full_name = wire_name("alltoall", name) if name else ""
@@ -84,7 +78,21 @@ def alltoall_async(
     name: str | None = None,
     process_set: ProcessSet = global_process_set,
 ) -> int:
-    """Starts an alltoall; returns a handle. The result is always (output, received_splits)."""
+    """Start an alltoall, and return a handle for ``poll`` and ``synchronize``.
+
+    Args:
+        tensor (torch.Tensor): Tensor as for ``alltoall``. Do not change it before ``synchronize``.
+        splits (Sequence[int] or torch.Tensor, optional): Rows for each rank, as for ``alltoall``.
+        name (str, optional): Name that matches the operation between ranks. Unnamed operations are matched by call
+            order.
+        process_set (ProcessSet): Ranks that take part. Default: all ranks.
+
+    Returns:
+        int: Handle, whose result is always the pair (output, received_splits).
+
+    Raises:
+        ValueError: As for ``alltoall``.
+    """
     work, _ = _start(tensor, splits, name, process_set)
     return handles.add((work,), lambda: _result(work, tensor), tensor)
 
@@ -96,11 +104,30 @@ def alltoall(
     name: str | None = None,
     process_set: ProcessSet = global_process_set,
 ) -> torch.Tensor | tuple[torch.Tensor, torch.Tensor]:
-    """Returns the output, or (output, received_splits: one entry for each rank of the set) when splits are given.
+    """Send a block of rows to each rank, and return the received blocks concatenated in rank order.
 
-    The received splits are int32, or int64 where a rank sends 2^31 rows or more.
+    The operation is differentiable: gradients are sent back to the ranks that the rows came from. Rows that were not
+    sent get a zero gradient.
 
-    The gradient goes back the way the rows came; rows that stayed behind get zero.
+    Args:
+        tensor (torch.Tensor): Dense, contiguous tensor with at least one dimension. All dimensions except the first
+            must be the same on all ranks.
+        splits (Sequence[int] or torch.Tensor, optional): Number of rows for each rank of the process set; a list, or a
+            1-D tensor of int32 or int64. Rows beyond their sum are not sent. Without it, dimension 0 is split into
+            equal parts.
+        name (str, optional): Name that matches the operation between ranks. Unnamed operations are matched by call
+            order.
+        process_set (ProcessSet): Ranks that take part. Default: all ranks.
+
+    Returns:
+        torch.Tensor or tuple[torch.Tensor, torch.Tensor]: The output, or (output, received_splits) if ``splits`` is
+        given. ``received_splits`` has the number of rows received from each rank, as int32, or as int64 if a rank sends
+        2^31 rows or more.
+
+    Raises:
+        ValueError: ``splits`` does not fit, another argument is invalid, the name is already in flight, this rank is
+            not in the process set, or Horovod is not initialized.
+        HorovodInternalError: Ranks disagree, or a rank was lost.
     """
     output, received = _Alltoall.apply(tensor, splits, name, process_set)
     return output if splits is None else (output, received)

@@ -1,9 +1,11 @@
-"""Arrays of other libraries as arguments (CuPy, JAX, Numba, ...), without a copy: by DLPack or, where there is none, by
-``__cuda_array_interface__``. NumPy's are refused as ever.
+"""Arrays of other libraries (CuPy, JAX, Numba, ...) as arguments of operations, without a copy.
 
-The result is of the argument's library where that takes DLPack, else a torch.Tensor; operations in place return the
-argument. PyTorch's current stream waits for that of the other library before the operation, and the other way round for
-the result: by DLPack, or where the interface names a stream for that one.
+Arrays are imported by DLPack or, where a library lacks it, by ``__cuda_array_interface__``. NumPy arrays are rejected.
+
+The result is an array of the argument's library if that library can import DLPack, and a torch.Tensor otherwise.
+In-place operations return the argument. PyTorch's current stream waits for the other library's stream before the
+operation, and the reverse holds for the result. With ``__cuda_array_interface__`` this needs an interface that names
+its stream.
 """
 
 import functools
@@ -20,14 +22,16 @@ from horovod.torch.ops import devices, handles
 
 _Function = TypeVar("_Function", bound=Callable[..., Any])
 
-# Streams of __cuda_array_interface__: the legacy default one, which PyTorch calls 0, and another one in each thread.
+# Special stream numbers of __cuda_array_interface__: the legacy default stream (0 in PyTorch), the per-thread one.
 _LEGACY = 1
 _PER_THREAD = 2
 
 
 def accepting(function: _Function) -> _Function:
-    """``function(tensor, ...)``, or ``function(tensors, ...)``, that takes other arrays as well, see ``call``, and
-    names the rank in what it refuses."""
+    """Decorate an operation so that it also accepts arrays of other libraries, and names the rank in its errors.
+
+    The first argument of ``function`` is ``tensor``, or ``tensors`` for a grouped operation. See ``call``.
+    """
     several = function.__name__.startswith("grouped_")
     argument = "tensors" if several else "tensor"
 
@@ -49,9 +53,11 @@ def accepting(function: _Function) -> _Function:
 
 
 def call(function: Callable[..., Any], given: Any, *args: Any, **kwargs: Any) -> Any:
-    """``function(given, ...)`` where ``given`` is an array of another library, or a list with some; what it returns is
-    of that library, too. A function whose name ends with an underscore works in place; a handle gives its result in
-    ``synchronize``."""
+    """Call ``function(given, ...)`` for an array of another library, or for a list that contains some.
+
+    The result is an array of that library too. A name that ends with an underscore marks an in-place function. For a
+    handle, ``synchronize`` returns the converted result.
+    """
     name = function.__name__
     in_place = name.endswith("_")
     what = name.removesuffix("_").removesuffix("_async")
@@ -68,7 +74,7 @@ def call(function: Callable[..., Any], given: Any, *args: Any, **kwargs: Any) ->
 
 
 def is_foreign(array: Any) -> bool:
-    """Is it another library's, and no NumPy array?"""
+    """Return True if ``array`` belongs to another library that can share memory and is not a NumPy array."""
     if isinstance(array, torch.Tensor) or any(library(kind) == "numpy" for kind in type(array).__mro__):
         return False
     return hasattr(array, "__dlpack__") or hasattr(array, "__cuda_array_interface__")
@@ -79,10 +85,12 @@ def _any_foreign(arrays: Any) -> bool:
 
 
 def tensor_of(array: Any, operation: str, in_place: bool = False) -> Any:
-    """A tensor over the array's memory; what is no array of another library as it is. The current stream waits for
-    what is on the array's.
+    """Return a tensor that shares the array's memory, or ``array`` itself if it belongs to no other library.
 
-    Raises ValueError naming the operation and the array's type where that cannot be.
+    The current stream waits for pending work on the array's stream.
+
+    Raises:
+        ValueError: The array cannot be imported; the message names the operation and the array's type.
     """
     if not is_foreign(array):
         return array
@@ -111,7 +119,8 @@ def _over_memory(array: Any, interface: dict[str, Any]) -> torch.Tensor:
     tensor = torch.as_tensor(array, device="cuda")
     if tensor.numel() == 0 or tensor.data_ptr() == address:
         return tensor
-    # PyTorch has copied it from another GPU. Newer versions take it where it is if no device is named, nor a default.
+    # PyTorch has copied the array from another GPU. Newer versions leave it there if neither a device nor a default
+    # device is given.
     with torch._C.DisableTorchFunction():
         there = torch.as_tensor(array)
     if there.data_ptr() == address:
@@ -123,7 +132,7 @@ def _over_memory(array: Any, interface: dict[str, Any]) -> torch.Tensor:
 
 
 def _stream_of(interface: dict[str, Any], device: torch.device) -> Any:
-    """The other library's, None where it names none."""
+    """Return the other library's stream, or None if the interface names none."""
     stream = interface.get("stream")
     if stream is None:
         return None
@@ -135,12 +144,12 @@ def _stream_of(interface: dict[str, Any], device: torch.device) -> Any:
 def _back(result: Any, given: Any, in_place: bool) -> Any:
     if isinstance(given, list):
         return [_back(one, like, in_place) for one, like in zip(result, given, strict=True)]
-    if isinstance(result, tuple):  # an alltoall's, with the splits
+    if isinstance(result, tuple):  # result of an alltoall, with the splits
         return (_back(result[0], given, in_place), *result[1:])
     if not is_foreign(given):
         return result
     take = _from_dlpack(given)
-    # In place, too: it has the library's current stream wait.
+    # Convert also after an in-place operation: this makes the library's current stream wait for it.
     converted = take(result) if take is not None else result
     if take is None and hasattr(given, "__cuda_array_interface__"):
         _let_wait(given, result.device)
@@ -148,7 +157,7 @@ def _back(result: Any, given: Any, in_place: bool) -> Any:
 
 
 def _let_wait(array: Any, device: torch.device) -> None:
-    """What its library does with the array later waits for the operation, which has read or written it."""
+    """Make the array library's stream wait for the operation, so that later use of the array is safe."""
     other = _stream_of(array.__cuda_array_interface__, device)
     if other is not None:
         other.wait_stream(devices.ADAPTERS["cuda"].stream(device))

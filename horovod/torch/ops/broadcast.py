@@ -1,8 +1,4 @@
-"""broadcast: every rank gets the root's tensor.
-
-``tensor``: dense and contiguous, of equal shape and dtype on all ranks. ``root_rank``: the root's WORLD rank, also
-within a process set; ValueError naming it when it is no member. Other errors as in ops/allreduce.py.
-"""
+"""Broadcast: every rank gets the root's tensor."""
 
 from typing import Any
 
@@ -41,7 +37,21 @@ def _start(
 def broadcast_async(
     tensor: torch.Tensor, root_rank: int, name: str | None = None, process_set: ProcessSet = global_process_set
 ) -> int:
-    """Starts a broadcast into a new tensor; returns a handle for ``poll`` and ``synchronize``."""
+    """Start a broadcast into a new tensor, and return a handle for ``poll`` and ``synchronize``.
+
+    Args:
+        tensor (torch.Tensor): Tensor as for ``broadcast``. Do not change it before ``synchronize``.
+        root_rank (int): World rank of the root.
+        name (str, optional): Name that matches the operation between ranks. Unnamed operations are matched by call
+            order.
+        process_set (ProcessSet): Ranks that take part. Default: all ranks.
+
+    Returns:
+        int: Handle, whose result is the root's tensor.
+
+    Raises:
+        ValueError: As for ``broadcast``.
+    """
     code_of(tensor, "broadcast", name)
     output = torch.empty_like(tensor)
     work = _start(tensor, output, root_rank, name, process_set)
@@ -52,7 +62,22 @@ def broadcast_async(
 def broadcast_async_(
     tensor: torch.Tensor, root_rank: int, name: str | None = None, process_set: ProcessSet = global_process_set
 ) -> int:
-    """Starts a broadcast in place; returns a handle. The tensor must be left alone until ``synchronize``."""
+    """Start a broadcast in place, and return a handle for ``poll`` and ``synchronize``.
+
+    Args:
+        tensor (torch.Tensor): Tensor as for ``broadcast``, which receives the root's values. Do not read or write it
+            before ``synchronize``.
+        root_rank (int): World rank of the root.
+        name (str, optional): Name that matches the operation between ranks. Unnamed operations are matched by call
+            order.
+        process_set (ProcessSet): Ranks that take part. Default: all ranks.
+
+    Returns:
+        int: Handle, whose result is ``tensor``.
+
+    Raises:
+        ValueError: As for ``broadcast``.
+    """
     work = _start(tensor, tensor, root_rank, name, process_set)
     return handles.add((work,), lambda: tensor, tensor)
 
@@ -61,7 +86,22 @@ def broadcast_async_(
 def broadcast_(
     tensor: torch.Tensor, root_rank: int, name: str | None = None, process_set: ProcessSet = global_process_set
 ) -> torch.Tensor:
-    """Broadcast in place; returns ``tensor``. Autograd does not see it."""
+    """Overwrite a tensor with the root's, in place. Autograd does not record the operation.
+
+    Args:
+        tensor (torch.Tensor): Tensor as for ``broadcast``, which receives the root's values.
+        root_rank (int): World rank of the root.
+        name (str, optional): Name that matches the operation between ranks. Unnamed operations are matched by call
+            order.
+        process_set (ProcessSet): Ranks that take part. Default: all ranks.
+
+    Returns:
+        torch.Tensor: ``tensor``.
+
+    Raises:
+        ValueError: As for ``broadcast``.
+        HorovodInternalError: As for ``broadcast``.
+    """
     work = handles.start(lambda: _start(tensor, tensor, root_rank, name, process_set, blocking=True), tensor)
     handles.wait(work, tensor)
     return tensor
@@ -71,7 +111,26 @@ def broadcast_(
 def broadcast(
     tensor: torch.Tensor, root_rank: int, name: str | None = None, process_set: ProcessSet = global_process_set
 ) -> torch.Tensor:
-    """Broadcast into a new tensor. The gradient is averaged over the ranks on the root, and zero elsewhere."""
+    """Return the root's tensor on every rank, as a new tensor.
+
+    The operation is differentiable: on the root the gradient is the average of the ranks' output gradients, elsewhere
+    zero.
+
+    Args:
+        tensor (torch.Tensor): Dense, contiguous tensor; shape and dtype must be the same on all ranks.
+        root_rank (int): World rank of the root, which must be in ``process_set``.
+        name (str, optional): Name that matches the operation between ranks. Unnamed operations are matched by call
+            order.
+        process_set (ProcessSet): Ranks that take part. Default: all ranks.
+
+    Returns:
+        torch.Tensor: New tensor with the root's values.
+
+    Raises:
+        ValueError: An argument is invalid, the root is not in the process set, the name is already in flight, this rank
+            is not in the process set, or Horovod is not initialized.
+        HorovodInternalError: Ranks disagree, or a rank was lost.
+    """
     return _Broadcast.apply(tensor, root_rank, name, process_set)
 
 
@@ -91,8 +150,8 @@ class _Broadcast(torch.autograd.Function):
         root_rank, name, process_set = ctx.arguments
         name = name and f"broadcast.{name}.gradient"
         averaged = _Allreduce.apply(plain(gradient), Average, name, 1.0, 1.0, process_set)
-        # Every rank takes part in the reduction, but only the root's input had an effect. The zeros stay connected to
-        # `averaged`, so that every rank takes part in the second derivative, too.
+        # Only the root's input had an effect, but every rank takes part in the reduction. The zeros stay connected to
+        # `averaged` so that every rank takes part in the second derivative, too.
         if face.require_job().rank != root_rank:
             averaged = averaged.masked_fill(averaged.new_ones((), dtype=torch.bool), 0)
         return averaged, None, None, None

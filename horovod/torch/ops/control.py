@@ -1,4 +1,4 @@
-"""join and barrier."""
+"""The operations ``join`` and ``barrier``."""
 
 from horovod._core import KIND_BARRIER
 from horovod.common import dtypes
@@ -9,15 +9,23 @@ from horovod.torch.ops import handles
 from horovod.torch.ops.tensors import set_id
 
 joins = 0
-"""How often ``join`` has returned, at once on all ranks."""
+"""Number of calls of ``join`` that have returned. It changes on all ranks at the same point."""
 
 
 def join(device: int = -1) -> int:
-    """Says that this rank has no more data; blocks until every rank has, and returns the rank that joined last.
+    """Declare that this rank has no more data, and block until every rank has called ``join``.
 
-    Until then it counts as zeros in the other ranks' sums, and Average still divides by the number of all ranks; it
-    leaves their minima, maxima and products as they are. Other collectives fail while a rank has joined. ``device``:
-    accepted for scripts written for GPUs. Raises HorovodInternalError when a peer is lost.
+    Meanwhile this rank contributes zeros to the other ranks' sums; ``Average`` still divides by the number of all
+    ranks. It does not affect minima, maxima and products. Other collectives fail while a rank has joined.
+
+    Args:
+        device (int): Ignored; accepted for compatibility with scripts written for GPUs.
+
+    Returns:
+        int: The rank that joined last.
+
+    Raises:
+        HorovodInternalError: A rank was lost.
     """
     global joins
     work = face.require_engine().join()
@@ -27,7 +35,15 @@ def join(device: int = -1) -> int:
 
 
 def barrier(process_set: ProcessSet = global_process_set) -> None:
-    """Blocks until every rank of the set has called it. Raises HorovodInternalError when a peer is lost."""
+    """Block until every rank of the process set has called ``barrier``.
+
+    Args:
+        process_set (ProcessSet): Ranks that take part. Default: all ranks.
+
+    Raises:
+        ValueError: This rank is not in the process set, or Horovod is not initialized.
+        HorovodInternalError: A rank was lost.
+    """
     number = set_id(process_set, "barrier")
     work = face.run(KIND_BARRIER, "barrier.noname", 0, 0, (), dtypes.UINT8, Sum, 0, 1.0, 1.0, number, None, "", 0)
     handles.wait(work, None)

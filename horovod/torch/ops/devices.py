@@ -1,10 +1,10 @@
-"""Tensors in the memory of a GPU: how their operations are ordered with what the program does on its streams.
+"""Tensors in GPU memory: the order between collectives and the program's work on its streams.
 
-The engine begins behind what is on the current stream when an operation is submitted, and ``DeviceWork.wait`` has the
-stream that is current then wait for the result. The program itself waits only until the work is launched, unless
-HOROVOD_ENABLE_ASYNC_COMPLETION=0 asks for more.
+An operation starts after the work on the stream that is current when it is submitted. ``DeviceWork.wait`` makes the
+stream that is current then wait for the result. The host waits only until the operation is launched, or until it is
+complete with HOROVOD_ENABLE_ASYNC_COMPLETION=0.
 
-What differs between kinds of devices is in an ``Adapter``.
+An ``Adapter`` holds what differs between kinds of devices.
 """
 
 import math
@@ -20,34 +20,36 @@ from horovod.common.exceptions import HorovodInternalError
 from horovod.common.faces import TORCH as face
 
 _raw_stream: Callable[[int], int] | None = getattr(torch._C, "_cuda_getCurrentRawStream", None)
-"""The handle of a device's current stream, which is asked for at each call: this makes no object, and PyTorch's own
-compiler uses it too. PyTorch for CPUs has none."""
+"""Function that returns the handle of a device's current stream; None in PyTorch builds for CPUs.
+
+Called for each operation, because it creates no object. PyTorch's own compiler uses it too.
+"""
 
 
 class Adapter(Protocol):
-    """A kind of device, as PyTorch has it."""
+    """Access to one kind of device through PyTorch."""
 
     kind: int
-    """DEVICE_* of horovod._core."""
+    """DEVICE_* constant of horovod._core."""
 
     def current_stream(self, device: torch.device) -> int:
-        """The handle of this thread's current stream."""
+        """Return the handle of this thread's current stream."""
 
     def stream(self, device: torch.device) -> Any:
-        """This thread's current stream: an object with ``wait_stream(another)``."""
+        """Return this thread's current stream, an object with ``wait_stream(another)``."""
 
     def is_capturing(self, device: torch.device) -> bool:
-        """Is the current stream being captured into a graph?"""
+        """Return True if the current stream is being captured into a graph."""
 
     def another_stream(self, handle: int, device: torch.device) -> Any:
-        """The stream with this handle, made by whomever; 0 is the legacy default stream: like ``stream``."""
+        """Return the stream with this handle, which any library may have created. 0 is the legacy default stream."""
 
     def empty(self, shape: Sequence[int], dtype: torch.dtype, device: torch.device) -> torch.Tensor:
-        """A tensor that the current stream may use."""
+        """Return an uninitialized tensor for use on the current stream."""
 
 
 class Cuda:
-    """NVIDIA's GPUs; with PyTorch for ROCm AMD's, which bear the same names there."""
+    """NVIDIA GPUs, and AMD GPUs with PyTorch for ROCm, which uses the same names."""
 
     kind = DEVICE_HIP if torch.version.hip else DEVICE_CUDA
 
@@ -60,14 +62,14 @@ class Cuda:
         return torch.cuda.current_stream(device)
 
     def is_capturing(self, device: torch.device) -> bool:
-        # PyTorch can be asked about the current device alone.
+        # PyTorch answers this for the current device only.
         if device.index is None or device.index == torch.cuda.current_device():
             return torch.cuda.is_current_stream_capturing()
         with torch.cuda.device(device):
             return torch.cuda.is_current_stream_capturing()
 
     def another_stream(self, handle: int, device: torch.device) -> Any:
-        # An ExternalStream of 0 would be any one of PyTorch's own.
+        # ExternalStream(0) would be an arbitrary stream of PyTorch's.
         return torch.cuda.ExternalStream(handle, device) if handle else torch.cuda.default_stream(device)
 
     def empty(self, shape: Sequence[int], dtype: torch.dtype, device: torch.device) -> torch.Tensor:
@@ -75,16 +77,16 @@ class Cuda:
 
 
 ADAPTERS: dict[str, Adapter] = {"cuda": Cuda()}
-"""By type of device; tensors of others cannot travel."""
+"""Adapters by device type. Tensors on other types of devices are rejected."""
 
 _parked: list["DeviceWork"] = []
 _parking = threading.Lock()
 
 
 class DeviceWork:
-    """The Work of an operation on a device (horovod/_core.pyi), with the order of streams.
+    """Work of an operation on a device (see horovod/_core.pyi), with the order of streams.
 
-    Keeps the operation's tensors until nothing can use their memory too early.
+    Keeps the operation's tensors alive until their memory can be reused safely.
     """
 
     __slots__ = ("_adapter", "_device", "_stream", "_tensors", "_work")
@@ -105,21 +107,28 @@ class DeviceWork:
         return self._work.sizes
 
     def done(self) -> bool:
-        """Is the result in the device's memory, or will it never be there? ``wait`` tells which."""
+        """Return True if the result is in the device's memory or the operation has failed; ``wait`` tells which."""
         try:
             return self._work.done()
         except HorovodInternalError:
             return True
 
     def in_use(self) -> bool:
-        """May the device still use the tensors' memory?"""
+        """Return True if the device may still use the tensors' memory."""
         return self._work.in_use()
 
     def wait(self, timeout: float = -1.0) -> bool:
-        """Until launched; the current stream waits for the result. False: not in so many seconds (negative: for ever).
+        """Wait until the operation is launched, and make the current stream wait for its result.
 
-        Raises ValueError where that is being captured into a graph, which the wait would spoil; HorovodInternalError in
-        a forked child, where nothing of the device can be asked.
+        Args:
+            timeout (float): Seconds; a negative value waits without limit.
+
+        Returns:
+            bool: False if ``timeout`` has passed.
+
+        Raises:
+            ValueError: The current stream is being captured into a graph, which cannot contain this wait.
+            HorovodInternalError: The operation failed, or this is a forked child, which cannot use the device.
         """
         if face.forked:
             raise HorovodInternalError(
@@ -142,17 +151,18 @@ class DeviceWork:
                 time.sleep(50e-6)
             self._work.order(stream)
         except HorovodInternalError:
-            _sweep(self)  # what was launched goes on for a while
+            _sweep(self)  # launched work continues for a while
             raise
         if not waits and stream != self._stream and self._tensors is not None:
-            # What is freed now may be used again on the stream that it was made for, which does not wait.
+            # Freed memory may be reused on the stream that it was allocated for. That stream does not wait for the
+            # operation, so keep the tensors until the device has finished.
             _sweep(self)
             return True
         self._tensors = None
         return True
 
     def output(self, tail: Sequence[int], dtype: torch.dtype) -> torch.Tensor:
-        """The result of an allgather or alltoall: a tensor of shape (sum of ``sizes``, *tail)."""
+        """Return the result of an allgather or alltoall, a tensor of shape (sum of ``sizes``, *tail)."""
         out = self._adapter.empty((sum(self.sizes), *tail), dtype, self._device)
         if out.numel() > 0:
             self._work.copy_output(out.data_ptr(), self._adapter.current_stream(self._device))
@@ -160,19 +170,22 @@ class DeviceWork:
 
 
 def _sweep(*more: DeviceWork) -> None:
-    with _parking:  # any thread may wait
+    with _parking:  # several threads may wait at the same time
         _parked[:] = [work for work in (*_parked, *more) if work.in_use()]
 
 
 def accepts(tensor: torch.Tensor) -> bool:
-    """Can a tensor that is not in the CPU's memory travel?"""
+    """Return True if operations accept this tensor, which is not in CPU memory."""
     return tensor.device.type in ADAPTERS
 
 
 def sender(tensor: torch.Tensor, *others: torch.Tensor | None) -> Callable[..., DeviceWork]:
-    """``face.submit`` for tensors on a device. ``others``: what the operation writes to, or reads besides.
+    """Return a replacement of ``face.submit`` for tensors on a device.
 
-    Raises ValueError when one of them is somewhere else.
+    ``others`` are the tensors that the operation writes, or reads in addition to ``tensor``.
+
+    Raises:
+        ValueError: One of ``others`` is on another device.
     """
     device = tensor.device
     for other in others:
@@ -190,9 +203,12 @@ def sender(tensor: torch.Tensor, *others: torch.Tensor | None) -> Callable[..., 
 
 
 class Streams:
-    """Streams on which tensors are made that one operation is to use. As a context: in it the current stream may use
-    them, since it waits for the others; and these wait for what it has done, so that memory which is freed meanwhile is
-    not used again too early on the stream that it was made for."""
+    """Streams that produce the tensors of one operation.
+
+    As a context manager, it orders the current stream after the noted streams on entry, so that the body may use their
+    tensors. On exit it orders the noted streams after the current one, so that memory freed meanwhile is not reused too
+    early on the stream that it was allocated for.
+    """
 
     __slots__ = ("_adapter", "_device", "_noted")
 
@@ -202,13 +218,13 @@ class Streams:
         self._noted: dict[int, Any] = {}
 
     def note(self) -> None:
-        """Something has been made on the current one."""
+        """Record that a tensor was produced on the current stream."""
         handle = self._adapter.current_stream(self._device)
         if handle not in self._noted:
             self._noted[handle] = self._adapter.stream(self._device)
 
     def forget(self) -> None:
-        """Starts anew."""
+        """Forget all recorded streams."""
         self._noted.clear()
 
     def _others(self) -> list[Any]:
@@ -225,10 +241,10 @@ class Streams:
 
 
 def zeros(count: int, dtype: torch.dtype, device: torch.device) -> torch.Tensor:
-    """A vector on the device, for the current stream."""
+    """Return a vector of zeros on the device, for use on the current stream."""
     return ADAPTERS[device.type].empty((count,), dtype, device).zero_()
 
 
 def forget_all() -> None:
-    """The job is over. What a device may still use is kept."""
+    """Clean up at the end of the job, but keep tensors that a device may still use."""
     _sweep()

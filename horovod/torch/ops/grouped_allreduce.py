@@ -1,4 +1,4 @@
-"""grouped_allreduce: several tensors that are reduced together. Arguments and errors as in ops/allreduce.py."""
+"""Grouped allreduce: several tensors reduced as one operation. See ops/allreduce.py."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -27,12 +27,15 @@ def submit_group(
     process_set: ProcessSet,
     wire: int = WIRE_NONE,
 ) -> list[Repeat]:
-    """Hands a group to the engine. Every member is checked first: half a group would wait for the other half for
-    ever. Its members can be put back when they have completed, if it has a name."""
+    """Submit a group to the engine and return its members.
+
+    Every member is checked before the first is submitted: an incomplete group would never finish. If the group has a
+    name, the caller may put its members back (``repeats.put_back``) when they have completed.
+    """
     count, arguments = len(sources), (op, prescale, postscale, process_set)
     if name:
         group, members = groups.names("grouped_allreduce", name, count, process_set)
-        known = [(member, count, wire) for member in members]  # no names that a user can give
+        known = [(member, count, wire) for member in members]  # keys that no user can pass as a name
         again = _take_group(known, sources, arguments)
         if again:
             for repeat, source, target in zip(again, sources, targets, strict=True):
@@ -53,7 +56,7 @@ def submit_group(
 
 
 def _take_group(known: list[Any], sources: Sequence[torch.Tensor], arguments: Any) -> list[Repeat]:
-    """The idle Repeats of all members, or none."""
+    """Return the idle Repeats of all members, or an empty list if one is missing."""
     taken: list[Repeat] = []
     for key, source in zip(known, sources, strict=True):
         repeat = take(key, source, *arguments)
@@ -66,10 +69,10 @@ def _take_group(known: list[Any], sources: Sequence[torch.Tensor], arguments: An
 
 
 def _add_group(members: list[Repeat], name: str | None, results: list[torch.Tensor], keep: Any) -> int:
-    """A handle for a group, whose outcome is ``results``."""
+    """Return a handle for a group, with ``results`` as its result."""
 
     def finish() -> list[torch.Tensor]:
-        if name:  # the next group without one has another number
+        if name:  # an unnamed group gets a new number each time
             for repeat in members:
                 put_back(repeat)
         return results
@@ -87,7 +90,25 @@ def grouped_allreduce_async(
     postscale_factor: float = 1.0,
     process_set: ProcessSet = global_process_set,
 ) -> int:
-    """Starts an allreduce of several tensors that run and complete together; one handle, whose result is a list."""
+    """Start an allreduce of several tensors as one operation, and return one handle.
+
+    Args:
+        tensors (Sequence[torch.Tensor]): Tensors as for ``allreduce``; equally many on all ranks.
+        average (bool, optional): Deprecated; use ``op``.
+        name (str, optional): Name of the group, which matches it between ranks. Unnamed groups are matched by call
+            order.
+        op (int, optional): Reduction, as for ``allreduce``. Default: ``Average``.
+        prescale_factor (float): Factor applied to the inputs before the reduction. Default: 1.0.
+        postscale_factor (float): Factor applied to the results. Default: 1.0.
+        process_set (ProcessSet): Ranks that take part. Default: all ranks.
+
+    Returns:
+        int: Handle, whose result is a list of new tensors.
+
+    Raises:
+        ValueError: As for ``allreduce``.
+        NotImplementedError: As for ``allreduce``.
+    """
     op = resolve_op(op, average, "grouped_allreduce")
     tensors = groups.check(tensors, "grouped_allreduce")
     return _start_group(tensors, name, op, prescale_factor, postscale_factor, process_set, WIRE_NONE)
@@ -119,7 +140,26 @@ def grouped_allreduce_async_(
     postscale_factor: float = 1.0,
     process_set: ProcessSet = global_process_set,
 ) -> int:
-    """Like ``grouped_allreduce_async``, in place."""
+    """Start an allreduce of several tensors as one operation, in place, and return one handle.
+
+    Args:
+        tensors (Sequence[torch.Tensor]): Tensors as for ``allreduce``, which receive the results; equally many on all
+            ranks.
+        average (bool, optional): Deprecated; use ``op``.
+        name (str, optional): Name of the group, which matches it between ranks. Unnamed groups are matched by call
+            order.
+        op (int, optional): Reduction, as for ``allreduce``. Default: ``Average``.
+        prescale_factor (float): Factor applied to the inputs before the reduction. Default: 1.0.
+        postscale_factor (float): Factor applied to the results. Default: 1.0.
+        process_set (ProcessSet): Ranks that take part. Default: all ranks.
+
+    Returns:
+        int: Handle, whose result is ``tensors`` as a list.
+
+    Raises:
+        ValueError: As for ``allreduce``.
+        NotImplementedError: As for ``allreduce``.
+    """
     op = resolve_op(op, average, "grouped_allreduce")
     tensors = groups.check(tensors, "grouped_allreduce")
     members = submit_group(tensors, tensors, name, op, prescale_factor, postscale_factor, process_set)
@@ -136,7 +176,27 @@ def grouped_allreduce_(
     postscale_factor: float = 1.0,
     process_set: ProcessSet = global_process_set,
 ) -> list[torch.Tensor]:
-    """Allreduce of several tensors together, in place; returns them as a list."""
+    """Reduce several tensors over all ranks as one operation, in place. Autograd does not record it.
+
+    Args:
+        tensors (Sequence[torch.Tensor]): Tensors as for ``allreduce``, which receive the results; equally many on all
+            ranks.
+        average (bool, optional): Deprecated; use ``op``.
+        name (str, optional): Name of the group, which matches it between ranks. Unnamed groups are matched by call
+            order.
+        op (int, optional): Reduction, as for ``allreduce``. Default: ``Average``.
+        prescale_factor (float): Factor applied to the inputs before the reduction. Default: 1.0.
+        postscale_factor (float): Factor applied to the results. Default: 1.0.
+        process_set (ProcessSet): Ranks that take part. Default: all ranks.
+
+    Returns:
+        list[torch.Tensor]: ``tensors`` as a list.
+
+    Raises:
+        ValueError: As for ``allreduce``.
+        NotImplementedError: As for ``allreduce``.
+        HorovodInternalError: As for ``allreduce``.
+    """
     handle = grouped_allreduce_async_(
         tensors,
         None,
@@ -160,7 +220,30 @@ def grouped_allreduce(
     postscale_factor: float = 1.0,
     process_set: ProcessSet = global_process_set,
 ) -> list[torch.Tensor]:
-    """Allreduce of several tensors together into new tensors; gradients like ``allreduce``, grouped as well."""
+    """Reduce several tensors over all ranks as one operation, into new tensors.
+
+    Differentiable like ``allreduce``; the gradients are reduced as a group too.
+
+    Args:
+        tensors (Sequence[torch.Tensor]): Tensors as for ``allreduce``; equally many on all ranks.
+        average (bool, optional): Deprecated; use ``op``.
+        name (str, optional): Name of the group, which matches it between ranks. Unnamed groups are matched by call
+            order.
+        compression (Compressor): Compression applied before the reduction and undone after it; see ``Compression``.
+            Default: none.
+        op (int, optional): Reduction, as for ``allreduce``. Default: ``Average``.
+        prescale_factor (float): Factor applied to the inputs before the reduction. Default: 1.0.
+        postscale_factor (float): Factor applied to the results. Default: 1.0.
+        process_set (ProcessSet): Ranks that take part. Default: all ranks.
+
+    Returns:
+        list[torch.Tensor]: New tensors, in the order of ``tensors``.
+
+    Raises:
+        ValueError: As for ``allreduce``.
+        NotImplementedError: As for ``allreduce``.
+        HorovodInternalError: As for ``allreduce``.
+    """
     op = resolve_op(op, average, "grouped_allreduce")
     tensors = groups.check(tensors, "grouped_allreduce")
     if not tensors:

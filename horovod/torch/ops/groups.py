@@ -1,4 +1,4 @@
-"""Names of grouped operations."""
+"""Names and argument checks of grouped operations."""
 
 from typing import Any
 
@@ -11,12 +11,16 @@ from horovod.torch.ops.tensors import set_id
 
 
 def names(operation: str, name: str | None, count: int, process_set: ProcessSet) -> tuple[str, list[str]]:
-    """(group's name, names of its members), see ``horovod.common.groups``."""
+    """Return (the group's name, the members' names); see ``horovod.common.groups``."""
     return groups.names(face, operation, name, count, 0 if name else set_id(process_set, operation))
 
 
 def check(tensors: Any, operation: str) -> list[torch.Tensor]:
-    """``tensors`` as a list. Raises ValueError for anything that is no sequence of tensors."""
+    """Return ``tensors`` as a list.
+
+    Raises:
+        ValueError: ``tensors`` is not a sequence of tensors.
+    """
     if isinstance(tensors, torch.Tensor) or not hasattr(tensors, "__iter__"):
         raise ValueError(f"{operation}: tensors: a list of tensors is accepted, not {type(tensors).__name__}")
     return list(tensors)

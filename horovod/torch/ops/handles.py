@@ -1,8 +1,8 @@
-"""Handles: integers that stand for operations under way.
+"""Handles: integers that identify operations in flight.
 
 A handle's record keeps the tensors alive, because the engine reads and writes their memory until the work is done.
-The same holds for operations that nobody waits for any more (an interrupt in the middle of a wait, a failure while a
-device works on, a shutdown): their tensors are parked until then.
+Operations can also be abandoned: an interrupt during a wait, a failure while a device is still working, a shutdown.
+Their tensors are parked here until the engine has finished with them.
 """
 
 import itertools
@@ -16,8 +16,8 @@ from horovod.torch.ops import devices, profiling, repeats
 from horovod.torch.ops.profiling import state as _profiler
 from horovod.torch.ops.repeats import Repeat
 
-# A wait is cut into slices so that Python runs signal handlers (Ctrl-C) and a forked child finds out that nobody will
-# ever answer.
+# Waits are cut into slices so that Python can run signal handlers (Ctrl-C), and so that a forked child notices that no
+# engine will complete the operation.
 _SLICE_SECONDS = 0.5
 
 _numbers = itertools.count()
@@ -28,8 +28,10 @@ _before_next_wait: list[Callable[[], None]] = []
 
 
 def add(works: Sequence[Any], finish: Callable[[], Any], keep: Any) -> int:
-    """A new handle for ``works``. ``finish``: makes the result once all are done. ``keep``: what must live until
-    then."""
+    """Return a new handle for ``works``.
+
+    ``finish`` makes the result once all works are done. ``keep`` holds the objects that must stay alive until then.
+    """
     if _profiler._is_profiler_enabled:
         for work in works:
             profiling.mark(work)
@@ -39,8 +41,7 @@ def add(works: Sequence[Any], finish: Callable[[], Any], keep: Any) -> int:
 
 
 def add_repeat(repeat: Repeat, source: Any, result: Any) -> int:
-    """A new handle for the operation of ``repeat`` on the tensors ``source`` and ``result``, whose outcome is
-    ``result``."""
+    """Return a new handle for the operation of ``repeat``, which reads ``source`` and has the outcome ``result``."""
     repeat.source = source
     repeat.result = result
     if _profiler._is_profiler_enabled:
@@ -51,7 +52,7 @@ def add_repeat(repeat: Repeat, source: Any, result: Any) -> int:
 
 
 def then(handle: int, convert: Callable[[Any], Any]) -> None:
-    """``synchronize`` is to return ``convert`` of what it would."""
+    """Make ``synchronize`` return ``convert(result)`` for this handle instead of the result."""
     record = _records[handle]
     if isinstance(record, Repeat):
         repeat = record
@@ -68,7 +69,14 @@ def then(handle: int, convert: Callable[[Any], Any]) -> None:
 
 
 def poll(handle: int) -> bool:
-    """Is the operation complete, so that ``synchronize`` will not block? Raises ValueError for an unknown handle."""
+    """Return True if the operation is complete, so that ``synchronize`` will not block.
+
+    Args:
+        handle (int): Handle of an operation that was not synchronized yet.
+
+    Raises:
+        ValueError: The handle is unknown: it was synchronized already, is from before a shutdown, or never existed.
+    """
     record = _records.get(handle)
     if record is None:
         raise ValueError(
@@ -80,9 +88,16 @@ def poll(handle: int) -> bool:
 
 
 def synchronize(handle: int) -> Any:
-    """Waits for an operation and returns its result; None for an unknown handle. A handle can be used once.
+    """Wait for an operation and return its result. A handle can be used once.
 
-    Raises HorovodInternalError when the operation failed.
+    Args:
+        handle (int): Handle returned by an asynchronous operation.
+
+    Returns:
+        The operation's result, or None for an unknown handle.
+
+    Raises:
+        HorovodInternalError: The operation failed.
     """
     record = _records.pop(handle, None)
     if record is None:
@@ -98,7 +113,11 @@ def synchronize(handle: int) -> Any:
 
 
 def synchronize_all(issued: Sequence[int]) -> list[Any]:
-    """Waits for every handle, also when one fails, and returns the results; then raises the first failure."""
+    """Wait for every handle, even if one fails, and return the results.
+
+    Raises:
+        Exception: The first failure, after all operations have ended.
+    """
     results: list[Any] = []
     failure: Exception | None = None
     for handle in issued:
@@ -112,9 +131,12 @@ def synchronize_all(issued: Sequence[int]) -> list[Any]:
 
 
 def wait(work: Any, keep: Any, recorded: bool = False) -> None:
-    """Blocks until ``work`` is done. ``keep``: the tensors it uses. ``recorded``: a profiler knows of this wait.
+    """Block until ``work`` is done.
 
-    Raises HorovodInternalError when the operation failed.
+    ``keep`` holds the tensors that it uses. Set ``recorded`` if a profiler already records this wait.
+
+    Raises:
+        HorovodInternalError: The operation failed.
     """
     if _before_next_wait:
         _run_before_wait()
@@ -132,7 +154,10 @@ def wait(work: Any, keep: Any, recorded: bool = False) -> None:
 
 
 def before_next_wait(act: Callable[[], None]) -> None:
-    """Has ``act`` called when this process next comes to wait for an operation: others may wait for what it does."""
+    """Call ``act`` before this process next waits for an operation.
+
+    Other ranks may depend on what ``act`` does.
+    """
     _before_next_wait.append(act)
 
 
@@ -142,8 +167,7 @@ def _run_before_wait() -> None:
 
 
 def wait_all(works: Sequence[Any], keep: Any) -> None:
-    """Waits for every work, also when one fails, because they share memory with ``keep``; then raises the first
-    failure."""
+    """Wait for every work, even if one fails, because they share memory with ``keep``; then raise the first failure."""
     failure: Exception | None = None
     for position, work in enumerate(works):
         try:
@@ -159,19 +183,22 @@ def wait_all(works: Sequence[Any], keep: Any) -> None:
 
 
 def start(submit: Callable[[], Any], keep: Any) -> Any:
-    """``submit()``, which hands ``keep`` to the engine and waits for a moment. An interrupt that comes then (Ctrl-C)
-    takes the Work along while the engine may still write: ``keep`` lives until the job ends."""
+    """Call ``submit``, which passes ``keep`` to the engine and may wait briefly, and return its Work.
+
+    If it is interrupted (Ctrl-C), the Work is lost while the engine may still write. ``keep`` then lives until the job
+    ends.
+    """
     try:
         return submit()
     except (ValueError, HorovodInternalError):
-        raise  # the engine did not take it
+        raise  # the engine did not accept the operation
     except BaseException:
         _held.append(keep)
         raise
 
 
 def forget_all() -> None:
-    """Forgets every handle; memory that operations still use, well or ended badly, stays alive."""
+    """Forget every handle, but keep memory alive that unfinished operations still use."""
     for record in list(_records.values()):
         if isinstance(record, Repeat):
             park(record.work, record)
@@ -179,28 +206,28 @@ def forget_all() -> None:
         for work in record[0]:
             park(work, record[2])
     _records.clear()
-    if state.engine is None:  # else another face is still in the job, and the engine may write on
+    if state.engine is None:  # otherwise another frontend is still in the job, and the engine may still write
         _held.clear()
     _before_next_wait.clear()
-    # A Work keeps its engine alive, and with it what that has on a device.
+    # A Work keeps its engine alive, and with it the engine's resources on a device.
     repeats.idle.clear()
     _sweep()
     devices.forget_all()
 
 
 def park(work: Any, keep: Any) -> None:
-    """Keeps ``keep`` alive for as long as ``work``, which nobody waits for any more, may use its memory."""
+    """Keep ``keep`` alive while ``work``, which no caller waits for any more, may use its memory."""
     _sweep()
     if _uses_memory(work):
         _parked[next(_numbers)] = work, keep
 
 
 def _sweep() -> None:
-    for number, (work, _) in list(_parked.items()):  # another thread may park something at this moment
+    for number, (work, _) in list(_parked.items()):  # copy: another thread may park something meanwhile
         if not _uses_memory(work):
             _parked.pop(number, None)
 
 
 def _uses_memory(work: Any) -> bool:
-    # On a device also one that has failed does: what was launched goes on for a while.
+    # On a device even failed work uses memory: what was launched continues for a while.
     return not work.done() or work.in_use()

@@ -1,8 +1,8 @@
 """Operations in the traces of torch.profiler.
 
-``hvd.submit NAME`` marks where an operation was handed to the engine, ``hvd.wait NAME`` is the time that the program
-waited for it. A blocking call has the second one only. Recorded while a profiler runs in the calling thread; otherwise
-it costs the question whether there is one.
+``hvd.submit NAME`` marks the submission of an operation to the engine; ``hvd.wait NAME`` covers the time that the
+program waits for it. A blocking call records only the latter. Events are recorded while a profiler runs in the calling
+thread. Without a profiler the only cost is to check for one.
 """
 
 from typing import Any
@@ -12,26 +12,28 @@ from torch.autograd import profiler
 
 
 class _Asking:
-    """In the place of the profiler's module where that has no such attribute."""
+    """Stand-in for PyTorch's profiler module in versions where it lacks ``_is_profiler_enabled``."""
 
     _is_profiler_enabled = property(lambda _: torch.autograd._profiler_enabled())
 
 
 state: Any = profiler if hasattr(profiler, "_is_profiler_enabled") else _Asking()
-"""``state._is_profiler_enabled``: does a profiler run in this process? An attribute, because every operation asks
-twice."""
+"""Object whose ``_is_profiler_enabled`` is True while a profiler runs in this process.
+
+An attribute rather than a function, because every operation reads it twice.
+"""
 
 
 def mark(work: Any) -> None:
-    """``work`` has just been submitted."""
+    """Record that ``work`` was just submitted."""
     with torch.profiler.record_function(f"hvd.submit {_name(work)}"):
         pass
 
 
 def waiting(work: Any) -> Any:
-    """A context in which the program waits for ``work``."""
+    """Return a context manager that records a wait for ``work``."""
     return torch.profiler.record_function(f"hvd.wait {_name(work)}")
 
 
 def _name(work: Any) -> str:
-    return work.name or "noname"  # the engine numbers such operations, and the number would be another in each step
+    return work.name or "noname"  # the engine numbers unnamed operations, and that number differs in each step

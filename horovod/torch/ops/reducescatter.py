@@ -1,8 +1,7 @@
-"""reducescatter: the reduction of all ranks' tensors, of which every rank gets its part of dim 0.
+"""Reducescatter: the reduction of all ranks' tensors, of which every rank gets its part of dimension 0.
 
-``tensor``: dense and contiguous with at least one dimension, of equal shape on all ranks. Dim 0 is cut in the order
-of ranks within the set; the first (dim 0 mod n) ranks get one row more. ``op``: Average (the default) or Sum. Errors
-as in ops/allreduce.py.
+Dimension 0 is split in the order of ranks within the process set. With n ranks, the first (size of dimension 0 mod n)
+ranks get one row more.
 """
 
 from collections.abc import Sequence
@@ -72,7 +71,23 @@ def reducescatter_async(
     prescale_factor: float = 1.0,
     postscale_factor: float = 1.0,
 ) -> int:
-    """Starts a reducescatter; returns a handle for ``poll`` and ``synchronize``."""
+    """Start a reducescatter, and return a handle for ``poll`` and ``synchronize``.
+
+    Args:
+        tensor (torch.Tensor): Tensor as for ``reducescatter``. Do not change it before ``synchronize``.
+        name (str, optional): Name that matches the operation between ranks. Unnamed operations are matched by call
+            order.
+        op (int): ``Average`` (default) or ``Sum``.
+        process_set (ProcessSet): Ranks that take part. Default: all ranks.
+        prescale_factor (float): Factor applied to ``tensor`` before the reduction. Default: 1.0.
+        postscale_factor (float): Factor applied to the result. Default: 1.0.
+
+    Returns:
+        int: Handle, whose result is this rank's part of the reduction.
+
+    Raises:
+        ValueError: As for ``reducescatter``.
+    """
     code = _check(tensor, op, "reducescatter", name)
     check_scale("reducescatter", prescale_factor, postscale_factor)
     output = _output(tensor, process_set, "reducescatter")
@@ -91,7 +106,33 @@ def reducescatter(
     prescale_factor: float = 1.0,
     postscale_factor: float = 1.0,
 ) -> torch.Tensor:
-    """Reducescatter. The gradient is gathered from all ranks, times n when op is Sum, times the scale factors."""
+    """Reduce a tensor over all ranks and return this rank's rows of the result.
+
+    Rows are distributed in the order of ranks; if they do not divide evenly, the first ranks get one row more.
+
+    The operation is differentiable: the output gradients are gathered from all ranks, and multiplied by the scale
+    factors, and by the number of ranks if ``op`` is ``Sum``.
+
+    Args:
+        tensor (torch.Tensor): Dense, contiguous tensor with at least one dimension; shape and dtype must be the same on
+            all ranks.
+        name (str, optional): Name that matches the operation between ranks. Unnamed operations are matched by call
+            order.
+        compression (Compressor): Compression applied before the reduction and undone after it; see ``Compression``.
+            Default: none.
+        op (int): ``Average`` (default) or ``Sum``.
+        process_set (ProcessSet): Ranks that take part. Default: all ranks.
+        prescale_factor (float): Factor applied to ``tensor`` before the reduction. Default: 1.0.
+        postscale_factor (float): Factor applied to the result. Default: 1.0.
+
+    Returns:
+        torch.Tensor: New tensor with this rank's rows.
+
+    Raises:
+        ValueError: An argument is invalid, the name is already in flight, this rank is not in the process set, or
+            Horovod is not initialized.
+        HorovodInternalError: Ranks disagree, or a rank was lost.
+    """
     refuse_wire(compression, "reducescatter")
     compressed, context = compression.compress(tensor)
     scale = (prescale_factor, postscale_factor)
@@ -128,7 +169,23 @@ def grouped_reducescatter_async(
     prescale_factor: float = 1.0,
     postscale_factor: float = 1.0,
 ) -> int:
-    """Starts a reducescatter of several tensors that run and complete together; one handle, whose result is a list."""
+    """Start a reducescatter of several tensors as one operation, and return one handle.
+
+    Args:
+        tensors (Sequence[torch.Tensor]): Tensors as for ``reducescatter``; equally many on all ranks.
+        name (str, optional): Name of the group, which matches it between ranks. Unnamed groups are matched by call
+            order.
+        op (int): ``Average`` (default) or ``Sum``.
+        process_set (ProcessSet): Ranks that take part. Default: all ranks.
+        prescale_factor (float): Factor applied to the inputs before the reduction. Default: 1.0.
+        postscale_factor (float): Factor applied to the results. Default: 1.0.
+
+    Returns:
+        int: Handle, whose result is a list of new tensors.
+
+    Raises:
+        ValueError: As for ``reducescatter``.
+    """
     tensors = groups.check(tensors, "grouped_reducescatter")
     check_scale("grouped_reducescatter", prescale_factor, postscale_factor)
     codes = [_check(tensor, op, "grouped_reducescatter", name) for tensor in tensors]
@@ -152,7 +209,28 @@ def grouped_reducescatter(
     prescale_factor: float = 1.0,
     postscale_factor: float = 1.0,
 ) -> list[torch.Tensor]:
-    """Reducescatter of several tensors together; gradients like ``reducescatter``, grouped as well."""
+    """Reducescatter several tensors as one operation.
+
+    Differentiable like ``reducescatter``; the gradients are gathered as a group too.
+
+    Args:
+        tensors (Sequence[torch.Tensor]): Tensors as for ``reducescatter``; equally many on all ranks.
+        name (str, optional): Name of the group, which matches it between ranks. Unnamed groups are matched by call
+            order.
+        compression (Compressor): Compression applied before the reduction and undone after it; see ``Compression``.
+            Default: none.
+        op (int): ``Average`` (default) or ``Sum``.
+        process_set (ProcessSet): Ranks that take part. Default: all ranks.
+        prescale_factor (float): Factor applied to the inputs before the reduction. Default: 1.0.
+        postscale_factor (float): Factor applied to the results. Default: 1.0.
+
+    Returns:
+        list[torch.Tensor]: This rank's rows of each result, in the order of ``tensors``.
+
+    Raises:
+        ValueError: As for ``reducescatter``.
+        HorovodInternalError: As for ``reducescatter``.
+    """
     tensors = groups.check(tensors, "grouped_reducescatter")
     refuse_wire(compression, "grouped_reducescatter")
     if not tensors:

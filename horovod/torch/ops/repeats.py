@@ -1,11 +1,11 @@
-"""Operations that come again.
+"""Reuse of the engine's Work for operations that repeat.
 
-Training submits the same tensors step after step. What identifies a call (name, shape, dtype, op, scale factors,
-process set) is compared with the last one of that name; if nothing has changed, its Work is submitted again, which
-skips every check that had the same outcome before and makes no new object on either side.
+Training submits the same tensors in every step. Each call is compared with the last call of the same name (shape,
+dtype, op, scale factors, process set). If nothing has changed, the same Work is submitted again, without repeating any
+check and without creating an object on either side.
 
-A Repeat belongs to one operation from the moment it is taken out of ``idle`` until it is put back, when that one has
-completed; so two operations under way never share one, and one that failed or that nobody waited for is not used again.
+A Repeat taken out of ``idle`` belongs to one operation until it is put back, when that operation has completed. So two
+operations in flight never share one, and a failed or abandoned operation's Repeat is not reused.
 """
 
 import contextlib
@@ -16,15 +16,15 @@ import torch
 from horovod.common.faces import TORCH as face
 from horovod.common.process_sets import ProcessSet
 
-# Names that are kept; the one unused for longest makes room. More than any model has parameters, and a bound for
-# programs that never use a name twice.
+# Maximum number of names kept; the least recently used is dropped. More than any model has parameters, and a bound for
+# programs that never reuse a name.
 _LIMIT = 8192
 
 _NONE: Any = object()
 
 
 class Repeat:
-    """A Work and what it was submitted for."""
+    """A Work and the arguments that it was submitted with."""
 
     __slots__ = (
         "dtype",
@@ -51,11 +51,13 @@ class Repeat:
         postscale: float,
         process_set: ProcessSet,
     ) -> None:
-        """``name``, ``op``: as the user gave them, or a name that no user can give. The operation's tensors are kept in
-        ``source`` and ``result``.
+        """Store a submission.
+
+        ``name`` and ``op`` are the user's values; ``name`` may also be an internal key that no user can pass.
+        ``source`` and ``result`` hold the tensors while the operation is in flight.
         """
         self.work = work
-        self.engine = face.engine if source.is_cpu else _NONE  # on devices nothing is submitted again
+        self.engine = face.engine if source.is_cpu else _NONE  # work on devices is never submitted again
         self.name = name
         self.shape = source.shape
         self.dtype = source.dtype
@@ -79,9 +81,9 @@ def take(
     postscale: float,
     process_set: ProcessSet,
 ) -> Repeat | None:
-    """The idle Repeat of this name if all arguments are what they were and the tensor can travel, else None.
+    """Remove and return the idle Repeat of this name if it fits all arguments, else None.
 
-    Never raises: what is wrong with the arguments is said by the checks of a first call.
+    Never raises: the checks of a first call report invalid arguments.
     """
     try:
         last = idle.pop(name, None)
@@ -106,15 +108,15 @@ def take(
 
 
 def put_back(repeat: Repeat) -> None:
-    """Its operation has completed well; the next one of this name may use it."""
+    """Make a Repeat whose operation has succeeded available to the next operation of the same name."""
     repeat.source = repeat.result = None
     idle[repeat.name] = repeat
     if repeat.engine is not face.engine:
-        idle.pop(repeat.name, None)  # looked at only now: a shutdown in another thread clears idle after the engine
+        idle.pop(repeat.name, None)  # check after insertion: shutdown in another thread clears idle after the engine
     if len(idle) > _LIMIT:
         _make_room()
 
 
 def _make_room() -> None:
-    with contextlib.suppress(RuntimeError):  # another thread changes it at this moment, and makes room itself
+    with contextlib.suppress(RuntimeError):  # another thread changes the dict right now, and drops an entry itself
         idle.pop(next(iter(idle), None), None)

@@ -1,4 +1,4 @@
-"""Between tensors and the engine's (pointer, shape, dtype code): what is accepted, and how outputs become tensors."""
+"""Conversion between tensors and the engine's (pointer, shape, dtype code), and checks of tensor arguments."""
 
 import operator
 from collections.abc import Sequence
@@ -13,23 +13,26 @@ from horovod.common.process_sets import ProcessSet
 from horovod.common.refusals import said
 from horovod.torch.ops import devices
 
-# Some releases of torch lack uint16, the others have every type the engine has.
+# Some PyTorch versions lack uint16; all have the engine's other types.
 CODES: dict[torch.dtype, int] = {getattr(torch, n): c for n, c in dtypes.CODES.items() if hasattr(torch, n)}
-"""Engine's code by torch dtype; a dtype that is missing here cannot travel."""
+"""Engine dtype codes by torch dtype. Operations reject other dtypes."""
 
 BOOL = dtypes.BOOL
 
 
 def code_of(tensor: torch.Tensor, operation: str, name: str | None = None) -> int:
-    """The dtype code of a tensor that ``operation`` can take: dense, contiguous, not lazily negated, in the
-    memory of the CPU or of a GPU.
+    """Return the dtype code of a tensor that ``operation`` accepts.
 
-    Raises ValueError naming the operation, the tensor's name, what is wrong and what is accepted.
+    The tensor must be dense, contiguous, not lazily negated, and in CPU or GPU memory.
+
+    Raises:
+        ValueError: The tensor is not accepted. The message names the operation, the tensor, the problem and what is
+            accepted.
     """
     try:
         code = CODES.get(tensor.dtype)
         dense = tensor.layout is torch.strided and tensor.is_contiguous()
-        # The memory of a negative view holds the values with the other sign.
+        # A negative view's memory holds the values with the opposite sign.
         if code is not None and dense and not tensor.is_neg() and (tensor.is_cpu or devices.accepts(tensor)):
             return code
     except AttributeError:
@@ -38,7 +41,7 @@ def code_of(tensor: torch.Tensor, operation: str, name: str | None = None) -> in
 
 
 def refuse(tensor: Any, operation: str, name: str | None) -> NoReturn:
-    """Raises the ValueError for a tensor that ``code_of`` did not accept."""
+    """Raise the ValueError for a tensor that ``code_of`` rejects."""
     what = said(face, f"{operation} of tensor {name!r}" if name else operation)
     if not isinstance(tensor, torch.Tensor):
         raise ValueError(f"{what}: a torch.Tensor is accepted, not {type(tensor).__name__}")
@@ -65,17 +68,19 @@ def refuse(tensor: Any, operation: str, name: str | None) -> NoReturn:
 
 
 def way(tensor: torch.Tensor, blocking: bool, *others: torch.Tensor) -> Any:
-    """``face.submit`` for an operation on ``tensor``, which ``code_of`` has accepted, and ``others``; ``face.run`` when
-    the caller waits for it right away."""
+    """Return the function that submits an operation on ``tensor`` and ``others``.
+
+    On the CPU it is ``face.run`` if the caller waits for the operation right away, else ``face.submit``.
+    """
     if tensor.is_cpu:
         return face.run if blocking else face.submit
     return devices.sender(tensor, *others)
 
 
 def plain(tensor: torch.Tensor) -> torch.Tensor:
-    """``tensor`` if its memory holds its values in order, else a copy for which that is so.
+    """Return ``tensor`` if its memory holds its values in order, else a copy that does.
 
-    Gradients come in any form, such as transposed or lazily negated views.
+    Gradients come in any layout, such as transposed or lazily negated views.
     """
     return tensor.contiguous().resolve_neg()
 
@@ -83,13 +88,21 @@ def plain(tensor: torch.Tensor) -> torch.Tensor:
 def check_reduction(
     code: int, op: int, prescale: float, postscale: float, process_set: ProcessSet, operation: str
 ) -> None:
-    """Raises ValueError for reductions that the dtype does not have, NotImplementedError for Adasum on a set whose size
-    is no power of two."""
+    """Check that a reduction is possible for a dtype, these factors and this process set.
+
+    Raises:
+        ValueError: The dtype does not support the reduction or the factors.
+        NotImplementedError: ``op`` is Adasum and the size of the set is not a power of two.
+    """
     check_op_of(operation, code, op, prescale, postscale, process_set.size() or 1)
 
 
 def set_id(process_set: ProcessSet, operation: str) -> int:
-    """Id of a registered set. Raises ValueError naming operation, set and rank for one that is not, or no longer."""
+    """Return the id of a registered process set.
+
+    Raises:
+        ValueError: The set is not registered. The message names the operation, the set and the rank.
+    """
     if face.engine is None:
         face.require_engine()
     number = getattr(process_set, "process_set_id", None)
@@ -102,7 +115,11 @@ def set_id(process_set: ProcessSet, operation: str) -> int:
 
 
 def root_of(root_rank: Any, operation: str) -> int:
-    """``root_rank`` as an int. Raises ValueError for anything that is no integer; the engine checks membership."""
+    """Return ``root_rank`` as an int. The engine checks that it is a member.
+
+    Raises:
+        ValueError: ``root_rank`` is not an integer.
+    """
     try:
         return operator.index(root_rank)
     except TypeError:
@@ -111,7 +128,11 @@ def root_of(root_rank: Any, operation: str) -> int:
 
 
 def set_rank_and_size(process_set: ProcessSet, operation: str) -> tuple[int, int]:
-    """(rank within the set, its size). Raises ValueError naming operation and rank when this process is no member."""
+    """Return (this rank within the set, the set's size).
+
+    Raises:
+        ValueError: This process is not a member. The message names the operation and the rank.
+    """
     set_id(process_set, operation)
     rank, size = process_set.rank(), process_set.size()
     if rank is None or size is None:
@@ -120,13 +141,15 @@ def set_rank_and_size(process_set: ProcessSet, operation: str) -> tuple[int, int
 
 
 def output_of(work: Any, tail: Sequence[int], dtype: torch.dtype) -> torch.Tensor:
-    """The tensor of shape (sum of ``work.sizes``, *tail): on the CPU over the memory the engine allocated, without a
-    copy."""
+    """Return the output tensor of shape (sum of ``work.sizes``, *tail).
+
+    On the CPU it shares the memory that the engine allocated.
+    """
     if isinstance(work, devices.DeviceWork):
         return work.output(tail, dtype)
     shape = (sum(work.sizes), *tail)
     buffer = work.output
-    # torch.frombuffer refuses empty buffers.
+    # torch.frombuffer rejects empty buffers.
     if buffer is None or buffer.nbytes == 0:
         return torch.empty(shape, dtype=dtype, device="cpu")
     return torch.frombuffer(buffer, dtype=dtype).view(shape)
