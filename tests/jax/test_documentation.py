@@ -12,10 +12,11 @@ import jax.numpy as jnp
 images, labels = jnp.ones((8, 6)), jnp.arange(8) % 3
 """
 PROGRAMS = programs("jax")
-assert set(PROGRAMS) == {"four lines", "elastic"}
+COMPLETE = ["a complete script, before", "a complete script, after"]
+assert set(PROGRAMS) == {"four lines", "elastic", *COMPLETE}
 
 
-@pytest.mark.parametrize("name", PROGRAMS)
+@pytest.mark.parametrize("name", ["four lines", "elastic"])
 def test_programs_run(jax_pool, name):
     text = PROGRAMS[name].text
 
@@ -30,3 +31,31 @@ def test_programs_run(jax_pool, name):
     first, second = jax_pool(2).run(work)
     assert first == second
     assert first[1] != 0
+
+
+@pytest.mark.heavy
+def test_complete_scripts_train(jax_pool, tmp_path, monkeypatch):
+    pytest.importorskip("sklearn")
+    monkeypatch.chdir(tmp_path)
+    before, after = (PROGRAMS[name].text for name in COMPLETE)
+    space = {"__name__": "__main__"}
+    exec(compile(before, "before.py", "exec"), space)
+    assert space["loss"] < 0.5
+
+    def work():
+        import os
+
+        import horovod.jax as hvd
+
+        os.chdir(str(tmp_path))
+        try:
+            space = {"__name__": "__main__"}
+            exec(compile(after, "after.py", "exec"), space)
+        finally:
+            os.chdir("/")
+        return hvd.check_in_sync(space["params"]), float(space["loss"])
+
+    first, second = jax_pool(2).run(work)
+    assert first == second
+    assert first[1] < 0.5
+    assert (tmp_path / "model.npz").exists()

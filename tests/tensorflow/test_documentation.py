@@ -65,8 +65,8 @@ SESSION_AFTER = """
 model.set_weights([trained, np.zeros(3)])
 """
 AROUND = {
-    "README, the tape": (TAPE_BEFORE, TAPE_AFTER),
-    "README, fit": ("dataset = dataset.take(96).batch(8)\n", ""),
+    "the tape": (TAPE_BEFORE, TAPE_AFTER),
+    "fit": ("dataset = dataset.take(96).batch(8)\n", ""),
     "equal steps": (STEPS_BEFORE, STEPS_AFTER),
     "tf.function": ("", ""),
     "Keras": ("", ""),
@@ -76,6 +76,7 @@ AROUND = {
     "an elastic session": ("", SESSION_AFTER),
 }
 """By name: what comes before the program, beside BEFORE, and after it."""
+COMPLETE = ["a complete script, before", "a complete script, after"]
 
 
 def run(text, folder):
@@ -99,8 +100,37 @@ def test_every_program_runs_and_leaves_equal_weights(tf_pool, tmp_path):
     found = programs("tensorflow")
     if not found:
         pytest.skip("the documents are not here")
-    assert set(found) == set(AROUND)
+    assert set(found) == {*AROUND, *COMPLETE}
     for name, (before, after) in AROUND.items():
         text = BEFORE + before + found[name].text + after
         for started, ended in tf_pool(2).run(run, text, str(tmp_path), timeout=120):
             assert ended < started, name
+
+
+def run_complete(text, folder, together):
+    import os
+    import tempfile
+
+    import horovod.tensorflow as hvd
+
+    os.chdir(tempfile.mkdtemp(dir=folder))
+    try:
+        left = {"__name__": "__main__"}
+        exec(compile(text, "train.py", "exec"), left)
+        saved = os.listdir()
+    finally:
+        os.chdir("/")
+    if together:
+        hvd.check_in_sync(left["model"].get_weights())
+    return saved, left["model"].history.history["loss"]
+
+
+@pytest.mark.heavy
+@pytest.mark.parametrize("name", COMPLETE)
+def test_complete_scripts_train(tf_pool, tmp_path, name):
+    pytest.importorskip("sklearn")
+    together = name == COMPLETE[1]
+    results = tf_pool(2).run(run_complete, programs("tensorflow")[name].text, str(tmp_path), together, timeout=120)
+    for rank, (saved, losses) in enumerate(results):
+        assert losses[-1] < losses[0] / 2
+        assert saved == (["model.keras"] if rank == 0 or not together else [])

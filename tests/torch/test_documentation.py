@@ -106,9 +106,14 @@ assert [tuple(batch.shape) for batch in batches] == [(4, 3), (4, 3), (2, 3)]
 shards = hvd.allgather_object([int(one[0]) for batch in batches for one in batch])
 assert sorted(sum(shards, [])) == list(range(20))
 """
+COMPLETE = """
+assert mean_loss < 0.5, mean_loss
+hvd.check_in_sync(model, optimizer)
+"""
 AROUND = {
     "five lines": ("", TRAINED + SHARDED),
     "train.py": ("", "assert mean < 0.05, mean"),
+    "a complete script, after": ("", COMPLETE),
     "check_in_sync": (CHECK_BEFORE, ""),
     "clipping": (CLIP_BEFORE, CLIPPED),
     "a stream": (STREAM_BEFORE, TRAINED + STREAMED),
@@ -132,7 +137,14 @@ def run(text, folder):
 
 
 def test_every_program_is_known():
-    assert set(programs("torch")) == {*AROUND, "beginning", "from DDP", "lightning", *CHECKS}
+    assert set(programs("torch")) == {
+        *AROUND,
+        "a complete script, before",
+        "beginning",
+        "from DDP",
+        "lightning",
+        *CHECKS,
+    }
 
 
 @pytest.mark.parametrize(
@@ -149,3 +161,13 @@ def test_what_the_five_lines_are_added_to_trains_too(tmp_path):
     found = programs("torch")
     exec(BEFORE + found["five lines"].without("+").replace("model.pt", f"{tmp_path}/one.pt") + TRAINED, {"RANK": 0})
     assert (tmp_path / "one.pt").exists()
+
+
+@pytest.mark.heavy
+def test_the_complete_script_without_horovod_trains(tmp_path, monkeypatch):
+    pytest.importorskip("sklearn")
+    monkeypatch.chdir(tmp_path)
+    left = {"__name__": "__main__"}
+    exec(compile(programs("torch")["a complete script, before"].text, "before.py", "exec"), left)
+    assert left["loss"] < 0.5
+    assert (tmp_path / "model.pt").exists()

@@ -26,7 +26,14 @@ include_patterns = ["*.md", "docs/*.md", "docs/**/*.md", "benchmarks/*.md", "too
 exclude_patterns = [".*", "build", "dist", "runs", "core", "horovod", "tests", "examples", "fuzz", "bindings"]
 root_doc = "docs/index"
 PAGES = {
-    "Start": ["README"],
+    "Start": [
+        "README",
+        "docs/getting-started",
+        "docs/before-and-after",
+        "docs/faq",
+        "docs/glossary",
+        "docs/status",
+    ],
     "Train": [
         "docs/pytorch",
         "docs/pytorch/*",
@@ -57,7 +64,7 @@ PAGES = {
         "docs/settings",
         "SECURITY",
     ],
-    "When something goes wrong": [
+    "Debug": [
         "docs/troubleshooting",
         "docs/hangs",
         "docs/slow",
@@ -68,7 +75,7 @@ PAGES = {
         "benchmarks/*",
     ],
     "Reference": ["docs/api/README", "docs/api/*", "docs/faces"],
-    "Understand and change": [
+    "Develop": [
         "docs/architecture",
         "docs/how-a-job-starts",
         "docs/wire",
