@@ -1,4 +1,4 @@
-"""The programs for JAX in docs, and the example, run as they stand there."""
+"""The programs for JAX in docs run as they stand there."""
 
 import pytest
 
