@@ -6,7 +6,7 @@
 
 ``@on_tensorflow(2, 3)`` repeats the test with 3 ranks; a size may be a ``pytest.param`` with marks. Parameters and
 fixtures of the test, such as ``tmp_path``, reach the ranks pickled. A test that looks at what ranks return takes the
-pool itself (tests/pool.py).
+pool itself (tests/pool.py). A backend of Keras is part of the test's name, by which tests/lanes.py finds its lane.
 """
 
 import functools
@@ -29,13 +29,16 @@ def of(fixture: str, backend: str = "") -> Callable[..., Decorator]:
             @functools.wraps(function)
             def test(**given: Any) -> None:
                 make, size = given.pop(fixture), given.pop("ranks", sizes[0])
-                job = (make(backend) if backend else make)(size, initialized, **environ)
+                job = (make(given.pop("on")) if backend else make)(size, initialized, **environ)
                 job.run(function, timeout=timeout, fresh=fresh, **given)
 
-            names = [fixture, *inspect.signature(function).parameters, *(["ranks"] if len(sizes) > 1 else [])]
+            more = [*(["on"] if backend else []), *(["ranks"] if len(sizes) > 1 else [])]
+            names = [fixture, *inspect.signature(function).parameters, *more]
             test.__signature__ = inspect.Signature(  # type: ignore[attr-defined]
                 [inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY) for name in names]
             )
+            if backend:
+                test = pytest.mark.parametrize("on", [backend])(test)
             return pytest.mark.parametrize("ranks", sizes)(test) if len(sizes) > 1 else test
 
         return decorate

@@ -36,10 +36,15 @@ def weights(model: Any) -> list[np.ndarray]:
     return [np.array(weight) for weight in model.get_weights()]
 
 
-def plainly(make_optimizer: Any, x: np.ndarray, y: np.ndarray, batch: int, epochs: int = 1, **compiled: Any) -> Any:
+def untraced() -> dict[str, Any]:
+    """Arguments of ``compile`` with which few steps take least time: TensorFlow traces no functions."""
+    return {"run_eagerly": True} if keras.config.backend() == "tensorflow" else {}
+
+
+def plainly(make_optimizer: Any, x: np.ndarray, y: np.ndarray, batch: int, epochs: int = 1) -> Any:
     """A model trained by this process alone on everything."""
     alone = model()
-    alone.compile(optimizer=make_optimizer(), loss="mse", **compiled)
+    alone.compile(optimizer=make_optimizer(), loss="mse", **untraced())
     alone.fit(x, y, batch_size=batch, epochs=epochs, shuffle=False, verbose=0)
     return alone
 

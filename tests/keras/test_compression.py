@@ -1,7 +1,6 @@
 """Each compressor through each public function of the Keras faces that takes one, on each backend."""
 
 import numpy as np
-import pytest
 
 from tests.keras.modules import hvd, keras
 
@@ -53,37 +52,3 @@ def test_each_compressor_through_each_function(keras3, tmp_path):
             np.testing.assert_allclose(result, exact, atol=0.02, err_msg=what)
             rounded = np.mean(np.abs(result - exact) > 1e-6)  # is it what travels that was made smaller?
             assert (rounded > 0.3) == (choice != "none"), f"{what}: {rounded}"
-
-
-def legacy_through_everything():
-    import tensorflow as tf
-
-    import horovod.tensorflow.keras as hvd
-
-    mine, told = given(hvd.rank()), {}
-    for choice in CHOICES:
-        optimizer = tf.keras.optimizers.SGD(1.0)
-        made = hvd.DistributedOptimizer(optimizer, compression=getattr(hvd.Compression, choice))
-        variable = tf.Variable(tf.zeros([600]))
-        made.apply_gradients([(tf.constant(mine), variable)])
-        told[choice] = -variable.numpy()
-    return told
-
-
-@pytest.mark.heavy  # as of Keras 3
-def test_each_compressor_of_keras_2(keras_pool):
-    exact = np.mean([given(rank) for rank in range(2)], axis=0)
-    first, second = keras_pool("legacy")(2).run(legacy_through_everything)
-    for choice, result in first.items():
-        np.testing.assert_array_equal(result, second[choice], err_msg=choice)
-        np.testing.assert_allclose(result, exact, atol=0.02, err_msg=choice)
-        assert (np.mean(np.abs(result - exact) > 1e-6) > 0.3) == (choice != "none"), choice
-
-
-@pytest.mark.parametrize("choice", CHOICES)
-def test_names_are_those_of_all_faces(choice):
-    torch, tensorflow = (pytest.importorskip(f"horovod.{name}") for name in ("torch", "tensorflow"))
-    one, other = getattr(torch.Compression, choice), getattr(tensorflow.Compression, choice)
-    assert one.__name__ == other.__name__
-    assert (one is other) == (choice not in ("fp16", "bf16"))
-    assert one.wire_format == other.wire_format

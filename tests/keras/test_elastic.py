@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from tests.keras.modules import hvd, keras, models
-from tests.ranks import on_keras3, on_keras_on_torch, on_stateful_keras3
+from tests.ranks import on_keras3, on_keras_on_tensorflow, on_stateful_keras3
 
 
 @on_keras3(2)
@@ -72,10 +72,10 @@ def test_gradients_that_are_accumulated_go_back_with_the_state():
     np.testing.assert_allclose(model.get_weights()[0], -1.5 * (1 + 3) / 2)
 
 
-@on_keras_on_torch(1)
+@on_keras_on_tensorflow(1)
 def test_callbacks_keep_the_state_up_to_date():
     model = models.model()
-    model.compile(optimizer=keras.optimizers.SGD(0.01), loss="mse")
+    model.compile(optimizer=keras.optimizers.SGD(0.01), loss="mse", run_eagerly=True)
     state = hvd.elastic.KerasState(model, batch=0, epoch=0)
     seen = []
     state.commit = lambda: seen.append((state.epoch, state.batch))
@@ -100,7 +100,7 @@ def test_callbacks_keep_the_state_up_to_date():
             made.CommitStateCallback(state, wrong)
 
 
-@on_keras_on_torch(2)
+@on_keras_on_tensorflow(2)
 def test_fit_goes_through_a_dataset():
     model = models.model()
     model.compile(optimizer=hvd.DistributedOptimizer(keras.optimizers.SGD(0.01)), loss="mse")
@@ -115,7 +115,7 @@ def test_fit_goes_through_a_dataset():
     assert list(dict.fromkeys(seen)) == [(0, 8), (0, 16), (1, 0), (1, 8), (1, 16), (2, 0)], seen
 
 
-@on_keras_on_torch(1)
+@on_keras_on_tensorflow(1)
 def test_several_batches_may_be_one_call():
     import types
 

@@ -1,9 +1,10 @@
 """Variables that are overwritten by their gradients, as of float8, and layers that ask for synchronisation."""
 
 import numpy as np
+import pytest
 
 from tests.keras.modules import hvd, keras, models
-from tests.ranks import on_keras3
+from tests.ranks import on_keras3, on_keras_on_tensorflow
 
 
 @on_keras3(2)
@@ -59,7 +60,8 @@ def test_float8_is_as_in_one_process():
         np.testing.assert_allclose(actual, expected, rtol=1e-3, atol=1e-3, err_msg=mine.path)
 
 
-def tape():
+@on_keras_on_tensorflow(2)
+def test_a_tape_reduces_them_so_too():
     import tensorflow as tf
 
     import horovod.tensorflow as hvd
@@ -72,13 +74,9 @@ def tape():
             loss = tf.reduce_sum(plain.value + scale.value) * (hvd.rank() + 1.0)
         return hvd.DistributedGradientTape(tape).gradient(loss, [plain, scale])
 
-    for gradients in (step(), tf.function(step)()):
+    for gradients in (step(), tf.function(step, autograph=False)()):
         np.testing.assert_allclose(gradients[0], [(hvd.size() + 1) / 2] * 2)
         np.testing.assert_allclose(gradients[1], [hvd.size()] * 2)
-
-
-def test_a_tape_reduces_them_so_too(keras_pool):
-    keras_pool("tensorflow")(2).run(tape)
 
 
 def synchronized():
@@ -105,9 +103,6 @@ def synchronized():
         assert all("the layers bn have" in text and "hvd.SyncBatchNormalization" in text for text in texts)
 
 
-def test_a_layer_that_asks_keras_for_synchronisation(keras_pool):
-    keras_pool("tensorflow")(2).run(synchronized)
-
-
-def test_a_layer_that_asks_keras_2_for_synchronisation(keras_pool):
-    keras_pool("legacy")(2).run(synchronized)
+@pytest.mark.parametrize("backend", ["tensorflow", "legacy"])
+def test_a_layer_that_asks_for_synchronisation(keras_pool, backend):
+    keras_pool(backend)(2).run(synchronized)

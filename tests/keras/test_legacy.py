@@ -274,6 +274,18 @@ def test_saving(legacy, tmp_path):
 
 @pytest.mark.parametrize("legacy", [False, True])
 @on_keras2(2)
+def test_compression(legacy):
+    """float16 is what travels: 1 + 2^-12 becomes 1."""
+    for choice, moved in (("none", 1 + 2.0**-12), ("fp16", 1.0)):
+        compression = getattr(hvd.Compression, choice)
+        optimizer = hvd.DistributedOptimizer(kind(legacy).SGD(1.0), compression=compression)
+        v = tf.Variable([0.0])
+        optimizer.apply_gradients([(tf.constant([1 + 2.0**-12]), v)])
+        np.testing.assert_array_equal(v.numpy(), np.float32([-moved]))
+
+
+@pytest.mark.parametrize("legacy", [False, True])
+@on_keras2(2)
 def test_callbacks(legacy):
     x, y = models.data(12 + 4 * hvd.rank())
     ours = models.model()

@@ -108,7 +108,7 @@ def test_weighted_metrics_are_those_of_one_process():
             b,
             sample_weight=c,
             batch_size=batch,
-            epochs=4,
+            epochs=2,
             validation_freq=2,
             validation_data=(vx[val], (vy[val] > 0) * np.float32(1.0), vw[val]),
             shuffle=False,

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from tests.keras.modules import hvd, keras, models
-from tests.ranks import on_keras3, on_keras_on_tensorflow, on_stateful_keras3
+from tests.ranks import on_keras3, on_keras_on_tensorflow, on_keras_on_torch, on_stateful_keras3
 
 
 @on_keras3(1)
@@ -138,18 +138,14 @@ def test_copies_and_pickles_are_distributed():
         pickle.dumps(optimizer)
 
 
-def of_another_keras():
+@pytest.mark.heavy  # two kinds of Keras in one process
+@on_keras_on_torch(1)
+@pytest.mark.skipif(not importlib.util.find_spec("tf_keras"), reason="tf_keras is not installed")
+def test_an_optimizer_of_another_keras():
     import tf_keras
 
     with pytest.raises(ValueError, match=r"SGD of tf_keras [\d.]+ on tensorflow.*keras [\d.]+ on torch"):
         hvd.DistributedOptimizer(tf_keras.optimizers.SGD(1.0))
-
-
-@pytest.mark.heavy  # two kinds of Keras in each of two processes
-def test_an_optimizer_of_another_keras(keras_pool):
-    if not importlib.util.find_spec("tf_keras"):
-        pytest.skip("tf_keras is not installed")
-    keras_pool("torch")(1).run(of_another_keras, timeout=120)
 
 
 @pytest.mark.heavy
@@ -236,15 +232,23 @@ def test_refusals():
             hvd.DistributedOptimizer(sgd(), backward_passes_per_step=2)
     with pytest.raises(RuntimeError, match="broadcast_global_variables"):
         hvd.broadcast_global_variables(0)
-    with pytest.raises(ValueError, match=r"Min.*Average and Sum"):
+    with pytest.raises(RuntimeError, match=r"Min.*accepted are Average and Sum") as caught:
         hvd.reducescatter(np.ones(3), op=3)
+    assert isinstance(caught.value, ValueError)
 
 
 @on_keras3(1, initialized=False)
-def test_before_init():
+def test_before_init_and_after_shutdown():
+    value = np.ones(2, "float32")
     optimizer = hvd.DistributedOptimizer(keras.optimizers.SGD(0.1))
-    with pytest.raises(ValueError, match="init"):
-        optimizer.apply([keras.ops.ones(2)], [keras.Variable(np.zeros(2, "float32"))])
+    calls = [hvd.rank, hvd.size, *(lambda f=f: f(value) for f in (hvd.allreduce, hvd.allgather, hvd.reducescatter))]
+    calls += [lambda: hvd.broadcast(value, 0), lambda: optimizer.apply([keras.ops.ones(2)], [keras.Variable(value)])]
+    for _ in ("before", "after"):
+        for call in calls:
+            with pytest.raises(ValueError, match="Horovod has not been initialized"):
+                call()
+        hvd.init()
+        hvd.shutdown()
 
 
 @on_keras3(2)

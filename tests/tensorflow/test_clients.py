@@ -4,8 +4,7 @@ import pytest
 import tensorflow as tf
 
 import horovod.tensorflow as hvd
-from horovod.common.ops import OP_NAMES
-from horovod.tensorflow import mpi_ops, util
+from horovod.tensorflow import mpi_ops
 from tests.ranks import on_tensorflow
 
 V1 = tf.compat.v1
@@ -32,12 +31,6 @@ def test_names_that_other_software_asks_for(single):
     variable = tf.Variable([1.0])
     mpi_ops.broadcast_([variable], 0)
     assert variable.numpy().tolist() == [1.0]
-
-
-def test_parameter_names_that_are_passed_by_keyword():
-    """vars_to_refs(vars), refs_to_vars(refs)."""
-    variables = [tf.Variable(1.0), [tf.Variable(2.0)]]
-    assert util.refs_to_vars(refs=util.vars_to_refs(vars=variables)) == variables
 
 
 def test_not_initialized_is_said_in_these_words():
@@ -68,17 +61,6 @@ def test_not_initialized_is_said_in_these_words():
         hvd.shutdown()
 
 
-def test_an_unknown_process_set_is_a_value_error_and_an_invalid_argument(single):
-    """An unknown process-set id at the moment of the call: ValueError and InvalidArgumentError at once."""
-    one = tf.ones([1])
-    removed = hvd.ProcessSet([0])
-    for unknown in (17, -1, removed):
-        for call in (hvd.allreduce, hvd.allgather, hvd.reducescatter, hvd.alltoall):
-            with pytest.raises(ValueError, match="process set") as caught:
-                call(one, process_set=unknown)
-            assert isinstance(caught.value, tf.errors.InvalidArgumentError), call
-
-
 @on_tensorflow(2)
 def test_gradients_of_groups_may_be_of_another_floating_dtype():
     """Calls the registered gradient functions as autodiff does, with gradients of other floating dtypes."""
@@ -98,32 +80,6 @@ def test_gradients_of_groups_may_be_of_another_floating_dtype():
         told.append([(g.dtype.name, g.shape.as_list(), float(tf.reduce_sum(tf.cast(g, tf.float32)))) for g in run()])
     # Allgather: the average; reducescatter with Average: what was given for the rows.
     assert told == [[("float16", [2, 2], 4.0), ("float16", [4, 1], 4.0)]] * 2
-
-
-def sparse_average(dtype):
-    slices = tf.IndexedSlices(tf.constant([[3, 4]], dtype), tf.constant([hvd.rank()]), tf.constant([2, 2]))
-    result = hvd.allreduce(slices, op=hvd.Average)
-    return result.values.dtype.name, result.values.numpy().tolist()
-
-
-def test_averaged_slices_of_integers_are_floats(tf_pool):
-    """An averaged tf.IndexedSlices of an integer dtype gives what TensorFlow's own division gives."""
-    for dtype, expected in ((tf.int32, "float64"), (tf.int64, "float64"), (tf.float32, "float32")):
-        assert tf_pool(2).run(sparse_average, dtype) == [(expected, [[1.5, 2.0]] * 2)] * 2
-
-
-@pytest.mark.parametrize("op", [hvd.Max, hvd.Adasum, 17], ids=lambda op: OP_NAMES[op] if op < 6 else str(op))
-def test_a_wrong_op_of_reducescatter(single, op):
-    """reducescatter with an op that is not Sum or Average: ValueError, InvalidArgumentError and RuntimeError."""
-    for call in (
-        lambda: hvd.reducescatter(tf.ones([2]), op=op),
-        lambda: hvd.grouped_reducescatter([tf.ones([2])], op=op),
-    ):
-        with pytest.raises(mpi_ops.HorovodInternalError, match="accepted are Average, Sum") as caught:
-            call()
-        assert isinstance(caught.value, ValueError)
-        assert isinstance(caught.value, RuntimeError)
-        assert isinstance(caught.value, tf.errors.InvalidArgumentError)
 
 
 def test_small_helpers():

@@ -1,6 +1,5 @@
-"""Elastic states of TensorFlow, and a rank that leaves while others train in a tf.function."""
+"""Elastic states of TensorFlow. Ranks that leave: test_elastic_accumulation.py."""
 
-import contextlib
 import os
 from unittest import mock
 
@@ -12,7 +11,6 @@ import horovod.tensorflow as hvd
 from horovod.common.exceptions import HorovodInternalError
 from horovod.tensorflow.elastic_errors import errors_as_ours
 from tests.ranks import on_tensorflow
-from tests.tensorflow.training import train_elastically
 
 V1 = tf.compat.v1
 
@@ -69,62 +67,6 @@ def test_ranks_are_brought_together():
         assert [call.args[1:] for call in pickled.mock_calls] == [(1,)], "texts alone; the attributes go another way"
     with pytest.raises(ValueError, match="in eager mode nobody knows which there are"):
         hvd.elastic.TensorFlowState(batch=0)
-
-
-def in_a_function(weight):
-    variable = tf.Variable(weight)
-    state = hvd.elastic.TensorFlowState(variables=[variable], step=0)
-
-    @tf.function
-    def step(gradient):
-        variable.assign_sub(0.5 * hvd.allreduce(gradient, name="gradient"))
-
-    return state, lambda gradient: step(tf.constant(gradient)), lambda: variable.numpy().tolist()
-
-
-def in_a_session(weight):
-    """With a graph that is finished before training begins."""
-    session = V1.Session()
-    variable = V1.get_variable("weight", initializer=weight)
-    gradient = V1.placeholder(tf.float32, [3])
-    # This divides by the number of ranks that there are when it runs.
-    step = V1.assign_sub(variable, 0.5 * hvd.allreduce(gradient, name="gradient", op=hvd.Average))
-    session.run(V1.global_variables_initializer())
-    state = hvd.elastic.TensorFlowState(session=session, step=0)
-    V1.get_default_graph().finalize()
-    return state, lambda value: session.run(step, {gradient: value}), lambda: session.run(variable).tolist()
-
-
-def loses_a_rank(make):
-    """Three ranks train; the last one leaves in step 4."""
-    hvd.init()
-    world, begun = hvd.rank(), []
-    with tf.Graph().as_default() if make is in_a_session else contextlib.nullcontext():
-        state, step, value = make(np.full(3, world, np.float32))
-
-        def train(state):
-            begun.append(state.step)
-            while state.step < 8:
-                if state.step % 3 == 0:
-                    state.commit()
-                if world == 2 and state.step == 4:
-                    hvd.shutdown()
-                    return None
-                step(np.full(3, hvd.rank() + state.step, np.float32))
-                state.step += 1
-            return value()
-
-        return train_elastically(train, state, [0, 1]), begun
-
-
-@pytest.mark.parametrize("make", [in_a_function, in_a_session])
-def test_a_lost_rank(tf_pool, make):
-    expected = 0.0
-    for step in range(8):
-        ranks = 3 if step < 3 else 2  # from the last commit on
-        expected -= 0.5 * (sum(range(ranks)) / ranks + step)
-    results = tf_pool(3, initialized=False, HOROVOD_ELASTIC="1").run(loses_a_rank, make)
-    assert results[:2] == [([expected] * 3, [0, 3])] * 2
 
 
 @on_tensorflow(2)

@@ -89,7 +89,9 @@ def test_bad_arguments():
     refused(lambda: hvd.grouped_allreduce(x), "tensors", "list")
     refused(lambda: hvd.grouped_allgather([x, tf.constant([1j])]), "complex128")
     refused(lambda: hvd.reducescatter(1.0), "reducescatter", "scalar")
-    refused(lambda: hvd.reducescatter(x, op=hvd.Max), "reducescatter", "Max", "Sum")
+    for op in (hvd.Max, hvd.Adasum, 17):
+        refused(lambda op=op: hvd.reducescatter(x, op=op), "reducescatter", "accepted are Average, Sum")
+        expect(RuntimeError, lambda op=op: hvd.grouped_reducescatter([x], op=op), ["accepted are Average, Sum"])
     refused(lambda: hvd.reducescatter([True, False], op=hvd.Sum), "reducescatter", "bool")
     refused(lambda: hvd.broadcast(x, "root"), "root_rank", "'root'")
     refused(lambda: hvd.broadcast(x, True), "root_rank", "True")
@@ -99,6 +101,9 @@ def test_bad_arguments():
     refused(lambda: hvd.alltoall(x, []), "splits", "empty")
     refused(lambda: hvd.alltoall(x, [0.5] * size), "splits")
     refused(lambda: hvd.allreduce(x, process_set=hvd.ProcessSet([0])), "process set", f"rank {hvd.rank()}")
+    for call in (hvd.allreduce, hvd.allgather, hvd.reducescatter, hvd.alltoall):
+        for unknown in (17, -1):
+            refused(lambda call=call, unknown=unknown: call(x, process_set=unknown), "process set")
     slices = tf.IndexedSlices(x, tf.constant([0, 1, 2, 3]))
     for call in (
         lambda: hvd.allreduce(x, compression="fp16"),
@@ -183,12 +188,3 @@ def test_a_rank_that_leaves():
             call()
         assert "rank 1" in str(caught.value)
     hvd.shutdown()
-
-
-def test_outside_a_job():
-    """In this process nobody has called init, or not since the last shutdown."""
-    with pytest.raises((PRECONDITION, tf.errors.UnknownError), match="init"):
-        hvd.allreduce([1.0])
-    with pytest.raises(ValueError, match="init"):
-        hvd.size()
-    assert not hvd.is_initialized()

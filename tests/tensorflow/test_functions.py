@@ -171,3 +171,4 @@ def test_references(single):
     assert first is a
     assert second is b
     assert third is c
+    assert hvd.refs_to_vars(refs=hvd.vars_to_refs(vars=[a])) == [a]

@@ -3,7 +3,6 @@
 import os
 
 import numpy as np
-import pytest
 import tensorflow as tf
 
 import horovod.tensorflow as hvd
@@ -88,33 +87,3 @@ def test_an_infinite_gradient_on_one_rank_skips_the_step_on_all():
                 for value, expected in ((1.0, -0.5), (np.inf if hvd.rank() == 1 else 1.0, -0.5), (1.0, -2.0)):
                     session.run(train_op, {x: value * (hvd.rank() + 1)})
                     assert_close(session.run(v), expected)
-
-
-@on_tensorflow(2)
-def test_ranks_that_disagree_fail_and_go_on():
-    v = tf.Variable([1.0, 2.0])
-
-    @tf.function
-    def step(op):
-        with tf.GradientTape() as tape:
-            loss = tf.reduce_sum(v) * (hvd.rank() + 1)
-        return hvd.DistributedGradientTape(tape, op=op).gradient(loss, [v])
-
-    assert_close(step(hvd.Sum)[0], [3.0, 3.0])
-    with pytest.raises(tf.errors.FailedPreconditionError, match=r"DistributedGradientTape_Allreduce/0.*Max"):
-        step(hvd.Sum if hvd.rank() == 0 else hvd.Max)
-    assert_close(step(hvd.Sum)[0], [3.0, 3.0])
-    with old_graph():
-        w = tf1.get_variable("w", initializer=1.0)
-        ops = [hvd.Sum, hvd.Sum if hvd.rank() == 0 else hvd.Max]
-        good, bad = [
-            hvd.DistributedOptimizer(tf1.train.GradientDescentOptimizer(1.0), op=op).minimize(w * (hvd.rank() + 1.0))
-            for op in ops
-        ]
-        with tf1.Session() as session:
-            session.run(tf1.global_variables_initializer())
-            session.run(good)
-            with pytest.raises(tf.errors.FailedPreconditionError, match=r"DistributedGradientDescent.*Max"):
-                session.run(bad)
-            session.run(good)
-            assert_close(session.run(w), -5.0)

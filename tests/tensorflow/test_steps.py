@@ -6,6 +6,7 @@ import numpy as np
 import tensorflow as tf
 
 import horovod.tensorflow as hvd
+from tests.runner.launching import eventually
 
 
 def train(steps):
@@ -21,24 +22,31 @@ def train(steps):
 
     for _ in range(steps):
         if hvd.rank() == 1:
-            time.sleep(0.02)
+            time.sleep(0.05)
         step(tf.ones((1, 8)))
     hvd.report(done=1)
-    time.sleep(2.5)  # for what is told once a second
-    return hvd.stats()
+    if hvd.rank() == 0:
+        eventually(all_have_reported, 60, "both ranks have told of all steps")
+    stats = hvd.stats()
+    hvd.allreduce(tf.zeros(1), name="told")  # until then rank 1 stays
+    return stats
+
+
+def all_have_reported():
+    return [one["reported"] for one in hvd.stats()["job"]["ranks"]] == [{"done": 1.0}] * 2
 
 
 def test_steps_within_a_function_are_found_and_who_is_late_is_seen(tf_pool):
-    first, second = tf_pool(2).run(train, 60, fresh=True)
+    first, second = tf_pool(2).run(train, 40, fresh=True)
     for stats in (first, second):
-        assert stats["made"] == 60
-        assert stats["step_seconds"] > 0.018
+        assert stats["made"] == 40
+        assert stats["step_seconds"] > 0.045
         # What is not seen is not told.
         assert stats["exposed_seconds"] is stats["data_seconds"] is stats["efficiency"] is None
         assert stats["collective_seconds"] > 0
     job = first["job"]
     assert job["last"]["rank"] == 1, job
-    assert job["last"]["share"] > 0.8
-    assert job["last"]["seconds"] > 0.01
+    assert job["last"]["share"] > 0.6
+    assert job["last"]["seconds"] > 0.02
     assert "rank 1 was last in " in job["sentence"]
     assert "step were communication" in job["sentence"]

@@ -125,35 +125,3 @@ def test_several_reductions_in_one_function():
             assert_close(actual, expected)
     names = names_in(step, tf.constant(3))
     assert len(set(names)) == len(names), names
-
-
-@on_tensorflow(2)
-def test_functions_inside_of_functions():
-    variables = [tf.Variable([1.0, 2.0]), tf.Variable(3.0)]
-    inner = tf.function(lambda factor: reduced(variables, factor))
-    other = tf.function(lambda factor: reduced(variables[:1], factor))
-
-    @tf.function
-    def outer():
-        return inner(tf.constant(1.0)), inner(tf.constant(2.0)), other(tf.constant(3.0)), reduced(variables)
-
-    for _ in range(5):
-        a, b, c, d = outer()
-        for actual, factor in ((a, 1), (b, 2), (c, 3), (d, 1)):
-            assert_close(actual[0], [factor * MEAN] * 2)
-
-
-@on_tensorflow(2)
-def test_eager_steps_with_groups():
-    variables = [tf.Variable(1.0), tf.Variable([1.0, 2.0], dtype=tf.float64), tf.Variable(3.0)]
-    for options in ({}, {"groups": 2}, {"groups": [[variables[2], variables[0]]]}):
-        for _ in range(2):
-            with tf.GradientTape() as tape:
-                loss = (variables[0] + variables[2] * 2) * (hvd.rank() + 1.0)
-                wide = tf.reduce_sum(variables[1]) * (hvd.rank() + 1.0)
-            tape = hvd.DistributedGradientTape(tape, **options)
-            results = tape.gradient([loss, wide], variables)
-            assert_close(results[0], MEAN)
-            assert_close(results[1], [MEAN] * 2)
-            assert_close(results[2], 2 * MEAN)
-            assert results[1].dtype == tf.float64
