@@ -1,2 +1,5 @@
-"""What horovod.keras and horovod.tensorflow.keras have in common. Nothing here imports a framework when it is imported:
-the faces hand over the Keras in use and the adapter of its backend (``backend.py``)."""
+"""Common parts of horovod.keras and horovod.tensorflow.keras.
+
+Importing this package imports no framework. The frontends pass in the Keras module and the adapter of its backend
+(``backend.py``).
+"""

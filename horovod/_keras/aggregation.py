@@ -1,4 +1,4 @@
-"""Gradients summed up locally over several backward passes (``backward_passes_per_step``)."""
+"""Local accumulation of gradients over several backward passes (``backward_passes_per_step``)."""
 
 from collections.abc import Callable, Sequence
 from types import SimpleNamespace
@@ -9,7 +9,10 @@ from horovod.common.gradients import overwritten
 
 
 def keras3_tools(keras: Any) -> SimpleNamespace:
-    """What LocalAggregation needs, made of Keras 3, on any backend but JAX, whose state is not in variables."""
+    """Return the functions of Keras 3 that LocalAggregation needs.
+
+    They work on any backend except JAX, whose state is not in variables.
+    """
 
     def variable(shape: Any, dtype: Any, name: str) -> Any:
         zeros = keras.initializers.Zeros()
@@ -25,15 +28,21 @@ def keras3_tools(keras: Any) -> SimpleNamespace:
 
 
 class LocalAggregation:
-    """The gradients of ``passes`` calls become one update.
+    """Accumulator that turns the gradients of ``passes`` calls into one update.
 
-    The sums are variables that do not belong to the optimizer, so that files saved hold what a plain optimizer would
-    have saved.
+    The sums are variables outside of the optimizer, so that saved files contain what a plain optimizer would save.
     """
 
     def __init__(self, tools: Any, adapter: Any, passes: int, average: bool, sparse_as_dense: bool) -> None:
-        """``tools``: see ``keras3_tools``. ``average``: divide the sums by ``passes``? ``sparse_as_dense``: may sparse
-        gradients be made dense? Otherwise they are an error."""
+        """Create an empty accumulator.
+
+        Args:
+            tools: Functions as returned by ``keras3_tools``.
+            adapter: Adapter of the backend.
+            passes: Number of calls per update.
+            average: True to divide the sums by ``passes``.
+            sparse_as_dense: True to convert sparse gradients to dense ones. Otherwise they are an error.
+        """
         self._tools = tools
         self._adapter = adapter
         self._passes = passes
@@ -48,7 +57,7 @@ class LocalAggregation:
         return int(self._tools.tensor(self.counter)) != 0
 
     def drop(self) -> None:
-        """Begin a cycle anew."""
+        """Discard the sums and begin a new cycle."""
         for total in self._sums.values():
             total.assign(self._tools.zeros_like(self._tools.tensor(total)))
         self.counter.assign(0)
@@ -60,10 +69,12 @@ class LocalAggregation:
         update: Callable[[list[Any]], Any],
         skip: Callable[[], Any],
     ) -> None:
-        """Adds ``grads``; calls ``update(sums)`` in every ``passes``-th call and ``skip()`` in the others.
+        """Add ``grads``; call ``update(sums)`` in every ``passes``-th call and ``skip()`` in the others.
 
-        A gradient that is None adds nothing, and stays None where no pass had one. Raises ValueError for a sparse one
-        without ``sparse_as_dense``.
+        A gradient that is None adds nothing. The sum is None if no pass had a gradient.
+
+        Raises:
+            ValueError: A gradient is sparse and ``sparse_as_dense`` is False.
         """
         tools = self._tools
         pairs = list(zip(grads, variables, strict=True))

@@ -1,8 +1,8 @@
-"""Comparison of an optimizer made from a config with the one that the config was taken from.
+"""Comparison of an optimizer with another one created from its config.
 
-A config tells only of what its class has put into it: arguments of a subclass without ``get_config``, attributes that
-were set later, and a schedule whose ``get_config`` is a stub are lost. So the attributes are compared. What cannot be
-compared counts as different.
+A config contains only what the optimizer's class puts into it. Arguments of a subclass without ``get_config``,
+attributes that were set later, and a schedule with an incomplete ``get_config`` are lost. So this module compares
+attributes. Values that cannot be compared count as different.
 """
 
 import functools
@@ -20,7 +20,7 @@ def differing(keras: Any, optimizer: Any, made: Any) -> list[str]:
     """Return the names of the attributes in which two optimizers differ.
 
     Args:
-        keras: The Keras module that both are of.
+        keras: The Keras module of both.
         optimizer: An optimizer that has not taken a step.
         made: An optimizer of the same class, or of a subclass that adds no attributes.
     """
@@ -38,7 +38,7 @@ class _Comparison:
 
     def attributes(self, value: Any) -> dict[str, Any]:
         left_out = self._left_out if hasattr(value, "apply_gradients") else frozenset()
-        # TensorFlow keeps a record of attributes in those that begin with _self_.
+        # TensorFlow stores its bookkeeping of attributes under names that begin with _self_.
         return {n: one for n, one in vars(value).items() if n not in left_out and not n.startswith("_self_")}
 
     def alike(self, a: Any, b: Any, depth: int = 0) -> bool:
@@ -68,7 +68,7 @@ class _Comparison:
         try:
             x, y = (np.asarray(one if isinstance(one, np.ndarray) else self._to_numpy(one)) for one in (a, b))
             return x.dtype == y.dtype and bool(np.array_equal(x, y, equal_nan=x.dtype.kind in "fc"))
-        except Exception:  # a symbolic tensor, say
+        except Exception:  # for example a symbolic tensor
             return False
 
     def _same_object(self, a: Any, b: Any, depth: int) -> bool:
@@ -79,14 +79,14 @@ class _Comparison:
 
 
 def _has_hidden_state(value: Any) -> bool:
-    """Return True for functions, methods and the like, whose behaviour their attributes do not tell."""
+    """Return True for functions, methods and other objects whose attributes do not determine their behavior."""
     if hasattr(value, "__code__") or hasattr(value, "__func__") or isinstance(value, functools.partial):
         return True
     return any(set(vars(kind).get("__slots__", ())) - {"__dict__", "__weakref__"} for kind in type(value).__mro__)
 
 
 def _bookkeeping(keras: Any, optimizer: Any, to_numpy: Callable[[Any], Any]) -> frozenset[str]:
-    """Attributes in which two equal optimizers of Keras itself differ."""
+    """Return the attributes in which two equal optimizers of Keras itself differ."""
     legacy = hasattr(optimizer, "_set_hyper")
     kind = keras.optimizers.legacy.SGD if legacy else keras.optimizers.SGD
     first = kind(0.5)

@@ -1,5 +1,8 @@
-"""What horovod.keras and horovod.tensorflow.keras have in common: ``Face`` knows the Keras in use and its backend's
-adapter; ``make_functions`` and ``make_callbacks`` make what they export."""
+"""Common implementation of horovod.keras and horovod.tensorflow.keras.
+
+``Face`` holds the Keras module and its backend's adapter. ``make_functions`` and ``make_callbacks`` create the exported
+names.
+"""
 
 from collections.abc import Collection
 from types import SimpleNamespace
@@ -28,15 +31,26 @@ from horovod.common.state import state
 
 
 class Face:
-    """One of the two Keras modules of this package."""
+    """One of the two Keras frontends of this package."""
 
     def __init__(self, keras: Any, adapter: Any) -> None:
-        """``keras``: the module, Keras 3 or Keras 2. ``adapter``: of its backend, see ``backend.Adapter``."""
+        """Create a frontend.
+
+        Args:
+            keras: The Keras module, version 3 or 2.
+            adapter: Adapter of its backend, see ``backend.Adapter``.
+        """
         self.keras = keras
         self.adapter = adapter
 
     def distributed(self, optimizer: Any, name: str | None = None, rebuild: bool = True, **options: Any) -> Any:
-        """A distributed optimizer like ``optimizer``. ``options``: the fields of GradientReduction."""
+        """Return a distributed optimizer equivalent to ``optimizer``.
+
+        ``options`` are fields of GradientReduction. ``rebuild`` allows a new object instead of the given one.
+
+        Raises:
+            ValueError: ``optimizer`` is not an optimizer of this Keras and backend, or an option is invalid.
+        """
         if not hasattr(optimizer, "get_config") or not hasattr(optimizer, "apply_gradients"):
             raise ValueError(f"optimizer is a {type(optimizer).__name__}; accepted are Keras optimizers")
         keras = keras_of(optimizer, self.keras)
@@ -57,17 +71,19 @@ class Face:
         return modern.distribute(keras, optimizer, reduction, rebuild)
 
     def broadcast_model(self, model: Any, root_rank: int, local_variables: Any = None) -> None:
-        """Brings all ranks to the root's weights and optimizer state. ``local_variables``: are left alone, and so are
-        gradients that a rank is still summing up."""
+        """Set weights and optimizer state on all ranks to the root's.
+
+        ``local_variables`` are not changed, and neither are gradients that a rank is still accumulating.
+        """
         sync = getattr(model, "jax_state_sync", None)
         if sync is not None and self.adapter.__name__.endswith("_jax"):
-            sync()  # while fit runs, the values are elsewhere than in the variables
+            sync()  # while fit runs, the variables do not hold the current values
         self.adapter.broadcast_variables(self._shared(model, local_variables), root_rank, global_process_set)
 
     def shared_shapes(self, model: Any, local_variables: Any = None) -> list[str] | None:
         """Return shape and dtype of each variable that ``broadcast_model`` sends, or None if some do not exist yet.
 
-        The variables of an optimizer that has not taken a step are made now.
+        If the optimizer has not taken a step, its variables are created now.
         """
         deferred = getattr(self.adapter, "builds_later", lambda: False)
         if not getattr(model, "built", False) or not model.weights or deferred():
@@ -88,7 +104,11 @@ class Face:
         return chosen
 
     def register_local_layers(self, optimizer: Any, layers: Any) -> None:
-        """Leaves the gradients of ``layers`` with their rank. ValueError for what is no layer, or not built."""
+        """Exclude the gradients of ``layers`` from reduction.
+
+        Raises:
+            ValueError: An entry is not a layer, or is not built.
+        """
         layers = [] if layers is None else list(layers) if isinstance(layers, list | tuple) else [layers]
         for layer in layers:
             if not isinstance(layer, self.keras.layers.Layer):
@@ -100,9 +120,12 @@ class Face:
 
 
 def open_face(only: str | None = None) -> Face:
-    """The Keras of this process and the adapter of its backend. ``only``: the backend that is accepted.
+    """Return the frontend for the Keras of this process.
 
-    ImportError, naming what is missing or wrong.
+    ``only`` is the only accepted backend, if given.
+
+    Raises:
+        ImportError: Keras is missing or its backend is not accepted.
     """
     keras = import_keras()
     name = backend_of(keras)
@@ -114,7 +137,7 @@ def open_face(only: str | None = None) -> Face:
 
 
 def make_functions(face: Face) -> SimpleNamespace:
-    """The functions that both modules export."""
+    """Return the functions that both modules export."""
     adapter, none = face.adapter, face.adapter.Compression.none
 
     def allreduce(
@@ -126,28 +149,74 @@ def make_functions(face: Face) -> SimpleNamespace:
         op: int | None = None,
         compression: Any = none,
     ) -> Any:
-        """The reduction over all ranks of ``value``, a tensor, an array or a number of equal shape and dtype on all
-        ranks, as a tensor of the backend.
+        """Reduce a value over all ranks.
 
-        ``name``: matches the operation between ranks; unnamed ones are matched by their order. ``op``: Average (the
-        default), Sum, Min, Max, Product. ``average``: deprecated. ``compression``: see ``Compression``; wire
-        formats take float32 with Average or Sum. Raises what the backend's face does.
+        Args:
+            value (Tensor, array or number): Value to reduce; shape and dtype must be the same on all ranks.
+            name (str, optional): Name that matches the operation between ranks. Unnamed operations are matched by call
+                order.
+            average (bool, optional): Deprecated; use ``op``.
+            prescale_factor (float): Factor applied to ``value`` before the reduction. Default: 1.0.
+            postscale_factor (float): Factor applied to the result. Default: 1.0.
+            op (int, optional): ``Average`` (default), ``Sum``, ``Min``, ``Max`` or ``Product``.
+            compression (Compressor): See ``Compression``. The ``wire_*`` compressors require float32 and ``Average`` or
+                ``Sum``. Default: none.
+
+        Returns:
+            Tensor: Reduced value, a tensor of the backend.
+
+        Raises:
+            ValueError: An argument is invalid, or Horovod is not initialized.
+            HorovodInternalError: Ranks disagree, or a rank was lost. On TensorFlow this may be a TensorFlow error
+                instead.
         """
         op = resolve_op(op, average, lambda: said(state, "allreduce"))
         check_compression(compression)
         return adapter.allreduce(value, name, op, prescale_factor, postscale_factor, compression)
 
     def allgather(value: Any, name: str | None = None) -> Any:
-        """The values of all ranks joined along dim 0, in which their shapes may differ; not for scalars."""
+        """Concatenate the values of all ranks along dimension 0, in rank order.
+
+        Args:
+            value (Tensor or array): Value with at least one dimension. All dimensions except the first must be the same
+                on all ranks.
+            name (str, optional): Name that matches the operation between ranks. Unnamed operations are matched by call
+                order.
+
+        Returns:
+            Tensor: Concatenated values, a tensor of the backend.
+        """
         return adapter.allgather(value, name)
 
     def broadcast(value: Any, root_rank: int, name: str | None = None) -> Any:
-        """The value of rank ``root_rank``, as a tensor; equal shapes and dtypes on all ranks."""
+        """Return the value of one rank on all ranks.
+
+        Args:
+            value (Tensor, array or number): Value to send; shape and dtype must be the same on all ranks.
+            root_rank (int): Rank whose value is sent.
+            name (str, optional): Name that matches the operation between ranks. Unnamed operations are matched by call
+                order.
+
+        Returns:
+            Tensor: The root's value, a tensor of the backend.
+        """
         return adapter.broadcast(value, root_rank, name)
 
     def reducescatter(value: Any, name: str | None = None, op: int = Average) -> Any:
-        """This rank's part, cut along dim 0, of the reduction with Average or Sum; not for scalars. ValueError for
-        another ``op``."""
+        """Reduce a value over all ranks and return this rank's part along dimension 0.
+
+        Args:
+            value (Tensor or array): Value with at least one dimension; shape and dtype must be the same on all ranks.
+            name (str, optional): Name that matches the operation between ranks. Unnamed operations are matched by call
+                order.
+            op (int): ``Average`` (default) or ``Sum``.
+
+        Returns:
+            Tensor: This rank's rows of the reduction, a tensor of the backend.
+
+        Raises:
+            ValueError: ``op`` is not supported.
+        """
         if isinstance(op, bool) or op not in (Average, SumOp):
             raise UnsupportedOpError(
                 f"{said(state, 'reducescatter')}: op is {op_name(op)}; accepted are Average and Sum"
@@ -157,22 +226,38 @@ def make_functions(face: Face) -> SimpleNamespace:
     def check_in_sync(
         *objects: Any, process_set: ProcessSet = global_process_set, ignore: Collection[str] = (), **named: Any
     ) -> str:
-        """Raises OutOfSyncError, on all ranks, unless all hold the same, bit for bit; all ranks of the set call it.
+        """Check that all ranks hold the same values, bit for bit. All ranks of the set must call it.
 
-        ``objects``, ``named``: models, with which goes the optimizer that they are compiled with, layers, optimizers,
-        variables, tensors, arrays, numbers, texts, None, and dicts and lists of these. The error names the first
-        difference, as in ``model.weights[3]``, the ranks, and small values; keywords give the names there. Moving
-        statistics of batch normalisation, which differ between ranks, and a model's local variables are left out.
-        ``ignore``: more to leave out, paths or patterns as in ``["model.optimizer.*"]``.
+        Running statistics of batch normalization, which differ between ranks, and a model's local variables are
+        skipped.
 
-        Returns the SHA-256 of what was compared, in hexadecimal. Raises ValueError naming an argument of which nothing
-        could be compared, RuntimeError in a graph of tf.compat.v1, and what the backend's face does when a rank is
-        lost.
+        Args:
+            *objects: Models (which include the optimizer that they are compiled with), layers, optimizers, variables,
+                tensors, arrays, numbers, strings, None, and dicts and lists of these.
+            process_set (ProcessSet): Ranks to compare. Default: all ranks.
+            ignore (Collection[str]): Further entries to skip, as paths or patterns such as ``["model.optimizer.*"]``.
+            **named: More objects, whose keywords become their names in the error message.
+
+        Returns:
+            str: SHA-256 of the compared values, in hexadecimal.
+
+        Raises:
+            OutOfSyncError: Values differ. Raised on all ranks; the message names the first difference, as in
+                ``model.weights[3]``, the ranks, and small values.
+            ValueError: An argument contains nothing that can be compared.
+            RuntimeError: Called in a graph of tf.compat.v1.
         """
         return in_sync.check(face, objects, named, process_set, ignore)
 
     def broadcast_global_variables(root_rank: int) -> Any:
-        """In a graph of tf.compat.v1: broadcasts all global variables. RuntimeError everywhere else."""
+        """Broadcast all global variables of a tf.compat.v1 graph from one rank to all ranks.
+
+        Args:
+            root_rank (int): Rank whose values are sent.
+
+        Raises:
+            RuntimeError: Not in a graph of tf.compat.v1.
+        """
         implementation = getattr(adapter, "broadcast_global_variables", None)
         if implementation is None:
             raise RuntimeError(
@@ -188,11 +273,21 @@ def make_functions(face: Face) -> SimpleNamespace:
         compression: Any = none,
         legacy_opts: bool = False,
     ) -> Any:
-        """The model in a file, compiled with its optimizer made distributed, state included.
+        """Load a compiled model from a file and make its optimizer distributed, including its state.
 
-        ``custom_optimizers``: optimizer classes of your own that the file may name; ``custom_objects``: as for
-        ``keras.models.load_model``. ``compression``: of the optimizer. ``legacy_opts``: the file's optimizers are those
-        of ``tf_keras.optimizers.legacy``; ValueError with Keras 3, which has none.
+        Args:
+            filepath (str): Path of the file.
+            custom_optimizers (Iterable[type], optional): Optimizer classes that the file may refer to.
+            custom_objects (Mapping, optional): As for ``keras.models.load_model``.
+            compression (Compressor): Compression for the optimizer. Default: none.
+            legacy_opts (bool): True if the file's optimizers are those of ``tf_keras.optimizers.legacy``. Default:
+                False.
+
+        Returns:
+            Model: The model, compiled with a distributed optimizer.
+
+        Raises:
+            ValueError: ``legacy_opts`` is True with Keras 3, which has no legacy optimizers.
         """
 
         def wrap(optimizer: Any) -> Any:
@@ -206,7 +301,7 @@ def make_functions(face: Face) -> SimpleNamespace:
 
 
 def make_callbacks(face: Face) -> SimpleNamespace:
-    """The callback classes, on top of those of the Keras in use."""
+    """Return the callback classes, derived from those of the Keras in use."""
     keras_callbacks = face.keras.callbacks
 
     def join(mixin: type, base: type, name: str) -> type:

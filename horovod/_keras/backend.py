@@ -1,8 +1,7 @@
-"""The part that differs between Keras' backends: an adapter module for each, found by name.
+"""Interface of the adapters for Keras' backends, and their loading by name.
 
 An adapter (``backend_tensorflow``, ``backend_torch``, ``backend_jax``) is a module that defines the names of
-``Adapter``. Tensors are the backend's own, eager or within whatever the backend traces; variables are those of the
-Keras in use.
+``Adapter``. Tensors are the backend's, eager or traced. Variables are those of the Keras in use.
 """
 
 import importlib
@@ -15,22 +14,24 @@ BACKENDS = ("tensorflow", "torch", "jax")
 
 
 class Adapter(Protocol):
-    """What an adapter module defines."""
+    """Names that an adapter module defines."""
 
     basics: Any
-    """The ``HorovodBasics`` of the framework's face: its init, rank, ... become those of the Keras face."""
+    """``HorovodBasics`` of the framework's frontend; its init, rank, ... are also those of the Keras frontend."""
     face: Any
-    """The ``Face`` of ``horovod.common.faces`` whose operations these are."""
+    """``Face`` object of ``horovod.common.faces`` that submits the operations."""
     Compression: Any
-    """The choices for ``compression=``: at least ``none`` and ``fp16``, classes with static ``compress(tensor) ->
-    (tensor, context)`` and ``decompress(tensor, context)``."""
+    """Choices for ``compression=``: at least ``none`` and ``fp16``.
+
+    Each is a class with static methods ``compress(tensor) -> (tensor, context)`` and ``decompress(tensor, context)``.
+    """
 
     def shutdown(self) -> None:
-        """Leaves the job."""
+        """Leave the job."""
 
-    # Three that an adapter may leave out: ``errors_as_ours(func)``, see ``run_fn``; ``new_epoch()``, called when
-    # ``hvd.elastic.run`` has joined another epoch; ``builds_later()``: True where optimizers get their variables only
-    # in the first step.
+    # Three optional functions: ``errors_as_ours(func)``, see ``run_fn``; ``new_epoch()``, called when
+    # ``hvd.elastic.run`` has joined another epoch; ``builds_later()``, True if optimizers get their variables only in
+    # the first step.
 
     def reduce_gradients(
         self,
@@ -45,54 +46,70 @@ class Adapter(Protocol):
         groups: Sequence[Sequence[int]] | None,
         process_set: ProcessSet,
     ) -> list[Any]:
-        """The reduced gradients, in order. This rank is a member of ``process_set``.
+        """Return the reduced gradients, in order. This rank is a member of ``process_set``.
 
-        ``grads``: without None. ``names``: one each, equal on all ranks. ``op``: Average, Sum or Max. ``prescale``,
-        ``postscale``: factors before and after, Average's division not among them. ``groups``: positions in ``grads``
-        of those that are reduced together; each position at most once, those in no group go alone.
+        An adapter with ``STEPS_SEEN = True`` is called once per step, not only while tracing. It has a function
+        ``watch_data()``, which starts to measure waits for data (``horovod.common.steps``). An adapter with
+        ``WANTS_VARIABLES = True`` also gets ``variables``, to which the gradients belong.
 
-        An adapter with ``STEPS_SEEN = True`` is called once for each step, not traced, and has ``watch_data()``, from
-        which on waits for data are counted (``horovod.common.steps``). One with ``WANTS_VARIABLES = True`` also gets
-        ``variables``, those that the gradients belong to.
+        Args:
+            grads: Gradients, none of them None.
+            names: Name of each gradient, the same on all ranks.
+            op: Average, Sum or Max.
+            prescale: Factor before the reduction.
+            postscale: Factor after the reduction, without Average's division.
+            compression: Compressor.
+            sparse_as_dense: True to convert sparse gradients to dense ones.
+            groups: Positions in ``grads`` that are reduced together, each at most once. Other gradients are reduced
+                alone.
+            process_set: Ranks that take part.
         """
 
     def scale(self, grad: Any, factor: float) -> Any:
-        """``grad`` times ``factor``, sparse gradients too."""
+        """Return ``grad * factor``, also for sparse gradients."""
 
     def divided_by_size(self, grad: Any, process_set: ProcessSet) -> Any:
-        """``grad`` divided by the number of ranks of the set as it is when a step runs, sparse gradients too."""
+        """Return ``grad`` divided by the size of the process set at the time a step runs, also for sparse gradients."""
 
     def key(self, variable: Any) -> Any:
-        """Something hashable by which a variable is known, whichever of its wrappers is given."""
+        """Return a hashable key that identifies a variable, whichever of its wrappers is passed."""
 
     def allreduce(
         self, value: Any, name: str | None, op: int, prescale: float, postscale: float, compression: Any
     ) -> Any:
-        """The reduction of ``value``, a tensor or what becomes one, as a tensor. ``compression``: a compressor, whose
-        ``wire_format``, if it has one, the engine is told."""
+        """Return the reduction of ``value`` as a tensor.
+
+        If the compressor has a ``wire_format``, the engine compresses the data.
+        """
 
     def allgather(self, value: Any, name: str | None) -> Any:
-        """All ranks' values, joined along dim 0."""
+        """Return all ranks' values, concatenated along dimension 0."""
 
     def broadcast(self, value: Any, root_rank: int, name: str | None) -> Any:
-        """The root's value."""
+        """Return the root's value."""
 
     def reducescatter(self, value: Any, name: str | None, op: int) -> Any:
-        """This rank's part, along dim 0, of the reduction."""
+        """Return this rank's part of the reduction along dimension 0."""
 
     def broadcast_variables(self, variables: Sequence[Any], root_rank: int, process_set: ProcessSet) -> None:
-        """Assigns the root's values to ``variables``, which are given in the same order on all ranks."""
+        """Assign the root's values to ``variables``, which must have the same order on all ranks."""
 
     def kept(self, variable: Any, into: Any) -> Any:
-        """The value that ``variable`` has now, whatever becomes of it, as ``variable.assign`` takes it. ``into``: what
-        this gave for the variable before, which is not needed any more; or None."""
+        """Return a snapshot of the variable's value, in a form that ``variable.assign`` accepts.
+
+        ``into`` is an earlier result for this variable that is no longer needed, or None.
+        """
 
     def convert(self, value: Any) -> Any:
-        """``value``, a number, an array or a tensor, as a tensor."""
+        """Return a number, an array or a tensor as a tensor."""
 
 
 def load(name: str) -> Any:
-    """The adapter of a Keras backend. ImportError, naming the accepted ones, when there is none."""
+    """Return the adapter of a Keras backend.
+
+    Raises:
+        ImportError: The backend is not supported; the message names those that are.
+    """
     if name not in BACKENDS:
         raise ImportError(f"Horovod does not work with the Keras backend {name!r}; accepted are {', '.join(BACKENDS)}")
     return importlib.import_module(f"horovod._keras.backend_{name}")

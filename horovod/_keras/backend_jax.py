@@ -1,8 +1,7 @@
-"""Keras 3 on JAX. See ``backend.Adapter`` for what the functions do.
+"""Adapter for Keras 3 on JAX. See ``backend.Adapter`` for the functions.
 
-Values that exist go through NumPy (``_arrays``), those of programs being compiled through one call of a foreign
-function (``_jax/calls.py``). Both speak the same language to the other ranks: one rank may run eagerly while others
-compile.
+Concrete values are converted to NumPy (``_arrays``). In programs that are being compiled, each collective is a foreign
+function call (``_jax/calls.py``). Both send the same messages, so one rank may run eagerly while others compile.
 """
 
 from collections.abc import Sequence
@@ -31,7 +30,10 @@ shutdown = basics.shutdown
 
 
 def new_epoch() -> None:
-    """Programs hold what belongs to an epoch: sizes, and ids of process sets. Keras's are compiled anew as well."""
+    """Clear compiled programs, which contain sizes and process set ids of an epoch.
+
+    Keras recompiles its own programs as well.
+    """
     jax.clear_caches()
 
 
@@ -47,10 +49,10 @@ def reduce_gradients(
     groups: Sequence[Sequence[int]] | None = None,
     process_set: ProcessSet = global_process_set,
 ) -> list[Any]:
-    """The gradients reduced over the ranks of the set, in their order; a None stays None.
+    """Return the gradients reduced over the ranks of the set, in order. A gradient that is None stays None.
 
-    ``groups``: positions in ``grads`` of those that complete together. Raises as ``arrays`` says; for gradients of a
-    program being compiled, what can only be known when it runs becomes JAX's error.
+    ``groups`` are positions in ``grads`` that complete together. Errors are those of ``arrays``. In a compiled program,
+    an error that can only be detected at run time becomes a JAX error.
     """
     some = [i for i, gradient in enumerate(grads) if gradient is not None]
     if not some:
@@ -80,8 +82,10 @@ def allreduce(
     compression: Any = Compression.none,
     process_set: ProcessSet = global_process_set,
 ) -> Any:
-    """The reduction of all ranks' values, as a JAX array. Inside of a compiled program too, where it has a gradient:
-    the same reduction of the gradients."""
+    """Return the reduction of all ranks' values as a JAX array.
+
+    Also usable in a compiled program. Differentiable: the gradients are reduced in the same way.
+    """
     value = _array(value)
     wire = check_wire(compression, value, op, "allreduce")
     reduction = Reduction(op, process_set, prescale, postscale, wire)
@@ -94,14 +98,21 @@ def allreduce(
 
 
 def allgather(value: Any, name: str | None = None, process_set: ProcessSet = global_process_set) -> Any:
-    """All ranks' values, concatenated along dim 0. NotImplementedError inside of a compiled program."""
+    """Return all ranks' values, concatenated along dimension 0.
+
+    Raises:
+        NotImplementedError: Called in a program that is being compiled.
+    """
     names = [wire_name("allgather", name)]
     return jnp.asarray(arrays.allgather_all(face, [_value(value, "allgather")], names, process_set)[0])
 
 
 def broadcast(value: Any, root_rank: int, name: str | None = None, process_set: ProcessSet = global_process_set) -> Any:
-    """The root's value, as a JAX array. Inside of a compiled program too; the gradient is the average of the ranks'
-    gradients on the root, zeros elsewhere."""
+    """Return the root's value as a JAX array.
+
+    Also usable in a compiled program. Differentiable: the gradient is the average of the ranks' gradients on the root,
+    and zero elsewhere.
+    """
     value, full = _array(value), wire_name("broadcast", name)
     if not calls.is_traced([value]):
         return jnp.asarray(arrays.broadcast_all(face, [value], root_rank, [full], process_set)[0])
@@ -118,14 +129,17 @@ def broadcast(value: Any, root_rank: int, name: str | None = None, process_set: 
 def reducescatter(
     value: Any, name: str | None = None, op: int = Average, process_set: ProcessSet = global_process_set
 ) -> Any:
-    """This rank's rows of the reduction of all ranks' values. NotImplementedError inside of a compiled program."""
+    """Return this rank's rows of the reduction of all ranks' values.
+
+    Raises:
+        NotImplementedError: Called in a program that is being compiled.
+    """
     names, reduction = [wire_name("reducescatter", name)], Reduction(op, process_set)
     return jnp.asarray(arrays.reducescatter_all(face, [_value(value, "reducescatter")], names, reduction)[0])
 
 
 def broadcast_variables(variables: Sequence[Any], root_rank: int, process_set: ProcessSet = global_process_set) -> None:
-    """Gives all variables (keras.Variable) the root's values. They come in the same order on all ranks; their names
-    need not be the same."""
+    """Assign the root's values to variables in the same order on all ranks; their names may differ."""
     variables = list(variables)
     names = [f"broadcast.variable.{i}" for i in range(len(variables))]
     values = [_value(v.value, "broadcast_variables") for v in variables]
@@ -136,7 +150,7 @@ def broadcast_variables(variables: Sequence[Any], root_rank: int, process_set: P
 
 
 def _call(tensors: Sequence[Any], full_names: Sequence[str], reduction: Reduction, groups: Sequence[str]) -> calls.Call:
-    """What a program has to know of a reduction, checked."""
+    """Return the checked call of a reduction for a compiled program."""
     from horovod._core import KIND_ALLREDUCE
 
     for tensor, name in zip(tensors, full_names, strict=True):
@@ -165,28 +179,28 @@ def _compressed(gradient: Any, name: str, compression: Any, sparse_as_dense: boo
 
 
 def _group_names(names: Sequence[str], groups: Sequence[Sequence[int]] | None, some: Sequence[int]) -> list[str]:
-    """For each of the gradients ``some`` the name of its group, "" for none."""
+    """Return the group name of each gradient in ``some``, "" for none."""
     group_of = {i: f"grouped_allreduce.{names[members[0]]}" for members in groups or () for i in members}
     return [group_of.get(i, "") for i in some]
 
 
 def scale(grad: Any, factor: float) -> Any:
-    """``grad`` times ``factor``, in its own dtype."""
+    """Return ``grad * factor`` in the dtype of ``grad``."""
     return grad * factor
 
 
 def divided_by_size(grad: Any, process_set: ProcessSet) -> Any:
-    """A constant of a compiled program, which ``new_epoch`` ends."""
+    """Divide by the size, a constant of compiled programs that ``new_epoch`` clears."""
     return scale(grad, 1.0 / len(process_set.ranks or (0,)))
 
 
 def key(variable: Any) -> Any:
-    """Keras' variables have an identity of their own."""
+    """Return the identity of the variable, which Keras does not wrap on JAX."""
     return id(variable)
 
 
 def convert(value: Any) -> Any:
-    """A JAX array; a Keras variable becomes its value."""
+    """Return a JAX array; a Keras variable is replaced by its value."""
     return jnp.asarray(getattr(value, "value", value))
 
 
@@ -205,5 +219,5 @@ def _value(value: Any, operation: str) -> Any:
 
 
 def kept(variable: Any, into: Any) -> np.ndarray[Any, Any]:
-    """A copy: arrays do not change, but a step may be given their memory (Keras' does: donation)."""
+    """Return a copy: arrays are immutable, but a step may reuse their memory (donation, as in Keras)."""
     return np.array(variable.value)

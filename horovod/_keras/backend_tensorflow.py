@@ -1,5 +1,4 @@
-"""Keras on TensorFlow, Keras 2 included: gradients go through the TensorFlow face. See ``backend.Adapter`` for what the
-functions do."""
+"""Adapter for Keras on TensorFlow, including Keras 2, based on the TensorFlow frontend. See ``backend.Adapter``."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -36,9 +35,11 @@ def reduce_gradients(
     process_set: ProcessSet,
     variables: Sequence[Any],
 ) -> list[Any]:
-    """Within a function, operations that run beside each other; eagerly one group. ``postscale`` is 1 / ``prescale``,
-    as for Average with ``gradient_predivide_factor``."""
-    # A gradient keeps its position where others are missing on this rank: by it ranks find out that they disagree.
+    """Reduce gradients as concurrent operations in a function, and as one group eagerly.
+
+    ``postscale`` must be 1 / ``prescale``, as for Average with ``gradient_predivide_factor``.
+    """
+    # Gradients keep their positions even if others are missing on this rank, so that ranks can detect a disagreement.
     places = [int(name.rpartition(".")[2]) for name in names]
     all_grads: list[Any] = [None] * (places[-1] + 1)
     all_variables: list[Any] = list(all_grads)
@@ -58,8 +59,12 @@ def reduce_gradients(
 
 
 def check_traceable() -> None:
-    """ValueError within a function that XLA is to compile: collectives cannot run in there."""
-    from tensorflow.python.ops import control_flow_util  # no public way to ask
+    """Check that no collective would be compiled by XLA.
+
+    Raises:
+        ValueError: Called in a function with jit_compile=True.
+    """
+    from tensorflow.python.ops import control_flow_util  # no public API for this
 
     graph = None if tf.executing_eagerly() else tf.compat.v1.get_default_graph()
     if graph is not None and control_flow_util.GraphOrParentsInXlaContext(graph):
@@ -76,7 +81,7 @@ def scale(grad: Any, factor: float) -> Any:
 
 
 def divided_by_size(grad: Any, process_set: ProcessSet) -> Any:
-    """In elastic jobs by what the number is when it runs: functions live on when it changes."""
+    """In elastic jobs the size is read when the step runs, because functions outlive a change of the size."""
     if isinstance(grad, tf.IndexedSlices):
         return tf.IndexedSlices(divided_by_size(grad.values, process_set), grad.indices, grad.dense_shape)
     return grad / tf.cast(set_size(process_set, "scale_local_gradients"), grad.dtype)
@@ -106,7 +111,7 @@ def reducescatter(value: Any, name: str | None, op: int) -> Any:
 
 
 def _value_of(result: Any) -> Any:
-    """Eager and within functions the tensor itself; in a graph with a session, what the session makes of it."""
+    """Return the tensor itself, or in a graph with a session its evaluated value."""
     if tf.compat.v1.executing_eagerly_outside_functions():
         return result
     session = tf.compat.v1.get_default_session() or tf.compat.v1.keras.backend.get_session()
@@ -123,11 +128,14 @@ broadcast_global_variables = hvd.broadcast_global_variables
 
 
 def builds_later() -> bool:
-    """Return True in graphs of tf.compat.v1, where variables have values only after Keras has begun a session."""
+    """Return True in graphs of tf.compat.v1, where variables have values only after Keras has created a session."""
     return not tf.compat.v1.executing_eagerly_outside_functions()
 
 
 def kept(variable: Any, into: Any) -> tf.Tensor:
-    """Without a copy: tensors do not change, so the next assignment makes one, where TensorFlow computes anyway."""
+    """Return the value without a copy.
+
+    Tensors are immutable, so the next assignment makes a copy, concurrently with TensorFlow's computation.
+    """
     inner = getattr(variable, "value", None)
     return tf.identity(inner if isinstance(inner, tf.Variable) else variable)

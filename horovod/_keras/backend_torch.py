@@ -1,4 +1,4 @@
-"""Keras on PyTorch: gradients go through the PyTorch face. See ``backend.Adapter`` for what the functions do."""
+"""Adapter for Keras on PyTorch, based on the PyTorch frontend. See ``backend.Adapter`` for the functions."""
 
 import contextlib
 from collections.abc import Callable, Sequence
@@ -43,7 +43,7 @@ def reduce_gradients(
     process_set: ProcessSet,
     variables: Sequence[Any],
 ) -> list[torch.Tensor]:
-    """All are on their way before the first is waited for, so that the engine can fuse them."""
+    """Reduce gradients. All are submitted before the first is waited for, so that the engine can fuse them."""
     members = {position: group for group in groups or () for position in group}
     group_names: dict[int, tuple[str, list[str]]] = {}
     for group in groups or ():
@@ -62,7 +62,7 @@ def reduce_gradients(
             grad = grad.to_dense() if grad.is_sparse else grad
             tensor, context = compression.compress(grad)
             tensor = plain(tensor)
-            # A parameter's own ``grad`` may be overwritten, a tensor that the caller made may not.
+            # A parameter's own ``grad`` may be overwritten, a tensor of the caller may not.
             ours = tensor is not grad or grads[position] is _parameter(variables[position]).grad
             target = tensor if ours else torch.empty_like(tensor)
             group = members.get(position)
@@ -78,7 +78,7 @@ def reduce_gradients(
             )
             pending.add(work, tensor, target, partial(compression.decompress, target, context))
     except Exception:
-        with contextlib.suppress(Exception):  # the first one says more
+        with contextlib.suppress(Exception):  # the first error is more informative
             pending.results()
         raise
     except BaseException:
@@ -88,10 +88,10 @@ def reduce_gradients(
 
 
 class _Pending:
-    """Reductions under way and the memory that the engine uses for them.
+    """Reductions in flight and the memory that the engine uses for them.
 
-    The engine is done with all of that when ``results`` returns or raises an Exception. When an interrupt (Ctrl-C) ends
-    the wait, which it must be able to, what is not done is parked: it lives on until the engine is done with it.
+    The engine has finished with the memory when ``results`` returns or raises an Exception. If an interrupt (Ctrl-C)
+    ends the wait, unfinished operations are parked: their memory stays alive until the engine has finished.
     """
 
     def __init__(self) -> None:
@@ -105,11 +105,11 @@ class _Pending:
         self._finish.append(finish)
 
     def add_sparse(self, finish: Callable[[], torch.Tensor]) -> None:
-        """``finish``: waits itself; the handles that it waits for keep their memory, also if nobody waits."""
+        """Add a function that waits itself. Its handles keep their memory alive even if it is never called."""
         self._finish.append(finish)
 
     def results(self) -> list[torch.Tensor]:
-        """All results, or the first error, once all are done."""
+        """Return all results, or raise the first error, once all operations are done."""
         failure: Exception | None = None
         try:
             handles.wait_all(self._works, self._keep)
@@ -126,7 +126,7 @@ class _Pending:
         return done
 
     def park(self) -> None:
-        """Waits for nothing and keeps the memory."""
+        """Keep the memory alive without waiting."""
         for work in self._works:
             handles.park(work, self._keep)
 
@@ -147,12 +147,12 @@ def divided_by_size(grad: torch.Tensor, process_set: ProcessSet) -> torch.Tensor
 
 
 def key(variable: Any) -> Any:
-    """The parameter's identity: Keras' variable and the parameter in it are one."""
+    """Return the parameter's identity, which is the same for the Keras variable that contains it."""
     return id(_parameter(variable))
 
 
 def convert(value: Any) -> torch.Tensor:
-    """On the CPU, contiguous, without gradient."""
+    """Return a contiguous tensor on the CPU, detached from the graph."""
     if not isinstance(value, torch.Tensor):
         inner = getattr(value, "value", value)  # a Keras variable
         value = inner if isinstance(inner, torch.Tensor) else torch.as_tensor(inner, device="cpu")
@@ -184,7 +184,7 @@ def broadcast_variables(variables: Sequence[Any], root_rank: int, process_set: P
 
 
 def kept(variable: Any, into: Any) -> torch.Tensor:
-    """On the CPU, in the memory of ``into``."""
+    """Copy the value to the CPU, into the memory of ``into`` if it fits."""
     value = _parameter(variable).detach()
     fits = isinstance(into, torch.Tensor) and into.shape == value.shape and into.dtype == value.dtype
     return into.copy_(value) if fits else torch.empty_like(value, device="cpu").copy_(value)

@@ -1,7 +1,8 @@
-"""Messages between ranks in ``fit`` before they wait for gradients that never come, or drift apart unnoticed.
+"""Checks between ranks in ``fit``, so that they do not wait for gradients that never arrive, or silently diverge.
 
-Before the first epoch: how many batches an epoch has. At the beginning of each epoch: which one it is, the learning
-rate, and whether a rank has ended its training. At the end of each epoch: how many batches it had.
+Before the first epoch, ranks compare the number of batches per epoch. At the beginning of each epoch they compare its
+number, the learning rate, and whether a rank has ended its training. At the end of each epoch they compare the number
+of batches that it had.
 """
 
 import math
@@ -21,38 +22,43 @@ _SAME_CALLBACKS = "give it to all ranks, after MetricAverageCallback, so that al
 
 
 class Place(NamedTuple):
-    """Where a rank is in ``fit``."""
+    """Position of a rank in ``fit``."""
 
     epoch: int
-    """From 0; the one that begins, or that was the last one."""
+    """Epoch that begins, or the last one if training has ended; from 0."""
     ended: bool
     """True if this rank's training has ended after that epoch."""
     rate: float | None
-    """The learning rate, None if it is unknown."""
+    """Learning rate, or None if it is unknown."""
 
 
 def concerns(model: Any) -> bool:
-    """Do all ranks of the job reduce gradients in this model's ``fit``?"""
+    """Return True if all ranks of the job reduce gradients in this model's ``fit``."""
     control = getattr(getattr(model, "optimizer", None), "_hvd", None)
     return control is not None and control.reduction.process_set is global_process_set and state.require_job().size > 1
 
 
 def check_plan(face: Any, steps: int | None) -> None:
-    """Before the first epoch, on all ranks. ``steps``: batches of an epoch, None where that is not known. ValueError on
-    all ranks where they differ."""
+    """Compare the number of batches before the first epoch. All ranks call it.
+
+    ``steps`` is the number of batches per epoch, or None if unknown.
+
+    Raises:
+        ValueError: The numbers differ. Raised on all ranks.
+    """
     everybody = allgather_object(steps, "fit.steps", global_process_set, face.adapter.face)
     _compare([count for count in everybody if count is not None], everybody, "in an epoch")
 
 
 def all_built(face: Any, shapes: list[str] | None) -> bool:
-    """Return True if the variables to broadcast exist on all ranks; all ranks call it.
+    """Return True if the variables to broadcast exist on all ranks. All ranks call it.
 
     Args:
         face: An ``api.Face``.
         shapes: ``Face.shared_shapes`` of this rank.
 
     Raises:
-        ValueError: On all ranks, if ranks have different variables.
+        ValueError: Ranks have different variables. Raised on all ranks.
     """
     everybody = allgather_object(shapes, "fit.variables", global_process_set, face.adapter.face)
     if any(one is None for one in everybody):
@@ -77,11 +83,11 @@ def check_place(face: Any, place: Place) -> None:
 
     Args:
         face: An ``api.Face``.
-        place: Where this rank is.
+        place: Position of this rank.
 
     Raises:
-        ValueError: On all ranks, if a rank has ended its training and another has not, or if epochs or rates differ.
-        HorovodInternalError: If a rank was lost.
+        ValueError: A rank has ended its training and another has not, or epochs or rates differ. Raised on all ranks.
+        HorovodInternalError: A rank was lost.
     """
     where = "has ended its training after" if place.ended else "begins"
     told = f"rank {state.require_job().rank} {where} epoch {place.epoch + 1} and waits for ranks that do not come to it"
@@ -89,7 +95,7 @@ def check_place(face: Any, place: Place) -> None:
 
 
 def compare_places(everybody: Sequence[Place]) -> None:
-    """Raise ValueError if the places of ranks, in the order of ranks, do not fit each other."""
+    """Raise ValueError if the positions of the ranks, in rank order, do not match."""
     ended = [rank for rank, place in enumerate(everybody) if place.ended]
     going = [rank for rank, place in enumerate(everybody) if not place.ended]
     if ended and going:
@@ -116,15 +122,23 @@ def compare_places(everybody: Sequence[Place]) -> None:
 def _alike(rate: float | None, other: float | None) -> bool:
     if rate is None or other is None or (math.isnan(rate) and math.isnan(other)):
         return True
-    return math.isclose(rate, other, rel_tol=1e-5)  # schedules compute them, perhaps on devices that round differently
+    return math.isclose(rate, other, rel_tol=1e-5)  # schedules may compute rates on devices that round differently
 
 
 def check_epoch(face: Any, epoch: int, batches: int, stopped: bool = False) -> None:
-    """At the end of an epoch, on all ranks. ``epoch``: from 0. ``batches``: that this rank had. ``stopped``: True if a
-    callback has stopped this rank's training.
+    """Compare the number of batches at the end of an epoch. All ranks call it.
 
-    ValueError on all ranks where they differ; where others do not come to the end of theirs, a warning after the time
-    of stall warnings, and the same sentence in the HorovodInternalError that ends the wait.
+    If other ranks do not reach the end of their epoch, this logs a warning after the stall warning time. The
+    HorovodInternalError that ends the wait contains the same text.
+
+    Args:
+        face: An ``api.Face``.
+        epoch: Number of the epoch, from 0.
+        batches: Number of batches on this rank.
+        stopped: True if a callback has stopped this rank's training.
+
+    Raises:
+        ValueError: The numbers differ. Raised on all ranks.
     """
     advice = _ADVICE
     if stopped:
@@ -138,7 +152,7 @@ def check_epoch(face: Any, epoch: int, batches: int, stopped: bool = False) -> N
 
 
 def _waiting(face: Any, name: str, mine: Any, told: str) -> list[Any]:
-    """Return what all ranks give; ``told`` is logged if that takes long, and is part of the error that ends it."""
+    """Gather ``mine`` of all ranks; log ``told`` if that takes long, and add it to the error if the wait fails."""
     timer = _warning(f"fit: {told}")
     try:
         return allgather_object(mine, name, global_process_set, face.adapter.face)
@@ -150,7 +164,7 @@ def _waiting(face: Any, name: str, mine: Any, told: str) -> list[Any]:
 
 
 def _warning(text: str) -> threading.Timer | None:
-    """Says so when as much time has passed as until a stall warning, unless cancelled."""
+    """Start a timer that logs a warning after the stall warning time, unless it is cancelled."""
     settings = Settings.from_environ()
     seconds = settings.number("HOROVOD_STALL_CHECK_TIME_SECONDS")
     if settings.flag("HOROVOD_STALL_CHECK_DISABLE") or seconds == 0 or settings.integer("HOROVOD_DEBUG_RANK") >= 0:

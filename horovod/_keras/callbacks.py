@@ -1,4 +1,4 @@
-"""The callbacks of the Keras faces, as mixins: the faces join them with the Callback class of the Keras in use."""
+"""Callbacks of the Keras frontends, as mixins that are combined with the Callback class of the Keras in use."""
 
 import os
 from collections.abc import Callable, Mapping
@@ -10,30 +10,34 @@ from horovod.common.state import state
 
 
 class BroadcastGlobalVariables:
-    """Brings all ranks to the root's weights and optimizer state before the first batch, or at its end where they do
-    not exist on all ranks before.
+    """Callback that broadcasts weights and optimizer state from one rank to all ranks.
 
-    Random seeds of layers such as Dropout stay each rank's own. All ranks must have this callback. It also compares the
-    ranks: how many batches they have, which epoch they begin, their learning rates, and whether one of them has ended
-    its training, and raises ValueError on all of them. With HOROVOD_CHECK_IN_SYNC_STEPS it compares models and
-    optimizers.
+    The broadcast takes place before the first batch, or after it if some rank's variables do not exist before. Random
+    seeds of layers such as Dropout are not broadcast. All ranks must have this callback.
+
+    It also compares the ranks: number of batches, current epoch, learning rate, and whether a rank has ended its
+    training. If these differ, it raises ValueError on all ranks. With HOROVOD_CHECK_IN_SYNC_STEPS it compares models
+    and optimizers as well.
+
+    Args:
+        root_rank (int): Rank whose state is sent.
+        device (str): Ignored; accepted for compatibility.
+        local_variables (Iterable, optional): Variables that are not changed.
     """
 
     _hvd_face: Any
 
     def __init__(self, root_rank: int, device: str = "", local_variables: Any = None) -> None:
-        """``root_rank``: whose state all get. ``device``: accepted for old programs. ``local_variables``: variables
-        that stay as they are."""
         super().__init__()
         self.root_rank = root_rank
         self.device = device
         self.local_variables = local_variables
         self.broadcast_done = False
-        self._processes: Any = None  # those of the job in which it was done
+        self._processes: Any = None  # processes of the job in which the broadcast took place
         self._batches = 0
         self._epoch = 0
         self._in_epoch = 0
-        self._place_known = False  # this epoch's place has been compared
+        self._place_known = False  # True once the ranks have compared their positions in this epoch
         self._all_built = False
 
     def on_train_begin(self, logs: Any = None) -> None:
@@ -43,7 +47,7 @@ class BroadcastGlobalVariables:
         job = state.require_job()
         processes = job.hosts, job.pids
         if self._processes not in (None, processes):
-            self.broadcast_done = False  # ranks may be new in an elastic job, and all ranks must decide alike
+            self.broadcast_done = False  # in an elastic job ranks may be new, and all ranks must decide alike
         self._processes = processes
         if not self.broadcast_done and job.size > 1:
             shapes = self._hvd_face.shared_shapes(model, self.local_variables)
@@ -53,7 +57,7 @@ class BroadcastGlobalVariables:
         self._epoch, self._in_epoch, self._place_known = epoch, 0, False
 
     def on_train_batch_begin(self, batch: int, logs: Any = None) -> None:
-        # Other callbacks have done by now what they do at the beginning, such as loading weights or setting rates.
+        # By now other callbacks have done their initial work, such as loading weights or setting rates.
         if self._all_built and not self.broadcast_done:
             self._broadcast()
         if not self._place_known:
@@ -74,7 +78,7 @@ class BroadcastGlobalVariables:
         model = self.model  # type: ignore[attr-defined]
         if batches.concerns(model):
             batches.check_epoch(self._hvd_face, epoch, self._in_epoch, bool(getattr(model, "stop_training", False)))
-        # Callbacks after this one may write a checkpoint.
+        # Check now, because callbacks after this one may write a checkpoint.
         if in_sync.is_due(0):
             in_sync.check_model(self._hvd_face, model, self.local_variables)
 
@@ -88,18 +92,31 @@ class BroadcastGlobalVariables:
     def _check_place(self, ended: bool) -> None:
         model = self.model  # type: ignore[attr-defined]
         if batches.concerns(model):
-            # Before the broadcast in the first step rates may differ.
+            # Before the broadcast in the first step, rates may differ.
             rate = known_rate(model) if self.broadcast_done and not ended else None
             batches.check_place(self._hvd_face, batches.Place(self._epoch, ended, rate))
 
 
 class LearningRateSchedule:
-    """Sets the learning rate to ``initial_lr * multiplier(epoch)``, at the beginning of epochs or, with ``staircase``
-    False, of batches, where ``epoch`` is a fraction.
+    """Callback that sets the learning rate to ``initial_lr * multiplier(epoch)``.
 
-    Momentum correction (Goyal et al., Accurate, Large Minibatch SGD, 2017): an optimizer with momentum whose velocities
-    contain the learning rate has them scaled with it, so that past gradients count as if they had been taken with the
-    new one.
+    It acts at the beginning of epochs or, with ``staircase=False``, of batches, where ``epoch`` is fractional.
+
+    Momentum correction (Goyal et al., Accurate, Large Minibatch SGD, 2017): if an optimizer's velocities contain the
+    learning rate, they are scaled with it, so that past gradients count as if they had been applied with the new rate.
+
+    Args:
+        initial_lr (float): Base learning rate.
+        multiplier (float or Callable[[float], float]): Factor, or a function of the epoch. A number implies
+            ``staircase=True``.
+        start_epoch (int): First epoch in which the callback acts. Default: 0.
+        end_epoch (int, optional): First epoch in which it no longer acts. Default: none.
+        staircase (bool): Change the rate only at the beginning of epochs. Default: True.
+        momentum_correction (bool): Scale velocities with the rate. Default: True.
+        steps_per_epoch (int, optional): Batches per epoch; required if ``fit`` does not know the number.
+
+    Raises:
+        ValueError: ``initial_lr`` or ``multiplier`` is invalid.
     """
 
     def __init__(
@@ -112,12 +129,6 @@ class LearningRateSchedule:
         momentum_correction: bool = True,
         steps_per_epoch: int | None = None,
     ) -> None:
-        """``multiplier``: a number (``staircase`` is True then) or a function of the epoch. ``start_epoch``,
-        ``end_epoch``: first epoch in which it acts, and first in which it acts no more. ``steps_per_epoch``: batches in
-        an epoch, needed when fit does not know.
-
-        ValueError for an ``initial_lr`` that is no number.
-        """
         super().__init__()
         if isinstance(initial_lr, bool) or not hasattr(initial_lr, "__float__"):
             raise ValueError(f"initial_lr is {initial_lr!r}; accepted are numbers")
@@ -164,8 +175,19 @@ class LearningRateSchedule:
 
 
 class LearningRateWarmup(LearningRateSchedule):
-    """Raises the learning rate from ``initial_lr / size`` to ``initial_lr`` over the first epochs, batch by batch, as
-    Goyal et al. do (see LearningRateSchedule): ``initial_lr`` is the one already multiplied by the number of ranks.
+    """Callback that raises the learning rate from ``initial_lr / size`` to ``initial_lr`` over the first epochs.
+
+    The rate changes with every batch, following Goyal et al. (see LearningRateScheduleCallback).
+
+    Args:
+        initial_lr (float): Target learning rate, already multiplied by the number of ranks.
+        warmup_epochs (int): Number of epochs. Default: 5.
+        momentum_correction (bool): Scale velocities with the rate. Default: True.
+        steps_per_epoch (int, optional): Batches per epoch; required if ``fit`` does not know the number.
+        verbose (int): 1 prints a message at the end of the warmup. Default: 0.
+
+    Raises:
+        ValueError: ``initial_lr`` or ``warmup_epochs`` is invalid.
     """
 
     def __init__(
@@ -176,13 +198,12 @@ class LearningRateWarmup(LearningRateSchedule):
         steps_per_epoch: int | None = None,
         verbose: int = 0,
     ) -> None:
-        """``verbose``: 1 makes the callback print when it is done."""
         if isinstance(warmup_epochs, bool) or not hasattr(warmup_epochs, "__float__") or warmup_epochs < 0:
             raise ValueError(f"warmup_epochs is {warmup_epochs!r}; accepted are numbers from 0 on")
 
         def multiplier(epoch: float) -> float:
             size = state.require_job().size
-            # The end of a batch counts, so that round numbers come out at the end of epochs.
+            # Use the end of the batch, so that epochs end with round numbers.
             done = min(1.0, (epoch + 1.0 / (self.steps_per_epoch or 1)) / warmup_epochs)
             return (1 + done * (size - 1)) / size
 
@@ -197,10 +218,13 @@ class LearningRateWarmup(LearningRateSchedule):
 
 
 class BestModel:
-    """Saves the model when the monitored metric is the best so far. ``filepath`` is set after the callback is made."""
+    """Callback that saves the model when the monitored metric is the best so far.
+
+    ``filepath`` must be set after the callback is created.
+    """
 
     def __init__(self, monitor: str, verbose: int, save_weights_only: bool, mode: str, save_freq: Any) -> None:
-        # Keras wants a path with the right ending.
+        # Keras requires a path with a known suffix.
         path = "best.weights.h5" if save_weights_only else "best.keras"
         super().__init__(  # type: ignore[call-arg]
             path,
@@ -216,7 +240,7 @@ class BestModel:
     def _save_model(self, *args: Any, **kwargs: Any) -> Any:
         if self.filepath is None:
             raise ValueError("BestModelCheckpoint: filepath is None; set callback.filepath before training")
-        self.filepath = os.fspath(self.filepath)  # Keras fills in its places, as in "{epoch}", by str.format
+        self.filepath = os.fspath(self.filepath)  # Keras replaces fields such as "{epoch}" with str.format
         return super()._save_model(*args, **kwargs)  # type: ignore[misc]
 
 

@@ -1,5 +1,4 @@
-"""Elastic training with Keras, whichever the backend: the state of a model and its optimizer, and callbacks that keep
-a state up to date during ``fit``."""
+"""Elastic training with Keras on any backend: the state of a model, and callbacks that update it during ``fit``."""
 
 import copy
 import os
@@ -22,17 +21,21 @@ from horovod.common.process_sets import global_process_set
 
 
 class ModelState(ObjectState):
-    """A model, its optimizer, and attributes given as keywords. A subclass has ``_hvd_face``, an ``api.Face``."""
+    """Elastic state of a model, its optimizer, and further attributes.
+
+    Args:
+        model (Model): Built Keras model.
+        optimizer (Optimizer, optional): Optimizer. Default: the one that the model is compiled with.
+        backend (Any): Ignored; accepted for compatibility.
+        **kwargs: Further attributes and their initial values.
+
+    Raises:
+        ValueError: The model is not built, or an attribute cannot be copied.
+    """
 
     _hvd_face: Any
 
     def __init__(self, model: Any, optimizer: Any = None, backend: Any = None, **kwargs: Any) -> None:
-        """``model``: built, so that its variables are there. ``optimizer``: the one that the model is compiled with if
-        not given. ``backend``: accepted for old programs. Other keywords become attributes.
-
-        Raises ValueError for a model that is not built, naming ``build``, and naming an attribute that cannot be
-        copied.
-        """
         del backend
         if not getattr(model, "built", True) or not model.weights:
             raise ValueError(
@@ -58,7 +61,8 @@ class ModelState(ObjectState):
         super().save()
 
     def restore(self) -> None:
-        # What the optimizer has made since then was not there, and would be made anew: as zeros.
+        # Variables that the optimizer has created since the commit are set to zero, as they would be when created
+        # again.
         variables = self._variables()
         for variable, value in zip(variables, self._saved_values, strict=False):
             variable.assign(value)
@@ -67,12 +71,17 @@ class ModelState(ObjectState):
         super().restore()
 
     def state_dict(self) -> dict[str, Any]:
-        """The variables' values, and the attributes. Not a copy."""
+        """Return the values of the variables and the attributes. The result is not a copy."""
         return {"variables": self._arrays(), **super().state_dict()}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """What ``state_dict`` gave, perhaps in another job of another size. Counts as committed. Raises ValueError
-        naming attributes that differ, and for other variables."""
+        """Load the result of ``state_dict``, possibly from a job with another number of ranks.
+
+        The loaded state counts as committed.
+
+        Raises:
+            ValueError: Attributes or variables differ; the message names them.
+        """
         self._check_loaded(state_dict, ["variables", *self._attributes()])
         variables, values = self._variables(), state_dict["variables"]
         check_shapes([tuple(one.shape) for one in variables], [value.shape for value in values])
@@ -81,8 +90,11 @@ class ModelState(ObjectState):
         super().load_state_dict({name: state_dict[name] for name in self._attributes()})
 
     def sync(self) -> None:
-        """Gives all ranks what the first one that is not new has, rank 0 in a job that begins: the variables straight,
-        the attributes as objects. Gradients that a rank is still summing up stay its own."""
+        """Give all ranks the state of the first rank that is not new, or of rank 0 in a new job.
+
+        Variables are broadcast directly, attributes as objects. Gradients that a rank is still accumulating are not
+        changed.
+        """
         root = self._compare()
         everything = [*self._variables(), *legacy_rates(self.optimizer)]
         shared = [variable for variable in everything if not is_own(variable)]
@@ -94,7 +106,7 @@ class ModelState(ObjectState):
         return [f"model ({signature((tuple(one.shape), one.dtype) for one in self.model.weights)})"]
 
     def _variables(self) -> list[Any]:
-        """Those of the optimizer may have become more."""
+        """Return the current variables; the optimizer may have created some since the last call."""
         seen: set[Any] = set()
         chosen = []
         for variable in [*self.model.weights, *optimizer_variables(self.optimizer)]:
@@ -117,7 +129,7 @@ class ModelState(ObjectState):
     def _bring_values_here(self) -> None:
         sync = getattr(self.model, "jax_state_sync", None)
         if sync is not None and backend_of(self._hvd_face.keras) == "jax":
-            sync()  # while fit runs, the values are elsewhere than in the variables
+            sync()  # while fit runs, the variables do not hold the current values
 
 
 def _array(variable: Any) -> "np.ndarray[Any, Any]":
@@ -125,16 +137,17 @@ def _array(variable: Any) -> "np.ndarray[Any, Any]":
     value = value() if callable(value) else value
     if hasattr(value, "detach"):
         value = value.detach().cpu()
-        if str(value.dtype) == "torch.bfloat16":  # NumPy has none
+        if str(value.dtype) == "torch.bfloat16":  # NumPy has no bfloat16
             value = value.float()
     return np.array(value)
 
 
 def make_run(face: Any) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
-    """``run`` of a face."""
+    """Return the ``run`` decorator of a frontend."""
 
     def reset() -> None:
-        before = face.adapter.face.job  # there is one for each epoch, which goes on where another face keeps it
+        # A new epoch has a new job; it is the same if another frontend keeps the epoch alive.
+        before = face.adapter.face.job
         face.adapter.shutdown()
         face.adapter.basics.init()
         new_epoch = getattr(face.adapter, "new_epoch", None)
@@ -142,9 +155,17 @@ def make_run(face: Any) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
             new_epoch()
 
     def run(func: Callable[..., Any]) -> Callable[..., Any]:
-        """Decorates ``func(state, *args, **kwargs)``: it is called again, with the state as it is then, after a failure
-        or a change of the job's members. It must let HorovodInternalError, HostsUpdatedInterrupt and the
-        framework's errors of our operations pass."""
+        """Decorate a training function ``func(state, *args, **kwargs)`` for elastic training.
+
+        The function is called again with the current state after a failure or a change of the job's ranks. It must not
+        catch HorovodInternalError, HostsUpdatedInterrupt, or the framework's errors of Horovod operations.
+
+        Args:
+            func (Callable): Training function, whose first argument is a ``State``.
+
+        Returns:
+            Callable: Function with the same arguments, which returns the result of ``func``.
+        """
         if (errors_as_ours := getattr(face.adapter, "errors_as_ours", None)) is not None:
             return run_fn(func, reset, failures, errors_as_ours)
         return run_fn(func, reset, failures)
@@ -153,8 +174,11 @@ def make_run(face: Any) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
 
 
 class Batches:
-    """How many batches of an epoch are done. With ``steps_per_execution`` several are one call of ``fit``'s, whose
-    number is, depending on Keras' version, that of its first or its last batch, which may be beyond the end."""
+    """Counts the processed batches of an epoch.
+
+    With ``steps_per_execution``, several batches form one call in ``fit``. Depending on the version of Keras, the call
+    has the number of its first or of its last batch, and the latter may exceed the epoch.
+    """
 
     _begun: int | None = None
 
@@ -162,7 +186,7 @@ class Batches:
         self._begun = batch
 
     def _done(self, batch: int) -> int:
-        """At the end of the call of this number, of those that this epoch of ``fit`` has."""
+        """Return the number of batches processed at the end of the call with this number."""
         model, params = getattr(self, "model", None), getattr(self, "params", None) or {}
         together, steps = getattr(model, "steps_per_execution", None), params.get("steps")
         first = self._first(batch)
@@ -170,7 +194,7 @@ class Batches:
         return min(last + 1, steps) if steps else last + 1
 
     def _more(self, batch: int) -> int:
-        """Of this call."""
+        """Return the number of batches in this call."""
         return max(1, self._done(batch) - self._first(batch))
 
     def _first(self, batch: int) -> int:
@@ -178,11 +202,19 @@ class Batches:
 
 
 class CommitState(Batches):
-    """Commits the state after every ``batches_per_commit`` batches, and at the end of every epoch. To be the last of
-    the elastic callbacks, so that what it commits is up to date."""
+    """Callback that commits the state after every ``batches_per_commit`` batches, and at the end of every epoch.
+
+    It must be the last of the elastic callbacks, so that it commits up-to-date values.
+
+    Args:
+        state (State): Elastic state.
+        batches_per_commit (int): Number of batches between commits. Default: 1.
+
+    Raises:
+        ValueError: ``batches_per_commit`` is not a positive integer.
+    """
 
     def __init__(self, state: Any, batches_per_commit: int = 1) -> None:
-        """ValueError unless ``batches_per_commit`` is an integer above 0."""
         if isinstance(batches_per_commit, bool) or not isinstance(batches_per_commit, int) or batches_per_commit < 1:
             raise ValueError(f"batches_per_commit is {batches_per_commit!r}, accepted is an integer of at least 1")
         super().__init__()
@@ -204,8 +236,14 @@ class CommitState(Batches):
 
 
 class UpdateBatchState(Batches):
-    """Keeps ``state.batch``: how many batches of the epoch are done, 0 at its end. An epoch that was interrupted goes
-    on from there: give its first ``fit`` so many batches less, as in ``steps_per_epoch=steps - state.batch``."""
+    """Callback that keeps the number of processed batches of the epoch in ``state.batch``, which is 0 at its end.
+
+    To resume an interrupted epoch, reduce the batches of its first ``fit`` accordingly, as in ``steps_per_epoch=steps -
+    state.batch``.
+
+    Args:
+        state (State): Elastic state with an attribute ``batch``.
+    """
 
     def __init__(self, state: Any) -> None:
         super().__init__()
@@ -224,8 +262,13 @@ class UpdateBatchState(Batches):
 
 
 class UpdateEpochState:
-    """Keeps ``state.epoch``: how many epochs are done, whether ``fit`` is given ``initial_epoch=state.epoch`` or
-    ``epochs=epochs - state.epoch``."""
+    """Callback that keeps the number of completed epochs in ``state.epoch``.
+
+    It supports both ``fit(initial_epoch=state.epoch)`` and ``fit(epochs=epochs - state.epoch)``.
+
+    Args:
+        state (State): Elastic state with an attribute ``epoch``.
+    """
 
     def __init__(self, state: Any) -> None:
         super().__init__()
@@ -244,14 +287,18 @@ class UpdateEpochState:
 
 
 class UpdateDataset(Batches):
-    """Counts the batches of an ElasticDataset that are done, and begins its next epoch. To stand before
-    ``CommitStateCallback``. ``fit`` is given one epoch at a time::
+    """Callback that records the processed batches of an ElasticDataset, and starts its next epoch.
+
+    Place it before ``CommitStateCallback``, and call ``fit`` for one epoch at a time::
 
         while state.data.epoch < epochs:
             model.fit(iter(state.data), steps_per_epoch=len(state.data), callbacks=[
                 hvd.elastic.UpdateDatasetCallback(state.data),
                 hvd.elastic.CommitStateCallback(state),
             ])
+
+    Args:
+        dataset (ElasticDataset): Dataset of the elastic state.
     """
 
     def __init__(self, dataset: ElasticDataset) -> None:
@@ -263,7 +310,7 @@ class UpdateDataset(Batches):
 
 
 def make_elastic(face: Any, module: str) -> dict[str, Any]:
-    """What the ``elastic`` module of a Keras face has. ``module``: its name, which the classes get."""
+    """Return the contents of the ``elastic`` module of a Keras frontend; ``module`` is its name."""
     plain = face.keras.callbacks.Callback
 
     def join(mixin: type, bases: Sequence[type], name: str) -> type:

@@ -1,4 +1,4 @@
-"""check_in_sync for Keras, whichever the backend. How: ``horovod.common.in_sync``."""
+"""Comparison of Keras models between ranks on any backend, based on ``horovod.common.in_sync``."""
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any
@@ -18,15 +18,17 @@ def check(
     ignore: Collection[str] = (),
     local_variables: Iterable[Any] = (),
 ) -> str:
-    """See ``check_in_sync`` in api.py. ``face``: an api.Face. ``local_variables``: to leave out, beside those that the
-    optimizer knows."""
+    """Compare values between ranks, as described for ``check_in_sync`` in api.py.
+
+    ``face`` is an api.Face. ``local_variables`` are skipped, like those that the optimizer knows as local.
+    """
 
     def leaves() -> dict[str, fingerprints.Leaf]:
         given = fingerprints.named(objects, named, variables.name_of)
         for value in given.values():
             sync = getattr(value, "jax_state_sync", None)
             if sync is not None:
-                sync()  # while fit runs on JAX, the values are elsewhere than in the variables
+                sync()  # while fit runs on JAX, the variables do not hold the current values
         local = {face.adapter.key(variable) for variable in local_variables}.union(*map(_local, given.values()))
         read = variables.reader(_to_numpy(face.keras), lambda variable: face.adapter.key(variable) in local)
         return fingerprints.table(given, read, fingerprints.check_ignore(ignore))
@@ -35,21 +37,24 @@ def check(
 
 
 def check_model(face: Any, model: Any, local_variables: Any = None) -> None:
-    """``check`` for a model in ``fit``. The state that an optimizer keeps for local variables is nobody else's, so
-    where there are some its variables are not compared."""
+    """Compare a model in ``fit``.
+
+    If there are local variables, the optimizer's variables are not compared, because its state for local variables
+    differs.
+    """
     local = list(local_variables or ())
     ignore = ["model.optimizer.*"] if local or _local(model) else []
     check(face, [model], {}, ignore=ignore, local_variables=local)
 
 
 def is_due(steps: int) -> bool:
-    """Does HOROVOD_CHECK_IN_SYNC_STEPS ask for a check after so many steps?"""
+    """Return True if HOROVOD_CHECK_IN_SYNC_STEPS requests a check after this number of steps."""
     job = state.job
     return job is not None and job.check_steps > 0 and steps % job.check_steps == 0
 
 
 def _local(value: Any) -> set[Any]:
-    """Keys of the variables that a distributed optimizer leaves with their ranks."""
+    """Return the keys of the variables whose gradients a distributed optimizer does not reduce."""
     control = getattr(getattr(value, "optimizer", value), "_hvd", None)
     return control.reduction.local if control is not None else set()
 

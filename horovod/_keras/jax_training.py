@@ -1,11 +1,11 @@
-"""Failures of compiled steps on JAX, seen while training goes on.
+"""Detection of failed compiled steps on JAX during training.
 
-JAX starts a step and returns before it is done; when a collective in it fails, its results are errors in waiting, which
-Keras never looks at: logs that cannot be read are passed on as they are. So training with a distributed optimizer
-looks at the results itself: at those of earlier steps whenever they are there, and at all at the end of an epoch.
+JAX starts a step and returns before the step is done. If a collective in it fails, its results raise when they are
+read, but Keras passes on logs that cannot be read without checking them. So training with a distributed optimizer
+checks the results itself: those of earlier steps as soon as they are ready, and all of them at the end of an epoch.
 
-JAX has two types for one error, depending on how it called the program; ``fit`` and ``train_on_batch`` raise
-HorovodInternalError instead, as collectives outside of compiled steps do.
+JAX raises one of two types for the same error, depending on how the program was called. ``fit`` and ``train_on_batch``
+raise HorovodInternalError instead, like collectives outside of compiled steps.
 """
 
 import functools
@@ -16,8 +16,10 @@ from horovod._jax.errors import as_ours
 
 
 def watch(keras: Any, is_distributed: Callable[[Any], bool]) -> None:
-    """Once a process: makes ``fit`` and ``train_on_batch`` of Keras look. ``is_distributed``: does it concern a model
-    with this optimizer?"""
+    """Make ``fit`` and ``train_on_batch`` check results. Called once per process.
+
+    ``is_distributed`` tells whether the checks apply to a model with a given optimizer.
+    """
     for kind in keras.Model.__mro__:
         if "make_train_function" in vars(kind) and "jax_state_sync" in vars(kind):
             kind.make_train_function = _watching(kind.make_train_function, is_distributed)
@@ -30,7 +32,8 @@ def _watching(make: Any, is_distributed: Callable[[Any], bool]) -> Any:
     def make_train_function(self: Any, *args: Any, **kwargs: Any) -> Any:
         result = make(self, *args, **kwargs)
         step = self.train_function
-        getattr(step, "_hvd_forget", lambda: None)()  # another fit begins; what the last one left may have failed
+        # A new fit begins; the last results of the previous one may have failed.
+        getattr(step, "_hvd_forget", lambda: None)()
         if is_distributed(getattr(self, "optimizer", None)) and not getattr(step, "_hvd_watches", False):
             self.train_function = _watched(step)
         return result
@@ -46,7 +49,7 @@ def _watched(step: Any) -> Any:
         with as_ours():
             for array in last:
                 if array.is_ready():
-                    array.block_until_ready()  # raises what became of the step
+                    array.block_until_ready()  # raises if the step failed
             last.clear()
             logs, state = step(state, iterator)
         last.extend(value for value in logs.values() if hasattr(value, "is_ready"))
@@ -64,9 +67,9 @@ def _raising(sync: Any, is_distributed: Callable[[Any], bool]) -> Any:
         if is_distributed(getattr(self, "optimizer", None)):
             with as_ours():
                 for variable in self.trainable_variables:
-                    # A step that raised has taken its arguments along; fit comes here to tidy up after it. Where it was
-                    # the first of an epoch, Keras had emptied the variables: `value` would call their initializer,
-                    # which is gone, and the error of that would hide the user's.
+                    # A step that raised has consumed its arguments, and fit calls this function to clean up. In the
+                    # first step of an epoch, Keras has emptied the variables: `value` would then call their
+                    # initializer, which no longer exists, and that error would hide the user's.
                     value = getattr(variable, "_value", None)
                     if hasattr(value, "block_until_ready") and not value.is_deleted():
                         value.block_until_ready()

@@ -1,11 +1,11 @@
-"""Distributed optimizers of Keras 2: tf_keras, and the Keras of TensorFlow 2.15 and older; new and ``legacy`` ones.
+"""Distributed optimizers of Keras 2: tf_keras, and the Keras of TensorFlow up to 2.15, both new and ``legacy`` ones.
 
-Keras 2 has a place of its own for reducing gradients, between computing and applying them: ``aggregate_gradients``, in
-legacy optimizers ``_aggregate_gradients``. ``apply_gradients`` calls it, and loss scaling (mixed_float16) does before
-it looks for infinities. So it is what reduces, and loss scaling needs no care: ranks see the same gradients.
+Keras 2 has a method for reducing gradients between their computation and their application: ``aggregate_gradients``, or
+``_aggregate_gradients`` in legacy optimizers. ``apply_gradients`` calls it, and so does loss scaling (mixed_float16)
+before it checks for infinities. This module overrides the method, so loss scaling sees the same gradients on all ranks.
 
-Programs may also ask for gradients, ``compute_gradients`` or ``get_gradients``, and change them before they apply them.
-They get reduced ones, which are not reduced again when they are applied (legacy_marks.py).
+Programs may also request gradients with ``compute_gradients`` or ``get_gradients`` and change them before applying
+them. These methods return reduced gradients, which are not reduced again when they are applied (legacy_marks.py).
 """
 
 import copy
@@ -24,7 +24,7 @@ from horovod._keras.reduction import GradientReduction
 
 
 class Control:
-    """What a distributed optimizer knows beyond the plain one."""
+    """State of a distributed optimizer beyond the plain one's."""
 
     def __init__(self, reduction: GradientReduction, original: Any) -> None:
         self.reduction = reduction
@@ -35,13 +35,16 @@ class Control:
                 _TOOLS, reduction.adapter, reduction.passes, reduction.average_passes, reduction.sparse_as_dense
             )
         self.marks = ReducedMarks()
-        self._updating = False  # within an update with reduced sums of several passes?
+        self._updating = False  # True within an update with reduced sums of several passes
 
     def __deepcopy__(self, memo: Any) -> "Control":
         return Control(copy.deepcopy(self.reduction), self.original)
 
     def aggregate(self, grads_and_vars: Any) -> Any:
-        """The pairs, with those gradients reduced that have not been; they will be when there are enough passes."""
+        """Reduce those gradients of the pairs that are not reduced yet.
+
+        While several passes are being accumulated, the pairs are returned unchanged.
+        """
         if self._updating:
             return grads_and_vars
         if self.aggregation is not None:
@@ -63,7 +66,7 @@ class Control:
         return list(zip(self.reduction.reduce([grad for grad, _ in pairs], variables), variables, strict=True))
 
     def computed(self, grads_and_vars: Any) -> Any:
-        """What becomes of gradients that the program asked for."""
+        """Reduce gradients that the program requested, and remember that they are reduced."""
         if self.aggregation is not None:
             return grads_and_vars
         pairs = self.reduce_pairs(grads_and_vars)
@@ -80,7 +83,7 @@ class Control:
                 self.marks.applied([grad for grad, _ in pairs])
         self._check()
         variables = [variable for _, variable in pairs]
-        with tf.init_scope():  # no variables may be made in only one branch of what follows
+        with tf.init_scope():  # variables cannot be created in only one branch of the code below
             if hasattr(optimizer, "_create_all_weights"):
                 optimizer._create_all_weights(variables)
             else:
@@ -120,10 +123,10 @@ def _variable(shape: Any, dtype: Any, name: str) -> Any:
 
 
 class LegacyMixin:
-    """What the class of a distributed optimizer has before that of the plain one."""
+    """Methods of a distributed optimizer, which override the plain optimizer's."""
 
     _HAS_AGGREGATE_GRAD = True
-    # Objects that Keras makes of this class, as ``from_config`` does, are plain.
+    # None in objects that Keras creates from this class, such as by ``from_config``: they are plain.
     _hvd: Control | None = None
 
     @property
@@ -135,42 +138,48 @@ class LegacyMixin:
         return self if self._hvd is None else self._hvd.original
 
     def register_local_var(self, var: Any) -> None:
-        """The gradient of ``var`` is not reduced; it is divided by the number of ranks if ``scale_local_gradients``."""
+        """Exclude the gradient of a variable from reduction.
+
+        It is divided by the number of ranks if ``scale_local_gradients`` is True.
+
+        Args:
+            var (Variable): Trainable variable.
+        """
         if self._hvd is not None:
             self._hvd.reduction.add_local(var)
 
     def compute_gradients(self, *args: Any, **kwargs: Any) -> Any:
-        """As the plain optimizer's; the gradients are reduced."""
+        """Compute gradients like the plain optimizer, and reduce them over the ranks."""
         pairs = super().compute_gradients(*args, **kwargs)  # type: ignore[misc]
         return pairs if self._hvd is None else self._hvd.computed(pairs)
 
     def _compute_gradients(self, loss: Any, var_list: Any, grad_loss: Any = None, tape: Any = None) -> Any:
-        # Legacy optimizers have it; old programs ask present ones for it too.
+        # Legacy optimizers have this method; old programs call it on current ones too.
         plain = getattr(super(), "_compute_gradients", _gradients)
         pairs = plain(loss, var_list, grad_loss=grad_loss, tape=tape)
         return pairs if self._hvd is None else self._hvd.computed(pairs)
 
     def get_gradients(self, loss: Any, params: Any) -> Any:
-        """As the plain optimizer's; the gradients are reduced."""
+        """Return gradients like the plain optimizer, reduced over the ranks."""
         grads = super().get_gradients(loss, params)  # type: ignore[misc]
         if self._hvd is None:
             return grads
         return [grad for grad, _ in self._hvd.computed(zip(grads, tf.nest.flatten(params), strict=True))]
 
     def aggregate_gradients(self, grads_and_vars: Any) -> Any:
-        """The pairs, gradients reduced over the ranks."""
+        """Return the (gradient, variable) pairs with gradients reduced over the ranks."""
         if self._hvd is None:
             return super().aggregate_gradients(grads_and_vars)  # type: ignore[misc]
         return self._hvd.aggregate(grads_and_vars)
 
     def _aggregate_gradients(self, grads_and_vars: Any) -> Any:
-        # Legacy optimizers take a list of gradients from here.
+        # Legacy optimizers expect a list of gradients from this method.
         if self._hvd is None:
             return super()._aggregate_gradients(grads_and_vars)  # type: ignore[misc]
         return self._hvd.aggregate(grads_and_vars)
 
     def apply_gradients(self, grads_and_vars: Any, *args: Any, **kwargs: Any) -> Any:
-        """As the plain optimizer's, with the gradients reduced over the ranks."""
+        """Apply gradients like the plain optimizer, after reducing them over the ranks."""
         plain = super().apply_gradients  # type: ignore[misc]
         if self._hvd is None:
             return plain(grads_and_vars, *args, **kwargs)
@@ -178,15 +187,15 @@ class LegacyMixin:
 
 
 def is_distributed(optimizer: Any) -> bool:
-    """Does it reduce gradients?"""
+    """Return True if the optimizer reduces gradients."""
     return isinstance(optimizer, LegacyMixin) and optimizer._hvd is not None
 
 
 @functools.cache
 def distributed_class(base: type) -> type:
-    """The subclass of ``base``, with its name, module and place in Keras' registries."""
+    """Return the distributed subclass of ``base``, with the same name, module and entries in Keras' registries."""
     namespace = {"__module__": base.__module__, "__qualname__": base.__qualname__, "__doc__": base.__doc__}
-    # Those that the plain class has not must not appear.
+    # Hide methods that the plain class lacks.
     for name in ("compute_gradients", "get_gradients", "aggregate_gradients"):
         if not hasattr(base, name):
             namespace[name] = property(_missing(name))  # type: ignore[assignment]
@@ -220,7 +229,7 @@ def _missing(name: str) -> Callable[[Any], Any]:
 
 
 def _registries() -> list[Any]:
-    """Where Keras looks up the names of users' own classes."""
+    """Return the dicts in which Keras looks up names of users' own classes."""
     found = []
     for path in ("tf_keras.src.saving", "keras.src.saving"):
         try:
@@ -234,9 +243,9 @@ def _registries() -> list[Any]:
 
 
 def distribute(keras: Any, optimizer: Any, reduction: GradientReduction, rebuild: bool = True) -> Any:
-    """A distributed optimizer that is like ``optimizer``; see ``horovod._keras.optimizer.distribute``.
+    """Return a distributed optimizer equivalent to ``optimizer``; see ``horovod._keras.optimizer.distribute``.
 
-    Of a loss scaling one, the inner optimizer becomes distributed, and itself is returned.
+    For a loss scaling optimizer, the inner optimizer becomes distributed, and the given object is returned.
     """
     synchronized.watch(keras)
     inner = getattr(optimizer, "inner_optimizer", None)
@@ -253,7 +262,7 @@ def distribute(keras: Any, optimizer: Any, reduction: GradientReduction, rebuild
 def _finish(made: Any, original: Any, reduction: GradientReduction) -> Any:
     if not isinstance(made, LegacyMixin):
         made.__class__ = distributed_class(type(made))
-    # Not by setattr, which would track it as a part of what is saved.
+    # setattr would make Keras track it as part of what is saved.
     made.__dict__["_hvd"] = Control(reduction, original)
     return made
 
@@ -263,9 +272,9 @@ def _has_state(optimizer: Any) -> bool:
 
 
 def _from_config(keras: Any, optimizer: Any) -> Any:
-    """Return a new optimizer that does what ``optimizer`` does, or None if its config does not tell all of it."""
+    """Return a new optimizer equivalent to ``optimizer``, or None if its config is incomplete."""
     try:
         made = type(optimizer).from_config(optimizer.get_config())
-    except Exception:  # optimizers of users, and schedules in them, need not be serialisable
+    except Exception:  # optimizers and schedules of users need not be serializable
         return None
     return None if differing(keras, optimizer, made) else made

@@ -1,11 +1,13 @@
-"""Which gradients of Keras 2 have been reduced: those that a program was given by ``compute_gradients`` and the like,
-and whatever TensorFlow's operations have made of them since.
+"""Tracking of reduced gradients in Keras 2.
 
-Such gradients must not be reduced once more when they are applied, and gradients from elsewhere must be, also when some
-of the first kind were only looked at and never applied. In a graph it is enough to look where a gradient comes from.
-Eagerly nothing tells where a tensor comes from, but gradient tapes follow tensors: one that watches the gradients that
-were handed out knows what was made of them, until they are applied. What a program takes out of TensorFlow (NumPy,
-integers, ``tf.stop_gradient``, variables) and back in counts as its own.
+``compute_gradients`` and similar methods return reduced gradients, from which the program may compute others. These
+must not be reduced again when they are applied. Gradients of other origin must be, even if the program has requested
+reduced gradients without applying them.
+
+In a graph, the origin of a gradient follows from its operations. Eager tensors do not record their origin, but gradient
+tapes follow them: a tape that watches the returned gradients knows what was computed from them until they are applied.
+Values that leave TensorFlow (NumPy, integers, ``tf.stop_gradient``, variables) and come back count as gradients of
+other origin.
 """
 
 import threading
@@ -14,22 +16,22 @@ from collections.abc import Sequence
 from typing import Any
 
 import tensorflow as tf
-from tensorflow.python.eager import record  # no public way to ask tapes
+from tensorflow.python.eager import record  # no public API to query tapes
 
-# Programs that only look at gradients would collect tapes; those that sum up several reduced gradients before they
-# apply the sum need those of the last few.
+# Limits the number of tapes for programs that only look at gradients. Programs that sum several reduced gradients
+# before they apply the sum need the tapes of the last few.
 _MOST = 8
 
 
 class ReducedMarks:
-    """The reduced gradients that have been handed out."""
+    """The reduced gradients that were returned to the program."""
 
     def __init__(self) -> None:
         self._eager: list[_Watched] = []
         self._in_graphs: weakref.WeakKeyDictionary[Any, set[str]] = weakref.WeakKeyDictionary()
 
     def add(self, grads: Sequence[Any]) -> None:
-        """These have been reduced."""
+        """Record that these gradients are reduced."""
         tensors = [part for grad in grads for part in _parts(grad)]
         eager = [tensor for tensor in tensors if not _is_symbolic(tensor)]
         if eager:
@@ -41,15 +43,16 @@ class ReducedMarks:
                 self._in_graphs.setdefault(tensor.graph, set()).add(tensor.name)
 
     def of(self, grads: Sequence[Any]) -> list[bool]:
-        """For each gradient: is it a reduced one, or made of reduced ones? None is."""
+        """Return for each gradient whether it is reduced or computed from reduced ones. This holds for None."""
         return [all(self._is_reduced(part) for part in _parts(grad)[:1]) for grad in grads]
 
     def applied(self, grads: Sequence[Any]) -> None:
-        """An update has been made with these: eagerly, what was handed out before is not waited for any more."""
+        """Record that these gradients were applied: eagerly, earlier ones need not be tracked any longer."""
         tensors = [part for grad in grads for part in _parts(grad) if not _is_symbolic(part)]
         ids = {id(tensor) for tensor in tensors}
         same = [watched for watched in self._eager if watched.holds(ids)]
-        # Others than those handed out may be made of any of them: the first computed is the first applied.
+        # Other tensors may be computed from any returned gradients; assume the oldest, because they are applied in
+        # order.
         made = [] if same or not record.should_record_backprop(tensors) else self._eager[:1]
         for watched in same or made:
             watched.end()
@@ -63,7 +66,7 @@ class ReducedMarks:
         return self._comes_from_reduced(tensor)
 
     def _comes_from_reduced(self, tensor: Any) -> bool:
-        """Follows the operations that ``tensor`` is the outcome of, out of functions within functions too."""
+        """Search the operations that led to ``tensor``, also outside of nested functions."""
         seen: set[tuple[int, str]] = set()
         ahead = [tensor]
         while ahead:
@@ -85,7 +88,7 @@ class ReducedMarks:
 
 
 class _Watched:
-    """Eager gradients that were handed out, and the tape that follows them."""
+    """Eager gradients that were returned to the program, and the tape that follows them."""
 
     def __init__(self, tensors: Sequence[Any]) -> None:
         self._tensors = [weakref.ref(tensor) for tensor in tensors]
@@ -98,12 +101,12 @@ class _Watched:
         return any(ref() is not None and id(ref()) in ids for ref in self._tensors)
 
     def end(self) -> None:
-        if threading.get_ident() == self._thread:  # each has tapes of its own
+        if threading.get_ident() == self._thread:  # each thread has its own tapes
             self._tape.__exit__(None, None, None)
 
 
 def _parts(grad: Any) -> list[Any]:
-    """The tensors whose origin tells that of ``grad``."""
+    """Return the tensors whose origin determines that of ``grad``."""
     if grad is None:
         return []
     return [grad.values if isinstance(grad, tf.IndexedSlices) else grad]
@@ -114,6 +117,6 @@ def _is_symbolic(tensor: Any) -> bool:
 
 
 def _captured(placeholder: Any) -> list[Any]:
-    """What a function has taken from around it by this placeholder."""
+    """Return the outer tensor that a function captured by this placeholder."""
     captures = getattr(placeholder.graph, "captures", ())
     return [outer for outer, inner in captures if inner is placeholder]

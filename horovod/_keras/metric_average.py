@@ -11,20 +11,24 @@ from horovod.common.state import state
 
 
 class MetricAverage:
-    """Puts the metrics over all ranks into ``logs`` at the end of every epoch, in place, so that the callbacks after
-    this one see them: put it before those that use metrics.
+    """Callback that replaces the metrics in ``logs`` by those of all ranks at the end of every epoch.
 
-    Metrics of Keras are what one process would have with the data of all ranks, with sample weights too: what they are
-    computed from is added up over the ranks. Other values, as those of a user's own subclass of ``Metric``, are
-    averaged over the ranks that have them. There ranks count by the samples that they have seen in the epoch (for
-    ``val_`` metrics, in the validation), known from the model's own average of the loss. Ranks whose model keeps none,
-    as with a ``train_step`` that does not update it, are averaged with equal weights, all of them if one is so.
+    Place it before callbacks that use metrics, because ``logs`` is changed in place.
+
+    For Keras metrics, the result is what one process would compute from the data of all ranks, including sample
+    weights: the sums that a metric is computed from are added over the ranks. Other values, such as those of a user's
+    subclass of ``Metric``, are averaged over the ranks that have them. Each rank is weighted by the number of samples
+    that it has seen in the epoch, or in the validation for ``val_`` metrics. This number comes from the model's own
+    average of the loss. If the model of any rank has none, for example because its ``train_step`` does not update it,
+    all ranks have the same weight.
+
+    Args:
+        device (str): Ignored; accepted for compatibility.
     """
 
     _hvd_face: Any
 
     def __init__(self, device: str = "") -> None:
-        """``device``: accepted for old programs."""
         super().__init__()
         self.device = device
         self._trained: tuple[float | None, MetricSums] | None = None
@@ -33,7 +37,7 @@ class MetricAverage:
         self._trained = None
 
     def on_test_begin(self, logs: Any = None) -> None:
-        # The validation at the end of an epoch starts to count anew.
+        # The validation at the end of an epoch resets the counts.
         self._trained = self._counted()
 
     def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
@@ -64,7 +68,7 @@ class MetricAverage:
             logs[key] = found[key] if key in found else average(pairs)
 
     def _counted(self) -> tuple[float | None, MetricSums]:
-        """How many samples were seen, None if that is not known, and the sums of the metrics."""
+        """Return (number of samples seen, or None if unknown; the sums of the metrics)."""
         model = self.model  # type: ignore[attr-defined]
         bring_values(model)
         loss = next((metric for metric in model.metrics if metric.name == "loss" and hasattr(metric, "count")), None)
@@ -73,7 +77,10 @@ class MetricAverage:
 
 
 def _confirmed(sums: MetricSums, logs: dict[str, float], prefix: str) -> list[str]:
-    """The metrics that are in the logs as their sums say: a ``train_step`` may log others under the same names."""
+    """Return the metrics whose logged value agrees with their sums.
+
+    A ``train_step`` may log other values under the same names.
+    """
     return [
         name
         for name, value in sums.values.items()
@@ -92,12 +99,15 @@ def _is_number(value: Any) -> bool:
 
 
 def average(pairs: list[tuple[float, float | None]]) -> float:
-    """Of (value, weight) pairs: with equal weights unless all are known and not all zero."""
+    """Return the weighted mean of (value, weight) pairs.
+
+    All weights count as equal if one is unknown or all are zero.
+    """
     first = pairs[0][0]
     if all(value == first for value, _ in pairs):
-        return first  # exactly
+        return first  # avoids rounding
     total = sum(weight or 0.0 for _, weight in pairs)
     if total <= 0 or any(weight is None for _, weight in pairs):
         return sum(value for value, _ in pairs) / len(pairs)
-    # 0 * infinity is no number: a rank that has seen nothing says nothing.
+    # Skip zero weights, because 0 * infinity is NaN.
     return sum(value * weight for value, weight in pairs if weight) / total

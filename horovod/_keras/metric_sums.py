@@ -1,9 +1,9 @@
-"""Metrics over all ranks, from the sums that metrics keep.
+"""Metrics over all ranks, computed from the sums that metrics keep.
 
-A metric of Keras is a function of a few variables that only grow by addition: a mean has a weighted total and the sum
-of weights, a confusion matrix has counts. Added up over the ranks they give what one process would have with the data
-of all ranks, whatever the weights of samples and the sizes of shards. For metrics of which that is not known, as for a
-user's own subclass of ``Metric``, see ``MetricAverage``.
+A Keras metric is a function of a few variables that change only by addition: a mean has a weighted total and a sum of
+weights, a confusion matrix has counts. Added over the ranks, they give what one process would compute from the data of
+all ranks, for any sample weights and shard sizes. ``MetricAverage`` handles metrics for which this is not known, such
+as a user's subclass of ``Metric``.
 """
 
 from collections.abc import Sequence
@@ -25,9 +25,9 @@ class MetricSums:
     """The sums of a model's metrics at one moment.
 
     Attributes:
-        values: What those metrics are of this rank alone, by name.
-        sums: The variables' values.
-        shapes: Shapes and dtypes of the variables; ranks can be added up only if these are equal.
+        values: Values of these metrics on this rank alone, by name.
+        sums: Values of the variables.
+        shapes: Shapes and dtypes of the variables, which must be equal on all ranks to add the sums.
     """
 
     values: dict[str, float] = field(default_factory=dict)
@@ -36,7 +36,7 @@ class MetricSums:
 
 
 def take(keras: Any, model: Any) -> MetricSums:
-    """Return the sums of the metrics of ``model``; of none where variables have no value to read."""
+    """Return the sums of the model's metrics, or empty sums if the variables cannot be read."""
     leaves = _leaves(model)
     variables = _variables(keras, leaves)
     try:
@@ -53,11 +53,11 @@ def take(keras: Any, model: Any) -> MetricSums:
 
 
 def over_all_ranks(face: Any, model: Any, mine: MetricSums, name: str) -> dict[str, float]:
-    """Return the metrics of ``model`` over all ranks, by name. All ranks call it, with sums of the same shapes.
+    """Return the model's metrics over all ranks, by name. All ranks call it, with sums of the same shapes.
 
     Args:
         face: An ``api.Face``.
-        model: The model; its metrics are as before when this returns.
+        model: The model, whose metrics are unchanged on return.
         mine: This rank's sums.
         name: Name of the operation.
     """
@@ -79,7 +79,7 @@ def over_all_ranks(face: Any, model: Any, mine: MetricSums, name: str) -> dict[s
 
 
 def _results(model: Any) -> dict[str, float]:
-    """As in the logs of ``fit``; scalars only."""
+    """Return the scalar results of the metrics, named as in the logs of ``fit``."""
     found: dict[str, float] = {}
     for metric in model.metrics:
         result = metric.result()
@@ -92,8 +92,8 @@ def _results(model: Any) -> dict[str, float]:
 def _leaves(model: Any) -> list[Any]:
     found: list[Any] = []
     for metric in model.metrics:
-        inner = getattr(metric, "metrics", None)  # of the container of those that a model was compiled with
-        found.extend(inner or [metric])  # in Keras 2 metrics are layers, whose list of metrics is empty
+        inner = getattr(metric, "metrics", None)  # the container of the compiled metrics has a list of them
+        found.extend(inner or [metric])  # Keras 2 metrics are layers, whose list of metrics is empty
     return found
 
 
@@ -102,7 +102,7 @@ def _variables(keras: Any, leaves: Sequence[Any]) -> list[Any]:
 
 
 def _adds_up(keras: Any, metric: Any) -> bool:
-    """Return True for the metrics of Keras, and for what users derive from its means and sums."""
+    """Return True for Keras' metrics and for users' subclasses of its means and sums."""
     package = type(metric).__module__.partition(".")[0]
     if not metric.variables:
         return False

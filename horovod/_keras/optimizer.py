@@ -1,18 +1,18 @@
 """Distributed optimizers of Keras 3: subclasses that reduce gradients before they are applied.
 
-All roads to an update end in ``apply`` (TensorFlow, PyTorch, eager code) or ``stateless_apply`` (JAX): ``fit``,
-``train_on_batch``, a ``train_step`` of the user's own, ``apply_gradients``. So these two are overridden and nothing of
-the model is. The reduction is part of whatever the backend compiles or runs eagerly, once for each of their calls.
+Every update, whether by ``fit``, ``train_on_batch``, a custom ``train_step`` or ``apply_gradients``, ends in ``apply``
+(TensorFlow, PyTorch, eager code) or ``stateless_apply`` (JAX). So only these two methods are overridden, and none of
+the model's. The reduction is part of what the backend compiles or runs eagerly, once per call.
 
-Gradient accumulation of Keras itself (``gradient_accumulation_steps``): on TensorFlow and PyTorch gradients are reduced
-only in the step that makes the update, which clips the accumulated gradients through ``_clip_gradients``: there they
-are reduced before. On JAX, under loss scaling, and for variables that are overwritten by their gradients, the gradients
-of every step are reduced, with the same result.
+Gradient accumulation by Keras (``gradient_accumulation_steps``): on TensorFlow and PyTorch, gradients are reduced only
+in the step that makes the update. That step clips the accumulated gradients with ``_clip_gradients``, which reduces
+them first. On JAX, under loss scaling, and for variables overwritten by their gradients, the gradients of every step
+are reduced, with the same result.
 
-Loss scaling (mixed_float16): whether an update takes place depends on the gradients, so ranks must look at the reduced
-ones, else a rank that alone has an infinite gradient takes no part in the reduction and the others wait for ever. So it
-is always the ``LossScaleOptimizer`` that reduces; when Keras wraps a distributed optimizer in one, the wrapper
-reduces and what it wraps does not.
+Loss scaling (mixed_float16): the gradients decide whether an update takes place, so ranks must decide by the reduced
+ones. Otherwise a rank that alone has an infinite gradient would take no part in the reduction, and the others would
+wait forever. So the ``LossScaleOptimizer`` always does the reduction. When Keras wraps a distributed optimizer in one,
+the wrapper reduces and the wrapped optimizer does not.
 """
 
 import contextlib
@@ -29,7 +29,7 @@ from horovod.common.steps import marks
 
 
 class DistributedMixin:
-    """What the class of a distributed optimizer has before that of the plain one."""
+    """Methods of a distributed optimizer, which override the plain optimizer's."""
 
     _HAS_AGGREGATE_GRAD = True
     _hvd: "Control | None" = None
@@ -43,25 +43,31 @@ class DistributedMixin:
         return self if self._hvd is None else self._hvd.original
 
     def __reduce_ex__(self, protocol: Any) -> Any:
-        """Copies and pickles are distributed too; Keras makes them from what it would save."""
+        """Pickle and copy as a distributed optimizer, based on the data that Keras would save."""
         kinds = type(self).__mro__
         base = kinds[kinds.index(DistributedMixin) + 1]
         _, (file,) = super().__reduce__()  # type: ignore[misc]
         return _copied, (base, file, None if self._hvd is None else self._hvd.reduction)
 
     def register_local_var(self, var: Any) -> None:
-        """The gradient of ``var`` is not reduced; it is divided by the number of ranks if ``scale_local_gradients``."""
+        """Exclude the gradient of a variable from reduction.
+
+        It is divided by the number of ranks if ``scale_local_gradients`` is True.
+
+        Args:
+            var (Variable): Trainable variable.
+        """
         if self._hvd is not None:
             self._hvd.reduction.add_local(var)
 
     def build(self, variables: Any) -> None:
-        """Like the plain optimizer's."""
+        """Build like the plain optimizer."""
         super().build(variables)  # type: ignore[misc]
         if self._hvd is not None:
             self._hvd.mark_accumulators(self)
 
     def apply(self, grads: Sequence[Any], trainable_variables: Sequence[Any] | None = None) -> None:
-        """Like the plain optimizer's, with the gradients reduced over the ranks."""
+        """Apply gradients like the plain optimizer, after reducing them over the ranks."""
         control = self._hvd
         plain = super().apply  # type: ignore[misc]
         variables = None if trainable_variables is None else list(trainable_variables)
@@ -71,7 +77,7 @@ class DistributedMixin:
             control.apply(self, plain, list(grads), variables)
 
     def stateless_apply(self, optimizer_variables: Any, grads: Any, trainable_variables: Any) -> Any:
-        """Like the plain optimizer's, with the gradients reduced over the ranks."""
+        """Apply gradients like the plain optimizer, after reducing them over the ranks."""
         control = self._hvd
         plain = super().stateless_apply  # type: ignore[misc]
         if control is None or control.reduced or not self.built:  # type: ignore[attr-defined]
@@ -92,7 +98,7 @@ class DistributedMixin:
 
 
 class Control:
-    """What a distributed optimizer knows beyond the plain one."""
+    """State of a distributed optimizer beyond the plain one's."""
 
     def __init__(
         self,
@@ -102,8 +108,11 @@ class Control:
         accumulates_at_the_end: bool,
         inner: "Control | None",
     ) -> None:
-        """``original``: the optimizer that the user gave. ``inner``: of the one in a loss scaling optimizer, if it is
-        distributed too."""
+        """Create the state.
+
+        ``original`` is the optimizer that the user passed. ``inner`` is the state of the optimizer inside a loss
+        scaling optimizer, if it is distributed too.
+        """
         self.reduction = reduction
         self.original = original
         self._inner = inner
@@ -116,13 +125,13 @@ class Control:
                 reduction.average_passes,
                 reduction.sparse_as_dense,
             )
-        self.reduced = False  # within a call whose gradients have been reduced?
+        self.reduced = False  # True within a call whose gradients are already reduced
         self.variables: Sequence[Any] = ()
         self._accumulates_at_the_end = accumulates_at_the_end
 
     @contextlib.contextmanager
     def no_more(self) -> Iterator[None]:
-        """In this context nothing is reduced, by the optimizer within neither: it has been."""
+        """Return a context in which nothing is reduced, not even by the inner optimizer."""
         controls = [control for control in (self, self._inner) if control is not None]
         before = [control.reduced for control in controls]
         for control in controls:
@@ -134,11 +143,11 @@ class Control:
                 control.reduced = value
 
     def deferred(self, optimizer: Any) -> bool:
-        """Are gradients reduced when Keras has accumulated them, not in ``apply``?"""
+        """Return True if gradients are reduced after Keras has accumulated them, not in ``apply``."""
         return not self.reduced and self._defers(optimizer)
 
     def mark_accumulators(self, optimizer: Any) -> None:
-        """Mark the accumulators of a built optimizer as this rank's, if they hold gradients that are not reduced."""
+        """Mark the accumulators of a built optimizer as local if they hold gradients that are not reduced."""
         if self._defers(optimizer):
             mark_own(optimizer._accumulated_gradients)
 
@@ -150,7 +159,7 @@ class Control:
         )
 
     def apply(self, optimizer: Any, plain: Any, grads: list[Any], variables: list[Any] | None) -> None:
-        """Reduces and applies."""
+        """Reduce and apply the gradients."""
         check = getattr(self.reduction.adapter, "check_traceable", None)
         if check is not None and grads and self.reduction.active():
             check()
@@ -158,7 +167,7 @@ class Control:
             optimizer.build(variables)
         known = optimizer._trainable_variables if variables is None else variables
         if len(known) != len(grads) or not grads or all(grad is None for grad in grads) or self.deferred(optimizer):
-            plain(grads, variables)  # for the first three Keras has its own words
+            plain(grads, variables)  # Keras reports the first three cases itself
             self._stepped()
             return
 
@@ -179,20 +188,22 @@ class Control:
         self.aggregation.step(grads, known, update, skip)
 
     def _stepped(self) -> None:
-        """An update has been made, or, on other backends than PyTorch, perhaps only traced."""
+        """Record an update. On backends other than PyTorch it may only have been traced."""
         if getattr(self.reduction.adapter, "STEPS_SEEN", False):
             marks.optimizer(self)
 
 
 def is_distributed(optimizer: Any) -> bool:
-    """Does it reduce gradients?"""
+    """Return True if the optimizer reduces gradients."""
     return isinstance(optimizer, DistributedMixin) and optimizer._hvd is not None
 
 
 @functools.cache
 def distributed_class(base: type) -> type:
-    """The subclass of ``base``, with its name, module and place in Keras' registries, so that saving writes ``base``
-    and files load in a process without us."""
+    """Return the distributed subclass of ``base``, with the same name, module and entries in Keras' registries.
+
+    Saving then writes ``base``, so files load in a process without Horovod.
+    """
     namespace = {"__module__": base.__module__, "__qualname__": base.__qualname__, "__doc__": base.__doc__}
     made = type(base.__name__, (DistributedMixin, base), namespace)
     _register_alike(made, base)
@@ -200,8 +211,11 @@ def distributed_class(base: type) -> type:
 
 
 def _register_alike(made: type, base: type) -> None:
-    """Optional: without, a file names the module where ``base`` is defined, from which it loads too, but not the
-    name under which the user may have registered a class of his own."""
+    """Enter ``made`` in Keras' registries under the names of ``base``.
+
+    Without this, a file names the module that defines ``base``, from which it loads too, but not the name under which
+    the user may have registered the class.
+    """
     try:
         from keras.src.api_export import REGISTERED_OBJS_TO_NAMES as exported
         from keras.src.saving.object_registration import GLOBAL_CUSTOM_NAMES as registered
@@ -213,10 +227,11 @@ def _register_alike(made: type, base: type) -> None:
 
 
 def distribute(keras: Any, optimizer: Any, reduction: GradientReduction, rebuild: bool = True) -> Any:
-    """A distributed optimizer that is like ``optimizer``.
+    """Return a distributed optimizer equivalent to ``optimizer``.
 
-    ``rebuild``: make a new one from its config if it has no state yet; otherwise, or if the config does not tell all of
-    it, the given object becomes one. An optimizer that is distributed already gets the new ``reduction``.
+    With ``rebuild``, an optimizer without state is created anew from its config. If the config is incomplete, or
+    without ``rebuild``, the given object becomes distributed. An optimizer that is already distributed gets the new
+    ``reduction``.
     """
     _prepare(keras, reduction.adapter)
     backend = keras.config.backend()
@@ -231,7 +246,7 @@ def distribute(keras: Any, optimizer: Any, reduction: GradientReduction, rebuild
         made = (_from_config(keras, optimizer) if rebuild and not optimizer.built else None) or _in_place(optimizer)
     inner = getattr(made, "inner_optimizer", None)
     at_the_end = backend in ("tensorflow", "torch") and inner is None and _accumulates_as_known(keras, type(made))
-    # Not by setattr, which would track it as a part of what is saved.
+    # setattr would make Keras track it as part of what is saved.
     inner_control = inner._hvd if is_distributed(inner) else None
     control = made.__dict__["_hvd"] = Control(keras, reduction, optimizer, at_the_end, inner_control)
     if made.built:
@@ -240,7 +255,7 @@ def distribute(keras: Any, optimizer: Any, reduction: GradientReduction, rebuild
 
 
 def _copied(base: Any, file: Any, reduction: GradientReduction | None) -> Any:
-    """What is copied and unpickled. ``file``: a plain optimizer as Keras saves it."""
+    """Recreate an optimizer that was copied or pickled. ``file`` is a plain optimizer as Keras saves it."""
     plain = base._unpickle_model(file)
     if reduction is None:
         return plain
@@ -255,16 +270,16 @@ def _in_place(optimizer: Any) -> Any:
 
 
 def _from_config(keras: Any, optimizer: Any) -> Any:
-    """Return a new optimizer that does what ``optimizer`` does, or None if its config does not tell all of it."""
+    """Return a new optimizer equivalent to ``optimizer``, or None if its config is incomplete."""
     try:
         made = distributed_class(type(optimizer)).from_config(optimizer.get_config())  # type: ignore[attr-defined]
-    except Exception:  # optimizers of users need not be serialisable, nor schedules in them
+    except Exception:  # optimizers and schedules of users need not be serializable
         return None
     return None if differing(keras, optimizer, made) else made
 
 
 def _accumulates_as_known(keras: Any, kind: type) -> bool:
-    """Does it accumulate gradients with Keras' own methods, which call those that are overridden here?"""
+    """Return True if the class accumulates gradients with Keras' own methods, which call the overridden ones."""
     base = next((c for c in kind.__mro__ if c.__name__ == "BaseOptimizer" and c.__module__.startswith("keras.")), None)
     if base is None:
         return False
@@ -279,7 +294,7 @@ _prepared: set[str] = set()
 
 
 def _prepare(keras: Any, adapter: Any) -> None:
-    """Once a process: makes Keras' ``compile`` treat distributed optimizers as they need it."""
+    """Adapt Keras' ``compile`` and ``fit`` to distributed optimizers. Effective once per process."""
     if keras.__name__ in _prepared:
         return
     _prepared.add(keras.__name__)
@@ -309,14 +324,14 @@ def _move_reduction_to_loss_scaling(keras: Any) -> None:
 
 
 def _keep_xla_off(keras: Any) -> None:
-    """``jit_compile="auto"``, the default, means XLA where there is a GPU, which cannot contain collectives."""
+    """Disable XLA for ``jit_compile="auto"``, the default, which uses it on GPUs. XLA cannot contain collectives."""
     trainer = keras.Model.__mro__[0]
     for kind in keras.Model.__mro__:
         if "_resolve_auto_jit_compile" in vars(kind):
             trainer = kind
             break
     plain = getattr(trainer, "_resolve_auto_jit_compile", None)
-    if plain is None:  # another release of Keras: then tracing says that XLA must be off (``check_traceable``)
+    if plain is None:  # other version of Keras: tracing then raises an error (``check_traceable``)
         return
 
     @functools.wraps(plain)

@@ -1,18 +1,20 @@
-"""The learning rate of a model's optimizer, and the velocities that contain it."""
+"""Access to the learning rate of a model's optimizer, and to the velocities that contain it."""
 
 from typing import Any
 
 
 def bring_values(model: Any) -> None:
-    """With the JAX backend, bring the values of variables back, which are elsewhere while ``fit`` runs; ``fit`` then
-    takes them from the variables again."""
+    """On the JAX backend, copy the current values to the variables, which do not hold them while ``fit`` runs.
+
+    ``fit`` reads the variables again afterwards.
+    """
     sync = getattr(model, "jax_state_sync", None)
     if sync is not None:
         sync()
 
 
 def _plain_optimizer(model: Any) -> Any:
-    """The one that has learning rate and velocities: the inner one under loss scaling."""
+    """Return the optimizer that has learning rate and velocities: the inner one under loss scaling."""
     optimizer = model.optimizer
     return getattr(optimizer, "inner_optimizer", optimizer)
 
@@ -22,7 +24,7 @@ def _rate_name(optimizer: Any) -> str:
 
 
 def learning_rate(model: Any) -> float:
-    """The learning rate in force."""
+    """Return the current learning rate."""
     bring_values(model)
     optimizer = _plain_optimizer(model)
     rate = getattr(optimizer, _rate_name(optimizer))
@@ -30,7 +32,7 @@ def learning_rate(model: Any) -> float:
 
 
 def known_rate(model: Any) -> float | None:
-    """Return the learning rate in force, or None if the optimizer has none that can be read."""
+    """Return the current learning rate, or None if it cannot be read."""
     try:
         return learning_rate(model)
     except (AttributeError, TypeError, ValueError, RuntimeError, NotImplementedError):
@@ -38,7 +40,11 @@ def known_rate(model: Any) -> float | None:
 
 
 def set_learning_rate(model: Any, value: float) -> None:
-    """ValueError for an optimizer whose rate comes from a schedule of Keras."""
+    """Set the learning rate.
+
+    Raises:
+        ValueError: The optimizer's rate comes from a Keras schedule.
+    """
     optimizer = _plain_optimizer(model)
     own = getattr(optimizer, "_learning_rate", None)
     if callable(own) and not hasattr(own, "assign"):
@@ -50,8 +56,10 @@ def set_learning_rate(model: Any, value: float) -> None:
 
 
 def scale_velocities(model: Any, factor: float) -> None:
-    """Multiplies the momentum buffers of SGD, RMSprop and what derives from them: they contain the learning rate. Those
-    of others, as of Muon, do not."""
+    """Multiply the momentum buffers of SGD, RMSprop and their subclasses, which contain the learning rate.
+
+    Those of other optimizers, such as Muon, do not.
+    """
     optimizer = _plain_optimizer(model)
     kinds = [kind for kind in type(optimizer).__mro__ if kind.__module__.partition(".")[0] in ("keras", "tf_keras")]
     if not any(kind.__name__ in ("SGD", "RMSprop") for kind in kinds):

@@ -1,4 +1,4 @@
-"""What a distributed Keras optimizer does with a list of gradients, whichever the backend."""
+"""Reduction of a list of gradients by a distributed Keras optimizer, on any backend."""
 
 import importlib
 from collections.abc import Sequence
@@ -23,10 +23,10 @@ from horovod.common.steps import marks
 
 @dataclass
 class GradientReduction:
-    """The arguments of ``DistributedOptimizer``, checked, and what they mean for gradients.
+    """Checked arguments of ``DistributedOptimizer``, and the reduction that they describe.
 
-    ``adapter``: module of the backend (``backend.Adapter``). ``name``: prefix of the operations' names: gradients are
-    named by their position, because the names of variables need not be the same on all ranks.
+    ``adapter`` is the backend's module (``backend.Adapter``). ``name`` is the prefix of the operations' names.
+    Gradients are named by position, because names of variables may differ between ranks.
     """
 
     adapter: Any
@@ -45,7 +45,7 @@ class GradientReduction:
     def __post_init__(self) -> None:
         if isinstance(self.op, bool) or self.op not in (Average, Sum):
             raise ValueError(f"op is {op_name(self.op)}; accepted are Average and Sum")
-        self.op = int(self.op)  # NumPy's numbers are welcome; beyond here they are Python's
+        self.op = int(self.op)  # accept NumPy's integers too, but pass on Python's
         self.predivide = check_predivide(self.predivide, self.op)
         self.passes = check_passes(self.passes)
         if not isinstance(self.process_set, ProcessSet):
@@ -57,11 +57,15 @@ class GradientReduction:
         marks.find()
 
     def __deepcopy__(self, memo: Any) -> "GradientReduction":
-        """For a copy of the optimizer: of the same variables, for the same ranks."""
+        """Copy for another optimizer of the same variables and ranks."""
         return replace(self, local=set(self.local))
 
     def __reduce__(self) -> Any:
-        """ValueError where it speaks of variables or of a process set, which another process does not know."""
+        """Pickle the settings.
+
+        Raises:
+            ValueError: They refer to variables or to a process set, which another process does not know.
+        """
         if self.local or isinstance(self.groups, list | tuple) or self.process_set is not global_process_set:
             raise ValueError(
                 "a distributed optimizer with local variables, groups of variables or a process set of its own cannot "
@@ -72,16 +76,22 @@ class GradientReduction:
         return _unpickled, (self.adapter.__name__, options)
 
     def active(self) -> bool:
-        """Is there anybody to reduce with? ValueError, naming init, before ``hvd.init()``."""
+        """Return True if there are other ranks to reduce with.
+
+        Raises:
+            ValueError: Horovod is not initialized.
+        """
         return anybody_else(self.process_set, state.require_job())
 
     def add_local(self, variable: Any) -> None:
-        """The gradient of this variable is not reduced from now on."""
+        """Exclude the gradient of this variable from reduction."""
         self.local.add(self.adapter.key(variable))
 
     def reduce(self, grads: Sequence[Any], variables: Sequence[Any]) -> list[Any]:
-        """The gradients as the update is to see them. None stays None. Of variables that are overwritten by their
-        gradients, the largest of all ranks."""
+        """Return the gradients for the update. A gradient that is None stays None.
+
+        For variables that are overwritten by their gradients, the result is the maximum over all ranks.
+        """
         results = list(grads)
         if not self.active():
             return results
@@ -134,7 +144,7 @@ class GradientReduction:
         return reduced
 
     def _positions(self, variables: Sequence[Any]) -> list[list[int]] | None:
-        """``groups`` as positions in ``variables``."""
+        """Return ``groups`` as positions in ``variables``."""
         if not self.groups:
             return None
         if isinstance(self.groups, int):

@@ -1,4 +1,4 @@
-"""load_model: a model from a file, its optimizer distributed."""
+"""load_model: loads a model from a file and makes its optimizer distributed."""
 
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
@@ -14,10 +14,18 @@ def load_model(
     custom_objects: Mapping[str, Any] | None,
     legacy_opts: bool,
 ) -> Any:
-    """The model in ``filepath``; its optimizer, whatever it is, goes through ``wrap``, which keeps its state.
+    """Return the model in ``filepath``, with its optimizer replaced by ``wrap(optimizer)``, which keeps its state.
 
-    ``custom_optimizers``: classes known by their names. ``custom_objects``: as for Keras. ``legacy_opts``: the names
-    of optimizers mean those of ``keras.optimizers.legacy``, which only Keras 2 has: ValueError with Keras 3.
+    Args:
+        keras: The Keras module.
+        wrap: Function that makes an optimizer distributed.
+        filepath: Path of the file.
+        custom_optimizers: Optimizer classes, known by their names.
+        custom_objects: As for Keras.
+        legacy_opts: True if names of optimizers refer to ``keras.optimizers.legacy``.
+
+    Raises:
+        ValueError: ``legacy_opts`` is True with Keras 3, which has no legacy optimizers.
     """
     objects: dict[str, Any] = {}
     if legacy_opts:
@@ -31,7 +39,7 @@ def load_model(
     if optimizer is not None:
         model.optimizer = wrap(optimizer)
         if not is_legacy(keras) and keras.config.backend() == "tensorflow" and getattr(model, "jit_compile", False):
-            # Keras has compiled the model, and may have chosen XLA, for a plain optimizer.
+            # Keras has compiled the model for a plain optimizer, and may have chosen XLA.
             model.jit_compile = False
     return model
 
@@ -41,7 +49,7 @@ def _classes(module: Any) -> list[type]:
 
 
 def _by_name(classes: Iterable[type]) -> dict[str, Any]:
-    """Files name classes as they are spelled or in lower case."""
+    """Return the classes by name, as spelled and in lower case; files use both."""
     names: dict[str, Any] = {}
     for kind in classes:
         if not isinstance(kind, type):

@@ -1,4 +1,4 @@
-"""A warning about layers that ask Keras for statistics of all replicas and get those of their own rank."""
+"""Warning about layers that request statistics over all replicas from Keras, but get those of their own rank."""
 
 import functools
 from typing import Any
@@ -10,10 +10,10 @@ _watched: set[type] = set()
 
 
 def watch(keras: Any) -> None:
-    """Make training with a distributed optimizer warn about ``BatchNormalization(synchronized=True)``, once a model.
+    """Make training with a distributed optimizer warn about ``BatchNormalization(synchronized=True)``, once per model.
 
-    Keras synchronises between the replicas of ``tf.distribute`` only, so this concerns TensorFlow alone: the other
-    backends refuse the argument.
+    Keras synchronizes only between the replicas of ``tf.distribute``, so this concerns TensorFlow alone. Other backends
+    reject the argument.
     """
     for kind in keras.Model.__mro__:
         if "make_train_function" in vars(kind):

@@ -1,4 +1,4 @@
-"""Which Keras: 3, or 2 as tf_keras or as the Keras of TensorFlow 2.15 and older."""
+"""Versions of Keras: 3, or 2 as tf_keras or as the Keras of TensorFlow up to 2.15."""
 
 import importlib
 import importlib.util
@@ -7,9 +7,10 @@ from typing import Any
 
 
 def import_keras() -> Any:
-    """The Keras of this process: Keras 2 if the user asks for it (``TF_USE_LEGACY_KERAS=1``), else what is installed.
+    """Return the Keras of this process: Keras 2 if ``TF_USE_LEGACY_KERAS=1``, else the installed one.
 
-    ImportError when there is none, or no Keras 2.
+    Raises:
+        ImportError: Keras is missing, or Keras 2 was requested and is missing.
     """
     wanted = os.environ.get("TF_USE_LEGACY_KERAS", "").lower() in ("1", "true")
     if wanted and importlib.util.find_spec("tf_keras") is not None:
@@ -24,12 +25,12 @@ def import_keras() -> Any:
 
 
 def is_legacy(keras: Any) -> bool:
-    """Is this module Keras 2?"""
+    """Return True if this module is Keras 2."""
     return int(str(keras.__version__).split(".")[0]) < 3
 
 
 def keras_of(optimizer: Any, default: Any) -> Any:
-    """The Keras that an optimizer is of: a program may have tf_keras beside Keras 3."""
+    """Return the Keras module of an optimizer; a program may have both tf_keras and Keras 3."""
     modules = {kind.__module__.partition(".")[0] for kind in type(optimizer).__mro__}
     for name in ("tf_keras", "keras"):
         if name in modules:
@@ -38,12 +39,12 @@ def keras_of(optimizer: Any, default: Any) -> Any:
 
 
 def backend_of(keras: Any) -> str:
-    """The backend of this Keras module."""
+    """Return the name of the backend of this Keras module."""
     return "tensorflow" if is_legacy(keras) else str(keras.config.backend())
 
 
 def build_optimizer(optimizer: Any, model: Any) -> None:
-    """Make the variables of an optimizer that has not taken a step, so that all ranks have the same ones.
+    """Create the variables of an optimizer that has not taken a step, so that all ranks have the same ones.
 
     Args:
         optimizer: A Keras optimizer, or None.
@@ -59,12 +60,12 @@ def build_optimizer(optimizer: Any, model: Any) -> None:
 
 
 def legacy_rates(optimizer: Any) -> list[Any]:
-    """Return the variables with the hyper-parameters of a legacy optimizer of Keras 2, which lists them nowhere."""
+    """Return the variables of a legacy Keras 2 optimizer's hyperparameters, which the optimizer does not list."""
     plain = getattr(optimizer, "inner_optimizer", optimizer)
     values = getattr(plain, "_hyper", None)
     return [values[name] for name in sorted(values) if hasattr(values[name], "assign")] if values else []
 
 
 def dtype_name(variable: Any) -> str:
-    """Return the dtype of a variable of Keras or TensorFlow, as in "float32"."""
+    """Return the dtype of a Keras or TensorFlow variable, such as "float32"."""
     return str(getattr(variable.dtype, "name", variable.dtype))

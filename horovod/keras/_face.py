@@ -1,4 +1,4 @@
-"""The Keras of this process, opened once for ``horovod.keras`` and its callbacks."""
+"""The Keras frontend of this process, created once for ``horovod.keras`` and its callbacks."""
 
 from horovod._keras.api import make_callbacks, make_functions, open_face
 

@@ -11,12 +11,18 @@ LearningRateWarmupCallback = _classes.LearningRateWarmupCallback
 
 
 class BestModelCheckpoint(_classes.BestModel):  # type: ignore[misc, name-defined]
-    """ModelCheckpoint that saves the best model only; ``filepath`` is set after the callback is made."""
+    """ModelCheckpoint that saves only the best model. ``filepath`` must be set after the callback is created.
+
+    Args:
+        monitor (str): Metric to compare. Default: "val_loss".
+        verbose (int): As for Keras' ModelCheckpoint. Default: 0.
+        mode (str): As for Keras' ModelCheckpoint. Default: "auto".
+        save_freq (str or int): As for Keras' ModelCheckpoint. Default: "epoch".
+    """
 
     def __init__(
         self, monitor: str = "val_loss", verbose: int = 0, mode: str = "auto", save_freq: Any = "epoch"
     ) -> None:
-        """As for Keras' ModelCheckpoint."""
         super().__init__(monitor, verbose, False, mode, save_freq)
 
 
