@@ -27,6 +27,13 @@ def python(code: str) -> list[str]:
     return [sys.executable, "-c", code]
 
 
+def executable(path: Path, text: str) -> Path:
+    """Write a program that may be executed."""
+    path.write_text(text)
+    path.chmod(0o755)
+    return path
+
+
 def launcher(arguments: Sequence[str]) -> list[str]:
     return [sys.executable, "-m", "horovod.runner", *arguments]
 
