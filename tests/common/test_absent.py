@@ -15,6 +15,7 @@ from horovod.common import absent
 def test_an_import_says_that_the_module_does_not_exist_yet(name):
     parent, _, last = name.rpartition(".")
     said = f"^{name} is not in this version of Horovod yet: "
+    assert find_spec(name) is None
     for module in (name, f"{name}.deeper"):
         with pytest.raises(ModuleNotFoundError, match=said):
             importlib.import_module(module)

@@ -25,24 +25,6 @@ def test_ranks(pool, size, transport):
     assert pool(size, HOROVOD_TRANSPORT=transport).run(ranks) == expected
 
 
-def test_two_hosts_on_one_machine(pool):
-    """HOROVOD_HOSTNAME alone makes hosts, whatever the machine."""
-
-    def work():
-        rank = int(os.environ["HOROVOD_RANK"])
-        os.environ["HOROVOD_HOSTNAME"] = "ab"[rank % 2]
-        changed = {"LOCAL_RANK": rank // 2, "LOCAL_SIZE": 2, "CROSS_RANK": rank % 2, "CROSS_SIZE": 2}
-        os.environ.update({"HOROVOD_" + name: str(value) for name, value in changed.items()})
-        hvd = HorovodBasics("tests")
-        hvd.init()
-        seen = ranks()
-        hvd.shutdown()
-        return seen
-
-    results = pool(4, initialized=False).run(work)
-    assert results == [(rank, 4, rank // 2, 2, rank % 2, 2, True, True) for rank in range(4)]
-
-
 def cycle(count, warm):
     from horovod.common.objects import allgather_object
 
@@ -125,24 +107,6 @@ def test_a_rank_that_fails_after_the_meeting_fails_all_at_once(pool):
         assert size == 3
 
 
-@pytest.mark.heavy
-def test_a_rank_that_vanishes_after_the_meeting_is_named(pool):
-    def work():
-        from horovod.common.wiring import joining
-
-        if int(os.environ["HOROVOD_RANK"]) == 2:
-            joining.Joining._form = lambda *_: os._exit(7)
-        begin = time.monotonic()
-        with pytest.raises(ValueError, match=r"waited 1 s for .*rank 2"):
-            HorovodBasics("tests").init()
-        return time.monotonic() - begin
-
-    environ = {"HOROVOD_TRANSPORT": "tcp", "HOROVOD_GLOO_TIMEOUT_SECONDS": "1"}
-    results = pool(3, initialized=False, **environ).run(work, errors=True)
-    assert all(isinstance(seconds, float) and seconds < 12 for seconds in results[:2]), results
-    assert "exit code 7" in str(results[2])
-
-
 def test_a_wrong_key_gets_nowhere(pool):
     def work():
         from horovod.common.contract.worker_env import make_key, make_key_fd
@@ -214,20 +178,6 @@ def test_a_forked_child_is_not_part_of_the_job():
             os._exit(code)
     assert os.waitpid(pid, 0)[1] == 0
     assert hvd.is_initialized()
-
-
-@on_ranks(2, initialized=False)
-def test_process_sets_must_agree():
-    from horovod.common.process_sets import ProcessSet
-
-    hvd = HorovodBasics("tests")
-    rank = int(os.environ["HOROVOD_RANK"])
-    with pytest.raises(ValueError, match=r"process_sets\[0\] has ranks \[0\] on rank 0 .* but \[1\] on rank 1"):
-        hvd.init(process_sets=[ProcessSet([rank])])
-    with pytest.raises(ValueError, match=r"process_sets\[0\].*rank 5.*0 to 1"):
-        hvd.init(process_sets=[ProcessSet([5])])
-    hvd.init(process_sets=[ProcessSet([1])])
-    assert hvd._get_process_set_ids_and_ranks() == {0: [0, 1], 1: [1]}
 
 
 @pytest.mark.parametrize("transport", TRANSPORTS)

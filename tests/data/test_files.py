@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from horovod.data import LineFiles, StreamingDataset, WholeFiles
 from horovod.data.paths import find
-from tests.data.sources import everything, flat
+from tests.data.sources import everything
 
 
 @pytest.fixture
@@ -87,13 +87,6 @@ def test_lines(tmp_path_factory, files, ended, block_bytes):
     source = pickle.loads(pickle.dumps(LineFiles(folder, block_bytes)))
     assert everything(source) == expected
     assert sum(source.lengths) == len(expected)
-
-
-def test_a_stream_of_lines(folder):
-    source = LineFiles(folder, block_bytes=16)
-    assert len(source.lengths) > 8
-    got = [flat(StreamingDataset(source, 4, rank=lambda rank=rank: rank, size=lambda: 3)) for rank in range(3)]
-    assert sorted(flat(got)) == sorted(f"{number}-{line}".encode() for number in range(4) for line in range(number * 5))
 
 
 def test_a_file_that_has_changed_since(folder):

@@ -85,14 +85,6 @@ def test_an_error_comes_after_the_batches_before_it():
     assert alive() == []
 
 
-def test_a_loop_that_is_left_early_leaves_no_thread():
-    loader = Async(1, batches=list(range(1000)))
-    for batch in loader:
-        if batch == 50:
-            break
-    assert alive() == []
-
-
 def test_close_ends_the_loops_and_another_may_begin():
     loader = Async(1, batches=list(range(1000)))
     first, second = iter(loader), iter(loader)

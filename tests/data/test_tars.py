@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from horovod.data import StreamingDataset, TarFiles, tars
-from tests.data.sources import archive, everything, flat
+from horovod.data import TarFiles, tars
+from tests.data.sources import archive, everything
 
 SAMPLES = [
     (f"{number:04}", {"jpg": bytes([number]) * (number * 37), "cls.txt": b"%d" % number}) for number in range(40)
@@ -25,15 +25,6 @@ def test_samples(tmp_path_factory, block_bytes, count):
     path = archive(tmp_path_factory.mktemp("tars") / "a.tar", SAMPLES[:count])
     source = pickle.loads(pickle.dumps(TarFiles(path, block_bytes)))
     assert everything(source) == expected(SAMPLES[:count])
-
-
-def test_a_stream_of_shards(tmp_path):
-    for number in range(4):
-        archive(tmp_path / f"shard-{number}.tar", SAMPLES[number * 10 : number * 10 + 10])
-    source = TarFiles(f"{tmp_path}/shard-{{0..3}}.tar", 4000)
-    assert len(source.lengths) > 8
-    got = flat(flat(StreamingDataset(source, 3, mix=2, rank=lambda r=rank: r, size=lambda: 5)) for rank in range(5))
-    assert sorted(got, key=lambda one: one["__key__"]) == expected(SAMPLES)
 
 
 def test_long_names_folders_and_what_is_no_sample(tmp_path):

@@ -1,14 +1,11 @@
 """Words, flags and names of the launcher on which programs written for Horovod rely; each test names its row."""
 
-import importlib
-import importlib.util
 import subprocess
 import sys
 import threading
 
 import pytest
 
-from horovod.common import absent
 from horovod.runner.base.errors import LaunchError
 from horovod.runner.command import cli
 from horovod.runner.command.flags import FLAGS
@@ -87,13 +84,6 @@ def test_the_ranks_have_them():
     done = run_job(["-np", "2", "A_B=one two", "C=", *python(show)], environment={"A_B": "outer"})
     assert done.code == 0, done.err
     assert sorted(done.out.splitlines()) == ["[0]<stdout>:one two  0", "[1]<stdout>:one two  1"]
-
-
-def test_a_script_behind_them_is_no_command_either(tmp_path):
-    (tmp_path / "train.py").write_text("print(1)\n")
-    refused = run_job(["-np", "1", "A=1", "train.py"], cwd=tmp_path)
-    assert refused.code == 2
-    assert "did you mean `horovodrun -np 1 A=1 python train.py`?" in refused.err
 
 
 # Row: horovod.runner.launch.{run_commandline, _run, parse_args}
@@ -214,13 +204,3 @@ def test_a_thread():
     assert (thread.daemon, thread.name) == (True, "t")
     with pytest.raises(ValueError, match="of type list, accepted is a tuple"):
         in_thread(print, [1])
-
-
-# Row: importlib.util.find_spec of modules that are not there yet is None
-
-
-@pytest.mark.parametrize("name", [name for name in absent.ABSENT if name.count(".") == 1 or ".runner." in name])
-def test_looking_for_a_module_that_is_not_there_yet(name):
-    assert importlib.util.find_spec(name) is None
-    with pytest.raises(ModuleNotFoundError, match=f"^{name} is not in this version of Horovod yet"):
-        importlib.import_module(name)

@@ -1,8 +1,6 @@
 """`--gpus-per-worker`: each worker sees GPUs of its own, of those that its host has. With a simulated NVML."""
 
 import os
-import shlex
-import sys
 
 import pytest
 
@@ -30,22 +28,12 @@ def test_each_worker_gets_its_own(library, tmp_path):
     done = job(library, "-np", "2", "--gpus-per-worker", "2")
     assert (done.code, done.err) == (0, "")
     assert sorted(done.out.splitlines()) == ["[0]<stdout>:0,1 PCI_BUS_ID", "[1]<stdout>:2,3 PCI_BUS_ID"]
-    # Of those that the launcher's user may use; what that one means by the numbers stays as it is.
+    # Of those that the launcher's user may use, by that user's numbers; two names of this machine are two hosts.
     config = tmp_path / "horovod.yaml"
     config.write_text("params:\n  gpus_per_worker: 1\n")
-    done = job(library, "-np", "2", "--config-file", str(config), CUDA_VISIBLE_DEVICES="3,1")
-    assert sorted(done.out.splitlines()) == ["[0]<stdout>:3 None", "[1]<stdout>:1 None"]
-    # Two names of this machine are two hosts; parts of a GPU are given out one by one.
-    done = job(library, "-np", "3", "-H", "localhost:2,127.0.0.1:1", gpus="uuid=X,mig=2", HOROVOD_GPUS_PER_WORKER="1")
-    assert sorted(done.out.splitlines()) == [
-        "[0]<stdout>:MIG-X-0 None",
-        "[1]<stdout>:MIG-X-1 None",
-        "[2]<stdout>:MIG-X-0 None",
-    ]
-
-
-def test_without_it_all_see_all(library):
-    assert job(library, "-np", "1").out == "[0]<stdout>:None None\n"
+    flags = ["-np", "3", "-H", "localhost:2,127.0.0.1:1", "--config-file", str(config)]
+    done = job(library, *flags, CUDA_VISIBLE_DEVICES="3,1")
+    assert sorted(done.out.splitlines()) == [f"[{rank}]<stdout>:{gpu} None" for rank, gpu in enumerate((3, 1, 3))]
 
 
 def test_too_few_end_the_job_before_anything_starts(library):
@@ -55,28 +43,7 @@ def test_too_few_end_the_job_before_anything_starts(library):
         "--gpus-per-worker 2 for 3 workers needs 6 GPUs on this host, where only 4 GPUs can be used (as NVIDIA's "
         "driver says); start fewer workers there"
     ) in done.err
-    done = job(library, "-np", "1", "--gpus-per-worker", "1", SIMNVML_INIT="9")
-    assert "no GPU can be used (nvmlInit_v2: Driver Not Loaded (error 9); the kernel module" in done.err
     assert "Traceback" not in done.err
-
-
-@pytest.mark.heavy
-def test_another_host_gives_out_what_it_has(library, tmp_path):
-    """By a program in ssh's place, which has a list of its own there."""
-    program = tmp_path / "ssh"
-    program.write_text(
-        f"#!{sys.executable}\nimport os, sys\n"
-        "os.environ['CUDA_VISIBLE_DEVICES'] = '5,4'\n"
-        f"os.environ.update(LD_LIBRARY_PATH={library!r}, SIMNVML='a=1;a=1;a=1;a=1;a=1;a=1')\n"
-        "os.execvp('sh', ['sh', '-c', sys.argv[-1]])\n"
-    )
-    program.chmod(0o755)
-    path = f"{shlex.quote(str(tmp_path))}:/usr/bin:/bin"
-    done = run_job(
-        ["-np", "2", "-H", "red.test:2", "--gpus-per-worker", "1", *python(SHOW)],
-        environment={"PATH": path, "CUDA_VISIBLE_DEVICES": "0"},
-    )
-    assert sorted(done.out.splitlines()) == ["[0]<stdout>:5 None", "[1]<stdout>:4 None"], done.err
 
 
 CPUS = "import os; print(sorted(os.sched_getaffinity(0)))"
@@ -93,15 +60,6 @@ def test_workers_run_near_their_gpus(library):
     done = run_job(["-np", "3", "--gpu-affinity", *python(CPUS)], environment=environ)
     expected = [f"[{rank}]<stdout>:[{cpu}]" for rank, cpu in enumerate([one, other, one])]
     assert sorted(done.out.splitlines()) == expected, done.err
-    gone = next(cpu for cpu in range(63, -1, -1) if cpu not in here)
-    done = run_job(
-        ["-np", "1", "--gpu-affinity", "--gpus-per-worker", "1", *python(CPUS)],
-        environment={**environ, "SIMNVML": f"a=1;cpus={1 << gone:x}", "CUDA_VISIBLE_DEVICES": "1"},
-    )
-    assert (done.code, done.out) == (1, "")
-    assert (
-        f"--gpu-affinity: the CPUs near GPU 1, {gone}, are not among those that may be used on this host, " in done.err
-    )
     done = run_job(["-np", "1", "--gpu-affinity", "true"], environment={**environ, "SIMNVML": ""})
     text = "--gpu-affinity needs a GPU on this host, where none can be used (the driver is there and knows no GPU)"
     assert text in done.err

@@ -11,25 +11,10 @@ from pathlib import Path
 
 import pytest
 
+from tests.runner.dashboard import jobs
 from tests.runner.launching import LIMIT, eventually, launcher, marked_environment, running
 
-HEAD = """
-import ctypes, os, signal, sys, time
-import numpy as np
-from horovod import _core
-from horovod.common.basics import HorovodBasics
-from horovod.common.faces import named
-
-hvd = HorovodBasics("benchmark")
-face = named("benchmark")
-
-def allreduce(name):
-    x = np.ones(4, np.float32)
-    at = x.ctypes.data
-    face.run(_core.KIND_ALLREDUCE, name, at, at, x.shape, 7, 1, 0, 1.0, 1.0, 0, None, "", 0).wait()
-
-hvd.init()
-rank = hvd.rank()
+HEAD = f"""import ctypes, os, signal{jobs.HEAD}
 for name in "ab":
     allreduce(name)
 """
@@ -76,10 +61,6 @@ if rank == 3:
     actions = [(os.POSIX_SPAWN_OPEN, 0, FIFO, os.O_RDONLY, 0)]
     os.posix_spawn(sys.executable, ["python"], {}, file_actions=actions)  # %%%
 allreduce(NAME)
-""",
-    "order": """
-for name in ("ab", "ba")[rank]:
-    allreduce(name)
 """,
     "branch": """
 if rank == 0:
@@ -161,6 +142,7 @@ def test_a_rank_in_code_that_holds_the_lock(tmp_path):
         assert (folder / "recorder.rank1.jsonl").exists()
 
 
+@pytest.mark.heavy
 def test_a_rank_that_is_stopped(tmp_path):
     with job(tmp_path, "stopped") as (_, _):
         assert re.fullmatch(
@@ -197,18 +179,6 @@ def test_a_debugger_a_loop_a_process_in_the_kernel_and_an_odd_name(tmp_path):
     assert said(tmp_path).count(shown) >= 2
     assert f"allreduce '{shown}' waits " in said(tmp_path)
     assert odd not in said(tmp_path) + text
-
-
-@pytest.mark.heavy
-def test_two_ranks_that_submit_in_different_order(tmp_path):
-    with job(tmp_path, "order") as (_, _):
-        found = reason(tmp_path)  # who came first is named first
-        words = r"ranks 0 and 1 submit {} in different order: rank {} \(train.py:"
-        either = [
-            words.format("'a' and 'b'", "0 is at allreduce 'a'"),
-            words.format("'b' and 'a'", "1 is at allreduce 'b'"),
-        ]
-        assert any(re.match(one, found) for one in either), found
 
 
 def test_a_collective_that_one_rank_alone_calls(tmp_path):

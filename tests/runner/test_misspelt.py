@@ -2,8 +2,6 @@
 
 import sys
 
-import pytest
-
 from tests.runner.launching import run_job
 
 CODE = (
@@ -11,7 +9,6 @@ CODE = (
     "hvd = basics.HorovodBasics('tests')\nhvd.init()\nhvd.init()\n"
 )
 TOLD = "HOROVOD_FUSION_TRESHOLD is set, but there is no such setting, so it has no effect; did you mean"
-GIVEN = "HOROVOD_FUSION_TRESHOLD=0"
 
 
 def test_in_the_launchers_environment():
@@ -19,10 +16,3 @@ def test_in_the_launchers_environment():
     assert done.code == 0
     assert done.err.count(TOLD) == 1
     assert f"horovodrun: warning: {TOLD} HOROVOD_FUSION_THRESHOLD?" in done.err
-
-
-@pytest.mark.heavy
-def test_in_the_program():
-    done = run_job(["-np", "2", sys.executable, "-c", CODE, GIVEN])
-    assert done.err.count(TOLD) == 1
-    assert "[0]<stderr>:" in done.err

@@ -3,13 +3,12 @@ user's own script apart, in a directory full of modules that tell on whoever imp
 """
 
 import os
-import socket
 import subprocess
 import sys
 
 import pytest
 
-from horovod.common.contract import boot, with_caller
+from horovod.common.contract import boot
 from horovod.runner.function.package import search_path
 from horovod.runner.function.worker import joined_path
 from horovod.runner.reach import ssh
@@ -55,15 +54,6 @@ def run(planted, code, *arguments, **variables):
     return done.stdout + done.stderr
 
 
-def fake(safe, name, body):
-    """A program on a PATH of its own, in Python, which looks for nothing in the current directory itself."""
-    folder = safe / "bin"
-    folder.mkdir(exist_ok=True)
-    (folder / name).write_text(f"#!{sys.executable}\nimport os, subprocess, sys\n{body}")
-    (folder / name).chmod(0o755)
-    return f"{folder}:{os.environ['PATH']}"
-
-
 FUNCTION = """
 import horovod
 def work():
@@ -81,65 +71,11 @@ def test_horovod_run(planted):
     assert run(planted, FUNCTION.format(np=2, mpi=False)) == "[(0, 2), (1, 2)]\n"
 
 
-@pytest.mark.heavy
-def test_horovod_run_by_mpirun(planted):
-    path = fake(
-        planted[2],
-        "mpirun",
-        "if '--version' in sys.argv: sys.exit(print('mpirun (Open MPI) 5.0.0'))\n"
-        "variables = {**os.environ, 'OMPI_COMM_WORLD_RANK': '0', 'OMPI_COMM_WORLD_SIZE': '1'}\n"
-        "sys.exit(subprocess.run(sys.argv[sys.argv.index(sys.executable):], env=variables).returncode)\n",
-    )
-    assert run(planted, FUNCTION.format(np=1, mpi=True), PATH=path) == "[(0, 1)]\n"
-
-
 def test_horovodrun(planted):
     """Launcher, agent, guard; the user's script lies elsewhere."""
     worker = planted[2] / "worker.py"
     worker.write_text("print('trained')\n")
     assert run(planted, LAUNCH, "-np", "2", sys.executable, str(worker)).count("trained") == 2
-
-
-BENCHMARK = ("--benchmark", "--", "--sizes", "1K", "--collectives", "barrier", "--rounds", "1", "--peers", "none")
-
-
-@pytest.mark.heavy
-def test_the_benchmark(planted):
-    assert "barrier" in run(planted, LAUNCH, "-np", "2", *BENCHMARK)
-
-
-@pytest.mark.heavy
-def test_the_benchmark_by_jsrun(planted):
-    path = fake(
-        planted[2],
-        "jsrun",
-        "variables = {**os.environ, 'JSM_NAMESPACE_RANK': '0', 'JSM_NAMESPACE_SIZE': '1'}\n"
-        "sys.exit(subprocess.run(sys.argv[sys.argv.index(sys.executable):], env=variables).returncode)\n",
-    )
-    lsf = {"LSB_JOBID": "1", "LSB_MCPU_HOSTS": "launch 1 localhost 1", "PATH": path}
-    assert "barrier" in run(planted, LAUNCH, "-np", "1", *BENCHMARK, **lsf)
-
-
-@pytest.mark.heavy
-def test_the_doctor_with_an_mpi(planted):
-    """The library is tried in a process of its own."""
-    library = planted[2] / "mpi" / "libmpi.so.40"
-    library.parent.mkdir()
-    library.touch()
-    said = run(planted, LAUNCH, "--doctor", "-np", "1", LD_LIBRARY_PATH=str(library.parent))
-    assert f"the process that tried {library}" in said or str(library) in said
-
-
-@pytest.mark.heavy
-def test_timelines_that_are_merged_at_the_end(planted):
-    worker = planted[2] / "worker.py"
-    worker.write_text(
-        "import numpy as np, horovod.numpy as hvd\nhvd.init()\nhvd.allreduce(np.ones(4), name='t')\nhvd.shutdown()\n"
-    )
-    timeline = planted[2] / "t.json"
-    merged = {"HOROVOD_TIMELINE": str(timeline), "HOROVOD_TIMELINE_MERGE": "1"}
-    run(planted, LAUNCH, "-np", "2", sys.executable, str(worker), **merged)
-    assert (planted[2] / "t.all.json").exists(), sorted(os.listdir(planted[2]))
 
 
 def directly(planted, command, stdin=subprocess.DEVNULL, **variables):
@@ -159,18 +95,6 @@ def test_the_programs_of_pods(planted, program):
     code, said = directly(planted, command, HOROVOD_POD_TOKEN="x" * 32)
     assert code != 0
     assert {"worker": "JOB_COMPLETION_INDEX is ''", "launcher": "-np is missing"}[program] in said
-
-
-@pytest.mark.heavy
-def test_the_data_worker(planted):
-    pytest.importorskip("tensorflow")
-    command = [sys.executable, *boot.words("horovod.tensorflow.data.data_worker"), str(planted[2] / "none.json"), "0"]
-    ours, theirs = socket.socketpair()  # it ends with its input
-    with ours, theirs:
-        ours.sendall(with_caller.GO)
-        code, said = directly(planted, command, stdin=theirs)
-    assert code != 0
-    assert "none.json" in said
 
 
 def test_the_start_on_a_cloud(planted):

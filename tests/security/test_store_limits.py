@@ -7,7 +7,6 @@ import resource
 import socket
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
@@ -203,16 +202,3 @@ def test_strangers_have_places_of_their_own_and_no_more():
         with strangers(address, one_after_the_other(3 * most, client)):
             assert descriptors(process) - before <= 2 * most + 4
             assert newcomer_is_served(address)
-
-
-@pytest.mark.heavy
-def test_a_sudden_flood_ends_nothing():
-    with server("few") as (process, client, address):
-        before = descriptors(process)
-        with strangers(address, range(400)):
-            begin = time.monotonic()
-            while time.monotonic() - begin < 1.0:
-                assert client.get("a") == b"1"
-        assert newcomer_is_served(address)
-        eventually(lambda: descriptors(process) <= before, 60, "the strangers' descriptors are given back")
-        assert process.poll() is None

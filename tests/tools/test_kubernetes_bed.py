@@ -1,12 +1,7 @@
 """The Kubernetes of tools/kubernetes_bed: what its controller of Jobs decides, and which fields of Jobs it keeps."""
 
-import pytest
-
 from tools.kubernetes_bed import __main__ as bed
 from tools.kubernetes_bed import jobs, kept
-
-DISRUPTED = {"type": "DisruptionTarget", "status": "True"}
-IGNORED = {"rules": [{"action": "Ignore", "onPodConditions": [DISRUPTED]}]}
 
 
 def job(completions=2, backoff=0, **fields):
@@ -40,12 +35,6 @@ def test_the_first_failure_ends_a_job_of_fixed_size():
     assert record.failed == 1, "counted once"
 
 
-def test_an_elastic_job_replaces_pods_later_after_a_failure_and_at_once_after_a_disruption():
-    elastic, record = job(2, backoff=100, podFailurePolicy=IGNORED), jobs.Record()
-    assert decide(elastic, [pod(0), pod(1, "Failed")], record).wake == 10.0
-    assert decide(elastic, [pod(0), pod(1, "Failed", [DISRUPTED])]).create == [1]
-
-
 def test_only_cgroups_of_the_same_folder_are_removed(tmp_path, monkeypatch):
     monkeypatch.setattr(bed, "CGROUPS", tmp_path)
     ours, theirs = bed.prefix_of(tmp_path / "a"), bed.prefix_of(tmp_path / "b")
@@ -63,15 +52,3 @@ def test_fields_of_a_job_come_back_as_they_were_given():
     change = kept.patched({"spec": {"suspend": False}}, stored)
     merged = {**stored, "metadata": {**stored["metadata"], **change["metadata"]}}
     assert kept.fields(merged)["suspend"] is False
-
-
-@pytest.mark.heavy
-def test_host_names_lead_to_pods():
-    pytest.importorskip("dns.message")
-    from tools.kubernetes_bed.names import Names
-
-    names = Names()
-    subsets = [{"addresses": [{"ip": "10.0.0.1", "hostname": "j-0"}], "notReadyAddresses": [{"ip": "10.0.0.2"}]}]
-    names.learn("ADDED", {"metadata": {"name": "train", "namespace": "ml"}, "subsets": subsets})
-    assert names.addresses("Train.ml.svc.cluster.local.", 0.0) == {"10.0.0.1", "10.0.0.2"}
-    assert names.addresses("j-0.train.ml.svc.cluster.local.", 0.0) == {"10.0.0.1"}

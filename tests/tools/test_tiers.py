@@ -80,6 +80,5 @@ def test_a_run_of_one_tier_leaves_out_the_other(tmp_path, words):
         left = re.search(r"tests of the other tier were left out; (.*) runs them", done.stdout)
         return int(passed[1]), left and left[1]
 
-    assert run() == (3, None)
     assert run("--tier=first") == (1, "make test-more")
     assert run("--tier=more") == (2, "make test")

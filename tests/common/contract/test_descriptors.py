@@ -1,7 +1,6 @@
 """The limit of open files, in processes of their own."""
 
 import os
-import resource
 import subprocess
 import sys
 
@@ -77,20 +76,3 @@ def test_rank_0_makes_room_for_all_that_come_to_its_store():
     assert 2 * 300 * 8 / 7 < int(done.stdout) < 1000
     assert run(500).stdout == "500\n"
     assert run(200).stderr.startswith("this process may have 200 files open, but in this job it needs 4")
-
-
-@pytest.mark.heavy
-@pytest.mark.skipif(resource.getrlimit(resource.RLIMIT_NOFILE)[1] < 200, reason="the hard limit is lower")
-def test_a_job_forms_where_the_soft_limit_is_too_low():
-    """Ten ranks as on ten hosts need more descriptors than they are given at first."""
-    program = (
-        "import resource; files = resource.RLIMIT_NOFILE\n"
-        "resource.setrlimit(files, (30, resource.getrlimit(files)[1]))\n"
-        "from horovod.common.basics import HorovodBasics\n"
-        "hvd = HorovodBasics('benchmark'); hvd.init(); print(hvd.size()); hvd.shutdown()\n"
-    )
-    command = [sys.executable, "-m", "horovod.runner", "-np", "10", sys.executable, "-c", program]
-    environment = {**os.environ, "HOROVOD_TRANSPORT": "tcp"}
-    done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False, env=environment)
-    assert done.returncode == 0, done.stderr
-    assert done.stdout.count(":10\n") == 10

@@ -52,18 +52,6 @@ def test_kill_9_of_a_worker_ends_its_tree_and_the_others(nasty):
         assert job.left() == []
 
 
-@pytest.mark.heavy
-def test_kill_9_of_the_launcher_of_workers_that_ignore_sigterm():
-    code = "import signal, time; signal.signal(15, signal.SIG_IGN); print('ready'); time.sleep(64)"
-    with running(["-np", "2", *python(code)]) as job:
-        for _ in range(2):
-            assert job.process.stdout.readline().endswith(b"ready\n")
-        start = time.monotonic()
-        job.process.kill()
-        eventually(lambda: job.left() == [], 40, f"{job.commands()}")
-        assert time.monotonic() - start > 4  # they had their 5 s
-
-
 def test_kill_9_of_launcher_and_agents_together():
     with running(["-np", "2", *python("import time; print('ready'); time.sleep(65)")]) as job:
         for _ in range(2):

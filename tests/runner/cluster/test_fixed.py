@@ -1,4 +1,3 @@
-import base64
 import contextlib
 import io
 import os
@@ -7,8 +6,6 @@ import re
 import select
 import signal
 import socket
-import subprocess
-import sys
 import threading
 import time
 
@@ -31,28 +28,23 @@ def describe(base):
     return place, total.tolist(), os.environ.get("MARK"), os.getcwd()
 
 
-def test_a_job_of_three(tasks, gathering, tmp_path):
-    for number in (2, 0, 1):
-        environ = {**os.environ, "MARK": f"task {number}"}
-        tasks.start(gathering.ticket, number, directory=str(tmp_path), environ=environ)
+def test_a_job_of_three_among_strangers(tasks, gathering, tmp_path):
+    """Strangers of all kinds, more than are looked at, at a time."""
+    port = gathering.ticket.endpoints[-1].port
+    words = [b"GET / HTTP/1.0\r\n\r\n", bytes(4096), os.urandom(4096), b"", pickle.dumps({"a": 1})]
     out, err = io.StringIO(), io.StringIO()
-    results = run_fixed(gathering, Call(describe, (10,)), 3, Wishes(start_timeout=30, stdout=out, stderr=err))
+    with contextlib.ExitStack() as strangers:
+        for number in range(300):
+            stranger = strangers.enter_context(socket.create_connection(("127.0.0.1", port), 5))
+            with contextlib.suppress(OSError):
+                stranger.sendall(words[number % len(words)])
+        for number in (2, 0, 1):
+            environ = {**os.environ, "MARK": f"task {number}"}
+            tasks.start(gathering.ticket, number, directory=str(tmp_path), environ=environ)
+        results = run_fixed(gathering, Call(describe, (10,)), 3, Wishes(start_timeout=30, stdout=out, stderr=err))
     assert results == [((rank, 3, rank, 3, 1), [33], f"task {rank}", str(tmp_path)) for rank in range(3)]
     assert sorted(out.getvalue().splitlines()) == [f"[{rank}]<stdout>:hello from {rank}" for rank in range(3)]
     assert {number: code for number, (code, _) in tasks.end().items()} == {0: 0, 1: 0, 2: 0}
-
-
-@pytest.mark.heavy
-def test_another_executable_and_times(tasks, gathering, tmp_path):
-    wrapper = tmp_path / "python"
-    wrapper.write_text(f'#!/bin/sh\nMARK=wrapped exec {sys.executable} "$@"\n')
-    wrapper.chmod(0o700)
-    tasks.start(gathering.ticket, 0)
-    out = io.StringIO()
-    wishes = Wishes(start_timeout=30, stdout=out, executable=str(wrapper), timestamp=True)
-    assert run_fixed(gathering, Call(describe, (0,)), 1, wishes)[0][2] == "wrapped"
-    assert re.fullmatch(r".*\d\d:\d\d:\d\d.*\[0\]<stdout>:hello from 0\n", out.getvalue())
-    tasks.end()
 
 
 def fail_on_one():
@@ -104,31 +96,6 @@ def test_a_task_that_is_killed_ends_the_job_by_its_name(tasks, gathering, tmp_pa
     assert {code for code, _ in tasks.end().values()} == {0, -signal.SIGKILL}
 
 
-_LAUNCHER = """
-import base64, pickle, sys
-from horovod.runner.cluster import Call, Gathering, Wishes, run_fixed
-from tests.runner.cluster.test_fixed import sleep_and_tell
-with Gathering("task") as gathering:
-    print(base64.b64encode(pickle.dumps(gathering.ticket)).decode(), flush=True)
-    run_fixed(gathering, Call(sleep_and_tell, (sys.argv[1],)), 2, Wishes(start_timeout=30))
-"""
-
-
-@pytest.mark.heavy
-def test_nothing_outlives_a_launcher_that_is_killed(tasks, tmp_path):
-    command = [sys.executable, "-c", _LAUNCHER, str(tmp_path)]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True) as launcher:
-        try:
-            ticket = pickle.loads(base64.b64decode(launcher.stdout.readline()))
-            for number in range(2):
-                tasks.start(ticket, number)
-            pids = told(tmp_path, 2)
-        finally:
-            launcher.kill()
-    assert all(gone(pid) for pid in pids)
-    assert {code for code, _ in tasks.end().values()} == {0}
-
-
 def told(folder, count, seconds=30):
     """Process ids of the ranks, when all have told theirs."""
     end = time.monotonic() + seconds
@@ -140,45 +107,12 @@ def told(folder, count, seconds=30):
     raise AssertionError("they did not come")
 
 
-@pytest.mark.heavy
-def test_a_task_that_is_stopped_is_lost_by_its_silence(tasks, gathering, tmp_path):
-    for number in range(2):
-        tasks.start(gathering.ticket, number)
-
-    def stop():
-        told(tmp_path, 2)
-        os.kill(tasks.started[1].pid, signal.SIGSTOP)
-
-    threading.Thread(target=stop, daemon=True).start()
-    wishes = Wishes(start_timeout=30, stdout=io.StringIO(), stderr=io.StringIO())
-    with pytest.raises(WorkerError, match=r"task 1 \(rank 1\) is lost: nothing was heard from it for"):
-        run_fixed(gathering, Call(sleep_and_tell, (str(tmp_path),)), 2, wishes)
-    pids = told(tmp_path, 2)
-    assert all(gone(pid, 20) for pid in pids)  # that of the stopped one, too: its agent hears nothing either
-
-
 def test_a_task_that_never_comes_is_named(tasks, gathering):
     tasks.start(gathering.ticket, 0)
     assert select.select([gathering.fd], [], [], 60)[0], "it has come"
     with pytest.raises(TimeoutError, match=r"waited 2 s for 2 tasks to start .* 1 have .*task 0.* Give it room"):
         run_fixed(gathering, Call(describe, (1,)), 2, Wishes(start_timeout=2, advice="Give it room."))
     assert tasks.end()[0][0] == 0  # it was let go
-
-
-def test_strangers_do_not_disturb(tasks, gathering):
-    """Of all kinds, while a job forms; more of them than are looked at, at a time."""
-    port = gathering.ticket.endpoints[-1].port
-    words = [b"GET / HTTP/1.0\r\n\r\n", bytes(4096), os.urandom(4096), b"", pickle.dumps({"a": 1})]
-    with contextlib.ExitStack() as strangers:
-        for number in range(300):
-            stranger = strangers.enter_context(socket.create_connection(("127.0.0.1", port), 5))
-            with contextlib.suppress(OSError):
-                stranger.sendall(words[number % len(words)])
-        for number in range(2):
-            tasks.start(gathering.ticket, number)
-        results = run_fixed(gathering, Call(describe, (0,)), 2, Wishes(start_timeout=30, stdout=io.StringIO()))
-    assert [total for _, total, *_ in results] == [[1], [1]]
-    tasks.end()
 
 
 @pytest.mark.heavy

@@ -8,7 +8,7 @@ import pytest
 
 from horovod.common.security import channel
 from horovod.common.security.auth import AuthError
-from horovod.runner.cluster import ArrivalError, Gathering, gathering, task
+from horovod.runner.cluster import Gathering, gathering
 
 
 def descriptors():
@@ -86,44 +86,6 @@ def test_strangers_have_their_time_and_then_make_room(monkeypatch):
         assert not hung_up(held[0], 0.2)
         assert hung_up(held[0], 5)
         assert not hung_up(held[3], 0.2)
-
-
-@pytest.mark.heavy
-def test_more_than_there_is_room_for_are_let_in(monkeypatch):
-    """Eight that are slow have all places, and sixteen wait: the slow ones have to make room, and come again."""
-    monkeypatch.setattr(gathering, "_MOST", 8)
-    monkeypatch.setattr(gathering, "_TIME_OF_ITS_OWN", 3.0)  # ample for those that are not slow, on a busy machine too
-    introduce, tries, came, troubles = task._introduce, [], [], []
-
-    def slow(sock, ticket, number, label):
-        tries.append(number)
-        if number < 8 and tries.count(number) == 1:
-            time.sleep(8)
-        return introduce(sock, ticket, number, label)
-
-    def arrive(number):
-        try:
-            came.append(task._arrive(made.ticket, number, f"task {number}"))
-        except ArrivalError as error:
-            troubles.append(str(error))
-
-    monkeypatch.setattr(task, "_introduce", slow)
-    with Gathering("task") as made:
-        threads = [threading.Thread(target=arrive, args=(number,), daemon=True) for number in range(24)]
-        for thread in threads[:8]:
-            thread.start()
-        wait_until(lambda: len(made._visits) == 8)
-        for thread in threads[8:]:
-            thread.start()
-        here = made.wait(24, 200, "")
-        for thread in threads:
-            thread.join(200)
-        assert sorted(each.number for each in here) == list(range(24))
-        assert troubles == []
-        assert all(tries.count(number) > 1 for number in range(8))
-        for each in (*came, *(each.connection for each in here)):
-            each.kill()
-            each.end(time.monotonic())
 
 
 def test_a_wait_may_be_longer_than_poll_can():

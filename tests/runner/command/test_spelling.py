@@ -5,9 +5,18 @@ import sys
 
 import pytest
 
+from horovod.runner import launch
 from horovod.runner.base.errors import LaunchError
 from horovod.runner.command import cli, spelling
 from tests.runner.launching import python, run_job
+
+
+def refused(capfd, *words):
+    """What the launcher says of words for which it starts nothing."""
+    assert launch.main(words) == 2
+    out, err = capfd.readouterr()
+    assert out == ""
+    return err
 
 
 @pytest.mark.parametrize(
@@ -42,10 +51,9 @@ def test_spellings_of_the_number_of_processes(arguments):
 
 
 @pytest.mark.parametrize("number", [["-np", "4"], ["-np4"], ["--num-proc=4"], ["-n", "4"]])
-def test_the_number_of_processes_behind_the_command(number):
-    done = run_job([*python("print('ran')"), *number])
-    assert (done.code, done.out) == (2, "")
-    assert f"error: {' '.join(number)} stands behind the command, to which all that follows it belongs" in done.err
+def test_the_number_of_processes_behind_the_command(number, capfd):
+    said = refused(capfd, *python("print('ran')"), *number)
+    assert f"error: {' '.join(number)} stands behind the command, to which all that follows it belongs" in said
     # One that is a program's own, as far as can be known.
     assert spelling.moved_number(["train.py", "-n", "relu"]) == ""
 
@@ -72,23 +80,24 @@ def test_a_file_that_python_is_to_run(command, missing, tmp_path, monkeypatch):
     assert spelling.missing_script(command) == missing
 
 
-def test_a_file_that_does_not_exist_starts_nothing(tmp_path):
+def test_a_file_that_does_not_exist_starts_nothing(tmp_path, monkeypatch, capfd):
+    monkeypatch.chdir(tmp_path)
     (tmp_path / "train.py").touch()
-    done = run_job(["-np", "2", sys.executable, "trian.py"], cwd=tmp_path)
-    assert (done.code, done.out) == (2, "")
-    assert "error: there is no file 'trian.py', which Python is to run; did you mean train.py?" in done.err
+    said = refused(capfd, "-np", "2", sys.executable, "trian.py")
+    assert "error: there is no file 'trian.py', which Python is to run; did you mean train.py?" in said
     # On another host, or in another directory, it may be there.
     for words in (["-H", "far.test:1"], ["--mpi", "--mpi-args=-wdir /elsewhere"]):
         assert not cli.settings(*cli.parse(["-np", "1", *words, "python", "trian.py"]), {}).in_this_directory
     assert cli.settings(*cli.parse(["-np", "1", "--mpi", "python", "trian.py"]), {}).in_this_directory
 
 
-def test_a_script_is_no_command(tmp_path, monkeypatch):
+def test_a_script_is_no_command(tmp_path, monkeypatch, capfd):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "train.py").write_text("print(1)\n")
-    refused = run_job(["-np", "2", "--verbose", "--", "train.py", "--lr", "0 1"], cwd=tmp_path)
-    assert refused.code == 2
-    assert "did you mean `horovodrun -np 2 --verbose -- python train.py --lr '0 1'`?" in refused.err
+    said = refused(capfd, "-np", "2", "--verbose", "--", "train.py", "--lr", "0 1")
+    assert "did you mean `horovodrun -np 2 --verbose -- python train.py --lr '0 1'`?" in said
+    said = refused(capfd, "-np", "1", "A=1", "train.py")
+    assert "did you mean `horovodrun -np 1 A=1 python train.py`?" in said
     # What the shell itself could not start either, and what it can.
     os.chmod("train.py", 0o755)
     assert "only searched for on PATH" in spelling.refusal_of_script(["-np", "1", "train.py"], ["train.py"])

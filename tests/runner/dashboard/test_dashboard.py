@@ -1,23 +1,16 @@
 """State and server together: large jobs, and what the launcher's loop pays."""
 
-import json
 import socket
-import threading
-import time
-import urllib.request
 
 import pytest
 
 from horovod.runner.base.errors import LaunchError
-from horovod.runner.base.job_result import JobResult
 from horovod.runner.command import cli
-from horovod.runner.dashboard import server
 from horovod.runner.dashboard.audience import Audience
-from horovod.runner.dashboard.dashboard import Dashboard
 from horovod.runner.dashboard.opening import open_audience
 from horovod.runner.plan.environment import job_environment
 from horovod.runner.plan.settings import LaunchSettings
-from tests.runner.dashboard.jobs import second, slots
+from tests.runner.dashboard.jobs import slots
 
 
 def settings(size, port=0):
@@ -59,45 +52,3 @@ def test_a_taken_port_is_named():
         port = taken.getsockname()[1]
         with pytest.raises(LaunchError, match=rf"--dashboard-port \(HOROVOD_DASHBOARD_PORT\) is {port}, .* in use"):
             open_audience(settings(1, port))
-
-
-@pytest.mark.heavy
-def test_many_ranks_do_not_make_it_fall_behind(monkeypatch):
-    """Every rank prints and tells of new figures in each of 20 seconds, which pass as fast as they can; three pages
-    follow."""
-    monkeypatch.setattr(server, "INTERVAL", 0.05)
-    size = 1024
-    board = Dashboard(settings(size))
-    last = {}
-
-    def follow(number):
-        with urllib.request.urlopen(board.address + "events", timeout=60) as stream:
-            for line in stream:
-                if line.startswith(b"data: "):
-                    told = json.loads(line[6:])
-                    last.setdefault(number, {}).update(told)
-
-    pages = [threading.Thread(target=follow, args=(number,)) for number in range(3)]
-    for page in pages:
-        page.start()
-    begin = time.thread_time()
-    board.started([(rank, rank + 1) for rank in range(size)])
-    for at in range(20):
-        for line in second(size, at, 20 * at):
-            board.heard(line)
-        for rank in range(size):
-            board.output(rank, 1, b"step %d loss 0.5\n" % at * 10)
-        time.sleep(0.02)
-    cost = (time.thread_time() - begin) / 20
-    board.end(JobResult(1, "rank 3 failed first", 3))
-    for page in pages:
-        page.join(60)
-    for number in range(3):
-        told = last[number]
-        ended = told["job"]["ended"]
-        assert (ended["code"], ended["message"], ended["rank"]) == (1, "rank 3 failed first", 3)
-        assert told["job"]["made"] == 380
-        assert told["lines"][-1]["rank"] == size - 1
-        assert told["lines"][-1]["count"] == 200
-    assert cost < 0.5  # of a second that the loop has, on a machine where others work too
-    board.close()  # again

@@ -29,7 +29,7 @@ from horovod.runner.doctor.report import (
     Measured,
     Tried,
 )
-from tests.runner.launching import run_job
+from tests.runner.launching import executable, run_job
 
 GIB = 1 << 30
 
@@ -371,9 +371,7 @@ def test_a_report_is_bounded():
 
 @pytest.mark.heavy
 def test_the_hosts_of_an_elastic_job_are_those_that_are_found_now(tmp_path):
-    script = tmp_path / "hosts.sh"
-    script.write_text("#!/bin/sh\necho localhost:2\n")
-    script.chmod(0o755)
+    script = executable(tmp_path / "hosts.sh", "#!/bin/sh\necho localhost:2\n")
     done = run_job(["--doctor", "-np", "1", "--min-np", "1", "--host-discovery-script", str(script)])
     assert done.code == 0, done.out + done.err
     assert re.search(r"[1-9]\d* checks OK", done.out), done.out

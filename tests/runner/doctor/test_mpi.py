@@ -10,6 +10,7 @@ from horovod.common.devices import mpi_trial
 from horovod.runner.doctor import mpi
 from horovod.runner.doctor.report import FAIL, WARN, MpiReport
 from tests.runner.doctor.test_doctor import answer, bad, with_report
+from tests.runner.launching import executable
 from tests.simulated import libraries
 
 GOOD = MpiReport(
@@ -69,6 +70,7 @@ FAMILIES = [
 ]
 
 
+@pytest.mark.heavy  # compiles the simulated MPI
 @pytest.mark.parametrize(("name", "version", "abi"), FAMILIES)
 def test_what_a_library_is(simulated, name, version, abi):
     environ = {**os.environ, "HOROVOD_MPI_LIBRARY": str(simulated / name)}
@@ -79,13 +81,12 @@ def test_what_a_library_is(simulated, name, version, abi):
     assert "one thread" in mpi.shown(low)
 
 
+@pytest.mark.heavy  # compiles the simulated MPI
 def test_the_library_of_the_launcher_in_path(simulated, tmp_path):
     for folder in ("bin", "lib"):
         (tmp_path / folder).mkdir()
     shutil.copy(simulated / "libmpi.so.40", tmp_path / "lib")
-    launcher = tmp_path / "bin/mpirun"
-    launcher.write_text("#!/bin/sh\n")
-    launcher.chmod(0o755)
+    launcher = executable(tmp_path / "bin/mpirun", "#!/bin/sh\n")
     report = mpi.examine({**os.environ, "HOROVOD_MPI_LIBRARY": "", "PATH": f"{launcher.parent}:{os.environ['PATH']}"})
     assert report.path == str(tmp_path / "lib/libmpi.so.40")
     assert report.source == f"beside {launcher}"
@@ -98,6 +99,7 @@ def test_a_library_that_is_not_there_or_is_something_else():
     assert "HOROVOD_MPI_THREADS_DISABLE" in mpi.examine({**os.environ, "HOROVOD_MPI_THREADS_DISABLE": "x"}).error
 
 
+@pytest.mark.heavy  # compiles the simulated MPI
 def test_a_library_that_does_not_come_back_or_dies(simulated):
     path = str(simulated / "libmpi.so.12")
     slow = mpi_trial.try_mpi(path, {**os.environ, "SIMMPI_BLOCK": "Init_thread"}, 1.0)

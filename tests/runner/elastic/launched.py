@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from horovod.runner.base import linux
-from tests.runner.launching import Running
+from tests.runner.launching import Running, executable
 
 LIMIT = 180.0  # s; each of these waits takes a few on a machine that does nothing else
 
@@ -23,9 +23,7 @@ class ElasticJob:
     def __init__(self, folder: Path, hosts: str, *arguments: str, environment: dict[str, str] | None = None) -> None:
         self._hosts = folder / "hosts"
         self.hosts(hosts)
-        script = folder / "hosts.sh"
-        script.write_text(f"#!/bin/sh\ncat {self._hosts}\n")
-        script.chmod(0o755)
+        script = executable(folder / "hosts.sh", f"#!/bin/sh\ncat {self._hosts}\n")
         self.job = Running(["--verbose", "--host-discovery-script", str(script), *arguments], environment)
         self.out: list[str] = []
         self.err: list[str] = []

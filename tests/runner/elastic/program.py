@@ -5,7 +5,6 @@ import copy
 import errno
 import gc
 import os
-import resource
 import signal
 import sys
 import time
@@ -54,8 +53,6 @@ def train(state: ObjectState) -> None:
     say("begins", state.step, hvd.rank(), hvd.size(), os.environ["HOROVOD_RANK"], os.environ["HOROVOD_SIZE"])
     over = False
     while not over:
-        if os.path.exists(sys.argv[1] + ".wrong"):
-            broadcast_object(state.step, hvd.rank(), "wrong", face=FACE)
         told = allgather_object((state.step, os.path.exists(sys.argv[1]), named_busy()), "step", face=FACE)
         assert {step for step, *_ in told} == {state.step}, told
         assert len(told) == hvd.size()
@@ -72,10 +69,6 @@ def train(state: ObjectState) -> None:
             say("forked", forked())
         if os.path.exists(sys.argv[1] + f".pace{hvd.size()}"):
             time.sleep(0.2)  # steps of so many ranks take long, so that a test does not have to be quick
-        if asked("full"):
-            resource.setrlimit(resource.RLIMIT_AS, (8 << 30, resource.RLIM_INFINITY))
-            bytearray(16 << 30)
-
         if os.environ["HOROVOD_WORKER"] in busy:
             say("busy")
             while named_busy():
@@ -107,17 +100,9 @@ def told(state: ObjectState) -> None:
         train(state)
     except HostsUpdatedInterrupt as interrupt:
         say("interrupted", "skips" if interrupt.skip_sync else "syncs")
-        while os.path.exists(sys.argv[1] + f".slow{os.environ['HOROVOD_WORKER']}"):
-            time.sleep(0.05)  # it cleans up
         raise
     except HorovodInternalError as error:
         say("failed", str(error).replace(" ", "-"))
-        while os.path.exists(sys.argv[1] + f".deaf{os.environ['HOROVOD_WORKER']}"):
-            try:
-                time.sleep(0.05)
-                allgather_object(0, "step", face=FACE)
-            except HorovodInternalError:
-                pass  # as a careless program does
         raise
 
 
@@ -130,8 +115,6 @@ def falls(*_: Any) -> Any:
 
 
 def prepare() -> None:
-    while asked("late"):
-        time.sleep(0.05)  # it starts slowly
     if asked("falls"):
         seat.bootstrap.start = falls  # when it has its place, and the others wait for it
 

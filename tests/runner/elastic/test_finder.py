@@ -7,6 +7,7 @@ import pytest
 
 from horovod.runner.base.names import HOROVOD_RUN
 from horovod.runner.elastic.finder import EVERY, Finder, Found, NotFound
+from tests.runner.launching import executable
 
 
 def wait(finder, seconds=120.0):
@@ -65,9 +66,7 @@ def test_a_script_is_run_again_and_again_and_only_changes_are_told(tmp_path, mon
 
 
 def test_the_first_answer_counts_for_more(tmp_path):
-    script = tmp_path / "hosts.sh"
-    script.write_text("#!/bin/sh\nexit 3\n")
-    script.chmod(0o755)
+    script = executable(tmp_path / "hosts.sh", "#!/bin/sh\nexit 3\n")
     finder = Finder(str(script), None, {})
     told = wait(finder)
     assert isinstance(told, NotFound)
@@ -79,9 +78,7 @@ def test_the_first_answer_counts_for_more(tmp_path):
 
 def test_sentences_of_every_run_are_in_the_words_of_the_caller(tmp_path, monkeypatch):
     monkeypatch.setattr("horovod.runner.elastic.finder.EVERY", 0.02)
-    script = tmp_path / "hosts.sh"
-    script.write_text("#!/bin/sh\necho a\n")
-    script.chmod(0o755)
+    script = executable(tmp_path / "hosts.sh", "#!/bin/sh\necho a\n")
     finder = Finder(str(script), None, {}, names=HOROVOD_RUN)
     assert "print 'a:N', or give slots" in wait(finder).why
     script.unlink()

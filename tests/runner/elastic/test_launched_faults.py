@@ -10,7 +10,6 @@ from tests.runner.elastic.launched import ElasticJob, elastic_job
 from tests.runner.launching import eventually
 
 PROGRAM = [sys.executable, str(Path(__file__).with_name("program.py"))]
-COOLDOWN = ("--blacklist-cooldown-range", "1", "1")
 
 
 def trains(job: ElasticJob, size: int) -> int:
@@ -46,32 +45,6 @@ def test_one_more_dies_while_ranks_are_formed_anew(tmp_path):
         job.until_said(r"rank 1 on host localhost failed: killed by signal 9 \(SIGKILL\)")
         job.until_said(r"3 ranks left")
         job.until_said(r"going on with 2 ranks")
-        assert trains(job, 2) >= 5
-        ends(job, stop, 2)
-
-
-@pytest.mark.heavy
-def test_a_newcomer_dies_while_it_joins(tmp_path):
-    """The others have left their epoch for its sake."""
-    stop = tmp_path / "stop"
-    flags = ("-np", "2", "--min-np", "2", "--max-np", "3", *COOLDOWN)
-    with elastic_job(tmp_path, "localhost:2", *flags, *PROGRAM, str(stop)) as job:
-        trains(job, 2)
-        (tmp_path / "stop.falls2").touch()
-        job.hosts("localhost:3")
-        job.until_said(r"rank 2 on host localhost failed: killed by signal 9 \(SIGKILL\)")
-        job.until_said("3 ranks now; new: rank 2 on host localhost")  # another one
-        assert trains(job, 3) >= 5
-        ends(job, stop, 3)
-
-
-@pytest.mark.heavy
-def test_a_worker_that_has_no_memory_left_ends_by_its_exception(tmp_path):
-    stop = tmp_path / "stop"
-    with elastic_job(tmp_path, "localhost:3", "-np", "3", "--min-np", "2", *PROGRAM, str(stop)) as job:
-        trains(job, 3)
-        Path(f"{stop}.full1").touch()
-        job.until_said(r"rank 1 on host localhost failed: exit code 1 \(MemoryError\); 2 ranks left")
         assert trains(job, 2) >= 5
         ends(job, stop, 2)
 

@@ -9,7 +9,6 @@ import pytest
 
 import horovod
 from horovod.runner.elastic.limits import Limits
-from horovod.runner.elastic.workers import Life
 from tests.runner.elastic.small_launcher import SmallLauncher
 
 
@@ -110,57 +109,3 @@ def test_what_no_link_tells(tmp_path):
         stop.touch()
         job.until(lambda: job.end is not None)
         assert job.end.success
-
-
-@pytest.mark.heavy
-def test_a_program_that_goes_on_after_an_error_is_ended_and_named(tmp_path):
-    stop = tmp_path / "stop"
-    with SmallLauncher(Limits(start=3, least=1, timeout=600), str(stop), cooldown=None) as job:
-        (tmp_path / "stop.deaf1").touch()
-        job.discover({"a": 3})
-        job.until(lambda: job.running() == [0, 1, 2] and all(job.steps(worker) for worker in job.running()))
-        os.kill(job.processes[2].pid, signal.SIGKILL)
-        job.until(lambda: job.running() == [0])
-        assert any(
-            "rank 1 on host a failed" in text and "goes on after a HorovodInternalError" in text for text in job.said
-        )
-        stop.touch()
-        job.until(lambda: job.end is not None)
-        assert job.end.success
-
-
-@pytest.mark.heavy
-def test_one_joins_while_others_leave_an_epoch_in_which_nothing_was_lost(tmp_path):
-    """Host b is replaced by host c, whose worker is ready before the others have left for b's sake."""
-    stop = tmp_path / "stop"
-    with SmallLauncher(Limits(start=3, least=2, timeout=600), str(stop), cooldown=None) as job:
-        job.discover({"a": 2, "b": 1})
-        job.until(lambda: job.running() == [0, 1, 2] and all(job.steps(worker) for worker in job.running()))
-        (tmp_path / "stop.slow0").touch()
-        (tmp_path / "stop.late3").touch()
-        job.discover({"a": 2, "c": 1})
-        job.until(lambda: job.lines[0][-1][1:] == ["interrupted", "skips"])
-        (tmp_path / "stop.late3").unlink()
-        job.until(lambda: job.membership.workers.find(3).life is Life.WAITING)
-        (tmp_path / "stop.slow0").unlink()
-        job.until(lambda: job.running() == [0, 1, 3] and all(job.steps(worker) for worker in job.running()))
-        before = job.steps(0)[-1]
-        job.until(lambda: all(job.steps(worker)[-1] > before for worker in job.running()))
-        assert job.steps(3)[0][1] > 1, "it has the state of the others"
-        stop.touch()
-        job.until(lambda: job.end is not None)
-        assert job.end.success
-
-
-@pytest.mark.heavy
-def test_a_mistake_is_not_repeated_for_ever(tmp_path):
-    """Ranks disagree on an operation, each time they try."""
-    stop = tmp_path / "stop"
-    with SmallLauncher(Limits(start=2, least=2, timeout=600), str(stop), cooldown=None) as job:
-        (tmp_path / "stop.wrong").touch()
-        job.discover({"a": 2})
-        job.until(lambda: job.end is not None)
-        assert not job.end.success
-        assert job.membership.epoch == 3
-        said = job.errors(0) + job.errors(1)
-        assert "told, which was given to hvd.elastic.run, has failed 3 times one after the other" in said

@@ -12,7 +12,6 @@ import sys
 import tempfile
 import threading
 import uuid
-from datetime import timezone
 from http.server import ThreadingHTTPServer
 from pathlib import Path
 
@@ -41,8 +40,6 @@ class Cluster:
         self.processes = {}
         self.folder = tempfile.TemporaryDirectory(prefix="kubernetes-")
         self.over = False
-        self.cut = False  # all streams end at once
-        self.zone = timezone.utc  # of the nodes' clocks
         self.answering = lambda verb, resource: None  # called when something is done and not answered yet
         self.server = ThreadingHTTPServer(("127.0.0.1", 0), handler(self))
         self.server.daemon_threads = True

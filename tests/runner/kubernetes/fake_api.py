@@ -15,8 +15,8 @@ def status(code, reason, message):
     return code, {"kind": "Status", "apiVersion": "v1", "status": "Failure", "reason": reason, "message": message}
 
 
-def now(zone=timezone.utc):
-    return datetime.now(zone).isoformat().replace("+00:00", "Z")
+def now():
+    return datetime.now(timezone.utc).isoformat().replace("+00:00", "Z")
 
 
 def moment(text):
@@ -125,7 +125,7 @@ def handler(cluster):
             seen = int(query["resourceVersion"])
             until = time.monotonic() + float(query["timeoutSeconds"])
             with contextlib.suppress(OSError):
-                while not cluster.over and not cluster.cut and time.monotonic() < until:
+                while not cluster.over and time.monotonic() < until:
                     with cluster.changed:
                         new = [each for each in cluster.history if each[0] > seen]
                         if not new:
@@ -148,12 +148,12 @@ def handler(cluster):
             since, rest, sent = query.get("sinceTime", ""), b"", 0
             with contextlib.suppress(OSError), open(cluster.log_of(name), "rb") as file:
                 times = cluster.__dict__.setdefault("times", {}).setdefault(name, [])
-                while not cluster.cut:
+                while True:
                     over = process.poll() is not None
                     *lines, rest = (rest + file.read()).split(b"\n")
                     for line in lines:
                         if sent == len(times):
-                            times.append(now(cluster.zone))
+                            times.append(now())
                         if not since or moment(times[sent]) >= moment(since):
                             self.chunk(times[sent].encode() + b" " + line + b"\n")
                         sent += 1

@@ -4,7 +4,6 @@ also reach its nodes' processes, and have an administrator's rights."""
 import contextlib
 import json
 import os
-import signal
 import subprocess
 import sys
 import threading
@@ -193,26 +192,6 @@ def namespace_of(name, *objects):
 
 def names_in(client, where):
     return {each["metadata"]["name"] for each in client.request("GET", where)["items"]}
-
-
-def processes_of(pod):
-    """Of a pod of ranks, on whichever node: their pids here."""
-    found = []
-    wanted = f"HOROVOD_POD_NAME={pod}".encode()
-    for number in filter(str.isdigit, os.listdir("/proc")):
-        with contextlib.suppress(OSError), open(f"/proc/{number}/environ", "rb") as file:
-            if wanted in file.read().split(b"\0"):
-                found.append(int(number))
-    return found
-
-
-def kill_pod(pod):
-    """All of its container's processes at once, as when its memory is gone."""
-    found = processes_of(pod)
-    assert found
-    for number in found:
-        with contextlib.suppress(ProcessLookupError):
-            os.kill(number, signal.SIGKILL)
 
 
 def kubectl(*rest, stdin=None, config=None):

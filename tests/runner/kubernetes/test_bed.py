@@ -18,7 +18,6 @@ from tests.runner.kubernetes.real import (
     Running,
     admin,
     ask,
-    kill_pod,
     namespace_of,
     nothing_left,
     path,
@@ -92,23 +91,6 @@ def test_a_pod_that_is_deleted_is_heard_by_all_ranks():
         assert len(stops) == 2, job.text
         assert len({text.rpartition(" ")[2] for text in stops}) == 1  # at the same step
         assert nothing_left("hvd-go")
-
-
-def test_a_pod_is_killed_the_others_step_on_and_another_one_comes():
-    with elastic("hvd-kill") as job:
-        job.stepped(2)
-        first = set(pods("hvd-kill"))
-        killed = time.time()
-        kill_pod(sorted(first)[1])
-        alone = job.stepped(1, killed, 30)
-        assert alone - killed < 10
-        until(lambda: set(pods("hvd-kill")) - first, 60)
-        again = job.stepped(2, alone, 90)
-        assert again > alone
-        assert sorted(first)[1] in job.text
-        taken = [step for at, step, rank, _ in sorted(job.steps()) if rank == 0 and at > killed]
-        assert taken[0] > 1  # nobody began anew
-    assert nothing_left("hvd-kill")
 
 
 def test_a_pod_that_is_drained_is_replaced_at_once():

@@ -4,14 +4,12 @@ import copy
 import importlib.util
 import json
 import os
-import sys
 from pathlib import Path
 
 import pytest
 import yaml
 
 from horovod.runner.kubernetes import flags, manifests
-from horovod.runner.kubernetes.api import Api
 from horovod.runner.kubernetes.request import of_words
 
 DEPLOY = Path(__file__).resolve().parents[3] / "deploy"
@@ -249,21 +247,3 @@ def test_pods_in_jobs_of_kubeflow(path):
     ]
     assert sum(each["replicas"] for each in spec.values()) in (4, 5)
     validated(pods)
-
-
-@pytest.mark.heavy
-def test_a_job_of_the_chart_trains(capfd):
-    pytest.importorskip("kubernetes")
-    from horovod.runner.launch import main
-    from tests.runner.kubernetes.fake import Cluster
-    from tests.runner.kubernetes.test_command import SUM, free_port
-
-    values = {"image": "app:1", "np": 2, "port": free_port(), "command": [sys.executable, "-c", SUM]}
-    with Cluster() as cluster:
-        api = Api(cluster.kubeconfig)
-        for each in rendered(values):
-            api.create(each)
-        assert main(["kubernetes", "attach", "train", "--kubeconfig", cluster.kubeconfig]) == 0
-        assert main(["kubernetes", "delete", "train", "--kubeconfig", cluster.kubeconfig]) == 0
-        assert not any(cluster.objects[kind] for kind in ("jobs", "pods", "services", "secrets"))
-    assert "[1]<stdout>:rank 1 of 2 2 sums 3.0" in capfd.readouterr().out

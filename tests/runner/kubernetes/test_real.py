@@ -13,11 +13,9 @@ from tests.runner.kubernetes.real import (
     SUM,
     Running,
     ask,
-    left,
     nothing_left,
     pods,
     run,
-    until,
 )
 
 pytestmark = CLUSTER
@@ -43,14 +41,6 @@ def test_a_job_trains(capfd):
     assert f"job hvd-train in namespace {NAMESPACE}: {size} ranks, {size // slots} pods for them" in err
     assert f"waiting for {size} ranks in {size // slots} pods" in err
     assert nothing_left("hvd-train", seconds=5)
-
-
-def test_the_exit_code(capfd):
-    program = SUM + "if hvd.rank() == 1: import os; os.kill(os.getpid(), 9)\nhvd.barrier()"
-    assert run("hvd-fail", "-np", "2", "--", "python", "-c", program) == 137
-    err = capfd.readouterr().err
-    assert "rank 1 on host hvd-fail-workers-1 failed first: " in err
-    assert nothing_left("hvd-fail")
 
 
 def test_an_image_that_is_not_there(capfd):
@@ -92,26 +82,6 @@ def test_a_signal_deletes_all():
         assert job.wait(60) == 143
         assert "stopped by SIGTERM; deleting job hvd-stop" in job.text
         assert nothing_left("hvd-stop", seconds=5)
-
-
-def test_detach_attach_status_delete(capfd):
-    command = ("-np", "2", "--detach", "--", "python", "-c", FOREVER)
-    assert run("hvd-alone", *command) == 0
-    assert "`horovodrun kubernetes attach hvd-alone` shows it" in capfd.readouterr().err
-    assert run("hvd-alone", *command) == 1
-    assert f"there is a job hvd-alone in namespace {NAMESPACE} already" in capfd.readouterr().err
-    until(lambda: [each["status"]["phase"] for each in pods("hvd-alone").values()] == ["Running"] * 2)
-    until(lambda: [each["status"]["phase"] for each in pods("hvd-alone", "launcher").values()] == ["Running"])
-    assert ask("status", "hvd-alone") == 0
-    out = capfd.readouterr().out
-    assert out.startswith(f"job hvd-alone in namespace {NAMESPACE}: running\n")
-    assert out.count("  running") == 3
-    assert ask("status") == 0
-    assert "hvd-alone\trunning\n" in capfd.readouterr().out
-    assert ask("delete", "hvd-alone") == 0
-    assert left("hvd-alone") == [] or nothing_left("hvd-alone")
-    assert ask("delete", "hvd-alone") == 2
-    assert "there is no job hvd-alone" in capfd.readouterr().err
 
 
 def test_a_job_goes_when_it_has_been_kept_for_long_enough():

@@ -9,6 +9,7 @@ from horovod.runner.base.errors import LaunchError
 from horovod.runner.elastic import slurm_nodes
 from horovod.runner.plan import slurm
 from horovod.runner.reach import srun
+from tests.runner.launching import executable
 
 BATCH = {"SLURM_JOB_ID": "17", "SLURM_JOB_NODELIST": "n[1-3]", "SLURM_TASKS_PER_NODE": "2(x2),1"}
 
@@ -66,9 +67,7 @@ def test_a_step_that_does_not_begin_is_explained(said, what, again):
 
 def test_slurm_programs_have_deadlines(tmp_path, monkeypatch, capsys):
     monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
-    slow = tmp_path / "squeue"
-    slow.write_text("#!/bin/sh\nexec sleep 60\n")
-    slow.chmod(0o755)
+    slow = executable(tmp_path / "squeue", "#!/bin/sh\nexec sleep 60\n")
     with pytest.raises(LaunchError, match=r"squeue did not answer within 0\.2 s; is Slurm's controller up\?"):
         slurm_nodes.ask("squeue", seconds=0.2)
     slow.write_text("#!/bin/sh\necho slurm_load_jobs error: Invalid job id specified >&2\nexit 1\n")

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import os
 import signal
-import subprocess
 import sys
 import time
 from pathlib import Path
@@ -15,13 +14,12 @@ from pathlib import Path
 import pytest
 
 import horovod
-from tests.runner.launching import eventually, launcher, marked_environment, run_job, running
+from tests.runner.launching import eventually, executable, run_job, running
 
 SSH = """#!/bin/sh
 # The last word is the command, the one before it the host. Runs it here, and says how deep in the tree it is.
 while [ $# -gt 2 ]; do shift; done
 echo "Welcome to $1!"
-case "$1" in refused*) echo "ssh: connect to host $1 port 22: Connection refused" >&2; exit 255;; esac
 if [ -n "$FAKE_SSH_ONLY_DIRECT" ] && [ -n "$FAKE_SSH_HOST" ]; then
   echo "root@$1: Permission denied (publickey)." >&2; exit 255
 fi
@@ -29,13 +27,13 @@ exec env FAKE_SSH_PATH="$FAKE_SSH_PATH $FAKE_SSH_HOST" FAKE_SSH_HOST="$1" HOME="
 """
 
 MEET = """
-import os
+import os, sys
 from horovod.common.store import StoreClient
 from horovod.common.contract.worker_env import WorkerEnv
 env = WorkerEnv.from_environ()
 with StoreClient(env.job_key(), env.rendezvous_addr, env.rendezvous_port) as store:
     _, values = store.exchange("here", env.rank, env.size, os.urandom(200000 * (env.rank + 1)))
-print("met", [len(value) // 200000 for value in values], env.hostname, os.environ["HOME"])
+print("met", [len(value) // 200000 for value in values], env.hostname, os.environ["HOME"], len(sys.stdin.read()))
 """
 
 # Says hello like an agent and then nothing more; ends with the first word to it, if it is not mute.
@@ -55,9 +53,7 @@ os.read(0, 1)
 @pytest.fixture
 def fake(tmp_path, monkeypatch) -> Path:
     """A folder in front of PATH with our ssh."""
-    program = tmp_path / "ssh"
-    program.write_text(SSH)
-    program.chmod(0o755)
+    executable(tmp_path / "ssh", SSH)
     monkeypatch.setenv("PATH", f"{tmp_path}{os.pathsep}{os.environ['PATH']}")
     return tmp_path
 
@@ -73,12 +69,14 @@ def greeting_agent(folder: Path, mute: bool, **changes: object) -> str:
 @pytest.mark.parametrize("fanout", ["1", pytest.param("32", marks=pytest.mark.heavy)])
 def test_workers_of_all_hosts_meet_in_the_store_through_the_agents(fake, fanout):
     done = run_job(
-        ["-np", "4", "-H", "red.test:1,green.test:2,blue.test:1", sys.executable, "-c", MEET],
+        ["-np", "3", "-H", "red.test:1,green.test:2", sys.executable, "-c", MEET],
         environment={"HOROVOD_SSH_FANOUT": fanout, "HOME": "/home/of/launcher"},
+        stdin=b"y" * 1_000_000,
     )
     assert done.code == 0, done.err
-    for rank, host in enumerate(["red", "green", "green", "blue"]):
-        assert f"[{rank}]<stdout>:met [1, 2, 3, 4] {host}.test /home/of/{host}.test\n" in done.out
+    for rank, host in enumerate(["red", "green", "green"]):
+        read = 0 if rank else 1_000_000
+        assert f"[{rank}]<stdout>:met [1, 2, 3] {host}.test /home/of/{host}.test {read}\n" in done.out
     assert "Welcome" not in done.out
 
 
@@ -94,45 +92,6 @@ def test_a_tree_is_made_of_agents_and_what_a_parent_cannot_reach_is_tried_from_h
             "green.test None",
             "red.test None",
         ]
-
-
-@pytest.mark.heavy
-def test_a_host_that_refuses_is_named_with_its_ranks_and_what_to_try(fake):
-    """It is tried again for 7 s, not until the time to start is over, which is longer than the test's own limit."""
-    done = run_job(["-np", "3", "-H", "red.test:1,refused.test:2", "--start-timeout", "600", "sleep", "60"])
-    assert done.code == 1
-    assert "host refused.test (ranks 1-2): no ssh server answers there (connection refused)" in done.err
-    assert "-p gives another one" in done.err
-
-
-@pytest.mark.heavy
-def test_large_results_and_outputs_come_whole_through_the_tree(fake, monkeypatch):
-    monkeypatch.setenv("HOROVOD_SSH_FANOUT", "1")
-
-    def make(size):
-        import os
-
-        return bytes([65 + int(os.environ["HOROVOD_RANK"])]) * size
-
-    size = 6 << 20
-    results = horovod.run(make, (size,), num_proc=3, hosts="red.test:1,green.test:1,blue.test:1")
-    assert [(len(result), result[:1]) for result in results] == [(size, b"A"), (size, b"B"), (size, b"C")]
-    code = "import sys; sys.stdout.write('x' * 99 + '\\n'); sys.stdout.write(('y' * 99 + '\\n') * 40000)"
-    done = run_job(["-np", "3", "-H", "red.test:1,green.test:1,blue.test:1", sys.executable, "-c", code])
-    assert done.code == 0, done.err
-    assert done.out.count("y" * 99) == 120000
-
-
-@pytest.mark.heavy  # hundreds of processes
-def test_more_ranks_than_the_usual_limit_of_open_files_allows_meet(fake):
-    limited = ["bash", "-c", 'ulimit -S -n 128 && exec "$@"', "limited"]
-    command = [
-        *limited,
-        *launcher(["-np", "40", "-H", "red.test:40", sys.executable, "-c", MEET.replace("200000", "10")]),
-    ]
-    done = subprocess.run(command, env=marked_environment(), capture_output=True, timeout=120, text=True)
-    assert done.returncode == 0, done.stderr
-    assert done.stdout.count("met [1, 2, 3") == 40
 
 
 @pytest.fixture
@@ -164,16 +123,7 @@ def test_functions_run_by_the_interpreter_of_their_host(fake, python_there, monk
     assert horovod.run(interpreter, num_proc=2, hosts=names, executable=here) == [here, here]
 
 
-def test_stdin_reaches_rank_0_on_another_host(fake):
-    code = "import os, sys; print(os.environ['HOROVOD_RANK'], len(sys.stdin.read()))"
-    done = run_job(["-np", "2", "-H", "red.test:1,green.test:1", sys.executable, "-c", code], stdin=b"y" * 1000000)
-    assert sorted(done.out.splitlines()) == ["[0]<stdout>:0 1000000", "[1]<stdout>:1 0"]
-
-
-def test_a_missing_working_directory_or_program_is_named(fake, tmp_path):
-    done = run_job(["-np", "1", "-H", "red.test:1", "no-such-program"])
-    assert done.code == 127
-    assert "cannot start 'no-such-program'" in done.err
+def test_a_python_that_is_missing_there_is_named(fake):
     done = run_job(["-np", "1", "-H", "red.test:1", "--remote-python", "/no/such/python", "true"])
     assert done.code == 1
     assert "host red.test (rank 0): Python does not start there" in done.err
@@ -252,11 +202,11 @@ def test_ctrl_z_stops_the_launcher_alone(fake):
 
 @pytest.mark.parametrize("victim", [pytest.param("launcher", marks=pytest.mark.heavy), "parent"])
 def test_kill_9_leaves_nothing_on_any_level_of_the_tree(fake, victim):
-    arguments = ["-np", "3", "-H", "red.test:1,green.test:1,blue.test:1", "sh", "-c", "echo ready; exec sleep 100"]
+    arguments = ["-np", "2", "-H", "red.test:1,green.test:1", "sh", "-c", "echo ready; exec sleep 100"]
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("HOROVOD_SSH_FANOUT", "1")
         with running(arguments) as job:
-            for _ in range(3):
+            for _ in range(2):
                 assert b"ready" in job.process.stdout.readline()
             os.kill(job.process.pid if victim == "launcher" else job.agents()[1], signal.SIGKILL)
             eventually(lambda: job.left() == [], 60, "all processes end")

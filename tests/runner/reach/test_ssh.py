@@ -9,6 +9,7 @@ import pytest
 
 from horovod.runner.reach import ssh
 from horovod.runner.reach.ssh import Remote
+from tests.runner.launching import executable
 
 
 def test_nothing_of_the_job_is_on_the_command_line_and_the_options_are_the_users():
@@ -47,9 +48,7 @@ esac
 
 def test_the_users_rule_for_unknown_hosts_stands(tmp_path, monkeypatch):
     """Where the configuration says nothing of its own, the key of a host that is new is taken."""
-    fake = tmp_path / "ssh"
-    fake.write_text(SSH)
-    fake.chmod(0o755)
+    fake = executable(tmp_path / "ssh", SSH)
     monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
     ssh._has_own_rule.cache_clear()
     try:
