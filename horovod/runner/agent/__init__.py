@@ -1,1 +1,1 @@
-"""What runs on each host: starts, watches and ends its workers."""
+"""Agent: the process on each host that starts, watches and ends the host's workers."""

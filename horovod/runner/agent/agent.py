@@ -1,13 +1,14 @@
-"""The agent starts, watches and ends the workers of one host; it talks with the launcher by stdin and stdout.
+"""Agent process, which starts, watches and ends the workers of one host. It talks to the launcher by stdin and stdout.
 
-Two processes, so that nothing is left behind whoever gets kill -9:
+It consists of two processes, so that nothing is left running even if either is killed with SIGKILL:
 
-    guard (subreaper)           only waits; when the agent is gone it kills what is left below it
-      agent (subreaper)         the loop of this file; stops when the guard dies (SIGTERM) or the launcher's pipe closes
-        worker, worker, ...     each in a session of its own; gets SIGKILL when the agent dies
+    guard (subreaper)           only waits; when the agent has ended, kills the remaining processes below it
+      agent (subreaper)         runs the loop of this file; stops when the guard dies (SIGTERM) or the launcher's pipe
+      closes
+        worker, worker, ...     each in its own session; gets SIGKILL when the agent dies
 
-Whatever a worker starts, daemons included, becomes a child of the agent (or of the guard) when its parent ends, so
-walking the process tree finds everything. From the orders to the end: the picture of states in `course`.
+When the parent of a process dies, the agent (or the guard) adopts the process, even a daemon. So all processes of the
+job are found below it. `course` shows the states from the orders to the end.
 """
 
 from __future__ import annotations
@@ -52,15 +53,13 @@ from horovod.runner.protocol.messages import (
     Worker,
 )
 
-TICK = 0.05  # s between looks at the process tree while stopping
-OUTPUT_LIMIT = (
-    4 << 20
-)  # bytes waiting for the launcher before the workers' pipes are left full (their writes then block)
+TICK = 0.05  # s between scans of the process tree while stopping
+OUTPUT_LIMIT = 4 << 20  # bytes queued for the launcher above which the workers' pipes are not read
 READ_SIZE = 1 << 16
 
 
 class Agent:
-    """The loop. Sleeps in poll() until a pipe, a signal or, only while stopping, the clock has something to do."""
+    """Event loop of the agent. It polls pipes and signals; the process tree is polled only while stopping."""
 
     def __init__(self, requests: int, reports: int) -> None:
         self._requests: int | None = requests
@@ -70,10 +69,10 @@ class Agent:
         self._streams = Streams(self._writer.send)
         self._payload = bytearray()
         self._course = Course()
-        self._relays = False  # workers that come later reach the store through us
-        self._limit = 0.0  # s of silence after which the launcher is lost; 0: its pipe tells
+        self._relays = False  # True if workers started later reach the store through this agent
+        self._limit = 0.0  # s of silence after which the launcher is lost; 0: only its closed pipe tells
         self._heard = self._looked = time.monotonic()
-        self._next_word = 0.0
+        self._next_word = 0.0  # when the next heartbeat is due
         self._signals: list[int] = []
         os.set_blocking(requests, False)
         self._wake, wake_end = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
@@ -83,7 +82,7 @@ class Agent:
         self._signals.append(number)
 
     def run(self) -> int:
-        """Serve one job to its end. Returns the exit code of the agent: 0 unless its own orders failed."""
+        """Serve one job to its end. Returns the agent's exit code: 0 unless an order failed."""
         code = 0
         self._writer.send(Hello(facts.gather()))
         while True:
@@ -101,7 +100,7 @@ class Agent:
                 self._workers.read_output(READ_SIZE)
             self._streams.serve(listening)
             self._workers.reap(self._streams.reaped)
-            if not self._course.stopping:  # which ends everything itself, ranks last
+            if not self._course.stopping:  # a stop ends all processes itself, ranks last
                 self._workers.clear(time.monotonic())
             self._writer.flush()
             if self._over():
@@ -119,7 +118,7 @@ class Agent:
                 poll.register(fd, select.POLLIN)
         wanted = dict.fromkeys((*self._workers.writable_fds(), *self._streams.writable_fds()), select.POLLOUT)
         for fd in self._streams.readable_fds() if self._writer.pending < OUTPUT_LIMIT else ():
-            if fd in wanted:  # a socket, for both
+            if fd in wanted:  # a socket, polled for both
                 wanted[fd] |= select.POLLIN
         for fd, event in wanted.items():
             poll.register(fd, event)
@@ -131,7 +130,7 @@ class Agent:
             pass
 
     def _patience(self) -> float | None:
-        """Seconds until the next look at the clock or the process tree, None: what happens tells."""
+        """Return the seconds until the next timed action, or None to wait for an event."""
         if self._course.changes:
             return TICK
         due = self._workers.next_time()
@@ -151,7 +150,7 @@ class Agent:
                 self._end_by_itself(f"it received {signal.Signals(number).name}")
 
     def _watch(self) -> None:
-        """Words to the launcher, and how long it has been silent. A gap in our own loop says nothing about it."""
+        """Send heartbeats, and detect a silent launcher. A gap in our own loop does not count as its silence."""
         now = time.monotonic()
         if now - self._looked > max(1.0, self._limit / 2):
             self._heard = now
@@ -161,24 +160,24 @@ class Agent:
             self._lose_launcher()
 
     def _say_alive(self) -> None:
-        """Now and then; also between the starts of many workers, which take long on a crowded host."""
+        """Send a heartbeat if one is due; also called between worker starts, which are slow on a crowded host."""
         now = time.monotonic()
         if self._limit and self._requests is not None and now >= self._next_word:
             self._next_word = now + self._limit / 4
-            if not self._writer.pending:  # what waits there is a sign of life by itself
+            if not self._writer.pending:  # queued data serves as a heartbeat
                 self._writer.send(Alive())
             self._writer.flush()
 
     # What ends the job
 
     def _lose_launcher(self) -> None:
-        """It was killed, or cannot be reached: nobody is interested any more."""
+        """Stop because the launcher was killed or cannot be reached."""
         self._limit = 0
         self._writer.broken = True
         self._hear_no_more()
 
     def _hear_no_more(self) -> None:
-        """The launcher has closed the way of requests; it may still read reports."""
+        """Stop because the launcher has closed the pipe of requests; it may still read reports."""
         self._requests = None
         self._streams.hang_up()
         self._stop(TERM_GRACE)
@@ -245,7 +244,7 @@ class Agent:
             self._writer.send(StdinReady(open=True))
 
     def _start_one(self, worker: Worker) -> None:
-        """Of a lasting job. One that comes when the job stops is not started any more."""
+        """Start one worker of a lasting job, unless the job is stopping."""
         if self._course.phase is not Phase.RUNNING:
             return
         if self._relays:
@@ -265,14 +264,14 @@ class Agent:
     # The end
 
     def _over(self) -> bool:
-        """Push a stop or a normal end forward; True when nothing runs any more and the launcher knows it."""
+        """Advance a stop or a normal end; return True when no process runs and the launcher knows it."""
         now = time.monotonic()
         step = self._course.advance(now, self._workers.running, self._alive)
         if step.first:
             self._course.told(self._workers.stop_ranks(step.first))
         for pid in step.term:
             linux.send_signal(pid, signal.SIGTERM)
-            linux.send_signal(pid, signal.SIGCONT)  # a stopped process would not see it
+            linux.send_signal(pid, signal.SIGCONT)  # a stopped process would not handle it
         for pid in step.kill:
             linux.send_signal(pid, signal.SIGKILL)
         if step.survivors is not None:
@@ -280,11 +279,11 @@ class Agent:
         return self._course.phase is Phase.FINISHED and self._delivered(now)
 
     def _alive(self) -> list[int]:
-        """What runs below us and is not on the way to another host."""
+        """Return the processes below this one, except those that connect to agents on other hosts."""
         return linux.descendants(os.getpid(), without=self._streams.pids)
 
     def _finish(self, survivors: list[int]) -> None:
-        """The last reports."""
+        """Send the last reports."""
         self._workers.reap(self._streams.reaped)
         self._workers.drain()
         self._streams.serve(listening=True)
@@ -292,10 +291,10 @@ class Agent:
         self._writer.send(Finished(survivors))
 
     def _delivered(self, now: float) -> bool:
-        """Has the launcher taken all reports, also those of agents further on? If it has gone, some time will do."""
+        """Return True when the launcher has all reports, also of agents reached through us, or after a timeout."""
         if not self._streams.pids and (not self._writer.pending or self._writer.broken):
             return True
-        if self._requests is not None:  # it is only slow; should it fall silent, `_watch` notices
+        if self._requests is not None:  # the launcher is slow; `_watch` notices if it is lost
             return False
         if not self._course.gives_up(now):
             return False
@@ -306,7 +305,7 @@ class Agent:
 def _run_agent(guard: int) -> int:
     linux.die_with_parent(guard, signal.SIGTERM)
     linux.become_subreaper()
-    # The workers' pipes must never land on 0, 1 or 2, and what is printed here by mistake must not look like a report.
+    # The workers' pipes must not get numbers 0, 1 or 2, and stray prints must not be read as reports.
     linux.raise_descriptor_limit()
     requests, reports = os.dup(0), os.dup(1)
     null = os.open(os.devnull, os.O_RDWR)
@@ -316,14 +315,14 @@ def _run_agent(guard: int) -> int:
     agent = Agent(requests, reports)
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGCHLD, WARNING):
         signal.signal(number, agent.on_signal)
-    # The launcher ignores these for itself; ignored signals would stay so in the workers.
+    # The launcher ignores these signals; the workers would inherit that.
     for number in (signal.SIGTTIN, signal.SIGTTOU, signal.SIGQUIT):
         signal.signal(number, signal.SIG_DFL)
     return agent.run()
 
 
 def _guard(agent: int) -> int:
-    """Wait for the agent, then end everything below. stdout stays open so long: its end tells the launcher."""
+    """Wait for the agent, then kill all processes below. stdout stays open meanwhile; closing it tells the launcher."""
     os.close(0)
     status = 0
     while True:
@@ -348,10 +347,10 @@ def _guard(agent: int) -> int:
 
 
 def main() -> None:
-    """Entry point of the agent's process; ends it."""
+    """Run the agent; ends the process."""
     linux.become_subreaper()
-    # Slurm sends it to all processes of a step; the guard, and the agent at first, are not to end by it. A handler,
-    # since what is ignored would stay so in the workers.
+    # Slurm sends this signal to all processes of a step, and neither the guard nor the starting agent may die of it. A
+    # handler is installed, because workers would inherit an ignored signal.
     signal.signal(WARNING, lambda *_: None)
     guard = os.getpid()
     pid = os.fork()

@@ -1,14 +1,15 @@
-"""The course of a job on one host, decided: which processes get which signal, and when nothing is left to do. Pure:
-times are arguments (monotonic, s), and so is what lives.
+"""Pure state machine of a job on one host: which processes get which signal, and when the job has ended.
 
-    WAITING --StartJob--> RUNNING --all workers have ended--> WINDING_DOWN --nothing lives any more--> FINISHED
-       |                     |                                     | LINGER s later something still does
-       '--- Stop, a signal, bad orders, no launcher any more ------+--> STOPPING --SIGTERM ... SIGKILL--> FINISHED
+Times are arguments (monotonic, s), and so is the set of live processes.
+
+    WAITING --StartJob--> RUNNING --all workers have ended--> WINDING_DOWN --no process left--> FINISHED
+       |                     |                                     | processes left after LINGER s
+       '--- Stop, a signal, bad orders, launcher lost -------------+--> STOPPING --SIGTERM ... SIGKILL--> FINISHED
 
 A stop may begin with a signal for the ranks alone (SIGINT after Ctrl-C). They keep their data loaders and other helpers
-until they have ended or the grace is over; then SIGTERM follows.
+until they have ended or the grace period is over; then SIGTERM follows.
 
-Workers of a lasting job come and go, so that all have ended is no end there.
+A lasting job, whose workers come and go, does not end when all workers have ended.
 """
 
 from __future__ import annotations
@@ -18,9 +19,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from enum import Enum
 
-TERM_GRACE = 5.0  # s between SIGTERM and SIGKILL when nobody is left who would tell another time
-GIVE_UP = 5.0  # s after SIGKILL: processes that the kernel cannot end (a dead network disk) are reported and left
-LINGER = 0.2  # s that children of ended workers get to end by themselves (multiprocessing's helpers do)
+TERM_GRACE = 5.0  # s between SIGTERM and SIGKILL where the launcher gives no other time
+GIVE_UP = 5.0  # s after SIGKILL until processes that the kernel cannot end (a dead network disk) are reported and left
+LINGER = 0.2  # s for children of ended workers to end by themselves, as multiprocessing's helpers do
 
 
 class Phase(Enum):
@@ -33,9 +34,13 @@ class Phase(Enum):
 
 @dataclass(frozen=True)
 class Step:
-    """Processes that get SIGTERM or SIGKILL now. `survivors`: the job has finished here, and these live on.
+    """Signals to send now.
 
-    `first`: the signal that all ranks get now, of which `Course.told` is to be told; 0: none.
+    Attributes:
+        first: Signal for all ranks, to be confirmed with `Course.told`; 0 for none.
+        term: Processes that get SIGTERM.
+        kill: Processes that get SIGKILL.
+        survivors: None until the job has finished here; then the processes that could not be ended.
     """
 
     first: int = 0
@@ -45,7 +50,7 @@ class Step:
 
 
 class Course:
-    """`phase`: where it is."""
+    """State of the job on this host; `phase` is the current one."""
 
     def __init__(self) -> None:
         self.phase = Phase.WAITING
@@ -53,14 +58,14 @@ class Course:
         self._lasting = False
         self._linger_until: float  # once it winds down
         self._kill_at: float | None = None
-        self._asked: set[int] = set()  # processes that have had their SIGTERM
-        self._first = 0  # the signal with which a stop begins, until SIGTERM follows
-        self._ranks: list[int] | None = None  # that have had it; None: not sent yet
+        self._asked: set[int] = set()  # processes that got SIGTERM
+        self._first = 0  # signal with which the stop begins, until SIGTERM follows
+        self._ranks: list[int] | None = None  # processes that got that signal; None: not sent yet
         self._term_at = 0.0  # when SIGTERM follows
 
     @property
     def changes(self) -> bool:
-        """Does it depend on processes that nobody tells of, so that one has to look?"""
+        """True if the next step depends on processes whose ends are not reported, so that they must be polled."""
         return self.phase in (Phase.WINDING_DOWN, Phase.STOPPING)
 
     @property
@@ -69,7 +74,7 @@ class Course:
         return self.phase is Phase.STOPPING
 
     def start(self, lasting: bool = False) -> bool:
-        """The orders have come; False: for a second time. `lasting`: that no worker lives is no end."""
+        """Record the orders; return False for the second time. A `lasting` job continues without workers."""
         first = not self._started
         self._lasting = lasting
         self._started = True
@@ -78,9 +83,10 @@ class Course:
         return first
 
     def stop(self, grace: float, now: float, first: int = 0) -> None:
-        """End everything, `grace` s between SIGTERM and SIGKILL; again: it can only become sooner.
+        """End everything, with `grace` seconds between SIGTERM and SIGKILL. A further call can only shorten the time.
 
-        With `first` the ranks get this signal before, and `grace` s to end; SIGKILL comes TERM_GRACE after SIGTERM.
+        If `first` is given, the ranks get this signal first and `grace` seconds to end. SIGTERM follows, and SIGKILL
+        TERM_GRACE seconds after it.
         """
         if self.phase is Phase.FINISHED:
             return
@@ -93,13 +99,13 @@ class Course:
         self.phase = Phase.STOPPING
 
     def told(self, ranks: Sequence[int]) -> None:
-        """These processes have got the first signal."""
+        """Record which processes got the first signal."""
         self._ranks = list(ranks)
         if self._first == signal.SIGTERM:
             self._asked.update(ranks)
 
     def advance(self, now: float, running: bool, look: Callable[[], list[int]]) -> Step:
-        """The next step. `running`: does a worker live? `look` finds all that lives of the job here."""
+        """Return the next step. `running` is True if a worker runs; `look` returns all live processes of the job."""
         runs_on = self.phase is Phase.RUNNING and (running or self._lasting)
         if runs_on or self.phase in (Phase.WAITING, Phase.FINISHED):
             return Step()
@@ -110,13 +116,13 @@ class Course:
             return self._finish([])
         if self.phase is Phase.WINDING_DOWN:
             if now >= self._linger_until:
-                self.stop(TERM_GRACE, now)  # what the workers left behind ends with them
+                self.stop(TERM_GRACE, now)  # end what the workers left behind
             return Step()
         assert self._kill_at is not None
         if self._first:
             if self._ranks is None:
                 return Step(first=self._first)
-            if not set(self._ranks).intersection(alive):  # what they leave behind may end by itself, too
+            if not set(self._ranks).intersection(alive):  # ranks have ended; their helpers may end too
                 self._term_at = min(self._term_at, now + LINGER)
             if now < self._term_at:
                 return Step()
@@ -135,7 +141,7 @@ class Course:
         return Step(kill=survivors, survivors=survivors)
 
     def gives_up(self, now: float) -> bool:
-        """Has a launcher that is gone had its time to take the last reports? Asked once nothing else is left."""
+        """Return True if a lost launcher had enough time to take the last reports. Called when all else is done."""
         if self._kill_at is None:
             self._kill_at = now
         return now >= self._kill_at + GIVE_UP

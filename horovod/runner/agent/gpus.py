@@ -1,6 +1,4 @@
-"""`--gpus-per-worker` and `--gpu-affinity`: the agent gives out the GPUs of its host, and the CPUs near them, for it
-sees them.
-"""
+"""`--gpus-per-worker` and `--gpu-affinity`: the agent assigns its host's GPUs, and the CPUs near them, to workers."""
 
 from __future__ import annotations
 
@@ -14,14 +12,19 @@ from horovod.runner.protocol.messages import StartJob
 
 
 def with_gpus(job: StartJob, environ: Mapping[str, str], allowed: Collection[int]) -> StartJob:
-    """The orders with what each worker gets of this host's GPUs, where the job asks for it. `environ`: the agent's; a
-    CUDA_VISIBLE_DEVICES in it says which there are to give out. `allowed`: CPUs that may be used.
+    """Return the orders with each worker's GPUs and CPUs added, if the job asks for that.
 
-    Raises AgentError when there are too few, or when it is not known what is near them.
+    Args:
+        job: Orders of the launcher.
+        environ: Environment of the agent; its CUDA_VISIBLE_DEVICES limits the GPUs to assign.
+        allowed: CPUs that may be used.
+
+    Raises:
+        AgentError: There are too few GPUs, or the CPUs near them are not known.
     """
     if not job.gpus_per_worker and not job.gpu_affinity:
         return job
-    # Only such a job pays for looking.
+    # Loaded here because only jobs that assign GPUs need it.
     from horovod.common.devices import affinity, nvml, visible
 
     survey = nvml.survey()

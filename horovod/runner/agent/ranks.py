@@ -1,4 +1,4 @@
-"""Which processes of a worker are its rank: those that Ctrl-C is for. Pure."""
+"""Selection of the processes that are ranks, and so get the user's Ctrl-C. Pure."""
 
 from __future__ import annotations
 
@@ -25,11 +25,11 @@ def ranks_of(workers: Collection[int], called: Collection[int], parents: Mapping
 
 
 def _worker(pid: int, workers: Collection[int], parents: Mapping[int, int]) -> int | None:
-    """The worker that the process is, or descends from."""
+    """Return the worker that the process is or descends from, or None."""
     seen: set[int] = set()
     while pid not in workers:
         parent = parents.get(pid)
-        if parent is None or parent in seen:  # a table that was read while processes came and went
+        if parent is None or parent in seen:  # the table was read while processes came and went
             return None
         seen.add(pid)
         pid = parent

@@ -1,7 +1,7 @@
-"""Streams that an agent passes on: its workers' connections to the store, and conversations with agents further on.
+"""Streams relayed by an agent: its workers' connections to the store, and the launcher's to agents on other hosts.
 
-A stream has a number: even ones are the launcher's (commands it has had spawned), odd ones ours (connections that the
-workers have opened). All descriptors are non-blocking, and no call waits.
+Streams with even numbers are opened by the launcher (commands to spawn), odd ones by the agent (connections of
+workers). All descriptors are non-blocking, and no call blocks.
 """
 
 from __future__ import annotations
@@ -20,42 +20,48 @@ from horovod.runner.protocol.messages import CHUNK, ByteWriter, Report, Spawn, S
 
 READ_SIZE = 1 << 16
 EACH = 2  # connections of a worker to the store
-EACH_LASTING = 4  # of one of a lasting job, which has one for news, and comes again while others may not be closed yet
-STRANGERS = 64  # connections beyond those, which may all be members': who is one, only the store can tell
-ACCEPTS = 128  # at a time: strangers may come faster than they are sent away, and the agent has to say that it lives
-SENT_LIMIT = 64 << 20  # bytes that a reader who does not read may have waiting
+EACH_LASTING = 4  # of a worker that may rejoin: one for notifications, and some may not be closed yet when it returns
+STRANGERS = 64  # additional connections; only the store can tell which peers are members
+ACCEPTS = 128  # connections accepted at once, so that a flood of them does not delay heartbeats
+SENT_LIMIT = 64 << 20  # bytes queued for a reader that does not read
 assert READ_SIZE <= CHUNK
 
 
 @dataclass
 class _Stream:
     number: int
-    source: int  # descriptor to read, -1 when it has ended
+    source: int  # descriptor to read; -1 at its end
     writer: ByteWriter | None
     popen: subprocess.Popen[bytes] | None = None
     errors: int = -1
     sock: socket.socket | None = None
-    closing: bool = False  # the other side has ended: close when what is queued is written
+    closing: bool = False  # True if the other side has ended: close when the queue is written
 
 
 class Streams:
-    """All streams of one agent; reports go to `report` as they happen."""
+    """All relayed streams of one agent; `report` is called with each report."""
 
     def __init__(self, report: Callable[[Report], None]) -> None:
         self._report = report
         self._streams: dict[int, _Stream] = {}
         self._listener: socket.socket | None = None
         self._next = 1
-        self._limit = 0  # of connections at once
+        self._limit = 0  # maximum connections at once
 
     # The store's address for the workers of this host
 
     def listen(self, workers: int, each: int = EACH) -> tuple[str, int]:
-        """Accept connections of that many workers on loopback from now on, so many of each. Returns the address. May be
-        called again: workers come and go.
+        """Accept the workers' connections to the store on loopback. May be called again when their number changes.
 
-        Whoever connects reaches the store, which admits only who holds the job's key. Strangers must leave the agent
-        descriptors to work with, and the launcher memory.
+        Connections are relayed without authentication, which is done by the store. Their number is limited so that
+        unauthenticated peers exhaust neither the agent's descriptors nor the launcher's memory.
+
+        Args:
+            workers: Number of workers on this host.
+            each: Connections of each worker.
+
+        Returns:
+            The address to connect to.
         """
         self._limit = min(each * workers + STRANGERS, resource.getrlimit(resource.RLIMIT_NOFILE)[0] // 2)
         if self._listener is None:
@@ -84,7 +90,7 @@ class Streams:
     # Agents further on
 
     def spawn(self, message: Spawn) -> None:
-        """Run the command. Raises AgentError for a number that is in use."""
+        """Run the command. Raises AgentError if the stream's number is in use."""
         if message.stream in self._streams or message.stream % 2:
             raise AgentError(f"a stream number that is not free: {message.stream}")
         try:
@@ -112,11 +118,11 @@ class Streams:
 
     @property
     def pids(self) -> set[int]:
-        """The processes that were spawned and still run."""
+        """Process ids of spawned commands that still run."""
         return {stream.popen.pid for stream in self._streams.values() if stream.popen is not None}
 
     def reaped(self, pid: int, status: int) -> bool:
-        """Tell that a child has ended; False when it is none of ours."""
+        """Record that a child has ended; return False if it is not a spawned command."""
         for stream in self._streams.values():
             if stream.popen is not None and stream.popen.pid == pid:
                 stream.popen.returncode = status
@@ -126,7 +132,7 @@ class Streams:
         return False
 
     def hang_up(self) -> None:
-        """Close the stdin of everything spawned: the agents there end their part."""
+        """Close the stdin of all spawned commands, so that the agents there end."""
         for stream in self._streams.values():
             if stream.popen is not None:
                 self._close_input(stream)
@@ -138,7 +144,7 @@ class Streams:
     # Requests
 
     def take(self, message: StreamData | StreamEnd) -> None:
-        """A piece, or the end, from the launcher's side; for a stream that has ended here it is too late."""
+        """Write data from the launcher to a stream, or end the stream; ignored if the stream has ended here."""
         stream = self._streams.get(message.stream)
         if stream is None:
             return
@@ -150,7 +156,7 @@ class Streams:
                     self._drop(stream)
         elif stream.popen is None:
             stream.closing = True
-        elif message.status:  # its host is lost: it would wait for long
+        elif message.status:  # its host is lost, so ending by itself would take long
             linux.send_signal(stream.popen.pid, signal.SIGKILL)
         else:
             self._close_input(stream)
@@ -172,7 +178,7 @@ class Streams:
                 yield stream.writer.fd
 
     def serve(self, listening: bool) -> None:
-        """Write what can be written; with `listening` also read and accept."""
+        """Write what is queued; with `listening`, also read and accept connections."""
         if listening and self._listener is not None:
             self._accept()
         for stream in list(self._streams.values()):
@@ -228,7 +234,7 @@ class Streams:
             self._streams.pop(stream.number, None)
 
     def close(self) -> None:
-        """The listener and the workers' connections."""
+        """Close the listener and the workers' connections."""
         if self._listener is not None:
             self._listener.close()
             self._listener = None
@@ -237,7 +243,7 @@ class Streams:
 
 
 def _loopback_listener() -> socket.socket:
-    """On 127.0.0.1, or ::1 on a host without IPv4."""
+    """Return a listening socket on 127.0.0.1, or ::1 on a host without IPv4."""
     last: OSError | None = None
     for family, address in ((socket.AF_INET, "127.0.0.1"), (socket.AF_INET6, "::1")):
         try:

@@ -1,4 +1,4 @@
-"""The agent's end of the pipe in which the workers of its host report (horovod.common.contract.reasons)."""
+"""Agent's end of the pipe for reports by the workers of its host; see `horovod.common.contract.reasons`."""
 
 from __future__ import annotations
 
@@ -7,14 +7,14 @@ import os
 from horovod.common.contract.reasons import LIMIT, name_of
 from horovod.common.contract.worker_env import path_of_descriptor
 
-_AT_ONCE = 16 * LIMIT  # bytes; who writes without end must not keep the agent from its work
+_AT_ONCE = 16 * LIMIT  # bytes read at once, so that a writer that never stops cannot block the agent
 
 
 class ReportPipe:
-    """One descriptor for both ends, so that the pipe has no end of file while workers come and go. Never blocks."""
+    """Non-blocking pipe. One descriptor is both ends, so it has no end of file while workers come and go."""
 
     def __init__(self) -> None:
-        """Raises OSError."""
+        """Create the pipe. Raises OSError."""
         ends = os.pipe2(os.O_CLOEXEC)
         try:
             own = path_of_descriptor(os.getpid(), ends[0])
@@ -23,11 +23,11 @@ class ReportPipe:
             for end in ends:
                 os.close(end)
         self.name = name_of(path_of_descriptor(os.getpid(), self.fd), self.fd)
-        """By which processes of this user can open it."""
+        """Name with which processes of this user can open the pipe."""
         self._rest = b""
 
     def read(self) -> list[bytes]:
-        """The reports that have come, none longer than LIMIT."""
+        """Return the reports received, each at most LIMIT bytes."""
         data = self._rest
         while len(data) < _AT_ONCE:
             try:

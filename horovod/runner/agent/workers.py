@@ -1,4 +1,4 @@
-"""The worker processes of one host, as the agent sees them: start, pipes, exit codes, results."""
+"""Worker processes of one host, run by the agent: start, pipes, exit codes, results."""
 
 from __future__ import annotations
 
@@ -37,9 +37,9 @@ RESULT_FD = b"HOROVOD_RUN_RESULT_FD"
 REPORT_PIPE = PIPE.encode()
 STORE_ADDRESS = b"HOROVOD_GLOO_RENDEZVOUS_ADDR"
 STORE_PORT = b"HOROVOD_GLOO_RENDEZVOUS_PORT"
-ONE_WARNING = 10.0  # s in which a warning that comes again is the same one
-LEFTOVERS = 1.0  # s that what a worker of a lasting job has started gets to end by itself when the worker has ended
-DRAIN_LIMIT = 1 << 20  # bytes read at most when a worker ends, should a child of it write for ever
+ONE_WARNING = 10.0  # s during which a repeated warning signal is ignored as the same one
+LEFTOVERS = 1.0  # s for the children of an ended worker of a lasting job to end by themselves
+DRAIN_LIMIT = 1 << 20  # maximum bytes read when a worker ends, in case a child of it writes without end
 
 
 @dataclass
@@ -52,16 +52,16 @@ class _Process:
 
 
 class WorkerTable:
-    """All workers; reports go to `report` as they happen. No call blocks."""
+    """All workers of the host; `report` is called with each report. No call blocks."""
 
     def __init__(self, report: Callable[[Report], None]) -> None:
         self._report = report
         self._processes: dict[int, _Process] = {}  # by pid
         self._job: StartJob
-        self._inherited: list[tuple[bytes, int]] = []  # by all workers
-        self._deaf_until = 0.0  # to warnings
+        self._inherited: list[tuple[bytes, int]] = []  # variables and descriptors that all workers inherit
+        self._deaf_until = 0.0  # until when warning signals are ignored
         self._called: set[int] = set()  # processes that have called hvd.init()
-        self._left: dict[int, float] = {}  # sessions of workers that have ended: when what is left of them ends too
+        self._left: dict[int, float] = {}  # session of an ended worker to the time when its rest is killed
         self._key_file = b""
         self._pipe: ReportPipe | None = None
         self._store: dict[bytes, bytes] = {}
@@ -76,17 +76,22 @@ class WorkerTable:
 
     @property
     def count(self) -> int:
-        """Of those that run."""
+        """Number of running workers."""
         return sum(process.running for process in self._processes.values())
 
     def prepare(self, job: StartJob, payload: bytes | None, store: tuple[str, int] | None) -> None:
-        """What all workers have in common. `store`: where those of this host reach the job's store, when that is not
-        what the launcher says."""
+        """Prepare what all workers share.
+
+        Args:
+            job: Orders of the launcher.
+            payload: Contents of a file that all workers inherit.
+            store: Address by which workers of this host reach the job's store, if it differs from the launcher's.
+        """
         self._job = job
         if store is not None:
             self._store = {STORE_ADDRESS: store[0].encode(), STORE_PORT: b"%d" % store[1]}
-        # The key's descriptor stays open here too: its name below /proc, which only this user can open, stands in where
-        # a program between agent and training script closes what it inherits.
+        # The key's descriptor stays open here too. Programs between agent and training script may close inherited
+        # descriptors; the script then opens the key by its name below /proc, which only this user can open.
         key = make_key_fd(job.key)
         self._key_file = path_of_descriptor(os.getpid(), key).encode()
         self._pipe = ReportPipe()
@@ -102,9 +107,12 @@ class WorkerTable:
         store: tuple[str, int] | None,
         between: Callable[[], None] = lambda: None,
     ) -> list[tuple[int, int]]:
-        """Start every worker of a job that gets no others; see `prepare` and `start_one`. Returns (rank, pid)s.
+        """Start all workers of a job of fixed size; see `prepare` and `start_one`.
 
         `between` is called before each worker.
+
+        Returns:
+            Pairs of rank and pid.
         """
         self.prepare(job, payload, store)
         pids = []
@@ -116,7 +124,7 @@ class WorkerTable:
         return pids
 
     def start_one(self, worker: Worker) -> list[tuple[int, int]]:
-        """Its (rank, pid). One that cannot be started is reported as Exited with 126 or 127."""
+        """Start a worker and return its (rank, pid). If that fails, report Exited with status 126 or 127."""
         inherited = list(self._inherited)
         result = linux.memory_file("horovod-result", b"", sealed=False) if self._job.results else None
         if result is not None:
@@ -169,7 +177,7 @@ class WorkerTable:
         terminal: int | None,
         cpus: list[int],
     ) -> subprocess.Popen[bytes]:
-        """`terminal`: a descriptor of one for stdin and stdout. Errors are read by us as ever, to explain its end."""
+        """Start the process. `terminal` is a descriptor for stdin and stdout; stderr is a pipe, to explain failures."""
         return subprocess.Popen(
             [os.fsencode(sys.executable), *job.command] if job.own_python else job.command,
             env=environment,
@@ -184,7 +192,7 @@ class WorkerTable:
         )
 
     def _watched(self, rank: int, popen: subprocess.Popen[bytes]) -> _Process:
-        # The descriptors are ours from here on; Popen's file objects would close them a second time.
+        # Duplicate the descriptors, because Popen's file objects would close them a second time.
         process = _Process(rank, popen)
         for stream, pipe in ((1, popen.stdout), (2, popen.stderr)):
             if pipe is not None:
@@ -201,7 +209,7 @@ class WorkerTable:
     # Standard input of one worker
 
     def give_stdin(self, data: bytes) -> None:
-        """Queue bytes for the worker that reads stdin; empty: end of file."""
+        """Queue bytes for the worker that reads stdin; empty bytes mean end of file."""
         if self._stdin is None:
             self._report(StdinReady(open=False))
             return
@@ -209,7 +217,7 @@ class WorkerTable:
         self._stdin_ends = not data
 
     def feed_stdin(self) -> None:
-        """Write what the worker takes, and ask the launcher for more when all is taken."""
+        """Write queued bytes to the worker, and ask the launcher for more when all are written."""
         if self._stdin is None or not (self._stdin_data or self._stdin_ends):
             return
         try:
@@ -217,7 +225,7 @@ class WorkerTable:
                 del self._stdin_data[: os.write(self._stdin, self._stdin_data)]
         except BlockingIOError:
             return
-        except OSError:  # it has closed its end
+        except OSError:  # the worker has closed its end
             self._close_stdin()
             self._report(StdinReady(open=False))
             return
@@ -239,7 +247,7 @@ class WorkerTable:
     # Output
 
     def readable_fds(self) -> Iterator[int]:
-        if self._pipe is not None and self.running:  # it has no end of its own
+        if self._pipe is not None and self.running:  # it never reaches an end of file
             yield self._pipe.fd
         for process in self._processes.values():
             yield from process.pipes.values()
@@ -258,7 +266,7 @@ class WorkerTable:
             self._report(Said(report))
 
     def _read_pipe(self, process: _Process, stream: int, size: int) -> int:
-        """Read once; the number of bytes, 0 when there are none now or none ever."""
+        """Read once and return the number of bytes, 0 when none are available or at the end."""
         try:
             data = os.read(process.pipes[stream], size)
         except BlockingIOError:
@@ -286,11 +294,12 @@ class WorkerTable:
     # The end
 
     def reap(self, others: Callable[[int, int], object]) -> None:
-        """Collect every child that has ended, workers and adopted orphans, and report the workers' exits.
+        """Collect all children that have ended, workers and adopted orphans, and report the workers' exits.
 
-        `others` is told of the rest: (pid, exit code or minus the signal).
+        A worker's output is reported before its exit, so that the exit can be explained.
 
-        What a worker has written before its end is reported before its exit, so that the exit can be explained.
+        Args:
+            others: Called for children that are not workers, with pid and exit code (negative for a signal).
         """
         options = os.WNOHANG | (os.WUNTRACED | os.WCONTINUED if self._lasting else 0)
         while True:
@@ -329,15 +338,18 @@ class WorkerTable:
     # One of several that come and go
 
     def kill(self, rank: int) -> None:
-        """SIGKILL to the worker, if it runs, and to all below it."""
+        """Send SIGKILL to the worker, if it runs, and to its descendants."""
         for pid, process in self._processes.items():
             if process.rank == rank and process.running:
                 for one in [pid, *linux.descendants(pid)]:
                     linux.send_signal(one, signal.SIGKILL)
 
     def warn(self, number: int) -> None:
-        """A signal to workers, and what they have started, that catch it. What comes again soon came on two ways, by
-        the launcher and by Slurm, and a rank that hears it twice ends."""
+        """Send a warning signal to workers and their descendants that catch it.
+
+        A signal repeated soon is ignored: it came from both the launcher and Slurm, and a second one would end the
+        rank.
+        """
         now = time.monotonic()
         if now < self._deaf_until:
             return
@@ -349,25 +361,25 @@ class WorkerTable:
                         linux.send_signal(one, number)
 
     def stop_ranks(self, number: int) -> list[int]:
-        """Send the signal with which a stop begins to all ranks (`ranks_of`); return the processes that take it."""
+        """Send the first signal of a stop to all ranks (`ranks_of`) and return the processes that do not ignore it."""
         parents = linux.parents()
         workers = [pid for pid, process in self._processes.items() if process.running]
         self._called &= parents.keys()
         told = [pid for pid in ranks_of(workers, self._called, parents) if not linux.ignores(pid, number)]
         for pid in told:
             linux.send_signal(pid, number)
-            linux.send_signal(pid, signal.SIGCONT)  # a stopped process would not see it
+            linux.send_signal(pid, signal.SIGCONT)  # a stopped process would not handle it
         return told
 
     def next_time(self) -> float | None:
-        """When `clear` has something to do."""
+        """Return when `clear` must be called next, or None."""
         return min(self._left.values(), default=None)
 
     def clear(self, now: float) -> None:
-        """End what workers that have ended have left in their sessions; forget the workers."""
+        """Kill the remaining processes of workers that ended a while ago, and forget these workers."""
         for session in [pid for pid, at in self._left.items() if at <= now]:
             del self._left[session]
-            if self._processes[session].running:  # another worker, which has got the same number
+            if self._processes[session].running:  # the pid was reused by another worker
                 continue
             for pid in linux.descendants(os.getpid(), session=session):
                 linux.send_signal(pid, signal.SIGKILL)

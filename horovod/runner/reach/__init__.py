@@ -1,1 +1,1 @@
-"""Getting to the hosts: agents as children, by ssh, or through another agent."""
+"""Connections to hosts: agents run as children, over ssh, or through another agent."""

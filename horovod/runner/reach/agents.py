@@ -1,4 +1,4 @@
-"""The launcher's end of one agent: messages in both directions over whatever connection leads there, and its end."""
+"""Launcher's end of one agent: messages in both directions over its connection."""
 
 from __future__ import annotations
 
@@ -26,49 +26,63 @@ from horovod.runner.reach.connections import Connection, StreamConnection
 
 
 class Agent:
-    """A host of the job. `connection` is None until the fleet has made one. `slots`: of its ranks, none where workers
-    come and go."""
+    """Agent of one host of the job.
+
+    Attributes:
+        slots: Slots of the host's ranks; empty where workers come and go.
+        numbers: Ranks, in an elastic job worker numbers, that have ever run there.
+        connection: Connection to the agent; None until the fleet opens one.
+        facts: Facts about the host, from the agent's Hello.
+        clock_offset: Seconds by which the host's clock was ahead at the Hello.
+        finished: True once the agent has reported that no process of the job runs there.
+        gone: True if the connection has ended or could not be opened.
+        lost: True if the host was given up as unreachable or silent.
+        notice: Why the agent ends the job on its own initiative.
+        ended: (rank, status) of the workers that have ended.
+        heard: When the agent was last heard from (monotonic, s).
+        since: When the first connection was tried (monotonic, s).
+        streams: Connections to other agents through this one, by stream number.
+    """
 
     def __init__(self, host: str, slots: Sequence[Slot], *, remote: bool, python: str = "") -> None:
         self.host = host
         self.slots = list(slots)
         self.numbers = {slot.rank for slot in slots}
-        """Ranks, in a lasting job numbers of workers, that run there, or have."""
         self.remote = remote
         self.python = python
         self.connection: Connection | None = None
-        self.facts: HostFacts | None = None  # set by its Hello
-        self.clock_offset = 0.0  # s by which its clock was ahead of ours then
-        self.finished = False  # it has said that nothing of the job runs there any more
-        self.gone = False  # its connection has ended, or there never was one
-        self.lost = False  # given up: unreachable or silent
-        self.notice = ""  # why it ends the job by itself
-        self.ended: list[tuple[int, int]] = []  # (rank, status) of the workers that have ended
+        self.facts: HostFacts | None = None
+        self.clock_offset = 0.0
+        self.finished = False
+        self.gone = False
+        self.lost = False
+        self.notice = ""
+        self.ended: list[tuple[int, int]] = []
         self.heard = time.monotonic()
-        self.since = self.heard  # when the first connection was tried
-        self.streams: dict[int, StreamConnection] = {}  # connections to other agents that go through this one
-        self._next_stream = 2  # even numbers are ours, odd ones the agent's
+        self.since = self.heard
+        self.streams: dict[int, StreamConnection] = {}
+        self._next_stream = 2  # even numbers are the launcher's, odd ones the agent's
         self._reader: FrameReader[Report] = FrameReader(Report)
         self._banner: bytearray | None = bytearray()
 
     @property
     def ranks(self) -> str:
-        """`rank 3` or `ranks 4-7`."""
+        """Ranks of the host as text, such as `rank 3` or `ranks 4-7`."""
         numbers = [slot.rank for slot in self.slots]
         return f"rank {numbers[0]}" if len(numbers) == 1 else f"ranks {numbers[0]}-{numbers[-1]}"
 
     @property
     def name(self) -> str:
-        """`host a (ranks 4-7)`; where its workers come and go, `host a`."""
+        """Host and ranks as text, such as `host a (ranks 4-7)`, or `host a` where workers come and go."""
         return f"host {self.host} ({self.ranks})" if self.slots else f"host {self.host}"
 
     @property
     def greeting(self) -> str:
-        """What came before the first words of an agent that has not said any yet."""
+        """Output that preceded the agent's first message, which has not come yet."""
         return (self._banner or b"").decode(errors="replace")
 
     def attach(self, connection: Connection) -> None:
-        """A new connection: the conversation begins from its start."""
+        """Use a new connection; the message stream begins anew."""
         self.connection = connection
         self.gone = False
         self._reader = FrameReader(Report)
@@ -76,11 +90,11 @@ class Agent:
 
     @property
     def place(self) -> Host:
-        """What a way to it needs to know."""
+        """Host as the argument of `Reach.open`."""
         return Host(self.host, len(self.slots), self.python)
 
     def add_stream(self, connection: StreamConnection) -> int:
-        """The number of a new stream through this agent, whose data goes to `connection`."""
+        """Return the number of a new stream through this agent, whose data is delivered to `connection`."""
         stream, self._next_stream = self._next_stream, self._next_stream + 2
         self.streams[stream] = connection
         return stream
@@ -90,7 +104,7 @@ class Agent:
             self.connection.write(frame(message))
 
     def receive(self) -> list[Report]:
-        """The messages that have arrived. Sets `gone` at the end of the stream. Raises AgentError on nonsense."""
+        """Return the messages received. Sets `gone` at the end of the stream. Raises AgentError on invalid data."""
         if self.connection is None:
             return []
         data = self.connection.read()
@@ -122,12 +136,12 @@ class Agent:
         return messages
 
     def hang_up(self) -> None:
-        """Close the way of requests, on which the agent ends everything."""
+        """Close the request pipe, which makes the agent end everything."""
         if self.connection is not None:
             self.connection.hang_up()
 
     def end(self, deadline: float) -> int | None:
-        """Hang up, wait until the agent has ended, at most to `deadline`, then kill it. Returns its exit code."""
+        """Hang up, wait until `deadline` for the agent to end, then kill it. Returns its exit code, if known."""
         if self.connection is None:
             return None
         return self.connection.end(deadline)

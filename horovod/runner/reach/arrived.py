@@ -1,5 +1,6 @@
-"""Agents that are not started from here: somebody else has, and they have come by themselves. Their connections are
-encrypted, and both ends have proven who they are, before they get here.
+"""Agents that were started by others and have connected to the launcher.
+
+Their connections are encrypted, and both ends are authenticated before they get here.
 """
 
 from __future__ import annotations
@@ -18,15 +19,15 @@ _BROKE = "the process that held it has ended, or its host cannot be reached"
 
 
 class ArrivedConnection:
-    """A ``Connection`` over a socket and a channel. `rest`: what has come over it already, decrypted."""
+    """`Connection` over a socket and an encrypted channel. `rest` is data already received and decrypted."""
 
     def __init__(self, sock: socket.socket, channel: Channel, rest: bytes = b"") -> None:
         sock.setblocking(False)
         self._sock = sock
         self._channel = channel
         self._rest = rest
-        self._queue = bytearray()  # encrypted
-        self._closes = False  # when that is written
+        self._queue = bytearray()  # encrypted data to be written
+        self._closes = False  # True if the socket is to be closed when the queue is written
         self.ended = False
         self.status: int | None = None
         self.said = _BROKE
@@ -37,12 +38,12 @@ class ArrivedConnection:
 
     @property
     def fd(self) -> int:
-        """-1: it is closed."""
+        """Descriptor of the socket; -1 if it is closed."""
         return self._sock.fileno()
 
     @property
     def gone(self) -> bool:
-        """Has the other side closed it? Asks the system, and takes nothing of what it has said."""
+        """True if the other side has closed the connection. Reads no data."""
         poll = select.poll()
         if self.ended or self.fd < 0:
             return True
@@ -87,7 +88,7 @@ class ArrivedConnection:
                 sent = self._sock.send(memoryview(self._queue)[: 1 << 16])
             except BlockingIOError:
                 return
-            except OSError:  # what it has said before is still to be read
+            except OSError:  # data received before can still be read
                 self._queue.clear()
                 return
             del self._queue[:sent]
@@ -104,10 +105,10 @@ class ArrivedConnection:
         self._shut(socket.SHUT_RDWR)
 
     def cut_off(self) -> None:
-        """Nobody is in between."""
+        """Do nothing: no agent is in between."""
 
     def end(self, deadline: float) -> int | None:
-        """The exit code of the agent is never known."""
+        """Close the connection after waiting for the agent until `deadline`. Its exit code is never known."""
         self.hang_up()
         poll = select.poll()
         while not self.ended and (left := deadline - time.monotonic()) > 0:
@@ -127,7 +128,7 @@ class ArrivedConnection:
 
 
 class Arrived:
-    """The ``Reach`` of such agents, by the name that each has in place of a host's."""
+    """`Reach` of agents that have connected, by the name that each uses as its host."""
 
     def __init__(self) -> None:
         self._connections: dict[str, ArrivedConnection] = {}
@@ -137,21 +138,21 @@ class Arrived:
 
     @property
     def waiting(self) -> list[str]:
-        """Those that nobody has opened."""
+        """Names of the agents that have not been opened."""
         return list(self._connections)
 
     def drop(self, name: str) -> None:
-        """One that has not been opened is not wanted any more."""
+        """Disconnect an agent that has not been opened."""
         if connection := self._connections.pop(name, None):
             connection.end(time.monotonic())
 
     def close(self) -> None:
-        """None that has not been opened is."""
+        """Disconnect all agents that have not been opened."""
         for name in self.waiting:
             self.drop(name)
 
     def open(self, host: Host) -> Connection:
-        """Raises OSError for one that has not come, or is gone: it cannot be fetched a second time."""
+        """Return the agent's connection. Raises OSError if there is none; one cannot be opened twice."""
         connection = self._connections.pop(host.name, None)
         if connection is None:
             raise OSError(0, "it is gone", host.name)

@@ -1,4 +1,4 @@
-"""How the launcher reaches an agent: a process of its own (the agent, or ssh), or a stream through another agent."""
+"""Connections to agents: a child process (the agent or ssh), or a stream through another agent."""
 
 from __future__ import annotations
 
@@ -17,63 +17,63 @@ SAID_LIMIT = 1 << 14  # bytes of stderr kept to explain an end
 
 
 class Connection(Protocol):
-    """Bytes to and from an agent. Only `end` waits."""
+    """Byte stream to and from an agent. Only `end` blocks."""
 
-    ended: bool  # nothing more comes
-    status: int | None  # how the process at the other end of it ended, once known
+    ended: bool  # True if no more data will come
+    status: int | None  # exit status of the process at the other end, once known
 
     def events(self, listening: bool) -> dict[int, int]:
-        """Descriptors and what to poll them for; `listening` False: leave what comes where it is."""
+        """Return descriptors and their poll events. If `listening` is False, incoming data is not read."""
 
     def may_have(self, ready: set[int]) -> bool:
-        """Is there perhaps something to read, when these descriptors are ready?"""
+        """Return True if there may be data to read when these descriptors are ready."""
 
     def read(self) -> bytes:
-        """What has come; sets `ended` at the end of the stream."""
+        """Return the received bytes; sets `ended` at the end of the stream."""
 
     def write(self, data: bytes) -> None:
         """Queue bytes for the agent."""
 
     def flush(self) -> None:
-        """Write what is taken now."""
+        """Write as many queued bytes as possible without blocking."""
 
     def hang_up(self) -> None:
-        """Close the way of requests, on which the agent ends everything."""
+        """Close the request pipe, which makes the agent end everything."""
 
     def kill(self) -> None:
-        """The host is lost: nobody will answer."""
+        """Close the connection to a lost host without waiting."""
 
     def cut_off(self) -> None:
-        """The agent in between has gone."""
+        """Record that the agent in between has ended."""
 
     def end(self, deadline: float) -> int | None:
-        """Hang up and wait until `deadline` (monotonic), then kill. Returns the exit code, None: it is not known."""
+        """Hang up, wait until `deadline` (monotonic, s), then kill. Returns the exit code, None if not known."""
 
     @property
     def pending(self) -> int:
-        """Bytes that wait to be written."""
+        """Number of bytes that wait to be written."""
 
     @property
     def said(self) -> str:
-        """The end of what came on stderr."""
+        """Last part of what came on stderr."""
 
 
 class Carrier(Protocol):
-    """An agent through which others are reached."""
+    """Agent through which other agents are reached."""
 
     def send(self, message: Request) -> None:
-        """A message to it."""
+        """Send a message to the agent."""
 
     def add_stream(self, connection: StreamConnection) -> int:
-        """The number of a new stream, whose data goes to `connection` from now on."""
+        """Return the number of a new stream, whose data is delivered to `connection`."""
 
 
 class ProcessConnection:
-    """A child of ours. `remote`: its stderr is kept, to be explained; else it is ours."""
+    """Connection to a child process. If `remote`, its stderr is kept for messages, else it shares ours."""
 
     def __init__(self, command: Sequence[str], *, remote: bool) -> None:
-        """Raises OSError when the command cannot be run."""
-        # A session of its own: Ctrl-C in the terminal reaches only the launcher, which decides what it means.
+        """Start the command. Raises OSError when it cannot be run."""
+        # In a new session, so that Ctrl-C in the terminal reaches only the launcher, which decides what it means.
         self._process = subprocess.Popen(
             command,
             stdin=subprocess.PIPE,
@@ -120,7 +120,7 @@ class ProcessConnection:
         return self._out in ready
 
     def read(self) -> bytes:
-        """What has come; sets `ended` at the end of the stream."""
+        """Return the received bytes; sets `ended` at the end of the stream."""
         self._listen()
         try:
             data = os.read(self._out, READ_SIZE)
@@ -131,7 +131,7 @@ class ProcessConnection:
         return data
 
     def _listen(self) -> None:
-        """Take what is on stderr, so that it cannot fill."""
+        """Read stderr, so that its pipe cannot fill."""
         if self._err < 0:
             return
         try:
@@ -142,17 +142,17 @@ class ProcessConnection:
             pass
 
     def hang_up(self) -> None:
-        """Close the pipe of requests, on which the agent ends everything."""
+        """Close the request pipe, which makes the agent end everything."""
         self._writer.broken = True
         if self._process.stdin is not None:
             self._process.stdin.close()
 
     def cut_off(self) -> None:
-        """Nobody is in between."""
+        """Do nothing: no agent is in between."""
 
     def kill(self) -> None:
-        """For an ssh whose host is lost: nobody will answer."""
-        if self._process.returncode is not None:  # its number may be another's by now
+        """Kill the process, such as an ssh whose host is lost."""
+        if self._process.returncode is not None:  # the pid may have been reused
             return
         try:
             os.killpg(self._process.pid, signal.SIGKILL)
@@ -162,7 +162,7 @@ class ProcessConnection:
     def end(self, deadline: float) -> int | None:
         """Wait for the process until `deadline` (monotonic), then kill it. Returns its exit code."""
         self.hang_up()
-        while not self.ended and time.monotonic() < deadline:  # its reports must not block it
+        while not self.ended and time.monotonic() < deadline:  # read its reports, which could block it
             if not self.read() and not self.ended:
                 time.sleep(0.01)
         try:
@@ -181,7 +181,7 @@ class ProcessConnection:
 
 
 class StreamConnection:
-    """Through another agent, which runs the command. What comes is handed in by `deliver`."""
+    """Connection through another agent, which runs the command. `deliver` is called with incoming data."""
 
     def __init__(self, carrier: Carrier, command: Sequence[bytes]) -> None:
         self._send = carrier.send
@@ -237,5 +237,5 @@ class StreamConnection:
         self._send(StreamEnd(self._stream, signal.SIGKILL))
 
     def end(self, deadline: float) -> int | None:
-        """The agent in between sees to the process; this end has nothing to wait for."""
+        """Return the status. The agent in between ends the process, so there is nothing to wait for."""
         return self.status

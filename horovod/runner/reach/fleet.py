@@ -1,7 +1,9 @@
-"""All agents of a job: started and watched. `routes` says which way leads to a host, `reach` goes it, `heartbeats` says
-when a host counts as lost; this acts.
+"""All agents of a job: started, connected and watched.
 
-    an agent:  connecting --Hello--> there --Finished--> finished
+`routes` decides from where a host is reached, `reach` opens the connection, and `heartbeats` decides when a host counts
+as lost.
+
+    an agent:  connecting --Hello--> connected --Finished--> finished
                     '-- unreachable --> lost <-- silent, or its connection broke --'
 """
 
@@ -22,14 +24,14 @@ from horovod.runner.reach.heartbeats import Heartbeats, silent
 from horovod.runner.reach.reach import BySrun, BySsh, Reach, ThisMachine, Through
 from horovod.runner.reach.routes import Routes
 
-TRACEBACK_LINES = 12  # of an agent that failed
-FLUSH_SECONDS = 1.0  # for the agents to take the news that we shall be silent
-LOST_GRACE = 0.5  # s for the ssh of a lost host
+TRACEBACK_LINES = 12  # maximum lines shown of an agent that failed
+FLUSH_SECONDS = 1.0  # s for the agents to receive the news that the launcher will be silent
+LOST_GRACE = 0.5  # s for the ssh of a lost host to end
 
 
 @dataclass(frozen=True)
 class Trouble:
-    """A host that cannot be used, or no longer. `lost`: it was part of the job."""
+    """A host that cannot be used, or no longer. `lost` is True if it was part of the job."""
 
     agent: Agent
     text: str
@@ -37,7 +39,7 @@ class Trouble:
 
 
 class Fleet:
-    """The agents, in the order of the hosts. No call but `end` waits."""
+    """Agents in the order of their hosts. Only `end` and `watch` block."""
 
     def __init__(
         self,
@@ -48,8 +50,15 @@ class Fleet:
         silence: float,
         way: Reach | None = None,
     ) -> None:
-        """`silence`: seconds without a word from another host after which it counts as lost. `way`: to all of them, in
-        place of those that are chosen here."""
+        """Store the agents without starting any.
+
+        Args:
+            agents: Agents of the job's hosts.
+            remote: How other hosts are reached.
+            fanout: Maximum number of hosts reached from each host.
+            silence: Seconds without a message from another host after which it counts as lost.
+            way: How all hosts are reached, in place of the way chosen here.
+        """
         self.agents = list(agents)
         self._by_host = {agent.host: agent for agent in agents}
         self._remote = remote
@@ -64,7 +73,7 @@ class Fleet:
     # Connecting
 
     def start(self) -> list[Trouble]:
-        """Begin with every host that needs no other one."""
+        """Connect to every host that is reached from this machine."""
         first = [agent for agent in self.agents if self._routes.parent(agent.host) is None]
         if not self.has_own_way:
             ssh.ask_rules([agent.host for agent in first if agent.remote])
@@ -73,8 +82,10 @@ class Fleet:
         return [trouble for agent in first for trouble in self._connect(agent)]
 
     def add(self, agent: Agent) -> list[Trouble]:
-        """One host more, in a job whose hosts come and go. It has no agent here now, and is reached from here: one that
-        is lost is not to take others with it."""
+        """Add a host to a job whose hosts come and go, and connect to it.
+
+        It must not have an agent in the fleet. It is reached from here, so that losing one host does not lose others.
+        """
         self.agents.append(agent)
         self._by_host[agent.host] = agent
         agent.since = agent.heard = time.monotonic()
@@ -83,7 +94,7 @@ class Fleet:
         return self._connect(agent)
 
     def drop(self, agent: Agent) -> None:
-        """The agent of a host that has come and gone: it has finished, or is given up."""
+        """Remove the agent of a host that has finished or was given up."""
         if not agent.gone:
             self._give_up(agent)
         self._retry.pop(agent.host, None)
@@ -93,12 +104,12 @@ class Fleet:
 
     @property
     def has_own_way(self) -> bool:
-        """Is something else used in place of ssh?"""
+        """True if something other than ssh is used."""
         return self._way is not None or not self._remote.by_ssh
 
     @property
     def knows_places(self) -> bool:
-        """Does somebody else know where its agents are, so that their hosts' names need not be looked up?"""
+        """True if the given `way` knows where its agents are, so that hosts' names need not be looked up."""
         return self._way is not None
 
     @property
@@ -107,7 +118,7 @@ class Fleet:
 
     @property
     def waiting(self) -> list[Agent]:
-        """Those that have not said hello."""
+        """Agents that have not sent Hello."""
         return [agent for agent in self.agents if agent.facts is None]
 
     def _reach(self, agent: Agent) -> Reach:
@@ -151,26 +162,26 @@ class Fleet:
     # Failing
 
     def _unusable(self, agent: Agent, failure: ssh.Failure) -> list[Trouble]:
-        """It will not be part of the job."""
+        """Give up a host that has not become part of the job."""
         agent.lost = True
         if not agent.remote:
             return [Trouble(agent, failure.what)]
         return [Trouble(agent, f"{agent.name}: {failure.what}\n{failure.advice}")]
 
     def _lose(self, agent: Agent, how: str) -> list[Trouble]:
-        """It was part of the job."""
+        """Give up a host that was part of the job."""
         agent.lost = True
         return [Trouble(agent, f"{agent.name} is lost: {how}", lost=True)]
 
     def _explain_end(self, agent: Agent) -> list[Trouble]:
-        """The connection is over before the agent has finished."""
+        """Handle a connection that ended before the agent finished."""
         assert agent.connection is not None
         status = agent.end(time.monotonic() + LOST_GRACE)
         said = agent.connection.said
         if agent.facts is not None and agent.lost:
-            return []  # that has been said
+            return []  # already reported
         if agent.facts is not None and agent.notice:
-            # Where hosts come and go, nobody has ended the job for it.
+            # In an elastic job, the notice has not ended the job.
             return [] if agent.slots else self._lose(agent, f"its agent has ended: {agent.notice}")
         if agent.facts is not None:
             broke = srun.how_it_broke if agent.remote and self._remote.slurm_job else _how_it_broke
@@ -185,7 +196,7 @@ class Fleet:
         return []
 
     def failure_of(self, agent: Agent) -> str:
-        """Why the last attempt to reach it failed, empty: none has yet."""
+        """Return why the last attempt to reach the host failed, empty if none has."""
         return self._last_failure.get(agent.host, "")
 
     def _give_up(self, agent: Agent) -> None:
@@ -199,7 +210,7 @@ class Fleet:
                 child.connection.cut_off()
 
     def abandon_waiting(self) -> None:
-        """Those that have not said hello get no orders any more."""
+        """Give up the agents that have not sent Hello."""
         self._retry.clear()
         for agent in self.agents:
             if agent.facts is None:
@@ -208,7 +219,7 @@ class Fleet:
     # The loop's parts
 
     def events(self, listening: bool) -> dict[int, int]:
-        """Descriptors and what to poll them for; `listening` False: leave reports where they are."""
+        """Return descriptors and their poll events. If `listening` is False, reports are not read."""
         wanted: dict[int, int] = {}
         for agent in self.agents:
             if agent.connection is not None and not agent.gone:
@@ -217,9 +228,9 @@ class Fleet:
         return wanted
 
     def receive(self, ready: set[int], take: Callable[[Agent, Report], None]) -> list[Trouble]:
-        """Hand every report that has come to `take`; what concerns connections is dealt with here."""
+        """Call `take` with every received report, except those that concern connections, which are handled here."""
         troubles: list[Trouble] = []
-        for agent in list(self.agents):  # `take` may add one
+        for agent in list(self.agents):  # a copy, because `take` may add one
             if agent.connection is not None and not agent.gone and agent.connection.may_have(ready):
                 troubles += self._receive_from(agent, take)
         return troubles
@@ -246,7 +257,7 @@ class Fleet:
         return troubles
 
     def flush(self) -> None:
-        """Write to the agents what they take now."""
+        """Write to the agents as much as possible without blocking."""
         for agent in self.agents:
             if agent.connection is not None and not agent.gone:
                 agent.connection.flush()
@@ -254,14 +265,14 @@ class Fleet:
     # The clock
 
     def next_time(self) -> float | None:
-        """When `look` has something to do (monotonic)."""
+        """Return when `look` must be called next (monotonic, s), or None."""
         times = list(self._retry.values())
         if any(agent.remote and not agent.gone for agent in self.agents):
             times.append(self._heartbeats.next_word)
         return min(times, default=None)
 
     def look(self, now: float, listening: bool) -> list[Trouble]:
-        """Retries, heartbeats in both directions. `listening` False: silence is our own doing."""
+        """Retry connections, send heartbeats and detect silent hosts, unless reports are not read (`listening`)."""
         troubles: list[Trouble] = []
         for host in [host for host, at in self._retry.items() if at <= now]:
             del self._retry[host]
@@ -285,11 +296,11 @@ class Fleet:
         return {agent.host: agent.heard for agent in self._watched()}
 
     def suspects(self, now: float) -> list[Agent]:
-        """Hosts that have been silent for so long that they may be lost."""
+        """Return the agents of hosts that have been silent for so long that they may be lost."""
         return [self._by_host[host] for host in self._heartbeats.suspects(now, self._heard())]
 
     def watch(self, active: bool) -> None:
-        """`active` False: we are about to be suspended, so the agents must bear silence."""
+        """Resume watching, or, if not `active`, tell the agents that the launcher will be suspended and silent."""
         for agent in self.agents:
             if agent.remote and agent.facts is not None:
                 agent.send(Watch(self._silence if active else 0))
@@ -304,7 +315,7 @@ class Fleet:
     # The end
 
     def end(self, seconds: float) -> dict[str, int | None]:
-        """End every agent, children before parents, within about `seconds`. Returns their exit codes by host."""
+        """End every agent, children before parents, within about `seconds`. Returns exit codes by host."""
         deadline = time.monotonic() + seconds
         order = sorted(self.agents, key=lambda agent: self._routes.depth(agent.host), reverse=True)
         for agent in order:

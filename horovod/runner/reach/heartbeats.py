@@ -1,6 +1,7 @@
-"""Signs of life between the launcher and other hosts, or processes of others: when one is due, and who has been silent
-for too long.
-Pure: times are arguments (monotonic, s)."""
+"""Heartbeats between the launcher and other hosts or processes: when one is due, and which peers are lost.
+
+Pure: times are arguments (monotonic, s).
+"""
 
 from __future__ import annotations
 
@@ -9,41 +10,41 @@ from typing import TypeVar
 
 Who = TypeVar("Who", bound=Hashable)
 
-STUCK_SECONDS = 2.0  # a gap in our own loop that long says that we, not the agents, were silent
+STUCK_SECONDS = 2.0  # a gap this long in our own loop means that we were stuck, not that the agents were silent
 
 
 def silent(seconds: float) -> str:
-    """What is said of who is lost, after so many seconds."""
+    """Return a message about a peer that is lost after `seconds` of silence."""
     why = "it is stopped, its machine is down or hangs, or the network to it is broken"
     return f"nothing was heard from it for {seconds:.0f} s; {why}"
 
 
 class Heartbeats:
-    """`silence`: seconds without a word after which a host counts as lost; 0: never."""
+    """Heartbeat timers. `silence` is the time in seconds after which a silent peer counts as lost; 0 means never."""
 
     def __init__(self, silence: float, now: float) -> None:
         self._silence = silence
         self._looked = now
         self.next_word = 0.0
-        """When the agents are to hear of us."""
+        """When the next heartbeat to the agents is due (monotonic, s)."""
 
     def is_due(self, now: float) -> bool:
-        """Is it time for a word to all agents? Then the next is due a quarter of the silence later."""
+        """Return True if a heartbeat is due, and schedule the next after silence / 4."""
         if self._silence <= 0 or now < self.next_word:
             return False
         self.next_word = now + self._silence / 4
         return True
 
     def was_deaf(self, now: float, listening: bool) -> bool:
-        """Could we have heard nothing since the last call, whoever spoke? `listening` False: we did not want to."""
+        """Return True if nothing could be heard since the last call: our loop was stuck or did not listen."""
         gap = now - self._looked
         self._looked = now
         return not listening or gap > max(STUCK_SECONDS, self._silence / 2)
 
     def lost(self, now: float, heard: Mapping[Who, float]) -> dict[Who, float]:
-        """Hosts that are lost, and for how long (s) they have been silent. `heard`: when each was heard last."""
+        """Return the lost peers and their silence in seconds. `heard` is when each was last heard from."""
         return {host: now - at for host, at in heard.items() if 0 < self._silence <= now - at}
 
     def suspects(self, now: float, heard: Mapping[Who, float]) -> list[Who]:
-        """Hosts that have been silent for so long that they may be lost."""
+        """Return the peers that have been silent for more than half the limit."""
         return [host for host, at in heard.items() if now - at > self._silence / 2 > 0]

@@ -1,4 +1,4 @@
-"""Which hosts are this machine, asked without waiting: a name is looked up, which takes long where nobody answers."""
+"""Asynchronous check whether hosts are this machine; looking up a name can take long."""
 
 from __future__ import annotations
 
@@ -10,11 +10,15 @@ from horovod.runner.reach import ssh
 
 
 class Locality:
-    """`fd` is readable when an answer has come, until the next `answers`."""
+    """Lookups in threads. `fd` is readable when an answer is available."""
 
     def __init__(self, asks_ssh: bool, looks: bool = True) -> None:
-        """`asks_ssh`: other hosts are reached by ssh, whose rules for each are asked for as well. `looks` False: none
-        is taken for this machine."""
+        """Create the event descriptor.
+
+        Args:
+            asks_ssh: True if other hosts are reached by ssh, whose rules for each host are then looked up as well.
+            looks: If False, no host is taken for this machine.
+        """
         self._looks = looks
         self._asks_ssh = asks_ssh
         self.fd = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
@@ -23,7 +27,7 @@ class Locality:
         self._answers: dict[str, bool] = {}
 
     def ask(self, host: str) -> None:
-        """Begins to find out."""
+        """Start to look up whether the host is this machine."""
         if not self._looks:
             self._answer(host, False)
             return
@@ -32,7 +36,7 @@ class Locality:
     def _find(self, host: str) -> None:
         local = hosts.is_local(host)
         if not local and self._asks_ssh:
-            ssh.ask_rules([host])  # remembered there
+            ssh.ask_rules([host])  # cached there
         self._answer(host, local)
 
     def _answer(self, host: str, local: bool) -> None:
@@ -42,7 +46,7 @@ class Locality:
                 os.eventfd_write(self.fd, 1)
 
     def answers(self) -> dict[str, bool]:
-        """By host: is it this machine? Those that have come since the last call."""
+        """Return the answers since the last call: for each host, True if it is this machine."""
         with self._lock:
             try:
                 os.eventfd_read(self.fd)
@@ -52,7 +56,7 @@ class Locality:
         return answers
 
     def close(self) -> None:
-        """Whoever still looks something up is not waited for."""
+        """Close the event descriptor without waiting for running lookups."""
         with self._lock:
             if not self._closed:
                 self._closed = True

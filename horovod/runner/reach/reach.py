@@ -1,5 +1,4 @@
-"""The ways to a host: a child on this machine, the user's ssh, the ssh of an agent that is there already, or a step of
-a Slurm allocation."""
+"""Ways to reach a host: a child on this machine, the user's ssh, the ssh of a connected agent, or a Slurm step."""
 
 from __future__ import annotations
 
@@ -14,14 +13,20 @@ from horovod.runner.reach.connections import Connection, ProcessConnection, Stre
 
 
 class Reach(Protocol):
-    """How an agent is started on a host and spoken with."""
+    """How an agent is started on a host and connected to."""
 
     def open(self, host: Host) -> Connection:
-        """Begin; nothing is waited for. Raises OSError when this machine has not what it takes."""
+        """Start to connect, without blocking. Raises OSError when this machine lacks a program or resource."""
 
     def explain(self, host: Host, status: int | None, said: str, greeting: str) -> ssh.Failure:
-        """Why the connection ended before the agent's first word. `status`: how it ended; `said`: on its stderr;
-        `greeting`: what else came before."""
+        """Return why the connection ended before the agent's first message.
+
+        Args:
+            host: Host of the agent.
+            status: Exit status of the process, if known.
+            said: Its stderr.
+            greeting: Its other output.
+        """
 
 
 class ThisMachine:
@@ -44,7 +49,7 @@ class BySsh:
 
 
 class Through(BySsh):
-    """By the ssh of another host, whose agent runs it for us."""
+    """Over the ssh of another host, run by that host's agent."""
 
     def __init__(self, parent: Agent, remote: ssh.Remote) -> None:
         super().__init__(remote)
@@ -56,7 +61,7 @@ class Through(BySsh):
 
 
 class BySrun:
-    """A step of our own allocation; all nodes are reached from here, since Slurm has a tree of its own."""
+    """In a step of a Slurm allocation. All nodes are reached from here, since Slurm has its own fan-out tree."""
 
     def __init__(self, remote: ssh.Remote) -> None:
         self._job = remote.slurm_job

@@ -1,5 +1,4 @@
-"""A job step of Slurm in place of ssh: the command that starts an agent on another node of the allocation, and what its
-failures mean. Pure."""
+"""Slurm job steps in place of ssh: the command that starts an agent on another node, and its failures. Pure."""
 
 from __future__ import annotations
 
@@ -9,26 +8,26 @@ from collections.abc import Mapping, Sequence
 from horovod.runner.base.exit_status import describe_status
 from horovod.runner.reach import ssh
 
-# Of the allocation, and of what the user wants of steps of their own: an agent's step has one task, which gets all that
-# the allocation has on its node.
+# Variables that describe the allocation, or the user's options for their own steps. They are unset, because an agent's
+# step has one task, which gets everything that the allocation has on its node.
 _OPTIONS = re.compile(r"SLURM_(?!CONF$|CLUSTERS$|JWT$)|SRUN_|PMI_|PMIX_")
 
 
 def srun_command(host: str, job: str, python: str, environ: Mapping[str, str]) -> list[str]:
-    """The command that runs an agent on `host`. `environ`: of whoever runs it."""
+    """Return the command that runs an agent on `host`. `environ` is the environment in which it is run."""
     unset = [word for name in sorted(environ) if _OPTIONS.match(name) for word in ("-u", name)]
     options = [
         f"--jobid={job}", f"--nodelist={host}", "--nodes=1", "--ntasks=1",
-        "--no-kill",  # the step's node is lost: that ends this step only, not the allocation's others
-        "--overlap",  # beside the step that the launcher may run in
+        "--no-kill",  # a lost node ends this step only, not the other steps of the allocation
+        "--overlap",  # share resources with the step that the launcher may run in
         "--mpi=none", "--cpu-bind=none", "--unbuffered", "--quiet",
     ]  # fmt: skip
     return ["env", *unset, "srun", *options, "--", *ssh.agent_command(python)]
 
 
-# A cluster that binds nobody says so of every step that is not to be bound.
+# A cluster without CPU binding prints this for every step that asks for none.
 _ODD = "lacks support for cpu binding"
-_SHOWN = 12  # lines of what an agent that failed has said
+_SHOWN = 12  # maximum lines shown of an agent that failed
 
 _KNOWN: tuple[tuple[str, ssh.Failure], ...] = (
     (
@@ -47,7 +46,7 @@ _KNOWN: tuple[tuple[str, ssh.Failure], ...] = (
 
 
 def explain(status: int, said: str, host: str, job: str, python: str, greeting: str = "") -> ssh.Failure:
-    """What it means that the command of `srun_command` ended with this status and these words; as `ssh.explain`."""
+    """Return why the command of `srun_command` ended with this status and output; like `ssh.explain`."""
     lines = _telling((greeting + "\n" + said).splitlines())
     last = lines[-1] if lines else f"exit code {status}"
     if not lines and status == 127:
@@ -62,7 +61,7 @@ def explain(status: int, said: str, host: str, job: str, python: str, greeting: 
 
 
 def how_it_broke(_remote: bool, status: int | None, said: Sequence[str]) -> str:
-    """Why an agent that was there is there no more."""
+    """Return why an agent that was connected has ended."""
     lines = _telling(said)
     return "\n".join([f"its step has ended: {describe_status(status or 0)}", *lines[-_SHOWN:]])
 

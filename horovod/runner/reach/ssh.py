@@ -1,5 +1,7 @@
-"""The user's own ssh: the command that starts an agent on another host, and what its failures mean. Pure but for one
-question to ssh about its configuration."""
+"""The user's ssh: the command that starts an agent on another host, and the meaning of its failures.
+
+Pure, except that ssh is asked about its configuration.
+"""
 
 from __future__ import annotations
 
@@ -18,26 +20,26 @@ from dataclasses import dataclass
 from horovod.common.contract import boot
 from horovod.runner.protocol.messages import MAGIC
 
-CONNECT_SECONDS = 8  # until ssh gives an address up
-# Ends an ssh whose host has vanished, in case nobody is left who would: the launcher's own heartbeat is faster.
+CONNECT_SECONDS = 8  # s until ssh gives up an address
+# Ends an ssh whose host is unreachable even if the launcher, whose heartbeat is faster, has died.
 _KEEPALIVE = ("-o", "ServerAliveInterval=5", "-o", "ServerAliveCountMax=3")
-# A connection that the user shares is used, but ours does not become one, for it ends with the job. Commands and
-# forwardings of the user's configuration are for terminals.
+# The user's shared connection is used, but ours is not shared, since it ends with the job. Commands and forwardings in
+# the user's configuration are meant for interactive use.
 _PLAIN = ("-o", "ControlMaster=no", "-o", "RemoteCommand=none", "-o", "ClearAllForwardings=yes")
 _UNANSWERED = ("BatchMode=yes", "PasswordAuthentication=no", f"ConnectTimeout={CONNECT_SECONDS}")
-# Kubernetes' MPI operator names its way into a pod here; it is called like ssh without options.
+# Kubernetes' MPI operator sets this to its program for reaching a pod, which is called like ssh without options.
 AGENT_VARIABLE = "OMPI_MCA_plm_rsh_agent"
 
 
 @dataclass(frozen=True)
 class Remote:
-    """How other hosts are reached. `python`: the interpreter there, unless a host has one of its own."""
+    """How other hosts are reached. `python` is the interpreter there, unless a host has its own."""
 
     port: int | None = None
     identity_file: str | None = None
     python: str = ""
-    agent: str = ""  # replaces ssh
-    slurm_job: str = ""  # steps of this allocation replace ssh
+    agent: str = ""  # program that replaces ssh
+    slurm_job: str = ""  # allocation whose steps replace ssh
 
     @classmethod
     def of(
@@ -52,20 +54,24 @@ class Remote:
 
     @property
     def by_ssh(self) -> bool:
-        """Is it ssh itself?"""
+        """True if ssh itself is used."""
         return not self.agent and not self.slurm_job
 
 
 def agent_command(python: str = "") -> list[str]:
-    """How an agent is started on its host; nothing of the job is on its command line."""
-    # The first line on stdout says where the conversation begins, whatever the shell has printed before.
+    """Return the command that starts an agent on its host; it contains nothing about the job."""
+    # Prints a first line that marks where the messages begin, after anything that the shell printed.
     return [python or sys.executable, *boot.words("horovod.runner.agent.agent", f"os.write(1, {MAGIC!r})")]
 
 
 def ssh_command(host: str, remote: Remote, python: str = "", *, ask: bool = True) -> list[str]:
-    """The command that runs an agent on `host`.
+    """Return the command that runs an agent on `host`.
 
-    `ask` False: without a look at the user's configuration (the command runs on another machine).
+    Args:
+        host: Host to connect to.
+        remote: Options for ssh.
+        python: Interpreter on that host.
+        ask: Take the user's ssh configuration into account; False if the command runs on another machine.
     """
     there = "exec " + shlex.join(agent_command(python or remote.python))
     if remote.agent:
@@ -83,14 +89,14 @@ def ssh_command(host: str, remote: Remote, python: str = "", *, ask: bool = True
 
 
 def ask_rules(hosts: Sequence[str]) -> None:
-    """Ask ssh about all hosts at once; some configurations look names up, which takes time."""
+    """Look up the configuration for all hosts in parallel, since some configurations resolve names, which is slow."""
     with ThreadPoolExecutor(max_workers=16) as threads:
         list(threads.map(_has_own_rule, hosts))
 
 
 @functools.cache
 def _has_own_rule(host: str) -> bool:
-    """Has the user decided about unknown host keys? An option of ours would overrule that."""
+    """Return True if the user's configuration has a rule for unknown host keys, which our option would override."""
     try:
         asked = subprocess.run(["ssh", "-G", "--", host], capture_output=True, text=True, timeout=2, check=False)
     except (OSError, subprocess.SubprocessError):
@@ -101,14 +107,14 @@ def _has_own_rule(host: str) -> bool:
 
 @dataclass(frozen=True)
 class Failure:
-    """Why no agent came up. `again`: it may be different in a moment."""
+    """Why an agent did not start. `again` is True if the failure may be temporary."""
 
     what: str
     advice: str
     again: bool = False
 
 
-# What ssh and shells say, in the order in which it is looked for; ssh does not translate its messages.
+# Messages of ssh and shells, in the order in which they are tried; ssh does not translate its messages.
 _KNOWN: tuple[tuple[str, Failure], ...] = (
     (
         r"host key is known for",
@@ -169,9 +175,15 @@ _KNOWN: tuple[tuple[str, Failure], ...] = (
 
 
 def explain(status: int, said: str, host: str, remote: Remote, python: str = "", greeting: str = "") -> Failure:
-    """What it means that the command of `ssh_command` ended with this status and these words on stderr.
+    """Return why the command of `ssh_command` failed.
 
-    `greeting`: what was on stdout before an agent's first words, which never came.
+    Args:
+        status: Exit status of the command.
+        said: Its stderr.
+        host: Host that was to be reached.
+        remote: Options for ssh.
+        python: Interpreter on that host.
+        greeting: Its stdout; the agent's first message never came.
     """
     lines = [line.strip() for line in (greeting + "\n" + said).splitlines() if line.strip()]
     last = lines[-1] if lines else f"exit code {status}"
@@ -196,7 +208,7 @@ def explain(status: int, said: str, host: str, remote: Remote, python: str = "",
 
 
 def missing_ssh(error: OSError, host: str) -> Failure:
-    """The command itself cannot be run here."""
+    """Return why the command itself cannot be run on this machine."""
     if error.errno in (errno.EMFILE, errno.ENFILE):
         soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
         return Failure(
