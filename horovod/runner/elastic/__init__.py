@@ -1,1 +1,1 @@
-"""Jobs whose workers come and go: who is in the job (pure), and which hosts there are."""
+"""Elastic jobs: which workers are members (pure), and which hosts are available."""

@@ -1,4 +1,4 @@
-"""What the membership of an elastic job decides, for whoever acts."""
+"""Actions that the membership of an elastic job decides on and its caller carries out."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from horovod.runner.plan.hosts import Slot
 
 @dataclass(frozen=True)
 class Spawn:
-    """Start a process on the host. `worker`: its number, which no other process of the job ever has."""
+    """Start a process on the host. `worker` is its number, which no other process of the job ever gets."""
 
     worker: int
     host: str
@@ -19,7 +19,7 @@ class Spawn:
 
 @dataclass(frozen=True)
 class Form:
-    """Tell these workers, all of which wait for it, that they are the epoch now. `places`: by worker."""
+    """Tell these workers, all of which are waiting, that they form the epoch. `places` maps workers to slots."""
 
     epoch: int
     places: Mapping[int, Slot]
@@ -27,8 +27,11 @@ class Form:
 
 @dataclass(frozen=True)
 class Break:
-    """Tell the members of the epoch that it is over, should they not have noticed: those that connect give up, those
-    that train let their operations fail. `lost`: the workers that are gone for certain, or about to be."""
+    """Tell the members of the epoch that it is over, in case they have not noticed.
+
+    Members that are connecting give up, and those that train let their operations fail. `lost` are the workers that are
+    gone, or about to be.
+    """
 
     epoch: int
     why: str
@@ -37,8 +40,7 @@ class Break:
 
 @dataclass(frozen=True)
 class Notify:
-    """Tell the members of the epoch that others could join, or that some are to leave: they come back when it suits
-    them."""
+    """Tell the members of the epoch that workers could join or must leave, so that they return at their next commit."""
 
     epoch: int
     update: HostUpdateResult
@@ -46,7 +48,7 @@ class Notify:
 
 @dataclass(frozen=True)
 class Dismiss:
-    """Tell a worker that waits that it has no place any more; it ends by itself."""
+    """Tell a waiting worker that it has no slot any more, so that it ends by itself."""
 
     worker: int
     why: str
@@ -54,7 +56,7 @@ class Dismiss:
 
 @dataclass(frozen=True)
 class Kill:
-    """SIGKILL: it must not be there when the next epoch begins."""
+    """Kill the worker with SIGKILL, because it must not run when the next epoch begins."""
 
     worker: int
     why: str
@@ -62,22 +64,21 @@ class Kill:
 
 @dataclass(frozen=True)
 class Abandon:
-    """Nobody waits for this worker any more, or for what it has to say, though it may be there still: the kernel does
-    not end it."""
+    """Stop waiting for this worker and its output, although the kernel has not ended its process yet."""
 
     worker: int
 
 
 @dataclass(frozen=True)
 class Say:
-    """A line for whoever watches the job."""
+    """Show a line to the user."""
 
     text: str
 
 
 @dataclass(frozen=True)
 class End:
-    """The job is over; what still runs is stopped. `text`: why, empty when it is as it should be."""
+    """End the job and stop what still runs. `text` is the reason; empty after a normal end."""
 
     success: bool
     text: str = ""

@@ -1,5 +1,7 @@
-"""When who is new is let into a job that trains, and what those who train are told of others that come or have to go.
-Pure: times are arguments (monotonic, s)."""
+"""When new workers are admitted to a job, and when members are told that workers could join or must leave.
+
+Pure: times are arguments (monotonic, s).
+"""
 
 from __future__ import annotations
 
@@ -11,22 +13,27 @@ from horovod.runner.elastic.workers import Worker
 
 
 class Admission:
-    """Of one job."""
+    """Admission timers and notifications of one job."""
 
     def __init__(self, gather: float | None = None) -> None:
-        """`gather`: s that workers of the first epoch wait for others that are starting; None: as in later epochs."""
+        """Create the state of a new job.
+
+        Args:
+            gather: Seconds that ready workers of the first epoch wait for others that are starting; default as in later
+                epochs.
+        """
         self._wait = TOGETHER if gather is None else gather
-        self._ready_since: float | None = None  # somebody new waits since then to be let in
-        self._told = HostUpdateResult.no_update  # to the members of this epoch
+        self._ready_since: float | None = None  # since when a new worker has been waiting
+        self._told = HostUpdateResult.no_update  # what the members of this epoch have been told
 
     def next_time(self, now: float) -> float | None:
-        """When who is ready has waited long enough for others; None: nobody waits for that."""
+        """Return when ready workers have waited long enough for others, or None if none waits."""
         if self._ready_since is None or now >= self._ready_since + self._wait:
             return None
         return self._ready_since + self._wait
 
     def together(self, waiting: Iterable[Worker], others_start: bool, now: float) -> bool:
-        """Need who is new among those that wait not wait for others that are about to be ready as well?"""
+        """Return True if the new workers among `waiting` need not wait any longer for others that are starting."""
         if all(worker.survivor for worker in waiting):
             self._ready_since = None
         elif self._ready_since is None:
@@ -36,8 +43,7 @@ class Admission:
         return self._ready_since is not None and now >= self._ready_since + self._wait
 
     def update(self, added: bool, removed: bool) -> HostUpdateResult:
-        """What members are to be told: that others can join, that some have no place any more; nothing that they know
-        already."""
+        """Return what to tell the members: workers can join (`added`) or must leave (`removed`). Tells it only once."""
         update = HostUpdateResult.no_update
         if added:
             update |= HostUpdateResult.added
@@ -49,10 +55,10 @@ class Admission:
         return update
 
     def formed(self) -> None:
-        """A new epoch, whose members know of nothing yet."""
+        """Record a new epoch, whose members have been told nothing yet."""
         self._told = HostUpdateResult.no_update
         self._wait = TOGETHER
 
     def postpone(self, seconds: float) -> None:
-        """The launcher itself has stood still for so long."""
+        """Extend all deadlines by the seconds during which the launcher did not run."""
         self._ready_since = None if self._ready_since is None else self._ready_since + seconds

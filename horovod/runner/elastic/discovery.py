@@ -1,6 +1,6 @@
-"""Which hosts there are, in the types that programs written for Horovod know.
+"""Host discovery, with the classes of Horovod's documented API.
 
-The launcher itself runs the script without waiting (`script`), and who is barred decides `cooldown`.
+The launcher itself runs the script without blocking (`script`); `cooldown` decides which hosts are barred.
 """
 
 from __future__ import annotations
@@ -21,36 +21,42 @@ _ONE = "host"
 
 
 class HostState:
-    """Whether one host is barred because workers have failed there. May be used from several threads."""
+    """State of one host: barred or not because workers have failed there. Thread-safe."""
 
     def __init__(self, cooldown_range: tuple[float, float] | None = None) -> None:
-        """`cooldown_range`: (MIN, MAX) in s; None: a host that is barred stays so. Raises ValueError outside 1 to
-        3600."""
+        """Create the state of a host that is not barred.
+
+        Args:
+            cooldown_range: Minimum and maximum time in seconds for which the host is barred; None means permanently.
+
+        Raises:
+            ValueError: The range is not within 1 to 3600 seconds.
+        """
         self._list = Blacklist(check_range(cooldown_range))
         self._event = threading.Event()
         self._lock = threading.Lock()
 
     def get_event(self) -> threading.Event:
-        """Is set when the host is barred."""
+        """Return the event that is set when the host is barred."""
         return self._event
 
     def blacklist(self) -> None:
-        """A worker has failed there."""
+        """Bar the host, because a worker has failed there."""
         with self._lock:
             self._list.failed(_ONE, time.monotonic())
             self._event.set()
 
     def is_blacklisted(self) -> bool:
-        """Does it get no workers now?"""
+        """Return True if the host gets no workers now."""
         with self._lock:
             return self._list.bars(_ONE, time.monotonic())
 
 
 class DiscoveredHosts:
-    """Hosts that were found; never changed in place."""
+    """Hosts that were found. Immutable."""
 
     def __init__(self, host_slots: Mapping[str, int], host_assignment_order: Sequence[str]) -> None:
-        """`host_slots`: slots by host; `host_assignment_order`: hosts, in the order in which they get ranks."""
+        """Store slots by host, and the hosts in the order in which they get ranks."""
         self._slots = dict(host_slots)
         self._order = list(host_assignment_order)
 
@@ -67,7 +73,7 @@ class DiscoveredHosts:
         return list(self._order)
 
     def get_slots(self, host: str) -> int:
-        """0 for a host that is not among them."""
+        """Return the slots of a host, 0 for an unknown one."""
         return self._slots.get(host, 0)
 
     def count_available_slots(self) -> int:
@@ -78,29 +84,32 @@ class DiscoveredHosts:
 
 
 class HostDiscovery:
-    """What finds hosts. A program may give a subclass of its own."""
+    """Base class of host discoveries. Programs may derive their own."""
 
     def find_available_hosts_and_slots(self) -> dict[str, int]:
-        """Slots by host, in the order in which hosts are to be used."""
+        """Return slots by host, in the order in which hosts are to be used."""
         raise NotImplementedError
 
 
 class HostDiscoveryScript(HostDiscovery):
-    """An executable that prints one host a line, `name` or `name:slots`."""
+    """Discovery by an executable that prints one host a line, `name` or `name:slots`."""
 
     def __init__(self, discovery_script: str, slots: int | None) -> None:
-        """`slots`: of hosts that do not tell theirs; None: all have to."""
+        """Store the path of the script, and the slots of hosts for which it prints none; None: it must print them."""
         self._script = discovery_script
         self._slots = slots
 
     def find_available_hosts_and_slots(self) -> dict[str, int]:
-        """Runs it once. Raises ValueError saying what is wrong with the file or with what it printed, also when it
-        takes longer than 10 s."""
+        """Run the script once and return slots by host.
+
+        Raises:
+            ValueError: The file cannot be run, takes longer than 10 s, or prints something that is not accepted.
+        """
         return ScriptRun(self._script, self._slots, names=DISCOVERY).finish()
 
 
 class FixedHosts(HostDiscovery):
-    """The same hosts always."""
+    """Discovery that always returns the same hosts."""
 
     def __init__(self, host_slots: Mapping[str, int]) -> None:
         self._slots = dict(host_slots)
@@ -110,8 +119,13 @@ class FixedHosts(HostDiscovery):
 
 
 def check_fixed(slots: Mapping[str, int], names: Names = FLAGS) -> Mapping[str, int]:
-    """Hosts that an elastic job without discovery may have: with one of them there would be nothing left after its
-    first failure. Raises ValueError naming the number."""
+    """Return the hosts of an elastic job without discovery unchanged.
+
+    With a single host, nothing would be left after its first failure.
+
+    Raises:
+        ValueError: There are fewer than two hosts.
+    """
     if len(slots) < 2:
         raise ValueError(
             f"an elastic job with fixed hosts ({names.least}) has {len(slots)} of them, accepted are at least 2; with "
@@ -121,16 +135,16 @@ def check_fixed(slots: Mapping[str, int], names: Names = FLAGS) -> Mapping[str, 
 
 
 class HostManager:
-    """The hosts that can be used: found, and not barred. May be used from several threads."""
+    """Hosts that can be used: found by the discovery and not barred. Thread-safe."""
 
     def __init__(self, discovery: HostDiscovery, cooldown_range: tuple[float, float] | None = None) -> None:
-        """`cooldown_range`: as for `HostState`."""
+        """Store the discovery; `cooldown_range` is as for `HostState`."""
         self._discovery = discovery
         self._list = Blacklist(check_range(cooldown_range))
         self._lock = threading.Lock()
         self._slots: dict[str, int] = {}
-        self._order: list[str] = []  # in which hosts were seen first
-        self._last: dict[str, int] = {}  # what could be used at the last look
+        self._order: list[str] = []  # hosts in the order in which they were first found
+        self._last: dict[str, int] = {}  # usable slots by host at the last update
 
     @property
     def current_hosts(self) -> DiscoveredHosts:
@@ -139,10 +153,9 @@ class HostManager:
         return DiscoveredHosts(slots, order)
 
     def update_available_hosts(self) -> HostUpdateResult:
-        """Looks once; returns how the hosts that can be used have changed since the last look. A slot less is a
-        removal.
+        """Run the discovery once and return how the usable hosts have changed since the last call.
 
-        Raises what the discovery raises.
+        A host with fewer slots counts as a removal. Raises what the discovery raises.
         """
         found = self._discovery.find_available_hosts_and_slots()
         with self._lock:
@@ -160,7 +173,7 @@ class HostManager:
         return {host: self._slots[host] for host in order}, order
 
     def blacklist(self, host: str) -> None:
-        """A worker has failed there."""
+        """Bar the host, because a worker has failed there."""
         with self._lock:
             self._list.failed(host, time.monotonic())
 
@@ -170,7 +183,7 @@ class HostManager:
 
 
 def compare(before: Mapping[str, int], after: Mapping[str, int]) -> HostUpdateResult:
-    """How the slots of hosts have changed."""
+    """Return whether slots were added or removed."""
     update = HostUpdateResult.no_update
     for host in {*before, *after}:
         if after.get(host, 0) > before.get(host, 0):

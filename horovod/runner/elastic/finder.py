@@ -1,4 +1,4 @@
-"""Finds the hosts of an elastic job, again and again, while its launcher does other things. No call waits."""
+"""Repeated, non-blocking discovery of the hosts of an elastic job."""
 
 from __future__ import annotations
 
@@ -15,8 +15,14 @@ EVERY = 1.0  # s from the end of one run of the script to the start of the next
 
 @dataclass(frozen=True)
 class Found:
-    """Slots by host, in the order in which they are to be used. `certain`: that there are none is an answer, too.
-    `complete`: no other joins these. `by`: the script that has named them, if one has."""
+    """Result of a discovery.
+
+    Attributes:
+        slots: Slots by host, in the order in which hosts are to be used.
+        certain: True if an empty result means that there are no hosts.
+        complete: True if no further host will join.
+        by: Script that named the hosts, if any.
+    """
 
     slots: Mapping[str, int]
     certain: bool = False
@@ -26,36 +32,36 @@ class Found:
 
 @dataclass(frozen=True)
 class NotFound:
-    """`why` in words. `first`: hosts have never been found."""
+    """Failure of a discovery: the reason, and True as `first` if no discovery has succeeded yet."""
 
     why: str
     first: bool
 
 
 class Source(Protocol):
-    """Where the hosts of an elastic job come from. No call waits."""
+    """Source of an elastic job's hosts. No call blocks."""
 
     def events(self) -> dict[int, int]:
-        """Descriptors and what to poll them for."""
+        """Return descriptors and their poll events."""
 
     def next_time(self) -> float | None:
-        """When to call `look` even if nothing happens (monotonic)."""
+        """Return when `look` must be called next (monotonic, s), or None."""
 
     def look(self, now: float) -> Found | NotFound | None:
-        """What is new; None: nothing."""
+        """Return a new result, or None if nothing has changed."""
 
     def lost(self, host: str) -> None:
-        """The job has lost this host, or cannot use it."""
+        """Record that the job has lost this host, or cannot use it."""
 
     def machine_of(self, host: str) -> str:
-        """The machine that a host is, or is a part of."""
+        """Return the machine that the host is, or is a part of."""
 
     def close(self) -> None:
-        """May be called again."""
+        """Release resources. Idempotent."""
 
 
 class Finder:
-    """By a script, or the same hosts always. Tells what has changed only."""
+    """Source that runs a script repeatedly, or returns fixed hosts. Reports changes only."""
 
     def __init__(
         self,
@@ -66,9 +72,19 @@ class Finder:
         every: float | None = None,
         names: Names = FLAGS,
     ) -> None:
-        """`slots`: of hosts that do not tell theirs; `fixed`: the hosts where there is no script. `command`: a program
-        of ours in place of the script, which is its name then; `every`: s between its runs. `names`: what the caller
-        calls script and slots. Raises LaunchError saying what is wrong with the script's file."""
+        """Start the first run of the script.
+
+        Args:
+            script: Path of the discovery script; None for fixed hosts.
+            slots: Slots of hosts for which the script prints none.
+            fixed: Slots by host, if there is no script.
+            command: Program of Horovod to run in place of the script; `script` is then its name for messages.
+            every: Seconds between two runs; default EVERY.
+            names: How messages name the script and the slots.
+
+        Raises:
+            LaunchError: The script's file cannot be run.
+        """
         self._command = command
         self._every = every
         self._names = names
@@ -81,17 +97,17 @@ class Finder:
         self._trouble = ""
 
     def events(self) -> dict[int, int]:
-        """Descriptors and what to poll them for."""
+        """Return descriptors and their poll events."""
         return {} if self._run is None else self._run.events()
 
     def next_time(self) -> float | None:
-        """When to call `look` even if nothing happens (monotonic)."""
+        """Return when `look` must be called next (monotonic, s), or None."""
         if self._fixed is not None:
             return 0.0
         return self._next if self._run is None else self._run.next_time()
 
     def look(self, now: float) -> Found | NotFound | None:
-        """What is new; None: nothing."""
+        """Return a new result, or None if nothing has changed."""
         if self._fixed is not None:
             found, self._fixed = self._fixed, None
             return Found(found)
@@ -131,14 +147,14 @@ class Finder:
         return NotFound(why, self._last is None)
 
     def lost(self, host: str) -> None:
-        """Whether it can be used again, what finds hosts will tell."""
+        """Do nothing: the next discovery shows whether the host can be used."""
 
     def machine_of(self, host: str) -> str:
-        """Hosts are machines."""
+        """Return the host, since hosts are machines here."""
         return host
 
     def close(self) -> None:
-        """May be called again."""
+        """Stop the script. Idempotent."""
         self._script = None
         if self._run is not None:
             self._run.close()

@@ -1,4 +1,4 @@
-"""What a discovery script prints. Pure."""
+"""Parser of a discovery script's output. Pure."""
 
 from __future__ import annotations
 
@@ -7,17 +7,23 @@ import re
 from horovod.runner.base.errors import LaunchError
 from horovod.runner.base.names import FLAGS, Names
 
-MOST = 65536  # slots of a host: as many ranks as a job may have
+MOST = 65536  # maximum slots of a host, as many ranks as a job may have
 FORM = "'name' or 'name:slots' with slots at least 1; an IPv6 address as [address] or [address]:slots; one host a line"
 _LINE = re.compile(r"(?:([\w.-]+)|\[([0-9A-Fa-f:.]+(?:%\w+)?)\])(?::([0-9]+))?", re.ASCII)
-_SHOWN = 80  # characters of a line that is not understood
+_SHOWN = 80  # maximum characters shown of a line that cannot be parsed
 
 
 def parse(output: str, slots: int | None, script: str, names: Names = FLAGS) -> dict[str, int]:
-    """Slots by host, in the order in which they were printed. `slots`: of hosts that do not tell theirs.
-    Blank lines count for nothing. `names`: what the caller calls `slots`.
+    """Return slots by host, in the order of the lines. Blank lines are ignored.
 
-    Raises LaunchError, a ValueError, naming `script`, the line and what is accepted.
+    Args:
+        output: Text to parse.
+        slots: Slots of hosts for which a line gives none; None: every line must give them.
+        script: Name of the script, for messages.
+        names: How messages name `slots`.
+
+    Raises:
+        LaunchError: A line is not accepted; the message shows the line. Also a ValueError.
     """
     found: dict[str, int] = {}
     lines: dict[str, int] = {}
@@ -48,7 +54,7 @@ def parse(output: str, slots: int | None, script: str, names: Names = FLAGS) -> 
 
 
 def _number(digits: str) -> int:
-    """Of so many digits as a number within the bounds can have, or one more."""
+    """Return the number, cut to a few digits so that it is above MOST but not huge."""
     return int((digits.lstrip("0") or "0")[: len(str(MOST)) + 1])
 
 

@@ -1,4 +1,4 @@
-"""What the user allows an elastic job."""
+"""Limits of an elastic job, as set by the user."""
 
 from __future__ import annotations
 
@@ -9,10 +9,17 @@ from horovod.runner.base.names import FLAGS, Names
 
 @dataclass(frozen=True)
 class Limits:
-    """`start`: workers before the first epoch (-np); `least`, `most`: of every epoch; `resets`: how often members may
-    change; `timeout`: s without an epoch that runs; `patience`: s for a member to come back from one that is over,
-    half of that if not given; `gather`: s that workers of the first epoch wait for others that are starting, as ever
-    if not given. `names`: what the user calls them.
+    """Limits of an elastic job.
+
+    Attributes:
+        start: Workers before the first epoch (-np).
+        least: Fewest workers of an epoch.
+        most: Most workers of an epoch; None means no limit.
+        resets: How often the members may change; None means no limit.
+        timeout: Seconds without a running epoch after which the job ends.
+        patience: Seconds for a member to return from an epoch that is over; default half of `timeout`.
+        gather: Seconds that workers of the first epoch wait for others that are starting; default as in later epochs.
+        names: How messages name the values.
     """
 
     start: int
@@ -42,13 +49,13 @@ class Limits:
         return self.timeout / 2 if self.patience is None else self.patience
 
     def has_room(self, size: int) -> bool:
-        """May an epoch have more members than this?"""
+        """Return True if an epoch may have more than `size` members."""
         return self.most is None or size < self.most
 
 
 @dataclass
 class Resets:
-    """How often the members of a job have changed. `most`: how often they may, None: as often as they like."""
+    """Count of changes of a job's members. `most` is the maximum, None for no limit."""
 
     most: int | None
     done: int = 0

@@ -1,12 +1,15 @@
-"""Who is in an elastic job, decided: what happens goes in, what is to be done comes out. Pure: every method gets the
-time (monotonic, s) and returns actions; nothing here waits, and a worker is a number. States: `phases`. The rules:
+"""Pure state machine that decides which workers are members of an elastic job.
 
-1. An epoch is formed only when nobody works in an earlier one: each of its members has come back or said that it ends,
-   or its process is gone. Who does not come back in time, or is lost to others and shows no sign of life, is killed.
-2. Who survives is a member of the next epoch, as long as its host has a slot for it and the job does not end.
-3. Who is new is started while the others go on, and they are told of it when it waits to be let in.
-4. Without an epoch that runs there is always a time at which something is decided, so nothing waits for ever.
-5. A host on which a worker fails gets no new ones (`cooldown`); what survives there stays.
+Every method reports an event with its time (monotonic, s) and returns actions. Nothing blocks here, and a worker is a
+number. `phases` lists the states. The rules:
+
+1. An epoch is formed only when no worker runs in an earlier one: each of its members has returned, has reported that it
+   ends, or its process is gone. A worker is killed if it does not return in time, or if other ranks have lost it and it
+   shows no sign of life.
+2. A survivor is a member of the next epoch, as long as its host has a slot for it and the job does not end.
+3. New workers are started while the others continue. Members are told when a new worker is ready to be admitted.
+4. While no epoch runs, there is always a deadline for the next decision, so no wait is unlimited.
+5. A host on which a worker fails gets no new workers (`cooldown`); survivors there stay.
 """
 
 from __future__ import annotations
@@ -24,7 +27,12 @@ from horovod.runner.elastic.workers import Life, MachineOf, Worker, Workers, can
 
 
 class Membership:
-    """`epoch`: number of the last epoch that was formed, 0 before the first; `workers`: who there is."""
+    """State of an elastic job.
+
+    Attributes:
+        epoch: Number of the last epoch formed; 0 before the first.
+        workers: All live workers.
+    """
 
     def __init__(self, limits: Limits, blacklist: Blacklist, now: float, machine_of: MachineOf = str) -> None:
         self.phase = Phase.STARTING
@@ -36,22 +44,22 @@ class Membership:
         self._patience = limits.seconds_to_come_back
         self._slots: dict[str, int] = {}
         self._complete = False
-        self._told_none, self._told_slots = False, -1  # that no hosts are found; of how many slots, too few
+        self._told_none, self._told_slots = False, -1  # reported: that there are no hosts; the last insufficient slots
         self._resets = Resets(limits.resets)
-        self._ran = False  # has any epoch run?
-        self._begun = False  # is there a state of the training, as far as is known?
-        self._fresh = True  # nobody had it when the last epoch was formed
+        self._ran = False  # True once an epoch has run
+        self._begun = False  # True if training state exists, as far as is known
+        self._fresh = True  # True if no member had it when the last epoch was formed
         self._success = False
-        self._idle_since: float | None = now  # no epoch has run since then
+        self._idle_since: float | None = now  # since when no epoch has been running
         self._admission = Admission(limits.gather)
         self._told_waiting = False
-        self._last_members: set[int] = set()  # of the last epoch that ran
+        self._last_members: set[int] = set()  # members of the last epoch that ran
         self._out: list[Action] = []
 
     # What is asked
 
     def next_time(self, now: float) -> float | None:
-        """When `tick` has something to decide; None: nothing depends on the clock."""
+        """Return when `tick` must be called next, or None if no deadline is set."""
         if self.phase is Phase.ENDED:
             return None
         times = [self.workers.next_deadline()]
@@ -63,7 +71,7 @@ class Membership:
 
     @property
     def members(self) -> list[Worker]:
-        """Of the last epoch, those that live, by rank."""
+        """Live members of the last epoch, in rank order."""
         return self.workers.members(self.epoch)
 
     # What happens
@@ -71,8 +79,15 @@ class Membership:
     def discovered(
         self, slots: Mapping[str, int], now: float, certain: bool = False, complete: bool = False, by: str = ""
     ) -> list[Action]:
-        """These hosts can be used now, in this order, each for so many workers. None at all is no answer, unless it is
-        `certain`: it takes no host away. `complete`: no other joins these. `by`: who has found them."""
+        """Record which hosts can be used, in order of preference, with their slots.
+
+        Args:
+            slots: Slots by host. An empty mapping is ignored, unless it is `certain`.
+            now: Current time.
+            certain: True if an empty mapping means that there are no hosts.
+            complete: True if no further host will join.
+            by: Script that found the hosts, if any.
+        """
         if not slots and not certain:
             if not self._told_none:
                 self._say(words.no_host(by, self.workers.any_started))
@@ -84,7 +99,7 @@ class Membership:
         return self._decide(now)
 
     def ready(self, number: int, now: float) -> list[Action]:
-        """A new worker has called hvd.init(), and waits."""
+        """Record that a new worker has called hvd.init() and waits."""
         worker = self.workers.find(number)
         if worker is not None and worker.life is Life.STARTING:
             worker.life = Life.WAITING
@@ -92,7 +107,7 @@ class Membership:
         return self._decide(now)
 
     def refused(self, number: int, why: str, now: float) -> list[Action]:
-        """A new worker has called hvd.init(), and does not fit to the job (`newcomers`), as none of its host will."""
+        """Record that a new worker has called hvd.init() but may not join (`newcomers`), and bar its host."""
         worker = self.workers.find(number)
         if worker is not None and worker.life is Life.STARTING:
             worker.life = Life.WAITING
@@ -101,7 +116,7 @@ class Membership:
         return self._decide(now)
 
     def formed(self, number: int, epoch: int, now: float) -> list[Action]:
-        """A member of the epoch has met all others, and trains."""
+        """Record that a member of the epoch has connected to all others and trains."""
         if (worker := self._member(number, epoch)) is not None and self.phase is Phase.FORMING:
             worker.formed = True
             if all(member.formed for member in self.workers if member.epoch == self.epoch):
@@ -111,13 +126,21 @@ class Membership:
     def back(
         self, number: int, epoch: int, now: float, lost: Collection[int] = (), holds: bool | None = None
     ) -> list[Action]:
-        """A member of the epoch has left it and waits for the next one: it could not be formed, ranks of it were lost
-        (`lost`: the numbers of their workers, where it knows them), or members are to join or leave. `holds`: it has
-        the state of the training, which others may not have got yet; None: it does not say."""
+        """Record that a member has left the epoch and waits for the next one.
+
+        The epoch could not be formed, ranks of it were lost, or workers are to join or leave.
+
+        Args:
+            number: Number of the member.
+            epoch: Epoch that it has left.
+            now: Current time.
+            lost: Numbers of the lost workers, as far as the member knows them.
+            holds: True if the member has the training state, which others may lack; None if it does not say.
+        """
         worker = self._member(number, epoch)
         if worker is not None:
             worker.life = Life.WAITING
-            if holds is not None:  # where all were new, and one still is, none has trained with it
+            if holds is not None:  # an epoch of new workers has trained only if none of them is still new
                 worker.holds, self._begun = holds, holds or (self._begun and not self._fresh)
             worker.came()
             self._break(f"{worker} has left it", now)
@@ -125,7 +148,7 @@ class Membership:
         return self._decide(now)
 
     def heard(self, number: int, epoch: int, now: float, lost: Collection[int] = ()) -> list[Action]:
-        """A member has noticed that the epoch is over; it may still be busy with what it computes. So it lives."""
+        """Record that a member has noticed the epoch's end. It may still be computing, but it is alive."""
         worker = self._member(number, epoch)
         if worker is not None:
             worker.heard = True
@@ -136,8 +159,10 @@ class Membership:
         return self._decide(now)
 
     def ending(self, number: int, now: float) -> list[Action]:
-        """A member ends by an exception of its own, as it has said. It will not be back, which the others need not wait
-        for; its process may take a while."""
+        """Record that a member has reported that it ends because of its own exception.
+
+        It will not return, so the others need not wait for it; its process may take a while to end.
+        """
         worker = self._member(number, self.epoch)
         if worker is not None:
             worker.life = Life.ENDING
@@ -146,8 +171,10 @@ class Membership:
         return self._decide(now)
 
     def accused(self, numbers: Collection[int], now: float, why: str) -> list[Action]:
-        """Whoever watches processes says so of workers that no other rank can have noticed yet: one has been stopped
-        for too long, say. They have had their time, and are killed."""
+        """Kill workers that the launcher found to be stuck, because one has been stopped for too long, say.
+
+        No other rank can have noticed that yet.
+        """
         for number in numbers:
             if (worker := self.workers.find(number)) is not None:
                 if self._member(number, self.epoch) is not None:
@@ -158,7 +185,15 @@ class Membership:
     def exited(
         self, number: int, success: bool, now: float, victim: bool = False, how: str = "it ended"
     ) -> list[Action]:
-        """A process has ended. `victim`: only because others have failed, by its own report; `how`: in words."""
+        """Record that a process has ended.
+
+        Args:
+            number: Number of the worker.
+            success: True if it ended with exit code 0.
+            now: Current time.
+            victim: True if it reported that it ended only because others failed.
+            how: Reason of its end, for messages.
+        """
         worker = self.workers.find(number)
         if worker is not None:
             if success and not worker.dismissed and (worker.survivor or not self._begun):
@@ -170,7 +205,7 @@ class Membership:
         return self._decide(now)
 
     def host_lost(self, host: str, now: float) -> list[Action]:
-        """Its agent, and with it all that runs there, cannot be reached any more."""
+        """Record that a host's agent, and with it all its workers, cannot be reached any more."""
         lost = [worker for worker in self.workers if worker.host == host]
         if staying := [worker for worker in lost if not worker.leaves]:
             self._failed(staying[0], now, "its host is lost", lost)
@@ -181,11 +216,11 @@ class Membership:
         return self._decide(now)
 
     def tick(self, now: float) -> list[Action]:
-        """The clock."""
+        """Act on deadlines."""
         return self._decide(now)
 
     def postpone(self, seconds: float) -> None:
-        """All deadlines, because the launcher itself has stood still for so long."""
+        """Extend all deadlines by the seconds during which the launcher did not run."""
         self.workers.postpone(seconds)
         self._idle_since = None if self._idle_since is None else self._idle_since + seconds
         self._admission.postpone(seconds)
@@ -194,7 +229,7 @@ class Membership:
     # What follows
 
     def _member(self, number: int, epoch: int) -> Worker | None:
-        """The worker, if it is one that works in this epoch and the epoch is the last one."""
+        """Return the worker if it is at work in this epoch and the epoch is the last one."""
         return self.workers.at_work(number, epoch) if epoch == self.epoch else None
 
     def _run(self) -> None:
@@ -210,7 +245,7 @@ class Membership:
             member.survivor = member.holds = True
 
     def _break(self, why: str, now: float, lost: tuple[int, ...] = ()) -> None:
-        """The epoch is over, whether it has begun or not. `lost`: whose processes are gone, or about to be."""
+        """End the epoch, whether it has begun or not. `lost` are workers whose processes are gone or about to be."""
         if self.phase not in (Phase.FORMING, Phase.RUNNING):
             return
         self._out.append(Break(self.epoch, why, lost))
@@ -225,7 +260,7 @@ class Membership:
                 worker.expect(now + ACCUSED, "other ranks have lost it, and it shows no sign of life")
 
     def _failed(self, worker: Worker, now: float, how: str, gone: Sequence[Worker] = ()) -> None:
-        """`gone`: with all these, if there are others."""
+        """Bar the host of a failed worker and report it. `gone` are the workers lost together with it."""
         if self.phase is Phase.FINISHING:
             return
         barred = self._blacklist.bars(worker.host, now)
@@ -233,7 +268,7 @@ class Membership:
         self._say(
             f"{worker} failed: {how}{words.remaining(self.workers, [worker, *gone], self.limits.least, self._names)}"
         )
-        if not barred and not (gone and worker.machine != worker.host):  # a part of a machine does not come back
+        if not barred and not (gone and worker.machine != worker.host):  # a lost part of a machine never returns anyway
             self._say(f"host {worker.host} gets no new workers{'' if away == math.inf else f' for {away:.0f} s'}")
 
     def _gone(self, worker: Worker, now: float) -> None:
@@ -258,7 +293,7 @@ class Membership:
                 self._finish(now)
             else:
                 self._spawn(now)
-                if self._ran:  # until then all are waited for together
+                if self._ran:  # until then, one deadline applies to all workers together
                     silent = words.silent(self.limits.timeout, self._names)
                     self.workers.expect_starts(now, self.limits.timeout, silent)
                 self._go_on(now)
@@ -292,7 +327,7 @@ class Membership:
             self._told_slots = slots
             return
         if self._resets.used_up and self.workers.survivors >= self.limits.least:
-            return  # who is new could only end the job
+            return  # a new worker could only end the job
         room = None if self.limits.most is None else max(0, self.limits.most - self.workers.staying)
         for host in placement.free_slots(usable, self.workers.taken())[:room]:
             self._out.append(Spawn(self.workers.add(host, self.epoch == 0).number, host))
@@ -320,7 +355,7 @@ class Membership:
             self._told_waiting = True
 
     def _let_go(self, now: float) -> None:
-        """Those that have no place and do not train; who trains is told at its next commit (`_notify`)."""
+        """Dismiss idle workers that have no slot any more; those that train are told later (`_notify`)."""
         for worker in [one for one in self.workers.of(Life.WAITING, Life.STARTING) if one.leaves and not one.dismissed]:
             if worker.life is Life.STARTING:
                 self._kill(worker, now, "its host has no slot for it any more")
@@ -344,7 +379,7 @@ class Membership:
         return self.limits.least if self._ran else self.limits.start
 
     def _hopeless_at(self, waiting: int, now: float) -> float:
-        """From when on too few are there, nobody on the way, and too few places where there could ever be others."""
+        """Return the time from which on too few workers are present or starting, and too few slots remain."""
         if waiting >= self._needed or self.workers.of(Life.STARTING, Life.WORKING, Life.ENDING, Life.KILLED):
             return math.inf
         free = placement.free_slots(self._blacklist.usable(self._slots, now), self.workers.taken())
@@ -360,7 +395,7 @@ class Membership:
 
     def _form(self, waiting: list[Worker]) -> None:
         if self._ran and self._resets.used_up and self._last_members <= {worker.number for worker in waiting}:
-            waiting = [worker for worker in waiting if worker.number in self._last_members]  # nothing has to change
+            waiting = [worker for worker in waiting if worker.number in self._last_members]  # keep the members
         ordered = placement.choose(candidates(waiting), self.limits.most, self.workers.machines(self._slots))
         places = placement.places(ordered)
         if self._ran and places.keys() != self._last_members:
@@ -379,8 +414,10 @@ class Membership:
         self._out.append(Form(self.epoch, places))
 
     def _finish(self, now: float) -> None:
-        """One has ended with success: who still works may end, who waits has nothing to wait for. Who has not called
-        hvd.init() where nobody has trained may never do so: a program without Horovod."""
+        """After one worker has ended with success, dismiss those that wait; those at work may end by themselves.
+
+        If no epoch has run, a worker that has not called hvd.init() is left alone: the program may not use Horovod.
+        """
         for worker in self.workers:
             if worker.life is Life.STARTING and self._ran:
                 self._kill(worker, now, "the job is over")

@@ -1,8 +1,8 @@
-"""Which new workers fit to an elastic job, by what they say of themselves. Pure.
+"""Which new workers may join an elastic job, by the facts that they report. Pure.
 
-Ranks of another version of horovod would understand each other by chance, and a state of another Python need not be
-readable. Another text of the program would train on with other mathematics, unnoticed; where hosts are updated one by
-one on purpose, whoever starts the job says so, and it is a warning.
+Ranks with other versions of horovod could misunderstand each other, and state from another Python may not be readable.
+Another version of the program would train with different mathematics unnoticed. Where hosts are updated one by one on
+purpose, the user can allow that, and it is only a warning.
 """
 
 from __future__ import annotations
@@ -18,28 +18,34 @@ _CODE = "HOROVOD_ELASTIC_CODE"
 
 
 class Verdict(NamedTuple):
-    """`refusal`: why the worker is not let in, `warning`: what is to be said of it; empty when nothing is."""
+    """Decision about a worker: `refusal` is why it may not join, `warning` what to report; empty for nothing."""
 
     refusal: str = ""
     warning: str = ""
 
 
 class Newcomers:
-    """`same_code`: is another text of the program a reason to refuse (HOROVOD_ELASTIC_CODE, unless it is any)?
-    `version`: of horovod, the launcher's. Python and the program are those of the first worker that comes."""
+    """Check of new workers.
+
+    The first worker determines the job's Python and program.
+
+    Args:
+        same_code: Refuse a worker whose program differs; False with HOROVOD_ELASTIC_CODE=any.
+        version: Version of horovod; default the launcher's.
+    """
 
     def __init__(self, same_code: bool = True, version: str = __version__) -> None:
         self._same_code = same_code
         self._version = version
-        self._job: Facts | None = None  # what its first worker has said
+        self._job: Facts | None = None  # facts of the first worker
 
     @classmethod
     def wanted(cls, environ: Mapping[str, str]) -> Newcomers:
-        """As these variables have it. Raises ValueError naming what is accepted."""
+        """Return the check that these variables ask for. Raises ValueError naming what is accepted."""
         return cls(BY_NAME[_CODE].parse(environ.get(_CODE, "")) != "any")
 
     def judge(self, told: bytes) -> Verdict:
-        """Of a worker that comes for the first time, which says this (`Facts`)."""
+        """Return the decision about a worker that reports these facts (encoded `Facts`) on its first request."""
         try:
             facts = decode_facts(told)
         except ValueError:

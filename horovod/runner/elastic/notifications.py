@@ -1,5 +1,7 @@
-"""News of hosts for a worker from a program that is a launcher itself: a connection for each of them, on which both
-ends prove that they hold the key. Workers of `horovodrun` hear through the job's store, and open no port for it.
+"""Notifications about changed hosts from a program that is itself a launcher to a worker.
+
+Each one uses a new connection, on which both ends prove that they hold the key. Workers of `horovodrun` are notified
+through the job's store and need no port for it.
 """
 
 from __future__ import annotations
@@ -15,19 +17,26 @@ from horovod.common.elastic.updates import WorkerNotificationManager
 from horovod.common.network.interfaces import scan
 from horovod.common.security.auth import AuthError, Place, accept, connect, derive_key
 
-_PURPOSE = 100  # of such a connection
+_PURPOSE = 100  # identifies these connections
 _NEWS = struct.Struct("<dB")  # timestamp, result
 _MAC = 32
-_SECONDS = 10.0  # for all that one connection says
+_SECONDS = 10.0  # maximum duration of a connection
 _DONE = b"k"
 
 Addresses = Mapping[str, Sequence[tuple[str, int]]]
-"""By interface: (address, port)."""
+"""(address, port) by network interface."""
 
 
 class WorkerNotificationService:
-    """Hears news on a port of this host, and passes them to `manager`, until `shutdown`. `key`: 32 bytes, or any
-    number; `nic`: the interface to listen on, None: loopback. Raises ValueError naming an interface that is not there.
+    """Server for notifications, which it passes to `manager`, until `shutdown`.
+
+    Args:
+        key: 32 bytes, or any number of them.
+        nic: Network interface to listen on; None for loopback.
+        manager: Gets the notifications.
+
+    Raises:
+        ValueError: There is no such interface.
     """
 
     def __init__(self, key: bytes, nic: str | None, manager: WorkerNotificationManager) -> None:
@@ -40,7 +49,7 @@ class WorkerNotificationService:
         self._server = BoundedServer((found[self._nic][0], 0), self._serve, patience=_SECONDS, name="hvd-notifications")
 
     def addresses(self) -> dict[str, list[tuple[str, int]]]:
-        """What a client is given."""
+        """Return the addresses for clients."""
         host, port = self._server.server_address[:2]
         return {self._nic: [(host, port)]}
 
@@ -68,7 +77,14 @@ class WorkerNotificationService:
 
 
 class WorkerNotificationClient:
-    """Of a service: `addresses` are its, `key` is its; `verbose` and `match_intf` are accepted for old programs."""
+    """Client of a `WorkerNotificationService`.
+
+    Args:
+        addresses: Addresses of the service.
+        key: Key of the service.
+        verbose: Accepted for compatibility.
+        match_intf: Accepted for compatibility.
+    """
 
     def __init__(self, addresses: Addresses, key: bytes, verbose: int, match_intf: bool = False) -> None:
         del verbose, match_intf
@@ -78,7 +94,7 @@ class WorkerNotificationClient:
             raise ValueError(f"addresses is {dict(addresses)!r}, accepted is at least one address")
 
     def notify_hosts_updated(self, timestamp: float, update_res: HostUpdateResult) -> None:
-        """Returns when the worker knows. Raises ConnectionError naming the addresses when none answers."""
+        """Notify the worker and wait for its answer. Raises ConnectionError naming the addresses when none answers."""
         why = ""
         for host, port in self._places:
             try:

@@ -1,12 +1,13 @@
-"""The states of an elastic job, and how long is waited in them. What leads from one to the next: `membership`.
+"""States of an elastic job, and time limits in them. `membership` decides the transitions.
 
-STARTING ---all that were started wait, np at least---> FORMING --all have connected--> RUNNING
-                                                         ^   |                           |
-                 all members are back or gone, and there |   | one fails, one comes back |
-                 are min_np with who has come meanwhile  |   v                           v
-                                                        GATHERING <----------------------'
-a worker ends with success: FINISHING, until the last one has ended
-nobody holds the state any more, too many resets, no epoch for the elastic timeout: ENDED
+
+STARTING --all started workers wait, at least np--> FORMING --all have connected--> RUNNING
+                                                     ^   |                           |
+             all members have returned or are gone,  |   | one fails, one returns    |
+             and with new workers there are min_np   |   v                           v
+                                                    GATHERING <----------------------'
+after a worker has ended with success: FINISHING, until the last one has ended
+no worker holds the training state, too many resets, no epoch for the elastic timeout: ENDED
 """
 
 from __future__ import annotations
@@ -14,12 +15,12 @@ from __future__ import annotations
 import math
 from enum import Enum
 
-ACCUSED = 2.0  # s for a rank that others have lost to say that it lives: what engines promise their callers
-TOGETHER = 5.0  # s for which who is ready waits for others that start, so that the members pause once
-LEAVING = 10.0  # s for a worker that has no place any more to end
-CERTAIN = 10.0  # s after SIGKILL: what the kernel cannot end is taken for gone
-TORN_DOWN = 10.0  # s after a failure for its host to be found lost: what shuts a machine down may end a rank first
-STOOD_STILL = 5.0  # s after the time at which the launcher wished to go on: it was stopped, or its machine was
+ACCUSED = 2.0  # s for a rank that others have lost to show that it is alive; engines raise errors within this time
+TOGETHER = 5.0  # s that ready workers wait for others that are starting, so that the members pause only once
+LEAVING = 10.0  # s for a dismissed worker to end
+CERTAIN = 10.0  # s after SIGKILL until a process that the kernel cannot end counts as gone
+TORN_DOWN = 10.0  # s after a failure in which its host may be found lost; a shutdown may end the rank first
+STOOD_STILL = 5.0  # s of delay of the launcher's loop after which it was stopped, or its machine was
 
 
 class Phase(Enum):
@@ -32,21 +33,23 @@ class Phase(Enum):
 
 
 class Standstill:
-    """Has the launcher itself stood still (`kill -STOP`, a machine that sleeps)? Then nobody else is late. Pure: times
-    are arguments (monotonic, s)."""
+    """Detection that the launcher itself was stopped (`kill -STOP`, a sleeping machine), so that no worker is late.
+
+    Pure: times are arguments (monotonic, s).
+    """
 
     def __init__(self, now: float) -> None:
         self._looked = now
         self._due = math.inf
 
     def waits(self, until: float | None) -> None:
-        """The launcher's loop goes on at this time, or earlier; None: whenever something happens.
+        """Record until when the launcher's loop waits at most; None: until an event.
 
-        A time that has passed means at once, counted from the last look: the loop may have been stopped since then.
+        A time in the past counts as the time of the last look, because the loop may have been stopped since then.
         """
         self._due = math.inf if until is None else max(until, self._looked)
 
     def look(self, now: float) -> float:
-        """For how long, s, it has stood still since the last call, at most: from that time on."""
+        """Return for how many seconds at most the launcher was stopped since the last call, 0.0 if it was not."""
         since, self._looked = self._looked, now
         return now - since if now > self._due + STOOD_STILL else 0.0

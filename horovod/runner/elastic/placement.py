@@ -1,8 +1,8 @@
-"""Which rank a worker gets in the next epoch. Pure.
+"""Assignment of ranks to workers in the next epoch. Pure.
 
-Ranks of a host follow one another. Hosts on which somebody survives come first and keep their order, and so do the
-survivors of a host; who is new comes after them. So rank 0, whose state all others get, has been there before, and what
-survives keeps its order: a survivor's rank can only become smaller, unless somebody joins on a host before its own.
+Ranks of a host are consecutive. Hosts with survivors come first and keep their order, and so do the survivors of a
+host; new workers follow. So rank 0, whose state all others get, is a survivor. A survivor's rank can only become
+smaller, unless a worker joins on a host before its own.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from horovod.runner.plan.hosts import Slot
 
 @dataclass(frozen=True)
 class Candidate:
-    """A worker that can be in the next epoch. `rank`: it had in the last one; None: it is new."""
+    """Worker that can be a member of the next epoch. `rank` is its rank in the last one, None for a new worker."""
 
     worker: int
     host: str
@@ -23,7 +23,7 @@ class Candidate:
 
 
 def order(candidates: Sequence[Candidate], hosts: Sequence[str]) -> list[Candidate]:
-    """The candidates by rank. `hosts`: those that are known, in the order in which they are to be used."""
+    """Return the candidates in rank order. `hosts` are the known hosts in order of preference."""
     first: dict[str, int] = {}
     for one in candidates:
         if one.rank is not None:
@@ -40,7 +40,7 @@ def order(candidates: Sequence[Candidate], hosts: Sequence[str]) -> list[Candida
 
 
 def choose(candidates: Sequence[Candidate], most: int | None, hosts: Sequence[str]) -> list[Candidate]:
-    """At most `most` of them, survivors before who is new, in their new order."""
+    """Return at most `most` candidates in rank order, preferring survivors to new workers."""
     ordered = order(candidates, hosts)
     if most is None or len(ordered) <= most:
         return ordered
@@ -49,7 +49,7 @@ def choose(candidates: Sequence[Candidate], most: int | None, hosts: Sequence[st
 
 
 def places(ordered: Sequence[Candidate]) -> dict[int, Slot]:
-    """Each worker's place, by worker."""
+    """Return each worker's slot, by worker."""
     on_host: dict[str, list[int]] = {}
     for one in ordered:
         on_host.setdefault(one.host, []).append(one.worker)
@@ -70,11 +70,13 @@ def places(ordered: Sequence[Candidate]) -> dict[int, Slot]:
 
 
 def foreseen(candidates: Sequence[Candidate]) -> dict[int, Slot]:
-    """Each one's place if all of them were in the next epoch. They come in the order in which they were started, which
-    is that of their hosts."""
+    """Return each worker's slot if all candidates were members of the next epoch.
+
+    The candidates are given in the order in which they were started, which is that of their hosts.
+    """
     return places(order(candidates, list(dict.fromkeys(one.host for one in candidates))))
 
 
 def free_slots(slots: Mapping[str, int], taken: Mapping[str, int]) -> list[str]:
-    """A host for each worker that could be started: each host filled before the next, in their order."""
+    """Return a host for each worker that could be started, filling the hosts in their order."""
     return [host for host, count in slots.items() for _ in range(count - taken.get(host, 0))]

@@ -1,4 +1,4 @@
-"""A discovery script that runs: started, read, and ended after its deadline. No call waits but `finish`."""
+"""One run of a discovery script: started, read, and ended at its deadline. Only `finish` blocks."""
 
 from __future__ import annotations
 
@@ -16,17 +16,20 @@ from horovod.runner.base.names import FLAGS, Names
 from horovod.runner.elastic.host_lines import parse
 
 SECONDS = 10.0
-LIMIT = 1 << 20  # bytes of output
+LIMIT = 1 << 20  # maximum bytes of output
 _PIECE = 1 << 16
-_PIECES = 16  # read at a time, should it write faster than we read
+_PIECES = 16  # pieces read at once, in case the script writes faster than we read
 _LAST_WORDS = 1 << 14  # bytes of stderr that are kept
-_KILLED = 1.0  # s for a process that has been killed: what the kernel cannot end is left
-_SHOWN_LINES = 5  # of stderr
+_KILLED = 1.0  # s to wait for a killed process; one that the kernel cannot end is left
+_SHOWN_LINES = 5  # maximum lines of stderr shown
 
 
 class ScriptRun:
-    """One run. Use `events`, `serve` and `next_time` in a loop until `done`, or `finish`; then `result`. `close` when
-    it is not wanted any more."""
+    """One run of a script.
+
+    Call `events`, `serve` and `next_time` in a loop until `done`, or call `finish`; then get the `result`. Call `close`
+    if the run is not needed any more.
+    """
 
     def __init__(
         self,
@@ -36,9 +39,18 @@ class ScriptRun:
         command: Sequence[str] = (),
         names: Names = FLAGS,
     ) -> None:
-        """Starts it. `slots`: of hosts that do not tell theirs. `command`: a program of ours that is run, `script` is
-        its name then. `names`: what the caller calls script and slots. Raises LaunchError saying what is wrong with the
-        file."""
+        """Start the script.
+
+        Args:
+            script: Path of the script.
+            slots: Slots of hosts for which it prints none.
+            seconds: Time limit.
+            command: Program of Horovod to run in place of the script; `script` is then its name for messages.
+            names: How messages name the script and the slots.
+
+        Raises:
+            LaunchError: The file cannot be run.
+        """
         self._script = script
         self._slots = slots
         self._seconds = seconds
@@ -49,7 +61,7 @@ class ScriptRun:
         except OSError as error:
             if error.errno != errno.ENOEXEC:
                 raise LaunchError(self._cannot_start(path, error)) from None
-            self._process = self._start(["/bin/sh", path])  # without a first line that names another, as shells do
+            self._process = self._start(["/bin/sh", path])  # no interpreter in its first line: run it as shells do
         self._deadline = time.monotonic() + seconds
         assert self._process.stdout is not None
         assert self._process.stderr is not None
@@ -78,7 +90,7 @@ class ScriptRun:
         if os.path.isdir(path):
             return f"{what}a directory; accepted is an executable file"
         if error.errno == errno.ENOENT:
-            # Of a script whose interpreter is not there the kernel says the same.
+            # The kernel reports the same error for a missing interpreter.
             missing = (
                 "whose interpreter (in its first line) is not there" if os.path.exists(path) else "not a file here"
             )
@@ -90,21 +102,21 @@ class ScriptRun:
     # Parts of a loop
 
     def events(self) -> dict[int, int]:
-        """Descriptors and what to poll them for."""
+        """Return descriptors and their poll events."""
         if self.done:
             return {}
         wanted = {fd: select.POLLIN for fd, is_open in self._open.items() if is_open}
         return {**wanted, self._pidfd: select.POLLIN}
 
     def next_time(self) -> float | None:
-        """When `serve` is to be called even if nothing happens (monotonic)."""
+        """Return when `serve` must be called next (monotonic, s), or None."""
         return None if self.done else self._deadline
 
     def serve(self) -> None:
-        """Take what has come."""
+        """Read the output, and end the script at its limits."""
         if self.done:
             return
-        ended = self._process.poll() is not None  # asked first: what it has written is there then
+        ended = self._process.poll() is not None  # before reading, so that all its output is read
         for fd, data in self._streams.items():
             self._read(fd, data)
         if len(self._out) > LIMIT:
@@ -133,7 +145,7 @@ class ScriptRun:
                 del data[:-_LAST_WORDS]
 
     def _stop(self) -> None:
-        """Nothing of it is left, whatever it has started."""
+        """Kill the script and everything that it started."""
         try:
             os.killpg(self._process.pid, signal.SIGKILL)
         except (ProcessLookupError, PermissionError):
@@ -149,7 +161,7 @@ class ScriptRun:
         self.done = True
 
     def close(self) -> None:
-        """May be called again."""
+        """Stop the script. Idempotent."""
         if not self.done:
             self._trouble = f"{self._script} was stopped"
             self._stop()
@@ -157,7 +169,7 @@ class ScriptRun:
     # What came of it
 
     def finish(self) -> dict[str, int]:
-        """Waits for its end, `seconds` at most, and returns the result."""
+        """Wait until the script ends, at most its time limit, and return the result."""
         while not self.done:
             poll = select.poll()
             for fd, event in self.events().items():
@@ -167,7 +179,7 @@ class ScriptRun:
         return self.result()
 
     def result(self) -> dict[str, int]:
-        """Slots by host, in the order in which they were printed. Raises LaunchError saying what went wrong."""
+        """Return slots by host, in the order in which they were printed. Raises LaunchError if the run failed."""
         if self._trouble:
             raise LaunchError(self._trouble)
         if self._process.returncode != 0:

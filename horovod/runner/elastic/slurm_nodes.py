@@ -1,7 +1,7 @@
-"""Prints the nodes of the Slurm allocation that it runs in, as a discovery script does: those that are neither drained
-nor lost. Arguments: slots of each node, if not as many as it has tasks.
+"""Discovery script for a Slurm allocation: prints its nodes that are neither drained nor down.
 
-A program of its own, since Slurm's controller may take seconds to answer.
+The only argument is the number of slots of each node; default its number of tasks. It is a separate program because
+Slurm's controller may take seconds to answer.
 """
 
 from __future__ import annotations
@@ -14,12 +14,12 @@ from horovod.common.contract import boot
 from horovod.runner.base.errors import LaunchError
 from horovod.runner.plan import slurm
 
-EVERY = 5.0  # s between two looks: every one is work for a controller that all users share
-SECONDS = 4.0  # for each of two questions, so that both fit into the time that a discovery script has
+EVERY = 5.0  # s between two runs, because each puts load on a controller that all users share
+SECONDS = 4.0  # time limit of each of two queries, so that both fit into a discovery script's time limit
 
 
 def command(each: int | None) -> list[str]:
-    """What runs this. `each`: slots of each node."""
+    """Return the command that runs this module. `each` is the number of slots of each node."""
     return [sys.executable, *boot.words("horovod.runner.elastic.slurm_nodes"), *([] if each is None else [str(each)])]
 
 
@@ -38,8 +38,8 @@ def main() -> int:
 
 
 def ask(program: str, *arguments: str, seconds: float = SECONDS) -> str:
-    """What one of Slurm's programs prints. Raises LaunchError naming it, also when it does not answer in time."""
-    # Settings that users have for themselves would change what is printed.
+    """Return what a Slurm program prints. Raises LaunchError naming it, also when it does not answer in time."""
+    # Users' own settings would change the output.
     kept = {name: text for name, text in os.environ.items() if not name.startswith(("SQUEUE_", "SINFO_"))}
     try:
         done = subprocess.run(

@@ -1,4 +1,4 @@
-"""What the launcher of an elastic job says, in words. Pure."""
+"""Messages about elastic jobs. Pure."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ def ranks(count: int) -> str:
 
 
 def remaining(workers: Workers, gone: Sequence[Worker], least: int, names: Names) -> str:
-    """Return how many ranks are left without these; empty if none of them had been part of an epoch that ran.
+    """Return a clause on how many ranks are left without `gone`; empty if none of these was in an epoch that ran.
 
-    It promises nothing: others may fail a moment later.
+    It promises nothing, because others may fail a moment later.
     """
     if not any(worker.survivor for worker in gone):
         return ""
@@ -27,14 +27,14 @@ def remaining(workers: Workers, gone: Sequence[Worker], least: int, names: Names
 
 
 def members(now: int, new: Sequence[Worker], fewer: bool) -> str:
-    """Return what is said when an epoch runs that some workers are new to, or have left; else empty."""
+    """Return the message for a new epoch if some members are new or have left, else an empty string."""
     if new:
         return f"{ranks(now)} now; new: {', '.join(map(str, new))}"
     return f"going on with {ranks(now)}" if fewer else ""
 
 
 def does_not_come(patience: float) -> str:
-    """Why a member that is not back in time is killed."""
+    """Return why a member is killed that has not returned in time."""
     return (
         f"it has not come back within {patience:g} s: it hangs, computes for longer than that, or goes on after a "
         "HorovodInternalError instead of letting hvd.elastic.run have it"
@@ -42,7 +42,7 @@ def does_not_come(patience: float) -> str:
 
 
 def too_long(workers: Workers, there: int, needed: int, seconds: float, names: Names) -> str:
-    """Why a job ends that has been without an epoch for so long."""
+    """Return why a job ends that had no running epoch within the timeout."""
     late = "".join(
         f"; {', '.join(map(str, found))} {what}"
         for life, what in ((Life.WORKING, "did not come back"), (Life.STARTING, "did not call hvd.init()"))
@@ -55,13 +55,16 @@ def too_long(workers: Workers, there: int, needed: int, seconds: float, names: N
 
 
 def too_many_changes(resets: int, names: Names) -> str:
-    """Why a job ends whose members may not change any more."""
+    """Return why a job ends whose members may not change any more."""
     return f"the members were to change more often than {names.resets} allows ({resets})"
 
 
 def outside_run(victims: int) -> str:
-    """Perhaps why nobody holds the state any more; empty: by what is known of their ends, not. `victims`: how many
-    ended by a HorovodInternalError."""
+    """Return a possible reason why no worker holds the state any more, or an empty string.
+
+    Args:
+        victims: Number of workers that ended by a HorovodInternalError.
+    """
     if not victims:
         return ""
     which = "a worker" if victims == 1 else f"{victims} workers"
@@ -72,7 +75,7 @@ def outside_run(victims: int) -> str:
 
 
 def waiting(there: int, needed: int, seconds: float, names: Names) -> str:
-    """What a job waits for that goes on with more only, and for how long from now on."""
+    """Return the message of a job that waits for more workers, and for at most `seconds`."""
     return (
         f"waiting for workers: {there} are there, {needed} are needed to go on; without them the job ends in "
         f"{math.ceil(seconds)} s ({names.timeout})"
@@ -80,23 +83,23 @@ def waiting(there: int, needed: int, seconds: float, names: Names) -> str:
 
 
 def no_host(by: str, runs: bool) -> str:
-    """What a job without hosts says. `by`: the script that has found none, if one is used; `runs`: it has begun."""
+    """Return the message of a job without hosts. `by` is the script that found none; `runs` if workers run."""
     return "no host is found" + (f": {by} names none" if by else "") + ("; what runs goes on" if runs else "")
 
 
 def too_few_slots(slots: int, needed: int, hosts: int) -> str:
-    """What a job waits for that has not begun."""
+    """Return the message of a job that has too few slots to start."""
     return f"waiting for slots: {slots} of {needed}, on {hosts} host{'' if hosts == 1 else 's'}"
 
 
 def silent(seconds: float, names: Names) -> str:
-    """Why a worker is killed that has been started, and no more is heard of."""
+    """Return why a worker is killed that was started but has not called hvd.init() in time."""
     return f"it has not called hvd.init() within {seconds:g} s ({names.timeout})"
 
 
 def hopeless(hosts: Sequence[str], there: int, needed: int, names: Names) -> str:
-    """Why a job ends of which too few workers are left."""
-    between = "; " if any("," in host for host in hosts) else ", "  # "node1, Spark task 3" is one
+    """Return why a job ends that has too few workers and whose hosts are all barred."""
+    between = "; " if any("," in host for host in hosts) else ", "  # "node1, Spark task 3" is one host
     which = f"host {hosts[0]}" if len(hosts) == 1 else f"each of the hosts {between.join(hosts)}"
     forever = f" ({names.cooldown} is not given)" if names.cooldown else ""
     return (

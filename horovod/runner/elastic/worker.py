@@ -1,4 +1,4 @@
-"""Names by which programs that are launchers themselves speak with workers of elastic jobs."""
+"""API for programs that are themselves launchers to communicate with workers of elastic jobs."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ HOROVOD_LOCAL_RANK = "HOROVOD_LOCAL_RANK"
 
 @dataclass(frozen=True)
 class HostsUpdatedRequest:
-    """Hosts have changed. `timestamp`: s, larger than that of all news before; `res`: how."""
+    """Notification that hosts have changed. `timestamp` (s) exceeds all earlier ones; `res` says how."""
 
     timestamp: float
     res: HostUpdateResult = HostUpdateResult.no_update

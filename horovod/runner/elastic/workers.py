@@ -1,9 +1,9 @@
-"""The workers of an elastic job as its membership knows them. Pure.
+"""Workers of an elastic job, as its membership knows them. Pure.
 
-STARTING --it has called hvd.init()--> WAITING --an epoch is formed with it--> WORKING
-                                          '---------- it comes back -------------'
-WORKING --it says that it ends--> ENDING
-from everywhere: KILLED (SIGKILL is on its way) and GONE (its process is no more, or its host is lost)
+STARTING --hvd.init() called--> WAITING --member of a new epoch--> WORKING
+                                   '----------- returns --------------'
+WORKING --reports that it ends--> ENDING
+from every state: KILLED (SIGKILL has been sent) and GONE (its process has ended, or its host is lost)
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from enum import Enum
 from horovod.runner.elastic.placement import Candidate
 
 MachineOf = Callable[[str], str]
-"""Where what is called a host is only a part of a machine, the name of that, in which ranks are local to each other."""
+"""Maps a host to its machine, in which ranks are local to each other. They differ where a host is part of a machine."""
 
 
 class Life(Enum):
@@ -29,27 +29,45 @@ class Life(Enum):
 
 @dataclass
 class Worker:
-    """One process. `epoch`: the last it was a member of, 0 before the first."""
+    """One process.
+
+    Attributes:
+        number: Number of the worker, unique in the job.
+        host: Host that it runs on.
+        machine: Machine of that host.
+        life: State of the process.
+        epoch: Last epoch of which it was a member; 0 before the first.
+        rank: Rank in that epoch.
+        first: True until the first epoch is formed; its rank will then normally be its number.
+        formed: True if it has connected to the others in its epoch.
+        survivor: True if it has been a member of an epoch that ran.
+        holds: True if it has the training state; assumed of every member of an epoch that ran, until it says otherwise.
+        leaves: True if it has no slot any more.
+        dismissed: True if it has been told so.
+        heard: True if it has noticed by itself that its epoch is over.
+        deadline: Time by which an expected event must happen, else the worker is killed.
+        why: Reason given in that case.
+    """
 
     number: int
     host: str
     machine: str
     life: Life = Life.STARTING
     epoch: int = 0
-    rank: int | None = None  # in that epoch
-    first: bool = False  # no epoch has been formed yet, so its rank will be its number, if nothing is in the way
-    formed: bool = False  # it is part of the running epoch
-    survivor: bool = False  # it has been part of an epoch that ran
-    holds: bool = False  # the state of the training: so it is taken of who works in such an epoch, until it says itself
-    leaves: bool = False  # it has no place any more
-    dismissed: bool = False  # and knows it
-    heard: bool = False  # it has noticed by itself that its epoch is over
-    deadline: float | None = None  # by when it has to be where it is expected
-    why: str = ""  # it will be killed then
+    rank: int | None = None
+    first: bool = False
+    formed: bool = False
+    survivor: bool = False
+    holds: bool = False
+    leaves: bool = False
+    dismissed: bool = False
+    heard: bool = False
+    deadline: float | None = None
+    why: str = ""
 
     @property
     def alive(self) -> bool:
-        """Does it live, and may it go on?"""
+        """True if the process runs and is not about to end."""
         return self.life not in (Life.ENDING, Life.KILLED, Life.GONE)
 
     def __str__(self) -> str:
@@ -57,17 +75,17 @@ class Worker:
         return f"{f'new worker {self.number}' if rank is None else f'rank {rank}'} on host {self.host}"
 
     def expect(self, by: float, why: str) -> None:
-        """It is killed, for this reason, unless what is expected of it happens before; an earlier deadline counts."""
+        """Set a deadline after which the worker is killed for this reason, unless an earlier one is set."""
         if self.alive and (self.deadline is None or by < self.deadline):
             self.deadline, self.why = by, why
 
     def came(self) -> None:
-        """What was expected has happened."""
+        """Clear the deadline, because the expected event has happened."""
         self.deadline, self.why = None, ""
 
 
 class Workers:
-    """Those that live. Iterating gives them in the order of their numbers."""
+    """All live workers. Iteration yields them in the order of their numbers."""
 
     def __init__(self, machine_of: MachineOf = str) -> None:
         self._machine_of = machine_of
@@ -81,25 +99,25 @@ class Workers:
         return worker
 
     def machines(self, hosts: Iterable[str]) -> list[str]:
-        """Of these hosts, each once."""
+        """Return the machines of these hosts, each once."""
         return list(dict.fromkeys(map(self._machine_of, hosts)))
 
     def remove(self, worker: Worker) -> None:
-        """It is no more, and its number is not given to another."""
+        """Remove a worker that has ended; its number is not reused."""
         worker.life = Life.GONE
         self._living.pop(worker.number, None)
 
     def find(self, number: int) -> Worker | None:
-        """The worker of this number if it lives."""
+        """Return the live worker with this number, or None."""
         return self._living.get(number)
 
     def at_work(self, number: int, epoch: int) -> Worker | None:
-        """The worker of this number if it works in this epoch."""
+        """Return the worker with this number if it is at work in this epoch, or None."""
         worker = self._living.get(number)
         return worker if worker is not None and worker.life is Life.WORKING and worker.epoch == epoch else None
 
     def expect_starts(self, now: float, seconds: float, late: str) -> None:
-        """Whoever starts has so long from now on, unless it has a deadline. `late`: what is said of it then."""
+        """Set a deadline for all workers that are starting and have none. `late` is the reason for killing them."""
         for worker in self.of(Life.STARTING):
             if worker.deadline is None:
                 worker.expect(now + seconds, late)
@@ -111,39 +129,39 @@ class Workers:
         return len(self._living)
 
     def outside(self, hosts: Collection[str]) -> int:
-        """How many may go on that are on other hosts."""
+        """Return the number of workers on hosts other than these that may continue."""
         return sum(1 for worker in self if worker.alive and worker.host not in hosts)
 
     def of(self, *lives: Life) -> list[Worker]:
         return [worker for worker in self if worker.life in lives]
 
     def members(self, epoch: int) -> list[Worker]:
-        """Those of this epoch, by rank."""
+        """Return the members of this epoch in rank order."""
         found = [worker for worker in self if worker.epoch == epoch and worker.rank is not None]
         return sorted(found, key=lambda worker: worker.rank or 0)
 
     @property
     def any_started(self) -> bool:
-        """Has there ever been one?"""
+        """True if a worker has ever been started."""
         return self._added > 0
 
     @property
     def survivors(self) -> int:
-        """How many of those that may go on have been part of an epoch that ran?"""
+        """Number of workers that may continue and have been members of an epoch that ran."""
         return sum(1 for worker in self if worker.survivor and worker.alive)
 
     @property
     def staying(self) -> int:
-        """How many have a place, and keep it until they end?"""
+        """Number of workers that have a slot and keep it until they end."""
         return sum(1 for worker in self if (worker.alive or worker.life is Life.ENDING) and not worker.leaves)
 
     @property
     def hold_state(self) -> bool:
-        """Is there one that holds the state of the training, even if it ends?"""
+        """True if a worker holds the training state, even if it is ending."""
         return any(w.holds and (w.alive or w.life is Life.ENDING) and not w.dismissed for w in self)
 
     def fit(self, slots: Mapping[str, int]) -> None:
-        """Each host has so many slots now: who survives keeps one before who is new, and who has none leaves."""
+        """Mark the workers that leave because their host has too few slots; new workers leave before survivors."""
         for host in {worker.host for worker in self}:
             there = [worker for worker in self if worker.host == host and worker.alive and not worker.dismissed]
             there.sort(key=lambda worker: (not worker.holds, worker.rank or 0, worker.number))
@@ -151,26 +169,26 @@ class Workers:
                 worker.leaves = place >= slots.get(host, 0)
 
     def taken(self) -> dict[str, int]:
-        """Slots by host that are in use."""
+        """Return the slots in use by host."""
         return count(worker.host for worker in self)
 
     def next_deadline(self) -> float | None:
         return min((worker.deadline for worker in self if worker.deadline is not None), default=None)
 
     def postpone(self, seconds: float) -> None:
-        """All deadlines, by so much."""
+        """Extend all deadlines by `seconds`."""
         for worker in self:
             if worker.deadline is not None:
                 worker.deadline += seconds
 
 
 def candidates(workers: Iterable[Worker]) -> list[Candidate]:
-    """For the next epoch."""
+    """Return these workers as candidates for the next epoch."""
     return [Candidate(one.number, one.machine, one.rank if one.holds else None) for one in workers]
 
 
 def count(names: Iterable[str]) -> dict[str, int]:
-    """How often there is each of them."""
+    """Return how often each name occurs."""
     counted: dict[str, int] = {}
     for name in names:
         counted[name] = counted.get(name, 0) + 1

@@ -1,1 +1,1 @@
-"""What the workers print, and where it goes."""
+"""Output of the workers: lines, progress bars, files, and the launcher's terminal."""

@@ -1,4 +1,4 @@
-"""The progress bars at the bottom of a terminal. Pure: the size is an argument, bytes come out."""
+"""Progress bars at the bottom of a terminal. Pure: returns bytes; the terminal's size is an argument."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from dataclasses import dataclass
 from horovod.runner.output.row import Row
 from horovod.runner.output.width import cells_of, cut
 
-ERASE = b"\r\x1b[K"  # the line on which the cursor is
-MARGIN = 3  # columns that are left free, for the ^C or ^Z that a terminal shows where the cursor stands
-LINES_LIMIT = 1000  # no terminal has more
-FRAME = 0.05  # s between two states that are drawn
+ERASE = b"\r\x1b[K"  # erases the cursor's line
+MARGIN = 3  # columns that are left free for the ^C or ^Z that a terminal shows at the cursor
+LINES_LIMIT = 1000  # upper bound of a terminal's height
+FRAME = 0.05  # s between two redraws
 _SGR = re.compile("\x1b\\[[0-9;:]*m")
 _TO_THE_END = "\x1b[K"
 _BELOW = "\x1b[J"
@@ -22,7 +22,7 @@ Source = tuple[int, int]  # rank, stream
 
 @dataclass(frozen=True)
 class Bars:
-    """What one stream draws, of one line or more, and what stands before each."""
+    """Bars of one stream, in one or more rows, and the prefix of each."""
 
     stream: int
     prefix: str
@@ -30,24 +30,25 @@ class Bars:
 
 
 class Area:
-    """What stands below the last line and is drawn anew: a line for each bar, in the order of the ranks, and what the
-    launcher says of itself. The cursor stays behind its last character. Lines come above: erase, write them, draw.
+    """Rows below the last output line that are redrawn: one per progress bar, in rank order, and the launcher's status.
 
-    `full`: the terminal can erase and move up. Elsewhere there is one line, which \\r rewrites: the first bar, and how
-    many others there are.
+    The cursor stays behind the last character. To print lines above: erase, write them, draw.
+
+    `full` is True if the terminal can erase and move up. Otherwise a single row is rewritten with \\r; it shows the
+    first bar and the number of others.
     """
 
     def __init__(self, full: bool) -> None:
         self.full = full
-        self.stream = 2  # on which it is drawn
+        self.stream = 2  # stream to which the area is drawn
         self.changed = False
-        self.next = 0.0  # when it may be drawn again
+        self.next = 0.0  # when it may be redrawn
         self._bars: dict[Source, Bars] = {}
         self._status = ""
         self._drawn: list[str] = []
 
     def draw(self, source: Source, bars: Bars) -> None:
-        """What a source draws from now on; without rows: nothing."""
+        """Set what a source draws; without rows, nothing."""
         if bars.rows:
             self._bars[source] = bars
         elif self._bars.pop(source, None) is None:
@@ -55,27 +56,27 @@ class Area:
         self.changed = True
 
     def say(self, status: str) -> None:
-        """The line of the launcher; "": none."""
+        """Set the launcher's status line; empty for none."""
         if status != self._status:
             self._status, self.changed = status, True
 
     def clear(self) -> None:
-        """There is nothing more to draw."""
+        """Remove all bars and the status."""
         self.changed = self.changed or bool(self._bars or self._status)
         self._bars, self._status = {}, ""
 
     @property
     def stands(self) -> bool:
-        """Is something drawn?"""
+        """True if something is drawn."""
         return bool(self._drawn)
 
     def move_down(self, lines: int) -> None:
-        """The cursor has gone down, because somebody has typed."""
+        """Record that the cursor has moved down because the user typed."""
         if self._drawn and self.full:
             self._drawn += [""] * min(lines, LINES_LIMIT - len(self._drawn))
 
     def erase(self) -> bytes:
-        """What takes it away; the cursor is where it began then."""
+        """Return the bytes that erase the area and move the cursor to its beginning."""
         if not self._drawn:
             return b""
         drawn, self._drawn = self._drawn, []
@@ -85,7 +86,7 @@ class Area:
         return (_up(len(drawn)) + (_BELOW if len(drawn) > 1 else _TO_THE_END)).encode()
 
     def frame(self, columns: int, lines: int, now: float) -> bytes:
-        """What brings it up to date on a terminal of that size."""
+        """Return the bytes that update the area on a terminal of that size."""
         self.changed, self.next = False, now + FRAME
         columns = max(1, columns - MARGIN)
         rows = self._fitting(columns, max(1, lines - 1)) if self.full else self._one(columns)
@@ -129,7 +130,7 @@ class Area:
         return [row.shown(bar.prefix, columns) for bar, row in bars[:room]] + more + status
 
     def _choose_stream(self, bars: list[tuple[Bars, Row]]) -> None:
-        if not self._drawn:  # else it could not be erased
+        if not self._drawn:  # else what is drawn on the other stream could not be erased
             self.stream = bars[0][0].stream if bars else 2
 
     def _one(self, columns: int) -> list[str]:
@@ -147,7 +148,7 @@ def _others(count: int) -> str:
 
 
 def _up(lines: int) -> str:
-    """To the first column of the first of so many lines."""
+    """Return the escape sequence that moves the cursor to column 1 of the first of `lines` lines."""
     if not lines:
         return ""
     return f"\r\x1b[{lines - 1}A" if lines > 1 else "\r"

@@ -1,4 +1,4 @@
-"""The progress bars of all ranks: drawn at the bottom of a terminal, or a line of each now and then in a log."""
+"""Progress bars of all ranks: drawn at the bottom of a terminal, or logged as lines at intervals."""
 
 from __future__ import annotations
 
@@ -10,21 +10,21 @@ from horovod.runner.output.row import Row
 from horovod.runner.output.stream_text import StreamText
 
 _NEVER = float("inf")
-LOG_INTERVAL = 10.0  # s between two states of a bar in a file or pipe
+LOG_INTERVAL = 10.0  # s between two log lines of a bar in a file or pipe
 
 
 class BarBoard:
-    """Follows the streams that are drawing. `prefix`: what stands before the bars of one."""
+    """Streams that draw. `prefix` returns the prefix of a stream's bars."""
 
     def __init__(self, queue: OutputSink, prefix: Callable[[Source], str]) -> None:
         self._queue = queue
         self._prefix = prefix
         self._texts: dict[Source, StreamText] = {}
-        self._dues: dict[Source, float] = {}  # when something is to be done although nothing comes
-        self._soonest = _NEVER  # of these, or earlier
+        self._dues: dict[Source, float] = {}  # when each stream must be handled although it writes nothing
+        self._soonest = _NEVER  # lower bound of these times
 
     def follow(self, source: Source, text: StreamText) -> None:
-        """The stream has written something, or lines of it have been taken."""
+        """Update the bars of a stream that has written, or whose lines have been taken."""
         self._dues.pop(source, None)
         if text.drawing:
             self._texts[source] = text
@@ -42,7 +42,7 @@ class BarBoard:
             self._soonest = min(self._soonest, due)
 
     def due(self, now: float) -> list[tuple[Source, StreamText]]:
-        """The streams whose lines may be over by now, or of which something is to be logged."""
+        """Return the streams whose lines may be final by now, or whose bars are to be logged."""
         if now < self._soonest:
             return []
         due = [source for source, at in self._dues.items() if at <= now]
@@ -50,19 +50,19 @@ class BarBoard:
         return [(source, self._texts[source]) for source in due]
 
     def logged(self, source: Source, now: float) -> list[bytes]:
-        """The states of its bars that the log gets now."""
+        """Return the lines about the stream's bars that are to be logged now."""
         if self._queue.shows_bars(source[1]) or source not in self._texts:
             return []
         rows = [(row, _due(row)) for row in self._texts[source].seen()]
         return [row.logged(now) for row, due in rows if due is not None and due <= now]
 
     def next_due(self) -> float | None:
-        """When to ask `due`."""
+        """Return when to call `due` next, or None."""
         return self._soonest if self._dues else None
 
 
 def _due(row: Row) -> float | None:
-    """When the log gets the state of the bar."""
+    """Return when the bar is to be logged, or None."""
     if row.left is not None or not row.changed or row.since is None:
         return None
     return row.since + LOG_INTERVAL

@@ -1,7 +1,8 @@
-"""What one stream of one rank would show on a terminal of its own, as far as it can still change.
+"""Terminal emulation for one stream of one rank, limited to the lines that can still change.
 
-Programs that draw progress bars go back to the beginning of a line (\\r, \\b), erase (ESC [ K) and move up (ESC [ A).
-This follows them and gives out a line once it is over. Pure: text in, lines out; the clock is an argument.
+Programs that draw progress bars return to the beginning of a line (\\r, \\b), erase (ESC [ K) and move up (ESC [ A).
+The canvas follows these movements and returns a line once it is final. Pure: takes text, returns lines; the time is an
+argument.
 """
 
 from __future__ import annotations
@@ -13,32 +14,32 @@ from horovod.runner.output.lines import LINE_LIMIT
 from horovod.runner.output.row import Row
 from horovod.runner.output.width import cells_of
 
-HOLD = 0.5  # s after which a program does not come back to a line of bars that it has left
-ROWS_LIMIT = 64  # lines at once; more are given out
+HOLD = 0.5  # s after which a program that has left a line of bars is assumed not to return to it
+ROWS_LIMIT = 64  # maximum lines kept; further ones are returned as final
 TRACEBACK = "Traceback (most recent call last):"
 
 _TOKEN = re.compile(
     "([^\x00-\x1f\x7f]+)"  # text
     "|(\n)|(\r+\n)|(\r+)|(\b+)|(\t)"
-    "|\x1b\\[([0-?]*)[ -/]*([@-~])"  # a control sequence (ECMA-48, 5.4): parameters, what it does
+    "|\x1b\\[([0-?]*)[ -/]*([@-~])"  # a control sequence (ECMA-48, 5.4): parameters, final byte
     "|(\x1b][^\x07\x1b]*(?:\x07|\x1b\\\\))"  # titles and links
-    "|\x1b[ -/]*[0-~]|[\x00-\x1f\x7f]"  # whatever else there is
+    "|\x1b[ -/]*[0-~]|[\x00-\x1f\x7f]"  # other escape sequences and control characters
 )
-_TORN = re.compile("\x1b(?:\\[[0-?]*[ -/]*|][^\x07\x1b]*\x1b?|[ -/]*)\\Z")  # the rest is to come
+_TORN = re.compile("\x1b(?:\\[[0-?]*[ -/]*|][^\x07\x1b]*\x1b?|[ -/]*)\\Z")  # an incomplete sequence
 _TORN_LIMIT = 4096
 _COLOURS = re.compile("[0-9;:]{0,256}")
 _NUMBER = re.compile("[0-9]{1,4}")
 
 
 class Canvas:
-    """The lines that are not over: the cursor stands on one of them."""
+    """Lines that are not final; the cursor is on one of them."""
 
     def __init__(self, colours: Colours) -> None:
-        self._colours = colours  # those that are on, also outside
+        self._colours = colours  # the stream's state, shared with its caller
         self._style = colours.sequence().decode()
         self._rows = [Row(self._style)]
         self._x = self._y = 0
-        self._climbs = False  # does the program move up?
+        self._climbs = False  # True while the program moves up
         self.has_climbed = False
         self._torn = ""
         self._now = 0.0
@@ -46,11 +47,11 @@ class Canvas:
 
     @property
     def idle(self) -> bool:
-        """Is there nothing but the beginning of a line?"""
+        """True if the canvas is empty and the cursor at the beginning."""
         return len(self._rows) == 1 and self._rows[0].empty and self._x == 0 and not self._torn
 
     def feed(self, text: str, now: float) -> list[bytes]:
-        """The lines that are over then."""
+        """Process text and return the lines that become final."""
         self._now = now
         text, self._torn = self._torn + text, ""
         if "\x1b" in text[-_TORN_LIMIT:] and (torn := _TORN.search(text, max(0, len(text) - _TORN_LIMIT))):
@@ -60,7 +61,7 @@ class Canvas:
         return self._taken()
 
     def settle(self, now: float, at_once: bool = False) -> list[bytes]:
-        """The lines that are over because the cursor has not come back; `at_once`: nor is it expected to."""
+        """Return lines that became final as the cursor has not returned in time, or, with `at_once`, at any time."""
         count = 0
         for row in self._rows[: self._y]:
             if row.left is None or (now < row.left + HOLD and not at_once):
@@ -70,7 +71,7 @@ class Canvas:
         return self._taken()
 
     def finish(self) -> list[bytes]:
-        """The stream is at its end: all that is left."""
+        """Return all remaining lines, at the end of the stream."""
         if self._rows[-1].blank and self._rows[-1].left is None:
             self._rows.pop()
         self._give(len(self._rows))
@@ -78,12 +79,12 @@ class Canvas:
         return self._taken()
 
     def next_due(self) -> float | None:
-        """When `settle` has something to give, if nothing comes."""
+        """Return when `settle` may return lines without further input, or None."""
         left = self._rows[0].left if self._y else None
         return None if left is None else left + HOLD
 
     def seen(self) -> list[Row]:
-        """The lines that can be seen and still change: bars, and what stands among them."""
+        """Return the visible lines that can still change: bars and the lines among them."""
         return [row for row in self._rows if (row.live or row.left is not None) and not row.blank]
 
     def _taken(self) -> list[bytes]:
@@ -95,7 +96,7 @@ class Canvas:
         return over
 
     def _give(self, count: int) -> None:
-        """The first lines are over."""
+        """Make the first `count` lines final."""
         for row in self._rows[:count]:
             line = row.line()
             if line is not None:
@@ -126,7 +127,7 @@ class Canvas:
 
     def _write(self, text: str) -> None:
         row = self._rows[self._y]
-        if row.live and TRACEBACK in text:  # nothing has ended the bar
+        if row.live and TRACEBACK in text:  # the bar was not ended by a newline
             bar, _, rest = text.partition(TRACEBACK)
             self._put(bar, cells_of(bar))
             if not row.blank:
@@ -137,7 +138,7 @@ class Canvas:
     def _go_to_tab(self, columns: int) -> None:
         if self._x >= self._rows[self._y].width:
             self._put("\t", [" "] * columns)
-        else:  # nothing is written over
+        else:  # a tab overwrites nothing
             self._x += columns
 
     def _put(self, text: str, cells: list[str]) -> None:
@@ -150,8 +151,11 @@ class Canvas:
             self._end_row(returned=False)
 
     def _end_row(self, returned: bool) -> None:
-        """A line like any other is over at once, with what stands above; a bar is not, to which a program that moves
-        about may come back. Nor is an empty line, by which it may get past a bar of somebody else."""
+        """Move to the next line.
+
+        A normal line is final at once, with the lines above it. A line of bars is not, because a program that moves the
+        cursor may return to it. Neither is an empty line, which may only skip another program's bar.
+        """
         row = self._rows[self._y]
         row.end(returned, self._now)
         self._go_down(1)
@@ -172,7 +176,7 @@ class Canvas:
     def _go_up(self, count: int) -> None:
         self._climbs = self.has_climbed = True
         missing = count - self._y
-        if missing > 0:  # those are over; what is drawn there now comes anew
+        if missing > 0:  # those lines are final already, so what is drawn there becomes new lines
             self._rows[:0] = [Row(live=True) for _ in range(missing)]
             self._y += missing
             del self._rows[ROWS_LIMIT:]

@@ -1,20 +1,20 @@
-"""The same line of many ranks, shown once."""
+"""Merging of equal lines written by many ranks."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
-DELAY = 0.5  # s that a line waits for the same line of other ranks
-HELD_LIMIT = 1 << 20  # bytes of lines that wait
-GROUP_LIMIT = 512  # lines that wait
+DELAY = 0.5  # s that a line is held for the same line of other ranks
+HELD_LIMIT = 1 << 20  # maximum bytes of held lines
+GROUP_LIMIT = 512  # maximum number of held lines
 
 _Key = tuple[int, bytes]
 
 
 @dataclass(eq=False)
 class Group:
-    """A line, and the ranks that have written it."""
+    """A line and the ranks that have written it."""
 
     stream: int
     line: bytes
@@ -23,17 +23,17 @@ class Group:
 
 
 class Collapser:
-    """Holds lines for a moment and merges equal ones of different ranks. Pure: the clock is an argument.
+    """Holds lines briefly and merges equal ones of different ranks. Pure: the time is an argument.
 
-    The lines of one rank stay in their order, over both streams. A line waits for DELAY s at most, and less when all
-    ranks have written it or too much waits.
+    The lines of each rank stay in order, over both streams. A line is held for at most DELAY s, and less when all ranks
+    have written it or the limits are exceeded.
     """
 
     def __init__(self, ranks: Iterable[int]) -> None:
         self._living = set(ranks)
-        self._groups: list[Group] = []  # in the order in which they will be shown
+        self._groups: list[Group] = []  # in display order
         self._by_line: dict[_Key, list[Group]] = {}
-        self._last: dict[int, Group] = {}  # the last line of each rank that has one waiting
+        self._last: dict[int, Group] = {}  # last held line of each rank
         self._held = 0
 
     def add(self, rank: int, stream: int, line: bytes, now: float) -> None:
@@ -48,7 +48,7 @@ class Collapser:
         self._last[rank] = group
 
     def _place(self, group: Group, rank: int) -> bool:
-        """Can the rank join without leaving its order? If that is enough, the line moves behind its last one."""
+        """Return True if the rank can join the group with its lines still in order; moves the group if needed."""
         last = self._last.get(rank)
         if last is None:
             return True
@@ -61,21 +61,21 @@ class Collapser:
         return True
 
     def join(self, rank: int) -> None:
-        """One more, for whose lines the others' wait."""
+        """Add a rank, for whose lines those of others are held."""
         self._living.add(rank)
 
     def leave(self, rank: int) -> None:
-        """The rank has ended: nobody waits for its lines any more."""
+        """Remove a rank that has ended, so that lines are not held for it."""
         self._living.discard(rank)
 
     def next_due(self) -> float | None:
-        """When `take` has to be called; None when nothing waits."""
+        """Return when `take` must be called next, or None if no line is held."""
         return min((group.due for group in self._groups), default=None)
 
     def take(self, now: float) -> list[Group]:
-        """What is to be shown now, in order: lines that are due or written by all ranks, and what stands before one.
+        """Return the lines to be shown now, in order: those due or written by all ranks, and all before these.
 
-        (Nobody can join a line before one that all have written.)
+        No rank can join a line that precedes one that all ranks have written.
         """
         ready = (i for i, group in enumerate(self._groups, 1) if group.due <= now or self._living <= group.ranks)
         count = max(max(ready, default=0), len(self._groups) - GROUP_LIMIT)
@@ -100,5 +100,5 @@ class Collapser:
                 del self._last[rank]
 
     def take_all(self) -> list[Group]:
-        """Everything that waits, in order."""
+        """Return all held lines, in order."""
         return self.take(float("inf"))

@@ -1,4 +1,4 @@
-"""From lines with colours to lines that leave none behind."""
+"""Containment of text colours: no line leaves a colour switched on."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from collections.abc import Iterator
 # Select Graphic Rendition (ECMA-48, 8.3.117): ESC [ numbers m.
 _SGR = re.compile(rb"\x1b\[([0-9;:]{0,256})m")
 RESET = b"\x1b[0m"
-# What a number switches on, as (from, to, aspect): two numbers of an aspect replace each other.
+# What a number switches on, as (from, to, aspect): numbers of the same aspect replace each other.
 _ON = (
     (1, 1, "bold"),
     (2, 2, "faint"),
@@ -41,16 +41,16 @@ _EXTENDED = {38, 48, 58}  # followed by 5;index or 2;red;green;blue
 
 
 class Colours:
-    """The colours that one stream of one rank has left on: switched off at the end of each line, on again in its next.
+    """Colours that one stream of one rank has left on; switched off at each line's end and on in its next line.
 
-    So on a terminal no colour of one rank reaches the prefix or the lines of another.
+    So no colour of one rank affects the prefix or the lines of another on a terminal.
     """
 
     def __init__(self) -> None:
         self._on: dict[str, bytes] = {}
 
     def contain(self, line: bytes) -> bytes:
-        """The line with what earlier ones left on in front of its text, and switched off before its end."""
+        """Return the line with earlier lines' colours switched on at its start, and all switched off at its end."""
         if not self._on and b"\x1b[" not in line:
             return line
         text = line.rstrip(b"\r\n")
@@ -60,15 +60,15 @@ class Colours:
         return before + text + (RESET if self._on else b"") + line[len(text) :]
 
     def __bool__(self) -> bool:
-        """Is any on?"""
+        """Return True if a colour is on."""
         return bool(self._on)
 
     def sequence(self) -> bytes:
-        """What switches on those that are."""
+        """Return the escape sequence that switches on the current colours."""
         return b"\x1b[" + b";".join(self._on.values()) + b"m" if self._on else b""
 
     def take(self, parameters: bytes) -> None:
-        """What stands between ESC [ and m."""
+        """Apply the parameters of a sequence, the text between ESC [ and m."""
         for number, text in _codes(parameters):
             if number == 0:
                 self._on.clear()
@@ -80,7 +80,7 @@ class Colours:
 
 
 def _codes(parameters: bytes) -> Iterator[tuple[int, bytes]]:
-    """(number, all that belongs to it) for each code of a sequence; an empty number means 0."""
+    """Yield (number, complete code) for each code of a sequence; an empty number means 0."""
     parts = parameters.split(b";")
     while parts:
         part = parts.pop(0)
@@ -89,6 +89,6 @@ def _codes(parameters: bytes) -> Iterator[tuple[int, bytes]]:
             count = {b"5": 2, b"2": 4}.get(parts[0], 1)
             part = b";".join([part, *parts[:count]])
             del parts[:count]
-        elif part == b"4:0":  # underline, style none
+        elif part == b"4:0":  # underline with style none, so off
             number = 24
         yield number, part

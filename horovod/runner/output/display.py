@@ -1,4 +1,4 @@
-"""What the workers print, on its way to the launcher's own output: whole lines that tell whose they are."""
+"""Workers' output on its way to the launcher's own: whole lines with prefixes that name the rank."""
 
 from __future__ import annotations
 
@@ -15,15 +15,25 @@ from horovod.runner.output.stream_text import StreamText
 
 
 class Display:
-    """Only whole lines are shown, so lines of different ranks never mix; what still changes, such as progress bars, is
-    drawn below them on a terminal, and on its way to a file or pipe becomes a line now and then.
+    """Display of the workers' output.
 
-    `hosts`: the host of each rank, for all ranks. `with_host`, `timestamp`: shown in the prefix too. `collapse`: a line
-    that several ranks write within a moment is shown once; tracebacks that end several ranks always are. The caller
-    calls `tick` at `next_due`. `cut`: of such a traceback, how many lines are left out at the front.
+    Only whole lines are shown, so lines of different ranks never mix. Text that still changes, such as progress bars,
+    is drawn below them on a terminal, and logged at intervals to a file or pipe. The caller must call `tick` at
+    `next_due`.
 
-    Where workers come and go, what is called a rank here is the number of one, and `rank_of` tells its present rank,
-    None: it has none yet, and is shown as `[new 4]`; who comes is told by `join`.
+    Where workers come and go, ranks are worker numbers here. `rank_of` returns the current rank of one, None for a new
+    worker, which is shown as `[new 4]`; `join` adds a worker.
+
+    Args:
+        queue: Where the lines go.
+        hosts: Host of each rank.
+        prefix: Show the rank and stream before each line.
+        timestamp: Show the time, too.
+        with_host: Show the host, too.
+        collapse: Show a line once that several ranks write within a moment. Tracebacks that end several ranks are
+            always shown once.
+        cut: Returns how many lines to leave out at the front of such a traceback.
+        rank_of: Current rank of a worker.
     """
 
     def __init__(
@@ -50,13 +60,13 @@ class Display:
         self._board = BarBoard(queue, lambda source: self._label((source[0],), source[1]))
 
     def join(self, worker: int) -> None:
-        """One more, whose host is among `hosts` by now."""
+        """Add a worker, whose host is in `hosts` already."""
         self._farewells.join(worker)
         if self._collapser is not None:
             self._collapser.join(worker)
 
     def show(self, rank: int, stream: int, data: bytes, now: float) -> None:
-        """Take bytes that the rank has written on its stdout (1) or stderr (2)."""
+        """Take bytes that the rank has written to its stdout (1) or stderr (2)."""
         text = self._texts.get((rank, stream))
         if text is None:
             text = self._texts[rank, stream] = StreamText(contain=self._queue.is_terminal(stream))
@@ -67,14 +77,14 @@ class Display:
         self._board.follow((rank, stream), text)
 
     def _go_on(self, rank: int, stream: int, now: float) -> None:
-        """The rank has written on its other stream: what it has ended on this one came before."""
+        """Show the final lines of this stream, since the rank wrote them before it wrote to its other stream."""
         text = self._texts.get((rank, stream))
         if text is not None and text.drawing and (lines := text.settle(now, at_once=True)):
             self._take_lines(rank, stream, now, lines)
             self._board.follow((rank, stream), text)
 
     def finish(self, rank: int, now: float) -> None:
-        """The rank has ended: show what it left without an end of line."""
+        """Show the rest of a rank that has ended, even without a newline."""
         for stream in STREAMS:
             text = self._texts.get((rank, stream))
             if text is not None:
@@ -86,12 +96,12 @@ class Display:
         self.tick(now)
 
     def forget(self, worker: int) -> None:
-        """One that has finished."""
+        """Drop the state of a worker that has finished."""
         for stream in STREAMS:
             self._texts.pop((worker, stream), None)
 
     def next_due(self) -> float | None:
-        """When `tick` has something to do; None: not before more output comes."""
+        """Return when `tick` must be called next without further output, or None."""
         dues = (
             self._farewells.next_due(),
             self._collapser.next_due() if self._collapser is not None else None,
@@ -101,7 +111,7 @@ class Display:
         return min((due for due in dues if due is not None), default=None)
 
     def tick(self, now: float) -> None:
-        """Show the lines whose time has come."""
+        """Show the lines that are due."""
         for source, text in self._board.due(now):
             lines = text.settle(now) + self._board.logged(source, now)
             self._take_lines(*source, now, lines)
@@ -115,17 +125,17 @@ class Display:
             self._put(group.ranks, group.stream, group.line)
 
     def flush(self) -> None:
-        """Show all that waits."""
+        """Show all held lines."""
         for rank in self._hosts:
             self.finish(rank, 0.0)
         self.tick(float("inf"))
 
     def _put(self, ranks: Collection[int], stream: int, line: bytes) -> None:
-        """A line of these ranks."""
+        """Write a line of these ranks."""
         self._queue.put(stream, self._prefix_of(ranks, stream) + line)
 
     def _take_lines(self, rank: int, stream: int, now: float, lines: list[bytes]) -> None:
-        if stream == 2 and self._collapser is None:  # which merges all lines
+        if stream == 2 and self._collapser is None:  # the collapser merges all lines, tracebacks too
             lines = self._farewells.add(rank, lines, now)
         if not lines:
             return

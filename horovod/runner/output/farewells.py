@@ -1,6 +1,6 @@
-"""Tracebacks on stderr, of which several ranks often write the same when a job fails: it is shown once.
+"""Tracebacks on stderr: when a job fails, several ranks often write the same one, which is shown once.
 
-A traceback, with what the rank writes after it, is held for a moment. Pure: the clock is an argument.
+A traceback, and what the rank writes after it, is held for a moment. Pure: the time is an argument.
 """
 
 from __future__ import annotations
@@ -12,9 +12,9 @@ from dataclasses import dataclass, field
 from horovod.runner.verdict.tracebacks import HEADER, shortened
 from horovod.runner.verdict.verdict import find_exception
 
-DELAY = 1.0  # s that a traceback is held for the same of other ranks
-LONG_DELAY = 5.0  # s that it is held for the end of its process, where only that tells what to show
-HELD_LIMIT = 1 << 16  # bytes held of one rank; more is shown at once
+DELAY = 1.0  # s that a traceback is held for the same one of other ranks
+LONG_DELAY = 5.0  # s that it is held for the end of its process, if that decides what is shown
+HELD_LIMIT = 1 << 16  # maximum bytes held of one rank; more is shown at once
 
 _HEADER = HEADER.encode()
 _NUMBERS = re.compile(rb"\d+")  # in messages: ranks, processes, addresses
@@ -28,14 +28,16 @@ class _Held:
     due: float
     lines: list[bytes] = field(default_factory=list)
     size: int = 0
-    last: bool = False  # the rank has ended
+    last: bool = False  # True if the rank has ended
 
 
 class Farewells:
-    """Takes the lines of stderr of all ranks, in order.
+    """Held tracebacks of all ranks.
 
-    `cut` says of the lines with which a rank has ended how many to leave out at the front, because they are told
-    elsewhere; None: nothing is.
+    Args:
+        ranks: All ranks.
+        cut: Returns how many lines to leave out at the front of the lines with which a rank has ended, because they are
+            shown elsewhere; None leaves out nothing.
     """
 
     def __init__(self, ranks: Iterable[int], cut: Cut | None = None) -> None:
@@ -45,11 +47,11 @@ class Farewells:
         self._held: dict[int, _Held] = {}
 
     def join(self, rank: int) -> None:
-        """One more."""
+        """Add a rank."""
         self._living.add(rank)
 
     def add(self, rank: int, lines: Sequence[bytes], now: float) -> list[bytes]:
-        """What of the rank's lines is to be shown at once."""
+        """Take lines of the rank's stderr, in order, and return those to be shown at once."""
         held = self._held.get(rank)
         if held is not None:
             return self._hold(rank, held, lines)
@@ -67,17 +69,17 @@ class Farewells:
         return self._held.pop(rank).lines
 
     def end(self, rank: int) -> None:
-        """The rank has ended, and nothing more comes of it."""
+        """Record that the rank has ended."""
         self._living.discard(rank)
         if rank in self._held:
             self._held[rank].last = True
 
     def next_due(self) -> float | None:
-        """When `take` has something to give; it may have before, when a rank has ended."""
+        """Return when `take` must be called next, or None; lines may be due earlier if a rank ends."""
         return min((held.due for held in self._held.values()), default=None)
 
     def take(self, now: float) -> list[Shown]:
-        """What is to be shown now: what has been held long enough, with what is like it; all, once all have ended."""
+        """Return what to show now: tracebacks held long enough, and equal ones; all, once all ranks have ended."""
         shown: list[Shown] = []
         for rank, held in list(self._held.items()):
             if rank in self._held and (held.due <= now or not self._living):
@@ -87,7 +89,7 @@ class Farewells:
         return shown
 
     def _show(self, same: dict[int, _Held]) -> list[Shown]:
-        """Line by line, with all ranks; where they differ, by a number in a message, each for itself."""
+        """Return the lines with all their ranks; a line that differs in a number is shown for each rank separately."""
         first = next(iter(same.values())).lines
         ended = any(held.last for held in same.values())
         cut = self._cut(first) if self._cut is not None and ended else 0
@@ -102,7 +104,7 @@ class Farewells:
 
 
 def _without_frames(lines: list[bytes]) -> list[bytes]:
-    """The lines without frames of libraries where a traceback is that of a victim, which says nothing of the cause."""
+    """Return the lines without library frames if the traceback is a victim's, which does not show the cause."""
     text = b"".join(lines).decode("utf-8", "surrogateescape")
     if not find_exception(text)[1]:
         return lines
@@ -113,5 +115,5 @@ def _without_frames(lines: list[bytes]) -> list[bytes]:
 
 
 def _alike(lines: Sequence[bytes]) -> tuple[bytes, ...]:
-    """Equal for tracebacks that differ in nothing but numbers in messages."""
+    """Return a key that is equal for tracebacks that differ only in numbers in their messages."""
     return tuple(line if line.startswith(b" ") else _NUMBERS.sub(b"#", line) for line in lines)

@@ -1,12 +1,12 @@
-"""From bytes as they come out of a pipe to whole lines."""
+"""Splitting of bytes from a pipe into lines."""
 
 from __future__ import annotations
 
-LINE_LIMIT = 16 << 20  # a line is held until it is whole; one that gets longer is cut here
+LINE_LIMIT = 16 << 20  # maximum bytes held of an incomplete line; a longer one is split here
 
 
 class LineCutter:
-    """Cuts one stream of one rank into lines, each ended by \\n. Bytes are passed on as they are."""
+    """Splits one stream of one rank into lines that end with \\n. Bytes are not changed."""
 
     def __init__(self) -> None:
         self._parts: list[bytes] = []
@@ -14,11 +14,11 @@ class LineCutter:
 
     @property
     def inside(self) -> bool:
-        """Has a line begun?"""
+        """True if an incomplete line is held."""
         return bool(self._parts)
 
     def feed(self, data: bytes) -> list[bytes]:
-        """The lines completed by `data`, in which there is no \\r but before a \\n."""
+        """Return the lines completed by `data`, in which every \\r must precede a \\n."""
         lines = data.splitlines(keepends=True)
         rest = lines.pop() if lines and not lines[-1].endswith(b"\n") else b""
         if lines and self._parts:
@@ -31,7 +31,7 @@ class LineCutter:
         return lines
 
     def take(self) -> bytes:
-        """What is left without an end of line; it is gone then."""
+        """Remove and return the incomplete line."""
         rest = b"".join(self._parts)
         self._parts = []
         self._length = 0

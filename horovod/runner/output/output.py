@@ -1,4 +1,4 @@
-"""Where the workers' output goes: what is common, and a queue to the launcher's own output that never blocks."""
+"""Destinations of the workers' output: the base class, and a non-blocking queue to the launcher's own output."""
 
 from __future__ import annotations
 
@@ -12,20 +12,25 @@ from collections.abc import Collection
 
 from horovod.runner.output.area import Area, Bars, Source
 
-PIPE_PIECE = 4096  # a pipe or terminal that is ready takes this many bytes without blocking (PIPE_BUF)
+PIPE_PIECE = 4096  # bytes that a pipe or terminal reported as writable takes without blocking (PIPE_BUF)
 FILE_PIECE = 1 << 20
-DRAW_LIMIT = 1 << 16  # bytes that wait, above which nothing is drawn
-WRITE_SECONDS = 0.05  # at a time
-FULL_SECONDS = 0.01  # until a terminal is tried again that poll() calls writable and that takes nothing
-LEAVE_SECONDS = 1.0  # to write what waits before the terminal is somebody else's
+DRAW_LIMIT = 1 << 16  # queued bytes above which nothing is drawn
+WRITE_SECONDS = 0.05  # time limit of one `write`
+FULL_SECONDS = 0.01  # until the next attempt on a terminal that poll() reports as writable but is full
+LEAVE_SECONDS = 1.0  # to write the queue before the launcher is suspended
 
 
 class OutputSink:
-    """Where the launcher's output goes: whole lines in one order, and below them what still changes."""
+    """Destination of the launcher's output: whole lines in one order, and below them text that still changes."""
 
     def __init__(self, terminals: Collection[int], together: bool, full: bool = False) -> None:
-        """`terminals`: streams that lead to one, or to what takes \\r as one does. `together`: do both streams lead to
-        the same place? `full`: can it erase, and move the cursor up?"""
+        """Create areas for progress bars on terminals.
+
+        Args:
+            terminals: Streams that lead to a terminal, or to something that handles \\r like one.
+            together: True if both streams lead to the same place.
+            full: True if it can erase and move the cursor up.
+        """
         self._terminals = frozenset(terminals)
         areas = {stream: Area(full) for stream in self._terminals}
         if together and len(areas) == 2:
@@ -33,31 +38,31 @@ class OutputSink:
         self._areas = areas
         self._each_area = tuple({id(area): area for area in areas.values()}.values())
         self._lent = False
-        self.pending = 0  # bytes that wait
-        self.broken = False  # what is written goes nowhere: a reader (say, `head`) has gone away, a disk is full
-        self.trouble = ""  # why, in words
-        self.reader_gone = False  # it is that a reader has gone away
+        self.pending = 0  # queued bytes
+        self.broken = False  # True if output is lost: a reader (`head`, say) has ended, or a disk is full
+        self.trouble = ""  # the reason, for messages
+        self.reader_gone = False  # True if the reason is that a reader has ended
 
     def is_terminal(self, stream: int) -> bool:
-        """Does the stream lead to a terminal?"""
+        """Return True if the stream leads to a terminal."""
         return stream in self._terminals
 
     def shows_bars(self, stream: int) -> bool:
-        """Is `draw` for this stream?"""
+        """Return True if `draw` may be called for this stream."""
         return stream in self._areas and not self._lent
 
     @property
     def rewrites(self) -> bool:
-        """Does `status` show anything?"""
+        """True if `status` shows anything."""
         return self.shows_bars(2) and self._areas[2].full
 
     def lend(self) -> None:
-        """The terminal is a rank's from now on: nothing is drawn there."""
+        """Stop drawing, because a rank uses the terminal from now on."""
         self.end_bars()
         self._lent = True
 
     def put(self, stream: int, data: bytes) -> None:
-        """Take whole lines for stdout (1) or stderr (2)."""
+        """Write whole lines to stdout (1) or stderr (2)."""
         if not data:
             return
         area = self._areas.get(stream)
@@ -66,28 +71,28 @@ class OutputSink:
         self._emit(stream, data)
 
     def draw(self, source: Source, bars: Bars) -> None:
-        """What a stream of a rank draws from now on, in place of what it has drawn before; no rows: nothing."""
+        """Replace what a stream of a rank draws; without rows, nothing."""
         self._areas[bars.stream].draw(source, bars)
 
     def status(self, text: str) -> None:
-        """A line of the launcher below everything else; empty: none."""
+        """Set the launcher's status line below all output; empty for none."""
         if self.rewrites:
             self._areas[2].say(text)
 
     def next_due(self) -> float | None:
-        """When `write` has something to draw; None: nothing has changed."""
-        if self.pending > DRAW_LIMIT:  # when that has been written
+        """Return when `write` has something to draw, or None."""
+        if self.pending > DRAW_LIMIT:  # drawn after the queue has been written
             return None
         return min((area.next for area in self._each_area if area.changed), default=None)
 
     def refresh(self, now: float) -> None:
-        """Draw what has changed, if its time has come."""
+        """Draw areas that have changed and are due."""
         for area in self._each_area:
             if area.changed and area.next <= now and self.pending <= DRAW_LIMIT:
                 self._emit_some(area, area.frame(*self._size(area.stream), now))
 
     def end_bars(self) -> None:
-        """Nothing changes any more: what is said next begins a line, even if nothing of it comes this way."""
+        """Remove all bars, so that what is written next begins on a new line, even if written by others."""
         for area in self._each_area:
             area.clear()
         self._erase()
@@ -101,48 +106,48 @@ class OutputSink:
             self._emit(area.stream, data)
 
     def typed(self, data: bytes) -> None:
-        """Somebody has typed this, which the terminal has shown behind what is drawn."""
+        """Record what the user typed, because the terminal has shown it behind the area."""
         if 2 in self._areas:
             self._areas[2].move_down(data.count(b"\n"))
 
     def _size(self, stream: int) -> tuple[int, int]:
-        """Columns and lines of the terminal."""
+        """Return columns and lines of the terminal."""
         return 80, 24
 
     def _emit(self, stream: int, data: bytes) -> None:
         raise NotImplementedError
 
     def waiting_for(self) -> int | None:
-        """The descriptor to poll for POLLOUT, None when there is nothing to write."""
+        """Return the descriptor to poll for POLLOUT, or None when there is nothing to write."""
         return None
 
     def write(self) -> None:
-        """Write what can be written without waiting."""
+        """Write as much as possible without blocking."""
         self.refresh(time.monotonic())
 
     def leave(self) -> None:
-        """The launcher is about to be stopped: the terminal is the shell's for a while."""
+        """Restore the terminal before the launcher is suspended."""
 
     def close(self) -> None:
-        """The job is over."""
+        """Release the terminal at the end of the job."""
 
 
 def _is_same(one: int, other: int) -> bool:
-    """Do two descriptors lead to the same terminal, file or pipe?"""
+    """Return True if two descriptors lead to the same terminal, file or pipe."""
     if os.isatty(one) and os.isatty(other):
-        return True  # by whatever names
+        return True  # even if their names differ
     return os.path.samestat(os.fstat(one), os.fstat(other))
 
 
 def _takes(fd: int) -> bool:
-    """Does the descriptor take a piece now?"""
+    """Return True if the descriptor can be written to now."""
     poll = select.poll()
     poll.register(fd, select.POLLOUT)
     return bool(poll.poll(0))
 
 
 def _opened_anew(terminal: int) -> int:
-    """Writes to it never wait. The descriptor itself where that is not allowed, as after `su`."""
+    """Return a non-blocking descriptor of the terminal, or the given one where that is not allowed, as after `su`."""
     try:
         return os.open(f"/proc/self/fd/{terminal}", os.O_WRONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC)
     except OSError:
@@ -150,10 +155,11 @@ def _opened_anew(terminal: int) -> int:
 
 
 class OutputQueue(OutputSink):
-    """Bytes on their way to the launcher's own stdout and stderr, in one order, written without ever blocking.
+    """Queue of bytes for the launcher's own stdout and stderr, in one order, written without blocking.
 
-    The descriptors are shared with other programs, so they are not made non-blocking; each piece is as small as a pipe
-    that poll() calls writable is sure to take. A terminal is not sure to: it is opened anew, for us alone.
+    The descriptors are shared with other programs, so they are not made non-blocking. Instead, each piece is small
+    enough for a pipe that poll() reports as writable. This does not hold for a terminal, which is therefore opened
+    again.
     """
 
     def __init__(self, stdout: int = 1, stderr: int = 2) -> None:
@@ -163,11 +169,11 @@ class OutputQueue(OutputSink):
         self._queue: deque[tuple[int, bytearray]] = deque()
         self._pieces = {fd: self._piece(fd) for fd in self._fds.values()}
         self._broken_fds: set[int] = set()
-        self._own: dict[int, int] = {}  # what is written to in place of a terminal's descriptor, until `close`
-        self._inside: int | None = None  # which has begun a line
+        self._own: dict[int, int] = {}  # descriptor to the one that is written to instead, until `close`
+        self._inside: int | None = None  # descriptor to which an incomplete line was written
 
     def _size(self, stream: int) -> tuple[int, int]:
-        """Asked for each time: the window may have another size by now. 80 by 24 where nobody knows."""
+        """Return the current window size, 80 by 24 where it is unknown."""
         try:
             size = os.get_terminal_size(self._fds[stream])
         except OSError:
@@ -189,11 +195,11 @@ class OutputQueue(OutputSink):
         self.pending += len(data)
 
     def waiting_for(self) -> int | None:
-        """The descriptor to poll for POLLOUT, None when there is nothing to write."""
+        """Return the descriptor to poll for POLLOUT, or None when there is nothing to write."""
         return self._queue[0][0] if self._queue else None
 
     def write(self, budget: float = WRITE_SECONDS) -> None:
-        """Write what the descriptors take now, for at most about `budget` seconds."""
+        """Write as much as possible without blocking, for about `budget` seconds at most."""
         super().write()
         self._write_some(time.monotonic() + budget)
 
@@ -204,7 +210,7 @@ class OutputQueue(OutputSink):
                 return
             try:
                 written = os.write(self._own_of(fd), memoryview(data)[: self._pieces[fd]])
-            except BlockingIOError:  # its room is less than a character takes, or somebody else made it non-blocking
+            except BlockingIOError:  # it has room for less than a character, or another program made it non-blocking
                 time.sleep(FULL_SECONDS)
                 return
             except OSError as error:
@@ -223,7 +229,7 @@ class OutputQueue(OutputSink):
         return self._own[fd]
 
     def leave(self) -> None:
-        """The launcher is about to be stopped: the terminal is the shell's for a while."""
+        """Write the queue before the launcher is suspended."""
         self._erase()
         end = time.monotonic() + LEAVE_SECONDS
         while self._queue and time.monotonic() < end:
@@ -231,7 +237,7 @@ class OutputQueue(OutputSink):
             time.sleep(0.01)
 
     def close(self) -> None:
-        """What waits is not written any more: an interrupt may have left it written in part."""
+        """End an incomplete line and erase the bars; queued bytes are dropped."""
         if self._queue and self._inside in self._own and not any(area.stands for area in self._each_area):
             self._write_last(self._inside, b"\r\n")
         for area in self._each_area:

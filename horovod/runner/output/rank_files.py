@@ -1,4 +1,4 @@
-"""Files with what each rank has written."""
+"""Files with the output of each rank."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _TOP = os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC
 
 
 class RankFileError(OSError):
-    """A file of a rank's output cannot be written; the text names it and says why."""
+    """A file of a rank's output cannot be written; the message has its path and the reason."""
 
     def __init__(self, path: Path, error: OSError) -> None:
         super().__init__(error.errno, error.strerror, str(path))
@@ -25,13 +25,13 @@ class RankFileError(OSError):
 
 
 class RankFiles:
-    """DIR/rank.<zero-padded rank>/stdout and stderr, with the bytes of each worker as they came.
+    """Files DIR/rank.<zero-padded rank>/stdout and stderr, with each worker's bytes unchanged.
 
-    Where workers come and go these are those that the job begins with; each that comes later (`join`) has a folder of
-    its own, DIR/worker.<number>.
+    In an elastic job these are the workers of the start; a worker that comes later (`join`) has DIR/worker.<number>.
 
-    DIR may be a symbolic link. What lies in it others may have prepared: links there are not followed, and only plain
-    files are written. Raises RankFileError, an OSError, when a directory or file cannot be made or written.
+    DIR may be a symbolic link, but others may have prepared its contents: links inside are not followed, and only
+    regular files are written. Methods raise RankFileError, an OSError, when a folder or file cannot be created or
+    written.
     """
 
     def __init__(self, directory: str, size: int) -> None:
@@ -42,7 +42,7 @@ class RankFiles:
         self._make({rank: f"rank.{rank:0{width}}" for rank in range(size)})
 
     def join(self, worker: int) -> None:
-        """Makes the files of this one, unless it has some."""
+        """Create the files of a worker, unless it has some."""
         if (worker, 1) not in self._files:
             self._make({worker: f"worker.{worker}"})
 
@@ -63,7 +63,7 @@ class RankFiles:
             raise RankFileError(path, error) from None
 
     def finish(self, worker: int) -> None:
-        """One of several that come and go has ended; what is written of it later is opened for that alone."""
+        """Close the files of a worker that has ended; a late write opens them again."""
         for stream in STREAMS:
             if (fd := self._files.pop((worker, stream), None)) is not None:
                 try:
@@ -72,7 +72,7 @@ class RankFiles:
                     raise RankFileError(self._paths[worker, stream], error) from None
 
     def write(self, rank: int, stream: int, data: bytes) -> None:
-        """Append. After an error the file has the bytes that fitted."""
+        """Append to a file. After an error, it contains the bytes that could be written."""
         fd = self._files.get((rank, stream))
         path = self._paths[rank, stream]
         try:
@@ -89,7 +89,7 @@ class RankFiles:
             raise RankFileError(path, error) from None
 
     def close(self) -> None:
-        """Close all files. Some file systems tell only now that they are full."""
+        """Close all files, since some file systems report only then that they are full."""
         files, self._files = self._files, {}
         failed: RankFileError | None = None
         for key, fd in files.items():
@@ -108,7 +108,7 @@ def _write(fd: int, data: bytes) -> None:
 
 
 def _create(at: int, name: str) -> int:
-    """An empty file of this name in the folder."""
+    """Create or truncate a file of this name in the folder."""
     fd = private_files.open_file(name, os.O_WRONLY, at)
     try:
         os.ftruncate(fd, 0)

@@ -1,4 +1,4 @@
-"""One line of a terminal on which a program draws: what stands on it, and how it is shown."""
+"""One line of an emulated terminal: its contents, and how it is displayed."""
 
 from __future__ import annotations
 
@@ -7,57 +7,62 @@ import itertools
 from horovod.runner.output.colours import RESET
 from horovod.runner.output.width import cells_of, cut
 
-ROW_LIMIT = 4096  # columns that are kept of a line that is drawn over
+ROW_LIMIT = 4096  # maximum columns kept of a line that is overwritten
 _OFF = RESET.decode()
 
 
 class Row:
-    """Columns with their colours; and, while nothing has been drawn over, the text as it came, of any length.
+    """Cells with their colours and, until they are overwritten, the original text of any length.
 
-    `live`: the program moves about on it, as progress bars do. `left`: when the cursor has gone to the next one (s).
+    Attributes:
+        live: True if the program moves the cursor on the line, as progress bars do.
+        left: When the cursor moved to the next line (s); None while it has not.
+        width: Columns in use.
+        size: Characters of the original text.
+        since: When the bar appeared or was last logged (s).
+        changed: True if it has changed since then.
     """
 
     def __init__(self, style: str = "", live: bool = False) -> None:
-        """`style`: the colours that are on at its beginning, as the sequence that switches them on."""
+        """Create an empty line. `style` is the escape sequence of the colours that are on at its beginning."""
         self.live = live
         self.left: float | None = None
         self.width = 0
-        self.size = 0  # of the text as it came
+        self.size = 0
         self._cells: list[str] = []
-        self._styles: list[str] | None = None  # of each cell, from the first that has one on
+        self._styles: list[str] | None = None  # colours of each cell; None while no cell has any
         self._begin = style
         self._end = style
         self._text: list[str] | None = [] if not live else None
         self._ending = "\n"
         self._returned = False
         self._erased = live
-        # For logs: since when the bar is there or when it was logged last, and what was logged.
         self.since: float | None = None
         self.changed = False
         self._logged: str | None = None
 
     @property
     def blank(self) -> bool:
-        """Is there nothing to be seen?"""
+        """True if nothing is visible."""
         return not self._cells or not "".join(self._cells).strip()
 
     @property
     def plain(self) -> bool:
-        """A line like any other: nothing has been drawn over since it was empty last."""
+        """True for a normal line, which has not been overwritten since it was last empty."""
         return self._text is not None and not (self._erased and self.blank)
 
     @property
     def empty(self) -> bool:
-        """Nothing at all has happened on it."""
+        """True if nothing was ever written or erased on the line."""
         return not (self._text is None or self._text or self._returned or self._erased)
 
     @property
     def spent(self) -> bool:
-        """Is nothing to be seen, and nothing expected?"""
+        """True if nothing is visible, and nothing is expected to be."""
         return self.blank and self.left is None and not self._returned and not self._text
 
     def write(self, x: int, text: str, cells: list[str], style: str) -> None:
-        """Put the text, which takes these cells, at the column."""
+        """Write the text, which occupies these cells, at column `x`."""
         if self._text is not None and x == self.width and not self._returned:
             self._text.append(text)
             self.size += len(text)
@@ -79,21 +84,21 @@ class Row:
         if self._styles is not None:
             self._styles += [""] * (max(len(mine), end) - len(self._styles))
             self._styles[x:end] = [style] * len(cells)
-        if 0 < x < len(mine) and not mine[x]:  # half a wide character is left: a space
+        if 0 < x < len(mine) and not mine[x]:  # overwrites the right half of a wide character: its left becomes a space
             mine[x - 1] = " "
         mine[x:end] = cells
         if end < len(mine) and not mine[end]:
             mine[end] = " "
 
     def keep(self, sequence: str, style: str) -> None:
-        """A sequence that shows nothing itself, such as a change of colours."""
+        """Keep an invisible sequence, such as a change of colours."""
         self._end = style
         if self._text is not None and not self._returned:
             self._text.append(sequence)
             self.size += len(sequence)
 
     def go_back(self, style: str) -> None:
-        """The cursor goes to the first column. What has been wiped out by spaces counts as new."""
+        """Move the cursor to the first column. A line overwritten with spaces counts as new."""
         self.live = True
         if self._text is None and self.blank:
             self.renew(style)
@@ -101,7 +106,7 @@ class Row:
             self._returned = True
 
     def erase(self, start: int, end: int | None, style: str) -> None:
-        """From column `start` to column `end`, or to the last."""
+        """Erase from column `start` to column `end`, or to the last one."""
         self.live = self.changed = True
         end = len(self._cells) if end is None else min(end, len(self._cells))
         if start < end:
@@ -111,23 +116,23 @@ class Row:
             self.renew(style)
 
     def renew(self, style: str) -> None:
-        """It begins anew; should nothing come, there is no line."""
+        """Reset the line; if nothing is written to it again, it is not shown."""
         self._cells, self._styles, self.width = [], None, 0
         self._text, self.size, self._begin, self._end = [], 0, style, style
         self._returned, self._erased = False, True
 
     def end(self, returned: bool, now: float) -> None:
-        """The cursor goes to the next line; `returned`: by \\r\\n."""
+        """Move the cursor to the next line, with \\r\\n if `returned`."""
         self.left = now
         self._ending = "\r\n" if returned or self._returned else "\n"
 
     def logged(self, now: float) -> bytes:
-        """The state for a log, in which the next comes later."""
+        """Return the current state as a log line."""
         self._logged, self.since, self.changed = self.shown(), now, False
         return (self._logged + "\n").encode(errors="surrogateescape")
 
     def line(self) -> bytes | None:
-        """The whole line when it is over; None: there is nothing to be seen, or nothing that the log has not yet."""
+        """Return the final line, or None if nothing is visible or the log has it already."""
         if self._logged is not None and self._logged == self.shown():
             return None
         if self._text is not None:
@@ -141,7 +146,7 @@ class Row:
         return text.encode(errors="surrogateescape")
 
     def shown(self, prefix: str = "", columns: int | None = None) -> str:
-        """What is to be seen of it behind a prefix, in so many columns: both are cut. No colour is left on."""
+        """Return the visible text after a prefix, both cut to fit `columns`. No colour is left on."""
         cells = self._cells
         if columns is not None:
             label = cut(cells_of(prefix), max(1, columns // 2))

@@ -1,5 +1,7 @@
-"""All that the launcher shows: the workers' lines, its own words, the files per rank, and the ends of the workers'
-stderr, which explain how they ended."""
+"""Everything that the launcher shows or records: workers' lines, its own messages, files per rank, ends of stderr.
+
+The ends of the workers' stderr explain why they ended.
+"""
 
 from __future__ import annotations
 
@@ -17,8 +19,10 @@ from horovod.runner.verdict.tracebacks import HEADER
 
 
 class FirstException:
-    """Of the tracebacks with which ranks end, one after the other: how many lines come before the message of the first
-    exception that is a rank's own, which the caller of `horovod.run` gets; 0 for all others."""
+    """Cut for `Farewells` where the caller of `horovod.run` gets the first rank's exception.
+
+    Of the first exception that is a rank's own, the lines before its message are left out.
+    """
 
     def __init__(self) -> None:
         self._met = False
@@ -34,7 +38,7 @@ class FirstException:
 
 
 class Screen:
-    """Takes output as it comes; `queue` is written by the launcher's loop."""
+    """Everything that the launcher shows. `queue` must be written by the launcher's loop."""
 
     def __init__(
         self,
@@ -45,11 +49,20 @@ class Screen:
         hosts: Mapping[int, str] | None = None,
         rank_of: Callable[[int], int | None] = lambda rank: rank,
     ) -> None:
-        """`told`: the caller gets the exception of the rank that fails first, so here its message is enough.
-        `audience`: who is told the same. Raises OSError when the files cannot be made.
+        """Create the display and the files.
 
-        Where workers come and go, `hosts` are theirs by number, `rank_of` tells the present rank of one, and `join`
-        that one has come; what is called a rank here is a number then.
+        Where workers come and go, ranks are worker numbers here, and `join` adds a worker.
+
+        Args:
+            settings: Settings of the job.
+            output: Destination of the output; default this process's stdout and stderr.
+            told: True if the caller gets the exception of the rank that fails first, so that only its message is shown.
+            audience: Also gets everything that is shown.
+            hosts: Hosts by worker number, in elastic jobs.
+            rank_of: Current rank of a worker.
+
+        Raises:
+            OSError: The files cannot be created.
         """
         self.audience = audience or Audience()
         self.queue = output or OutputQueue()
@@ -70,14 +83,17 @@ class Screen:
             self._files = RankFiles(settings.output_filename, settings.size)
 
     def join(self, worker: int) -> None:
-        """One of several that come and go. Raises RankFileError."""
+        """Add a worker of an elastic job. Raises RankFileError."""
         self._tails[worker] = bytearray()
         self.display.join(worker)
         self._with_files(lambda files: files.join(worker))
 
     def show(self, report: Output) -> None:
-        """What a worker has started may write on when the worker has ended, and been forgotten. Raises RankFileError
-        when a file cannot be written; there are no files from then on."""
+        """Show a worker's output, even after the worker has ended, since its children may still write.
+
+        Raises:
+            RankFileError: A file cannot be written. No further file is written then.
+        """
         rank, stream = report.rank, report.stream
         if stream == 2 and (tail := self._tails.get(rank)) is not None:
             tail += report.data
@@ -99,25 +115,25 @@ class Screen:
                 raise
 
     def finish(self, rank: int) -> None:
-        """Nothing more comes from this rank. Raises RankFileError."""
+        """Record that the rank has ended. Raises RankFileError."""
         self.display.finish(rank, time.monotonic())
         if self._leave:
             self._with_files(lambda files: files.finish(rank))
 
     def forget(self, worker: int) -> None:
-        """One of several that come and go has ended, and nobody will ask why any more."""
+        """Drop what is stored about a worker that has ended and will not be asked for again."""
         self._tails.pop(worker, None)
         self.display.forget(worker)
 
     def tail(self, rank: int) -> str:
-        """The end of the rank's stderr; of one that was forgotten nothing."""
+        """Return the end of the rank's stderr, empty for a forgotten worker."""
         return self._tails.get(rank, b"").decode(errors="replace")
 
     def tails(self) -> dict[int, str]:
         return {rank: self.tail(rank) for rank in self._tails}
 
     def say(self, text: str) -> None:
-        """Words of the launcher itself."""
+        """Show a message of the launcher."""
         self.audience.said(text)
         self._write(text)
 
@@ -126,12 +142,12 @@ class Screen:
         self.queue.put(2, lines.encode(errors="surrogateescape"))
 
     def announce(self) -> None:
-        """Where the live page is, if there is one."""
+        """Show the address of the dashboard, if there is one."""
         if self.audience.address:
             self._write(f"live page: {self.audience.address}")
 
     def close(self) -> None:
-        """Raises RankFileError for what could not be written to the last."""
+        """Close files and output. Raises RankFileError for what could not be written until now."""
         files, self._files = self._files, None
         try:
             if files is not None:

@@ -1,7 +1,7 @@
-"""Output of a job started by `horovod.run`: to `sys.stdout` and `sys.stderr`, whatever they are.
+"""Output of a job started by `horovod.run`, written to the current `sys.stdout` and `sys.stderr`.
 
-In a notebook, under pytest or inside `contextlib.redirect_stdout` these are objects of Python and not the process's
-descriptors, and what is written to descriptor 1 appears elsewhere or nowhere.
+In a notebook, under pytest or inside `contextlib.redirect_stdout`, these are Python objects and not the process's
+descriptors. What is written to descriptor 1 would appear elsewhere or nowhere.
 """
 
 from __future__ import annotations
@@ -15,14 +15,14 @@ from horovod.runner.output.output import OutputQueue, OutputSink
 
 
 class StreamOutput(OutputSink):
-    """Writes at once, in the calling thread, as `print` does: who replaced the streams decides how long that takes."""
+    """Output to text streams, written in the calling thread as by `print`, so that a slow stream blocks the job."""
 
     def __init__(self, stdout: Any, stderr: Any) -> None:
-        """Text streams; None: what goes there is dropped."""
+        """Store the text streams; None drops the output."""
         self._streams = {1: stdout, 2: stderr}
         terminals = {n for n, stream in self._streams.items() if stream is None or _moves_back(stream)}
         super().__init__(terminals, stdout is stderr or terminals == set(self._streams))
-        # A line may be so long that it was cut, then perhaps inside a character.
+        # A long line may have been split inside a character.
         self._decoders = {number: codecs.getincrementaldecoder("utf-8")("replace") for number in self._streams}
         self._last = 0
 
@@ -35,11 +35,11 @@ class StreamOutput(OutputSink):
         if isinstance(encoding, str):
             text = text.encode(encoding, "backslashreplace").decode(encoding)
         try:
-            if self._last not in (0, stream):  # streams that keep what they get would change the order
+            if self._last not in (0, stream):  # flush the other stream, whose buffer would change the order
                 self._flush(self._last)
             self._last = stream
             target.write(text)
-        except (OSError, ValueError):  # ValueError: it is closed
+        except (OSError, ValueError):  # ValueError: the stream is closed
             self._streams[stream] = None
             self.broken = True
 
@@ -57,7 +57,7 @@ class StreamOutput(OutputSink):
 
 
 def _moves_back(stream: Any) -> bool:
-    """Notebooks, too, show progress bars in place."""
+    """Return True if the stream can update progress bars in place, as terminals and notebooks can."""
     if type(stream).__module__.startswith(("ipykernel.", "google.colab.")):
         return True
     try:
@@ -67,7 +67,7 @@ def _moves_back(stream: Any) -> bool:
 
 
 def standard_output() -> OutputSink:
-    """The sink for what `sys.stdout` and `sys.stderr` are now. What they still keep is written first."""
+    """Return the destination for the current `sys.stdout` and `sys.stderr`, after flushing them."""
     for stream in (sys.stdout, sys.stderr):
         if stream is not None:
             stream.flush()
@@ -77,8 +77,10 @@ def standard_output() -> OutputSink:
 
 
 def _is_descriptor(stream: Any, original: Any, fd: int) -> bool:
-    """Is the stream Python's own on this descriptor? One that has been put in its place may have a `fileno` as well, of
-    a file that nobody looks at."""
+    """Return True if the stream is Python's own for this descriptor.
+
+    A replacement may have a `fileno` as well, but of a file that no user sees.
+    """
     if stream is None or stream is not original:
         return False
     try:

@@ -1,4 +1,4 @@
-"""One stream of one rank: lines as they come, and what it draws where it moves about."""
+"""Text of one stream of one rank: plain lines, and what it draws if it moves the cursor."""
 
 from __future__ import annotations
 
@@ -10,31 +10,33 @@ from horovod.runner.output.colours import Colours
 from horovod.runner.output.lines import LineCutter
 from horovod.runner.output.row import Row
 
-# What moves the cursor or erases, and what may become that with what is still to come.
+# Sequences that move the cursor or erase, and incomplete ones that could become such.
 _MOVES = re.compile(rb"\x1b(?:\[[0-?]*[ -/]*(?:[A-HJKf]|\Z)|\Z)")
 
 
 class StreamText:
-    """Most output is plain lines, which are only cut. From the first character by which a program draws until there is
-    nothing more that it could draw over, a canvas follows it.
+    """Lines of a stream.
+
+    Most output is plain lines, which are only split. From the first cursor movement until no drawn line can change any
+    more, a canvas processes the output.
     """
 
     def __init__(self, contain: bool) -> None:
-        """`contain`: no colour is to reach the next line."""
+        """Create an empty stream. With `contain`, colours do not reach the next line."""
         self._contain = contain
         self._cutter = LineCutter()
         self._colours = Colours()
         self._canvas: Canvas | None = None
-        self._climbs = False  # has it ever moved up, as for several bars?
+        self._climbs = False  # True if the program has ever moved up, as for several bars
         self._decoder = codecs.getincrementaldecoder("utf-8")("surrogateescape")
 
     @property
     def drawing(self) -> bool:
-        """Is there anything that may still change?"""
+        """True if there are lines that may still change."""
         return self._canvas is not None
 
     def feed(self, data: bytes, now: float) -> list[bytes]:
-        """The lines that are over, with their ends."""
+        """Return the lines that become final, with their line ends."""
         if self._canvas is None:
             if self._is_plain(data):
                 coloured = self._cutter.inside or b"\x1b" in data
@@ -51,17 +53,20 @@ class StreamText:
             return False
         if b"\x08" in data or (b"\x1b" in data and _MOVES.search(data)):
             return False
-        # Ends of lines alone may be the way past a bar of another program.
+        # Line ends alone may only skip another program's bar.
         return data[:1] != b"\n" or self._cutter.inside or bool(data.strip(b"\n"))
 
     def _contained(self, lines: list[bytes], coloured: bool = True) -> list[bytes]:
-        """`coloured`: there may be changes of colours in them."""
+        """Contain the colours of lines. If `coloured` is False, the lines do not change them."""
         if self._contain and (coloured or self._colours):
             return [self._colours.contain(line) for line in lines]
         return lines
 
     def settle(self, now: float, at_once: bool = False) -> list[bytes]:
-        """The lines to which the program has not come back; `at_once`: nor will it, unless it moves up and down."""
+        """Return lines that became final because the program has not returned to them; see `Canvas.settle`.
+
+        With `at_once` they are final at any time, unless the program has moved up before.
+        """
         if self._canvas is None:
             return []
         lines = self._canvas.settle(now, at_once and not self._climbs)
@@ -69,12 +74,12 @@ class StreamText:
         return lines
 
     def _put_away(self) -> None:
-        """The canvas, when there is nothing on it."""
+        """Drop the canvas when it is empty."""
         if self._canvas is not None and self._canvas.idle and not self._decoder.getstate()[0]:
             self._canvas = None
 
     def finish(self) -> list[bytes]:
-        """What is left; a line without an end gets one."""
+        """Return what is left, with a line end added if it lacks one."""
         if self._canvas is not None:
             left = self._canvas.feed(self._decoder.decode(b"", final=True), 0.0) + self._canvas.finish()
             self._canvas = None
@@ -84,9 +89,9 @@ class StreamText:
         return self._contained([rest + b"\n"]) if rest else []
 
     def next_due(self) -> float | None:
-        """When `settle` has something to give, if nothing comes."""
+        """Return when `settle` may return lines without further input, or None."""
         return None if self._canvas is None else self._canvas.next_due()
 
     def seen(self) -> list[Row]:
-        """The lines that can be seen and still change."""
+        """Return the visible lines that can still change."""
         return [] if self._canvas is None else self._canvas.seen()

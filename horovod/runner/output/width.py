@@ -1,4 +1,4 @@
-"""How many columns of a terminal characters take."""
+"""Columns that characters occupy on a terminal."""
 
 from __future__ import annotations
 
@@ -6,15 +6,15 @@ import re
 import unicodedata
 from functools import lru_cache
 
-# Latin letters and what bars are drawn with: one column each.
+# Latin letters and the characters of progress bars, which occupy one column each.
 _NARROW = re.compile("[ -~\u00a1-\u00ac\u00ae-\u02ff\u2500-\u259f]*")
-_NOTHING = {"Mn", "Me", "Cf", "Cc"}  # goes onto the character before it, or is not seen
+_NOTHING = {"Mn", "Me", "Cf", "Cc"}  # combining or invisible characters
 
 
 @lru_cache(maxsize=4096)
 def columns_of(character: str) -> int:
-    """0, 1 or 2."""
-    if character == "\u00ad":  # the soft hyphen, which terminals show
+    """Return the number of columns: 0, 1 or 2."""
+    if character == "\u00ad":  # the soft hyphen, which terminals display
         return 1
     if unicodedata.category(character) in _NOTHING:
         return 0
@@ -22,9 +22,9 @@ def columns_of(character: str) -> int:
 
 
 def cells_of(text: str) -> list[str]:
-    """One entry per column: a character with what goes onto it; "" is the right half of a wide one.
+    """Return one entry per column: a character with its combining ones, or "" for the right half of a wide character.
 
-    What goes onto a character and comes first is left out.
+    Combining characters at the beginning are left out.
     """
     if _NARROW.fullmatch(text):
         return list(text)
@@ -37,13 +37,13 @@ def cells_of(text: str) -> list[str]:
         at = len(cells) - 1
         if at > 0 and not cells[at]:
             at -= 1
-        if at >= 0 and len(cells[at]) < 16:  # else a cell could grow for ever
+        if at >= 0 and len(cells[at]) < 16:  # bounds the size of a cell
             cells[at] += character
     return cells
 
 
 def cut(cells: list[str], columns: int) -> list[str]:
-    """What of the cells fits; half a wide character is a space."""
+    """Return the cells that fit; half of a wide character becomes a space."""
     if len(cells) <= columns:
         return cells
     kept = cells[:columns]
