@@ -126,7 +126,7 @@ def dynamic_remove():
     some = ProcessSet(world.Split(0 if world.rank in (1, 2) else MPI.UNDEFINED, world.rank))
     hvd.init(world, [parts, some])
     assert remove_process_set(some)
-    assert (some.process_set_id, some.ranks, some.mpi_comm) == (None, None, None)
+    assert (some.process_set_id, some.ranks, some.mpi_comm) == (None, [1, 2], None)  # it can be added again
     assert not remove_process_set(some)
     with refused("process set", error=HorovodInternalError):
         remove_process_set(parts)
