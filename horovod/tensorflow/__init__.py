@@ -1,6 +1,6 @@
 """Horovod for TensorFlow, in eager mode, in tf.functions and in sessions of tf.compat.v1.
 
-In short::
+Example::
 
     import horovod.tensorflow as hvd
 
@@ -21,7 +21,7 @@ except ImportError as _error:
         f"horovod.tensorflow needs TensorFlow, which cannot be imported ({_error}); install it with: pip install "
         "tensorflow"
     ) from _error
-from horovod import _core as _native  # noqa: F401  (an import that cannot work fails here)
+from horovod import _core as _native  # noqa: F401  (fail here if the native engine cannot be imported)
 from horovod.common import absent as _absent
 from horovod.tensorflow import functions as _functions
 from horovod.tensorflow import gradients as _gradients  # noqa: F401
@@ -33,9 +33,9 @@ from horovod.tensorflow.mpi_ops import *  # noqa: F403
 from horovod.tensorflow.util import _executing_eagerly, refs_to_vars, vars_to_refs
 
 _LegacyOptimizer = _tf.compat.v1.train.Optimizer
-"""What ``_DistributedOptimizer`` wraps; other software asks for the two."""
+"""Class that ``_DistributedOptimizer`` wraps; other software imports both."""
 
-# Loaded on demand: they import Keras, or are of use to few programs.
+# Loaded on demand, because they import Keras or are rarely used.
 _LAZY = {
     "DistributedGradientTape": "gradient_tape",
     "DistributedOptimizer": "optimizer",

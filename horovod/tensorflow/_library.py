@@ -1,4 +1,4 @@
-"""The native library of ops: loading it, joining it to the engine, and what every op made with it needs."""
+"""The native library of ops: its loading, its connection to the engine, and helpers for the ops made with it."""
 
 import ctypes
 from types import ModuleType
@@ -11,7 +11,7 @@ from horovod.common.faces import TENSORFLOW as face
 from horovod.common.native import library_path
 from horovod.common.refusals import with_rank
 
-try:  # private, but at this place from TensorFlow 2.13 to 2.21
+try:  # private, but in this place from TensorFlow 2.13 to 2.21
     from tensorflow.python.ops.control_flow_util import GraphOrParentsInXlaContext as _in_xla_context
 except ImportError:
 
@@ -23,7 +23,7 @@ LIBRARY = "horovod.tensorflow._tf"
 
 
 class _Raised:
-    """Makes an error of TensorFlow's from its message alone."""
+    """Creates an error of TensorFlow's from its message alone."""
 
     def __init__(self, message: str) -> None:
         super().__init__(None, None, message)  # type: ignore[call-arg]
@@ -33,39 +33,42 @@ class _Raised:
         return type(self), self.args
 
 
-# Each is what TensorFlow's users catch, and what Python's users catch.
+# Each class can be caught both as a TensorFlow error and as a standard Python error.
 
 
 class ArgumentError(_Raised, tf.errors.InvalidArgumentError, ValueError):
-    """A bad argument."""
+    """Invalid argument."""
 
 
 class ReduceOpError(ArgumentError, HorovodInternalError):
-    """The op of a reducescatter, for which older programs expect a RuntimeError."""
+    """Invalid ``op`` of a reducescatter, for which older programs expect a RuntimeError."""
 
 
 class NotInitialized(_Raised, tf.errors.FailedPreconditionError, ValueError):
-    """An operation before ``init``."""
+    """An operation was called before ``init``."""
 
 
 class ShutDown(_Raised, tf.errors.UnknownError, NotRunningError):
-    """An operation after ``shutdown``."""
+    """An operation was called after ``shutdown``."""
 
 
 def refuse(message: str) -> NoReturn:
-    """Raises ArgumentError (an InvalidArgumentError and a ValueError), which names the rank once there is one."""
+    """Raise ArgumentError (an InvalidArgumentError and a ValueError) that names the rank, if it is known."""
     raise ArgumentError(with_rank(face, message))
 
 
 def _load() -> tuple[ModuleType, ctypes.CDLL]:
-    """The module of op wrappers, ``horovod_allreduce`` and so on, and the library's C functions. Raises ImportError
-    naming the cause."""
+    """Return (the module of op wrappers, such as ``horovod_allreduce``; the library's C functions).
+
+    Raises:
+        ImportError: The library cannot be loaded; the message says why.
+    """
     try:
         from horovod import _core
 
         path = str(library_path(LIBRARY))
         loaded = tf.load_op_library(path)
-        library = ctypes.CDLL(path)  # the same library once more: a handle to call functions by
+        library = ctypes.CDLL(path)  # the same library again, as a handle to call its functions
         library.hvd_tf_attach.argtypes = [ctypes.c_void_p]
         library.hvd_tf_attach.restype = ctypes.c_int
         library.hvd_tf_trouble.restype = ctypes.c_char_p
@@ -82,12 +85,14 @@ def _load() -> tuple[ModuleType, ctypes.CDLL]:
 
 
 ops, library = _load()
-"""The op wrappers that TensorFlow made for the library, and its C functions."""
+"""Op wrappers that TensorFlow created for the library, and its C functions."""
 
 
 def blocking() -> bool:
-    """Do collectives block TensorFlow's threads, because this TensorFlow's way to run kernels asynchronously is not
-    known? Ranks must then run them in one order."""
+    """Return True if collectives block TensorFlow's threads, so that ranks must run them in one order.
+
+    This is the case if this TensorFlow's interface for asynchronous kernels is unknown.
+    """
     if library.hvd_tf_blocking() < 0:
         with tf.init_scope():
             if tf.executing_eagerly():
@@ -96,10 +101,11 @@ def blocking() -> bool:
 
 
 def independent(outputs: Any) -> Any:
-    """``outputs`` (a tensor, or a list or tuple of them) of an op just made, which may run beside all others.
+    """Return ``outputs`` of a new op, after allowing the op to run concurrently with all others.
 
-    Inside a tf.function, automatic control dependencies would run stateful ops one after another in the order of
-    tracing: no fusion, and a deadlock where ranks trace in another order. Kernels that block need just that order.
+    ``outputs`` is a tensor, or a list or tuple of tensors. In a tf.function, automatic control dependencies would run
+    stateful ops one by one in the order of tracing. That prevents fusion, and deadlocks if ranks trace in different
+    orders. Blocking kernels require exactly that order.
     """
     tensor = outputs[0] if isinstance(outputs, (list, tuple)) else outputs
     manager = getattr(tensor.graph, "experimental_acd_manager", None)
@@ -110,7 +116,11 @@ def independent(outputs: Any) -> Any:
 
 
 def check_not_compiled(operation: str) -> None:
-    """Raises NotImplementedError, naming ``operation``, while a function is traced for XLA (jit_compile=True)."""
+    """Check that no function is being traced for XLA (jit_compile=True).
+
+    Raises:
+        NotImplementedError: One is; the message names ``operation``.
+    """
     if _in_xla_context(tf.compat.v1.get_default_graph()):
         raise NotImplementedError(
             f"{operation} cannot be compiled by XLA. Call it outside the function with jit_compile=True: compile the "

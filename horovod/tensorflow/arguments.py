@@ -1,6 +1,6 @@
-"""What the ops take: tensors, names, sets, roots and factors, checked before an op is made.
+"""Checks of the ops' arguments (tensors, names, process sets, roots and factors) before an op is created.
 
-What is wrong raises ArgumentError, naming the operation, the argument, its value and what is accepted.
+An invalid argument raises ArgumentError, which names the operation, the argument, its value and what is accepted.
 """
 
 import re
@@ -25,13 +25,17 @@ from horovod.tensorflow._library import (
 from horovod.tensorflow.util import _executing_eagerly
 
 DTYPES: frozenset[tf.DType] = frozenset(tf.as_dtype(name) for name in dtypes.NAMES)
-"""What can travel."""
+"""Dtypes that the operations support."""
 
 _NOT_IN_NAMES = re.compile(r"[^A-Za-z0-9_.\-/]")
 
 
 def as_tensor(value: Any, operation: str) -> tf.Tensor:
-    """``value`` as a tensor whose dtype can travel. Raises ArgumentError naming operation and dtype otherwise."""
+    """Return ``value`` as a tensor.
+
+    Raises:
+        ArgumentError: The dtype is not supported.
+    """
     tensor = value if isinstance(value, tf.Tensor) else tf.convert_to_tensor(value)
     if tensor.dtype not in DTYPES:
         refuse(f"{operation}: dtype {tensor.dtype.name} is not supported; accepted are {dtypes.SUPPORTED}")
@@ -39,7 +43,11 @@ def as_tensor(value: Any, operation: str) -> tf.Tensor:
 
 
 def as_tensors(values: Any, operation: str) -> list[tf.Tensor]:
-    """A list of tensors of one dtype. Raises ArgumentError for no list, and for several dtypes, naming them."""
+    """Return ``values`` as a list of tensors with the same dtype.
+
+    Raises:
+        ArgumentError: ``values`` is not a list, or its tensors differ in dtype.
+    """
     if isinstance(values, tf.Tensor) or not hasattr(values, "__iter__"):
         refuse(f"{operation}: tensors is a {type(values).__name__}; accepted is a list of tensors")
     tensors = [as_tensor(value, operation) for value in values]
@@ -50,17 +58,17 @@ def as_tensors(values: Any, operation: str) -> list[tf.Tensor]:
 
 
 def name_arguments(kind: str, tensor: Any, name: str | None, ignore_name_scope: bool) -> dict[str, Any]:
-    """The arguments about its name of an op of class ``kind`` whose first input is ``tensor``."""
+    """Return the name-related arguments of an op of class ``kind`` whose first input is ``tensor``."""
     if name is not None and not isinstance(name, str):
         refuse(f"{kind}: name is {name!r}; accepted is text or None")
     if _executing_eagerly():
-        # Kernels are kept by their attributes: unnamed ops, with equal ones, share a kernel.
+        # Eager kernels are cached by their attributes: unnamed ops have equal attributes and share a kernel.
         return {"tensor_name": name} if name else {"unnamed": True}
     check_not_compiled(kind)
     if not name:
         name = f"{kind}_{_graph_name(tensor).replace('/', '_')}"
     node = _NOT_IN_NAMES.sub("_", name).strip("/")
-    if not node[:1].isalnum():  # what a node's name begins with
+    if not node[:1].isalnum():  # valid first character of a node's name
         node = "n" + node
     return {"name": node, "ignore_name_scope": True} if ignore_name_scope else {"name": node}
 
@@ -68,27 +76,31 @@ def name_arguments(kind: str, tensor: Any, name: str | None, ignore_name_scope: 
 def _graph_name(tensor: Any) -> str:
     try:
         return tensor.name.rsplit(":", 1)[0]
-    except AttributeError:  # an eager tensor that the graph captures has none
+    except AttributeError:  # an eager tensor captured by the graph has no name
         return "captured"
 
 
 def set_id(process_set: ProcessSet | int, operation: str) -> int:
-    """Id of a registered set. Raises ArgumentError naming operation, rank and set; an operation that would run at once
-    while Horovod does not raises NotInitialized."""
+    """Return the id of a registered process set.
+
+    Raises:
+        ArgumentError: The set is not registered; the message names operation, rank and set.
+        NotInitialized: Called eagerly before ``init``.
+    """
     who = said(face, operation)
     if face.engine is None and _executing_eagerly():
         _check_running(operation)
     number = process_set if isinstance(process_set, int) else getattr(process_set, "process_set_id", None)
     if number is None:
         refuse(f"{who}: {process_set} is not a registered process set; see add_process_set")
-    # Without a job, a graph may be made of sets that are registered when it runs.
+    # Without a job, a graph may be built with sets that are registered by the time it runs.
     if face.job is not None and by_id(number) is None:
         refuse(f"{who}: process set {number} is unknown or was removed; see add_process_set")
     return number
 
 
 def _check_running(operation: str) -> None:
-    """Raises what TensorFlow's users catch and what Python's users catch."""
+    """Raise NotInitialized or ShutDown if the engine is not running."""
     try:
         face.require_engine()
     except NotRunningError as error:
@@ -100,8 +112,12 @@ def _check_running(operation: str) -> None:
 def check_reduction(
     operation: str, dtype: tf.DType, op: int, prescale: float, postscale: float, process_set: ProcessSet | int
 ) -> None:
-    """Raises ArgumentError for what a dtype does not have, NotImplementedError for Adasum on a set whose size is no
-    power of two."""
+    """Check that a reduction is possible for a dtype, these factors and this process set.
+
+    Raises:
+        ArgumentError: The dtype does not support the reduction or the factors.
+        NotImplementedError: ``op`` is Adasum and the size of the set is not a power of two.
+    """
     who = said(face, operation)
     ops.check_scale(who, prescale, postscale)
     size = 1
@@ -112,7 +128,11 @@ def check_reduction(
 
 
 def check_root(root_rank: Any, operation: str) -> int:
-    """``root_rank`` as an int. Raises ArgumentError for anything that is no integer; the engine checks membership."""
+    """Return ``root_rank`` as an int. The engine checks that it is a member.
+
+    Raises:
+        ArgumentError: ``root_rank`` is not an integer.
+    """
     if isinstance(root_rank, bool) or not hasattr(root_rank, "__index__"):
         refuse(f"{operation}: root_rank is {root_rank!r}; accepted is the world rank of a member, an int")
     return root_rank.__index__()
@@ -128,13 +148,17 @@ def as_splits(splits: Any) -> tf.Tensor:
         refuse(f"alltoall: splits has dtype {made.dtype.name}; accepted is int32")
     if made.shape.rank not in (1, None):
         refuse(f"alltoall: splits has {made.shape.rank} dimensions; accepted is 1")
-    if made.shape.num_elements() == 0:  # which the op takes for equal parts
+    if made.shape.num_elements() == 0:  # the op would interpret this as equal parts
         refuse("alltoall: splits is empty; accepted is one entry for each rank of the set, or None for equal parts")
     return made
 
 
 def check_scatter(operation: str, tensor: tf.Tensor, op: int, prescale: float, postscale: float) -> None:
-    """Raises ArgumentError for what a reducescatter does not have."""
+    """Check the arguments of a reducescatter.
+
+    Raises:
+        ArgumentError: The tensor, the op or a factor is not supported.
+    """
     who = said(face, operation)
     ops.check_scatter(who, dtypes.CODES[tensor.dtype.name], tensor.shape.rank, op, ArgumentError, ReduceOpError)
     ops.check_scale(who, prescale, postscale)

@@ -1,12 +1,12 @@
-"""The ops: one function for each, as it is called.
+"""The ops, with one function each.
 
-An op's name matches it between ranks. In eager mode that is ``name``, or without one a count of the unnamed ops. In
-graphs and tf.functions it is the name of the op's node, which TensorFlow makes unique: ``name``, or without one
-``HorovodAllreduce_<tensor>``, after the name scope; ``ignore_name_scope=True`` drops the scope.
+An op's name matches it between ranks. In eager mode it is ``name``, or a counter of unnamed ops. In graphs and
+tf.functions it is the name of the op's node, which TensorFlow makes unique. The node is named ``name``, or
+``HorovodAllreduce_<tensor>`` without it, within the current name scope; ``ignore_name_scope=True`` drops the scope.
 
-All raise ArgumentError, an InvalidArgumentError and a ValueError, for arguments that cannot work. When an op runs:
-FailedPreconditionError where ranks disagree and before init, InvalidArgumentError for a name in flight, and
-UnknownError, naming the op, after shutdown and when a peer is lost. ``process_set``: the ranks that take part.
+All functions raise ArgumentError, which is an InvalidArgumentError and a ValueError, for invalid arguments. A running
+op raises FailedPreconditionError if ranks disagree or before init, InvalidArgumentError for a name in flight, and
+UnknownError, which names the op, after shutdown or if a rank was lost. ``process_set`` holds the ranks that take part.
 """
 
 import struct
@@ -36,14 +36,17 @@ _NO_SPLITS = np.empty(0, np.int32)
 
 
 def _factors(prescale: float, postscale: float) -> dict[str, Any]:
-    """Attributes for scale factors. TensorFlow's are of 32 bits; what they round goes along as a double's bits."""
+    """Return the op attributes for scale factors.
+
+    TensorFlow's float attributes have 32 bits. A factor that does not fit is also passed as the bits of a double.
+    """
     attributes: dict[str, Any] = {}
     for key, value in (("prescale", prescale), ("postscale", postscale)):
         if value == 1.0:
             continue
         try:
             attributes[f"{key}_factor"] = rounded = struct.unpack("f", struct.pack("f", value))[0]
-        except OverflowError:  # beyond the range of 32 bits
+        except OverflowError:  # exceeds the range of 32 bits
             rounded = None
         if rounded != value:
             attributes[f"{key}_bits"] = struct.unpack("q", struct.pack("d", value))[0]
@@ -51,7 +54,7 @@ def _factors(prescale: float, postscale: float) -> dict[str, Any]:
 
 
 def factor_of(op: Any, key: str) -> float:
-    """The factor ("prescale" or "postscale") that an op was made with."""
+    """Return the factor ("prescale" or "postscale") of an op."""
     bits = op.get_attr(f"{key}_bits")
     return struct.unpack("d", struct.pack("q", bits))[0] if bits else op.get_attr(f"{key}_factor")
 
@@ -66,7 +69,10 @@ def _allreduce(
     process_set: ProcessSet | int = global_process_set,
     wire: int = WIRE_NONE,
 ) -> tf.Tensor:
-    """One dense tensor of any shape, equal on all ranks; ``op``, ``wire``: codes. See collectives.allreduce."""
+    """Reduce one dense tensor of any shape, which must be the same on all ranks.
+
+    ``op`` and ``wire`` are codes. See collectives.allreduce.
+    """
     tensor = as_tensor(tensor, "allreduce")
     check_reduction("allreduce", tensor.dtype, op, prescale_factor, postscale_factor, process_set)
     naming = name_arguments("HorovodAllreduce", tensor, name, ignore_name_scope)
@@ -91,7 +97,7 @@ def _grouped_allreduce(
     process_set: ProcessSet | int = global_process_set,
     wire: int = WIRE_NONE,
 ) -> list[tf.Tensor]:
-    """Dense tensors of one dtype that are reduced together. See collectives.grouped_allreduce."""
+    """Reduce dense tensors of the same dtype as one operation. See collectives.grouped_allreduce."""
     tensors = as_tensors(tensors, "grouped_allreduce")
     if not tensors:
         return []
@@ -114,9 +120,24 @@ def allgather(
     ignore_name_scope: bool = False,
     process_set: ProcessSet | int = global_process_set,
 ) -> tf.Tensor:
-    """All ranks' tensors, one after another along dim 0, in which they may differ. Tensors have 1 dimension or more.
+    """Concatenate the tensors of all ranks along dimension 0, in the order of ranks within the process set.
 
-    The gradient is this rank's part of the average of the ranks' gradients.
+    The operation is differentiable: the gradient is this rank's part of the average of the ranks' output gradients.
+
+    Args:
+        tensor (tf.Tensor): Tensor with at least one dimension. All dimensions except the first must be the same on all
+            ranks.
+        name (str, optional): Name that matches the operation between ranks.
+        ignore_name_scope (bool): Do not prefix ``name`` with the name scope. Default: False.
+        process_set (ProcessSet): Ranks that take part. Default: all ranks.
+
+    Returns:
+        tf.Tensor: Concatenated tensor.
+
+    Raises:
+        ValueError: An argument is invalid. Also a tf.errors.InvalidArgumentError.
+        tf.errors.UnknownError: A rank was lost, or Horovod was shut down.
+        tf.errors.FailedPreconditionError: Ranks disagree, or Horovod is not initialized.
     """
     tensor = as_tensor(tensor, "allgather")
     naming = name_arguments("HorovodAllgather", tensor, name, ignore_name_scope)
@@ -130,7 +151,17 @@ def grouped_allgather(
     ignore_name_scope: bool = False,
     process_set: ProcessSet | int = global_process_set,
 ) -> list[tf.Tensor]:
-    """``allgather`` of several tensors of one dtype together."""
+    """Allgather several tensors of the same dtype as one operation.
+
+    Args:
+        tensors (Sequence[tf.Tensor]): Tensors as for ``allgather``.
+        name (str, optional): Name that matches the operation between ranks.
+        ignore_name_scope (bool): Do not prefix ``name`` with the name scope. Default: False.
+        process_set (ProcessSet): Ranks that take part. Default: all ranks.
+
+    Returns:
+        list[tf.Tensor]: Concatenated tensors. Errors are those of ``allgather``.
+    """
     tensors = as_tensors(tensors, "grouped_allgather")
     if not tensors:
         return []
@@ -146,8 +177,21 @@ def broadcast(
     ignore_name_scope: bool = False,
     process_set: ProcessSet | int = global_process_set,
 ) -> tf.Tensor:
-    """The tensor of the root, a world rank; shapes are equal on all ranks. The gradient is the average on the root and
-    zeros elsewhere."""
+    """Return the root's tensor on all ranks.
+
+    The operation is differentiable: on the root the gradient is the average of the ranks' output gradients, elsewhere
+    zero.
+
+    Args:
+        tensor (tf.Tensor): Tensor of any shape, which must be the same on all ranks.
+        root_rank (int): World rank of the root, which must be in ``process_set``.
+        name (str, optional): Name that matches the operation between ranks.
+        ignore_name_scope (bool): Do not prefix ``name`` with the name scope. Default: False.
+        process_set (ProcessSet): Ranks that take part. Default: all ranks.
+
+    Returns:
+        tf.Tensor: The root's tensor. Errors are those of ``allgather``.
+    """
     tensor = as_tensor(tensor, "broadcast")
     naming = name_arguments("HorovodBroadcast", tensor, name, ignore_name_scope)
     output = ops.horovod_broadcast(
@@ -163,10 +207,20 @@ def alltoall(
     ignore_name_scope: bool = False,
     process_set: ProcessSet | int = global_process_set,
 ) -> Any:
-    """Sends ``splits[i]`` rows of ``tensor`` to the set's rank i and returns what came, in the order of ranks; with
-    ``splits`` (int32, 1-D, one entry a rank, of a sum of dim 0 at most) the pair (output, received_splits: int32).
+    """Send ``splits[i]`` rows to rank i of the process set, and return the received rows concatenated in rank order.
 
-    Without ``splits`` dim 0 is cut into equal parts, which it must be a multiple of.
+    Args:
+        tensor (tf.Tensor): Tensor with at least one dimension. All dimensions except the first must be the same on all
+            ranks.
+        splits (Sequence[int] or tf.Tensor, optional): Number of rows for each rank, 1-D of int32. Rows beyond their sum
+            are not sent. Without it, dimension 0 is split into equal parts and must be a multiple of their number.
+        name (str, optional): Name that matches the operation between ranks.
+        ignore_name_scope (bool): Do not prefix ``name`` with the name scope. Default: False.
+        process_set (ProcessSet): Ranks that take part. Default: all ranks.
+
+    Returns:
+        tf.Tensor or tuple[tf.Tensor, tf.Tensor]: The output, or (output, received_splits) if ``splits`` is given.
+        ``received_splits`` (int32) has the number of rows received from each rank. Errors are those of ``allgather``.
     """
     tensor = as_tensor(tensor, "alltoall")
     naming = name_arguments("HorovodAlltoall", tensor, name, ignore_name_scope)
@@ -190,7 +244,7 @@ def _reducescatter(
     ignore_name_scope: bool = False,
     process_set: ProcessSet | int = global_process_set,
 ) -> tf.Tensor:
-    """This rank's part of dim 0 of the reduction. See collectives.reducescatter."""
+    """Return this rank's part of the reduction along dimension 0. See collectives.reducescatter."""
     tensor = as_tensor(tensor, "reducescatter")
     check_scatter("reducescatter", tensor, op, prescale_factor, postscale_factor)
     naming = name_arguments("HorovodReducescatter", tensor, name, ignore_name_scope)
@@ -213,7 +267,7 @@ def _grouped_reducescatter(
     ignore_name_scope: bool = False,
     process_set: ProcessSet | int = global_process_set,
 ) -> list[tf.Tensor]:
-    """``_reducescatter`` of several tensors of one dtype together."""
+    """Run ``_reducescatter`` of several tensors of the same dtype as one operation."""
     tensors = as_tensors(tensors, "grouped_reducescatter")
     if not tensors:
         return []
@@ -231,33 +285,52 @@ def _grouped_reducescatter(
 
 
 def join() -> tf.Tensor:
-    """Waits until all ranks have joined, contributing zeros to the others' allreduces meanwhile; int32 scalar: the rank
-    that joined last."""
+    """Wait until all ranks have joined, and meanwhile contribute zeros to their allreduces.
+
+    Returns:
+        tf.Tensor: The rank that joined last, an int32 scalar.
+    """
     return _asked(ops.horovod_join())
 
 
 def size_op(process_set_id: int = 0, name: str | None = None) -> tf.Tensor:
-    """int32 scalar: the number of ranks of a set when the op runs, so that traced functions survive a resize."""
+    """Return the size of a process set at run time, so that traced functions remain valid after a resize.
+
+    Args:
+        process_set_id (int): Id of the set. Default: 0, all ranks.
+        name (str, optional): Name of the op.
+
+    Returns:
+        tf.Tensor: Number of ranks, an int32 scalar.
+    """
     return _asked(ops.horovod_size(process_set_id=process_set_id, name=name))
 
 
 def process_set_included_op(process_set_id: int = 0, name: str | None = None) -> tf.Tensor:
-    """int32 scalar when the op runs: 1 when this rank is a member of the set, else 0; negative for an unknown set."""
+    """Return whether this rank is a member of a process set, evaluated at run time.
+
+    Args:
+        process_set_id (int): Id of the set. Default: 0, all ranks.
+        name (str, optional): Name of the op.
+
+    Returns:
+        tf.Tensor: int32 scalar: 1 for a member, 0 otherwise, negative for an unknown set.
+    """
     return _asked(ops.horovod_process_set_included(process_set_id=process_set_id, name=name))
 
 
 def rank_op(name: str | None = None) -> tf.Tensor:
-    """int32 scalar: ``rank()`` when the op runs."""
+    """Return ``rank()`` at run time, as an int32 scalar tensor."""
     return _asked(ops.horovod_rank(name=name))
 
 
 def local_rank_op(name: str | None = None) -> tf.Tensor:
-    """int32 scalar: ``local_rank()`` when the op runs."""
+    """Return ``local_rank()`` at run time, as an int32 scalar tensor."""
     return _asked(ops.horovod_local_rank(name=name))
 
 
 def local_size_op(name: str | None = None) -> tf.Tensor:
-    """int32 scalar: ``local_size()`` when the op runs."""
+    """Return ``local_size()`` at run time, as an int32 scalar tensor."""
     return _asked(ops.horovod_local_size(name=name))
 
 

@@ -1,4 +1,4 @@
-"""The reductions as users call them: with compression, old arguments, and sparse tensors (tf.IndexedSlices)."""
+"""Public reductions, with compression, deprecated arguments and sparse tensors (tf.IndexedSlices)."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -27,7 +27,7 @@ __all__ = ["allreduce", "grouped_allreduce", "grouped_reducescatter", "reducesca
 
 
 def set_size(process_set: ProcessSet | int, operation: str) -> Any:
-    """Number of ranks of a registered set: an int, or in elastic jobs an int32 scalar that is read when it runs."""
+    """Return the size of a registered set: an int, or in elastic jobs an int32 scalar evaluated at run time."""
     number = set_id(process_set, operation)
     if elastic():
         return size_op(number)
@@ -52,21 +52,39 @@ def allreduce(
     process_set: ProcessSet = global_process_set,
     ignore_name_scope: bool = False,
 ) -> Any:
-    """The reduction of all ranks' tensors, on every rank.
+    """Reduce a tensor over all ranks.
 
-    ``tensor``: a tensor, variable or array of any shape, equal on all ranks; or tf.IndexedSlices, whose values and
-    indices are gathered, so that the result has the slices of all ranks and, for Average, values divided by the number
-    of ranks as TensorFlow divides: those of integers become floats. ``average``: deprecated, use ``op``: Average (the
-    default), Sum, Adasum, Min, Max, Product.
-    ``compression``: applied before and undone after, to dense tensors. ``prescale_factor``, ``postscale_factor``:
-    multiply before and after the reduction. ``device_dense``, ``device_sparse``: where TensorFlow places the ops.
+    The operation is differentiable: the gradient is the same operation on the output gradients.
 
-    Returns a tensor of the same dtype, or IndexedSlices. The gradient is the same operation on the gradients. Raises
-    NotImplementedError, naming IndexedSlices, for those with other ops or scale factors; else as in mpi_ops.
+    Args:
+        tensor (tf.Tensor, tf.Variable, array or tf.IndexedSlices): Tensor of any shape, which must be the same on all
+            ranks. Values and indices of IndexedSlices are gathered: the result contains the slices of all ranks. With
+            ``Average`` their values are divided by the number of ranks; integers become floats.
+        average (bool, optional): Deprecated; use ``op``.
+        device_dense (str): TensorFlow device for dense tensors. Default: TensorFlow's choice.
+        device_sparse (str): TensorFlow device for IndexedSlices. Default: TensorFlow's choice.
+        compression (Compressor): Compression for dense tensors, undone after the reduction; see ``Compression``.
+            Default: none.
+        op (int, optional): ``Average`` (default), ``Sum``, ``Adasum``, ``Min``, ``Max`` or ``Product``.
+        prescale_factor (float): Factor applied to ``tensor`` before the reduction. Default: 1.0.
+        postscale_factor (float): Factor applied to the result. Default: 1.0.
+        name (str, optional): Name that matches the operation between ranks.
+        process_set (ProcessSet): Ranks that take part. Default: all ranks.
+        ignore_name_scope (bool): Do not prefix ``name`` with the name scope. Default: False.
+
+    Returns:
+        tf.Tensor or tf.IndexedSlices: Reduced tensor of the same dtype.
+
+    Raises:
+        ValueError: An argument is invalid. Also a tf.errors.InvalidArgumentError.
+        NotImplementedError: IndexedSlices with another ``op`` or a scale factor, or ``Adasum`` on a number of ranks
+            that is not a power of two.
+        tf.errors.UnknownError: A rank was lost, or Horovod was shut down.
+        tf.errors.FailedPreconditionError: Ranks disagree, or Horovod is not initialized.
     """
     op = resolve_op(op, average, said(face, "allreduce"))
     if isinstance(tensor, tf.IndexedSlices):
-        wire_of(compression)  # not used, but an error is one here too
+        wire_of(compression)  # not used, but must be valid
         with tf.device(device_sparse or None):
             return _sparse(tensor, name, op, prescale_factor, postscale_factor, process_set, ignore_name_scope)
     tensor = as_tensor(tensor, "allreduce")
@@ -117,11 +135,25 @@ def grouped_allreduce(
     ignore_name_scope: bool = False,
     name: str | None = None,
 ) -> list[Any]:
-    """``allreduce`` of several tensors, the dense ones of one dtype, that run and complete together; returns a list in
-    their order.
+    """Reduce several tensors over all ranks as one operation.
 
-    IndexedSlices among them are reduced one by one, and keep their own ``dense_shape``. An empty list comes back as it
-    is.
+    IndexedSlices among them are reduced one by one and keep their ``dense_shape``.
+
+    Args:
+        tensors (Sequence): Tensors as for ``allreduce``; the dense ones must have the same dtype.
+        average (bool, optional): Deprecated; use ``op``.
+        device_dense (str): TensorFlow device for dense tensors. Default: TensorFlow's choice.
+        device_sparse (str): TensorFlow device for IndexedSlices. Default: TensorFlow's choice.
+        compression (Compressor): As for ``allreduce``. Default: none.
+        op (int, optional): As for ``allreduce``. Default: ``Average``.
+        prescale_factor (float): Factor applied to the tensors before the reduction. Default: 1.0.
+        postscale_factor (float): Factor applied to the results. Default: 1.0.
+        process_set (ProcessSet): Ranks that take part. Default: all ranks.
+        ignore_name_scope (bool): Do not prefix ``name`` with the name scope. Default: False.
+        name (str, optional): Name that matches the operation between ranks.
+
+    Returns:
+        list: Reduced tensors, in the order of ``tensors``. Errors are those of ``allreduce``.
     """
     op = resolve_op(op, average, said(face, "grouped_allreduce"))
     if isinstance(tensors, tf.Tensor) or not hasattr(tensors, "__iter__"):
@@ -162,10 +194,25 @@ def reducescatter(
     prescale_factor: float = 1.0,
     postscale_factor: float = 1.0,
 ) -> tf.Tensor:
-    """The reduction of all ranks' tensors (equal shapes, 1 dimension or more), of which each rank gets its part of dim
-    0, cut in the order of ranks within the set; the first (dim 0 mod n) ranks get one row more.
+    """Reduce a tensor over all ranks and return this rank's part of the result along dimension 0.
 
-    ``op``: Average or Sum. The gradient is the allgather of the gradients, times n for Sum, times the scale factors.
+    Rows are distributed in the order of ranks within the process set; if they do not divide evenly, the first ranks get
+    one row more. The operation is differentiable: the output gradients are gathered from all ranks, and multiplied by
+    the scale factors, and by the number of ranks if ``op`` is ``Sum``.
+
+    Args:
+        tensor (tf.Tensor): Tensor with at least one dimension; the shape must be the same on all ranks.
+        device_dense (str): TensorFlow device. Default: TensorFlow's choice.
+        compression (Compressor): Compression applied before the reduction and undone after it. Default: none.
+        op (int): ``Average`` (default) or ``Sum``.
+        name (str, optional): Name that matches the operation between ranks.
+        process_set (ProcessSet): Ranks that take part. Default: all ranks.
+        ignore_name_scope (bool): Do not prefix ``name`` with the name scope. Default: False.
+        prescale_factor (float): Factor applied to ``tensor`` before the reduction. Default: 1.0.
+        postscale_factor (float): Factor applied to the result. Default: 1.0.
+
+    Returns:
+        tf.Tensor: This rank's rows. Errors are those of ``allreduce``.
     """
     refuse_wire(compression, said(face, "reducescatter"), ArgumentError)
     with tf.device(device_dense or None):
@@ -187,7 +234,22 @@ def grouped_reducescatter(
     name: str | None = None,
     ignore_name_scope: bool = False,
 ) -> list[tf.Tensor]:
-    """``reducescatter`` of several tensors of one dtype that run and complete together."""
+    """Reducescatter several tensors of the same dtype as one operation.
+
+    Args:
+        tensors (Sequence[tf.Tensor]): Tensors as for ``reducescatter``.
+        device_dense (str): TensorFlow device. Default: TensorFlow's choice.
+        compression (Compressor): As for ``reducescatter``. Default: none.
+        op (int): ``Average`` (default) or ``Sum``.
+        process_set (ProcessSet): Ranks that take part. Default: all ranks.
+        prescale_factor (float): Factor applied to the tensors before the reduction. Default: 1.0.
+        postscale_factor (float): Factor applied to the results. Default: 1.0.
+        name (str, optional): Name that matches the operation between ranks.
+        ignore_name_scope (bool): Do not prefix ``name`` with the name scope. Default: False.
+
+    Returns:
+        list[tf.Tensor]: This rank's rows of each result. Errors are those of ``allreduce``.
+    """
     refuse_wire(compression, said(face, "grouped_reducescatter"), ArgumentError)
     with tf.device(device_dense or None):
         group = as_tensors(tensors, "grouped_reducescatter")

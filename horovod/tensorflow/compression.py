@@ -1,4 +1,4 @@
-"""The compressors of ``horovod.common.compression`` for TensorFlow's tensors."""
+"""Compressors of ``horovod.common.compression`` for TensorFlow tensors."""
 
 from typing import Any
 
@@ -27,20 +27,22 @@ class _Cast(CastCompressor):
 
 
 class FP16Compressor(_Cast):
-    """Casts floating tensors to float16 and back; others are left alone."""
+    """Compressor that sends floating-point tensors as float16; other tensors are unchanged."""
 
     dtype = tf.float16
 
 
 class BF16Compressor(_Cast):
-    """Casts floating tensors to bfloat16 (the range of float32, 8 bits of precision) and back; others are left
-    alone."""
+    """Compressor that sends floating-point tensors as bfloat16; other tensors are unchanged.
+
+    bfloat16 has the range of float32 with 8 bits of precision.
+    """
 
     dtype = tf.bfloat16
 
 
 class Compression(Choices):
-    """The choices for ``compression=``."""
+    """Choices for ``compression=``."""
 
     fp16 = FP16Compressor
     bf16 = BF16Compressor

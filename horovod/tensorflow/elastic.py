@@ -1,6 +1,6 @@
 """Elastic training with TensorFlow, in eager mode, in tf.functions and in sessions of tf.compat.v1.
 
-In short::
+Example::
 
     state = hvd.elastic.TensorFlowState(variables=[*model.variables, *optimizer.variables], batch=0)
 
@@ -53,9 +53,17 @@ __all__ = [  # noqa: F822
 
 
 def run(func: Callable[..., Any]) -> Callable[..., Any]:
-    """Decorates ``func(state, *args, **kwargs)``: it is called again, with the state as it is then, after a failure or
-    a change of the job's members. It must let HorovodInternalError, HostsUpdatedInterrupt and the UnknownError of our
-    operations pass."""
+    """Decorate a training function ``func(state, *args, **kwargs)`` for elastic training.
+
+    The function is called again with the current state after a failure or a change of the job's ranks. It must not
+    catch HorovodInternalError, HostsUpdatedInterrupt, or the UnknownError of Horovod operations.
+
+    Args:
+        func (Callable): Training function, whose first argument is a ``State``.
+
+    Returns:
+        Callable: Function with the same arguments, which returns the result of ``func``.
+    """
     return run_fn(func, _reset, failures, errors_as_ours)
 
 
@@ -65,10 +73,15 @@ def _reset() -> None:
 
 
 class ObjectState(_ObjectState):
-    """Attributes, given as keywords, of any type that can be copied and pickled."""
+    """Elastic state of arbitrary attributes, which must support copying and pickling.
+
+    Args:
+        bcast_object (Callable, optional): Function that broadcasts an object. Default: this frontend's.
+        get_rank (Callable, optional): Function that returns the rank. Default: this frontend's.
+        **kwargs: Attributes and their initial values.
+    """
 
     def __init__(self, bcast_object: Any = None, get_rank: Any = None, **kwargs: Any) -> None:
-        """``bcast_object``, ``get_rank``: this face's if not given."""
         gather = _gather if bcast_object is None else None
         super().__init__(bcast_object or _broadcast, get_rank or rank, gather, **kwargs)
         self._face = TENSORFLOW if bcast_object is None else None
@@ -101,15 +114,19 @@ def _gather(obj: Any, name: str) -> list[Any]:
 
 
 class TensorFlowState(ObjectState):
-    """Variables, and attributes given as keywords."""
+    """Elastic state of variables and further attributes.
+
+    Args:
+        variables (Sequence, optional): Variables to save. Default: all global variables of the session's graph.
+        session (tf.compat.v1.Session, optional): Session that has initialized the variables; None in eager mode.
+        **kwargs: Further attributes and their initial values.
+
+    Raises:
+        ValueError: ``variables`` is missing in eager mode, which has no global variables, or an attribute cannot be
+            copied.
+    """
 
     def __init__(self, variables: Sequence[Any] | None = None, session: Any = None, **kwargs: Any) -> None:
-        """``variables``: all global variables of the graph if not given, where there is a session. ``session``: that
-        has initialised them, None in eager mode.
-
-        Raises ValueError without variables in eager mode, which knows no global ones, and naming an attribute that
-        cannot be copied.
-        """
         if variables is None:
             if session is None and _executing_eagerly():
                 raise ValueError(
@@ -120,7 +137,7 @@ class TensorFlowState(ObjectState):
         self.variables = list(variables)
         self.session = session
         if session is not None:
-            # Ops are made now: the graph may be finished when they are needed.
+            # Create the ops now: the graph may be finalized by the time they are needed.
             with session.graph.as_default():
                 self._given = [tf.compat.v1.placeholder(v.dtype.base_dtype, v.shape) for v in self.variables]
                 self._assign = [tf.compat.v1.assign(v, g) for v, g in zip(self.variables, self._given, strict=True)]
@@ -141,13 +158,18 @@ class TensorFlowState(ObjectState):
         super().restore()
 
     def state_dict(self) -> dict[str, Any]:
-        """The variables' values, and the attributes. Not a copy."""
+        """Return the values of the variables and the attributes. The result is not a copy."""
         values = self.session.run(self.variables) if self.session is not None else [v.numpy() for v in self.variables]
         return {"variables": values, **super().state_dict()}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """What ``state_dict`` gave, perhaps in another job of another size. Counts as committed. Raises ValueError
-        naming attributes that differ, and for other variables."""
+        """Load the result of ``state_dict``, possibly from a job with another number of ranks.
+
+        The loaded state counts as committed.
+
+        Raises:
+            ValueError: Attributes or variables differ; the message names them.
+        """
         self._check_loaded(state_dict, ["variables", *self._attributes()])
         values = state_dict["variables"]
         check_shapes([tuple(v.shape.as_list()) for v in self.variables], [value.shape for value in values])
@@ -156,12 +178,14 @@ class TensorFlowState(ObjectState):
         super().load_state_dict({name: state_dict[name] for name in self._attributes()})
 
     def sync(self) -> None:
-        """Gives all ranks what the first one that is not new has, rank 0 in a job that begins: the variables straight,
-        the attributes as objects."""
+        """Give all ranks the state of the first rank that is not new, or of rank 0 in a new job.
+
+        Variables are broadcast directly, attributes as objects.
+        """
         root = self._compare()
         if self.session is None:
             broadcast_variables(self.variables, root_rank=root)
-        else:  # without operations of the graph, which may be finished and has none for each root
+        else:  # without ops: the graph may be finalized, and would need an op per root
             values = self._travelled(self.session.run(self.variables), root)
             self.session.run(self._assign, dict(zip(self._given, values, strict=True)))
         self._sync_attributes(root)
@@ -179,7 +203,10 @@ class TensorFlowState(ObjectState):
         return contextlib.nullcontext() if self.session is None else self.session.as_default()
 
     def _travelled(self, values: Sequence[Any], root: int) -> list[Any]:
-        """Those of ``root``: from memory to memory, but for texts, whose lengths differ."""
+        """Return the root's values.
+
+        Arrays are sent directly, strings as objects because their lengths differ.
+        """
         texts = [number for number, one in enumerate(self.variables) if one.dtype.base_dtype == tf.string]
         rest = [number for number in range(len(values)) if number not in texts]
         arrays = arrays_of(root, [np.asarray(values[number]) for number in rest], "elastic.variables", TENSORFLOW)
@@ -192,7 +219,7 @@ class TensorFlowState(ObjectState):
         known = ((tf.TensorShape(one.shape), tf.as_dtype(one.dtype).base_dtype) for one in self.variables)
         return [
             f"variables ({signature((shape.as_list(), dtype) for shape, dtype in known)})"
-        ]  # those of Keras are alike
+        ]  # the same for Keras variables
 
     def _save_variables(self) -> None:
         if self.session is not None:
@@ -204,7 +231,7 @@ class TensorFlowState(ObjectState):
 def __getattr__(name: str) -> Any:
     if name != "TensorFlowKerasState":
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    # It imports Keras.
+    # Imported on demand, because it imports Keras.
     from horovod.tensorflow.keras.elastic import TensorFlowKerasState
 
     globals()[name] = TensorFlowKerasState

@@ -1,4 +1,4 @@
-"""TensorFlow's word for a lost peer, as ours."""
+"""Translation of TensorFlow's error for a lost rank to Horovod's."""
 
 import functools
 from collections.abc import Callable
@@ -8,12 +8,14 @@ import tensorflow as tf
 
 from horovod.common.exceptions import HorovodInternalError
 
-_OURS = "Horovod"  # in the names of our ops, and so in what TensorFlow says of one that has failed
+_OURS = "Horovod"  # part of Horovod's op names, and so of TensorFlow's message about a failed op
 
 
 def errors_as_ours(func: Callable[..., Any]) -> Callable[..., Any]:
-    """``func``, raising HorovodInternalError where one of our ops has failed with UnknownError, which is what a lost
-    peer and a shutdown do to it. All other errors pass."""
+    """Decorate ``func`` to raise HorovodInternalError if a Horovod op fails with UnknownError.
+
+    A lost rank or a shutdown causes that error. All other errors are raised unchanged.
+    """
 
     @functools.wraps(func)
     def translated(*args: Any, **kwargs: Any) -> Any:

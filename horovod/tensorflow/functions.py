@@ -1,4 +1,4 @@
-"""Bringing every rank to the root's state: variables, in eager mode and in sessions, and any Python object."""
+"""Synchronization of variables, in eager mode and in sessions, and of Python objects with a root rank."""
 
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -29,7 +29,7 @@ __all__ = [
     "reducescatter",
 ]
 
-# Random generators keep their state in these, which travel as the signed ones of the same size.
+# Random generators keep their state in these dtypes; it is sent as signed integers of the same size.
 _STAND_INS = {tf.uint32: tf.int32, tf.uint64: tf.int64}
 
 
@@ -38,7 +38,11 @@ def _is_resource(variable: Any) -> bool:
 
 
 def _check_one_kind(variables: Sequence[Any]) -> None:
-    """Raises ArgumentError when variables cannot be overwritten in one operation, naming what differs."""
+    """Check that variables can be overwritten by one operation.
+
+    Raises:
+        ArgumentError: They cannot; the message says what differs.
+    """
     kinds = {"resource" if _is_resource(variable) else "reference" for variable in variables}
     if len(kinds) > 1:
         refuse("broadcast_: some variables are resource variables, others reference variables; accepted is one kind")
@@ -56,11 +60,20 @@ def broadcast_(
     name: str | None = None,
     process_set: ProcessSet = global_process_set,
 ) -> list[Any]:
-    """Overwrites ``variables`` with the root's values; ``root_rank``: world rank.
+    """Overwrite ``variables`` with the root's values.
 
-    Returns, in graphs, the assignments to run; in eager mode it is done. Raises ArgumentError, a ValueError, when
-    resource and reference variables are mixed, for variables on several devices and for reference variables of several
-    dtypes.
+    Args:
+        variables (Sequence): Variables of one kind, on one device.
+        root_rank (int): World rank of the root.
+        name (str, optional): Prefix of the operations' names.
+        process_set (ProcessSet): Ranks that take part. Default: all ranks.
+
+    Returns:
+        list: In graphs, the assignments to run. In eager mode the variables are already assigned.
+
+    Raises:
+        ValueError: Resource and reference variables are mixed, variables are on several devices, or reference variables
+            have several dtypes. Also a tf.errors.InvalidArgumentError.
     """
     variables = list(variables)
     if variables:
@@ -74,12 +87,20 @@ def broadcast_variables(
     process_set: ProcessSet = global_process_set,
     inplace: bool = False,
 ) -> Any:
-    """Overwrites ``variables``, of any kinds and dtypes that can travel, with the values of ``root_rank`` (world rank).
+    """Overwrite variables of any kind and dtype with the root's values.
 
-    ``variables``: in the same order on all ranks; Keras' own are accepted. Gradients that a distributed optimizer of
-    Keras still accumulates (``gradient_accumulation_steps``) stay those of their rank. ``inplace``: accepted for
-    compatibility, no copy is saved by it. Returns an op to run in graphs; in eager mode and in tf.functions it is done
-    by itself.
+    Gradients that a distributed Keras optimizer is still accumulating (``gradient_accumulation_steps``) are not
+    changed.
+
+    Args:
+        variables (Sequence): Variables of TensorFlow or Keras, in the same order on all ranks.
+        root_rank (int): World rank of the root.
+        process_set (ProcessSet): Ranks that take part. Default: all ranks.
+        inplace (bool): Ignored; accepted for compatibility.
+
+    Returns:
+        tf.Operation or None: In graphs for sessions, the op to run. In eager mode and tf.functions no further action is
+            needed.
     """
     del inplace
     shared = [variable for variable in variables if not is_own(variable)]
@@ -88,7 +109,7 @@ def broadcast_variables(
 
 
 def _overwrite(variables: list[Any], root_rank: int, name: str, process_set: ProcessSet) -> list[Any]:
-    # Names count, since those of variables depend on what else a rank has made before.
+    # Use counters, because names of variables depend on what a rank has created before.
     received = [
         _travel(_plain_variable(variable), root_rank, f"{name}.{i}", process_set)
         for i, variable in enumerate(variables)
@@ -97,7 +118,7 @@ def _overwrite(variables: list[Any], root_rank: int, name: str, process_set: Pro
 
 
 def _plain_variable(variable: Any) -> Any:
-    """TensorFlow's variable inside one of Keras 3, else ``variable`` itself."""
+    """Return the TensorFlow variable inside a Keras 3 variable, else ``variable`` itself."""
     inner = getattr(variable, "value", None)
     return inner if isinstance(inner, tf.Variable) else variable
 
@@ -120,9 +141,16 @@ def _assign(variable: Any, value: tf.Tensor) -> Any:
 
 
 def broadcast_global_variables(root_rank: int) -> Any:
-    """Op, for sessions, that overwrites all global variables of the graph with those of ``root_rank`` (world rank).
+    """Return an op for sessions that overwrites all global variables of the graph with the root's values.
 
-    Raises RuntimeError in eager mode, which knows no global variables.
+    Args:
+        root_rank (int): World rank of the root.
+
+    Returns:
+        tf.Operation: Op to run once.
+
+    Raises:
+        RuntimeError: Called in eager mode, which has no global variables.
     """
     if _executing_eagerly():
         raise RuntimeError(
@@ -133,23 +161,29 @@ def broadcast_global_variables(root_rank: int) -> Any:
 
 
 class BroadcastGlobalVariablesHook(tf.compat.v1.train.SessionRunHook):
-    """Brings all ranks to the root's variables once a session is there: initialised, or restored on the root alone."""
+    """Session hook that broadcasts the root's variables once a session exists.
+
+    The root may have initialized or restored them.
+
+    Args:
+        root_rank (int): World rank of the root.
+        device (str): TensorFlow device for the ops. Default: TensorFlow's choice.
+    """
 
     def __init__(self, root_rank: int, device: str = "") -> None:
-        """``root_rank``: world rank. ``device``: where TensorFlow places the ops."""
         super().__init__()
         self.root_rank = root_rank
         self.device = device
         self.bcast_op: Any = None
 
     def begin(self) -> None:
-        """Adds the op to the graph, which is finished after that."""
+        """Add the op to the graph, which is finalized afterwards."""
         if self.bcast_op is None or self.bcast_op.graph is not tf.compat.v1.get_default_graph():
             with tf.device(self.device or None):
                 self.bcast_op = broadcast_global_variables(self.root_rank)
 
     def after_create_session(self, session: Any, coord: Any) -> None:
-        """Runs it, in each new session of a job."""
+        """Run the op in each new session."""
         session.run(self.bcast_op)
 
 
@@ -160,9 +194,20 @@ def broadcast_object(
     name: str | None = None,
     process_set: ProcessSet = global_process_set,
 ) -> Any:
-    """Returns the root's ``obj`` on every rank of the set; the others may pass anything, None for example.
+    """Return the root's object on every rank of the process set.
 
-    ``session``: accepted for compatibility, none is needed. See ``horovod.common.objects``.
+    Args:
+        obj (Any): Object to send, which must support pickling. Ignored on the other ranks, which may pass None.
+        root_rank (int): World rank of the root. Default: 0.
+        session (Any): Ignored; accepted for compatibility.
+        name (str, optional): Prefix of the operations' names.
+        process_set (ProcessSet): Ranks that take part. Default: all ranks.
+
+    Returns:
+        Any: The root's object.
+
+    Raises:
+        HorovodInternalError: Ranks disagree, or a rank was lost.
     """
     del session
     return objects.broadcast_object(obj, root_rank, name or "broadcast_object", process_set, face)
@@ -174,13 +219,36 @@ def broadcast_object_fn(
     name: str | None = None,
     process_set: ProcessSet = global_process_set,
 ) -> Callable[[Any], Any]:
-    """A function ``obj -> the root's obj``, with the arguments of ``broadcast_object``."""
+    """Return a function that broadcasts an object from the root.
+
+    Args:
+        root_rank (int): World rank of the root. Default: 0.
+        session (Any): Ignored; accepted for compatibility.
+        name (str, optional): Prefix of the operations' names.
+        process_set (ProcessSet): Ranks that take part. Default: all ranks.
+
+    Returns:
+        Callable[[Any], Any]: Function that takes an object and returns the root's object.
+    """
     return lambda obj: broadcast_object(obj, root_rank, session, name, process_set)
 
 
 def allgather_object(
     obj: Any, session: Any = None, name: str | None = None, process_set: ProcessSet = global_process_set
 ) -> list[Any]:
-    """Returns the objects of all ranks of the set, by rank within it. Types may differ between ranks."""
+    """Return the objects of all ranks of the process set.
+
+    Args:
+        obj (Any): Object of this rank, which must support pickling. Types may differ between ranks.
+        session (Any): Ignored; accepted for compatibility.
+        name (str, optional): Name that matches the operation between ranks.
+        process_set (ProcessSet): Ranks that take part. Default: all ranks.
+
+    Returns:
+        list[Any]: Objects in the order of ranks within the process set.
+
+    Raises:
+        HorovodInternalError: Ranks disagree, or a rank was lost.
+    """
     del session
     return objects.allgather_object(obj, name or "allgather_object", process_set, face)

@@ -1,9 +1,9 @@
-"""Gradients summed up on their rank over several backward passes before they are reduced.
+"""Local accumulation of gradients over several backward passes, before they are reduced.
 
-One implementation for sessions, tf.function and eager mode. The state is a counter and an accumulator for each
-gradient. The first pass of a cycle overwrites the accumulators, the others add to them, the last one reduces; so
-nothing has to be set to zero, and in a session nothing has to be initialised: a counter without value means the first
-pass. All ranks count alike, so they agree on whether a pass reduces.
+One implementation serves sessions, tf.function and eager mode. The state is a counter, and an accumulator for each
+gradient. The first pass of a cycle overwrites the accumulators, the others add to them, and the last one reduces them.
+So nothing must be reset, and in a session nothing must be initialized: a counter without a value means the first pass.
+All ranks count alike, so they agree on whether a pass reduces.
 """
 
 from collections.abc import Callable, Sequence
@@ -18,10 +18,12 @@ from horovod.tensorflow.reduction import Reduce, dense, key_of, name_of
 
 
 class PassCounter:
-    """Counts passes in cycles, as the program runs.
+    """Counter of passes within a cycle, evaluated at run time.
 
-    ``variable``: passes of this cycle that are complete, 0 after its last one; an int32 variable, None before the first
-    ``begin``. ``first``, ``last``: is the pass that began last the first or last of its cycle? Scalar tensors.
+    Attributes:
+        variable: Number of completed passes of this cycle, 0 after its last one. An int32 variable, None before the
+            first ``begin``.
+        first, last: Whether the pass that began last is the first or last of its cycle. Scalar tensors.
     """
 
     def __init__(self, passes: int, name: str) -> None:
@@ -33,7 +35,7 @@ class PassCounter:
         accumulated.register(self)
 
     def begin(self) -> None:
-        """A pass begins: sets ``first`` and ``last``."""
+        """Begin a pass and set ``first`` and ``last``."""
         if self.variable is None:
             self.variable = hidden_variable([], tf.int32, self._name + "/counter")
         if in_session():
@@ -45,15 +47,15 @@ class PassCounter:
         self.last = tf.equal(self._before + 1, self._passes)
 
     def end(self, after: Any) -> None:
-        """Counts the pass once the tensor ``after`` is there; from now on ``last`` is not there before that either."""
+        """Count the pass once the tensor ``after`` is computed. From now on, ``last`` depends on that too."""
         with tf.control_dependencies([after]):
             count = tf.where(self.last, tf.zeros([], tf.int32), self._before + 1)
             counted = self.variable.assign(count, read_value=False)
-        # A branch of a condition in a session waits for the condition, but for nothing else that is outside of it.
+        # In a session, a branch of a condition waits for the condition, but for nothing else outside of the branch.
         self.last = after_all([after, counted], self.last)
 
     def pending(self) -> bool:
-        """Return True between the first and the last pass of a cycle; in a graph, of the default session."""
+        """Return True between the first and the last pass of a cycle; in a graph, according to the default session."""
         if self.variable is None:
             return False
         if self._is_eager():
@@ -62,7 +64,7 @@ class PassCounter:
         return session is not None and bool(session.run(self._known)) and int(session.run(self.variable)) != 0
 
     def drop(self) -> None:
-        """Begin a cycle anew: its first pass overwrites what others have stored."""
+        """Begin a new cycle, whose first pass overwrites the accumulators."""
         if self.variable is None:
             return
         if self._is_eager():
@@ -75,21 +77,22 @@ class PassCounter:
         return not hasattr(self.variable, "graph")
 
     def _session(self) -> Any:
-        """Return the default session if it is one of this counter's graph, else None."""
+        """Return the default session if it belongs to this counter's graph, else None."""
         session = tf.compat.v1.get_default_session()
         return session if session is not None and session.graph is self.variable.graph else None
 
     def was_last(self) -> Any:
-        """After ``end``: was it the last pass of a cycle?"""
-        # In functions and eager mode the state is read again, since the tensor may be of another function.
+        """Return whether the pass was the last of its cycle. Called after ``end``."""
+        # In functions and eager mode, read the state again: the tensor may belong to another function.
         return self.last if in_session() else tf.equal(self.variable.read_value(), 0)
 
 
 class LocalGradientAggregationHelper:
-    """Sums gradients over ``backward_passes_per_step`` passes and reduces the sums.
+    """Accumulates gradients over ``backward_passes_per_step`` passes and reduces the sums.
 
-    In each pass give the gradients to ``compute_gradients`` and what uses its result to ``apply_gradients``, which does
-    it in the last pass of a cycle only. ``counter``: see ``PassCounter.variable``.
+    In each pass, call ``compute_gradients`` with the gradients, and ``apply_gradients`` with a function that uses the
+    result. The function takes effect only in the last pass of a cycle. ``counter`` is described in
+    ``PassCounter.variable``.
     """
 
     def __init__(
@@ -104,12 +107,19 @@ class LocalGradientAggregationHelper:
         scale_local_gradients: bool = True,
         name: str = "",
     ) -> None:
-        """``allreduce_func``: (gradients, variables) -> reduced gradients, for example of ``make_allreduce_grads``; it
-        decides about local variables, too. ``sparse_as_dense``: make IndexedSlices dense, instead of refusing them.
-        ``average_aggregated_gradients``: divide sums by the number of passes. ``name``: of the variables. The other
-        arguments are accepted for older programs and mean nothing.
+        """Create an accumulator.
 
-        Raises ValueError for a number of passes that is no integer above 0.
+        Args:
+            backward_passes_per_step (int): Number of passes per cycle.
+            allreduce_func (Callable): Function (gradients, variables) -> reduced gradients, such as the result of
+                ``make_allreduce_grads``. It also handles local variables.
+            sparse_as_dense (bool): Convert IndexedSlices to dense tensors instead of rejecting them. Default: False.
+            average_aggregated_gradients (bool): Divide the sums by the number of passes. Default: False.
+            rank, optimizer_type, process_set, scale_local_gradients: Ignored; accepted for compatibility.
+            name (str): Prefix for the names of the variables.
+
+        Raises:
+            ValueError: The number of passes is not a positive integer.
         """
         self.backward_passes_per_step = check_passes(backward_passes_per_step)
         self.sparse_as_dense = sparse_as_dense
@@ -129,10 +139,18 @@ class LocalGradientAggregationHelper:
         return list(self._sums.values())
 
     def compute_gradients(self, grads: Sequence[Any], vars: Sequence[Any]) -> list[Any]:
-        """A pass. In the last one of a cycle, the reduced sums; in others, gradients that are not to be used. None for
-        a variable that never had a gradient.
+        """Add the gradients of a pass.
 
-        Raises ValueError naming the variable whose gradient is an IndexedSlices, without ``sparse_as_dense``.
+        Args:
+            grads (Sequence): Gradients of the pass.
+            vars (Sequence): Their variables.
+
+        Returns:
+            list: In the last pass of a cycle, the reduced sums; in other passes, values that must not be used. None for
+                a variable that never had a gradient.
+
+        Raises:
+            ValueError: A gradient is an IndexedSlices and ``sparse_as_dense`` is False; the message names the variable.
         """
         gradients = [self._checked(gradient, variable) for gradient, variable in zip(grads, vars, strict=True)]
         if self.backward_passes_per_step == 1:
@@ -161,10 +179,16 @@ class LocalGradientAggregationHelper:
     def apply_gradients(
         self, apply_grads_closure: Callable[[], Any], optimizer: Any = None, *args: Any, **kwargs: Any
     ) -> Any:
-        """``apply_grads_closure()`` if the pass was the last of a cycle.
+        """Call ``apply_grads_closure`` if the pass was the last of a cycle.
 
-        In a graph it is built once, under a condition; what is returned is an operation there, and None in eager mode.
-        Further arguments are accepted for older programs.
+        In a graph, the closure is built once, under a condition.
+
+        Args:
+            apply_grads_closure (Callable): Function without arguments that applies the gradients.
+            optimizer, *args, **kwargs: Ignored; accepted for compatibility.
+
+        Returns:
+            tf.Operation or None: In a graph, the operation; None in eager mode.
         """
         if self.backward_passes_per_step == 1:
             return apply_grads_closure()
@@ -195,7 +219,7 @@ class LocalGradientAggregationHelper:
 
 
 def _overwrite(sums: Sequence[Any], gradients: Sequence[Any], all_sums: dict[Any, Any]) -> Any:
-    # Variables that are missing in this pass may be there in a later pass of the cycle.
+    # Variables without a gradient in this pass may have one in a later pass of the cycle.
     chosen = {id(total) for total in sums}
     others = [total for total in all_sums.values() if id(total) not in chosen]
     written = [total.assign(owned(gradient), read_value=False) for total, gradient in zip(sums, gradients, strict=True)]
@@ -207,12 +231,18 @@ def _add(sums: Sequence[Any], gradients: Sequence[Any]) -> Any:
 
 
 def in_session() -> bool:
-    """Is a graph for a session being built? There nothing is ordered, or has a value, unless the program says so."""
+    """Return True if a graph for a session is being built.
+
+    In such a graph, nothing is ordered or has a value unless the program says so.
+    """
     return not tf.executing_eagerly() and not tf.compat.v1.executing_eagerly_outside_functions()
 
 
 def hidden_variable(shape: Any, dtype: Any, name: str) -> Any:
-    """A variable of zeros that is not trained and not part of checkpoints; in functions it outlives the trace."""
+    """Return a variable of zeros that is not trainable and not part of checkpoints.
+
+    In a function, it outlives the trace.
+    """
     with tf.init_scope():
         initial = tf.zeros(shape, dtype)
         if tf.executing_eagerly():
@@ -227,29 +257,29 @@ def hidden_variable(shape: Any, dtype: Any, name: str) -> Any:
 
 
 def owned(value: Any) -> Any:
-    """``value`` in memory that nothing else uses, to be kept in a variable.
+    """Return ``value`` in memory that nothing else uses, for storage in a variable.
 
-    In a session it may be the memory of a reference variable, which changes in place.
+    In a session it may otherwise be the memory of a reference variable, which changes in place.
     """
     return tf.raw_ops.DeepCopy(x=value) if in_session() else value
 
 
 def only_if(condition: Any, action: Callable[[], Any]) -> Any:
-    """``action()`` if the scalar ``condition`` holds; in a graph, the operation that does so."""
+    """Run ``action`` if the scalar ``condition`` is true; in a graph, return the operation that does so."""
     return operation(tf.cond(condition, lambda: done([action()]), lambda: done([])))
 
 
 def done(operations: Sequence[Any]) -> Any:
-    """A tensor that is there once the operations are."""
+    """Return a tensor that is computed after the operations."""
     return after_all(operations, True)
 
 
 def after_all(operations: Sequence[Any], value: Any) -> Any:
-    """``value`` as a tensor that is there once the operations are. None stands for one that is done."""
+    """Return ``value`` as a tensor that is computed after the operations. None stands for a completed one."""
     with tf.control_dependencies([operation for operation in operations if operation is not None]):
         return tf.identity(value)
 
 
 def operation(tensor: Any) -> Any:
-    """In a graph, an operation that computes the tensor; None in eager mode, where it is computed."""
+    """Return an operation that computes the tensor in a graph; None in eager mode, where it is already computed."""
     return None if tf.executing_eagerly() else tf.group(tensor)

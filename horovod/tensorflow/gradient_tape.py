@@ -28,20 +28,36 @@ def DistributedGradientTape(
     process_set: ProcessSet = global_process_set,
     scale_local_gradients: bool = True,
 ) -> Any:
-    """Another view of ``gradtape``, a tape before, while or after it records: an object of a subclass of its class that
-    shares its state, and whose ``gradient`` reduces over the ranks. ``gradtape`` itself stays as it was; if it is
-    distributed, the new view reduces in the new way only.
+    """Return a view of a gradient tape whose ``gradient`` method reduces over the ranks.
 
-    All ranks take gradients of the same sources in the same order. None passes through. Jacobians are not reduced.
-    A process outside of ``process_set`` gets its own gradients.
+    The result is an object of a subclass of the tape's class and shares its state, so ``gradtape`` may already have
+    recorded, or be recording. ``gradtape`` itself is not changed. If it is distributed, the new view reduces only
+    according to the new arguments.
 
-    ``device_dense``, ``device_sparse``: devices for the operations, '' leaves it to TensorFlow. ``compression``: see
-    ``Compression``. ``sparse_as_dense``: IndexedSlices are made dense instead of being gathered.
-    ``gradient_predivide_factor`` f, for Average: gradients are divided by f before and by n/f after the sum.
-    ``groups``: a number of groups, or lists of variables whose gradients are reduced together. ``num_groups``:
-    deprecated. ``scale_local_gradients``: those of ``register_local_source`` are divided by the number of ranks.
+    All ranks must compute gradients of the same sources in the same order. Gradients that are None stay None. Jacobians
+    are not reduced. A process outside of ``process_set`` gets its own gradients.
 
-    Raises ValueError naming the argument.
+    Args:
+        gradtape (tf.GradientTape): Tape.
+        device_dense (str): TensorFlow device for dense gradients. Default: TensorFlow's choice.
+        device_sparse (str): TensorFlow device for IndexedSlices. Default: TensorFlow's choice.
+        compression (Compressor): See ``Compression``. Default: none.
+        sparse_as_dense (bool): Convert IndexedSlices to dense tensors instead of gathering them. Default: False.
+        op (int): Reduction, as for ``allreduce``. Default: ``Average``.
+        gradient_predivide_factor (float): With ``Average`` over n ranks and a factor f, gradients are divided by f
+            before and by n/f after the summation. Default: 1.0.
+        num_groups (int): Deprecated; use ``groups``.
+        groups (int or Sequence[Sequence], optional): Number of groups, or lists of variables. The gradients of a group
+            are reduced together.
+        process_set (ProcessSet): Ranks that take part. Default: all ranks.
+        scale_local_gradients (bool): Divide the gradients of variables passed to ``register_local_source`` by the
+            number of ranks. Default: True.
+
+    Returns:
+        tf.GradientTape: Distributed tape.
+
+    Raises:
+        ValueError: An argument is invalid; the message names it.
     """
     if not isinstance(gradtape, tf.GradientTape):
         raise ValueError(f"gradtape is a {type(gradtape).__name__}; accepted is a tf.GradientTape")
@@ -59,13 +75,13 @@ def DistributedGradientTape(
     )
     plain = gradtape._hvd.plain if isinstance(gradtape, _Distributed) else type(gradtape)
     made = object.__new__(_class_over(plain))
-    made.__dict__ = gradtape.__dict__  # one state, so that either of the two may record
+    made.__dict__ = gradtape.__dict__  # shared, so that either object may record
     made._hvd = _Control(plain, reduce, LocalVariables(scale_local_gradients, process_set))
     return made
 
 
 class _Control:
-    """What a distributed tape has beside the state of the plain one."""
+    """State of a distributed tape besides that of the plain one."""
 
     def __init__(self, plain: type, reduce: Reduce, local: LocalVariables) -> None:
         self.plain = plain
@@ -74,13 +90,13 @@ class _Control:
         self.layers: list[Any] = []
 
     def plain_view(self, tape: Any) -> Any:
-        """The tape without distribution."""
+        """Return a view of the tape that is not distributed."""
         view = object.__new__(self.plain)
         view.__dict__ = tape.__dict__
         return view
 
     def all_local(self) -> LocalVariables:
-        # Only now: a layer has no weights until it is built, in general by the forward pass.
+        # Evaluated late, because a layer has no weights until it is built, usually by the forward pass.
         for layer in self.layers:
             for variable in layer.trainable_weights:
                 self.local.add(variable)
@@ -88,7 +104,7 @@ class _Control:
 
 
 class _Distributed:
-    """What the class of a distributed tape has before that of the plain one."""
+    """Methods of a distributed tape, which override the plain tape's."""
 
     __slots__ = ()
     _hvd: _Control
@@ -101,10 +117,18 @@ class _Distributed:
         use_generic_names: Any = False,
         unconnected_gradients: Any = _NONE,
     ) -> Any:
-        """As of the plain tape, reduced; same structure as ``sources``.
+        """Compute gradients like the plain tape, and reduce them over the ranks.
 
-        ``use_generic_names``: accepted for old programs; names on the wire never contain those of variables. A
-        tf.UnconnectedGradients is accepted in its place, as the plain tape has it there.
+        Args:
+            target: As for tf.GradientTape.
+            sources: As for tf.GradientTape.
+            output_gradients: As for tf.GradientTape.
+            use_generic_names (bool): Ignored; accepted for compatibility. A tf.UnconnectedGradients is accepted here
+                too, because it has this position in tf.GradientTape.
+            unconnected_gradients: As for tf.GradientTape.
+
+        Returns:
+            Reduced gradients, in the structure of ``sources``.
         """
         if isinstance(use_generic_names, (str, tf.UnconnectedGradients)):
             unconnected_gradients = use_generic_names
@@ -113,22 +137,36 @@ class _Distributed:
         return tf.nest.pack_sequence_as(sources, reduced)
 
     def jacobian(self, *args: Any, **kwargs: Any) -> Any:
-        """As of the plain tape, not reduced."""
+        """Compute a Jacobian like the plain tape, without reduction."""
         return self._hvd.plain_view(self).jacobian(*args, **kwargs)
 
     def batch_jacobian(self, *args: Any, **kwargs: Any) -> Any:
-        """As of the plain tape, not reduced."""
+        """Compute a batch of Jacobians like the plain tape, without reduction."""
         return self._hvd.plain_view(self).batch_jacobian(*args, **kwargs)
 
     def register_local_source(self, source: Any) -> None:
-        """From now on the gradient of this variable is not reduced. ValueError for what is no variable."""
+        """Exclude the gradient of a variable from reduction.
+
+        Args:
+            source (tf.Variable): Variable.
+
+        Raises:
+            ValueError: ``source`` is not a variable.
+        """
         self._hvd.local.add(source)
 
     def get_local_and_global_gradients(
         self, gradients: Sequence[Any], sources: Sequence[Any]
     ) -> tuple[list[tuple[Any, Any]], list[tuple[Any, Any]]]:
-        """Sorts gradients by whether their variables are local: ``([(variable, gradient)], [(variable, gradient)])``,
-        local ones first. Reduces nothing."""
+        """Split gradients by whether their variables are local, without reducing them.
+
+        Args:
+            gradients (Sequence): Gradients.
+            sources (Sequence): Their variables.
+
+        Returns:
+            tuple[list, list]: (local, global), each a list of (variable, gradient) pairs.
+        """
         local = self._hvd.all_local()
         pairs = list(zip(tf.nest.flatten(sources), tf.nest.flatten(gradients), strict=True))
         return [pair for pair in pairs if pair[0] in local], [pair for pair in pairs if pair[0] not in local]
@@ -154,10 +192,21 @@ def PartialDistributedGradientTape(
     local_layers: Any = None,
     scale_local_gradients: bool = True,
 ) -> Any:
-    """``DistributedGradientTape`` that leaves the gradients of some layers to their rank.
+    """Return a ``DistributedGradientTape`` that does not reduce the gradients of some layers.
 
-    ``local_layers``: a Keras layer or a list of them; they may be built later. All else as there. Raises ValueError
-    naming the type of what is no layer.
+    Args:
+        gradtape (tf.GradientTape): Tape.
+        device_dense, device_sparse, compression, sparse_as_dense, op: As for ``DistributedGradientTape``.
+        gradient_predivide_factor, num_groups, groups, process_set: As for ``DistributedGradientTape``.
+        local_layers (Layer or list[Layer], optional): Keras layers whose gradients are not reduced. They may be built
+            later.
+        scale_local_gradients (bool): Divide local gradients by the number of ranks. Default: True.
+
+    Returns:
+        tf.GradientTape: Distributed tape.
+
+    Raises:
+        ValueError: An argument is invalid, or an entry of ``local_layers`` is not a layer.
     """
     layers = check_layers(local_layers)
     tape = DistributedGradientTape(
@@ -178,12 +227,16 @@ def PartialDistributedGradientTape(
 
 
 def check_layers(local_layers: Any) -> list[Any]:
-    """The layers as a list. ValueError naming the type of what is none."""
+    """Return the layers as a list.
+
+    Raises:
+        ValueError: An entry is not a layer; the message names its type.
+    """
     if local_layers is None:
         return []
     layers = list(local_layers) if isinstance(local_layers, (list, tuple)) else [local_layers]
     for layer in layers:
-        # By name, for there are several Keras and none needs to be imported for this.
+        # Compare names: there are several Kerases, and none should be imported for this check.
         if not any(base.__name__ == "Layer" and "keras" in base.__module__ for base in type(layer).__mro__):
             raise ValueError(
                 f"local_layers has a {type(layer).__name__}; accepted are None, Keras layers and lists of them"

@@ -1,8 +1,7 @@
-"""Gradients of the ops; importing this module registers them. They are made of the same ops, so that they have
-gradients too.
+"""Gradients of the ops, which are registered when this module is imported.
 
-Reductions reduce the gradients in the same way; an allgather's gradient is averaged, as users of the original expect,
-although the mathematical one is the sum.
+They consist of the same ops and are therefore differentiable themselves. Reductions reduce the gradients in the same
+way. An allgather's gradient is averaged, as in the original Horovod, although the mathematical one is the sum.
 """
 
 from typing import Any
@@ -19,7 +18,7 @@ from horovod.tensorflow.util import elastic
 
 
 def _naming(op: Any) -> dict[str, Any]:
-    """name, ignore_name_scope and process_set for the gradient of ``op``, alike on all ranks."""
+    """Return name, ignore_name_scope and process_set for the gradient of ``op``, the same on all ranks."""
     arguments = {
         "process_set": op.get_attr("process_set_id"),
         "ignore_name_scope": op.get_attr("ignore_name_scope"),
@@ -29,14 +28,14 @@ def _naming(op: Any) -> dict[str, Any]:
     if name:
         arguments["name"] = tf.compat.as_str(name) + ".gradient"
     elif not op.get_attr("unnamed"):
-        # A tape gives a stand-in for the op that knows no name, but the outputs know the op in the graph.
+        # A tape passes a stand-in without a name for the op, but the outputs refer to the op in the graph.
         node = getattr(getattr(op.outputs[0], "op", None), "name", None) if not tf.executing_eagerly() else None
         arguments["name"] = node and node.rsplit("/", 1)[-1] + ".gradient"
     return arguments
 
 
 def _like(tensor: Any, gradient: Any) -> Any:
-    """The gradient in the dtype of the tensor that it is for: those of several may come in different floating ones."""
+    """Return the gradient in the dtype of its tensor; it may arrive in another floating-point dtype."""
     gradient = tf.convert_to_tensor(gradient)
     return gradient if gradient.dtype == tensor.dtype else tf.cast(gradient, tensor.dtype)
 
@@ -75,11 +74,11 @@ def _of_grouped_allgather(op: Any, *gradients: Any) -> Any:
 
 
 def _own_parts(op: Any, inputs: Any, gathered: list[Any]) -> list[Any]:
-    """Of each of ``gathered`` the rows that came from this rank's ``inputs``."""
+    """Return the rows of each tensor in ``gathered`` that belong to this rank's ``inputs``."""
     naming = _naming(op)
     naming["name"] = naming["name"] and naming["name"] + ".sizes"
     rows = tf.stack([tf.shape(tensor)[0] for tensor in inputs])
-    all_rows = calls.allgather(rows[tf.newaxis], **naming)  # (ranks, tensors)
+    all_rows = calls.allgather(rows[tf.newaxis], **naming)  # shape (ranks, tensors)
     begins = tf.reduce_sum(all_rows[: _own_rank(naming["process_set"])], axis=0)
     parts = []
     for i, (tensor, whole) in enumerate(zip(inputs, gathered, strict=True)):
@@ -90,7 +89,7 @@ def _own_parts(op: Any, inputs: Any, gathered: list[Any]) -> list[Any]:
 
 
 def _own_rank(process_set_id: int) -> Any:
-    """This rank's index within a set; in elastic jobs the global set's is read when it runs."""
+    """Return this rank's index in a set; for the global set of an elastic job, evaluated at run time."""
     if process_set_id == 0 and elastic():
         return calls.rank_op()
     found = by_id(process_set_id)
@@ -103,8 +102,8 @@ def _own_rank(process_set_id: int) -> Any:
 @tf.RegisterGradient("HorovodBroadcast")
 def _of_broadcast(op: Any, gradient: Any) -> Any:
     averaged = calls._allreduce(_like(op.inputs[0], gradient), op=Average, **_naming(op))
-    # Zeros alone would let graphs drop the allreduce on all ranks but the root, which would wait for ever; so would
-    # second derivatives without the choice between the two.
+    # With zeros alone, graphs could drop the allreduce on all ranks except the root, which would wait forever. Without
+    # the choice between both values, the same could happen in second derivatives.
     with tf.control_dependencies([averaged]):
         zeros = tf.zeros_like(averaged)
     rank = calls.rank_op() if elastic() else face.require_job().rank
@@ -113,10 +112,10 @@ def _of_broadcast(op: Any, gradient: Any) -> Any:
 
 @tf.RegisterGradient("HorovodAlltoall")
 def _alltoall_grad(op: Any, grad_wrt_output: Any, grad_wrt_received_splits: Any) -> Any:
-    """Gradients for the tensor and, None, for the splits; the name is one that other software uses."""
+    """Return gradients for the tensor and, None, for the splits. Other software uses this function's name."""
     gradient = _like(op.inputs[0], grad_wrt_output)
     back, _ = calls.alltoall(gradient, op.outputs[1], **_naming(op))
-    # Rows beyond the sum of the splits went to nobody.
+    # Rows beyond the sum of the splits were not sent.
     missing = tf.shape(op.inputs[0])[0] - tf.shape(back)[0]
     paddings = tf.concat([[[0, missing]], tf.zeros([tf.rank(back) - 1, 2], tf.int32)], axis=0)
     back = tf.pad(back, paddings)
@@ -125,7 +124,7 @@ def _alltoall_grad(op: Any, grad_wrt_output: Any, grad_wrt_received_splits: Any)
 
 
 def _scatter_scale(op: Any) -> Any:
-    """What the gathered gradients of a reducescatter are multiplied by."""
+    """Return the factor for the gathered gradients of a reducescatter."""
     reduction = _reduction(op)
     scale = reduction["prescale_factor"] * reduction["postscale_factor"]
     if reduction["op"] != Sum:
@@ -139,8 +138,10 @@ def _scaled(gathered: Any, scale: Any) -> Any:
 
 
 def _gathered(op: Any, gradients: list[Any]) -> list[Any]:
-    """The gradients of all ranks, as the derivative of a reducescatter: its own gradient is the sum of the gradients,
-    where that of the public allgather is their average."""
+    """Gather the gradients of all ranks, as the derivative of a reducescatter.
+
+    The gradient of this gather is the sum of the gradients, whereas that of the public allgather is their average.
+    """
     naming = _naming(op)
     again = {**naming, "name": naming["name"] and naming["name"] + ".gradient"}
     grouped = len(gradients) > 1

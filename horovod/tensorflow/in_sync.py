@@ -1,4 +1,4 @@
-"""check_in_sync for TensorFlow. How: ``horovod.common.in_sync``."""
+"""Comparison of TensorFlow values between ranks, based on ``horovod.common.in_sync``."""
 
 from collections.abc import Collection
 from typing import Any
@@ -14,16 +14,26 @@ from horovod.common.process_sets import ProcessSet, global_process_set
 def check_in_sync(
     *objects: Any, process_set: ProcessSet = global_process_set, ignore: Collection[str] = (), **named: Any
 ) -> str:
-    """Raises OutOfSyncError, on all ranks, unless all hold the same, bit for bit; all ranks of the set call it.
+    """Check that all ranks hold the same values, bit for bit. All ranks of the set must call it.
 
-    ``objects``, ``named``: Keras models, with which goes the optimizer that they are compiled with, layers, optimizers,
-    variables, tensors, arrays, numbers, texts, None, and dicts and lists of these. The error names the first
-    difference, as in ``model.weights[3]``, the ranks, and small values; keywords give the names there. Moving
-    statistics of batch normalisation differ between ranks and are left out. ``ignore``: more to leave out, paths or
-    patterns as in ``["optimizer.*"]``.
+    Running statistics of batch normalization differ between ranks and are skipped.
 
-    Returns the SHA-256 of what was compared, in hexadecimal. Raises ValueError naming an argument of which nothing
-    could be compared; RuntimeError in graphs and tf.functions; HorovodInternalError when a rank is lost.
+    Args:
+        *objects: Keras models (which include the optimizer that they are compiled with), layers, optimizers, variables,
+            tensors, arrays, numbers, strings, None, and dicts and lists of these.
+        process_set (ProcessSet): Ranks to compare. Default: all ranks.
+        ignore (Collection[str]): Further entries to skip, as paths or patterns such as ``["optimizer.*"]``.
+        **named: More objects, whose keywords become their names in the error message.
+
+    Returns:
+        str: SHA-256 of the compared values, in hexadecimal.
+
+    Raises:
+        OutOfSyncError: Values differ. Raised on all ranks; the message names the first difference, as in
+            ``model.weights[3]``, the ranks, and small values.
+        ValueError: An argument contains nothing that can be compared.
+        RuntimeError: Called in a graph or tf.function.
+        HorovodInternalError: A rank was lost.
     """
     if not tf.executing_eagerly():
         raise RuntimeError("check_in_sync works in eager code only, not in graphs and tf.functions")

@@ -1,6 +1,6 @@
-"""The TensorFlow face's process functions and ops, under the import path that other software uses.
+"""Process functions and ops of the TensorFlow frontend, under the import path that other software uses.
 
-The ops: calls.py. Those with compression and for sparse tensors, as users call them: collectives.py.
+calls.py defines the ops. collectives.py defines those with compression and for sparse tensors.
 """
 
 from horovod.common import util
@@ -58,16 +58,21 @@ report = _basics.report
 log_stats = _basics.log_stats
 
 handle_average_backwards_compatibility = resolve_op
-"""(op, average) -> op, for the deprecated ``average``."""
+"""Function (op, average) -> op for the deprecated argument ``average``."""
 
 
 def gpu_available(ext_base_name: str = "tensorflow", verbose: bool = False) -> bool:
-    """Was the framework built for GPUs, and is there one that this process may use? CUDA is not started."""
+    """Return True if the framework supports GPUs and this process may use one. Does not initialize CUDA.
+
+    Args:
+        ext_base_name (str): Name of the framework. Default: "tensorflow".
+        verbose (bool): As for ``horovod.common.util.gpu_available``. Default: False.
+    """
     return util.gpu_available(ext_base_name, verbose)
 
 
 def check_num_rank_power_of_2(num_rank: int) -> bool:
-    """Is it 1, 2, 4, 8, ...?"""
+    """Return True if ``num_rank`` is a power of two."""
     return util.num_rank_is_power_2(num_rank)
 
 

@@ -1,4 +1,4 @@
-"""DistributedOptimizer for optimizers of tf.compat.v1; those of Keras are handed on to horovod.tensorflow.keras."""
+"""DistributedOptimizer for tf.compat.v1 optimizers; Keras optimizers are passed to horovod.tensorflow.keras."""
 
 import contextlib
 from collections.abc import Callable, Iterator, Sequence
@@ -32,25 +32,41 @@ def DistributedOptimizer(
     process_set: ProcessSet = global_process_set,
     scale_local_gradients: bool = True,
 ) -> Any:
-    """An optimizer that works like ``optimizer`` with gradients reduced over the ranks.
+    """Return an optimizer equivalent to ``optimizer`` that reduces gradients over the ranks.
 
-    For a ``tf.compat.v1.train.Optimizer``: an object of a subclass of its class that shares its state. Its
-    ``compute_gradients``, and so ``minimize``, gives reduced gradients; ``apply_gradients`` applies what it is given;
-    ``register_local_var(variable)`` leaves a variable's gradient on its rank. For a Keras optimizer: what
-    ``horovod.tensorflow.keras.DistributedOptimizer`` gives.
+    For a ``tf.compat.v1.train.Optimizer``, the result is an object of a subclass of its class and shares its state. Its
+    ``compute_gradients``, and therefore ``minimize``, returns reduced gradients; ``apply_gradients`` applies its
+    argument unchanged; ``register_local_var(variable)`` excludes a variable's gradient from reduction. For a Keras
+    optimizer, the result is that of ``horovod.tensorflow.keras.DistributedOptimizer``.
 
-    ``name``: of the operations, default ``Distributed<class>``. ``use_locking``: accepted; the optimizer's own counts.
-    ``device_dense``, ``device_sparse``: devices for the operations. ``compression``: see ``Compression``.
-    ``sparse_as_dense``: IndexedSlices are made dense instead of being gathered. ``backward_passes_per_step``: gradients
-    are summed up on each rank over so many passes, and only the last of them changes variables and global_step;
-    ``average_aggregated_gradients`` divides the sum by their number. ``gradient_predivide_factor`` f, for Average:
-    gradients are divided by f before and by n/f after the sum. ``groups``: a number of groups, or lists of variables
-    whose gradients are reduced together; ``num_groups``: deprecated. ``scale_local_gradients``: gradients of local
-    variables are divided by the number of ranks. ``op``: with Adasum an optimizer of tf.compat.v1 takes its steps on
-    each rank alone, and every ``backward_passes_per_step`` steps the changes of the weights are combined.
+    Args:
+        optimizer (Optimizer): Optimizer of tf.compat.v1 or Keras.
+        name (str, optional): Prefix of the operations' names. Default: ``Distributed`` and the class name.
+        use_locking (bool): Ignored; accepted for compatibility. The optimizer's own setting applies.
+        device_dense (str): TensorFlow device for dense gradients. Default: TensorFlow's choice.
+        device_sparse (str): TensorFlow device for IndexedSlices. Default: TensorFlow's choice.
+        compression (Compressor): See ``Compression``. Default: none.
+        sparse_as_dense (bool): Convert IndexedSlices to dense tensors instead of gathering them. Default: False.
+        backward_passes_per_step (int): Number of passes over which gradients are summed locally. Only the last one
+            changes variables and ``global_step``. Default: 1.
+        op (int): Reduction. Default: ``Average``. With ``Adasum``, a tf.compat.v1 optimizer steps on each rank
+            independently, and every ``backward_passes_per_step`` steps the changes of the weights are combined.
+        gradient_predivide_factor (float): With ``Average`` over n ranks and a factor f, gradients are divided by f
+            before and by n/f after the summation. Default: 1.0.
+        average_aggregated_gradients (bool): Divide the local sums by ``backward_passes_per_step``. Default: False.
+        num_groups (int): Deprecated; use ``groups``.
+        groups (int or Sequence[Sequence], optional): Number of groups, or lists of variables. The gradients of a group
+            are reduced together.
+        process_set (ProcessSet): Ranks that take part. Default: all ranks.
+        scale_local_gradients (bool): Divide gradients of local variables by the number of ranks. Default: True.
 
-    Raises ValueError naming the argument: also for Adasum with ``average_aggregated_gradients``, and for an optimizer
-    of tf.compat.v1 in eager mode with ``backward_passes_per_step`` above 1.
+    Returns:
+        Optimizer: Distributed optimizer.
+
+    Raises:
+        ValueError: An argument is invalid; the message names it. This includes ``Adasum`` with
+            ``average_aggregated_gradients``, and a tf.compat.v1 optimizer with ``backward_passes_per_step`` above 1 in
+            eager mode.
     """
     del use_locking
     check_passes(backward_passes_per_step)
@@ -108,7 +124,7 @@ def DistributedOptimizer(
 
 
 def _is_keras(optimizer: Any) -> bool:
-    # By name, for there are several Keras and none needs to be imported for this.
+    # Compare names: there are several Kerases, and none should be imported for this check.
     names = {(base.__module__.split(".")[0], base.__name__) for base in type(optimizer).__mro__}
     roots = {root for root, _ in names}
     kinds = {kind for _, kind in names}
@@ -127,7 +143,7 @@ def _wrap(optimizer: Any, control: "_Control") -> Any:
 
 
 class _Control:
-    """What a distributed optimizer has beside the state of the plain one."""
+    """State of a distributed optimizer besides that of the plain one."""
 
     def __init__(self, reduce: Reduce, local: LocalVariables, process_set: ProcessSet) -> None:
         self.plain: Any = None
@@ -158,39 +174,51 @@ class _Control:
 
 
 class _DistributedOptimizer:
-    """What the class of a distributed optimizer has before that of the plain one."""
+    """Methods of a distributed optimizer, which override the plain optimizer's."""
 
     __slots__ = ()
     _hvd: _Control
 
     @property
     def _optimizer(self) -> Any:
-        """The optimizer that was given; other software reads it."""
+        """The optimizer that was passed in; other software reads it."""
         return self._hvd.original
 
     def compute_gradients(self, *args: Any, **kwargs: Any) -> list[tuple[Any, Any]]:
-        """As of the plain optimizer, with reduced gradients."""
+        """Compute gradients like the plain optimizer, and reduce them over the ranks."""
         pairs = super().compute_gradients(*args, **kwargs)  # type: ignore[misc]
         variables = [variable for _, variable in pairs]
         return list(zip(self._hvd.compute([gradient for gradient, _ in pairs], variables), variables, strict=True))
 
     def apply_gradients(self, grads_and_vars: Any, *args: Any, **kwargs: Any) -> Any:
-        """As of the plain optimizer: applies the gradients as they are. With ``backward_passes_per_step`` above 1 it
-        does so, and advances ``global_step``, in the last of so many passes."""
+        """Apply gradients like the plain optimizer, without reducing them.
+
+        With ``backward_passes_per_step`` above 1, only the last pass applies them and advances ``global_step``.
+        """
         pairs = list(grads_and_vars)
         plain = super().apply_gradients  # type: ignore[misc]
         with _own_train_op() as own:
             return own(self._hvd.apply(pairs, lambda ready: plain(ready, *args, **kwargs)))
 
     def register_local_var(self, var: Any) -> None:
-        """From now on the gradient of this variable is not reduced. ValueError for what is no variable."""
+        """Exclude the gradient of a variable from reduction.
+
+        Args:
+            var (tf.Variable): Variable.
+
+        Raises:
+            ValueError: ``var`` is not a variable.
+        """
         self._hvd.local.add(var)
 
 
 @contextlib.contextmanager
 def _own_train_op() -> Iterator[Any]:
-    """Plain optimizers put the operation that they return into the graph's collection of train ops. In there, an
-    operation under a condition has to make way for the one that contains the condition."""
+    """Return a function that replaces the plain optimizer's train op by its argument in the graph's collection.
+
+    Plain optimizers add the operation that they return to the collection of train ops. An operation under a condition
+    must be replaced there by the one that contains the condition.
+    """
     if not in_session():
         yield lambda result: result
         return

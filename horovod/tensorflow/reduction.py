@@ -1,12 +1,12 @@
-"""Lists of gradients in, reduced gradients out: what the tape, the optimizers and Keras do on TensorFlow.
+"""Reduction of lists of gradients on TensorFlow, for the tape, the optimizers and Keras.
 
-Names on the wire. A gradient travels under ``<name>/<position>``: its position in the list, counted from 0. The names
-of variables are no part of it, because they differ between ranks: Keras names those of a loaded model otherwise than
+Names on the wire: a gradient is sent as ``<name>/<position>``, with its position in the list, from 0. Names of
+variables are not used, because they differ between ranks: Keras names the variables of a loaded model differently from
 those of the same model built in place, and numbers layers by what a rank has built before. A second reduction in the
-same function has ``<name>_1``, and so on. Nothing in it comes from Python ids, scopes, or from how often a function has
-been traced. Where a function calls another, TensorFlow puts the name of the call before those of what is inside.
+same function has ``<name>_1``, and so on. The names do not depend on Python ids, scopes, or the number of times a
+function was traced. If a function calls another, TensorFlow prefixes the inner names with the name of the call.
 
-In eager mode nothing runs beside an operation, so all gradients of a dtype go as one group.
+In eager mode operations do not run concurrently, so all gradients of a dtype form one group.
 """
 
 import re
@@ -28,7 +28,7 @@ from horovod.tensorflow.collectives import allreduce, grouped_allreduce, set_siz
 from horovod.tensorflow.compression import Compression
 
 Reduce = Callable[..., list[Any]]
-"""(gradients, their variables) -> reduced gradients. A gradient is a Tensor, IndexedSlices or None."""
+"""Function (gradients, their variables) -> reduced gradients. A gradient is a Tensor, IndexedSlices or None."""
 
 
 @dataclass(frozen=True)
@@ -54,18 +54,28 @@ def make_allreduce_grads(
     groups: int | Sequence[Sequence[Any]] | None = None,
     process_set: ProcessSet = global_process_set,
 ) -> Reduce:
-    """A function ``(gradients, variables) -> reduced gradients``, lists of one length and order, for eager mode,
-    tf.function and sessions.
+    """Return a function ``(gradients, variables) -> reduced gradients`` for eager mode, tf.function and sessions.
 
-    ``name``: first part of the operations' names, equal on all ranks. ``gradient_predivide_factor`` f, for Average:
-    gradients are divided by f before and by n/f after the sum; IndexedSlices are averaged without. ``groups``: a number
-    of groups, or lists of variables; gradients of a group are reduced together, the others one by one.
+    All three are lists of the same length and order. Gradients that are None stay None. All gradients are returned
+    unchanged if this rank is not in ``process_set``, or is alone in it while the job is not elastic. All ranks must
+    pass gradients at the same positions.
 
-    The function passes None through, and all gradients as they are where there is nobody to reduce with: this rank is
-    not in ``process_set``, or alone in it while the job is not elastic. It must be called with gradients at the same
-    positions on all ranks.
+    Args:
+        name: Prefix of the operations' names, the same on all ranks.
+        device_dense: TensorFlow device for dense gradients.
+        device_sparse: TensorFlow device for IndexedSlices.
+        compression: Compressor.
+        sparse_as_dense: True to convert IndexedSlices to dense tensors.
+        op: Reduction.
+        gradient_predivide_factor: With Average over n ranks and a factor f, gradients are divided by f before and by
+            n/f after the summation. Not applied to IndexedSlices.
+        groups: Number of groups, or lists of variables. Gradients of a group are reduced together, the others one by
+            one.
+        process_set: Ranks that take part.
 
-    Raises ValueError naming the argument, NotImplementedError for Adasum on a number of ranks that is no power of two.
+    Raises:
+        ValueError: An argument is invalid; the message names it.
+        NotImplementedError: Adasum on a number of ranks that is not a power of two.
     """
     op = check_op(op)
     check_compression(compression)
@@ -96,7 +106,7 @@ def make_allreduce_grads(
         if sparse_as_dense:
             gradients = [dense(gradient) for gradient in gradients]
         members = _groups(gradients, variables, groups)
-        # Scopes are no part of the names.
+        # Names must not include scopes.
         with tf.compat.v1.name_scope(None):
             return _reduce(gradients, members, options)
 
@@ -104,12 +114,16 @@ def make_allreduce_grads(
 
 
 def reduces(process_set: ProcessSet = global_process_set) -> bool:
-    """Is there anything to reduce for this rank in this set? ValueError before ``hvd.init()``."""
+    """Return True if this rank has other ranks to reduce with in this set.
+
+    Raises:
+        ValueError: Horovod is not initialized.
+    """
     return rules.anybody_else(process_set, face.require_job())
 
 
 def dense(gradient: Any) -> Any:
-    """IndexedSlices as a tensor; anything else as it is."""
+    """Return IndexedSlices as a dense tensor; anything else unchanged."""
     return tf.convert_to_tensor(gradient) if isinstance(gradient, tf.IndexedSlices) else gradient
 
 
@@ -117,12 +131,12 @@ def dense(gradient: Any) -> Any:
 
 
 def is_variable(value: Any) -> bool:
-    """Is it a variable, of TensorFlow or of Keras?"""
+    """Return True for a variable of TensorFlow or Keras."""
     return isinstance(_plain(value), tf.Variable) or hasattr(_plain(value), "handle")
 
 
 def key_of(variable: Any) -> Any:
-    """Something hashable that a Keras variable and the TensorFlow variable inside of it have in common."""
+    """Return a hashable key that is the same for a Keras variable and the TensorFlow variable inside it."""
     plain = _plain(variable)
     return plain.ref() if hasattr(plain, "ref") else id(plain)
 
@@ -133,21 +147,25 @@ def _plain(variable: Any) -> Any:
 
 
 def name_of(variable: Any) -> str:
-    """For people: ``dense/kernel``."""
+    """Return a readable name, such as ``dense/kernel``."""
     name = getattr(variable, "path", None) or getattr(variable, "name", None) or type(variable).__name__
     return str(name).split(":")[0]
 
 
 def on_the_wire(name: str) -> str:
-    """A name of Keras' without the numbers that count what a rank has made before: ``dense/kernel`` of
-    ``dense_2/kernel``."""
+    """Return a Keras name without the numbers that depend on what a rank has created before.
+
+    For example, ``dense_2/kernel`` becomes ``dense/kernel``.
+    """
     parts = re.sub(r"[^\w./-]", "_", name).split("/")
     return "/".join(re.sub(r"(?<=.)_\d+$", "", part) for part in parts)
 
 
 class LocalVariables:
-    """Variables whose gradients stay with their rank, divided by the number of ranks if ``scale``: as if the others had
-    contributed zeros to an average."""
+    """Variables whose gradients are not reduced.
+
+    With ``scale``, they are divided by the number of ranks, as if the other ranks had contributed zeros to an average.
+    """
 
     def __init__(self, scale: bool, process_set: ProcessSet) -> None:
         self._scale = scale
@@ -155,7 +173,11 @@ class LocalVariables:
         self._keys: set[Any] = set()
 
     def add(self, variable: Any) -> None:
-        """Raises ValueError for what is no variable."""
+        """Add a variable.
+
+        Raises:
+            ValueError: ``variable`` is not a variable.
+        """
         if not is_variable(variable):
             raise ValueError(f"a {type(variable).__name__} cannot be a local variable; accepted are variables")
         self._keys.add(key_of(variable))
@@ -167,7 +189,7 @@ class LocalVariables:
         return key_of(variable) in self._keys
 
     def reduce(self, reduce: Reduce, gradients: Sequence[Any], variables: Sequence[Any]) -> list[Any]:
-        """``reduce`` for the gradients of all other variables; order kept."""
+        """Run ``reduce`` on the gradients of all other variables, and return all gradients in order."""
         if not self._keys:
             return reduce(gradients, variables)
         shared = [i for i, variable in enumerate(variables) if variable not in self]
@@ -178,7 +200,7 @@ class LocalVariables:
         return results
 
     def scaled(self, gradient: Any) -> Any:
-        """What becomes of the gradient of a local variable."""
+        """Return the gradient of a local variable, scaled if required."""
         if gradient is None or not self._scale or not reduces(self._process_set):
             return gradient
         if isinstance(gradient, tf.IndexedSlices):
@@ -189,7 +211,10 @@ class LocalVariables:
 def _with_largest(
     reduce: Reduce, name: str, process_set: ProcessSet, gradients: Sequence[Any], variables: Sequence[Any]
 ) -> list[Any]:
-    """``reduce``, but for variables that are overwritten by their gradients the largest of all ranks."""
+    """Run ``reduce``, except for variables that are overwritten by their gradients.
+
+    For these, return the maximum over all ranks.
+    """
     largest = make_allreduce_grads(name, op=Max, process_set=process_set)
     results = list(gradients)
     for how, wanted in ((reduce, False), (largest, True)):
@@ -222,11 +247,11 @@ def _reduce(
 
 
 def _groups(gradients: list[Any], variables: list[Any], groups: Any) -> list[tuple[str | None, list[int]]]:
-    """The names and positions of gradients to be reduced together, (None, [i]) for one that is reduced alone. What has
-    such a name has one dtype, and is of tensors or of IndexedSlices.
+    """Return (name, positions) of gradients to be reduced together, and (None, [i]) for one that is reduced alone.
 
-    A group with one member here may have several on another rank, and none here: it has its own name in any case, by
-    which ranks find out that they disagree.
+    The gradients of a name have one dtype and are either all dense or all IndexedSlices. A group with one member here
+    may have several on another rank, or the reverse. It therefore always has its own name, so that ranks can detect a
+    disagreement.
     """
     present = [i for i, gradient in enumerate(gradients) if gradient is not None]
     if tf.executing_eagerly() and not groups:
@@ -292,8 +317,10 @@ _uses: "weakref.WeakKeyDictionary[Any, Counter[str]]" = weakref.WeakKeyDictionar
 
 
 def unused(name: str) -> str:
-    """``name``, with a number if the function (or the session's graph) has used it before: operations of a function
-    can run at once."""
+    """Return ``name``, with a number if the function (or the session's graph) has used it before.
+
+    Operations of a function may run concurrently, so they need different names.
+    """
     if tf.executing_eagerly():
         return name
     uses = _uses.setdefault(_whole_function(), Counter())
@@ -302,9 +329,9 @@ def unused(name: str) -> str:
 
 
 def _whole_function() -> Any:
-    """The graph of the innermost function or session; branches of tf.cond and bodies of loops are graphs inside of it.
+    """Return the graph of the innermost function or session, outside of branches of tf.cond and bodies of loops.
 
-    Functions that call it do not count: how often they trace it may differ between ranks.
+    Calling functions are ignored, because the number of times that they trace it may differ between ranks.
     """
     graph = tf.compat.v1.get_default_graph()
     while getattr(graph, "is_control_flow_graph", False):

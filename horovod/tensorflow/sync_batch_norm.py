@@ -1,10 +1,9 @@
-"""Batch normalisation over the joined batch of all ranks, as a layer of the Keras that ``tf.keras`` is.
+"""Batch normalization over the combined batch of all ranks, as a layer of tf.keras.
 
-Each rank sends its count, mean and sum of squared deviations, which combine without the loss of digits that sums of
-squares have (Chan, Golub and LeVeque, "Updating formulae and a pairwise algorithm for computing sample variances",
-1979).
+Each rank sends its count, mean and sum of squared deviations. Combining these avoids the cancellation of sums of
+squares (Chan, Golub and LeVeque, "Updating formulae and a pairwise algorithm for computing sample variances", 1979).
 
-Operations have names of their own, outside of Keras' scopes: those contain numbers that count what a rank has made
+Operations are named independently of Keras' scopes, which contain numbers that depend on what a rank has created
 before.
 """
 
@@ -27,12 +26,17 @@ _NAME = "SyncBatchNormalization"
 
 
 def joined_moments(x: tf.Tensor, axes: list[int], mask: Any = None, name: str = _NAME) -> tuple[tf.Tensor, tf.Tensor]:
-    """(mean, variance) of all ranks' ``x`` together, with dimensions of 1 at ``axes``; float32, or float64 for that.
+    """Return (mean, variance) of all ranks' ``x`` combined, with size 1 at ``axes``.
 
-    ``x``: floating; its shapes may differ between ranks along ``axes``. ``mask``: bool, the shape of ``x`` without its
-    last dimension, or None: what counts. ``name``: of the operations, the same on all ranks. Zeros when nothing counts
-    on any rank. Every rank calls it equally often, in the same order. The gradient is that of the sum of all ranks'
-    losses.
+    The results are float32, or float64 if ``x`` is. They are zero if no element counts on any rank. Every rank must
+    call this equally often and in the same order. The gradient is that of the sum of all ranks' losses.
+
+    Args:
+        x: Floating-point tensor; its shape may differ between ranks along ``axes``.
+        axes: Dimensions to reduce.
+        mask: Bool tensor with the shape of ``x`` without its last dimension, True for elements that count; None for
+            all.
+        name: Name of the operations, the same on all ranks.
     """
     wide = tf.cast(x, tf.float64 if x.dtype == tf.float64 else tf.float32)
     weights = tf.ones_like(wide)
@@ -53,7 +57,7 @@ def joined_moments(x: tf.Tensor, axes: list[int], mask: Any = None, name: str = 
         joined = tf.reduce_sum(all_squares + counts * tf.square(means - mean), 0)
 
         def gradient(of_mean: tf.Tensor, of_variance: tf.Tensor) -> tf.Tensor:
-            # Every rank's loss depends on these statistics, so every rank's share enters.
+            # Every rank's loss depends on these statistics, so all ranks' contributions are summed.
             own = tf.stack([of_mean, of_variance])
             with tf.compat.v1.name_scope(None):
                 summed = _allreduce(own, unused(f"{name}.gradient"), op=Sum)
@@ -72,16 +76,20 @@ def _alone() -> bool:
 
 @tf.keras.utils.register_keras_serializable(package="horovod")
 class SyncBatchNormalization(_BatchNormalization):
-    """``tf.keras.layers.BatchNormalization`` whose statistics in training are those of all ranks' batches together,
-    which may differ in size.
+    """``tf.keras.layers.BatchNormalization`` with statistics of all ranks' batches during training.
 
-    Every rank has to call it equally often, in the same order. In inference, and in a job of one process, it is plain
-    batch normalisation.
+    The batches may differ in size. Every rank must call the layer equally often and in the same order. In inference, or
+    in a job of one process, it is plain batch normalization.
+
+    Args:
+        fused (bool): Must be False, because TensorFlow's fused kernel cannot exchange statistics.
+        **kwargs: Arguments of ``BatchNormalization``.
+
+    Raises:
+        ValueError: ``fused`` is True.
     """
 
     def __init__(self, fused: bool = False, **kwargs: Any) -> None:
-        """``fused``: False; TensorFlow's fused kernel cannot exchange statistics. ``kwargs``: those of
-        ``BatchNormalization``. Raises ValueError when ``fused`` is True."""
         if fused not in (False, None):
             raise ValueError(f"SyncBatchNormalization: fused is {fused!r}, accepted is False")
         super().__init__(**kwargs, **({"fused": False} if _LEGACY else {}))
@@ -95,7 +103,7 @@ class SyncBatchNormalization(_BatchNormalization):
         return tuple(tf.squeeze(tf.cast(part, inputs.dtype), axes) for part in moments)
 
     def _calculate_mean_and_var(self, inputs: Any, reduction_axes: list[int], keep_dims: bool, mask: Any = None) -> Any:
-        # Called by Keras 2 alone.
+        # Called only by Keras 2.
         if _alone():
             return super()._calculate_mean_and_var(inputs, reduction_axes, keep_dims, mask=mask)
         moments = joined_moments(inputs, list(reduction_axes), mask, self._on_the_wire())

@@ -1,8 +1,8 @@
-"""Adasum for optimizers of tf.compat.v1: what is combined is how far each rank's own steps have moved the weights.
+"""Adasum for tf.compat.v1 optimizers: ranks combine the changes of the weights that their own steps have made.
 
-Adasum depends on directions, and an adaptive optimizer changes them; so every rank takes its steps with its own
-gradients, and then the weights become start + Adasum(weights - start). Maleki et al., "Scaling distributed training
-with adaptive summation", 2020 (arXiv:2006.02924).
+Adasum depends on directions, which an adaptive optimizer changes. So every rank steps with its own gradients, and then
+sets the weights to start + Adasum(weights - start). Maleki et al., "Scaling distributed training with adaptive
+summation", 2020 (arXiv:2006.02924).
 """
 
 from collections.abc import Callable, Sequence
@@ -15,10 +15,14 @@ from horovod.tensorflow.reduction import Reduce, key_of
 
 
 class WeightDeltas:
-    """Combines the weights' changes after every ``passes`` steps."""
+    """Combines the changes of the weights after every ``passes`` steps."""
 
     def __init__(self, passes: int, reduce: Reduce, name: str) -> None:
-        """``reduce``: (deltas, variables) -> combined deltas. ``name``: of the variables that hold the start."""
+        """Create the state.
+
+        ``reduce`` maps (deltas, variables) to combined deltas. ``name`` is the prefix of the variables that hold the
+        weights from before the steps.
+        """
         self._reduce = reduce
         self._name = name
         self._passes = PassCounter(passes, name)
@@ -29,8 +33,11 @@ class WeightDeltas:
         return self._passes.variable
 
     def apply(self, pairs: Sequence[Any], moved: Sequence[Any], step: Callable[[Sequence[Any]], Any]) -> Any:
-        """Does ``step(pairs)`` with (gradient, variable) pairs, which changes the variables ``moved``, and combines if
-        it was the last step of a cycle. In a graph, the operation that does so; None in eager mode."""
+        """Run ``step(pairs)``, and combine the changes if it was the last step of a cycle.
+
+        ``pairs`` are (gradient, variable) pairs, and ``moved`` are the variables that the step changes. In a graph,
+        this returns the operation to run; in eager mode it returns None.
+        """
         starts = [self._start_of(variable) for variable in moved]
         self._passes.begin()
 
@@ -39,7 +46,7 @@ class WeightDeltas:
             return done([start.assign(owned(v.read_value()), read_value=False) for start, v in both])
 
         kept = tf.cond(self._passes.first, keep, lambda: done([]))
-        # Whatever the optimizer does with them, under a condition for one, it does after that.
+        # The optimizer's use of the gradients, possibly under a condition, must follow the saving of the weights.
         pairs = [(_after(kept, gradient), variable) for gradient, variable in pairs]
         self._passes.end(done([kept, step(pairs)]))
         combined = tf.cond(self._passes.last, lambda: self._combine(moved, starts), lambda: done([]))

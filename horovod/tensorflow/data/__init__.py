@@ -1,1 +1,1 @@
-"""Data for TensorFlow: ``compute_service``, preprocessing in processes of its own (docs/data-service.md)."""
+"""Data for TensorFlow: ``compute_service``, preprocessing in separate processes (docs/data-service.md)."""

@@ -1,5 +1,7 @@
-"""tf.data's own data service beside a training: steps of preprocessing that are slow run in processes of their own, the
-*data workers*, on other cores or hosts, and *dispatchers* tell the training which worker has what.
+"""tf.data's data service for a training job: slow preprocessing runs in separate processes.
+
+*Data workers* run the preprocessing on other cores or hosts. *Dispatchers* tell the training which worker has which
+data. Start both sides::
 
     horovodrun -np 4 python -m horovod.tensorflow.data.compute_worker compute.json      # the compute side
     horovodrun -np 2 python train.py                                                    # the training side
@@ -37,16 +39,28 @@ _ways: dict[str, Way] = {}  # by the dispatcher's address
 
 @contextlib.contextmanager
 def tf_data_service(compute_config: TfDataServiceConfig, rank: int) -> Iterator[str]:
-    """Gives the address of this rank's dispatcher, for ``tf.data.experimental.service.distribute``, when the dispatcher
-    and all of its workers are there. With dispatchers on the training side the first ranks have them, one each, until
-    they leave the context, which waits until the other ranks that read of it have left theirs: the dataset is to be
-    used within it, and so is ``hvd.join()``. The workers end with it.
+    """Provide a dispatcher for this rank.
 
-    A dispatcher that does not answer for ``compute_config.timeout`` seconds becomes a ``tf.errors.NotFoundError`` of
-    what reads, and the log ``horovod.data`` names it.
+    The context's value is an address for ``tf.data.experimental.service.distribute``. The context is entered when the
+    dispatcher and all its workers are running. The dataset, and ``hvd.join()``, must be used within it.
 
-    Raises ValueError when the training has fewer ranks than there are to be dispatchers, TimeoutError naming what has
-    not come in ``compute_config.timeout`` seconds, ConnectionError when the service does not answer."""
+    With dispatchers on the training side, each of the first ranks runs one until it leaves the context. Leaving waits
+    until the other ranks that read from the dispatcher have left theirs, and ends the dispatcher's workers. If a
+    dispatcher does not respond for ``compute_config.timeout`` seconds, reading raises tf.errors.NotFoundError, and the
+    logger ``horovod.data`` names the dispatcher.
+
+    Args:
+        compute_config (TfDataServiceConfig): Configuration of the service.
+        rank (int): Rank of this process in the training job.
+
+    Yields:
+        str: Address of the dispatcher.
+
+    Raises:
+        ValueError: The training has fewer ranks than dispatchers.
+        TimeoutError: A part of the service did not start within ``compute_config.timeout`` seconds.
+        ConnectionError: The service does not respond.
+    """
     number = rank % compute_config.dispatchers
     if compute_config.dispatcher_side == "compute":
         with compute_config.compute_client() as client:
@@ -78,21 +92,24 @@ def tf_data_service(compute_config: TfDataServiceConfig, rank: int) -> Iterator[
 
 
 def _registered(config: TfDataServiceConfig, client: ComputeClient, number: int) -> str:
-    """The address of the dispatcher, when it and its workers are there."""
+    """Return the dispatcher's address once the dispatcher and its workers are registered."""
     address = client.wait_for_dispatcher_registration(number, config.timeout)
     client.wait_for_dispatcher_worker_registration(number, config.workers_per_dispatcher, config.timeout)
     return address
 
 
 def _way(config: TfDataServiceConfig, number: int, dispatcher: str) -> Way:
-    """Of this process, for as long as it is there: nobody knows when a dataset is not used any more."""
+    """Return the relay to a dispatcher.
+
+    It lives as long as the process, because the end of a dataset's use cannot be detected.
+    """
     if (found := _ways.get(dispatcher)) is None or not found.leads_there:
         found = _ways[dispatcher] = Way(config, number, dispatcher)
     return found
 
 
 def _readers(config: TfDataServiceConfig, rank: int) -> int:
-    """How many ranks of the training have the dispatcher of this one, as far as is known: at least itself."""
+    """Return the known number of training ranks that use the same dispatcher as this one, at least 1."""
     job = state.job
     if job is None or job.rank != rank:
         return 1
@@ -108,16 +125,31 @@ def send_to_data_service(
     reuse_dataset: bool = False,
     round_robin: bool = False,
 ) -> Any:
-    """The dataset as it comes from the data workers, in any order; also a method of ``tf.data.Dataset``. Its steps so
-    far run there. What they do cannot be Python (``py_function``, ``from_generator``).
+    """Return the dataset with all its steps so far executed by the data workers, in any order.
 
-    ``processing_mode``: of ``tf.data.experimental.service.distribute``. ``reuse_dataset``: the ranks of a dispatcher
-    share one pass of the dataset; else each has its own. All ranks of the job call it then, as a collective, and
-    ``rank`` and ``size`` are theirs. ``round_robin``: they get its elements in turn (of a dataset
-    that does not end, with ``processing_mode="parallel_epochs"``); needs ``reuse_dataset`` and ``size``.
+    Also available as a method of ``tf.data.Dataset``. The steps cannot contain Python code (``py_function``,
+    ``from_generator``).
 
-    Raises RuntimeError with dispatchers on the training side: use ``tf_data_service`` there; ValueError for a rank and
-    size that are not those of the job; else as ``tf_data_service``.
+    Args:
+        dataset (tf.data.Dataset): Dataset with the steps to move to the data workers.
+        compute_config (TfDataServiceConfig): Configuration of the service.
+        rank (int): Rank of this process in the training job.
+        size (int, optional): Number of ranks in the training job.
+        processing_mode (str or object): As for ``tf.data.experimental.service.distribute``. Default:
+            "distributed_epoch".
+        reuse_dataset (bool): Let the ranks of a dispatcher share one pass over the dataset instead of one pass each.
+            All ranks of the job must then make this call, like a collective. Default: False.
+        round_robin (bool): Give the ranks elements in turn. Requires ``reuse_dataset``, ``size``, an infinite dataset
+            and ``processing_mode="parallel_epochs"``. Default: False.
+
+    Returns:
+        tf.data.Dataset: Dataset of the elements produced by the data workers.
+
+    Raises:
+        RuntimeError: Dispatchers are on the training side; use ``tf_data_service``.
+        ValueError: ``rank`` and ``size`` are not those of the job, or options conflict.
+        TimeoutError: As for ``tf_data_service``.
+        ConnectionError: As for ``tf_data_service``.
     """
     if compute_config.dispatcher_side == "training":
         raise RuntimeError(
@@ -132,7 +164,7 @@ def send_to_data_service(
     if reuse_dataset:
         options["job_name"] = f"horovod.{_agreed(rank, size)}"
     if round_robin and size is not None:
-        # Among the ranks of this dispatcher.
+        # Position among the ranks of this dispatcher.
         options["consumer_index"], number = divmod(rank, compute_config.dispatchers)
         options["num_consumers"] = len(range(number, size, compute_config.dispatchers))
     with tf_data_service(compute_config, rank) as address:
@@ -140,8 +172,11 @@ def send_to_data_service(
 
 
 def _agreed(rank: int, size: int | None) -> str:
-    """A name that no other pass has. A number would do for ranks that began together, not for the next training of the
-    same service, nor for ranks that have come later: they would get what is left of another's pass, perhaps nothing."""
+    """Return a name that identifies this pass, the same on all ranks.
+
+    A counter would suffice for ranks that started together. It fails for the next training with the same service and
+    for ranks that joined later: they would get the rest of another pass, possibly nothing.
+    """
     own, job = uuid.uuid4().hex, state.job
     if size == 1:
         return own
@@ -161,11 +196,18 @@ tf.data.Dataset.send_to_data_service = send_to_data_service
 
 
 def compute_worker_fn(compute_config: TfDataServiceConfig, index: int | None = None) -> None:
-    """What a process of the compute side does: a data worker, and its dispatcher where that is due, until nobody needs
-    them any more. ``index``: its number, if not the rank that a launcher gave it. One that takes the place of a lost
-    one, on the same host, goes on in its stead; but for a dispatcher, which cannot be replaced.
+    """Run a process of the compute side until it is no longer needed.
 
-    Raises ValueError for a number that the service does not have, TimeoutError when a dispatcher does not come.
+    It runs a data worker, and a dispatcher if it is the first process of that dispatcher.
+
+    Args:
+        compute_config (TfDataServiceConfig): Configuration of the service.
+        index (int, optional): Number of the process. A process on the same host with the number of a lost one takes its
+            place, unless that had a dispatcher, which cannot be replaced. Default: the rank given by the launcher.
+
+    Raises:
+        ValueError: The service has no process with this number.
+        TimeoutError: The dispatcher did not start.
     """
     index = WorkerEnv.from_environ().rank if index is None else index
     with contextlib.ExitStack() as ends:
@@ -177,14 +219,14 @@ def compute_worker_fn(compute_config: TfDataServiceConfig, index: int | None = N
 def begin_dispatcher(
     config: TfDataServiceConfig, client: ComputeClient, index: int, ends: contextlib.ExitStack
 ) -> None:
-    """The dispatcher of the process ``index`` of the compute side, if it has one; it ends with ``ends``."""
+    """Start the dispatcher of process ``index`` of the compute side, if it has one. It ends with ``ends``."""
     number, mine = _place_of(config, index)
     if config.dispatcher_side == "compute" and mine == 0:
         client.register_dispatcher(number, _start_dispatcher(ends, client.here))
 
 
 def run_worker(config: TfDataServiceConfig, client: ComputeClient, index: int) -> None:
-    """The data worker of the process ``index``, until its dispatcher is not needed any more."""
+    """Run the data worker of process ``index`` until its dispatcher is no longer needed."""
     number, mine = _place_of(config, index)
     try:
         dispatcher = client.wait_for_dispatcher_registration(number, config.timeout)
@@ -194,7 +236,8 @@ def run_worker(config: TfDataServiceConfig, client: ComputeClient, index: int) -
         raise TimeoutError(
             f"{error}: dispatchers are on the training side, rank {number} of the training has it, if it has that rank"
         ) from None
-    # What a lost worker had in hand is given to the one at its address, and nobody else: training would wait for it.
+    # Reuse the address of a lost worker: its unfinished tasks are assigned only to a worker at that address, and
+    # training would wait for them.
     host, _, port = client.find_worker(number, mine).rpartition(":")
     chosen = int(port) if host == client.here else _free_port(client.here)
     address = f"{client.here}:{chosen}"
@@ -210,7 +253,7 @@ def run_worker(config: TfDataServiceConfig, client: ComputeClient, index: int) -
 
 
 def _place_of(config: TfDataServiceConfig, index: int) -> tuple[int, int]:
-    """(number of its dispatcher, its number there)."""
+    """Return (number of the dispatcher, number of the worker at that dispatcher)."""
     workers = config.dispatchers * config.workers_per_dispatcher
     if not 0 <= index < workers:
         raise ValueError(f"index is {index}, accepted is 0 to {workers - 1}: the data service has {workers} workers")
@@ -224,11 +267,11 @@ def _free_port(host: str) -> int:
 
 
 def _start_dispatcher(ends: contextlib.ExitStack, host: str) -> str:
-    """Its address; it ends with ``ends``."""
+    """Start a dispatcher, which ends with ``ends``, and return its address."""
     server = _service.DispatchServer(_service.DispatcherConfig(port=0))
     ends.callback(_stop, server)
     return f"{host}:{server.target.rpartition(':')[2]}"
 
 
 def _stop(server: Any) -> None:
-    getattr(server, "stop", server._stop)()  # older versions have the second only
+    getattr(server, "stop", server._stop)()  # older versions have only _stop

@@ -2,7 +2,7 @@
 
     horovodrun -np 4 python -m horovod.tensorflow.data.compute_worker compute.json
 
-Rank 0 also has the service by which all find one another, and writes the file, which it removes at the end.
+Rank 0 also runs the service through which all processes find each other. It writes the file and removes it at the end.
 """
 
 import argparse
@@ -25,8 +25,11 @@ RESTARTS = 10
 
 
 class DataWorkerFailed(RuntimeError):
-    """``code``: what this process ends with, the data worker's exit code; 128 and the signal's number, as shells do,
-    for one that is killed again and again."""
+    """Failure of the data worker.
+
+    ``code`` is the exit code for this process: the data worker's exit code, or 128 + the signal number if it was killed
+    repeatedly, as in shells.
+    """
 
     def __init__(self, message: str, code: int) -> None:
         super().__init__(message)
@@ -34,17 +37,17 @@ class DataWorkerFailed(RuntimeError):
 
 
 def main(dispatchers: int, dispatcher_side: str, configfile: str, timeout: float) -> None:
-    """Run a process of the compute side; return when the training has ended the service.
+    """Run a process of the compute side until the training ends the service.
 
     Args:
-        dispatchers: How many dispatchers the service has, a divisor of the number of processes.
+        dispatchers: Number of dispatchers, a divisor of the number of processes.
         dispatcher_side: "compute" or "training".
-        configfile: The file by which the training finds the service.
-        timeout: Seconds that parts of the service wait for one another, once all data workers are ready.
+        configfile: File that tells the training how to reach the service.
+        timeout: Seconds that parts of the service wait for each other, once all data workers are ready.
 
     Raises:
-        ValueError: If the number of processes is no multiple of ``dispatchers``.
-        DataWorkerFailed: If the data worker cannot go on.
+        ValueError: The number of processes is not a multiple of ``dispatchers``.
+        DataWorkerFailed: The data worker cannot continue.
     """
     begun_here = not hvd.is_initialized()
     hvd.init()
@@ -59,7 +62,7 @@ def main(dispatchers: int, dispatcher_side: str, configfile: str, timeout: float
     with contextlib.ExitStack() as ends:
         worker = ends.enter_context(DataWorker(configfile, hvd.rank()))
         worker.wait_until_ready()
-        hvd.allgather_object(None, name="compute_worker.ready")  # timeouts begin when all have imported TensorFlow
+        hvd.allgather_object(None, name="compute_worker.ready")  # start timeouts after all have imported TensorFlow
         if hvd.rank() == 0:
             key = make_key()
             service = ends.enter_context(ComputeService(dispatchers, size // dispatchers, key, nics or None))
@@ -67,27 +70,27 @@ def main(dispatchers: int, dispatcher_side: str, configfile: str, timeout: float
             config = TfDataServiceConfig(dispatchers, size // dispatchers, dispatcher_side, places, key, timeout)
             config.write(configfile)
             ends.callback(config.remove, configfile)
-        hvd.broadcast_object(0, name="compute_worker")  # so that nobody reads what an earlier service has left
-        # The key goes by the file: what ranks say to each other is not encrypted everywhere.
+        hvd.broadcast_object(0, name="compute_worker")  # ensures that no process reads an earlier service's file
+        # Pass the key through the file, because messages between ranks are not encrypted everywhere.
         config = TfDataServiceConfig.read(configfile, True, timeout)
         client = ends.enter_context(config.compute_client())
         begin_dispatcher(config, client, hvd.rank(), ends)
         worker.run()
-        if service is not None:  # after an error there is nothing to wait for: this process ends, and with it the job
+        if service is not None:  # after an error there is nothing to wait for: the end of this process ends the job
             service.wait_for_shutdown()
     if begun_here:
         hvd.shutdown()
 
 
 class DataWorker:
-    """The data worker of this process, in a process of its own that ends with this one.
+    """Data worker in a child process, which ends with this process.
 
-    The user's preprocessing runs there: when it is killed, for its memory say, it is started again, and training goes
-    on.
+    It runs the user's preprocessing. If it is killed, for example for using too much memory, it is restarted and
+    training continues.
     """
 
     def __init__(self, configfile: str, index: int) -> None:
-        """Start it; it waits for ``run``. ``index``: its number."""
+        """Start the child process, which waits for ``run``. ``index`` is its number."""
         self._index = index
         words = [sys.executable, *boot.words("horovod.common.contract.with_caller")]
         self._words = [*words, "horovod.tensorflow.data.data_worker", configfile, str(index)]
@@ -100,15 +103,15 @@ class DataWorker:
         self._end()
 
     def wait_until_ready(self) -> None:
-        """Return when it has imported TensorFlow, or has ended."""
+        """Wait until the child has imported TensorFlow or has ended."""
         with contextlib.suppress(ConnectionError):
             self._pair.recv(1)
 
     def run(self) -> None:
-        """Let it work, and return when its dispatcher is not needed any more.
+        """Let the child work, and return when its dispatcher is no longer needed.
 
         Raises:
-            DataWorkerFailed: If it fails by itself, or is killed too often.
+            DataWorkerFailed: The child fails by itself, or is killed too often.
         """
         for _ in range(RESTARTS):
             if self._has_worked():
@@ -122,7 +125,7 @@ class DataWorker:
             )
 
     def _has_worked(self) -> bool:
-        """Return False if it was ended by a signal."""
+        """Wait for the child to end. Return False if a signal ended it."""
         with contextlib.suppress(ConnectionError):
             self._pair.sendall(GO)
         try:
@@ -155,15 +158,20 @@ parser.add_argument("--timeout", type=float, default=60, help="seconds to wait f
 
 
 def __getattr__(name: str) -> argparse.Namespace:
-    """``parsed_args``: what ``parser`` makes of this process's words (``sys.argv``), read when it is asked for, since a
-    process that imports this may have words of its own. Raises AttributeError for words that do not fit."""
+    """Return ``parsed_args``, the arguments of this process (``sys.argv``) as parsed by ``parser``.
+
+    They are parsed on access, because a process that imports this module may have arguments of its own.
+
+    Raises:
+        AttributeError: The arguments are invalid for ``parser``.
+    """
     if name != "parsed_args":
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     said = io.StringIO()
     try:
         with contextlib.redirect_stdout(said), contextlib.redirect_stderr(said):
             return parser.parse_args()
-    except SystemExit:  # so that whoever looks for it does not end by that
+    except SystemExit:  # the caller must not exit because of this
         raise AttributeError(
             f"parsed_args: this process has the words {sys.argv[1:]}; accepted are those of a process of the compute "
             f"side, as {said.getvalue().strip()!r} tells"

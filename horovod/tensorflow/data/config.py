@@ -1,4 +1,4 @@
-"""TfDataServiceConfig: how a data service is found, as a file that training and data workers share."""
+"""TfDataServiceConfig: the address of a data service, stored in a file that training and data workers share."""
 
 import binascii
 import contextlib
@@ -18,9 +18,17 @@ SIDES = ("compute", "training")
 
 @dataclass(frozen=True)
 class TfDataServiceConfig:
-    """``dispatchers``, ``workers_per_dispatcher``: how many. ``dispatcher_side``: ``"compute"``, dispatchers run beside
-    the data workers, or ``"training"``, in the first ranks of the training. ``addresses``, ``key``: of the
-    ComputeService. ``timeout``: seconds that parts of the service wait for one another."""
+    """Configuration of a data service.
+
+    Attributes:
+        dispatchers (int): Number of dispatchers.
+        workers_per_dispatcher (int): Number of data workers per dispatcher.
+        dispatcher_side (str): "compute" if dispatchers run in the processes of the data workers, or "training" if they
+            run in the first ranks of the training.
+        addresses (Mapping): Addresses of the ComputeService, by network interface.
+        key (bytes): Key of the ComputeService.
+        timeout (float): Seconds that parts of the service wait for each other. Default: 60.
+    """
 
     dispatchers: int
     workers_per_dispatcher: int
@@ -40,11 +48,18 @@ class TfDataServiceConfig:
             raise ValueError(f"timeout is {self.timeout!r}, accepted is a number of seconds above 0")
 
     def compute_client(self, verbose: int = 1) -> ComputeClient:
-        """Of the service. Raises ConnectionError when it does not answer."""
+        """Return a client of the service.
+
+        Raises:
+            ConnectionError: The service does not respond.
+        """
         return ComputeClient(self.addresses, self.key, verbose)
 
     def to_dict(self) -> dict[str, Any]:
-        """With the key in hexadecimal digits: whoever has it can read and change the service."""
+        """Return the configuration as a dict for JSON.
+
+        It contains the key in hexadecimal, which gives full access to the service.
+        """
         return {
             "dispatchers": self.dispatchers,
             "workers_per_dispatcher": self.workers_per_dispatcher,
@@ -56,7 +71,11 @@ class TfDataServiceConfig:
 
     @staticmethod
     def from_dict(config: Mapping[str, Any]) -> "TfDataServiceConfig":
-        """What ``to_dict`` gave. Raises ValueError for what is not of its form."""
+        """Return the configuration stored in a dict by ``to_dict``.
+
+        Raises:
+            ValueError: The dict has another form.
+        """
         try:
             addresses = {
                 name: [(host, int(port)) for host, port in found] for name, found in config["addresses"].items()
@@ -68,7 +87,7 @@ class TfDataServiceConfig:
             raise ValueError(f"no configuration of a data service: {type(error).__name__}: {error}") from error
 
     def write(self, filename: "str | os.PathLike[str]") -> None:
-        """Whole or not at all, readable by the owner only."""
+        """Write the file atomically, readable only by its owner."""
         folder = os.path.dirname(os.path.abspath(filename))
         fd, name = tempfile.mkstemp(prefix=".compute-", dir=folder)  # with mode 0600
         try:
@@ -83,10 +102,19 @@ class TfDataServiceConfig:
     def read(
         filename: "str | os.PathLike[str]", wait_for_file_creation: bool = False, timeout: float = 600.0
     ) -> "TfDataServiceConfig":
-        """``wait_for_file_creation``: waits for it, and for the service that it names: the file of a service that was
-        killed is still there, and a new one takes its place. ``timeout`` seconds at most, then raises TimeoutError.
-        Raises ValueError for a file that others than its owner may read or change, or of another form, OSError when it
-        cannot be read."""
+        """Read the configuration from a file.
+
+        Args:
+            filename (str or PathLike): Path of the file.
+            wait_for_file_creation (bool): Wait for the file and for the service that it describes. A killed service may
+                have left its file, which a new service will replace. Default: False.
+            timeout (float): Maximum seconds to wait. Default: 600.
+
+        Raises:
+            TimeoutError: The file or the service did not appear in time.
+            ValueError: The file has another form, or users other than its owner may read or write it.
+            OSError: The file cannot be read.
+        """
         until = time.monotonic() + timeout
         while True:
             lacks = ""
@@ -106,7 +134,7 @@ class TfDataServiceConfig:
             time.sleep(0.2)
 
     def remove(self, filename: "str | os.PathLike[str]") -> None:
-        """The file, if it is there and still that of this service."""
+        """Remove the file if it exists and describes this service."""
         with contextlib.suppress(OSError, ValueError):
             if _read(filename).key == self.key:
                 os.remove(filename)

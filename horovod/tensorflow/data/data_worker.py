@@ -1,4 +1,4 @@
-"""The data worker that ``compute_worker`` starts, and starts again when it is killed."""
+"""The data worker, which ``compute_worker`` starts, and restarts if it is killed."""
 
 import os
 import sys
@@ -10,10 +10,10 @@ from horovod.tensorflow.data.config import TfDataServiceConfig
 
 
 def main() -> NoReturn:
-    """Run the data worker: arguments are the file of the service and the worker's number."""
+    """Run the data worker. The process's arguments are the service's file and the worker's number."""
     wait_for_go()
     config = TfDataServiceConfig.read(sys.argv[1])
     with config.compute_client() as client:
         run_worker(config, client, int(sys.argv[2]))
     sys.stdout.flush()
-    os._exit(0)  # TensorFlow's threads are not waited for
+    os._exit(0)  # without waiting for TensorFlow's threads

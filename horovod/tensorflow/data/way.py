@@ -1,4 +1,4 @@
-"""The way from a process to a dispatcher, with an end to waiting for one that is lost."""
+"""Relay from a process to a dispatcher, which makes readers fail if the dispatcher is lost."""
 
 import contextlib
 import logging
@@ -16,25 +16,32 @@ from horovod.tensorflow.data.config import TfDataServiceConfig
 log = logging.getLogger("horovod.data")
 
 _LOOPBACK = "127.0.0.1"
-_MOST = 256  # connections at a time
-_MOST_SECONDS = 5.0  # between two questions whether the dispatcher is there
-# How a client of gRPC begins (RFC 9113, 3.4), with an empty frame of settings; the server's settings come back.
+_MOST = 256  # maximum number of connections
+_MOST_SECONDS = 5.0  # maximum interval between checks of the dispatcher
+# Beginning of a gRPC connection (RFC 9113, 3.4) with an empty SETTINGS frame; the server answers with its settings.
 _GREETING = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + bytes([0, 0, 0, 4, 0, 0, 0, 0, 0])
 
 _service = tf.data.experimental.service
 
 
 class Way:
-    """A port of this process from which connections go on to a dispatcher's, and a thread that looks after it.
+    """Local port that relays connections to a dispatcher, and a thread that monitors the dispatcher.
 
-    TensorFlow asks a dispatcher that is not there any more again and again, for ever, and nothing in Python can
-    interrupt it. So once a dispatcher has not answered for ``config.timeout`` seconds, the way leads to an empty one of
-    this process, which knows nothing of what is read: all that reads raises ``tf.errors.NotFoundError``, and the log
-    ``horovod.data`` names the dispatcher. Only questions go this way: the data comes from the workers themselves."""
+    TensorFlow retries a lost dispatcher forever, and Python cannot interrupt it. So if a dispatcher has not responded
+    for ``config.timeout`` seconds, the port is passed to an empty dispatcher in this process, which does not know the
+    datasets being read. All reads then raise ``tf.errors.NotFoundError``, and the logger ``horovod.data`` names the
+    dispatcher. Only control messages use the relay: the data comes directly from the workers.
+    """
 
     def __init__(self, config: TfDataServiceConfig, number: int, dispatcher: str, reader: int | None = None) -> None:
-        """``dispatcher``: HOST:PORT of the one of this ``number``. ``reader``: under which number the service is told
-        that this reader lives; None: it is not."""
+        """Start the relay.
+
+        Args:
+            config: Configuration of the service.
+            number: Number of the dispatcher.
+            dispatcher: Address of the dispatcher, HOST:PORT.
+            reader: Number under which heartbeats of this reader are sent to the service; None for none.
+        """
         host, _, port = dispatcher.rpartition(":")
         self._dispatcher, self._number, self._config, self._reader = (host, int(port)), number, config, reader
         self._seconds = min(_MOST_SECONDS, config.timeout / 4)
@@ -42,7 +49,8 @@ class Way:
         self._connections: set[socket.socket] = set()
         self._lock = threading.Lock()
         self._empty: Any = None
-        # A client of gRPC speaks first. Strangers on this host that do not must not use up this process's descriptors.
+        # A gRPC client speaks first. Other processes of this host that connect without doing so must not use up this
+        # process's file descriptors.
         self._server = BoundedServer((_LOOPBACK, 0), self._connect, _MOST, name="horovod-data-service")
         self.address = f"{_LOOPBACK}:{self._server.server_address[1]}"
         self._start(self._watch)
@@ -52,7 +60,7 @@ class Way:
         return not self._closed.is_set()
 
     def close(self) -> None:
-        """No more leads there. May be called again."""
+        """Stop relaying. Idempotent."""
         self._closed.set()
         self._server.close()
         with self._lock:
@@ -71,7 +79,7 @@ class Way:
         try:
             far = socket.create_connection(self._dispatcher, self._seconds)
         except OSError:
-            return  # TensorFlow tries again
+            return  # TensorFlow retries
         with far:
             far.settimeout(None)
             with self._lock:
@@ -117,7 +125,7 @@ class Way:
 
 
 def answers(place: tuple[str, int], seconds: float) -> bool:
-    """Whether a server of gRPC is there, and not only its port: one that is stopped answers nothing."""
+    """Return True if a gRPC server responds. A stopped process has an open port but does not respond."""
     try:
         with socket.create_connection(place, seconds) as asked:
             asked.settimeout(seconds)
@@ -128,7 +136,7 @@ def answers(place: tuple[str, int], seconds: float) -> bool:
 
 
 def _pass_on(source: socket.socket, target: socket.socket) -> None:
-    """Until one of them closes."""
+    """Copy data until one of the sockets closes."""
     with contextlib.suppress(OSError):
         while data := source.recv(1 << 16):
             target.sendall(data)

@@ -1,6 +1,6 @@
 """Horovod for tf.keras: Keras 3 on TensorFlow, and Keras 2 (tf_keras, with TF_USE_LEGACY_KERAS=1).
 
-In short::
+Example::
 
     import horovod.tensorflow.keras as hvd
 
@@ -11,7 +11,7 @@ In short::
 
 from typing import Any
 
-from horovod import _core as _native  # noqa: F401  (an import that cannot work fails here)
+from horovod import _core as _native  # noqa: F401  (fail here if the native engine cannot be imported)
 from horovod.common import absent as _absent
 from horovod.common.exceptions import HorovodInternalError
 from horovod.common.gradients import groups_of as _groups_of
@@ -79,25 +79,40 @@ def DistributedOptimizer(
     process_set: ProcessSet = global_process_set,
     scale_local_gradients: bool = True,
 ) -> Any:
-    """An optimizer like ``optimizer`` that reduces gradients over the ranks, once for every update that is asked for,
-    before it applies (and clips) them.
+    """Return an optimizer equivalent to ``optimizer`` that reduces gradients over the ranks.
 
-    The result's class is a subclass of the optimizer's, of the same name; a model saved with it loads in a process
-    without Horovod. An optimizer without state yet is made anew from its config, if that tells all of it; else the
-    given object becomes distributed itself. Values of ``learning_rate`` are those of the optimizer given: scale them
-    yourself.
+    Each update reduces the gradients once, before they are clipped and applied. The class of the result is a subclass
+    of the optimizer's class, with the same name, so a saved model loads in a process without Horovod. An optimizer
+    without state is created anew from its config if that is complete. Otherwise the given object becomes distributed
+    itself. The learning rate is not scaled. A variable must have a gradient on all ranks or on none.
 
-    ``name``: prefix of the operations' names. ``device_dense``, ``device_sparse``: accepted for old programs.
-    ``compression``: see ``Compression``. ``sparse_as_dense``: sparse gradients travel as dense ones.
-    ``gradient_predivide_factor`` f, for Average: gradients are divided by f before and by n/f after the sum. ``op``:
-    Average or Sum. ``groups``: a number of groups, or lists of variables, whose gradients are reduced together;
-    ``num_groups``: deprecated. ``process_set``: the ranks that take part; on others it is a plain optimizer.
-    ``backward_passes_per_step``: sum up the gradients of so many calls locally, or average them with
-    ``average_aggregated_gradients``, before one reduction and update. ``scale_local_gradients``: those of variables
-    given to ``register_local_var``, which are not reduced, are divided by n.
+    Args:
+        optimizer (Optimizer): Keras optimizer.
+        name (str, optional): Prefix of the operations' names. Default: ``Distributed`` and the class name.
+        device_dense (str): Ignored; accepted for compatibility.
+        device_sparse (str): Ignored; accepted for compatibility.
+        compression (Compressor): See ``Compression``. Default: none.
+        sparse_as_dense (bool): Convert sparse gradients to dense ones before the reduction. Default: False.
+        gradient_predivide_factor (float): With ``Average`` over n ranks and a factor f, gradients are divided by f
+            before and by n/f after the summation. Default: 1.0.
+        op (int): ``Average`` (default) or ``Sum``.
+        backward_passes_per_step (int): Number of calls whose gradients are summed locally before one reduction and
+            update. Default: 1.
+        average_aggregated_gradients (bool): Average these gradients instead of summing them. Default: False.
+        num_groups (int): Deprecated; use ``groups``.
+        groups (int or list of lists of variables, optional): Number of groups, or lists of variables. The gradients of
+            a group are reduced together.
+        process_set (ProcessSet): Ranks that take part; on other ranks the optimizer behaves like the plain one.
+            Default: all ranks.
+        scale_local_gradients (bool): Divide the gradients of variables passed to ``register_local_var``, which are not
+            reduced, by the number of ranks. Default: True.
 
-    A variable must have a gradient on all ranks or on none. Raises ValueError naming argument, value and what is
-    accepted; what the backend's operations raise when ranks disagree or one is lost surfaces in ``apply`` and ``fit``.
+    Returns:
+        Optimizer: Distributed optimizer. Errors of TensorFlow's operations, when ranks disagree or a rank is lost, are
+            raised by ``apply`` and ``fit``.
+
+    Raises:
+        ValueError: An argument is invalid; the message names it, its value and what is accepted.
     """
     return _face.distributed(
         optimizer,

@@ -1,4 +1,4 @@
-"""The Keras of this process, on TensorFlow, opened once for ``horovod.tensorflow.keras`` and its callbacks."""
+"""The Keras frontend of this process on TensorFlow, created once for ``horovod.tensorflow.keras`` and its callbacks."""
 
 from horovod._keras.api import make_callbacks, make_functions, open_face
 

@@ -11,7 +11,15 @@ LearningRateWarmupCallback = _classes.LearningRateWarmupCallback
 
 
 class BestModelCheckpoint(_classes.BestModel):  # type: ignore[misc, name-defined]
-    """ModelCheckpoint that saves the best model only; ``filepath`` is set after the callback is made."""
+    """ModelCheckpoint that saves only the best model. ``filepath`` must be set after the callback is created.
+
+    Args:
+        monitor (str): Metric to compare. Default: "val_loss".
+        verbose (int): As for Keras' ModelCheckpoint. Default: 0.
+        save_weights_only (bool): As for Keras' ModelCheckpoint. Default: False.
+        mode (str): As for Keras' ModelCheckpoint. Default: "auto".
+        save_freq (str or int): As for Keras' ModelCheckpoint. Default: "epoch".
+    """
 
     def __init__(
         self,
@@ -21,7 +29,6 @@ class BestModelCheckpoint(_classes.BestModel):  # type: ignore[misc, name-define
         mode: str = "auto",
         save_freq: Any = "epoch",
     ) -> None:
-        """As for Keras' ModelCheckpoint."""
         super().__init__(monitor, verbose, save_weights_only, mode, save_freq)
 
 

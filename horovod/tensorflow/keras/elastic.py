@@ -1,6 +1,6 @@
 """Elastic training with Keras.
 
-In short::
+Example::
 
     state = hvd.elastic.KerasState(model, batch=0, epoch=0)
 
