@@ -12,7 +12,7 @@ using namespace hvd;
 
 namespace {
 
-Request request(const std::string& name, int64_t elements = 4, uint32_t set = 0) {
+Request scheduled_request(const std::string& name, int64_t elements = 4, uint32_t set = 0) {
   Request q;
   q.name = name;
   q.unnamed = name.rfind("allreduce.noname", 0) == 0;
@@ -30,7 +30,7 @@ std::shared_ptr<Schedule> schedule_of(const std::vector<std::vector<std::string>
     b.parts[0].names = names;
     for (const std::string& name : names) {
       b.entries.push_back(static_cast<uint32_t>(s->entries.size()));
-      s->entries.push_back({0, Kind::allreduce, name, request(name).unnamed});
+      s->entries.push_back({0, Kind::allreduce, name, scheduled_request(name).unnamed});
     }
     s->buckets.push_back(b);
   }
@@ -39,7 +39,7 @@ std::shared_ptr<Schedule> schedule_of(const std::vector<std::vector<std::string>
 
 struct Follower {
   explicit Follower(std::shared_ptr<Schedule> s, const std::vector<std::string>& foreign = {}) : schedule(std::move(s)) {
-    for (const auto& e : schedule->entries) requests.push_back(request(e.name));
+    for (const auto& e : schedule->entries) requests.push_back(scheduled_request(e.name));
     std::vector<const Request*> pointers;
     for (const Request& q : requests) {
       pointers.push_back(std::find(foreign.begin(), foreign.end(), q.name) == foreign.end() ? &q : nullptr);
@@ -49,7 +49,7 @@ struct Follower {
   bool offer(const std::string& name, int64_t elements = 4) {
     tokens.push_back(std::make_unique<std::string>(name));
     bool completed = false;
-    const Request q = request(name, elements);
+    const Request q = scheduled_request(name, elements);
     return cursor->offer(cursor->find(q), q, tokens.back().get(), &completed);
   }
   std::string take() {
@@ -127,7 +127,7 @@ TEST_CASE("following: only a name that comes several times in a round is matched
   for (uint32_t entry = 0; entry < 4; ++entry) repeated.push_back(f.cursor->repeated(entry));
   CHECK(repeated == std::vector<bool>{true, false, true, true});
   // The first use of "a" is not over when the second would begin.
-  const Request a = request("a");
+  const Request a = scheduled_request("a");
   CHECK(f.cursor->find(a) == 0);
   CHECK(f.offer("a"));
   CHECK(f.cursor->find(a) == 2);

@@ -12,7 +12,7 @@ namespace {
 
 const std::vector<int> kMembers = {0, 1, 2};
 
-Request request(Kind kind, DType d, ReduceOp op) {
+Request request_like(Kind kind, DType d, ReduceOp op) {
   Request q;
   q.kind = kind;
   q.name = "x";
@@ -32,7 +32,7 @@ std::string refusal(const Request& q) {
 
 TEST_CASE("bool takes no average and no scale factors, whichever of the two it is") {
   for (Kind kind : {Kind::allreduce, Kind::reducescatter}) {
-    Request q = request(kind, DType::boolean, ReduceOp::sum);
+    Request q = request_like(kind, DType::boolean, ReduceOp::sum);
     CHECK(refusal(q) == "");
     q.prescale = 0.5;
     CHECK(refusal(q) ==
@@ -40,19 +40,19 @@ TEST_CASE("bool takes no average and no scale factors, whichever of the two it i
     q.prescale = 1;
     q.postscale = 2;
     CHECK(contains(refusal(q), "(prescale 1, postscale 2); accepted: 1"));
-    CHECK(contains(refusal(request(kind, DType::boolean, ReduceOp::average)), "op Average is not defined for dtype bool"));
+    CHECK(contains(refusal(request_like(kind, DType::boolean, ReduceOp::average)), "op Average is not defined for dtype bool"));
     // Other types do, and other operations do not look at them.
     q.dtype = DType::int32;
     q.prescale = 3;
     CHECK(refusal(q) == "");
   }
-  Request gather = request(Kind::allgather, DType::boolean, ReduceOp::sum);
+  Request gather = request_like(Kind::allgather, DType::boolean, ReduceOp::sum);
   gather.prescale = 2;
   CHECK(refusal(gather) == "");
 }
 
 TEST_CASE("Adasum takes floats on a power of two of ranks, allreduce only") {
-  Request q = request(Kind::allreduce, DType::int32, ReduceOp::adasum);
+  Request q = request_like(Kind::allreduce, DType::int32, ReduceOp::adasum);
   CHECK(contains(refusal(q), "op Adasum is not defined for dtype int32"));
   q.dtype = DType::boolean;
   CHECK(contains(refusal(q), "op Adasum is not defined for dtype bool"));
@@ -73,14 +73,14 @@ TEST_CASE("wire formats are for float32, Average and Sum, allreduce") {
   for (const Case& c : {Case{Kind::allreduce, DType::float64, ReduceOp::sum, "float64", "accepted: float32"},
                         Case{Kind::allreduce, DType::float32, ReduceOp::max, "op Max", "accepted: Average, Sum"},
                         Case{Kind::reducescatter, DType::float32, ReduceOp::sum, "reducescatter", "Only allreduce"}}) {
-    Request q = request(c.kind, c.dtype, c.op);
+    Request q = request_like(c.kind, c.dtype, c.op);
     q.wire = WireFormat::int8;
     for (const char* part : {"int8", c.given, c.accepted}) CHECK_MESSAGE(contains(refusal(q), part), refusal(q));
   }
 }
 
 TEST_CASE("alltoall: one split for each rank, none negative, together no more than the rows") {
-  Request q = request(Kind::alltoall, DType::int32, ReduceOp::sum);
+  Request q = request_like(Kind::alltoall, DType::int32, ReduceOp::sum);
   q.splits = {1, 0, 2};
   CHECK(refusal(q) == "");
   q.splits = {1, 0, 1};  // rows may stay behind
@@ -94,7 +94,7 @@ TEST_CASE("alltoall: one split for each rank, none negative, together no more th
 }
 
 TEST_CASE("process sets and roots: at the edges of what is accepted") {
-  Request q = request(Kind::add_set, DType::int32, ReduceOp::sum);
+  Request q = request_like(Kind::add_set, DType::int32, ReduceOp::sum);
   for (const std::vector<int64_t>& good : {std::vector<int64_t>{0}, {2}, {0, 2}, {0, 1, 2}}) {
     q.splits = good;
     CHECK(refusal(q) == "");
@@ -112,7 +112,7 @@ TEST_CASE("process sets and roots: at the edges of what is accepted") {
     q.splits = bad;
     CHECK(contains(refusal(q), "accepted: the id of one process set"));
   }
-  q = request(Kind::broadcast, DType::float32, ReduceOp::sum);
+  q = request_like(Kind::broadcast, DType::float32, ReduceOp::sum);
   q.root = 2;
   CHECK(refusal(q) == "");
   q.root = 3;

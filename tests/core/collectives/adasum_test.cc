@@ -47,7 +47,7 @@ Vector to_vector(DType d, const Buffer& b) {
 
 // tensors[rank][tensor], each reduced with all of its fellows in one operation; results in the same form. `joined`: has no memory.
 using Tensors = std::vector<std::vector<Buffer>>;
-Tensors reduced(LinkWorld& world, const Tensors& tensors, DType d, const Scale& scale = {}, bool in_place = false, int joined = -1) {
+Tensors adasum_of(LinkWorld& world, const Tensors& tensors, DType d, const Scale& scale = {}, bool in_place = false, int joined = -1) {
   Tensors out = tensors;
   if (!in_place) {
     for (auto& rank : out) {
@@ -74,7 +74,7 @@ std::vector<Buffer> one_each(LinkWorld& world, const std::vector<Buffer>& in, DT
   Tensors tensors;
   for (const Buffer& b : in) tensors.push_back({b});
   std::vector<Buffer> out;
-  for (auto& rank : reduced(world, tensors, d)) out.push_back(rank[0]);
+  for (auto& rank : adasum_of(world, tensors, d)) out.push_back(rank[0]);
   for (const Buffer& b : out) CHECK(b == out[0]);
   return out;
 }
@@ -155,8 +155,8 @@ TEST_CASE("Adasum of fused tensors: each by itself, with the bits that it has al
       for (int r = 0; r < size; ++r) {
         for (size_t t = 0; t < counts.size(); ++t) tensors[r].push_back(random_elements(d, counts[t], 100 * t + static_cast<uint64_t>(r)));
       }
-      const Tensors fused = reduced(world, tensors, d), again = reduced(world, tensors, d, {}, true);
-      const Tensors doubled = reduced(world, tensors, d, {2.0, 1});
+      const Tensors fused = adasum_of(world, tensors, d), again = adasum_of(world, tensors, d, {}, true);
+      const Tensors doubled = adasum_of(world, tensors, d, {2.0, 1});
       for (size_t t = 0; t < counts.size(); ++t) {
         INFO(name_of(d), ", tensor ", t, " on ", size);
         std::vector<Buffer> in;
@@ -195,8 +195,8 @@ TEST_CASE("Adasum with a zero gradient, or a rank that has joined, leaves the ot
     CHECK(one_each(world, {zero, x}, d)[0] == x);
     CHECK(one_each(world, {zero, zero}, d)[0] == zero);
     for (const auto& tensors : {Tensors{{x}, {x}}, Tensors{{x, x}, {x, x}}}) {
-      CHECK(reduced(world, tensors, d, {}, false, 0)[1][0] == x);
-      CHECK(reduced(world, tensors, d, {}, true, 1)[0].back() == x);
+      CHECK(adasum_of(world, tensors, d, {}, false, 0)[1][0] == x);
+      CHECK(adasum_of(world, tensors, d, {}, true, 1)[0].back() == x);
     }
   }
 }
@@ -233,7 +233,7 @@ TEST_CASE("Adasum of what is not finite gives NaN on all ranks, and nothing else
     for (double bad : {std::numeric_limits<double>::infinity(), std::numeric_limits<double>::quiet_NaN()}) {
       Tensors tensors(4, {from_doubles(d, {1, 2, 3}), from_doubles(d, {1, 2, 3})});
       put_float(d, tensors[2][0].data(), 1, bad);
-      const Tensors out = reduced(world, tensors, d);
+      const Tensors out = adasum_of(world, tensors, d);
       for (int r = 0; r < 4; ++r) {
         for (size_t i = 0; i < 3; ++i) CHECK(std::isnan(get_float(d, out[r][0].data(), i)));
         CHECK(out[r][1] == tensors[0][1]);

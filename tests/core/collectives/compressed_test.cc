@@ -13,10 +13,10 @@ using namespace hvd::testing;
 
 namespace {
 
-constexpr WireFormat kFormats[] = {WireFormat::fp16, WireFormat::bf16, WireFormat::int8};
-using Tensors = std::vector<std::vector<float>>;  // of one rank
-using World = std::vector<Tensors>;               // by rank
-using Allreduce = Status (*)(Comm&, const Segments&, std::span<float* const>, WireFormat, const Scale&);
+constexpr WireFormat kAllFormats[] = {WireFormat::fp16, WireFormat::bf16, WireFormat::int8};
+using CompressedTensors = std::vector<std::vector<float>>;  // of one rank
+using World = std::vector<CompressedTensors>;               // by rank
+using CompressedAllreduce = Status (*)(Comm&, const Segments&, std::span<float* const>, WireFormat, const Scale&);
 
 World random_world(int ranks, const std::vector<size_t>& sizes, uint64_t seed) {
   World all(ranks);
@@ -58,11 +58,11 @@ std::vector<float> sum_in_order(const std::vector<std::vector<float>>& rows, con
 }
 
 // The definition. `host_of` as in LinkWorld: contributions are the hosts' sums.
-Tensors expected(const World& in, WireFormat f, const Scale& scale, std::vector<int> host_of = {}) {
+CompressedTensors expected_compressed(const World& in, WireFormat f, const Scale& scale, std::vector<int> host_of = {}) {
   if (host_of.empty()) {
     for (size_t r = 0; r < in.size(); ++r) host_of.push_back(static_cast<int>(r));
   }
-  Tensors out;
+  CompressedTensors out;
   for (size_t t = 0; t < in[0].size(); ++t) {
     std::vector<std::vector<float>> contributions;
     for (int h = 0; h <= *std::max_element(host_of.begin(), host_of.end()); ++h) {
@@ -78,7 +78,8 @@ Tensors expected(const World& in, WireFormat f, const Scale& scale, std::vector<
 }
 
 // `tensors` in place on one rank, as one operation or one each; residuals: empty for none.
-Status reduce_here(Comm& comm, Allreduce allreduce, Tensors& tensors, Tensors& residuals, WireFormat f, const Scale& scale, bool fused) {
+Status reduce_here(Comm& comm, CompressedAllreduce allreduce, CompressedTensors& tensors, CompressedTensors& residuals, WireFormat f,
+                   const Scale& scale, bool fused) {
   std::vector<Segments::Piece> pieces;
   std::vector<float*> kept;
   size_t total = 0;
@@ -96,7 +97,8 @@ Status reduce_here(Comm& comm, Allreduce allreduce, Tensors& tensors, Tensors& r
   return {};
 }
 
-World reduced(LinkWorld& world, Allreduce allreduce, World in, WireFormat f, const Scale& scale, bool fused, World* residuals = nullptr) {
+World reduced_compressed(LinkWorld& world, CompressedAllreduce allreduce, World in, WireFormat f, const Scale& scale, bool fused,
+                         World* residuals = nullptr) {
   World none(in.size());
   World& kept = residuals ? *residuals : none;
   check_ok(world.run([&](Comm& comm) {
@@ -106,7 +108,7 @@ World reduced(LinkWorld& world, Allreduce allreduce, World in, WireFormat f, con
   return in;
 }
 
-bool same_bits(const Tensors& a, const Tensors& b) {
+bool same_bits(const CompressedTensors& a, const CompressedTensors& b) {
   if (a.size() != b.size()) return false;
   for (size_t t = 0; t < a.size(); ++t) {
     if (a[t].size() != b[t].size()) return false;
@@ -115,21 +117,22 @@ bool same_bits(const Tensors& a, const Tensors& b) {
   return true;
 }
 
-const std::vector<size_t> kSizes = {1, 0, 31, 33, 256, 257, 1003, 5000};
+const std::vector<size_t> kLengths = {1, 0, 31, 33, 256, 257, 1003, 5000};
 
 }  // namespace
 
 TEST_CASE("compressed allreduce: the defined bits on every rank, fused or not, at every size of the world") {
   for (int size : {1, 2, 3, 4, 5, 8}) {
     LinkWorld world(size, {.wire = size % 2 ? Wire::mixed : Wire::inproc});
-    for (WireFormat f : kFormats) {
+    for (WireFormat f : kAllFormats) {
       for (const Scale& scale : {Scale{}, Scale{0.5, size}}) {
         CAPTURE(size);
         CAPTURE(std::string(name_of(f)));
-        const World in = random_world(size, kSizes, 7);
-        const Tensors want = expected(in, f, scale);
+        const World in = random_world(size, kLengths, 7);
+        const CompressedTensors want = expected_compressed(in, f, scale);
         for (bool fused : {true, false}) {
-          for (const Tensors& got : reduced(world, allreduce_compressed, in, f, scale, fused)) CHECK(same_bits(got, want));
+          for (const CompressedTensors& got : reduced_compressed(world, allreduce_compressed, in, f, scale, fused))
+            CHECK(same_bits(got, want));
         }
       }
     }
@@ -139,14 +142,14 @@ TEST_CASE("compressed allreduce: the defined bits on every rank, fused or not, a
 TEST_CASE("compressed allreduce in shared memory gives the bits that it gives over links") {
   for (int size : {1, 2, 3, 5}) {
     ShmWorld world(size, 256 << 10);
-    for (WireFormat f : kFormats) {
+    for (WireFormat f : kAllFormats) {
       CAPTURE(size);
-      const World in = random_world(size, kSizes, 7);
-      const Tensors want = expected(in, f, {1.0, size});
+      const World in = random_world(size, kLengths, 7);
+      const CompressedTensors want = expected_compressed(in, f, {1.0, size});
       World data = in, none(size);
       check_ok(world.run(
           [&](Comm& comm) { return reduce_here(comm, allreduce_compressed, data[comm.rank], none[comm.rank], f, {1.0, size}, true); }));
-      for (const Tensors& got : data) CHECK(same_bits(got, want));
+      for (const CompressedTensors& got : data) CHECK(same_bits(got, want));
     }
   }
 }
@@ -156,11 +159,12 @@ TEST_CASE("compressed allreduce between hosts: float32 inside them, coded betwee
   for (const auto& host_of : worlds) {
     const int size = static_cast<int>(host_of.size());
     LinkWorld world(size, {.host_of = host_of});
-    for (WireFormat f : kFormats) {
-      const World in = random_world(size, kSizes, 3);
-      const Tensors want = expected(in, f, {1.0, size}, host_of);
+    for (WireFormat f : kAllFormats) {
+      const World in = random_world(size, kLengths, 3);
+      const CompressedTensors want = expected_compressed(in, f, {1.0, size}, host_of);
       for (bool fused : {true, false}) {
-        for (const Tensors& got : reduced(world, allreduce_compressed_hierarchical, in, f, {1.0, size}, fused)) CHECK(same_bits(got, want));
+        for (const CompressedTensors& got : reduced_compressed(world, allreduce_compressed_hierarchical, in, f, {1.0, size}, fused))
+          CHECK(same_bits(got, want));
       }
     }
   }
@@ -171,12 +175,13 @@ TEST_CASE("compressed allreduce between hosts: float32 inside them, coded betwee
 TEST_CASE("compressed allreduce of more than a batch, over sockets") {
   LinkWorld world(2, {.wire = Wire::shm, .capacity = 256 << 10});
   const World in = random_world(2, {100, kCodedBatch + 300, 50}, 5);
-  const Tensors want = expected(in, WireFormat::int8, {1.0, 2});
-  for (const Tensors& got : reduced(world, allreduce_compressed, in, WireFormat::int8, {1.0, 2}, true)) CHECK(same_bits(got, want));
+  const CompressedTensors want = expected_compressed(in, WireFormat::int8, {1.0, 2});
+  for (const CompressedTensors& got : reduced_compressed(world, allreduce_compressed, in, WireFormat::int8, {1.0, 2}, true))
+    CHECK(same_bits(got, want));
   LinkWorld sockets(3, {.wire = Wire::tcp});
   const World less = random_world(3, {60'000, 7}, 6);
-  for (const Tensors& got : reduced(sockets, allreduce_compressed, less, WireFormat::bf16, {}, true)) {
-    CHECK(same_bits(got, expected(less, WireFormat::bf16, {})));
+  for (const CompressedTensors& got : reduced_compressed(sockets, allreduce_compressed, less, WireFormat::bf16, {}, true)) {
+    CHECK(same_bits(got, expected_compressed(less, WireFormat::bf16, {})));
   }
 }
 
@@ -190,7 +195,7 @@ TEST_CASE("compressed allreduce: a rank that has joined counts as zeros and drop
     const Segments::Piece piece = comm.rank == 1 ? Segments::Piece{nullptr, nullptr, 700} : Segments::Piece{bytes, bytes, 700};
     return allreduce_compressed(comm, {{&piece, 1}, 700}, {}, WireFormat::int8, {});
   }));
-  const Tensors want = expected(with_zeros, WireFormat::int8, {});
+  const CompressedTensors want = expected_compressed(with_zeros, WireFormat::int8, {});
   CHECK(same_bits(data[0], want));
   CHECK(same_bits(data[2], want));
   CHECK(same_bits(data[1], untouched));
@@ -199,7 +204,7 @@ TEST_CASE("compressed allreduce: a rank that has joined counts as zeros and drop
 namespace {
 
 // Results of all steps and what the residuals hold in the end, against the sum of all contributions: the largest difference, in float64.
-double lost(LinkWorld& world, Allreduce allreduce, WireFormat f, bool feedback, double* typical) {
+double lost(LinkWorld& world, CompressedAllreduce allreduce, WireFormat f, bool feedback, double* typical) {
   const int size = world.size(), steps = 30;
   const Scale scale{1.0, size};
   const std::vector<size_t> sizes = {300, 1003};
@@ -210,7 +215,7 @@ double lost(LinkWorld& world, Allreduce allreduce, WireFormat f, bool feedback, 
   for (int step = 0; step < steps; ++step) {
     const World in = random_world(size, sizes, 100 + step);
     World residuals_or_none = feedback ? kept : none;
-    const World out = reduced(world, allreduce, in, f, scale, true, &residuals_or_none);
+    const World out = reduced_compressed(world, allreduce, in, f, scale, true, &residuals_or_none);
     if (feedback) kept = residuals_or_none;
     for (size_t t = 0; t < sizes.size(); ++t) {
       for (size_t i = 0; i < sizes[t]; ++i) {
@@ -252,12 +257,12 @@ TEST_CASE("error feedback: what coding takes from a step is in the residuals, an
 TEST_CASE("error feedback: neither results nor residuals depend on the fusion") {
   for (const std::vector<int>& host_of : {std::vector<int>{}, std::vector<int>{0, 0, 1, 1}}) {
     LinkWorld world(4, {.host_of = host_of});
-    const Allreduce allreduce = host_of.empty() ? allreduce_compressed : allreduce_compressed_hierarchical;
-    World kept[2] = {zeros_like(random_world(4, kSizes, 0)), zeros_like(random_world(4, kSizes, 0))};
+    const CompressedAllreduce allreduce = host_of.empty() ? allreduce_compressed : allreduce_compressed_hierarchical;
+    World kept[2] = {zeros_like(random_world(4, kLengths, 0)), zeros_like(random_world(4, kLengths, 0))};
     for (int step = 0; step < 3; ++step) {
-      const World in = random_world(4, kSizes, 40 + step);
-      const World one = reduced(world, allreduce, in, WireFormat::int8, {1.0, 4}, true, &kept[0]);
-      const World each = reduced(world, allreduce, in, WireFormat::int8, {1.0, 4}, false, &kept[1]);
+      const World in = random_world(4, kLengths, 40 + step);
+      const World one = reduced_compressed(world, allreduce, in, WireFormat::int8, {1.0, 4}, true, &kept[0]);
+      const World each = reduced_compressed(world, allreduce, in, WireFormat::int8, {1.0, 4}, false, &kept[1]);
       for (int r = 0; r < 4; ++r) {
         CHECK(same_bits(one[r], each[0]));
         CHECK(same_bits(kept[0][r], kept[1][r]));
@@ -268,25 +273,25 @@ TEST_CASE("error feedback: neither results nor residuals depend on the fusion") 
 
 TEST_CASE("error feedback: infinities and NaN reach everybody and leave no trace in the residuals") {
   LinkWorld world(3);
-  for (WireFormat f : kFormats) {
+  for (WireFormat f : kAllFormats) {
     World in = random_world(3, {1000}, 9), kept = zeros_like(in);
     in[1][0][600] = std::numeric_limits<float>::infinity();
-    for (const Tensors& got : reduced(world, allreduce_compressed, in, f, {1.0, 3}, true, &kept)) {
+    for (const CompressedTensors& got : reduced_compressed(world, allreduce_compressed, in, f, {1.0, 3}, true, &kept)) {
       CHECK(!std::isfinite(got[0][600]));
       CHECK(std::isfinite(got[0][0]));
     }
-    for (const Tensors& residuals : kept) {
+    for (const CompressedTensors& residuals : kept) {
       for (float x : residuals[0]) REQUIRE(std::isfinite(x));
     }
   }
 }
 
 TEST_CASE("bytes on the wire: half and about a quarter of float32") {
-  for (WireFormat f : kFormats) {
+  for (WireFormat f : kAllFormats) {
     LinkWorld world(4);
     Counter traffic[4];
     for (int r = 0; r < 4; ++r) world.comm(r).traffic = &traffic[r];
-    reduced(world, allreduce_compressed, random_world(4, {1 << 16}, 1), f, {}, true);
+    reduced_compressed(world, allreduce_compressed, random_world(4, {1 << 16}, 1), f, {}, true);
     const double plain = 2 * 3.0 / 4 * (1 << 16) * sizeof(float);  // what pairwise sends
     for (Counter& t : traffic) CHECK(static_cast<double>(t.get()) / plain == doctest::Approx(f == WireFormat::int8 ? 65.0 / 256 : 0.5));
   }

@@ -29,18 +29,18 @@ Options held_up(Wire wire, int size, size_t bytes) {
   return options;
 }
 
-using Algorithm = Status (*)(Comm&, std::byte*, size_t, DType, ReduceOp);
-struct Named {
+using Congestible = Status (*)(Comm&, std::byte*, size_t, DType, ReduceOp);
+struct Congested {
   const char* name;
-  Algorithm run;
+  Congestible run;
 };
-constexpr Named kAllreduces[] = {{"recursive doubling", allreduce_recursive_doubling},
-                                 {"Rabenseifner", allreduce_rabenseifner},
-                                 {"pairwise", allreduce_pairwise},
-                                 {"ring", allreduce_ring}};
+constexpr Congested kAllreduces[] = {{"recursive doubling", allreduce_recursive_doubling},
+                                     {"Rabenseifner", allreduce_rabenseifner},
+                                     {"pairwise", allreduce_pairwise},
+                                     {"ring", allreduce_ring}};
 
 // Integers, so that the order of additions does not show.
-void check_allreduce(LinkWorld& world, const Named& algorithm, size_t n, const char* wire) {
+void check_held_up(LinkWorld& world, const Congested& algorithm, size_t n, const char* wire) {
   INFO(std::string(algorithm.name), " of ", n, " int32 on ", world.size(), " ranks over ", std::string(wire));
   std::vector<Buffer> data = inputs(DType::int32, n, world.size(), n);
   const Buffer want = reference(DType::int32, ReduceOp::sum, data, n);
@@ -52,16 +52,16 @@ void check_allreduce(LinkWorld& world, const Named& algorithm, size_t n, const c
 }  // namespace
 
 TEST_CASE("allreduce with tiny socket buffers and a rank held up in the middle: mixed sizes one after the other, and 1 MiB") {
-  for (const Named& algorithm : kAllreduces) {
+  for (const Congested& algorithm : kAllreduces) {
     for (Wire wire : {Wire::tcp, Wire::unix_socket}) {
       for (int size : {2, 3, 4, 5}) {
         LinkWorld world(size, held_up(wire, size, 100'000));
-        for (size_t n : {size_t{1}, size_t{30'011}, size_t{5}}) check_allreduce(world, algorithm, n, name_of(wire));
+        for (size_t n : {size_t{1}, size_t{30'011}, size_t{5}}) check_held_up(world, algorithm, n, name_of(wire));
       }
     }
     for (const auto& [wire, size] : {std::pair(Wire::unix_socket, 2), {Wire::unix_socket, 5}, {Wire::tcp, 3}}) {
       LinkWorld world(size, held_up(wire, size, kManyBytes));
-      check_allreduce(world, algorithm, kMany, name_of(wire));
+      check_held_up(world, algorithm, kMany, name_of(wire));
     }
   }
 }

@@ -13,7 +13,7 @@ using namespace hvd::testing;
 
 namespace {
 
-constexpr Wire kWires[] = {Wire::inproc, Wire::unix_socket, Wire::tcp, Wire::shm, Wire::mixed};
+constexpr Wire kVoteWires[] = {Wire::inproc, Wire::unix_socket, Wire::tcp, Wire::shm, Wire::mixed};
 constexpr uint64_t kSchedule = 7;
 
 Status finish(Comm& comm, GuardedAllreduce& vote) {
@@ -57,7 +57,7 @@ void vote_often(LinkWorld& world, DType acc, ReduceOp op, size_t n, int rounds) 
 }  // namespace
 
 TEST_CASE("everybody agrees on the least, and the data are reduced in THE order") {
-  for (Wire wire : kWires) {
+  for (Wire wire : kVoteWires) {
     for (int size : {2, 3, 4, 5, 8}) {
       LinkWorld world(size, {wire});
       for (size_t n : {0, 1, 1000}) {
@@ -80,7 +80,7 @@ TEST_CASE("votes of all accumulation types and operations") {
 }
 
 TEST_CASE("a vote and another collective may follow one another on the same links") {
-  for (Wire wire : kWires) {
+  for (Wire wire : kVoteWires) {
     LinkWorld world(5, {wire});
     check_ok(world.run([&](Comm& comm) -> Status {
       GuardedAllreduce vote;

@@ -15,7 +15,7 @@ namespace {
 
 // body(world, by_links): worlds of all kinds and of several sizes.
 template <class Body>
-void everywhere(Body body) {
+void on_all_wires(Body body) {
   for (int size : {1, 2, 3, 4, 5, 8}) {
     CAPTURE(size);
     for (Wire wire : {Wire::inproc, Wire::mixed}) {
@@ -37,7 +37,7 @@ size_t sum_of(const std::vector<size_t>& parts, int count) { return std::accumul
 }  // namespace
 
 TEST_CASE("broadcast from the first and the last root, of nothing and up to many rounds") {
-  everywhere([](auto& world, bool by_links) {
+  on_all_wires([](auto& world, bool by_links) {
     using Broadcast = Status (*)(Comm&, std::byte*, size_t, int);
     const auto algorithms = by_links ? std::vector<Broadcast>{broadcast_tree, broadcast_pipelined} : std::vector<Broadcast>{broadcast_shm};
     for (int root = 0; root < world.size(); root += std::max(1, world.size() - 1)) {
@@ -60,7 +60,7 @@ TEST_CASE("broadcast from the first and the last root, of nothing and up to many
 }
 
 TEST_CASE("allgather of parts of different sizes, some empty, out of place and in place") {
-  everywhere([](auto& world, bool by_links) {
+  on_all_wires([](auto& world, bool by_links) {
     const int size = world.size();
     for (int pattern = 0; pattern < 3; ++pattern) {
       std::vector<size_t> bytes;
@@ -119,13 +119,13 @@ TEST_CASE("alltoall with parts of different sizes, some empty, also on more rank
       }
     }
   };
-  everywhere(check);
+  on_all_wires(check);
   LinkWorld many(19);
   check(many, true);
 }
 
 TEST_CASE("reducescatter with different counts, some zero, scaled, in place in shared memory; else the input stays as it was") {
-  everywhere([](auto& world, bool by_links) {
+  on_all_wires([](auto& world, bool by_links) {
     const int size = world.size();
     for (DType d : {DType::float32, DType::float16, DType::int32, DType::boolean}) {
       for (const Scale& scale : {Scale{}, Scale{1.0, size}}) {
@@ -156,7 +156,7 @@ TEST_CASE("reducescatter with different counts, some zero, scaled, in place in s
 }
 
 TEST_CASE("barrier: no rank leaves before the last has come") {
-  everywhere([](auto& world, bool by_links) {
+  on_all_wires([](auto& world, bool by_links) {
     std::atomic<int> arrived{0};
     check_ok(world.run([&](Comm& comm) -> Status {
       for (int round = 1; round <= 50; ++round) {

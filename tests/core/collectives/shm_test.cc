@@ -12,7 +12,7 @@ using namespace hvd::testing;
 
 namespace {
 
-constexpr int kSizes[] = {1, 2, 3, 4, 5, 8};
+constexpr int kSegmentSizes[] = {1, 2, 3, 4, 5, 8};
 // One allreduce of n elements in a world, out of place and then in place, against the reference.
 void check_allreduce(ShmWorld& world, DType d, ReduceOp op, size_t n, const Scale& s) {
   INFO(name_of(d), " ", name_of(op), " of ", n, " on ", world.size(), " ranks");
@@ -46,7 +46,7 @@ TEST_CASE("allreduce_shm: every dtype and operation") {
 }
 
 TEST_CASE("allreduce_shm: sizes around every limit, on every number of ranks") {
-  for (int size : kSizes) {
+  for (int size : kSegmentSizes) {
     ShmWorld large(size), small(size, kSmallStaging);
     for (size_t n : {0, 1, 7, 1000, 1024, 1025, 4096, 4097, 65537}) {
       check_allreduce(large, DType::float32, ReduceOp::sum, n, {});
@@ -62,7 +62,7 @@ TEST_CASE("allreduce_shm: large enough to stream, and several full-sized rounds"
 }
 
 TEST_CASE("allreduce_shm: fused tensors, missing inputs and outputs, unaligned data: the same bits as one by one") {
-  for (int size : kSizes) {
+  for (int size : kSegmentSizes) {
     for (size_t staging : {kSmallStaging, size_t{8} << 20}) {
       for (DType d : {DType::float32, DType::bfloat16, DType::int64}) {
         ShmWorld world(size, staging);

@@ -10,7 +10,7 @@ using namespace hvd::testing;
 
 namespace {
 
-constexpr int64_t kSizes[] = {3, 256, 700, 5000};
+constexpr int64_t kTensorSizes[] = {3, 256, 700, 5000};
 
 struct Tensor {
   std::vector<float> in, out, residual;
@@ -27,9 +27,9 @@ Request request_for(int64_t n, int number, WireFormat wire) {
 // `steps` steps of four tensors, as an optimizer does them; all results, one after the other.
 std::vector<float> train(Program& p, WireFormat wire, int steps, bool feedback) {
   std::vector<float> results;
-  std::vector<Tensor> tensors(std::size(kSizes));
+  std::vector<Tensor> tensors(std::size(kTensorSizes));
   for (size_t t = 0; t < tensors.size(); ++t) {
-    for (auto* v : {&tensors[t].in, &tensors[t].out, &tensors[t].residual}) v->resize(kSizes[t]);
+    for (auto* v : {&tensors[t].in, &tensors[t].out, &tensors[t].residual}) v->resize(kTensorSizes[t]);
   }
   std::mt19937_64 random(77 + p.rank);
   std::normal_distribution<float> normal;
@@ -37,7 +37,7 @@ std::vector<float> train(Program& p, WireFormat wire, int steps, bool feedback) 
     for (size_t t = 0; t < tensors.size(); ++t) {
       Tensor& x = tensors[t];
       for (float& v : x.in) v = normal(random);
-      const Status s = p.engine.submit(request_for(kSizes[t], static_cast<int>(t), wire), reinterpret_cast<std::byte*>(x.in.data()),
+      const Status s = p.engine.submit(request_for(kTensorSizes[t], static_cast<int>(t), wire), reinterpret_cast<std::byte*>(x.in.data()),
                                        reinterpret_cast<std::byte*>(x.out.data()), &x.op, feedback ? x.residual.data() : nullptr);
       p.expect(s.ok(), s.message());
     }
@@ -59,7 +59,7 @@ std::vector<std::vector<float>> train_everywhere(int size, const Given& given, W
   return results;
 }
 
-bool same_bits(const std::vector<float>& a, const std::vector<float>& b) {
+bool equal_bits(const std::vector<float>& a, const std::vector<float>& b) {
   return a.size() == b.size() && std::memcmp(a.data(), b.data(), a.size() * sizeof(float)) == 0;
 }
 
@@ -79,8 +79,8 @@ TEST_CASE("wire formats: the same bits on all ranks, in every run, fused or not,
         const auto second = train_everywhere(size, {layout, unfused}, wire, wire == WireFormat::int8);
         CHECK(scheduled > 0);
         for (int r = 0; r < size; ++r) {
-          CHECK(same_bits(first[r], first[0]));
-          CHECK(same_bits(second[r], first[0]));
+          CHECK(equal_bits(first[r], first[0]));
+          CHECK(equal_bits(second[r], first[0]));
         }
       }
     }

@@ -13,8 +13,8 @@ using namespace hvd::testing;
 
 namespace {
 
-constexpr int kSizes[] = {2, 3, 4, 5, 8};
-constexpr int kSteps = 12;  // until a schedule runs
+constexpr int kGuardedSizes[] = {2, 3, 4, 5, 8};
+constexpr int kGuardedSteps = 12;  // until a schedule runs
 
 // Messages that left a rank, each sent in one piece.
 struct Counts {
@@ -37,13 +37,13 @@ class CountingLink final : public PassingLink {
 Given apart() { return {Layout::apart, crowded()}; }
 
 void settle(Program& p) {
-  for (int s = 0; s < kSteps; ++s) p.equal(p.sum("x", 1), p.size, "sum");
+  for (int s = 0; s < kGuardedSteps; ++s) p.equal(p.sum("x", 1), p.size, "sum");
 }
 
 }  // namespace
 
 TEST_CASE("a small step takes log2(P) exchanges and no control message") {
-  for (int size : kSizes) {
+  for (int size : kGuardedSizes) {
     for (bool barrier : {false, true}) {
       CAPTURE(size);
       CAPTURE(barrier);
@@ -58,7 +58,7 @@ TEST_CASE("a small step takes log2(P) exchanges and no control message") {
       const int folded = size - places;
       CHECK(run(world, [&](Program& p) {
         auto once = [&] { barrier ? p.barrier() : p.equal(p.sum("x", 1), p.size, "sum"); };
-        for (int s = 0; s < kSteps; ++s) once();
+        for (int s = 0; s < kGuardedSteps; ++s) once();
         constexpr int kCounted = 40;
         const int data = counts[p.rank].data, control = counts[p.rank].control;
         for (int s = 0; s < kCounted; ++s) once();
@@ -110,7 +110,7 @@ TEST_CASE("operations of a few ranks need not wait for a rank that does nothing"
 }
 
 TEST_CASE("a rank dies while others vote: everybody hears who") {
-  for (int size : kSizes) {
+  for (int size : kGuardedSizes) {
     for (int victim : {0, size - 1}) {
       CAPTURE(size);
       CAPTURE(victim);
@@ -139,7 +139,7 @@ TEST_CASE("a rank dies while others vote: everybody hears who") {
 }
 
 TEST_CASE("a rank leaves while others vote, with and without a vote of its own") {
-  for (int size : kSizes) {
+  for (int size : kGuardedSizes) {
     for (bool voted : {false, true}) {
       CAPTURE(size);
       CAPTURE(voted);

@@ -36,7 +36,7 @@ struct Hashes {
 };
 
 // Bytes that stand for finite values of a 16, 32 or 64 bit float: exponents around one, any mantissa, both signs.
-std::vector<std::byte> random_floats(DType d, size_t n, uint64_t seed) {
+std::vector<std::byte> random_tensor(DType d, size_t n, uint64_t seed) {
   std::mt19937_64 random(seed);
   std::uniform_real_distribution<double> some(-4, 4);
   std::vector<std::byte> out(n * size_of(d));
@@ -75,20 +75,20 @@ Pending submit_one(Program& p, uint64_t seed, int index, uint32_t set, const std
     case 0:
       q.kind = Kind::broadcast;
       q.root = ranks[random() % ranks.size()];
-      return {p.submit(q, random_floats(d, n, mine)), nullptr, n * size_of(d), set == 0};
+      return {p.submit(q, random_tensor(d, n, mine)), nullptr, n * size_of(d), set == 0};
     case 1:
       q.kind = Kind::allgather;
       q.shape = {static_cast<int64_t>(n % 50 + me), 3};
-      return {p.submit(q, random_floats(d, 3 * (n % 50 + me), mine)), nullptr, 0, set == 0};
+      return {p.submit(q, random_tensor(d, 3 * (n % 50 + me), mine)), nullptr, 0, set == 0};
     case 2:
       q.kind = Kind::reducescatter;
-      return {p.submit(q, random_floats(d, n, mine)), nullptr, (n / ranks.size() + (me < n % ranks.size())) * size_of(d), false};
+      return {p.submit(q, random_tensor(d, n, mine)), nullptr, (n / ranks.size() + (me < n % ranks.size())) * size_of(d), false};
     case 3: {
       q.kind = Kind::alltoall;
       size_t rows = 0;
       for (size_t to = 0; to < ranks.size(); ++to) rows += static_cast<size_t>(q.splits.emplace_back((n + 7 * me + 3 * to) % 40));
       q.shape = {static_cast<int64_t>(rows)};
-      return {p.submit(q, random_floats(d, rows, mine)), nullptr, 0, false};
+      return {p.submit(q, random_tensor(d, rows, mine)), nullptr, 0, false};
     }
     default: break;
   }
@@ -99,7 +99,7 @@ Pending submit_one(Program& p, uint64_t seed, int index, uint32_t set, const std
   const bool power_of_two = (ranks.size() & (ranks.size() - 1)) == 0;
   if (random() % 6 == 0 && power_of_two && q.wire == WireFormat::none) q.op = ReduceOp::adasum;
   const bool at_home = random() % 3 == 0;
-  const auto data = random_floats(d, n, mine);
+  const auto data = random_tensor(d, n, mine);
   auto block = at_home ? p.engine.allocate(data.size()) : nullptr;
   if (!block) return {p.submit(q, data), nullptr, data.size(), set == 0};
   std::memcpy(block->data(), data.data(), data.size());
@@ -123,7 +123,7 @@ void end_unevenly(Program& p, uint64_t seed, Hashes* hashes) {
   for (uint64_t i = 0; i < more; ++i) {
     Request q = Program::request(Kind::allreduce, "late" + std::to_string(i), {777}, DType::float32);
     q.wire = static_cast<WireFormat>((seed + i) % 4);
-    TaskPtr task = p.submit(q, random_floats(DType::float32, 777, seed + i * 100 + static_cast<uint64_t>(p.rank)));
+    TaskPtr task = p.submit(q, random_tensor(DType::float32, 777, seed + i * 100 + static_cast<uint64_t>(p.rank)));
     p.wait(*task);
     hashes->own.mix(task->out.data(), task->out.size());
   }

@@ -13,7 +13,7 @@ using namespace hvd::testing;
 namespace {
 
 constexpr int kSteps = 12;
-const std::vector<int> kSizes = {2, 3, 4, 5, 8};
+const std::vector<int> kSteadySizes = {2, 3, 4, 5, 8};
 
 // A training step: `n` sums submitted in any order, then waited for.
 void step(Program& p, const std::string& prefix, int n, std::mt19937* random, bool unnamed = false) {
@@ -40,7 +40,7 @@ TEST_CASE("repeated steps run without negotiation, whatever the order of submiss
     everywhere([&](Program& p) {
       std::mt19937 random(p.rank);
       for (int s = 0; s < 30; ++s) step(p, "g", 9, &random, unnamed);
-    }, crowded(), kSizes, [](EngineWorld& world) {
+    }, crowded(), kSteadySizes, [](EngineWorld& world) {
       adopted(world);
       CHECK(world.stats(0).negotiated < 30);
     });

@@ -11,7 +11,7 @@ using namespace hvd::testing;
 
 namespace {
 
-constexpr double kSoon = 10;  // s; every other end of a wait here would take longer
+constexpr double kAtOnce = 10;  // s; every other end of a wait here would take longer
 Status lost(int rank) { return Status(Code::peer_lost, "the launcher has lost host b", rank); }
 
 void expect_lost(Program& p, const Status& s, int victim) {
@@ -40,7 +40,7 @@ TEST_CASE("giving up ends the wait for a rank that is silent, whoever drives, an
       const std::string wrong = run(world, [&](Program& p) {
         TaskPtr t = p.sum_async("grad", 1);
         ++submitted;
-        p.patience = kSoon;
+        p.patience = kAtOnce;
         expect_lost(p, p.finish(*t), 3);
         p.expect(*p.engine.failures() == 1, "one operation has failed");
         p.expect(p.try_submit(Program::request(Kind::barrier, ""), {}, &t).code() == Code::peer_lost, "accepted after the end");
@@ -67,7 +67,7 @@ TEST_CASE("giving up ends a collective that is under way, and an engine that sle
       stop = true;
     });
     const std::string wrong = run(world, [&](Program& p) {
-      p.patience = kSoon;
+      p.patience = kAtOnce;
       Status s;
       // Rank 2 is not told, and hears it from the others.
       for (int step = 0; s.ok() && step < 1000000; ++step) {
@@ -86,7 +86,7 @@ TEST_CASE("giving up ends a collective that is under way, and an engine that sle
 
     EngineWorld idle(2, {layout, crowded()});
     idle.engine(0).give_up(lost(1));
-    const Deadline soon = Deadline::after(kSoon);
+    const Deadline soon = Deadline::after(kAtOnce);
     while ((idle.engine(0).ended().ok() || idle.engine(1).ended().ok()) && !soon.passed()) std::this_thread::yield();
     CHECK(idle.engine(1).ended().rank() == 1);
     idle.engine(0).shutdown("");

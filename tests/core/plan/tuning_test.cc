@@ -8,14 +8,14 @@ using namespace hvd;
 
 namespace {
 
-Tuning parsed(std::string_view text) {
+Tuning parsed_tuning(std::string_view text) {
   Tuning t;
   const Status s = Tuning::parse(text, &t);
   REQUIRE_MESSAGE(s.ok(), s.message());
   return t;
 }
 
-std::string refused(std::string_view text) {
+std::string refused_tuning(std::string_view text) {
   Tuning t{.direct_bytes = 1};
   const Status s = Tuning::parse(text, &t);
   CHECK(s.code() == Code::invalid_argument);
@@ -26,15 +26,15 @@ std::string refused(std::string_view text) {
 }  // namespace
 
 TEST_CASE("what is not named keeps its default") {
-  CHECK(parsed("") == Tuning{});
-  CHECK(parsed(" chunk_bytes = 65536 , direct_bytes=0,") == Tuning{.direct_bytes = 0, .chunk_bytes = 65536});
+  CHECK(parsed_tuning("") == Tuning{});
+  CHECK(parsed_tuning(" chunk_bytes = 65536 , direct_bytes=0,") == Tuning{.direct_bytes = 0, .chunk_bytes = 65536});
 }
 
 TEST_CASE("the text of a tuning names every size and gives the same tuning") {
   Tuning all;
   size_t n = 4096;
   for (const TuningField& field : tuning_fields()) all.*field.value = n += 64;
-  CHECK(parsed(all.text()) == all);
+  CHECK(parsed_tuning(all.text()) == all);
   CHECK(all.text().starts_with("direct_bytes=4160,chunk_bytes="));
 }
 
@@ -46,12 +46,12 @@ TEST_CASE("the defaults are accepted") {
 }
 
 TEST_CASE("a wrong size names the part and what is accepted") {
-  CHECK(refused("chunk=1") ==
+  CHECK(refused_tuning("chunk=1") ==
         "'chunk=1' in the tuning: no size 'chunk'; accepted: direct_bytes, chunk_bytes, stream_bytes, "
         "doubling_bytes, pair_bytes, tree_bytes, flat_tree_bytes");
   for (const char* wrong : {"chunk_bytes", "chunk_bytes=", "chunk_bytes=1", "chunk_bytes=-5", "chunk_bytes=64K",
                             "chunk_bytes=99999999999999999999999", "chunk_bytes=1e5"}) {
-    CHECK(refused(wrong) ==
+    CHECK(refused_tuning(wrong) ==
           "'" + std::string(wrong) + "' in the tuning: accepted are bytes from 4096 to 67108864, as in 'chunk_bytes=65536'");
   }
 }

@@ -13,7 +13,7 @@ using namespace hvd::testing;
 
 namespace {
 
-std::vector<std::byte> noise(size_t n) {
+std::vector<std::byte> random_bytes(size_t n) {
   std::mt19937 random(static_cast<unsigned>(n));
   std::vector<std::byte> data(n);
   for (auto& b : data) b = static_cast<std::byte>(random());
@@ -29,7 +29,7 @@ struct Ends {
 };
 
 size_t fill(Link& link, size_t at_most) {
-  const auto data = noise(at_most);
+  const auto data = random_bytes(at_most);
   size_t sent = 0;
   while (sent < at_most) {
     const int64_t n = link.try_send(ConstBytes(data).subspan(sent));
@@ -46,7 +46,7 @@ TEST_CASE("a link keeps order and content, wrapping around many times, both ways
   for (Wire wire : {Wire::inproc, Wire::unix_socket, Wire::tcp, Wire::shm}) {
     INFO(std::string(name_of(wire)));
     Ends ends(wire);
-    const auto forth = noise(40'001), back = noise(39'999);
+    const auto forth = random_bytes(40'001), back = random_bytes(39'999);
     std::vector<std::byte> at_b(forth.size()), at_a(back.size());
     const auto results =
         ends.world.run([&](Comm& comm) { return comm.rank == 0 ? exchange(comm, 1, forth, 1, at_a) : exchange(comm, 0, back, 0, at_b); });
@@ -67,7 +67,7 @@ TEST_CASE("a full link takes nothing, an empty one gives nothing, and both recov
     const size_t held = fill(ends.a(), 8 << 20);
     CHECK(held < 8u << 20);
     if (ends.a().fd() < 0) CHECK(held == 64);
-    const auto want = noise(8 << 20);
+    const auto want = random_bytes(8 << 20);
     std::vector<std::byte> got(held);
     for (size_t n = 0; n < held;) {
       const int64_t k = ends.b().try_recv(Bytes(got).subspan(n));
@@ -192,7 +192,7 @@ TEST_CASE("a sleeper that asked for much is woken when much has come, when littl
     CHECK(ends.b().try_recv(Bytes(wanted).first(bytes)) == 0);
     ends.b().before_sleep();
   };
-  const auto data = noise(8 << 10);
+  const auto data = random_bytes(8 << 10);
   ask(8 << 10);
   CHECK(ends.a().try_send(ConstBytes(data).first(100)) == 100);
   CHECK_FALSE(wakes());  // 100 of 8192 bytes
