@@ -1,1 +1,1 @@
-"""What all of the launcher stands on: starting Pythons, Linux, signals, errors."""
+"""Foundations of the launcher: argument checks, Linux system calls, signals, errors."""

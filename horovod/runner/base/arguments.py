@@ -1,5 +1,4 @@
-"""What programs hand to the functions that start jobs, checked: `horovod.run`, and its like for clusters. Pure, but for
-warnings."""
+"""Checks of arguments to functions that start jobs, such as `horovod.run`. Pure, except for warnings."""
 
 from __future__ import annotations
 
@@ -11,14 +10,14 @@ from horovod.common.contract.frames import warn_user
 
 
 def integer(name: str, value: Any, least: int) -> int:
-    """The value. Raises ValueError naming it when it is no integer of at least this."""
+    """Return the value. Raises ValueError naming it unless it is an integer of at least `least`."""
     if isinstance(value, bool) or not isinstance(value, int) or value < least:
         raise ValueError(f"{name} is {value!r}, accepted is an integer of at least {least}")
     return value
 
 
 def seconds(name: str, value: Any, most: float = sys.float_info.max) -> float:
-    """The value. Raises ValueError naming it when it is no number above 0, or one above `most`."""
+    """Return the value as float. Raises ValueError naming it unless it is a number above 0 and at most `most`."""
     if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 < value <= most:
         finite, limit = ("finite ", "") if most == sys.float_info.max else ("", f", at most {most:.0f}")
         raise ValueError(f"{name} is {value!r}, accepted is a {finite}number of seconds above 0{limit}")
@@ -26,8 +25,15 @@ def seconds(name: str, value: Any, most: float = sys.float_info.max) -> float:
 
 
 def interfaces(name: str, value: Any) -> list[str]:
-    """Names of network interfaces: of a collection, of a text with commas, or none at all for None. Raises ValueError
-    naming it for what is none."""
+    """Return names of network interfaces.
+
+    Args:
+        name: Name of the argument, for messages.
+        value: A collection of names, a string of names separated by commas, or None for no names.
+
+    Raises:
+        ValueError: The value is none of these.
+    """
     names = value.split(",") if isinstance(value, str) else [] if value is None else value
     if not isinstance(names, Collection) or not all(isinstance(each, str) and each for each in names):
         raise ValueError(f"{name} is {value!r}, accepted are names of network interfaces")
@@ -35,6 +41,6 @@ def interfaces(name: str, value: Any) -> list[str]:
 
 
 def renamed(old: str, new: str, value: Any) -> None:
-    """Warns the program that gives a value to an argument by its old name."""
+    """Issue a DeprecationWarning if an argument was given by its old name, that is, if `value` is not None."""
     if value is not None:
         warn_user(f"{old} is deprecated: use {new}", DeprecationWarning)

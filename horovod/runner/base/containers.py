@@ -1,5 +1,4 @@
-"""What is known of containers before one is looked at."""
+"""Defaults of container runtimes."""
 
 SHM_DEFAULT = 64 << 20
-"""Bytes of /dev/shm that Docker, Podman and Kubernetes give when nobody asks for more: NCCL and data loaders soon fill
-them."""
+"""Bytes of /dev/shm that Docker, Podman and Kubernetes provide by default. NCCL and data loaders soon fill them."""

@@ -1,15 +1,15 @@
-"""The launcher's own errors."""
+"""Exceptions of the launcher."""
 
 from __future__ import annotations
 
 
 class LaunchError(ValueError):
-    """What the user asked for cannot be started: a bad flag, host, variable or file."""
+    """The job cannot be started as requested: a flag, host, variable or file is wrong."""
 
 
 class AgentError(RuntimeError):
-    """The agent of a host could not be started, ended early or sent something that is no message."""
+    """The agent of a host could not be started, ended early or sent an invalid message."""
 
 
 class OutcomeError(RuntimeError):
-    """What a function of `horovod.run` returned or raised cannot travel to the caller."""
+    """The result or exception of a function run by `horovod.run` cannot be sent to the caller."""

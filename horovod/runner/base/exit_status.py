@@ -1,4 +1,4 @@
-"""Exit statuses of processes in words."""
+"""Descriptions of processes' exit statuses."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import signal
 
 
 def describe_status(status: int) -> str:
-    """`exit code 3`, `killed by signal 9 (SIGKILL), ...`."""
+    """Return text such as `exit code 3` or `killed by signal 9 (SIGKILL), ...`."""
     if status < 0:
         return f"killed by signal {_signal(-status)}"
     if status > 128 and _is_signal(status - 128):

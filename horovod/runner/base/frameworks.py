@@ -1,4 +1,4 @@
-"""The frameworks that this version can be used with, for --check-build and --doctor alike."""
+"""Frameworks that this version supports, for --check-build and --doctor."""
 
 from __future__ import annotations
 
@@ -8,8 +8,13 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Framework:
-    """`modules`: one of them is there where it is installed, from one of the distributions that pip knows. `face`: our
-    module for it."""
+    """A supported framework.
+
+    Attributes:
+        title: Name of the framework.
+        face: Horovod's module for it.
+        modules: Import names, one of which exists where it is installed, and the pip distributions that provide each.
+    """
 
     title: str
     face: str
@@ -31,15 +36,15 @@ OF_DISTRIBUTION = {name: framework for framework in FRAMEWORKS for name in frame
 
 
 def described(versions: Mapping[str, str]) -> list[str]:
-    """`torch 2.13.0` for each distribution that is installed."""
+    """Return text such as `torch 2.13.0` for each installed distribution."""
     return [f"{name} {version}" for name, version in sorted(versions.items())]
 
 
 def titles(distributions: Collection[str]) -> set[str]:
-    """The frameworks that these distributions bring."""
+    """Return the frameworks that these distributions provide."""
     return {OF_DISTRIBUTION[name].title for name in distributions if name in OF_DISTRIBUTION}
 
 
 def usable(distributions: Collection[str]) -> bool:
-    """Is a framework among them that this version can be used with?"""
+    """Return True if a supported framework is among the distributions."""
     return any(name in OF_DISTRIBUTION for name in distributions)

@@ -1,4 +1,4 @@
-"""What came of a job."""
+"""Result of a job."""
 
 from __future__ import annotations
 
@@ -7,9 +7,16 @@ from dataclasses import dataclass, field
 
 @dataclass
 class JobResult:
-    """`exit_code` 0 when all is well, else `message` says what happened, `headline` the same without the last words of
-    the rank that failed first. Where all is well `message` may be a remark. `results`: what workers left, by rank.
-    `stopped_by`: the signal that ended it. `hosts`: of the last ranks of an elastic job.
+    """Result of a job.
+
+    Attributes:
+        exit_code: 0 on success.
+        message: What went wrong; on success possibly a remark.
+        failed_rank: Rank that failed first, if a rank did.
+        results: Contents of the workers' result files, by rank.
+        headline: `message` without the last output of the rank that failed first.
+        stopped_by: Signal that ended the job, if any.
+        hosts: Hosts of the last epoch's ranks, in an elastic job.
     """
 
     exit_code: int

@@ -1,4 +1,4 @@
-"""What the launcher needs of Linux and Python does not offer: process trees, death signals, sealed memory files."""
+"""Linux features that Python's library lacks: process trees, parent-death signals, sealed memory files."""
 
 from __future__ import annotations
 
@@ -25,20 +25,22 @@ def _prctl(option: int, argument: int) -> None:
 
 
 def become_subreaper() -> None:
-    """Orphans among our descendants become our children, also those that made a session of their own."""
+    """Make this process the new parent of orphaned descendants, even of those in other sessions."""
     _prctl(_PR_SET_CHILD_SUBREAPER, 1)
 
 
 def die_with_parent(parent: int, sig: int) -> None:
-    """Get `sig` when the parent (pid `parent`) ends. Ends this process at once when that has happened already."""
+    """Request signal `sig` for when the parent (pid `parent`) ends; exit at once if it has already ended."""
     _prctl(_PR_SET_PDEATHSIG, sig)
     if os.getppid() != parent:
         os._exit(128 + sig)
 
 
 def dying_with(parent: int, cpus: Collection[int] = ()) -> Callable[[], None]:
-    """What a child runs between fork and exec so that it never outlives `parent`, and runs on these CPUs only, if any
-    are given."""
+    """Return a function for a child to call between fork and exec.
+
+    The child is then killed when `parent` ends. If `cpus` are given, it runs on these only.
+    """
 
     def prepare() -> None:
         die_with_parent(parent, signal.SIGKILL)
@@ -51,7 +53,7 @@ def dying_with(parent: int, cpus: Collection[int] = ()) -> Callable[[], None]:
 
 
 def _process_table() -> list[tuple[int, int, str, int]]:
-    """(pid, parent, state, session) of every process."""
+    """Return (pid, parent, state, session) of every process."""
     table = []
     for name in os.listdir("/proc"):
         if not name.isdecimal():
@@ -60,17 +62,20 @@ def _process_table() -> list[tuple[int, int, str, int]]:
             with open(f"/proc/{name}/stat", "rb") as file:
                 content = file.read()
         except OSError:
-            continue  # ended meanwhile
-        # The second field is the command in parentheses and may hold anything: the rest begins after the last one.
+            continue  # the process has ended meanwhile
+        # The second field is the command in parentheses, which may contain any character, so split after the last one.
         state, parent, _, session = content[content.rindex(b")") + 2 :].split(b" ", 4)[:4]
         table.append((int(name), int(parent), state.decode("ascii"), int(session)))
     return table
 
 
 def descendants(root: int, without: Collection[int] = (), session: int | None = None) -> list[int]:
-    """Living processes below `root`, children before grandchildren; zombies count as ended.
+    """Return the live processes below `root`, children before grandchildren. Zombies count as ended.
 
-    `without`: processes that are left out, with all below them. `session`: only those of this one.
+    Args:
+        root: Pid of the process.
+        without: Processes to leave out, with all below them.
+        session: Return only the processes of this session.
     """
     children: dict[int, list[tuple[int, bool]]] = {}
     for pid, parent, state, its_session in _process_table():
@@ -112,9 +117,9 @@ def parents() -> dict[int, int]:
 
 
 def raise_descriptor_limit() -> None:
-    """As many open files as the hard limit allows: many workers' pipes and relayed connections need them.
+    """Raise the limit of open files to the hard limit, for many workers' pipes and relayed connections.
 
-    Children made with `dying_with` get back the limit that was given to us.
+    Children started with `dying_with` get the original limit.
     """
     global _given_limit
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
@@ -127,7 +132,7 @@ def raise_descriptor_limit() -> None:
 
 
 def send_signal(pid: int, sig: int) -> None:
-    """Like kill(2), but a process that has ended is no error."""
+    """Send a signal; unlike `os.kill`, ignore a process that has ended."""
     try:
         os.kill(pid, sig)
     except (ProcessLookupError, PermissionError):
@@ -154,8 +159,11 @@ def _in_mask(pid: int, name: str, sig: int) -> bool:
 
 
 def memory_file(name: str, content: bytes, sealed: bool) -> int:
-    """A file in no directory that holds `content`; sealed: nobody can change it. Returns the descriptor.
-    Raises OSError."""
+    """Create an anonymous file that holds `content`, immutable if `sealed`. Returns the descriptor.
+
+    Raises:
+        OSError: The file cannot be created or written.
+    """
     fd = memory_files.create(name)
     view = memoryview(content)
     while view:

@@ -1,4 +1,4 @@
-"""What sentences call what the caller of a job can set: flags of horovodrun, or arguments of what starts it. Pure."""
+"""Names of settings in messages: flags of horovodrun, or arguments of a function that starts jobs. Pure."""
 
 from __future__ import annotations
 
@@ -7,9 +7,19 @@ from dataclasses import dataclass, replace
 
 @dataclass(frozen=True)
 class Names:
-    """Of the workers at the start, the least and the most of them, how often they may change, the seconds without
-    enough of them, the range for which a host is left alone, the seconds for a start, the script that finds hosts, and
-    the slots of hosts of which it does not tell them. Empty: the caller cannot set it."""
+    """Names by which the caller of a job sets its values; empty where the caller cannot set one.
+
+    Attributes:
+        start: Number of workers at the start.
+        least: Fewest workers.
+        most: Most workers.
+        resets: How often the members may change.
+        timeout: Seconds without enough workers.
+        cooldown: Range of seconds for which a failed host is barred.
+        start_timeout: Seconds for the start.
+        script: Discovery script.
+        slots: Slots of hosts for which the script prints none.
+    """
 
     start: str
     least: str
@@ -44,7 +54,7 @@ ARGUMENTS = Names(
     "",
     "",
 )
-"""Of functions that start jobs on a cluster."""
+"""Names in functions that start jobs on a cluster."""
 HOROVOD_RUN = replace(
     ARGUMENTS,
     timeout="HOROVOD_ELASTIC_TIMEOUT",
@@ -52,6 +62,6 @@ HOROVOD_RUN = replace(
     script="host_discovery_script",
     slots="slots",
 )
-"""Of `horovod.run`."""
+"""Names in `horovod.run`."""
 DISCOVERY = replace(ARGUMENTS, script="discovery_script", slots="slots")
-"""Of `HostDiscoveryScript`."""
+"""Names in `HostDiscoveryScript`."""

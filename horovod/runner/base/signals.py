@@ -1,4 +1,4 @@
-"""Signals as something to poll for."""
+"""Signals delivered through a descriptor that can be polled."""
 
 from __future__ import annotations
 
@@ -10,22 +10,21 @@ from collections.abc import Callable, Collection, Iterator
 from types import FrameType
 
 WARNING = signal.SIGUSR1
-"""Of the end of a job, which batch systems send: the ranks are to hear of it, and nothing ends by it."""
+"""Signal with which batch systems warn of a job's end. It is passed on to the ranks and ends no process."""
 _TAKEN = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGTSTP, signal.SIGTTIN, WARNING)
 
 
 class SignalQueue:
-    """Takes over the signals that end a job, or warn of its end, for the life of the process; `fd` is readable when one
-    has come.
+    """Handlers of the signals that end a job, or warn of its end. `fd` is readable when a signal has arrived.
 
-    SIGHUP stays ignored where the user has said so (nohup). Only for the main thread.
+    SIGHUP stays ignored if the process was started so (nohup). For the main thread only.
     """
 
     def __init__(self, only: Collection[int] | None = None) -> None:
-        """`only`: take these signals and no others."""
+        """Install the handlers. `only` handles these signals and no others."""
         self._numbers: list[int] = []
         self.taken: set[int] = set()
-        """All signals that have come."""
+        """All signals that have arrived so far."""
         self.fd, self._wake_end = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
         signal.set_wakeup_fd(self._wake_end, warn_on_full_buffer=False)
         if only is not None:
@@ -35,10 +34,10 @@ class SignalQueue:
         for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
             if number != signal.SIGHUP or signal.getsignal(number) != signal.SIG_IGN:
                 signal.signal(number, self._on_signal)
-        for number in (signal.SIGTSTP, WARNING):  # Ctrl-Z, and what a program of ours may want for itself
+        for number in (signal.SIGTSTP, WARNING):  # leave these to a program that has its own handler
             if signal.getsignal(number) == signal.SIG_DFL:
                 signal.signal(number, self._on_signal)
-        # A launcher in the background that reads from the terminal must not be stopped by it; the read fails instead.
+        # A background launcher that reads from the terminal must not be stopped; its read fails instead.
         signal.signal(signal.SIGTTIN, signal.SIG_IGN)
 
     def _on_signal(self, number: int, _frame: FrameType | None) -> None:
@@ -46,7 +45,7 @@ class SignalQueue:
         self.taken.add(number)
 
     def take(self) -> list[int]:
-        """The signals since the last call."""
+        """Return the signals since the last call."""
         try:
             os.read(self.fd, 4096)
         except BlockingIOError:
@@ -55,7 +54,7 @@ class SignalQueue:
         return taken
 
     def close(self) -> None:
-        """No signal is taken any more; what they do then is up to the caller."""
+        """Stop receiving signals. The caller must restore the handlers."""
         signal.set_wakeup_fd(-1)
         os.close(self.fd)
         os.close(self._wake_end)
@@ -63,8 +62,10 @@ class SignalQueue:
 
 @contextlib.contextmanager
 def given_back() -> Iterator[Callable[[], SignalQueue | None]]:
-    """Gives what makes a queue. Afterwards signals do what they did before: for jobs inside of a program that goes on.
-    Nobody but the main thread can take them over; elsewhere there is no queue.
+    """Yield a function that creates a `SignalQueue`, and restore all handlers afterwards.
+
+    For jobs inside a program that continues. Outside the main thread, which alone can handle signals, the function
+    returns None.
     """
     if threading.current_thread() is not threading.main_thread():
         yield lambda: None

@@ -1,1 +1,1 @@
-"""Names that programs written for Horovod import from here; nothing of ours does."""
+"""Modules of Horovod's documented import paths. Horovod itself does not use them."""

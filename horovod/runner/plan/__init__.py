@@ -1,1 +1,1 @@
-"""Who runs where, with what: pure."""
+"""Pure planning of a job: which workers run where, with which environment."""

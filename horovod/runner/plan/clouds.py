@@ -1,7 +1,7 @@
-"""The machines that a training service has given a job, from what it tells each container: SageMaker's resource
-configuration, Vertex AI's CLUSTER_SPEC. Pure.
+"""Machines that a training service assigned to a job, from what it writes into each container. Pure.
 
-Facts: the public documentation of SageMaker's training toolkit and containers, and of Vertex AI's distributed training.
+Reads SageMaker's resource configuration and Vertex AI's CLUSTER_SPEC. The formats follow the public documentation of
+SageMaker's training toolkit and containers, and of Vertex AI's distributed training.
 """
 
 from __future__ import annotations
@@ -16,15 +16,22 @@ from horovod.runner.base.errors import LaunchError
 from horovod.runner.plan.hosts import Host
 
 SAGEMAKER_FILE = "/opt/ml/input/config/resourceconfig.json"
-"""Where SageMaker writes its resource configuration in every container, whoever has made the image."""
-# Of Vertex AI's worker pools those that train; the others are parameter servers or reduction servers, and evaluators.
+"""File with SageMaker's resource configuration, written in every container whatever its image."""
+# Vertex AI's worker pools that train; the others are parameter servers or reduction servers, and evaluators.
 _TRAINING_POOLS = ("workerpool0", "workerpool1")
 
 
 @dataclass(frozen=True)
 class Machines:
-    """`names`: the job's, which is started on the first of them. `here`: which one this is. `gpus`: of each; 0: none,
-    or the service does not say. `port`: which it lets through to them; 0: any."""
+    """Machines of a job.
+
+    Attributes:
+        service: Name of the training service.
+        names: Names of the machines; the job is started on the first.
+        here: Name of this machine.
+        gpus: GPUs of each machine; 0 if none or unknown.
+        port: Port on which the machines can be reached; 0 for any.
+    """
 
     service: str
     names: tuple[str, ...]
@@ -33,8 +40,11 @@ class Machines:
     port: int = 0
 
     def hosts(self, size: int) -> list[Host]:
-        """For a job of `size` processes: as many on each as it has GPUs, else equally many. Raises LaunchError on
-        another machine than the first."""
+        """Return the hosts for `size` processes: with a slot per GPU, else with equal slots.
+
+        Raises:
+            LaunchError: This machine is not the first.
+        """
         if self.here != self.names[0]:
             raise LaunchError(
                 f"{self.service} has given this job {len(self.names)} machines and this one is {self.here!r}; the job "
@@ -46,10 +56,14 @@ class Machines:
 
 
 def machines(environ: Mapping[str, str], resource_config: str | None = None) -> Machines | None:
-    """None outside of such a service, and where it has given one machine only. `resource_config`: the text of
-    SageMaker's file, if there is one.
+    """Return the job's machines, or None outside a training service or with a single machine.
 
-    Raises LaunchError naming the variable or file that cannot be understood.
+    Args:
+        environ: Environment variables of the container.
+        resource_config: Text of SAGEMAKER_FILE, if it exists.
+
+    Raises:
+        LaunchError: A variable or file cannot be parsed; the message names it.
     """
     return _sagemaker(environ, resource_config) or _vertex(environ)
 
@@ -60,7 +74,7 @@ def _sagemaker(environ: Mapping[str, str], resource_config: str | None) -> Machi
         source, text = SAGEMAKER_FILE, resource_config
     if text:
         config = _object(source, text)
-    elif environ.get("SM_HOSTS"):  # what the toolkit says besides
+    elif environ.get("SM_HOSTS"):  # set by the toolkit in addition
         source = "SM_HOSTS"
         config = {"hosts": _json(source, environ[source])}
     else:
@@ -71,7 +85,7 @@ def _sagemaker(environ: Mapping[str, str], resource_config: str | None) -> Machi
 
 
 def _hosts_of_group(config: Mapping[str, Any]) -> Any:
-    """In a cluster of unlike machines, ranks run in the group that this machine is in."""
+    """Return the hosts of this machine's group, since ranks run on equal machines only; without groups, all hosts."""
     groups = config.get("instance_groups")
     for group in groups if isinstance(groups, list) else []:
         if isinstance(group, dict) and group.get("instance_group_name") == config.get("current_group_name"):
@@ -83,7 +97,7 @@ def _vertex(environ: Mapping[str, str]) -> Machines | None:
     try:
         spec = json.loads(environ.get("CLUSTER_SPEC", ""))
     except ValueError:
-        return None  # not set, or somebody else's variable of that name; so is all that does not look like Vertex AI's
+        return None  # not set, or another program's variable, as anything that does not look like Vertex AI's
     cluster, task = (spec.get("cluster"), spec.get("task")) if isinstance(spec, dict) else (None, None)
     if not isinstance(cluster, dict) or not isinstance(task, dict) or not all(map(_are_names, cluster.values())):
         return None
@@ -104,7 +118,7 @@ def _are_names(value: Any) -> bool:
 
 
 def _made(service: str, source: str, names: Any, here: Any) -> Machines | None:
-    """None for one machine, which need not say which one it is."""
+    """Check the values and return the machines; None for one machine, whose own name may be missing."""
     if not names or not _are_names(names):
         raise LaunchError(f"{source} tells the hosts {names!r}, accepted is a list of names")
     if len(set(names)) == 1:

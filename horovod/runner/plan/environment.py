@@ -1,4 +1,4 @@
-"""The workers' environment: what passes from the launcher's own, what the job adds, what one worker gets. Pure."""
+"""Environment of the workers: which variables are passed from the launcher, and which are added. Pure."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ from collections.abc import Collection, Iterable, Mapping
 from horovod.common.contract.worker_env import WorkerEnv
 from horovod.runner.plan.hosts import Slot
 
-# Shell functions, the shell's memory, a device choice that would differ per host, keys of other launchers and jobs,
-# descriptors of a job that this launcher itself may be a worker of, and the port of its page, which a launcher among
-# its workers could not have too.
+# Shell functions, state of the shell, a choice of devices that would differ per host, keys of other launchers and jobs,
+# descriptors of a job of which this launcher may be a worker, and the port of the dashboard, which launchers among the
+# workers could not use as well.
 NOT_PASSED_ON = (
     "BASH_FUNC_*",
     "OLDPWD",
@@ -27,9 +27,9 @@ NOT_PASSED_ON = (
     "HOROVOD_WORKER",
 )
 
-# What says something about one machine, login or terminal, and is wrong or useless on another: there the worker gets
-# the values of that host's own login, if it has any. LD_PRELOAD is not among them: it loads allocators that people want
-# everywhere, and where the file is missing the system's loader says so and goes on.
+# Variables that describe one machine, login or terminal, and are wrong or useless on another. A worker there gets the
+# values of that host's own login, if there are any. LD_PRELOAD is not among them: it loads allocators that are wanted
+# everywhere, and where the file is missing, the dynamic loader prints a message and continues.
 HOSTS_OWN = (
     # the machine and the user's place on it
     "HOSTNAME",
@@ -43,7 +43,7 @@ HOSTS_OWN = (
     "TMP",
     "TEMP",
     "PWD",
-    # which of the machines of a training service it is
+    # the machine of a training service
     "CLUSTER_SPEC",
     "SM_CURRENT_*",
     "SM_RESOURCE_CONFIG",
@@ -78,11 +78,11 @@ HOSTS_OWN = (
     "VSCODE_*",
 )
 
-# Says that a shell is the first one of a login by ssh: bash then reads ~/.bashrc even for `bash -c` and whatever that
-# prints would come out of the workers of other hosts only. Rank 0's host has none of it, so no host has.
+# Variables of an ssh login's first shell. With them, bash reads ~/.bashrc even for `bash -c`, and workers on other
+# hosts would print what that prints. Rank 0's host has none of them, so no host gets them.
 OF_THE_SESSION = ("SSH_CLIENT", "SSH_CONNECTION", "SSH_TTY", "SHLVL")
 
-# Passes with --env-allow too: without it no program starts as the user means, and settings are not secrets.
+# Passed even with --env-allow, because programs do not start properly without them, and settings are not secrets.
 NEEDED = (
     "HOROVOD_*",
     "PATH",
@@ -104,11 +104,16 @@ NEEDED = (
 def passed_on(
     environ: Mapping[str, str], allow: Collection[str] = (), deny: Collection[str] = (), remote: bool = False
 ) -> dict[str, str]:
-    """The part of the launcher's environment that reaches the workers.
+    """Return the part of the launcher's environment that is passed to the workers.
 
-    `allow` and `deny` are the user's patterns (`*`, `?` and `[...]` as in file names): with `allow`, only what matches
-    one of them or NEEDED passes; what matches `deny` does not. `remote`: for another machine, so HOSTS_OWN stays here,
-    except names that stand in `allow` in full. NOT_PASSED_ON never passes, nor does Ray's debugger.
+    NOT_PASSED_ON is never passed, nor is Ray's debugger.
+
+    Args:
+        environ: Environment of the launcher.
+        allow: The user's patterns (`*`, `?` and `[...]` as in file names). If there are any, only variables that match
+            one of them or NEEDED are passed.
+        deny: The user's patterns of variables that are not passed.
+        remote: For another machine. HOSTS_OWN are then not passed, except those whose full names are in `allow`.
     """
     barred = (*NOT_PASSED_ON, *deny)
     wanted = (*allow, *NEEDED) if allow else ("*",)
@@ -123,19 +128,21 @@ def passed_on(
 
 
 def _of_ray(name: str, value: str) -> bool:
-    """Is it the debugger that `ray.init` has set for its own process? Outside of Ray's processes it fails."""
+    """Return True for the debugger that `ray.init` sets for its own process; it fails in other processes."""
     return name == "PYTHONBREAKPOINT" and value.startswith("ray.util.")
 
 
 def of_host(environ: Mapping[str, str], deny: Iterable[str] = ()) -> dict[str, str]:
-    """What a worker on another machine gets from there (`environ`: the agent's), where nothing is passed on."""
+    """Return the variables that a worker on another machine gets from its agent's environment `environ`."""
     barred = (*OF_THE_SESSION, *deny)
     return {name: value for name, value in environ.items() if _matches(name, HOSTS_OWN) and not _matches(name, barred)}
 
 
 def of_agent(environ: Mapping[str, str], deny: Iterable[str] = ()) -> dict[str, str]:
-    """What a worker gets from its agent (`environ`: its) where that was started in an environment made for the worker.
-    There a choice of devices is meant for it, too."""
+    """Return the variables that a worker gets from its agent, if that was started in an environment for the worker.
+
+    A choice of devices in it is meant for the worker, too.
+    """
     barred = (*(name for name in NOT_PASSED_ON if "CUDA" not in name), *deny)
     return {name: value for name, value in environ.items() if not _matches(name, barred)}
 
@@ -153,11 +160,17 @@ def job_environment(
     deny: Collection[str] = (),
     remote: bool = False,
 ) -> dict[str, str]:
-    """What all workers of a host share: what passes on of the launcher's environment (see `passed_on`), changed by the
-    variables that flags have set (`given`).
+    """Return the variables that all workers of a host share.
 
-    `interface` is used when neither names one.
-    PYTHONUNBUFFERED is set unless the user has: output should show when it is written, not when a buffer is full.
+    PYTHONUNBUFFERED is set unless the user sets it, so that output appears when it is written.
+
+    Args:
+        environ: Environment of the launcher; see `passed_on`.
+        given: Variables that flags have set; they take precedence.
+        interface: Network interface to use if neither of these names one.
+        allow: See `passed_on`.
+        deny: See `passed_on`.
+        remote: See `passed_on`.
     """
     defaults = {"PYTHONUNBUFFERED": "1"}
     if interface is not None:
@@ -166,12 +179,12 @@ def job_environment(
 
 
 def omp_threads(cores: int, local_size: int) -> int:
-    """Threads per worker so that the workers of one host do not compete for its cores."""
+    """Return the threads per worker with which the workers of a host do not compete for its cores."""
     return max(1, cores // local_size)
 
 
 def worker_environment(slot: Slot, address: str, port: int) -> dict[str, str]:
-    """The variables of one worker (the contract of horovod.common.contract.worker_env, without the key)."""
+    """Return the variables of one worker, as in `horovod.common.contract.worker_env`, without the key."""
     return WorkerEnv(
         rank=slot.rank,
         size=slot.size,

@@ -1,4 +1,4 @@
-"""Hosts, slots and ranks: pure functions from what the user wrote to who runs where."""
+"""Hosts, slots and ranks. Pure functions from the user's host list to each worker's place."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ HOSTFILE_FORM = (
     "interpreter on that host, and 'max_slots=N' is ignored; blank lines and lines that begin with # are skipped"
 )
 _NAME = r"(?:[\w.-]+|\[[0-9A-Fa-f:.%\w]+\])"
-_HOST = re.compile(rf"({_NAME}):([0-9]{{1,9}})", re.ASCII)  # int refuses very many digits with words of its own
+_HOST = re.compile(rf"({_NAME}):([0-9]{{1,9}})", re.ASCII)  # bounded, as int() rejects very long numbers
 _HOSTFILE_LINE = re.compile(rf"({_NAME})(?::([0-9]+))?((?:\s+[\w-]+\s*=\s*\S+)*)", re.ASCII)
 _HOSTFILE_OPTION = re.compile(r"\s+([\w-]+)\s*=\s*(\S+)", re.ASCII)
 
 
 @dataclass(frozen=True)
 class Host:
-    """A machine and how many workers it may get. `python`: the interpreter there, empty for the launcher's."""
+    """A machine and its number of slots. `python` is the interpreter there, empty for the launcher's."""
 
     name: str
     slots: int
@@ -31,7 +31,7 @@ class Host:
 
 @dataclass(frozen=True)
 class Slot:
-    """One worker's place: its rank in the job, among the workers of its host and among the hosts."""
+    """Place of one worker: its rank in the job, among the workers of its host, and among the hosts."""
 
     rank: int
     size: int
@@ -44,7 +44,7 @@ class Slot:
 
 
 def _merge(given: Sequence[Host]) -> list[Host]:
-    """A host named twice has the sum of its slots and keeps its first place."""
+    """Merge repeated hosts: each gets the sum of its slots, at its first position."""
     hosts: dict[str, Host] = {}
     for host in given:
         before = hosts.get(host.name, Host(host.name, 0))
@@ -53,7 +53,7 @@ def _merge(given: Sequence[Host]) -> list[Host]:
 
 
 def parse_hosts(text: str) -> list[Host]:
-    """Read `name:slots[,...]`. Raises LaunchError (a ValueError) that names the wrong entry and shows the form."""
+    """Parse `name:slots[,...]`. Raises LaunchError, a ValueError, naming the wrong entry and the accepted form."""
     given = []
     for entry in text.split(","):
         match = _HOST.fullmatch(entry.strip())
@@ -64,9 +64,9 @@ def parse_hosts(text: str) -> list[Host]:
 
 
 def parse_hostfile(text: str, path: str) -> list[Host]:
-    """Read the text of a host file; `path` is only for the messages of the LaunchError."""
+    """Parse the text of a host file; `path` is used in messages only. Raises LaunchError."""
     given = []
-    interpreters: dict[str, tuple[str, int]] = {}  # host -> the one it was given, in this line
+    interpreters: dict[str, tuple[str, int]] = {}  # host to its interpreter and the line that gives it
     for number, line in enumerate(text.removeprefix("\ufeff").splitlines(), 1):
         content = line.split("#", 1)[0].strip()
         if not content:
@@ -76,7 +76,7 @@ def parse_hostfile(text: str, path: str) -> list[Host]:
             raise LaunchError(f"{path}, line {number}: {content!r} is not accepted; expected {HOSTFILE_FORM}")
         name, python = host.name, host.python
         if python:
-            # The ranks of a host have one agent, and it starts all of them.
+            # A host has a single agent, which starts all its ranks.
             before, where = interpreters.setdefault(name, (python, number))
             if before != python:
                 raise LaunchError(
@@ -90,7 +90,7 @@ def parse_hostfile(text: str, path: str) -> list[Host]:
 
 
 def _host_of_line(content: str) -> Host | None:
-    """The host that a line of a host file describes; None if the line has another form."""
+    """Return the host that a line of a host file describes, or None if the line is not accepted."""
     match = _HOSTFILE_LINE.fullmatch(content)
     if match is None:
         return None
@@ -109,10 +109,15 @@ def _is_count(text: str) -> bool:
 
 
 def assign(hosts: Sequence[Host], size: int) -> list[Slot]:
-    """Give ranks 0..size-1 to the hosts in their order, each filled before the next; the result is ordered by rank.
+    """Assign ranks 0 to size - 1 to the hosts in their order, filling each before the next.
 
-    The cross group of a worker is made of the workers with its local rank, one on each host that has so many.
-    Raises LaunchError when the hosts have fewer slots than `size`.
+    The cross group of a worker consists of the workers with the same local rank, one on each host that has as many.
+
+    Returns:
+        The slots in rank order.
+
+    Raises:
+        LaunchError: The hosts have fewer slots than `size`.
     """
     available = sum(host.slots for host in hosts)
     if available < size:
@@ -134,7 +139,7 @@ def assign(hosts: Sequence[Host], size: int) -> list[Slot]:
 
 
 def is_local(name: str) -> bool:
-    """Does the name mean this machine? One that cannot be resolved here may be an alias that only ssh knows."""
+    """Return True if the name refers to this machine; False if it cannot be resolved, as an alias known only to ssh."""
     if name.lower() in ("localhost", "127.0.0.1", "::1", socket.gethostname().lower()):
         return True
     try:
@@ -145,7 +150,7 @@ def is_local(name: str) -> bool:
 
 
 def _is_own_address(family: int, address: tuple[str | int, ...] | tuple[int, bytes]) -> bool:
-    """A socket binds only to an address of this machine: shorter and surer than to list the interfaces."""
+    """Return True if a socket can be bound to the address, as it can only to addresses of this machine."""
     try:
         with socket.socket(family, socket.SOCK_STREAM) as probe:
             probe.bind(address)

@@ -1,4 +1,4 @@
-"""Which network the hosts of a job have in common: a pure function of what their agents tell."""
+"""Network that the hosts of a job share. Pure function of the facts that their agents report."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ Interfaces = Sequence[Interface]
 
 
 def common_interfaces(hosts: Mapping[str, Interfaces]) -> dict[str, str]:
-    """The interface of each host in the best network that all of them share; empty when they share none.
+    """Return the interface of each host in the best network that all of them share; empty if they share none.
 
-    Devices of their own come before bridges and tunnels, fast ones before slow ones, IPv4 before IPv6. A network in
-    which two machines have the same address is none that connects them: every host has a docker0 like that.
+    Physical devices are preferred to bridges and tunnels, then fast ones to slow ones, then IPv4 to IPv6. A network in
+    which two machines have the same address does not connect them, such as every host's docker0.
     """
     machines = {_identity(interfaces): interfaces for interfaces in hosts.values()}
     best: tuple[tuple[bool, int, bool], str] | None = None
@@ -46,5 +46,5 @@ def _entry(interfaces: Interfaces, network: str) -> tuple[Interface, str] | None
 
 
 def _identity(interfaces: Interfaces) -> frozenset[str]:
-    """Two names of one machine have all addresses in common."""
+    """Return a key that is equal for two names of one machine: the set of all its addresses."""
     return frozenset(address for _, address, _ in _places(interfaces))

@@ -1,4 +1,4 @@
-"""All that a job is started from. Pure: from flags and arguments that have been checked."""
+"""Settings of a job, from checked flags or arguments. Pure."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class MpiOptions:
-    """What the user wants of mpirun. `binding`: in place of ours."""
+    """The user's options for mpirun. `binding` replaces the default binding arguments."""
 
     extra: tuple[str, ...] = ()
     binding: tuple[str, ...] | None = None
@@ -25,7 +25,7 @@ class MpiOptions:
 
 
 def mpi_options(mpi_args: str | None, binding_args: str | None, tcp: bool) -> MpiOptions:
-    """From the flags. Raises LaunchError naming the flag whose quotes do not match."""
+    """Parse the flags' values. Raises LaunchError naming the flag if quotes do not match."""
     return MpiOptions(
         _words("--mpi-args", mpi_args) if mpi_args else (),
         _words("--binding-args", binding_args) if binding_args else None,
@@ -42,11 +42,24 @@ def _words(flag: str, text: str) -> tuple[str, ...]:
 
 @dataclass(frozen=True)
 class ElasticSettings:
-    """Of a job whose workers come and go; the first five as in ``elastic.limits.Limits``. `script` finds its hosts, and
-    `slots` is how many those have that do not tell it; or they are the nodes of the allocation `slurm_job`, `slots` of
-    them in place of its tasks; or always `hosts`. `cooldown`: s, from and to, for which a host is left alone on which a
-    worker has failed; None: for ever. `chaos_report`: what came of faults on purpose is said at the end; `faults`:
-    those that were written down one by one."""
+    """Settings of an elastic job.
+
+    The hosts come from `script`, from the Slurm allocation `slurm_job`, or are always `hosts`.
+
+    Attributes:
+        start: Workers at the start.
+        least: Fewest workers; see `elastic.limits.Limits` for this and the next three.
+        most: Most workers.
+        resets: How often the members may change.
+        timeout: Seconds without a running epoch.
+        script: Path of the discovery script.
+        slots: Slots of hosts for which the script prints none, or of the allocation's nodes in place of its tasks.
+        hosts: Fixed hosts.
+        cooldown: Minimum and maximum seconds for which a host is barred after a failure; None means permanently.
+        chaos_report: Report the outcome of injected faults at the end.
+        faults: Injected faults that were listed one by one.
+        slurm_job: Id of the Slurm allocation.
+    """
 
     start: int
     least: int
@@ -64,41 +77,41 @@ class ElasticSettings:
 
 @dataclass(frozen=True)
 class LaunchSettings:
-    """All that a job is started from; every value has been checked."""
+    """Settings of a job. All values have been checked."""
 
     command: list[str]
-    slots: list[Slot]  # none in an elastic job
+    slots: list[Slot]  # empty in an elastic job
     variables: dict[str, str] = field(default_factory=dict)  # set by flags, for all workers
     start_timeout: float = 30.0
     output_filename: str | None = None
     timestamp: bool = False
-    prefix: bool = True  # a rank's number before each line of its output
-    prefix_host: bool = False  # and its host
-    collapse: bool = False  # a line of many ranks is shown once
+    prefix: bool = True  # print the rank before each line of its output
+    prefix_host: bool = False  # print the host, too
+    collapse: bool = False  # show a line of several ranks once
     verbose: bool = False
     ssh_port: int | None = None
     ssh_identity_file: str | None = None
-    remote_python: str | None = None  # None: the path of the launcher's own
+    remote_python: str | None = None  # interpreter on other hosts; None: the path of the launcher's own
     disable_cache: bool = False
     ssh_fanout: int = 32
     heartbeat_timeout: float = 10.0
-    grace: float = 30.0  # s for ranks to end by themselves when the user asks for the end
-    env_allow: tuple[str, ...] = ()  # patterns, see environment.passed_on
+    grace: float = 30.0  # s for ranks to end by themselves when the user stops the job
+    env_allow: tuple[str, ...] = ()  # patterns, see `environment.passed_on`
     env_deny: tuple[str, ...] = ()
-    mpi: MpiOptions | None = None  # started by mpirun
+    mpi: MpiOptions | None = None  # start the workers with mpirun
     jsrun: bool = False
     debug_rank: int | None = None
-    dashboard: int | None = None  # port of the live page, 0: any; None: no page
-    names: Names = FLAGS  # what the caller calls what it can set
-    gpus_per_worker: int = 0  # for it alone; 0: all see all
-    gpu_affinity: bool = False  # workers run on the CPUs near their GPUs
-    own_python: bool = False  # the command is what follows the interpreter that runs the host's agent
-    at_home: bool = False  # workers get environment and directory of the process that starts their agent, not ours
-    elastic: ElasticSettings | None = None  # None: the job has the same ranks from its start to its end
+    dashboard: int | None = None  # port of the dashboard, 0: any; None: no dashboard
+    names: Names = FLAGS  # names of the settings in messages
+    gpus_per_worker: int = 0  # GPUs for each worker alone; 0: all workers see all GPUs
+    gpu_affinity: bool = False  # run workers on the CPUs near their GPUs
+    own_python: bool = False  # the command is the arguments of the interpreter that runs the host's agent
+    at_home: bool = False  # workers get environment and directory of their agent's parent instead of the launcher's
+    elastic: ElasticSettings | None = None  # None: the job has the same ranks from start to end
 
     @property
     def size(self) -> int:
-        """Ranks that it begins with."""
+        """Number of ranks at the start."""
         return len(self.slots) if self.elastic is None else self.elastic.start
 
     @property
@@ -112,5 +125,5 @@ class LaunchSettings:
 
     @property
     def whole_command(self) -> list[str]:
-        """The command where no agent knows its host's interpreter: for other launchers, and to be shown."""
+        """Command for other launchers and for messages, with an interpreter where an agent would add its own."""
         return [self.remote_python or sys.executable, *self.command] if self.own_python else self.command

@@ -1,4 +1,4 @@
-"""The nodes of a Slurm allocation: from its variables, and from what Slurm's programs print. Pure."""
+"""Nodes of a Slurm allocation, from its variables and the output of Slurm's programs. Pure."""
 
 from __future__ import annotations
 
@@ -9,23 +9,24 @@ from dataclasses import dataclass
 from horovod.common.launchers import hostlist
 from horovod.runner.base.errors import LaunchError
 
-# Of `sinfo`'s %T without its marks: nodes that Slurm has taken away, or is about to.
+# States in the %T column of `sinfo`, without marks, of nodes that Slurm has removed or is about to.
 _UNUSABLE = ("drain", "down", "fail", "error", "unknown", "future", "power", "reboot", "no_resp")
 _MARKS = "*~#!%$@^-+&"
 
 
 @dataclass(frozen=True)
 class Allocation:
-    """`job`: its number. `slots`: tasks by node, as it was made."""
+    """A Slurm allocation: its job id, and the tasks of each node when it was made."""
 
     job: str
     slots: Mapping[str, int]
 
 
 def allocation(environ: Mapping[str, str]) -> Allocation | None:
-    """Of a batch script or a shell of `salloc`; None outside of one.
+    """Return the allocation of a batch script or a shell of `salloc`, or None outside of one.
 
-    Raises LaunchError naming a variable that cannot be understood.
+    Raises:
+        LaunchError: A variable cannot be parsed.
     """
     job, names = environ.get("SLURM_JOB_ID", ""), environ.get("SLURM_JOB_NODELIST", "")
     if re.fullmatch("[0-9]{1,18}", job) is None or not names:
@@ -35,13 +36,13 @@ def allocation(environ: Mapping[str, str]) -> Allocation | None:
         counts = hostlist.tasks(environ["SLURM_TASKS_PER_NODE"]) if environ.get("SLURM_TASKS_PER_NODE") else []
     except ValueError as error:
         raise LaunchError(f"SLURM_JOB_NODELIST, SLURM_TASKS_PER_NODE: {error}") from None
-    if len(counts) != len(nodes):  # a step's, or none
+    if len(counts) != len(nodes):  # the variable is missing, or belongs to a job step
         counts = [1] * len(nodes)
     return Allocation(job, {node: max(1, count) for node, count in zip(nodes, counts, strict=True)})
 
 
 def nodes_of(text: str, job: str) -> list[str]:
-    """The nodes that a job has, from the `state|nodes` of squeue. Raises LaunchError when it has none any more."""
+    """Return the nodes of a job from the `state|nodes` output of squeue. Raises LaunchError when it has none."""
     state, _, names = text.strip().partition("|")
     try:
         nodes = hostlist.expand(names)
@@ -53,8 +54,10 @@ def nodes_of(text: str, job: str) -> list[str]:
 
 
 def usable(text: str, nodes: Sequence[str]) -> list[str]:
-    """Those of the nodes that are neither drained nor lost, from the `node|state` lines of sinfo. A node in several
-    partitions has several lines; one without any is as good as gone."""
+    """Return the nodes that are neither drained nor down, from the `node|state` lines of sinfo.
+
+    A node in several partitions has several lines. A node without any line is not usable.
+    """
     good: set[str] = set()
     bad: set[str] = set()
     for line in text.splitlines():
@@ -65,7 +68,12 @@ def usable(text: str, nodes: Sequence[str]) -> list[str]:
 
 
 def lines(nodes: Sequence[str], slots: Mapping[str, int], each: int | None) -> str:
-    """As a discovery script prints them. `slots`: as the allocation was made; a node that it has got since has as many
-    as the first one. `each`: in place of those."""
+    """Return the nodes as a discovery script prints them.
+
+    Args:
+        nodes: Nodes to print.
+        slots: Slots by node when the allocation was made; nodes added later get as many as the first one.
+        each: Slots of every node in place of these.
+    """
     first = next(iter(slots.values()), 1)
     return "".join(f"{node}:{slots.get(node, first) if each is None else each}\n" for node in nodes)

@@ -1,1 +1,1 @@
-"""What launcher and agent say to each other."""
+"""Protocol between launcher and agent."""

@@ -1,4 +1,4 @@
-"""What an agent tells about its host before anything is started there."""
+"""Facts about a host that its agent reports before it starts anything."""
 
 from __future__ import annotations
 
@@ -15,19 +15,19 @@ from horovod.common.network.interfaces import Interface, scan
 
 
 class HostFacts(msgspec.Struct, frozen=True):
-    """One host, as its agent sees it. `clock`: its wall-clock time in seconds since 1970."""
+    """Facts about one host, as its agent sees it. `clock` is the wall-clock time in seconds since 1970."""
 
     hostname: str
     version: str
     python: str
     clock: float
-    cores: int  # that workers there can keep busy
+    cores: int  # number of cores that workers there can use
     interfaces: list[Interface]
-    visible_devices: str | None = None  # CUDA_VISIBLE_DEVICES, which workers do not get, but says what it may give out
+    visible_devices: str | None = None  # CUDA_VISIBLE_DEVICES: workers do not get it, but it limits the assigned GPUs
 
 
 def gather() -> HostFacts:
-    """The facts of this host, now."""
+    """Return the current facts about this host."""
     return HostFacts(
         hostname=socket.gethostname(),
         version=__version__,
@@ -42,5 +42,5 @@ def gather() -> HostFacts:
 def _interfaces() -> list[Interface]:
     try:
         return scan()
-    except OSError:  # a sandbox without netlink: the ranks will say so if they need it
+    except OSError:  # a sandbox without netlink; the ranks raise an error if they need it
         return []

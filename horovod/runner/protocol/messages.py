@@ -1,10 +1,10 @@
-"""The conversation between launcher and agent: both ends of every message side by side, and their framing.
+"""Messages between launcher and agent, in both directions, and their framing.
 
-The agent reads requests on its stdin and writes reports on its stdout, so that the same conversation runs through a
-pipe to a child, through ssh, and through another agent. A frame is a length (4 bytes, big-endian) and a msgpack body.
-Names, values and commands are bytes, because on POSIX they need not be text.
+The agent reads requests on its stdin and writes reports on its stdout. So the same protocol works through a pipe to a
+child, through ssh, and through another agent. A frame is a length (4 bytes, big-endian) and a msgpack body. Names,
+values and commands are bytes, because on POSIX they need not be text.
 
-Reports begin with MAGIC: what a shell prints on another host before the agent runs is skipped up to there.
+Reports begin with MAGIC. Everything before it, such as output of a shell on another host, is skipped.
 """
 
 from __future__ import annotations
@@ -19,30 +19,30 @@ from horovod.common.contract.secret import Secret
 from horovod.runner.base.errors import AgentError
 from horovod.runner.protocol.facts import HostFacts
 
-FRAME_LIMIT = 8 << 20  # no frame is larger, so a broken peer cannot make us allocate more
-CHUNK = 1 << 20  # large payloads (functions, results, streams) travel in pieces of this many bytes
+FRAME_LIMIT = 8 << 20  # maximum size of a frame, so that a broken peer cannot make us allocate more
+CHUNK = 1 << 20  # large payloads (functions, results, streams) are sent in pieces of this many bytes
 MAGIC = b"\0HOROVOD AGENT 1\n"
-BANNER_LIMIT = 1 << 16  # bytes before MAGIC that are taken for a shell's greeting
+BANNER_LIMIT = 1 << 16  # bytes before MAGIC that are accepted as output of a shell
 _HEADER = struct.Struct(">I")
 
 _Shown = list[tuple[str, Any]]
 
 
 def _repr_of_shown(message: Any) -> str:
-    """What tracebacks and debuggers may show: no keys, and names of variables without their values."""
+    """Return a repr that tracebacks and debuggers may show: no keys, and names of variables without values."""
     return f"{type(message).__name__}({', '.join(f'{name}={value!r}' for name, value in message.__rich_repr__())})"
 
 
 class Worker(msgspec.Struct, frozen=True):
     """One process to start: its rank, and the variables that only it gets.
 
-    In a job whose workers come and go, `rank`, here and in all messages, is the number of the process, which no other
-    one of the job ever has.
+    In an elastic job, `rank`, here and in all messages, is the worker's number, which no other process of the job ever
+    gets.
     """
 
     rank: int
     environment: list[tuple[bytes, bytes]]
-    cpus: list[int] = []  # on which it runs; empty: on those of the agent
+    cpus: list[int] = []  # CPUs on which it runs; empty: those of the agent
 
     def __rich_repr__(self) -> _Shown:
         return [("rank", self.rank), ("environment", [name for name, _ in self.environment])]
@@ -54,7 +54,7 @@ class Worker(msgspec.Struct, frozen=True):
 
 
 class Payload(msgspec.Struct, frozen=True, tag="payload"):
-    """A piece of the file that every worker of the next StartJob inherits (the function of horovod.run)."""
+    """A piece of the file that every worker of the next StartJob inherits (the function of `horovod.run`)."""
 
     data: bytes
 
@@ -63,22 +63,22 @@ class StartJob(msgspec.Struct, frozen=True, tag="start"):
     """Start the workers. `environment` is complete, not added to the agent's; `key` is the job's key."""
 
     command: list[bytes]
-    directory: bytes  # empty: the agent's own
+    directory: bytes  # working directory; empty: the agent's own
     environment: list[tuple[bytes, bytes]]
     workers: list[Worker]
     key: bytes
-    stdin_rank: int = -1  # the rank that gets StdinData; the others, or all with -1, read /dev/null
-    results: bool = False  # workers get a result file, and what they leave in it comes back as Result
-    relay: bool = False  # workers reach the store through the agent: connections to it come back as StreamOpen
-    own_environment: bool = False  # what belongs to a host (HOME, ...) comes from the agent's environment
-    whole_environment: bool = False  # and so does everything else that `environment` does not say
-    deny: list[str] = []  # but not what matches these
-    terminal_rank: int = -1  # the rank whose stdin and stdout are ...
-    terminal: bytes = b""  # ... this terminal
-    own_python: bool = False  # the command is what follows the agent's own interpreter
-    gpus_per_worker: int = 0  # of those that the agent sees, for each worker alone; 0: all workers see all
-    gpu_affinity: bool = False  # each worker runs on the CPUs near its GPUs
-    lasting: bool = False  # workers come and go, by StartWorker and KillWorker; the job ends by Stop
+    stdin_rank: int = -1  # rank that gets StdinData (-1: none); all others read /dev/null
+    results: bool = False  # give workers a result file, and send its contents as Result
+    relay: bool = False  # relay workers' connections to the store as streams, beginning with StreamOpen
+    own_environment: bool = False  # take variables that belong to a host (HOME, ...) from the agent's environment
+    whole_environment: bool = False  # take all variables that `environment` lacks from there
+    deny: list[str] = []  # patterns of variables that are not taken
+    terminal_rank: int = -1  # rank whose stdin and stdout are `terminal`; -1: none
+    terminal: bytes = b""
+    own_python: bool = False  # the command is the arguments of the agent's own interpreter
+    gpus_per_worker: int = 0  # of the agent's visible GPUs, for each worker alone; 0: all workers see all
+    gpu_affinity: bool = False  # run each worker on the CPUs near its GPUs
+    lasting: bool = False  # workers come and go by StartWorker and KillWorker; the job ends by Stop
 
     def __rich_repr__(self) -> _Shown:
         hidden = {"environment": [name for name, _ in self.environment], "key": Secret(self.key)}
@@ -88,25 +88,25 @@ class StartJob(msgspec.Struct, frozen=True, tag="start"):
 
 
 class StartWorker(msgspec.Struct, frozen=True, tag="start_worker"):
-    """One worker more, of a lasting job; answered with Started, or with Exited when it cannot be."""
+    """Start one more worker of a lasting job. Answered with Started, or with Exited on failure."""
 
     worker: Worker
 
 
 class KillWorker(msgspec.Struct, frozen=True, tag="kill_worker"):
-    """SIGKILL to this worker and all that it has started. It may have ended already."""
+    """Send SIGKILL to this worker and its descendants. It may have ended already."""
 
     rank: int
 
 
 class PassOn(msgspec.Struct, frozen=True, tag="pass_on"):
-    """A signal that warns of the end, for all processes of the job that catch it; to others it would be the end."""
+    """Send a signal that warns of the end to all processes of the job that catch it; it would kill the others."""
 
     signal: int
 
 
 class StdinData(msgspec.Struct, frozen=True, tag="stdin"):
-    """Bytes for the rank that reads stdin; empty: end of file. Sent only after a StdinReady (one piece in flight)."""
+    """Bytes for the rank that reads stdin; empty at the end of file. One piece is sent after each StdinReady."""
 
     data: bytes
 
@@ -114,8 +114,8 @@ class StdinData(msgspec.Struct, frozen=True, tag="stdin"):
 class Stop(msgspec.Struct, frozen=True, tag="stop"):
     """End everything: SIGTERM now, SIGKILL after `grace` seconds.
 
-    With `first`, a signal, only the ranks get that signal now and have `grace` seconds to end. SIGTERM to everything
-    else, and SIGKILL some seconds later, follow when they have ended, or the grace is over.
+    If `first` is not 0, only the ranks get this signal now and have `grace` seconds to end. When they have ended or the
+    time is over, SIGTERM to all processes follows, and SIGKILL some seconds later.
     """
 
     grace: float
@@ -123,8 +123,10 @@ class Stop(msgspec.Struct, frozen=True, tag="stop"):
 
 
 class Watch(msgspec.Struct, frozen=True, tag="watch"):
-    """From now on the launcher speaks often: end everything after `limit` seconds without a word from it (0: never),
-    and say Alive often as well."""
+    """Expect heartbeats: end everything after `limit` seconds without a message from the launcher (0: never).
+
+    The agent also sends Alive regularly.
+    """
 
     limit: float
 
@@ -140,7 +142,7 @@ class Spawn(msgspec.Struct, frozen=True, tag="spawn"):
 
 
 class Hello(msgspec.Struct, frozen=True, tag="hello"):
-    """The agent's first word."""
+    """First message of the agent."""
 
     facts: HostFacts
 
@@ -156,24 +158,24 @@ class Output(msgspec.Struct, frozen=True, tag="output"):
 
 
 class StdinReady(msgspec.Struct, frozen=True, tag="stdin_ready"):
-    """The last piece was taken; `open` False: nobody reads any more."""
+    """The last piece of stdin was consumed; `open` is False if the rank does not read any more."""
 
     open: bool
 
 
 class Result(msgspec.Struct, frozen=True, tag="result"):
     rank: int
-    data: bytes  # a piece; the pieces of a rank arrive in order and before its Exited
+    data: bytes  # a piece; the pieces of a rank arrive in order, before its Exited
 
 
 class Said(msgspec.Struct, frozen=True, tag="said"):
-    """A worker's report (horovod.common.contract.reasons); those of a rank arrive in order and before its Exited."""
+    """Report of a worker (`horovod.common.contract.reasons`); a rank's reports arrive in order, before its Exited."""
 
     report: bytes
 
 
 class Exited(msgspec.Struct, frozen=True, tag="exited"):
-    """A worker ended. `status`: exit code, or minus the signal; `error`: why it could not be started at all."""
+    """A worker has ended. `status` is the exit code, or minus the signal; `error` is why it could not be started."""
 
     rank: int
     status: int
@@ -181,20 +183,20 @@ class Exited(msgspec.Struct, frozen=True, tag="exited"):
 
 
 class Stopped(msgspec.Struct, frozen=True, tag="stopped"):
-    """A worker of a lasting job has been stopped by a signal (SIGSTOP); `stopped` False: it runs on."""
+    """A worker of a lasting job was stopped by a signal (SIGSTOP), or, if `stopped` is False, continued."""
 
     rank: int
     stopped: bool
 
 
 class Notice(msgspec.Struct, frozen=True, tag="notice"):
-    """The agent ends the job by itself, for this reason."""
+    """The agent ends the job on its own initiative, for this reason."""
 
     text: str
 
 
 class Finished(msgspec.Struct, frozen=True, tag="finished"):
-    """Nothing of the job runs any more on this host; `survivors`: processes that even SIGKILL did not end."""
+    """No process of the job runs on this host any more, except `survivors`, which even SIGKILL did not end."""
 
     survivors: list[int] = []
 
@@ -209,11 +211,11 @@ class StreamOpen(msgspec.Struct, frozen=True, tag="open"):
 
 
 class Alive(msgspec.Struct, frozen=True, tag="alive"):
-    """A word that only says that its sender is there."""
+    """Heartbeat."""
 
 
 class StreamData(msgspec.Struct, frozen=True, tag="data"):
-    """A piece of a stream. `error`: of a spawned command's stderr."""
+    """A piece of a stream. `error` is True for a spawned command's stderr."""
 
     stream: int
     data: bytes
@@ -221,7 +223,7 @@ class StreamData(msgspec.Struct, frozen=True, tag="data"):
 
 
 class StreamEnd(msgspec.Struct, frozen=True, tag="end"):
-    """Nothing more comes from this side; `status`: how a spawned command ended; to one that runs, not 0: kill it."""
+    """End of a stream, with the `status` of a spawned command; any other than 0 sent to a running one kills it."""
 
     stream: int
     status: int = 0
@@ -261,14 +263,14 @@ M = TypeVar("M")
 
 
 class FrameReader(Generic[M]):
-    """Turns the bytes of a stream into messages of one union type."""
+    """Decoder from a byte stream to messages of one union type."""
 
     def __init__(self, kind: object) -> None:
         self._decoder: msgspec.msgpack.Decoder[M] = msgspec.msgpack.Decoder(kind)
         self._buffer = bytearray()
 
     def feed(self, data: bytes) -> list[M]:
-        """The messages completed by `data`. Raises AgentError on a frame that is too long or not understood."""
+        """Return the messages completed by `data`. Raises AgentError on a frame that is too long or invalid."""
         self._buffer += data
         messages: list[M] = []
         while len(self._buffer) >= _HEADER.size:
@@ -282,13 +284,13 @@ class FrameReader(Generic[M]):
             del self._buffer[:end]
             try:
                 messages.append(self._decoder.decode(body))
-            except (ValueError, RecursionError) as error:  # not understood, not UTF-8, or nested too deeply
+            except (ValueError, RecursionError) as error:  # invalid, not UTF-8, or nested too deeply
                 raise AgentError(f"a message that is not understood: {error}") from None
         return messages
 
 
 def frame(message: Request | Report) -> bytes:
-    """The message as it travels. Raises AgentError when it is larger than a frame may be."""
+    """Return the encoded message with its length. Raises AgentError when it exceeds the limit."""
     body = msgspec.msgpack.encode(message)
     if len(body) > FRAME_LIMIT:
         raise AgentError(f"a {type(message).__name__} message of {len(body)} bytes; at most {FRAME_LIMIT} are accepted")
@@ -296,27 +298,27 @@ def frame(message: Request | Report) -> bytes:
 
 
 class ByteWriter:
-    """Queues bytes for a descriptor that never blocks; `flush` writes what fits."""
+    """Queue of bytes for a non-blocking descriptor; `flush` writes as many as possible."""
 
     def __init__(self, fd: int) -> None:
         os.set_blocking(fd, False)
         self.fd = fd
-        self.broken = False  # the reader is gone; everything further is dropped
+        self.broken = False  # True if the reader is gone; all further bytes are dropped
         self._buffer = bytearray()
 
     @property
     def pending(self) -> int:
-        """Bytes not yet written."""
+        """Number of bytes not yet written."""
         return len(self._buffer)
 
     def write(self, data: bytes) -> None:
-        """Queue the bytes and write what can be written."""
+        """Queue the bytes and write as many as possible."""
         if not self.broken:
             self._buffer += data
             self.flush()
 
     def flush(self) -> None:
-        """Write as much as the descriptor takes now."""
+        """Write as many bytes as possible without blocking."""
         while self._buffer and not self.broken:
             try:
                 written = os.write(self.fd, memoryview(self._buffer)[:65536])
@@ -330,9 +332,9 @@ class ByteWriter:
 
 
 class FrameWriter(ByteWriter):
-    """The same for messages."""
+    """Queue of messages for a non-blocking descriptor."""
 
     def send(self, message: Request | Report) -> None:
-        """Queue the message and write what can be written. Raises AgentError when it is larger than a frame may be."""
+        """Queue the message and write as much as possible. Raises AgentError when it exceeds the limit."""
         if not self.broken:
             self.write(frame(message))

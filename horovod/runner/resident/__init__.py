@@ -1,8 +1,7 @@
-"""Jobs whose workers are *residents*: processes that somebody else has started and looks after (an actor of Ray, a
-worker of Ray Train), and in which we may call functions.
+"""Jobs whose workers are processes started and managed by another system, such as actors of Ray.
 
-The launcher is a Python program here, the *driver*, and starts no process. It has the job's store, hands out the key
-(``residence``), and hears of each worker's end at once by a connection that lasts as long as the worker (``lifeline``).
-A worker takes its seat (``seat``): from then on ``hvd.init()`` in it finds the others, as in a process that horovodrun
-has started. Who gets which rank: ``placing``. Where workers come and go: ``course``.
+The launcher, a Python program called the driver, starts no process itself; it only calls functions in the workers. It
+runs the job's store, distributes the key (`residence`), and notices at once when a worker ends, because a connection
+to it breaks (`lifeline`). A worker joins the job with the variables that it gets (`seat`). From then on, `hvd.init()`
+finds the other ranks as in a process started by horovodrun. `placing` assigns ranks, and `course` runs elastic jobs.
 """

@@ -1,5 +1,7 @@
-"""An elastic job of residents, decided: what happens is told to it, what is to be done it asks of `Hands`. Who is in
-the job decides `elastic.membership`; what workers say comes by the store's desk, as in jobs of horovodrun."""
+"""Elastic job of external workers: takes events, and calls `Hands` to start and end processes.
+
+`elastic.membership` decides which workers are members. Workers' requests arrive at the store, as in jobs of horovodrun.
+"""
 
 from __future__ import annotations
 
@@ -20,20 +22,25 @@ from horovod.runner.job.roster import Roster
 
 
 class Hands(Protocol):
-    """What the cluster manager is asked to do. Nothing waits."""
+    """Operations of the cluster manager. No call blocks."""
 
     def start(self, number: int, host: str) -> None:
-        """A process for the worker of this number; its end will be told by `Course.exited`."""
+        """Start a process for the worker of this number; `Course.exited` must be called when it ends."""
 
     def kill(self, number: int) -> None:
-        """End its process."""
+        """End the worker's process."""
 
     def say(self, text: str) -> None:
-        """To whoever watches the job."""
+        """Show a message to the user."""
 
 
 class Course:
-    """`front`: of the job's store. `roster`: who is who; `end`: how the job has ended, None: it runs."""
+    """State of an elastic job of external workers.
+
+    Attributes:
+        roster: Numbers, hosts and ranks of the workers.
+        end: How the job has ended; None while it runs.
+    """
 
     def __init__(
         self,
@@ -56,40 +63,47 @@ class Course:
 
     @property
     def fd(self) -> int:
-        """When it can be read, `serve` has something to do."""
+        """Descriptor that is readable when `serve` must be called."""
         return self._front.fd
 
     def next_time(self) -> float | None:
-        """When `tick` has something to do (monotonic, s)."""
+        """Return when `tick` must be called next (monotonic, s), or None."""
         self._due = self._membership.next_time(self._ticked)
         self._standstill.waits(self._due)
         return self._due
 
     def serve(self) -> None:
-        """Workers have said something."""
+        """Handle workers' requests."""
         self._desk.serve(time.monotonic())
 
     def tick(self) -> None:
-        """To be called first, whenever the loop goes on."""
+        """Act on deadlines. To be called first in each round of the loop."""
         now = time.monotonic()
-        if stood := self._standstill.look(now):  # the driver itself was stopped, which makes nobody late
+        if stood := self._standstill.look(now):  # the driver itself was stopped, so no worker is late
             self._membership.postpone(stood)
         if self._due is not None and now >= self._due:
             self._ticked = now
             self._do(self._membership.tick(now))
 
     def found(self, slots: Mapping[str, int]) -> None:
-        """Slots by host, as they are now."""
+        """Set the current slots by host."""
         self._do(self._membership.discovered(slots, time.monotonic()))
 
     def exited(self, number: int, success: bool, how: str, victim: bool = False) -> None:
-        """The worker's process is gone, or done with the job. `how`, in words; `victim`: because others have failed."""
+        """Record that a worker's process has ended or left the job.
+
+        Args:
+            number: Number of the worker.
+            success: True if it ended normally.
+            how: Reason, for messages.
+            victim: True if it ended only because others failed.
+        """
         self.roster.end(number, success)
         self._desk.gone(number)
         self._do(self._membership.exited(number, success, time.monotonic(), victim, how))
 
     def lost(self, host: str) -> None:
-        """The host is gone, with all that ran there."""
+        """Record that a host and all its workers are lost."""
         for worker in self._membership.workers:
             if worker.host == host:
                 self.roster.end(worker.number, False)
@@ -97,7 +111,7 @@ class Course:
         self._do(self._membership.host_lost(host, time.monotonic()))
 
     def alive(self, number: int) -> bool:
-        """Is the worker's end still to be told?"""
+        """Return True until the worker's end is recorded."""
         return self._membership.workers.find(number) is not None
 
     def _do(self, actions: list[Action]) -> None:

@@ -1,10 +1,11 @@
-"""A connection between the driver and each worker over which nothing is said but who is there: the kernel closes it
-when either of them ends, however it does, so the other knows at once. A cluster manager may need ten seconds and more
-to notice that a machine is gone, and leaves processes of its own running when a part of it dies. Who keeps the line but
-stands still is found by its silence (``pulse``).
+"""Liveness connection between the driver and each worker.
 
-Authenticated under the job's key (``auth``), with a label of its own. The worker ends when the driver is gone, or a
-process that its manager says it cannot be without.
+No data is sent over it. The kernel closes it when either end's process dies, so the other end notices at once. A
+cluster manager may take ten seconds or more to notice the loss of a machine, and may leave processes running when a
+part of it dies. A worker that is stopped or hangs keeps its connection; `pulse` finds it by its silence.
+
+The connection is authenticated with a key derived from the job's key. The worker exits when the driver is gone, or when
+a process ends on which it depends.
 """
 
 from __future__ import annotations
@@ -31,16 +32,18 @@ from horovod.runner.resident.pulse import Answering, Asking
 
 _LABEL = "lifeline"
 _PURPOSE = 127
-_HANDSHAKE = 5.0  # s for a stranger to prove that it is none
-_SILENT = 1.0  # s for its first words when all places are taken
-_STRANGERS = 64  # at a time; others wait in the kernel until one of these is a member, or is dropped
+_HANDSHAKE = 5.0  # s for a peer to authenticate
+_SILENT = 1.0  # s for its first bytes when all places are taken
+_STRANGERS = 64  # maximum unauthenticated peers at once; others wait in the kernel's backlog
 _CLOSE = 5.0
 
 
 class Lines(Serving):
-    """The driver's ends: a thread until ``close``. ``gone`` gets, in that thread, the number of a worker whose line has
-    broken, and an empty text; of one that has hung up (``Line.close``) too; of one that is silent, the text says so,
-    and its line is cut, so that it ends should it go on."""
+    """Driver's ends of all connections, served by a thread until `close`.
+
+    The thread calls ``gone`` with the number of a worker whose connection has closed or broken, and an empty text. For
+    a silent worker, the text describes that. Its connection is then closed, so that it exits if it continues.
+    """
 
     def __init__(
         self,
@@ -50,8 +53,15 @@ class Lines(Serving):
         silence: float,
         gone: Callable[[int, str], None],
     ) -> None:
-        """``listener``, ``pulses``: listening sockets, which then belong to it. ``silence``: s without a sign of life
-        after which a worker, or its host, is lost."""
+        """Start the thread.
+
+        Args:
+            listener: Listening socket for the connections; owned by this object.
+            pulses: Listening socket for heartbeats; owned by this object.
+            job_key: Key of the job.
+            silence: Seconds without an answer after which a worker, or its host, is lost.
+            gone: Called when a worker is lost.
+        """
         super().__init__("horovod-lines", _CLOSE)
         self._listener = listener
         self._key = derive_key(job_key, _LABEL)
@@ -70,7 +80,7 @@ class Lines(Serving):
 
     @property
     def there(self) -> int:
-        """How many workers have their line now. May be read from any thread."""
+        """Number of connected workers. May be read from any thread."""
         return len(self._members)
 
     def _serve(self) -> None:
@@ -97,7 +107,7 @@ class Lines(Serving):
             self._asking.close()
 
     def _due(self, sock: socket.socket) -> float:
-        """When a stranger is dropped: where others wait for its place, sooner if it has said nothing yet."""
+        """Return when an unauthenticated peer is dropped; sooner if it has sent nothing and other peers wait."""
         side, until = self._strangers[sock]
         wanted = len(self._strangers) == _STRANGERS and not side.greeted
         return until - _HANDSHAKE + _SILENT if wanted else until
@@ -130,7 +140,7 @@ class Lines(Serving):
     def _accept(self) -> None:
         try:
             sock, _ = self._listener.accept()
-        except OSError:  # it has gone again, or there are too many open files
+        except OSError:  # the peer has gone again, or there are too many open files
             return
         sock.setblocking(False)
         self._strangers[sock] = auth.Acceptor(self._key, 0, 0), time.monotonic() + _HANDSHAKE
@@ -144,7 +154,7 @@ class Lines(Serving):
             raise AuthError("it has hung up")
         side.feed(data)
         outgoing, side.outgoing = side.outgoing, b""
-        if outgoing:  # some bytes for an empty buffer
+        if outgoing:  # a few bytes, which always fit into the empty send buffer
             sock.sendall(outgoing)
         if side.done:
             if side.place.purpose != _PURPOSE:
@@ -177,7 +187,7 @@ class Lines(Serving):
 
 @dataclass(frozen=True)
 class Where:
-    """The driver's: its address, ports for the line and for signs of life, and s of silence that count as an end."""
+    """Address of the driver, its ports for the connection and for heartbeats, and the maximum silence in seconds."""
 
     host: str
     line: int
@@ -186,11 +196,14 @@ class Where:
 
 
 class Line:
-    """The worker's end, with a thread that ends the process when the driver hangs up or a process of ``others``, pids
-    with what they are, ends. Until ``close``."""
+    """Worker's end of the connection, with a thread that watches it until `close`.
+
+    The thread ends this process when the driver closes the connection, or when a process of ``others`` (pids and their
+    descriptions) ends.
+    """
 
     def __init__(self, where: Where, job_key: bytes, number: int, others: Mapping[int, str], seconds: float) -> None:
-        """Raises OSError or AuthError when the driver is not there, within ``seconds``."""
+        """Connect and start the thread. Raises OSError or AuthError when that fails within ``seconds``."""
         seconds = min(seconds, LONGEST)
         self._sock = socket.create_connection((where.host, where.line), seconds)
         try:
@@ -204,7 +217,7 @@ class Line:
         self._stop = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
         self._closed = False
         self._pid = os.getpid()
-        # A forked child must not keep the line open when this process is gone.
+        # A forked child must not keep the connection open after this process has ended.
         os.register_at_fork(after_in_child=self._sock.close)
         self._thread = threading.Thread(target=self._watch, args=(others,), name="horovod-line", daemon=True)
         self._thread.start()
@@ -215,7 +228,7 @@ class Line:
             for pid, what in others.items():
                 try:
                     fd = os.pidfd_open(pid)
-                except OSError:  # it has ended before, or the kernel cannot tell
+                except OSError:  # it has already ended, or the kernel does not support this
                     continue
                 at_end.callback(os.close, fd)
                 watched[fd] = f"{what} is gone"
@@ -239,8 +252,10 @@ class Line:
             return True
 
     def close(self) -> None:
-        """This process leaves the job, and goes on. May be called again. In a forked child it does nothing: the child
-        has no line, and what would end the watch is its parent's."""
+        """Leave the job; this process continues. Idempotent.
+
+        Does nothing in a forked child, whose copy of the connection is closed and whose watch runs in its parent.
+        """
         if not self._closed and os.getpid() == self._pid:
             self._closed = True
             self._pulse.close()

@@ -1,4 +1,4 @@
-"""What happens to a job, told by any thread, waited for by one."""
+"""Queue of events that any thread may add to and one thread waits for."""
 
 from __future__ import annotations
 
@@ -13,26 +13,33 @@ from typing import Generic, TypeVar
 T = TypeVar("T")
 
 LONGEST = 86400.0
-"""s, of one wait: the kernel counts milliseconds in 32 bits."""
+"""Longest single wait in seconds; the kernel counts milliseconds in 32 bits."""
 
 
 class Mailbox(Generic[T]):
-    """In the order in which it was put."""
+    """First-in, first-out queue of events."""
 
     def __init__(self) -> None:
         self._items: collections.deque[T] = collections.deque()
         self._fd = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
-        # Closed when no thread is left that could put something. Not at Python's exit: there are such threads then.
+        # Closed when no thread can add an event any more. Not at Python's exit, when such threads still run.
         weakref.finalize(self, os.close, self._fd).atexit = False
 
     def put(self, item: T) -> None:
-        """Never waits."""
+        """Add an event without blocking."""
         self._items.append(item)
         os.eventfd_write(self._fd, 1)
 
     def take(self, until: float | None, others: Collection[int] = ()) -> tuple[list[T], set[int]]:
-        """(what has come, which of the descriptors `others` can be read), as soon as there is something, at this time
-        (monotonic, s) at the latest; None: whenever it is. Both may be empty before."""
+        """Wait for an event or a readable descriptor of `others`.
+
+        Args:
+            until: Latest time of return (monotonic, s); None waits for an event.
+            others: Further descriptors to wait for.
+
+        Returns:
+            The events, and the readable descriptors of `others`. Both may be empty, even early.
+        """
         poll = select.poll()
         for fd in (self._fd, *others):
             poll.register(fd, select.POLLIN)

@@ -1,4 +1,4 @@
-"""Where residents are, and whether they fit together. Pure. Who gets which rank: ``runner.cluster.placement``."""
+"""Hosts of external workers, and whether the workers fit together. Pure. Ranks: ``runner.cluster.placement``."""
 
 from __future__ import annotations
 
@@ -13,19 +13,19 @@ from horovod.runner.resident.seat import Resident
 
 
 def hosts(residents: Sequence[Resident]) -> list[str]:
-    """A name for the host of each, the same for those on one machine."""
+    """Return a name for each worker's host, equal for those on the same machine."""
     machines = Machines()
     return [machines.name(one.machine, one.name) for one in residents]
 
 
 def seats(names: Sequence[str]) -> list[Slot]:
-    """The places of ranks on these hosts, in the order of ranks."""
+    """Return the slots of ranks on these hosts, given in rank order."""
     places = placement.places([Candidate(rank, name) for rank, name in enumerate(names)])
     return [places[rank] for rank in range(len(names))]
 
 
 def misfit(residents: Sequence[Resident], version: str = __version__) -> str:
-    """Why these cannot be one job, naming who differs in what; empty: they can. `version`: of horovod, the driver's."""
+    """Return why these workers cannot form one job, or an empty string. `version` is the driver's of horovod."""
     for index, one in enumerate(residents):
         who = f"worker {index} (host {one.name}, pid {one.pid})"
         if one.version != version:

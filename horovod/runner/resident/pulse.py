@@ -1,8 +1,10 @@
-"""Signs of life of workers. A line that breaks tells that a process has ended; one that is stopped, or whose host
-hangs, keeps its line. So the driver asks each worker again and again, and who is silent for too long is lost.
+"""Heartbeats of external workers.
 
-A worker answers without Python: ZeroMQ's proxy, from a socket to itself, sends back what comes. A program may hold the
-interpreter's lock for as long as it likes (a large sort, a C library's call), and is none the worse for it.
+A liveness connection breaks when a process ends, but a process that is stopped, or whose host hangs, keeps its
+connection. So the driver polls each worker, and a worker that is silent for too long is lost.
+
+A worker answers without Python: a ZeroMQ proxy from a socket to itself echoes each message. So a program may hold the
+interpreter's lock for any time (a large sort, a call into a C library) without counting as lost.
 """
 
 from __future__ import annotations
@@ -21,35 +23,45 @@ from horovod.common.store.gate import Gate, serving
 from horovod.common.store.messages import curve_pair
 from horovod.runner.reach.heartbeats import Heartbeats, silent
 
-_NAME = struct.Struct("!cI")  # of a worker's socket; ZeroMQ keeps names that begin with 0 to itself
+_NAME = struct.Struct("!cI")  # name of a worker's socket; ZeroMQ reserves names that begin with a zero byte
 _MARK = b"w"
-_LONGEST = 1024  # bytes of a message that is accepted; those of the handshake count too
-_QUEUED = 4  # questions that wait for a worker that stands still
+_LONGEST = 1024  # maximum bytes of an accepted message, including those of the handshake
+_QUEUED = 4  # maximum unanswered requests queued for a worker
 _CLOSE = 5.0  # s
 
 
 def never_came(seconds: float) -> str:
-    """What is said of a worker whose line is there and the connection for signs of life is not, after so many seconds:
-    it may be in the best of health."""
+    """Return the message about a worker whose heartbeat connection has not come within `seconds`.
+
+    Such a worker may be healthy.
+    """
     why = "the network lets only some of the driver's ports through, or the driver may open no more files (ulimit -n)"
     return f"its connection for signs of life has not come in {seconds:.0f} s, though another has: {why}"
 
 
 class Asking:
-    """The driver's side, used by one thread: to be polled are ``sources``, and then ``hear``, ``look`` called, at
-    ``next_time`` at the latest. Asks each from ``begin`` until ``forget``."""
+    """Driver's side of the heartbeats, used by one thread.
+
+    Poll ``sources``, then call ``hear`` and ``look``, at ``next_time`` at the latest. Each worker is polled from
+    ``begin`` until ``forget``.
+    """
 
     def __init__(self, listener: socket.socket, job_key: bytes, silence: float) -> None:
-        """``listener``: a listening socket, which then belongs to it. ``silence``: s without an answer after which a
-        worker is lost."""
-        self._heard: dict[int, float] = {}  # when each was heard last, or is asked since (monotonic, s)
-        self._come: set[int] = set()  # whose connection has come
+        """Start to listen.
+
+        Args:
+            listener: Listening socket; owned by this object.
+            job_key: Key of the job.
+            silence: Seconds without an answer after which a worker is lost.
+        """
+        self._heard: dict[int, float] = {}  # when each worker was last heard from, or polling began (monotonic, s)
+        self._come: set[int] = set()  # workers that have connected
         self._context: zmq.Context[zmq.Socket[bytes]] = zmq.Context(io_threads=1)
         try:
             self._gate = Gate(self._context, job_key)
             self._socket = serving(self._context, job_key, _LONGEST, _QUEUED)
-            self._socket.router_handover = True  # one that has to connect anew has its name still
-            self._socket.router_mandatory = True  # it tells of who has not come
+            self._socket.router_handover = True  # a worker that reconnects keeps its name
+            self._socket.router_mandatory = True  # sending to a worker that has not connected is an error
             self._door = Door(self._socket, [listener])
         except BaseException:
             self._context.destroy(linger=0)
@@ -60,24 +72,24 @@ class Asking:
         self.sources = (self._gate.socket, self._socket, self._door.monitor)
 
     def begin(self, number: int) -> None:
-        """This worker is to answer from now on."""
+        """Poll this worker from now on."""
         self._heard[number] = time.monotonic()
         self._come.discard(number)
 
     def forget(self, number: int) -> None:
-        """It is not asked any more."""
+        """Do not poll this worker any more."""
         self._heard.pop(number, None)
         self._come.discard(number)
 
     def next_time(self) -> float:
-        """Monotonic, s; infinity: nothing is to be done before something comes."""
+        """Return when `look` must be called next (monotonic, s), infinity if no deadline is set."""
         times = [time.monotonic() + self._door.seconds_left()]
         if self._heard:
             times += [self._beats.next_word, min(self._heard.values()) + self._silence]
         return min(times)
 
     def hear(self, ready: Collection[object]) -> None:
-        """``ready``: what is, of the ``sources`` and of others."""
+        """Receive answers. ``ready`` contains the sources that are readable, and possibly other objects."""
         self._door.check()
         if self._gate.socket in ready:
             self._gate.answer()
@@ -88,9 +100,9 @@ class Asking:
                 self._come.add(number)
 
     def look(self) -> Mapping[int, str]:
-        """Asks when it is time to; returns who is lost, and how, in words. They are not asked any more."""
+        """Poll the workers if due. Returns the lost workers, which are not polled any more, and the reasons."""
         now = time.monotonic()
-        if self._beats.was_deaf(now, True):  # this process stood still itself, which makes nobody late
+        if self._beats.was_deaf(now, True):  # this process was stopped itself, so no worker is late
             self._heard = dict.fromkeys(self._heard, now)
         if self._heard and self._beats.is_due(now):
             for number in self._heard:
@@ -104,7 +116,7 @@ class Asking:
     def _ask(self, number: int) -> None:
         try:
             self._socket.send_multipart([_NAME.pack(_MARK, number), b""], zmq.NOBLOCK)
-        except zmq.Again:  # it has more questions than it reads
+        except zmq.Again:  # its queue is full, because it does not read
             pass
         except zmq.ZMQError as error:
             if error.errno != zmq.EHOSTUNREACH:
@@ -113,16 +125,16 @@ class Asking:
         self._come.add(number)
 
     def close(self) -> None:
-        """Frees the port."""
+        """Close all sockets, which frees the port."""
         self._door.close()
         self._context.destroy(linger=0)
 
 
 class Answering:
-    """A worker's side, until ``close``: threads of its own."""
+    """Worker's side of the heartbeats: threads that answer until ``close``."""
 
     def __init__(self, host: str, port: int, job_key: bytes, number: int) -> None:
-        """Connects in the background."""
+        """Start to connect in the background."""
         self._context: zmq.Context[zmq.Socket[bytes]] = zmq.Context(io_threads=1)
         server, _ = curve_pair(job_key, "server")
         name = _NAME.pack(_MARK, number)
@@ -139,8 +151,8 @@ class Answering:
             self._socket.close()
 
     def close(self) -> None:
-        """The process goes on without."""
-        # It waits for the thread to close its socket, and knows no deadline.
+        """Stop answering; the process continues."""
+        # In a thread, because term() waits without limit until the other thread has closed its socket.
         ending = threading.Thread(target=self._context.term, name="horovod-pulse-end", daemon=True)
         ending.start()
         until = time.monotonic() + _CLOSE

@@ -1,5 +1,7 @@
-"""The driver's side of a job of residents: its key, its store, and three doors: one at which workers get the key, one
-for their lifelines, and one for their signs of life."""
+"""Driver's side of a job of external workers: its key, its store, and three listening ports.
+
+They are for obtaining the key, for liveness connections and for heartbeats.
+"""
 
 from __future__ import annotations
 
@@ -21,14 +23,14 @@ from horovod.runner.resident.lifeline import Lines
 from horovod.runner.resident.seat import Resident, Seat
 
 OWN = "HOROVOD_"
-"""Variables of the driver that begin so reach the workers."""
+"""Prefix of the driver's variables that are passed to the workers."""
 
 _TIMEOUT = "HOROVOD_HEARTBEAT_TIMEOUT"
-_EACH = 4  # connections of a worker: its line, its signs of life, and up to two to the store
+_EACH = 4  # connections of a worker: liveness, heartbeats, and up to two to the store
 
 
 class Residence:
-    """Until ``close``. Threads of its own, no process. May be used by one thread at a time."""
+    """Servers of a job, run in threads until ``close``. Must be used by one thread at a time."""
 
     def __init__(
         self,
@@ -37,11 +39,19 @@ class Residence:
         front: Front | None = None,
         variables: Mapping[str, str] | None = None,
     ) -> None:
-        """``address``: of this host, where workers reach it. ``gone``: gets, in a thread of ours, the number of a
-        worker that has ended, or left, and an empty text; the text says it of one that stands still. ``front``: of an
-        elastic job. ``variables``: those of all workers, of which HOROVOD_HEARTBEAT_TIMEOUT counts here. Raises
-        ValueError when this host has no such address, naming that variable, or when this process may not open enough
-        files."""
+        """Create the store and open the ports.
+
+        Args:
+            address: Address of this host that workers can reach.
+            gone: Called from another thread with the number of a worker that has ended or left, and a text: empty, or
+                how long the worker has been silent.
+            front: Queue of workers' requests, in an elastic job.
+            variables: Variables of all workers; HOROVOD_HEARTBEAT_TIMEOUT is used here, too.
+
+        Raises:
+            ValueError: This host has no such address, a variable has a wrong value, or this process may not open enough
+                files.
+        """
         self._address = address
         told = {_TIMEOUT: (variables or {}).get(_TIMEOUT, "")}
         self._silence = Settings.from_environ(told).number(_TIMEOUT)
@@ -74,40 +84,56 @@ class Residence:
         self._open = (lines, handover, store)
 
     def seat(self, number: int, resident: Resident, variables: Mapping[str, str], seconds: float) -> Seat:
-        """For this worker, of this number. ``variables``: see ``of_slot``, ``of_member``. Raises ValueError
-        when this process may not open enough files for all that have a seat."""
+        """Return what a worker needs to join the job.
+
+        Args:
+            number: Number of the worker.
+            resident: The worker's description of itself.
+            variables: Variables of the worker; see ``of_slot`` and ``of_member``.
+            seconds: Time limit for joining.
+
+        Raises:
+            ValueError: This process may not open enough files for all workers.
+        """
         self._known[number] = resident.public
-        # Those that are there may still have to come to the store; room for that is wanted, but nobody refused for it.
+        # Try to allow for the connections of all workers, but require only those of workers that have not connected
+        # yet.
         coming = max(1, len(self._known) - self._lines.there)
         make_room(descriptors_for(_EACH * len(self._known)), at_least=descriptors_for(_EACH * coming))
         where = self._address, self._door, self._line, self._pulse
         return Seat(number, *where, self._public, dict(variables), seconds, self._silence)
 
     def forget(self, number: int) -> None:
-        """This worker will not come any more."""
+        """Refuse this worker from now on."""
         self._known.pop(number, None)
 
     def close(self) -> None:
-        """Workers that have a seat still end now. May be called again."""
+        """Close all servers, which ends the workers that are still connected. Idempotent."""
         for one in self._open:
             one.close()
 
 
 def passed_on(environ: Mapping[str, str]) -> dict[str, str]:
-    """What reaches the workers of the driver's own variables: settings, nothing of a job that it may be in itself."""
+    """Return the driver's variables for workers: settings, but nothing of a job that the driver itself may be in."""
     own = {name: value for name, value in environ.items() if name.startswith(OWN)}
     return environment.passed_on(without_place(own))
 
 
 def of_slot(slot: Slot) -> dict[str, str]:
-    """The variables of a worker in a job of fixed members."""
+    """Return the variables of a worker in a job of fixed size."""
     place = asdict(slot)
     del place["python"]
     return WorkerEnv(**place).to_environ()
 
 
 def of_member(number: int, host: str, timeout: float) -> dict[str, str]:
-    """Of one in an elastic job; ``timeout`` (s) of the job. Its place comes with each epoch."""
+    """Return the variables of a worker in an elastic job, without ranks, which each epoch defines.
+
+    Args:
+        number: Number of the worker.
+        host: Host of the worker.
+        timeout: Elastic timeout of the job in seconds.
+    """
     made = WorkerEnv(hostname=host, worker=number).to_environ()
     told = {"HOROVOD_ELASTIC": "1", "HOROVOD_ELASTIC_TIMEOUT": f"{timeout:g}"}
     return without_place(made) | told

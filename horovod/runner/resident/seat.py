@@ -1,9 +1,9 @@
-"""What a worker does to become a part of a job: says who it is, gets the job's key, and has the variables of a rank.
+"""Joining a job: a worker describes itself, gets the job's key, and sets the variables of a rank.
 
-The key does not travel with what the cluster manager carries. The worker makes a pair of keys and tells the public one
-by the manager, the driver tells its own likewise, and the job's key comes over a connection of ours that is encrypted
-for these two (``horovod.common.handover``). Who only listens to the manager's network learns nothing; who can change
-what the manager carries could have run programs in the workers as well.
+The key is not sent through the cluster manager. Driver and worker each create a key pair and exchange the public keys
+through the manager. The job's key is then sent over a connection encrypted for these two (``horovod.common.handover``).
+An eavesdropper on the manager's network learns nothing, and an attacker who can change the manager's messages could run
+programs in the workers anyway.
 """
 
 from __future__ import annotations
@@ -26,13 +26,21 @@ from horovod.runner.resident.lifeline import Line, Where
 
 
 class SeatError(RuntimeError):
-    """A worker cannot become a part of the job."""
+    """A worker cannot join the job."""
 
 
 @dataclass(frozen=True)
 class Resident:
-    """What a process says of itself. `name`: its host's; `machine`: the same for processes that can share memory;
-    `python`: "3.11"; `public`: the key (32 bytes) by which the driver knows it."""
+    """A process's description of itself.
+
+    Attributes:
+        name: Name of its host.
+        machine: Identity of its machine, equal for processes that can share memory.
+        pid: Process id.
+        version: Version of horovod.
+        python: Version of Python, such as "3.11".
+        public: Public key (32 bytes) by which the driver recognizes it.
+    """
 
     name: str
     machine: str
@@ -44,9 +52,19 @@ class Resident:
 
 @dataclass(frozen=True)
 class Seat:
-    """What the driver tells a worker. `number`: of the worker, under which the driver knows its public key; `host`,
-    `door`, `line`, `pulse`: where the driver is; `public`: its key, 32 bytes; `variables`: of this worker; `seconds` to
-    come; `silence`: s without a sign of life after which one counts as lost."""
+    """What a worker needs to join the job.
+
+    Attributes:
+        number: Number of the worker.
+        host: Address of the driver.
+        door: The driver's port for obtaining the key.
+        line: The driver's port for liveness connections.
+        pulse: The driver's port for heartbeats.
+        public: Public key of the driver, 32 bytes.
+        variables: Variables of the worker.
+        seconds: Time limit for joining.
+        silence: Seconds without an answer after which a worker counts as lost.
+    """
 
     number: int
     host: str
@@ -61,19 +79,19 @@ class Seat:
 
 @dataclass(frozen=True)
 class _Taken:
-    """`fd`: the key; `before`: what the variables that were set had been, None: not there."""
+    """State to undo on leaving: descriptor of the key, connection, and previous values of variables (None: unset)."""
 
     fd: int
     line: Line
     before: Mapping[str, str | None]
 
 
-_pair: list[tuple[bytes, bytes]] = []  # this process's keys, public and secret
+_pair: list[tuple[bytes, bytes]] = []  # this process's public and secret key
 _taken: list[_Taken] = []
 
 
 def describe() -> Resident:
-    """This process."""
+    """Return this process's description of itself."""
     if not _pair:
         _pair.append(zmq.curve_keypair())
     name, _, _ = os.uname().nodename.partition(".")
@@ -88,8 +106,15 @@ def describe() -> Resident:
 
 
 def sit(seat: Seat, others: Mapping[int, str] | None = None) -> None:
-    """Takes the seat, leaving the one before. `others`: pids of processes without which this one is to end, with what
-    they are. Raises SeatError when the driver does not answer."""
+    """Join the job, after leaving the previous one.
+
+    Args:
+        seat: What the driver sent.
+        others: Pids of processes whose end must end this one, with descriptions for messages.
+
+    Raises:
+        SeatError: The driver does not answer.
+    """
     rise()
     where = f"the driver at {seat.host}"
     found = handover.receive(
@@ -118,8 +143,7 @@ def sit(seat: Seat, others: Mapping[int, str] | None = None) -> None:
 
 
 def rise() -> None:
-    """This process is no part of the job any more: its key is gone, its variables are what they were before. Harmless
-    without a seat."""
+    """Leave the job: drop its key and restore the previous variables. Does nothing in a process that has not joined."""
     while _taken:
         taken = _taken.pop()
         taken.line.close()

@@ -1,4 +1,4 @@
-"""Threads."""
+"""Helper for starting threads."""
 
 from __future__ import annotations
 
@@ -14,8 +14,17 @@ def in_thread(
     daemon: bool = True,
     silent: bool = False,
 ) -> threading.Thread:
-    """Start `target(*args)` in a thread of its own and return that. `daemon`: it does not keep the process from ending;
-    `silent`: what it raises is not shown. Raises ValueError when `args` is no tuple.
+    """Start `target(*args)` in a new thread and return the thread.
+
+    Args:
+        target: Function to call.
+        args: Its positional arguments.
+        name: Name of the thread.
+        daemon: If True, the thread does not keep the process from ending.
+        silent: If True, exceptions in the thread are ignored.
+
+    Raises:
+        ValueError: `args` is not a tuple.
     """
     if not isinstance(args, tuple):
         raise ValueError(f"args is of type {type(args).__name__}, accepted is a tuple; a single argument is (arg,)")

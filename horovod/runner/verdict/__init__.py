@@ -1,1 +1,1 @@
-"""Who failed first and why, in words. Pure but for what endings collects."""
+"""Failure attribution: which rank failed first and why. Pure, except for the state in `endings`."""

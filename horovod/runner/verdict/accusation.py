@@ -1,8 +1,8 @@
-"""Ranks that did not fail, yet are the reason why others did: they left or were lost without an error, or never came.
-Pure.
+"""Attribution of failures to ranks that did not fail themselves. Pure.
 
-The others say so, by a report (`horovod.common.contract.reasons`). `read` makes one of the words of an exception, for
-ranks from which no report comes: those of other launchers, and of containers between agent and worker.
+Such a rank left or was lost without an error, or never called hvd.init(). Other ranks report that
+(`horovod.common.contract.reasons`). Where no report arrives, as under other launchers or in containers between agent
+and worker, `read` derives one from the text of an exception.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from collections.abc import Sequence
 
 from horovod.common.contract.reasons import Ending
 
-# The engine's and the bootstrap's words (core/engine/driver_end.cc, horovod/common/wiring/waited_in_vain.py).
+# Messages of the engine and the bootstrap (core/engine/driver_end.cc, horovod/common/wiring/waited_in_vain.py).
 _LEFT = re.compile(r"\brank (\d+) \(host [^)]*\) has left the job(?:: ([^;\n]*))?")
 _LOST = re.compile(r"\brank (\d+) \(host [^)]*\) was lost\b")
 _ABSENT = re.compile(r"\bwaited (\S+) s for rank (\d+(?:, \d+)*)(?:, \.\.\.)? \(of \d+\) to call hvd\.init\(\)")
@@ -20,8 +20,16 @@ _ENDED = "the process ended"
 
 
 def read(rank: int, exception: Sequence[str], victim: bool) -> Ending | None:
-    """What the exception that ended a rank says of the reason. `exception`: the lines of its traceback; `victim`: it is
-    a HorovodInternalError, or comes of one. None: there is no exception."""
+    """Derive a report from the exception that ended a rank.
+
+    Args:
+        rank: Rank that has ended.
+        exception: Lines of its traceback.
+        victim: True if it is, or was caused by, a HorovodInternalError.
+
+    Returns:
+        The report; None without an exception.
+    """
     if not exception:
         return None
     text = "\n".join(exception)
@@ -35,14 +43,20 @@ def read(rank: int, exception: Sequence[str], victim: bool) -> Ending | None:
 
 
 def why_left(exception: Sequence[str]) -> str:
-    """What a rank that has left gave as its reason, by the exception of another."""
+    """Return the reason that a leaving rank gave, as quoted in another rank's exception; empty if there is none."""
     left = _LEFT.search("\n".join(exception))
     return left[2] or "" if left is not None else ""
 
 
 def describe(accusation: Ending, reason: str, status: int, stopped: bool) -> str:
-    """How the rank ended that others accuse. `reason`: why it has left, by its own words; `status`: its exit code, or
-    minus the signal; `stopped`: by the launcher."""
+    """Return how the rank ended to which others attribute their failure.
+
+    Args:
+        accusation: Report of another rank.
+        reason: Why the rank left, as it reported itself.
+        status: Its exit code, or minus the signal.
+        stopped: True if the launcher stopped it.
+    """
     if accusation.why == "absent":
         return f"it did not call hvd.init() within {accusation.seconds:g} s"
     if accusation.why == "left":

@@ -1,4 +1,4 @@
-"""How the ranks of a job end: collects what they report and what the agents see, for the verdict."""
+"""Ends of a job's ranks, collected from their reports and the agents' for the verdict."""
 
 from __future__ import annotations
 
@@ -12,16 +12,21 @@ from horovod.runner.verdict.verdict import RankEnd
 
 
 class Endings:
-    """`ends`: of those that have ended, in that order. `called`: ranks that have called hvd.init(); `pids`: their
-    processes on their hosts."""
+    """Collected ends of ranks.
+
+    Attributes:
+        ends: Ends of the ranks, in the order in which they ended.
+        called: Ranks that have called hvd.init().
+        pids: Their process ids on their hosts.
+    """
 
     def __init__(self, hosts: Mapping[int, str]) -> None:
-        """`hosts`: of all ranks."""
+        """Create the collection. `hosts` maps each rank to its host."""
         self._hosts = hosts
         self._endings: dict[int, reasons.Ending] = {}
         self._left: dict[int, str] = {}
         self._refused: set[int] = set()
-        self._tails: Mapping[int, str] | None = None  # of stderr when the launcher began to stop the job
+        self._tails: Mapping[int, str] | None = None  # ends of stderr when the launcher began to stop the job
         self.ends: list[RankEnd] = []
         self.called: set[int] = set()
         self.pids: dict[int, int] = {}
@@ -31,12 +36,12 @@ class Endings:
         return self._tails is not None
 
     def stop(self, tails: Mapping[int, str]) -> None:
-        """The launcher begins to stop the job, with these ends of the ranks' stderr."""
+        """Record that the launcher begins to stop the job, and the ends of the ranks' stderr at that time."""
         if self._tails is None:
             self._tails = tails
 
     def hear(self, line: bytes) -> None:
-        """A worker's report."""
+        """Record a worker's report."""
         report = reasons.decode(line)
         if report is None or report.rank not in self._hosts:
             return
@@ -47,34 +52,34 @@ class Endings:
             self._refused.add(report.rank)
         elif isinstance(report, reasons.Left):
             self._left[report.rank] = report.reason
-        elif not self.stopping:  # later it may only be what the stop has caused
+        elif not self.stopping:  # later reports may only be consequences of the stop
             self._endings[report.rank] = self._checked(report)
 
     def told(self) -> list[reasons.Ending]:
-        """What ranks have reported of their ends, in that order."""
+        """Return the ranks' reports about their ends, in order."""
         return list(self._endings.values())
 
     def forget(self, ranks: Collection[int]) -> None:
-        """Of these nobody will ask any more."""
+        """Drop what is recorded about these ranks."""
         self.ends = [end for end in self.ends if end.rank not in ranks]
         for rank in ranks:
             self._endings.pop(rank, None)
             self._left.pop(rank, None)
 
     def suffers(self, rank: int) -> bool:
-        """Has it reported that it ends only because something else has?"""
+        """Return True if the rank reported that it ends only because another one did."""
         ending = self._endings.get(rank)
         return ending is not None and ending.suffers
 
     def _checked(self, ending: reasons.Ending) -> reasons.Ending:
-        """Whoever has called init by now is not absent, though it may have given up waiting."""
+        """Return the report without absent ranks that have called init meanwhile, perhaps before they gave up."""
         ranks = [rank for rank in ending.ranks if rank in self._hosts]
         if ending.why == "absent":
             ranks = [rank for rank in ranks if rank not in self.called] or ranks
         return msgspec.structs.replace(ending, ranks=ranks)
 
     def end(self, report: Exited, tail: str) -> None:
-        """A worker has ended; `tail`: the end of its stderr."""
+        """Record that a worker has ended. `tail` is the end of its stderr."""
         rank = report.rank
         self.ends.append(
             RankEnd(

@@ -1,4 +1,4 @@
-"""The end of what a rank wrote, as its terminal would have shown it: of a progress bar the last state."""
+"""Last lines of a rank's output as a terminal would have shown them: the final state of each progress bar."""
 
 from __future__ import annotations
 
@@ -9,15 +9,15 @@ _CONTROL = re.compile("\x1b\\[[0-?]*[ -/]*[@-~]|\x1b][^\x07\x1b]*(?:\x07|\x1b\\\
 
 
 def last_lines(text: str, count: int) -> list[str]:
-    """At most so many lines that have something in them, without what would move a cursor or colour anything."""
+    """Return at most `count` lines that are not blank, without escape sequences."""
     lines: list[str] = []
-    again = False  # does the next line stand where the last one does?
+    again = False  # True if the next line overwrites the last one
     for line in text.split("\n"):
         states = [state for state in line.split("\r") if _CONTROL.sub("", state).strip()]
         if not states:
             continue
         if again:
             lines.pop()
-        again = line.endswith(_UP)  # bars below each other
+        again = line.endswith(_UP)  # progress bars below each other
         lines.append(_CONTROL.sub("", states[-1]).rstrip())
     return lines[-count:]

@@ -1,4 +1,4 @@
-"""Tracebacks made short: the user's own frames stay, runs of frames of libraries become one line. Pure."""
+"""Shortened tracebacks: the user's own frames are kept, runs of library frames become one line. Pure."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from dataclasses import dataclass
 from horovod.common.contract.frames import library_of
 
 HEADER = "Traceback (most recent call last):"
-MOST = 12  # frames of the user's that are shown; of more (a recursion) the first and the last
-_KEPT_LIBRARY = 2  # frames where there are none of the user's
+MOST = 12  # maximum frames of the user's that are shown; of more (a recursion), the first and the last
+_KEPT_LIBRARY = 2  # library frames shown where there are none of the user's
 
-# Exception groups draw a margin of | in front.
+# Exception groups draw a margin of | before each line.
 _FRAME = re.compile(r'(?P<margin>[ |]*)File "(?P<path>[^"]+)", line \d+(?P<where>, in .*)?$')
 _MARKS = re.compile(r"[ |]*[~^][~^ ]*$")
 _REPEATED = re.compile(r"\[Previous line repeated (\d+) more times?\]")
@@ -22,18 +22,20 @@ _REPEATED = re.compile(r"\[Previous line repeated (\d+) more times?\]")
 class _Frame:
     lines: tuple[str, ...]
     margin: str
-    library: str  # empty: the user's
-    count: int  # with its repetitions
+    library: str  # name of the library; empty for the user's code
+    count: int  # frames, including repetitions
 
 
 def is_marks(line: str) -> bool:
-    """Is it the line of `^` and `~` below code? Python 3.11 and 3.12 write some without any indentation."""
+    """Return True for a line of `^` and `~` below code, which Python 3.11 and 3.12 sometimes do not indent."""
     return _MARKS.match(line) is not None
 
 
 def shortened(lines: Sequence[str]) -> list[str]:
-    """The lines of one or more tracebacks, with what is around them, without frames of libraries and marks below the
-    code. One without a frame of the user's keeps its last ones."""
+    """Return the lines of tracebacks without library frames and marks below the code; other lines are kept.
+
+    A traceback without any frame of the user's keeps its last frames.
+    """
     shown: list[str] = []
     frames: list[_Frame] = []
     for item in _items(lines):
@@ -47,7 +49,7 @@ def shortened(lines: Sequence[str]) -> list[str]:
 
 
 def _items(lines: Sequence[str]) -> Iterator[_Frame | str]:
-    """Frames with their lines of code, and the other lines."""
+    """Yield frames with their lines of code, and the other lines."""
     index = 0
     while index < len(lines):
         match = _FRAME.match(lines[index])
@@ -59,7 +61,7 @@ def _items(lines: Sequence[str]) -> Iterator[_Frame | str]:
         while end < len(lines) and _belongs(lines[end], match["margin"]):
             end += 1
         body = lines[index:end]
-        if match["where"] is not None:  # else a SyntaxError's, whose mark tells the place
+        if match["where"] is not None:  # keep the mark of a SyntaxError, which shows its position
             body = [line for line in body if not is_marks(line)]
         repeated = _REPEATED.search(body[-1])
         count = 1 + int(repeated[1]) if repeated else 1
@@ -68,7 +70,7 @@ def _items(lines: Sequence[str]) -> Iterator[_Frame | str]:
 
 
 def _belongs(line: str, margin: str) -> bool:
-    """Code below a frame, its marks, or `[Previous line repeated ...]`."""
+    """Return True for code below a frame, its marks, or `[Previous line repeated ...]`."""
     code = line.startswith(margin + "  ") and _FRAME.match(line) is None
     return code or is_marks(line) or _REPEATED.search(line) is not None
 

@@ -1,9 +1,9 @@
-"""Which rank failed first, and why: a pure function of how the workers ended.
+"""Which rank failed first, and why. Pure function of how the workers ended.
 
 When one worker fails, the collectives of all others fail too, so most of them end with HorovodInternalError: those are
-victims. The one to blame is the first that ended otherwise, or that showed another exception before the job was
-stopped; or else the one that victims name. Workers report what they are (`RankEnd.reason`); of those that did not, the
-last words on stderr tell.
+victims. The failure is attributed to the first rank that ended otherwise, or that showed another exception before the
+job was stopped; or else to the rank that victims name. Workers report their reasons (`RankEnd.reason`). For a worker
+without a report, the end of its stderr is used.
 """
 
 from __future__ import annotations
@@ -26,32 +26,40 @@ _CHAINED = (
     "During handling of the above exception, another exception occurred:",
     "The above exception was the direct cause of the following exception:",
 )
-_IGNORED = "Exception ignored"  # in a destructor, often at the interpreter's exit; it ends no process
+_IGNORED = "Exception ignored"  # in a destructor, often at the interpreter's exit; does not end the process
 _THREAD = "Exception in thread"  # ends that thread only
 _VICTIM = re.compile(r"(?:[\w.]+\.)?HorovodInternalError\b")
-# TensorFlow's word for what a lost peer does to an operation; it has other uses, so the message has to be ours.
+# TensorFlow's error for an operation with a lost peer. It has other uses, so the message must be Horovod's, too.
 _TENSORFLOW_VICTIM = re.compile(r"(?:[\w.]+\.)?UnknownError\b")
 _OURS = "Horovod "
-_LEFT_DEBUGGER = ("bdb.BdbQuit", "BdbQuit")  # by `q` or at the end of its input
-_MORE_LINES = 8  # of a message after a blank line
+_LEFT_DEBUGGER = ("bdb.BdbQuit", "BdbQuit")  # raised by `q` or at the end of the debugger's input
+_MORE_LINES = 8  # maximum lines of a message after a blank line
 
 
 @dataclass(frozen=True)
 class RankEnd:
     """How one worker ended.
 
-    `tail` is the end of its stderr, `tail_at_stop` what that was when the launcher began to stop the job (None: it did
-    not, or after this worker's end). `reason`: what it reported of its end before that. `left`: why it left the job, by
-    its own report. `refused`: a process that it had started called hvd.init().
+    Attributes:
+        rank: Rank of the worker.
+        host: Host of the worker.
+        status: Exit code, or minus the signal.
+        tail: End of its stderr.
+        stopped: True if it ended after the launcher had begun to stop the job.
+        tail_at_stop: `tail` at that time; None if the worker ended before, or the job was not stopped.
+        error: Why it could not be started.
+        reason: What it reported about its end before the stop.
+        left: Why it left the job, as it reported itself.
+        refused: True if a process that it had started called hvd.init().
     """
 
     rank: int
     host: str
-    status: int  # exit code, or minus the signal
+    status: int
     tail: str = ""
-    stopped: bool = False  # it ended after the launcher had begun to stop the job
+    stopped: bool = False
     tail_at_stop: str | None = None
-    error: str = ""  # why it could not be started
+    error: str = ""
     reason: Ending | None = None
     left: str | None = None
     refused: bool = False
@@ -59,28 +67,36 @@ class RankEnd:
 
 @dataclass(frozen=True)
 class Verdict:
-    """The rank to blame, the exit code for the whole job and the text that says so.
+    """The rank that failed first, and the job's exit code.
 
-    `headline`: the text without the exception or the last lines of that rank.
+    Attributes:
+        rank: Rank to which the failure is attributed.
+        exit_code: Exit code of the job.
+        text: Message for the user.
+        headline: The message without the rank's exception or last lines.
+        victim: True if the rank's own end is a consequence of something else.
     """
 
     rank: int
     exit_code: int
     text: str
     headline: str = ""
-    victim: bool = False  # what it ended with is a consequence of something else
+    victim: bool = False
 
 
 def split_lines(text: str) -> list[str]:
-    """Lines as a terminal shows them: a progress bar's \\r begins a new one."""
+    """Split text into lines as a terminal shows them: a progress bar's \\r begins a new one."""
     return re.split(r"\r\n|\n|\r", text)
 
 
 def find_exception(tail: str) -> tuple[list[str], bool]:
-    """The lines of the last traceback and whether it, or what it was chained to, is a HorovodInternalError.
+    """Find the last traceback in the text.
 
-    Tracebacks of exceptions that Python ignores do not count, those of threads only if there is no other. Empty lines
-    list: no traceback in `tail`.
+    Tracebacks of exceptions that Python ignores do not count; those of threads count only if there is no other.
+
+    Returns:
+        The lines of the traceback, empty if there is none; and True if it, or one chained to it, is a
+        HorovodInternalError.
     """
     lines = split_lines(tail)
     chains = _find_chains(lines)
@@ -91,7 +107,7 @@ def find_exception(tail: str) -> tuple[list[str], bool]:
 
 
 def exception_in_brackets(tail: str) -> str:
-    """The line that names the last exception in `tail`, to stand behind an exit status; empty: there is none."""
+    """Return the line that names the last exception, in brackets to follow an exit status, or an empty string."""
     lines, _ = find_exception(tail)
     named = [line for line in lines[1:] if line[:1].strip()]
     return f" ({named[0][:200]})" if named else ""
@@ -106,7 +122,7 @@ def _is_victim(block: Sequence[str]) -> bool:
 
 
 def _find_chains(lines: Sequence[str]) -> list[list[int]]:
-    """Where the tracebacks that count begin; those that are chained together are in one list."""
+    """Return where the tracebacks that count begin; chained ones are in one list."""
     chains: list[list[int]] = []
     kinds: list[str] = []
     for index, line in enumerate(lines):
@@ -126,12 +142,12 @@ def _find_chains(lines: Sequence[str]) -> list[list[int]]:
 
 
 def _bare(line: str) -> str:
-    """Without the frame that exception groups draw."""
+    """Return the line without the margin that exception groups draw."""
     return line.strip(" |+")
 
 
 def _exception_lines(lines: Sequence[str], header: int) -> list[str]:
-    """From the header to the end of the message: indented lines, the exception, what follows up to a blank line."""
+    """Return the lines from the header to the end of the message, which a blank line ends."""
     block = [lines[header]]
     named = False
     for index, line in enumerate(lines[header + 1 :], header + 1):
@@ -149,8 +165,10 @@ def _ends_message(line: str) -> bool:
 
 
 def _rest_of_message(lines: Sequence[str]) -> list[str]:
-    """What a message says after "...:" and a blank line, as TensorFlow's do: up to the last line of ours, if there is
-    one, without the stacks in between."""
+    """Return the rest of a message after "...:" and a blank line, as in TensorFlow's messages.
+
+    It ends with the last line that is Horovod's, if there is one; stacks in between are left out.
+    """
     end = next((i for i, line in enumerate(lines) if _ends_message(line)), len(lines))
     said = [line for line in lines[:end] if line.strip() and not line.startswith((" ", "\t"))]
     ours = [i for i, line in enumerate(said) if line.startswith(_OURS)]
@@ -165,16 +183,20 @@ def _exception_name(block: Sequence[str]) -> str:
 
 
 def _names(line: str) -> bool:
-    """Does the line stand below the frames of a traceback, where the exception does?"""
+    """Return True for a line at the position of the exception, below the frames of a traceback."""
     return not line.startswith((" ", "\t")) and not tracebacks.is_marks(line)
 
 
 def judge(ends: Sequence[RankEnd]) -> Verdict | None:
-    """`ends` in the order in which the workers ended. None when all is well."""
+    """Attribute the failure of a job. `ends` must be in the order in which the workers ended.
+
+    Returns:
+        The verdict; None if no rank failed.
+    """
     own = [end for end in ends if end.status != 0 and not end.stopped]
     late = [end for end in ends if end.status != 0 and end.stopped]
     culprit = _first(own, lambda end: not _suffers(end))
-    if culprit is None:  # it may still have been on its way out when the victims had ended and the job was stopped
+    if culprit is None:  # it may still have been exiting when the victims had ended and the job was stopped
         culprit = _first(late, _has_own_exception)
     if culprit is None and (accused := _accused(own, ends)) is not None:
         return accused
@@ -189,25 +211,25 @@ def judge(ends: Sequence[RankEnd]) -> Verdict | None:
 
 
 def has_culprit(ends: Sequence[RankEnd]) -> bool:
-    """Has a rank failed for a reason of its own?"""
+    """Return True if a rank has failed for a reason of its own."""
     return any(end.status != 0 and not _suffers(end) for end in ends)
 
 
 def _reason(end: RankEnd, tail: str | None = None) -> Ending | None:
-    """Why it ended, by its report or else its words (`tail`: these instead of its last); None: nobody knows."""
+    """Return why a rank ended, by its report or else its stderr (`tail` in place of the last one); None if unknown."""
     if end.reason is not None:
         return end.reason
     return accusation.read(end.rank, *find_exception(end.tail if tail is None else tail))
 
 
 def _suffers(end: RankEnd) -> bool:
-    """Did it fail because of another rank?"""
+    """Return True if the rank failed because of another one."""
     reason = _reason(end)
     return reason is not None and reason.suffers
 
 
 def _accused(victims: Sequence[RankEnd], ends: Sequence[RankEnd]) -> Verdict | None:
-    """The verdict on a rank that failed in nothing but being there, if a victim names one that did not fail itself."""
+    """Return the verdict if a victim names a rank that did not fail itself but ended or was absent, else None."""
     for victim in victims:
         reason = _reason(victim)
         if reason is None or not reason.ranks:
@@ -242,7 +264,7 @@ def _has_own_exception(end: RankEnd) -> bool:
 
 
 def _exit_code(culprit: RankEnd) -> int:
-    if culprit.stopped:  # its status tells of our signal, but an exception was already ending it
+    if culprit.stopped:  # its status shows our signal, but an exception was already ending it
         return 1
     return 128 - culprit.status if culprit.status < 0 else culprit.status
 
@@ -271,7 +293,7 @@ def _headline(culprit: RankEnd, ends: Sequence[RankEnd]) -> list[str]:
 
 
 def _last_words(culprit: RankEnd, called: str = "") -> list[str]:
-    """Its exception, or else the last that it wrote on stderr. `called`: the exception; empty: its."""
+    """Return the rank's exception, or else its last lines on stderr, under a heading. `called` names the exception."""
     if culprit.error:
         return []
     lines = []
@@ -279,7 +301,7 @@ def _last_words(culprit: RankEnd, called: str = "") -> list[str]:
     exception, _ = find_exception(tail)
     if exception:
         lines.append(f"{called or 'its exception'}:")
-        shown = tracebacks.shortened(exception[1:])  # the whole of it is what the rank wrote
+        shown = tracebacks.shortened(exception[1:])  # the full traceback is in the rank's own output
     else:
         shown = last_lines(tail, _LAST_LINES)
         if shown:
@@ -290,7 +312,7 @@ def _last_words(culprit: RankEnd, called: str = "") -> list[str]:
 
 
 def _summary(culprit: RankEnd, ends: Sequence[RankEnd]) -> list[str]:
-    """A line for all ranks that ended by themselves and are not to blame, one for all that had to be stopped."""
+    """Return lines about ranks that ended by themselves but are not the culprit, and about those that were stopped."""
     groups: dict[str, list[int]] = {}
     stopped = []
     for end in ends:
@@ -309,8 +331,7 @@ def _summary(culprit: RankEnd, ends: Sequence[RankEnd]) -> list[str]:
 
 
 def _also_failed(culprit: RankEnd, ends: Sequence[RankEnd]) -> list[str]:
-    """A line for all ranks that failed for reasons of their own after the culprit; it stands behind what is said of
-    that."""
+    """Return a line about the ranks that failed for reasons of their own after the culprit."""
     groups: dict[str, list[int]] = {}
     for end in ends:
         if end is not culprit and end.status != 0 and not end.stopped and not _is_consequence(end):

@@ -1,7 +1,8 @@
-"""Where the parts of a data service find one another. Its home is horovod.common, where faces reach it.
+"""Classes of a data service's registry; implemented in `horovod.common.compute`.
 
-The requests and answers are names that programs import. Ours does not send them: its service speaks as the store of a
-job does, and ComputeClient's methods are what asks."""
+The requests and responses are documented names that programs may import. They are not sent: the service uses the
+protocol of a job's store, and clients call the methods of `ComputeClient`.
+"""
 
 from dataclasses import dataclass
 
@@ -22,7 +23,7 @@ __all__ = [
 
 @dataclass
 class RegisterDispatcherRequest:
-    """A dispatcher is at HOST:PORT."""
+    """Registration of a dispatcher at HOST:PORT."""
 
     dispatcher_id: int
     dispatcher_address: str
@@ -30,7 +31,7 @@ class RegisterDispatcherRequest:
 
 @dataclass
 class WaitForDispatcherRegistrationRequest:
-    """Where is it? ``timeout``: seconds."""
+    """Request for a dispatcher's address. ``timeout`` is in seconds."""
 
     dispatcher_id: int
     timeout: float
@@ -38,14 +39,14 @@ class WaitForDispatcherRegistrationRequest:
 
 @dataclass
 class WaitForDispatcherRegistrationResponse:
-    """There: HOST:PORT."""
+    """Address of the dispatcher, HOST:PORT."""
 
     dispatcher_address: str
 
 
 @dataclass
 class RegisterDispatcherWorkerRequest:
-    """A worker of a dispatcher is there."""
+    """Registration of a dispatcher's worker."""
 
     dispatcher_id: int
     worker_id: int
@@ -53,7 +54,7 @@ class RegisterDispatcherWorkerRequest:
 
 @dataclass
 class WaitForDispatcherWorkerRegistrationRequest:
-    """Are all of its workers there? ``timeout``: seconds."""
+    """Request to wait until all of a dispatcher's workers are registered. ``timeout`` is in seconds."""
 
     dispatcher_id: int
     timeout: float
@@ -61,9 +62,9 @@ class WaitForDispatcherWorkerRegistrationRequest:
 
 @dataclass
 class ShutdownRequest:
-    """Nobody needs the service any more."""
+    """Notification that the service is not needed any more."""
 
 
 @dataclass
 class WaitForShutdownRequest:
-    """Does nobody need it any more?"""
+    """Request to wait until the service is not needed any more."""

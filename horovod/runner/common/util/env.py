@@ -1,4 +1,4 @@
-"""Which variables reach the workers, and who this process is by them."""
+"""Which variables are passed to the workers, and this process's rank and size according to its variables."""
 
 from __future__ import annotations
 
@@ -11,20 +11,22 @@ from horovod.runner.plan.environment import NOT_PASSED_ON
 from horovod.runner.reach.ssh import AGENT_VARIABLE
 
 LOG_LEVEL_STR = [level.upper() for level in reversed(LOG_LEVELS)]
-"""The names of the log levels, the most severe first."""
+"""Names of the log levels, the most severe first."""
 IGNORE_REGEXES = {pattern.replace("*", ".*") for pattern in NOT_PASSED_ON}
-"""Variables that never pass from the launcher to the workers."""
+"""Patterns of variables that are never passed from the launcher to the workers."""
 KUBEFLOW_MPI_EXEC = "/etc/mpi/kubexec.sh"
 
 
 def is_exportable(v: str) -> bool:
-    """Does a variable of this name pass from the launcher to the workers?"""
+    """Return True if a variable of this name is passed from the launcher to the workers."""
     return not any(re.fullmatch(pattern, v) for pattern in IGNORE_REGEXES)
 
 
 def get_env_rank_and_size() -> tuple[int, int]:
-    """Rank and size by the variables of horovodrun, or of another launcher that has started this process; (0, 1)
-    without any. Raises ValueError naming a variable that is no number.
+    """Return (rank, size) from the variables of horovodrun or another launcher; (0, 1) without any.
+
+    Raises:
+        ValueError: A variable is not an integer; the message names it.
     """
     place = launchers.find(os.environ)
     if place is not None:
@@ -41,5 +43,5 @@ def _number(name: str, default: int) -> int:
 
 
 def is_kubeflow_mpi() -> bool:
-    """Does Kubernetes' MPI operator name its own way into the pods?"""
+    """Return True if Kubernetes' MPI operator provides the program that reaches other pods."""
     return os.environ.get(AGENT_VARIABLE) == KUBEFLOW_MPI_EXEC

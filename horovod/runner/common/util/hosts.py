@@ -1,4 +1,4 @@
-"""Hosts and who runs where, in the types that programs written for Horovod know; the rules are `plan.hosts`'."""
+"""Hosts and slots with the classes of Horovod's documented API; `plan.hosts` implements the rules."""
 
 from __future__ import annotations
 
@@ -11,20 +11,20 @@ from horovod.runner.plan import hosts as plan
 
 @dataclass
 class HostInfo:
-    """A host and how many processes it may get."""
+    """A host and its number of slots."""
 
     hostname: str
     slots: int
 
     @staticmethod
     def from_string(host_string: str) -> HostInfo:
-        """Of `name:slots`. Raises ValueError naming the text and what is accepted."""
+        """Parse `name:slots`. Raises ValueError naming the text and what is accepted."""
         return parse_hosts(host_string)[0]
 
 
 @dataclass
 class SlotInfo:
-    """One process's place in the job."""
+    """Ranks and sizes of one process of a job."""
 
     hostname: str
     rank: int
@@ -36,33 +36,46 @@ class SlotInfo:
 
 
 INVALID_SLOT_INFO = SlotInfo(hostname="", rank=-1, local_rank=-1, cross_rank=-1, size=-1, local_size=-1, cross_size=-1)
-"""Of a process that has no place (any more)."""
+"""Value for a process that is not, or no longer, a member of the job."""
 
 
 def parse_host_files(filename: str) -> str:
-    """The hosts of a host file as `name:slots,...`. Raises OSError, and ValueError naming file, line and what is
-    accepted.
+    """Return the hosts of a host file as `name:slots,...`.
+
+    Raises:
+        OSError: The file cannot be read.
+        ValueError: A line is not accepted; the message names file and line.
     """
     found = plan.parse_hostfile(Path(filename).read_text(encoding="utf-8"), filename)
     return ",".join(f"{host.name}:{host.slots}" for host in found)
 
 
 def parse_hosts_and_slots(hosts: str) -> tuple[list[str], dict[str, int]]:
-    """Names and slots of `name:slots,...`: (the names in their order, slots by name). Raises ValueError."""
+    """Parse `name:slots,...` into (names in order, slots by name). Raises ValueError."""
     found = plan.parse_hosts(hosts)
     return [host.name for host in found], {host.name: host.slots for host in found}
 
 
 def parse_hosts(hosts_string: str) -> list[HostInfo]:
-    """The hosts of `name:slots,...`. Raises ValueError naming the entry and what is accepted."""
+    """Parse `name:slots,...`. Raises ValueError naming the entry and what is accepted."""
     return [HostInfo(host.name, host.slots) for host in plan.parse_hosts(hosts_string)]
 
 
 def get_host_assignments(
     hosts: Sequence[HostInfo], min_num_proc: int, max_num_proc: int | None = None
 ) -> list[SlotInfo]:
-    """A place for each process, by rank: `max_num_proc` of them, or as many as the hosts have slots when that is fewer
-    or when there is no maximum. Raises ValueError when the slots are fewer than `min_num_proc`.
+    """Assign ranks to hosts and return the slots in rank order.
+
+    Args:
+        hosts: Available hosts.
+        min_num_proc: Fewest processes.
+        max_num_proc: Most processes; None uses all slots.
+
+    Returns:
+        `max_num_proc` slots, or fewer if the hosts have fewer.
+
+    Raises:
+        ValueError: The hosts have fewer than `min_num_proc` slots.
     """
     given = [plan.Host(host.hostname, host.slots) for host in hosts]
     available = sum(host.slots for host in given)

@@ -1,4 +1,4 @@
-"""What programs that are launchers themselves put their wishes into."""
+"""Settings classes for programs that are themselves launchers."""
 
 from __future__ import annotations
 
@@ -9,7 +9,13 @@ from typing import Any
 
 @dataclass(kw_only=True)
 class BaseSettings:
-    """What all jobs have. `verbose`: 0 to 2; `start_timeout`: s; `nics`: names of network interfaces."""
+    """Settings of all jobs.
+
+    Attributes:
+        verbose: Verbosity, 0 to 2.
+        start_timeout: Seconds for the start.
+        nics: Names of network interfaces.
+    """
 
     num_proc: int | None = None
     verbose: int = 0
@@ -26,12 +32,12 @@ class BaseSettings:
     elastic: bool = False
     prefix_output_with_timestamp: bool = False
 
-    def __repr__(self) -> str:  # never the key
+    def __repr__(self) -> str:  # must not show the key
         return f"{type(self).__name__}(num_proc={self.num_proc})"
 
 
 @dataclass(kw_only=True, repr=False)
 class Settings(BaseSettings):
-    """Of a job on given hosts: `name:slots,...`, or those that `horovod.runner.common.util.hosts` has parsed."""
+    """Settings of a job on given hosts: `name:slots,...`, or as parsed by `horovod.runner.common.util.hosts`."""
 
     hosts: str | Sequence[Any] | None = None
