@@ -28,7 +28,7 @@ def common(nodes: int, node: int) -> dict[str, str]:
 def start(nodes: int, each: int, command: Sequence[str], **variables: str) -> list["subprocess.Popen[str]"]:
     """The processes, by rank; their output is one stream each."""
     port = 23000 + os.getpid() % 800 * 10  # the store takes the first of the eight after it that is free
-    running = []
+    environments = []
     for rank in range(nodes * each):
         node, local = divmod(rank, each)
         place = {
@@ -40,17 +40,5 @@ def start(nodes: int, each: int, command: Sequence[str], **variables: str) -> li
             "MASTER_PORT": str(port),
             "HOROVOD_HOSTNAME": f"node-{node}",  # all of them are on this host
         }
-        env = programs.environment(**common(nodes, node), **place, **variables)
-        running.append(subprocess.Popen(command, env=env, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True))
-    return running
-
-
-def finish(running: Sequence["subprocess.Popen[str]"], seconds: float = programs.DEADLINE) -> programs.Done:
-    """All of their output, and the worst exit code."""
-    try:
-        texts = [process.communicate(timeout=seconds)[0] for process in running]
-    finally:
-        for process in running:
-            process.kill()
-            process.wait(10)
-    return programs.Done(max(abs(process.returncode) for process in running), "".join(texts))
+        environments.append(programs.environment(**common(nodes, node), **place, **variables))
+    return programs.start_each(command, environments)

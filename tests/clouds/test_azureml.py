@@ -29,13 +29,13 @@ def test_what_its_variables_say():
 
 
 def test_the_pytorch_distribution_on_two_nodes():
-    done = azureml.finish(azureml.start(2, 2, WORKER, HOROVOD_JOB_KEY=azureml.KEY))
+    done = programs.finish(azureml.start(2, 2, WORKER, HOROVOD_JOB_KEY=azureml.KEY))
     assert done.places() == [([0, 2], [0, 2]), ([1, 2], [0, 2]), ([0, 2], [1, 2]), ([1, 2], [1, 2])]
     assert azureml.KEY not in done.text
 
 
 def test_two_nodes_without_a_key_are_told_what_to_do():
-    done = azureml.finish(azureml.start(2, 1, WORKER))
+    done = programs.finish(azureml.start(2, 1, WORKER))
     assert done.code == 1
     assert done.text.count("Azure ML started 2 processes") == 2, done.text
     assert "HOROVOD_JOB_KEY" in done.text

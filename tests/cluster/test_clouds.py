@@ -12,7 +12,7 @@ import pytest
 
 from tests.cluster.jobs import no_litter, run_job
 from tests.testbed.cluster import Cluster
-from tests.testbed.hosts import HOME, ROOT, make_key
+from tests.testbed.hosts import HOME, ROOT, HostProcess, make_key
 
 PLACE = ["bash", "-c", "echo $HOROVOD_RANK $(hostname) ${SM_CURRENT_HOST-}${CLUSTER_SPEC-none}"]
 SAGEMAKER = {"SM_HOSTS": '["host1", "host2"]', "SM_CURRENT_HOST": "host1", "SM_NUM_GPUS": "0"}
@@ -46,6 +46,15 @@ def start(number: int, *words: str, service: str = "sagemaker", **variables: str
     return [str(ROOT / "deploy/clouds/start.sh"), *words], env
 
 
+def start_others(cluster: Cluster, *words: str, **told: str) -> list[HostProcess]:
+    """All containers but the first."""
+    made = []
+    for number in (2, 3):
+        command, env = start(number, *words, **told)
+        made.append(cluster.host(number).popen(command, env=env))
+    return made
+
+
 @pytest.mark.parametrize(
     ("service", "code"),
     [
@@ -56,10 +65,7 @@ def start(number: int, *words: str, service: str = "sagemaker", **variables: str
 )
 def test_all_containers_start_alike_and_end_with_the_job(cluster: Cluster, service: str, code: int) -> None:
     words = ["-np", "3", "bash", "-c", f"echo $HOROVOD_RANK $(hostname); exit {code}"]
-    others = []
-    for number in (2, 3):
-        command, env = start(number, *words, service=service)
-        others.append(cluster.host(number).popen(command, env=env))
+    others = start_others(cluster, *words, service=service)
     command, env = start(1, *words, service=service)
     done = cluster.host(1).run(command, env=env, timeout=90)
     assert done.returncode == code, done.stderr
@@ -80,11 +86,8 @@ def test_a_key_made_for_the_job(cluster: Cluster) -> None:
             (folder / "id_ed25519").unlink()
             (folder / "authorized_keys").unlink()
         words = ["-np", "3", "bash", "-c", "echo key ${SSH_PRIVATE_KEY-none}"]
-        others = []
         key = {"SSH_PRIVATE_KEY": make_key("a job")[0].strip()}
-        for number in (2, 3):
-            command, env = start(number, *words, **key)
-            others.append(cluster.host(number).popen(command, env=env))
+        others = start_others(cluster, *words, **key)
         command, env = start(1, *words, **key)
         done = cluster.host(1).run(command, env=env, timeout=90)
         assert (done.returncode, done.stdout.count("key none")) == (0, 3), done.stderr
@@ -113,10 +116,7 @@ print("stopped in order", flush=True)
 def test_a_warning_of_the_cloud_stops_all_ranks_in_order(cluster: Cluster, tmp_path: Path) -> None:
     """SIGTERM to all containers, as managed spot training sends it."""
     words = ["-np", "3", sys.executable, "-c", STOPS]
-    others = []
-    for number in (2, 3):
-        command, env = start(number, *words)
-        others.append(cluster.host(number).popen(command, env=env))
+    others = start_others(cluster, *words)
     command, env = start(1, *words)
     out = tmp_path / "out"
     with out.open("w") as file:

@@ -159,19 +159,8 @@ def test_a_job_in_two_containers(workers: Workers) -> None:
 
 
 def test_a_container_that_dies_is_named(workers: Workers) -> None:
-    command = [
-        "podman",
-        "exec",
-        "worker1",
-        "horovodrun",
-        "-np",
-        "2",
-        "-H",
-        "worker1:1,worker2:1",
-        "python",
-        "-c",
-        FOREVER,
-    ]
+    words = "podman exec worker1 horovodrun -np 2 -H worker1:1,worker2:1 python -c"
+    command = [*words.split(), FOREVER]
     job = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
     try:
         assert job.stdout is not None

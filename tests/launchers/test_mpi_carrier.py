@@ -6,7 +6,7 @@ import pytest
 
 from tests.launchers import programs
 from tests.launchers.programs import ROOT
-from tests.launchers.sites import APART, CARRIED, need_mpi4py, site_of, staying
+from tests.launchers.sites import APART, CARRIED, site_of, staying
 
 
 @pytest.fixture(params=["Open MPI", "MPICH", "standard ABI"])
@@ -124,7 +124,7 @@ def test_a_rank_that_fails_ends_the_job(family):
 
 
 def test_a_program_uses_mpi_too(family):
-    need_mpi4py(family)  # whose wheels know no standard ABI
+    programs.with_mpi4py(family.folder)  # whose wheels know no standard ABI
     assert len(family.told(2, "short", "mpi4py", "again", **APART)) == 2
 
 
@@ -135,7 +135,7 @@ def test_a_program_ends_mpi_itself(site, when):
 
 @pytest.mark.parametrize("level", ["funneled", pytest.param("single", marks=pytest.mark.heavy)])
 def test_a_thread_level_of_the_programs_that_is_too_low(family, level):
-    need_mpi4py(family)
+    programs.with_mpi4py(family.folder)
     done = family.run(2, "mpi4py", f"level:{level}", **APART)
     if f"MPI_THREAD_{level.upper()}" not in done.text and done.code == 0:
         return  # the library grants more than it was asked for
@@ -179,12 +179,7 @@ def test_encrypted_data_do_not_go_through_mpi(family):
 
 
 def test_horovodrun_passes_the_wish_on(family):
-    folder = family.tmp / "bin"
-    folder.mkdir()
-    (folder / "mpirun").write_text(f'#!/bin/sh\nexec "{family.launcher}" "$@"\n')
-    (folder / "mpirun").chmod(0o755)
-    env = family.environment(**APART)
-    env["PATH"] = f"{folder}:{env['PATH']}"
+    env = family.environment(**APART, PATH=programs.as_mpirun(family.tmp / "bin", family.launcher))
     more = ["--mpi-args=--oversubscribe"] if family.open_mpi else []
     words = ["-np", "2", *more, sys.executable, CARRIED, str(family.tmp / "told"), "short"]
     done = programs.run([sys.executable, "-m", "horovod.runner", "--mpi", *words], env)

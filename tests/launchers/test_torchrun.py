@@ -2,7 +2,6 @@
 
 import os
 import socket
-import subprocess
 import sys
 from importlib.util import find_spec
 
@@ -18,17 +17,9 @@ TWO_HOSTS = [([0, 1], [0, 2]), ([0, 1], [1, 2])]
 def pods(master: str, **variables: str) -> Done:
     """Two processes with what the operator sets in the pods of a PyTorchJob; each believes to be on its own host."""
     port = 22000 + os.getpid() % 900 * 10  # the store takes the first of the eight after it that is free
-    running = []
-    for rank in range(2):
-        place = {"RANK": str(rank), "WORLD_SIZE": "2", "MASTER_ADDR": master, "MASTER_PORT": str(port)}
-        env = programs.environment(**place, HOROVOD_HOSTNAME=f"train-worker-{rank}", **variables)
-        running.append(subprocess.Popen(WORKER, env=env, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True))
-    try:
-        texts = [process.communicate(timeout=programs.DEADLINE)[0] for process in running]
-    finally:
-        for process in running:
-            process.kill()
-    return Done(max(abs(process.returncode) for process in running), "".join(texts))
+    place = {"WORLD_SIZE": "2", "MASTER_ADDR": master, "MASTER_PORT": str(port)}
+    each = [{**place, "RANK": str(rank), "HOROVOD_HOSTNAME": f"train-worker-{rank}"} for rank in range(2)]
+    return programs.finish(programs.start_each(WORKER, [programs.environment(**one, **variables) for one in each]))
 
 
 def test_pods_with_a_key_in_a_variable():

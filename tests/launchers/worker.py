@@ -4,7 +4,7 @@
     (none)      init, a collective, shutdown, and all of it once more
     raise:R     rank R raises ValueError("no more data") while the others wait for it
     sleep:R     rank R sleeps while the others wait for it
-    exit:R:C    rank R ends with code C, `kill:R` by SIGKILL
+    kill:R      rank R ends by SIGKILL
     absent:R    rank R never calls init
     child:R     rank R starts this program again, which is no rank
     mpi4py      uses MPI by mpi4py before and after
@@ -41,8 +41,7 @@ def describe():
 
 
 def come_to_an_end(what):
-    action, _, rest = what.partition(":")
-    rank, _, code = rest.partition(":")
+    action, _, rank = what.partition(":")
     if action == "child":
         if hvd.rank() == int(rank):
             start_a_child()
@@ -53,8 +52,6 @@ def come_to_an_end(what):
             raise ValueError("no more data")
         if action == "sleep":
             time.sleep(600)
-        if action == "exit":
-            sys.exit(int(code))
         os.kill(os.getpid(), signal.SIGKILL)
     gather(None)
 

@@ -12,6 +12,7 @@ pytest.importorskip("ray")
 from horovod.ray import BaseHorovodWorker, RayExecutor, strategy
 from horovod.runner.function.worker_error import WorkerError
 from tests.ray import functions
+from tests.runner.cluster.tasks import gone
 
 WITHIN = 15.0  # s for a failure to be told; waiting for a deadline would take longer
 
@@ -178,7 +179,4 @@ def test_shutdown_ends_the_processes(local):
     executor.start()
     pids = executor.run(os.getpid)
     executor.shutdown()
-    until = time.monotonic() + WITHIN
-    while any(os.path.exists(f"/proc/{pid}") for pid in pids) and time.monotonic() < until:
-        time.sleep(0.05)
-    assert [pid for pid in pids if os.path.exists(f"/proc/{pid}")] == []
+    assert all(gone(pid, WITHIN) for pid in pids)

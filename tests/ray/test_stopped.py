@@ -11,17 +11,9 @@ pytest.importorskip("ray")
 from horovod.ray import ElasticRayExecutor, RayExecutor
 from horovod.runner.function.worker_error import WorkerError
 from tests.ray import functions
-from tests.runner.launching import eventually
+from tests.runner.cluster.tasks import gone
 
 STILL = "nothing was heard from it for 4 s; it is stopped"
-
-
-def gone(pid):
-    try:
-        os.kill(pid, 0)
-    except ProcessLookupError:
-        return True
-    return False
 
 
 def test_the_job_ends_and_names_it(local, monkeypatch):
@@ -39,7 +31,7 @@ def test_the_job_ends_and_names_it(local, monkeypatch):
             executor.run(functions.ranks)
     finally:
         executor.shutdown()
-    eventually(lambda: all(map(gone, pids)), 20, "the workers are gone, also the stopped one")
+    assert all(gone(pid, 20) for pid in pids), "also the stopped one"
 
 
 def test_an_elastic_job_goes_on_without_it(local, monkeypatch, capfd):
