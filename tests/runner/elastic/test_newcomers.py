@@ -1,5 +1,6 @@
 """Which new workers fit to a job."""
 
+from horovod import __version__
 from horovod.common.contract.membership import Facts, encode
 from horovod.runner.elastic.newcomers import Newcomers, Verdict
 
@@ -12,6 +13,14 @@ def judged(same_code: bool = True, **other: str) -> Verdict:
     assert newcomers.judge(encode(JOB)) == Verdict()
     facts = {"version": JOB.version, "python": JOB.python, "program": JOB.program, "code": JOB.code, **other}
     return newcomers.judge(encode(Facts(**facts)))
+
+
+def test_the_variable_that_says_whether_the_program_must_be_the_same():
+    for environ, refused in (({}, True), ({"HOROVOD_ELASTIC_CODE": "any"}, False)):
+        newcomers = Newcomers.wanted(environ)
+        first, other = (Facts(__version__, "3.11", "train.py", code) for code in ("aa", "bb"))
+        assert newcomers.judge(encode(first)) == Verdict()
+        assert bool(newcomers.judge(encode(other)).refusal) is refused
 
 
 def test_others_of_the_same_kind_are_let_in():

@@ -1,12 +1,15 @@
 """Between the membership of an elastic job and its workers."""
 
+import horovod
+from horovod.common.contract.membership import Facts, encode
 from horovod.common.store.front import Front
 from horovod.common.store.messages import Come, Exchange, Get
 from horovod.common.store.table import Table
-from horovod.runner.elastic.actions import Form
+from horovod.runner.elastic.actions import Form, Say
 from horovod.runner.elastic.cooldown import Blacklist
 from horovod.runner.elastic.limits import Limits
 from horovod.runner.elastic.membership import Membership
+from horovod.runner.elastic.newcomers import Newcomers
 from horovod.runner.job.membership_desk import MembershipDesk
 from horovod.runner.plan.hosts import Slot
 
@@ -70,4 +73,21 @@ def test_who_dies_just_after_all_have_met_keeps_nobody_waiting():
         [(client, reply)] = table.handle(b"0", question, 1.0)
         assert client == b"0"
         assert "is gone" in reply.error or reply.values[0].endswith(b"is gone")
+    front.close()
+
+
+def test_a_newcomer_with_another_text_of_the_program_is_told_of_and_let_in():
+    front, did = Front(), []
+    membership = Membership(Limits(2, 2), Blacklist(None), 0.0)
+    desk = MembershipDesk(front, membership, did.append, Newcomers(same_code=False))
+    table = Table(front.desk)
+    desk.do(membership.discovered({"a": 2}, 0.0))
+    for worker, code in enumerate(("aa", "bb")):
+        facts = encode(Facts(horovod.__version__, "3.11", "train.py", code))
+        table.handle(b"%d" % worker, Come(1, worker, 0, facts=facts), 1.0)
+    front.serve(table)
+    desk.serve(1.0)
+    said = [action.text for action in did if isinstance(action, Say) and "its copy of" in action.text]
+    assert [text.endswith(", which HOROVOD_ELASTIC_CODE=any allows") for text in said] == [True]
+    assert membership.epoch == 1
     front.close()
