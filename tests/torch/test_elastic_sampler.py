@@ -24,16 +24,6 @@ def samplers(length: int, size: int, **kwargs) -> list[ElasticSampler]:
     return made
 
 
-def test_ranks_have_equally_many_and_all_samples():
-    made = samplers(10, 4)
-    assert [len(one) for one in made] == [3] * 4
-    visits = [list(one) for one in made]
-    assert sorted({sample for one in visits for sample in one}) == list(range(10))
-    assert visits != [list(one) for one in samplers(10, 4, seed=1)]
-    in_order = samplers(4, 2, shuffle=False)
-    assert [list(one) for one in in_order] == [[0, 2], [1, 3]]
-
-
 def test_a_loader_goes_on_where_it_was():
     with of(0, 2):
         sampler = ElasticSampler(range(8), shuffle=False)

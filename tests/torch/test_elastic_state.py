@@ -145,60 +145,50 @@ def test_what_cannot_be_copied_is_named():
         hvd.elastic.TorchState(net=model)
 
 
-def test_handlers_of_a_program():
-    class Counter:
-        value = 3
+class Counter:
+    def __init__(self, value):
+        self.value = value
 
-    class CounterHandler(StateHandler):
-        def __init__(self, counter):
-            super().__init__(counter)
-            self.save()
 
-        def save(self):
-            self.saved = self.value.value
+class CounterHandler(StateHandler):
+    """A handler of an old program: its sync takes no root."""
 
-        def restore(self):
-            self.value.value = self.saved
+    def __init__(self, counter):
+        super().__init__(counter)
+        self.save()
 
+    def save(self):
+        self.saved = self.value.value
+
+    def restore(self):
+        self.value.value = self.saved
+
+    def sync(self):
+        self.value.value = hvd.broadcast_object(self.value.value, 0)
+        self.save()
+
+
+def counting_state(value, **attributes):
     before = get_handler_registry()
+    set_handler_registry([(Counter, CounterHandler), *before])
     try:
-        set_handler_registry([(Counter, CounterHandler), *before])
-        state = hvd.elastic.TorchState(counter=Counter(), model=torch.nn.Linear(1, 1))
-        state.counter.value = 5
-        state.restore()
-        assert state.counter.value == 3
-        assert isinstance(state._handlers["model"], ModelStateHandler)
-        assert state.optimizer is None
+        return hvd.elastic.TorchState(counter=Counter(value), model=torch.nn.Linear(1, 1), **attributes)
     finally:
         set_handler_registry(before)
+
+
+def test_handlers_of_a_program():
+    state = counting_state(3)
+    state.counter.value = 5
+    state.restore()
+    assert state.counter.value == 3
+    assert isinstance(state._handlers["model"], ModelStateHandler)
+    assert state.optimizer is None
 
 
 @on_ranks(2)
 def test_handlers_of_old_programs_take_what_rank_0_has():
-    class Counter:
-        value = hvd.rank() + 5
-
-    class CounterHandler(StateHandler):
-        """Its sync takes no root."""
-
-        saved = None
-
-        def save(self):
-            self.saved = self.value.value
-
-        def restore(self):
-            self.value.value = self.saved
-
-        def sync(self):
-            self.value.value = hvd.broadcast_object(self.value.value, 0)
-            self.save()
-
-    before = get_handler_registry()
-    set_handler_registry([(Counter, CounterHandler), *before])
-    try:
-        state = hvd.elastic.TorchState(torch.nn.Linear(1, 1), counter=Counter(), step=hvd.rank())
-    finally:
-        set_handler_registry(before)
+    state = counting_state(hvd.rank() + 5, step=hvd.rank())
     state.sync()
     assert (state.counter.value, state.step) == (5, 0)
     # The last rank has committed once more than the others.

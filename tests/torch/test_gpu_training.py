@@ -21,7 +21,7 @@ from tests.ranks import on_gpu_ranks
 
 CASES = {
     **{case: (training.equal_to_one_process, *training.OPTIONS[case]) for case in training.OPTIONS},
-    **{name: (training.compressed, name) for name in ("fp16", "bf16", "wire_fp16", "wire_bf16", "wire_int8")},
+    **{name: (training.compressed, name) for name in ("fp16", "wire_fp16", "wire_int8")},
     "adasum": (training.with_adasum,),
     "sparse gradients": (training.sparse_embedding,),
     "one rank overflows": (training.scaled, torch.float16),
