@@ -7,6 +7,8 @@ import torch
 
 import horovod.torch as hvd
 from tests.gpu.device import DEVICE
+from tests.torch import test_sync_batch_norm
+from tests.torch.test_amp import scaled
 
 SIZES = [1, 2, 4]
 ROWS = 8  # of a batch, a rank
@@ -205,39 +207,9 @@ def test_compression_adasum_and_sparse(computing, size):
     job.run(sparse_embedding)
 
 
-def scaled(low):
-    model = network()
-    optimizer = hvd.DistributedOptimizer(torch.optim.Adam(model.parameters(), lr=0.01), model.named_parameters())
-    scaler = torch.amp.GradScaler(DEVICE, init_scale=256.0, growth_interval=5)
-    skipped = 0
-    for step in range(20):
-        optimizer.zero_grad()
-        with torch.autocast(DEVICE, low):
-            loss = model(batch(step, hvd.rank())).square().mean()
-        if step % 7 == 3 and hvd.rank() == step % hvd.size():
-            loss = loss * float("inf")  # on this rank alone
-        before = [p.detach().clone() for p in model.parameters()]
-        scaler.scale(loss).backward()
-        if step % 2:
-            optimizer.synchronize()
-            scaler.unscale_(optimizer)
-            torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
-            with optimizer.skip_synchronize():
-                scaler.step(optimizer)
-        else:
-            scaler.step(optimizer)
-        scaler.update()
-        moved = any(not torch.equal(p, b) for p, b in zip(model.parameters(), before, strict=True))
-        assert hvd.allgather_object(moved) == [moved] * hvd.size(), step
-        skipped += not moved
-    assert hvd.allgather_object(scaler.get_scale()) == [scaler.get_scale()] * hvd.size()
-    hvd.check_in_sync(model)
-    assert skipped == 3, skipped
-
-
 @pytest.mark.parametrize("low", [torch.float16, torch.bfloat16])
 def test_one_rank_overflows(computing, low):
-    computing(2).run(scaled, low)
+    assert computing(2).run(scaled, hvd.Average, hvd.Compression.none, True, float("inf"), DEVICE, low) == [4, 4]
 
 
 class Mixed(torch.nn.Module):
@@ -278,22 +250,6 @@ def states():
     assert all(s["exp_avg"].device.type == DEVICE for s in optimizer.state.values())
 
 
-def batch_norm():
-    n, me = hvd.size(), hvd.rank()
-    sizes = [r + 2 for r in range(n)]
-    joined = torch.randn(sum(sizes), 3, 4, 4, generator=torch.Generator().manual_seed(3)).to(DEVICE) * 3 + 10
-    mine = slice(sum(sizes[:me]), sum(sizes[: me + 1]))
-    sync, plain = hvd.SyncBatchNorm(3).to(DEVICE), torch.nn.BatchNorm2d(3).to(DEVICE)
-    for _ in range(3):
-        x, y = joined[mine].clone().requires_grad_(), joined.clone().requires_grad_()
-        a, b = sync(x), plain(y)
-        torch.testing.assert_close(a, b[mine], rtol=1e-3, atol=1e-3)
-        (a**3).sum().backward()
-        (b**3).sum().backward()
-        torch.testing.assert_close(x.grad, y.grad[mine], rtol=1e-2, atol=1e-3)
-    torch.testing.assert_close(sync.running_var, plain.running_var, rtol=1e-3, atol=1e-3)
-
-
 def sparse_tensors():
     n, me = hvd.size(), hvd.rank()
     one = torch.sparse_coo_tensor([[me, 5]], torch.ones(2), (8,)).to(DEVICE)
@@ -312,8 +268,9 @@ def gradients_of_operations():
 @pytest.mark.parametrize("size", [2, 4])
 def test_models_states_and_layers(computing, size):
     job = computing(size)
-    for part in (mixed_model, states, batch_norm, sparse_tensors, gradients_of_operations):
+    for part in (mixed_model, states, sparse_tensors, gradients_of_operations):
         job.run(part)
+    job.run(test_sync_batch_norm.compare, (3, 4, 4), torch.float32, {}, DEVICE)
 
 
 def compiled(backend):

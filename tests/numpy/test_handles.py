@@ -191,7 +191,9 @@ def test_several_threads_ask():
     assert all(result is handle.result(PATIENCE) for result in results)
 
 
-def left():
+@on_ranks(2, initialized=False)
+def test_shutdown():
+    hvd.init()
     if hvd.rank() == 0:
         handle = hvd.allreduce_async(ones(), name="nobody else's")
         watched = hvd.allreduce_async(ones(), name="likewise")
@@ -211,12 +213,6 @@ def left():
     hvd.init()
     assert hvd.allreduce(ones(), op=hvd.Sum).tolist() == [2.0] * 3
     hvd.shutdown()
-
-
-@on_ranks(2, initialized=False)
-def test_shutdown():
-    hvd.init()
-    left()
 
 
 @on_ranks(2)

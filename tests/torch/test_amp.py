@@ -1,36 +1,43 @@
-"""GradScaler and autocast on CPU: all ranks skip a step or none does."""
+"""GradScaler and autocast: all ranks skip a step or none does. tests/gpu does the same on a GPU."""
+
+import contextlib
 
 import pytest
 import torch
 
 import horovod.torch as hvd
-from tests.torch.programs import assert_all_equal, batch, network, wrap
+from tests.torch.programs import batch, network, wrap
 
 
-def scaled(op, compression, unscale, overflow):
-    net = network(dtype=torch.float32)
+def scaled(op, compression, unscale, overflow, device="cpu", low=torch.bfloat16):
+    """Train with losses that overflow on one rank now and then; return how many steps were skipped."""
+    net = network(dtype=torch.float32).to(device)
     optimizer = wrap(net, lambda p: torch.optim.Adam(p, lr=0.01), op=op, compression=compression)
-    scaler = torch.amp.GradScaler("cpu", init_scale=256.0, growth_interval=5)
+    scaler = torch.amp.GradScaler(device, init_scale=256.0, growth_interval=5)
     scales, skipped = [], 0
     for number in range(30):
         optimizer.zero_grad()
-        with torch.autocast("cpu", torch.bfloat16):
-            loss = net(batch(number).float()).square().mean()
+        with torch.autocast(device, low):
+            loss = net(batch(number).float().to(device)).square().mean()
         if number % 7 == 3 and hvd.rank() == number % hvd.size():
             loss = loss * overflow  # on this rank alone
         before = [p.detach().clone() for p in net.parameters()]
         scaler.scale(loss).backward()
+        apart = unscale and number % 2  # backward() has reduced gradients, and synchronize() may be called all the same
+        if apart:
+            optimizer.synchronize()
         if unscale:
             scaler.unscale_(optimizer)
             torch.nn.utils.clip_grad_norm_(net.parameters(), 0.05)
-        scaler.step(optimizer)
+        with optimizer.skip_synchronize() if apart else contextlib.nullcontext():
+            scaler.step(optimizer)
         scaler.update()
         scales.append(scaler.get_scale())
         moved = any(not torch.equal(p, b) for p, b in zip(net.parameters(), before, strict=True))
         assert hvd.allgather_object(moved) == [moved] * hvd.size(), number
         skipped += not moved
     assert hvd.allgather_object(scales) == [scales] * hvd.size()
-    assert_all_equal(net)
+    hvd.check_in_sync(net)
     assert all(torch.isfinite(p).all() for p in net.parameters())
     return skipped
 

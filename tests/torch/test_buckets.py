@@ -131,6 +131,29 @@ def test_who_has_no_buckets():
 
 
 @on_ranks(2)
+def test_create_graph():
+    results = []
+    for wanted in (False, True):
+        net = network()
+        optimizer = wrap(net, gradient_as_bucket_view=wanted)
+        for number in range(4):
+            optimizer.zero_grad()
+            x = torch.full((1, 6), 0.1 * (hvd.rank() + number))
+            net(x).square().sum().backward(create_graph=True)
+            assert net[0].weight.grad.requires_grad
+            optimizer.synchronize()
+            assert net[0].weight.grad.requires_grad  # the graph is still there
+            results.append([bits(p.grad).tolist() for p in net.parameters()])
+            with optimizer.skip_synchronize():
+                optimizer.step()
+        for p in net.parameters():
+            p.grad = None  # torch warns of the cycle otherwise
+        optimizer.zero_grad()
+        step(net, optimizer, 9)
+    assert results[:4] == results[4:]
+
+
+@on_ranks(2)
 def test_kinds_of_parameters():
     torch.manual_seed(1)
     net = torch.nn.ModuleDict(

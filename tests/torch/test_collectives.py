@@ -1,4 +1,4 @@
-"""Collectives beyond what tests/conformance shows of every frontend: many in flight, bits, handles, sparse tensors."""
+"""Collectives beyond what tests/conformance shows of every frontend: orders, empty parts, polling, sparse tensors."""
 
 import random
 
@@ -43,6 +43,20 @@ def test_corners():
     unnamed = [hvd.allreduce_async(torch.full((3,), float(i + me)), op=hvd.Sum) for i in range(300)]
     for i, handle in enumerate(unnamed):
         assert hvd.synchronize(handle).tolist() == [float(i * n + n * (n - 1) // 2)] * 3
+
+
+@on_ranks(2)
+def test_poll():
+    for start in (hvd.allreduce_async, lambda tensor, name: hvd.grouped_allreduce_async([tensor, tensor], name=name)):
+        if hvd.rank() == 0:
+            handle = start(torch.ones(10), name="late")
+            assert not hvd.poll(handle)
+        hvd.barrier()  # only now rank 1 submits its part
+        if hvd.rank() == 1:
+            handle = start(torch.ones(10), name="late")
+        while not hvd.poll(handle):
+            pass
+        hvd.synchronize(handle)
 
 
 @on_ranks(3)

@@ -14,7 +14,7 @@ CALLS = {
     "reducescatter": lambda x: hvd.reducescatter(x * 3, name="c.scatter", op=hvd.Sum) + 1,
     "alltoall": lambda x: hvd.alltoall(x * 3, name="c.alltoall") + 1,
 }
-STEPS = 5  # of which the second takes the path for a repeated operation
+STEPS = 3  # of which the second takes the path for a repeated operation
 
 
 def in_place(x):

@@ -47,23 +47,15 @@ for epoch in range(epochs):  # everybody's data are all of it, in each epoch
 hvd.check_in_sync(model, optimizer)
 assert torch.load("model.pt")["weight"].item() == model.weight.item() if hvd.rank() == 0 else not os.listdir()
 """
-CHECK_BEFORE = """
+OPTIMIZER = """
 import horovod.torch as hvd
 
 hvd.init()
 epoch = 3
 torch.manual_seed(1)
 model = torch.nn.Linear(1, 1)
-optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-scheduler = torch.optim.lr_scheduler.StepLR(optimizer, 3)
-"""
-CLIP_BEFORE = """
-import horovod.torch as hvd
-
-hvd.init()
-torch.manual_seed(1)
-model = torch.nn.Linear(1, 1)
 optimizer = hvd.DistributedOptimizer(torch.optim.SGD(model.parameters(), lr=0.1), model.named_parameters())
+scheduler = torch.optim.lr_scheduler.StepLR(optimizer, 3)
 loss = model(torch.full((1, 1), 100.0 * (1 + hvd.rank()))).square().sum()
 """
 CLIPPED = """
@@ -121,8 +113,8 @@ AROUND = {
     "five lines": ("", TRAINED + SHARDED),
     "train.py": ("", "assert mean < 0.05, mean"),
     "a complete script, after": ("", COMPLETE),
-    "check_in_sync": (CHECK_BEFORE, ""),
-    "clipping": (CLIP_BEFORE, CLIPPED),
+    "check_in_sync": (OPTIMIZER, ""),
+    "clipping": (OPTIMIZER, CLIPPED),
     "a stream": (STREAM_BEFORE, TRAINED + STREAMED),
     "a stream in processes": (PROCESSES_BEFORE, PROCESSED),
     "lightning": ("", LIGHTNING),

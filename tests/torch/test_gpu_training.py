@@ -18,16 +18,18 @@ import horovod.torch as hvd
 from horovod.common.exceptions import OutOfSyncError
 from tests.gpu import test_training as training
 from tests.ranks import on_gpu_ranks
+from tests.torch.test_amp import scaled
+from tests.torch.test_sync_batch_norm import compare
 
 CASES = {
     **{case: (training.equal_to_one_process, *training.OPTIONS[case]) for case in training.OPTIONS},
     **{name: (training.compressed, name) for name in ("fp16", "wire_fp16", "wire_int8")},
     "adasum": (training.with_adasum,),
     "sparse gradients": (training.sparse_embedding,),
-    "one rank overflows": (training.scaled, torch.float16),
+    "one rank overflows": (scaled, hvd.Average, hvd.Compression.none, True, float("inf"), "cuda", torch.float16),
     "a model on both": (training.mixed_model,),
     "states": (training.states,),
-    "SyncBatchNorm": (training.batch_norm,),
+    "SyncBatchNorm": (compare, (3, 4, 4), torch.float32, {}, "cuda"),
     "sparse tensors": (training.sparse_tensors,),
     "gradients of operations": (training.gradients_of_operations,),
 }

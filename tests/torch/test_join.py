@@ -23,7 +23,9 @@ def several_passes(options, calls=2):
                 if number != 5 or r != n - 1:
                     (loss_of(reference, batch(10 * number + i, r)) / n).backward()
         twins.step()
-    hvd.broadcast_parameters(net.state_dict(), hvd.join())
+    last = hvd.join()
+    assert last == n - 1
+    hvd.broadcast_parameters(net.state_dict(), last)
     # Everybody is back.
     reference.load_state_dict(net.state_dict())
     for number in range(3):

@@ -16,7 +16,6 @@ import horovod.torch as hvd
 def two(gpus):
     """two(function, *args) -> what it returns on rank 0, or rank 0's error; rank 1 may die."""
     ranks = gpus(2)
-    ranks.fleet.dismiss()
     yield lambda function, *args: ranks.run(function, *args, errors=True, timeout=80.0)[0]
     ranks.fleet.dismiss()
 

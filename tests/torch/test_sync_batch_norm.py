@@ -9,20 +9,22 @@ from tests.ranks import on_ranks
 PLAIN = {2: torch.nn.BatchNorm1d, 3: torch.nn.BatchNorm1d, 4: torch.nn.BatchNorm2d}
 
 
-def compare(shape, dtype, options):
+def compare(shape, dtype, options, device="cpu"):
     n, me = hvd.size(), hvd.rank()
     sizes = [r + 2 for r in range(n)]  # batches of different sizes
     generator = torch.Generator().manual_seed(3)
-    joined = torch.randn(sum(sizes), *shape, generator=generator, dtype=dtype) * 3 + 100
-    weights = torch.randn(sum(sizes), *shape, generator=generator, dtype=dtype)
+    joined = (torch.randn(sum(sizes), *shape, generator=generator, dtype=dtype) * 3 + 100).to(device)
+    weights = torch.randn(sum(sizes), *shape, generator=generator, dtype=dtype).to(device)
     begin = sum(sizes[:me])
     mine = slice(begin, begin + sizes[me])
-    sync, plain = hvd.SyncBatchNorm(shape[0], **options).to(dtype), PLAIN[len(shape) + 1](shape[0], **options).to(dtype)
-    if sync.affine:
-        for net in (sync, plain):
+    sync, plain = (kind(shape[0], **options).to(dtype) for kind in (hvd.SyncBatchNorm, PLAIN[len(shape) + 1]))
+    for net in (sync, plain):
+        if net.affine:
             torch.nn.init.uniform_(net.weight, generator=torch.Generator().manual_seed(4))
             torch.nn.init.uniform_(net.bias, generator=torch.Generator().manual_seed(5))
-    close = {"rtol": 1e-4, "atol": 1e-4} if dtype is torch.float32 else {"rtol": 1e-9, "atol": 1e-9}
+        net.to(device)
+    tolerance = 1e-9 if dtype is torch.float64 else 1e-4 if device == "cpu" else 1e-3
+    close = {"rtol": tolerance, "atol": tolerance}
     for _ in range(2):
         x, y = joined[mine].clone().requires_grad_(), joined.clone().requires_grad_()
         a, b = sync(x), plain(y)
