@@ -1,5 +1,5 @@
-"""Collectives on NumPy arrays, below the faces that use them; not a face.
+"""Collectives on NumPy arrays, shared by several frontends.
 
-``collectives``: calls that wait. ``starting``: calls that do not, for single arrays and groups; ``checks``: what both
-accept; ``pending``: operations under way; ``handles``: the same as futures.
+``collectives``: blocking calls. ``starting``: asynchronous calls, for single arrays and groups. ``checks``: argument
+checks of both. ``pending``: operations in flight. ``handles``: operations in flight as futures.
 """

@@ -1,4 +1,7 @@
-"""What collectives on NumPy arrays accept. All raise ValueError naming ``what``, what is given and what is accepted."""
+"""Argument checks of collectives on NumPy arrays.
+
+All functions raise ValueError with a message that begins with ``what``, and names the value and what is accepted.
+"""
 
 import operator
 from dataclasses import dataclass
@@ -17,7 +20,7 @@ Array = np.ndarray[Any, Any]
 
 @dataclass(frozen=True)
 class Reduction:
-    """How arrays are reduced. Numbers as in horovod/_core.pyi."""
+    """Parameters of a reduction. Codes are those of horovod/_core.pyi."""
 
     op: int
     process_set: ProcessSet
@@ -27,14 +30,18 @@ class Reduction:
 
 
 def whose(face: Face, full_name: str, operation: str) -> str:
-    """What messages begin with: ``allreduce.x on rank 1``. Raises what the face does outside of a job."""
+    """Return the beginning of messages, such as ``allreduce.x on rank 1``.
+
+    Raises:
+        ValueError: Horovod is not initialized.
+    """
     if face.engine is None:
         face.require_engine()
     return f"{full_name or operation} on rank {face.require_job().rank}"
 
 
 def code_of(dtype: Any, what: str) -> int:
-    """The engine's code for a NumPy dtype (JAX's are such) whose values can be reduced."""
+    """Return the engine's code for a NumPy or JAX dtype whose values can be reduced."""
     dtype = np.dtype(dtype)
     code = _codes.get(dtype)
     if code is not None:
@@ -45,16 +52,18 @@ def code_of(dtype: Any, what: str) -> int:
     return _codes.setdefault(dtype, dtypes.CODES[dtype.name])
 
 
-_codes: dict[Any, int] = {}  # of dtypes seen: NumPy makes their names anew each time
+_codes: dict[Any, int] = {}  # cache, because NumPy creates names of dtypes on each access
 
 
-# What is only copied needs no arithmetic: the seeds of Keras are uint32, which the engine does not have.
+# Dtypes that are only copied need no arithmetic. Keras' seeds are uint32, which the engine lacks.
 _TWINS = {"uint32": dtypes.INT32, "uint64": dtypes.INT64}
 
 
 def code_of_copied(dtype: Any, what: str) -> int:
-    """The same for values that are only copied: also unsigned integers of 32 and 64 bits, and 8-bit floats of
-    ml_dtypes."""
+    """Return the engine's code for a dtype whose values are only copied.
+
+    This includes unsigned 32- and 64-bit integers, and the 8-bit floats of ml_dtypes.
+    """
     dtype = np.dtype(dtype)
     twin = dtypes.UINT8 if dtype.name.startswith("float8_") else _TWINS.get(dtype.name)
     if twin is None:
@@ -72,7 +81,7 @@ def _check_order(dtype: Any, what: str) -> None:
 
 
 def set_id(face: Face, process_set: ProcessSet, what: str) -> int:
-    """Id of a registered set that has this rank."""
+    """Return the id of a registered process set that contains this rank."""
     rank = face.require_job().rank
     number = getattr(process_set, "process_set_id", None)
     if number is None:
@@ -83,7 +92,7 @@ def set_id(face: Face, process_set: ProcessSet, what: str) -> int:
 
 
 def root_of(root_rank: Any, process_set: ProcessSet, what: str) -> int:
-    """``root_rank`` as an int, when it is the world rank of a member."""
+    """Return ``root_rank`` as an int, after checking that it is the world rank of a member."""
     try:
         root = operator.index(root_rank)
     except TypeError:
@@ -94,8 +103,11 @@ def root_of(root_rank: Any, process_set: ProcessSet, what: str) -> int:
 
 
 def check_reduction(dtype: Any, reduction: Reduction, what: str) -> int:
-    """``code_of`` for a dtype that can be reduced so. NotImplementedError for Adasum on a number of ranks that is no
-    power of two."""
+    """Return the engine's code for a dtype, after checking that the reduction is possible.
+
+    Raises:
+        NotImplementedError: Adasum on a number of ranks that is not a power of two.
+    """
     code = code_of(dtype, what)
     try:
         op = check_op(reduction.op)
@@ -108,9 +120,11 @@ def check_reduction(dtype: Any, reduction: Reduction, what: str) -> int:
 
 
 def splits_of(splits: Any, array: Array, size: int, what: str) -> list[int] | None:
-    """Rows for each rank of a set of ``size``; None for equal parts, which dim 0 of ``array`` has to be a multiple
-    of."""
-    rows = array.shape[0] if array.ndim else 0  # a 0-dim array is for the engine to refuse: on every rank
+    """Return the rows for each rank of a set of ``size`` ranks, or None for equal parts.
+
+    Equal parts require that dimension 0 of ``array`` is a multiple of ``size``.
+    """
+    rows = array.shape[0] if array.ndim else 0  # the engine rejects a 0-dimensional array, on every rank
     if splits is None:
         check_parts(what, rows, size)
         return None

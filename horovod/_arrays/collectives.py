@@ -1,8 +1,9 @@
-"""Collectives on NumPy arrays that wait, for the faces whose values are such, or can be seen as such without a copy.
+"""Blocking collectives on NumPy arrays, for frontends whose values are, or can be viewed as, such arrays.
 
-All raise ValueError for what cannot work (a dtype, a name in flight, a process set without this rank, before init) and
-HorovodInternalError, naming tensor and ranks, when ranks disagree or one is lost. ``name``: text that all ranks give
-alike, or None: matched by the order of calls. Inputs are not changed. ``face``: whose operations these are.
+Inputs are not changed. All functions raise ValueError for invalid arguments (a dtype, a name in flight, a process set
+without this rank, no init), and HorovodInternalError, which names tensor and ranks, if ranks disagree or a rank was
+lost. ``face`` is the frontend that submits the operations. Names are full names, such as "allreduce.x", the same on all
+ranks, or "" to match operations by call order.
 """
 
 from collections.abc import Sequence
@@ -37,8 +38,10 @@ __all__ = [
 def allreduce_all(
     face: Face, arrays: Sequence[Any], names: Sequence[str], reduction: Reduction, groups: Sequence[str] = ()
 ) -> list[Array]:
-    """Reduces all arrays at once. ``names``: full ones ("allreduce.x") or "". ``groups``: for each array the name of
-    its group or "", empty for none; the arrays of a group complete together."""
+    """Reduce all arrays.
+
+    ``groups`` has the name of each array's group or "", and may be empty. The arrays of a group complete together.
+    """
     results: list[Array] = start_allreduce(face, arrays, names, reduction, groups, blocking=True).result()
     return results
 
@@ -46,7 +49,7 @@ def allreduce_all(
 def broadcast_all(
     face: Face, arrays: Sequence[Any], root_rank: int, names: Sequence[str], process_set: ProcessSet
 ) -> list[Array]:
-    """The root's values of all arrays, on every rank. ``root_rank``: world rank. ``names``: full ones or ""."""
+    """Return the root's values of all arrays, on every rank. ``root_rank`` is a world rank."""
     if not arrays:
         return []
     results: list[Array] = start_broadcast(face, arrays, root_rank, names, process_set, blocking=True).result()
@@ -56,7 +59,7 @@ def broadcast_all(
 def allgather_all(
     face: Face, arrays: Sequence[Any], names: Sequence[str], process_set: ProcessSet, groups: Sequence[str] = ()
 ) -> list[Array]:
-    """The arrays of all ranks, which may differ in dim 0, concatenated along it. ``names``, ``groups``: as above."""
+    """Return the arrays of all ranks, concatenated along dimension 0, in which they may differ."""
     results: list[Array] = start_allgather(face, arrays, names, process_set, groups, blocking=True).result()
     return results
 
@@ -64,8 +67,13 @@ def allgather_all(
 def alltoall_all(
     face: Face, arrays: Sequence[Any], splits: Any, names: Sequence[str], process_set: ProcessSet
 ) -> tuple[list[Array], Array]:
-    """(of each array the rows that came, in the order of ranks; how many of the first came from each rank of the set:
-    int32). ``splits``: rows of each array for each rank of the set, None: equal parts."""
+    """Send rows of each array to all ranks.
+
+    ``splits`` has the number of rows of each array for each rank of the set; None means equal parts.
+
+    Returns:
+        (received rows of each array in rank order, number of rows of the first array received from each rank).
+    """
     *outputs, received = start_alltoall(face, arrays, splits, names, process_set, blocking=True).result()
     return outputs, received
 
@@ -73,7 +81,9 @@ def alltoall_all(
 def reducescatter_all(
     face: Face, arrays: Sequence[Any], names: Sequence[str], reduction: Reduction, groups: Sequence[str] = ()
 ) -> list[Array]:
-    """This rank's rows of the reduction (Average or Sum) of all arrays; the first ranks get one row more when dim 0
-    does not divide. ``names``, ``groups``: as above."""
+    """Return this rank's rows of the reduction (Average or Sum) of all arrays.
+
+    If the rows do not divide evenly, the first ranks get one row more.
+    """
     results: list[Array] = start_reducescatter(face, arrays, names, reduction, groups, blocking=True).result()
     return results

@@ -1,8 +1,8 @@
-"""Operations under way as futures of ``concurrent.futures`` that can be awaited, too.
+"""Operations in flight as futures of ``concurrent.futures``, which are also awaitable.
 
-Whoever asks a handle for its result drives the engine, as everywhere. Who is to be called back instead (``await``,
-``add_done_callback``, ``concurrent.futures.wait``) has one thread of this process wait, which starts with the first
-such call and sleeps while there is nothing to wait for.
+A caller of ``result`` runs the engine's progress loop. For callers that want to be called back (``await``,
+``add_done_callback``, ``concurrent.futures.wait``), a thread waits. It starts with the first such call and sleeps while
+there is nothing to wait for.
 """
 
 import asyncio
@@ -15,15 +15,17 @@ from typing import Any
 
 from horovod._arrays.pending import Pending
 
-# How long the thread waits for one operation before it looks whether another one is done.
+# Limits for the time that the thread waits for one operation before it checks the others.
 _LEAST_SECONDS = 0.0005
 _MOST_SECONDS = 0.02
 _END_SECONDS = 2.0
 
 
 class Handle(Future):  # type: ignore[type-arg]
-    """Stands for an operation under way. ``result`` raises what the blocking call would; an operation that other ranks
-    know of cannot be cancelled."""
+    """Future of an operation in flight.
+
+    ``result`` raises what the blocking call would. An operation cannot be cancelled, because other ranks take part.
+    """
 
     def __init__(self, pending: Pending) -> None:
         self._pending: Pending | None = pending
@@ -31,24 +33,45 @@ class Handle(Future):  # type: ignore[type-arg]
         self.set_running_or_notify_cancel()
 
     def done(self) -> bool:
-        """Is it complete, successfully or not? Never blocks."""
+        """Return True if the operation is complete, successfully or not. Never blocks."""
         pending = self._pending
         if pending is not None and pending.done():
             self._settle()
         return super().done()
 
     def result(self, timeout: float | None = None) -> Any:
-        """Waits ``timeout`` seconds, None: without a limit, and returns the result. Raises TimeoutError, that of
-        ``concurrent.futures``, ValueError for what an argument made impossible, HorovodInternalError when ranks
-        disagree or one is lost."""
+        """Wait for the operation and return its result.
+
+        Args:
+            timeout (float, optional): Maximum seconds to wait. Default: no limit.
+
+        Returns:
+            The operation's result.
+
+        Raises:
+            concurrent.futures.TimeoutError: ``timeout`` has passed.
+            ValueError: An argument was invalid.
+            HorovodInternalError: Ranks disagree, or a rank was lost.
+        """
         return super().result(None if self._drive(timeout) else 0)
 
     def exception(self, timeout: float | None = None) -> BaseException | None:
-        """The same, but returns what ``result`` would raise, None where that is nothing."""
+        """Wait for the operation and return the exception that ``result`` would raise, or None.
+
+        Args:
+            timeout (float, optional): Maximum seconds to wait. Default: no limit.
+
+        Raises:
+            concurrent.futures.TimeoutError: ``timeout`` has passed.
+        """
         return super().exception(None if self._drive(timeout) else 0)
 
     def add_done_callback(self, fn: Callable[["Future[Any]"], Any]) -> None:
-        """Calls ``fn(handle)`` once it is complete: at once if it is, else in the thread that finds out."""
+        """Call ``fn(handle)`` when the operation is complete, in the thread that notices, or now if it already is.
+
+        Args:
+            fn (Callable): Function of one argument, the handle.
+        """
         super().add_done_callback(fn)
         if not self.done():
             _watcher.watch(self)
@@ -58,7 +81,7 @@ class Handle(Future):  # type: ignore[type-arg]
             return (yield from asyncio.wrap_future(self).__await__())
         return self.result()
 
-    # concurrent.futures.wait and as_completed put themselves down here, not as callbacks.
+    # concurrent.futures.wait and as_completed add themselves to this list instead of using callbacks.
     @property
     def _waiters(self) -> list[Any]:
         if self._pending is not None:
@@ -70,7 +93,7 @@ class Handle(Future):  # type: ignore[type-arg]
         self._asked = waiters
 
     def _drive(self, timeout: float | None) -> bool:
-        """True when the outcome is there or another thread is about to bring it."""
+        """Return True if the outcome is available, or another thread is about to set it."""
         pending = self._pending
         if pending is not None:
             if not pending.wait(timeout):
@@ -79,7 +102,10 @@ class Handle(Future):  # type: ignore[type-arg]
         return True
 
     def _settle(self) -> None:
-        """The operation is done: tells whoever waits. The second of two threads finds nothing left to do."""
+        """Set the outcome of a completed operation, which wakes its waiters.
+
+        If two threads call this, the second one has nothing left to do.
+        """
         with self._condition:
             pending, self._pending = self._pending, None
         if pending is None:
@@ -93,7 +119,7 @@ class Handle(Future):  # type: ignore[type-arg]
 
 
 class _Watcher:
-    """The thread that waits for those who do not."""
+    """Thread that waits for operations on behalf of callbacks."""
 
     def __init__(self) -> None:
         self._changed = threading.Condition()
@@ -109,7 +135,7 @@ class _Watcher:
             if self._thread is None:
                 self._thread = threading.Thread(target=self._run, name="horovod-handles", daemon=True)
                 self._thread.start()
-                # Before the engine ends, which this module's importer knew first, and before the interpreter does.
+                # Runs before the exit functions of the engine, which was imported earlier, and of the interpreter.
                 atexit.register(self._close)
             self._changed.notify()
 
@@ -122,7 +148,7 @@ class _Watcher:
                 if self._closing:
                     return
                 watched = list(self._handles)
-            # The first one drives the engine; others may be done earlier all the same.
+            # Waiting for the first one runs the engine; others may complete earlier.
             first = watched[0]._pending
             if first is not None:
                 first.wait(slice_seconds)
@@ -148,7 +174,7 @@ _watcher = _Watcher()
 
 def _after_fork() -> None:
     global _watcher
-    _watcher = _Watcher()  # the thread stays with the parent
+    _watcher = _Watcher()  # the thread exists only in the parent
 
 
 os.register_at_fork(after_in_child=_after_fork)

@@ -1,5 +1,4 @@
-"""Operations under way, and the memory that they use: it lives until they are done, also when nobody waits for them any
-more."""
+"""Operations in flight and their memory, which stays alive until they are done, even if no caller waits any more."""
 
 import contextlib
 import time
@@ -10,34 +9,40 @@ from horovod.common.exceptions import HorovodInternalError
 from horovod.common.faces import Face
 from horovod.common.state import state
 
-# A wait is cut into slices so that a forked child finds out that nobody will ever answer.
+# Waits are cut into slices so that a forked child notices that no engine will complete the operation.
 _SLICE_SECONDS = 0.5
 
 Works = Sequence[Any]
 
-_parked: list[tuple[Works, Any]] = []  # of operations that nobody waits for
-_held: list[Any] = []  # of calls that were interrupted while the engine took them
+_parked: list[tuple[Works, Any]] = []  # abandoned operations
+_held: list[Any] = []  # memory of calls that were interrupted while the engine accepted them
 
 
 class Pending:
-    """Operations that make one result together."""
+    """Operations that produce one result together."""
 
     __slots__ = ("_face", "_finish", "_keep", "_works")
 
     def __init__(self, face: Face, works: Works, finish: Callable[[Works], Any], keep: Any) -> None:
-        """``finish``: makes the result of the works once all are done. ``keep``: the memory that they use."""
+        """Store operations. ``finish`` makes the result once all are done; ``keep`` is the memory that they use."""
         self._face = face
         self._works = works
         self._finish = finish
         self._keep = keep
 
     def done(self) -> bool:
-        """Are all complete, successfully or not? Never blocks."""
+        """Return True if all operations are complete, successfully or not. Never blocks."""
         return all(work.done() for work in self._works)
 
     def wait(self, timeout: float | None = None) -> bool:
-        """Drives the engine until all are done; False when ``timeout`` seconds have passed first. Whether they have
-        failed ``result`` tells. Raises HorovodInternalError in a forked child."""
+        """Run the engine's progress loop until all operations are done. ``result`` tells whether they have failed.
+
+        Returns:
+            bool: False if ``timeout`` seconds have passed first.
+
+        Raises:
+            HorovodInternalError: This is a forked child.
+        """
         deadline = None if timeout is None else time.monotonic() + timeout
         for work in self._works:
             while True:
@@ -54,7 +59,11 @@ class Pending:
         return True
 
     def result(self) -> Any:
-        """Waits for all, also when one fails, because they share the memory; raises the first failure."""
+        """Wait for all operations, even if one fails, because they share memory.
+
+        Raises:
+            Exception: The first failure.
+        """
         self.wait()
         failure: Exception | None = None
         for work in self._works:
@@ -78,10 +87,10 @@ def start(
     keep: Any,
     blocking: bool = False,
 ) -> Pending:
-    """Submits all ``requests``, arguments of ``Engine.submit``. ``blocking``: the caller waits right away.
+    """Submit all ``requests``, each a tuple of arguments for ``Engine.submit``.
 
-    One that is refused does not keep the others back, since the other ranks wait for those; the first refusal is raised
-    in the end, for a blocking caller when the others are done.
+    If one is rejected, the others are submitted nevertheless, because other ranks wait for them. The first rejection is
+    raised at the end; if the caller blocks, after the other operations are done.
     """
     _sweep()
     requests = list(requests)
@@ -97,7 +106,7 @@ def start(
         pending = Pending(face, works, finish, keep)
         if refusal is not None and blocking:
             pending.wait()
-    except BaseException:  # Ctrl-C may have come when the engine had taken what nothing here knows
+    except BaseException:  # Ctrl-C may have come after the engine accepted an operation that is not recorded yet
         _held.append(keep)
         raise
     if refusal is not None:
@@ -106,14 +115,14 @@ def start(
 
 
 def forget() -> None:
-    """The face has left the job: lets go of the memory that nothing uses any more."""
-    if state.engine is None:  # else another face is still in the job, and the engine may write on
+    """Release memory that is no longer used, after the frontend has left the job."""
+    if state.engine is None:  # otherwise another frontend is still in the job, and the engine may still write
         _held.clear()
     _sweep()
 
 
 def _sweep() -> None:
-    for entry in list(_parked):  # another thread may park something or do the same at this moment
+    for entry in list(_parked):  # copy: another thread may change the list now
         if all(work.done() for work in entry[0]):
-            with contextlib.suppress(ValueError):  # that thread has let go of it
+            with contextlib.suppress(ValueError):  # the other thread has already removed it
                 _parked.remove(entry)

@@ -1,12 +1,16 @@
-"""Collectives on NumPy arrays that return at once, what they stand for as a ``Pending``.
+"""Asynchronous collectives on NumPy arrays, which return a ``Pending``.
 
-``names``: full ones ("allreduce.x") or "", which are matched by the order of calls. ``groups``: for each array the name
-of its group or "", empty for none; the arrays of a group complete together. ``targets``: where results go, in C order
-and aligned like the sources, which may be the sources themselves; None: new arrays. ``then``: what the results, a list,
-are to become. ``blocking``: the caller waits right away. Arrays must stay as they are until the operation is done.
+Common arguments:
 
-Errors as in ``collectives``; all arrays are checked before any is submitted: half a group would wait for the other half
-for ever.
+- ``names``: full names, such as "allreduce.x", or "" to match operations by call order.
+- ``groups``: name of each array's group or "", or an empty list. The arrays of a group complete together.
+- ``targets``: arrays for the results, in C order and aligned like the sources, which may be the sources themselves;
+  None for new arrays.
+- ``then``: function from the list of results to the final result.
+- ``blocking``: True if the caller waits right away.
+
+Arrays must not change until the operation is done. Errors are those of ``collectives``. All arrays are checked before
+any is submitted, because an incomplete group would never finish.
 """
 
 from collections.abc import Callable, Sequence
@@ -34,7 +38,7 @@ Then = Callable[[list[Any]], Any]
 
 
 def plain(array: Any) -> Array:
-    """Its values in C order, aligned, in host memory; without a copy where they are so already."""
+    """Return the values in C order, aligned, in host memory; without a copy if possible."""
     made = np.asarray(array, order="C")
     return made if made.flags.aligned else made.copy()
 
@@ -49,7 +53,7 @@ def start_allreduce(
     then: Then = list,
     blocking: bool = False,
 ) -> Pending:
-    """Every rank gets the reduction of all ranks' arrays, of equal shape and dtype."""
+    """Reduce the arrays of all ranks, which must have the same shapes and dtypes."""
     from horovod._core import KIND_ALLREDUCE
 
     sources = [plain(array) for array in arrays]
@@ -79,7 +83,7 @@ def start_broadcast(
     then: Then = list,
     blocking: bool = False,
 ) -> Pending:
-    """Every rank gets the root's arrays. ``root_rank``: world rank."""
+    """Broadcast the root's arrays. ``root_rank`` is a world rank."""
     from horovod._core import KIND_BROADCAST
 
     sources = [plain(array) for array in arrays]
@@ -107,7 +111,7 @@ def start_allgather(
     then: Then = list,
     blocking: bool = False,
 ) -> Pending:
-    """Every rank gets the arrays of all ranks, which may differ in dim 0, concatenated along it."""
+    """Concatenate the arrays of all ranks along dimension 0, in which they may differ."""
     from horovod._core import KIND_ALLGATHER
 
     sources = [plain(array) for array in arrays]
@@ -132,9 +136,11 @@ def start_alltoall(
     then: Then = list,
     blocking: bool = False,
 ) -> Pending:
-    """This rank's rows go to all ranks, ``splits[i]`` of each array to the set's rank i, equal parts where it is None.
-    ``then`` gets [of each array what came, in the order of ranks; the rows of the first one that came from each rank:
-    the same for all arrays if there are splits]. There has to be an array."""
+    """Send ``splits[i]`` rows of each array to rank i of the set, or equal parts if it is None.
+
+    There must be at least one array. ``then`` gets a list: for each array the received rows in rank order, and last the
+    number of rows of the first array received from each rank. With splits this number is the same for all arrays.
+    """
     from horovod._core import KIND_ALLTOALL
 
     sources = [plain(array) for array in arrays]
@@ -156,7 +162,7 @@ def start_alltoall(
 
 
 def _counts(sizes: Sequence[int]) -> Array:
-    """Return ``sizes`` as an array of int32, or of int64 where one needs it."""
+    """Return ``sizes`` as an array of int32, or of int64 if necessary."""
     return np.array(sizes, np.int32 if max(sizes, default=0) < 2**31 else np.int64)
 
 
@@ -169,8 +175,10 @@ def start_reducescatter(
     then: Then = list,
     blocking: bool = False,
 ) -> Pending:
-    """This rank's rows of the reduction (Average or Sum) of all ranks' arrays; the first ranks get one row more when
-    dim 0 does not divide."""
+    """Reduce the arrays of all ranks (Average or Sum) and return this rank's rows.
+
+    If the rows do not divide evenly, the first ranks get one row more.
+    """
     from horovod._core import KIND_REDUCESCATTER
 
     sources = [plain(array) for array in arrays]
@@ -206,13 +214,13 @@ def _outputs(works: Works, sources: Sequence[Array]) -> list[Array]:
 
 def _output(work: Any, source: Array) -> Array:
     shape = (sum(work.sizes), *source.shape[1:])
-    if work.output is None or work.output.nbytes == 0:  # np.frombuffer refuses empty ones
+    if work.output is None or work.output.nbytes == 0:  # np.frombuffer rejects empty buffers
         return np.empty(shape, source.dtype)
     return np.frombuffer(work.output, source.dtype).reshape(shape)
 
 
 def _sized(groups: Sequence[str], sources: Sequence[Array]) -> list[tuple[str, int]]:
-    """For each source the name of its group and how many members that has."""
+    """Return (group name, group size) for each source."""
     sizes = {group: list(groups).count(group) for group in set(groups)}
     return [(group, sizes[group] if group else 0) for group in groups] or [("", 0)] * len(sources)
 

@@ -1,1 +1,1 @@
-"""Collectives within programs that JAX compiles (``calls``), for ``horovod.jax`` and Keras on JAX; not a face."""
+"""Collectives in programs compiled by JAX (``calls``), for ``horovod.jax`` and for Keras on JAX."""

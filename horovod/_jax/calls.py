@@ -1,7 +1,7 @@
-"""Collectives inside programs that JAX compiles: a primitive, for any number of arrays, and what JAX asks of one.
+"""Collectives in programs compiled by JAX: a primitive for any number of arrays, and the rules that JAX requires.
 
-It has derivatives forwards and backwards, works under vmap, and takes place even if nobody uses its results, so that
-one rank alone may. How calls get an order in a program: ``ordering``; what runs: bindings/jax.
+The primitive supports forward and reverse differentiation and vmap. It is executed even if its results are unused,
+because other ranks may use theirs. ``ordering`` defines the order of calls in a program; bindings/jax executes them.
 """
 
 import functools
@@ -38,32 +38,34 @@ _aval = jax.typeof if hasattr(jax, "typeof") else jax.core.get_aval  # before ja
 
 @dataclass(frozen=True)
 class Call:
-    """What a compiled program has to know of a call: all but the arrays. Numbers are those of horovod/_core.pyi."""
+    """The parameters of a call in a compiled program, without the arrays. Codes are those of horovod/_core.pyi."""
 
     kind: int
-    """KIND_BARRIER: arrays are handed on when all ranks have come."""
+    """Kind of collective. KIND_BARRIER returns the arrays unchanged when all ranks have arrived."""
     names: tuple[str, ...]
-    """Full names, one for each array; "": matched by the order in which programs run."""
+    """Full name of each array; "" to match by the order in which programs run."""
     groups: tuple[str, ...]
-    """For each array the name of its group, or "": none."""
+    """Name of each array's group; "" for none."""
     op: int
     process_set: int
     face: int
     root: int = 0
-    """Of a broadcast: world rank. Of an allgather: -1 where ranks may send different numbers of rows."""
+    """For a broadcast, the root's world rank. For an allgather, -1 if ranks may send different numbers of rows."""
     prescale: float = 1.0
     postscale: float = 1.0
     wire: int = 0
     steps: str = ""
-    """Name under which ranks compare, within a branch, how often they came to it. "": they do not."""
+    """Name under which ranks compare, in a branch, how often they have reached it; "" for no comparison."""
     rows: tuple[int, ...] = ()
-    """Of each result dim 0, where results are not of their argument's shape (allgather, alltoall, reducescatter)."""
+    """Dimension 0 of each result if it differs from the argument's (allgather, alltoall, reducescatter)."""
     sums: bool = False
-    """True if the gradient of an allgather is the sum of the ranks' gradients, not their average: one that is itself
-    a derivative."""
+    """True if the gradient of an allgather is the sum of the ranks' gradients, not their average.
+
+    This holds for an allgather that is itself a derivative.
+    """
 
     def of(self, some: Sequence[int], **changes: Any) -> "Call":
-        """The call for these of the arrays alone, changed."""
+        """Return the call restricted to some of the arrays, with changed fields."""
         chosen = {
             "names": tuple(self.names[i] for i in some),
             "groups": tuple(self.groups[i] for i in some),
@@ -72,31 +74,34 @@ class Call:
         return replace(self, **{**chosen, **changes})
 
     def renamed(self, rename: Any, **changes: Any) -> "Call":
-        """With ``rename`` of each name and group that there is."""
+        """Return the call with ``rename`` applied to each non-empty name and group, and with changed fields."""
         names, groups = (tuple(text and rename(text) for text in texts) for texts in (self.names, self.groups))
         return replace(self, names=names, groups=groups, **changes)
 
     def numbers(self, i: int) -> tuple[int, ...]:
-        """Of the i-th array, as call.cc reads them."""
+        """Return the codes of the i-th array in the form that call.cc reads."""
         kind = PASS_ON if self.kind == KIND_BARRIER and i > 0 else self.kind
         return kind, self.face, self.op, self.root, self.process_set, self.wire
 
 
 def is_traced(arrays: Sequence[Any]) -> bool:
-    """Is any of them a stand-in for a value that a program will have, and not a value?"""
+    """Return True if any of the arrays is traced, that is, stands for a value of a program being compiled."""
     return any(isinstance(array, jax.core.Tracer) for array in arrays)
 
 
 def run(call: Call, arrays: Sequence[Any]) -> list[Any]:
-    """The results of ``call`` for arrays of any shape, traced or not.
+    """Return the results of ``call`` for arrays of any shape, traced or not.
 
-    The derivative of a reduction is the same reduction, of tangents or of gradients, and refused for Min, Max and
-    Product; the gradient of a broadcast is the average on the root and zeros elsewhere; that of an allgather the
-    average, of which each rank takes its rows.
+    The derivative of a reduction is the same reduction of tangents or gradients; Min, Max and Product have none. The
+    gradient of a broadcast is the average on the root and zero elsewhere. The gradient of an allgather is the average,
+    of which each rank takes its rows.
 
-    Raises NotImplementedError on another device than the CPU, ImportError when the library cannot be loaded. What
-    fails when the program runs becomes JAX's error with our text: jax.errors.JaxRuntimeError, a RuntimeError, or
-    ValueError, depending on how JAX called the program.
+    Errors at run time become a JAX error with Horovod's message: jax.errors.JaxRuntimeError, which is a RuntimeError,
+    or ValueError, depending on how JAX called the program.
+
+    Raises:
+        NotImplementedError: The device is not a CPU.
+        ImportError: The library cannot be loaded.
     """
     library.require_cpu()
     library.register()
@@ -105,15 +110,15 @@ def run(call: Call, arrays: Sequence[Any]) -> list[Any]:
     return list(_primitive.bind(*arrays, call=call)) if arrays else []
 
 
-# JAX is not told of a side effect, because it calls programs that have such by a slow way, about 15 us for every
-# argument and result; _kept is what it needs to know of one.
+# JAX is not told about a side effect, because it calls programs with side effects in a slow way, which costs about 15
+# us per argument and result. _kept provides the necessary part.
 _primitive = Primitive("horovod_collective")
 _primitive.multiple_results = True
 
 
 @_primitive.def_impl
 def _outside_of_programs(*arrays: Any, call: Call) -> list[Any]:
-    with jax.disable_jit(False):  # else it would come back here
+    with jax.disable_jit(False):  # otherwise the call would return to this function
         return _program(call)(*arrays)
 
 
@@ -141,10 +146,10 @@ def _lower(context: Any, *operands: Any, call: Call) -> Any:
     return lower(Arrays(list(operands), types, list(call.names), list(call.groups), numbers, scales, [call.steps]))
 
 
-# A lowering that JAX keeps becomes, in some versions, a function around each call, and those follow one another.
+# In some versions, a cached lowering becomes a function around each call, and these run one after another.
 try:
     mlir.register_lowering(_primitive, _lower, platform="cpu", cacheable=False)
-except TypeError:  # before jax 0.6 nothing was kept of a lowering
+except TypeError:  # before jax 0.6 lowerings were not cached
     mlir.register_lowering(_primitive, _lower, platform="cpu")
 install()
 
@@ -172,8 +177,8 @@ def _derivative(primals: Sequence[Any], tangents: Sequence[Any], *, call: Call) 
 
 ad.primitive_jvps[_primitive] = _derivative
 
-# The tangent of a reduction without a derivative. JAX asks for tangents of values that no gradient needs, such as
-# metrics beside a loss, and drops them; so only the use of one is refused.
+# Tangent of a reduction without a derivative. JAX requests tangents even of values that no gradient needs, such as
+# metrics next to a loss, and drops them. So only their use is an error.
 _no_derivative = Primitive("horovod_no_derivative")
 
 
@@ -215,7 +220,7 @@ def _averaged(call: Call, given: Sequence[Any], process_set: Any) -> list[Any]:
 def _of_broadcast(call: Call, given: Sequence[Any], shapes: Sequence[tuple[int, ...]]) -> list[Any]:
     ranks = _set(call)
     reduced = _averaged(call, given, ranks)
-    # Zeros elsewhere, but computed from `reduced`: every rank takes part in the second derivative, too.
+    # Zeros elsewhere, but computed from `reduced`, so that every rank takes part in the second derivative, too.
     is_root = ranks.ranks[ranks.rank()] == call.root
     return [jnp.where(is_root, gradient, jnp.zeros_like(gradient)) for gradient in reduced]
 
@@ -253,7 +258,7 @@ def _set(call: Call) -> Any:
 
 
 def _batched(arrays: Sequence[Any], dims: Sequence[Any], *, call: Call) -> tuple[list[Any], list[Any]]:
-    """Collectives know no shapes but rows: a batch of arrays is an array, whose rows stay in front."""
+    """Handle vmap: collectives only depend on the number of rows, so the batch dimension moves behind the rows."""
     if call.rows:
         arrays = [
             array if dim is None else jnp.moveaxis(array, dim, 1) for array, dim in zip(arrays, dims, strict=True)

@@ -1,4 +1,4 @@
-"""The compressors of ``horovod.common.compression`` for JAX's arrays."""
+"""Compressors of ``horovod.common.compression`` for JAX arrays."""
 
 from typing import Any
 
@@ -18,19 +18,22 @@ class _Cast(CastCompressor):
 
 
 class FP16Compressor(_Cast):
-    """Casts floating arrays to float16 and back; others are left alone."""
+    """Compressor that sends floating-point arrays as float16; other arrays are unchanged."""
 
     dtype = jnp.dtype(jnp.float16)
 
 
 class BF16Compressor(_Cast):
-    """Casts floating arrays to bfloat16 (the range of float32, 8 bits of precision) and back; others are left alone."""
+    """Compressor that sends floating-point arrays as bfloat16; other arrays are unchanged.
+
+    bfloat16 has the range of float32 with 8 bits of precision.
+    """
 
     dtype = jnp.dtype(jnp.bfloat16)
 
 
 class Compression(Choices):
-    """The choices for ``compression=``."""
+    """Choices for ``compression=``."""
 
     fp16 = FP16Compressor
     bf16 = BF16Compressor

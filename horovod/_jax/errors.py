@@ -1,6 +1,6 @@
-"""JAX's errors for a collective that has failed within a compiled program, as ours.
+"""Translation of JAX errors, when a collective fails in a compiled program, to Horovod's.
 
-JAX has two types for one error, depending on how it called the program.
+JAX raises one of two types for the same error, depending on how it called the program.
 """
 
 import contextlib
@@ -10,13 +10,16 @@ from typing import Any
 
 from horovod.common.exceptions import HorovodInternalError, RanksDisagreeError
 
-_DISAGREE = "ranks disagree about"  # in all messages of Code::mismatch
-_MARK = "horovod: "  # begins the messages of bindings/jax, after XLA's own status
+_DISAGREE = "ranks disagree about"  # part of all messages of Code::mismatch
+_MARK = "horovod: "  # begins the messages of bindings/jax, after XLA's status
 
 
 @contextlib.contextmanager
 def as_ours() -> Iterator[None]:
-    """Errors of our foreign function leave it as HorovodInternalError, or a subclass, all others as they are."""
+    """Return a context that converts errors of Horovod's foreign function to HorovodInternalError or a subclass.
+
+    All other errors are raised unchanged.
+    """
     try:
         yield
     except (RuntimeError, ValueError) as error:
@@ -27,7 +30,7 @@ def as_ours() -> Iterator[None]:
 
 
 def errors_as_ours(func: Callable[..., Any]) -> Callable[..., Any]:
-    """``func``, with its errors ``as_ours``."""
+    """Decorate ``func`` to convert errors as in ``as_ours``."""
 
     @functools.wraps(func)
     def translated(*args: Any, **kwargs: Any) -> Any:

@@ -1,4 +1,4 @@
-"""The foreign call that stands for collectives in a lowered program: creating it, reading it, merging several."""
+"""The foreign calls that represent collectives in a lowered program: creating, reading and merging them."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -11,13 +11,13 @@ from horovod._core import KIND_ALLREDUCE, KIND_BARRIER, KIND_BROADCAST
 from horovod._jax.library import TARGET
 
 PASS_ON = -1
-"""A kind: the array is the result, nothing is sent. As in bindings/jax/call.h."""
+"""Kind of a call that returns the array and sends nothing, as in bindings/jax/call.h."""
 COUNT = -2
-"""A kind: the result is how often this rank has come here, nothing is sent. As in bindings/jax/call.h."""
+"""Kind of a call that returns how often this rank has executed it and sends nothing, as in bindings/jax/call.h."""
 UNORDERED = "horovod_collective_without_an_order"
-"""Target of calls that `ordering.order` has not seen. XLA does not know it, so a program with one cannot run."""
+"""Target of calls that `ordering.order` has not processed. XLA does not know it, so such a program cannot run."""
 
-_NUMBERS = 6  # of each array, as in bindings/jax/call.h; the first is the kind
+_NUMBERS = 6  # per array, as in bindings/jax/call.h; the first is the kind
 _IN_PLACE = (KIND_ALLREDUCE, KIND_BROADCAST, KIND_BARRIER, PASS_ON)
 _ALIAS = (
     "#stablehlo.output_operand_alias<output_tuple_indices = [{0}], operand_index = {0}, operand_tuple_indices = []>"
@@ -26,7 +26,7 @@ _ALIAS = (
 
 @dataclass
 class Arrays:
-    """Operands, types and labels of the arrays of one call. All lists have one entry for each array."""
+    """Operands, types and labels of the arrays of one call. Each list has one entry per array."""
 
     operands: list[Any]
     types: list[Any]
@@ -36,18 +36,18 @@ class Arrays:
     numbers: list[tuple[int, ...]]
     scales: list[tuple[float, float]]
     steps: list[str]
-    """Under which name ranks compare, within a branch, how often they came to it; "": they do not."""
+    """Name under which ranks compare, in a branch, how often they have reached it; "" for no comparison."""
 
 
 def is_call(op: Any) -> bool:
-    """Return True if an operation is a foreign call of ours."""
+    """Return True if an operation is a Horovod call."""
     if op.name != "stablehlo.custom_call":
         return False
     return ir.StringAttr(op.attributes["call_target_name"]).value in (TARGET, UNORDERED)
 
 
 def names_of(op: Any) -> set[str]:
-    """Return the names of a call's operations, except of those that have none."""
+    """Return the non-empty names of a call's operations."""
     return set(filter(None, _texts(op, "names")))
 
 
@@ -57,9 +57,9 @@ def steps_of(op: Any) -> set[str]:
 
 
 def token_type() -> Any:
-    """Return the type of tokens: plain numbers, because XLA treats programs with tokens of its own differently.
+    """Return the type of tokens: plain integers, because XLA treats programs with its own tokens differently.
 
-    Their value is 0, and within a branch how often this rank came to it (`counted`).
+    Their value is 0, or in a branch the number of times that this rank has reached it (`counted`).
     """
     return ir.RankedTensorType.get([], ir.IntegerType.get_signless(32))
 
@@ -67,11 +67,11 @@ def token_type() -> Any:
 def create(arrays: Arrays, after: Sequence[Any], target: str) -> Any:
     """Create a call at the insertion point.
 
-    Its last result is a token: a value that exists when the call has returned.
+    Its last result is a token, which exists when the call has returned.
 
     Args:
-        arrays: what it works on.
-        after: values that must exist before the call begins and that it does not read, such as tokens.
+        arrays: Arrays of the call.
+        after: Values that must exist before the call begins and that it does not read, such as tokens.
         target: `UNORDERED`, or TARGET for `ordering`.
     """
     i32 = ir.IntegerType.get_signless(32)
@@ -93,12 +93,12 @@ def create(arrays: Arrays, after: Sequence[Any], target: str) -> Any:
         operands=values,
         attributes={
             "call_target_name": ir.StringAttr.get(target),
-            # Without it XLA would merge equal calls, leave them out or move them out of loops and branches.
+            # Otherwise XLA would merge equal calls, drop them, or move them out of loops and branches.
             "has_side_effect": ir.BoolAttr.get(True),
             "backend_config": ir.DictAttr.get(config),
             "api_version": ir.IntegerAttr.get(i32, 4),
             "called_computations": ir.ArrayAttr.get([]),
-            # In place where XLA has no other use for the array, as for gradients; else XLA makes the copy.
+            # In place if XLA has no other use for the array, as for gradients; otherwise XLA makes the copy.
             "output_operand_aliases": ir.ArrayAttr.get([ir.Attribute.parse(alias) for alias in aliases]),
             "operand_layouts": ir.ArrayAttr.get([_row_major(value.type) for value in values]),
             "result_layouts": ir.ArrayAttr.get([_row_major(one) for one in results]),
@@ -107,12 +107,12 @@ def create(arrays: Arrays, after: Sequence[Any], target: str) -> Any:
 
 
 def merge(calls: Sequence[Any], after: Sequence[Any], in_branch: bool) -> Any:
-    """Replace calls by one with all of their arrays, created at the insertion point, and return it.
+    """Replace several calls by one with all their arrays at the insertion point, and return it.
 
     Args:
-        calls: operations of which none depends on another.
-        after: as in `create`; the first one is the token of what comes before.
-        in_branch: True if steps are to be compared, where the calls ask for it.
+        calls: Operations of which none depends on another.
+        after: As in `create`; the first one is the token of the preceding call.
+        in_branch: True to compare steps, if the calls request it.
     """
     together = Arrays([], [], [], [], [], [], [])
     for op in calls:
@@ -133,12 +133,12 @@ def merge(calls: Sequence[Any], after: Sequence[Any], in_branch: bool) -> Any:
 
 
 def passed_on(value: Any) -> Any:
-    """Create a call that sends nothing, and return its result: `value`, of which XLA knows nothing any more."""
+    """Create a call that sends nothing and returns `value` in a form that XLA cannot analyze."""
     return _here(PASS_ON, "", value)
 
 
 def counted(token: Any, name: str) -> Any:
-    """Create a call that sends nothing, and return a token that says how often this rank came here."""
+    """Create a call that sends nothing and returns a token with the number of times that this rank has reached it."""
     return _here(COUNT, name, token)
 
 
@@ -148,7 +148,7 @@ def _here(kind: int, name: str, value: Any) -> Any:
 
 
 def _read(op: Any) -> Arrays:
-    """Return what a call works on, without the token of one that was ordered before, as in an exported program."""
+    """Return the arrays of a call, without the token of an already ordered one, as in an exported program."""
     config = ir.DictAttr(op.attributes["backend_config"])
     numbers, scales = list(ir.DenseI32ArrayAttr(config["numbers"])), list(ir.DenseF64ArrayAttr(config["scales"]))
     count = len(op.results) - 1
@@ -168,10 +168,10 @@ def _texts(op: Any, attribute: str) -> list[str]:
 
 
 def _in_place(kind: int, value: Any) -> bool:
-    """Return True if a result may have its argument's memory.
+    """Return True if a result may reuse its argument's memory.
 
-    A function's argument may be the caller's, who keeps it: XLA would copy it first, while the call writes into another
-    array at the same price.
+    A function's argument may belong to the caller, who keeps it. XLA would then copy it first, and writing to another
+    array costs the same.
     """
     owner = value.owner
     return kind in _IN_PLACE and not (isinstance(owner, ir.Block) and owner.owner.operation.name == "func.func")

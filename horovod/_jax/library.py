@@ -1,4 +1,4 @@
-"""The native library that compiled programs call (bindings/jax): loading it, and telling XLA of it."""
+"""Loading and registration of the native library that compiled programs call (bindings/jax)."""
 
 import ctypes
 import functools
@@ -17,7 +17,11 @@ _LIBRARY = "horovod._jax._jax"
 
 
 def require_cpu() -> None:
-    """Raises NotImplementedError, naming the platform, where programs would run on another than the CPU."""
+    """Check that programs run on the CPU.
+
+    Raises:
+        NotImplementedError: They would run on another platform; the message names it.
+    """
     device = jax.config.jax_default_device
     platform = jax.default_backend() if device is None else getattr(device, "platform", device)
     if platform != "cpu":
@@ -28,7 +32,11 @@ def require_cpu() -> None:
 
 @functools.lru_cache(maxsize=1)
 def register() -> None:
-    """Loads the library, gives it the engine's table and tells XLA of it; once in a process. Raises ImportError."""
+    """Load the library, pass it the engine's function table and register it with XLA, once per process.
+
+    Raises:
+        ImportError: The library cannot be loaded, or has another version.
+    """
     from horovod import _core
 
     try:

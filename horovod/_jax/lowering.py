@@ -1,8 +1,8 @@
-"""Order a program's collectives as soon as JAX has lowered all of it.
+"""Hook that orders a program's collectives as soon as JAX has lowered all of it.
 
-JAX has no public hook for a program that is complete. Every way to compile one calls `lower_jaxpr_to_module`, in all
-versions that we support. Where a version of JAX does not, calls keep a target that XLA does not know
-(`foreign.UNORDERED`), and the program is refused rather than run without an order.
+JAX has no public hook for a complete program. In all supported versions, every way to compile one calls
+`lower_jaxpr_to_module`. If a version of JAX does not, calls keep a target that XLA does not know (`foreign.UNORDERED`).
+The program is then rejected rather than run without an order.
 """
 
 import functools
@@ -18,20 +18,20 @@ from horovod._jax.ordering import order
 
 class _Lowered(threading.local):
     calls = 0
-    """How many calls this thread has lowered."""
+    """Number of calls that this thread has lowered."""
 
 
 _lowered = _Lowered()
 
 
 def lower(arrays: foreign.Arrays) -> list[Any]:
-    """Return the results of a new call, in a program that JAX is lowering."""
+    """Return the results of a new call in a program that JAX is lowering."""
     _lowered.calls += 1
     return list(foreign.create(arrays, [], foreign.UNORDERED).results)[:-1]
 
 
 def install() -> None:
-    """Let JAX's lowering of programs end with `order`; once in a process."""
+    """Make JAX's lowering of programs end with `order`. Effective once per process."""
     plain = mlir.lower_jaxpr_to_module
 
     @functools.wraps(plain)

@@ -1,18 +1,19 @@
-"""The order of a program's collectives: one in which no rank waits for another forever.
+"""An order of a program's collectives in which no rank waits for another forever.
 
-XLA on the CPU runs a program's foreign calls one after another, in an order of its own, and each of ours blocks until
-the other ranks have made theirs. Programs are the same on all ranks except for the order in which independent calls
-were written. So the order follows from what calls depend on, which is the same on all ranks:
+On the CPU, XLA runs a program's foreign calls one after another in an order of its choice. Each Horovod call blocks
+until the other ranks have reached theirs. Programs are the same on all ranks except for the order in which independent
+calls were written. So the order is derived from the dependencies between calls, which are the same on all ranks:
 
-- Calls of a block that have equally many calls before them on which they depend become one call, with all arrays.
-- A loop, branch or function with calls in it comes after all calls of its block that do not depend on it. Several of
-  them follow one another as they were written.
+- Calls of a block that depend on equally many preceding calls become one call with all their arrays.
+- A loop, branch or function that contains calls follows all calls of its block that do not depend on it. Several of
+  them keep the order in which they were written.
 
-Every element of the sequence takes a token from the one before and gives one to the next. Loops carry the token through
-their iterations, branches and functions return it; what makes it is always a foreign call, of which XLA knows nothing.
-`order` works on a complete program, so it does not matter when JAX lowers which part of it.
+Every element of the sequence takes a token from its predecessor and passes one to its successor. Loops carry the token
+through their iterations; branches and functions return it. Tokens are always results of foreign calls, which XLA cannot
+analyze.
 
-docs/adr/0028-jax-order.md tells why that is enough, and what it leaves.
+`order` works on a complete program, so it does not matter when JAX lowers which part of it. docs/adr/0028-jax-order.md
+explains why this is sufficient, and what it does not cover.
 """
 
 from collections.abc import Iterator
@@ -25,15 +26,15 @@ from horovod._jax import foreign
 _BRANCHES = ("stablehlo.case", "stablehlo.if")
 
 _Key = tuple[int, int]
-"""Behind how many loops, branches and functions of its block, and behind how many calls since the last of those."""
+"""(preceding loops, branches and functions of the block; calls since the last of those)."""
 
 
 def order(module: Any) -> None:
-    """Give all calls in a complete MLIR module an order, in place.
+    """Order all calls of a complete MLIR module, in place.
 
     Raises:
-        NotImplementedError: the program is spread over several devices, or a call is inside of an operation that is no
-            loop, branch or function.
+        NotImplementedError: The program is spread over several devices, or a call is inside of an operation other than
+            a loop, branch or function.
     """
     devices = _devices(module)
     if devices > 1:
@@ -66,7 +67,7 @@ class _Program:
                     _end_with(block, token)
 
     def _called_in(self, branches: list[Any]) -> set[str]:
-        """Return the names of functions that are called within some branches, perhaps by others."""
+        """Return the names of functions that are called within branches, directly or indirectly."""
         found: set[str] = set()
         stack = [_symbol(op, "callee") for branch in branches for op in _walk(branch, "func.call")]
         while stack:
@@ -99,7 +100,7 @@ class _Program:
         )
 
     def _thread(self, block: Any, token: Any, in_branch: bool) -> Any:
-        """Order what a block contains, behind `token` (None: nothing), and return the token of the last element."""
+        """Order the contents of a block after `token` (None: nothing), and return the token of the last element."""
         for step in self._sequence(block):
             with ir.InsertionPoint(step[0]), step[0].location:
                 if foreign.is_call(step[0]):
@@ -109,10 +110,10 @@ class _Program:
         return token
 
     def _sequence(self, block: Any) -> list[list[Any]]:
-        """Sort a block into its sequence: each step is calls to be merged, or one loop, branch or function."""
+        """Sort a block into its sequence: each step is a list of calls to merge, or one loop, branch or function."""
         calls: dict[_Key, list[Any]] = {}
         inner: list[Any] = []
-        known: dict[Any, _Key] = {}  # of values made in this block
+        known: dict[Any, _Key] = {}  # keys of the values produced in this block
         places = []
         operations = [one.operation for one in block.operations]
         for op in operations[:-1]:  # the last one returns
@@ -135,7 +136,7 @@ class _Program:
         return [steps[key] for key in sorted(steps)]
 
     def _enclose(self, op: Any, token: Any, in_branch: bool) -> Any:
-        """Lead a token through a loop, branch or function with calls, and return it."""
+        """Pass a token through a loop, branch or function with calls, and return it."""
         if op.name not in ("func.call", "stablehlo.while", *_BRANCHES):
             raise NotImplementedError(
                 f"a collective inside of {op.name!r} in a program of JAX; supported are loops (while_loop, fori_loop, "
@@ -169,14 +170,14 @@ class _Program:
         self._thread(condition, condition.arguments[-1], in_branch)
         carried = body.arguments[-1]
         after = self._thread(body, carried, in_branch)
-        if after == carried:  # all calls are in the condition; XLA would take what is handed on for a constant
+        if after == carried:  # all calls are in the condition; XLA would treat the carried token as a constant
             with ir.InsertionPoint.at_block_terminator(body), op.location:
                 after = foreign.passed_on(carried)
         _end_with(body, after)
         return new
 
     def _take_token(self, function: Any) -> Any:
-        """Give a function one more argument and result, a token, and return the argument."""
+        """Add a token to a function's arguments and results, and return the argument."""
         type_ = ir.FunctionType(ir.TypeAttr(function.attributes["function_type"]).value)
         token = foreign.token_type()
         longer = ir.FunctionType.get([*type_.inputs, token], [*type_.results, token])
@@ -186,7 +187,10 @@ class _Program:
 
 
 def _free(calls: dict[_Key, list[Any]], op: Any, key: _Key) -> _Key:
-    """Return the next key after `key` at which no call shares a name with this one: one must end before the other."""
+    """Return the next key after `key` at which no call shares a name with this one.
+
+    Operations of the same name must run one after another.
+    """
     names = foreign.names_of(op)
     key = key[0], key[1] + 1
     while any(names & foreign.names_of(other) for other in calls.get(key, ())):
@@ -201,7 +205,7 @@ def _devices(module: Any) -> int:
 
 
 def _used(op: Any) -> Iterator[Any]:
-    """Yield the values that an operation uses, including those that blocks inside of it use."""
+    """Yield the values that an operation uses, including those used by blocks inside of it."""
     yield from op.operands
     for region in op.regions:
         for block in region.blocks:
@@ -210,7 +214,7 @@ def _used(op: Any) -> Iterator[Any]:
 
 
 def _walk(op: Any, *names: str) -> Iterator[Any]:
-    """Yield the operations inside of an operation that have one of some names."""
+    """Yield the operations inside of an operation that have one of the given names."""
     for region in op.regions:
         for block in region.blocks:
             for one in block.operations:
@@ -231,7 +235,7 @@ def _symbol(op: Any, attribute: str) -> str:
 
 
 def _zero() -> Any:
-    """Create the token of a program's beginning."""
+    """Create the token for the beginning of a program."""
     value = ir.DenseElementsAttr.get_splat(foreign.token_type(), ir.IntegerAttr.get(ir.IntegerType.get_signless(32), 0))
     return ir.Operation.create(
         "stablehlo.constant", results=[foreign.token_type()], attributes={"value": value}
@@ -239,7 +243,10 @@ def _zero() -> Any:
 
 
 def _create_anew(op: Any, more: list[Any]) -> Any:
-    """Create an operation again with more operands and, last, a token among its results; the blocks move to it."""
+    """Create an operation again with more operands and a token as its last result.
+
+    The blocks move to the new operation.
+    """
     new = ir.Operation.create(
         op.name,
         results=[*(result.type for result in op.results), foreign.token_type()],
@@ -254,7 +261,7 @@ def _create_anew(op: Any, more: list[Any]) -> Any:
 
 
 def _end_with(block: Any, token: Any) -> None:
-    """Let a block return a token, too."""
+    """Make a block return a token as well."""
     last = list(block.operations)[-1].operation
     with ir.InsertionPoint(last), last.location:
         ir.Operation.create(last.name, operands=[*last.operands, token])
@@ -262,7 +269,7 @@ def _end_with(block: Any, token: Any) -> None:
 
 
 def _lengthen_attributes(op: Any) -> None:
-    """Add the token's entry to lists of attributes that have one entry for each argument or result."""
+    """Add an entry for the token to the attributes that have one entry per argument or result."""
     for name in ("arg_attrs", "res_attrs"):
         if name in op.attributes:
             op.attributes[name] = ir.ArrayAttr.get([*ir.ArrayAttr(op.attributes[name]), ir.DictAttr.get({})])

@@ -1,6 +1,6 @@
 """Horovod for JAX.
 
-In short::
+Example::
 
     import horovod.jax as hvd
 
@@ -8,7 +8,7 @@ In short::
     optimizer = hvd.DistributedOptimizer(optax.adam(1e-3))
     params = hvd.broadcast_parameters(params, root_rank=0)
     ...
-    loss, grads = jax.value_and_grad(loss_of)(params, batch)     # in a function under jax.jit, say
+    loss, grads = jax.value_and_grad(loss_of)(params, batch)     # for example in a function under jax.jit
     updates, state = optimizer.update(grads, state, params)      # reduces the gradients over the ranks
 """
 

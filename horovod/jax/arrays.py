@@ -1,4 +1,4 @@
-"""What the collectives of this face take: pytrees, the names of their leaves, and dtypes that the engine lacks."""
+"""Arguments of the JAX frontend's collectives: pytrees, names of their leaves, and dtypes that the engine lacks."""
 
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -14,8 +14,14 @@ _TWINS = {"uint32": "int32", "uint64": "int64"}
 
 
 def flat(tree: Any) -> tuple[list[Any], list[str], Any]:
-    """The leaves as arrays, what each is called after its place ("" for a tree that is an array itself), and the
-    tree's structure. Raises ValueError for what is no array."""
+    """Flatten a pytree.
+
+    Returns:
+        (leaves as arrays, path of each leaf ("" for a tree that is an array itself), structure of the tree).
+
+    Raises:
+        ValueError: A leaf is not an array or number.
+    """
     pairs, structure = jax.tree_util.tree_flatten_with_path(tree)
     places = [jax.tree_util.keystr(path) for path, _ in pairs]
     return [_array(leaf, place) for (_, leaf), place in zip(pairs, places, strict=True)], places, structure
@@ -40,16 +46,26 @@ def _array(leaf: Any, place: str) -> Any:
 
 
 def full_names(operation: str, name: str | None, places: Sequence[str]) -> list[str]:
-    """Names on the wire: ``allreduce.grads['w']`` for the leaf ``['w']`` of what is called "grads"; "" where there is
-    no name. Raises ValueError for a name that is no text."""
+    """Return the names on the wire, or "" if there is no name.
+
+    For example, the leaf ``['w']`` of an argument named "grads" becomes ``allreduce.grads['w']``.
+
+    Raises:
+        ValueError: ``name`` is not a string.
+    """
     full = wire_name(operation, name)
     return [full and full + place for place in places]
 
 
 def to_reduce(array: Any, op: int, scaled: bool, what: str) -> tuple[Any, Callable[[Any], Any]]:
-    """The array as it can be reduced, and what makes the result of the array's dtype again: 8-bit floats are reduced as
-    float32, unsigned integers of 32 and 64 bits as signed ones. Raises ValueError, naming ``what``, for an Average or
-    a factor (``scaled``) of those."""
+    """Return (the array in a dtype that can be reduced, a function that converts the result back).
+
+    8-bit floats are reduced as float32, unsigned 32- and 64-bit integers as signed ones. ``scaled`` is True if there
+    are scale factors.
+
+    Raises:
+        ValueError: Average, or a factor, for unsigned 32- or 64-bit integers.
+    """
     dtype = array.dtype
     if dtype.name.startswith(_SMALL_FLOATS):
         return array.astype(jnp.float32), lambda reduced: reduced.astype(dtype)
@@ -61,16 +77,18 @@ def to_reduce(array: Any, op: int, scaled: bool, what: str) -> tuple[Any, Callab
             f"{what}: op is {op_name(op)}{factors} and dtype {dtype.name}; accepted are Sum, Min, Max and Product "
             "without factors, or another dtype such as int32 or float32"
         )
-    # Sums and products have the same bits with and without sign. Signed ones compare alike when the highest bit, which
-    # is the sign there, is the other way round.
+    # Signed and unsigned sums and products have the same bits. Comparisons agree after flipping the highest bit, which
+    # is the sign bit of signed integers.
     flip = jnp.asarray(1 << (8 * dtype.itemsize - 1) if op in (Min, Max) else 0, dtype)
     twin = lax.bitcast_convert_type(array ^ flip, _TWINS[dtype.name])
     return twin, lambda reduced: lax.bitcast_convert_type(reduced, dtype) ^ flip
 
 
 def to_copy(array: Any) -> tuple[Any, Callable[[Any], Any]]:
-    """The same for what is only copied: 8-bit floats travel as bfloat16, which has all of their values, and unsigned
-    integers as signed ones."""
+    """Return (the array in a dtype that can be copied, a function that converts the result back).
+
+    8-bit floats are sent as bfloat16, which contains all their values, and unsigned integers as signed ones.
+    """
     dtype = array.dtype
     if dtype.name.startswith(_SMALL_FLOATS):
         return array.astype(jnp.bfloat16), lambda copied: copied.astype(dtype)

@@ -1,6 +1,7 @@
-"""``jax.distributed.initialize()`` in our jobs: JAX learns coordinator, count and number of processes from us.
+"""Support for ``jax.distributed.initialize()`` in Horovod jobs.
 
-JAX asks the classes derived from its ``ClusterEnv`` whether they know the environment; ``import horovod.jax`` adds one.
+JAX gets the coordinator's address and the number and count of processes from a class derived from its ``ClusterEnv``,
+which ``import horovod.jax`` registers.
 """
 
 import os
@@ -12,18 +13,18 @@ from horovod.common.faces import JAX as face
 from horovod.jax.functions import broadcast_object
 from horovod.jax.process import basics
 
-_held: list[socket.socket] = []  # keeps other programs off the coordinator's port
+_held: list[socket.socket] = []  # keeps other programs from using the coordinator's port
 
 
 def register() -> None:
-    """Tells JAX of our jobs; once is enough. No effect with a JAX that does not ask."""
+    """Register Horovod jobs with JAX. Has no effect with a JAX version that lacks the interface."""
     try:
         from jax._src.clusters import ClusterEnv
     except ImportError:
         return
 
     class HorovodCluster(ClusterEnv):
-        """A job of horovodrun, or one that ``hvd.init()`` has formed."""
+        """A job started by horovodrun, or formed by ``hvd.init()``."""
 
         name = "horovod"
 
@@ -47,7 +48,7 @@ def register() -> None:
         def get_local_process_id(cls) -> int | None:
             return local_device(os.environ)
 
-    # JAX takes the first that knows the environment; a launcher's allocation that we run in is not the job.
+    # JAX uses the first class that recognizes the environment. Prefer the job to an enclosing launcher's allocation.
     known = getattr(ClusterEnv, "_cluster_types", [])
     if HorovodCluster in known:
         known.remove(HorovodCluster)
@@ -55,8 +56,10 @@ def register() -> None:
 
 
 def local_device(environment: Mapping[str, str]) -> int | None:
-    """Which of the accelerators that this process sees is its own; None: all of them, because somebody has given each
-    process its own."""
+    """Return the index of this process's accelerator among the visible ones.
+
+    None means all visible ones, because each process was already given its own.
+    """
     visible = environment.get("CUDA_VISIBLE_DEVICES")
     given = environment.get("HOROVOD_GPUS_PER_WORKER", "0") not in ("", "0")
     if given or (visible is not None and len(visible.split(",")) < basics.local_size()):
@@ -65,10 +68,11 @@ def local_device(environment: Mapping[str, str]) -> int | None:
 
 
 def coordinator(port: str | None = None) -> str:
-    """ "host:port" at which this rank reaches JAX's coordinator, which listens on all addresses of rank 0; all ranks
-    call it. ``port``: to be used if given. Initialises Horovod where that has not been done.
+    """Return the address "host:port" at which this rank reaches JAX's coordinator on rank 0. All ranks must call it.
 
-    The port is the same for all; the host is what leads there from here, since rank 0 may be in several networks."""
+    ``port`` is used if given. The port is the same for all ranks, but the host is the address through which this rank
+    reaches rank 0, which may be in several networks. Initializes Horovod if necessary.
+    """
     basics.init()
     own = (port or str(_free_port())) if basics.rank() == 0 else None
     number = broadcast_object(own, 0, name="jax.coordinator")
@@ -77,7 +81,10 @@ def coordinator(port: str | None = None) -> str:
 
 
 def _free_port() -> int:
-    """One that stays ours: the coordinator, which sets SO_REUSEPORT as we do, can bind it, other users cannot."""
+    """Return a port that stays reserved for this user.
+
+    The coordinator can bind it because it sets SO_REUSEPORT, like the socket kept open here.
+    """
     held = socket.socket(socket.AF_INET6 if socket.has_dualstack_ipv6() else socket.AF_INET)
     held.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
     held.bind(("", 0))

@@ -1,13 +1,12 @@
-"""The collectives of this face: on arrays and pytrees, of values and within programs that JAX compiles.
+"""Collectives of the JAX frontend on arrays and pytrees, both concrete and traced.
 
-What they have in common: ``tree`` is an array, a number or a pytree of them, of the same structure on all ranks; the
-results are JAX arrays. ``name``: text that all ranks give alike, or None: matched by the order of calls.
-``process_set``: who takes part. Values go through NumPy, without a copy where JAX's memory is on the CPU; traced arrays
-become part of the program (``horovod._jax``), where gradients, ``vmap``, ``scan`` and ``cond`` work. One rank may run
-eagerly what others compile, where each call follows from the one before.
+Concrete arrays are converted to NumPy, without a copy if they are in CPU memory. Traced arrays make the collective part
+of the compiled program (``horovod._jax``), where gradients, ``vmap``, ``scan`` and ``cond`` work. One rank may run
+eagerly what others compile, if each call depends on the previous one.
 
-Raises ValueError naming the argument, what was given, what is accepted and the rank; HorovodInternalError, naming
-tensor and ranks, when ranks disagree or one is lost. Within compiled programs that becomes JAX's error with the text.
+All functions raise ValueError, which names the argument, its value, what is accepted and the rank, for invalid
+arguments. They raise HorovodInternalError, which names tensor and ranks, if ranks disagree or a rank was lost. In
+compiled programs that becomes a JAX error with the same message.
 """
 
 from collections.abc import Sequence
@@ -60,12 +59,32 @@ def allreduce(
     postscale_factor: float = 1.0,
     process_set: ProcessSet = global_process_set,
 ) -> Any:
-    """The reduction of all ranks' arrays, on every rank; those of a pytree travel together.
+    """Reduce an array or pytree over all ranks.
 
-    ``op``: Average (the default), Sum, Adasum, Min, Max, Product; ``average``: deprecated. ``compression``: applied
-    before and undone after. ``prescale_factor``, ``postscale_factor``: multiply before and after. Shapes and dtypes are
-    equal on all ranks: bool, integers, and floats of 8 (reduced as float32), 16, 32 and 64 bits. The gradient is the
-    same reduction of the gradients.
+    The arrays of a pytree are sent together. The operation is differentiable: the gradient is the same reduction of the
+    output gradients.
+
+    Args:
+        tree (pytree): Arrays and numbers, with the same structure, shapes and dtypes on all ranks. Supported dtypes are
+            bool, integers, and floats of 8 bits (reduced as float32), 16, 32 and 64 bits.
+        average (bool, optional): Deprecated; use ``op``.
+        name (str, optional): Name that matches the operation between ranks. Unnamed operations are matched by call
+            order.
+        compression (Compressor): Compression applied before the reduction and undone after it; see ``Compression``.
+            Default: none.
+        op (int, optional): ``Average`` (default), ``Sum``, ``Adasum``, ``Min``, ``Max`` or ``Product``.
+        prescale_factor (float): Factor applied to the input before the reduction. Default: 1.0.
+        postscale_factor (float): Factor applied to the result. Default: 1.0.
+        process_set (ProcessSet): Ranks that take part. Default: all ranks.
+
+    Returns:
+        pytree: Reduced JAX arrays, in the structure of ``tree``.
+
+    Raises:
+        ValueError: An argument is invalid, or Horovod is not initialized.
+        NotImplementedError: ``Adasum`` on a number of ranks that is not a power of two.
+        HorovodInternalError: Ranks disagree, or a rank was lost. In a compiled program, a JAX error with the same
+            message.
     """
     how = (compression, prescale_factor, postscale_factor, process_set)
     return _allreduce(tree, "allreduce", name, resolve_op(op, average, "allreduce"), *how)
@@ -82,7 +101,21 @@ def grouped_allreduce(
     postscale_factor: float = 1.0,
     process_set: ProcessSet = global_process_set,
 ) -> Any:
-    """``allreduce`` of which all arrays complete together: none is reduced before all ranks have all of them."""
+    """Reduce a pytree over all ranks as one operation: no array is reduced before all ranks have submitted all of them.
+
+    Args:
+        tree (pytree): As for ``allreduce``.
+        average (bool, optional): Deprecated; use ``op``.
+        name (str, optional): As for ``allreduce``.
+        compression (Compressor): As for ``allreduce``. Default: none.
+        op (int, optional): As for ``allreduce``. Default: ``Average``.
+        prescale_factor (float): Factor applied to the input before the reduction. Default: 1.0.
+        postscale_factor (float): Factor applied to the result. Default: 1.0.
+        process_set (ProcessSet): Ranks that take part. Default: all ranks.
+
+    Returns:
+        pytree: Reduced JAX arrays. Errors are those of ``allreduce``.
+    """
     how = (compression, prescale_factor, postscale_factor, process_set)
     op = resolve_op(op, average, "grouped_allreduce")
     return _allreduce(tree, "grouped_allreduce", name or "noname", op, *how, grouped=True)
@@ -116,9 +149,12 @@ def reduce_leaves(
     beside: Sequence[Any] = (),
     steps: str = "",
 ) -> list[Any]:
-    """``allreduce`` of arrays with full names; one group or none. ``beside``: arrays of the same program. If one of
-    them is traced the call is part of the program, too, though its own arrays be constants. ``steps``: the name under
-    which ranks compare, within a branch, how often they came to it; "": they do not."""
+    """Allreduce arrays with full names, as one group or individually.
+
+    ``beside`` are arrays of the same program: if one of them is traced, the call is part of the program even if its own
+    arrays are constants. ``steps`` is the name under which ranks compare, in a branch, how often they have reached it;
+    "" for no comparison.
+    """
     if not leaves:
         return []
     check_scale(names[0] or "allreduce", prescale, postscale)
@@ -146,16 +182,29 @@ def reduce_leaves(
 
 @refusing(face)
 def broadcast(tree: Any, root_rank: int, name: str | None = None, process_set: ProcessSet = global_process_set) -> Any:
-    """The arrays of ``root_rank`` (world rank), on every rank. Shapes and dtypes are equal on all ranks; unsigned
-    integers of 32 and 64 bits are accepted too. The gradient is the average of the gradients on the root, zeros
-    elsewhere."""
+    """Return the root's arrays on every rank.
+
+    The operation is differentiable: on the root the gradient is the average of the ranks' output gradients, elsewhere
+    zero.
+
+    Args:
+        tree (pytree): Arrays and numbers, with the same structure, shapes and dtypes on all ranks. Unsigned 32- and
+            64-bit integers are supported too.
+        root_rank (int): World rank of the root, which must be in ``process_set``.
+        name (str, optional): Name that matches the operation between ranks. Unnamed operations are matched by call
+            order.
+        process_set (ProcessSet): Ranks that take part. Default: all ranks.
+
+    Returns:
+        pytree: The root's values as JAX arrays. Errors are those of ``allreduce``.
+    """
     leaves, places, structure = flat(tree)
     names = full_names("broadcast", name, places)
     return structure.unflatten(broadcast_leaves(leaves, names, root_rank, process_set))
 
 
 def broadcast_leaves(leaves: Sequence[Any], names: Sequence[str], root_rank: int, process_set: ProcessSet) -> list[Any]:
-    """``broadcast`` of arrays with full names."""
+    """Broadcast arrays with full names."""
     if not leaves:
         return []
     what = names[0] or "broadcast"
@@ -173,8 +222,19 @@ def broadcast_leaves(leaves: Sequence[Any], names: Sequence[str], root_rank: int
 
 @refusing(face)
 def allgather(tree: Any, name: str | None = None, process_set: ProcessSet = global_process_set) -> Any:
-    """The arrays of all ranks, concatenated along dim 0, in which they may differ; within compiled programs, whose
-    shapes are known before, they may not. The gradient: the average of the gradients, of which a rank takes its rows.
+    """Concatenate the arrays of all ranks along dimension 0, in rank order.
+
+    The operation is differentiable: the gradient is this rank's rows of the average of the ranks' output gradients.
+
+    Args:
+        tree (pytree): Arrays with at least one dimension. They may differ between ranks in dimension 0, except in a
+            compiled program, whose shapes are fixed.
+        name (str, optional): Name that matches the operation between ranks. Unnamed operations are matched by call
+            order.
+        process_set (ProcessSet): Ranks that take part. Default: all ranks.
+
+    Returns:
+        pytree: Concatenated JAX arrays. Errors are those of ``allreduce``.
     """
     leaves, places, structure = flat(tree)
     return structure.unflatten(_gather(leaves, full_names("allgather", name, places), process_set))
@@ -182,7 +242,16 @@ def allgather(tree: Any, name: str | None = None, process_set: ProcessSet = glob
 
 @refusing(face)
 def grouped_allgather(tree: Any, name: str | None = None, process_set: ProcessSet = global_process_set) -> Any:
-    """``allgather`` of which all arrays complete together: none begins before all ranks have all of them."""
+    """Allgather a pytree as one operation: no array is gathered before all ranks have submitted all of them.
+
+    Args:
+        tree (pytree): As for ``allgather``.
+        name (str, optional): As for ``allgather``.
+        process_set (ProcessSet): Ranks that take part. Default: all ranks.
+
+    Returns:
+        pytree: Concatenated JAX arrays. Errors are those of ``allreduce``.
+    """
     leaves, places, structure = flat(tree)
     names = full_names("grouped_allgather", name or "noname", places)
     return structure.unflatten(_gather(leaves, names, process_set, grouped=True))
@@ -209,10 +278,21 @@ def _gather(leaves: list[Any], names: list[str], process_set: ProcessSet, groupe
 def alltoall(
     tree: Any, splits: Any = None, name: str | None = None, process_set: ProcessSet = global_process_set
 ) -> Any:
-    """Rows of all ranks, in their order: each rank sends ``splits[i]`` rows of each array to rank i of the set, equally
-    many if it is None. With ``splits`` the result is (rows, how many came from each rank: int32).
+    """Send rows of each array to each rank, and return the received rows in rank order.
 
-    Within compiled programs without ``splits``, of arrays with equally many rows.
+    In a compiled program, ``splits`` must be None and all ranks must have equally many rows.
+
+    Args:
+        tree (pytree): Arrays with at least one dimension.
+        splits (Sequence[int] or array, optional): Number of rows of each array for each rank of the process set.
+            Without it, dimension 0 is split into equal parts.
+        name (str, optional): Name that matches the operation between ranks. Unnamed operations are matched by call
+            order.
+        process_set (ProcessSet): Ranks that take part. Default: all ranks.
+
+    Returns:
+        pytree or tuple: Received rows, or (rows, received_splits) if ``splits`` is given. ``received_splits`` has the
+            number of rows received from each rank. Errors are those of ``allreduce``.
     """
     leaves, places, structure = flat(tree)
     names = full_names("alltoall", name, places)
@@ -259,8 +339,23 @@ def reducescatter(
     prescale_factor: float = 1.0,
     postscale_factor: float = 1.0,
 ) -> Any:
-    """This rank's rows of the reduction (Average or Sum) of all arrays; the first ranks get one row more when dim 0
-    does not divide. Arguments as of ``allreduce``."""
+    """Reduce an array or pytree over all ranks and return this rank's rows of the result.
+
+    If the rows do not divide evenly, the first ranks get one row more.
+
+    Args:
+        tree (pytree): Arrays with at least one dimension, with the same structure, shapes and dtypes on all ranks.
+        name (str, optional): Name that matches the operation between ranks. Unnamed operations are matched by call
+            order.
+        compression (Compressor): As for ``allreduce``. Default: none.
+        op (int): ``Average`` (default) or ``Sum``.
+        process_set (ProcessSet): Ranks that take part. Default: all ranks.
+        prescale_factor (float): Factor applied to the input before the reduction. Default: 1.0.
+        postscale_factor (float): Factor applied to the result. Default: 1.0.
+
+    Returns:
+        pytree: This rank's rows as JAX arrays. Errors are those of ``allreduce``.
+    """
     leaves, places, structure = flat(tree)
     names = full_names("reducescatter", name, places)
     how = (compression, op, process_set, prescale_factor, postscale_factor)
@@ -277,7 +372,20 @@ def grouped_reducescatter(
     prescale_factor: float = 1.0,
     postscale_factor: float = 1.0,
 ) -> Any:
-    """``reducescatter`` of which all arrays complete together: none is reduced before all ranks have all of them."""
+    """Reducescatter a pytree as one operation: no array is reduced before all ranks have submitted all of them.
+
+    Args:
+        tree (pytree): As for ``reducescatter``.
+        name (str, optional): As for ``reducescatter``.
+        compression (Compressor): As for ``allreduce``. Default: none.
+        op (int): ``Average`` (default) or ``Sum``.
+        process_set (ProcessSet): Ranks that take part. Default: all ranks.
+        prescale_factor (float): Factor applied to the input before the reduction. Default: 1.0.
+        postscale_factor (float): Factor applied to the result. Default: 1.0.
+
+    Returns:
+        pytree: This rank's rows as JAX arrays. Errors are those of ``allreduce``.
+    """
     leaves, places, structure = flat(tree)
     names = full_names("grouped_reducescatter", name or "noname", places)
     how = (compression, op, process_set, prescale_factor, postscale_factor)
@@ -323,9 +431,16 @@ def _scatter(
 
 @refusing(face)
 def barrier(tree: Any = None, process_set: ProcessSet = global_process_set) -> Any:
-    """Returns when all ranks of the set have called it: ``tree`` as it is.
+    """Wait until all ranks of the process set have called ``barrier``.
 
-    Within compiled programs it stands where ``tree``, traced arrays, does: what is made of the result comes after it.
+    In a compiled program, ``tree`` places the barrier: computations that use the result take place after it.
+
+    Args:
+        tree (pytree, optional): Arrays that are passed through.
+        process_set (ProcessSet): Ranks that take part. Default: all ranks.
+
+    Returns:
+        pytree: ``tree``.
     """
     leaves, structure = tree_util.tree_flatten(tree)
     number = arrays.set_id(face, process_set, "barrier")
@@ -347,14 +462,18 @@ def _call(kind: int, names: Sequence[str], number: int, **more: Any) -> calls.Ca
 
 
 def _checked(tensors: Sequence[Any], names: Sequence[str], process_set: ProcessSet, what: str) -> int:
-    """The set's id. Raises ValueError for a dtype that cannot travel, or a set without this rank."""
+    """Return the id of the process set after checking the dtypes.
+
+    Raises:
+        ValueError: A dtype is not supported, or the set does not contain this rank.
+    """
     for tensor, name in zip(tensors, names, strict=True):
         arrays.code_of(tensor.dtype, name or what)
     return arrays.set_id(face, process_set, what)
 
 
 def _groups(names: Sequence[str], grouped: bool) -> list[str]:
-    """For each array the name of its group: that of the first one of all, or ""."""
+    """Return the group name of each array: the first array's name if grouped, else ""."""
     return [names[0] if grouped else ""] * len(names)
 
 

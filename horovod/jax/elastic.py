@@ -1,6 +1,6 @@
 """Elastic training with JAX.
 
-In short::
+Example::
 
     state = hvd.elastic.JaxState(params=params, opt_state=opt_state, batch=0)
 
@@ -47,36 +47,56 @@ __all__ = [
 
 
 def run(func: Callable[..., Any]) -> Callable[..., Any]:
-    """Decorates ``func(state, *args, **kwargs)``: it is called again, with the state as it is then, after a failure or
-    a change of the job's members. It must let HorovodInternalError, HostsUpdatedInterrupt and JAX's errors of our
-    collectives pass."""
+    """Decorate a training function ``func(state, *args, **kwargs)`` for elastic training.
+
+    The function is called again with the current state after a failure or a change of the job's ranks. It must not
+    catch HorovodInternalError, HostsUpdatedInterrupt, or JAX's errors of Horovod collectives.
+
+    Args:
+        func (Callable): Training function, whose first argument is a ``State``.
+
+    Returns:
+        Callable: Function with the same arguments, which returns the result of ``func``.
+    """
     return run_fn(func, _reset, failures, errors_as_ours)
 
 
 def _reset() -> None:
-    before = face.job  # there is one for each epoch, which goes on where another face of this process keeps it
+    before = face.job  # a new epoch has a new job; it is the same if another frontend keeps the epoch alive
     basics.shutdown()
     basics.init()
     if face.job is not before:
-        # Programs hold what belongs to an epoch: ranks and sizes, in shapes and in what is left out on some ranks;
-        # roots; ids of process sets.
+        # Compiled programs contain values of an epoch: ranks and sizes, in shapes and in code that only some ranks
+        # have; roots; ids of process sets.
         jax.clear_caches()
 
 
 class ObjectState(_ObjectState):
-    """Attributes, given as keywords, of any type that can be copied and pickled."""
+    """Elastic state of arbitrary attributes, which must support copying and pickling.
+
+    Args:
+        bcast_object (Callable, optional): Function that broadcasts an object. Default: this frontend's.
+        get_rank (Callable, optional): Function that returns the rank. Default: this frontend's.
+        **kwargs: Attributes and their initial values.
+    """
 
     def __init__(self, bcast_object: Any = None, get_rank: Any = None, **kwargs: Any) -> None:
-        """``bcast_object``, ``get_rank``: this face's if not given."""
         gather = _gather if bcast_object is None else None
         super().__init__(bcast_object or _broadcast, get_rank or basics.rank, gather, **kwargs)
         self._face = face if bcast_object is None else None
 
 
 class JaxState(ObjectState):
-    """Pytrees of arrays, and other attributes, all given as keywords: ``JaxState(params=..., opt_state=..., epoch=0)``.
+    """Elastic state of pytrees and other attributes.
 
-    A commit copies the arrays, so that steps may donate them.
+    Example::
+
+        state = hvd.elastic.JaxState(params=params, opt_state=opt_state, epoch=0)
+
+    A commit copies the arrays, so steps may donate them.
+
+    Args:
+        **kwargs: Attributes and their initial values.
     """
 
 

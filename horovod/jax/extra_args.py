@@ -1,4 +1,4 @@
-"""Extra arguments of Optax's `update` that depend on the loss, made those of the samples of all ranks.
+"""Reduction of the extra arguments of Optax's `update` that depend on the loss.
 
 Transformations that decide by a loss (`reduce_on_plateau`, `lbfgs`, `polyak_sgd`) must decide alike on all ranks.
 """
@@ -20,10 +20,10 @@ _FUNCTIONS = ("value_fn", "obj_fn", "grad_fn")
 
 
 class ExtraArgs:
-    """The extra arguments of one distributed optimizer.
+    """Reduces the extra arguments of one distributed optimizer.
 
     Args:
-        gradients: how that optimizer reduces gradients. Losses are reduced in the same way, but never compressed.
+        gradients: Settings for the optimizer's gradients. Losses are reduced in the same way, but never compressed.
     """
 
     def __init__(self, gradients: GradientReduction) -> None:
@@ -33,17 +33,17 @@ class ExtraArgs:
         self._arguments = replace(self._values, name=f"{name}.params", op=Average)
 
     def joined(self, extra: Mapping[str, Any], own: Any, reduced: Any, weight: Any) -> dict[str, Any]:
-        """Return the extra arguments of all ranks together.
+        """Return the extra arguments reduced over all ranks.
 
         Args:
-            extra: those of this rank. `value` (a loss) and `grad` are reduced; `value_fn`, `obj_fn` and `grad_fn`
-                become functions whose results, and the derivatives of these, are reduced. Others stay as they are.
-            own: this rank's gradients; where `grad` is the same object, it becomes `reduced` without being sent again.
-            reduced: the reduced gradients.
-            weight: how much this rank's samples count, or None.
+            extra: Arguments of this rank. `value` (a loss) and `grad` are reduced. `value_fn`, `obj_fn` and `grad_fn`
+                become functions whose results, and the derivatives of these, are reduced. Others are unchanged.
+            own: This rank's gradients. If `grad` is the same object, it becomes `reduced` without being sent again.
+            reduced: The reduced gradients.
+            weight: Weight of this rank's samples, or None.
 
         Raises:
-            ValueError: there is a function, and the reduction is neither Average nor Sum.
+            ValueError: There is a function, and the reduction is neither Average nor Sum.
         """
         result = dict(extra)
         if not self._gradients.active():
@@ -75,7 +75,7 @@ class ExtraArgs:
         return joined
 
     def _shared(self, params: Any) -> Any:
-        """`params`, which are equal on all ranks; their gradient is the average of all ranks' gradients."""
+        """Return `params`, which are equal on all ranks, with a gradient that is averaged over the ranks."""
 
         @jax.custom_jvp
         def same(floats: list[Any]) -> list[Any]:
@@ -83,7 +83,7 @@ class ExtraArgs:
 
         @same.defjvp
         def _(floats: Any, tangents: Any) -> Any:
-            return floats[0], self._arguments(tangents[0])  # equal, too; of their average the transpose is the average
+            return floats[0], self._arguments(tangents[0])  # equal as well; the transpose of an average is an average
 
         leaves, structure = jax.tree_util.tree_flatten(params)
         chosen = [i for i, leaf in enumerate(leaves) if jnp.issubdtype(jnp.result_type(leaf), jnp.inexact)]

@@ -1,4 +1,4 @@
-"""Bringing every rank to the root's state: pytrees of arrays, and any Python object."""
+"""Synchronization of pytrees of arrays and of Python objects with a root rank."""
 
 from typing import Any
 
@@ -17,13 +17,24 @@ from horovod.jax.collectives import broadcast_leaves
 def broadcast_parameters(
     params: Any, root_rank: int = 0, name: str | None = None, process_set: ProcessSet = global_process_set
 ) -> Any:
-    """A pytree like ``params`` with the arrays of ``root_rank`` (world rank), in one go.
+    """Return a pytree like ``params`` with the root's arrays.
 
-    ``params``: parameters, an optimizer's state, a model of Equinox, a state of Flax NNX: any pytree, of the same
-    structure on all ranks. Keys of random numbers are taken along; leaves that are neither arrays nor numbers
-    (functions, say) stay what they are. ``name``: of the operations; where several threads broadcast at a time.
+    All arrays are sent in one operation. Keys of random numbers are included. Leaves that are neither arrays nor
+    numbers, such as functions, are unchanged.
 
-    Raises ValueError naming what cannot travel, HorovodInternalError when ranks differ or one is lost.
+    Args:
+        params (pytree): Parameters, an optimizer state, a model of Equinox, a state of Flax NNX, or any other pytree,
+            with the same structure on all ranks.
+        root_rank (int): World rank of the root. Default: 0.
+        name (str, optional): Prefix of the operations' names; required if several threads broadcast at the same time.
+        process_set (ProcessSet): Ranks that take part. Default: all ranks.
+
+    Returns:
+        pytree: The root's values.
+
+    Raises:
+        ValueError: A leaf cannot be sent; the message names it.
+        HorovodInternalError: Ranks disagree, or a rank was lost.
     """
     leaves, structure = tree_util.tree_flatten(params)
     keys = {i: leaf for i, leaf in enumerate(leaves) if _is_key(leaf)}
@@ -44,12 +55,36 @@ def _is_key(leaf: Any) -> bool:
 def broadcast_object(
     obj: Any, root_rank: int = 0, name: str | None = None, process_set: ProcessSet = global_process_set
 ) -> Any:
-    """Returns the root's ``obj`` on every rank of the set; the others may pass anything, None for example. See
-    ``horovod.common.objects``."""
+    """Return the root's object on every rank of the process set.
+
+    Args:
+        obj (Any): Object to send, which must support pickling. Ignored on the other ranks, which may pass None.
+        root_rank (int): World rank of the root. Default: 0.
+        name (str, optional): Prefix of the operations' names.
+        process_set (ProcessSet): Ranks that take part. Default: all ranks.
+
+    Returns:
+        Any: The root's object.
+
+    Raises:
+        HorovodInternalError: Ranks disagree, or a rank was lost.
+    """
     return objects.broadcast_object(obj, root_rank, name or "broadcast_object", process_set, face)
 
 
 @refusing(face)
 def allgather_object(obj: Any, name: str | None = None, process_set: ProcessSet = global_process_set) -> list[Any]:
-    """Returns the objects of all ranks of the set, by rank within it. Types may differ between ranks."""
+    """Return the objects of all ranks of the process set.
+
+    Args:
+        obj (Any): Object of this rank, which must support pickling. Types may differ between ranks.
+        name (str, optional): Name that matches the operation between ranks.
+        process_set (ProcessSet): Ranks that take part. Default: all ranks.
+
+    Returns:
+        list[Any]: Objects in the order of ranks within the process set.
+
+    Raises:
+        HorovodInternalError: Ranks disagree, or a rank was lost.
+    """
     return objects.allgather_object(obj, name or "allgather_object", process_set, face)

@@ -1,4 +1,4 @@
-"""Gradients as every rank is to see them: reduced over the ranks, perhaps weighted by how many samples each had."""
+"""Reduction of gradients over the ranks, optionally weighted by each rank's number of samples."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -21,8 +21,11 @@ from horovod.jax.collectives import reduce_leaves
 
 @dataclass
 class GradientReduction:
-    """How gradients are reduced, checked. ``name``: prefix of the operations' names. ``counted``: True if ranks
-    compare their numbers of steps where the reduction is within a branch."""
+    """Checked settings of a reduction of gradients.
+
+    ``name`` is the prefix of the operations' names. ``counted`` is True if ranks compare their numbers of steps when
+    the reduction is in a branch.
+    """
 
     name: str
     compression: Any = Compression.none
@@ -43,15 +46,25 @@ class GradientReduction:
         marks.find()
 
     def active(self) -> bool:
-        """Is there anybody to reduce with? ValueError, naming init, before ``hvd.init()``."""
+        """Return True if there are other ranks to reduce with.
+
+        Raises:
+            ValueError: Horovod is not initialized.
+        """
         return anybody_else(self.process_set, face.require_job())
 
     @refusing(face)
     def __call__(self, gradients: Any, weight: Any = None, beside: Any = ()) -> Any:
-        """The gradients reduced, all in one call. With ``weight``, how much those of this rank count (a number, traced
-        or not: how many samples it had), their weighted mean: zeros where all weights are 0. Where a rank's weight is 0
-        its gradients, which may be NaN, do not matter. The weights are a call of their own, before that. ``beside``: a
-        pytree; if one of its arrays is traced the call is part of the program, though ``gradients`` be constants."""
+        """Return the gradients, reduced in one call.
+
+        Args:
+            gradients: Pytree of this rank's gradients.
+            weight: Weight of this rank's gradients, such as its number of samples; a number, traced or not. The result
+                is then the weighted mean, and zero if all weights are 0. Gradients with weight 0 are ignored and may be
+                NaN. The weights are reduced first, in a separate call.
+            beside: Pytree. If one of its arrays is traced, the call is part of the program even if ``gradients`` are
+                constants.
+        """
         if weight is not None and self.op != Average:
             raise ValueError(f"weight is given with op={op_name(self.op)}; accepted with Average only")
         count = None if weight is None else count_of(weight)
@@ -72,8 +85,8 @@ class GradientReduction:
         return f"allreduce.{self.name}.step" if self.counted else ""
 
     def _weighted(self, leaves: Sequence[Any], names: Sequence[str], count: Any, others: Sequence[Any]) -> list[Any]:
-        # The total first, and as it is: with it each contribution is a share of a mean, which overflows no 16 bits as
-        # a gradient times a number of samples would. Shares are divided already, so that predivide has nothing to do.
+        # Reduce the total weight first, uncompressed. Each contribution is then a share of the mean, which cannot
+        # overflow 16 bits, unlike a gradient times a number of samples. Shares need no predivision.
         full = f"allreduce.{self.name}.weight"
         none = Compression.none
         (total,) = reduce_leaves([count], [full], Sum, none, 1.0, 1.0, self.process_set, beside=[*leaves, *others])
@@ -84,7 +97,11 @@ class GradientReduction:
 
 
 def count_of(weight: Any) -> Any:
-    """``weight``, traced or not, as a scalar of float32. Raises ValueError for what is no number."""
+    """Return ``weight``, traced or not, as a float32 scalar.
+
+    Raises:
+        ValueError: ``weight`` is not a number.
+    """
     try:
         count = jnp.asarray(weight, jnp.float32)
     except (TypeError, ValueError):
@@ -95,15 +112,19 @@ def count_of(weight: Any) -> Any:
 
 
 def weighted(leaf: Any, weight: Any) -> Any:
-    """``leaf * weight`` in float32, or wider where ``leaf`` is; 0 for the weight 0, whatever ``leaf`` is: the gradient
-    of a batch without samples is NaN."""
+    """Return ``leaf * weight`` in float32, or in the dtype of ``leaf`` if that is wider.
+
+    For the weight 0 the result is 0, whatever ``leaf`` is: the gradient of a batch without samples is NaN.
+    """
     wide = leaf.astype(_wide(leaf.dtype))
     return jnp.where(weight != 0, wide * weight.astype(wide.dtype), jnp.zeros_like(wide))
 
 
 def shared(leaf: Any, weight: Any, total: Any) -> Any:
-    """``leaf`` times its share of the total, computed in float32 or wider; 0 where the total is 0. In the dtype of
-    ``leaf``, but for 8-bit floats, whose shares are float32: they are added up in that anyway."""
+    """Return ``leaf * weight / total``, computed in float32 or wider; 0 if the total is 0.
+
+    The result has the dtype of ``leaf``. For 8-bit floats it is float32, in which they are summed anyway.
+    """
     dtype = _wide(leaf.dtype)
     share = weight.astype(dtype) / jnp.where(total > 0, total, 1).astype(dtype)
     part = weighted(leaf, jnp.where(total > 0, share, 0))
@@ -126,12 +147,27 @@ def value_and_grad(
     process_set: ProcessSet = global_process_set,
     weight: Any = None,
 ) -> Callable[..., Any]:
-    """``jax.value_and_grad`` whose value and gradients are reduced over the ranks, in one call; ``has_aux``'s extra
-    result stays each rank's own.
+    """Return a function like ``jax.value_and_grad(fun)`` whose value and gradients are reduced over the ranks.
 
-    ``op``: Average or another. ``weight``: a function of the arguments of ``fun`` that tells how much this rank's
-    gradients count, as ``lambda params, batch: len(batch)``: mean over all samples, whichever rank has how many.
-    ``name``: of the operations. ``compression``, ``gradient_predivide_factor``: see ``DistributedOptimizer``.
+    They are reduced in one call. The auxiliary output of ``has_aux`` is not reduced.
+
+    Args:
+        fun (Callable): As for ``jax.value_and_grad``.
+        argnums (int or Sequence[int]): As for ``jax.value_and_grad``. Default: 0.
+        has_aux (bool): As for ``jax.value_and_grad``. Default: False.
+        name (str): Prefix of the operations' names. Default: "value_and_grad".
+        compression (Compressor): As for ``DistributedOptimizer``. Default: none.
+        op (int): Reduction. Default: ``Average``.
+        gradient_predivide_factor (float): As for ``DistributedOptimizer``. Default: 1.0.
+        process_set (ProcessSet): Ranks that take part. Default: all ranks.
+        weight (Callable, optional): Function of the arguments of ``fun`` that returns the weight of this rank's
+            gradients, such as ``lambda params, batch: len(batch)`` for the mean over all samples.
+
+    Returns:
+        Callable: Function with the arguments of ``fun``, which returns (value, gradients).
+
+    Raises:
+        ValueError: An argument is invalid.
     """
     reduction = GradientReduction(name, compression, op, gradient_predivide_factor, process_set)
     plain = jax.value_and_grad(fun, argnums, has_aux)
@@ -147,7 +183,17 @@ def value_and_grad(
 
 
 def grad(fun: Callable[..., Any], argnums: int | Sequence[int] = 0, has_aux: bool = False, **options: Any) -> Any:
-    """``jax.grad`` whose gradients are reduced over the ranks; ``options`` as of ``value_and_grad``."""
+    """Return a function like ``jax.grad(fun)`` whose gradients are reduced over the ranks.
+
+    Args:
+        fun (Callable): As for ``jax.grad``.
+        argnums (int or Sequence[int]): As for ``jax.grad``. Default: 0.
+        has_aux (bool): As for ``jax.grad``. Default: False.
+        **options: Keyword arguments of ``value_and_grad``.
+
+    Returns:
+        Callable: Function with the arguments of ``fun``, which returns the gradients, or (gradients, aux).
+    """
     both = value_and_grad(fun, argnums, has_aux, **{"name": "grad", **options})
 
     def gradients(*args: Any, **kwargs: Any) -> Any:

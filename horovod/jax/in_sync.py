@@ -1,4 +1,4 @@
-"""check_in_sync for JAX. How: ``horovod.common.in_sync``."""
+"""Comparison of JAX values between ranks, based on ``horovod.common.in_sync``."""
 
 from collections.abc import Collection
 from typing import Any
@@ -15,14 +15,22 @@ from horovod.common.process_sets import ProcessSet, global_process_set
 def check_in_sync(
     *objects: Any, process_set: ProcessSet = global_process_set, ignore: Collection[str] = (), **named: Any
 ) -> str:
-    """Raises OutOfSyncError, on all ranks, unless all hold the same, bit for bit; all ranks of the set call it.
+    """Check that all ranks hold the same values, bit for bit. All ranks of the set must call it.
 
-    ``objects``, ``named``: pytrees of arrays, numbers, texts, None, and other objects with such attributes. The error
-    names the first difference, as in ``params['w']``, the ranks, and small values; keywords give the names there.
-    ``ignore``: paths to leave out, or patterns as in ``["opt_state.*"]``.
+    Args:
+        *objects: Pytrees of arrays, numbers, strings and None, and other objects with such attributes.
+        process_set (ProcessSet): Ranks to compare. Default: all ranks.
+        ignore (Collection[str]): Entries to skip, as paths or patterns such as ``["opt_state.*"]``.
+        **named: More objects, whose keywords become their names in the error message.
 
-    Returns the SHA-256 of what was compared, in hexadecimal. Raises ValueError naming an argument of which nothing
-    could be compared; HorovodInternalError when a rank is lost.
+    Returns:
+        str: SHA-256 of the compared values, in hexadecimal.
+
+    Raises:
+        OutOfSyncError: Values differ. Raised on all ranks; the message names the first difference, as in
+            ``params['w']``, the ranks, and small values.
+        ValueError: An argument contains nothing that can be compared.
+        HorovodInternalError: A rank was lost.
     """
 
     def to_numpy(value: Any) -> Any:

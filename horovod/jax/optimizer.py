@@ -1,4 +1,4 @@
-"""DistributedOptimizer: any gradient transformation of Optax, with gradients reduced over the ranks before it."""
+"""DistributedOptimizer: an Optax gradient transformation preceded by a reduction of the gradients over the ranks."""
 
 from collections.abc import Callable
 from typing import Any, NamedTuple
@@ -17,15 +17,15 @@ from horovod.jax.gradients import GradientReduction, count_of, weighted
 
 
 class Accumulated(NamedTuple):
-    """State of a distributed optimizer with several backward passes for a step."""
+    """State of a distributed optimizer with several backward passes per step."""
 
     inner: Any
     gradients: Any
-    """Their sum since the last step, weighted if there are weights. Of 16 and 8 bits float32: sums need more."""
+    """Sum of gradients since the last step, weighted if there are weights. 8- and 16-bit ones are summed in float32."""
     weight: Any
-    """Of the weights, float32."""
+    """Sum of weights, float32."""
     passes: Any
-    """How many there were, int32."""
+    """Number of passes since the last step, int32."""
 
 
 @refusing(face)
@@ -39,20 +39,32 @@ def DistributedOptimizer(
     average_aggregated_gradients: bool = False,
     process_set: ProcessSet = global_process_set,
 ) -> Any:
-    """A gradient transformation that reduces gradients over the ranks, all in one call, and then does what
-    ``optimizer`` does.
+    """Return a gradient transformation that reduces gradients over the ranks before it applies ``optimizer``.
 
-    ``update(grads, state, params, weight=n)`` takes, beside what ``optimizer`` takes, how much this rank's gradients
-    count: with it, on all ranks, the result is their weighted mean. The extra arguments ``value``, ``grad``,
-    ``value_fn``, ``obj_fn`` and ``grad_fn`` become those of all ranks; others must be equal on all ranks. ``name``:
-    prefix of the operations' names, one for each of a program's optimizers. ``compression``: see ``Compression``.
-    ``backward_passes_per_step`` k: gradients are summed up on each rank (those of 16 and 8 bits in float32), or
-    averaged with ``average_aggregated_gradients``, and only each k-th update reduces them and changes anything; the
-    others give zeros. ``op``: Average, Sum or another reduction, Adasum of gradients not among them.
-    ``gradient_predivide_factor`` f, for Average: gradients are divided by f before and by n/f after the sum.
-    ``process_set``: who takes part; on other ranks it is the plain optimizer.
+    ``update(grads, state, params, weight=n)`` accepts the weight of this rank's gradients in addition to the arguments
+    of ``optimizer``. If given, on all ranks, the result is the weighted mean. The extra arguments ``value``, ``grad``,
+    ``value_fn``, ``obj_fn`` and ``grad_fn`` are reduced over all ranks. Others must be equal on all ranks.
 
-    Raises ValueError naming the argument, what was given and what is accepted.
+    Args:
+        optimizer (optax.GradientTransformation): Transformation.
+        name (str): Prefix of the operations' names, unique among the program's optimizers. Default:
+            "DistributedOptimizer".
+        compression (Compressor): See ``Compression``. Default: none.
+        backward_passes_per_step (int): Number of updates k over which gradients are summed locally, those of 8 and 16
+            bits in float32. Only each k-th update reduces them and has an effect; the others return zeros. Default: 1.
+        op (int): Reduction except ``Adasum``. Default: ``Average``.
+        gradient_predivide_factor (float): With ``Average`` over n ranks and a factor f, gradients are divided by f
+            before and by n/f after the summation. Default: 1.0.
+        average_aggregated_gradients (bool): Average the local gradients instead of summing them. Default: False.
+        process_set (ProcessSet): Ranks that take part; on other ranks the result behaves like ``optimizer``. Default:
+            all ranks.
+
+    Returns:
+        optax.GradientTransformationExtraArgs: Distributed transformation.
+
+    Raises:
+        ValueError: An argument is invalid; the message names it, its value and what is accepted.
+        ImportError: Optax is not installed.
     """
     if not callable(getattr(optimizer, "init", None)) or not callable(getattr(optimizer, "update", None)):
         raise ValueError(
@@ -62,7 +74,7 @@ def DistributedOptimizer(
     if op == Adasum:
         raise ValueError(f"op is {op_name(op)}; accepted are {op_name(Average)}, {op_name(Sum)} and other reductions")
     passes = check_passes(backward_passes_per_step)
-    # With several passes the branch is this optimizer's own, decided by a count that is the same on all ranks.
+    # With several passes, this optimizer creates the branch, and decides it by a count that is the same on all ranks.
     reduce = GradientReduction(name, compression, op, gradient_predivide_factor, process_set, counted=passes == 1)
     plain, extra_args = _with_extra_args(optimizer, ExtraArgs(reduce))
     if passes == 1:
@@ -112,8 +124,8 @@ def _accumulating(
             return updates, Accumulated(inner, zeros, jnp.zeros_like(total), jnp.zeros_like(done))
 
         def wait() -> Any:
-            # What a step gives may have another dtype than the gradients. The reduction, which a step alone does,
-            # leaves their shapes and dtypes.
+            # The updates of a step may differ in dtype from the gradients. The reduction, which only a step performs,
+            # preserves shapes and dtypes.
             of_step = jax.eval_shape(lambda g, s, p: plain(g, s, p, **extra)[0], grads, state.inner, params)
             updates = each(lambda one: jnp.zeros(one.shape, one.dtype), of_step)
             return updates, Accumulated(state.inner, summed, total, done)
@@ -131,7 +143,7 @@ def _no_sum(leaf: Any) -> Any:
 
 
 def _with_extra_args(optimizer: Any, extra: ExtraArgs) -> tuple[Callable[..., Any], Callable[..., Any]]:
-    """Return its `update`, and what makes the extra arguments for it: none where it takes none."""
+    """Return (its `update`, a function that creates the extra arguments for it, or none if it accepts none)."""
     import optax
 
     if not isinstance(optimizer, optax.GradientTransformation):

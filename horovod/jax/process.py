@@ -1,4 +1,4 @@
-"""This process's place in the job, for JAX."""
+"""Process functions of the JAX frontend: init, rank, size and related functions."""
 
 from horovod.common.basics import HorovodBasics
 

@@ -1,6 +1,6 @@
 """Horovod for MXNet 1.9: asynchronous collectives in MXNet's engine, an optimizer, and a trainer for Gluon.
 
-In short::
+Example::
 
     import horovod.mxnet as hvd
 
@@ -14,7 +14,7 @@ from typing import Any
 
 try:
     import mxnet as _mx
-except (ImportError, AttributeError) as _error:  # the second: a NumPy that has lost what MXNet asks for
+except (ImportError, AttributeError) as _error:  # AttributeError: NumPy has removed names that MXNet uses
     raise ImportError(
         f"horovod.mxnet needs MXNet 1.9.1, which cannot be imported ({_error}); install it, with the last NumPy that "
         "it works with, in an environment of Python 3.11 or older: pip install mxnet==1.9.1 numpy==1.23.5. The project "
@@ -25,7 +25,7 @@ if not hasattr(_mx, "gluon") or not _mx.__version__.startswith("1."):
         f"horovod.mxnet works with MXNet 1.9.1, found is {getattr(_mx, '__version__', 'a module without a version')}; "
         "install it with: pip install mxnet==1.9.1 numpy==1.23.5"
     )
-from horovod import _core as _native  # noqa: F401  (an import that cannot work fails here)
+from horovod import _core as _native  # noqa: F401  (fail here if the native engine cannot be imported)
 from horovod.common import absent as _absent
 from horovod.mxnet import mpi_ops as _mpi_ops
 from horovod.mxnet.compression import Compression

@@ -1,4 +1,4 @@
-"""The native library that speaks with MXNet's engine: loading it, joining it to ours, and the errors that come back."""
+"""The native library for MXNet's engine: its loading, its connection to Horovod's engine, and its errors."""
 
 import ctypes
 from collections.abc import Callable, Sequence
@@ -16,7 +16,7 @@ _MESSAGE = 4096  # bytes
 
 
 class _Named(MXNetError):
-    """MXNet finds the class of an error by the word before the first colon of its text; here that word goes."""
+    """Error whose class MXNet finds by the word before the first colon of the message; that word is removed."""
 
     name: ClassVar[str] = ""
 
@@ -24,25 +24,25 @@ class _Named(MXNetError):
         super().__init__(message.removeprefix(f"{self.name}: "))
 
 
-# Each is what MXNet's users catch, and what Python's users catch.
+# Each class can be caught both as an MXNet error and as a standard Python error.
 
 
 class ArgumentError(_Named, ValueError):
-    """A bad argument, or an operation before ``init``."""
+    """Invalid argument, or an operation before ``init``."""
 
     name = "HorovodArgumentError"
 
 
 class ReduceOpError(ArgumentError, HorovodInternalError):
-    """The op of a reducescatter, for which older programs expect a RuntimeError."""
+    """Invalid ``op`` of a reducescatter, for which older programs expect a RuntimeError."""
 
 
 class ShutDown(MXNetError, NotRunningError):
-    """An operation after ``shutdown``."""
+    """An operation was called after ``shutdown``."""
 
 
 class InternalError(_Named, HorovodInternalError):
-    """An operation failed: ranks disagreed, one was lost, or Horovod was shut down."""
+    """An operation failed: ranks disagree, a rank was lost, or Horovod was shut down."""
 
     name = "HorovodInternalError"
 
@@ -52,7 +52,7 @@ for _error in (ArgumentError, InternalError):
 
 
 class _Order(ctypes.Structure):
-    """``Order`` of bindings/mxnet/call.h."""
+    """The struct ``Order`` of bindings/mxnet/call.h."""
 
     _fields_: ClassVar = [
         *((name, ctypes.c_int32) for name in ("kind", "op", "root", "process_set", "wire", "priority")),
@@ -72,7 +72,10 @@ class _Order(ctypes.Structure):
 
 @dataclass(frozen=True)
 class Operation:
-    """What is to be done, apart from the arrays. Numbers as in horovod/_core.pyi; ``names``: of the members."""
+    """The parameters of an operation, without the arrays.
+
+    Codes are those of horovod/_core.pyi. ``names`` are the names of the group's members.
+    """
 
     kind: int
     name: str
@@ -89,7 +92,11 @@ class Operation:
 
 
 def _load() -> ctypes.CDLL:
-    """The library, attached to the engine and to MXNet. Raises ImportError naming the cause."""
+    """Return the library, attached to the engine and to MXNet.
+
+    Raises:
+        ImportError: The library cannot be loaded; the message says why.
+    """
     what = f"horovod.mxnet cannot load its native part {LIBRARY} into MXNet {mx.__version__}"
     try:
         from horovod import _core
@@ -115,11 +122,20 @@ library = _load()
 
 
 def push(operation: Operation, dtypes: Sequence[int], inputs: Sequence[Any], outputs: Sequence[Any]) -> int:
-    """Hands an operation on NDArrays to MXNet's engine and returns at once.
+    """Submit an operation on NDArrays to MXNet's engine, without waiting.
 
-    ``dtypes``: our codes, for each input. ``outputs``: one for each input, which may be that itself; for allgather and
-    alltoall one in all, which stands for what arrives. Returns the address of what arrives then, else 0. Raises
-    MXNetError for arrays that MXNet does not take.
+    Args:
+        operation: Parameters of the operation.
+        dtypes: Horovod's dtype code of each input.
+        inputs: Input arrays.
+        outputs: An output for each input, which may be the input itself. For allgather and alltoall, a single array
+            that stands for the result.
+
+    Returns:
+        Address of the result for allgather and alltoall, otherwise 0.
+
+    Raises:
+        MXNetError: MXNet rejects an array.
     """
     count = len(inputs)
     order = _Order(
@@ -147,7 +163,7 @@ def push(operation: Operation, dtypes: Sequence[int], inputs: Sequence[Any], out
 
 
 def take(gathered: int, member: int, array: Any) -> None:
-    """Moves what has arrived for a member into a new NDArray of that size."""
+    """Move the received data of a member into a new NDArray of that size."""
     _call(library.hvd_mxnet_take, gathered, member, array.handle.value)
 
 

@@ -1,7 +1,7 @@
-"""What the operations take: arrays, sets, names and splits, checked before anything is announced.
+"""Checks of the operations' arguments (arrays, process sets, names and splits) before submission.
 
-What is wrong raises ArgumentError, an MXNetError and a ValueError, naming operation, argument, value, what is accepted
-and the rank.
+An invalid argument raises ArgumentError, which is an MXNetError and a ValueError. It names the operation, the argument,
+its value, what is accepted and the rank.
 """
 
 import ctypes
@@ -40,13 +40,13 @@ NAMES = {
     9: "uint16",
     12: "bfloat16",
 }
-"""Names of the element types that can travel, by MXNet's numbers."""
+"""Names of the supported element types, by MXNet's numbers."""
 
 _CPU = ("cpu", "cpu_pinned", "cpu_shared")
 
 
 def refusing(function: _F) -> _F:
-    """``function``, with errors that MXNet's users catch as well as Python's users, and that name the rank."""
+    """Decorate ``function`` to raise errors that are also MXNet errors and that name the rank."""
 
     @functools.wraps(function)
     def checked(*args: Any, **kwargs: Any) -> Any:
@@ -65,16 +65,19 @@ def refusing(function: _F) -> _F:
 
 
 def number_of_dtype(array: Any) -> int:
-    """MXNet's number for the element type of an NDArray."""
+    """Return MXNet's number for the element type of an NDArray."""
     number = ctypes.c_int()
     check_call(_LIB.MXNDArrayGetDType(array.handle, ctypes.byref(number)))
     return number.value
 
 
 def code_of(value: Any, what: str, written: bool = False) -> int:
-    """The engine's code for the element type of an array that can travel. Raises ValueError, naming ``what``, for what
-    is no NDArray, for sparse ones, for those of a GPU, for an element type that cannot travel, and, if it is to be
-    ``written``, for those that are read only."""
+    """Return the engine's code for the element type of an array.
+
+    Raises:
+        ValueError: ``value`` is not an NDArray, is sparse, is on a GPU, has an unsupported element type, or is
+            read-only although it is to be ``written``. The message begins with ``what``.
+    """
     if not isinstance(value, mx.nd.NDArray):
         raise ValueError(f"{what} is a {type(value).__name__}; accepted is an NDArray of MXNet")
     if isinstance(value, BaseSparseNDArray):
@@ -86,7 +89,7 @@ def code_of(value: Any, what: str, written: bool = False) -> int:
         )
     number = number_of_dtype(value)
     name = NAMES.get(number)
-    if name is None:  # uint32 or uint64, which MXNet's Python has no name for
+    if name is None:  # uint32 or uint64, which have no name in MXNet's Python package
         raise ValueError(f"{what} has the dtype of MXNet's number {number}; accepted are {dtypes.SUPPORTED}")
     if written and not value.writable:
         raise ValueError(f"{what} is read only; accepted is an NDArray that may be written")
@@ -94,22 +97,32 @@ def code_of(value: Any, what: str, written: bool = False) -> int:
 
 
 def codes_of(tensors: Any, operation: str, written: bool = False) -> list[int]:
-    """``code_of`` for each of a list of arrays. Raises ValueError for what is no list."""
+    """Return ``code_of`` for each of a list of arrays.
+
+    Raises:
+        ValueError: ``tensors`` is not a list, or an array is not accepted.
+    """
     if isinstance(tensors, mx.nd.NDArray) or not isinstance(tensors, Sequence):
         raise ValueError(f"{operation}: tensors is a {type(tensors).__name__}; accepted is a list of NDArrays")
     return [code_of(tensor, f"{operation}: tensors[{i}]", written) for i, tensor in enumerate(tensors)]
 
 
 def check_priority(priority: Any, operation: str) -> int:
-    """``priority`` as an int."""
+    """Return ``priority`` as an int.
+
+    Raises:
+        ValueError: ``priority`` is not an integer.
+    """
     if isinstance(priority, bool) or not isinstance(priority, Integral):
         raise ValueError(f"{operation}: priority is {priority!r}; accepted is an integer, by default 0")
     return int(priority)
 
 
 def splits_of(splits: Any, rows: int | None, process_set: ProcessSet) -> list[int]:
-    """The rows for each rank of the set; empty for equal parts. ``rows``: dim 0 of the array, None for a scalar, which
-    the engine refuses on all ranks."""
+    """Return the rows for each rank of the set; empty for equal parts.
+
+    ``rows`` is the size of dimension 0, or None for a scalar, which the engine rejects on all ranks.
+    """
     size = process_set.size() or 1
     if splits is None:
         check_parts("alltoall", rows or 0, size)
@@ -126,10 +139,10 @@ def splits_of(splits: Any, rows: int | None, process_set: ProcessSet) -> list[in
 
 
 class _Unnamed:
-    """Names for operations without one: a count, for each operation and process set, in the order of calls."""
+    """Names of unnamed operations: a counter for each operation and process set, in call order."""
 
     COUNT = 256
-    """So many names for each; then the first one comes again, for an operation that follows the one before it."""
+    """Number of distinct names. Operations with a reused name run one after another."""
 
     def __init__(self) -> None:
         self._job: Job | None = None
@@ -144,5 +157,5 @@ class _Unnamed:
         return f"noname.{(self._counts[key] - 1) % self.COUNT}"
 
 
-# MXNet runs what is ready, in an order that may differ between ranks, so that the engine cannot count for us.
+# MXNet runs operations when they are ready, in an order that may differ between ranks, so the engine cannot count them.
 unnamed = _Unnamed()

@@ -1,4 +1,4 @@
-"""The compressors of ``horovod.common.compression`` for MXNet's arrays. bfloat16 is cast by oneDNN alone."""
+"""Compressors of ``horovod.common.compression`` for MXNet arrays. Only oneDNN supports casts to bfloat16."""
 
 from typing import Any
 
@@ -18,7 +18,7 @@ from horovod.common.compression import (
 
 _FLOATING = (np.float16, np.float32, np.float64)
 _BF16 = np.dtype([("bfloat16", np.uint16)])
-"""What MXNet's Python calls bfloat16."""
+"""The dtype that represents bfloat16 in MXNet's Python package."""
 
 
 class _Cast(CastCompressor):
@@ -28,7 +28,7 @@ class _Cast(CastCompressor):
 
     @staticmethod
     def cast(tensor: Any, dtype: Any) -> Any:
-        # amp_cast is the one that knows bfloat16, and it leaves float64 as it is.
+        # Only amp_cast supports bfloat16, and it ignores float64.
         if tensor.dtype == np.float64:
             tensor = tensor.astype(np.float32 if dtype == _BF16 else dtype)
         if dtype == np.float64:
@@ -37,20 +37,22 @@ class _Cast(CastCompressor):
 
 
 class FP16Compressor(_Cast):
-    """Casts floating arrays to float16 and back; others are left alone."""
+    """Compressor that sends floating-point arrays as float16; other arrays are unchanged."""
 
     dtype = np.float16
 
 
 class BF16Compressor(_Cast):
-    """Casts floating arrays to bfloat16 (the range of float32, 8 bits of precision) and back; others are left
-    alone."""
+    """Compressor that sends floating-point arrays as bfloat16; other arrays are unchanged.
+
+    bfloat16 has the range of float32 with 8 bits of precision.
+    """
 
     dtype = _BF16
 
 
 class Compression(Choices):
-    """The choices for ``compression=``."""
+    """Choices for ``compression=``."""
 
     fp16 = FP16Compressor
     bf16 = BF16Compressor

@@ -1,7 +1,7 @@
-"""Arrays whose size is known only once they have arrived, as those of allgather and alltoall are.
+"""Results of allgather and alltoall, whose size is unknown until they arrive.
 
-MXNet 1.9 has no way to give an array its shape later. So the operation writes to an array that stands for the result,
-which orders it among MXNet's others, and the result becomes an NDArray where it is used first; that waits.
+MXNet 1.9 cannot set the shape of an array later. So the operation writes to a placeholder array, which orders it among
+MXNet's other operations. The result becomes an NDArray on first use, which waits.
 """
 
 import ctypes
@@ -18,8 +18,10 @@ _numpy_array = mx.np.ndarray
 
 
 def new_array(like: Any, shape: Sequence[int], number: int) -> Any:
-    """An NDArray (or mx.np.ndarray) beside ``like`` with memory of its own, not filled. ``number``: MXNet's, of the
-    dtype."""
+    """Return a new, uninitialized NDArray or mx.np.ndarray on the device of ``like``.
+
+    ``number`` is MXNet's number of the dtype.
+    """
     handle = NDArrayHandle()
     check_call(
         _LIB.MXNDArrayCreateEx(
@@ -36,31 +38,38 @@ def new_array(like: Any, shape: Sequence[int], number: int) -> Any:
 
 
 class Arrival:
-    """What an operation is going to bring: for each member an array and its sizes."""
+    """Future results of an operation: for each member an array and its sizes."""
 
     def __init__(self, stand_in: Any, address: int) -> None:
-        """``stand_in``: the array that the operation writes to; ``address``: what ``_library.push`` returned."""
+        """Store the operation.
+
+        ``stand_in`` is the placeholder that it writes to, and ``address`` is the result of ``_library.push``.
+        """
         self._stand_in = stand_in
         self._address = address
         self._failure: MXNetError | None = None
-        self._lock = threading.Lock()  # results of one operation may be used in several threads
+        self._lock = threading.Lock()  # several threads may use the results of one operation
 
     def __del__(self) -> None:
         _library.library.hvd_mxnet_release(self._address)
 
     def wait(self) -> None:
-        """Until it is there. Raises MXNetError, each time, when the operation failed."""
+        """Wait for the operation.
+
+        Raises:
+            MXNetError: The operation failed. Raised by every call.
+        """
         with self._lock:
             if self._failure is not None:
                 raise self._failure
             try:
                 self._stand_in.wait_to_read()
-            except MXNetError as error:  # MXNet itself tells of it once
+            except MXNetError as error:  # MXNet raises it only once
                 self._failure = error
                 raise
 
     def sizes(self, member: int) -> list[int]:
-        """Rows by set rank. Waits."""
+        """Wait, and return the number of rows from each rank of the set."""
         self.wait()
         count = _library.library.hvd_mxnet_sizes(self._address, member, None, 0)
         sizes = (ctypes.c_int64 * count)()
@@ -68,26 +77,29 @@ class Arrival:
         return list(sizes)
 
     def array(self, member: int, like: Any, shape: Sequence[int], number: int) -> Any:
-        """What has arrived for a member, once: an array beside ``like``; ``shape``: of what was given. Waits."""
+        """Wait, and return the received array of a member. Can be called once per member.
+
+        ``like`` determines the kind of array, and ``shape`` is the shape of the input.
+        """
         made = new_array(like, (sum(self.sizes(member)), *shape[1:]), number)
         _library.take(self._address, member, made)
         return made
 
 
 class _Arriving:
-    """An NDArray that asks ``make`` for another one when it is used first, and is that from then on."""
+    """NDArray that calls ``make`` on first use, and then represents the array that ``make`` has returned."""
 
     writable = True
 
     def __new__(cls, make: Callable[[], Any] | None = None, *, handle: Any = None, writable: bool = True) -> Any:
-        # MXNet makes views and copies by the class of what they are of.
+        # MXNet creates views and copies with the class of the original.
         plain = _numpy_array if issubclass(cls, _numpy_array) else mx.nd.NDArray
         return object.__new__(cls) if make is not None else plain(handle, writable)
 
     def __init__(self, make: Callable[[], Any]) -> None:
         self._make: Callable[[], Any] | None = make
         self._made: Any = None
-        self._lock = threading.Lock()  # what has arrived can be taken once
+        self._lock = threading.Lock()  # the result can be taken only once
 
     @property
     def handle(self) -> Any:
@@ -99,17 +111,17 @@ class _Arriving:
         return self._made.handle
 
     def __del__(self) -> None:
-        """What it has become is not its own to free."""
+        """Do nothing: the other array owns the handle."""
 
 
 class ArrivingNDArray(_Arriving, mx.nd.NDArray):
-    """The result of an allgather or alltoall; its first use waits until it is there."""
+    """Result of an allgather or alltoall, whose first use waits for it."""
 
 
-class arriving_ndarray(_Arriving, _numpy_array):  # as the class is called of which it is one
-    """The same for arrays of mx.np."""
+class arriving_ndarray(_Arriving, _numpy_array):  # named like its base class
+    """Result of an allgather or alltoall as an mx.np array."""
 
 
 def arriving(like: Any, make: Callable[[], Any]) -> Any:
-    """An array of the kind of ``like`` that becomes what ``make`` returns where it is used first."""
+    """Return an array of the kind of ``like`` that becomes the result of ``make`` on first use."""
     return (arriving_ndarray if isinstance(like, _numpy_array) else ArrivingNDArray)(make)

@@ -1,6 +1,6 @@
-"""The MXNet face's process functions and operations, under the import path that other software uses.
+"""Process functions and operations of the MXNet frontend, under the import path that other software uses.
 
-The operations: operations.py.
+operations.py defines the operations.
 """
 
 from horovod.common.basics import HorovodBasics

@@ -1,8 +1,8 @@
 """Names of parameters on the wire.
 
-MXNet numbers layers by how many a process has made before: ``dense12_weight`` here may be ``dense0_weight`` on a rank
-that has made no other model. And it sorts parameters as text, ``dense10_weight`` before ``dense9_weight``, so that
-positions differ too. So what counts is each number's place among those beside it.
+MXNet numbers layers by the number that a process has created before: ``dense12_weight`` may be ``dense0_weight`` on a
+rank that has created no other model. It also sorts parameters as strings, ``dense10_weight`` before ``dense9_weight``,
+so positions differ as well. So each number is replaced by its rank among the numbers in the same place.
 """
 
 import re
@@ -12,8 +12,11 @@ _NUMBERED = re.compile(r"(.*?)(\d+)$")
 
 
 def on_the_wire(names: Iterable[str]) -> dict[str, str]:
-    """For each name of a model's parameters one that does not depend on what else was made before: ``dense0_weight``
-    and ``dense1_weight`` for ``dense9_weight`` and ``dense10_weight``. Different names stay different."""
+    """Return, for each name, one that does not depend on what else was created before.
+
+    For example, ``dense9_weight`` and ``dense10_weight`` become ``dense0_weight`` and ``dense1_weight``. Different
+    names remain different.
+    """
     names = list(names)
     seen: dict[tuple[str, str], set[tuple[int, str]]] = {}
     for name in names:
@@ -30,11 +33,11 @@ def on_the_wire(names: Iterable[str]) -> dict[str, str]:
 
 
 def _parts(name: str) -> list[tuple[str, str]]:
-    """(what comes before it, part) for each part between underscores."""
+    """Return (preceding text, part) for each part between underscores."""
     parts = name.split("_")
     return [("_".join(parts[:i]), part) for i, part in enumerate(parts)]
 
 
 def by_number(name: str) -> list[tuple[int, str]]:
-    """To sort by: ``dense9`` before ``dense10``."""
+    """Return a sort key that orders ``dense9`` before ``dense10``."""
     return [(int(text), "") if text.isdecimal() else (0, text) for text in re.split(r"(\d+)", name)]

@@ -1,13 +1,12 @@
-"""The operations: one function for each, as it is called.
+"""The operations, with one function each.
 
-Each hands its arrays to MXNet's engine and returns at once; MXNet runs it when what comes before it on the same arrays
-is done, and what comes behind it waits. ``name``: text that all ranks give alike; operations of one name go one after
-another, in the order of calls. Without names they are matched by that order. ``priority``: of MXNet's engine, among
-what is ready the highest goes first. ``process_set``: the ranks that take part. Arrays are dense, of the CPU.
+Each function submits its arrays to MXNet's engine and returns at once. MXNet runs the operation when earlier operations
+on the same arrays are done, and delays later ones. Arrays are dense, in CPU memory. Operations with the same name run
+one after another in call order.
 
-Arguments that cannot work raise ArgumentError, an MXNetError and a ValueError. What fails later, because ranks disagree
-or one is lost, raises InternalError, an MXNetError and a HorovodInternalError, where somebody next waits for an array
-that was to be written: ``asnumpy()``, ``wait_to_read()``, ``mx.nd.waitall()``.
+Invalid arguments raise ArgumentError, which is an MXNetError and a ValueError. If ranks disagree or a rank is lost, the
+next wait for an output array (``asnumpy()``, ``wait_to_read()``, ``mx.nd.waitall()``) raises InternalError, which is an
+MXNetError and a HorovodInternalError.
 """
 
 from collections.abc import Sequence
@@ -42,14 +41,14 @@ from horovod.mxnet.gathered import Arrival, arriving, new_array
 
 
 def _begin(operation: str, name: str | None, priority: Any, process_set: ProcessSet) -> tuple[int, int]:
-    """(id of the set, priority), checked."""
+    """Return (id of the process set, priority) after checking the arguments."""
     face.require_engine()
     ops.wire_name(operation, name)
     return set_id(face, process_set, operation), check_priority(priority, operation)
 
 
 def _names(operation: str, name: str | None, number: int, count: int | None) -> tuple[str, list[str]]:
-    """Of the operation and of its members; ``count`` None: no group."""
+    """Return (name of the operation, names of its members). ``count`` is None for a single operation."""
     name = name or unnamed.next(operation, number)
     if count is None:
         full = ops.wire_name(operation, name)
@@ -69,8 +68,10 @@ def reduce(
     wire: int = WIRE_NONE,
     grouped: bool = False,
 ) -> list[Any]:
-    """Allreduces of several arrays, a group unless there is one that is not ``grouped``. Returns ``tensors`` if
-    ``in_place``, else new arrays."""
+    """Allreduce several arrays as a group, or a single one that is not ``grouped``.
+
+    Returns ``tensors`` if ``in_place``, else new arrays.
+    """
     operation = ("grouped_allreduce" if grouped else "allreduce") + ("_" if in_place else "")
     number, priority = _begin(operation, name, priority, process_set)
     codes = codes_of(tensors, operation, in_place) if grouped else [code_of(tensors[0], operation, in_place)]
@@ -79,7 +80,7 @@ def reduce(
         ops.check_reduction(operation, code, op, prescale, postscale, process_set.size() or 1)
     if not tensors:
         return list(tensors)
-    # In place and not, they may meet.
+    # In-place and other calls share names, so that ranks may mix them.
     full, names = _names(operation.rstrip("_"), name, number, len(tensors) if grouped else None)
     outputs = tensors if in_place else [new_array(t, t.shape, number_of_dtype(t)) for t in tensors]
     how = (op, 0, priority, float(prescale), float(postscale), wire, grouped)
@@ -98,9 +99,28 @@ def allreduce(
     process_set: ProcessSet = global_process_set,
     op: int | None = None,
 ) -> Any:
-    """The reduction of all ranks' arrays of one shape, in a new array on every rank. ``average``: deprecated, use
-    ``op``: Average (the default), Sum, Adasum, Min, Max, Product. The factors multiply before and after. Raises
-    NotImplementedError for Adasum on a number of ranks that is no power of two."""
+    """Reduce an array over all ranks, into a new array.
+
+    Args:
+        tensor (NDArray): Array with the same shape and dtype on all ranks.
+        average (bool, optional): Deprecated; use ``op``.
+        name (str, optional): Name that matches the operation between ranks. Unnamed operations are matched by call
+            order.
+        priority (int): Priority in MXNet's engine; higher ones run first. Default: 0.
+        prescale_factor (float): Factor applied to ``tensor`` before the reduction. Default: 1.0.
+        postscale_factor (float): Factor applied to the result. Default: 1.0.
+        process_set (ProcessSet): Ranks that take part. Default: all ranks.
+        op (int, optional): ``Average`` (default), ``Sum``, ``Adasum``, ``Min``, ``Max`` or ``Product``.
+
+    Returns:
+        NDArray: New array with the result.
+
+    Raises:
+        ValueError: An argument is invalid, or Horovod is not initialized. Also an MXNetError.
+        NotImplementedError: ``Adasum`` on a number of ranks that is not a power of two.
+        HorovodInternalError: Ranks disagree, or a rank was lost. Raised when the program waits for the result; also an
+            MXNetError.
+    """
     resolved = ops.resolve_op(op, average)
     return reduce([tensor], False, resolved, name, priority, prescale_factor, postscale_factor, process_set)[0]
 
@@ -116,7 +136,21 @@ def allreduce_(
     process_set: ProcessSet = global_process_set,
     op: int | None = None,
 ) -> Any:
-    """``allreduce`` in place; returns ``tensor``."""
+    """Reduce an array over all ranks, in place.
+
+    Args:
+        tensor (NDArray): Array as for ``allreduce``, which receives the result.
+        average (bool, optional): Deprecated; use ``op``.
+        name (str, optional): As for ``allreduce``.
+        priority (int): As for ``allreduce``. Default: 0.
+        prescale_factor (float): Factor applied to ``tensor`` before the reduction. Default: 1.0.
+        postscale_factor (float): Factor applied to the result. Default: 1.0.
+        process_set (ProcessSet): Ranks that take part. Default: all ranks.
+        op (int, optional): As for ``allreduce``. Default: ``Average``.
+
+    Returns:
+        NDArray: ``tensor``. Errors are those of ``allreduce``.
+    """
     resolved = ops.resolve_op(op, average)
     return reduce([tensor], True, resolved, name, priority, prescale_factor, postscale_factor, process_set)[0]
 
@@ -132,7 +166,21 @@ def grouped_allreduce(
     process_set: ProcessSet = global_process_set,
     op: int | None = None,
 ) -> list[Any]:
-    """``allreduce`` of several arrays that run and complete together."""
+    """Reduce several arrays over all ranks as one operation, into new arrays.
+
+    Args:
+        tensors (Sequence[NDArray]): Arrays as for ``allreduce``.
+        average (bool, optional): Deprecated; use ``op``.
+        name (str, optional): As for ``allreduce``.
+        priority (int): As for ``allreduce``. Default: 0.
+        prescale_factor (float): Factor applied to the arrays before the reduction. Default: 1.0.
+        postscale_factor (float): Factor applied to the results. Default: 1.0.
+        process_set (ProcessSet): Ranks that take part. Default: all ranks.
+        op (int, optional): As for ``allreduce``. Default: ``Average``.
+
+    Returns:
+        list[NDArray]: New arrays. Errors are those of ``allreduce``.
+    """
     resolved = ops.resolve_op(op, average)
     scales = (prescale_factor, postscale_factor)
     return reduce(tensors, False, resolved, name, priority, *scales, process_set, grouped=True)
@@ -149,7 +197,21 @@ def grouped_allreduce_(
     process_set: ProcessSet = global_process_set,
     op: int | None = None,
 ) -> list[Any]:
-    """``grouped_allreduce`` in place; returns ``tensors``."""
+    """Reduce several arrays over all ranks as one operation, in place.
+
+    Args:
+        tensors (Sequence[NDArray]): Arrays as for ``allreduce``, which receive the results.
+        average (bool, optional): Deprecated; use ``op``.
+        name (str, optional): As for ``allreduce``.
+        priority (int): As for ``allreduce``. Default: 0.
+        prescale_factor (float): Factor applied to the arrays before the reduction. Default: 1.0.
+        postscale_factor (float): Factor applied to the results. Default: 1.0.
+        process_set (ProcessSet): Ranks that take part. Default: all ranks.
+        op (int, optional): As for ``allreduce``. Default: ``Average``.
+
+    Returns:
+        list[NDArray]: ``tensors``. Errors are those of ``allreduce``.
+    """
     resolved = ops.resolve_op(op, average)
     scales = (prescale_factor, postscale_factor)
     return reduce(tensors, True, resolved, name, priority, *scales, process_set, grouped=True)
@@ -170,7 +232,7 @@ def _gather(operation: str, tensors: Sequence[Any], name: str | None, priority: 
 
 def _member(arrival: Arrival, index: int, tensor: Any) -> Any:
     shape, number = tensor.shape, number_of_dtype(tensor)
-    # Not the array itself, whose memory may go.
+    # Do not keep the array itself, so that its memory can be released.
     like = new_array(tensor, (1,), number)
     return arriving(tensor, lambda: arrival.array(index, like, shape, number))
 
@@ -179,9 +241,20 @@ def _member(arrival: Arrival, index: int, tensor: Any) -> Any:
 def allgather(
     tensor: Any, name: str | None = None, priority: int = 0, process_set: ProcessSet = global_process_set
 ) -> Any:
-    """All ranks' arrays, one after another along dim 0, in which they may differ. Arrays have 1 dimension or more.
+    """Concatenate the arrays of all ranks along dimension 0, in rank order.
 
-    The size depends on the other ranks: the first use of the result, if it is only to ask for its shape, waits.
+    The size of the result depends on the other ranks, so the first use of the result waits, even of its shape.
+
+    Args:
+        tensor (NDArray): Array with at least one dimension. All dimensions except the first must be the same on all
+            ranks.
+        name (str, optional): Name that matches the operation between ranks. Unnamed operations are matched by call
+            order.
+        priority (int): Priority in MXNet's engine; higher ones run first. Default: 0.
+        process_set (ProcessSet): Ranks that take part. Default: all ranks.
+
+    Returns:
+        NDArray: Concatenated array. Errors are those of ``allreduce``.
     """
     return _gather("allgather", [tensor], name, priority, process_set)[0]
 
@@ -190,7 +263,17 @@ def allgather(
 def grouped_allgather(
     tensors: Sequence[Any], name: str | None = None, priority: int = 0, process_set: ProcessSet = global_process_set
 ) -> list[Any]:
-    """``allgather`` of several arrays together."""
+    """Allgather several arrays as one operation.
+
+    Args:
+        tensors (Sequence[NDArray]): Arrays as for ``allgather``.
+        name (str, optional): As for ``allgather``.
+        priority (int): As for ``allgather``. Default: 0.
+        process_set (ProcessSet): Ranks that take part. Default: all ranks.
+
+    Returns:
+        list[NDArray]: Concatenated arrays. Errors are those of ``allreduce``.
+    """
     gathered: list[Any] = _gather("grouped_allgather", tensors, name, priority, process_set)
     return gathered
 
@@ -198,7 +281,7 @@ def grouped_allgather(
 def broadcast_to(
     tensor: Any, output: Any, root_rank: int, name: str | None, priority: int, process_set: ProcessSet
 ) -> Any:
-    """Writes the root's array to ``output``, which may be ``tensor``."""
+    """Write the root's array to ``output``, which may be ``tensor``, or to a new array if it is None."""
     operation = "broadcast"
     number, priority = _begin(operation, name, priority, process_set)
     root = root_of(root_rank, process_set, operation)
@@ -219,7 +302,19 @@ def broadcast(
     priority: int = 0,
     process_set: ProcessSet = global_process_set,
 ) -> Any:
-    """The array of the root, a world rank, in a new array on every rank; shapes are equal on all ranks."""
+    """Return the root's array on every rank, as a new array.
+
+    Args:
+        tensor (NDArray): Array with the same shape and dtype on all ranks.
+        root_rank (int): World rank of the root.
+        name (str, optional): Name that matches the operation between ranks. Unnamed operations are matched by call
+            order.
+        priority (int): Priority in MXNet's engine; higher ones run first. Default: 0.
+        process_set (ProcessSet): Ranks that take part. Default: all ranks.
+
+    Returns:
+        NDArray: The root's array. Errors are those of ``allreduce``.
+    """
     return broadcast_to(tensor, None, root_rank, name, priority, process_set)
 
 
@@ -231,7 +326,18 @@ def broadcast_(
     priority: int = 0,
     process_set: ProcessSet = global_process_set,
 ) -> Any:
-    """``broadcast`` in place; returns ``tensor``."""
+    """Overwrite an array with the root's, in place.
+
+    Args:
+        tensor (NDArray): Array as for ``broadcast``, which receives the root's values.
+        root_rank (int): World rank of the root.
+        name (str, optional): As for ``broadcast``.
+        priority (int): As for ``broadcast``. Default: 0.
+        process_set (ProcessSet): Ranks that take part. Default: all ranks.
+
+    Returns:
+        NDArray: ``tensor``. Errors are those of ``allreduce``.
+    """
     return broadcast_to(tensor, tensor, root_rank, name, priority, process_set)
 
 
@@ -243,11 +349,23 @@ def alltoall(
     priority: int = 0,
     process_set: ProcessSet = global_process_set,
 ) -> Any:
-    """Sends ``splits[i]`` rows of ``tensor`` to the set's rank i and returns what came, in the order of ranks; with
-    ``splits`` (a list, or a 1-D array of int32, of a sum of dim 0 at most) the pair (output, received_splits: int32).
+    """Send ``splits[i]`` rows to rank i of the process set, and return the received rows in rank order.
 
-    Without ``splits`` dim 0 is cut into equal parts, which it must be a multiple of. The first use of a result waits,
-    as of ``allgather``; ``splits`` that is an NDArray is waited for at once.
+    The first use of a result waits, as for ``allgather``. If ``splits`` is an NDArray, the call itself waits for it.
+
+    Args:
+        tensor (NDArray): Array with at least one dimension.
+        splits (Sequence[int] or NDArray, optional): Number of rows for each rank; a list, or a 1-D array of int32. Rows
+            beyond their sum are not sent. Without it, dimension 0 is split into equal parts and must be a multiple of
+            their number.
+        name (str, optional): Name that matches the operation between ranks. Unnamed operations are matched by call
+            order.
+        priority (int): Priority in MXNet's engine; higher ones run first. Default: 0.
+        process_set (ProcessSet): Ranks that take part. Default: all ranks.
+
+    Returns:
+        NDArray or tuple[NDArray, NDArray]: The output, or (output, received_splits) if ``splits`` is given.
+        ``received_splits`` (int32) has the number of rows received from each rank. Errors are those of ``allreduce``.
     """
     number, priority = _begin("alltoall", name, priority, process_set)
     code = code_of(tensor, "alltoall")
@@ -302,8 +420,23 @@ def reducescatter(
     prescale_factor: float = 1.0,
     postscale_factor: float = 1.0,
 ) -> Any:
-    """The reduction (Average or Sum) of all ranks' arrays, of which each rank gets its part of dim 0, cut in the order
-    of ranks within the set; the first (dim 0 mod n) ranks get one row more."""
+    """Reduce an array over all ranks and return this rank's part of the result along dimension 0.
+
+    Rows are distributed in the order of ranks; if they do not divide evenly, the first ranks get one row more.
+
+    Args:
+        tensor (NDArray): Array with at least one dimension; shape and dtype must be the same on all ranks.
+        op (int): ``Average`` (default) or ``Sum``.
+        name (str, optional): Name that matches the operation between ranks. Unnamed operations are matched by call
+            order.
+        priority (int): Priority in MXNet's engine; higher ones run first. Default: 0.
+        process_set (ProcessSet): Ranks that take part. Default: all ranks.
+        prescale_factor (float): Factor applied to ``tensor`` before the reduction. Default: 1.0.
+        postscale_factor (float): Factor applied to the result. Default: 1.0.
+
+    Returns:
+        NDArray: This rank's rows. Errors are those of ``allreduce``.
+    """
     scales = (prescale_factor, postscale_factor)
     return _scatter("reducescatter", [tensor], op, name, priority, process_set, *scales)[0]
 
@@ -318,6 +451,19 @@ def grouped_reducescatter(
     prescale_factor: float = 1.0,
     postscale_factor: float = 1.0,
 ) -> list[Any]:
-    """``reducescatter`` of several arrays together."""
+    """Reducescatter several arrays as one operation.
+
+    Args:
+        tensors (Sequence[NDArray]): Arrays as for ``reducescatter``.
+        op (int): ``Average`` (default) or ``Sum``.
+        name (str, optional): As for ``reducescatter``.
+        priority (int): As for ``reducescatter``. Default: 0.
+        process_set (ProcessSet): Ranks that take part. Default: all ranks.
+        prescale_factor (float): Factor applied to the arrays before the reduction. Default: 1.0.
+        postscale_factor (float): Factor applied to the results. Default: 1.0.
+
+    Returns:
+        list[NDArray]: This rank's rows of each result. Errors are those of ``allreduce``.
+    """
     scales = (prescale_factor, postscale_factor)
     return _scatter("grouped_reducescatter", tensors, op, name, priority, process_set, *scales)

@@ -1,4 +1,4 @@
-"""DistributedOptimizer: an optimizer of MXNet's that averages gradients over all ranks before it uses them."""
+"""DistributedOptimizer: an MXNet optimizer that averages gradients over all ranks before it uses them."""
 
 from typing import Any
 
@@ -12,9 +12,20 @@ _OWN = ("_optimizer", "_reducer")
 
 
 class DistributedOptimizer(mx.optimizer.Optimizer):
-    """For Module and for updaters of one's own; with Gluon use ``DistributedTrainer``.
+    """Optimizer that averages gradients over the ranks, for Module and custom updaters.
 
-    It stands for the optimizer that it is given: what is asked of it or set is asked and set there.
+    With Gluon, use ``DistributedTrainer``. Attributes are read from and written to the given optimizer.
+
+    Args:
+        optimizer (mxnet.optimizer.Optimizer): Optimizer that uses the averaged gradients.
+        gradient_predivide_factor (float): With n ranks and a factor f, gradients are divided by f before and by n/f
+            after the summation. Default: 1.0.
+        num_groups (int): Number of groups in which gradients are averaged if MXNet updates several weights at once; 0
+            averages each one separately. Default: 0.
+        process_set (ProcessSet): Ranks that take part; other ranks use their own gradients. Default: all ranks.
+
+    Raises:
+        ValueError: An argument is invalid; the message names it.
     """
 
     def __init__(
@@ -24,12 +35,6 @@ class DistributedOptimizer(mx.optimizer.Optimizer):
         num_groups: int = 0,
         process_set: ProcessSet = global_process_set,
     ) -> None:
-        """``gradient_predivide_factor`` f: gradients are divided by f before and by n / f after the sum.
-        ``num_groups``: where MXNet updates several weights at once, in so many groups their gradients are averaged; 0:
-        each by itself. ``process_set``: the ranks that take part; others use their gradients as they are.
-
-        Raises ValueError naming what is wrong.
-        """
         _check(optimizer)
         object.__setattr__(self, "_optimizer", optimizer)
         object.__setattr__(self, "_reducer", _reducer(gradient_predivide_factor, num_groups, process_set))
@@ -50,33 +55,33 @@ class DistributedOptimizer(mx.optimizer.Optimizer):
             object.__setattr__(self, name, value)
 
     def create_state(self, index: Any, weight: Any) -> Any:
-        """As of the plain optimizer."""
+        """Create state like the plain optimizer."""
         return self._optimizer.create_state(index, weight)
 
     def create_state_multi_precision(self, index: Any, weight: Any) -> Any:
-        """As of the plain optimizer."""
+        """Create state like the plain optimizer."""
         return self._optimizer.create_state_multi_precision(index, weight)
 
     def update(self, index: Any, weight: Any, grad: Any, state: Any) -> None:
-        """Averages the gradient, or the list of them, in place, and has the plain optimizer use it."""
+        """Average the gradient, or the list of gradients, in place, and pass it to the plain optimizer."""
         self._average(index, grad)
         self._optimizer.update(index, weight, grad, state)
 
     def update_multi_precision(self, index: Any, weight: Any, grad: Any, state: Any) -> None:
-        """The same for weights of 16 bits that the optimizer keeps in 32."""
+        """Do the same as ``update`` for 16-bit weights of which the optimizer keeps a 32-bit copy."""
         self._average(index, grad)
         self._optimizer.update_multi_precision(index, weight, grad, state)
 
     def set_learning_rate(self, lr: float) -> None:
-        """As of the plain optimizer."""
+        """Set the learning rate of the plain optimizer."""
         self._optimizer.set_learning_rate(lr)
 
     def set_lr_mult(self, args_lr_mult: Any) -> None:
-        """As of the plain optimizer."""
+        """Set the learning rate multipliers of the plain optimizer."""
         self._optimizer.set_lr_mult(args_lr_mult)
 
     def set_wd_mult(self, args_wd_mult: Any) -> None:
-        """As of the plain optimizer."""
+        """Set the weight decay multipliers of the plain optimizer."""
         self._optimizer.set_wd_mult(args_wd_mult)
 
     @refusing
@@ -84,7 +89,7 @@ class DistributedOptimizer(mx.optimizer.Optimizer):
         several = isinstance(index, (list, tuple))
         indices, gradients = (list(index), list(grad)) if several else ([index], [grad])
         names = [f"optimizer.{one}" for one in indices]
-        # Weights that the next forward pass needs first go first.
+        # Give priority to the weights that the next forward pass needs first.
         self._reducer.reduce(gradients, names, [-one if isinstance(one, int) else 0 for one in indices])
 
 

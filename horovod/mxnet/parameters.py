@@ -1,4 +1,4 @@
-"""Bringing every rank to the root's parameters, those of Gluon that have no shape yet as soon as they have one."""
+"""Broadcast of parameters from a root rank, including Gluon parameters whose shape is not known yet."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -18,14 +18,21 @@ __all__ = ["broadcast_parameters"]
 def broadcast_parameters(
     params: Any, root_rank: int = 0, prefix: str | None = None, process_set: ProcessSet = global_process_set
 ) -> None:
-    """Overwrites ``params`` on every rank of the set with the values of ``root_rank``, a world rank, and waits.
+    """Overwrite ``params`` on every rank of the process set with the root's values, and wait for it.
 
-    ``params``: a dict of NDArrays or Parameters, as ``Module.get_params()`` and ``Block.collect_params()`` return it,
-    or a ParameterDict, with the same names on all ranks but for what MXNet counts (``names.py``). A Parameter whose
-    shape is not known yet is broadcast when it is initialised, in the first forward pass. ``prefix``: before the names,
-    to tell calls apart.
+    A Parameter whose shape is not known yet is broadcast when it is initialized, in the first forward pass.
 
-    Raises ArgumentError for anything else, naming it; InternalError when ranks disagree or one is lost.
+    Args:
+        params (Mapping or ParameterDict): NDArrays or Parameters by name, as returned by ``Module.get_params()`` and
+            ``Block.collect_params()``. Names must be the same on all ranks, except for MXNet's numbering
+            (``names.py``).
+        root_rank (int): World rank of the root. Default: 0.
+        prefix (str, optional): Prefix of the operations' names, to distinguish calls.
+        process_set (ProcessSet): Ranks that take part. Default: all ranks.
+
+    Raises:
+        ValueError: ``params`` or an entry is not accepted; the message names it. Also an MXNetError.
+        HorovodInternalError: Ranks disagree, or a rank was lost. Also an MXNetError.
     """
     prefix = "" if prefix is None else prefix
     if not isinstance(prefix, str):
@@ -47,12 +54,15 @@ def broadcast_parameters(
 
 
 def _by_name(params: Any) -> dict[str, Any]:
-    """The values by the text of their keys, which is their name for all ranks. Raises ValueError for a key whose text
-    may differ between ranks, and for two of one text."""
+    """Return the values by the string form of their keys, which matches them between ranks.
+
+    Raises:
+        ValueError: The string form of a key may differ between ranks, or two keys have the same one.
+    """
     named: dict[str, Any] = {}
     for key in list(params.keys()):
         name = key if isinstance(key, str) else repr(key)
-        if not isinstance(key, str) and " at 0x" in name:  # an address
+        if not isinstance(key, str) and " at 0x" in name:  # contains a memory address
             raise ValueError(
                 f"broadcast_parameters: keys of params must be names, numbers or tuples of them, got {key!r}, which "
                 "has another text on each rank"
@@ -66,7 +76,7 @@ def _by_name(params: Any) -> dict[str, Any]:
 
 
 def _sorted(params: Any) -> tuple[list[tuple[str, Any]], list[tuple[str, Parameter]]]:
-    """The arrays by name, and the parameters that have none yet. All are checked before the first one travels."""
+    """Return (arrays by name, parameters without an array yet), after checking all of them."""
     arrays: list[tuple[str, Any]] = []
     deferred: list[tuple[str, Parameter]] = []
     for name in sorted(params.keys()):
@@ -86,7 +96,7 @@ def _sorted(params: Any) -> tuple[list[tuple[str, Any]], list[tuple[str, Paramet
 def _check_one_device(parameter: Parameter) -> None:
     try:
         devices = parameter.list_ctx()
-    except RuntimeError as error:  # it says which parameter, and to call initialize()
+    except RuntimeError as error:  # the message names the parameter and says to call initialize()
         raise ValueError(f"broadcast_parameters: {error}") from None
     if len(devices) > 1:
         raise ValueError(
@@ -97,11 +107,11 @@ def _check_one_device(parameter: Parameter) -> None:
 
 def _broadcast_once_known(parameter: Parameter, root_rank: int, name: str, process_set: ProcessSet) -> None:
     def initialize(data: Any, devices: Any) -> None:
-        parameter.__dict__.pop("_init_impl", None)  # the class's own is next
+        parameter.__dict__.pop("_init_impl", None)  # the method of the class applies again
         parameter._init_impl(data, devices)
         with mx.autograd.pause():
             array = parameter.data()
             broadcast_(array, root_rank, name, 0, process_set)
             array.wait_to_read()
 
-    parameter._init_impl = initialize  # in the place of an earlier call's, if there was one: the last one counts
+    parameter._init_impl = initialize  # replaces that of an earlier call, if any

@@ -1,4 +1,4 @@
-"""Lists of gradients, reduced in place: what the optimizer and the trainer do."""
+"""In-place reduction of lists of gradients, for the optimizer and the trainer."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -16,7 +16,11 @@ from horovod.mxnet.operations import reduce
 
 
 def check_groups(num_groups: Any) -> int:
-    """``num_groups`` as an int: 0, or a number of groups."""
+    """Return ``num_groups`` as an int.
+
+    Raises:
+        ValueError: ``num_groups`` is not an integer of 0 or more.
+    """
     if isinstance(num_groups, bool) or not isinstance(num_groups, Integral) or num_groups < 0:
         raise ValueError(f"num_groups is {num_groups!r}; accepted are integers of 0 or more")
     return int(num_groups)
@@ -24,7 +28,7 @@ def check_groups(num_groups: Any) -> int:
 
 @dataclass(frozen=True)
 class Reducer:
-    """Averages gradients over the ranks of a set."""
+    """Averages gradients over the ranks of a process set."""
 
     predivide: float
     num_groups: int
@@ -39,15 +43,22 @@ class Reducer:
         process_set: ProcessSet = global_process_set,
         compression: Any = Compression.none,
     ) -> "Reducer":
-        """Raises ValueError naming what is wrong."""
+        """Return a reducer with checked arguments.
+
+        Raises:
+            ValueError: An argument is invalid; the message names it.
+        """
         if not isinstance(process_set, ProcessSet):
             raise ValueError(f"process_set is a {type(process_set).__name__}; accepted is a ProcessSet")
         check_compression(compression)
         return cls(rules.check_predivide(predivide, Average), check_groups(num_groups), process_set, compression)
 
     def reduce(self, gradients: Sequence[Any], names: Sequence[str], priorities: Sequence[int]) -> None:
-        """Overwrites ``gradients``, of any dtypes, with their averages. ``names``: the same on all ranks;
-        ``priorities``: in MXNet's engine. Nothing where there is nobody to average with."""
+        """Overwrite ``gradients``, of any dtypes, with their averages.
+
+        Does nothing if there are no other ranks to average with. ``names`` must be the same on all ranks.
+        ``priorities`` apply in MXNet's engine.
+        """
         if not gradients or not rules.anybody_else(self.process_set, face.require_job()):
             return
         if not self.num_groups:
@@ -55,7 +66,7 @@ class Reducer:
                 self._reduce([gradient], name, priority, grouped=False)
             return
         for part in rules.parts(range(len(gradients)), self.num_groups):
-            # By the first one's name: of how many there are, other ranks may think differently, and then hear of it.
+            # Name the group after its first member, so that ranks with different numbers of gradients notice this.
             members = [gradients[i] for i in part]
             self._reduce(members, f"{names[part[0]]}.group", max(priorities[i] for i in part), grouped=True)
 
@@ -74,5 +85,5 @@ class Reducer:
                 gradient[:] = result
 
     def step_ends(self, who: object) -> None:
-        """The optimizer or trainer has made its step."""
+        """Record a step of the optimizer or trainer."""
         marks.optimizer(who)

@@ -1,4 +1,4 @@
-"""DistributedTrainer: Gluon's trainer, with gradients that are averaged over all ranks."""
+"""DistributedTrainer: Gluon's trainer with gradients that are averaged over all ranks."""
 
 from typing import Any
 
@@ -14,9 +14,24 @@ from horovod.mxnet.reduction import Reducer
 
 
 class DistributedTrainer(mx.gluon.Trainer):
-    """Without a KVStore: the ranks' gradients are averaged, and each rank updates its own weights alike.
+    """Gluon trainer that averages gradients over the ranks, without a KVStore.
 
-    ``step(batch_size)`` takes the size of this rank's batch.
+    Each rank updates its own weights in the same way. ``step(batch_size)`` takes the size of this rank's batch.
+
+    Args:
+        params (ParameterDict, Mapping or list[Parameter]): Parameters with the same names on all ranks, except for
+            MXNet's numbering (``names.py``).
+        optimizer (str or Optimizer): As for ``mxnet.gluon.Trainer``.
+        optimizer_params (dict, optional): As for ``mxnet.gluon.Trainer``.
+        compression (Compressor): Compression of the gradients. Default: none.
+        gradient_predivide_factor (float): With n ranks and a factor f, gradients are divided by f before and by n/f
+            after the summation. Default: 1.0.
+        prefix (str, optional): Prefix of the gradients' names, to distinguish several trainers.
+        num_groups (int): Number of groups in which gradients are averaged; 0 averages each one separately. Default: 0.
+        process_set (ProcessSet): Ranks that take part. Default: all ranks.
+
+    Raises:
+        ValueError: An argument is invalid; the message names it.
     """
 
     def __init__(
@@ -30,15 +45,6 @@ class DistributedTrainer(mx.gluon.Trainer):
         num_groups: int = 0,
         process_set: ProcessSet = global_process_set,
     ) -> None:
-        """``params``: a ParameterDict, a dict or a list of Parameters, with the same names on all ranks but for what
-        MXNet counts (``names.py``). ``optimizer``,
-        ``optimizer_params``: as of Gluon's. ``compression``: of the gradients. ``gradient_predivide_factor`` f:
-        gradients are divided by f before and by n / f after the sum. ``prefix``: before the gradients' names, to tell
-        several trainers apart. ``num_groups``: in so many groups gradients are averaged; 0: each by itself.
-        ``process_set``: the ranks that take part.
-
-        Raises ValueError naming what is wrong.
-        """
         if isinstance(optimizer, DistributedOptimizer):
             warn_user(
                 "DistributedTrainer averages gradients itself: it uses the optimizer that the DistributedOptimizer was "
@@ -52,12 +58,12 @@ class DistributedTrainer(mx.gluon.Trainer):
         _check_one_device(self._contexts)
 
     def step(self, batch_size: int, ignore_stale_grad: bool = False) -> None:
-        """As of Gluon's: averages, and updates the weights."""
+        """Average the gradients and update the weights, like ``mxnet.gluon.Trainer.step``."""
         super().step(batch_size, ignore_stale_grad)
         self._hvd_reducer.step_ends(self)
 
     def update(self, batch_size: int, ignore_stale_grad: bool = False) -> None:
-        """As of Gluon's, after ``allreduce_grads()``: updates the weights."""
+        """Update the weights after ``allreduce_grads()``, like ``mxnet.gluon.Trainer.update``."""
         super().update(batch_size, ignore_stale_grad)
         self._hvd_reducer.step_ends(self)
 
@@ -65,7 +71,7 @@ class DistributedTrainer(mx.gluon.Trainer):
     def _allreduce_grads(self) -> None:
         wire = on_the_wire(param.name for param in self._params)
         trained = [(wire[param.name], i, param) for i, param in enumerate(self._params) if param.grad_req != "null"]
-        trained.sort(key=lambda one: by_number(one[0]))  # groups are made by order
+        trained.sort(key=lambda one: by_number(one[0]))  # groups depend on the order
         gradients = [param.list_grad()[0] for _, _, param in trained]
         names = [f"{self._hvd_prefix}gradient.{name}" for name, _, _ in trained]
         self._hvd_reducer.reduce(gradients, names, [-i for _, i, _ in trained])

@@ -1,6 +1,6 @@
-"""Horovod for plain arrays: NumPy's, and those of whatever has ``__array_interface__``, a buffer or DLPack.
+"""Horovod for NumPy arrays and all objects with ``__array_interface__``, a buffer or DLPack.
 
-In short::
+Example::
 
     import horovod.numpy as hvd
 
@@ -19,7 +19,7 @@ except ImportError as _error:
     raise ImportError(
         f"horovod.numpy needs NumPy, which cannot be imported ({_error}); install it with: pip install numpy"
     ) from _error
-from horovod import _core as _native  # noqa: F401  (an import that cannot work fails here)
+from horovod import _core as _native  # noqa: F401  (fail here if the native engine cannot be imported)
 from horovod._arrays.handles import Handle
 from horovod.common import absent as _absent
 from horovod.common.exceptions import HorovodInternalError

@@ -1,6 +1,8 @@
-"""What may be given as an array: NumPy's arrays and scalars, Python's numbers, and whatever has
-``__array_interface__``, a buffer (``array.array``, ``memoryview``, ``bytearray``), DLPack (CPU tensors of PyTorch,
-arrays of JAX) or ``__array__``. Results are NumPy arrays; what works in place writes into the memory given.
+"""Conversion of arguments to arrays.
+
+Accepted are NumPy arrays and scalars, Python numbers, and objects with ``__array_interface__``, a buffer
+(``array.array``, ``memoryview``, ``bytearray``), DLPack (CPU tensors of PyTorch, JAX arrays) or ``__array__``. Results
+are NumPy arrays; in-place operations write to the given memory.
 """
 
 import numbers
@@ -22,26 +24,30 @@ _ACCEPTED = (
 
 @dataclass(frozen=True)
 class Given:
-    """One argument."""
+    """An argument of an operation."""
 
     value: Any
-    """What the caller has given."""
+    """The caller's object."""
     view: Array
-    """The same as an array, over its own memory where the operation works in place."""
+    """The same as an array; for an in-place operation, it shares the object's memory."""
     array: Array
-    """What the engine reads: in C order and aligned; a copy where ``view`` is not."""
+    """Array that the engine reads, in C order and aligned; a copy if ``view`` is not."""
 
     def put_back(self, result: Array) -> Any:
-        """What an operation in place returns: the caller's own object, with ``result`` in it."""
+        """Store the result of an in-place operation in the caller's object, and return that."""
         if result is not self.view:
             self.view[...] = result
         return self.value
 
 
 def take(value: Any, what: str, in_place: bool = False) -> Given:
-    """``value`` as an array. ``in_place``: it has to be memory that can be written.
+    """Return ``value`` as an array.
 
-    Raises ValueError naming ``what`` (operation, name and rank), its type and what is accepted.
+    ``in_place`` requires writable memory.
+
+    Raises:
+        ValueError: ``value`` is not accepted. The message begins with ``what`` (operation, name and rank), and names
+            the type and what is accepted.
     """
     view = _own(value, what)
     if view is None:
@@ -55,14 +61,14 @@ def take(value: Any, what: str, in_place: bool = False) -> Given:
 
 
 def take_all(values: Any, what: str, in_place: bool = False) -> list[Given]:
-    """The same for a sequence of arrays."""
+    """Return a sequence of values as arrays; see ``take``."""
     if not isinstance(values, Sequence) or isinstance(values, str | bytes):
         raise ValueError(f"{what}: tensors is a {kind_of(values)}; accepted is a list of arrays")
     return [take(value, what, in_place) for value in values]
 
 
 def _own(value: Any, what: str) -> Array | None:
-    """NumPy's and Python's own values; None for others."""
+    """Return a value of NumPy or Python as an array, or None for other objects."""
     if isinstance(value, np.ma.MaskedArray):
         raise ValueError(
             f"{what}: a masked array is given, whose mask would be lost; accepted are its data and its mask, each alone"
@@ -84,7 +90,7 @@ def _view(value: Any, what: str, in_place: bool) -> Array:
             f"{what}: a {kind_of(value)} cannot be changed in place; take the operation that returns a new array"
         )
     problem: Exception | None = None
-    ways = _WAYS[:-1] if in_place else _WAYS  # what __array__ gives may be a copy
+    ways = _WAYS[:-1] if in_place else _WAYS  # __array__ may return a copy
     for has, view in ways:
         if has is not None and not hasattr(value, has):
             continue
@@ -102,4 +108,4 @@ _WAYS: tuple[tuple[str | None, Callable[[Any], Array]], ...] = (
     ("__dlpack__", np.from_dlpack),
     ("__array__", np.asarray),
 )
-"""The attribute that says that there is such a way (buffers have none that every Python shows), and the way."""
+"""(required attribute, conversion). Buffers have no attribute in all versions of Python, so theirs is None."""

@@ -1,4 +1,4 @@
-"""The compressors of ``horovod.common.compression`` for NumPy's arrays."""
+"""Compressors of ``horovod.common.compression`` for NumPy arrays."""
 
 from typing import Any
 
@@ -19,14 +19,17 @@ class _Cast(CastCompressor):
 
 
 class FP16Compressor(_Cast):
-    """Casts floating arrays to float16 and back; others are left alone."""
+    """Compressor that sends floating-point arrays as float16; other arrays are unchanged."""
 
     dtype = np.dtype(np.float16)
 
 
 class BF16Compressor(_Cast):
-    """Casts floating arrays to bfloat16 (the range of float32, 8 bits of precision) and back; others are left alone.
-    Needs the package ml_dtypes, which has that type for NumPy."""
+    """Compressor that sends floating-point arrays as bfloat16; other arrays are unchanged.
+
+    bfloat16 has the range of float32 with 8 bits of precision. Requires the package ml_dtypes, which provides it for
+    NumPy.
+    """
 
     dtype: Any = None
 
@@ -45,7 +48,7 @@ class BF16Compressor(_Cast):
 
 
 class Compression(Choices):
-    """The choices for ``compression=``."""
+    """Choices for ``compression=``."""
 
     fp16 = FP16Compressor
     bf16 = BF16Compressor

@@ -1,4 +1,4 @@
-"""join, barrier, and what can be done with handles."""
+"""The operations ``join`` and ``barrier``, and functions for handles."""
 
 from typing import Any
 
@@ -13,19 +13,34 @@ from horovod.common.process_sets import ProcessSet, global_process_set
 
 
 def join(device: int = -1) -> int:
-    """Says that this rank has no more data; blocks until every rank has, and returns the rank that joined last.
+    """Declare that this rank has no more data, and block until every rank has called ``join``.
 
-    Until then it counts as zeros in the other ranks' sums, and Average still divides by the number of all ranks; it
-    leaves their minima, maxima and products as they are.
-    Other collectives fail while a rank has joined. ``device``: accepted for scripts written for GPUs. Raises
-    HorovodInternalError when a peer is lost.
+    Meanwhile this rank contributes zeros to the other ranks' sums; ``Average`` still divides by the number of all
+    ranks. It does not affect minima, maxima and products. Other collectives fail while a rank has joined.
+
+    Args:
+        device (int): Ignored; accepted for compatibility with scripts written for GPUs.
+
+    Returns:
+        int: The rank that joined last.
+
+    Raises:
+        HorovodInternalError: A rank was lost.
     """
     work = face.require_engine().join(face.number)
     return Pending(face, (work,), lambda works: works[0].sizes[0], None).result()
 
 
 def barrier(process_set: ProcessSet = global_process_set) -> None:
-    """Blocks until every rank of the set has called it. Raises HorovodInternalError when a peer is lost."""
+    """Block until every rank of the process set has called ``barrier``.
+
+    Args:
+        process_set (ProcessSet): Ranks that take part. Default: all ranks.
+
+    Raises:
+        ValueError: This rank is not in the process set, or Horovod is not initialized.
+        HorovodInternalError: A rank was lost.
+    """
     from horovod._core import KIND_BARRIER
 
     number = set_id(face, process_set, "barrier")
@@ -34,12 +49,30 @@ def barrier(process_set: ProcessSet = global_process_set) -> None:
 
 
 def poll(handle: Handle) -> bool:
-    """Is the operation complete, so that ``synchronize`` will not block?"""
+    """Return True if the operation is complete, so that ``synchronize`` will not block.
+
+    Args:
+        handle (Handle): Handle of an operation.
+
+    Raises:
+        ValueError: ``handle`` is not a handle.
+    """
     return _checked(handle, "poll").done()
 
 
 def synchronize(handle: Handle) -> Any:
-    """Waits for an operation and returns its result, as ``handle.result()`` does, as often as it is called."""
+    """Wait for an operation and return its result, like ``handle.result()``. May be called repeatedly.
+
+    Args:
+        handle (Handle): Handle of an operation.
+
+    Returns:
+        The operation's result.
+
+    Raises:
+        ValueError: ``handle`` is not a handle.
+        HorovodInternalError: Ranks disagree, or a rank was lost.
+    """
     return _checked(handle, "synchronize").result()
 
 

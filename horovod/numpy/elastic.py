@@ -1,6 +1,6 @@
 """Elastic training with arrays.
 
-In short::
+Example::
 
     state = hvd.elastic.ObjectState(weights=weights, batch=0)
 
@@ -30,10 +30,15 @@ __all__ = ["Batch", "ElasticDataset", "ObjectState", "PerRank", "RandomNumbers",
 
 
 class ObjectState(_ObjectState):
-    """Attributes, given as keywords, of any type that can be copied and pickled: arrays, and scikit-learn's models."""
+    """Elastic state of arbitrary attributes that support copying and pickling, such as arrays and scikit-learn models.
+
+    Args:
+        bcast_object (Callable, optional): Function that broadcasts an object. Default: this frontend's.
+        get_rank (Callable, optional): Function that returns the rank. Default: this frontend's.
+        **kwargs: Attributes and their initial values.
+    """
 
     def __init__(self, bcast_object: Any = None, get_rank: Any = None, **kwargs: Any) -> None:
-        """``bcast_object``, ``get_rank``: this face's if not given."""
         gather = allgather_object if bcast_object is None else None
         super().__init__(bcast_object or broadcast_object, get_rank or rank, gather, **kwargs)
         self._face = NUMPY if bcast_object is None else None
@@ -48,8 +53,17 @@ batch = _batch_of_this_rank(rank, size)
 
 
 def run(func: Callable[..., Any]) -> Callable[..., Any]:
-    """Decorates ``func(state, *args, **kwargs)``: it is called again, with the state as it is then, after a failure or
-    a change of the job's members. It must let HorovodInternalError and HostsUpdatedInterrupt pass."""
+    """Decorate a training function ``func(state, *args, **kwargs)`` for elastic training.
+
+    The function is called again with the current state after a failure or a change of the job's ranks. It must not
+    catch HorovodInternalError or HostsUpdatedInterrupt.
+
+    Args:
+        func (Callable): Training function, whose first argument is a ``State``.
+
+    Returns:
+        Callable: Function with the same arguments, which returns the result of ``func``.
+    """
     return run_fn(func, _reset, failures)
 
 

@@ -1,4 +1,4 @@
-"""Bringing every rank to the root's state: arrays, and any Python object; and comparing what ranks have."""
+"""Synchronization of arrays and Python objects with a root rank, and comparison of values between ranks."""
 
 from collections.abc import Collection, Iterable, Mapping
 from typing import Any
@@ -16,10 +16,16 @@ from horovod.numpy.arguments import take
 def broadcast_parameters(
     params: Mapping[str, Any] | Iterable[Any], root_rank: int = 0, process_set: ProcessSet = global_process_set
 ) -> None:
-    """Overwrites the arrays ``params`` on every rank of the set with the root's values.
+    """Overwrite the arrays ``params`` on every rank of the process set with the root's values.
 
-    ``params``: a dict of arrays, taken in the order of its keys, or a list of them. ``root_rank``: world rank. Raises
-    ValueError for anything else, naming its type; HorovodInternalError when ranks disagree or one is lost.
+    Args:
+        params (Mapping or list): Arrays; a mapping is processed in the order of its keys.
+        root_rank (int): World rank of the root. Default: 0.
+        process_set (ProcessSet): Ranks that take part. Default: all ranks.
+
+    Raises:
+        ValueError: ``params`` is not accepted; the message names its type.
+        HorovodInternalError: Ranks disagree, or a rank was lost.
     """
     if isinstance(params, Mapping):
         named = [(str(key), params[key]) for key in sorted(params)]
@@ -39,29 +45,59 @@ def broadcast_parameters(
 def broadcast_object(
     obj: Any, root_rank: int = 0, name: str | None = None, process_set: ProcessSet = global_process_set
 ) -> Any:
-    """Returns the root's ``obj`` on every rank of the set; the others may pass anything, None for example.
+    """Return the root's object on every rank of the process set.
 
-    ``name``: prefix of the two operations, ``<name>.sz`` and ``<name>.t``. See ``horovod.common.objects``.
+    Args:
+        obj (Any): Object to send, which must support pickling. Ignored on the other ranks, which may pass None.
+        root_rank (int): World rank of the root. Default: 0.
+        name (str, optional): Prefix of the names of the two operations, ``<name>.sz`` and ``<name>.t``.
+        process_set (ProcessSet): Ranks that take part. Default: all ranks.
+
+    Returns:
+        Any: The root's object.
+
+    Raises:
+        HorovodInternalError: Ranks disagree, or a rank was lost.
     """
     return objects.broadcast_object(obj, root_rank, name or "broadcast_object", process_set, face=face)
 
 
 def allgather_object(obj: Any, name: str | None = None, process_set: ProcessSet = global_process_set) -> list[Any]:
-    """Returns the objects of all ranks of the set, by rank within it. Types may differ between ranks."""
+    """Return the objects of all ranks of the process set.
+
+    Args:
+        obj (Any): Object of this rank, which must support pickling. Types may differ between ranks.
+        name (str, optional): Name that matches the operation between ranks.
+        process_set (ProcessSet): Ranks that take part. Default: all ranks.
+
+    Returns:
+        list[Any]: Objects in the order of ranks within the process set.
+
+    Raises:
+        HorovodInternalError: Ranks disagree, or a rank was lost.
+    """
     return objects.allgather_object(obj, name or "allgather_object", process_set, face=face)
 
 
 def check_in_sync(
     *objects: Any, process_set: ProcessSet = global_process_set, ignore: Collection[str] = (), **named: Any
 ) -> str:
-    """Raises OutOfSyncError, on all ranks, unless all hold the same, bit for bit; all ranks of the set call it.
+    """Check that all ranks hold the same values, bit for bit. All ranks of the set must call it.
 
-    ``objects``, ``named``: arrays, numbers, texts, None, and dicts and lists of these. The error names the first
-    difference, the ranks, and small values; keywords give the names there. ``ignore``: what to leave out, paths or
-    patterns as in ``["model.head.*"]``.
+    Args:
+        *objects: Arrays, numbers, strings, None, and dicts and lists of these.
+        process_set (ProcessSet): Ranks to compare. Default: all ranks.
+        ignore (Collection[str]): Entries to skip, as paths or patterns such as ``["model.head.*"]``.
+        **named: More objects, whose keywords become their names in the error message.
 
-    Returns the SHA-256 of what was compared, in hexadecimal. Raises ValueError naming an argument of which nothing
-    could be compared; HorovodInternalError when a rank is lost.
+    Returns:
+        str: SHA-256 of the compared values, in hexadecimal.
+
+    Raises:
+        OutOfSyncError: Values differ. Raised on all ranks; the message names the first difference, the ranks, and small
+            values.
+        ValueError: An argument contains nothing that can be compared.
+        HorovodInternalError: A rank was lost.
     """
     read = variables.reader(lambda value: value)
     return in_sync.check(

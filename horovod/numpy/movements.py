@@ -1,5 +1,8 @@
-"""broadcast, allgather and alltoall of arrays: what moves values and computes nothing. Arguments and errors as in
-``reductions``; uint32, uint64 and the 8-bit floats of ml_dtypes can travel, too."""
+"""Broadcast, allgather and alltoall of arrays.
+
+Arguments and errors are those of ``reductions``. Because values are only copied, uint32, uint64 and the 8-bit floats of
+ml_dtypes are supported too.
+"""
 
 from collections.abc import Sequence
 from typing import Any
@@ -38,29 +41,74 @@ def _broadcast(
 def broadcast(
     tensor: Any, root_rank: int, name: str | None = None, process_set: ProcessSet = global_process_set
 ) -> Array:
-    """The root's array, as a new one. ``root_rank``: WORLD rank, also within a process set. ``tensor``: of equal shape
-    and dtype on all ranks."""
+    """Return the root's array on every rank, as a new array.
+
+    Args:
+        tensor (array): Array with the same shape and dtype on all ranks.
+        root_rank (int): World rank of the root, which must be in ``process_set``.
+        name (str, optional): Name that matches the operation between ranks. Unnamed operations are matched by call
+            order.
+        process_set (ProcessSet): Ranks that take part. Default: all ranks.
+
+    Returns:
+        numpy.ndarray: The root's array.
+
+    Raises:
+        ValueError: An argument is invalid, or Horovod is not initialized.
+        HorovodInternalError: Ranks disagree, or a rank was lost.
+    """
     return _broadcast(tensor, root_rank, name, process_set, in_place=False, blocking=True).result()
 
 
 def broadcast_(
     tensor: Any, root_rank: int, name: str | None = None, process_set: ProcessSet = global_process_set
 ) -> Any:
-    """Broadcast in place; returns ``tensor``."""
+    """Overwrite an array with the root's, in place.
+
+    Args:
+        tensor (array): Array as for ``broadcast``, which receives the root's values.
+        root_rank (int): World rank of the root.
+        name (str, optional): As for ``broadcast``.
+        process_set (ProcessSet): Ranks that take part. Default: all ranks.
+
+    Returns:
+        array: ``tensor``. Errors are those of ``broadcast``.
+    """
     return _broadcast(tensor, root_rank, name, process_set, in_place=True, blocking=True).result()
 
 
 def broadcast_async(
     tensor: Any, root_rank: int, name: str | None = None, process_set: ProcessSet = global_process_set
 ) -> Handle:
-    """Starts a broadcast into a new array."""
+    """Start a broadcast into a new array.
+
+    Args:
+        tensor (array): Array as for ``broadcast``. Do not change it before the handle is done.
+        root_rank (int): World rank of the root.
+        name (str, optional): As for ``broadcast``.
+        process_set (ProcessSet): Ranks that take part. Default: all ranks.
+
+    Returns:
+        Handle: Future of the root's array.
+    """
     return Handle(_broadcast(tensor, root_rank, name, process_set, in_place=False, blocking=False))
 
 
 def broadcast_async_(
     tensor: Any, root_rank: int, name: str | None = None, process_set: ProcessSet = global_process_set
 ) -> Handle:
-    """Starts a broadcast in place; the handle's result is ``tensor``, which has its values only then."""
+    """Start a broadcast in place.
+
+    Args:
+        tensor (array): Array as for ``broadcast``, which receives the root's values. Do not use it before the handle is
+            done.
+        root_rank (int): World rank of the root.
+        name (str, optional): As for ``broadcast``.
+        process_set (ProcessSet): Ranks that take part. Default: all ranks.
+
+    Returns:
+        Handle: Future of ``tensor``.
+    """
     return Handle(_broadcast(tensor, root_rank, name, process_set, in_place=True, blocking=False))
 
 
@@ -71,27 +119,68 @@ def _allgather(tensor: Any, name: str | None, process_set: ProcessSet, blocking:
 
 
 def allgather(tensor: Any, name: str | None = None, process_set: ProcessSet = global_process_set) -> Array:
-    """The arrays of all ranks, concatenated along dim 0 in the order of ranks; they may differ in dim 0. A 0-dim array
-    on any rank fails on every rank with HorovodInternalError."""
+    """Concatenate the arrays of all ranks along dimension 0, in rank order.
+
+    Args:
+        tensor (array): Array with at least one dimension. All dimensions except the first must be the same on all
+            ranks.
+        name (str, optional): Name that matches the operation between ranks. Unnamed operations are matched by call
+            order.
+        process_set (ProcessSet): Ranks that take part. Default: all ranks.
+
+    Returns:
+        numpy.ndarray: Concatenated array.
+
+    Raises:
+        ValueError: An argument is invalid, or Horovod is not initialized.
+        HorovodInternalError: A rank passed a 0-dimensional array, ranks disagree in another way, or a rank was lost.
+    """
     return _allgather(tensor, name, process_set, blocking=True).result()
 
 
 def allgather_async(tensor: Any, name: str | None = None, process_set: ProcessSet = global_process_set) -> Handle:
-    """Starts an allgather."""
+    """Start an allgather.
+
+    Args:
+        tensor (array): Array as for ``allgather``. Do not change it before the handle is done.
+        name (str, optional): As for ``allgather``.
+        process_set (ProcessSet): Ranks that take part. Default: all ranks.
+
+    Returns:
+        Handle: Future of the concatenated array.
+    """
     return Handle(_allgather(tensor, name, process_set, blocking=False))
 
 
 def grouped_allgather(
     tensors: Sequence[Any], name: str | None = None, process_set: ProcessSet = global_process_set
 ) -> list[Array]:
-    """Allgather of several arrays that run and complete together."""
+    """Allgather several arrays as one operation.
+
+    Args:
+        tensors (Sequence[array]): Arrays as for ``allgather``.
+        name (str, optional): As for ``allgather``.
+        process_set (ProcessSet): Ranks that take part. Default: all ranks.
+
+    Returns:
+        list[numpy.ndarray]: Concatenated arrays. Errors are those of ``allgather``.
+    """
     return grouped_allgather_async(tensors, name, process_set).result()
 
 
 def grouped_allgather_async(
     tensors: Sequence[Any], name: str | None = None, process_set: ProcessSet = global_process_set
 ) -> Handle:
-    """Starts an allgather of several arrays together; one handle, whose result is a list."""
+    """Start an allgather of several arrays as one operation.
+
+    Args:
+        tensors (Sequence[array]): Arrays as for ``allgather``. Do not change them before the handle is done.
+        name (str, optional): As for ``allgather``.
+        process_set (ProcessSet): Ranks that take part. Default: all ranks.
+
+    Returns:
+        Handle: Future of the list of concatenated arrays.
+    """
     what = whose(face, wire_name("grouped_allgather", name), "grouped_allgather")
     arrays = [given.array for given in take_all(tensors, what)]
     if not arrays:
@@ -110,11 +199,24 @@ def _alltoall(tensor: Any, splits: Any, name: str | None, process_set: ProcessSe
 def alltoall(
     tensor: Any, splits: Any = None, name: str | None = None, process_set: ProcessSet = global_process_set
 ) -> Array | tuple[Array, Array]:
-    """Every rank sends a block of rows to every rank; what arrives is concatenated in the order of ranks.
+    """Send a block of rows to each rank, and return the received blocks concatenated in rank order.
 
-    ``splits``: list or 1-D array of integers, the rows that each rank of the set gets; rows beyond their sum stay
-    behind. Without splits dim 0 is cut into equal parts. Returns the output, or (output, received_splits) when splits
-    are given; the received splits are int32, or int64 where a rank sends 2^31 rows or more.
+    Args:
+        tensor (array): Array with at least one dimension.
+        splits (Sequence[int] or array, optional): Number of rows for each rank of the process set. Rows beyond their
+            sum are not sent. Without it, dimension 0 is split into equal parts.
+        name (str, optional): Name that matches the operation between ranks. Unnamed operations are matched by call
+            order.
+        process_set (ProcessSet): Ranks that take part. Default: all ranks.
+
+    Returns:
+        numpy.ndarray or tuple[numpy.ndarray, numpy.ndarray]: The output, or (output, received_splits) if ``splits`` is
+        given. ``received_splits`` has the number of rows received from each rank, as int32, or as int64 if a rank sends
+        2^31 rows or more.
+
+    Raises:
+        ValueError: An argument is invalid, or Horovod is not initialized.
+        HorovodInternalError: Ranks disagree, or a rank was lost.
     """
     output, received = _alltoall(tensor, splits, name, process_set, blocking=True).result()
     return output if splits is None else (output, received)
@@ -123,5 +225,15 @@ def alltoall(
 def alltoall_async(
     tensor: Any, splits: Any = None, name: str | None = None, process_set: ProcessSet = global_process_set
 ) -> Handle:
-    """Starts an alltoall. The result is always (output, received_splits)."""
+    """Start an alltoall.
+
+    Args:
+        tensor (array): Array as for ``alltoall``. Do not change it before the handle is done.
+        splits (Sequence[int] or array, optional): As for ``alltoall``.
+        name (str, optional): As for ``alltoall``.
+        process_set (ProcessSet): Ranks that take part. Default: all ranks.
+
+    Returns:
+        Handle: Future of the pair (output, received_splits), also without ``splits``.
+    """
     return Handle(_alltoall(tensor, splits, name, process_set, blocking=False))

@@ -1,4 +1,4 @@
-"""This process's place in the job, for this face."""
+"""Process functions of the NumPy frontend: init, shutdown, rank and size."""
 
 from horovod._arrays import pending
 from horovod.common.basics import HorovodBasics
@@ -11,6 +11,9 @@ size = basics.size
 
 
 def shutdown() -> None:
-    """Leaves the job, see ``horovod.common.basics``; handles of operations that are not done tell so."""
+    """Leave the job, as described in ``horovod.common.basics``.
+
+    Handles of unfinished operations then raise an error.
+    """
     basics.shutdown()
     pending.forget()

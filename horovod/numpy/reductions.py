@@ -1,14 +1,4 @@
-"""allreduce and reducescatter of arrays, alone and in groups.
-
-All forms share these arguments. ``tensor``: see ``arguments``; of equal shape and dtype on all ranks. ``average``:
-deprecated, use ``op``. ``name``: matches the operation between ranks; without it operations are matched by the order
-they are issued in. ``op``: Average (the default), Sum, Min, Max, Product, or Adasum for floats on 2, 4, 8, ... ranks.
-``prescale_factor``, ``postscale_factor``: multiply the input before, the result after the reduction. ``process_set``:
-the ranks that take part. ``compression``: applied before and undone after, see ``Compression``.
-
-All raise ValueError for what cannot work, and HorovodInternalError when ranks disagree or one is lost: blocking forms
-themselves, the others from the handle. An array must be left alone until its handle is done.
-"""
+"""Allreduce and reducescatter of arrays, single and in groups."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -27,7 +17,7 @@ from horovod.numpy.compression import Compression
 
 
 def _said(operation: str, name: str | None) -> str:
-    """What messages about an argument begin with."""
+    """Return the beginning of messages about an argument."""
     return whose(face, wire_name(operation, name), operation)
 
 
@@ -77,7 +67,30 @@ def allreduce(
     postscale_factor: float = 1.0,
     process_set: ProcessSet = global_process_set,
 ) -> Array:
-    """Allreduce into a new array."""
+    """Reduce an array over all ranks, into a new array.
+
+    Args:
+        tensor (array): NumPy array, or another object accepted by ``arguments``; shape and dtype must be the same on
+            all ranks.
+        average (bool, optional): Deprecated; use ``op``.
+        name (str, optional): Name that matches the operation between ranks. Unnamed operations are matched by call
+            order.
+        compression (Compressor): Compression applied before the reduction and undone after it; see ``Compression``.
+            Default: none.
+        op (int, optional): ``Average`` (default), ``Sum``, ``Min``, ``Max``, ``Product``, or ``Adasum`` (floating-point
+            arrays on 2, 4, 8, ... ranks).
+        prescale_factor (float): Factor applied to ``tensor`` before the reduction. Default: 1.0.
+        postscale_factor (float): Factor applied to the result. Default: 1.0.
+        process_set (ProcessSet): Ranks that take part. Default: all ranks.
+
+    Returns:
+        numpy.ndarray: New array with the result.
+
+    Raises:
+        ValueError: An argument is invalid, or Horovod is not initialized.
+        NotImplementedError: ``Adasum`` on a number of ranks that is not a power of two.
+        HorovodInternalError: Ranks disagree, or a rank was lost.
+    """
     what = _said("allreduce", name)
     op = resolve_op(op, average, what)
     given = take(tensor, what)
@@ -97,7 +110,20 @@ def allreduce_(
     postscale_factor: float = 1.0,
     process_set: ProcessSet = global_process_set,
 ) -> Any:
-    """Allreduce in place; returns ``tensor``."""
+    """Reduce an array over all ranks, in place.
+
+    Args:
+        tensor (array): Array as for ``allreduce``, which receives the result.
+        average (bool, optional): Deprecated; use ``op``.
+        name (str, optional): As for ``allreduce``.
+        op (int, optional): As for ``allreduce``. Default: ``Average``.
+        prescale_factor (float): Factor applied to ``tensor`` before the reduction. Default: 1.0.
+        postscale_factor (float): Factor applied to the result. Default: 1.0.
+        process_set (ProcessSet): Ranks that take part. Default: all ranks.
+
+    Returns:
+        array: ``tensor``. Errors are those of ``allreduce``.
+    """
     reduction = _reduction(op, average, _said("allreduce", name), process_set, prescale_factor, postscale_factor)
     given = take(tensor, _said("allreduce", name), in_place=True)
     return _one(given, name, reduction, in_place=True, blocking=True).result()
@@ -112,7 +138,20 @@ def allreduce_async(
     postscale_factor: float = 1.0,
     process_set: ProcessSet = global_process_set,
 ) -> Handle:
-    """Starts an allreduce into a new array."""
+    """Start an allreduce into a new array.
+
+    Args:
+        tensor (array): Array as for ``allreduce``. Do not change it before the handle is done.
+        average (bool, optional): Deprecated; use ``op``.
+        name (str, optional): As for ``allreduce``.
+        op (int, optional): As for ``allreduce``. Default: ``Average``.
+        prescale_factor (float): Factor applied to ``tensor`` before the reduction. Default: 1.0.
+        postscale_factor (float): Factor applied to the result. Default: 1.0.
+        process_set (ProcessSet): Ranks that take part. Default: all ranks.
+
+    Returns:
+        Handle: Future of the reduced array. Errors are those of ``allreduce``.
+    """
     reduction = _reduction(op, average, _said("allreduce", name), process_set, prescale_factor, postscale_factor)
     return Handle(_one(take(tensor, _said("allreduce", name)), name, reduction, in_place=False))
 
@@ -126,7 +165,20 @@ def allreduce_async_(
     postscale_factor: float = 1.0,
     process_set: ProcessSet = global_process_set,
 ) -> Handle:
-    """Starts an allreduce in place; the handle's result is ``tensor``, which has its values only then."""
+    """Start an allreduce in place.
+
+    Args:
+        tensor (array): Array as for ``allreduce``, which receives the result. Do not use it before the handle is done.
+        average (bool, optional): Deprecated; use ``op``.
+        name (str, optional): As for ``allreduce``.
+        op (int, optional): As for ``allreduce``. Default: ``Average``.
+        prescale_factor (float): Factor applied to ``tensor`` before the reduction. Default: 1.0.
+        postscale_factor (float): Factor applied to the result. Default: 1.0.
+        process_set (ProcessSet): Ranks that take part. Default: all ranks.
+
+    Returns:
+        Handle: Future of ``tensor``. Errors are those of ``allreduce``.
+    """
     reduction = _reduction(op, average, _said("allreduce", name), process_set, prescale_factor, postscale_factor)
     return Handle(_one(take(tensor, _said("allreduce", name), in_place=True), name, reduction, in_place=True))
 
@@ -141,7 +193,21 @@ def grouped_allreduce(
     postscale_factor: float = 1.0,
     process_set: ProcessSet = global_process_set,
 ) -> list[Array]:
-    """Allreduce of several arrays that run and complete together, into new ones."""
+    """Reduce several arrays over all ranks as one operation, into new arrays.
+
+    Args:
+        tensors (Sequence[array]): Arrays as for ``allreduce``.
+        average (bool, optional): Deprecated; use ``op``.
+        name (str, optional): As for ``allreduce``.
+        compression (Compressor): As for ``allreduce``. Default: none.
+        op (int, optional): As for ``allreduce``. Default: ``Average``.
+        prescale_factor (float): Factor applied to the arrays before the reduction. Default: 1.0.
+        postscale_factor (float): Factor applied to the results. Default: 1.0.
+        process_set (ProcessSet): Ranks that take part. Default: all ranks.
+
+    Returns:
+        list[numpy.ndarray]: New arrays. Errors are those of ``allreduce``.
+    """
     what = _said("grouped_allreduce", name)
     op = resolve_op(op, average, what)
     givens = take_all(tensors, what)
@@ -163,7 +229,20 @@ def grouped_allreduce_(
     postscale_factor: float = 1.0,
     process_set: ProcessSet = global_process_set,
 ) -> list[Any]:
-    """Allreduce of several arrays together, in place; returns them as a list."""
+    """Reduce several arrays over all ranks as one operation, in place.
+
+    Args:
+        tensors (Sequence[array]): Arrays as for ``allreduce``, which receive the results.
+        average (bool, optional): Deprecated; use ``op``.
+        name (str, optional): As for ``allreduce``.
+        op (int, optional): As for ``allreduce``. Default: ``Average``.
+        prescale_factor (float): Factor applied to the arrays before the reduction. Default: 1.0.
+        postscale_factor (float): Factor applied to the results. Default: 1.0.
+        process_set (ProcessSet): Ranks that take part. Default: all ranks.
+
+    Returns:
+        list: ``tensors`` as a list. Errors are those of ``allreduce``.
+    """
     handle = grouped_allreduce_async_(tensors, average, name, op, prescale_factor, postscale_factor, process_set)
     return handle.result()
 
@@ -177,7 +256,20 @@ def grouped_allreduce_async(
     postscale_factor: float = 1.0,
     process_set: ProcessSet = global_process_set,
 ) -> Handle:
-    """Starts an allreduce of several arrays together; one handle, whose result is a list."""
+    """Start an allreduce of several arrays as one operation, into new arrays.
+
+    Args:
+        tensors (Sequence[array]): Arrays as for ``allreduce``. Do not change them before the handle is done.
+        average (bool, optional): Deprecated; use ``op``.
+        name (str, optional): As for ``allreduce``.
+        op (int, optional): As for ``allreduce``. Default: ``Average``.
+        prescale_factor (float): Factor applied to the arrays before the reduction. Default: 1.0.
+        postscale_factor (float): Factor applied to the results. Default: 1.0.
+        process_set (ProcessSet): Ranks that take part. Default: all ranks.
+
+    Returns:
+        Handle: Future of the list of reduced arrays. Errors are those of ``allreduce``.
+    """
     reduction = _reduction(
         op, average, _said("grouped_allreduce", name), process_set, prescale_factor, postscale_factor
     )
@@ -193,7 +285,21 @@ def grouped_allreduce_async_(
     postscale_factor: float = 1.0,
     process_set: ProcessSet = global_process_set,
 ) -> Handle:
-    """Like ``grouped_allreduce_async``, in place."""
+    """Start an allreduce of several arrays as one operation, in place.
+
+    Args:
+        tensors (Sequence[array]): Arrays as for ``allreduce``, which receive the results. Do not use them before the
+            handle is done.
+        average (bool, optional): Deprecated; use ``op``.
+        name (str, optional): As for ``allreduce``.
+        op (int, optional): As for ``allreduce``. Default: ``Average``.
+        prescale_factor (float): Factor applied to the arrays before the reduction. Default: 1.0.
+        postscale_factor (float): Factor applied to the results. Default: 1.0.
+        process_set (ProcessSet): Ranks that take part. Default: all ranks.
+
+    Returns:
+        Handle: Future of ``tensors`` as a list. Errors are those of ``allreduce``.
+    """
     reduction = _reduction(
         op, average, _said("grouped_allreduce", name), process_set, prescale_factor, postscale_factor
     )
@@ -209,8 +315,22 @@ def reducescatter(
     prescale_factor: float = 1.0,
     postscale_factor: float = 1.0,
 ) -> Array:
-    """This rank's part of dim 0 of the reduction (Average or Sum) of all ranks' arrays; the first (dim 0 mod n) ranks
-    get one row more."""
+    """Reduce an array over all ranks and return this rank's part of the result along dimension 0.
+
+    Rows are distributed in the order of ranks; if they do not divide evenly, the first ranks get one row more.
+
+    Args:
+        tensor (array): Array with at least one dimension; shape and dtype must be the same on all ranks.
+        name (str, optional): As for ``allreduce``.
+        compression (Compressor): As for ``allreduce``. Default: none.
+        op (int): ``Average`` (default) or ``Sum``.
+        process_set (ProcessSet): Ranks that take part. Default: all ranks.
+        prescale_factor (float): Factor applied to ``tensor`` before the reduction. Default: 1.0.
+        postscale_factor (float): Factor applied to the result. Default: 1.0.
+
+    Returns:
+        numpy.ndarray: This rank's rows. Errors are those of ``allreduce``.
+    """
     what = _said("reducescatter", name)
     refuse_wire(compression, what)
     packed, context = compression.compress(take(tensor, what).array)
@@ -226,7 +346,19 @@ def reducescatter_async(
     prescale_factor: float = 1.0,
     postscale_factor: float = 1.0,
 ) -> Handle:
-    """Starts a reducescatter."""
+    """Start a reducescatter.
+
+    Args:
+        tensor (array): Array as for ``reducescatter``. Do not change it before the handle is done.
+        name (str, optional): As for ``allreduce``.
+        op (int): ``Average`` (default) or ``Sum``.
+        process_set (ProcessSet): Ranks that take part. Default: all ranks.
+        prescale_factor (float): Factor applied to ``tensor`` before the reduction. Default: 1.0.
+        postscale_factor (float): Factor applied to the result. Default: 1.0.
+
+    Returns:
+        Handle: Future of this rank's rows. Errors are those of ``allreduce``.
+    """
     reduction = Reduction(op, process_set, prescale_factor, postscale_factor)
     return Handle(_scatter(take(tensor, _said("reducescatter", name)), name, reduction))
 
@@ -240,7 +372,20 @@ def grouped_reducescatter(
     prescale_factor: float = 1.0,
     postscale_factor: float = 1.0,
 ) -> list[Array]:
-    """Reducescatter of several arrays that run and complete together."""
+    """Reducescatter several arrays as one operation.
+
+    Args:
+        tensors (Sequence[array]): Arrays as for ``reducescatter``.
+        name (str, optional): As for ``allreduce``.
+        compression (Compressor): As for ``allreduce``. Default: none.
+        op (int): ``Average`` (default) or ``Sum``.
+        process_set (ProcessSet): Ranks that take part. Default: all ranks.
+        prescale_factor (float): Factor applied to the arrays before the reduction. Default: 1.0.
+        postscale_factor (float): Factor applied to the results. Default: 1.0.
+
+    Returns:
+        list[numpy.ndarray]: This rank's rows of each result. Errors are those of ``allreduce``.
+    """
     what = _said("grouped_reducescatter", name)
     refuse_wire(compression, what)
     pairs = [compression.compress(given.array) for given in take_all(tensors, what)]
@@ -257,7 +402,19 @@ def grouped_reducescatter_async(
     prescale_factor: float = 1.0,
     postscale_factor: float = 1.0,
 ) -> Handle:
-    """Starts a reducescatter of several arrays together; one handle, whose result is a list."""
+    """Start a reducescatter of several arrays as one operation.
+
+    Args:
+        tensors (Sequence[array]): Arrays as for ``reducescatter``. Do not change them before the handle is done.
+        name (str, optional): As for ``allreduce``.
+        op (int): ``Average`` (default) or ``Sum``.
+        process_set (ProcessSet): Ranks that take part. Default: all ranks.
+        prescale_factor (float): Factor applied to the arrays before the reduction. Default: 1.0.
+        postscale_factor (float): Factor applied to the results. Default: 1.0.
+
+    Returns:
+        Handle: Future of the list of this rank's rows. Errors are those of ``allreduce``.
+    """
     arrays = [given.array for given in take_all(tensors, _said("grouped_reducescatter", name))]
     if not arrays:
         return Handle(start(face, [], lambda works: [], None))
