@@ -1,5 +1,6 @@
-"""Jobs on clusters whose manager starts processes itself (Spark's tasks, Ray's actors): each such process becomes an
-agent that calls home. See `docs/adr/0030-agents-that-call-home.md`.
+"""Jobs whose agents connect to the launcher, started by a cluster manager (as Spark tasks or Ray actors).
+
+See `docs/adr/0030-agents-that-call-home.md`.
 
     launcher                                        each process that the manager starts
     gathering = Gathering("Spark task")
@@ -39,7 +40,7 @@ _HOMES = {
 
 
 def __getattr__(name: str) -> Any:
-    # Loaded on demand: the processes that become agents need no launcher.
+    # Loaded on demand: processes that become agents do not need the launcher.
     for home, names in _HOMES.items():
         if name in names:
             return getattr(importlib.import_module(f"{__name__}.{home}"), name)

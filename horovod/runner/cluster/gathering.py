@@ -1,4 +1,4 @@
-"""Where processes that become agents arrive: listens from its making until `close`, and lets in who has the ticket."""
+"""Server to which processes connect that become agents; it admits those with the ticket, until `close`."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ from horovod.runner.cluster.placement import Machines
 from horovod.runner.cluster.ticket import Answer, Arrival, Ticket
 from horovod.runner.reach.arrived import ArrivedConnection
 
-_MOST = 256  # who may prove themselves at a time; the others wait in the backlog
-_TIME_OF_ITS_OWN = 2.0  # s that one has before it may have to make room for another
-_LOOK_AGAIN = 50  # ms until we see again whether there is room
+_MOST = 256  # maximum connections being authenticated; others wait in the backlog
+_TIME_OF_ITS_OWN = 2.0  # s before such a connection may be closed to make room for another
+_LOOK_AGAIN = 50  # ms until the next check for room
 _BACKLOG = 1024
 _END_SECONDS = 5.0
-_LONGEST_POLL = 3600.0  # s; poll takes 24 days at most
+_LONGEST_POLL = 3600.0  # s, the longest single wait; poll accepts at most 24 days
 
 
 @dataclass(frozen=True)
@@ -39,7 +39,7 @@ class _Visit:
 
 @dataclass(frozen=True)
 class Arrived:
-    """A process that has been let in. `name`: in place of a host's, of no other; `machine`: name of its machine."""
+    """An admitted process. `name` is unique and serves as host name; `machine` is the name of its machine."""
 
     number: int
     name: str
@@ -48,25 +48,37 @@ class Arrived:
 
 
 class Gathering:
-    """A thread listens; all else is called by the thread that runs the job, but for `fail`. `fd` is readable when there
-    is something to `take`."""
+    """Admission of processes that become agents, with a listening thread.
+
+    Except for `fail` and `closed`, all methods must be called by the thread that runs the job. `fd` is readable when
+    `take` returns something.
+    """
 
     def __init__(
         self, what: str = "process", nics: Sequence[str] = (), ports: str = "", token: bytes | None = None
     ) -> None:
-        """`what`: one of them, in words. `nics`: interfaces to listen on, else all; `ports`: as HOROVOD_PORT_RANGE.
-        `token`: 32 bytes that the processes have already, None: new ones.
-        Raises ValueError for those that are not there, AuthError where this Python cannot encrypt."""
-        Channel(accepts=True)  # it would fail in every visit, where nobody sees it
+        """Start to listen.
+
+        Args:
+            what: What a process is called in messages.
+            nics: Network interfaces to listen on; default all.
+            ports: Ports to listen on, in the form of HOROVOD_PORT_RANGE.
+            token: 32 bytes that the processes have already; None creates new ones.
+
+        Raises:
+            ValueError: An interface or port does not exist.
+            AuthError: This Python cannot encrypt.
+        """
+        Channel(accepts=True)  # fail here rather than in every connection's thread, where no caller sees it
         self.what = what
         self._lock = threading.Lock()
         self._closed = False
-        self._used: set[int] = set()  # numbers that have been let in
+        self._used: set[int] = set()  # numbers that have been admitted
         self._machines = Machines()
         self._new: list[Arrived] = []
         self._refusals: list[str] = []
         self._trouble: BaseException | None = None
-        self._visits: dict[socket.socket, _Visit] = {}  # the oldest first
+        self._visits: dict[socket.socket, _Visit] = {}  # connections being authenticated, the oldest first
         with contextlib.ExitStack() as undo:
             listeners = Listeners(to_listen(scan(), ",".join(nics), alone=False), _BACKLOG, parse_ports(ports))
             undo.callback(listeners.close)
@@ -85,19 +97,19 @@ class Gathering:
 
     @property
     def closed(self) -> bool:
-        """Is nobody let in any more? May be asked by any thread."""
+        """True if no process is admitted any more. Thread-safe."""
         with self._lock:
             return self._closed
 
     def fail(self, trouble: BaseException) -> None:
-        """Nobody more will come, for this reason. May be called by any thread."""
+        """Report that no further process will come, for this reason. Thread-safe."""
         with self._lock:
             if self._trouble is None and not self._closed:
                 self._trouble = trouble
                 self._tell()
 
     def take(self) -> tuple[list[Arrived], list[str], BaseException | None]:
-        """Who has come, and who was refused, in words, since the last call; and why nobody more will come."""
+        """Return the processes admitted and the refusals since the last call, and why no further process will come."""
         with self._lock:
             if not self._closed:
                 try:
@@ -109,8 +121,18 @@ class Gathering:
             return new, refusals, self._trouble
 
     def wait(self, count: int, seconds: float, advice: str | Callable[[], str]) -> list[Arrived]:
-        """Until so many are there. Raises TimeoutError that says what was waited for, with `advice`; ArrivalError for
-        one that has to be refused; what `fail` was given. One that is gone again does not count."""
+        """Wait until `count` processes are connected, and return them. A process that has disconnected does not count.
+
+        Args:
+            count: Number of processes.
+            seconds: Time limit.
+            advice: Advice for the error message, or a function that returns it.
+
+        Raises:
+            TimeoutError: Too few processes have come in time.
+            ArrivalError: A process had to be refused.
+            BaseException: What `fail` was given.
+        """
         until = time.monotonic() + seconds
         here: list[Arrived] = []
         while True:
@@ -163,7 +185,7 @@ class Gathering:
                 try:
                     sock, _ = listeners[fd].accept()
                     self._begin(sock)
-                except (OSError, RuntimeError):  # gone again, or no descriptors or no threads are left
+                except (OSError, RuntimeError):  # the peer has gone again, or no descriptors or threads are left
                     self._pause()
 
     def _pause(self) -> None:
@@ -172,15 +194,17 @@ class Gathering:
         poll.poll(_LOOK_AGAIN)
 
     def _has_room(self) -> bool:
-        """For one more visit. When all places are taken the oldest visit ends, once it has had its time: when very many
-        come at once most of them are no strangers."""
+        """Return True if there is room for another connection, closing the oldest if its minimum time is over.
+
+        When very many connect at once, most of them are legitimate.
+        """
         with self._lock:
             if len(self._visits) >= _MOST:
                 oldest = next(iter(self._visits))
                 if time.monotonic() - self._visits[oldest].began < _TIME_OF_ITS_OWN:
                     return False
                 del self._visits[oldest]
-                _shut(oldest)  # on which its thread closes it
+                _shut(oldest)  # its thread then closes it
             return True
 
     def _begin(self, sock: socket.socket) -> None:
@@ -199,7 +223,7 @@ class Gathering:
         kept = False
         try:
             kept = self._admit(sock)
-        except (AuthError, OSError, ValueError):  # a stranger, or one that is gone again
+        except (AuthError, OSError, ValueError):  # not authenticated, or already gone
             pass
         finally:
             with self._lock:
@@ -231,7 +255,7 @@ class Gathering:
                 self._tell()
             elif sock not in self._visits:
                 return False
-            else:  # it is no stranger: the next one that makes room is another
+            else:  # authenticated: let an older connection be closed first
                 self._visits[sock] = _Visit(self._visits.pop(sock).thread, time.monotonic())
                 self._used.add(number)
         kept = False
@@ -240,7 +264,7 @@ class Gathering:
             if not refusal:
                 kept = self._keep(sock, talk, number, name, arrival)
         finally:
-            if not (kept or refusal):  # it does not know that it was let in, and may come again
+            if not (kept or refusal):  # the process was not told of its admission, and may come again
                 with self._lock:
                     self._used.discard(number)
         return kept
@@ -249,21 +273,21 @@ class Gathering:
         with self._lock:
             if self._closed or self._visits.pop(sock, None) is None:
                 return False
-            # From here on it is not ours to close.
+            # From here on, the connection belongs to the job.
             machine = self._machines.name(arrival.machine, arrival.hostname)
             self._new.append(Arrived(number, name, machine, ArrivedConnection(sock, talk.channel, talk.rest)))
             self._tell()
         return True
 
     def _tell(self) -> None:
-        """There is something to take. Under the lock."""
+        """Make `fd` readable. The lock must be held."""
         if not self._closed:
             os.eventfd_write(self.fd, 1)
 
     # The end
 
     def close(self) -> None:
-        """Nobody is let in any more; who has come and was not taken is sent away. May be called again."""
+        """Stop admitting processes, and disconnect those that were not taken. Idempotent."""
         with self._lock:
             if self._closed:
                 return
@@ -279,7 +303,7 @@ class Gathering:
             until = time.monotonic() + _END_SECONDS
             for visit in visits.values():
                 visit.thread.join(max(0.0, until - time.monotonic()))
-        finally:  # an interrupt may come while we wait
+        finally:  # also after an interrupt during the wait
             self._thread.join(_END_SECONDS)
             self._listeners.close()
             if not self._thread.is_alive():

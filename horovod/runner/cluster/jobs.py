@@ -1,4 +1,4 @@
-"""Jobs whose agents arrive, run to their end by the process that has called: `horovod.run` for a cluster's manager."""
+"""Jobs whose agents connect to the launcher, run to their end: `horovod.run` for cluster managers."""
 
 from __future__ import annotations
 
@@ -29,24 +29,31 @@ from horovod.runner.reach.fleet import Fleet
 
 
 class Call:
-    """What every rank does, as it is sent to them."""
+    """A function and its arguments, serialized for the ranks."""
 
     def __init__(
         self, function: Callable[..., Any], args: Sequence[Any] = (), kwargs: Mapping[str, Any] | None = None
     ) -> None:
-        """Raises TypeError naming what cannot be called or sent."""
+        """Serialize the call. Raises TypeError if the function cannot be called so, or cannot be serialized."""
         self.payload = package.pack(function, args, {} if kwargs is None else kwargs, "fn")
 
 
 @dataclass(frozen=True)
 class Wishes:
-    """What the caller wants of a job beside what it does.
+    """Options of a job.
 
-    `start_timeout`: s for the first agents to come; `advice`: what to look at when they do not, or what tells it then.
-    `environ`: variables of the workers, over those of the processes that become their agents; `executable` in place of
-    the Python of those. `nics`: interfaces for the ranks. `stdout`, `stderr`: text streams for what ranks print, None:
-    this process's own. `names`: what the caller calls what it can set. `handlers`: packages whose handlers of SIGINT do
-    no more for the caller than Python's own, see ``interrupts``.
+    Attributes:
+        start_timeout: Seconds for the first agents to connect.
+        advice: Advice for the message if they do not, or a function that returns it.
+        environ: Variables of the workers; they override those of the processes that become agents.
+        executable: Python interpreter of the workers; default that of these processes.
+        nics: Network interfaces of the ranks.
+        timestamp: Show the time before each line of output.
+        verbose: Show what is started.
+        stdout: Text stream for the ranks' output; None for this process's own.
+        stderr: Text stream for the ranks' errors; None for this process's own.
+        names: How messages name the settings.
+        handlers: Packages whose SIGINT handlers act like Python's own; see ``interrupts``.
     """
 
     start_timeout: float = 600.0
@@ -62,18 +69,22 @@ class Wishes:
     handlers: tuple[str, ...] = ()
 
     def sink(self) -> OutputSink:
-        """Where output goes."""
+        """Return the destination of the output."""
         if self.stdout is None and self.stderr is None:
             return standard_output()
         return StreamOutput(self.stdout or sys.stdout, self.stderr or sys.stderr)
 
 
 def run_fixed(gathering: Gathering, call: Call, num_proc: int, wishes: Wishes) -> list[Any]:
-    """Calls on `num_proc` ranks, as soon as as many agents have come, and returns the results by rank. The gathering is
-    closed then; agents are to have the numbers 0 to num_proc - 1.
+    """Call the function on `num_proc` ranks once as many agents are connected, and return the results by rank.
 
-    Raises TimeoutError, ArrivalError, or what `Gathering.fail` was given, when they do not come; WorkerError,
-    as `horovod.run`, when a rank or its agent fails.
+    The gathering is closed. The agents must have the numbers 0 to num_proc - 1.
+
+    Raises:
+        TimeoutError: Too few agents have connected in time.
+        ArrivalError: An agent had to be refused.
+        WorkerError: A rank or its agent has failed; see `horovod.run`.
+        BaseException: What `Gathering.fail` was given.
     """
     here = gathering.wait(num_proc, wishes.start_timeout, wishes.advice)
     try:
@@ -92,8 +103,13 @@ def run_fixed(gathering: Gathering, call: Call, num_proc: int, wishes: Wishes) -
 
 
 def run_elastic(gathering: Gathering, call: Call, elastic: ElasticSettings, wishes: Wishes) -> list[Any]:
-    """The same with agents that come and go; each is a slot. Begins when `elastic.start` are there, and returns the
-    results of the last `elastic.least` first ranks."""
+    """Call the function in an elastic job, in which each agent is one slot.
+
+    The job begins when `elastic.start` agents are connected.
+
+    Returns:
+        The results of the first `elastic.least` ranks of the last epoch.
+    """
     way = arrived.Arrived()
     source = ArrivalSource(gathering, way, elastic.most or elastic.start)
     for each in gathering.wait(elastic.start, wishes.start_timeout, wishes.advice):
@@ -115,10 +131,20 @@ def run_command(
     wishes: Wishes,
     take_signals: Callable[[], SignalQueue | None],
 ) -> JobResult:
-    """What `horovodrun` does with these settings, on agents that arrive: as many as the job begins with. Of `wishes`
-    `start_timeout` and `advice` count. Signals are taken once all are there.
+    """Run a command as `horovodrun` does, on agents that connect, as many as the job begins with.
 
-    Raises as `run_fixed` when they do not come; how the job ends is in the result.
+    Args:
+        gathering: Server to which the agents connect.
+        settings: Settings of the job.
+        environ: Environment variables of the launcher.
+        wishes: Only `start_timeout` and `advice` are used.
+        take_signals: Returns the queue of signals; called when all agents are connected.
+
+    Returns:
+        The result of the job, even if it fails.
+
+    Raises:
+        Exception: As for `run_fixed`, when the agents do not connect.
     """
     way = arrived.Arrived()
     here = gathering.wait(settings.size, wishes.start_timeout, wishes.advice)
@@ -149,7 +175,7 @@ def _run(
     fleet: Fleet,
     source: ArrivalSource | None = None,
 ) -> JobResult:
-    """Run a job with this fleet. Ctrl-C in the caller reaches the ranks first."""
+    """Run a job with this fleet. Ctrl-C in the caller is passed to the ranks first."""
     with interrupts(wishes.handlers) as queue:
         job = Job(
             settings,
@@ -167,7 +193,7 @@ def _run(
 def _settings(
     wishes: Wishes, slots: list[Slot], elastic: ElasticSettings | None
 ) -> tuple[LaunchSettings, dict[str, str]]:
-    """And the environment that they were checked with: of ours only what is meant for Horovod, wherever it runs."""
+    """Return settings and environment; of this process's variables, only Horovod's own are used, wherever it runs."""
     environ = {name: value for name, value in os.environ.items() if name.startswith("HOROVOD_")}
     settings = LaunchSettings(
         command=[*filter(None, [wishes.executable]), *boot.words("horovod.runner.function.worker")],

@@ -1,7 +1,7 @@
-"""Who gets which rank when processes have arrived, one rank each. Pure.
+"""Assignment of ranks to processes that have connected, one rank each. Pure.
 
-Ranks of a machine follow one another; the machines come in the order of their lowest number, and so do the ranks on
-each. So number 0 is rank 0.
+Ranks of a machine are consecutive. Machines are ordered by their lowest process number, and so are the ranks on each.
+Thus number 0 is rank 0.
 """
 
 from __future__ import annotations
@@ -12,13 +12,13 @@ from horovod.runner.plan.hosts import Host, Slot, assign
 
 
 class Machines:
-    """Names for machines: that of the host, with a number where two machines call themselves alike (containers do)."""
+    """Unique names for machines: the host name, with a number appended where several share it, as containers do."""
 
     def __init__(self) -> None:
         self._names: dict[str, str] = {}  # by identity
 
     def name(self, machine: str, hostname: str) -> str:
-        """Of the machine of this identity, the same whenever it is asked for."""
+        """Return the name of the machine of this identity, always the same one."""
         if machine not in self._names:
             taken, name, count = set(self._names.values()), hostname, 1
             while name in taken:
@@ -29,7 +29,7 @@ class Machines:
 
 
 def place(machines: Mapping[int, str]) -> list[tuple[int, Slot]]:
-    """(number, its slot) by rank. `machines`: the machine's name by number."""
+    """Return (number, slot) pairs in rank order. `machines` maps numbers to names of machines."""
     numbers: dict[str, list[int]] = {}
     for number in sorted(machines):
         numbers.setdefault(machines[number], []).append(number)

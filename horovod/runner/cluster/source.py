@@ -1,4 +1,4 @@
-"""The hosts of an elastic job whose agents arrive: each is a slot gained, each that is gone a slot lost."""
+"""Hosts of an elastic job whose agents connect: each is a slot gained, each that disconnects a slot lost."""
 
 from __future__ import annotations
 
@@ -10,8 +10,13 @@ from horovod.runner.reach import arrived
 
 
 class ArrivalSource:
-    """A ``Source``; hosts are called by the names of those that have arrived. `way`: where their connections are
-    handed over. `most`: how many there are at most at a time."""
+    """`Source` whose hosts are the names of connected agents.
+
+    Args:
+        gathering: Server to which the agents connect.
+        way: Takes the connections.
+        most: Maximum number of agents at a time.
+    """
 
     def __init__(self, gathering: Gathering, way: arrived.Arrived, most: int) -> None:
         self._gathering = gathering
@@ -24,7 +29,7 @@ class ArrivalSource:
         self._told = False
 
     def add(self, each: Arrived) -> None:
-        """One that the gathering has let in."""
+        """Add an agent that the gathering has admitted."""
         self._here[each.name] = each
         self._machines[each.name] = each.machine
         self._way.add(each.name, each.connection)
@@ -33,7 +38,7 @@ class ArrivalSource:
     def events(self) -> dict[int, int]:
         if self._over:
             return {}
-        # Of those that are not used yet nobody else would notice the end.
+        # Connections that are not in use yet are watched by no other object.
         idle = [self._here[name].connection for name in self._way.waiting if name in self._here]
         return {self._gathering.fd: select.POLLIN, **{each.fd: select.POLLRDHUP for each in idle if each.fd >= 0}}
 
@@ -49,7 +54,7 @@ class ArrivalSource:
         for name in [name for name in self._way.waiting if name in self._here and self._here[name].connection.gone]:
             self.lost(name)
         if trouble is not None and not self._told:
-            self._told = True  # those that are here go on
+            self._told = True  # report it once; the connected agents continue
             news = [*news, str(trouble)]
         if news:
             return NotFound("\n".join(news), first=False)

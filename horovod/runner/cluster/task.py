@@ -1,6 +1,7 @@
-"""How a process that a cluster's manager has started becomes an agent: it connects to the launcher, starts the agent as
-a child, and passes on what the two say to each other until the job ends. Whichever of the three ends first, the others
-notice at once: a connection or a pipe closes.
+"""Turning a process of a cluster manager into an agent.
+
+The process connects to the launcher, starts the agent as a child, and relays data between the two until the job ends.
+When any of the three ends, a connection or pipe closes, so the others notice at once.
 """
 
 from __future__ import annotations
@@ -27,11 +28,11 @@ from horovod.runner.protocol.messages import ByteWriter
 from horovod.runner.reach import ssh
 from horovod.runner.reach.arrived import ArrivedConnection
 
-CONNECT_SECONDS = 5.0  # for each address
-ROUNDS_SECONDS = 2 * tickets.SECONDS  # after which no other round of the addresses begins
-PAUSE = 0.2  # s between two of them, at least; at most twice as long
-QUEUE_LIMIT = 4 << 20  # bytes on their way in one direction, beyond which no more is taken
-END_SECONDS = 15.0  # for an agent whose launcher is gone: it ends its workers, SIGTERM first
+CONNECT_SECONDS = 5.0  # time limit for each address
+ROUNDS_SECONDS = 2 * tickets.SECONDS  # after which the addresses are not tried again
+PAUSE = 0.2  # s between two rounds at least; at most twice as long
+QUEUE_LIMIT = 4 << 20  # bytes queued in one direction above which no more are read
+END_SECONDS = 15.0  # for an agent whose launcher is gone to end its workers, beginning with SIGTERM
 READ_SIZE = 1 << 16
 
 
@@ -45,14 +46,21 @@ def become_agent(
     python: str | None = None,
     started: Callable[[int], None] | None = None,
 ) -> None:
-    """Returns when the job has ended. `number`: of this process among those with the ticket; one is let in once.
+    """Connect to the launcher and run an agent until the job ends.
 
-    `label`: what messages call it beside its host; `environ` (default: this process's), `directory` (default: the
-    present one) and `python` (default: this one) are those of the workers that the agent starts. `started` is given the
-    agent's process id, which is that of a group of its own: SIGUSR1 to the group warns the workers of the end.
+    Args:
+        ticket: Ticket of the job.
+        number: Number of this process among those with the ticket; each number is admitted once.
+        label: Name of this process in messages, after its host.
+        environ: Environment of the workers; default this process's.
+        directory: Working directory of the workers; default the current one.
+        python: Python interpreter of agent and workers; default this process's.
+        started: Called with the agent's process id, which is also that of its process group. SIGUSR1 to the group
+            warns the workers of the end.
 
-    Raises ArrivalError saying why it cannot be, naming all addresses of the launcher that were tried; OSError when the
-    agent cannot be started.
+    Raises:
+        ArrivalError: The launcher cannot be reached or refuses this process. The message names all addresses tried.
+        OSError: The agent cannot be started.
     """
     connection = _arrive(ticket, number, label)
     try:
@@ -62,7 +70,7 @@ def become_agent(
             stdout=subprocess.PIPE,
             env=None if environ is None else dict(environ),
             cwd=directory,
-            start_new_session=True,  # what the manager sends to our group is not for it; it ends when its pipe closes
+            start_new_session=True,  # protects it from signals to our group; it ends when its pipe closes
             bufsize=0,
         )
         try:
@@ -77,8 +85,7 @@ def become_agent(
 
 
 def _arrive(ticket: Ticket, number: int, label: str) -> ArrivedConnection:
-    """Goes round the launcher's addresses, again and again while one of them hangs up or is slow: very many may come at
-    once."""
+    """Try the launcher's addresses, repeatedly while one of them hangs up or is slow, since very many may connect."""
     until = time.monotonic() + ROUNDS_SECONDS
     same = network_identity() == ticket.network
     mine = to_listen(scan(), "", alone=False)
@@ -97,7 +104,7 @@ def _arrive(ticket: Ticket, number: int, label: str) -> ArrivedConnection:
 def _go_round(
     endpoints: Sequence[Endpoint], ticket: Ticket, number: int, label: str
 ) -> tuple[ArrivedConnection | None, list[str], bool]:
-    """A connection, or what was in its way, and whether it may be another time."""
+    """Return a connection, or else what failed for each address and whether to try again."""
     troubles, again = [], False
     for endpoint in endpoints:
         try:
@@ -130,14 +137,16 @@ def _introduce(sock: socket.socket, ticket: Ticket, number: int, label: str) -> 
 
 
 def _pass_on(connection: ArrivedConnection, agent: subprocess.Popen[bytes]) -> None:
-    """Until the agent has said its last word, and that is sent, for as long as the launcher takes some of it. Without a
-    launcher, until the agent has ended."""
+    """Relay data until the agent's last message is sent, or the launcher takes no more for a while.
+
+    Without a launcher, until the agent has ended.
+    """
     assert agent.stdin is not None
     assert agent.stdout is not None
     requests, reports = ByteWriter(agent.stdin.fileno()), agent.stdout.fileno()
     os.set_blocking(reports, False)
-    until: float | None = None  # when we give up
-    says = True  # does the agent say more?
+    until: float | None = None  # when to give up
+    says = True  # False at the end of the agent's messages
     while says or (connection.pending and not connection.ended):
         if until is None and (connection.ended or not says):
             until = time.monotonic() + END_SECONDS
@@ -161,7 +170,7 @@ def _pass_on(connection: ArrivedConnection, agent: subprocess.Popen[bytes]) -> N
         requests.flush()
         if connection.ended and not requests.pending and not agent.stdin.closed:
             requests.broken = True
-            agent.stdin.close()  # on which it ends everything
+            agent.stdin.close()  # makes the agent end everything
         if says and connection.pending < QUEUE_LIMIT:
             says = _report(connection, reports)
 

@@ -1,4 +1,4 @@
-"""What a process needs to call home, and what the two ends say to each other before the agent's conversation begins."""
+"""Ticket with which a process connects to the launcher, and the messages that precede the agent's own."""
 
 from __future__ import annotations
 
@@ -14,22 +14,27 @@ from horovod.common.network.endpoints import Endpoint
 from horovod.common.security.auth import Place
 from horovod.common.security.channel import Talk
 
-PURPOSE = 101  # of such a connection, in the handshake
-SECONDS = 10.0  # for all that is said before an agent's own words
-_LIMIT = 1 << 16  # bytes of a message
+PURPOSE = 101  # identifies these connections in the handshake
+SECONDS = 10.0  # time limit for everything that precedes the agent's messages
+_LIMIT = 1 << 16  # maximum bytes of a message
 _HEADER = struct.Struct(">I")
 
 
 class ArrivalError(RuntimeError):
-    """A process that was to become an agent cannot: the launcher does not answer, or does not want it."""
+    """A process cannot become an agent: the launcher does not answer, or refuses it."""
 
 
 @dataclass(frozen=True)
 class Ticket:
-    """Travels with the closure to the processes that a cluster's manager starts. Who has it can be let in as one of
-    them, while they are awaited; it opens nothing else, and the job's key is not in it.
+    """Permission to connect as an agent, sent with the closure to the processes that a cluster manager starts.
 
-    `token`: 32 bytes, of this job alone. `network`: of the launcher, whose loopback only its own processes reach.
+    Its holder may be admitted as one of these while the launcher waits for them. It grants nothing else and does not
+    contain the job's key.
+
+    Attributes:
+        endpoints: Addresses of the launcher.
+        network: Network identity of the launcher; only its own processes can use the loopback addresses.
+        token: 32 bytes, unique to this job.
     """
 
     endpoints: tuple[Endpoint, ...]
@@ -41,8 +46,15 @@ class Ticket:
 
 
 class Arrival(msgspec.Struct, frozen=True):
-    """The first words of who arrives. `label`: what it is called, after its host's name. `machine`: equal for those
-    that can share memory."""
+    """First message of a process that connects.
+
+    Attributes:
+        version: Version of horovod.
+        python: Version of Python.
+        hostname: Name of its host.
+        machine: Identity of its machine, equal for processes that can share memory.
+        label: Name of the process in messages, after its host.
+    """
 
     version: str
     python: str
@@ -52,13 +64,13 @@ class Arrival(msgspec.Struct, frozen=True):
 
 
 class Answer(msgspec.Struct, frozen=True):
-    """`refusal`: why it is not let in; empty: it is."""
+    """Answer to an `Arrival`. `refusal` is the reason; empty if the process is admitted."""
 
     refusal: str = ""
 
 
 def place_of(number: int) -> Place:
-    """Of a connection by the process of this number, in the handshake."""
+    """Return the handshake's place for the process of this number."""
     return Place(PURPOSE, 0, number + 1, 0)
 
 
@@ -72,12 +84,12 @@ def say(talk: Talk, message: Arrival | Answer) -> None:
 
 
 def hear_arrival(talk: Talk) -> Arrival:
-    """Raises ValueError for what is no such message."""
+    """Receive an `Arrival`. Raises ValueError for an invalid message."""
     return msgspec.msgpack.decode(_body(talk), type=Arrival)
 
 
 def hear_answer(talk: Talk) -> Answer:
-    """Raises ValueError for what is no such message."""
+    """Receive an `Answer`. Raises ValueError for an invalid message."""
     return msgspec.msgpack.decode(_body(talk), type=Answer)
 
 
@@ -89,7 +101,7 @@ def _body(talk: Talk) -> bytes:
 
 
 def judge(arrival: Arrival) -> str:
-    """Why this process cannot be part of a job of this launcher; empty: it can. Pure."""
+    """Return why this process cannot be part of a job of this launcher, or an empty string. Pure."""
     ours, theirs = platform.python_version(), arrival.python
     if arrival.version != __version__:
         return f"it has horovod {arrival.version}, the launcher {__version__}; install the same version on both"

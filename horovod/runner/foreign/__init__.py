@@ -1,1 +1,1 @@
-"""Jobs that others' launchers start for us: mpirun and jsrun."""
+"""Jobs started by other launchers: mpirun and jsrun."""

@@ -1,4 +1,4 @@
-"""A job that another launcher runs for us: its command, watched by the loop of all jobs."""
+"""A job run by another launcher: its command, watched by the loop of all jobs."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from horovod.runner.protocol.messages import Output
 from horovod.runner.verdict.endings import Endings
 from horovod.runner.verdict.verdict import TAIL_LIMIT
 
-_DRAIN = 5.0  # s for the output of a launcher that has ended, which its orphans may hold open
+_DRAIN = 5.0  # s for the rest of the output after a launcher has ended, because orphans may hold it open
 _READ = 1 << 16
 
 
@@ -41,7 +41,7 @@ def run_command(
     signals: SignalQueue | None = None,
     output: OutputSink | None = None,
 ) -> JobResult:
-    """Runs a launcher's command to its end, with what it prints shown by rank. Raises OSError."""
+    """Run a launcher's command to its end and show its output by rank. Raises OSError."""
     audience = open_audience(settings)
     try:
         result = _run(command, variables, settings, signals, output, audience)
@@ -59,7 +59,7 @@ def _run(
     output: OutputSink | None,
     audience: Audience,
 ) -> JobResult:
-    screen = Screen(settings, output, told=output is not None, audience=audience)  # only horovod.run gives one
+    screen = Screen(settings, output, told=output is not None, audience=audience)  # only `horovod.run` passes an output
     screen.announce()
     watch = Watch(screen, Policy(time.monotonic(), None, settings.grace), signals, len(settings.slots))
     try:
@@ -79,16 +79,22 @@ def _run(
 
 
 class ForeignAttempt:
-    """The launcher while it runs. `own`: the end of what it said itself; `code`: its exit code, or minus the signal."""
+    """Another launcher, while it runs.
+
+    Attributes:
+        endings: How the ranks ended.
+        own: End of the launcher's own output.
+        code: Exit code of the launcher, or minus the signal.
+    """
 
     def __init__(
         self, command: list[str], variables: Mapping[str, str], settings: LaunchSettings, watch: Watch
     ) -> None:
-        """Starts it. Raises OSError."""
+        """Start the command. Raises OSError."""
         self.hosts = {slot.rank: slot.hostname for slot in settings.slots}
         self.endings = Endings(self.hosts)
         here = all(hosts.is_local(name) for name in set(self.hosts.values()))
-        self._reports = ReportPipe() if here else None  # no process of another host could write there
+        self._reports = ReportPipe() if here else None  # processes on other hosts cannot write to it
         if watch.screen.audience.address and not here:
             watch.screen.say("the live page has no figures: those of ranks on other hosts reach only our own launcher")
         self.own = b""
@@ -97,20 +103,20 @@ class ForeignAttempt:
         self._watch = watch
         self._screen = watch.screen
         self._lines = {1: mpi_output.Lines(self.hosts), 2: mpi_output.Lines(self.hosts)}
-        self._term_at: float | None = None  # when mpirun is told to end what is left of the ranks
+        self._term_at: float | None = None  # when mpirun is told to end the remaining ranks
         self._kill_at: float | None = None
-        self._drain_until: float | None = None  # set: it has ended
+        self._drain_until: float | None = None  # set when the launcher has ended
         self._output_ended = False
         parent = os.getpid()
         self._process = process = subprocess.Popen(
             command,
             env={**variables, PIPE: self._reports.name} if self._reports is not None else dict(variables),
-            stdin=subprocess.DEVNULL if os.isatty(0) else None,  # a session of its own has no terminal to read from
+            stdin=subprocess.DEVNULL if os.isatty(0) else None,  # a new session cannot read from the terminal
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             bufsize=0,
             start_new_session=True,
-            preexec_fn=lambda: linux.die_with_parent(parent, signal.SIGTERM),  # at which mpirun ends its processes
+            preexec_fn=lambda: linux.die_with_parent(parent, signal.SIGTERM),  # mpirun then ends its processes
         )
         assert process.stdout is not None
         assert process.stderr is not None
@@ -120,13 +126,13 @@ class ForeignAttempt:
         self._ended = os.pidfd_open(process.pid)
 
     def start(self) -> None:
-        """It runs already."""
+        """Do nothing: the command runs already."""
 
     def launch(self) -> None:
-        """It sees to that."""
+        """Do nothing: the command starts the ranks itself."""
 
     def close(self) -> None:
-        """Nothing of it runs on."""
+        """Kill what still runs, and read the last reports."""
         if self._process.poll() is None:
             self._kill()
         self.code = self._process.wait()
@@ -171,13 +177,13 @@ class ForeignAttempt:
             self._kill()
         if self._drain_until is None or self._output_ended:
             return
-        if not listening:  # our reader is slow, and what is in the pipes must not be lost
+        if not listening:  # our reader is slow; do not lose what is in the pipes
             self._drain_until = now + _DRAIN
         if not self._pipes or now >= self._drain_until:
             self._end_output()
 
     def stop(self, grace: float, first: int = 0) -> None:
-        """End mpirun, which ends its ranks. `first`: a signal for the ranks of this machine, `grace` s before that."""
+        """End mpirun, which ends its ranks. Ranks on this machine get `first`, if given, `grace` seconds before."""
         if self._drain_until is not None:
             return
         if first and grace > 0 and self._signal_ranks(first):
@@ -192,8 +198,11 @@ class ForeignAttempt:
             self._kill()
 
     def _signal_ranks(self, number: int) -> bool:
-        """Send the signal to ranks that have called `hvd.init()`: no launcher passes SIGINT on. False: none is known,
-        or one is on another machine."""
+        """Send the signal to the ranks that have called `hvd.init()`, since launchers do not forward SIGINT.
+
+        Returns:
+            False if not all ranks are known processes of this machine.
+        """
         called = set(self.endings.pids.values())
         ranks = called.intersection(ranks_of([self._process.pid], called, linux.parents()))
         if len(ranks) < len(self.hosts):
@@ -203,10 +212,10 @@ class ForeignAttempt:
         return True
 
     def suspend(self) -> None:
-        """It cannot be stopped in a way from which it would come back."""
+        """Do nothing: the launcher could not be continued after a stop."""
 
     def pass_on(self, number: int) -> None:
-        """mpirun gives it to its ranks, for which it would end one that does not catch it."""
+        """Send a warning signal to mpirun, which forwards it to its ranks, unless mpirun does not catch it."""
         if self._process.poll() is None and linux.catches(self._process.pid, number):
             self._process.send_signal(number)
 
@@ -217,7 +226,7 @@ class ForeignAttempt:
         return ""
 
     def _kill(self) -> None:
-        if self._process.poll() is not None:  # its number may be another's by now
+        if self._process.poll() is not None:  # the pid may have been reused
             return
         for pid in [*linux.descendants(self._process.pid), self._process.pid]:
             linux.send_signal(pid, signal.SIGKILL)
@@ -258,7 +267,7 @@ class ForeignAttempt:
                 self._watch.fail(str(error))
 
     def _show_own(self, piece: bytes) -> None:
-        """What the launcher says itself: whole lines."""
+        """Show whole lines of the launcher's own output."""
         self.own = (self.own + piece)[-TAIL_LIMIT:]
         self._own_line = (self._own_line + piece)[-TAIL_LIMIT:]
         if self._own_line.endswith(b"\n"):
@@ -273,7 +282,7 @@ def _conclude(name: str, attempt: ForeignAttempt, watch: Watch) -> JobResult:
         message = "\n".join([*texts, f"stopped by {signal.Signals(number).name}"])
         return JobResult(128 + number, message, stopped_by=number)
     code = attempt.code or 0
-    if code == 0 or watch.screen.queue.broken:  # its exit code is our doing then
+    if code == 0 or watch.screen.queue.broken:  # in the latter case we caused its exit code
         exit_code = 128 + signal.SIGPIPE if watch.screen.queue.reader_gone else 1 if texts else 0
         return JobResult(exit_code, "\n".join(texts), headline="\n".join(texts))
     exit_code = 128 - code if code < 0 else code

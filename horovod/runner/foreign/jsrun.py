@@ -1,5 +1,7 @@
-"""`horovodrun --jsrun`: starts the job inside an LSF job by jsrun, with an explicit resource file that says which rank
-runs on which host and cores (IBM Job Step Manager, "Explicit resource files").
+"""`horovodrun --jsrun`: start the job inside an LSF job by jsrun.
+
+An explicit resource file says which rank runs on which host and cores (IBM Job Step Manager, "Explicit resource
+files").
 """
 
 from __future__ import annotations
@@ -21,12 +23,12 @@ from horovod.runner.plan.settings import LaunchSettings, MpiOptions
 
 
 def in_lsf(environ: Mapping[str, str]) -> bool:
-    """Is this an LSF job in which jsrun can be used?"""
+    """Return True in an LSF job in which jsrun can be used."""
     return lsf.in_job(environ) and shutil.which("jsrun") is not None
 
 
 def apply(namespace: argparse.Namespace, environ: Mapping[str, str]) -> None:
-    """Inside an LSF job, flags that are not given follow from it: launcher, hosts and number of processes."""
+    """Set flags that are not given from the LSF job: launcher, hosts and number of processes."""
     if not (namespace.gloo or namespace.mpi or namespace.jsrun) and in_lsf(environ):
         namespace.jsrun = True
     if not namespace.jsrun:
@@ -40,7 +42,7 @@ def apply(namespace: argparse.Namespace, environ: Mapping[str, str]) -> None:
 
 
 def lsf_hosts(environ: Mapping[str, str]) -> list[Host]:
-    """Compute hosts and slots of the LSF job. Raises LaunchError when it names none."""
+    """Return compute hosts and slots of the LSF job. Raises LaunchError when it names none."""
     words = environ.get("LSB_MCPU_HOSTS", "").split()
     counts = {name: int(count) for name, count in zip(words[::2], words[1::2], strict=False) if count.isdecimal()}
     if not counts:
@@ -53,7 +55,7 @@ def lsf_hosts(environ: Mapping[str, str]) -> list[Host]:
 
 
 def rankfile(slots: Sequence[Slot], cores: Mapping[str, int]) -> str:
-    """The explicit resource file. `cores`: of each host, divided among its ranks."""
+    """Return the explicit resource file. `cores` are those of each host, divided among its ranks."""
     lines = ["overlapping_rs: allow", "cpu_index_using: logical", ""]
     for slot in slots:
         each = max(1, cores.get(slot.hostname, slot.local_size) // slot.local_size)
@@ -64,13 +66,13 @@ def rankfile(slots: Sequence[Slot], cores: Mapping[str, int]) -> str:
 
 
 def build(program: str, path: str, names: Sequence[str], extra: Sequence[str], command: Sequence[str]) -> list[str]:
-    """jsrun's command; values of variables do not stand on it."""
+    """Return jsrun's command line, which contains variables' names but not their values."""
     words = [program, "--erf_input", path]
     return words + [word for name in names for word in ("-E", name)] + list(extra) + list(command)
 
 
 def run_job(settings: LaunchSettings, environ: Mapping[str, str], signals: SignalQueue | None = None) -> JobResult:
-    """Runs the job by jsrun to its end. Raises LaunchError naming what is missing, OSError."""
+    """Run the job by jsrun to its end. Raises OSError, and LaunchError naming what is missing."""
     program = check(environ)
     variables = mpi.job_variables(settings, environ)
     cores = {host.name: host.slots for host in lsf_hosts(environ)}
@@ -83,7 +85,7 @@ def run_job(settings: LaunchSettings, environ: Mapping[str, str], signals: Signa
 
 
 def check(environ: Mapping[str, str]) -> str:
-    """The path of jsrun. Raises LaunchError naming what is missing."""
+    """Return the path of jsrun. Raises LaunchError naming what is missing."""
     if not lsf.in_job(environ):
         raise LaunchError("--jsrun works only inside an LSF job, and this is not one: LSB_JOBID is not set")
     program = shutil.which("jsrun")
@@ -94,7 +96,7 @@ def check(environ: Mapping[str, str]) -> str:
 
 @contextlib.contextmanager
 def _file(text: str) -> Iterator[str]:
-    """jsrun reads it before it starts anything, on this host."""
+    """Write a temporary file. jsrun reads it on this host before it starts any process."""
     fd, path = tempfile.mkstemp(prefix="horovod-", suffix=".erf")
     try:
         with open(fd, "w", encoding="utf-8") as file:

@@ -1,8 +1,8 @@
-"""`horovodrun --mpi`: starts the job by mpirun, shows its output as the built-in launcher does, says who failed first.
+"""`horovodrun --mpi`: start the job by mpirun, show its output as the built-in launcher does, and report failures.
 
-Where HOROVOD_CPU_OPERATIONS=mpi says so MPI carries the job too, else the engine's own links do
-(docs/adr/0029-mpi-carries.md). The ranks meet and get their key by what mpirun offers (horovod.common.launchers), so
-none is made here; the user's own passes if it is in a file.
+With HOROVOD_CPU_OPERATIONS=mpi, tensors are sent by MPI, otherwise by the engine's own links
+(docs/adr/0029-mpi-carries.md). The ranks meet and agree on a key through mpirun (horovod.common.launchers), so no key
+is created here; the user's own key is passed on if it is in a file.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from horovod.runner.plan import environment, hosts
 from horovod.runner.plan.settings import LaunchSettings, MpiOptions
 
 _VERSION_SECONDS = 20.0
-# Says who a process is in a job of the built-in launcher; inside another one it would be believed.
+# Variables of a rank of the built-in launcher. A job inside such a rank must not inherit them.
 _OURS = re.compile(
     r"HOROVOD_(RANK|SIZE|LOCAL_RANK|LOCAL_SIZE|CROSS_RANK|CROSS_SIZE|HOSTNAME|GLOO_RENDEZVOUS_(ADDR|PORT))"
 )
@@ -33,7 +33,7 @@ _OUTER = re.compile(r"OMPI_COMM_WORLD_|PMIX_|PMI_|JSM_NAMESPACE_")
 
 
 def find_launcher() -> tuple[str, mpi_command.Flavour]:
-    """mpirun or mpiexec on PATH and its family. Raises LaunchError naming what is missing."""
+    """Return the path of mpirun or mpiexec and its family. Raises LaunchError naming what is missing."""
     program = shutil.which("mpirun") or shutil.which("mpiexec")
     if program is None:
         raise LaunchError(
@@ -57,12 +57,12 @@ def find_launcher() -> tuple[str, mpi_command.Flavour]:
 
 
 def prepare(settings: LaunchSettings, environ: Mapping[str, str]) -> tuple[list[str], dict[str, str]]:
-    """(mpirun's command, its environment) for a job. Raises LaunchError naming what is missing."""
+    """Return mpirun's command and environment for a job. Raises LaunchError naming what is missing."""
     program, flavour = find_launcher()
     given = settings.mpi or MpiOptions()
     shared = job_variables(settings, environ)
     if flavour.hydra and "PYTHONUNBUFFERED" not in environ:
-        # Its -l tags every piece that a process writes, and an unbuffered print is several.
+        # Hydra's -l tags every piece that a process writes, and an unbuffered print writes several.
         del shared["PYTHONUNBUFFERED"]
     command = mpi_command.build(
         program,
@@ -80,20 +80,23 @@ def prepare(settings: LaunchSettings, environ: Mapping[str, str]) -> tuple[list[
 
 
 def job_variables(settings: LaunchSettings, environ: Mapping[str, str]) -> dict[str, str]:
-    """The launcher's environment, from which the processes get theirs. Raises LaunchError for a key of the user's that
-    cannot be passed on."""
+    """Return the launcher's environment, from which the processes inherit.
+
+    Raises:
+        LaunchError: A key of the user's cannot be passed on.
+    """
     outside = {name: value for name, value in environ.items() if not (_OURS.fullmatch(name) or _OUTER.match(name))}
     shared = environment.job_environment(outside, settings.variables, allow=settings.env_allow, deny=settings.env_deny)
     return {**shared, "HOROVOD_CONTROLLER": "mpi", **_given_key(settings, environ)}
 
 
 def names_to_export(settings: LaunchSettings, variables: Mapping[str, str], far: bool) -> list[str]:
-    """Of the variables that the processes get. `far`: some of them are on other hosts."""
+    """Return the names of the variables to pass to the processes. `far` is True if some run on other hosts."""
     passing = variables
     if far:
         passing = environment.passed_on(variables, settings.env_allow, settings.env_deny, remote=True)
     names = {*passing, _KEY_FILE} & set(variables)
-    return mpi_command.exported(names if far else {*names, PIPE})  # which is made when the job is started
+    return mpi_command.exported(names if far else {*names, PIPE})  # PIPE is created when the job is started
 
 
 def _is_local(settings: LaunchSettings) -> bool:
@@ -101,9 +104,13 @@ def _is_local(settings: LaunchSettings) -> bool:
 
 
 def _given_key(settings: LaunchSettings, environ: Mapping[str, str]) -> dict[str, str]:
-    """The user's own key file, which no pattern for variables keeps back: without it the ranks would have a key that
-    the user trusts less. That of a job which this launcher is a worker of is not the user's. Raises LaunchError for a
-    file that the ranks would refuse or cannot open, and for a key in a variable.
+    """Return the variable of the user's own key file, if any, even if patterns exclude it.
+
+    Without it, the ranks would use a key that the user trusts less. The key file of a job in which this launcher is a
+    worker is not the user's.
+
+    Raises:
+        LaunchError: The ranks would refuse the file or cannot open it, or the key is in a variable.
     """
     if "HOROVOD_JOB_KEY" in environ:
         raise LaunchError(
@@ -113,7 +120,7 @@ def _given_key(settings: LaunchSettings, environ: Mapping[str, str]) -> dict[str
         )
     path = environ.get(_KEY_FILE, "")
     of_a_process = worker_env.is_path_of_descriptor(path)
-    if not path or (of_a_process and _KEY_FD in environ):  # the agent of that job gives its workers both
+    if not path or (of_a_process and _KEY_FD in environ):  # both variables are set by that job's agent
         return {}
     path = os.path.abspath(path)
     if of_a_process and not _is_local(settings):
@@ -135,9 +142,21 @@ def run_job(
     signals: SignalQueue | None = None,
     output: OutputSink | None = None,
 ) -> JobResult:
-    """Runs the job by mpirun to its end. The message of a failed one names mpirun and its exit code, and the rank that
-    failed first as far as it can be known. `output`: in place of this process's stdout and stderr. Raises LaunchError,
-    OSError.
+    """Run the job by mpirun to its end.
+
+    Args:
+        settings: Settings of the job.
+        environ: Environment variables of the launcher.
+        signals: Signals that the job reacts to.
+        output: Where the job's output goes; default this process's stdout and stderr.
+
+    Returns:
+        The result. For a failed job, the message names mpirun and its exit code, and the rank that failed first as far
+        as it is known.
+
+    Raises:
+        LaunchError: mpirun is missing or the job cannot be started as described.
+        OSError: mpirun cannot be started.
     """
     command, variables = prepare(settings, environ)
     return foreign_job.run_command(command, variables, settings, signals, output)

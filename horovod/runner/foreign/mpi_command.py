@@ -1,7 +1,7 @@
-"""The command lines of mpirun and mpiexec. Pure.
+"""Command lines of mpirun and mpiexec. Pure.
 
-Only names of variables stand on them, never values: mpirun takes the values from its own environment, and other users
-of the machine can read command lines.
+They contain names of variables but never values, because other users of the machine can read command lines. mpirun
+takes the values from its own environment.
 """
 
 from __future__ import annotations
@@ -17,12 +17,12 @@ from horovod.runner.plan.settings import MpiOptions
 
 MANY_HOSTS = 64
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
-# Of an outer job, or set by the launcher itself for each process.
+# Variables of an outer job, or set by the launcher itself for each process.
 _NOT_EXPORTED = re.compile(r"OMPI_|PMIX|PMI_|PRTE_|OPAL_|HYDRA_|HYDI_|SLURM|I_MPI_|JSM_")
 
 
 class Flavour(Enum):
-    """Families of launchers, by what `mpirun --version` says."""
+    """Families of MPI launchers, by the output of `mpirun --version`."""
 
     OPEN_MPI = "Open MPI"
     SPECTRUM = "IBM Spectrum MPI"
@@ -31,12 +31,12 @@ class Flavour(Enum):
 
     @property
     def hydra(self) -> bool:
-        """Has it MPICH's launcher?"""
+        """True if the family uses MPICH's launcher, Hydra."""
         return self in (Flavour.MPICH, Flavour.INTEL)
 
 
 def recognise(version: str) -> Flavour | None:
-    """The family, from the text of `mpirun --version`; None for an unknown one."""
+    """Return the family from the output of `mpirun --version`, or None for an unknown one."""
     if "IBM Spectrum MPI" in version:
         return Flavour.SPECTRUM
     if "Open MPI" in version or "OpenRTE" in version or "PRRTE" in version:
@@ -49,7 +49,7 @@ def recognise(version: str) -> Flavour | None:
 
 
 def exported(names: Collection[str]) -> list[str]:
-    """Those that every process gets, sorted."""
+    """Return the names of variables that every process gets, sorted."""
     return sorted(name for name in names if _NAME.fullmatch(name) and not _NOT_EXPORTED.match(name))
 
 
@@ -66,9 +66,22 @@ def build(
     ssh_identity_file: str | None = None,
     carries: bool = False,
 ) -> list[str]:
-    """The command that starts `command` once for each slot. `names`: of variables to export. `interfaces`: a comma
-    list, or empty. `carries`: tensors go through MPI, which then chooses its own way. Raises LaunchError for what this
-    mpirun cannot be told.
+    """Return the command line that starts `command` once for each slot.
+
+    Args:
+        program: Path of mpirun.
+        flavour: Family of mpirun.
+        slots: Places of the ranks.
+        command: Command of the ranks.
+        names: Names of variables to export.
+        given: The user's options.
+        interfaces: Network interfaces separated by commas, or empty.
+        ssh_port: Port of ssh on other hosts.
+        ssh_identity_file: Private key for ssh.
+        carries: True if tensors are sent by MPI, which then selects its transport itself.
+
+    Raises:
+        LaunchError: This mpirun does not support an option.
     """
     counts: dict[str, int] = {}
     for slot in slots:

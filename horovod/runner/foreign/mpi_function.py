@@ -1,7 +1,7 @@
-"""The function of `horovod.run` on workers that mpirun starts, to which nothing of ours can hand a descriptor.
+"""Function calls of `horovod.run` on workers that mpirun starts, which cannot inherit descriptors from us.
 
-Function and outcomes lie in a folder of this user alone: a temporary one, or one in the current directory when workers
-run on other hosts, which then have to share it.
+Function and outcomes are files in a folder that only this user can access. It is a temporary folder, or one in the
+current directory if workers run on other hosts, which must then share that directory.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ def run(
     output: OutputSink,
     signals: SignalQueue | None = None,
 ) -> JobResult:
-    """Runs the job. Raises LaunchError when there is no mpirun, OSError when the folder cannot be made."""
+    """Run the job. Raises LaunchError when there is no mpirun, OSError when the folder cannot be created."""
     far = not all(hosts.is_local(slot.hostname) for slot in settings.slots)
     folder = Path(tempfile.mkdtemp(prefix=".horovod-run-", dir=os.getcwd() if far else None))  # of mode 0700
     try:
@@ -48,7 +48,6 @@ def run(
 
 
 def _first_to_fail(results: Mapping[int, bytearray], left: Mapping[int, Path]) -> int | None:
-    """mpirun does not always say which rank made it end the job; the first that left an exception is as good a guess
-    as there is."""
+    """Return the rank that wrote an exception first, as mpirun does not always say which rank made it end the job."""
     failed = [rank for rank, data in results.items() if (found := outcome.describe(data)) and found.kind == "exception"]
     return min(failed, key=lambda rank: left[rank].stat().st_mtime_ns, default=None)

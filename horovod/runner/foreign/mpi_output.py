@@ -1,4 +1,4 @@
-"""What mpirun prints: whose line it is, and which process it says has failed. Pure."""
+"""Parser of mpirun's output: the rank of each line, and the process that mpirun reports as failed. Pure."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from horovod.runner.protocol.messages import Exited
 from horovod.runner.verdict import verdict
 from horovod.runner.verdict.endings import Endings
 
-# Open MPI's --tag-output is `[1,0]<stdout>: text`, before version 5 `[1,0]<stdout>:text`; Hydra's -l is `[0] text`.
+# Open MPI's --tag-output prints `[1,0]<stdout>: text`, before version 5 without the space; Hydra's -l `[0] text`.
 _TAG = re.compile(rb"\[\d+,(\d+)\]<(?:stdout|stderr)>: ?|\[(\d+)\] ")
 _END = re.compile(rb"(?<=[\r\n])")
-# Hydra puts it before whatever a process writes at once, so also behind the progress bar of another one.
+# Hydra puts the tag before each piece that a process writes, so possibly after another process's progress bar.
 _TAG_BEHIND_BAR = re.compile(rb"(?<=\S)\[(\d+)\] |\[(\d+)\] (?=[\r\n])")
 _SIGNAL = re.compile(r"process rank\s+(\d+)\s+with\s+PID\s+\d+\s+on\s+node\s+\S+\s+exited\s+on\s+signal\s+(\d+)")
 _LOST = re.compile(r"HorovodInternalError: rank (\d+) \(host \S+, pid (\d+)\) (?:was lost|has left the job)")
@@ -22,33 +22,33 @@ _CODE = re.compile(r"Process name:\s+\[\S+?,\s*(\d+)\]\s+Exit code:\s+(\d+)")
 
 
 class Lines:
-    """Cuts one stream into pieces of known origin."""
+    """Splits one stream into pieces by rank."""
 
     def __init__(self, ranks: Container[int] = range(1 << 30)) -> None:
-        """`ranks`: those that there are."""
+        """Create the splitter. `ranks` contains all ranks of the job."""
         self._ranks = ranks
         self._rest = b""
-        self._last: int | None = None  # whose the beginning of the current line was
-        self._bar = False  # has there been a \\r in it?
+        self._last: int | None = None  # rank of the beginning of the current line
+        self._bar = False  # True if the line contains a \r so far
 
     def feed(self, data: bytes) -> Iterator[tuple[int | None, bytes]]:
-        """(rank, piece with its end of line); rank None: mpirun itself."""
+        """Yield (rank, piece with its line end); the rank is None for mpirun's own output."""
         *pieces, self._rest = _END.split(self._rest + data)
         for piece in pieces:
             yield from self._whose(piece)
 
     def finish(self) -> Iterator[tuple[int | None, bytes]]:
-        """What is left without an end of line."""
+        """Yield the rest, which has no line end."""
         piece, self._rest = self._rest, b""
         if piece:
             yield from self._whose(piece)
 
     def _whose(self, piece: bytes) -> Iterator[tuple[int | None, bytes]]:
         tag = _TAG.match(piece)
-        if tag and tag[2] and self._bar:  # what a bar shows may begin so
+        if tag and tag[2] and self._bar:  # a progress bar's own text may look like a tag
             tag = None
         rank = int(tag[1] or tag[2]) if tag else self._last
-        if tag and tag[2]:  # an end of line by itself has one, too
+        if tag and tag[2]:  # a line end written separately has a tag, too
             piece = re.sub(rb"(?<!^)\[%d\] (?=[\r\n]+$)" % int(tag[2]), b"", piece)
         text = piece[tag.end() :] if tag else piece
         if self._bar and rank is not None:
@@ -62,7 +62,7 @@ class Lines:
         self._last = None if ended else rank
 
     def _parts(self, rank: int, text: bytes) -> Iterator[tuple[int, bytes]]:
-        """A state of a progress bar, and what other ranks have written behind it."""
+        """Yield a state of a progress bar, and what other ranks have written after it."""
         start = 0
         for tag in _TAG_BEHIND_BAR.finditer(text):
             other = int(tag[1] or tag[2])
@@ -74,8 +74,16 @@ class Lines:
 
 
 def judge(code: int, own: str, tails: Mapping[int, str], endings: Endings) -> verdict.Verdict | None:
-    """Who failed first, by what mpirun said itself (`own`), what ranks reported, and for those from which no reports
-    come, what they wrote on stderr last (`tails`); None when that cannot be known. `code`: mpirun's exit code.
+    """Attribute the failure of a job.
+
+    Args:
+        code: Exit code of mpirun.
+        own: Output of mpirun itself.
+        tails: Last stderr output by rank, used for ranks without a report.
+        endings: Reports of the ranks.
+
+    Returns:
+        The verdict; None if the cause is not known.
     """
     if code == 0:
         return None
@@ -99,8 +107,11 @@ def _has_failed(ending: Ending | None) -> bool:
 def _blamed(
     code: int, own: str, tails: Mapping[int, str], reported: Mapping[int, Ending], pids: Mapping[int, int]
 ) -> tuple[int, int] | None:
-    """(rank, exit code or minus the signal), the surest first: whom mpirun names, unless it only suffers; the first
-    that reports an exception of its own; whom others report as lost or gone; whom they name so on stderr."""
+    """Return the failed rank and its exit code, or minus the signal.
+
+    The most reliable sources come first: the rank that mpirun names, unless it is a victim; the first rank that reports
+    its own exception; a rank that others report as lost; a rank that they name so on stderr.
+    """
     named_one = named(own) or named_by_pid(own, {pid: rank for rank, pid in pids.items()})
     if named_one is not None and not (named_one[0] in reported and reported[named_one[0]].suffers):
         return named_one
@@ -119,7 +130,7 @@ def _blamed(
 
 
 def named(text: str) -> tuple[int, int] | None:
-    """(rank, exit code or minus the signal) of the process that Open MPI's own message blames."""
+    """Return the rank and its exit code, or minus the signal, from Open MPI's message about a failed process."""
     found = _SIGNAL.search(text)
     if found:
         return int(found[1]), -int(found[2])
@@ -128,7 +139,7 @@ def named(text: str) -> tuple[int, int] | None:
 
 
 def named_by_pid(text: str, ranks: Mapping[int, int]) -> tuple[int, int] | None:
-    """The same of Hydra's message, which names the process by its number. `ranks`: by this number."""
+    """Return the same from Hydra's message, which names the process by its pid. `ranks` maps pids to ranks."""
     found = _PID.search(text)
     rank = ranks.get(int(found[1])) if found else None
     status = _how_it_ended(text, int(found[1]), 0) if found else 0
@@ -136,7 +147,7 @@ def named_by_pid(text: str, ranks: Mapping[int, int]) -> tuple[int, int] | None:
 
 
 def accused(tails: Iterable[str]) -> tuple[int, int] | None:
-    """(rank, pid) of the process that others name as lost or gone in their HorovodInternalError."""
+    """Return (rank, pid) of the process that others name as lost or gone in their HorovodInternalError."""
     for tail in tails:
         found = _LOST.search("\n".join(verdict.find_exception(tail)[0][-4:]))
         if found:
@@ -150,10 +161,12 @@ def _has_own_exception(tail: str) -> bool:
 
 
 def _how_it_ended(own: str, pid: int, code: int) -> int:
-    """What Hydra says of the process with this number: exit code, or minus the signal. `code`: Hydra's own, in which
-    signals and exit codes look alike."""
+    """Return the exit code, or minus the signal, of this process from Hydra's output.
+
+    `code` is Hydra's own exit code, which does not distinguish signals from exit codes.
+    """
     if found := re.search(r"\(signal (\d+)\)", own):
-        # Of another one if that one was killed since others had failed, as a slow one is: then the code tells.
+        # It is about another process if that one, being slow, was killed after others had failed. Then use the code.
         if f"PID {pid} " in own or int(found[1]) == code:
             return -int(found[1])
     elif f"PID {pid} " in own and (found := re.search(r"EXIT CODE: (\d+)", own)):
