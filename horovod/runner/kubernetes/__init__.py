@@ -1,10 +1,10 @@
-"""Jobs on Kubernetes without an operator: `horovodrun kubernetes`. See `docs/adr/0031-kubernetes.md`.
+"""Jobs on Kubernetes without an operator: `horovodrun kubernetes`. See `docs/adr/0032-kubernetes.md`.
 
     here                             the cluster
-    command, follow -- creates --->  a Job with the launcher's pod (launcher.py), a service by which it is found, a
-                                     secret, and an Indexed Job of pods (worker.py), which call the launcher and become
+    command, follow -- creates --->  a Job with the launcher's pod (launcher.py), a Service with its address, a Secret,
+                                     and an Indexed Job of pods (worker.py), which connect to the launcher and become
                                      its agents
 
-Pure: names, flags, volumes, request, manifests (what is created), pods (what the cluster says of it, in words), judge
-(when it is over).
+Pure modules: names, flags, volumes, request, manifests (the objects to create), pods (the objects' states as text),
+judge (whether the job has ended).
 """

@@ -1,4 +1,4 @@
-"""The cluster's API, spoken to with the credentials that the `kubernetes` package finds: plain dicts in and out."""
+"""Client of the cluster's API, with the credentials that the `kubernetes` package finds. Objects are plain dicts."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from urllib.parse import urlencode
 from horovod.runner.base.errors import LaunchError
 
 SECONDS = 30.0
-"""For an answer."""
+"""Time limit for an answer."""
 WATCH_SECONDS = 60
-"""That a watch lasts at most, then it is begun anew."""
+"""Time after which the server ends a watch; it is then started again."""
 LOG_SECONDS = 300.0
-"""For the next line of a log; then the connection may be dead, and the reader is told so."""
+"""Time limit for the next line of a log, after which the connection may be broken."""
 PATHS = {
     "Job": "/apis/batch/v1/namespaces/{namespace}/jobs",
     "Secret": "/api/v1/namespaces/{namespace}/secrets",
@@ -28,7 +28,7 @@ _VERBS = {"POST": "create", "DELETE": "delete", "PATCH": "patch", "GET": "get"}
 
 
 class ApiError(RuntimeError):
-    """The API has refused something. `status`: HTTP's number, `reason`: Kubernetes' word for it."""
+    """The API has refused a request. `status` is the HTTP status, `reason` Kubernetes' name for it."""
 
     def __init__(self, text: str, status: int = 0, reason: str = "") -> None:
         super().__init__(text)
@@ -37,11 +37,11 @@ class ApiError(RuntimeError):
 
 
 class Unreachable(ApiError):
-    """Nobody has answered."""
+    """The API server did not answer."""
 
 
 def refusal(status: int, body: bytes, verb: str, resource: str, namespace: str) -> ApiError:
-    """What an answer that is none means, in words. Pure."""
+    """Return the exception for an error response. Pure."""
     try:
         told = json.loads(body)
         message, reason = str(told.get("message", "")), str(told.get("reason", ""))
@@ -63,7 +63,7 @@ def refusal(status: int, body: bytes, verb: str, resource: str, namespace: str) 
 
 
 def _object(text: bytes, trouble: str) -> Any:
-    """Raises Unreachable for what a proxy has cut short or answered itself."""
+    """Parse a JSON object. Raises Unreachable for text that a proxy has truncated or made up."""
     try:
         return json.loads(text)
     except ValueError:
@@ -71,11 +71,19 @@ def _object(text: bytes, trouble: str) -> Any:
 
 
 class Api:
-    """One cluster, one namespace. Used by several threads."""
+    """API of one cluster and namespace. Thread-safe."""
 
     def __init__(self, kubeconfig: str = "", context: str = "", namespace: str = "") -> None:
-        """Empty: as kubectl would choose, or inside of a pod, that pod's cluster. Raises LaunchError where the package
-        or the credentials are missing."""
+        """Find the credentials.
+
+        Args:
+            kubeconfig: Path of the kubeconfig; by default chosen as by kubectl, or in a pod, that pod's cluster.
+            context: Context of the kubeconfig; default its current one.
+            namespace: Namespace; default the context's.
+
+        Raises:
+            LaunchError: The package or the credentials are missing.
+        """
         try:
             config, client = importlib.import_module("kubernetes.config"), importlib.import_module("kubernetes.client")
         except ImportError:
@@ -86,34 +94,34 @@ class Api:
         self._configuration, default = _credentials(config, client, kubeconfig, context)
         self.namespace = namespace or default
         self._pool = client.ApiClient(self._configuration).rest_client.pool_manager
-        if not self._configuration.verify_ssl:  # the kubeconfig says so, as kubectl believes it, too, without a word
+        if not self._configuration.verify_ssl:  # the kubeconfig demands it; kubectl does not warn either
             urllib3 = importlib.import_module("urllib3")
             urllib3.disable_warnings(urllib3.exceptions.InsecureRequestWarning)
 
     # What is asked
 
     def create(self, manifest: Mapping[str, Any], dry: bool = False) -> dict[str, Any]:
-        """The object as it is there now, or, `dry`, as it would be. Raises ApiError."""
+        """Create an object and return it, or with `dry`, as it would be created. Raises ApiError."""
         query = {"dryRun": "All", "fieldValidation": "Strict"} if dry else {}
         answer: dict[str, Any] = self._json("POST", manifest["kind"], query=query, body=manifest)
         return answer
 
     def get(self, kind: str, name: str) -> dict[str, Any]:
-        """Raises ApiError, with status 404 for what is not there."""
+        """Return an object. Raises ApiError, with status 404 if it does not exist."""
         answer: dict[str, Any] = self._json("GET", kind, name)
         return answer
 
     def list(self, kind: str, **query: str) -> dict[str, Any]:
-        """`items`, and `metadata.resourceVersion`, from which a watch may go on. Raises ApiError."""
+        """Return `items`, and `metadata.resourceVersion`, from which a watch can continue. Raises ApiError."""
         answer: dict[str, Any] = self._json("GET", kind, query=query, verb="list")
         return answer
 
     def patch(self, kind: str, name: str, change: Mapping[str, Any]) -> None:
-        """By a merge. Raises ApiError."""
+        """Change an object by a merge patch. Raises ApiError."""
         self._json("PATCH", kind, name, body=change)
 
     def delete(self, kind: str, name: str) -> bool:
-        """And what it owns, in the background. False: it was not there. Raises ApiError."""
+        """Delete an object, and in the background what it owns; return False if it did not exist. Raises ApiError."""
         try:
             self._json("DELETE", kind, name, query={"propagationPolicy": "Background"})
         except ApiError as error:
@@ -123,15 +131,23 @@ class Api:
         return True
 
     def watch(self, kind: str, version: str, **query: str) -> Iterator[dict[str, Any]]:
-        """Events (`type`, `object`) from that version on, until the server ends it, in WATCH_SECONDS. Raises
-        ApiError."""
+        """Yield events (`type`, `object`) since that version until the server ends the watch. Raises ApiError."""
         query = {**query, "watch": "true", "resourceVersion": version, "timeoutSeconds": str(WATCH_SECONDS)}
         for line in self._lines(kind, "", query, "watch", WATCH_SECONDS + SECONDS):
             yield _object(line, "a watch has ended within an event")
 
     def log(self, pod: str, container: str, since: str = "") -> Iterator[bytes]:
-        """Lines with the time before each, from `since` on (RFC 3339), as they come, until the container ends or the
-        connection. Raises ApiError, Unreachable after LOG_SECONDS without one."""
+        """Yield a container's log lines, each prefixed with its time, until the container or the connection ends.
+
+        Args:
+            pod: Name of the pod.
+            container: Name of the container.
+            since: Time of the first line (RFC 3339); default from the beginning.
+
+        Raises:
+            Unreachable: No line has come for LOG_SECONDS.
+            ApiError: The request was refused.
+        """
         query = {"follow": "true", "timestamps": "true", "container": container}
         if since:
             query["sinceTime"] = since
@@ -147,7 +163,7 @@ class Api:
         found = {"Accept": "application/json, */*"}
         if content:
             found["Content-Type"] = content
-        for each in self._configuration.auth_settings().values():  # renews what has run out
+        for each in self._configuration.auth_settings().values():  # renews expired credentials
             if each and each["in"] == "header" and each["value"]:
                 found[each["key"]] = each["value"]
         return found
@@ -204,7 +220,7 @@ class Api:
             raise self._unreachable(error) from None
         finally:
             with contextlib.suppress(Exception):
-                answer.close()  # with what was not read: nobody else is to find that in the connection
+                answer.close()  # so that the connection is not reused with unread data in it
                 answer.release_conn()
 
     def _refusal(self, status: int, body: bytes, verb: str, kind: str, name: str) -> ApiError:
@@ -213,7 +229,7 @@ class Api:
 
 
 def _credentials(config: Any, client: Any, kubeconfig: str, context: str) -> tuple[Any, str]:
-    """Configuration and namespace. Raises LaunchError."""
+    """Return configuration and namespace. Raises LaunchError."""
     found = client.Configuration()
     try:
         contexts, current = config.list_kube_config_contexts(config_file=kubeconfig or None)

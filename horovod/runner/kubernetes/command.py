@@ -1,4 +1,4 @@
-"""`horovodrun kubernetes`: creates a job on a cluster and follows it, and what is asked of such jobs afterwards."""
+"""`horovodrun kubernetes`: create a job on a cluster and follow it; attach to, list and delete such jobs."""
 
 from __future__ import annotations
 
@@ -24,15 +24,15 @@ from horovod.runner.kubernetes.token import make_token
 
 USAGE_ERROR = 2
 GONE_SECONDS = 15.0
-"""For pods to be gone, beyond their own time of grace."""
-EVERY = 0.5  # s between looks whether they are
+"""Time limit for pods to end, beyond their own grace period."""
+EVERY = 0.5  # s between checks whether they have ended
 ARRIVES_SECONDS = 3.0
-"""For a request to create a job that we have stopped waiting for, on its way to the API server."""
-_TEMPORARY = 8  # characters of chance in a made up name
+"""Time in which an unanswered request to create a job may still reach the API server."""
+_TEMPORARY = 8  # random characters in a generated name
 
 
 class Interrupted(BaseException):
-    """A signal has come. `number`: which."""
+    """A signal has arrived; `number` is its number."""
 
     def __init__(self, number: int) -> None:
         super().__init__(number)
@@ -40,8 +40,7 @@ class Interrupted(BaseException):
 
 
 def main(words: Sequence[str]) -> int:
-    """Runs what follows `horovodrun kubernetes`, and returns the exit code. Raises LaunchError for words that are not
-    understood."""
+    """Run the arguments of `horovodrun kubernetes` and return the exit code. Raises LaunchError for wrong arguments."""
     actions = {"attach": _attach, "status": _status, "delete": _delete}
     action = words[0] if words and words[0] in actions else ""
     split = flags.split(words) if not action else flags.Words()
@@ -58,7 +57,7 @@ def main(words: Sequence[str]) -> int:
 
 
 def say(text: str) -> None:
-    """A line of the launcher here, on stderr."""
+    """Print a message on stderr, each line prefixed with the command's name."""
     for line in text.splitlines():
         print(f"horovodrun: {line}", file=sys.stderr, flush=True)
 
@@ -93,7 +92,7 @@ def _run(words: flags.Words) -> int:
             say(f"the job goes on: `horovodrun kubernetes attach {asked.name}`")
             return 1
         except BaseException:
-            with contextlib.suppress(ApiError):  # what went wrong first counts
+            with contextlib.suppress(ApiError):  # report the first error instead
                 _delete_parts(api, asked.name)
             raise
     if "keep" not in words.given or code >= 128:
@@ -102,7 +101,7 @@ def _run(words: flags.Words) -> int:
         except KeyboardInterrupt:
             say(f"not waited for the pods of job {asked.name}, which is deleted, to be gone")
             return 128 + signal.SIGINT
-        except ApiError as error:  # how the job has ended is known
+        except ApiError as error:  # keep the job's exit code
             say(f"error: job {asked.name} has ended and could not be deleted: {error}")
     return code
 
@@ -112,10 +111,10 @@ def _api(given: Mapping[str, Any]) -> Api:
 
 
 def _create(api: Api, parts: Sequence[manifests.Manifest]) -> None:
-    """All or nothing. Raises ApiError."""
+    """Create all objects, or delete those created. Raises ApiError."""
     launcher, *needed, workers = parts
     name, mark = launcher["metadata"]["name"], secrets.token_hex(16)
-    made: list[tuple[str, str]] = []  # nothing else of these names is ours
+    made: list[tuple[str, str]] = []  # objects that we created; others of these names are not ours
 
     def create(part: manifests.Manifest) -> dict[str, Any]:
         try:
@@ -131,10 +130,10 @@ def _create(api: Api, parts: Sequence[manifests.Manifest]) -> None:
         owner = create(manifests.marked(manifests.suspended(launcher), mark))
         for part in needed:
             create(manifests.owned(part, owner))
-        api.patch("Job", name, {"spec": {"suspend": False}})  # the others are to find its pod, so it comes first
+        api.patch("Job", name, {"spec": {"suspend": False}})  # before the workers, which must find its pod
         create(manifests.owned(workers, owner))
     except BaseException as error:
-        with contextlib.suppress(ApiError):  # what went wrong first counts
+        with contextlib.suppress(ApiError):  # report the first error instead
             if made or _made_after_all(api, name, mark, error):
                 _delete_all(api, made or [("Job", name)])
         raise
@@ -153,9 +152,9 @@ def _is_there(api: Api, part: manifests.Manifest, name: str) -> ApiError:
 
 
 def _made_after_all(api: Api, name: str, mark: str, error: BaseException) -> bool:
-    """Is the launcher's Job there, and ours, though we were not answered? Raises ApiError."""
+    """Return True if the launcher's Job exists and was created by us, though no answer came. Raises ApiError."""
     if isinstance(error, ApiError) and 400 <= error.status < 500:
-        return False  # an answer, too
+        return False  # the request was answered and refused
     until = time.monotonic() + ARRIVES_SECONDS
     while True:
         try:
@@ -175,7 +174,7 @@ def _follow(api: Api, name: str) -> int:
 
 @contextlib.contextmanager
 def _signals() -> Iterator[None]:
-    """Signals that end us raise Interrupted, once; a second one does what it always does."""
+    """Raise Interrupted for the first signal that ends this process; a second one acts as usual."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return
@@ -201,7 +200,7 @@ def _signals() -> Iterator[None]:
 
 
 def _named(action: str, words: Sequence[str]) -> tuple[dict[str, Any], str]:
-    """Flags that choose the cluster, and the job's name; empty: none is given. Raises LaunchError."""
+    """Return the flags that choose the cluster, and the job's name, empty if none is given. Raises LaunchError."""
     table = {name: flag for flag in flags.FLAGS if flag.names[0] in flags.OF_ALL for name in flag.names}
     given: dict[str, Any] = {}
     names: list[str] = []
@@ -241,7 +240,7 @@ def _status(given: Mapping[str, Any], name: str) -> int:
         found = pods.views(api.list("Pod", labelSelector=selector(name))["items"])
         print(f"job {name} in namespace {api.namespace}: {pods.job_state(job)}")
         print(pods.table(found))
-        with contextlib.suppress(ApiError):  # not everybody may see events
+        with contextlib.suppress(ApiError):  # users may lack permission for events
             of_job = f"involvedObject.kind=Job,involvedObject.name={workers_name(name)}"
             for line in pods.not_created(api.list("Event", fieldSelector=of_job)["items"]):
                 print(line)
@@ -261,7 +260,7 @@ def _delete(given: Mapping[str, Any], name: str) -> int:
 
 
 def _found(api: Api, name: str) -> dict[str, Any]:
-    """The launcher's Job. Raises LaunchError where there is none of horovodrun's."""
+    """Return the launcher's Job. Raises LaunchError if horovodrun has created none."""
     job = _launcher(api, name)
     if job is None:
         raise _no_job(api, name)
@@ -275,7 +274,7 @@ def _no_job(api: Api, name: str) -> LaunchError:
 
 
 def _launcher(api: Api, name: str) -> dict[str, Any] | None:
-    """Its Job; None: there is none. Raises LaunchError for another one of that name."""
+    """Return the launcher's Job, or None. Raises LaunchError if another Job has that name."""
     try:
         job = api.get("Job", name)
     except ApiError as error:
@@ -288,12 +287,12 @@ def _launcher(api: Api, name: str) -> dict[str, Any] | None:
 
 
 def _has_left(api: Api, name: str) -> bool:
-    """Are there parts of a job whose launcher's Job has gone? Those that `kubectl apply` has created have no owner."""
+    """Return True if parts of a job remain without the launcher's Job, as those of `kubectl apply` have no owner."""
     return any(_is_of(api, kind, part, name) for kind, part in (("Job", workers_name(name)), ("Service", name)))
 
 
 def _is_of(api: Api, kind: str, part: str, name: str) -> bool | None:
-    """Is that object of the job? None: it is not there, or one may not ask."""
+    """Return True if the object belongs to the job; None if it does not exist or may not be read."""
     try:
         return manifests.is_part(api.get(kind, part), name)
     except ApiError:
@@ -301,15 +300,16 @@ def _is_of(api: Api, kind: str, part: str, name: str) -> bool | None:
 
 
 def _delete_parts(api: Api, name: str) -> None:
-    """Of a job of which some part is there, but nothing of others. Raises the first ApiError, after all has been tried.
+    """Delete all parts of a job, but no objects of others. Raises the first ApiError, after trying all.
 
-    A Secret may not be looked at: its content would be seen."""
+    A Secret is deleted without a check, because reading it would disclose its content.
+    """
     parts = [("Job", name), ("Job", workers_name(name)), ("Service", name)]
     _delete_all(api, [*(part for part in parts if _is_of(api, *part, name) is not False), ("Secret", name)])
 
 
 def _delete_all(api: Api, parts: Sequence[tuple[str, str]]) -> None:
-    # The owner first: its end takes the others along, by and by, also if we do not come to ask for that.
+    # The owner first: its deletion also removes the others eventually, even if the next requests are not made.
     refusals = []
     for kind, part in parts:
         try:
@@ -321,7 +321,7 @@ def _delete_all(api: Api, parts: Sequence[tuple[str, str]]) -> None:
 
 
 def _remove(api: Api, name: str, grace: int) -> bool:
-    """Delete all of a job, and wait until its pods are gone. False: some are not."""
+    """Delete all parts of a job and wait until its pods have ended; return False if some remain."""
     _delete_parts(api, name)
     until = time.monotonic() + grace + GONE_SECONDS
     while True:

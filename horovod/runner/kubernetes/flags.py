@@ -1,4 +1,4 @@
-"""The flags of `horovodrun kubernetes`, in one table; all those of horovodrun may stand among them. Pure."""
+"""Table of the flags of `horovodrun kubernetes`; all flags of horovodrun may be mixed with them. Pure."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ DEFAULT_GPU = "nvidia.com/gpu"
 DEFAULT_GRACE = 30
 DEFAULT_KEEP = 3600
 PATIENCE = 600.0
-"""s for all pods to start, where --start-timeout says nothing: images may have to be pulled, nodes to be made."""
+"""Seconds for all pods to start without --start-timeout; images may have to be pulled, or nodes to be created."""
 
 POD, FINDING, WHERE, CLUSTER, END = (
     "pods",
@@ -117,7 +117,7 @@ FLAGS: tuple[Flag, ...] = (
 HELP = ("-h", "--help")
 ACTIONS = ("attach", "status", "delete")
 OF_ALL = ("--namespace", "--context", "--kubeconfig")
-"""What attach, status and delete take."""
+"""Flags of attach, status and delete."""
 
 NOT_THERE = {
     "hosts": "the cluster chooses the nodes",
@@ -138,13 +138,18 @@ NOT_THERE = {
     "benchmark": "`python -m horovod.benchmark` as the command does the same",
     **dict.fromkeys(("version", "completion", "help_all", "explain"), "no job runs by it"),
 }
-"""Flags of horovodrun that have no meaning here, by their names in a namespace."""
+"""Flags of horovodrun without meaning on Kubernetes, by their names in the namespace, and the reasons."""
 
 
 @dataclass(frozen=True)
 class Words:
-    """A command line, taken apart: what `FLAGS` say, by `Flag.dest` (lists where a flag may be repeated); flags of
-    horovodrun as they were written; the command."""
+    """A parsed command line.
+
+    Attributes:
+        given: Values of `FLAGS` by `Flag.dest`; lists for flags that may be repeated.
+        job: Flags of horovodrun, as they were written.
+        command: The command of the ranks.
+    """
 
     given: dict[str, Any] = field(default_factory=dict)
     job: list[str] = field(default_factory=list)
@@ -152,8 +157,11 @@ class Words:
 
 
 def split(arguments: Sequence[str]) -> Words:
-    """The flags of both kinds up to the first word that is none, or up to `--`. Raises LaunchError naming the flag, the
-    value and what is accepted."""
+    """Parse the flags of both kinds; the command begins at the first other word, or after `--`.
+
+    Raises:
+        LaunchError: A flag is unknown or its value is not accepted.
+    """
     ours = {name: flag for flag in FLAGS for name in flag.names}
     values = {name: flag.nargs if flag.value else 0 for flag in JOB_FLAGS for name in flag.names}
     words = Words()
@@ -189,12 +197,12 @@ def split(arguments: Sequence[str]) -> Words:
 
 
 def offered() -> list[str]:
-    """Words that may follow `horovodrun kubernetes`, beside flags of horovodrun; for completion."""
+    """Return the words that may follow `horovodrun kubernetes`, without horovodrun's flags, for completion."""
     return [*ACTIONS, *(name for flag in FLAGS for name in flag.names)]
 
 
 def take(given: dict[str, Any], flag: Flag, text: str) -> None:
-    """Adds the value of a flag. Raises LaunchError naming it, the value and what is accepted."""
+    """Add the value of a flag. Raises LaunchError naming the flag, the value and what is accepted."""
     assert flag.value is not None
     try:
         value = flag.value.parse(text)
@@ -210,7 +218,7 @@ def _known(word: str) -> str:
     try:
         return job_words.in_full(word)
     except LaunchError as error:
-        import difflib  # only for a mistake
+        import difflib  # loaded only for a mistake
 
         near = difflib.get_close_matches(word.partition("=")[0], [flag.names[-1] for flag in FLAGS], 1, 0.7)
         if near and "did you mean" not in str(error):

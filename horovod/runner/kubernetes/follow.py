@@ -1,6 +1,6 @@
-"""Watches a job on the cluster: says what its pods wait for, shows what the launcher writes, and how it ends.
+"""Following of a job on the cluster: what its pods wait for, the launcher's output, and how the job ends.
 
-Threads watch pods and Jobs and read the log; what they see comes to the caller's thread, which alone decides.
+Threads watch pods and Jobs and read the log. They pass their results to the caller's thread, which alone decides.
 """
 
 from __future__ import annotations
@@ -20,22 +20,24 @@ from horovod.runner.kubernetes.manifests import COMPONENT, LAUNCHER, PATIENCE, P
 from horovod.runner.kubernetes.request import CONTAINER
 
 AWAY_SECONDS = 120.0
-"""For an API server that does not answer."""
-AGAIN = 1.0  # s until the next try
+"""Time limit for an API server that does not answer."""
+AGAIN = 1.0  # s until the next attempt
 PASSING = (410, 429, 500, 502, 503, 504)
-"""Refusals that later tries may not meet: an old version, a server that is busy or restarts."""
-LAST_TRIES = 3  # to read the log of a pod that has ended; after so many in vain it is said why
-SETTLES = 1.0  # s for which a line about waiting pods has to hold before it is said
-EVENTS_EVERY = 5.0  # s, while pods are missing
+"""HTTP statuses that may be temporary: an old version, or a server that is busy or restarts."""
+LAST_TRIES = 3  # attempts to read the log of a pod that has ended; after as many failures the reason is shown
+SETTLES = 1.0  # s for which a line about waiting pods must be unchanged before it is shown
+EVENTS_EVERY = 5.0  # s between queries for events while pods are missing
 
 
 class Lost(RuntimeError):
-    """The API server is away; the job goes on without us."""
+    """The API server is not reachable; the job continues."""
 
 
 class Watcher(threading.Thread):
-    """Puts all objects of a kind that belong to the job, by name, into `inbox` as ``(kind, objects)`` whenever one has
-    changed; ``(kind, ApiError)`` when it has to give up."""
+    """Thread that watches all objects of a kind that belong to the job.
+
+    Puts ``(kind, objects by name)`` into `inbox` after each change, or ``(kind, ApiError)`` when it gives up.
+    """
 
     def __init__(self, api: Api, kind: str, name: str, inbox: queue.Queue[tuple[str, Any]]) -> None:
         super().__init__(name=f"watch {kind}", daemon=True)
@@ -46,7 +48,7 @@ class Watcher(threading.Thread):
         self._objects: dict[str, dict[str, Any]] = {}
 
     def run(self) -> None:
-        """Until the process ends, or the API refuses."""
+        """Watch until the process ends, or the API refuses."""
         since = time.monotonic()
         while True:
             try:
@@ -55,7 +57,7 @@ class Watcher(threading.Thread):
                 while version:
                     version = self._watch(version)
                     ended = time.monotonic()
-                    if ended - since < AGAIN:  # some servers end each watch at once, which must not keep us busy
+                    if ended - since < AGAIN:  # some servers end each watch at once; do not loop without a pause
                         time.sleep(AGAIN)
                     since = time.monotonic()
             except ApiError as error:
@@ -65,7 +67,7 @@ class Watcher(threading.Thread):
                     continue
                 self._inbox.put((self._kind, Unreachable(str(error)) if passing else error))
                 return
-            except Exception as error:  # whoever waits for us has to hear of it, whatever it is
+            except Exception as error:  # report any failure, since the caller waits for this thread
                 text = f"cannot follow what the API says of {self._kind}s: {type(error).__name__}: {error}"
                 self._inbox.put((self._kind, ApiError(text)))
                 return
@@ -77,10 +79,10 @@ class Watcher(threading.Thread):
         return str(found["metadata"]["resourceVersion"])
 
     def _watch(self, version: str) -> str:
-        """The version to go on from; empty: list anew."""
+        """Watch from this version and return the one to continue from; empty if a new list is needed."""
         for event in self._api.watch(self._kind, version, labelSelector=self._selector):
             each = event["object"]
-            if event["type"] == "ERROR":  # that version is too old
+            if event["type"] == "ERROR":  # the version is too old
                 return ""
             version = str(each["metadata"]["resourceVersion"])
             if event["type"] == "DELETED":
@@ -97,8 +99,10 @@ class Watcher(threading.Thread):
 
 
 class LogReader(threading.Thread):
-    """Writes what the launcher's pod writes, each line once, and puts ``("log", None)`` into `inbox` at its end, or,
-    with a line to `say`, when we may not read it."""
+    """Thread that writes the output of the launcher's pod, each line once.
+
+    Puts ``("log", None)`` into `inbox` at the end of the output, or when it may not be read, which `say` then reports.
+    """
 
     def __init__(
         self,
@@ -114,12 +118,12 @@ class LogReader(threading.Thread):
         self._inbox = inbox
         self._write = write
         self._say = say
-        self._last = ""  # the time of the last line
+        self._last = ""  # time of the last line
         self.ended = threading.Event()
-        """The pod has ended: what is there is all."""
+        """Set when the pod has ended, so that its log is complete."""
 
     def run(self) -> None:
-        """Reads on where it was when a connection ends."""
+        """Read the log, and continue after the last line when a connection ends."""
         tries, failed = LAST_TRIES, 0
         try:
             while True:
@@ -132,7 +136,7 @@ class LogReader(threading.Thread):
                     if error.status in (401, 403):
                         self._say(f"the job's output cannot be shown: {error}")
                         return
-                    # The launcher's node does not answer, say. Of a pod without a log others tell.
+                    # The launcher's node does not answer, say. Other messages cover a pod without a log.
                     if failed == LAST_TRIES and (isinstance(error, Unreachable) or error.status >= 500):
                         self._say(f"the job's output cannot be shown, or not yet: {error}")
                     tries -= over
@@ -147,8 +151,8 @@ class LogReader(threading.Thread):
 
     def _read(self) -> None:
         done = self._last
-        # The API takes whole seconds only, so some lines come again; times of one writer never go back. What follows
-        # the seconds is the offset of the node's clock.
+        # The API accepts whole seconds only, so some lines are repeated; they are recognized by their times, which
+        # never go back for one writer. The seconds are followed by the offset of the node's clock.
         since = done[:19] + done[19:].lstrip(".0123456789")
         for line in self._api.log(self._pod, CONTAINER, since):
             at, text = pods.split_time(line)
@@ -158,7 +162,7 @@ class LogReader(threading.Thread):
 
 
 def write_line(line: bytes) -> None:
-    """To stdout, or where the launcher has written it to stderr, to that."""
+    """Write a line to stdout, or to stderr if the launcher wrote it there."""
     stream = sys.stderr if line.startswith(b"horovodrun: ") or b"]<stderr>:" in line[:80] else sys.stdout
     with contextlib.suppress(BrokenPipeError):
         stream.buffer.write(line + b"\n")
@@ -174,7 +178,7 @@ def _launchers(found: Mapping[str, dict[str, Any]]) -> Iterator[dict[str, Any]]:
 
 
 class Follower:
-    """Of one job. `say` gets lines of our own."""
+    """Follower of one job. `say` is called with messages for the user."""
 
     def __init__(
         self, api: Api, name: str, say: Callable[[str], None], write: Callable[[bytes], None] = write_line
@@ -188,13 +192,13 @@ class Follower:
         self._jobs: dict[str, Any] | None = None
         self._events: list[Mapping[str, Any]] = []
         self._events_at = 0.0
-        self._pulled: dict[str, pods.View] = {}  # what registries have answered
+        self._pulled: dict[str, pods.View] = {}  # states with errors of image registries, see `pods.steady`
         self._log: LogReader | None = None
         self._log_read = False
         self._line, self._line_at, self._said = "", 0.0, ""
 
     def run(self) -> Outcome:
-        """Until the job has ended or cannot begin. Raises ApiError, Lost."""
+        """Follow the job until it has ended or cannot start. Raises ApiError, Lost."""
         job = self._api.get("Job", self._name)
         told = job["metadata"].get("annotations") or {}
         expected = int(told.get(PODS, 0)) or int(self._api.get("Job", workers_name(self._name))["spec"]["completions"])
@@ -225,7 +229,7 @@ class Follower:
         return None if soonest is None else max(0.05, soonest - time.monotonic())
 
     def _take(self, judge: Judge, seconds: float | None) -> None:
-        """What has come, all of it. Of the launcher the judge sees what lies between, too: its end, and it is gone."""
+        """Take all results. The judge must also see intermediate states, such as the launcher's end before its removal."""
         with contextlib.suppress(queue.Empty):
             kind, found = self._inbox.get(timeout=seconds)
             while True:
@@ -252,7 +256,7 @@ class Follower:
             self._log.ended.set()
 
     def _look_at_events(self, views: list[pods.View], expected: int) -> None:
-        """Only they tell of pods that could not be created."""
+        """Query events, the only source that explains why pods could not be created."""
         now = time.monotonic()
         missing = sum(each.component == WORKER for each in views) < expected
         if not missing or self._log_read:
@@ -261,7 +265,7 @@ class Follower:
             self._events_at = now + SETTLES
         elif now >= self._events_at:
             self._events_at = now + EVENTS_EVERY
-            with contextlib.suppress(ApiError):  # not everybody may see them
+            with contextlib.suppress(ApiError):  # users may lack permission for events
                 of_job = f"involvedObject.kind=Job,involvedObject.name={workers_name(self._name)}"
                 self._events = self._api.list("Event", fieldSelector=of_job)["items"]
 

@@ -1,4 +1,4 @@
-"""`horovodrun kubernetes --help`, made from the table of flags. Pure."""
+"""`horovodrun kubernetes --help`, generated from the table of flags. Pure."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _WIDTH = 100
 
 
 def text() -> str:
-    """Usage, and all flags that horovodrun itself does not have."""
+    """Return the usage, and all flags that horovodrun itself does not have."""
     parts = ["usage: " + "\n       ".join(USAGE), textwrap.fill(_ABOUT, _WIDTH)]
     for group in GROUPS:
         rows = [_row(flag_names(flag), flag.help) for flag in FLAGS if flag.group == group]

@@ -1,4 +1,4 @@
-"""When a job on the cluster is over, or never will be, and with which exit code. Pure: times are arguments."""
+"""Whether a job on the cluster has ended, or cannot start, and its exit code. Pure: times are arguments."""
 
 from __future__ import annotations
 
@@ -11,37 +11,45 @@ from horovod.runner.kubernetes.manifests import LAUNCHER, WORKER
 from horovod.runner.kubernetes.pods import View
 
 IMAGE_SECONDS = 30.0
-"""For an image that cannot be pulled: a registry may be busy for a moment."""
+"""Time for which an image that cannot be pulled is tolerated, since a registry may be busy for a moment."""
 LAST_SECONDS = 20.0
-"""For the launcher to end by itself, once it has to."""
+"""Time for the launcher to end by itself, once it must."""
 
 
 @dataclass(frozen=True)
 class Outcome:
-    """The job is over for who waits for it. `lines`: what is to be said."""
+    """End of the job: its exit code, and lines to show."""
 
     code: int
     lines: tuple[str, ...] = ()
 
 
 class Judge:
-    """Of one job. `expected`: pods of ranks that it begins with; `patience`: s that they have for that; `age`: s for
-    which the job has been active when we come, after which an elastic one may have fewer pods than at first."""
+    """Judgement about one job.
+
+    Args:
+        name: Name of the job.
+        expected: Number of worker pods at the start.
+        patience: Seconds for these to start.
+        now: Current time (monotonic, s).
+        age: Seconds for which the job has been active already. After `patience`, an elastic job may have fewer pods
+            than at the start.
+    """
 
     def __init__(self, name: str, expected: int, patience: float, now: float, age: float = 0.0) -> None:
         self._name = name
         self._expected = expected
         self._patience = patience
         self._began = now
-        self._now = now  # of the last look
-        self._since: dict[str, float] = {}  # by what: when it was seen first
+        self._now = now  # time of the last call
+        self._since: dict[str, float] = {}  # condition to the time since when it holds
         self._old = age > patience
-        self._complete = False  # it has begun, once: what waits from now on does not end it
-        self._last: View | None = None  # the launcher's pod when it had ended
-        self._over = ""  # the launcher's Job: succeeded or failed
+        self._complete = False  # True once the job has started: pods that wait from then on do not end it
+        self._last: View | None = None  # the launcher's pod, after its end
+        self._over = ""  # state of the launcher's Job, once it is "succeeded" or "failed"
 
     def remember(self, launcher: View | None, job: Mapping[str, Any] | None) -> None:
-        """What an end looked like: soon after it there may be neither pod nor Job."""
+        """Record how the launcher ended, since its pod and Job may be deleted soon after."""
         if launcher is not None and launcher.ended:
             self._last = launcher
         if job is not None and pods.job_state(job) in ("succeeded", "failed"):
@@ -55,7 +63,15 @@ class Judge:
         now: float,
         log_read: bool,
     ) -> Outcome | None:
-        """None: it goes on. `jobs`: by component. `log_read`: nothing more will come of the launcher's output."""
+        """Return the outcome, or None while the job continues.
+
+        Args:
+            views: Pods of the job.
+            jobs: Jobs by component.
+            events: Events about pods that could not be created.
+            now: Current time (monotonic, s).
+            log_read: True if the launcher's output is complete.
+        """
         self._now = now
         launcher = next((each for each in views if each.component == LAUNCHER), None)
         self.remember(launcher, jobs.get(LAUNCHER))
@@ -63,7 +79,7 @@ class Judge:
         if launcher is not None and launcher.ended:
             return self._ended(launcher, views, now, log_read)
         if self._over and (launcher is None or LAUNCHER not in jobs):
-            # News of pods and of Jobs come by two ways: how the pod has ended may be still to come.
+            # Pods and Jobs are watched separately, so the pod's end may be reported later.
             if launcher is not None and not self._lasts("launcher", True, now, LAST_SECONDS):
                 return None
             if self._over == "succeeded":
@@ -80,7 +96,7 @@ class Judge:
         return None if self._complete else self._not_started(views, events, now)
 
     def next_time(self) -> float | None:
-        """When `outcome` may say something else though nothing happens; None: never."""
+        """Return when the outcome may change without any event, or None."""
         times = [since + LAST_SECONDS for what, since in self._since.items() if what in ("workers", "launcher")]
         times += [since + IMAGE_SECONDS for what, since in self._since.items() if what.startswith("image ")]
         if not self._complete:
@@ -99,7 +115,7 @@ class Judge:
         return Outcome(launcher.code or 1, tuple(lines))
 
     def _begun(self, views: Sequence[View]) -> bool:
-        """More pods than are expected may wait for room, for as long as it takes."""
+        """Return True once the expected pods have started; further ones may wait for room without limit."""
         return pods.runs(views) and (self._old or pods.started(views) >= self._expected)
 
     def _not_started(self, views: Sequence[View], events: Sequence[Mapping[str, Any]], now: float) -> Outcome | None:
@@ -109,7 +125,7 @@ class Judge:
             if each.component == LAUNCHER or able < self._expected:
                 return Outcome(1, (f"pod {each.name} cannot start: {each.trouble}",))
         waits = now >= self._began + self._patience
-        # A launcher that runs gives up by itself, and knows more.
+        # A running launcher gives up by itself, and can report more.
         if waits and self._lasts("late", True, now, LAST_SECONDS if pods.runs(views) else 0.0):
             causes = pods.not_created(events)
             text = f"waited {self._patience:g} s (--start-timeout): {pods.waiting_line(views, self._expected)}"
@@ -117,7 +133,7 @@ class Judge:
         return None
 
     def _without_image(self, views: Sequence[View], now: float) -> list[View]:
-        """The pods that have waited for long enough for one that cannot be pulled."""
+        """Return the pods whose images could not be pulled within the time limit."""
         found = []
         for each in views:
             pulls = each.state == "waiting" and each.reason in pods.IMAGE
@@ -127,8 +143,8 @@ class Judge:
         return found
 
     def _lasts(self, what: str, holds: bool, now: float, seconds: float) -> bool:
-        """Does it hold, and for so long?"""
+        """Return True if the condition holds, and has held for that time."""
         if not holds:
             self._since.pop(what, None)
             return False
-        return now >= self._since.setdefault(what, now) + seconds  # the same sum as in `next_time`
+        return now >= self._since.setdefault(what, now) + seconds  # must be the same sum as in `next_time`

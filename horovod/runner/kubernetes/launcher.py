@@ -1,8 +1,8 @@
-"""The program of the launcher's pod: waits for the agents of the other pods, then does what horovodrun does.
+"""Program of the launcher's pod: waits for the agents of the other pods, then acts like horovodrun.
 
     horovod.runner.kubernetes.launcher --of-version V --port P --slots-per-pod K -- FLAGS... -- COMMAND...
 
-The flags are horovodrun's. The exit code is the job's, as horovodrun's.
+The flags are those of horovodrun, and so is the exit code.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ _ADVICE = (
 
 
 class Stopped(RuntimeError):
-    """A signal has come before the job has begun. `number`: which."""
+    """A signal has arrived before the job has begun; `number` is its number."""
 
     def __init__(self, number: int) -> None:
         super().__init__(f"stopped by {signal.Signals(number).name} while it waited for the pods")
@@ -44,7 +44,7 @@ class Stopped(RuntimeError):
 
 @dataclass(frozen=True)
 class Orders:
-    """What the launcher's command line says."""
+    """Contents of the launcher's command line."""
 
     port: int
     slots: int
@@ -54,7 +54,7 @@ class Orders:
 
 
 def orders(words: Sequence[str]) -> Orders:
-    """Raises LaunchError for words that are not those above."""
+    """Parse the command line. Raises LaunchError unless it has the form above."""
     parser = argparse.ArgumentParser(prog="horovod.runner.kubernetes.launcher", exit_on_error=False)
     parser.add_argument("--port", type=int, required=True)
     parser.add_argument("--slots-per-pod", type=int, default=1)
@@ -70,7 +70,7 @@ def orders(words: Sequence[str]) -> Orders:
 
 
 def settings(given: Orders, environ: Mapping[str, str]) -> tuple[LaunchSettings, Wishes]:
-    """Of the job, whose ranks are not placed yet. Raises LaunchError naming what is wrong."""
+    """Return the settings of the job, whose ranks are not placed yet, and its options. Raises LaunchError."""
     if given.version and given.version != __version__:
         raise LaunchError(
             f"the image has horovod {__version__}, the horovodrun that has created this job {given.version}; install "
@@ -83,7 +83,7 @@ def settings(given: Orders, environ: Mapping[str, str]) -> tuple[LaunchSettings,
     if namespace.num_proc % given.slots:
         raise LaunchError(f"-np is {namespace.num_proc}; expected a multiple of --slots-per-pod {given.slots}")
     check_elastic(namespace, given.slots)
-    # More pods than it begins with may come to an elastic job.
+    # An elastic job may get more pods than it begins with.
     pods = (namespace.num_proc if namespace.min_num_proc is None else most(namespace)) // given.slots
     namespace.hosts = ",".join(f"pod-{number}:{given.slots}" for number in range(pods))
     checked = cli.settings(namespace, given.command, environ)
@@ -92,7 +92,7 @@ def settings(given: Orders, environ: Mapping[str, str]) -> tuple[LaunchSettings,
 
 
 def run(given: Orders, environ: dict[str, str]) -> JobResult:
-    """Raises LaunchError, ValueError, TimeoutError, ArrivalError, Stopped, AgentError, OSError."""
+    """Run the job. Raises LaunchError, ValueError, TimeoutError, ArrivalError, Stopped, AgentError, OSError."""
     key = token_key(environ.pop(TOKEN_VARIABLE, ""))
     os.environ.pop(TOKEN_VARIABLE, None)
     with warnings.catch_warnings(record=True) as caught:
@@ -100,14 +100,14 @@ def run(given: Orders, environ: dict[str, str]) -> JobResult:
         checked, wishes = settings(given, environ)
     for warning in caught:
         _say(f"warning: {warning.message}")
-    # Of the pod's own variables the workers get none, but for those meant for Horovod: theirs are their pods'.
+    # Workers get the variables of their own pods; of this pod's, only those meant for Horovod.
     ours = {name: value for name, value in environ.items() if name.startswith("HOROVOD_")}
     with Gathering("rank", ports=f"{given.port}-{given.port}", token=key) as gathering:
 
         def stop(number: int, _frame: FrameType | None) -> None:
             gathering.fail(Stopped(number))
 
-        # Until SignalQueue takes over. The first process of a container ignores what it does not catch.
+        # Until SignalQueue takes over. A container's first process would ignore signals without a handler.
         for number in (signal.SIGTERM, signal.SIGINT):
             signal.signal(number, stop)
         many = checked.size // given.slots
@@ -121,7 +121,7 @@ def _say(text: str) -> None:
 
 
 def main() -> int:
-    """As `horovod.runner.launch.main`, for the words of this process."""
+    """Run the arguments of this process and return the exit code, like `horovod.runner.launch.main`."""
     try:
         result = run(orders(sys.argv[1:]), dict(os.environ))
     except (LaunchError, argparse.ArgumentError) as error:

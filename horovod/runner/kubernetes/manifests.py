@@ -1,11 +1,11 @@
-"""What is created on the cluster for a job. Pure: dicts, as the API takes them.
+"""Objects created on the cluster for a job. Pure: dicts, as the API accepts them.
 
-    Secret   NAME          the token with which pods call the launcher
-    Service  NAME          headless; its name leads to the launcher's pod, and launcher.NAME.NAMESPACE.svc does, too
-    Job      NAME          the launcher's pod. Owns all the others, so whoever deletes it deletes them
+    Secret   NAME          the token with which pods authenticate to the launcher
+    Service  NAME          headless; its name and launcher.NAME.NAMESPACE.svc resolve to the launcher's pod
+    Job      NAME          the launcher's pod. Owns all other objects, so deleting it deletes them
     Job      NAME-workers  Indexed: the pods of the ranks
 
-The owner is created first, suspended until what its pod needs is there.
+The owner is created first, suspended until the objects that its pod needs exist.
 """
 
 from __future__ import annotations
@@ -28,45 +28,45 @@ COMPONENT = "app.kubernetes.io/component"
 MANAGER = "app.kubernetes.io/managed-by"
 MANAGED = "horovodrun"
 PODS, PATIENCE = "horovodrun/pods", "horovodrun/patience"
-"""Annotations of the launcher's Job: with how many pods of ranks it begins, and how many s they have for that."""
+"""Annotations of the launcher's Job: number of worker pods at the start, and seconds for these to start."""
 MARK = "horovodrun/created-by"
-"""Annotation of the launcher's Job: chance, by which a horovodrun that got no answer knows what it has created."""
+"""Annotation of the launcher's Job: random, so that a horovodrun without an answer recognizes what it created."""
 TOKEN_VARIABLE = "HOROVOD_POD_TOKEN"
 POD_VARIABLE, NODE_VARIABLE = "HOROVOD_POD_NAME", "HOROVOD_POD_NODE"
 NAMESPACE_VARIABLE = "HOROVOD_POD_NAMESPACE"
 RETRIES = 1_000_000
-"""Of an elastic job's pods: it goes on without those that fail, so none of them is to end it."""
+"""Of an elastic job's pods; practically unlimited, because the job continues without those that fail."""
 SHM_PATH = "/dev/shm"
 LEAST_KEEP = 60
-"""s for which the Job of the ranks' pods stays after its end, for those who tell why it has failed."""
+"""Seconds for which the Job of the worker pods stays after its end, so that failures can be explained."""
 LAUNCHER_HOST = "launcher"
-"""Name of the launcher's pod below that of the service."""
+"""Host name of the launcher's pod within the domain of the Service."""
 _LAUNCHER_RESOURCES = {"requests": {"cpu": "100m", "memory": "128Mi"}}
 _STAYS = {
     "karpenter.sh/do-not-disrupt": "true",
     "cluster-autoscaler.kubernetes.io/safe-to-evict": "false",
 }
-"""Annotations by which those who empty nodes leave the launcher's pod alone, without which the job ends."""
+"""Annotations that keep autoscalers from evicting the launcher's pod, without which the job ends."""
 
 
 def workers_name(name: str) -> str:
-    """Of the Job of the ranks' pods."""
+    """Return the name of the Job of the worker pods."""
     return f"{name}-workers"
 
 
 def selector(name: str, component: str = "") -> str:
-    """That finds the pods of a job, and none of an application of that name."""
+    """Return the label selector for the pods of a job; it excludes other applications of that name."""
     return f"{INSTANCE}={name},{MANAGER}={MANAGED}" + (f",{COMPONENT}={component}" if component else "")
 
 
 def is_part(thing: Mapping[str, Any], name: str) -> bool:
-    """Is that object of the job `name` of horovodrun's? Charts of others use the first of these labels, too."""
+    """Return True if the object belongs to horovodrun's job `name`. Other programs use the first label, too."""
     labels = thing["metadata"].get("labels") or {}
     return labels.get(INSTANCE) == name and labels.get(MANAGER) == MANAGED
 
 
 def all_of(request: Request, token: str) -> list[Manifest]:
-    """The owner first. `token`: at least 32 characters that nobody guesses."""
+    """Return all objects, the owner first. `token` must have at least 32 characters that cannot be guessed."""
     once = {"backoffLimit": 0, "completions": 1, "parallelism": 1, "ttlSecondsAfterFinished": request.keep}
     launcher = _job(request, request.name, LAUNCHER, once)
     launcher["metadata"]["annotations"] = {
@@ -77,28 +77,28 @@ def all_of(request: Request, token: str) -> list[Manifest]:
 
 
 def applicable(parts: Sequence[Manifest]) -> list[Manifest]:
-    """The same for `kubectl apply`, which creates one after the other: first what pods need."""
+    """Return the objects in an order for `kubectl apply`, which creates them one by one: first what pods need."""
     return sorted(parts, key=lambda part: part["kind"] == "Job")
 
 
 def suspended(job: Manifest) -> Manifest:
-    """The same Job, that waits to be told to begin."""
+    """Return the Job as suspended, so that it waits to be started."""
     return {**job, "spec": {**job["spec"], "suspend": True}}
 
 
 def marked(job: Manifest, mark: str) -> Manifest:
-    """The same Job, which `has_mark` knows again."""
+    """Return the Job with a mark, which `has_mark` recognizes."""
     metadata = job["metadata"]
     return {**job, "metadata": {**metadata, "annotations": {**metadata.get("annotations", {}), MARK: mark}}}
 
 
 def has_mark(job: Mapping[str, Any], mark: str) -> bool:
-    """Has it been created with that mark?"""
+    """Return True if the Job has this mark."""
     return (job["metadata"].get("annotations") or {}).get(MARK) == mark
 
 
 def owned(manifest: Manifest, owner: Mapping[str, Any]) -> Manifest:
-    """The same, as a part of `owner`, a Job as the API has answered: it goes when that goes."""
+    """Return the object with `owner`, a Job as returned by the API, as its owner, with which it is deleted."""
     reference = {
         "apiVersion": "batch/v1",
         "kind": "Job",
@@ -139,7 +139,7 @@ def _service(request: Request) -> Manifest:
         "metadata": _metadata(request, request.name),
         "spec": {
             "clusterIP": "None",
-            "publishNotReadyAddresses": True,  # it listens before anybody says that it is ready
+            "publishNotReadyAddresses": True,  # the launcher listens before it is reported as ready
             "selector": {INSTANCE: request.name, COMPONENT: LAUNCHER},
             "ports": [{"name": "launcher", "port": request.port, "targetPort": request.port, "protocol": "TCP"}],
         },
@@ -152,10 +152,10 @@ def _workers(request: Request) -> Manifest:
         "completions": request.pods,
         "parallelism": request.pods,
         "backoffLimit": RETRIES if request.elastic else 0,
-        # For where no owner takes it along; not before the launcher's end has been told.
+        # For Jobs without an owner to be deleted with; late enough for the launcher's end to be reported.
         "ttlSecondsAfterFinished": max(request.keep, LEAST_KEEP),
     }
-    if request.elastic:  # a pod that has to give way is no failure after which others have to wait longer and longer
+    if request.elastic:  # an evicted pod must not count as a failure, which would delay the others more and more
         spec["podFailurePolicy"] = {
             "rules": [{"action": "Ignore", "onPodConditions": [{"type": "DisruptionTarget", "status": "True"}]}]
         }
@@ -196,8 +196,8 @@ def _spec(request: Request, component: str, spec: Manifest) -> Manifest:
         "restartPolicy": "Never",
         "terminationGracePeriodSeconds": request.grace,
         "automountServiceAccountToken": spec.get("automountServiceAccountToken", False),
-        "enableServiceLinks": False,  # variables of all services of the namespace are nobody's wish
-        # Others of the template (a proxy, say) would keep the launcher's Job from ending.
+        "enableServiceLinks": False,  # no variables for all Services of the namespace
+        # Further containers of the template (a proxy, say) would keep the launcher's Job from ending.
         "containers": [_container(request, component, ours, mounts), *(others if worker else [])],
     }
     lists = {
@@ -225,7 +225,7 @@ def _volumes(request: Request, worker: bool, taken: set[str]) -> tuple[list[Mani
         volumes.append(each.manifest(f"horovod-volume-{number}"))
         mounts.append(each.mount(f"horovod-volume-{number}"))
         taken = taken | {each.path}
-    if worker and SHM_PATH not in taken:  # containers get 64 MiB otherwise
+    if worker and SHM_PATH not in taken:  # the default is only 64 MiB
         memory: Manifest = {"medium": "Memory"}
         volumes.append(
             {"name": "horovod-shm", "emptyDir": {**memory, "sizeLimit": request.shm} if request.shm else memory}
@@ -285,7 +285,7 @@ def _command(request: Request, component: str) -> list[str]:
 
 
 def _variables(request: Request, component: str) -> list[Manifest]:
-    """The ranks have theirs from the pods of the ranks."""
+    """Return the container's variables; the ranks inherit those of the worker pods."""
     secret = {"secretKeyRef": {"name": request.name, "key": "token"}}
     found: list[Manifest] = [{"name": TOKEN_VARIABLE, "valueFrom": secret}]
     if component == WORKER:

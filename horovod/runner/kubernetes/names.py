@@ -1,11 +1,11 @@
-"""Words that Kubernetes accepts: names, quantities, labels, environment variables. Pure."""
+"""Checks of Kubernetes' names, quantities, labels and environment variables. Pure."""
 
 from __future__ import annotations
 
 import re
 
 LONGEST = 50
-"""Of a job's name: with what is added for its parts and pods, 63 is the most that a label may have."""
+"""Maximum length of a job's name: with the suffixes of its parts and pods, a label of 63 characters."""
 _LABEL = re.compile(r"[a-z]([a-z0-9-]*[a-z0-9])?")
 _SUBDOMAIN = re.compile(r"[a-z0-9]([a-z0-9.-]*[a-z0-9])?")
 _QUANTITY = re.compile(r"[0-9]+(\.[0-9]+)?(m|[kMGTPE]|[KMGTPE]i)?")
@@ -29,27 +29,27 @@ PAIR = "NAME=VALUE as of a label: letters, digits, -, _ and ., with a letter or 
 
 
 def job_name(text: str) -> str:
-    """The name, or ValueError."""
+    """Return the name of a job. Raises ValueError."""
     return _checked(text, len(text) <= LONGEST and bool(_LABEL.fullmatch(text)))
 
 
 def namespace(text: str) -> str:
-    """The name, or ValueError."""
+    """Return the name of a namespace. Raises ValueError."""
     return _checked(text, len(text) <= 63 and "." not in text and bool(_SUBDOMAIN.fullmatch(text)))
 
 
 def object_name(text: str) -> str:
-    """Of a service account, a claim, a secret; or ValueError."""
+    """Return the name of an object, such as a service account, claim or secret. Raises ValueError."""
     return _checked(text, len(text) <= 253 and bool(_SUBDOMAIN.fullmatch(text)))
 
 
 def quantity(text: str) -> str:
-    """The quantity, which is more than 0, or ValueError."""
+    """Return a quantity above 0. Raises ValueError."""
     return _checked(text, bool(_QUANTITY.fullmatch(text)) and amount(text) > 0)
 
 
 def amount(text: str) -> float:
-    """What a quantity stands for, in cores or bytes. Raises ValueError for what is none."""
+    """Return the value of a quantity in cores or bytes. Raises ValueError."""
     if not _QUANTITY.fullmatch(text):
         raise ValueError(f"{text!r} is no quantity; accepted is {QUANTITY}")
     number = re.match(r"[0-9.]+", text)
@@ -58,33 +58,33 @@ def amount(text: str) -> float:
 
 
 def pair(text: str) -> tuple[str, str]:
-    """Key and value of a label or a node selector, or ValueError."""
+    """Return key and value of a label or node selector. Raises ValueError."""
     key, equals, value = text.partition("=")
     _checked(text, bool(equals) and bool(_KEY.fullmatch(key)) and bool(_VALUE.fullmatch(value)))
     return key, value
 
 
 def annotation(text: str) -> tuple[str, str]:
-    """Key and value, which may be any text; or ValueError."""
+    """Return key and value of an annotation; the value may be any text. Raises ValueError."""
     key, equals, value = text.partition("=")
     _checked(text, bool(equals) and bool(_KEY.fullmatch(key)))
     return key, value
 
 
 def resource(text: str) -> str:
-    """The name of a kind of device, such as nvidia.com/gpu, or ValueError."""
+    """Return the name of a type of device, such as nvidia.com/gpu. Raises ValueError."""
     return _checked(text, "/" in text and bool(_KEY.fullmatch(text)))
 
 
 def variable(text: str) -> tuple[str, str | None]:
-    """NAME=VALUE, or NAME and None; or ValueError, also for a variable by which the pods of a job know each other."""
+    """Return name and value, or None without `=`. Raises ValueError, also for variables reserved for Horovod's pods."""
     name, equals, value = text.partition("=")
     _checked(text, bool(_VARIABLE.fullmatch(name)) and not _RESERVED.fullmatch(name))
     return name, value if equals else None
 
 
 def toleration(text: str) -> dict[str, str]:
-    """Of KEY[=VALUE][:EFFECT], where `*` is every key; or ValueError."""
+    """Return the toleration of KEY[=VALUE][:EFFECT], where the key `*` matches all keys. Raises ValueError."""
     rest, colon, effect = text.partition(":")
     key, equals, value = rest.partition("=")
     _checked(text, not colon or effect in ("NoSchedule", "PreferNoSchedule", "NoExecute"))

@@ -1,4 +1,4 @@
-"""What the API says of pods, jobs and events, in words. Pure."""
+"""Descriptions of pods, Jobs and events as the API reports them. Pure."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from horovod.runner.kubernetes.request import CONTAINER
 INDEX = "batch.kubernetes.io/job-completion-index"
 _QUIET = ("ContainerCreating", "PodInitializing", "")
 NEVER = ("InvalidImageName", "ErrImageNeverPull")
-"""Reasons to wait that waiting does not mend."""
+"""Reasons for waiting that do not go away."""
 IMAGE = ("ImagePullBackOff", "ErrImagePull", *NEVER)
 _ADVICE = {
     "Unschedulable": "",
@@ -24,8 +24,19 @@ _ADVICE = {
 
 @dataclass(frozen=True)
 class View:
-    """A pod. `state`: waiting, running, succeeded or failed; `reason` and `message`: why it waits or has failed, empty
-    where there is nothing to say; `code`: its container's exit code, None where it has none."""
+    """State of a pod.
+
+    Attributes:
+        name: Name of the pod.
+        component: LAUNCHER or WORKER.
+        index: Completion index in an Indexed Job; empty for the launcher.
+        node: Node that it runs on; empty if it is not scheduled.
+        state: "waiting", "running", "succeeded" or "failed".
+        reason: Why it waits or has failed; empty if unknown.
+        message: Details of the reason.
+        code: Exit code of its container, None without one.
+        going: True if it has been deleted and is in its grace period.
+    """
 
     name: str
     component: str
@@ -36,24 +47,23 @@ class View:
     message: str = ""
     code: int | None = None
     going: bool = False
-    """It has been deleted, and has its time of grace."""
 
     @property
     def ended(self) -> bool:
-        """Nothing of it runs any more."""
+        """True if no container of it runs any more."""
         return self.state in ("succeeded", "failed")
 
     @property
     def trouble(self) -> str:
-        """Why it waits or has failed, as a clause; empty: no reason is known."""
+        """Why the pod waits or has failed, as a clause; empty if no reason is known."""
         advice = _ADVICE.get(self.reason, "")
         if self.reason == "CreateContainerConfigError" and "not found" not in self.message:
-            advice = ""  # a kubelet that has not heard of the Secret yet asks again
+            advice = ""  # the kubelet may not know the Secret yet, and asks again
         return ": ".join(filter(None, [self.reason, " ".join(self.message.split()), advice]))
 
 
 def view(pod: Mapping[str, Any]) -> View:
-    """Of a pod as the API gives it."""
+    """Return the state of a pod as the API reports it."""
     metadata, status = pod.get("metadata", {}), pod.get("status", {})
     labels, annotations = metadata.get("labels", {}), metadata.get("annotations", {}) or {}
     phase = status.get("phase", "Pending")
@@ -75,14 +85,16 @@ def view(pod: Mapping[str, Any]) -> View:
 
 
 def views(found: Iterable[Mapping[str, Any]]) -> list[View]:
-    """Of all pods of a job: the launcher's first, then those of the ranks by their numbers."""
+    """Return the states of a job's pods: the launcher's first, then the workers' by number."""
     made = [view(each) for each in found]
     return sorted(made, key=lambda one: (one.component != LAUNCHER, int(one.index or -1), one.name))
 
 
 def steady(found: Sequence[View], known: dict[str, View]) -> list[View]:
-    """The same, but a pod that waits for the next try to pull its image has the registry's answer to the last one, that
-    the API has forgotten. `known`: such answers by the pods' names, kept by the caller from time to time."""
+    """Replace the state of pods that wait to pull their image again by the last error, which the API forgets.
+
+    `known` stores such states by pod names, and must be kept by the caller between calls.
+    """
     made = []
     for each in found:
         if each.reason == "ErrImagePull":
@@ -128,7 +140,7 @@ def _terminated(status: Mapping[str, Any]) -> Mapping[str, Any]:
 
 
 def _not_prepared(status: Mapping[str, Any]) -> Mapping[str, Any]:
-    """How the first init container ended that failed, with its name."""
+    """Return how the first failed init container ended, with its name."""
     for each in status.get("initContainerStatuses", []):
         found = each.get("state", {}).get("terminated", {})
         if found.get("exitCode"):
@@ -142,7 +154,7 @@ def _exit_code(status: Mapping[str, Any]) -> int | None:
 
 
 def job_failure(job: Mapping[str, Any]) -> str:
-    """Why a Job has failed; empty: it has not."""
+    """Return why a Job has failed, or an empty string."""
     for each in job.get("status", {}).get("conditions", []):
         if each.get("type") in ("Failed", "FailureTarget") and each.get("status") == "True":
             return ": ".join(filter(None, [each.get("reason", ""), each.get("message", "")])) or "failed"
@@ -150,7 +162,7 @@ def job_failure(job: Mapping[str, Any]) -> str:
 
 
 def job_state(job: Mapping[str, Any]) -> str:
-    """In a word: suspended, waiting, running, succeeded, failed."""
+    """Return the state of a Job: suspended, waiting, running, succeeded or failed."""
     status = job.get("status", {})
     for each in status.get("conditions", []):
         if each.get("status") == "True" and each.get("type") in ("Complete", "Failed"):
@@ -161,7 +173,7 @@ def job_state(job: Mapping[str, Any]) -> str:
 
 
 def not_created(events: Iterable[Mapping[str, Any]]) -> list[str]:
-    """What kept Jobs from making their pods (a quota, a policy), each once."""
+    """Return what kept Jobs from creating their pods (a quota, a policy), each message once."""
     found = {
         str(each.get("message", ""))
         for each in events
@@ -171,29 +183,28 @@ def not_created(events: Iterable[Mapping[str, Any]]) -> list[str]:
 
 
 def active_seconds(job: Mapping[str, Any], now: float) -> float:
-    """For how many s a Job has been active. `now`: as of `time.time()`; its own time is the cluster's clock's."""
+    """Return the seconds since the Job's start, by the cluster's clock. `now` is from `time.time()`."""
     began = job.get("status", {}).get("startTime")
     return now - datetime.fromisoformat(began.replace("Z", "+00:00")).timestamp() if began else 0.0
 
 
 def runs(views: Iterable[View]) -> bool:
-    """Does the launcher's pod?"""
+    """Return True if the launcher's pod runs."""
     return any(each.component == LAUNCHER and each.state == "running" for each in views)
 
 
 def started(views: Iterable[View]) -> int:
-    """How many pods of ranks run or have run, and stay; one that has failed, and another in its place, are one."""
+    """Return the number of worker pods that run or have run, counting a failed pod and its replacement once."""
     return len(_numbers(views, "running", "succeeded", "failed"))
 
 
 def _numbers(views: Iterable[View], *states: str) -> set[str]:
-    """Of the pods of ranks in these states."""
+    """Return the indices of the worker pods in these states."""
     return {each.index for each in views if each.component == WORKER and not each.going and each.state in states}
 
 
 def waiting_line(views: Sequence[View], expected: int) -> str:
-    """One line on pods of ranks that do not run yet, with the reasons; empty: all do, or have. `expected`: how many
-    there are to be."""
+    """Return a line on the worker pods that have not started, with reasons; empty if all `expected` ones have."""
     workers = [each for each in views if each.component == WORKER and not each.going]
     if started(views) >= expected and not any(each.state == "waiting" for each in views):
         return ""
@@ -221,7 +232,7 @@ def _pods(found: Sequence[View]) -> str:
 
 
 def post_mortem(views: Iterable[View]) -> list[str]:
-    """What is to be said of pods that have failed, a line for each that the launcher cannot know more about."""
+    """Return a line for each failed worker pod, as the launcher cannot know the reasons."""
     return [
         f"pod {each.name}{f' on {each.node}' if each.node else ''} has failed: {each.trouble}"
         for each in views
@@ -230,7 +241,7 @@ def post_mortem(views: Iterable[View]) -> list[str]:
 
 
 def table(views: Sequence[View]) -> str:
-    """All pods of a job, one a line."""
+    """Return a table of all pods of a job."""
     rows = [("POD", "RANKS' POD", "NODE", "STATE", "WHY")]
     for each in views:
         state = "going" if each.going and not each.ended else each.state
@@ -242,7 +253,7 @@ def table(views: Sequence[View]) -> str:
 
 
 def split_time(line: bytes) -> tuple[str, bytes]:
-    """A line of a log with timestamps: the time, and what was written. Without a time: empty, and all of it."""
+    """Split a log line into its timestamp, empty if it has none, and its text."""
     time, space, text = line.partition(b" ")
     if not space or b"T" not in time or not time[:4].isdigit():
         return "", line

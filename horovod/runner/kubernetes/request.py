@@ -1,5 +1,4 @@
-"""What is to run on the cluster: from the words of the command line, checked together. Pure, but for the file of
-`--pod-template`."""
+"""Request for a job on the cluster, from the command line. Pure, except for reading the file of `--pod-template`."""
 
 from __future__ import annotations
 
@@ -19,14 +18,24 @@ from horovod.runner.kubernetes import flags, names
 from horovod.runner.kubernetes.volumes import Volume
 
 CONTAINER = "horovod"
-"""Name of the container that runs the ranks, and of the launcher's."""
+"""Name of the container that runs the ranks, and of the launcher's container."""
 
 
 @dataclass(frozen=True)
 class Request:
-    """All that the manifests follow from. `pods`: how many there are to be, or in an elastic job at most. `arguments`:
-    flags of horovodrun, for the launcher in its pod; `template`: a pod's, or empty. `patience`: s for all pods
-    to start."""
+    """Checked values from which the manifests are made.
+
+    Attributes:
+        size: Ranks at the start.
+        pods: Worker pods; in an elastic job, their maximum.
+        arguments: Flags of horovodrun for the launcher in its pod.
+        elastic: True for an elastic job.
+        patience: Seconds for all pods to start.
+        slots: Ranks in each pod.
+        template: Pod template of the user, or empty.
+        keep: Seconds for which the Jobs stay after their end.
+        grace: Seconds from a pod's termination signal to its end.
+    """
 
     name: str
     image: str
@@ -62,7 +71,7 @@ class Request:
 
 
 def of_words(words: flags.Words, name: str, environ: Mapping[str, str]) -> Request:
-    """`name`: where none is given. Raises LaunchError naming what is wrong."""
+    """Check the command line and return the request; `name` is the default name. Raises LaunchError."""
     given = words.given
     namespace, _ = cli.parse([*words.job, "--", "true"])
     size, most = _sizes(namespace, given.get("slots_per_pod", 1))
@@ -114,20 +123,20 @@ def of_words(words: flags.Words, name: str, environ: Mapping[str, str]) -> Reque
 
 
 def patience(namespace: Any) -> float:
-    """s for all pods to start, of flags of horovodrun."""
+    """Return the seconds for all pods to start, from horovodrun's flags."""
     given = namespace.start_timeout
     return flags.PATIENCE if given is None else float(given)
 
 
 def check_job(namespace: Any) -> None:
-    """Raises LaunchError for flags of horovodrun that have no meaning in pods."""
+    """Raise LaunchError for flags of horovodrun that have no meaning in pods."""
     for dest, reason in flags.NOT_THERE.items():
         if getattr(namespace, dest) is not None:
             raise LaunchError(f"--{dest.replace('_', '-')} has no meaning on Kubernetes: {reason}")
 
 
 def check_elastic(namespace: Any, slots: int) -> None:
-    """Raises LaunchError for a job that would be elastic in one pod, of which nothing is left after a failure."""
+    """Raise LaunchError for an elastic job in a single pod, whose failure would leave nothing."""
     if namespace.min_num_proc is not None and most(namespace) // slots < 2:
         raise LaunchError(
             f"--min-np is given for a job of 1 pod at most (--max-np {most(namespace)}, --slots-per-pod {slots}), of "
@@ -136,12 +145,12 @@ def check_elastic(namespace: Any, slots: int) -> None:
 
 
 def most(namespace: Any) -> int:
-    """Ranks that the job may have."""
+    """Return the maximum number of ranks."""
     return int(namespace.max_num_proc or namespace.num_proc)
 
 
 def _sizes(namespace: Any, slots: int) -> tuple[int, int]:
-    """Ranks at first, and at most."""
+    """Return (initial, maximum) rank counts."""
     check_job(namespace)
     size: int | None = namespace.num_proc
     if size is None:
@@ -190,7 +199,7 @@ def _variables(given: Sequence[tuple[str, str | None]], environ: Mapping[str, st
 
 
 def _template(path: str) -> dict[str, Any]:
-    """Of the file: a pod, or what has a `template`, or the template itself, with metadata and spec."""
+    """Read a file with a pod, an object with a `template`, or a pod template. Raises LaunchError."""
     try:
         found = yaml.safe_load(Path(path).read_text(encoding="utf-8"))
     except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
@@ -208,12 +217,12 @@ def _template(path: str) -> dict[str, Any]:
 
 
 def container_of(template: Mapping[str, Any]) -> dict[str, Any]:
-    """The container of a template that runs the ranks: that of the name, or the first; empty: there is none."""
+    """Return the template's container for the ranks: the one named CONTAINER, else the first, else empty."""
     containers: list[dict[str, Any]] = template.get("spec", {}).get("containers", [])
     named = [each for each in containers if each.get("name") == CONTAINER]
     return (named or containers or [{}])[0]
 
 
 def line(request: Request) -> str:
-    """What runs, in a line."""
+    """Return the command as one line."""
     return shlex.join(request.command)

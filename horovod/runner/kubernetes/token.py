@@ -1,4 +1,4 @@
-"""The token with which pods prove to the launcher that they are of its job: a text in a Secret. Pure."""
+"""Token with which pods prove to the launcher that they belong to its job, stored in a Secret. Pure."""
 
 from __future__ import annotations
 
@@ -8,16 +8,16 @@ import secrets
 from horovod.common.contract.secret import Secret
 
 LEAST = 32
-"""Characters."""
+"""Minimum number of characters."""
 
 
 def make_token() -> str:
-    """256 bits of chance, as text."""
+    """Return 256 random bits as text."""
     return secrets.token_hex(32)
 
 
 def token_key(text: str) -> Secret:
-    """The 32 bytes that it stands for: a chart's template can make texts only. Raises ValueError for one too short."""
+    """Derive the 32-byte key from the token, which is text as in a chart. Raises ValueError if it is too short."""
     text = text.strip()
     if len(text) < LEAST:
         raise ValueError(

@@ -1,4 +1,4 @@
-"""What `--volume` mounts: from words to parts of a pod. Pure."""
+"""Volumes of `--volume`: parsing, and the parts of a pod. Pure."""
 
 from __future__ import annotations
 
@@ -12,7 +12,14 @@ ACCEPTED = "pvc:CLAIM:/PATH[:ro], host:/DIR:/PATH[:ro], config:NAME:/PATH, secre
 
 @dataclass(frozen=True)
 class Volume:
-    """`kind`: pvc, host, config, secret or empty. `source`: its name, or the node's directory."""
+    """Volume of a pod.
+
+    Attributes:
+        kind: "pvc", "host", "config", "secret" or "empty".
+        source: Name of the object, or directory on the node.
+        path: Where it is mounted.
+        read_only: True if containers cannot write to it.
+    """
 
     kind: str
     source: str
@@ -20,7 +27,7 @@ class Volume:
     read_only: bool = False
 
     def manifest(self, name: str) -> dict[str, Any]:
-        """The pod's volume."""
+        """Return the entry for the pod's volumes."""
         what: dict[str, dict[str, Any]] = {
             "pvc": {"persistentVolumeClaim": {"claimName": self.source}},
             "host": {"hostPath": {"path": self.source}},
@@ -31,13 +38,13 @@ class Volume:
         return {"name": name, **what[self.kind]}
 
     def mount(self, name: str) -> dict[str, Any]:
-        """The container's mount."""
+        """Return the entry for the container's mounts."""
         mounted: dict[str, Any] = {"name": name, "mountPath": self.path}
         return {**mounted, "readOnly": True} if self.read_only else mounted
 
 
 def parse(text: str) -> Volume:
-    """Raises ValueError for what is not ACCEPTED."""
+    """Parse one of the ACCEPTED forms. Raises ValueError."""
     kind, _, rest = text.partition(":")
     parts = rest.split(":")
     read_only = len(parts) > 1 and parts[-1] in ("ro", "rw")

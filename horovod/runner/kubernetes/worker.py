@@ -1,8 +1,8 @@
-"""The program of the pods of the ranks: finds the launcher's pod, and becomes an agent of its job for each rank.
+"""Program of the worker pods: finds the launcher's pod, and becomes an agent of its job for each rank.
 
     horovod.runner.kubernetes.worker --launcher NAME --port P --slots-per-pod K --patience S [--elastic]
 
-Ends when the job ends. A pod that is to go (SIGTERM) warns its ranks, whose programs may ask `hvd.should_stop()`.
+Ends when the job ends. When the pod is to be terminated (SIGTERM), it warns its ranks, which see `hvd.should_stop()`.
 """
 
 from __future__ import annotations
@@ -36,32 +36,32 @@ from horovod.runner.kubernetes.manifests import (
 from horovod.runner.kubernetes.token import token_key
 
 INDEX_VARIABLE = "JOB_COMPLETION_INDEX"  # Kubernetes sets it in pods of an Indexed Job
-EVERY = 0.5  # s between looks for a launcher that is not there yet
+EVERY = 0.5  # s between attempts to resolve a launcher that does not exist yet
 ANOTHER_NAME = 1.2
-"""s until a second name is tried: that the first one leads nowhere is what the cluster's name server may say for 5 s,
-whatever happens meanwhile, and that of a pod is known about 1 s after its start."""
-LISTENS = 0.1  # s between looks whether a launcher that has been found listens
+"""Seconds before the second name is tried. The cluster's name server may cache for 5 s that the first name does not
+exist, and knows that of a pod about 1 s after its start."""
+LISTENS = 0.1  # s between attempts to connect to a launcher whose name is resolved
 PROBE_SECONDS = 5.0
 
 
 class Pod:
-    """The agents of this pod."""
+    """Agents of this pod."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._agents: list[int] = []  # leaders of groups
+        self._agents: list[int] = []  # leaders of process groups
         self._warned = False
         self.troubles: list[str] = []
 
     def started(self, leader: int) -> None:
-        """An agent runs."""
+        """Record that an agent runs."""
         with self._lock:
             self._agents.append(leader)
         if self._warned:
             self._warn(leader)
 
     def warn(self) -> bool:
-        """Tell the ranks that the pod has to go. False: there are none yet."""
+        """Tell the ranks that the pod will be terminated; return False if there are none yet."""
         self._warned = True
         for leader in self._agents:
             self._warn(leader)
@@ -73,7 +73,7 @@ class Pod:
             os.killpg(leader, WARNING)
 
     def serve(self, ticket: Ticket, number: int, label: str, environ: Mapping[str, str]) -> None:
-        """One rank's agent, until the job ends."""
+        """Run one rank's agent until the job ends."""
         try:
             become_agent(ticket, number, label=label, environ=environ, started=self.started)
         except (ArrivalError, OSError) as error:
@@ -81,10 +81,14 @@ class Pod:
 
 
 def names_of(launcher: str, namespace: str = "") -> list[str]:
-    """Those that lead to the launcher's pod, the one to try first being first. Pure. `launcher`: the service's name, or
-    an address.
+    """Return the names of the launcher's pod in the order in which to try them. Pure.
 
-    One without the namespace might lead to another one's service, or out of the cluster, while ours is not known."""
+    A name without the namespace could resolve to another Service, or outside the cluster, while ours is not known yet.
+
+    Args:
+        launcher: Name of the Service, or an address.
+        namespace: Namespace of the job; empty if unknown.
+    """
     try:
         ipaddress.ip_address(launcher)
     except ValueError:
@@ -93,7 +97,7 @@ def names_of(launcher: str, namespace: str = "") -> list[str]:
 
 
 def find(names: Sequence[str], port: int, seconds: float, now: Callable[[], float] = time.monotonic) -> list[Endpoint]:
-    """Where the launcher listens, once it does, by any of its names. Raises TimeoutError saying what was tried last."""
+    """Wait until the launcher listens, by any of its names, and return its addresses. Raises TimeoutError."""
     until, tried = now() + seconds, 0
     while True:
         name, wait = names[tried % len(names)], ANOTHER_NAME if tried == 0 and len(names) > 1 else EVERY
@@ -130,7 +134,7 @@ def _answers(endpoint: Endpoint) -> bool:
 
 
 def shm_warning(total: int, path: str = SHM_PATH) -> str:
-    """What is to be said of a /dev/shm of so many bytes; empty: nothing. Pure."""
+    """Return a warning about a /dev/shm of `total` bytes, or an empty string. Pure."""
     if total > SHM_DEFAULT:
         return ""
     return (
@@ -150,7 +154,7 @@ def _look_at_shm() -> None:
 
 
 def number_of(environ: Mapping[str, str]) -> int:
-    """Of this pod. Raises ValueError outside of an Indexed Job."""
+    """Return the number of this pod. Raises ValueError outside of an Indexed Job."""
     text = environ.get(INDEX_VARIABLE, "")
     if not text.isdecimal():
         raise ValueError(f"{INDEX_VARIABLE} is {text!r}; expected the number of a pod of an Indexed Job")
@@ -158,12 +162,12 @@ def number_of(environ: Mapping[str, str]) -> int:
 
 
 def run(options: argparse.Namespace, environ: dict[str, str]) -> int:
-    """The exit code. Raises ValueError, TimeoutError."""
+    """Run the agents and return the exit code. Raises ValueError, TimeoutError."""
     pod = Pod()
 
     def end(number: int, _frame: FrameType | None) -> None:
         if not pod.warn():
-            os._exit(128 + number)  # nothing runs yet
+            os._exit(128 + number)  # no rank runs yet
 
     signal.signal(signal.SIGTERM, end)
     key = token_key(environ.pop(TOKEN_VARIABLE, ""))
@@ -171,11 +175,11 @@ def run(options: argparse.Namespace, environ: dict[str, str]) -> int:
     name, node, namespace = (environ.pop(each, "") for each in (POD_VARIABLE, NODE_VARIABLE, NAMESPACE_VARIABLE))
     _look_at_shm()
     endpoints = find(names_of(options.launcher, namespace), options.port, options.patience)
-    # All addresses are the launcher's for certain, so each is tried: on a node's own network also this node's.
+    # Every address is the launcher's, so try each; on a node's own network that includes this node's.
     ticket = Ticket(tuple(endpoints), network_identity(), key)
     threads = []
     for slot in range(options.slots_per_pod):
-        # Of two pods with one number the second is turned away, ends, and its successor has another.
+        # If two pods choose the same number, the second is refused and ends; its replacement chooses another.
         number = secrets.randbits(31) if options.elastic else index * options.slots_per_pod + slot
         parts = [f"pod {name}" if name else f"pod {index}", *([f"slot {slot}"] if options.slots_per_pod > 1 else [])]
         label = " ".join([", ".join(parts), *([f"on {node}"] if node else [])])
@@ -186,7 +190,7 @@ def run(options: argparse.Namespace, environ: dict[str, str]) -> int:
         thread.join()
     for trouble in pod.troubles:
         _say(f"error: {trouble}")
-    # A job that goes on without this pod is to get another one for it.
+    # The exit code 1 makes Kubernetes replace this pod if the job continues without it.
     lost = options.elastic and any(map(_answers, endpoints))
     return 1 if pod.troubles or lost else 0
 
@@ -196,7 +200,7 @@ def _say(text: str) -> None:
 
 
 def main() -> int:
-    """For the words of this process."""
+    """Run the arguments of this process and return the exit code."""
     parser = argparse.ArgumentParser(prog="horovod.runner.kubernetes.worker")
     parser.add_argument("--launcher", required=True)
     parser.add_argument("--port", type=int, required=True)
