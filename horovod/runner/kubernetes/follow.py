@@ -229,7 +229,7 @@ class Follower:
         return None if soonest is None else max(0.05, soonest - time.monotonic())
 
     def _take(self, judge: Judge, seconds: float | None) -> None:
-        """Take all results. The judge must also see intermediate states, such as the launcher's end before its removal."""
+        """Take all results. The judge must also see intermediate states, such as the launcher's end before removal."""
         with contextlib.suppress(queue.Empty):
             kind, found = self._inbox.get(timeout=seconds)
             while True:
