@@ -1,1 +1,1 @@
-"""The live page: one page on loopback that shows a job while it runs."""
+"""Dashboard: a page on the loopback interface that shows a running job."""

@@ -1,4 +1,4 @@
-"""Who is told what happens in a job, beside the terminal."""
+"""Interface through which a job reports its events to the dashboard."""
 
 from __future__ import annotations
 
@@ -8,32 +8,31 @@ from horovod.runner.base.job_result import JobResult
 
 
 class Audience:
-    """Nobody, unless somebody wants to see the live page. No call waits or raises."""
+    """Receiver of a job's events that ignores them all, for jobs without a dashboard. No call blocks or raises."""
 
     address = ""
-    """Where the page is."""
+    """Address of the dashboard; empty if there is none."""
 
     def phase(self, name: str) -> None:
-        """How far the launcher is, in a word; may be told again and again."""
+        """Report the launcher's phase; may be repeated."""
 
     def started(self, pids: Sequence[tuple[int, int]]) -> None:
-        """Processes of a host, by rank."""
+        """Report the ranks and pids of the processes started on a host."""
 
     def output(self, rank: int, stream: int, data: bytes) -> None:
-        """A piece of what a rank prints on stdout (1) or stderr (2)."""
+        """Report output of a rank on stdout (1) or stderr (2)."""
 
     def said(self, text: str) -> None:
-        """Words of the launcher."""
+        """Report a message of the launcher."""
 
     def heard(self, line: bytes) -> None:
-        """A worker's report."""
+        """Report a line from a worker."""
 
     def exited(self, rank: int, status: int, error: str) -> None:
-        """As in ``Exited``."""
+        """Report a worker's end; the arguments are those of the message ``Exited``."""
 
     def end(self, result: JobResult) -> None:
-        """The job is over; all that is on the way to pages goes there, for a moment at most, and nothing is served any
-        more."""
+        """Report the end of the job, wait briefly for pages to receive it, and stop serving."""
 
     def close(self) -> None:
-        """Nothing is served any more, whatever has become of the job. May be called again."""
+        """Stop serving, however the job has ended. Idempotent."""

@@ -1,4 +1,4 @@
-"""The live page of a job: what happens, folded into a state by the launcher's loop, served from threads of its own."""
+"""Dashboard of a job: the launcher's loop updates its state, and threads serve it."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ from horovod.runner.dashboard.server import HOST, Server
 from horovod.runner.dashboard.state import State
 from horovod.runner.plan.settings import LaunchSettings
 
-_LAST_WORD = 2.0  # s for pages to take how the job has ended
+_LAST_WORD = 2.0  # s for pages to receive the job's end
 
 
 class Dashboard(Audience):
-    """Serves from the start to the end."""
+    """Dashboard that is served from the job's start to its end."""
 
     def __init__(self, settings: LaunchSettings) -> None:
-        """Raises LaunchError naming a port that cannot be had."""
+        """Start to serve. Raises LaunchError naming the port if it cannot be used."""
         self._began = time.monotonic()
         self._lock = threading.Lock()  # the state
         self._phase = ""
@@ -43,7 +43,7 @@ class Dashboard(Audience):
         return time.monotonic() - self._began
 
     def _changes(self, version: int) -> tuple[int, bytes]:
-        """For a page, in its thread. What takes time is done without the lock, for which the launcher's loop waits."""
+        """Return the changes for a page, in its thread. Encodes outside the lock, which the launcher's loop needs."""
         with self._lock:
             changes = self._state.since(version, self._now())
         return changes["version"], msgspec.json.encode(changes)

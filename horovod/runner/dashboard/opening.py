@@ -1,4 +1,4 @@
-"""Who wants to see the job? What a page needs is loaded only where there is one."""
+"""Creation of a job's dashboard, whose modules are loaded only if there is one."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from horovod.runner.plan.settings import LaunchSettings
 
 
 def open_audience(settings: LaunchSettings) -> Audience:
-    """The one that the settings ask for. Raises LaunchError naming a port that cannot be had."""
+    """Return the dashboard that the settings ask for. Raises LaunchError naming a port that cannot be used."""
     if settings.dashboard is None:
         return Audience()
     from horovod.runner.dashboard.dashboard import Dashboard

@@ -1,5 +1,4 @@
-"""A figure over the time of a job, however long it lasts: a bounded number of points, each the mean of a stretch of
-time, which doubles when there are too many. Pure."""
+"""Time series of bounded size: each point is the mean of an interval, which doubles when there are too many. Pure."""
 
 from __future__ import annotations
 
@@ -10,16 +9,16 @@ POINTS = 240
 
 
 class Series:
-    """Of rows of numbers, or None where there is none."""
+    """Series of rows of numbers, or None for missing values."""
 
     def __init__(self, columns: int) -> None:
         self.width = 1.0
-        """s of a point."""
+        """Seconds per point."""
         self._columns = columns
-        self._rows: dict[int, _Point] = {}  # by number of the stretch, in order
+        self._rows: dict[int, _Point] = {}  # number of the interval to its point, in order
 
     def add(self, version: int, at: float, values: Sequence[float | None]) -> None:
-        """`at`: s since the start."""
+        """Add values at time `at`, in seconds since the start."""
         self._point(int(at / self.width)).add(version, values)
         while len(self._rows) > POINTS:
             self._halve(version)
@@ -34,8 +33,11 @@ class Series:
             self._point(number // 2).merge(version, point)
 
     def since(self, version: int) -> dict[str, Any] | None:
-        """What has changed after that version: `rows`, [s since the start, values...], in place of those at the same
-        time; those of another `width` are to be forgotten. None: nothing."""
+        """Return the changes after that version, or None.
+
+        `rows` are lists [seconds since the start, values...] that replace those of the same times. Rows of another
+        `width` are obsolete.
+        """
         rows = [
             [number * self.width, *point.means()] for number, point in self._rows.items() if point.version > version
         ]

@@ -1,6 +1,6 @@
-"""Serve the live page, on loopback only, to clients that have the address with its token.
+"""HTTP server of the dashboard, on loopback only, for clients that have the address with its token.
 
-Each connection has a thread and a deadline: a page that does not read is hung up on, and none is waited for.
+Each connection has a thread and a time limit: the server disconnects a page that does not read, and waits for none.
 """
 
 from __future__ import annotations
@@ -19,13 +19,13 @@ from pathlib import Path
 from horovod._bounded_server import BoundedServer, HttpRequest
 
 HOST = "127.0.0.1"
-INTERVAL = 1.0  # s between two words to a page
-PATIENCE = 5.0  # s for a request to come, and for a page to take what it is told
+INTERVAL = 1.0  # s between two updates of a page
+PATIENCE = 5.0  # s for a request to arrive, and for a page to receive an update
 MOST_PAGES = 16
 _MOST_CONNECTIONS = 64
-_BUFFER = 256 << 10  # bytes that wait in the kernel for a page
+_BUFFER = 256 << 10  # bytes of a connection's send buffer in the kernel
 _PAGE = Path(__file__).with_name("page")
-_HOSTS = re.compile(r"(127\.0\.0\.1|localhost)(:\d+)?", re.IGNORECASE)  # any port: it may be that of a tunnel
+_HOSTS = re.compile(r"(127\.0\.0\.1|localhost)(:\d+)?", re.IGNORECASE)  # any port, as it may be that of a tunnel
 _FILES = {
     "": ("index.html", "text/html; charset=utf-8"),
     "page.js": ("page.js", "text/javascript; charset=utf-8"),
@@ -35,14 +35,14 @@ _FILES = {
 _POLICY = "default-src 'self'; img-src 'self' data:; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
 
 Feed = Callable[[int], tuple[int, bytes]]
-"""Called with the version that a page knows: (version, what has changed, as JSON)."""
+"""Called with the version that a page has; returns the current version, and the changes as JSON."""
 
 
 class Server:
-    """Serves until ``close``."""
+    """Dashboard server, which runs until ``close``."""
 
     def __init__(self, port: int, feed: Feed) -> None:
-        """``port``: 0 for any. Raises OSError when it cannot be had."""
+        """Start to serve on ``port``, 0 for any. Raises OSError if it cannot be used."""
         self._token = secrets.token_urlsafe(24)
         self._over = threading.Event()
         self._closed = threading.Event()
@@ -52,14 +52,14 @@ class Server:
         self.address = f"http://{HOST}:{self.port}/{self._token}/"
 
     def finish(self, seconds: float) -> None:
-        """The job is over: waits for open pages to take the last word, so long at most."""
+        """Wait for open pages to receive the job's end, for ``seconds`` at most."""
         self._over.set()
         end = time.monotonic() + seconds
         while self._pages.used and time.monotonic() < end:
             time.sleep(0.01)
 
     def close(self) -> None:
-        """May be called again."""
+        """Stop serving. Idempotent."""
         if self._closed.is_set():
             return
         self._closed.set()
@@ -68,7 +68,7 @@ class Server:
 
 
 class _Count:
-    """How many there are, of so many at most."""
+    """Thread-safe counter with a maximum."""
 
     def __init__(self, most: int) -> None:
         self._most, self.used = most, 0
@@ -108,11 +108,11 @@ class _Handler(HttpRequest):
             self.send_error(HTTPStatus.NOT_FOUND)
 
     def _name(self) -> str | None:
-        """What is asked for; None: it has been refused."""
+        """Return the requested name, or None after refusing the request."""
         host = self.headers.get("Host", "")
         origin = self.headers.get("Origin")
         if _HOSTS.fullmatch(host) is None:
-            # A page elsewhere, whose name was made to lead here.
+            # A page of another site, whose host name was made to resolve to this address.
             self.send_error(HTTPStatus.FORBIDDEN, "this host name is not served")
             return None
         if origin is not None and origin != f"http://{host}":
@@ -136,7 +136,7 @@ class _Handler(HttpRequest):
         self.wfile.write(body)
 
     def _tell(self) -> None:
-        """Server-sent events, until the job is over or the page does not read any more."""
+        """Send server-sent events until the job is over or the page does not read any more."""
         if not self.server.pages.take():
             self.send_error(HTTPStatus.SERVICE_UNAVAILABLE, f"{MOST_PAGES} pages are open already")
             return
@@ -149,7 +149,7 @@ class _Handler(HttpRequest):
             while not over:
                 over = self.server.over.wait(INTERVAL if version else 0)
                 version, changes = self.server.feed(version)
-                self.connection.sendall(b"data: " + changes + b"\n\n")  # within PATIENCE, or never
+                self.connection.sendall(b"data: " + changes + b"\n\n")  # fails after PATIENCE
         except OSError:
             self.close_connection = True
         finally:

@@ -1,8 +1,7 @@
-"""What the live page shows: everything that happens in a job, folded into what is kept of it. Pure: the clock is an
-argument. Memory is bounded by the number of ranks, whatever they print and report.
+"""State of the dashboard, updated with everything that happens in a job. Pure: the time is an argument.
 
-Each part knows the version at which it has changed last, so `since` tells a page, which knows how things were at some
-version, what is new and nothing else, however long it has not asked.
+Memory is bounded by the number of ranks, whatever they print and report. Each part stores the version of its last
+change. So `since` returns to a page, which has some earlier version, exactly what is new.
 """
 
 from __future__ import annotations
@@ -17,13 +16,13 @@ from horovod.runner.dashboard.series import Series
 from horovod.runner.dashboard.tails import Line, Tail, text
 from horovod.runner.plan.hosts import Slot
 
-LINES = 100  # of a rank that are kept, fewer where there are many ranks
+LINES = 100  # lines kept of a rank, fewer where there are many ranks
 _ALL_LINES = 20_000
 _LEAST_LINES = 20
-_AT_ONCE, _LEAST_AT_ONCE = 2000, 5  # lines that a page is told at once: of all ranks, and of each
-NAMES = 100  # reported values
-_CHARTED = 8  # reported values whose course is kept
-_SAID = 50  # words of the launcher
+_AT_ONCE, _LEAST_AT_ONCE = 2000, 5  # lines sent to a page at once: of all ranks, and at least of each
+NAMES = 100  # maximum reported values
+_CHARTED = 8  # reported values whose history is kept
+_SAID = 50  # messages of the launcher that are kept
 
 _PHASES = {
     "CONNECTING": "starting",
@@ -39,20 +38,20 @@ _PHASES = {
 class _Rank:
     host: str
     tail: Tail
-    state: str = "starting"  # "running", "training" (it has called hvd.init()), "ended", "failed"
+    state: str = "starting"  # "running", "training" (after hvd.init()), "ended", "failed"
     pid: int = 0
     end: str = ""
     row: live.Row | None = None
     version: int = 1
-    printed: int = 0  # version of its last line
+    printed: int = 0  # version of its last output
 
 
 @dataclass
 class _Job:
     phase: str = "starting"
     overall: live.Overall | None = None
-    rate: float | None = None  # steps a second, from what rank 0 tells of its own at moments that it knows exactly
-    stepped: float | None = None  # when steps were made last, s since the start
+    rate: float | None = None  # steps per second, from rank 0's own steps, whose times are known exactly
+    stepped: float | None = None  # time of the last steps, in seconds since the start
     ended: dict[str, Any] | None = None
     version: int = 1
 
@@ -64,7 +63,7 @@ class _Waiting:
 
 
 class State:
-    """Of one job."""
+    """State of one job."""
 
     def __init__(self, command: str, slots: list[Slot]) -> None:
         self.version = 1
@@ -89,36 +88,36 @@ class State:
         return self.version
 
     def phase(self, name: str) -> None:
-        """A phase of the launcher's policy."""
+        """Set the phase of the launcher's policy."""
         phase = _PHASES.get(name, "running")
         if phase != self._job.phase and not self.ended:
             self._job.phase, self._job.version = phase, self._next()
 
     def started(self, rank: int, pid: int) -> None:
-        """A process of this rank runs."""
+        """Record that the rank's process runs."""
         one = self._ranks[rank]
         one.pid, one.state, one.version = pid, "running", self._next()
 
     def output(self, rank: int, stream: int, data: bytes) -> None:
-        """A piece of what it prints."""
+        """Record output of a rank."""
         one = self._ranks[rank]
         one.printed = self._next()
         one.tail.feed(one.printed, stream, data)
 
     def said(self, words: str) -> None:
-        """What the launcher says."""
+        """Record a message of the launcher."""
         for line in words.splitlines():
             self._said.append(Line(self._next(), 0, text(line)))
 
     def exited(self, rank: int, how: str, failed: bool) -> None:
-        """Its process has ended."""
+        """Record that the rank's process has ended."""
         one = self._ranks[rank]
         one.state, one.end, one.version = "failed" if failed else "ended", text(how), self._next()
 
     def end(self, code: int, message: str, rank: int | None, now: float, stopped: str = "") -> None:
-        """The job is over. `rank`: the one that failed first. `stopped`: the signal that has ended it, if one has."""
+        """Record the job's end. `rank` is the one that failed first; `stopped` is the signal that ended it, if any."""
         for number, one in self._ranks.items():
-            if one.state not in ("ended", "failed"):  # under other launchers nobody tells how
+            if one.state not in ("ended", "failed"):  # other launchers do not report each rank's end
                 one.state, one.version = "failed" if number == rank else "ended", self._next()
         said = "\n".join(text(line) for line in message.splitlines()[:_SAID])
         self._job.ended = {"code": code, "message": said, "rank": rank, "stopped": stopped, "after": round(now, 1)}
@@ -126,7 +125,7 @@ class State:
         self._job.phase, self._job.version = phase, self._next()
 
     def heard(self, line: bytes, now: float) -> None:
-        """A worker's report; what is none is passed over."""
+        """Record a worker's report; other lines are ignored."""
         report = live.decode(line) or reasons.decode(line)
         if isinstance(report, live.Overall):
             self._take_overall(report, now)
@@ -148,7 +147,7 @@ class State:
         if overall == before:
             return
         job.overall, job.version = overall, self._next()
-        if before is None or overall.made < before.made:  # the job of another hvd.init()
+        if before is None or overall.made < before.made:  # a new engine after another hvd.init()
             job.stepped = now if overall.made else None
             return
         if overall.made == before.made:
@@ -178,7 +177,7 @@ class State:
     # ---- what is told ----------------------------------------------------------------------------------------------
 
     def since(self, version: int, now: float) -> dict[str, Any]:
-        """What has changed after that version, 0: all. `now`: s since the start."""
+        """Return the changes after that version, everything for 0. `now` is in seconds since the start."""
         found: dict[str, Any] = {"version": self.version, "now": round(now, 1)}
         parts: dict[str, Any] = {
             "job": self._told_job() if self._job.version > version else None,
@@ -255,8 +254,11 @@ class State:
 
 
 def _stacked(parts: live.Parts | None) -> list[float | None]:
-    """What adds up to a step: waiting for data, computing alone, computing while communication is hidden behind it,
-    communication that is exposed; and the step."""
+    """Return the parts of a step, and its whole duration.
+
+    The parts are waiting for data, computing without communication, computing that hides communication, and exposed
+    communication.
+    """
     if parts is None:
         return [None] * 5
     compute = parts.compute
@@ -266,7 +268,7 @@ def _stacked(parts: live.Parts | None) -> list[float | None]:
 
 
 def _named(parts: live.Parts | None) -> Mapping[str, float | None] | None:
-    """Rounded to what a page shows."""
+    """Return the parts by name, rounded for display."""
     if parts is None:
         return None
     data, alone, hidden, exposed, step = (None if value is None else round(value, 7) for value in _stacked(parts))

@@ -1,5 +1,4 @@
-"""The last lines of what a rank prints, as text that can be shown. Pure, and bounded whatever comes: a line is cut, a
-longer one is never held."""
+"""Last lines of a rank's output, as text to display. Pure. Memory is bounded, because long lines are cut."""
 
 from __future__ import annotations
 
@@ -7,15 +6,15 @@ import re
 from collections import deque
 from typing import NamedTuple
 
-CUT = 400  # characters of a line that are kept
-_HELD = 4 * CUT  # bytes of a line that is not whole yet
+CUT = 400  # characters kept of a line
+_HELD = 4 * CUT  # bytes kept of an incomplete line
 _ESCAPES = re.compile(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\)?|[@-Z\\-_])")
 _CONTROLS = dict.fromkeys([*range(9), *range(10, 32), *range(127, 160)])
 _NUMBERS = re.compile(r"\B(?=(?:\d{3})+$)")
 
 
 class Line(NamedTuple):
-    """`version`: the state's when it came."""
+    """A line, with the version of the state when it was added."""
 
     version: int
     stream: int
@@ -23,7 +22,7 @@ class Line(NamedTuple):
 
 
 def shown(data: bytes, length: int) -> str:
-    """A line of `length` bytes of which at most these were kept, without colours and controls."""
+    """Return a line of `length` bytes, of which `data` was kept, as text without colours and control characters."""
     text = _ESCAPES.sub("", data.decode(errors="replace")).translate(_CONTROLS)
     if len(text) <= CUT and length <= len(data):
         return text
@@ -31,13 +30,13 @@ def shown(data: bytes, length: int) -> str:
 
 
 def text(words: str) -> str:
-    """The same of what is text already, all in one line."""
+    """Return text as one line, without colours and control characters, and cut like a rank's line."""
     data = words.replace("\n", " ").encode(errors="replace")
     return shown(data[:_HELD], len(data))
 
 
 class _Open:
-    """A line that is not whole yet."""
+    """An incomplete line."""
 
     def __init__(self) -> None:
         self._data = bytearray()
@@ -45,7 +44,7 @@ class _Open:
         self._returned = False
 
     def add(self, piece: bytes) -> None:
-        """A carriage return begins the line anew, as on a terminal: bars show their last state."""
+        """Add output. As on a terminal, a carriage return restarts the line, so a progress bar shows its last state."""
         if not piece:
             return
         last = piece.rstrip(b"\r")
@@ -70,19 +69,19 @@ class _Open:
 
 
 class Tail:
-    """Of one rank, stdout and stderr in the order in which they came."""
+    """Last lines of one rank, stdout and stderr in the order of arrival."""
 
     def __init__(self, keep: int) -> None:
         self._keep = keep
         self._open = {1: _Open(), 2: _Open()}
         self.lines: deque[Line] = deque(maxlen=keep)
         self.count = 0
-        """Lines that there have been, those that are gone included."""
+        """Number of all lines so far, including dropped ones."""
         self.now = ""
-        """What has begun and is no line yet."""
+        """Text of the incomplete line."""
 
     def feed(self, version: int, stream: int, data: bytes) -> None:
-        """Takes what has come; `version`: the state's from now on."""
+        """Add output. `version` is the state's new version."""
         begun = self._open[stream]
         *whole, rest = data.split(b"\n")
         skipped = len(whole) - self._keep
@@ -99,5 +98,5 @@ class Tail:
 
     @property
     def last(self) -> str:
-        """The newest words."""
+        """The most recent text."""
         return self.now or (self.lines[-1].text if self.lines else "")

@@ -1,1 +1,1 @@
-"""`horovodrun --doctor`: looks at hosts and what lies between them."""
+"""`horovodrun --doctor`: checks of hosts and of the network between them."""

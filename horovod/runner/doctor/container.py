@@ -1,4 +1,4 @@
-"""Examines what the container of this process, if it is in one, lets it have. Nothing here raises."""
+"""Facts about the container of this process, if it runs in one. No function here raises."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _VARIABLES = {
 
 
 def examine(environ: Mapping[str, str] = os.environ, root: str = "/") -> ContainerReport:
-    """What can be known. `environ`: that of a worker; `root`: below it are proc, sys, dev and run, for tests."""
+    """Return the facts. `environ` is a worker's environment; proc, sys, dev and run are read below `root`."""
     memory, tasks = cgroups.memory(root), cgroups.tasks(root)
     size, error = _shm(os.path.join(root, SHM))
     return ContainerReport(
@@ -36,27 +36,27 @@ def examine(environ: Mapping[str, str] = os.environ, root: str = "/") -> Contain
 
 
 def _kind(environ: Mapping[str, str], root: str) -> str:
-    """By the signs that runtimes leave. sshd passes on no variables, so files count too."""
+    """Return the runtime, by its variables and files; files matter, since sshd does not pass variables."""
     for variable, kind in _VARIABLES.items():
         if environ.get(variable):
             return kind
     for path, kind in _SIGNS.items():
         if os.path.exists(os.path.join(root, path)):
             return kind
-    return environ.get("container", "")[:64]  # as systemd wants it: lxc, oci, systemd-nspawn
+    return environ.get("container", "")[:64]  # systemd's convention: lxc, oci, systemd-nspawn
 
 
 def _shm(path: str) -> tuple[int, str]:
-    """(bytes of its file system or -1, why nothing can be put there)."""
+    """Return the size of the file system in bytes, -1 if unknown, and why it cannot be written to."""
     try:
         stat = os.statvfs(path)
-        size = stat.f_blocks * stat.f_frsize or -1  # a tmpfs without a limit says 0
+        size = stat.f_blocks * stat.f_frsize or -1  # 0 means a tmpfs without limit
     except OSError as error:
         return -1, _why(error)
     try:
-        os.close(os.open(path, os.O_TMPFILE | os.O_RDWR | os.O_CLOEXEC, 0o600))  # it has no name, so it leaves nothing
+        os.close(os.open(path, os.O_TMPFILE | os.O_RDWR | os.O_CLOEXEC, 0o600))  # an unnamed file, so none is left
     except OSError as error:
-        if error.errno not in (errno.EOPNOTSUPP, errno.EISDIR):  # a file system without such files
+        if error.errno not in (errno.EOPNOTSUPP, errno.EISDIR):  # these mean that unnamed files are not supported
             return size, _why(error)
     return size, ""
 

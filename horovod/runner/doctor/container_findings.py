@@ -1,4 +1,4 @@
-"""Judges what hosts told of their containers. Pure, like `findings`. A host that is none is all right."""
+"""Findings about hosts' containers. Pure, like `findings`. There are none about hosts that are not containers."""
 
 from __future__ import annotations
 
@@ -7,20 +7,20 @@ from collections.abc import Iterator, Sequence
 from horovod.runner.base.containers import SHM_DEFAULT
 from horovod.runner.doctor.report import OK, WARN, Finding, HostAnswer, HostReport
 
-SHM_EACH = SHM_DEFAULT  # bytes for the data loaders of a rank, at least
-SHM_GOOD = 256 << 20  # bytes for each rank, to begin with
-MEMORY_EACH = 300 << 20  # bytes: a rank that has imported PyTorch and holds nothing yet
-TASKS_EACH = 128  # threads and processes of a rank: pools of the framework, data loaders
+SHM_EACH = SHM_DEFAULT  # minimum bytes for the data loaders of a rank
+SHM_GOOD = 256 << 20  # bytes recommended for each rank
+MEMORY_EACH = 300 << 20  # bytes of a rank that has imported PyTorch and holds no data yet
+TASKS_EACH = 128  # threads and processes of a rank: thread pools of the framework, data loaders
 _GIB = 1 << 30
 
 
 def is_scarce(answer: HostAnswer, report: HostReport) -> bool:
-    """Is too little left in /dev/shm for the data loaders of this host's ranks?"""
+    """Return True if too little is left in /dev/shm for the data loaders of this host's ranks."""
     return 0 <= report.shm_free <= answer.slots * SHM_EACH
 
 
 def shared_memory(answers: Sequence[HostAnswer]) -> Iterator[Finding]:
-    """What others put into /dev/shm; our own shared memory has no name, and no limit but that of all memory."""
+    """Check /dev/shm for other programs. Horovod's shared memory is unnamed and limited only by the total memory."""
     for answer, report in _reports(answers):
         size = f"{max(1, -(-answer.slots * SHM_GOOD // _GIB))}g"
         if report.container.shm_error:
@@ -47,7 +47,7 @@ def shared_memory(answers: Sequence[HostAnswer]) -> Iterator[Finding]:
 
 
 def memory_limit(answers: Sequence[HostAnswer]) -> Iterator[Finding]:
-    """Is there room for the ranks in what the container may take?"""
+    """Check that the container's memory limit leaves room for the ranks."""
     for answer, report in _reports(answers):
         if report.container.memory_limit < 0:
             continue
@@ -66,7 +66,7 @@ def memory_limit(answers: Sequence[HostAnswer]) -> Iterator[Finding]:
 
 
 def tasks(answers: Sequence[HostAnswer]) -> Iterator[Finding]:
-    """Processes and threads that the container may have."""
+    """Check the container's limit of processes and threads."""
     for answer, report in _reports(answers):
         if 0 <= report.container.tasks_free < answer.slots * TASKS_EACH:
             yield Finding(
@@ -80,7 +80,7 @@ def tasks(answers: Sequence[HostAnswer]) -> Iterator[Finding]:
 
 
 def neighbours(answers: Sequence[HostAnswer]) -> Iterator[Finding]:
-    """Containers of one machine count as hosts: nothing goes through memory between them."""
+    """Warn about containers on the same machine, which count as hosts and do not share memory."""
     machines: dict[str, list[tuple[HostAnswer, HostReport]]] = {}
     for answer, report in _reports(answers):
         if report.container.machine:
@@ -99,12 +99,12 @@ def neighbours(answers: Sequence[HostAnswer]) -> Iterator[Finding]:
 
 
 def _apart(found: Sequence[tuple[HostAnswer, HostReport]]) -> bool:
-    """Have they no memory of IPC, or no process numbers, in common?"""
+    """Return True unless the containers share both the IPC and the pid namespace."""
     return any(len({report.container.spaces.get(name, "") for _, report in found}) > 1 for name in ("ipc", "pid"))
 
 
 def shown(report: HostReport) -> str:
-    """The row of the table; "-" where there is neither a container nor a limit."""
+    """Return the table's cell; "-" without container and limits."""
     container = report.container
     parts = [container.kind] if container.kind else []
     if container.memory_limit >= 0:

@@ -1,4 +1,4 @@
-"""Judges what the hosts told of their GPUs. Pure, like `findings`. A host without GPUs is all right."""
+"""Findings about hosts' GPUs. Pure, like `findings`. There are none about hosts without GPUs."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _RESULTS = "the job runs, and tensors of GPUs do not take this way"
 
 
 def gpus(answers: Sequence[HostAnswer]) -> Iterator[Finding]:
-    """Is there a driver that works, and may ranks use the GPUs?"""
+    """Check that the driver works and that ranks may use the GPUs."""
     for answer, report in _devices(answers):
         yield from _driver(answer.host, report)
         yield from _tried(answer, report)
@@ -60,7 +60,7 @@ def _driver(host: str, report: DeviceReport) -> Iterator[Finding]:
         )
 
 
-_ADVICE = {  # by the number that cuInit answers
+_ADVICE = {  # by the error code of cuInit
     "(46)": "somebody else has the GPU for itself (compute mode); wait, or `nvidia-smi -c 0` as root",
     "(100)": "CUDA sees none of them: CUDA_VISIBLE_DEVICES, or /dev/nvidia* that are not in this container",
     "(802)": "the manager of NVSwitch does not run: `systemctl start nvidia-fabricmanager`, in the driver's version",
@@ -132,7 +132,7 @@ def _enough(answer: HostAnswer, report: DeviceReport) -> Iterator[Finding]:
 
 
 def alike(answers: Sequence[HostAnswer]) -> Iterator[Finding]:
-    """The same GPUs, driver and NCCL everywhere."""
+    """Check that GPUs, driver and NCCL are the same everywhere."""
     known = list(_devices(answers))
     counts = {answer.host: str(len(report.usable)) for answer, report in known}
     yield from _compare("GPU", "GPUs", counts, "ranks of a host with fewer share them, and all wait for these")
@@ -157,7 +157,7 @@ def _compare(check: str, what: str, values: dict[str, str], advice: str) -> Iter
 
 
 def nccl(answers: Sequence[HostAnswer]) -> Iterator[Finding]:
-    """Is there one for the GPUs, and one only?"""
+    """Check that there is exactly one NCCL for the GPUs."""
     for answer, report in _devices(answers):
         if report.nccl_error:
             yield Finding(WARN, "NCCL", answer.host, report.nccl_error, f"install it again; else {_RESULTS}")
@@ -182,7 +182,7 @@ def nccl(answers: Sequence[HostAnswer]) -> Iterator[Finding]:
 
 
 def compiling(answers: Sequence[HostAnswer]) -> Iterator[Finding]:
-    """The driver compiles our kernels when they are first used."""
+    """Check that the driver can compile Horovod's kernels when they are first used."""
     for answer, report in _devices(answers):
         if not report.survey.gpus or report.driver_error:
             continue
@@ -199,7 +199,7 @@ def compiling(answers: Sequence[HostAnswer]) -> Iterator[Finding]:
 
 
 def links(answers: Sequence[HostAnswer]) -> Iterator[Finding]:
-    """Between GPUs of a host, and to those of others."""
+    """Check the connections between the GPUs of a host, and to those of others."""
     several = sum(answer.report is not None for answer in answers) > 1
     for answer, report in _devices(answers):
         refused = [pair for pair in report.survey.pairs if pair.refused]
@@ -211,7 +211,7 @@ def links(answers: Sequence[HostAnswer]) -> Iterator[Finding]:
             yield Finding(WARN, "links", answer.host, text, advice + "forbid it (`nvidia-smi topo -p2p r`)")
         assert answer.report is not None
         small = 0 <= answer.report.shm_free < LOW_SHM and not container_findings.is_scarce(answer, answer.report)
-        if small and len(report.usable) > 1 and answer.slots > 1:  # a scarce one has its warning
+        if small and len(report.usable) > 1 and answer.slots > 1:  # very little space has its own warning
             text = (
                 f"/dev/shm has {answer.report.shm_free >> 20} MiB left, in which NCCL and CUDA keep buffers for ranks "
             )
@@ -223,7 +223,7 @@ def links(answers: Sequence[HostAnswer]) -> Iterator[Finding]:
 
 
 def _direct(answer: HostAnswer, report: DeviceReport, card: str) -> Iterator[Finding]:
-    """What NCCL, or an MPI, needs to send with such a card."""
+    """Check what NCCL or MPI needs to send with such a network card."""
     if report.survey.gpus and not report.direct:
         text = f"{card} cannot reach the memory of GPUs (GPUDirect RDMA): there is neither nvidia_peermem nor DMA-BUF"
         advice = (

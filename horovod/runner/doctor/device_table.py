@@ -1,4 +1,4 @@
-"""Shows what was found of GPUs: a line for each host in the table of hosts, one for each GPU below. Pure."""
+"""Tables of GPUs: a line for each host in the table of hosts, and a row for each GPU below. Pure."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from horovod.common.devices.versions import text_of
 from horovod.runner.doctor.report import DeviceReport, HostAnswer, Place
 
 NOTHING = "-"
-MOST = 64  # GPUs that are listed
+MOST = 64  # maximum GPUs listed
 
 
 def count(report: DeviceReport) -> str:
-    """8 (H200), 4 of 8 (H200)."""
+    """Return text such as `8 (H200)` or `4 of 8 (H200)`."""
     found = report.survey.gpus
     if not found:
         notes = {"NVIDIA": "without a driver that works", "AMD": "of AMD, which are not looked into"}
@@ -29,7 +29,7 @@ def count(report: DeviceReport) -> str:
 
 
 def driver(report: DeviceReport) -> str:
-    """580.82.07, CUDA 13.0; MPS."""
+    """Return text such as `580.82.07, CUDA 13.0, MPS in ...`."""
     if not report.survey.driver:
         return NOTHING
     parts = [report.survey.driver, f"CUDA {report.survey.cuda or 'unknown'}"]
@@ -39,7 +39,7 @@ def driver(report: DeviceReport) -> str:
 
 
 def nccl(report: DeviceReport) -> str:
-    """2.28.9 (a package of Python, /usr/.../libnccl.so.2)."""
+    """Return text such as `2.28.9 (nvidia-nccl-cu13: /usr/.../libnccl.so.2)`."""
     if not report.nccl:
         return "none"
     version = text_of(report.nccl_version) if report.nccl_version else "unknown version"
@@ -48,7 +48,7 @@ def nccl(report: DeviceReport) -> str:
 
 
 def direct(report: DeviceReport) -> str:
-    """mlx5_0 400 Gb/sec, mlx5_1 down; nvidia_peermem."""
+    """Return text such as `mlx5_0 400 Gb/sec, mlx5_1 down; GPUDirect by nvidia_peermem`."""
     if not report.ports:
         return NOTHING
     ports = [f"{port.device} {port.rate if port.state == 'ACTIVE' else 'down'}" for port in report.ports[:16]]
@@ -56,7 +56,7 @@ def direct(report: DeviceReport) -> str:
 
 
 def listed(answers: Sequence[HostAnswer]) -> list[tuple[str, ...]]:
-    """A row for each GPU of all hosts, below their titles; empty where there is none."""
+    """Return a row for each GPU of all hosts, below the titles; empty if there is none."""
     rows = [
         (answer.host, *_row(gpu, place))
         for answer in answers
@@ -86,7 +86,7 @@ def _row(gpu: Gpu, place: Place | None) -> tuple[str, ...]:
 
 
 def _near(gpu: Gpu, place: Place | None) -> str:
-    """CPUs 0-31 (node 0), mlx5_0 (one switch)."""
+    """Return text such as `CPUs 0-31 (node 0), mlx5_0 (one switch)`."""
     parts = []
     cpus = gpu.cpus or (place.near.cpus if place is not None else [])
     if cpus:
@@ -99,7 +99,7 @@ def _near(gpu: Gpu, place: Place | None) -> str:
 
 
 def between(answers: Sequence[HostAnswer]) -> list[tuple[str, ...]]:
-    """What is between the GPUs of each host, pairs of a kind in one row; empty where no host has two."""
+    """Return the connections between the GPUs of each host, a row for each kind; empty if no host has two GPUs."""
     rows = [
         (answer.host, kind, pairs)
         for answer in answers

@@ -1,5 +1,6 @@
-"""Examines the GPUs of the host that this process runs on, and what ranks need for them. Nothing here raises. CUDA is
-started, and NCCL loaded, by processes of their own.
+"""Facts about the GPUs of this host, and the software that ranks need for them. No function here raises.
+
+CUDA is started, and NCCL loaded, in separate processes.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ _MODULES = ("nvidia_peermem", "nv_peer_mem")
 
 
 def examine(environ: Mapping[str, str] = os.environ, root: str = "/") -> DeviceReport:
-    """What can be known. `environ`: that of a worker; `root`: below it are sys and proc, for tests."""
+    """Return the facts. `environ` is a worker's environment; sys and proc are read below `root`, for tests."""
     sys = os.path.join(root, "sys")
     survey = nvml.survey(pairs=True)
     hardware = affinity.gpus_by_vendor(sys)
@@ -56,8 +57,11 @@ def examine(environ: Mapping[str, str] = os.environ, root: str = "/") -> DeviceR
 
 
 def _nccl(library: Library | libraries.Missing) -> tuple[int, str]:
-    """(version code, what is wrong with it). That there is none is wrong only where there are GPUs, but a variable that
-    names none is always."""
+    """Return the version code, and what is wrong with the library.
+
+    A missing library is wrong only where there are GPUs, which the caller checks; a variable with a wrong path always
+    is.
+    """
     if not isinstance(library, Library):
         return 0, library.reason if libraries.NCCL_VARIABLE in library.reason else ""
     code, error = versions.load_elsewhere(library.path)
@@ -65,7 +69,7 @@ def _nccl(library: Library | libraries.Missing) -> tuple[int, str]:
 
 
 def _cache(environ: Mapping[str, str]) -> tuple[str, str]:
-    """(folder in which the driver keeps what it has compiled, why it cannot)."""
+    """Return the folder in which the driver stores compiled kernels, and why it cannot."""
     if environ.get("CUDA_CACHE_DISABLE", "0").strip() not in ("", "0"):
         return "", "CUDA_CACHE_DISABLE is set"
     home = environ.get("HOME", "")
@@ -87,7 +91,7 @@ def _mps(environ: Mapping[str, str]) -> str:
 
 
 def _direct(root: str) -> str:
-    """What lets InfiniBand cards reach GPUs' memory: a kernel module, or the DMA-BUF of the open kernel modules."""
+    """Return what lets InfiniBand cards access GPU memory: a kernel module, or DMA-BUF of the open kernel modules."""
     for name in _MODULES:
         if os.path.isdir(os.path.join(root, "sys/module", name)):
             return name

@@ -1,8 +1,8 @@
-"""`horovodrun --doctor`: examines this machine and the hosts of a job, with the agents, the environment and the
-handshakes that the job would have.
+"""`horovodrun --doctor`: check this machine and the hosts of a job.
 
-First an agent is started on every host, so that each one that cannot be reached is named and the others are examined
-all the same. Then a job with one worker per host runs `checks.probe`, and what its workers leave is judged and shown.
+The checks use the agents, the environment and the handshakes that the job would use. First, an agent is started on
+every host, so that each unreachable host is named and the others are still checked. Then a job with one worker per host
+runs `probe`, and the launcher judges and shows the workers' reports.
 """
 
 from __future__ import annotations
@@ -37,11 +37,11 @@ from horovod.runner.reach.agents import Agent
 from horovod.runner.reach.fleet import Fleet, Trouble
 
 END_SECONDS = 5.0
-WIDTH = 160  # characters, where the output is no terminal
+WIDTH = 160  # columns where the output is not a terminal
 
 
 class _StoppedError(Exception):
-    """By the user."""
+    """The user has stopped the checks with a signal."""
 
     def __init__(self, number: int) -> None:
         super().__init__(f"stopped by {signal.Signals(number).name}")
@@ -49,7 +49,7 @@ class _StoppedError(Exception):
 
 
 class _Nowhere(OutputSink):
-    """What probes print, frameworks' warnings say, is no part of the answer."""
+    """Destination that drops the probes' output, such as frameworks' warnings."""
 
     def __init__(self) -> None:
         super().__init__(set(), together=False)
@@ -59,7 +59,7 @@ class _Nowhere(OutputSink):
 
 
 def run(namespace: argparse.Namespace, environ: Mapping[str, str], signals: SignalQueue | None = None) -> JobResult:
-    """Examine, print the table, and return exit code 0 unless something does not work. Raises LaunchError."""
+    """Check the hosts, print the table, and return exit code 0 unless something does not work. Raises LaunchError."""
     settings = _settings(namespace, environ)
     try:
         diagnosis = diagnose(settings, environ, signals)
@@ -70,17 +70,20 @@ def run(namespace: argparse.Namespace, environ: Mapping[str, str], signals: Sign
 
 
 def _settings(namespace: argparse.Namespace, environ: Mapping[str, str]) -> LaunchSettings:
-    """As of a job on all slots of the hosts, or on -np of them."""
+    """Return settings of a job on all slots of the hosts, or on -np of them."""
     _fix(namespace)
     if namespace.num_proc is None:
-        chosen = cli.chosen_hosts(namespace, environ, tell=False)  # the settings tell
+        chosen = cli.chosen_hosts(namespace, environ, tell=False)  # `cli.settings` prints the hosts
         namespace.num_proc = sum(host.slots for host in chosen) if chosen else 1
     return cli.settings(namespace, ["-"], environ)
 
 
 def _fix(namespace: argparse.Namespace) -> None:
-    """An elastic job is looked at as one of a fixed size, on the hosts that its script finds now. Raises LaunchError
-    saying what is wrong with the script or with what it printed."""
+    """Replace an elastic job by one of fixed size, on the hosts that its script finds now.
+
+    Raises:
+        LaunchError: The script cannot be run, or its output is not accepted.
+    """
     if namespace.host_discovery_script is not None:
         found = ScriptRun(namespace.host_discovery_script, namespace.slots_per_host).finish()
         if not found:
@@ -93,8 +96,12 @@ def _fix(namespace: argparse.Namespace) -> None:
 
 
 def diagnose(settings: LaunchSettings, environ: Mapping[str, str], signals: SignalQueue | None = None) -> Diagnosis:
-    """What is wrong with the hosts of this job. Raises AgentError or OSError when this machine itself cannot start
-    anything."""
+    """Return the findings about the hosts of this job.
+
+    Raises:
+        AgentError: This machine cannot start an agent.
+        OSError: This machine cannot start anything.
+    """
     answers = reach(settings, environ, signals)
     known = [answer for answer in answers if not answer.failure]
     trouble: list[Finding] = []
@@ -110,8 +117,8 @@ def diagnose(settings: LaunchSettings, environ: Mapping[str, str], signals: Sign
 
 
 def reach(settings: LaunchSettings, environ: Mapping[str, str], signals: SignalQueue | None = None) -> list[HostAnswer]:
-    """Start an agent on every host and end it again; within the start timeout."""
-    # Without a tree: a host that cannot be used must not hide those behind it.
+    """Start an agent on every host within the start timeout, end it again, and return what was found."""
+    # Without a tree, because an unusable host must not hide those behind it.
     fleet = make_fleet(dataclasses.replace(settings, ssh_fanout=len(settings.slots)), environ)
     failures: dict[str, str] = {}
     seconds: dict[str, float] = {}
@@ -162,18 +169,18 @@ def _wait(fleet: Fleet, deadline: float, signals: SignalQueue | None) -> list[Tr
 
 
 def _ignore(agent: Agent, report: Report) -> None:
-    """An agent without a job has nothing to say but its Hello."""
+    """Ignore a report; without a job, agents send only their Hello."""
 
 
 def _without_ranks(text: str, agent: Agent) -> str:
-    """`host a (ranks 0-3): why` without what the table says already."""
+    """Remove `host a (ranks 0-3)` from the text, since the table shows it."""
     return text.removeprefix(f"host {agent.host} ({agent.ranks})").removeprefix(":").strip()
 
 
 def _examine(
     settings: LaunchSettings, environ: Mapping[str, str], names: Sequence[str], signals: SignalQueue | None
 ) -> tuple[dict[int, HostReport], str]:
-    """Reports by rank, one rank per host, and what is wrong with the job itself."""
+    """Return the hosts' reports by rank, one rank per host, and what is wrong with the job itself."""
     python = {slot.hostname: slot.python for slot in settings.slots}
     available = [hosts.Host(name, 1, python[name]) for name in names]
     slots: list[Slot] = hosts.assign(available, len(names))

@@ -1,5 +1,7 @@
-"""Judges what the hosts told. Pure: every check is a function from answers to findings, one finding a host at most
-where nothing is wrong."""
+"""Findings about hosts. Pure: every check is a function from answers to findings.
+
+A check without problems returns at most one finding for each host.
+"""
 
 from __future__ import annotations
 
@@ -13,10 +15,10 @@ from horovod.runner.doctor.report import FAIL, OK, WARN, Finding, HostAnswer, Ho
 
 SLOW_CONNECT = 5.0  # s
 CLOCK_TOLERANCE = 2.0  # s
-LOW_MEMORY = 0.05  # part of the memory that is available
+LOW_MEMORY = 0.05  # fraction of the memory that should be available
 LOW_PROCESSES = 2048
 SLOW_GIGABITS = 0.5
-SLOW_PART = 0.25  # of the interface's own speed, up to that at which one stream of Python keeps up
+SLOW_PART = 0.25  # fraction of the interface's nominal speed, up to the speed of one stream in Python
 TRUSTED_MEGABITS = 10000
 SLOW_ROUND_TRIP_US = 1000.0
 
@@ -27,7 +29,7 @@ FIREWALL = (
 
 
 def judge(answers: Sequence[HostAnswer]) -> list[Finding]:
-    """All findings, in the order of the checks."""
+    """Return all findings, in the order of the checks."""
     return [finding for check in CHECKS for finding in check(answers)]
 
 
@@ -38,7 +40,7 @@ def _reports(answers: Sequence[HostAnswer]) -> Iterator[tuple[HostAnswer, HostRe
 
 
 def connection(answers: Sequence[HostAnswer]) -> Iterator[Finding]:
-    """Was there an agent, and how long did it take?"""
+    """Check that an agent has answered, and how long that took."""
     for each in answers:
         if each.failure:
             what, _, advice = each.failure.partition("\n")
@@ -58,7 +60,7 @@ def connection(answers: Sequence[HostAnswer]) -> Iterator[Finding]:
 
 
 def versions(answers: Sequence[HostAnswer]) -> Iterator[Finding]:
-    """Python's versions; another version of ours ends the examination before."""
+    """Compare Python's versions; a different version of horovod is found before."""
     found = {answer.host: ".".join(report.python.split(".")[:2]) for answer, report in _reports(answers)}
     yield from _compare(
         "Python",
@@ -69,7 +71,7 @@ def versions(answers: Sequence[HostAnswer]) -> Iterator[Finding]:
 
 
 def frameworks(answers: Sequence[HostAnswer]) -> Iterator[Finding]:
-    """The same frameworks in the same versions everywhere."""
+    """Check that all hosts have the same frameworks in the same versions."""
     names = sorted({name for _, report in _reports(answers) for name in report.frameworks})
     if any(answer.report for answer in answers) and not usable(names):
         what = "no usable framework is installed"
@@ -80,7 +82,7 @@ def frameworks(answers: Sequence[HostAnswer]) -> Iterator[Finding]:
 
 
 def _compare(check: str, found: dict[str, str], advice: str) -> Iterator[Finding]:
-    """WARN when hosts differ."""
+    """Yield a warning if the hosts' values differ."""
     if len(set(found.values())) > 1:
         texts = [
             f"{value} on {_list([h for h, v in found.items() if v == value])}" for value in sorted(set(found.values()))
@@ -95,7 +97,7 @@ def _list(names: Sequence[str]) -> str:
 
 
 def engine(answers: Sequence[HostAnswer]) -> Iterator[Finding]:
-    """Can the native engine be loaded, and encrypt?"""
+    """Check that the native engine can be loaded and can encrypt."""
     for answer, report in _reports(answers):
         if report.engine_error:
             yield Finding(
@@ -118,7 +120,7 @@ def engine(answers: Sequence[HostAnswer]) -> Iterator[Finding]:
 
 
 def processors(answers: Sequence[HostAnswer]) -> Iterator[Finding]:
-    """Enough cores for the ranks, and are they free?"""
+    """Check that there are enough cores for the ranks, and that they are free."""
     for answer, report in _reports(answers):
         usable = report.cores if report.quota is None else min(report.cores, report.quota)
         if answer.slots > usable:
@@ -143,7 +145,7 @@ def processors(answers: Sequence[HostAnswer]) -> Iterator[Finding]:
 
 
 def memory(answers: Sequence[HostAnswer]) -> Iterator[Finding]:
-    """Can ranks share memory, and is some free?"""
+    """Check that ranks can share memory, and that some is free."""
     for answer, report in _reports(answers):
         if report.memfd_error:
             yield Finding(
@@ -163,7 +165,7 @@ def memory(answers: Sequence[HostAnswer]) -> Iterator[Finding]:
 
 
 def limits(answers: Sequence[HostAnswer]) -> Iterator[Finding]:
-    """Descriptors (each rank has connections to all others) and processes."""
+    """Check the limits of descriptors (each rank is connected to all others) and processes."""
     ranks = sum(answer.slots for answer in answers)
     needed = 256 + 4 * ranks
     for answer, report in _reports(answers):
@@ -189,7 +191,7 @@ def limits(answers: Sequence[HostAnswer]) -> Iterator[Finding]:
 
 
 def clocks(answers: Sequence[HostAnswer]) -> Iterator[Finding]:
-    """Times in logs and of files have to fit together."""
+    """Check the clocks, so that times in logs and of files are comparable."""
     for answer, _ in _reports(answers):
         if abs(answer.clock_offset) > CLOCK_TOLERANCE:
             way = "ahead of" if answer.clock_offset > 0 else "behind"
@@ -200,7 +202,7 @@ def clocks(answers: Sequence[HostAnswer]) -> Iterator[Finding]:
 
 
 def interfaces(answers: Sequence[HostAnswer]) -> Iterator[Finding]:
-    """A network at all, and packets of the same size on both sides of one."""
+    """Check that there is a network, and that hosts on it use packets of the same size."""
     if len(answers) < 2:
         return
     sizes: dict[str, dict[str, int]] = {}
@@ -224,7 +226,7 @@ def interfaces(answers: Sequence[HostAnswer]) -> Iterator[Finding]:
 
 
 def reachability(answers: Sequence[HostAnswer]) -> Iterator[Finding]:
-    """Between every two hosts, an address in one direction is enough; both are better."""
+    """Check connections between every two hosts: an address in one direction suffices; both directions are better."""
     known = [answer for answer, _ in _reports(answers)]
     for i, one in enumerate(known):
         for other in known[i + 1 :]:
@@ -262,7 +264,7 @@ def _between(one: HostAnswer, other: HostAnswer) -> Iterator[Finding]:
 
 
 def _gets_through(answer: HostAnswer, peer: HostAnswer) -> bool | None:
-    """None: it was not tried."""
+    """Return True if the peer can be reached by a wanted interface, None if that was not tried."""
     assert answer.report is not None
     if answer.report.pairs_error:
         return None
@@ -279,7 +281,7 @@ def _outcomes(answer: HostAnswer, peer: HostAnswer) -> str:
 
 
 def speeds(answers: Sequence[HostAnswer]) -> Iterator[Finding]:
-    """What goes through, and how fast."""
+    """Report the speed of the measured connections."""
     known = {answer.rank: answer for answer, _ in _reports(answers)}
     for answer, report in _reports(answers):
         for each in report.measured:
@@ -304,7 +306,7 @@ def _speed(answer: HostAnswer, other: HostAnswer, report: HostReport, each: Meas
 
 
 def _nominal(report: HostReport, each: Measured) -> int:
-    """Mbit/s of the sender's physical interface by the same name, 0 where that says nothing."""
+    """Return the Mbit/s of the sender's physical interface of the same name, 0 if unknown or not comparable."""
     for interface in report.interfaces:
         if interface.name == each.interface and interface.physical and interface.speed <= TRUSTED_MEGABITS:
             return interface.speed

@@ -1,4 +1,4 @@
-"""Examines the host that this process runs on. Nothing here raises: what cannot be found out is part of the answer."""
+"""Facts about this host. No function here raises: what cannot be found out is part of the report."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ LIMITS = {
     "memlock": resource.RLIMIT_MEMLOCK,
     "fsize": resource.RLIMIT_FSIZE,
 }
-SEGMENT = 64 << 20  # bytes: what a job of a few ranks on a host shares at least
+SEGMENT = 64 << 20  # bytes of shared memory that a job of a few ranks on a host needs at least
 
 
 def examine() -> HostReport:
-    """What can be known here without the other hosts."""
+    """Return the facts that can be found without the other hosts."""
     engine_error, ciphers = _engine()
     memory = _memory()
     return HostReport(
@@ -56,7 +56,7 @@ def examine() -> HostReport:
 
 
 def _engine() -> tuple[str, list[str]]:
-    """(why the engine cannot be loaded, ciphers for connections between hosts)."""
+    """Return why the engine cannot be loaded, and the ciphers for connections between hosts."""
     try:
         from horovod.common.security import cipher
 
@@ -81,7 +81,7 @@ def _interfaces() -> list[Interface]:
 
 
 def _memory() -> tuple[int, int]:
-    """(bytes in all, bytes that are free): of the machine, or of the part that a container has."""
+    """Return total and free bytes, of the machine or of the container's share."""
     machine, room = _meminfo(), cgroups.memory()
     total, free = machine.get("MemTotal", -1), machine.get("MemAvailable", -1)
     return (total, free) if room is None else (min(total, room.limit), min(free, room.free))
@@ -97,7 +97,7 @@ def _meminfo() -> dict[str, int]:
 
 
 def _memfd_error(size: int) -> str:
-    """Why ranks here could not share memory; empty when they can."""
+    """Return why ranks here could not share memory, or an empty string."""
     try:
         fd = memory_files.create("horovod-doctor")
     except memory_files.MemoryFileError as error:
@@ -116,4 +116,4 @@ def _free(path: str) -> int:
         stat = os.statvfs(path)
     except OSError:
         return -1
-    return stat.f_bavail * stat.f_frsize if stat.f_blocks else -1  # a tmpfs without a limit says 0
+    return stat.f_bavail * stat.f_frsize if stat.f_blocks else -1  # 0 means a tmpfs without limit

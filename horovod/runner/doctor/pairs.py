@@ -1,4 +1,4 @@
-"""What is between two hosts: which addresses lead to the right rank, how long a message takes, how much goes through.
+"""Network checks between two hosts: which addresses lead to the right rank, latency and throughput.
 
 Every connection begins with the handshake of the job's own links (common/security/auth.py), so only ranks of this job
 take part.
@@ -18,23 +18,25 @@ from horovod.common.network.listeners import Listeners
 from horovod.common.security.auth import AuthError, Place, accept, connect
 from horovod.runner.doctor.report import Measured, Tried
 
-REACH, MEASURE = 100, 101  # purposes of connections; those of links are smaller
+REACH, MEASURE = 100, 101  # purposes of connections; those of links are smaller numbers
 EPOCH = 1
-REACH_SECONDS = 2.0  # until an address is given up: the job's links begin to try others after a quarter of a second
-ANSWER_SECONDS = 10.0  # for the handshake of who has taken the connection: it may be busy
-STALL_SECONDS = 10.0  # without progress of a measurement
+REACH_SECONDS = 2.0  # s until an address is given up; the job's links try others after a quarter of a second
+ANSWER_SECONDS = 10.0  # s for the handshake of a peer that has accepted the connection, since it may be busy
+STALL_SECONDS = 10.0  # s without progress of a measurement
 ECHOES = 100
 STREAM_SECONDS = 0.3
 PIECE = 256 << 10
 _COUNTED = struct.Struct("!Qd")  # bytes, seconds
 _THREADS = 32
-_MOST = 4 * _THREADS  # connections to a listener
-_GRACE = 1.0  # s that each has for its handshake, however many come
+_MOST = 4 * _THREADS  # maximum connections to a listener
+_GRACE = 1.0  # s that each connection has for its handshake, however many come
 
 
 def rounds(count: int, most: int) -> list[list[tuple[int, int]]]:
-    """At most `most` rounds in which ranks 0 to count - 1 meet in disjoint pairs (i < j), all pairs if that is enough
-    (the circle method of tournaments)."""
+    """Return rounds in which ranks 0 to count - 1 meet in disjoint pairs (i, j) with i < j.
+
+    There are at most `most` rounds; if that is enough, all pairs meet (the circle method of tournaments).
+    """
     ring = list(range(count)) if count % 2 == 0 else [*range(count), -1]
     made = []
     for _ in range(min(most, len(ring) - 1)):
@@ -46,7 +48,7 @@ def rounds(count: int, most: int) -> list[list[tuple[int, int]]]:
 
 
 class Server:
-    """Answers the other ranks on all listeners until it is closed."""
+    """Server for the other ranks, on all listeners, until it is closed."""
 
     def __init__(self, listeners: Listeners, key: bytes, rank: int) -> None:
         self._listeners = listeners
@@ -69,7 +71,7 @@ class Server:
 
 
 def dial(endpoint: Endpoint, key: bytes, purpose: int, rank: int, peer: int) -> socket.socket:
-    """An authenticated connection. Raises OSError or AuthError."""
+    """Return an authenticated connection. Raises OSError or AuthError."""
     sock = socket.create_connection((endpoint.address, endpoint.port), timeout=REACH_SECONDS)
     try:
         sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
@@ -81,7 +83,7 @@ def dial(endpoint: Endpoint, key: bytes, purpose: int, rank: int, peer: int) -> 
 
 
 def try_all(targets: Sequence[tuple[int, Endpoint]], key: bytes, rank: int) -> list[Tried]:
-    """Tries every (peer, endpoint), many at a time; the answers are in the same order."""
+    """Try every (peer, endpoint) in parallel and return the results in the same order."""
 
     def one(target: tuple[int, Endpoint]) -> Tried:
         peer, endpoint = target
@@ -97,7 +99,7 @@ def try_all(targets: Sequence[tuple[int, Endpoint]], key: bytes, rank: int) -> l
 
 
 def describe(error: Exception) -> str:
-    """A few words for what became of a connection."""
+    """Return a few words on why a connection failed."""
     if isinstance(error, AuthError):
         return "somebody else answers"
     if isinstance(error, ConnectionRefusedError):
@@ -108,7 +110,7 @@ def describe(error: Exception) -> str:
 
 
 def measure(endpoint: Endpoint, key: bytes, rank: int, peer: int) -> Measured:
-    """Median round trip of small messages, then one stream for `STREAM_SECONDS`."""
+    """Measure the median round trip of small messages, then the throughput of one stream for `STREAM_SECONDS`."""
     stage = "connecting"
     try:
         with dial(endpoint, key, MEASURE, rank, peer) as sock:
@@ -135,20 +137,20 @@ def _echo(sock: socket.socket) -> float:
 
 
 def _stream(sock: socket.socket) -> float:
-    """Gigabits per second, as the receiver counts them."""
+    """Return gigabits per second, as counted by the receiver."""
     piece = memoryview(bytearray(PIECE))
     end = time.perf_counter() + STREAM_SECONDS
     while time.perf_counter() < end:
         rest = piece
         while rest:
-            rest = rest[sock.send(rest) :]  # not sendall: its timeout is for all of it
+            rest = rest[sock.send(rest) :]  # not sendall, whose timeout covers all of the data
     sock.shutdown(socket.SHUT_WR)
     count, seconds = _COUNTED.unpack(_receive(sock, _COUNTED.size))
     return float(count * 8 / max(seconds, 1e-9) / 1e9)
 
 
 def serve_measurement(sock: socket.socket) -> None:
-    """The other side of `measure`."""
+    """Serve the other side of `measure`."""
     sock.settimeout(STALL_SECONDS)
     sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     for _ in range(ECHOES):

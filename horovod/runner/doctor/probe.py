@@ -1,5 +1,6 @@
-"""The doctor's program on each host, started as the only worker there: the environment, limits and cores of this
-process are those of a training script. Leaves a HostReport in its result file.
+"""Program of the doctor on each host, run as the only worker there; writes a HostReport into its result file.
+
+Environment, limits and cores of this process are those of a training script.
 """
 
 from __future__ import annotations
@@ -18,12 +19,12 @@ from horovod.runner.agent.workers import RESULT_FD
 from horovod.runner.doctor import host, pairs
 from horovod.runner.doctor.report import HostReport, Measured, Tried
 
-ROUNDS = 7  # of measurements between pairs: all pairs of up to 8 hosts
+ROUNDS = 7  # rounds of measurements between pairs; enough for all pairs of up to 8 hosts
 MEET_SECONDS = 30.0
 
 
 class _Meeting(msgspec.Struct, array_like=True):
-    """What the ranks tell each other."""
+    """Message that each rank sends to all others."""
 
     network: str
     endpoints: list[Endpoint]
@@ -48,7 +49,7 @@ def _with_network(report: HostReport, env: WorkerEnv) -> HostReport:
     job_key = env.job_key()
     key = derive_key(job_key, "doctor")
     ports = parse_ports(os.environ.get("HOROVOD_PORT_RANGE", "").strip())
-    # All of them, also where the user has chosen one: the others may be the way out.
+    # Check all interfaces, even if the user has selected one, because another may be the solution.
     listeners = Listeners(to_listen(report.interfaces, "", alone=False), 64, ports)
     server = pairs.Server(listeners, key, env.rank)
     try:
@@ -84,7 +85,7 @@ def _try(peers: list[_Meeting], key: bytes, rank: int) -> list[Tried]:
 def _measure(
     pair: tuple[int, int], rank: int, peers: list[_Meeting], tried: list[list[Tried]], key: bytes
 ) -> list[Measured]:
-    """If it is this rank's part: the lower one sends, unless only the other one gets through."""
+    """Measure the pair's connection if this rank must: the lower rank sends, unless only the other one can connect."""
     wanted = parse_names(os.environ.get("HOROVOD_GLOO_IFACE", ""))
     for source, target in (pair, pair[::-1]):
         good = [each for each in tried[source] if each.peer == target and not each.outcome]

@@ -1,4 +1,4 @@
-"""Shows a diagnosis: what was found on each host, what is between them, and what to do. Pure."""
+"""Text output of a diagnosis: a table of hosts, a table of connections, and the findings with advice. Pure."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from horovod.runner.doctor.report import FAIL, OK, WARN, Diagnosis, Finding, Hos
 NOTHING = "-"
 MOST_PAIRS = 64
 OF_SOME = ("container", "driver", "InfiniBand", "MPI")
-"""Rows that are left out where no host has such a thing."""
+"""Rows that are left out if no host has a value."""
 
 
 def show(diagnosis: Diagnosis, width: int) -> str:
-    """The whole text. `width`: characters of the terminal; hosts are columns where they fit, else sections."""
+    """Return the whole text. `width` is that of the terminal; hosts are columns if they fit, otherwise sections."""
     answers = diagnosis.answers
     parts = [f"horovod {__version__}, {len(answers)} host{'s' if len(answers) != 1 else ''}", ""]
     parts += _hosts(answers, width)
@@ -43,7 +43,7 @@ def _hosts(answers: Sequence[HostAnswer], width: int) -> list[str]:
 
 
 def _sections(names: Sequence[str], rows: Sequence[tuple[str, ...]]) -> list[str]:
-    """What all hosts have in common, then what each has of its own."""
+    """Return lines with the values that all hosts share, then those of each host."""
     common = [(title, values[0]) for title, *values in rows if len(set(values)) == 1]
     lines = ["on all hosts", *(f"  {line}" for line in _columns(common))] if common else []
     for index, name in enumerate(names):
@@ -70,7 +70,7 @@ def _pairs(answers: Sequence[HostAnswer]) -> Iterator[tuple[str, str, str, str]]
 
 
 def _findings(findings: Sequence[Finding]) -> Iterator[str]:
-    """What is wrong, the worst last, where a terminal shows it; the rest is counted."""
+    """Yield lines about problems, the worst last, since a terminal shows the end; then the counts."""
     for level in (WARN, FAIL):
         for finding in findings:
             if finding.level == level:
