@@ -1,1 +1,1 @@
-"""What every face shares: starting the engine, operations, process sets, objects, settings. Knows no framework."""
+"""Framework-independent code shared by all frontends: engine start, operations, process sets, objects, settings."""

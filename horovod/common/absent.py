@@ -1,6 +1,6 @@
-"""Modules that programs written for Horovod know and this version does not have yet: whoever asks for one is told so.
+"""Error messages for modules that other versions of Horovod have and this one does not have yet.
 
-A finder at the end of ``sys.meta_path`` answers for them; once there is a module of such a name it is never asked.
+A finder at the end of ``sys.meta_path`` handles their names. It is never asked for a module that exists.
 """
 
 from __future__ import annotations
@@ -14,13 +14,13 @@ _ELASTIC = "elastic training"
 ABSENT = {
     "horovod.elastic": _ELASTIC,
 }
-"""Name of the module to what it would be for."""
+"""Purpose of each absent module, by the module's name."""
 
 IN_FACES = frozenset(
     ("init", "shutdown", "is_initialized", "rank", "size", "local_rank", "local_size", "allreduce", "allgather")
     + ("broadcast", "barrier", "join", "DistributedOptimizer", "broadcast_parameters", "Average", "Sum", "Compression")
 )
-"""What is asked for in the package itself by who writes ``import horovod as hvd``."""
+"""Names that programs look for in the package itself when they ``import horovod as hvd``."""
 
 
 def _refusal(module: str) -> str:
@@ -28,32 +28,35 @@ def _refusal(module: str) -> str:
 
 
 class AbsentModules:
-    """The finder: raises ModuleNotFoundError that says so for what is in ABSENT, also while searching for a part.
-    ``importlib.util.find_spec``, by which programs look whether a module is there, gets None as of any other."""
+    """Finder that raises ModuleNotFoundError with an explanation for modules in ABSENT.
+
+    ``importlib.util.find_spec``, which programs use to test whether a module exists, gets None as for any missing
+    module.
+    """
 
     @staticmethod
     def find_spec(name: str, path: Sequence[str] | None = None, target: ModuleType | None = None) -> ModuleSpec | None:
         if name in ABSENT and not _only_looked_for():
-            # Without `name=`: `from horovod.torch import elastic` would go on and say less.
+            # No ``name=``, because `from horovod.torch import elastic` would then raise a less informative error.
             raise ModuleNotFoundError(_refusal(name))
         return None
 
 
 def _only_looked_for() -> bool:
-    """Does somebody ask by ``importlib.util.find_spec``, and not by an import?"""
-    frame = sys._getframe(1).f_back  # of the function that asks all finders; behind it, who wants to know
+    """Return True if the caller is ``importlib.util.find_spec`` and not an import statement."""
+    frame = sys._getframe(1).f_back  # the caller of the function that asks all finders
     asker = frame.f_back if frame is not None else None
     return asker is not None and asker.f_globals.get("__name__") == "importlib.util"
 
 
 def install() -> None:
-    """Put the finder in its place; once is enough."""
+    """Install the finder; idempotent."""
     if AbsentModules not in sys.meta_path:
         sys.meta_path.append(AbsentModules)
 
 
 def no_attribute(module: str, name: str) -> AttributeError:
-    """What the ``__getattr__`` of a module raises for an attribute that it does not have."""
+    """Return the error that a module's ``__getattr__`` raises for a missing attribute."""
     full = f"{module}.{name}"
     if full in ABSENT:
         return AttributeError(_refusal(full))

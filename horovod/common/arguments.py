@@ -1,4 +1,4 @@
-"""The arguments of ``init``, checked as far as one rank can."""
+"""Checks of the arguments of ``init`` that one rank can make alone."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -12,17 +12,17 @@ from horovod.common.util import is_mpi_comm
 
 @dataclass(frozen=True)
 class Arguments:
-    """What this rank asks of ``init``."""
+    """Arguments that this rank has passed to ``init``."""
 
     members: list[int] | None
-    """World ranks that form the job, by their rank in it; None: all."""
+    """World ranks that form the job, in the order of their ranks in it; None: all."""
     comm: Any
-    """The communicator that says so, if it was one."""
+    """The communicator given as ``comm``, or None."""
     sets: Sequence[ProcessSet]
     dynamic: bool
 
     def given(self) -> list[GivenSet]:
-        """The sets as the ranks tell each other of them."""
+        """Return the process sets in the form in which ranks exchange them."""
         return [
             GivenSet(one.ranks or []) if one.world_ranks is None else GivenSet(one.world_ranks, by_communicator=True)
             for one in self.sets
@@ -30,8 +30,11 @@ class Arguments:
 
 
 def check(comm: Any, process_sets: Any) -> Arguments:
-    """Raises ValueError naming argument, value and what is accepted, and NotImplementedError for sets that were made
-    from communicators in a job that a list of ranks forms.
+    """Return the checked arguments.
+
+    Raises:
+        ValueError: If an argument is invalid; names argument, value and what is accepted.
+        NotImplementedError: If sets are made from communicators in a job formed by a list of ranks.
     """
     by_communicator = is_mpi_comm(comm)
     members = _members(comm) if by_communicator else None if comm is None else check_ranks(comm, "comm") or None
@@ -67,7 +70,7 @@ def _sets(process_sets: Any) -> tuple[list[ProcessSet], bool]:
         if not isinstance(entry, ProcessSet):
             raise ValueError(f"process_sets[{index}] is {entry!r}, accepted is a ProcessSet")
         if entry.world_ranks is not None:
-            continue  # other ranks have sets of their own there: all together find what repeats itself
+            continue  # other ranks have different sets here; repetitions are found when all ranks have exchanged theirs
         ranks = tuple(entry.ranks or ())
         if ranks in seen:
             raise ValueError(f"process_sets[{index}] with ranks {list(ranks)} repeats process_sets[{seen[ranks]}]")

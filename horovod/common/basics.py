@@ -1,8 +1,8 @@
-"""init, shutdown and the questions about ranks and capabilities: the same for every face.
+"""``init``, ``shutdown`` and the queries about ranks and capabilities, shared by all frontends.
 
-A face makes one ``HorovodBasics(face)`` and exports its methods. All faces of a process share one engine (``state``):
-it starts with the first ``init`` and ends with the last ``shutdown``. A face that has shut down is out of the job,
-though others may still be in it.
+A frontend creates one ``HorovodBasics(face)`` and exports its methods. All frontends of a process share one engine
+(``state``). The first ``init`` starts it and the last ``shutdown`` ends it. A frontend that has shut down has left the
+job, although other frontends may still be in it.
 """
 
 import atexit
@@ -21,11 +21,12 @@ from horovod.common.training import training
 __all__ = ["HorovodBasics"]
 
 _lock = threading.RLock()
-_last: tuple[ending.Ended, list[int] | None] = None, None  # why the last engine had ended when it was left, its members
+# Why the last engine had ended when this process left its job, and the members of that job.
+_last: tuple[ending.Ended, list[int] | None] = None, None
 
 
 def _ended() -> ending.Ended:
-    """Why the engine that runs has ended, if it has."""
+    """Return why the current engine has ended; None while it runs or if there is no engine."""
     return state.engine.ended() if state.engine is not None else None
 
 
@@ -37,36 +38,45 @@ _watch = ending.Watch(_about)
 
 
 class HorovodBasics(observed.Observed):
-    """init, shutdown and the questions, for one face; with what programs ask of those that observe the job."""
+    """Initialization, shutdown and queries of one frontend, and the queries about the observed job."""
 
     def __init__(self, face: str) -> None:
-        """``face``: name of the framework's module, for example "torch"; see ``faces``."""
+        """Create the functions of one frontend.
+
+        Args:
+            face: Name of the framework's module, for example "torch"; see ``faces``.
+        """
         self._face = faces.named(face)
 
     def init(self, comm: Any = None, process_sets: Sequence[ProcessSet] | str | None = None) -> None:
-        """Joins the job that the environment describes (without any: a job of this process alone). No effect while
-        initialised.
+        """Join the job that the environment describes; without such variables, start a job of this process alone.
 
-        ``comm``: None, or the list of world ranks that form the job; every one of them calls init with the same list,
-        the others do not call it. Or an mpi4py communicator in a job that an MPI launcher has started: its members call
-        init, and rank() is their rank in it. ``process_sets``: sets to register, or "dynamic". The same on all ranks;
-        of sets made from communicators each rank gives its own (see ``given_sets``). A face that joins the job of
-        another one may leave both out, or ask for what that job has.
+        Has no effect while this frontend is initialized. All ranks must pass the same arguments, except that each rank
+        passes its own communicators in ``process_sets`` (see ``given_sets``). A frontend that joins a job started by
+        another frontend may omit both arguments, or must pass values that the running job has.
 
-        After ``shutdown`` of this face, while others are still in the job: joins it again. When it has ended, because a
-        rank was lost or has left, it is stopped for the others too and a new one begins, in which all ranks have to
-        call init; operations of the other faces raise HorovodInternalError, as after shutdown, until they call it too.
+        After ``shutdown`` of this frontend, while others are still in the job, ``init`` joins that job again. If the
+        job has ended because a rank was lost or has left, ``init`` stops it for the other frontends too and starts a
+        new one, in which all ranks must call ``init``. Operations of the other frontends then raise
+        HorovodInternalError, as after ``shutdown``, until they call ``init`` too.
 
-        Raises ValueError for wrong arguments or settings, for ``comm`` and ``process_sets`` that the running job does
-        not have, for a communicator that is not one of this job, and when the job cannot be formed, naming what was
-        waited for; init may then be called again. NotImplementedError for a list as ``comm`` with sets made from
-        communicators.
-        ImportError when the native engine cannot be loaded.
+        Args:
+            comm: World ranks that form the job; each of them calls ``init`` with the same list, and the other processes
+                do not call it. Or an mpi4py communicator, in a job that an MPI launcher has started: its members call
+                ``init``, and ``rank()`` is the rank in it. None (the default): all ranks.
+            process_sets: Process sets to register, or "dynamic" to allow adding and removing them later.
+
+        Raises:
+            ValueError: If an argument or setting is invalid, if the running job does not have these ``comm`` and
+                ``process_sets``, if the communicator is not part of this job, or if the job cannot be formed. The
+                message names what ``init`` was waiting for; ``init`` may be called again.
+            NotImplementedError: If ``comm`` is a list and ``process_sets`` contains sets made from communicators.
+            ImportError: If the native engine cannot be loaded.
         """
         with _lock:
             if self._face.engine is None:
-                # A face that comes for the first time finds the end as the others do, by an operation that tells why:
-                # the ranks that are still there must not wait for each other in different places.
+                # A frontend that joins for the first time learns of the end as the others do, from an operation that
+                # reports why. The remaining ranks would otherwise wait for each other in different places.
                 if state.engine is not None and self._face.name in state.left and _ended() is not None:
                     _stop("hvd.init() was called after the job had ended")
                 if state.engine is None:
@@ -80,9 +90,11 @@ class HorovodBasics(observed.Observed):
             self._face.enter(state.job, state.engine)
 
     def shutdown(self) -> None:
-        """Leaves the job. When no other face of this process is in it, pending operations fail with
-        HorovodInternalError, here and on the other ranks; otherwise they end when the other ranks have them too.
-        Harmless when not initialised."""
+        """Leave the job; no effect when not initialized.
+
+        If no other frontend of this process is in the job, pending operations fail with HorovodInternalError on this
+        and all other ranks. Otherwise they complete when the other ranks have submitted them too.
+        """
         with _lock:
             self._face.leave()
             if state.faces.pop(self._face.name, None) is not None:
@@ -91,60 +103,74 @@ class HorovodBasics(observed.Observed):
                 _stop("hvd.shutdown() was called" + training.progress())
 
     def is_initialized(self) -> bool:
-        """Has this face joined a job?"""
+        """Return True if this frontend has joined a job."""
         return self._face.engine is not None
 
     def rank(self) -> int:
-        """Index of this process in the job, 0 to size - 1. Like all that follow: ValueError when not initialised."""
+        """Return the index of this process in the job, from 0 to size - 1.
+
+        Raises:
+            ValueError: If not initialized. The same holds for the following queries.
+        """
         return self._face.require_job().rank
 
     def size(self) -> int:
-        """Number of processes in the job."""
+        """Return the number of processes in the job."""
         return self._face.require_job().size
 
     def local_rank(self) -> int:
-        """Index of this process among those of its host."""
+        """Return the index of this process among those of its host."""
         return self._face.require_job().local_rank
 
     def local_size(self) -> int:
-        """Number of processes on this host."""
+        """Return the number of processes on this host."""
         return self._face.require_job().local_size
 
     def cross_rank(self) -> int:
-        """Index of this host among those that have a process with this local rank."""
+        """Return the index of this host among those that have a process with this local rank."""
         return self._face.require_job().cross_rank
 
     def cross_size(self) -> int:
-        """Number of hosts that have a process with this local rank."""
+        """Return the number of hosts that have a process with this local rank."""
         return self._face.require_job().cross_size
 
     def max_size(self) -> int | None:
-        """The most processes that the job may have; None: any number. In jobs that are not elastic ``size()``."""
+        """Return the maximum number of processes of the job; None if unlimited.
+
+        Equals ``size()`` unless the job is elastic.
+        """
         job = self._face.require_job()
         return job.size if job.most == 0 else job.most
 
     def should_stop(self) -> bool:
-        """Has any rank been asked to stop, by SIGTERM or SIGUSR1 (HOROVOD_STOP_SIGNALS)? All ranks call it at the same
-        place, once a step, say, and all get the same answer; it costs a reduction of one byte.
+        """Return True on all ranks if any rank has received a stop signal: SIGTERM or SIGUSR1 (HOROVOD_STOP_SIGNALS).
 
-        From the first call on, which belongs into the main thread, such a signal does not end the process any more; a
-        second one does. Programs save a checkpoint and return when the answer is True.
+        All ranks must call it at the same point of the program, for example once per step; it costs a reduction of one
+        byte. When it returns True, save a checkpoint and return.
 
-        Raises ValueError when not initialised, for the first call in another thread and for a HOROVOD_STOP_SIGNALS that
-        names no signals; HorovodInternalError when a peer is lost.
+        The first call, which must be in the main thread, installs the signal handlers. From then on a first stop signal
+        does not end the process, but a second one does.
+
+        Raises:
+            ValueError: If not initialized, if the first call is in another thread, or if HOROVOD_STOP_SIGNALS contains
+                an invalid signal name.
+            HorovodInternalError: If a peer is lost.
         """
         return stopping.should_stop(self._face)
 
     def is_homogeneous(self) -> bool:
-        """Has every host the same number of processes?"""
+        """Return True if every host has the same number of processes."""
         return self._face.require_job().homogeneous
 
     def mpi_threads_supported(self) -> bool:
-        """May the program use MPI in several threads, while the engine does too where MPI carries the job? Where MPI
-        has been started here, by the engine or by mpi4py: as MPI has granted. Else True, for this library leaves MPI
-        alone then. False where HOROVOD_MPI_THREADS_DISABLE is set, unless MPI carries the job.
+        """Return True if several threads of this process may call MPI.
 
-        Raises ValueError naming MPI in other jobs.
+        If the engine or mpi4py has initialized MPI here, the result is what MPI has granted. Otherwise it is True,
+        because this library does not call MPI then. If HOROVOD_MPI_THREADS_DISABLE is set, it is False, unless the job
+        uses MPI for communication.
+
+        Raises:
+            ValueError: If not initialized, or if MPI neither started this job nor carries its communication.
         """
         self._face.require_job()
         if not self.mpi_enabled():
@@ -159,41 +185,49 @@ class HorovodBasics(observed.Observed):
         return communicators.threads() is not False
 
     def mpi_enabled(self) -> bool:
-        """Does MPI carry the job (HOROVOD_CPU_OPERATIONS=mpi), or did a launcher of MPI start it? May be asked before
-        init."""
+        """Return True if the job communicates over MPI (HOROVOD_CPU_OPERATIONS=mpi) or was started by an MPI launcher.
+
+        May be called before ``init``.
+        """
         place = launchers.find(os.environ)
         return (place is not None and place.mpi) or worker_env.carried_by_mpi(os.environ)
 
     def gloo_enabled(self) -> bool:
-        """Does the built-in engine carry the job by itself, without MPI?"""
+        """Return True if the built-in engine does the communication itself, without MPI."""
         return not worker_env.carried_by_mpi(os.environ)
 
     def mpi_built(self) -> bool:
-        """Is mpi4py importable?"""
+        """Return True if mpi4py can be imported."""
         return util.mpi_built()
 
     def gloo_built(self) -> bool:
-        """True."""
+        """Return True: the built-in engine takes the place of Gloo."""
         return util.gloo_built()
 
     def nccl_built(self) -> int:
-        """Version code of the NCCL library that ranks here would use (22809 for 2.28.9), else 0. It is not loaded."""
+        """Return the version code of the NCCL library that ranks would use (22809 for 2.28.9), or 0.
+
+        NCCL is not loaded.
+        """
         return util.nccl_built()
 
     def ddl_built(self) -> bool:
-        """False."""
+        """Return False: DDL is not supported."""
         return util.ddl_built()
 
     def ccl_built(self) -> bool:
-        """False."""
+        """Return False: oneCCL is not supported."""
         return util.ccl_built()
 
     def cuda_built(self) -> bool:
-        """Can CUDA's driver be loaded? Says nothing about GPUs, and does not start CUDA."""
+        """Return True if the CUDA driver can be loaded.
+
+        This does not initialize CUDA, nor imply that there is a GPU.
+        """
         return util.cuda_built()
 
     def rocm_built(self) -> bool:
-        """False."""
+        """Return False: this library has no ROCm build."""
         return util.rocm_built()
 
     def _get_process_set_ids_and_ranks(self) -> dict[int, list[int]]:
@@ -201,14 +235,17 @@ class HorovodBasics(observed.Observed):
 
 
 def leave(error: BaseException | None = None) -> None:
-    """This process leaves its job, whatever faces are in it, and lives on. ``error``: why, which the other ranks are
-    told, as if it had ended the process. Harmless without a job."""
+    """Make this process leave its job, for all its frontends; no effect without a job.
+
+    Args:
+        error: Why the process leaves; the other ranks report it as if it had ended the process.
+    """
     with _lock:
         _stop("it has left the job" if error is None else ending.told_of(error))
 
 
 def failures() -> int:
-    """How many operations have failed in the job of this process because ranks were lost, 0 unless some were."""
+    """Return the number of operations that failed in this process's job because ranks were lost."""
     ended = _ended()
     return 0 if state.engine is None or ended is None or ended[0] == "left" else state.engine.failures()
 
@@ -223,7 +260,7 @@ def _start(comm: Any, process_sets: Sequence[ProcessSet] | str | None) -> None:
     asked = arguments.check(comm, process_sets)
     members, dynamic = asked.members, asked.dynamic
 
-    # Imported here: the checks above need no engine, and capability queries must work without a usable one.
+    # Imported here, because the checks above need no engine and capability queries must work without a usable one.
     from horovod.common.wiring import bootstrap
 
     env = worker_env.WorkerEnv.from_environ()
@@ -260,7 +297,7 @@ def _prepare_faults(text: str) -> Callable[[Job], None] | None:
 
 
 def _link(env: worker_env.WorkerEnv, settings: Settings) -> Callable[[], float | None]:
-    """Asks for what a link was measured to carry, in bytes a second; None: it was not."""
+    """Return a function that returns the measured bandwidth of a link in bytes per second, or None if not measured."""
 
     def ask() -> float | None:
         from horovod.common.wiring import calibration
@@ -274,7 +311,11 @@ def _link(env: worker_env.WorkerEnv, settings: Settings) -> Callable[[], float |
 
 
 def _ask_running(comm: Any, process_sets: Sequence[ProcessSet] | str | None) -> None:
-    """Joining another face's job: does it have what the arguments ask for? Gives ids to the sets among them."""
+    """Check that the job started by another frontend has what the arguments ask for, and give the given sets their ids.
+
+    Raises:
+        ValueError: If the running job has other members, lacks a given set, or has static process sets.
+    """
     asked = arguments.check(comm, process_sets)
     members, sets = asked.members, asked.sets
     job = state.require_job()
@@ -303,8 +344,10 @@ def _ask_running(comm: Any, process_sets: Sequence[ProcessSet] | str | None) -> 
 
 
 def _ranks_of(entry: ProcessSet, running: list[int]) -> list[int] | None:
-    """Ranks of the job with these world ranks; None for COMM_NULL: which set the others mean by theirs, only they know.
-    World ranks that the job does not have stay as they are, and the set is found nowhere."""
+    """Return the ranks in the job of a set's world ranks; None for COMM_NULL, because only other ranks know that set.
+
+    If the job lacks some of the world ranks, return them unchanged, so that no registered set matches.
+    """
     if entry.world_ranks is None:
         return entry.ranks or []
     if not set(entry.world_ranks) <= set(running):
@@ -351,7 +394,7 @@ def _install_hooks() -> None:
 
 def _after_fork() -> None:
     global _lock
-    _lock = threading.RLock()  # another thread may have held it
+    _lock = threading.RLock()  # another thread may have held the old lock
     observed.leave_in_child()
     state.leave_in_child()
     worker_env.forget_keys()

@@ -1,7 +1,7 @@
-"""What mpi4py's communicators say about this job: which of its world ranks they have, in which order.
+"""Conversion of mpi4py communicators to world ranks of this job.
 
-mpi4py is neither needed nor imported: who has a communicator has loaded it. All that is asked of MPI here is answered
-by this process alone, so nothing waits for other ranks, and what is wrong with a communicator is wrong on all of them.
+mpi4py is never imported here: a caller that has a communicator has loaded it. All MPI calls are local, so none waits
+for other ranks, and an invalid communicator is detected on all its members.
 """
 
 import sys
@@ -13,10 +13,15 @@ _STARTERS = "mpirun, mpiexec or 'srun --mpi=pmix'"
 
 
 def world_ranks(comm: Any, what: str) -> list[int]:
-    """World ranks of an mpi4py communicator's members, by their rank in it; none for COMM_NULL.
+    """Return the world ranks of an mpi4py communicator's members, by their rank in it; empty for COMM_NULL.
 
-    Raises ValueError, naming ``what`` and what is accepted, where MPI did not start this job, has not begun or is over
-    here, for an intercommunicator, and for members that belong to another job.
+    Args:
+        comm: The communicator.
+        what: Name of the argument for error messages.
+
+    Raises:
+        ValueError: If MPI did not start this job or is not initialized or already finalized here, for an
+            intercommunicator, and if members belong to another job.
     """
     mpi = _running(what)
     _check_world(mpi, what)
@@ -29,7 +34,7 @@ def world_ranks(comm: Any, what: str) -> list[int]:
         )
     group, world = comm.Get_group(), mpi.COMM_WORLD.Get_group()
     try:
-        # Called by the class: of mpi4py 3 it is a class method, of mpi4py 4 one of the group.
+        # Called through the class, because it is a class method in mpi4py 3 and a method of the group in mpi4py 4.
         ranks = list(mpi.Group.Translate_ranks(group, list(range(group.Get_size())), world))
     finally:
         group.Free()
@@ -44,7 +49,7 @@ def world_ranks(comm: Any, what: str) -> list[int]:
 
 
 def threads() -> bool | None:
-    """Does MPI let all threads of this process call it? None where mpi4py has not started it."""
+    """Return True if MPI allows all threads of this process to call it; None if mpi4py has not initialized MPI."""
     mpi = sys.modules.get("mpi4py.MPI")
     if mpi is None or not mpi.Is_initialized() or mpi.Is_finalized():
         return None
@@ -52,7 +57,7 @@ def threads() -> bool | None:
 
 
 def _running(what: str) -> Any:
-    """mpi4py's module, with MPI at work in this process."""
+    """Return the mpi4py.MPI module, or raise ValueError if MPI is not running in this process."""
     mpi = sys.modules.get("mpi4py.MPI")
     if mpi is None:
         raise ValueError(
@@ -67,7 +72,7 @@ def _running(what: str) -> Any:
 
 
 def _check_world(mpi: Any, what: str) -> None:
-    """Raises ValueError unless MPI.COMM_WORLD has the processes of this job, by the same ranks."""
+    """Raise ValueError unless MPI.COMM_WORLD consists of the processes of this job with the same ranks."""
     if mpi.Comm.Get_parent() != mpi.COMM_NULL:
         raise ValueError(
             f"{what}: an MPI communicator is given in a process that MPI_Comm_spawn has started, whose ranks the "
@@ -80,7 +85,7 @@ def _check_world(mpi: Any, what: str) -> None:
         )
     world = mpi.COMM_WORLD
     here, told = (world.Get_rank(), world.Get_size()), (env.rank, env.size)
-    if here == told:  # also of a process that nobody has started, for which MPI makes a world of one
+    if here == told:  # also true for a process started without a launcher, for which MPI creates a world of size one
         return
     who = "HOROVOD_RANK and HOROVOD_SIZE say" if env.place is None else f"{env.place.launcher} says"
     name, version = mpi.get_vendor()

@@ -1,10 +1,10 @@
-"""Compression of gradients, for all faces: fewer bytes on the wire. docs/compression.md tells which to take when.
+"""Gradient compression for all frontends: fewer bytes on the wire. docs/compression.md says which one to choose.
 
 A compressor is a class with two static methods, ``compress(tensor) -> (tensor, context)`` and ``decompress(tensor,
-context)``; users may pass their own. Casting ones change the tensor, so that sums are rounded to 16 bits as well. Wire
-compressors leave it in float32 and tell the engine what its values are to be while they travel; it adds in float32.
+context)``. Users may pass their own. Casting compressors change the tensor itself, so sums are rounded to 16 bits as
+well. Wire compressors leave the tensor in float32; the engine converts the values for transfer and adds in float32.
 
-A face adds what only it knows: how a tensor is cast (``CastCompressor``), and the two choices that are made of that.
+Each frontend defines how its tensors are cast (``CastCompressor``) and the two choices based on that.
 """
 
 from typing import Any
@@ -20,23 +20,23 @@ _ACCEPTED = (
 
 
 class Compressor:
-    """Base of the compressors here; not required of users' own."""
+    """Base class of the compressors here; users' own compressors need not inherit from it."""
 
     wire_format: int = WIRE_NONE
 
     @staticmethod
     def compress(tensor: Any) -> tuple[Any, Any]:
-        """(what travels, what ``decompress`` needs to know)."""
+        """Return (tensor to send, context for ``decompress``)."""
         raise NotImplementedError("a compressor defines compress(tensor)")
 
     @staticmethod
     def decompress(tensor: Any, ctx: Any) -> Any:
-        """What arrived, in the form that the caller of ``compress`` had."""
+        """Return the received tensor in the form that was given to ``compress``."""
         raise NotImplementedError("a compressor defines decompress(tensor, ctx)")
 
 
 class NoneCompressor(Compressor):
-    """Leaves tensors as they are."""
+    """Compressor that leaves tensors unchanged."""
 
     @staticmethod
     def compress(tensor: Any) -> tuple[Any, Any]:
@@ -48,21 +48,21 @@ class NoneCompressor(Compressor):
 
 
 class CastCompressor(Compressor):
-    """Base of those that cast floating tensors to ``dtype`` and back; others are left alone.
+    """Base class of compressors that cast floating-point tensors to ``dtype`` and back; other tensors are unchanged.
 
-    A face defines the two functions, for its kind of tensor; each compressor of it has the dtype, one of that face.
+    A frontend defines ``is_floating`` and ``cast`` for its tensors. Each of its compressors sets ``dtype``.
     """
 
     dtype: Any
 
     @staticmethod
     def is_floating(dtype: Any) -> bool:
-        """Is it a dtype of floating numbers?"""
+        """Return True for a floating-point dtype."""
         raise NotImplementedError("a face defines is_floating(dtype)")
 
     @staticmethod
     def cast(tensor: Any, dtype: Any) -> Any:
-        """``tensor`` with ``dtype``."""
+        """Return ``tensor`` converted to ``dtype``."""
         raise NotImplementedError("a face defines cast(tensor, dtype)")
 
     @classmethod
@@ -78,33 +78,34 @@ class CastCompressor(Compressor):
 
 
 class WireCompressor(NoneCompressor):
-    """Base of the compressors that the engine carries out: float32 tensors, reduced with Average or Sum.
+    """Base class of compressors that the engine implements, for float32 tensors reduced with Average or Sum.
 
-    Each contribution is rounded once on its way to the rank that adds it up in float32, the result once on its way to
-    everybody; ranks get equal bits. Ranks of one host exchange float32 where several hosts take part.
+    Each contribution is rounded once on its way to the rank that adds it in float32, and the result once on its way to
+    all ranks. All ranks get the same bits. In a job on several hosts, ranks of one host exchange float32.
     """
 
     wire_format: int = WIRE_NONE
-    error_feedback: bool = False  # does PyTorch's optimizer add what was lost in one step to the next?
+    # True if PyTorch's optimizer adds the rounding error of one step to the next.
+    error_feedback: bool = False
 
 
 class WireFP16Compressor(WireCompressor):
-    """float16 on the wire, half the bytes; values above 65504 arrive as infinity."""
+    """Sends float16, half the bytes; values above 65504 arrive as infinity."""
 
     wire_format = WIRE_FP16
 
 
 class WireBF16Compressor(WireCompressor):
-    """bfloat16 on the wire, half the bytes; the range of float32, 8 bits of precision."""
+    """Sends bfloat16, half the bytes; the range of float32 with 8 bits of precision."""
 
     wire_format = WIRE_BF16
 
 
 class WireInt8Compressor(WireCompressor):
-    """int8 on the wire with a float32 scale for every 256 values, about a quarter of the bytes.
+    """Sends int8 with one float32 scale per 256 values, about a quarter of the bytes.
 
-    In PyTorch's ``DistributedOptimizer`` with error feedback. Everywhere else up to 1/254 of the largest of 256
-    neighbouring values is lost, twice, and lost for good. A block with an infinity or a NaN arrives as NaN altogether.
+    PyTorch's ``DistributedOptimizer`` uses it with error feedback. Everywhere else each of the two roundings loses up
+    to 1/254 of the largest of 256 neighboring values. A block that contains an infinity or a NaN arrives as all NaN.
     """
 
     wire_format = WIRE_INT8
@@ -112,7 +113,7 @@ class WireInt8Compressor(WireCompressor):
 
 
 class Choices:
-    """What the choices for ``compression=`` of all faces have in common; each has ``fp16`` and ``bf16`` too."""
+    """Choices for ``compression=`` that all frontends share; each frontend adds ``fp16`` and ``bf16``."""
 
     none = NoneCompressor
     wire_fp16 = WireFP16Compressor
@@ -121,30 +122,43 @@ class Choices:
 
 
 def check_compression(compression: object) -> None:
-    """Raises ValueError naming what cannot compress, such as a name in quotes."""
+    """Raise ValueError, naming the argument, if it is not a compressor (for example a string)."""
     if not callable(getattr(compression, "compress", None)) or not callable(getattr(compression, "decompress", None)):
         raise ValueError(f"compression is {compression!r}; {_ACCEPTED}")
 
 
 def wire_of(compression: Any) -> int:
-    """The engine's wire format (WIRE_*) that a compressor asks for; WIRE_NONE when it does its work itself. Raises
-    ValueError, naming the argument, for what is no compressor."""
+    """Return the engine's wire format (WIRE_*) of a compressor; WIRE_NONE if it compresses the tensor itself.
+
+    Raises:
+        ValueError: If the argument is not a compressor.
+    """
     wire: int | None = getattr(compression, "wire_format", None)
-    if wire is None:  # not one of ours, which need no check each time
+    if wire is None:  # only our own classes have it, and those need no check on every call
         check_compression(compression)
         return WIRE_NONE
     return wire
 
 
 def leaves_alone(compression: Any) -> bool:
-    """Does the compressor hand on the very tensor that it is given, and give back what it gets?"""
+    """Return True if the compressor returns its input unchanged in both directions."""
     own = NoneCompressor
     return getattr(compression, "compress", None) is own.compress and compression.decompress is own.decompress
 
 
 def check_wire(compression: Any, tensor: Any, op: int, what: str, error: type[Exception] = ValueError) -> int:
-    """``wire_of`` a compressor that is to carry ``tensor``, of any framework. Raises ``error``, naming ``what``, when
-    it cannot; what is no tensor, and has no dtype, is refused elsewhere."""
+    """Return ``wire_of`` a compressor after checking that it supports the tensor and ``op``.
+
+    Args:
+        compression: The compressor.
+        tensor: Tensor of any framework. A value without a dtype is not checked here.
+        op: Code of the reduction.
+        what: Prefix of error messages.
+        error: Type of the exception to raise.
+
+    Raises:
+        error: If the compressor does not support the tensor's dtype or ``op``.
+    """
     wire = wire_of(compression)
     if wire == WIRE_NONE:
         return wire
@@ -157,7 +171,7 @@ def check_wire(compression: Any, tensor: Any, op: int, what: str, error: type[Ex
 
 
 def refuse_wire(compression: Any, what: str, error: type[Exception] = ValueError) -> None:
-    """Raises ``error``, naming ``what``, for a compressor that only allreduce can carry out."""
+    """Raise ``error``, prefixed with ``what``, for a compressor that only works with allreduce."""
     if wire_of(compression) != WIRE_NONE:
         raise error(
             f"{what}: compression={_name(compression)} works with allreduce only; accepted are Compression.none, "

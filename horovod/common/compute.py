@@ -1,9 +1,21 @@
-"""Where the parts of a data service find one another: its dispatchers, its workers, and the training that reads of it.
-A store as that of a job, with a key of its own: who does not have it learns nothing and changes nothing. No framework.
+"""Registry of a tf.data service: its dispatchers, its workers and the training jobs that read from it.
 
-Names in the store: ``dispatcher.D`` its address; ``worker.D.W`` that of a worker; ``over.D`` the dispatcher is
-not needed any more; ``left.D.W`` the worker knows. Of dispatchers on the training side also ``reader.D.R`` who reads of
-it, ``lives.D.R`` that this one lives, ``done.D.R`` that it does not read any more."""
+The registry is a store like that of a job, with its own key; clients without the key can neither read nor change it.
+Independent of any framework.
+
+Names in the store, for dispatcher D:
+
+- ``dispatcher.D``: its address
+- ``worker.D.W``: address of worker W
+- ``over.D``: the dispatcher is no longer needed
+- ``left.D.W``: worker W has noticed that
+
+If the dispatcher runs on the training side, also:
+
+- ``reader.D.R``: identity of reader R
+- ``lives.D.R``: heartbeat of reader R
+- ``done.D.R``: reader R has finished
+"""
 
 import contextlib
 import itertools
@@ -20,27 +32,37 @@ from horovod.common.store import StoreClient, StoreServer, StoreTimeout
 log = logging.getLogger("horovod.data")
 
 Addresses = Mapping[str, Sequence[tuple[str, int]]]
-"""By interface: (address, port)."""
+"""(address, port) pairs by network interface."""
 
-_HEAR_SECONDS = 20.0  # a wait without a deadline asks so often whether the service is still there
+_HEAR_SECONDS = 20.0  # interval for checking that the service still exists, during waits without a deadline
 _ANSWER_SECONDS = 5.0
-_UNHEARD = 3  # so many of these in a row without an answer: it is gone
+_UNHEARD = 3  # number of consecutive checks without an answer after which the service is considered gone
 _LEAVE_SECONDS = 10.0
-_READERS_SECONDS = 1.0  # between two looks at who still reads
+_READERS_SECONDS = 1.0  # interval for checking which readers are active
 
 
 class ComputeService:
-    """Serves until ``close``, in a thread of its own."""
+    """Server of the registry, in its own thread until ``close``."""
 
     def __init__(
         self, dispatchers: int, workers_per_dispatcher: int, key: bytes, nics: Collection[str] | None = None
     ) -> None:
-        """``key``: 32 bytes, or any number. ``nics``: interfaces to listen on; None: all. Raises ValueError naming an
-        interface that is not there, and numbers below 1."""
+        """Start the server.
+
+        Args:
+            dispatchers: Number of dispatchers.
+            workers_per_dispatcher: Number of workers of each dispatcher.
+            key: Secret that clients must know: 32 bytes, or any number of bytes.
+            nics: Network interfaces to listen on; None: all.
+
+        Raises:
+            ValueError: If an interface does not exist or a number is below 1.
+        """
         for name, value in (("dispatchers", dispatchers), ("workers_per_dispatcher", workers_per_dispatcher)):
             if isinstance(value, bool) or not isinstance(value, int) or value < 1:
                 raise ValueError(f"{name} is {value!r}, accepted is an integer of at least 1")
-        found: dict[str, list[str]] = {}  # those that are up, devices of their own first, the loopback last
+        # Interfaces that are up: physical devices first, the loopback last.
+        found: dict[str, list[str]] = {}
         for place in to_listen(scan(), "", alone=False):
             if ":" not in place.address:
                 found.setdefault(place.interface, []).append(place.address)
@@ -67,11 +89,11 @@ class ComputeService:
         self._workers = [f"{one}.{index}" for one in range(dispatchers) for index in range(workers_per_dispatcher)]
 
     def addresses(self) -> dict[str, list[tuple[str, int]]]:
-        """What a client is given."""
+        """Return the addresses to pass to clients."""
         return self._addresses
 
     def wait_for_shutdown(self) -> None:
-        """Returns when no dispatcher is needed any more, and the workers that are still there know it."""
+        """Wait until no dispatcher is needed any more and the remaining workers know it."""
         for number in range(self._client.dispatchers()):
             self._client.wait_for_shutdown(number)
         with contextlib.suppress(StoreTimeout):
@@ -79,7 +101,7 @@ class ComputeService:
             self._client._get([f"left.{name}" for name in names], _LEAVE_SECONDS)
 
     def close(self) -> None:
-        """Serves no more. May be called again."""
+        """Stop serving. Idempotent."""
         self._client.close()
         self._server.close()
 
@@ -91,8 +113,7 @@ class ComputeService:
 
 
 class ComputeClient:
-    """Of a service: ``addresses`` are its, ``key`` is its; ``verbose`` of 2 or more tells the log ``horovod.data`` at
-    level info what it does. Used by one thread at a time."""
+    """Client of the registry. Not thread-safe."""
 
     def __init__(
         self,
@@ -102,10 +123,19 @@ class ComputeClient:
         *,
         compute_addresses: Addresses | None = None,
     ) -> None:
-        """``compute_addresses``: another name of ``addresses``, for programs that call it so.
+        """Connect to the registry.
 
-        Raises ValueError without an address, ConnectionError naming the addresses when none answers, or has another
-        key, TypeError for both names."""
+        Args:
+            addresses: Addresses of the service, by interface.
+            key: Key of the service.
+            verbose: 2 or more: log actions to ``horovod.data`` at level INFO.
+            compute_addresses: Alias of ``addresses``, for existing programs.
+
+        Raises:
+            ValueError: If there is no address.
+            ConnectionError: If no server with this key answers; names the addresses.
+            TypeError: If both names of ``addresses`` are given.
+        """
         if addresses is not None and compute_addresses is not None:
             raise TypeError("addresses and compute_addresses are names of the same, accepted is one of them")
         addresses = (compute_addresses if addresses is None else addresses) or {}
@@ -114,40 +144,43 @@ class ComputeClient:
             raise ValueError(f"addresses is {dict(addresses)!r}, accepted is at least one address")
         self._verbose = verbose
         self.here = ""
-        """The address of this host that others of the service can reach, as far as its own tells."""
-        # The loopback of another host is ours here.
+        """Address of this host from which the service was reached; other members of the service may use it."""
+        # Try loopback addresses last: another host's loopback address is this host here.
         self._store = self._connect(sorted(places, key=lambda place: place[0].startswith("127.")), key)
 
     def dispatchers(self) -> int:
-        """How many the service has."""
+        """Return the number of dispatchers of the service."""
         return int(self._get(["dispatchers"], _ANSWER_SECONDS)[0])
 
     def register_dispatcher(self, number: int, address: str) -> None:
-        """It is at ``address``, HOST:PORT."""
+        """Register dispatcher ``number`` at ``address``, as HOST:PORT."""
         self._say("dispatcher %d is at %s", number, address)
         self._set(f"dispatcher.{number}", address)
 
     def wait_for_dispatcher_registration(self, number: int, timeout: float) -> str:
-        """Its address. Raises TimeoutError after so many seconds."""
+        """Return the address of the dispatcher. Raises TimeoutError after ``timeout`` seconds."""
         return self._await([f"dispatcher.{number}"], timeout, f"dispatcher {number} of the data service")[0]
 
     def register_worker_for_dispatcher(self, number: int, index: int, address: str = "") -> None:
-        """Worker ``index`` of dispatcher ``number`` is there, at HOST:PORT."""
+        """Register worker ``index`` of dispatcher ``number`` at ``address``, as HOST:PORT."""
         self._say("worker %d of dispatcher %d is there", index, number)
         self._set(f"worker.{number}.{index}", address)
 
     def find_worker(self, number: int, index: int) -> str:
-        """Where worker ``index`` of dispatcher ``number`` is or has been; empty: there has been none."""
+        """Return the last address of worker ``index`` of dispatcher ``number``; empty if it has never registered."""
         return (self._find(f"worker.{number}.{index}") or b"").decode()
 
     def wait_for_dispatcher_worker_registration(self, number: int, workers: int, timeout: float) -> None:
-        """Returns when so many workers of the dispatcher are there. Raises TimeoutError after so many seconds, naming
-        those that lack."""
+        """Wait until ``workers`` workers of the dispatcher have registered.
+
+        Raises:
+            TimeoutError: After ``timeout`` seconds; names the missing workers.
+        """
         names = [f"worker.{number}.{index}" for index in range(workers)]
         self._await(names, timeout, f"workers of dispatcher {number} of the data service")
 
     def wait_for_shutdown(self, number: int) -> None:
-        """Returns when the dispatcher is not needed any more; or the service is gone, with a warning in the log."""
+        """Wait until the dispatcher is no longer needed. If the service is gone, log a warning and return."""
         unheard = 0
         while True:
             try:
@@ -160,31 +193,37 @@ class ComputeClient:
                     return
 
     def leave(self, number: int, index: int) -> None:
-        """Worker ``index`` of dispatcher ``number`` ends."""
+        """Record that worker ``index`` of dispatcher ``number`` ends."""
         with contextlib.suppress(StoreTimeout):
             self._set(f"left.{number}.{index}", "")
 
     def register_reader(self, number: int) -> int:
-        """One more reads of the dispatcher: its number among them."""
+        """Register another reader of the dispatcher, and return its number among the readers."""
         me = uuid.uuid4().hex.encode()
         return next(one for one in itertools.count() if self._store.set_first(f"reader.{number}.{one}", me) == me)
 
     def say_reader_lives(self, number: int, reader: int) -> None:
-        """To be said again and again, while it reads."""
+        """Send a heartbeat of the reader; call it repeatedly while reading."""
         with contextlib.suppress(StoreTimeout):
             self._set(f"lives.{number}.{reader}", uuid.uuid4().hex)
 
     def end_reader(self, number: int, reader: int) -> None:
-        """It does not read any more."""
+        """Record that the reader has finished."""
         with contextlib.suppress(StoreTimeout):
             self._set(f"done.{number}.{reader}", "")
 
     def wait_for_readers(self, number: int, expected: int, patience: float) -> None:
-        """Returns when at least ``expected`` readers have come, and none of them reads any more. One that has not come,
-        or has not said that it lives, for ``patience`` seconds is not waited for, and a warning in the log says so."""
+        """Wait until at least ``expected`` readers have registered and all of them have finished.
+
+        Args:
+            number: Number of the dispatcher.
+            expected: Number of readers to wait for.
+            patience: Seconds after which a reader that has not registered or has sent no heartbeat is given up, with a
+                warning in the log.
+        """
         begun = time.monotonic()
-        lives: dict[int, tuple[bytes | None, float]] = {}  # what it said last, and when that was new
-        with contextlib.suppress(StoreTimeout):  # the service is gone, and with it the workers
+        lives: dict[int, tuple[bytes | None, float]] = {}  # last heartbeat, and when it was received
+        with contextlib.suppress(StoreTimeout):  # the service is gone, and so are the workers
             while True:
                 readers = list(itertools.takewhile(lambda one: self._find(f"reader.{number}.{one}"), itertools.count()))
                 now = time.monotonic()
@@ -214,7 +253,7 @@ class ComputeClient:
                 raise
 
     def is_over(self, number: int, seconds: float) -> bool:
-        """Whether the dispatcher is not needed any more, waiting for it so long."""
+        """Return True if the dispatcher is no longer needed, after waiting for at most ``seconds``."""
         try:
             self._get([f"over.{number}"], seconds)
             return True
@@ -222,23 +261,22 @@ class ComputeClient:
             return False
 
     def end_dispatcher(self, number: int) -> None:
-        """It is not needed any more: its workers end."""
+        """Record that the dispatcher is no longer needed, so its workers end."""
         self._say("dispatcher %d is not needed any more", number)
         self._set(f"over.{number}", "")
 
     def dispatcher_ends(self, number: int) -> None:
-        """The same, said by the dispatcher, when all have read of it: no error where the service is gone already, and
-        with it the workers."""
+        """End the dispatcher itself after all readers have finished; no error if the service is already gone."""
         with contextlib.suppress(StoreTimeout):
             self.end_dispatcher(number)
 
     def shutdown(self) -> None:
-        """None is needed any more: workers, dispatchers on their side and the service end."""
+        """Record that no dispatcher is needed, so workers, dispatchers on the worker side and the service end."""
         for number in range(self.dispatchers()):
             self.end_dispatcher(number)
 
     def close(self) -> None:
-        """May be called again."""
+        """Close the connection. Idempotent."""
         self._store.close()
 
     def __enter__(self) -> "ComputeClient":

@@ -1,13 +1,14 @@
-"""Is this process a rank, or was it started by one? What a rank starts inherits the variables that say who it is.
+"""Detection of processes that a rank has started and that try to join the job as that rank.
 
-Data loaders' workers by multiprocessing's "spawn" and "forkserver" import the training script again. With hvd.init() at
-its top they would join as ranks: a ghost that answers for the rank, or waits for the others. Why they get an error:
+A process started by a rank inherits the environment variables that identify the rank. Data loader workers that use
+multiprocessing's "spawn" or "forkserver" import the training script again. With ``hvd.init()`` at its top level, they
+would join as ranks: such a process would answer in place of the rank, or wait for the others. Why they get an error:
 docs/adr/0017-descendants-of-ranks.md.
 
-A process that has joined is marked twice: in its environment, which reaches whatever it starts from then on, also what
-loses its parents; and by the name of a descriptor, which says so to those that were there before (a fork server) or got
-an environment of an earlier time. The mark names the job, so a rank may start another job, and the processes of that
-may join it.
+A process that has joined is marked in two ways. A variable in its environment reaches all processes that it starts
+later, even those that lose their parents. The name of a file descriptor reaches processes that were started before
+(such as a fork server) or got an older environment. The mark names the job, so a rank may start another job whose
+processes may join that one.
 """
 
 import contextlib
@@ -20,16 +21,18 @@ from horovod.common.contract.reasons import PIPE, Refused, Teller
 from horovod.common.contract.worker_env import WorkerEnv
 
 MARK = "HOROVOD_RANK_PROCESS"
-"""<pid of the rank>:<name of its place in its job>"""
+"""Value: <pid of the rank>:<id of its place in its job>."""
 _NAME = "horovod-rank-"
 _MEMFD = re.compile(r"/memfd:" + _NAME + r"([0-9a-f]+) \(deleted\)")
 
-_held: list[int] = []  # the descriptor with the name, once there is one
+_held: list[int] = []  # descriptor with the name, once it exists
 
 
 def check(env: WorkerEnv) -> None:
-    """Raises ValueError, with what to do, when this process descends from the rank that ``env`` says it is. The
-    launcher hears of it too: when helpers end, a rank may say no more than that they did."""
+    """Raise ValueError, with what to do, if this process descends from the rank that ``env`` describes.
+
+    The refusal is also reported to the launcher. When helper processes fail, the rank may only report that they ended.
+    """
     if env.size == 1 and env.worker is None:
         return
     place = _place(env)
@@ -50,7 +53,7 @@ def check(env: WorkerEnv) -> None:
 
 
 def mark(env: WorkerEnv) -> None:
-    """This process has joined as the rank that ``env`` says."""
+    """Mark this process as the rank that ``env`` describes."""
     if env.size == 1 and env.worker is None:
         return
     place = _place(env)
@@ -61,9 +64,9 @@ def mark(env: WorkerEnv) -> None:
 
 
 def _place(env: WorkerEnv) -> str:
-    """The same for whatever has the rank's variables, and another one in another job."""
+    """Return an id that is equal for all processes with the rank's variables, and different in another job."""
     job = (env.place.launcher, env.place.job) if env.place is not None else (env.rendezvous_addr, env.rendezvous_port)
-    who = (env.rank, env.size) if env.worker is None else ("worker", env.worker)  # ranks change there
+    who = (env.rank, env.size) if env.worker is None else ("worker", env.worker)  # ranks change in elastic jobs
     return hashlib.sha256(repr((*who, *job)).encode()).hexdigest()[:16]
 
 
@@ -77,19 +80,19 @@ def _ancestors() -> Iterator[int]:
     while pid > 1:
         try:
             with open(f"/proc/{pid}/stat", "rb") as file:
-                # The second field is the command's name in parentheses, which may hold anything.
+                # The second field is the command's name in parentheses, which may contain any character.
                 pid = int(file.read().rpartition(b")")[2].split()[1])
-        except OSError:  # it has ended
+        except OSError:  # the process has ended
             return
         yield pid
 
 
 def _names(pid: int) -> set[str]:
-    """The places that the process's descriptors say it has; none where they cannot be read."""
+    """Return the place ids in the names of the process's descriptors; empty if these cannot be read."""
     found = set()
     with contextlib.suppress(OSError):
         for number in os.listdir(f"/proc/{pid}/fd"):
-            with contextlib.suppress(OSError):  # closed meanwhile
+            with contextlib.suppress(OSError):  # closed in the meantime
                 if match := _MEMFD.fullmatch(os.readlink(f"/proc/{pid}/fd/{number}")):
                     found.add(match[1])
     return found

@@ -1,6 +1,6 @@
-"""How this process ends: remembers an uncaught exception for the peers, and tells the launcher why (``reasons``).
+"""Reports about the end of this process: to the peers about an uncaught exception, to the launcher why (``reasons``).
 
-Everything here is told once at most, by the rank itself and not by processes forked from it, and never waits.
+Each report is sent at most once, never blocks, and is sent by the rank itself, not by processes forked from it.
 """
 
 import os
@@ -14,16 +14,20 @@ from horovod.common.contract.reasons import PIPE, Called, Ending, Left, Teller, 
 from horovod.common.exceptions import HorovodInternalError, NoPlaceError, RanksDisagreeError
 
 ENDED = "the process ended"
-"""What the peers of a process are told that ends without an exception; how far it had come may follow."""
+"""Reason given to the peers when the process ends without an exception; its progress may follow."""
 
 Ended = tuple[str, int] | None
-"""What ``Engine.ended`` says."""
+"""Result of ``Engine.ended``."""
 
 
 def reason(error: BaseException | None, ended: Ended, members: Sequence[int] | None, rank: int) -> Ending:
-    """Why a process ends, with the exception that ends it, if any. Pure.
+    """Return why a process ends.
 
-    ``ended``: why the job's engine has ended before, if it has. ``members``: world ranks by rank of the job; None: all.
+    Args:
+        error: Exception that ends the process, or None.
+        ended: Why the job's engine had ended before, or None.
+        members: World ranks by rank of the job; None: all.
+        rank: World rank of this process.
     """
     for one in _chain(error):
         if (told := explanation(one)) is not None:
@@ -36,23 +40,26 @@ def reason(error: BaseException | None, ended: Ended, members: Sequence[int] | N
 
 
 def _follows(error: BaseException | None, ended: Ended) -> bool:
-    """Is the end a consequence of the job's? Without an exception it was caught, and the program ends by itself."""
+    """Return True if the process ends because the job has ended.
+
+    If the job has ended and there is no exception, the program has caught it and ends by itself.
+    """
     if error is None:
         return ended is not None
     chain = list(_chain(error))
     if any(isinstance(one, RanksDisagreeError) for one in chain):
-        return False  # a mistake in the program, this rank's as well as another one's
+        return False  # a mistake in the program, made by this rank as much as by another
     return any(isinstance(one, HorovodInternalError) or (ended is not None and _of_tensorflow(one)) for one in chain)
 
 
 def _of_tensorflow(error: BaseException) -> bool:
-    """Is it TensorFlow's word for what a lost peer does to an operation?"""
+    """Return True for the error that TensorFlow raises when an operation fails because of a lost peer."""
     kind = type(error)
     return kind.__name__ == "UnknownError" and kind.__module__.startswith("tensorflow.")
 
 
 def _chain(error: BaseException | None) -> Iterator[BaseException]:
-    """It, what it was raised from, and what was being handled then."""
+    """Yield the error, its causes and the exceptions that were being handled when it was raised."""
     seen: set[int] = set()
     todo = [error]
     while todo:
@@ -65,7 +72,11 @@ def _chain(error: BaseException | None) -> Iterator[BaseException]:
 
 
 class Watch:
-    """Of this process. ``about``: asks the running engine (Ended) and who is in its job, at the end."""
+    """Reporter of the end of this process.
+
+    Args:
+        about: Returns why the engine has ended (``Ended``) and the members of its job; called at the end.
+    """
 
     def __init__(self, about: Callable[[], tuple[Ended, Sequence[int] | None]]) -> None:
         self._about = about
@@ -75,12 +86,12 @@ class Watch:
         self._told = False
         self._hooked = False
         self.reason = ENDED
-        """What the peers are told when this process ends."""
+        """Reason given to the peers when this process ends."""
         self.failed = False
-        """True once an uncaught exception, other than Ctrl-C, ends this process."""
+        """True once an uncaught exception other than KeyboardInterrupt ends this process."""
 
     def begin(self, rank: int) -> None:
-        """This process, ``rank`` of the world, calls hvd.init()."""
+        """Report that this process calls ``hvd.init()`` as world rank ``rank``."""
         self._teller.close()
         self._teller = Teller(os.environ.get(PIPE, ""))
         self._rank, self._pid, self._told = rank, os.getpid(), False
@@ -90,16 +101,19 @@ class Watch:
             self._wrap_excepthook()
 
     def leave(self, why: str) -> None:
-        """It leaves the job that it was in, and that has not ended before."""
+        """Report that this process leaves a job that has not ended."""
         if os.getpid() == self._pid:
             self._teller.tell(Left(self._rank, why))
 
     def at_exit(self) -> None:
-        """Python ends. An exception has come by before, unless the program has replaced the hook."""
+        """Report the end at interpreter exit.
+
+        An uncaught exception was reported earlier, unless the program replaced the hook.
+        """
         self._tell(getattr(sys, "last_value", None))
 
     def forget(self) -> None:
-        """In a forked child, which is no rank."""
+        """Stop reporting in a forked child, which is not a rank."""
         self._teller.close()
 
     def _tell(self, error: BaseException | None) -> None:
@@ -125,15 +139,23 @@ class Watch:
 
 
 def told_of(error: BaseException, trace: TracebackType | None = None) -> str:
-    """What the peers are told of an exception that ends a rank. ``trace``: its traceback, if not its own."""
+    """Return the description that peers get of an exception that ends a rank.
+
+    Args:
+        error: The exception.
+        trace: Its traceback, if not ``error.__traceback__``.
+    """
     text = str(error).strip().splitlines()
     said = f": {text[0][:200]}" if text else ""
     return f"it ended with {type(error).__name__}{said}{_where(error.__traceback__ if trace is None else trace)}"
 
 
 def _where(trace: TracebackType | None) -> str:
-    """The line of the user's that raised the exception, or called what did: the traceback itself is on the stderr of
-    another host, maybe. Without one, the line that raised it."""
+    """Return the user's line that raised the exception or called the library function that did.
+
+    Peers need it because the traceback itself may be on the stderr of another host. If there is no line of the user's,
+    return the line that raised the exception.
+    """
     frames = []
     while trace is not None:
         frames.append((trace.tb_frame.f_code, trace.tb_lineno))

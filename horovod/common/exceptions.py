@@ -1,61 +1,65 @@
-"""Exceptions that users of any face may catch::
+"""Exceptions that users of any frontend may catch::
 
     RuntimeError
       HorovodInternalError         an operation failed: a peer was lost, ranks disagreed, the engine was shut down
-        UnsupportedOpError         (also a ValueError) the operation does not have this reduction
+        UnsupportedOpError         (also a ValueError) the operation does not support this reduction
         NotRunningError            (also a ValueError) Horovod has been shut down in this process
       HostsUpdatedInterrupt        elastic jobs: the set of hosts changed
-      OutOfSyncError               check_in_sync: the ranks do not hold the same
+      OutOfSyncError               check_in_sync found that ranks hold different values
     ValueError
-      NoPlaceError                 elastic jobs: the launcher has no place for this process, or no more
+      NoPlaceError                 elastic jobs: the launcher has no place for this process
     ImportError
-      HorovodVersionMismatchError  a framework of another version than asked for is installed
+      HorovodVersionMismatchError  the installed framework is not the version asked for
 
-Wrong arguments, wrong settings and a job that cannot be formed are plain ValueErrors.
+Wrong arguments, wrong settings and a job that cannot be formed raise plain ValueErrors.
 """
 
 
 class HorovodInternalError(RuntimeError):
-    """An operation failed for a reason outside this call, for example because a peer died. Elastic jobs recover from
-    it.
+    """An operation failed for a reason outside this call, for example because a peer died.
+
+    Elastic jobs recover from it.
     """
 
 
 class RanksDisagreeError(HorovodInternalError):
-    """Ranks have called one operation with different shapes, dtypes or arguments; the message names both values.
+    """Ranks called one operation with different shapes, dtypes or arguments; the message names both values.
 
-    A mistake in the program, which no recovery mends. Nothing was moved, and the job goes on.
+    This is a mistake in the program, so retrying does not help. No data was moved, and the job continues.
     """
 
 
 class UnsupportedOpError(HorovodInternalError, ValueError):
-    """An operation was called with a reduction, such as Max, that it does not have. Nothing was submitted.
+    """An operation was called with a reduction that it does not support, such as Max. Nothing was submitted.
 
-    A wrong argument, so a ValueError; programs written for the Horovod of old catch a RuntimeError.
+    It is a ValueError because the argument is wrong, and a HorovodInternalError because programs written for the
+    original Horovod catch a RuntimeError.
     """
 
 
 class NotRunningError(HorovodInternalError, ValueError):
-    """A collective after ``shutdown``."""
+    """A collective was called after ``shutdown``."""
 
 
 class OutOfSyncError(RuntimeError):
-    """``check_in_sync`` has found a difference between the ranks. Nothing is lost, and the next operation works."""
+    """``check_in_sync`` found a difference between the ranks. The job continues, and later operations work."""
 
 
 class NoPlaceError(ValueError):
-    """``init`` in an elastic job whose launcher has no place for this process (any more). A program that lets it pass
-    ends with ``line`` on its stderr, without a traceback: nothing has gone wrong in it.
+    """``init`` was called in an elastic job whose launcher has no place, or no longer a place, for this process.
+
+    A program that does not catch it ends with ``line`` on stderr instead of a traceback, because this is not a failure.
     """
 
     line = ""
-    """Who leaves, and why."""
+    """Message for stderr: which process leaves, and why."""
 
 
 class HostsUpdatedInterrupt(RuntimeError):
-    """Raised inside an elastic job when hosts were added or removed.
+    """Hosts were added to or removed from an elastic job.
 
-    ``skip_sync``: no state was lost, so the surviving workers need not synchronise theirs.
+    Attributes:
+        skip_sync: True if no state was lost, so that the surviving workers need not synchronize it.
     """
 
     def __init__(self, skip_sync: bool = False) -> None:
@@ -64,7 +68,7 @@ class HostsUpdatedInterrupt(RuntimeError):
 
 
 def get_version_mismatch_message(name: str, version: str, installed_version: str) -> str:
-    """One sentence about package ``name``, wanted in ``version`` and found in ``installed_version``."""
+    """Return a sentence saying that ``name`` is installed as ``installed_version`` but ``version`` is wanted."""
     return (
         f"{name} {installed_version} is installed, but this job was started with {name} {version}; "
         f"install {name}=={version} or start the job again with {name} {installed_version}."
@@ -72,7 +76,7 @@ def get_version_mismatch_message(name: str, version: str, installed_version: str
 
 
 class HorovodVersionMismatchError(ImportError):
-    """A framework is installed in another version than the one the job was set up with."""
+    """The installed version of a framework is not the one that the job was set up with."""
 
     def __init__(self, name: str, version: str, installed_version: str) -> None:
         super().__init__(get_version_mismatch_message(name, version, installed_version))

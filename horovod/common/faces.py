@@ -1,7 +1,7 @@
-"""The faces of this process: one for each framework that uses Horovod.
+"""Frontends of this process, one per framework that uses Horovod.
 
-All share one engine. Each has operation names, groups, unnamed operations and joins of its own there, told apart by the
-face's number, and enters and leaves the job by itself (``basics``).
+All share one engine. Operation names, groups, unnamed operations and joins of different frontends are kept apart by the
+frontend's number. Each frontend enters and leaves the job by itself (``basics``).
 """
 
 from functools import partial
@@ -14,28 +14,33 @@ if TYPE_CHECKING:
 
 
 class Face(Access):
-    """What one face may use of the job; its operations have the face's number."""
+    """Access of one frontend to the job; its operations carry the frontend's number."""
 
     __slots__ = ("name", "number")
 
     def __init__(self, name: str, number: int) -> None:
-        """``number``: 0 to 255; native libraries have it built in."""
+        """Create a frontend that is not in a job.
+
+        Args:
+            name: Name of the framework's module.
+            number: 0 to 255; compiled into native libraries.
+        """
         super().__init__()
         self.name = name
         self.number = number
 
     def enter(self, job: Job, engine: "Engine") -> None:
-        """The face has called init."""
+        """Give the frontend access to the job; called by ``init``."""
         from horovod import _core
 
-        # Zero is what the methods do without being told, and what is bound needs no help.
+        # The engine's own methods use number 0, so they need no wrapper for it.
         submit = partial(engine.submit, face=self.number) if self.number else None
         run = partial(engine.run, face=self.number) if self.number else None
         self.open(job, engine, submit, run)
         _core.serve_face(self.number, True)
 
     def leave(self) -> None:
-        """The face has called shutdown, or the job has ended. Harmless when it is not in a job."""
+        """End the frontend's access, on ``shutdown`` or when the job has ended; no effect outside a job."""
         if self.engine is None:
             return
         from horovod import _core
@@ -45,8 +50,8 @@ class Face(Access):
 
 
 TORCH = Face("torch", 0)
-TENSORFLOW = Face("tensorflow", 1)  # bindings/tensorflow/call.h
-KERAS = Face("keras", 2)  # Keras on JAX; its other backends are the frameworks above
+TENSORFLOW = Face("tensorflow", 1)  # the same number as in bindings/tensorflow/call.h
+KERAS = Face("keras", 2)  # Keras on JAX; its other backends use the frontends above
 JAX = Face("jax", 3)
 MXNET = Face("mxnet", 4)
 NUMPY = Face("numpy", 5)
@@ -56,8 +61,10 @@ _known = {face.name: face for face in (TORCH, TENSORFLOW, KERAS, JAX, MXNET, NUM
 
 
 def named(name: str) -> Face:
-    """The face of this name. What is in the table has a number of its own; others, which only init and shutdown, share
-    one."""
+    """Return the frontend of this name.
+
+    Frontends that are not in the table only call ``init`` and ``shutdown``, so they share one number.
+    """
     if name not in _known:
         _known[name] = Face(name, _OTHERS)
     return _known[name]

@@ -1,9 +1,10 @@
-"""Faults on purpose, in the rank that they are meant for: what HOROVOD_CHAOS says (``horovod.chaos``), at a step or
-after a time, with a line for each. Nothing of this is there where the variable is not set. What is done to a network:
-``network_faults``.
+"""Fault injection in the rank that a fault is meant for, as described by HOROVOD_CHAOS (``horovod.chaos``).
 
-Steps and times are those of the job: a rank that comes later is told them by the others at each init, so what has
-happened once does not happen again to whoever takes a lost rank's place.
+Faults happen at a step or after a time, and each is logged in one line. Nothing is installed unless the variable is
+set. Faults of networks: ``network_faults``.
+
+Steps and times are those of the job. A rank that joins later gets them from the others at each ``init``, so a fault
+does not happen again to the process that replaces a lost rank.
 """
 
 import ctypes
@@ -26,33 +27,45 @@ from horovod.common.objects import allgather_object
 from horovod.common.steps import marks
 
 FAILURE = 1
-"""The code of an exit that is given none: success would be the end of the job."""
+"""Exit code of an exit fault without a code; exit code 0 would end the job successfully."""
 
 
 class ChaosError(RuntimeError):
-    """``raise`` was to happen."""
+    """Exception of the injected fault ``raise``."""
 
 
 class Faults:
-    """Of this process. ``act``: does what an event says to one of these ranks."""
+    """Faults of this process.
+
+    Args:
+        told: All faults of the job.
+        act: Carries out an event for one of the given ranks.
+    """
 
     def __init__(self, told: Plan, act: Callable[[Event, Ranks], None]) -> None:
         self._plan = told
         self._act = act
         self._lock = threading.Lock()
-        self._ranks = Ranks(-1, ())  # of the last epoch
+        self._ranks = Ranks(-1, ())  # members of the last epoch
         self.steps = 0
-        """Steps that the job has made, as far as this rank knows."""
+        """Steps of the job so far, as far as this rank knows."""
         self.began: float | None = None
-        """When the job's first epoch began (s since 1970)."""
-        self._committed = 0  # steps that had been made at the last commit, as far as this rank knows
+        """Start of the job's first epoch, in seconds since 1970."""
+        self._committed = 0  # value of `steps` at the last commit
         self._timer: threading.Thread | None = None
 
     def begin(self, ranks: Ranks, steps: int, began: float, first: bool) -> None:
-        """An epoch begins, the job's ``first`` or a later one, of a job that has made so many steps since then."""
+        """Begin an epoch.
+
+        Args:
+            ranks: Members of the epoch.
+            steps: Steps that the job has made before.
+            began: Start of the job's first epoch, in seconds since 1970.
+            first: True if this is the job's first epoch.
+        """
         with self._lock:
             if not self._ranks.members:
-                self._committed = steps  # who comes later begins with what the others have
+                self._committed = steps  # a process that joins later starts from the others' state
             before, self._ranks = self._ranks, ranks
             missed, self.steps, self.began = range(self.steps + 1, steps + 1), steps, began
         if self._timer is None:
@@ -60,21 +73,26 @@ class Faults:
             self._timer.start()
         if first:
             self._at_step(0, ranks)
-        for step in missed:  # which others had made, and this rank had not, when one was lost
+        for step in missed:  # steps that other ranks had made, and this rank had not, when a rank was lost
             self._at_step(step, before)
 
     def step(self) -> None:
-        """The program has made a step."""
+        """Count a step of the program, and inject the faults of this step."""
         self.steps += 1
         self._at_step(self.steps, self._ranks)
 
     def committed(self) -> None:
-        """What the program has come to is kept."""
+        """Remember the current step as the last commit."""
         self._committed = self.steps
 
     def again(self, teller: int, steps: int | None) -> None:
-        """After a failure the program goes on from the state of the rank ``teller``, and does so many steps again;
-        None: all since the last commit. In a program whose steps nobody sees, nothing is known of it."""
+        """Log how many steps the program repeats after a failure.
+
+        Args:
+            teller: Rank whose state the program continues from.
+            steps: Number of steps to repeat; None: all since the last commit. Unknown if the program's steps are not
+                detected.
+        """
         own, made = self._ranks.own, self.steps
         lost = made - self._committed if steps is None else steps
         self._committed = made if steps is None else self._committed
@@ -82,7 +100,7 @@ class Faults:
             _say(AGAIN.format(lost))
 
     def _at_step(self, step: int, ranks: Ranks) -> None:
-        """``ranks``: nobody's, where this process was not there yet."""
+        """Inject the faults of ``step``; ``ranks`` has no members if this process was not in the job then."""
         for event in self._plan.events if ranks.members else ():
             if event.step == step and concerns(event, ranks):
                 self._act(event, ranks)
@@ -96,8 +114,8 @@ class Faults:
                 self._act(event, ranks)
 
     def _timed(self, since: float) -> Iterator[Event]:
-        """What does not happen at a step, from so many s after the beginning on."""
-        if since < 1.0:  # else the job has begun without this process
+        """Yield the faults that do not happen at a step, from ``since`` seconds after the job's beginning on."""
+        if since < 1.0:  # otherwise the job has begun without this process
             yield from (event for event in self._plan.events if event.step is None and event.after is None)
         for event in self._plan.by_time():
             if (event.after or 0.0) > since:
@@ -105,8 +123,10 @@ class Faults:
 
 
 def act(event: Event, ranks: Ranks) -> None:
-    """Does it, to this process or to its network. After a time, not at a step, whatever the main thread does is
-    interrupted."""
+    """Inject a fault into this process or its network.
+
+    A fault after a time, as opposed to one at a step, interrupts the main thread whatever it does.
+    """
     if event.kind in ON_NETWORKS:
         network_faults.act(event, ranks, lambda remark: _say(f"{event} ({remark})"))
         return
@@ -117,7 +137,7 @@ def act(event: Event, ranks: Ranks) -> None:
     elif event.kind is Kind.PREEMPT:
         os.kill(me, signal.SIGTERM)
     elif event.kind is Kind.STOP:
-        # Who is stopped cannot go on by itself.
+        # A stopped process cannot continue itself, so a helper sends SIGCONT.
         subprocess.Popen(
             ["/bin/sh", "-c", f"sleep {event.lasts or 0:.3f}; kill -CONT {me}"],
             stdin=subprocess.DEVNULL,
@@ -138,7 +158,7 @@ def act(event: Event, ranks: Ranks) -> None:
 
 
 def _say(what: str) -> None:
-    sys.stderr.write(f"chaos: {what}\n")  # at once, since two threads may say something
+    sys.stderr.write(f"chaos: {what}\n")  # one write, since two threads may log
     sys.stderr.flush()
 
 
@@ -146,7 +166,11 @@ _faults: Faults | None = None
 
 
 def prepare(text: str) -> None:
-    """Of a process that is about to be in a job. Raises ValueError for a plan that cannot be read."""
+    """Install the faults before this process joins its first job.
+
+    Raises:
+        ValueError: If the text is not a valid plan.
+    """
     global _faults
     if _faults is None:
         _faults = Faults(plan(text), act)
@@ -154,13 +178,13 @@ def prepare(text: str) -> None:
 
 
 def begin(job: Job) -> None:
-    """A job of this process, which others may have begun, has begun here."""
+    """Begin an epoch of this process's job, which other ranks may have joined earlier."""
     assert _faults is not None
     new, began = _faults.began is None, time.time() if _faults.began is None else _faults.began
     own = _faults.steps, began, network_identity(), network_faults.addresses(), new
     try:
         told = allgather_object(own, name="horovod.chaos")
-    except HorovodInternalError:  # whoever was lost, by what happens at step 0 perhaps, is missed by the program too
+    except HorovodInternalError:  # the program notices the lost rank too; a fault at step 0 may have caused it
         _faults.began = began
         return
     hosts = job.hosts or ("",) * job.size

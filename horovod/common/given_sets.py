@@ -1,8 +1,8 @@
-"""The process sets that ranks give to ``init``, and what they agree on. Pure.
+"""Agreement between ranks on the process sets given to ``init``. Pure.
 
-A list of ranks is the same on all ranks. By communicators each rank names its own: after ``comm.Split`` ranks give
-different sets at one index, and who is in none gives COMM_NULL. All the sets at an index are registered then, on all
-ranks, in the order of their first ranks.
+A set given as a list of ranks is the same on all ranks. With communicators, each rank passes its own: after
+``comm.Split``, ranks pass different sets at one index, and ranks that are in none pass COMM_NULL. All sets at an index
+are registered on all ranks, in the order of their first ranks.
 """
 
 from collections.abc import Callable, Sequence
@@ -11,23 +11,29 @@ import msgspec
 
 
 class GivenSet(msgspec.Struct, array_like=True, frozen=True):
-    """What one rank gives at one index."""
+    """Process set that one rank gives at one index."""
 
     ranks: list[int]
-    """Sorted ranks of the job. Of a communicator: world ranks in its order, none for COMM_NULL."""
+    """Sorted ranks of the job. For a communicator: world ranks in its order; empty for COMM_NULL."""
     by_communicator: bool = False
 
 
 Sets = tuple[tuple[int, ...], ...]
-"""Sorted ranks of the job of each set that comes of one index."""
+"""Sorted ranks of the job for each set that results from one index."""
 Name = Callable[[int], str]
-"""How a rank is named in messages."""
+"""Returns the name of a rank for messages."""
 
 
 def agree(given: Sequence[Sequence[GivenSet]], world: Sequence[int], name: Name) -> tuple[Sets, ...]:
-    """The sets by index. ``given`` and ``world`` (their world ranks) by rank of the job.
+    """Return the agreed sets by index.
 
-    Raises ValueError, on every rank alike, naming index, ranks and what differs.
+    Args:
+        given: Given sets by rank of the job.
+        world: World rank by rank of the job.
+        name: Returns the name of a rank for messages.
+
+    Raises:
+        ValueError: If the ranks disagree; on all ranks alike, naming index, ranks and the difference.
     """
     first = given[0]
     for rank, row in enumerate(given):

@@ -1,7 +1,7 @@
-"""Rules about reducing gradients, and the words for what breaks them: the same in all faces.
+"""Rules for reducing gradients, and their error messages, shared by all frontends.
 
-They speak of tensors and variables only through functions that a face gives. All raise ValueError that names the
-argument, what was given and what is accepted.
+Tensors and variables are accessed only through functions that a frontend passes. All checks raise ValueError with the
+argument, its value and what is accepted.
 """
 
 import math
@@ -19,29 +19,31 @@ _T = TypeVar("_T")
 
 
 def anybody_else(process_set: ProcessSet, job: Job) -> bool:
-    """Is there anybody to reduce with? Not for a rank outside of the set, nor for one that is alone in it while the job
-    is not elastic."""
+    """Return True if there are other ranks to reduce with.
+
+    False on a rank outside the set, and on the only rank of a set unless the job is elastic.
+    """
     return bool(process_set.included()) and (len(process_set.ranks or ()) > 1 or job.elastic)
 
 
 def overwritten(variable: Any) -> bool:
     """Return True if the "gradient" of a Keras variable is its next value.
 
-    Those of the scales and amax histories of float8 training are such: largest values, so that the largest of all ranks
-    is needed.
+    This is so for the scales and amax histories of float8 training. They are maxima, so the maximum over all ranks is
+    needed.
     """
     return getattr(variable, "overwrite_with_gradient", False) is True
 
 
 def check_passes(passes: Any) -> int:
-    """``backward_passes_per_step`` as an int."""
+    """Return ``backward_passes_per_step`` as an int."""
     if isinstance(passes, bool) or not isinstance(passes, Integral) or passes <= 0:
         raise ValueError(f"backward_passes_per_step is {passes!r}; accepted are integers above 0")
     return int(passes)
 
 
 def check_predivide(factor: Any, op: int) -> float:
-    """``gradient_predivide_factor`` as a float: above 0, finite, and 1 unless ``op`` is Average."""
+    """Return ``gradient_predivide_factor`` as a float: finite, above 0, and 1 unless ``op`` is Average."""
     if isinstance(factor, bool) or not isinstance(factor, Real) or not 0 < float(factor) < math.inf:
         raise ValueError(f"gradient_predivide_factor is {factor!r}; accepted are finite numbers above 0")
     if factor != 1.0 and op != Average:
@@ -53,8 +55,10 @@ def check_predivide(factor: Any, op: int) -> float:
 
 
 def scales(predivide: float) -> tuple[float, float]:
-    """(prescale, postscale) for a ``gradient_predivide_factor`` f. Gradients are divided by f before and by n / f after
-    the sum; an Average is divided by n, the number of ranks, anyway."""
+    """Return (prescale, postscale) for a ``gradient_predivide_factor`` f.
+
+    Gradients are divided by f before the sum and by n / f after it. Average itself divides by n, the number of ranks.
+    """
     return 1.0 / predivide, predivide
 
 
@@ -65,9 +69,14 @@ def check_groups(
     name_of: Callable[[Any], str],
     members: str = "variables",
 ) -> int | Sequence[Sequence[Any]] | None:
-    """``groups``: None, a number of groups, or lists of ``members`` that have each once.
+    """Return the checked argument ``groups``.
 
-    ``is_member``: could it be in a group? ``key_of``: by what it is known. ``name_of``: for messages.
+    Args:
+        groups: None, a number of groups, or lists of members without repetitions.
+        is_member: Returns True for an object that may be in a group.
+        key_of: Returns the identity of a member.
+        name_of: Returns the name of a member for messages.
+        members: What the members are, for messages.
     """
     accepted = f"accepted are None, an integer of 0 or more, and a list of lists of {members}"
     if groups is None:
@@ -92,7 +101,7 @@ def check_groups(
 
 
 def groups_of(num_groups: Any, groups: Any) -> Any:
-    """``groups``, with what the deprecated ``num_groups`` asks for where it is None."""
+    """Return ``groups``, or if it is None the value of the deprecated ``num_groups``."""
     if isinstance(num_groups, bool) or not isinstance(num_groups, Integral) or num_groups < 0:
         raise ValueError(f"num_groups is {num_groups!r}; accepted are integers of 0 or more")
     if num_groups == 0:
@@ -102,5 +111,5 @@ def groups_of(num_groups: Any, groups: Any) -> Any:
 
 
 def parts(items: Sequence[_T], count: int) -> list[list[_T]]:
-    """``items`` in order in ``count`` groups, none of them empty: fewer groups where there are fewer items."""
+    """Split ``items`` in order into at most ``count`` groups, none of them empty."""
     return [list(part) for part in split_list(items, max(1, min(count, len(items)))) if part]

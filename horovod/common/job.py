@@ -1,6 +1,6 @@
-"""This process's place in a job, and how its operations reach the engine: while it is in the job, and when it is not.
+"""This process's place in a job, and its access to the engine inside and outside of a job.
 
-``state`` holds the one job of the process, ``faces`` the access that each framework has to it.
+``state`` holds the process's only job, and ``faces`` the access of each framework to it.
 """
 
 import os
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Job:
-    """This process's place in the job; immutable for one epoch."""
+    """Place of this process in the job; immutable for one epoch."""
 
     rank: int
     size: int
@@ -30,23 +30,23 @@ class Job:
     dynamic_process_sets: bool
     elastic: bool = False
     waits_for_devices: bool = False
-    """Does the program wait until an operation on a device is complete there?"""
+    """True if waiting for an operation on a device waits until it has completed there."""
     most: int | None = 0
-    """Of an elastic job: the most ranks that it may have, None: any number. 0: ranks do not come and go."""
+    """Maximum number of ranks of an elastic job, None if unlimited; 0 for a job with a fixed number of ranks."""
     check_steps: int = 0
-    """After how many steps ranks compare what they hold; 0: never."""
+    """Number of steps between comparisons of what the ranks hold; 0: never compare."""
     hosts: tuple[str, ...] = ()
-    """Names of the ranks' hosts, and numbers of their processes there."""
+    """Host name of each rank; ``pids`` has the process ids."""
     pids: tuple[int, ...] = ()
     given_sets: tuple[Sets, ...] = ()
-    """The sets that come of each of init's ``process_sets``."""
+    """Agreed process sets for each entry of ``process_sets`` given to ``init``."""
     first_address: str = ""
-    """Of rank 0's host, an address at which this rank is connected with it; empty where both are of one node."""
+    """Address of rank 0's host at which this rank is connected to it; empty if both are on one node."""
     seals: Seals = field(default_factory=lambda: Seals(b""), repr=False, compare=False)
-    """With which pickled objects prove to come from a member where they leave the host."""
+    """Authenticates pickled objects that leave the host."""
 
 
-# The words "Horovod has not been initialized" are matched by programs in use, and are those of bindings/python/face.cc.
+# Existing programs match "Horovod has not been initialized"; bindings/python/face.cc uses the same message.
 
 
 def not_initialized(*_: Any, **__: Any) -> NoReturn:
@@ -68,8 +68,10 @@ def forked(*_: Any, **__: Any) -> NoReturn:
 
 
 class Access:
-    """The way to the engine. ``submit`` and ``run`` are the engine's own methods while it is open and functions that
-    raise the right error otherwise, so the hot path has no check of its own.
+    """Access to the engine.
+
+    While it is open, ``submit`` and ``run`` are the engine's own methods. Otherwise they are functions that raise the
+    appropriate error, so the hot path needs no check.
     """
 
     __slots__ = ("_refuse", "engine", "forked", "job", "run", "submit")
@@ -79,17 +81,19 @@ class Access:
         self.engine: Engine | None = None
         self.forked = False
         self.submit: Callable[..., Work]
-        """``Engine.submit`` of horovod/_core.pyi; raises ValueError before init and HorovodInternalError after
-        shutdown and in a forked child."""
+        """``Engine.submit`` (horovod/_core.pyi).
+
+        Raises ValueError before ``init``, and HorovodInternalError after ``shutdown`` and in a forked child.
+        """
         self.run: Callable[..., Work]
-        """``Engine.run``: submit for a caller that calls ``Work.wait`` next, the fast way for blocking operations."""
+        """``Engine.run``: ``submit`` for a caller that calls ``Work.wait`` next; faster for blocking operations."""
         self._refuse: Callable[..., NoReturn]
         self._say(not_initialized)
 
     def open(
         self, job: Job, engine: "Engine", submit: "Callable[..., Work] | None", run: "Callable[..., Work] | None"
     ) -> None:
-        """From now on operations go to ``engine``, by its own methods or by those given."""
+        """Send operations to ``engine`` from now on, through its own methods unless others are given."""
         self.job = job
         self.engine = engine
         self.forked = False
@@ -97,24 +101,29 @@ class Access:
         self.run = run or engine.run
 
     def close(self) -> None:
-        """The job is over, as far as this access is concerned."""
+        """Refuse operations from now on, because the job has ended for this access."""
         self.job = None
         self.engine = None
         self._say(shut_down)
 
     def leave_in_child(self) -> None:
-        """In a forked child: ranks stay known (data loaders ask for them), the engine is out of reach."""
+        """Refuse operations in a forked child. The job stays readable, because data loaders ask for ranks."""
         if self.engine is not None:
             self.engine = None
             self.forked = True
             self._say(forked)
 
     def require_job(self) -> Job:
-        """Raises ValueError naming init when not initialised."""
+        """Return the job, or raise ValueError naming ``init`` if not initialized."""
         return self.job if self.job is not None else not_initialized()
 
     def require_engine(self) -> "Engine":
-        """Raises ValueError before init, HorovodInternalError after shutdown and in a forked child."""
+        """Return the engine.
+
+        Raises:
+            ValueError: Before ``init``.
+            HorovodInternalError: After ``shutdown`` and in a forked child.
+        """
         return self.engine if self.engine is not None else self._refuse()
 
     def _say(self, refuse: Callable[..., NoReturn]) -> None:

@@ -1,4 +1,4 @@
-"""Where the native libraries of faces lie that are no Python modules."""
+"""Location of the frontends' native libraries that are not Python modules."""
 
 import importlib.util
 from pathlib import Path
@@ -7,10 +7,12 @@ __all__ = ["library_path"]
 
 
 def library_path(name: str) -> Path:
-    """The file of the library that is installed as ``name``, for example "horovod.tensorflow._tf".
+    """Return the path of the library installed as ``name``, for example "horovod.tensorflow._tf".
 
-    Asks Python's import system, because in an editable install the built files lie elsewhere than the sources.
-    Raises ImportError when there is none.
+    Uses Python's import system, because an editable install keeps built files apart from the sources.
+
+    Raises:
+        ImportError: If the library is not installed.
     """
     spec = importlib.util.find_spec(name)
     if spec is None or spec.origin is None:

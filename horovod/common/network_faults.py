@@ -1,6 +1,7 @@
-"""Faults on purpose that are not a rank's own: it cuts its host off, or makes a link slow, by the tools of Linux, where
-it may. What is said to them: ``horovod.chaos.network`` (pure). Where it cannot be done, the reason is said, and the job
-goes on.
+"""Injection of network faults: cutting off this host or slowing down a link, with Linux tools and sufficient rights.
+
+``horovod.chaos.network`` (pure) makes the input for these tools. If a fault cannot be injected, the reason is logged
+and the job continues.
 """
 
 import os
@@ -18,7 +19,7 @@ from horovod.chaos.targets import Ranks, host, link, why_not
 from horovod.common.network import interfaces
 
 LIMIT = 5.0
-"""s for one call of a tool."""
+"""Seconds allowed for one call of a tool."""
 
 _SEARCH = os.environ.get("PATH", "") + ":/usr/local/sbin:/usr/sbin:/sbin"
 _NET_ADMIN = 12  # CAP_NET_ADMIN
@@ -27,12 +28,17 @@ _PACKAGES = {"nft": "nftables", "tc": "iproute2"}
 
 
 class NotDoneError(Exception):
-    """The text says why."""
+    """The fault could not be injected; the text says why."""
 
 
 def act(event: Event, ranks: Ranks, say: Callable[[str], None]) -> None:
-    """Does it, of the kinds ``targets.ON_NETWORKS``. ``say`` gets a remark on the event: what is done to whom, or
-    "not done: " and why."""
+    """Inject a fault of the kinds in ``targets.ON_NETWORKS``.
+
+    Args:
+        event: The fault.
+        ranks: Members of the job.
+        say: Logs a remark on the event: its target, or "not done: " and the reason.
+    """
     try:
         if why := why_not(event, ranks):
             raise NotDoneError(why)
@@ -47,7 +53,7 @@ def act(event: Event, ranks: Ranks, say: Callable[[str], None]) -> None:
 
 
 def addresses() -> tuple[str, ...]:
-    """Those of this process's network that others may reach; none where the kernel does not tell."""
+    """Return this process's network addresses that other hosts may reach; empty if the kernel does not list them."""
     try:
         return tuple(address.text for each in _outward() for address in each.addresses)
     except NotDoneError:
@@ -61,7 +67,7 @@ def _cut(event: Event, ranks: Ranks, say: Callable[[str], None]) -> None:
         raise NotDoneError(str(error)) from None
     _run(["nft", "-f", "-"], said.prepare())
     say(f"host {host(event, ranks)}")
-    time.sleep(HEAD_START)  # in which this gets to the launcher
+    time.sleep(HEAD_START)  # gives the log line time to reach the launcher
     _run(["nft", "-f", "-"], text)
 
 
@@ -88,7 +94,7 @@ def _slow(event: Event, ranks: Ranks, say: Callable[[str], None]) -> None:
 
 
 def _ways(targets: Sequence[str]) -> dict[str, list[str]]:
-    """By which interface packets leave towards each."""
+    """Return the targets by the interface through which packets to them leave."""
     owners = {address.text: each.name for each in _outward() for address in each.addresses}
     ways: dict[str, list[str]] = {}
     for target in targets:
@@ -113,7 +119,7 @@ def _may() -> bool:
         with open("/proc/thread-self/status") as file:
             mask = next(line.split()[1] for line in file if line.startswith("CapEff:"))
     except (OSError, StopIteration):
-        return True  # the tool will say
+        return True  # unknown; the tool will report an error
     return bool(int(mask, 16) >> _NET_ADMIN & 1)
 
 
@@ -141,7 +147,7 @@ def _run(words: Sequence[str], text: str = "") -> None:
 
 
 _held: set[int] = set()
-"""Descriptors whose end is the end of what this process has made slow."""
+"""Descriptors whose closing removes the slowdowns of this process."""
 
 
 def _let_go(descriptor: int) -> None:
@@ -151,7 +157,7 @@ def _let_go(descriptor: int) -> None:
 
 
 def _not_in_children() -> None:
-    """A forked child (a data loader's, say) may live on when this process has ended."""
+    """Close the descriptors in a forked child (such as a data loader worker), which may outlive this process."""
     for descriptor in list(_held):
         _let_go(descriptor)
 
@@ -160,8 +166,10 @@ os.register_at_fork(after_in_child=_not_in_children)
 
 
 def _undo_later(commands: Sequence[Sequence[str]], lasts: float | None) -> None:
-    """After so many s, and at the end of this process, whatever ends it: by a shell that waits for both. It is nobody's
-    child and in no session of ours, so that what ends this process does not end it."""
+    """Run ``commands`` after ``lasts`` seconds, or when this process ends for whatever reason.
+
+    A shell waits for both. It is reparented and in its own session, so that whatever ends this process does not end it.
+    """
     reading, writing = os.pipe()
     _held.add(writing)
     undo = "; ".join(shlex.join([_program(words[0]), *words[1:]]) for words in commands)

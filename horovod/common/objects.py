@@ -1,8 +1,8 @@
-"""Python objects over the engine: broadcast_object and allgather_object for every face.
+"""Python objects over the engine: broadcast_object and allgather_object for all frontends.
 
-Objects travel pickled by cloudpickle, only between the authenticated members of one job. Unpickling runs what the bytes
-say, and connections between hosts that carry data are not encrypted as a rule. So between hosts each object
-is sealed (``object_seal``), and nothing is unpickled, and no memory allocated, before the seal has been checked.
+Objects are pickled by cloudpickle and exchanged only between authenticated members of a job. Unpickling executes code
+from the data, and data connections between hosts are usually not encrypted. So each object sent between hosts is sealed
+(``object_seal``). The seal is checked before anything is unpickled or any memory is allocated.
 """
 
 import ctypes
@@ -16,18 +16,18 @@ from horovod.common.process_sets import ProcessSet, global_process_set
 from horovod.common.security.object_seal import Call, Seals
 from horovod.common.state import State, state
 
-_FAILED = b"\xff"  # begins a reason in place of an object; pickles begin with 0x80
+_FAILED = b"\xff"  # first byte of an error message sent instead of an object; pickles begin with 0x80
 
-_parked: list[Any] = []  # memory of interrupted operations
+_parked: list[Any] = []  # memory of interrupted operations, which the engine may still use
 
 
 def loads(data: bytes | bytearray | memoryview) -> Any:
-    """What ``dumps`` has pickled. For data of this job's members only."""
+    """Unpickle the result of ``dumps``. Only safe for data from members of this job."""
     return pickle.loads(data)
 
 
 def _dumps_or_reason(obj: Any) -> tuple[bytes, Exception | None]:
-    """``obj`` pickled, or why that failed, as text and as the exception: the other ranks must learn of it, not wait."""
+    """Return ``obj`` pickled, or the error as text and as exception, so that other ranks get it instead of waiting."""
     try:
         return dumps(obj), None
     except Exception as error:
@@ -46,12 +46,20 @@ def broadcast_object(
     process_set: ProcessSet = global_process_set,
     face: Face | None = None,
 ) -> Any:
-    """Returns the root's ``obj`` on every rank of the set (on the root: the object itself).
+    """Return the root's ``obj`` on every rank of the set; the root gets the object itself.
 
-    ``root_rank``: world rank. ``name``: prefix of the two operations, ``<name>.sz`` and ``<name>.t``; default: the
-    type's name, which then has to be the same on all ranks. ``face``: whose operations these are. Raises ValueError
-    for a bad root or set, for a name that another thread is using, and on all ranks when the root's object cannot be
-    pickled; HorovodInternalError when a peer is lost.
+    Args:
+        obj: Object to send; used on the root only.
+        root_rank: World rank of the root.
+        name: Prefix of the two operations' names, ``<name>.sz`` and ``<name>.t``. Default: the name of the object's
+            type, which must then be the same on all ranks.
+        process_set: Ranks that take part.
+        face: Frontend whose operations these are.
+
+    Raises:
+        ValueError: If the root or the set is invalid or another thread is using the name; on all ranks if the root's
+            object cannot be pickled.
+        HorovodInternalError: If a peer is lost.
     """
     from horovod import _core
 
@@ -82,16 +90,25 @@ def broadcast_object(
 def allgather_object(
     obj: Any, name: str | None = None, process_set: ProcessSet = global_process_set, face: Face | None = None
 ) -> list[Any]:
-    """Returns the objects of all ranks of the set, by rank within the set. ``name``, ``face`` as for
-    ``broadcast_object``.
+    """Return the objects of all ranks of the set, ordered by rank within the set.
 
-    Raises ValueError on all ranks, naming the rank, when an object cannot be pickled; else like ``broadcast_object``.
+    Args:
+        obj: This rank's object.
+        name: Prefix of the operation's name. Default: the name of the object's type.
+        process_set: Ranks that take part.
+        face: Frontend whose operation this is.
+
+    Raises:
+        ValueError: On all ranks if an object cannot be pickled, naming the rank; if the set is invalid or another
+            thread is using the name.
+        HorovodInternalError: If a peer is lost.
     """
     from horovod import _core
 
     name = name or type(obj).__name__
     job = face or state
-    me, seals = (job.job.rank, job.job.seals) if job.job is not None else (0, Seals(b""))  # then _run raises what fits
+    # Without a job, ``_run`` raises the appropriate error.
+    me, seals = (job.job.rank, job.job.seals) if job.job is not None else (0, Seals(b""))
     ranks = process_set.ranks or ()
     data, error = _dumps_or_reason(obj)
     mine = data if error is None else _FAILED + data
@@ -124,7 +141,7 @@ def _run(
     process_set: ProcessSet,
     job: "Face | State",
 ) -> Any:
-    # An empty bytearray has no address that could be taken, and none is needed.
+    # An empty bytearray has no address, and none is needed.
     view = (ctypes.c_char * len(memory)).from_buffer(memory) if memory else None
     address = ctypes.addressof(view) if view is not None else 0
     try:
@@ -137,6 +154,6 @@ def _run(
     except Exception:
         call.cancel()
         raise
-    except BaseException:  # Ctrl-C ends the wait, not the operation, which still uses the memory
+    except BaseException:  # Ctrl-C ends the wait but not the operation, which still uses the memory
         _parked.append((memory, view))
         raise

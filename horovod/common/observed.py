@@ -1,4 +1,4 @@
-"""What observes the job of this process, and what programs ask of that: the same for every face."""
+"""Observation of this process's job, and the queries about it, shared by all frontends."""
 
 import logging
 import os
@@ -16,18 +16,24 @@ from horovod.common.training import training
 if TYPE_CHECKING:
     from horovod._core import Engine
 
-_telemetry: Telemetry | None = None  # of the job that runs
+_telemetry: Telemetry | None = None  # of the current job
 
 
 def begin(job: Job, engine: "Engine", settings: Settings, link: Callable[[], float | None]) -> None:
-    """A job begins, with this engine. ``link``: what a link was measured to carry, in bytes a second, if it was.
+    """Begin to observe a job.
 
-    Where that fails the job goes on unobserved, after a warning.
+    If that fails, log a warning; the job continues unobserved.
+
+    Args:
+        job: The job that begins.
+        engine: Its engine.
+        settings: Settings of this process.
+        link: Returns the measured bandwidth of a link in bytes per second, or None.
     """
     global _telemetry
     try:
         _telemetry = Telemetry(job, engine, settings, link)
-    except Exception as error:  # no more threads or descriptors for this process, perhaps
+    except Exception as error:  # for example too many threads or open descriptors
         marks.close()
         training.close()
         warner(job.rank, settings)(
@@ -36,19 +42,19 @@ def begin(job: Job, engine: "Engine", settings: Settings, link: Callable[[], flo
 
 
 class Leaving:
-    """What has observed a job that ends; it does not keep the job from ending."""
+    """Observers of a job that ends; their errors do not prevent its end."""
 
     def __init__(self, telemetry: Telemetry | None) -> None:
         self._telemetry = telemetry
 
     def close(self, failed: bool) -> None:
-        """Before the engine's shutdown. ``failed``: an exception ends this process."""
+        """Close the observers before the engine's shutdown. ``failed``: True if an exception ends this process."""
         telemetry = self._telemetry
         if telemetry is not None:
             _unless_it_fails(lambda: telemetry.close(failed))
 
     def finish(self) -> None:
-        """After it."""
+        """Finish after the engine's shutdown."""
         if self._telemetry is not None:
             _unless_it_fails(self._telemetry.finish)
 
@@ -61,25 +67,29 @@ def _unless_it_fails(observing: Callable[[], None]) -> None:
 
 
 def take() -> Leaving:
-    """The job ends, and nobody asks any more."""
+    """Detach and return the observers, because the job ends."""
     global _telemetry
     taken, _telemetry = _telemetry, None
     return Leaving(taken)
 
 
 def leave_in_child() -> None:
-    """In a forked child, where its threads do not exist."""
+    """Forget the observers in a forked child."""
     global _telemetry
     if _telemetry is not None:
         _telemetry.leave_in_child()
-    _telemetry = None  # its threads are the parent's
+    _telemetry = None  # its threads exist only in the parent
     marks.close()
     training.close()
 
 
 def _observers() -> Telemetry:
-    """Raises HorovodInternalError in a forked child, which knows its place, but has no job; RuntimeError where the job
-    could not be observed."""
+    """Return the observers of this job.
+
+    Raises:
+        HorovodInternalError: In a forked child, which knows its rank but is not in the job.
+        RuntimeError: If the job could not be observed.
+    """
     if _telemetry is None:
         state.require_engine()
         raise RuntimeError("this rank is not observed: that could not be begun when hvd.init() was called")
@@ -87,84 +97,119 @@ def _observers() -> Telemetry:
 
 
 class Observed:
-    """Those questions, for one face."""
+    """Queries about the observed job, for one frontend."""
 
     _face: Face
 
     def start_timeline(self, file_path: str, mark_cycles: bool = False) -> None:
-        """Writes what this rank's operations do from now on to a file that trace viewers open (docs/timeline.md): on
-        rank 0 ``file_path``, on the others its name with ".rank1", ... before the suffix. A timeline that runs ends.
-        ``mark_cycles``: marks where the engine gets something to do. Each rank calls it for itself, or does not.
+        """Start writing this rank's operations to a timeline file that trace viewers open (docs/timeline.md).
 
-        Raises ValueError when not initialised, and when HOROVOD_TIMELINE was not set at ``init`` (DYNAMIC: no timeline
-        until this is called); OSError when the file cannot be written or another process writes it.
+        A timeline that is already running ends. Each rank decides independently whether to call this.
+
+        Args:
+            file_path: Path on rank 0. Other ranks insert ".rank1", ... before the suffix.
+            mark_cycles: If True, also mark when the engine gets work.
+
+        Raises:
+            ValueError: If not initialized, or if HOROVOD_TIMELINE was not set at ``init`` (DYNAMIC: no timeline until
+                this is called).
+            OSError: If the file cannot be written or another process is writing it.
         """
         self._face.require_job()
         _observers().timelines.start(file_path, mark_cycles)
 
     def stop_timeline(self) -> None:
-        """Ends the timeline of this rank; its file is complete then. May be repeated; ValueError when not
-        initialised."""
+        """Stop this rank's timeline and complete its file. Idempotent.
+
+        Raises:
+            ValueError: If not initialized.
+        """
         self._face.require_job()
         if _telemetry is not None:
             _telemetry.timelines.stop()
 
     def dump(self, directory: "str | os.PathLike[str] | None" = None) -> str:
-        """Writes what this rank's flight recorder has, its last operations, to ``recorder.rankN.jsonl``, and returns
-        the file's path. Any thread.
+        """Write this rank's last operations, from its flight recorder, to ``recorder.rankN.jsonl``. Thread-safe.
 
-        ``directory``: where to, made if it is missing; default: the job's folder in HOROVOD_REPORT_DIR.
         ``python -m horovod.recorder diff`` compares the files of several ranks.
 
-        Raises ValueError when not initialised or where HOROVOD_RECORDER_ENTRIES is 0, HorovodInternalError in a forked
-        child, OSError naming the path when it cannot be written.
+        Args:
+            directory: Target directory, created if missing. Default: the job's directory in HOROVOD_REPORT_DIR.
+
+        Returns:
+            Path of the file.
+
+        Raises:
+            ValueError: If not initialized, or if HOROVOD_RECORDER_ENTRIES is 0.
+            HorovodInternalError: In a forked child.
+            OSError: If the file cannot be written; names the path.
         """
         self._face.require_job()
         return _observers().dump(directory)
 
     def step(self) -> None:
-        """A step of training ends here: for programs without a distributed optimizer, whose steps are found without
-        it, or whose steps are others than the optimizer's. From the first call on only these count. All ranks call it
-        equally often. ValueError when not initialised."""
+        """Mark the end of a training step.
+
+        Use it if the program has no distributed optimizer, or if its steps are not the optimizer's. From the first call
+        on, only these steps count. All ranks must call it equally often.
+
+        Raises:
+            ValueError: If not initialized.
+        """
         self._face.require_job()
         marks.tell()
 
     def stats(self) -> dict[str, Any]:
-        """Where the steps of this rank went, as means since ``init`` without the first three, and on rank 0 under "job"
-        those of all ranks. Times in seconds, a step each; None for what is not measured. See docs/slow.md.
+        """Return where this rank's time per step went: means since ``init`` without the first three steps.
 
-        "rank", "size", "made" (steps so far), "steps" (that are counted), "step_seconds" and its parts: "data_seconds"
-        (the program waited for PyTorch's DataLoader), "exposed_seconds" (it was blocked by communication, waiting for
-        others included), "compute_seconds" (the rest); "hidden_seconds": collectives beside computing;
-        "collective_seconds": all of them; "efficiency": share of the step that is not exposed; "bytes", "operations",
-        "tensors"; "bandwidth" (bytes a second over this rank's links within collectives), "link_share" (of what a
-        calibration has measured); "pauses", "paused_seconds": what was no step; "reported": values of ``report``.
+        See docs/slow.md.
 
-        "job": the same as means over ranks, "last" ({"rank", "share", "seconds"}: which rank came last most often, in
-        what share of steps, by how much; None unless that is more often than chance explains), "lately" (the last
-        second or so), "link_bandwidth", "sentence", "ranks"
-        (a list of them, each with its "late"). Others tell rank 0 about once a second.
+        Times are in seconds per step; None if not measured. Keys:
 
-        ValueError when not initialised.
+        - "rank", "size"
+        - "made": steps so far; "steps": those that the means include
+        - "step_seconds", the sum of "data_seconds" (waiting for PyTorch's DataLoader), "exposed_seconds" (blocked by
+          communication, including waiting for other ranks) and "compute_seconds" (the rest)
+        - "collective_seconds": time in collectives; "hidden_seconds": the part that overlaps computation
+        - "efficiency": fraction of the step that is not exposed
+        - "bytes", "operations", "tensors"
+        - "bandwidth": bytes per second over this rank's links during collectives; "link_share": the same as a fraction
+          of the calibrated bandwidth
+        - "pauses", "paused_seconds": interruptions that are not part of a step
+        - "reported": values passed to ``report``
+        - "job", on rank 0 only: the same as means over all ranks, which report about once a second. Also "last"
+          ({"rank", "share", "seconds"}: the rank that most often came last, in which fraction of steps and by how much;
+          None if this is no more often than by chance), "lately" (about the last second), "link_bandwidth", "sentence"
+          and "ranks" (a list with each rank's values and its "late")
+
+        Raises:
+            ValueError: If not initialized.
         """
         self._face.require_job()
         return _observers().account.stats()
 
     def report(self, **values: Any) -> None:
-        """Numbers of the program's own (``hvd.report(loss=loss.item())``), for ``stats()``, the live page, the file and
-        the port of figures. The last value of each name counts. Numbers of a GPU are waited for.
+        """Report the program's own numbers (``hvd.report(loss=loss.item())``).
 
-        Raises ValueError naming what is no number, for more than 100 names, and when not initialised.
+        They appear in ``stats()``, on the live page, in the metrics file and on the metrics port. The last value of
+        each name counts. For a number on a GPU the call waits until it is available.
+
+        Raises:
+            ValueError: If not initialized, if a value is not a number, or for more than 100 names.
         """
         self._face.require_job()
         _observers().account.report(values)
 
     def log_stats(self, to: Any, step: int | None = None) -> None:
-        """Writes figures of ``stats()``, of the job on rank 0 and of this rank on others, as scalars "horovod/...":
-        ``to`` is a SummaryWriter of PyTorch, a writer of ``tf.summary``, or the module ``mlflow`` (anything with
-        ``add_scalar``, ``as_default`` or ``log_metrics``). ``step``: their place, default the number of steps made.
+        """Write values of ``stats()`` as scalars "horovod/...": of the job on rank 0, of this rank on others.
 
-        Raises ValueError for another ``to`` and when not initialised.
+        Args:
+            to: A PyTorch SummaryWriter, a ``tf.summary`` writer or the module ``mlflow`` (anything with ``add_scalar``,
+                ``as_default`` or ``log_metrics``).
+            step: Step to write them for. Default: the number of steps made.
+
+        Raises:
+            ValueError: If not initialized or ``to`` is none of these.
         """
         from horovod.common.telemetry import scalars
 

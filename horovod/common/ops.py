@@ -1,4 +1,4 @@
-"""Reduction operations, the old ``average=`` argument, and names on the wire."""
+"""Reduction operations, the deprecated ``average=`` argument, and the names that operations have on the wire."""
 
 import functools
 import math
@@ -17,19 +17,22 @@ Max = 4
 Product = 5
 
 OP_NAMES: tuple[str, ...] = ("Average", "Sum", "Adasum", "Min", "Max", "Product")
-"""Name by code."""
+"""Name of each operation, by code."""
 
 
 def op_name(op: object) -> str:
-    """For messages: ``Sum`` for 1, the value itself for anything that is no operation."""
+    """Return the name of an operation for messages: ``Sum`` for 1. For any other value return its repr."""
     if isinstance(op, int) and not isinstance(op, bool) and 0 <= op < len(OP_NAMES):
         return OP_NAMES[op]
     return repr(op)
 
 
 def check_op(op: object, accepted: tuple[int, ...] = (Average, Sum, Adasum, Min, Max, Product)) -> int:
-    """``op`` as an int if it is one of ``accepted``; NumPy's integers are good too. Raises ValueError naming both
-    otherwise."""
+    """Return ``op`` as an int; NumPy integers are accepted too.
+
+    Raises:
+        ValueError: If ``op`` is not one of ``accepted``; names both.
+    """
     if not isinstance(op, int) and isinstance(op, numbers.Integral):
         op = int(op)
     if not isinstance(op, int) or isinstance(op, bool) or op not in accepted:
@@ -40,10 +43,16 @@ def check_op(op: object, accepted: tuple[int, ...] = (Average, Sum, Adasum, Min,
 def resolve_op(
     op: int | None, average: bool | None = None, what: str | Callable[[], str] = "", error: type[Exception] = ValueError
 ) -> int:
-    """The operation meant by ``op`` and the deprecated ``average``: neither means Average.
+    """Return the operation that ``op`` and the deprecated ``average`` ask for; Average if both are None.
 
-    Raises ``error`` when both are given or ``op`` is unknown, beginning with ``what`` if that is given; a function of
-    that is called only then.
+    Args:
+        op: Code of the operation, or None.
+        average: True for Average, False for Sum, None if not given.
+        what: Prefix of error messages, or a function that returns it; called only on errors.
+        error: Type of the exception to raise.
+
+    Raises:
+        error: If both are given or ``op`` is unknown.
     """
     try:
         if average is None:
@@ -58,7 +67,7 @@ def resolve_op(
 
 
 def check_adasum_size(operation: str, size: int) -> None:
-    """Raises NotImplementedError, naming ``size``, the number of ranks, unless it is a power of two."""
+    """Raise NotImplementedError, naming ``size``, unless this number of ranks is a power of two."""
     if size & (size - 1):
         raise NotImplementedError(
             f"{operation}: op=Adasum on a process set of {size} ranks; accepted are sets whose size is a power of two"
@@ -74,8 +83,21 @@ def check_reduction(
     size: int,
     error: type[Exception] = ValueError,
 ) -> None:
-    """Raises ``error`` for a reduction that a dtype (a code of ``dtypes``) does not have, NotImplementedError for
-    Adasum on a number of ranks, ``size``, that is no power of two. All name ``operation``."""
+    """Check that a reduction is defined for a dtype and a number of ranks.
+
+    Args:
+        operation: Name of the operation for messages.
+        dtype: Code of the dtype (see ``dtypes``).
+        op: Code of the reduction.
+        prescale: Factor applied before the reduction.
+        postscale: Factor applied after it.
+        size: Number of ranks in the set.
+        error: Type of the exception for an undefined reduction.
+
+    Raises:
+        error: If the dtype does not have this reduction.
+        NotImplementedError: If ``op`` is Adasum and ``size`` is not a power of two.
+    """
     if op == Adasum:
         if dtype not in dtypes.FLOATING:
             raise error(
@@ -92,10 +114,10 @@ def check_reduction(
 
 
 def check_differentiable(operation: str, op: int) -> None:
-    """Raise NotImplementedError, naming ``operation``, for a reduction through which no gradient flows.
+    """Raise NotImplementedError, naming ``operation``, for a reduction without a gradient.
 
-    The gradient of a minimum, maximum or product depends on all ranks' inputs; reducing the gradients by the same
-    operation would give the derivative of nothing.
+    The gradient of a minimum, maximum or product depends on the inputs of all ranks. Reducing the gradients by the same
+    operation would not give the derivative.
     """
     if op in (Min, Max, Product):
         raise NotImplementedError(
@@ -112,8 +134,20 @@ def check_scatter(
     error: type[Exception] = ValueError,
     op_error: type[Exception] = UnsupportedOpError,
 ) -> int:
-    """``op`` as an int if a reducescatter can have it, for tensors of ``dtype`` (a code of ``dtypes``); of how many
-    dimensions: None where that is not known yet. Raises ``error``, or ``op_error``, naming ``operation``."""
+    """Return ``op`` as an int if reducescatter supports it for the given tensor.
+
+    Args:
+        operation: Name of the operation for messages.
+        dtype: Code of the dtype (see ``dtypes``).
+        dimensions: Number of dimensions of the tensor, or None if not known yet.
+        op: Code of the reduction: Average or Sum.
+        error: Type of the exception for an unsupported tensor.
+        op_error: Type of the exception for an unsupported ``op``.
+
+    Raises:
+        error: If the dtype is bool or the tensor is a scalar.
+        op_error: If ``op`` is neither Average nor Sum.
+    """
     try:
         op = check_op(op, (Average, Sum))
     except ValueError as refusal:
@@ -126,15 +160,24 @@ def check_scatter(
 
 
 def check_scale(operation: str, prescale: object, postscale: object) -> None:
-    """Raises ValueError naming the scale factor that is no number."""
+    """Raise ValueError, naming the argument, if a scale factor is not a number."""
     for argument, value in (("prescale_factor", prescale), ("postscale_factor", postscale)):
         if not hasattr(value, "__float__") or math.isnan(float(value)):
             raise ValueError(f"{operation}: {argument} is {value!r}, accepted is a number")
 
 
 def check_splits(operation: str, counts: list[int], rows: int, size: int) -> None:
-    """Raises ValueError, naming ``operation``, for splits of an alltoall that do not fit a set of ``size`` ranks and a
-    tensor whose dim 0 is ``rows``."""
+    """Check the splits of an alltoall.
+
+    Args:
+        operation: Name of the operation for messages.
+        counts: Rows to send to each rank of the set.
+        rows: Size of the tensor's dim 0.
+        size: Number of ranks in the set.
+
+    Raises:
+        ValueError: If there is not one split per rank, if one is negative, or if their sum exceeds ``rows``.
+    """
     if len(counts) != size:
         raise ValueError(
             f"{operation}: splits has {len(counts)} entries; accepted are {size}, one for each rank of the set"
@@ -149,22 +192,27 @@ def check_splits(operation: str, counts: list[int], rows: int, size: int) -> Non
 
 
 def check_parts(operation: str, rows: int, size: int) -> None:
-    """Raises ValueError, naming ``operation``, for an alltoall without splits whose dim 0 is not cut evenly."""
+    """Raise ValueError, naming ``operation``, if an alltoall without splits cannot divide dim 0 evenly."""
     if rows % size:
         raise ValueError(f"{operation}: dim 0 is {rows}, no multiple of the {size} ranks of the set; give splits")
 
 
 def scattered_rows(rows: int, rank: int, size: int) -> int:
-    """How many of ``rows`` a reducescatter gives to the set's rank ``rank`` of ``size``: the first ranks get one more
-    where they are not cut evenly."""
+    """Return how many of ``rows`` reducescatter gives to rank ``rank`` of a set of ``size`` ranks.
+
+    If ``rows`` is not a multiple of ``size``, the first ranks get one row more.
+    """
     each, longer = divmod(rows, size)
     return each + (rank < longer)
 
 
 def wire_name(operation: str, name: str | None) -> str:
-    """``allreduce.x`` for ("allreduce", "x"); empty for an unnamed operation, which the engine matches by a counter.
+    """Return ``allreduce.x`` for ("allreduce", "x"), or "" for an unnamed operation.
 
-    Raises ValueError for a name that is no text.
+    The engine matches unnamed operations by a counter.
+
+    Raises:
+        ValueError: If ``name`` is not a string.
     """
     if name and not isinstance(name, str):
         raise ValueError(f"{operation}: name is {name!r}, accepted is text or None")
@@ -172,8 +220,13 @@ def wire_name(operation: str, name: str | None) -> str:
 
 
 def group_names(operation: str, name: str, count: int) -> tuple[str, list[str]]:
-    """The name of a group and those of its members: ``grouped_allreduce.x`` and ``grouped_allreduce.x_1of2``, ..., for
-    ("grouped_allreduce", "x", 2). Raises ValueError for a name that is no text."""
+    """Return the names of a group and of its members.
+
+    For ("grouped_allreduce", "x", 2) these are ``grouped_allreduce.x`` and ``grouped_allreduce.x_1of2``, ...
+
+    Raises:
+        ValueError: If ``name`` is not a string.
+    """
     group = wire_name(operation, name)
     return group, _members(group, count)
 

@@ -1,7 +1,7 @@
-"""Variables of Keras whose values belong to one rank alone, although the variables belong to an optimizer.
+"""Optimizer variables of Keras whose values belong to a single rank.
 
-A distributed optimizer that reduces gradients only when Keras has accumulated them has accumulators that differ between
-ranks in the middle of an accumulation. To broadcast or compare them is wrong.
+A distributed optimizer that reduces gradients only after Keras has accumulated them has accumulators that differ
+between ranks during an accumulation. They must be neither broadcast nor compared.
 """
 
 from collections.abc import Iterable
@@ -11,7 +11,7 @@ _MARK = "_hvd_own"
 
 
 def mark_own(variables: Iterable[Any]) -> None:
-    """Mark variables as those of one rank. Entries that are None are left out."""
+    """Mark variables as belonging to a single rank; None entries are skipped."""
     for variable in variables:
         if variable is not None:
             setattr(variable, _MARK, True)

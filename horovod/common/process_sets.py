@@ -1,7 +1,7 @@
-"""Process sets: groups of ranks in which collectives run independently of each other.
+"""Process sets: groups of ranks whose collectives run independently of each other.
 
-Set 0 holds all ranks. Others come from ``init(process_sets=[...])`` or, when sets are dynamic, from
-``add_process_set``. Every rank registers every set, whether it is a member or not, in the same order.
+Set 0 contains all ranks. Other sets are given to ``init(process_sets=[...])`` or, if sets are dynamic, to
+``add_process_set``. Every rank registers all sets in the same order, including those of which it is not a member.
 """
 
 from collections.abc import Iterable, Sequence
@@ -13,14 +13,17 @@ from horovod.common.state import Job, state
 from horovod.common.util import is_mpi_comm
 
 _registered: "dict[int, list[ProcessSet]]" = {}
-"""The objects that stand for each registered set, by its id: several when faces have given one each to their init."""
+"""ProcessSet objects by the id of their registered set; several objects if several frontends passed one to ``init``."""
 
 
 class ProcessSet:
-    """Ranks that form a set. Give the object to collectives once it is registered.
+    """Group of ranks. Pass the object to collectives once it is registered.
 
-    ``process_set_id``: None until registered. ``ranks``: sorted ranks of the job; of a set made from a communicator
-    None until ``init`` has registered it. ``mpi_comm``: that communicator. ``world_ranks``: its members, in its order.
+    Attributes:
+        process_set_id: Id of the set; None until registered.
+        ranks: Sorted ranks of the job. For a set made from a communicator, None until ``init`` has registered it.
+        mpi_comm: The mpi4py communicator that the set was made from, or None.
+        world_ranks: World ranks of the communicator's members, in its order, or None.
     """
 
     process_set_id: int | None
@@ -29,10 +32,15 @@ class ProcessSet:
     world_ranks: list[int] | None
 
     def __init__(self, ranks_or_comm: Iterable[int] | Any) -> None:
-        """``ranks_or_comm``: an iterable of distinct ranks, or an mpi4py communicator of processes of this job. Who is
-        in none (COMM_NULL) gives that: each set of ``init`` is named on every rank.
+        """Create an unregistered process set.
 
-        Raises ValueError for anything else, repeated or negative ranks, and a communicator outside an MPI job.
+        Args:
+            ranks_or_comm: Distinct ranks, or an mpi4py communicator of processes of this job. A process that is in none
+                of a set's communicators passes COMM_NULL, because ``init`` gets each set on every rank.
+
+        Raises:
+            ValueError: If the argument is anything else, if a rank is negative or repeated, or if a communicator is
+                given outside an MPI job.
         """
         self.process_set_id = None
         self.ranks = self.mpi_comm = self.world_ranks = None
@@ -43,26 +51,26 @@ class ProcessSet:
             self.ranks = check_ranks(ranks_or_comm)
 
     def size(self) -> int | None:
-        """Number of members; None when not registered."""
+        """Return the number of members; None if not registered."""
         return None if self.process_set_id is None or self.ranks is None else len(self.ranks)
 
     def rank(self) -> int | None:
-        """This process's index within the set; None when not registered or not a member."""
+        """Return this process's index within the set; None if not registered or not a member."""
         job = state.job
         if self.process_set_id is None or self.ranks is None or job is None or job.rank not in self.ranks:
             return None
         return self.ranks.index(job.rank)
 
     def included(self) -> bool | None:
-        """Is this process a member? None while the ranks, or this process's own, are unknown."""
+        """Return True if this process is a member; None while the set's ranks or this process's rank are unknown."""
         return None if self.ranks is None or state.job is None else state.job.rank in self.ranks
 
     def _invalidate(self) -> None:
-        """Forget the registration; the ranks stay, so that the object can be added again."""
+        """Forget the registration. The ranks stay, so that the object can be added again."""
         self.process_set_id = self.mpi_comm = self.world_ranks = None
 
     def __reduce_ex__(self, protocol: Any) -> Any:
-        # There is one global set: a function that was shipped to another rank must find that one, not a copy.
+        # Functions pickled to another rank must refer to the global set of that rank, not to a copy.
         return "global_process_set" if self is global_process_set else super().__reduce_ex__(protocol)
 
     def __str__(self) -> str:
@@ -72,8 +80,14 @@ class ProcessSet:
 
 
 def check_ranks(ranks: Any, what: str = "ranks of a ProcessSet") -> list[int]:
-    """Sorted list of the world ranks in any iterable. Raises ValueError naming ``what``, the value and what is
-    accepted.
+    """Return the given world ranks as a sorted list.
+
+    Args:
+        ranks: Any iterable of integers.
+        what: Name of the argument for error messages.
+
+    Raises:
+        ValueError: If ``ranks`` is not an iterable of distinct integers of 0 or more.
     """
     if isinstance(ranks, (str, bytes)) or not isinstance(ranks, Iterable):
         raise ValueError(
@@ -82,7 +96,8 @@ def check_ranks(ranks: Any, what: str = "ranks of a ProcessSet") -> list[int]:
         )
     members: list[int] = []
     for rank in ranks:
-        # numpy integers and the like have __index__; booleans have it too but are surely a mistake.
+        # NumPy integers also have ``__index__``. Booleans have it too, but are refused because they are surely a
+        # mistake.
         if isinstance(rank, bool) or not hasattr(rank, "__index__"):
             raise ValueError(f"{what}: world ranks are integers, not {type(rank).__name__} {rank!r}")
         members.append(rank.__index__())
@@ -102,15 +117,26 @@ def _make_global() -> ProcessSet:
 
 
 global_process_set = _make_global()
-"""All ranks; ``ranks`` is filled by ``init``."""
+"""Process set of all ranks; ``init`` fills its ``ranks``."""
 
 
 def add_process_set(process_set: ProcessSet | Sequence[int]) -> ProcessSet:
-    """Registers a set while the job runs; all ranks must call it with the same ranks, and it blocks until they do.
+    """Register a process set while the job runs.
 
-    Needs HOROVOD_DYNAMIC_PROCESS_SETS=1 or ``init(process_sets="dynamic")``. Raises ValueError when sets are static,
-    the set exists already or has no or unknown ranks, NotImplementedError for one that was made from a communicator,
-    and HorovodInternalError when ranks disagree.
+    All ranks must call it with the same ranks; it blocks until they do. Needs HOROVOD_DYNAMIC_PROCESS_SETS=1 or
+    ``init(process_sets="dynamic")``.
+
+    Args:
+        process_set: The set, or its ranks.
+
+    Returns:
+        The registered set.
+
+    Raises:
+        ValueError: If not initialized, if process sets are static, or if the set exists already, is empty or has
+            unknown ranks.
+        NotImplementedError: If the set was made from a communicator.
+        HorovodInternalError: If ranks disagree.
     """
     job = state.require_job()
     state.require_engine()
@@ -125,16 +151,22 @@ def add_process_set(process_set: ProcessSet | Sequence[int]) -> ProcessSet:
         )
     made = process_set if isinstance(process_set, ProcessSet) else ProcessSet(process_set)
     check_new(made, job.size)
-    register(made)  # the engine looks for duplicates: all ranks have to learn of one
+    register(made)  # The engine checks for duplicates, so that all ranks get the error.
     return made
 
 
 def remove_process_set(process_set: ProcessSet) -> bool:
-    """Unregisters a set; all ranks must call it, and it blocks until they do. False for the global or an unregistered
-    set.
+    """Unregister a process set.
 
-    The object, and every other one for this set, loses its id, and may be added again. Raises ValueError when sets are
-    static, HorovodInternalError when ranks disagree.
+    All ranks must call it; it blocks until they do. The given object and all others for the same set lose their ids and
+    may be added again.
+
+    Returns:
+        True if the set was removed; False for the global set and for sets that are not registered.
+
+    Raises:
+        ValueError: If not initialized, if process sets are static, or if the argument is not a ProcessSet.
+        HorovodInternalError: If ranks disagree.
     """
     job = state.require_job()
     engine = state.require_engine()
@@ -159,7 +191,7 @@ def remove_process_set(process_set: ProcessSet) -> bool:
 
 
 def check_new(process_set: ProcessSet, size: int) -> None:
-    """Raises ValueError when the set cannot exist in a job of ``size`` ranks, naming it and why."""
+    """Raise ValueError, naming the set and the reason, if it cannot exist in a job of ``size`` ranks."""
     ranks = process_set.ranks
     if not ranks:
         raise ValueError(f"{process_set} has no ranks")
@@ -168,9 +200,11 @@ def check_new(process_set: ProcessSet, size: int) -> None:
 
 
 def register(process_set: ProcessSet) -> None:
-    """Gives the set its id, in agreement with all ranks.
+    """Register the set on all ranks and store its id in the object.
 
-    Raises ValueError when a set with these ranks exists, HorovodInternalError when ranks disagree.
+    Raises:
+        ValueError: If a set with these ranks exists.
+        HorovodInternalError: If ranks disagree.
     """
     assert process_set.ranks is not None
     work = state.require_engine().add_process_set(process_set.ranks)
@@ -180,13 +214,13 @@ def register(process_set: ProcessSet) -> None:
 
 
 def find(sought: Sequence[int] | None) -> int | None:
-    """Id of the registered set with these sorted ranks, the global one aside; None when there is none."""
+    """Return the id of the registered set with these sorted ranks, or None. The global set is not considered."""
     known = ((number, objects[0].ranks) for number, objects in _registered.items() if number != 0)
     return next((number for number, ranks in known if ranks == sought), None)
 
 
 def adopt(process_set: ProcessSet, number: int) -> None:
-    """From now on the object stands for the registered set ``number`` too, which has the same ranks."""
+    """Make the object refer to the registered set ``number``, which has the same ranks."""
     if all(process_set is not one for one in known_as(number)):
         process_set.process_set_id = number
         process_set.ranks = known_as(number)[0].ranks
@@ -194,18 +228,25 @@ def adopt(process_set: ProcessSet, number: int) -> None:
 
 
 def known_as(number: int) -> list[ProcessSet]:
-    """The objects that stand for the registered set with this id; none where there is no such set."""
+    """Return the objects for the registered set with this id; empty if there is no such set."""
     return list(_registered.get(number, ()))
 
 
 def by_id(number: int) -> ProcessSet | None:
-    """The registered set with this id; None when there is none."""
+    """Return the registered set with this id, or None."""
     return next(iter(_registered.get(number, ())), None)
 
 
 def fill(job: Job, comm: Any, sets: Sequence[ProcessSet]) -> None:
-    """The job has begun: the global set, made from ``comm`` if that is a communicator, has all its ranks, and ``sets``
-    are registered as the ranks have agreed. Raises ValueError naming the index of one that cannot be.
+    """Fill the global set and register ``sets`` when a job begins.
+
+    Args:
+        job: The job, with the ranks agreed on for each set.
+        comm: The communicator given to ``init``, or None; becomes ``mpi_comm`` of the global set.
+        sets: The sets given to ``init``.
+
+    Raises:
+        ValueError: If a set is invalid; names its index.
     """
     fill_global(job.size)
     global_process_set.mpi_comm = comm
@@ -221,7 +262,7 @@ def fill(job: Job, comm: Any, sets: Sequence[ProcessSet]) -> None:
 
 
 def _fill_by_communicators(entry: ProcessSet, agreed: Sets, rank: int) -> None:
-    """Registers all sets at one index. The object stands for the one that has this rank, or for the only one."""
+    """Register all sets at one index. ``entry`` becomes the one that contains this rank, or the only one."""
     entry.ranks = []
     for ranks in agreed:
         one = entry if rank in ranks or len(agreed) == 1 else ProcessSet(ranks)
@@ -230,15 +271,17 @@ def _fill_by_communicators(entry: ProcessSet, agreed: Sets, rank: int) -> None:
 
 
 def fill_global(size: int) -> None:
-    """A job of ``size`` ranks has begun: the global set has all of them."""
+    """Give the global set all ranks of a job of ``size`` ranks."""
     global_process_set.process_set_id = 0
     global_process_set.ranks = list(range(size))
     _registered[0] = [global_process_set]
 
 
 def forget_all() -> None:
-    """The job is over. The ranks of a set that the user made stay, so that the same object can be given to the next
-    init."""
+    """Unregister all sets when the job ends.
+
+    Sets made by the user keep their ranks, so that the same objects can be passed to the next ``init``.
+    """
     for entry in [entry for objects in _registered.values() for entry in objects]:
         entry.process_set_id = None
     _registered.clear()

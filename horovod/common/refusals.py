@@ -1,4 +1,4 @@
-"""Refusals that name the rank, for the faces: their checks know argument and value, but not always whose they are."""
+"""Addition of the rank to error messages of argument checks, which do not always know it."""
 
 import functools
 import re
@@ -11,8 +11,10 @@ _F = TypeVar("_F", bound=Callable[..., Any])
 
 
 def refusing(face: Access) -> Callable[[_F], _F]:
-    """Decorates what a user calls: a ValueError or NotImplementedError that it raises names this process's rank, once
-    there is one. The error stays the one that was raised, with its type and traceback."""
+    """Return a decorator that adds this process's rank, if known, to ValueErrors and NotImplementedErrors.
+
+    The error object keeps its type and traceback.
+    """
 
     def decorate(function: _F) -> _F:
         @functools.wraps(function)
@@ -29,17 +31,17 @@ def refusing(face: Access) -> Callable[[_F], _F]:
 
 
 def add_rank(face: Access, error: Exception) -> None:
-    """The same for an error that has been caught."""
+    """Add the rank to the message of an error that has been caught."""
     if len(error.args) == 1 and isinstance(error.args[0], str):
         error.args = (with_rank(face, error.args[0]),)
 
 
 def with_rank(face: Access, text: str) -> str:
-    """``text`` with this process's rank at its end, unless it is in it already or there is none."""
+    """Append this process's rank to ``text``, unless it contains the rank or there is none."""
     job = face.job
     return text if job is None or re.search(rf"\brank {job.rank}\b", text) else f"{text} (on rank {job.rank})"
 
 
 def said(face: Access, operation: str) -> str:
-    """What messages begin with: ``allreduce on rank 1``, and ``allreduce`` where there is no rank."""
+    """Return the beginning of messages: ``allreduce on rank 1``, or ``allreduce`` if there is no rank."""
     return operation if face.job is None else f"{operation} on rank {face.job.rank}"

@@ -1,5 +1,6 @@
-"""The one job of this process: who we are in it and the engine that runs it. Frameworks see it through their face
-(``faces``).
+"""The only job of this process: its place in the job, and the engine.
+
+Frameworks access it through frontends (``faces``).
 """
 
 from typing import TYPE_CHECKING
@@ -14,18 +15,18 @@ __all__ = ["Job", "State", "state"]
 
 
 class State(Access):
-    """Access for what belongs to no face. Fields are set by ``basics`` only."""
+    """Access for code that belongs to no frontend. Only ``basics`` sets the fields."""
 
     __slots__ = ("faces", "left", "members")
 
     def __init__(self) -> None:
         super().__init__()
         self.members: list[int] | None = None
-        """World ranks that form the job, by rank in it; None: all."""
+        """World ranks that form the job, by rank of the job; None: all."""
         self.faces: dict[str, Face] = {}
-        """Those that are in the job, by name."""
+        """Frontends in the job, by name."""
         self.left: set[str] = set()
-        """Names of those that were in it and have shut down."""
+        """Names of frontends that were in the job and have shut down."""
 
     def start(self, job: Job, engine: "Engine", members: list[int] | None) -> None:
         self.members = members

@@ -1,6 +1,6 @@
-"""Where steps of training end, as the faces tell: ``hvd.step()``, optimizers, and what programs wait for their data.
+"""Detection of the end of training steps: ``hvd.step()``, optimizer steps, and time spent waiting for data.
 
-A mark costs about a microsecond, and nothing without a job. What becomes of the marks: ``telemetry/account.py``.
+A mark takes about a microsecond, and no time without a job. ``telemetry/account.py`` uses the marks.
 """
 
 import threading
@@ -8,8 +8,11 @@ from collections.abc import Callable
 
 
 class Marks:
-    """Of this process. One kind of mark counts: those of ``tell`` from the first one on; else those of one optimizer;
-    else, where the engine was asked to look for them, it finds steps by itself."""
+    """Step marks of this process. Only one source counts.
+
+    Once ``tell`` is called, only its marks count. Otherwise those of one optimizer count. Otherwise, if ``find`` was
+    called, the engine detects steps itself.
+    """
 
     __slots__ = (
         "_find",
@@ -32,14 +35,17 @@ class Marks:
         self._find: Callable[[], None] | None = None
         self._finding = False
         self.data_seen = False
-        """Does anybody call ``waited``?"""
+        """True if the program calls ``waited``."""
         self.beside: Callable[[], None] | None = None
-        """Called after each mark that counts, in jobs that begin later."""
+        """Called after each mark that counts, in jobs that start after it was set."""
         self.kept: Callable[[], None] | None = None
         """Called when an elastic state is committed."""
         self.back: Callable[[int, int | None], None] | None = None
-        """Called on all ranks when a state goes on after a failure: the rank whose state all take, and how many steps
-        are done again; None: those since the last commit."""
+        """Called on all ranks when training continues from a state after a failure.
+
+        Arguments: the rank whose state is restored, and the number of steps to repeat; None: those since the last
+        commit.
+        """
         self._forget()
 
     def _forget(self) -> None:
@@ -50,8 +56,12 @@ class Marks:
         self._waiting = False
 
     def open(self, step: Callable[[int], None], find: Callable[[], None]) -> None:
-        """A job begins. ``step``: called with each mark that counts, and the ns that the program waited for its data.
-        ``find``: makes the engine look for steps."""
+        """Start a job.
+
+        Args:
+            step: Called at each mark that counts, with the ns that the program waited for data since the last mark.
+            find: Makes the engine detect steps.
+        """
         self._forget()
         beside = self.beside
         self._step, self._find = step, find
@@ -66,16 +76,16 @@ class Marks:
             find()
 
     def close(self) -> None:
-        """The job is over."""
+        """End the job."""
         self._step = self._find = None
 
     def tell(self) -> None:
-        """The program says that a step has ended."""
+        """Mark the end of a step, as told by the program."""
         self._told = True
         self._mark()
 
     def optimizer(self, who: object) -> None:
-        """An optimizer has made its step. A program may have several; the one that makes the most steps counts."""
+        """Mark a step of an optimizer; if there are several, the one with the most steps counts."""
         if self._step is None or self._told:
             return
         number = id(who)
@@ -83,19 +93,21 @@ class Marks:
             if self._leader and number != self._other:
                 self._other = number
                 return
-            self._leader = number  # it has made two steps since the other one's last
+            self._leader = number  # it has made two steps since the other optimizer's last one
         self._other = 0
         self._mark()
 
     def find(self) -> None:
-        """The program's steps run within its framework, where nobody sees them end."""
+        """Let the engine detect steps, because they run inside the framework and their end cannot be observed."""
         self._finding = True
         if self._find is not None:
             self._find()
 
     def begin_wait(self) -> bool:
-        """The program is about to wait for data: does it count? Not in other threads than the one that makes steps, nor
-        within another wait."""
+        """Return True if the wait for data that begins now is to be measured.
+
+        Waits in threads other than the one that makes steps, and waits within another wait, are not measured.
+        """
         if self._step is None or self._waiting:
             return False
         here = threading.get_ident()
@@ -105,7 +117,7 @@ class Marks:
         return True
 
     def waited(self, ns: int) -> None:
-        """That wait is over, after so many ns."""
+        """End the measured wait, which took ``ns``."""
         self._waiting = False
         self._waits += ns
 

@@ -1,7 +1,7 @@
-"""Signals that ask a job to stop: a cluster warns some processes before it takes their machines away, and all ranks end
-at the same step.
+"""Signals that ask a job to stop, so that all ranks end at the same step.
 
-What each rank has heard is reduced like a tensor, so the answer is the same on all of them, in jobs of any launcher.
+A cluster sends such a signal to some processes before it takes their machines away. What each rank has received is
+reduced like a tensor, so all ranks get the same answer, whatever launched the job.
 """
 
 import os
@@ -17,13 +17,18 @@ from horovod.common.faces import Face
 
 _SETTING = "HOROVOD_STOP_SIGNALS"
 SAME = 2.0
-"""s in which a signal that comes again is the same warning: Slurm sends it to all processes of a step, and launchers
-that hear it pass it on."""
+"""Seconds within which a repeated signal counts as the same warning.
+
+Slurm signals all processes of a step, and launchers that receive the signal forward it.
+"""
 
 
 def signals_named(text: str) -> list[signal.Signals]:
-    """Of names separated by commas, with or without SIG, each once. Raises ValueError naming one that is none, or
-    cannot be caught."""
+    """Return the signals in a comma-separated list of names, with or without SIG, without repetitions.
+
+    Raises:
+        ValueError: If a name is unknown or the signal cannot be caught.
+    """
     found: dict[signal.Signals, None] = {}
     for name in filter(None, (part.strip().upper() for part in text.split(","))):
         number = getattr(signal.Signals, name if name.startswith("SIG") else f"SIG{name}", None)
@@ -37,20 +42,25 @@ def signals_named(text: str) -> list[signal.Signals]:
 
 
 class Stopping:
-    """Of this process."""
+    """Stop signals received by this process."""
 
     def __init__(self) -> None:
         self.heard = 0
-        """The number of the last signal that has come; 0: none."""
-        self._since = 0.0  # when it came first
-        self._before: dict[int, Any] = {}  # handlers, by signal
+        """Number of the last received signal; 0: none."""
+        self._since = 0.0  # when that signal first came
+        self._before: dict[int, Any] = {}  # previous handlers, by signal
         self.listens = False
-        """Perhaps to no signal at all."""
+        """True once handlers are installed, even if the list of signals is empty."""
         self._sees_forks = False
 
     def listen(self, signals: list[signal.Signals]) -> None:
-        """From now on these signals do not end this process, unless they come twice; a handler that the program has is
-        called too. Raises ValueError outside of the main thread, which alone may say what signals do."""
+        """Handle these signals, so that they end this process only if they come twice.
+
+        A handler that the program has installed is called too.
+
+        Raises:
+            ValueError: Outside the main thread, which alone can install signal handlers.
+        """
         if threading.current_thread() is not threading.main_thread():
             raise ValueError(
                 "should_stop is called for the first time in another thread than the main one, where signals cannot be "
@@ -59,12 +69,12 @@ class Stopping:
         for number in signals:
             self._before[number] = signal.signal(number, self._hear)
         self.listens = True
-        if not self._sees_forks:  # a forked process has this from its parent
+        if not self._sees_forks:  # forked processes inherit the registration
             self._sees_forks = True
             os.register_at_fork(after_in_child=self._leave)
 
     def _leave(self) -> None:
-        """A process that was forked off, a data loader's for one, is to end by these signals."""
+        """Restore the handlers in a forked process, such as a data loader worker, so that these signals end it."""
         before, self._before, self.listens = self._before, {}, False
         for number, handler in before.items():
             if handler is not None and signal.getsignal(number) == self._hear:
@@ -78,17 +88,17 @@ class Stopping:
         self.heard = number
         if callable(before):
             before(number, frame)
-        elif again and before == signal.SIG_DFL:  # whoever asks twice does not want to wait
+        elif again and before == signal.SIG_DFL:  # a sender that signals twice does not want to wait
             signal.signal(number, signal.SIG_DFL)
             signal.raise_signal(number)
 
 
 stopping = Stopping()
-"""The one of this process."""
+"""The instance of this process."""
 
 
 def should_stop(face: Face) -> bool:
-    """See ``HorovodBasics.should_stop``."""
+    """Return True if any rank has received a stop signal; see ``HorovodBasics.should_stop``."""
     face.require_job()
     if not stopping.listens:
         stopping.listen(signals_named(Settings.from_environ().text(_SETTING)))

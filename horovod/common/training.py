@@ -1,10 +1,10 @@
-"""Observations of training by frontends, for mistakes that make no operation fail.
+"""Observations of training by frontends, to detect mistakes that make no operation fail.
 
-Such are a forgotten optimizer wrapper, broadcast or sampler, and ranks whose epochs have different lengths.
+Examples are a missing optimizer wrapper, broadcast or sampler, and ranks whose epochs have different lengths.
 
-Ranks tell rank 0 of it by notes, which compares them and warns (``telemetry/training.py``). No note is waited for, so a
-program whose ranks do different things on purpose is not held up. A frontend notices only the first steps and what
-happens once an epoch.
+Ranks send observations to rank 0, which compares them and warns (``telemetry/training.py``). No rank waits for these
+messages, so a program whose ranks do different things on purpose is not held up. A frontend reports only the first
+steps and what happens once per epoch.
 """
 
 from collections.abc import Callable, Sequence
@@ -14,7 +14,7 @@ Say = Callable[[dict[str, Any]], None]
 
 
 class Training:
-    """What this process does in its job. ``open`` and ``close`` enclose the job."""
+    """Observations of this process in its job. ``open`` and ``close`` enclose the job."""
 
     __slots__ = (
         "_begun",
@@ -36,22 +36,27 @@ class Training:
 
     def _forget(self) -> None:
         self.steps = 0
-        """Steps of optimizers whose gradients are averaged."""
+        """Number of optimizer steps with averaged gradients."""
         self.epochs = 0
-        """Epochs of the data loader that has given the batches of these steps."""
+        """Number of epochs of the data loader that supplied the batches of these steps."""
         self.epoch_batches = 0
-        """Batches in the last of them."""
+        """Number of batches in the last epoch."""
         self.told_epochs = False
-        """True when this rank has told that ranks are in different epochs."""
+        """True once this rank has reported that ranks are in different epochs."""
         self.plain_steps = 0
-        """Steps of other optimizers."""
+        """Number of steps of optimizers that are not distributed."""
         self.plain_bytes = 0
-        """Bytes that averaging the gradients of one of them takes at least, once."""
+        """Bytes that one averaging of such an optimizer's gradients takes at least."""
         self.remedy = ""
-        self._begun = 0  # bytes of operations before the first of those steps
+        self._begun = 0  # bytes of operations before the first plain step
 
     def open(self, say: Say, traffic: Callable[[], int]) -> None:
-        """Begin a job of several ranks. ``say``: tells rank 0; ``traffic``: bytes of this rank's operations so far."""
+        """Begin a job of several ranks.
+
+        Args:
+            say: Sends an observation to rank 0.
+            traffic: Returns the bytes of this rank's operations so far.
+        """
         self._forget()
         self._say, self._traffic = say, traffic
 
@@ -61,20 +66,28 @@ class Training:
 
     @property
     def watched(self) -> bool:
-        """True while rank 0 compares what ranks notice."""
+        """True while rank 0 compares observations."""
         return self._say is not None
 
     def tell(self, about: str, of: str, ranks: Sequence[int], step: int = 0, **what: Any) -> None:
-        """Tell rank 0, which compares what all ``ranks`` tell about the same ``step`` of the same thing, ``of``."""
+        """Send an observation to rank 0, which compares those of all ``ranks`` for the same ``of`` and ``step``.
+
+        Args:
+            about: Kind of the observation.
+            of: What is observed, for example an optimizer.
+            ranks: Ranks that send this observation.
+            step: Step of the observation.
+            **what: Values to compare.
+        """
         if self._say is not None:
             self._say({"about": about, "of": of, "ranks": list(ranks), "step": step, **what})
 
     def plain_step(self, count_bytes: Callable[[], int], remedy: str) -> int:
-        """Count a step of an optimizer that is not distributed, and return how many there were.
+        """Count a step of an optimizer that is not distributed, and return the number of such steps.
 
         Args:
-            count_bytes: Returns the bytes that averaging its gradients takes at least.
-            remedy: What to do about it, in the words of the framework.
+            count_bytes: Returns the bytes that averaging the optimizer's gradients takes at least.
+            remedy: How to fix it, in the terms of the framework.
         """
         self.remedy = remedy
         if self.plain_steps == 0:
@@ -85,12 +98,15 @@ class Training:
         return self.plain_steps
 
     def nothing_averaged(self) -> bool:
-        """Return True if only plain optimizers have taken steps, and operations since the first step had fewer bytes
-        than one set of their gradients: then the program has not averaged these by itself either."""
+        """Return True if the program has apparently averaged no gradients.
+
+        That is, only plain optimizers have taken steps, and operations since the first step had fewer bytes than one
+        set of gradients.
+        """
         return self.steps == 0 and self.plain_steps > 1 and self._traffic() - self._begun < self.plain_bytes
 
     def progress(self) -> str:
-        """Return how far training has come, for the other ranks when this one ends, as in " after 9 steps"."""
+        """Return the progress of training, such as " after 9 steps", for the other ranks when this one ends."""
         if self.steps == 0:
             return ""
         steps = f" after {self.steps} {'step' if self.steps == 1 else 'steps'}"

@@ -1,4 +1,4 @@
-"""Small helpers, among them names that other software imports from here."""
+"""Small helpers; other software imports some of these names."""
 
 import contextlib
 import functools
@@ -11,17 +11,20 @@ from typing import Any, TypeVar
 
 _T = TypeVar("_T")
 _cache = functools.cache
-"""A decorator: calls with the same arguments are carried out once."""
-_answers: dict[str, Any] = {}  # of `_once`
+"""Decorator that caches results by argument."""
+_answers: dict[str, Any] = {}  # results of `_once`, by key
 
 
 def is_mpi_comm(value: object) -> bool:
-    """Is it an mpi4py communicator? Looks at the type only, so that mpi4py, which starts MPI, is not imported."""
+    """Return True for an mpi4py communicator.
+
+    Only checks the type's name, because importing mpi4py would initialize MPI.
+    """
     return any(base.__module__.startswith("mpi4py") and base.__name__ == "Comm" for base in type(value).__mro__)
 
 
 def is_iterable(x: object) -> bool:
-    """Can ``iter`` be taken of it?"""
+    """Return True if ``iter(x)`` works."""
     try:
         iter(x)  # type: ignore[call-overload]
     except TypeError:
@@ -29,9 +32,13 @@ def is_iterable(x: object) -> bool:
     return True
 
 
-def split_list(l: Sequence[_T], n: int) -> list[Sequence[_T]]:  # noqa: E741 - programs give it by this name
-    """Cuts ``l`` into ``n`` consecutive parts whose lengths differ by one at most, the longer ones first; empty parts
-    too.
+def split_list(l: Sequence[_T], n: int) -> list[Sequence[_T]]:  # noqa: E741 - existing programs pass it by this name
+    """Split ``l`` into ``n`` consecutive parts whose lengths differ by at most one, longer parts first.
+
+    Parts may be empty.
+
+    Raises:
+        ValueError: If ``n`` is below 1.
     """
     if n < 1:
         raise ValueError(f"n is {n}, accepted is 1 or more")
@@ -46,13 +53,13 @@ def split_list(l: Sequence[_T], n: int) -> list[Sequence[_T]]:  # noqa: E741 - p
 
 
 def num_rank_is_power_2(num_rank: int) -> bool:
-    """Is it 1, 2, 4, 8, ...?"""
+    """Return True if ``num_rank`` is a power of two: 1, 2, 4, 8, ..."""
     return num_rank > 0 and num_rank & (num_rank - 1) == 0
 
 
 @contextlib.contextmanager
 def env(**values: str | None) -> Iterator[None]:
-    """Sets environment variables (None: removes) for the time of the block."""
+    """Set environment variables within the ``with`` block; None removes a variable."""
     before = {name: os.environ.get(name) for name in values}
     try:
         _apply(values)
@@ -70,9 +77,12 @@ def _apply(values: dict[str, str | None]) -> None:
 
 
 def is_version_greater_equal_than(ver: str, target: str) -> bool:
-    """Compares ``ver`` ("2.13.0+cpu") with ``target`` ("a.b.c") by their numbers; a pre-release counts as its release.
+    """Return True if version ``ver`` ("2.13.0+cpu") is at least ``target`` ("a.b.c").
 
-    Raises ValueError unless ``target`` has exactly three numbers.
+    A pre-release counts as its release.
+
+    Raises:
+        ValueError: If ``target`` does not consist of exactly three numbers.
     """
     wanted = target.split(".")
     if len(wanted) != 3 or not all(part.isdecimal() for part in wanted):
@@ -90,7 +100,7 @@ def is_version_greater_equal_than(ver: str, target: str) -> bool:
 
 
 def get_ext_suffix() -> str:
-    """File name ending of extension modules of this interpreter."""
+    """Return the file name suffix of extension modules for this interpreter."""
     suffix = sysconfig.get_config_var("EXT_SUFFIX")
     return suffix if isinstance(suffix, str) else importlib.machinery.EXTENSION_SUFFIXES[0]
 
@@ -99,8 +109,9 @@ _FRAMEWORKS = {"tensorflow": "tensorflow", "torch": "torch", "mxnet": "mxnet", "
 
 
 def extension_available(ext_base_name: str, verbose: bool = False) -> bool:
-    """Can ``horovod.<ext_base_name>`` be used: is its framework installed (found without importing it)? Nothing is
-    compiled for it.
+    """Return True if ``horovod.<ext_base_name>`` is usable, that is, if its framework is installed.
+
+    The framework is not imported. Nothing needs to be compiled for it.
     """
     name = ext_base_name
     found = name in _FRAMEWORKS and importlib.util.find_spec(_FRAMEWORKS[name]) is not None
@@ -111,21 +122,20 @@ def extension_available(ext_base_name: str, verbose: bool = False) -> bool:
 
 
 def check_extension(ext_name: str, ext_env_var: str, pkg_path: str, *args: str) -> None:
-    """Raises ImportError when the face named by the last part of ``ext_name`` cannot be used, naming what to
-    install.
-    """
+    """Raise ImportError, naming what to install, if the frontend in the last part of ``ext_name`` is not usable."""
     name = ext_name.rsplit(".", 1)[-1]
     if not extension_available(name):
         raise ImportError(f"horovod.{name} needs {_FRAMEWORKS.get(name, name)}, which is not installed")
 
 
 def check_installed_version(name: str, version: str, exception: BaseException | None = None) -> None:
-    """Does nothing: one build serves every version of a framework, so there is no version to compare with."""
+    """Do nothing: one build serves every version of a framework, so there is no version to compare with."""
 
 
 def gpu_available(ext_base_name: str, verbose: bool = False) -> bool:
-    """Is this framework installed and built for GPUs, and is there a GPU that this process may use? NVIDIA's management
-    library is asked, and CUDA_VISIBLE_DEVICES; CUDA is not started, so that the process may still fork.
+    """Return True if the framework is installed with GPU support and this process may use a GPU.
+
+    Asks NVIDIA's management library and CUDA_VISIBLE_DEVICES. CUDA is not initialized, so the process may still fork.
     """
     from horovod.common.devices import nvml, versions, visible
 
@@ -137,19 +147,20 @@ def gpu_available(ext_base_name: str, verbose: bool = False) -> bool:
 
 
 def mpi_built(verbose: bool = False) -> bool:
-    """Is mpi4py importable?"""
+    """Return True if mpi4py can be imported."""
     return importlib.util.find_spec("mpi4py") is not None
 
 
 def gloo_built(verbose: bool = False) -> bool:
-    """True: the built-in engine answers for Gloo."""
+    """Return True: the built-in engine takes the place of Gloo."""
     return True
 
 
 def nccl_built(verbose: bool = False) -> int:
-    """Version code (22205 for 2.22.5) of the NCCL library that ranks here would use, or of AMD's RCCL; 0 without one.
+    """Return the version code (22205 for 2.22.5) of the NCCL or RCCL library that ranks here would use; 0 without one.
 
-    It is not loaded into this process: a framework that is imported later would get this copy in place of its own.
+    The library is not loaded into this process, because a framework imported later would get this copy instead of its
+    own.
     """
     from horovod.common.devices import libraries, versions
 
@@ -157,18 +168,20 @@ def nccl_built(verbose: bool = False) -> int:
 
 
 def ddl_built(verbose: bool = False) -> bool:
-    """False."""
+    """Return False: DDL is not supported."""
     return False
 
 
 def ccl_built(verbose: bool = False) -> bool:
-    """False."""
+    """Return False: oneCCL is not supported."""
     return False
 
 
 def cuda_built(verbose: bool = False) -> bool:
-    """Can CUDA's driver (libcuda.so.1, or HOROVOD_CUDA_LIBRARY) be loaded? There is one build, which looks for it at
-    run time. Says nothing about GPUs (see ``gpu_available``), and does not start CUDA.
+    """Return True if the CUDA driver (libcuda.so.1, or HOROVOD_CUDA_LIBRARY) can be loaded.
+
+    There is only one build; it looks for the driver at run time. The result does not imply that there is a GPU (see
+    ``gpu_available``), and CUDA is not initialized.
     """
     from horovod.common.devices import libraries
 
@@ -176,7 +189,7 @@ def cuda_built(verbose: bool = False) -> bool:
 
 
 def rocm_built(verbose: bool = False) -> bool:
-    """False."""
+    """Return False: this library has no ROCm build."""
     return False
 
 
@@ -187,9 +200,7 @@ def _once(key: str, function: Callable[[], Any]) -> Any:
 
 
 def get_average_backwards_compatibility_fun(reduce_ops: Any) -> Callable[[Any, Any], Any]:
-    """A function (op, average) -> op that understands the deprecated ``average``; ``reduce_ops`` has Average and
-    Sum.
-    """
+    """Return a function (op, average) -> op that handles the deprecated ``average``; ``reduce_ops`` is not used."""
     from horovod.common.ops import resolve_op
 
     def resolve(op: Any, average: Any) -> Any:
