@@ -1,1 +1,1 @@
-"""What launcher and workers share; the launcher may import it."""
+"""Definitions shared by launcher and workers; the launcher may import them."""

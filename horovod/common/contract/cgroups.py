@@ -1,13 +1,15 @@
-"""What control groups allow this process: cores, memory, processes. They are how a container, a service or a batch
-system is limited; of both versions, and one within another. ``root``: below it are proc and sys, for tests.
+"""Limits that control groups set for this process: cores, memory and number of processes.
+
+Containers, services and batch systems use control groups. Both versions are supported, also nested. ``root`` is the
+directory that contains proc and sys; tests change it.
 """
 
 import os
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-_UNLIMITED = 1 << 60  # bytes; version 1 writes a number near 2^63 for none
-_FILES = {  # of each version: limit, use, and what of the use the kernel would give back
+_UNLIMITED = 1 << 60  # bytes; version 1 writes a number near 2^63 for "no limit"
+_FILES = {  # by version: limit, usage, and the part of the usage that the kernel can reclaim
     1: ("memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file"),
     2: ("memory.max", "memory.current", "inactive_file"),
 }
@@ -15,7 +17,7 @@ _FILES = {  # of each version: limit, use, and what of the use the kernel would 
 
 @dataclass(frozen=True)
 class Room:
-    """Of something that is limited: the least limit, and what is left below all of them."""
+    """Capacity of a limited resource: the lowest limit, and what is left below all limits."""
 
     limit: int
     free: int
@@ -23,17 +25,19 @@ class Room:
 
 @dataclass(frozen=True)
 class Groups:
-    """The folders of one controller, from the process's own group to the uppermost that can be seen."""
+    """Directories of one controller, from the process's own group up to the topmost visible one."""
 
     version: int
     folders: list[str]
 
 
 def groups(controller: str, own: str, mounts: str) -> Groups | None:
-    """Where to look for ``controller`` ("cpu", "memory", "pids"). Pure.
+    """Return the directories for ``controller`` ("cpu", "memory" or "pids"). Pure.
 
-    own: the text of /proc/self/cgroup.
-    mounts: that of /proc/self/mountinfo.
+    Args:
+        controller: Name of the controller.
+        own: Text of /proc/self/cgroup.
+        mounts: Text of /proc/self/mountinfo.
     """
     paths = {name: path for _, names, path in _fields(own) for name in names.split(",")}
     second: Groups | None = None
@@ -57,18 +61,30 @@ def _fields(own: str) -> Iterator[tuple[str, str, str]]:
 
 
 def _upwards(point: str, mounted: str, path: str) -> list[str]:
-    """``mounted``: the group that is seen at ``point``. In a container it is often its own, while ``path`` is what the
-    host calls it, which says nothing there."""
+    """Return the group's directory and its parents' below the mount point.
+
+    In a container the mounted group is often the container's own, while ``path`` is the group's name on the host, which
+    is meaningless there.
+
+    Args:
+        point: Mount point.
+        mounted: Group that is visible at the mount point.
+        path: Group of the process.
+    """
     below = path[len(mounted.rstrip("/")) :] if (path + "/").startswith(mounted.rstrip("/") + "/") else ""
     parts = [part for part in below.split("/") if part]
-    if ".." in parts:  # the process is outside of what is mounted
+    if ".." in parts:  # the process is outside the mounted group
         parts = []
     return [os.path.join(point, *parts[:count]) for count in range(len(parts), -1, -1)]
 
 
 def cpu_limit(cpu_max: str = "", quota_us: str = "", period_us: str = "") -> float | None:
-    """Cores that a control group may use, None for no limit: from the text of version 2's cpu.max ("150000 100000") or
-    of version 1's cpu.cfs_quota_us and cpu.cfs_period_us. Text that is not understood is no limit. Pure.
+    """Return the number of cores that a control group may use; None for no limit or an invalid text. Pure.
+
+    Args:
+        cpu_max: Text of version 2's cpu.max, such as "150000 100000".
+        quota_us: Text of version 1's cpu.cfs_quota_us.
+        period_us: Text of version 1's cpu.cfs_period_us.
     """
     quota, _, period = cpu_max.strip().partition(" ") if cpu_max.strip() else (quota_us.strip(), "", period_us.strip())
     if not (quota.isascii() and quota.isdecimal() and period.isascii() and period.isdecimal()) or int(period) == 0:
@@ -77,7 +93,7 @@ def cpu_limit(cpu_max: str = "", quota_us: str = "", period_us: str = "") -> flo
 
 
 def cores(root: str = "/") -> float | None:
-    """Cores that this process may use in total, whatever CPUs it may run on; None for no limit."""
+    """Return the number of cores that this process may use by its quota; None for no limit. Ignores CPU affinity."""
     found = []
     for _, folder in _folders("cpu", root):
         v1 = [_read(f"{folder}/cpu.cfs_{name}_us") for name in ("quota", "period")]
@@ -86,14 +102,16 @@ def cores(root: str = "/") -> float | None:
 
 
 def usable_cores() -> int:
-    """Cores that this process and its children can keep busy: of the CPUs that they may run on, those that their quota
-    allows; at least 1."""
+    """Return how many cores this process and its children can keep busy, by CPU affinity and quota; at least 1."""
     quota, allowed = cores(), len(os.sched_getaffinity(0))
     return allowed if quota is None else max(1, min(allowed, int(quota)))
 
 
 def memory(root: str = "/") -> Room | None:
-    """Bytes; None for no limit. Shared memory and files in memory count, what the kernel keeps of files does not."""
+    """Return the memory limit and what is left, in bytes; None for no limit.
+
+    Shared memory and files in memory count as used, but not the reclaimable page cache.
+    """
     rooms = []
     for version, folder in _folders("memory", root):
         limit, used, cached = _FILES[version]
@@ -108,7 +126,7 @@ def memory(root: str = "/") -> Room | None:
 
 
 def tasks(root: str = "/") -> Room | None:
-    """Processes and threads; None for no limit."""
+    """Return the limit of processes and threads, and what is left; None for no limit."""
     rooms = []
     for _, folder in _folders("pids", root):
         most = _number(_read(f"{folder}/pids.max"))
@@ -131,7 +149,7 @@ def _folders(controller: str, root: str) -> list[tuple[int, str]]:
 
 
 def _number(text: str) -> int | None:
-    """None: "max", or nothing that is understood."""
+    """Return the number in a text; None for "max" and invalid texts."""
     text = text.strip()
     return int(text) if text.isascii() and text.isdecimal() else None
 

@@ -1,4 +1,4 @@
-"""A job in which somebody looks at one rank with a debugger: nobody runs out of patience."""
+"""Settings for a job in which one rank runs under a debugger."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ VARIABLE = "HOROVOD_DEBUG_RANK"
 
 
 def patient(settings: Settings) -> Settings:
-    """The settings, or with a rank that is debugged: timeouts as long as they can be (a day), no stall check."""
+    """Return the settings; if a rank is debugged, with timeouts of a day and without the stall check."""
     if settings.integer(VARIABLE) < 0:
         return settings
     longest = {name: BY_NAME[name].high for name in ("HOROVOD_START_TIMEOUT", "HOROVOD_GLOO_TIMEOUT_SECONDS")}

@@ -1,15 +1,20 @@
-"""Room for the descriptors that a large job needs."""
+"""Limit of open files for large jobs."""
 
 import os
 import resource
 
 
 def make_room(count: int, at_least: int | None = None) -> None:
-    """Raises this process's soft limit of open files when ``count`` more would not fit, as far as needed only, for
-    ``select`` cannot handle numbers of 1024 and more.
+    """Raise this process's soft limit of open files if ``count`` more would not fit.
 
-    Raises ValueError naming what is needed and what is accepted when the hard limit is lower. With ``at_least`` it does
-    so when not even that many more fit, and otherwise takes what there is.
+    It is raised only as far as needed, because ``select`` cannot handle descriptors of 1024 and above.
+
+    Args:
+        count: Number of descriptors to make room for.
+        at_least: If given, settle for any number from this one up when the hard limit is too low.
+
+    Raises:
+        ValueError: If the hard limit is too low; names the limit and the number needed.
     """
     used = len(os.listdir("/proc/self/fd"))
     needed = used + count

@@ -1,4 +1,4 @@
-"""Whose code a frame is; warnings that point at the user's line, however many frames of others lie between."""
+"""Attribution of stack frames to libraries, and warnings that point at the user's line."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from types import FrameType
 _BETWEEN = frozenset(
     ("horovod", "torch", "tensorflow", "keras", "tf_keras", "jax", "contextlib", "functools", "importlib")
 )
-"""Packages whose frames are passed over: ours, frameworks that call us, and what both wrap functions with."""
+"""Packages whose frames are skipped: ours, frameworks that call us, and modules that wrap functions."""
 
 _INSTALLED = re.compile(r"[/\\](?:site|dist)-packages[/\\]([^/\\]+)")
 _STANDARD = re.compile(r"[/\\]lib(?:64)?[/\\]python\d[^/\\]*[/\\]|^<frozen ")
@@ -18,12 +18,12 @@ _PARTS = (
     *("_arrays", "_jax", "_keras", "benchmark", "chaos", "common", "data", "jax", "keras", "mxnet", "numpy", "ray"),
     *("recorder", "runner", "spark", "tensorflow", "timeline", "torch"),
 )
-"""Folders of this package. A user's own directory may be called horovod, too."""
+"""Directories of this package. They are matched too, because a user's own directory may be called horovod."""
 _OURS = re.compile(r"[/\\]horovod[/\\](?:" + "|".join(_PARTS) + r")[/\\]")
 
 
 def library_of(path: str) -> str:
-    """Whose code a file is, by its path: the package's name, or empty for the user's own."""
+    """Return the package that a source file belongs to; empty for the user's own code."""
     if _OURS.search(path):
         return "horovod"
     found = _INSTALLED.search(path)
@@ -33,8 +33,10 @@ def library_of(path: str) -> str:
 
 
 def user_stacklevel() -> int:
-    """``stacklevel`` for ``warnings.warn`` in the caller of this function, such that the nearest frame of the user's is
-    blamed; without one the outermost frame."""
+    """Return the ``stacklevel`` with which the caller's ``warnings.warn`` points at the user's code.
+
+    That is the nearest frame of the user's code, or the outermost frame if there is none.
+    """
     level, frame = 0, _caller(sys._getframe())
     while frame is not None:
         level += 1
@@ -45,12 +47,12 @@ def user_stacklevel() -> int:
 
 
 def warn_user(message: str, category: type[Warning] = UserWarning) -> None:
-    """``warnings.warn``, at the user's line."""
+    """Call ``warnings.warn`` so that it points at the user's line."""
     warnings.warn(message, category, stacklevel=user_stacklevel())
 
 
 def _caller(frame: FrameType) -> FrameType | None:
-    """The next frame outwards that ``warnings`` counts: it leaves out importlib's own."""
+    """Return the next outer frame that ``warnings`` counts; it skips importlib's own frames."""
     outer = frame.f_back
     while outer is not None and "importlib" in outer.f_code.co_filename and "_bootstrap" in outer.f_code.co_filename:
         outer = outer.f_back

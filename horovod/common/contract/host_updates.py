@@ -1,10 +1,10 @@
-"""What the launcher of an elastic job tells its workers of changes."""
+"""Kinds of host updates in an elastic job."""
 
 from enum import IntFlag
 
 
 class HostUpdateResult(IntFlag):
-    """What has happened to the hosts of an elastic job."""
+    """Change of the hosts of an elastic job, as told by the launcher."""
 
     no_update = 0
     removed = 1

@@ -1,7 +1,7 @@
-"""What rank 0 tells the launcher, about once a second, for the live page (`horovodrun --dashboard`), as data.
+"""Messages for the live page (`horovodrun --dashboard`), which rank 0 sends to the launcher about once a second.
 
-It takes the pipe of reports (``reasons``). Each message stands alone and says how things are, not what has changed: one
-that finds no room is left out, and the next second tells the same again. Times in seconds.
+They use the pipe of reports (``reasons``). Each message is self-contained and describes the current state, not changes.
+A message that does not fit into the pipe is dropped, and the next one a second later replaces it. Times are in seconds.
 """
 
 import math
@@ -12,14 +12,14 @@ import msgspec
 
 from horovod.common.contract.reasons import LIMIT
 
-NAME = 100  # characters of a name that are told
+NAME = 100  # maximum characters of a name in a message
 _SENTENCE = 400
 _WAITS = 20
 _MISSING = 16
 
 
 class Parts(msgspec.Struct, frozen=True, array_like=True):
-    """Of a step; None: not measured. ``hidden`` lies beside the others, which are parts of ``step``."""
+    """Parts of a step's time; None: not measured. ``hidden`` overlaps the others, which add up to ``step``."""
 
     step: float
     data: float | None = None
@@ -29,7 +29,7 @@ class Parts(msgspec.Struct, frozen=True, array_like=True):
 
 
 class Last(msgspec.Struct, frozen=True):
-    """Who came last in most steps: in which share of them, and by how much then."""
+    """Rank that came last most often: its fraction of the steps, and by how many seconds it was late."""
 
     rank: int
     share: float
@@ -37,9 +37,20 @@ class Last(msgspec.Struct, frozen=True):
 
 
 class Overall(msgspec.Struct, frozen=True, tag="live-job"):
-    """Of all ranks together. ``at``: when this was known, on rank 0's clock; ``made``: steps of the rank that has made
-    most; ``own``: those of rank 0; ``lately``: since ranks told last; ``bandwidth``, ``link``: bytes a second in
-    collectives, and what a link was measured to carry."""
+    """State of the whole job.
+
+    Attributes:
+        at: Time of the data, on rank 0's clock.
+        made: Steps of the rank that has made the most.
+        own: Steps of rank 0.
+        whole: Parts of a step, over the whole job.
+        lately: Parts of a step since the previous reports of the ranks.
+        bandwidth: Bytes per second in collectives.
+        link: Measured bandwidth of a link.
+        last: Rank that came last most often, over the whole job.
+        last_lately: The same since the previous reports.
+        sentence: Summary in one sentence.
+    """
 
     at: float
     made: int
@@ -54,7 +65,7 @@ class Overall(msgspec.Struct, frozen=True, tag="live-job"):
 
 
 class Row(msgspec.Struct, frozen=True, array_like=True):
-    """Of one rank; ``share``, ``late``: of the steps in which it came last, and by how much then."""
+    """State of one rank. ``share``: fraction of the steps in which it came last; ``late``: by how many seconds."""
 
     rank: int
     made: int
@@ -68,8 +79,10 @@ class Rows(msgspec.Struct, frozen=True, tag="live-ranks"):
 
 
 class Value(msgspec.Struct, frozen=True, array_like=True):
-    """What ranks have given to ``hvd.report`` under a name, None where that is no finite number: the mean, the least,
-    the most, of how many ranks."""
+    """Value reported by ``hvd.report`` under one name: mean, minimum and maximum over ``ranks`` ranks.
+
+    A statistic is None if it is not a finite number.
+    """
 
     name: str
     mean: float | None
@@ -83,7 +96,7 @@ class Values(msgspec.Struct, frozen=True, tag="live-values"):
 
 
 class Wait(msgspec.Struct, frozen=True, array_like=True):
-    """An operation that waits for ranks. ``lacking``: how many; ``missing``: the first of them."""
+    """Operation that waits for ranks. ``lacking``: number of missing ranks; ``missing``: the first of them."""
 
     name: str
     age: float
@@ -93,7 +106,7 @@ class Wait(msgspec.Struct, frozen=True, array_like=True):
 
 
 class Waits(msgspec.Struct, frozen=True, tag="live-waits"):
-    """The oldest of ``total``; ``why``: the best guess why, if one was made."""
+    """Oldest of ``total`` waiting operations. ``why``: the likely reason, if one was found."""
 
     total: int
     waits: list[Wait]
@@ -105,7 +118,7 @@ _decoder: msgspec.json.Decoder[Message] = msgspec.json.Decoder(Message)
 
 
 def decode(line: bytes) -> Message | None:
-    """None for what is no such message: whoever has the pipe's name can write to it."""
+    """Return the message, or None for an invalid one: any process that knows the pipe's name can write to it."""
     try:
         return _decoder.decode(line)
     except (ValueError, RecursionError):
@@ -113,12 +126,12 @@ def decode(line: bytes) -> Message | None:
 
 
 def encode(message: Message) -> bytes:
-    """As it travels."""
+    """Return the message as a line of JSON."""
     return msgspec.json.encode(message) + b"\n"
 
 
 def of_job(job: Mapping[str, Any], at: float) -> Overall:
-    """``job``: what ``Account.job`` knows."""
+    """Return the message for the result ``job`` of ``Account.job`` at time ``at``."""
     lately = job["lately"]
     return Overall(
         at,
@@ -135,12 +148,12 @@ def of_job(job: Mapping[str, Any], at: float) -> Overall:
 
 
 def of_ranks(ranks: Iterable[Mapping[str, Any]]) -> list[Row]:
-    """Of the same."""
+    """Return the rows for the ranks in the result of ``Account.job``."""
     return [Row(r["rank"], r["made"], _parts(r), r["late"]["share"], r["late"]["seconds"]) for r in ranks]
 
 
 def of_values(ranks: Iterable[Mapping[str, Any]]) -> list[Value]:
-    """Of the same, by name."""
+    """Return the values reported by the same ranks, by name."""
     told: dict[str, list[float]] = {}
     for rank in ranks:
         for name, value in rank["reported"].items():
@@ -152,7 +165,7 @@ def of_values(ranks: Iterable[Mapping[str, Any]]) -> list[Value]:
 
 
 def of_waits(waiting: Sequence[Mapping[str, Any]], why: str) -> Waits:
-    """``waiting``: as ``_core.Mailbox.take`` says."""
+    """Return the message for the waiting operations that ``_core.Mailbox.take`` returns."""
     oldest = sorted(waiting, key=lambda one: -one["age"])[:_WAITS]
     why = _text(why, _SENTENCE)
     waits = [
@@ -165,7 +178,7 @@ def of_waits(waiting: Sequence[Mapping[str, Any]], why: str) -> Waits:
 
 
 def packed(rows: Sequence[Row], values: Sequence[Value]) -> list[bytes]:
-    """In as few messages as take them, none longer than LIMIT."""
+    """Encode rows and values in as few messages as possible, none longer than LIMIT bytes."""
     made: list[bytes] = []
     for kind, items in ((Values, values), (Rows, rows)):
         begin = 0
@@ -186,7 +199,7 @@ def _parts(figures: Mapping[str, Any]) -> Parts | None:
 
 
 def _text(words: str, most: int) -> str:
-    """What UTF-8 has characters for."""
+    """Return at most ``most`` characters, without those that UTF-8 cannot encode."""
     return words[:most].encode(errors="replace").decode()
 
 

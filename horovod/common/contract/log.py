@@ -1,4 +1,4 @@
-"""Where the engine's messages go: to stderr, with rank and time."""
+"""Sink for the engine's log messages: stderr, with rank and time."""
 
 import sys
 import time
@@ -8,12 +8,12 @@ from horovod.common.contract.settings import LOG_LEVELS, Settings
 
 
 def make_sink(rank: int, hide_time: bool) -> Callable[[int, str], None]:
-    """A function (level, message) that writes one line; called from the engine's thread."""
+    """Return a function (level, message) that writes one line; it is called from the engine's thread."""
 
     def sink(level: int, message: str) -> None:
         name = LOG_LEVELS[level].upper() if 0 <= level < len(LOG_LEVELS) else str(level)
         stream = sys.stderr
-        if stream is None:  # pythonw-like hosts and the very end of the interpreter
+        if stream is None:  # processes without stderr, and the very end of the interpreter
             return
         stamp = ""
         if not hide_time:
@@ -29,7 +29,7 @@ def make_sink(rank: int, hide_time: bool) -> Callable[[int, str], None]:
 
 
 def warner(rank: int, settings: Settings) -> Callable[[str], None]:
-    """A function that tells the user, as the engine does."""
+    """Return a function that logs a warning in the engine's format."""
     warning = LOG_LEVELS.index("warning")
     sink = make_sink(rank, settings.flag("HOROVOD_LOG_HIDE_TIME"))
     shown = LOG_LEVELS.index(settings.text("HOROVOD_LOG_LEVEL")) <= warning

@@ -1,8 +1,8 @@
-"""What the launcher of an elastic job and its workers say to each other of membership; how it travels: ``store.desk``.
+"""Messages about membership between the launcher of an elastic job and its workers; ``store.desk`` transfers them.
 
-A worker is a process, by a number that no other process of the job has. It says that it comes
-(``store.messages.Come``), and that it has heard that its epoch is over (``Heard``). It is told its place in the next
-epoch, and news.
+A worker is a process with a number that no other process of the job has. It tells the launcher that it wants to join
+(``store.messages.Come``), and that it has learned of the end of its epoch (``Heard``). The launcher sends its place in
+the next epoch, and news.
 """
 
 import msgspec
@@ -11,8 +11,13 @@ from horovod.common.contract.host_updates import HostUpdateResult
 
 
 class Place(msgspec.Struct, frozen=True, array_like=True):
-    """A worker's place in an epoch. ``workers``: their numbers by rank. ``most``: the most there may ever be, None: any
-    number. ``in_sync``: all members have said that their states are as they were brought together last (``Come``)."""
+    """Place of a worker in an epoch.
+
+    Attributes:
+        workers: Numbers of the workers, by rank.
+        most: Maximum number of workers ever; None: unlimited.
+        in_sync: True if all members have reported that their states are unchanged since the last sync (``Come``).
+    """
 
     epoch: int
     rank: int
@@ -27,8 +32,14 @@ class Place(msgspec.Struct, frozen=True, array_like=True):
 
 
 class Facts(msgspec.Struct, frozen=True, array_like=True):
-    """What a worker says of itself when it comes for the first time. ``python``: "3.11"; ``code``: a digest of the
-    program's main file, empty without one."""
+    """Properties that a worker reports when it first joins.
+
+    Attributes:
+        version: Version of horovod.
+        python: Version of Python, such as "3.11".
+        program: Name of the program.
+        code: Digest of the program's main file; empty without one.
+    """
 
     version: str
     python: str
@@ -37,8 +48,12 @@ class Facts(msgspec.Struct, frozen=True, array_like=True):
 
 
 class Over(msgspec.Struct, frozen=True, tag="over"):
-    """The epoch is over: who connects gives up, who trains lets its operations fail. ``lost``: the workers that are
-    gone for certain; empty where some have left it, and what was agreed before may still end well."""
+    """End of an epoch: workers that are connecting give up, and the operations of those that train fail.
+
+    Attributes:
+        lost: Workers that are certainly gone. Empty if workers have only left, so that operations agreed on before may
+            still succeed.
+    """
 
     epoch: int
     why: str
@@ -46,7 +61,7 @@ class Over(msgspec.Struct, frozen=True, tag="over"):
 
 
 class Updated(msgspec.Struct, frozen=True, tag="updated"):
-    """Others could join the epoch, or some are to leave. ``timestamp``: s, larger than that of all news before."""
+    """Host update: other workers could join the epoch, or some must leave. ``timestamp``: seconds; always increases."""
 
     epoch: int
     timestamp: float
@@ -68,15 +83,15 @@ def encode(message: Place | Facts | News) -> bytes:
 
 
 def decode_place(data: bytes) -> Place:
-    """Raises ValueError for what is none."""
+    """Return the place. Raises ValueError if ``data`` is invalid."""
     return _places.decode(data)
 
 
 def decode_facts(data: bytes) -> Facts:
-    """Raises ValueError for what are none."""
+    """Return the facts. Raises ValueError if ``data`` is invalid."""
     return _facts.decode(data)
 
 
 def decode_news(data: bytes) -> News:
-    """Raises ValueError for what is none."""
+    """Return the news. Raises ValueError if ``data`` is invalid."""
     return _news.decode(data)

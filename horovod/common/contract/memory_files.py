@@ -1,4 +1,4 @@
-"""Files in memory without a name (memfd): they carry the job's key to workers, and are what ranks of a host share."""
+"""Unnamed files in memory (memfd). They pass the job's key to workers, and the ranks of a host share memory by them."""
 
 import errno
 import os
@@ -13,15 +13,20 @@ _NO_ROOM = "no file can be made in memory: {} (of this process: ulimit -n; of th
 
 
 class MemoryFileError(OSError):
-    """The system makes no such file; its text says so, and what has to allow it."""
+    """The system refuses to create the file; the text says what must allow it."""
 
-    def __str__(self) -> str:  # without the number
+    def __str__(self) -> str:  # without the error number
         return str(self.strerror)
 
 
 def create(name: str) -> int:
-    """The descriptor of an empty file that can be sealed and is closed in programs that this one starts; ``name`` shows
-    below /proc only. Raises MemoryFileError."""
+    """Return the descriptor of an empty memory file that can be sealed and is closed on exec.
+
+    ``name`` is only visible in /proc.
+
+    Raises:
+        MemoryFileError: If the file cannot be created.
+    """
     try:
         return os.memfd_create(name, os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
     except OSError as error:

@@ -1,4 +1,4 @@
-"""Variables that are set, are no setting, and look as if one was meant. Pure but for `of_program`."""
+"""Detection of misspelled names of environment variables. Pure except for `of_program`."""
 
 import contextlib
 from collections.abc import Iterable, Mapping
@@ -35,7 +35,7 @@ OTHERS = frozenset(
         "HOROVOD_WORKER",
     ]
 )
-"""Variables of Horovod that are no settings: who a process is, and what launchers hand on."""
+"""Variables of Horovod that are not settings: the identity of a process, and values passed on by launchers."""
 
 OLDER = frozenset(
     [
@@ -53,16 +53,16 @@ OLDER = frozenset(
 """Variables of other versions that resemble a setting and are accepted without effect."""
 
 _KNOWN = {setting.name: setting.name for setting in TABLE} | {name: name for name in OTHERS}
-# Flags that somebody writes as a variable.
+# Flags written as variables.
 _FLAGS = {PREFIX + s.flag.lstrip("-").replace("-", "_").upper(): s.name for s in TABLE if s.flag}
-_NEAR = 0.8  # least similarity, of names without the prefix
+_NEAR = 0.8  # minimum similarity of names without the prefix
 _NEAR_PREFIX = 0.85
 
 
 def sentences(names: Iterable[str]) -> list[str]:
-    """Return a sentence for each variable that is not known and resembles one that is.
+    """Return a sentence for each unknown variable that resembles a known one.
 
-    Other names may be the user's own, so nothing is said of them. Values are not shown: one may be a key.
+    Other names may be the user's own and are ignored. Values are not shown, because one may be a key.
     """
     found = {name: near for name in names if (near := nearest(name))}
     return [
@@ -72,14 +72,14 @@ def sentences(names: Iterable[str]) -> list[str]:
 
 
 def nearest(name: str) -> str:
-    """Return the variable that was meant; empty for a known one, and where none is near."""
+    """Return the variable that was probably meant; empty if the name is known or resembles no other."""
     if name in _KNOWN or name in OLDER:
         return ""
     upper = name.upper()
     first, _, rest = upper.partition("_")
-    if not rest or first[:1] not in ("H", "O"):  # most names
+    if not rest or first[:1] not in ("H", "O"):  # true of most names
         return ""
-    import difflib  # not at the start of every job
+    import difflib  # not imported at the start of every job
 
     if first + "_" != PREFIX:
         if difflib.SequenceMatcher(None, first + "_", PREFIX).ratio() < _NEAR_PREFIX:
@@ -104,7 +104,7 @@ def _meant(name: str) -> str:
 
 
 def of_program(environ: Mapping[str, str]) -> list[str]:
-    """Return the variables that the program has set itself, which its launcher could not see."""
+    """Return the variables that the program itself has set, which its launcher could not check."""
     with contextlib.suppress(OSError):
         with open("/proc/self/environ", "rb") as file:
             inherited = {line.partition(b"=")[0].decode(errors="surrogateescape") for line in file.read().split(b"\0")}

@@ -1,7 +1,7 @@
-"""What is said of settings that are accepted and do not do what they ask for. Pure; who starts a job says it once.
+"""Warnings about settings that are accepted but do not do what they ask for. Pure; each job shows them once.
 
-``horovodrun`` says it, of variables and flags alike, before it starts anything; under other launchers, and without any,
-rank 0 says it in ``init``.
+``horovodrun`` shows them, for variables and flags alike, before it starts anything. Under other launchers, and without
+one, rank 0 shows them in ``init``.
 """
 
 from collections.abc import Mapping
@@ -20,7 +20,7 @@ _GPU_OPERATIONS = (
     "HOROVOD_GPU_REDUCESCATTER",
 )
 
-# To what is so instead.
+# By setting: what happens instead.
 _BY_LAUNCHER = {
     "HOROVOD_GPUS_PER_WORKER": "each process sees all GPUs, or those that its launcher gives it, as srun "
     "--gpus-per-task does; torch.cuda.set_device(hvd.local_rank()) takes one for each",
@@ -30,9 +30,18 @@ _BY_LAUNCHER = {
 
 
 def notices(given: Mapping[str, str], mpi: bool = True) -> dict[str, str]:
-    """Of these variables, or what flags make of them, those that do something else than they ask for: name to what, a
-    clause for a warning, in the table's order. ``mpi``: may MPI carry the job? Not where horovodrun starts it by
-    itself. Raises ValueError naming variable, value and what is accepted."""
+    """Return the settings that do something other than what they ask for, in the table's order.
+
+    Args:
+        given: Variables, including those set by flags.
+        mpi: True if MPI may carry the job; False if horovodrun starts it without MPI.
+
+    Returns:
+        By name, a clause for a warning that says what happens instead.
+
+    Raises:
+        ValueError: If a value is invalid; names variable, value and what is accepted.
+    """
     told = {setting.name: _of(setting, given.get(setting.name, "").strip()) for setting in TABLE}
     operations = given.get(_OPERATIONS, "").strip().lower()
     instead = "instead the built-in engine, gloo, carries the tensors (shared memory inside a host, TCP between hosts)"
@@ -44,14 +53,17 @@ def notices(given: Mapping[str, str], mpi: bool = True) -> dict[str, str]:
 
 
 def sentences(environ: Mapping[str, str], mpi: bool = True) -> list[str]:
-    """The same as sentences about variables of the environment, and about misspelt ones."""
+    """Return sentences about these settings and about misspelled variables of the environment."""
     told = [f"{name} is {environ[name]!r}, but {text}" for name, text in notices(environ, mpi).items()]
     return told + misspelt.sentences(environ)
 
 
 def unheard(environ: Mapping[str, str]) -> list[str]:
-    """Sentences about variables that only ``horovodrun`` acts upon, in a job that it has not started. Raises ValueError
-    naming variable, value and what is accepted."""
+    """Return sentences about variables that only ``horovodrun`` handles, for a job that it has not started.
+
+    Raises:
+        ValueError: If a value is invalid; names variable, value and what is accepted.
+    """
     given = [BY_NAME[name] for name in _BY_LAUNCHER if environ.get(name, "").strip()]
     return [
         f"{setting.name} is {environ[setting.name]!r}, but only horovodrun acts upon it, and it has not started this "
@@ -68,7 +80,7 @@ def _of(setting: Setting, text: str) -> str:
     if value == setting.default:
         return ""
     if setting.name in _GPU_OPERATIONS:
-        if value == "nccl":  # as without it
+        if value == "nccl":  # the same as without the setting
             return ""
         if value != "gloo":
             return "this version does not have that; instead the built-in engine, gloo, carries tensors of GPUs"

@@ -1,8 +1,8 @@
-"""Folders and files in places where other users may have put something first.
+"""Safe access to directories and files where other users may have created something first.
 
-Every name there can be a symbolic link, a pipe, or a second name of another file, and can change between two looks. So
-each name is opened once, without following a link, and owner, kind and mode are asked of the descriptor. What lies in a
-folder is reached by that folder's descriptor (`dir_fd`), never by its path again.
+Every name there can be a symbolic link, a pipe, or a hard link to another file, and can change between two checks. So
+each name is opened once, without following links, and owner, type and mode are read from the descriptor. Files in a
+directory are accessed through that directory's descriptor (`dir_fd`), never again by its path.
 """
 
 import contextlib
@@ -12,17 +12,18 @@ import stat
 from collections.abc import Iterator
 
 _FOLDER = os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
-_FILE = os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC  # a pipe without a reader would block
+# Opening a pipe without a reader would otherwise block.
+_FILE = os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 _BY_OTHERS = stat.S_IWGRP | stat.S_IWOTH
 
 
 class NotPrivateError(OSError):
-    """A folder or file belongs to another user, or others can write to it."""
+    """A directory or file belongs to another user, or others can write to it."""
 
 
 @contextlib.contextmanager
 def closing(fd: int) -> Iterator[int]:
-    """Close the descriptor at the end of a with statement."""
+    """Close the descriptor at the end of a ``with`` statement."""
     try:
         yield fd
     finally:
@@ -30,15 +31,16 @@ def closing(fd: int) -> Iterator[int]:
 
 
 def open_folder(name: str, dir_fd: int | None = None, *, make: bool = False, listed: bool = False) -> int:
-    """Open a folder that is no symbolic link and return its descriptor.
+    """Open a directory that is not a symbolic link, and return its descriptor.
 
     Args:
-        name: The folder, in the folder `dir_fd` if that is given.
-        make: Make it if it is missing.
-        listed: Its names will be listed; otherwise it need not be readable.
+        name: Path of the directory, relative to `dir_fd` if that is given.
+        dir_fd: Descriptor of the parent directory.
+        make: True to create the directory if it is missing.
+        listed: True if the directory will be listed; otherwise it need not be readable.
 
     Raises:
-        OSError: It cannot be opened or made, or is something else.
+        OSError: If it cannot be opened or created, or is not a directory.
     """
     if make:
         with contextlib.suppress(FileExistsError):
@@ -51,11 +53,14 @@ def open_folder(name: str, dir_fd: int | None = None, *, make: bool = False, lis
 
 
 def open_private_folder(path: str) -> int:
-    """Open a folder that only this user can write to, made with mode 0700 if it is missing.
+    """Open a directory that only this user can write to; create it with mode 0700 if it is missing.
+
+    Returns:
+        Its descriptor.
 
     Raises:
-        NotPrivateError: It belongs to another user, or others can write to it.
-        OSError: It cannot be opened or made, or is something else.
+        NotPrivateError: If it belongs to another user, or others can write to it.
+        OSError: If it cannot be opened or created, or is not a directory.
     """
     with contextlib.suppress(FileExistsError):
         os.mkdir(path, 0o700)
@@ -69,10 +74,10 @@ def open_private_folder(path: str) -> int:
 
 
 def check_private(fd: int, path: str) -> os.stat_result:
-    """Return the status of what is open, which only this user can write to.
+    """Return the status of an open file or directory after checking that only this user can write to it.
 
     Raises:
-        NotPrivateError: It belongs to another user, or others can write to it.
+        NotPrivateError: If it belongs to another user, or others can write to it.
     """
     status = os.fstat(fd)
     if status.st_uid != os.geteuid():
@@ -83,15 +88,17 @@ def check_private(fd: int, path: str) -> os.stat_result:
 
 
 def open_file(name: str, flags: int, dir_fd: int | None = None, mode: int = 0o666) -> int:
-    """Open a plain file that has no other name, made if it is missing, and return its descriptor.
+    """Open a regular file without other hard links, creating it if it is missing, and return its descriptor.
 
     Args:
-        name: The file, in the folder `dir_fd` if that is given; links in the path before its last part are followed.
-        flags: How it is opened, such as `os.O_WRONLY | os.O_APPEND`. Never `os.O_TRUNC`, since what is there is only
-            then known to be a plain file; call `os.ftruncate`.
+        name: Path of the file, relative to `dir_fd` if that is given; links in its directory part are followed.
+        flags: Flags for opening, such as `os.O_WRONLY | os.O_APPEND`. Never `os.O_TRUNC`, because the file is checked
+            only after it was opened; call `os.ftruncate` instead.
+        dir_fd: Descriptor of the directory.
+        mode: Mode of a new file.
 
     Raises:
-        OSError: It cannot be opened or made, or is something else.
+        OSError: If it cannot be opened or created, or is something else.
     """
     try:
         fd = os.open(name, _FILE | flags, mode, dir_fd=dir_fd)
@@ -100,7 +107,7 @@ def open_file(name: str, flags: int, dir_fd: int | None = None, mode: int = 0o66
             _refuse_link(name, dir_fd)
         raise
     try:
-        # Looked at by its name: a second name of another file, taken away since it was opened, is not there any more.
+        # Compare with the file that now has the name: a hard link removed after the open would no longer be counted.
         found = os.stat(name, dir_fd=dir_fd, follow_symlinks=False)
         mine = os.path.samestat(found, os.fstat(fd)) and stat.S_ISREG(found.st_mode) and found.st_nlink < 2
         if not mine:

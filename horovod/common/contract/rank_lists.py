@@ -1,10 +1,10 @@
-"""Ranks in messages, neighbours as a range. Pure."""
+"""Formatting of lists of ranks for messages, with consecutive ranks as ranges. Pure."""
 
 from collections.abc import Collection
 
 
 def runs(ranks: Collection[int]) -> list[tuple[int, int]]:
-    """The first and the last one of neighbours, sorted."""
+    """Return the (first, last) rank of each run of consecutive ranks, sorted."""
     found: list[tuple[int, int]] = []
     for rank in sorted(ranks):
         if found and found[-1][1] == rank - 1:
@@ -15,10 +15,10 @@ def runs(ranks: Collection[int]) -> list[tuple[int, int]]:
 
 
 def ranges(ranks: Collection[int], between: str = ",") -> str:
-    """Sorted: ``0-3,7``. ``between``: what stands between two ranges."""
+    """Return sorted ranges such as ``0-3,7``, separated by ``between``."""
     return between.join(f"{low}" if low == high else f"{low}-{high}" for low, high in runs(ranks))
 
 
 def named(ranks: Collection[int], between: str = ", ") -> str:
-    """``rank 5``, ``ranks 0-3, 7``."""
+    """Return text such as ``rank 5`` or ``ranks 0-3, 7``."""
     return f"rank{'s' if len(ranks) > 1 else ''} {ranges(ranks, between)}"

@@ -1,9 +1,9 @@
-"""What a rank tells the launcher of its part in the job, as data: that it has come, that it leaves, why it ends.
+"""Reports of a rank to the launcher: that it calls ``init``, that it leaves, and why it ends.
 
-The agent of the host gives its workers the name of a pipe, and its inode, in HOROVOD_REPORT_PIPE; a report is a line of
-JSON, written at once, so that the reports of several ranks do not mix. Nobody waits for them: where there is no pipe
-(other launchers but mpirun below `horovodrun --mpi` on one machine, a container of its own between agent and worker) or
-it is full, the launcher judges without.
+The agent of a host gives its workers the path and inode of a named pipe in HOROVOD_REPORT_PIPE. A report is one line of
+JSON, written in one call, so that reports of several ranks do not mix. No process waits for reports. If the pipe is
+missing or full, the launcher decides without them. It is missing under other launchers (except mpirun below `horovodrun
+--mpi` on one machine), and if a container separates agent and worker.
 """
 
 import contextlib
@@ -18,19 +18,19 @@ import msgspec
 
 PIPE = "HOROVOD_REPORT_PIPE"
 LIMIT = 4096
-"""Bytes of a report: what a pipe takes at once, or not at all."""
+"""Maximum bytes of a report: what a pipe takes atomically."""
 _MOST_RANKS = 64
 
 
 class Called(msgspec.Struct, frozen=True, tag="called"):
-    """The rank calls hvd.init(). ``pid``: its process's number there; other launchers speak of no more than that."""
+    """The rank calls ``hvd.init()``. ``pid``: its process id, by which other launchers identify it."""
 
     rank: int
     pid: int = 0
 
 
 class Left(msgspec.Struct, frozen=True, tag="left"):
-    """The rank leaves the job in order; ``reason`` is what it tells the others."""
+    """The rank leaves the job in an orderly way; ``reason`` is what it tells the other ranks."""
 
     rank: int
     reason: str
@@ -39,9 +39,14 @@ class Left(msgspec.Struct, frozen=True, tag="left"):
 class Ending(msgspec.Struct, frozen=True, tag="ending"):
     """The process ends.
 
-    ``why``: "own": by an exception that is its own; "exit": without any, perhaps by sys.exit. The others are
-    consequences: "lost", the connection to ``ranks`` broke; "left", they had left the job; "absent", they did not call
-    hvd.init() within ``seconds``; "failed", an operation failed, and no rank is known to be the reason.
+    Attributes:
+        rank: World rank of the process.
+        why: "own": by its own exception; "exit": without an exception, possibly by sys.exit. The others are
+            consequences of other ranks. "lost": the connection to ``ranks`` broke; "left": they had left the job;
+            "absent": they did not call ``hvd.init()`` within ``seconds``; "failed": an operation failed for an unknown
+            reason.
+        ranks: Ranks that are the reason.
+        seconds: See "absent".
     """
 
     rank: int
@@ -51,12 +56,12 @@ class Ending(msgspec.Struct, frozen=True, tag="ending"):
 
     @property
     def suffers(self) -> bool:
-        """Is something else the reason?"""
+        """True if the reason lies outside this process."""
         return self.why not in ("own", "exit")
 
 
 class Refused(msgspec.Struct, frozen=True, tag="refused"):
-    """A process that the rank has started called hvd.init()."""
+    """A process started by the rank called ``hvd.init()``."""
 
     rank: int
 
@@ -67,7 +72,7 @@ _decoder: msgspec.json.Decoder[Report] = msgspec.json.Decoder(Report)
 
 
 def encode(report: Report) -> bytes:
-    """The report as it travels, of at most LIMIT bytes."""
+    """Return the report as a line of JSON of at most LIMIT bytes."""
     if isinstance(report, Left):
         report = Left(report.rank, report.reason[:256])
     elif isinstance(report, Ending):
@@ -76,7 +81,7 @@ def encode(report: Report) -> bytes:
 
 
 def decode(line: bytes) -> Report | None:
-    """None for what is no report: whoever has the pipe's name can write to it."""
+    """Return the report, or None for an invalid line: any process that knows the pipe's name can write to it."""
     try:
         return _decoder.decode(line)
     except (ValueError, RecursionError):
@@ -84,16 +89,20 @@ def decode(line: bytes) -> Report | None:
 
 
 def name_of(path: str, fd: int) -> str:
-    """Of the pipe that has this path below /proc, and this descriptor here."""
+    """Return the name for the pipe with this path below /proc and this local descriptor."""
     return f"{path}:{os.fstat(fd).st_ino}"
 
 
 class Teller:
-    """The worker's end of the pipe."""
+    """Worker's end of the pipe."""
 
     def __init__(self, name: str) -> None:
-        """``name``: the pipe's, as ``name_of`` makes it; empty, or of another file here (in another pid namespace):
-        what is told goes nowhere."""
+        """Open the pipe.
+
+        Args:
+            name: Name of the pipe from ``name_of``. If it is empty or denotes another file here (in another pid
+                namespace), reports are dropped.
+        """
         self._fd = -1
         path, _, inode = name.rpartition(":")
         if not path:
@@ -107,11 +116,11 @@ class Teller:
                 os.close(fd)
 
     def tell(self, report: Report) -> None:
-        """Writes the report if there is room."""
+        """Write the report if the pipe has room."""
         self.write(encode(report))
 
     def write(self, line: bytes) -> bool:
-        """Writes at most LIMIT bytes if there is room for them; has there been?"""
+        """Write at most LIMIT bytes if the pipe has room, and return True if they were written."""
         if self._fd < 0:
             return False
         try:
@@ -120,7 +129,7 @@ class Teller:
             return False
 
     def waiting(self) -> int:
-        """How many bytes nobody has read yet."""
+        """Return how many bytes in the pipe have not been read yet."""
         if self._fd < 0:
             return 0
         try:
@@ -139,12 +148,12 @@ _EXPLAINED = "_horovod_ending"
 
 
 def explained(error: E, ending: Ending) -> E:
-    """The exception, which then says itself why a process ends that it ends."""
+    """Attach to the exception why a process that it ends ends, and return it."""
     setattr(error, _EXPLAINED, ending)
     return error
 
 
 def explanation(error: BaseException) -> Ending | None:
-    """What ``explained`` has given it."""
+    """Return what ``explained`` has attached, or None."""
     found = getattr(error, _EXPLAINED, None)
     return found if isinstance(found, Ending) else None

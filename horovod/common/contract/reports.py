@@ -1,7 +1,7 @@
-"""Where a job writes what it has to say when something is wrong: a folder for each job in one for each user.
+"""Directories for a job's reports on problems: one per job, inside one per user.
 
-The user's folder has a name in the folder for temporary files that anyone can foresee, so another user may have made it
-first. Such a folder is not used.
+The user's default directory has a predictable name in the directory for temporary files, so another user may have
+created it first. Such a directory is not used.
 """
 
 import contextlib
@@ -16,7 +16,7 @@ from horovod.common.contract import private_files
 
 VARIABLE = "HOROVOD_REPORT_DIR"
 KEPT = 50
-"""Folders of jobs; the oldest others are removed when a job begins."""
+"""Number of job directories to keep; older ones are removed when a job begins."""
 _JOB = re.compile(r"\d{8}-\d{6}-(\d{1,10})", re.ASCII)
 _FILE = re.compile(r"(hang\.txt|recorder\.rank\d+\.jsonl|stacks\.rank\d+\.txt)(\.part[\d-]+)?")
 _DOOR = "horovod-explain-"
@@ -24,30 +24,30 @@ _DOOR_LINE = re.compile(rf" @({_DOOR}([1-9][0-9]{{0,9}})-[0-9a-f]{{16}})\n?\Z")
 
 
 def folder_of_user(text: str) -> str:
-    """``text`` as the user gave it, or without it the default."""
+    """Return the user's directory: ``text`` if given, otherwise the default."""
     if text:
         return os.path.abspath(text)
     try:
         place = tempfile.gettempdir()
-    except FileNotFoundError:  # nothing here can be written: jobs run all the same, what they have to report is lost
+    except FileNotFoundError:  # nothing is writable here; jobs run anyway, without reports
         place = "/tmp"
     return os.path.join(place, f"horovod-{os.getuid()}")
 
 
 def folder_of_job(text: str) -> str:
-    """Return the folder of a job that begins now with this process.
+    """Return the directory of a job that begins now with this process.
 
-    It is made when there is something to write, the user's default folder at once.
+    It is created when there is something to write, except for the user's default directory, which is created at once.
     """
     name = f"{time.strftime('%Y%m%d-%H%M%S')}-{os.getpid()}"
     return on_this_host(os.path.join(folder_of_user(text), name))
 
 
 def on_this_host(folder: str) -> str:
-    """Return a job's folder, or a fresh one where another user has made the default folder of this user.
+    """Return a job's directory, or a fresh one if another user has created this user's default directory.
 
     Args:
-        folder: The folder as `folder_of_job` has returned it, perhaps on another host.
+        folder: Result of `folder_of_job`, possibly from another host.
     """
     place, name = os.path.split(folder)
     if place != folder_of_user(""):
@@ -57,22 +57,23 @@ def on_this_host(folder: str) -> str:
         return folder
     except OSError:
         if not os.path.lexists(place):
-            return folder  # nothing can be written here, which is told once there is something to write
+            return folder  # nothing is writable here; that is reported when there is something to write
     with contextlib.suppress(OSError):
         return os.path.join(tempfile.mkdtemp(prefix=f"horovod-{os.getuid()}-"), name)
     return folder
 
 
 def process_of(folder: str) -> int | None:
-    """Rank 0's process, by the name of a job's folder; None: it is none."""
+    """Return the process id of rank 0 from the name of a job's directory; None for another name."""
     found = _JOB.fullmatch(os.path.basename(os.path.normpath(folder)))
     return int(found[1]) if found else None
 
 
 def prune(folder: str) -> None:
-    """Remove the oldest folders of jobs beside ``folder``.
+    """Remove the oldest job directories beside ``folder``.
 
-    Only folders of this user with nothing but reports in them are removed: people name theirs after dates, too.
+    Only directories of this user that contain nothing but reports are removed, because users may name their own
+    directories after dates too.
     """
     with contextlib.suppress(OSError), private_files.closing(_open_listed(os.path.dirname(folder))) as parent:
         with os.scandir(parent) as entries:
@@ -88,7 +89,7 @@ def _open_listed(path: str) -> int:
 
 
 def _reports_in(parent: int, name: str) -> list[str] | None:
-    """The names in a job's folder; None: it is not this user's, or has something else in it."""
+    """Return the names in a job's directory; None if it is not this user's or contains other files."""
     with contextlib.suppress(OSError), _opened_own(parent, name) as fd:
         found = os.listdir(fd)
         return found if all(map(_FILE.fullmatch, found)) else None
@@ -113,17 +114,18 @@ def _opened_own(parent: int, name: str) -> Iterator[int]:
 
 
 def new_door() -> str:
-    """Return a name for the abstract Unix socket at which this process tells why its job waits.
+    """Return a name for the abstract Unix socket on which this process explains why its job waits.
 
-    Part of the name is random, since any process of the network namespace may take a name that it foresees.
+    Part of the name is random, because any process of the network namespace could take a predictable name.
     """
     return f"\0{_DOOR}{os.getpid()}-{secrets.token_hex(8)}"
 
 
 def doors() -> list[tuple[int, str]]:
-    """Return the sockets of that kind in this network namespace: the process in each name, and the name.
+    """Return the sockets of that kind in this network namespace, as (process id in the name, name).
 
-    Any process may have made one, also of another container with other process numbers: ask the kernel who it was.
+    Any process may have created one, also in another container with different process ids. So ask the kernel for the
+    real owner.
     """
     found = set()
     with contextlib.suppress(OSError), open("/proc/net/unix", encoding="utf-8", errors="replace") as lines:

@@ -1,11 +1,12 @@
-"""Keys that do not show themselves."""
+"""Keys that are not printed."""
 
 
 class Secret(bytes):
-    """Bytes that print as ``<secret of 32 bytes>``: debuggers, notebooks and test runners show the variables of every
-    frame of a traceback, and logs show what was put into them.
+    """Bytes that print as ``<secret of 32 bytes>``.
 
-    Equal to, and used as, the bytes that it holds; ``bytes(secret)`` has them without this protection.
+    Debuggers, notebooks and test runners show the variables of every frame of a traceback, and logs show what is put
+    into them. A Secret equals, and is used like, the bytes that it holds; ``bytes(secret)`` returns them without this
+    protection.
     """
 
     __slots__ = ()

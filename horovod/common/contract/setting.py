@@ -1,46 +1,49 @@
-"""One setting: what its value may be, and what a text of it means."""
+"""A single setting: accepted values, and parsing of its text."""
 
 from dataclasses import dataclass
 from typing import Final
 
 Value = bool | int | float | str | list[int] | None
-"""A parsed setting; None where it is unset and has no default."""
+"""Value of a setting; None if it is unset and has no default."""
 
 
 @dataclass(frozen=True)
 class Setting:
-    """One row of the table."""
+    """Row of the table of settings."""
 
     name: str
-    """Environment variable."""
+    """Name of the environment variable."""
     kind: str
-    """bool (0 or 1), int, float, choice (any case), text, ints (comma list), patterns (comma list, kept as text),
-    steps (as text, see ``steps_of``)."""
+    """Type of the value.
+
+    One of bool (0 or 1), int, float, choice (any case), text, ints (comma-separated), patterns (comma-separated, kept
+    as text) and steps (kept as text, see ``steps_of``).
+    """
     default: Value
     help: str
     low: float | None = None
     high: float | None = None
     choices: tuple[str, ...] = ()
     engine: str = ""
-    """Field of _core.EngineConfig that it fills, or empty."""
+    """Name of the _core.EngineConfig field that it fills, or empty."""
     agreed: bool = False
-    """All ranks take rank 0's value."""
+    """True if all ranks take rank 0's value."""
     anyone: bool = False
-    """A switch that is on for all ranks where it is on for one: it only makes things safer."""
+    """True for a switch that is on for all ranks if it is on for one, because it only makes things safer."""
     flag: str = ""
-    """horovodrun's flag."""
+    """Flag of horovodrun."""
     yaml: str = ""
-    """section.key in horovodrun's --config-file."""
+    """Key in horovodrun's --config-file, as section.key."""
     yaml_inverted: bool = False
-    """The key says the opposite of the variable."""
+    """True if the YAML key means the opposite of the variable."""
     later: bool = False
-    """Accepted and checked, but what it controls is not part of this build yet."""
+    """True if the value is accepted and checked but the feature is not in this build yet."""
     needless: str = ""
-    """Why it has no effect and needs none, as the engine is built."""
+    """Why the setting has no effect and is not needed in this engine, or empty."""
     section: str = "Engine"
 
     def accepted(self) -> str:
-        """What the value may be, for messages and documentation."""
+        """Return a description of accepted values, for messages and documentation."""
         if self.kind == "bool":
             return "0 or 1 (or false, true, no, yes)"
         if self.kind == "choice":
@@ -59,9 +62,10 @@ class Setting:
         return noun if self.low is None else f"{noun} of {_plain(self.low)} or more"
 
     def parse(self, text: str) -> Value:
-        """The value in ``text``; empty text means the default.
+        """Return the value of ``text``; the default if it is empty.
 
-        Raises ValueError naming variable, text and what is accepted.
+        Raises:
+            ValueError: If the text is invalid; names variable, text and what is accepted.
         """
         text = text.strip()
         if not text:
@@ -90,13 +94,18 @@ class Setting:
         if is_word(text):  # programs that wrote True for a number have been getting 0
             return 0 if (self.low or 0) <= 0 else self.default
         number: int | float = int(text) if self.kind == "int" else float(text)
-        # Infinity and nan fail the comparisons with the bounds that every number has.
+        # Every number has bounds, and infinity and NaN fail the comparisons with them.
         return _within(number, (self.low or 0) <= number <= (self.high if self.high is not None else 1e18))
 
 
 def steps_of(text: str) -> tuple[int, int]:
-    """The first step of a setting's "FIRST:END" and the one before which it ends; -1 where there is no limit. "" is all
-    steps, "100:" those from 100 on. Raises ValueError."""
+    """Return the first step and the end (exclusive) of a "FIRST:END" text; -1 for no limit.
+
+    "" means all steps, "100:" those from 100 on.
+
+    Raises:
+        ValueError: If the text is invalid.
+    """
     if not text:
         return -1, -1
     first, colon, end = text.partition(":")
@@ -110,12 +119,12 @@ _NO: Final = ("0", "false", "no")
 
 
 def is_off(text: str) -> bool:
-    """Is it nothing, or no?"""
+    """Return True if the text is empty or means "no"."""
     return text.strip().lower() in ("", *_NO)
 
 
 def is_word(text: str) -> bool:
-    """Is it a boolean in words?"""
+    """Return True for a boolean written as a word."""
     return text.lower() in ("true", "yes", "false", "no")
 
 

@@ -1,7 +1,7 @@
-"""Every setting, once: environment variables, launcher flags, YAML keys, the engine's fields and docs/settings.md come
-from TABLE.
+"""Table of all settings.
 
-A worker reads its environment with ``Settings.from_environ``; a launcher translates flags and YAML keys to the same
+Environment variables, launcher flags, YAML keys, the engine's fields and docs/settings.md are derived from TABLE. A
+worker reads its environment with ``Settings.from_environ``. A launcher translates flags and YAML keys to the same
 variables.
 """
 
@@ -279,13 +279,17 @@ LOG_LEVELS: Final = BY_NAME["HOROVOD_LOG_LEVEL"].choices
 
 @dataclass(frozen=True)
 class Settings:
-    """The values of all settings of one process."""
+    """Values of all settings of one process."""
 
     values: dict[str, Value] = field(default_factory=lambda: {s.name: s.default for s in TABLE})
 
     @classmethod
     def from_environ(cls, environ: Mapping[str, str] | None = None) -> "Settings":
-        """Raises ValueError naming variable, value and what is accepted."""
+        """Return the settings of an environment (default: this process's).
+
+        Raises:
+            ValueError: If a value is invalid; names variable, value and what is accepted.
+        """
         env = os.environ if environ is None else environ
         made = cls({setting.name: setting.parse(env.get(setting.name, "")) for setting in TABLE})
         made._check_forms()
@@ -299,44 +303,44 @@ class Settings:
             raise ValueError(f"HOROVOD_RING_BYTES is {ring}, accepted is a power of two")
 
     def flag(self, name: str) -> bool:
-        """Value of a bool setting."""
+        """Return the value of a bool setting."""
         return bool(self.values[name])
 
     def integer(self, name: str) -> int:
-        """Value of an int setting."""
+        """Return the value of an int setting."""
         value = self.values[name]
         assert isinstance(value, int)
         return value
 
     def number(self, name: str) -> float:
-        """Value of an int or float setting."""
+        """Return the value of an int or float setting."""
         value = self.values[name]
         assert isinstance(value, (int, float))
         return value
 
     def text(self, name: str) -> str:
-        """Value of a text or choice setting (choices in lower case)."""
+        """Return the value of a text or choice setting (choices in lower case)."""
         value = self.values[name]
         assert isinstance(value, str)
         return value
 
     def integers(self, name: str) -> list[int] | None:
-        """Value of an ints setting; None when unset."""
+        """Return the value of an ints setting; None if unset."""
         value = self.values[name]
         assert value is None or isinstance(value, list)
         return value
 
     def shared(self) -> dict[str, Value]:
-        """The values that ranks tell one another, for ``agree``."""
+        """Return the values that ranks exchange, for ``agree``."""
         return {setting.name: self.values[setting.name] for setting in TABLE if setting.agreed or setting.anyone}
 
     def with_values(self, values: Mapping[str, Value]) -> "Settings":
-        """A copy with some values replaced."""
+        """Return a copy with some values replaced."""
         return Settings({**self.values, **values})
 
 
 def agree(shared: Sequence[Mapping[str, Value]]) -> dict[str, Value]:
-    """The values that all ranks take. ``shared``: by rank, what each has told."""
+    """Return the values that all ranks take, from the values that each rank shared (by rank)."""
     switches = {setting.name for setting in TABLE if setting.anyone}
     return {
         name: any(values[name] for values in shared) if name in switches else value for name, value in shared[0].items()
@@ -344,7 +348,7 @@ def agree(shared: Sequence[Mapping[str, Value]]) -> dict[str, Value]:
 
 
 def generate_docs() -> str:
-    """Text of docs/settings.md."""
+    """Return the text of docs/settings.md."""
     lines = [
         "# Settings",
         "",

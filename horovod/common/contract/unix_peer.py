@@ -1,15 +1,18 @@
-"""Whose process is at the other end of a Unix socket, as the kernel says."""
+"""Identity of the process at the other end of a Unix socket, as reported by the kernel."""
 
 import os
 import socket
 import struct
 
-_KINDS = ("user", "pid")  # of namespaces
+_KINDS = ("user", "pid")  # kinds of namespaces
 CREDENTIALS = struct.Struct("3i")  # pid, uid, gid
 
 
 def credentials(sock: socket.socket) -> tuple[int, int, int]:
-    """Process, user and group that connected, or that listen; when they did so. In numbers of our namespaces."""
+    """Return (process, user, group) of the peer at the time it connected or began to listen.
+
+    The ids are those of this process's namespaces.
+    """
     pid, uid, gid = CREDENTIALS.unpack(sock.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, CREDENTIALS.size))
     return pid, uid, gid
 
@@ -19,13 +22,13 @@ def user(sock: socket.socket) -> int:
 
 
 def is_this_user_or_root(sock: socket.socket) -> bool:
-    """Return True if a process of this user or root is at the other end, and of this container.
+    """Return True if the peer is a process of this user or root, in this container.
 
-    Containers may share a network namespace, to which abstract sockets belong. Their processes are strangers, even
-    where their users have the same numbers.
+    Containers may share a network namespace, to which abstract sockets belong. Processes of other containers are not
+    trusted, even if their users have the same numbers.
     """
     pid, uid, _ = credentials(sock)
-    if pid <= 0:  # a process that cannot be seen from here
+    if pid <= 0:  # a process that is not visible from here
         return False
     if uid == 0:
         return True

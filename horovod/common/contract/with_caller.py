@@ -1,7 +1,7 @@
-"""Run a module of this package in a process that ends with the one that has started it.
+"""Runner of a module in a process that ends together with its caller.
 
-Standard input is one end of a pair of sockets whose other end the caller has. This process ends when the caller does,
-or closes its end, from the first moment on: also while it imports a framework, which takes seconds.
+Standard input is one end of a socket pair whose other end the caller holds. This process ends when the caller ends or
+closes its end. That works from the first moment on, even while a framework is imported, which takes seconds.
 """
 
 import contextlib
@@ -15,18 +15,18 @@ READY, GO = b"r", b"g"
 
 
 def main() -> None:
-    """Run ``main()`` of the module that the first argument names, with the arguments behind it."""
+    """Run ``main()`` of the module named by the first argument, with the remaining arguments."""
     waiting = select.poll()
     waiting.register(0, select.POLLHUP)
-    with contextlib.suppress(AttributeError, OSError):  # before Linux 5.3
-        # A child that the caller has forked holds its end of the pair, too.
+    with contextlib.suppress(AttributeError, OSError):  # not available before Linux 5.3
+        # Children forked by the caller hold its end of the pair too, so the end of the caller itself is also watched.
         waiting.register(os.pidfd_open(os.getppid()), select.POLLIN)
     threading.Thread(target=_end_with_caller, args=(waiting,), daemon=True).start()
     importlib.import_module(sys.argv.pop(1)).main()
 
 
 def wait_for_go() -> None:
-    """Tell the caller that this process is ready, and return when the caller says so."""
+    """Tell the caller that this process is ready, and wait for its permission to continue."""
     os.write(0, READY)
     if os.read(0, 1) != GO:
         os._exit(1)

@@ -1,17 +1,17 @@
-"""The worker environment contract: what a launcher tells a worker. Launcher and engine meet here and nowhere else.
+"""Worker environment: the variables by which a launcher tells a worker its place. Launcher and engine only meet here.
 
-A worker started without any of it is what another launcher's variables say (``launchers``), and without those rank 0 of
-a job of one process.
+A worker started without these variables uses those of another launcher (``launchers``), and without those it is rank 0
+of a job of one process.
 
-Job key: 32 random bytes, made per job, that authenticate every connection inside it. From horovodrun it travels as a
-sealed memfd inherited by the worker (HOROVOD_KEY_FD) or in a file that only its owner can read (HOROVOD_KEY_FILE),
-never in the environment itself or in argv. Both may be given: the file then stands in where the descriptor did not
-survive, as when a Python wrapper starts the training script with subprocess, which closes descriptors.
-``/proc/<launcher's pid>/fd/<n>`` of the same memfd is such a file. Once read, the descriptor is this process's alone:
-programs that it starts do not inherit it, and forked children close it.
+The job key consists of 32 random bytes, created per job, that authenticate every connection inside the job. horovodrun
+passes it as a sealed memfd inherited by the worker (HOROVOD_KEY_FD) or in a file that only its owner can read
+(HOROVOD_KEY_FILE), never in the environment itself or in argv. If both are given, the file is the fallback for a
+descriptor that did not survive, for example when a Python wrapper starts the training script with subprocess, which
+closes descriptors. ``/proc/<launcher's pid>/fd/<n>`` of the same memfd is such a file. Once a process has read the
+descriptor, programs that it starts do not inherit it, and forked children close it.
 
-Under other launchers a user may give a key: a file, or HOROVOD_JOB_KEY, 64 hexadecimal digits in a variable that all
-processes inherit. It is removed from the environment when it has been read, so that children do not get it.
+Under other launchers a user may provide a key in a file, or as 64 hexadecimal digits in HOROVOD_JOB_KEY, which all
+processes inherit. This variable is removed from the environment once read, so that children do not get it.
 """
 
 import binascii
@@ -35,13 +35,14 @@ _SEALS = fcntl.F_SEAL_SEAL | fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_S
 
 WORKER = "HOROVOD_WORKER"
 _JOB_KEY = "HOROVOD_JOB_KEY"
-_taken: list[Secret] = []  # the key that was in HOROVOD_JOB_KEY of this process
-_read: dict[int, tuple[int, int]] = {}  # descriptors of keys that this process has read: device and inode of each
+_taken: list[Secret] = []  # key from HOROVOD_JOB_KEY of this process
+# Device and inode of each key descriptor that this process has read.
+_read: dict[int, tuple[int, int]] = {}
 
 
 @dataclass(frozen=True)
 class WorkerEnv:
-    """One worker's place in the job and how it finds the others."""
+    """Place of one worker in the job, and how it reaches the others."""
 
     rank: int = 0
     size: int = 1
@@ -59,12 +60,14 @@ class WorkerEnv:
     key_fd: int | None = None
     key_file: str | None = None
     worker: int | None = None
-    """In an elastic job the number of this process, by which it asks the launcher for its place in each epoch; what is
-    above is then its last one, or what was foreseen when it was started. None: the members of the job do not change."""
+    """Number of this process in an elastic job, by which it asks the launcher for its place in each epoch.
+
+    The fields above then describe its last place, or the expected one. None: the members of the job do not change.
+    """
     epoch: int = 0
-    """Of that place; 0: it has had none."""
+    """Epoch of that place; 0: it has had none."""
     place: Place | None = None
-    """What another launcher says; local and cross ranks above are then a guess until the ranks have met."""
+    """Place according to another launcher. Local and cross ranks above are then a guess until the ranks have met."""
 
     def __post_init__(self) -> None:
         _check_index("HOROVOD_RANK", self.rank, "HOROVOD_SIZE", self.size)
@@ -82,10 +85,11 @@ class WorkerEnv:
 
     @classmethod
     def from_environ(cls, environ: Mapping[str, str] | None = None) -> "WorkerEnv":
-        """What the environment (default: this process's) says.
+        """Return the place that the environment (default: this process's) describes.
 
-        Raises ValueError naming variable, value and what is accepted; with advice when it speaks of several processes
-        but gives no rendezvous.
+        Raises:
+            ValueError: If a variable is invalid; names variable, value and what is accepted. Also if there are several
+                processes but no rendezvous; says what to do.
         """
         env = os.environ if environ is None else environ
         place = launchers.find(env)
@@ -120,15 +124,16 @@ class WorkerEnv:
                 "let it set RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT instead, and for all the same key in "
                 "HOROVOD_JOB_KEY"
             )
-        # MPI may start the processes, and carry tensors (wiring/mpi.py); what ranks agree on goes over our own links.
+        # MPI may start the processes and carry tensors (wiring/mpi.py); negotiation uses our own links.
         if self.controller == "mpi" and not (self.place is not None and self.place.mpi):
             raise ValueError(
                 f"HOROVOD_CONTROLLER is {self.controller!r}, which this build does not have; accepted is 'gloo'"
             )
 
     def to_environ(self) -> dict[str, str]:
-        """The variables that make ``from_environ`` return an equal object; give the key's descriptor to the child
-        under its number.
+        """Return the variables from which ``from_environ`` makes an equal object.
+
+        The child must get the key's descriptor under the same number.
         """
         made = {
             "HOROVOD_RANK": str(self.rank),
@@ -153,7 +158,7 @@ class WorkerEnv:
         return made
 
     def with_place(self, given: membership.Place) -> "WorkerEnv":
-        """In the epoch that the launcher has given it a place in."""
+        """Return a copy with the place that the launcher has given it in an epoch."""
         return replace(
             self,
             rank=given.rank,
@@ -166,7 +171,11 @@ class WorkerEnv:
         )
 
     def job_key(self) -> Secret:
-        """The job's key. Raises ValueError naming the variable and what is wrong, never the key."""
+        """Return the job's key.
+
+        Raises:
+            ValueError: If the key cannot be read; names the variable and the problem, never the key.
+        """
         if self.key_fd is not None:
             try:
                 return read_key_fd(self.key_fd)
@@ -180,15 +189,19 @@ class WorkerEnv:
         )
 
     def keep_key(self) -> None:
-        """Where the key is of no use: programs that this process starts do not inherit it either."""
+        """Keep programs started by this process from inheriting a key that it does not need."""
         take_job_key()
         if self.key_fd is not None:
-            with contextlib.suppress(ValueError):  # a program in between has closed it
+            with contextlib.suppress(ValueError):  # closed by a program in between
                 read_key_fd(self.key_fd)
 
     def given_key(self) -> Secret | None:
-        """The key that the user gives to a job of another launcher, None without one. Takes HOROVOD_JOB_KEY out of this
-        process's environment. Raises ValueError naming the variable and what is wrong, never the key.
+        """Return the key that the user provides to a job of another launcher, or None.
+
+        Removes HOROVOD_JOB_KEY from this process's environment.
+
+        Raises:
+            ValueError: If the key is invalid; names the variable and the problem, never the key.
         """
         take_job_key()
         if self.key_file is not None:
@@ -197,7 +210,11 @@ class WorkerEnv:
 
 
 def carried_by_mpi(environ: Mapping[str, str]) -> bool:
-    """Is this a process of a job of several that goes through MPI? Raises ValueError for what cannot be understood."""
+    """Return True if this process belongs to a job of several processes that communicates over MPI.
+
+    Raises:
+        ValueError: If a launcher's variables are invalid.
+    """
     if environ.get("HOROVOD_CPU_OPERATIONS", "").strip().lower() != "mpi":
         return False
     place = launchers.find(environ)
@@ -205,7 +222,7 @@ def carried_by_mpi(environ: Mapping[str, str]) -> bool:
 
 
 def take_job_key() -> None:
-    """Takes HOROVOD_JOB_KEY out of this process's environment and remembers it. Raises ValueError when it is no key."""
+    """Remove HOROVOD_JOB_KEY from this process's environment and remember it. Raises ValueError if it is invalid."""
     if _JOB_KEY not in os.environ:
         return
     text = Secret(os.environb.pop(_JOB_KEY.encode()).strip())
@@ -218,7 +235,7 @@ def take_job_key() -> None:
 
 
 def host_name() -> str:
-    """This host's name where neither user nor launcher gives one."""
+    """Return this host's name, for use if neither user nor launcher provides one."""
     return os.uname().nodename or "localhost"
 
 
@@ -234,7 +251,10 @@ def _ours(env: Mapping[str, str]) -> dict[str, int]:
 
 
 def _theirs(place: Place) -> dict[str, int]:
-    """Hosts of equal numbers of processes in order of rank; true or not is known when all have told their host."""
+    """Return the place if all hosts have equally many processes in order of rank.
+
+    Whether that is true is known only when all ranks have exchanged their hosts.
+    """
     local_size = min(place.local_size or 1, place.size)
     hosts = -(-place.size // local_size)
     return {
@@ -248,18 +268,22 @@ def _theirs(place: Place) -> dict[str, int]:
 
 
 def make_key() -> Secret:
-    """A new job key."""
+    """Return a new random job key."""
     return Secret(secrets.token_bytes(KEY_BYTES))
 
 
 def make_key_fd(key: bytes) -> int:
-    """A sealed memfd with the key, to be inherited by workers (``pass_fds``) any number of times. The caller closes
-    it. Raises OSError.
+    """Return a sealed memfd that contains the key.
+
+    Any number of workers may inherit it (``pass_fds``); the caller closes it.
+
+    Raises:
+        OSError: If it cannot be created.
     """
     fd = memory_files.create("horovod-key")
     try:
         os.write(fd, key)
-        os.fchmod(fd, 0o600)  # what /proc/<pid>/fd/<n> shows, see the module's docstring
+        os.fchmod(fd, 0o600)  # mode shown by /proc/<pid>/fd/<n>, see the module's docstring
         fcntl.fcntl(fd, fcntl.F_ADD_SEALS, _SEALS)
     except OSError:
         os.close(fd)
@@ -268,20 +292,26 @@ def make_key_fd(key: bytes) -> int:
 
 
 def path_of_descriptor(pid: int, fd: int) -> str:
-    """The file by which processes of this user can open the key that another one has under this descriptor."""
+    """Return the path by which this user's processes can open a descriptor of another process."""
     return f"/proc/{pid}/fd/{fd}"
 
 
 def is_path_of_descriptor(path: str) -> bool:
-    """Is it of the form that ``path_of_descriptor`` makes?"""
+    """Return True if the path has the form that ``path_of_descriptor`` returns."""
     return re.fullmatch(r"/proc/\d+/fd/\d+", path) is not None
 
 
 def read_key_fd(fd: int) -> Secret:
-    """The key in a memfd made by ``make_key_fd``; the descriptor stays open and its offset unmoved, but programs do not
-    inherit it any more: one may run as another user."""
+    """Return the key in a memfd made by ``make_key_fd``.
+
+    The descriptor stays open and its offset unchanged, but programs no longer inherit it, because one may run as
+    another user.
+
+    Raises:
+        ValueError: If the descriptor is not such a memfd.
+    """
     try:
-        # Whatever else has this number by now (a descriptor that was closed and given out again) has no seals.
+        # If the descriptor was closed and its number reused, the other file has no seals.
         sealed = fcntl.fcntl(fd, fcntl.F_GET_SEALS) & fcntl.F_SEAL_WRITE
         key = Secret(os.pread(fd, KEY_BYTES + 1, 0))
     except OSError as error:
@@ -302,19 +332,28 @@ def read_key_fd(fd: int) -> Secret:
 
 
 def forget_keys() -> None:
-    """In a forked child, which is no member of the job: closes the descriptors of keys. What is in memory stays."""
+    """Close the key descriptors in a forked child, which is not a member of the job. Copies in memory stay."""
     for fd, identity in _read.items():
         with contextlib.suppress(OSError):
             found = os.fstat(fd)
-            if (found.st_dev, found.st_ino) == identity:  # else it was closed, and the number is another file's
+            # Otherwise it was closed and the number belongs to another file.
+            if (found.st_dev, found.st_ino) == identity:
                 os.close(fd)
     _read.clear()
     _taken.clear()
 
 
 def read_key_file(path: str, variable: str = "HOROVOD_KEY_FILE") -> Secret:
-    """The key in a file of 32 bytes, or of 64 hexadecimal digits, that belongs to this user (or root) and that nobody
-    else can read. Raises ValueError naming the variable that has its path.
+    """Return the key from a file of 32 bytes, or of 64 hexadecimal digits.
+
+    The file must belong to this user or root and must not be accessible to others.
+
+    Args:
+        path: Path of the file.
+        variable: Variable that contains the path, for error messages.
+
+    Raises:
+        ValueError: If the file is invalid; names the variable.
     """
     try:
         fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)

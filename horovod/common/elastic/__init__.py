@@ -1,7 +1,8 @@
-"""What the faces share of elastic training: the state of a program, the loop around its function, what is concluded
-after a failure (pure), who has which samples (pure), batch sizes (pure) and checkpoints.
+"""Framework-independent parts of elastic training, shared by all frontends.
 
-Knows neither the engine nor the launcher: both come in as functions.
+They comprise the state of a program, the loop around its function, the decision after a failure (pure), the
+distribution of samples over ranks (pure), batch sizes (pure) and checkpoints. The engine and the launcher are accessed
+only through functions that callers pass.
 """
 
 from horovod.common.contract.host_updates import HostUpdateResult

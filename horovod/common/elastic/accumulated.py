@@ -1,7 +1,7 @@
-"""Gradients that optimizers accumulate over several backward passes, in variables that no state keeps.
+"""Gradients that optimizers accumulate over several backward passes in variables that no state saves.
 
-A failure that cuts a cycle of passes short leaves ranks at different passes, and a new rank has made none. So all ranks
-begin a cycle anew when training resumes.
+A failure in the middle of a cycle of passes leaves ranks at different passes, and a new rank has made none. So all
+ranks restart the cycle when training resumes.
 """
 
 import weakref
@@ -9,13 +9,13 @@ from typing import Protocol
 
 
 class Accumulator(Protocol):
-    """Counts backward passes and sums up their gradients."""
+    """Optimizer part that counts backward passes and sums their gradients."""
 
     def pending(self) -> bool:
         """Return True between the first and the last pass of a cycle."""
 
     def drop(self) -> None:
-        """Begin a cycle anew."""
+        """Drop the accumulated gradients and restart the cycle."""
 
 
 _known: "weakref.WeakSet[Accumulator]" = weakref.WeakSet()
@@ -27,7 +27,7 @@ def register(one: Accumulator) -> None:
 
 
 def pending() -> bool:
-    """Return True if gradients of passes are held whose step is to come."""
+    """Return True if gradients have been accumulated whose optimizer step is still to come."""
     return any(one.pending() for one in list(_known))
 
 

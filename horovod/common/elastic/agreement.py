@@ -1,14 +1,14 @@
-"""From whom all ranks take the state after a failure, and which one: decided from what each says of its own. Pure.
+"""Decision about which rank's state all ranks take after a failure, based on what each reports of its own. Pure.
 
-A rank is *whole* when its failure hit the reduction of gradients. Then it stands before an optimizer step: the program
-has finished with all that belongs to the step before, and this step has changed nothing yet. So what it holds is a
-state in which training can go on as it is, and the step is done again. It is whole as well when the failure hit
-``check_host_updates``, where the program is ready to hand its state to others anyway. Where the failure hit something
-else (a metric between the step and the counter of batches, say), nobody knows how far the program had come; such a rank
-has its last commit.
+A rank is *whole* if its failure hit the reduction of gradients. It is then just before an optimizer step: the program
+has completed the previous step, and the current one has changed nothing yet. So training can continue from what the
+rank holds, and the step is repeated. A rank is also whole if the failure hit ``check_host_updates``, where the program
+is ready to hand over its state anyway. If the failure hit something else (for example a metric between the step and the
+counter of batches), it is unknown how far the program had come. Such a rank can only offer its last commit.
 
-Ranks differ by one step at most: a collective may have succeeded on some ranks and failed on others. Those a step ahead
-hold what the others would have come to, so the state of the furthest whole rank is taken, and no step is lost.
+Ranks differ by at most one step, because a collective may have succeeded on some ranks and failed on others. The ranks
+that are a step ahead hold what the others would have computed. So all ranks take the state of the furthest whole rank,
+and no step is lost.
 """
 
 import hashlib
@@ -19,9 +19,15 @@ from typing import NamedTuple
 
 @dataclass(frozen=True)
 class Standing:
-    """What a rank says of its state. ``steps``: those of the training that it has taken part in, all epochs of the job
-    included; ``commits``: how often it has committed; ``updates``: the optimizers' steps, of which several may make one
-    of the training. All 0 on a rank that is new, which has nothing to give."""
+    """Progress of one rank's state.
+
+    Attributes:
+        steps: Training steps it includes, in all epochs of the job.
+        whole: True if training can continue from what the rank holds.
+        commits: Number of commits.
+        new: True for a rank that has no state to offer; its numbers are 0.
+        updates: Optimizer steps; several may make up one training step.
+    """
 
     steps: int = 0
     whole: bool = False
@@ -32,8 +38,13 @@ class Standing:
 
 @dataclass(frozen=True)
 class Outcome:
-    """``root``: the rank whose state all get. ``restore``: its last commit, and not what it holds now. ``lost``: steps
-    that some rank had taken and that are done again, as far as is known: since the commit nobody counts."""
+    """Decision of ``decide``.
+
+    Attributes:
+        root: Rank whose state all ranks take.
+        restore: True to take its last commit instead of what it holds now.
+        lost: Number of steps of some rank that must be repeated, if known. Steps since a commit are not counted.
+    """
 
     root: int
     restore: bool
@@ -41,7 +52,7 @@ class Outcome:
 
 
 def decide(standings: Sequence[Standing]) -> Outcome:
-    """The same on all ranks. ``standings``: by rank."""
+    """Return whose state to take; the same on all ranks. ``standings`` is by rank."""
     known = [(rank, one) for rank, one in enumerate(standings) if not one.new]
     if not known:
         return Outcome(0, False)
@@ -54,22 +65,35 @@ def decide(standings: Sequence[Standing]) -> Outcome:
 
 
 def holder(new: Sequence[bool]) -> int:
-    """From whom all take the state where ranks only say whether they are new: the first that is not; rank 0 of a job
-    in which all are, which begins."""
+    """Return the rank whose state all take if ranks only report whether they are new.
+
+    It is the first rank that is not new, or rank 0 if all are new because the job begins.
+    """
     return next((rank for rank, one in enumerate(new) if not one), 0)
 
 
 class Misfit(NamedTuple):
-    """``why`` states cannot be brought together; ``mine``: for a reason of this rank's."""
+    """Reason why the ranks' states do not match.
+
+    Attributes:
+        why: Description of the difference.
+        mine: True if this rank is one of those with the wrong state.
+    """
 
     why: str
     mine: bool
 
 
 def find_misfit(told: Sequence[tuple[Sequence[str], bool]], rank: int) -> Misfit | None:
-    """What is wrong with the states of a job, None: nothing. ``told``: by rank, the names of the attributes, and
-    whether the rank is new. Those that differ from a rank that holds the state of the training (``holder``) are wrong,
-    and the others may go on without them; where nobody does, all are."""
+    """Return how the ranks' states differ, or None if they match.
+
+    Ranks that differ from the one that holds the training state (``holder``) are wrong, and the others can continue
+    without them. If all ranks are new, all are considered wrong.
+
+    Args:
+        told: By rank: attribute names, and whether the rank is new.
+        rank: This rank.
+    """
     root = holder([new for _, new in told])
     difference = compare_names([names for names, _ in told], root)
     if not difference:
@@ -78,13 +102,13 @@ def find_misfit(told: Sequence[tuple[Sequence[str], bool]], rank: int) -> Misfit
 
 
 def signature(tensors: Iterable[tuple[Sequence[int], object]]) -> str:
-    """Of shapes and dtypes, in their order: equal where broadcasts fit together."""
+    """Return a digest of shapes and dtypes in order; equal digests mean that broadcasts match."""
     shown = [f"{list(shape)} {dtype}" for shape, dtype in tensors]
     return f"{len(shown)} tensors, {hashlib.sha256(' '.join(shown).encode()).hexdigest()[:8]}"
 
 
 def check_shapes(here: Sequence[tuple[int, ...]], loaded: Sequence[tuple[int, ...]]) -> None:
-    """Raises ValueError where a checkpoint's variables are not those of the state."""
+    """Raise ValueError if the shapes of a checkpoint's variables differ from those of the state."""
     if len(here) != len(loaded):
         raise ValueError(f"what is loaded has {len(loaded)} variables, this state {len(here)}")
     for number, (mine, theirs) in enumerate(zip(here, loaded, strict=True)):
@@ -95,8 +119,7 @@ def check_shapes(here: Sequence[tuple[int, ...]], loaded: Sequence[tuple[int, ..
 
 
 def compare_names(names: Sequence[Sequence[str]], root: int = 0) -> str:
-    """Why states with these attributes, by rank, cannot be brought together with that of ``root``; empty when they
-    can."""
+    """Return why states with these attribute names (by rank) differ from that of ``root``; empty if they match."""
     first = set(names[root])
     lines = []
     for rank, others in enumerate(names):

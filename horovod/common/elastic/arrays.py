@@ -1,4 +1,4 @@
-"""Arrays of one rank on all ranks, without a framework's operations and without a pickle."""
+"""Broadcast of NumPy arrays without a framework's operations and without pickling."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -14,9 +14,22 @@ _parked: list[Array] = []  # memory of interrupted operations, which still use i
 
 
 def arrays_of(root: int, arrays: Sequence[Array], name: str, face: Face) -> list[Array]:
-    """What ``root`` (a rank) gives, of shapes and dtypes that are the same on all ranks. ``name``: prefix of the
-    operations. They travel as bytes, so any dtype will do but that of Python's objects. Those of the root come back
-    as they are. Raises HorovodInternalError when a peer is lost."""
+    """Broadcast the arrays of rank ``root``.
+
+    Arrays are sent as bytes, so every dtype except that of Python objects works.
+
+    Args:
+        root: Rank whose arrays are sent.
+        arrays: This rank's arrays; shapes and dtypes must be equal on all ranks.
+        name: Prefix of the operations' names.
+        face: Frontend whose operations these are.
+
+    Returns:
+        The root's arrays, in new memory except possibly on the root.
+
+    Raises:
+        HorovodInternalError: If a peer is lost.
+    """
     from horovod import _core
 
     mine = face.require_job().rank == root

@@ -1,8 +1,8 @@
-"""Batch sizes of a job whose number of ranks changes. Pure.
+"""Batch sizes for jobs whose number of ranks changes. Pure.
 
-The batch per rank may stay as it is, so that the batch of a step grows and shrinks with the ranks. Or the batch of a
-step stays (``global_batch``), and with it the training: each rank then gets a part, in several passes where the
-part does not fit into its memory. Faces offer ``batch_of_this_rank``.
+There are two options. With a fixed batch size per rank, the global batch of a step grows and shrinks with the number of
+ranks. With a fixed ``global_batch``, training does not depend on the number of ranks: each rank gets a share, in
+several passes if the share does not fit into its memory. Frontends offer the latter as ``batch_of_this_rank``.
 """
 
 from collections.abc import Callable
@@ -14,48 +14,64 @@ from horovod.common.elastic.order import Shares
 
 @dataclass(frozen=True)
 class Batch:
-    """What one rank does for a step: ``accumulation`` backward passes over ``size`` samples each (the last may have
-    fewer: ``sizes``), after which gradients are averaged over the ranks."""
+    """Work of one rank in a step.
+
+    The rank makes ``accumulation`` backward passes over ``size`` samples each; the last passes may have fewer
+    (``sizes``). Then gradients are averaged over the ranks.
+    """
 
     global_batch: int
     ranks: int
     rank: int
     local: int
-    """Samples of this rank in a step."""
+    """Samples of this rank per step."""
     accumulation: int
-    """Backward passes in a step, equal on all ranks."""
+    """Backward passes per step, equal on all ranks."""
     shares: Shares
-    """Of all ranks, for ``ElasticSampler``."""
+    """Shares of all ranks, for ``ElasticSampler``."""
 
     @property
     def size(self) -> int:
-        """Samples of the largest pass, what a DataLoader is given where all passes are equal."""
+        """Samples of the largest pass; the batch size for a DataLoader if all passes are equal."""
         return self.sizes[0]
 
     @property
     def sizes(self) -> list[int]:
-        """Samples of each pass; they differ by one at most."""
+        """Samples of each pass; they differ by at most one."""
         each, more = divmod(self.local, self.accumulation)
         return [each + (index < more) for index in range(self.accumulation)]
 
     @property
     def weight(self) -> float:
-        """By what the sum of the losses of a rank's samples is to be multiplied, so that the average over the ranks of
-        what the ranks' passes add up is the mean over the samples of the global batch: with the mean of a pass of n
-        samples, multiply by n times this."""
+        """Factor for the sum of the losses of a rank's samples.
+
+        With it, the average over ranks of the accumulated gradients is that of the mean loss over the global batch. If
+        a pass of n samples computes the mean loss, multiply that by n times this factor.
+        """
         return self.ranks / self.global_batch
 
     def scale(self, samples: int) -> float:
-        """By what the mean loss of a pass over so many samples is to be multiplied; 1 / accumulation where all ranks
-        and passes are equal."""
+        """Return the factor for the mean loss of a pass over ``samples`` samples.
+
+        It is 1 / accumulation if all ranks and passes are equal.
+        """
         return samples * self.weight
 
 
 def batch(global_batch: int, ranks: int, rank: int, most: int | None = None) -> Batch:
-    """This rank's part of each step. ``most``: samples that fit into a rank's memory at a time; None: any number.
+    """Return one rank's share of each step.
 
-    The first ranks get one more where the batch does not divide by ``ranks``. Raises ValueError when there are more
-    ranks than samples, and for numbers below 1.
+    If the batch is not divisible by ``ranks``, the first ranks get one sample more.
+
+    Args:
+        global_batch: Samples of all ranks per step.
+        ranks: Number of ranks.
+        rank: The rank.
+        most: Samples that fit into a rank's memory at a time; None: any number.
+
+    Raises:
+        ValueError: If there are more ranks than samples, if the batch cannot be divided into equally many passes on all
+            ranks, or if a number is below 1.
     """
     for name, value in (("global_batch", global_batch), ("ranks", ranks), ("most", 1 if most is None else most)):
         if isinstance(value, bool) or not isinstance(value, int) or value < 1:
@@ -70,7 +86,7 @@ def batch(global_batch: int, ranks: int, rank: int, most: int | None = None) -> 
     each, more = divmod(global_batch, ranks)
     of = tuple(each + (index < more) for index in range(ranks))
     passes = 1 if most is None else -(-of[0] // most)
-    passes = min(passes, of[-1])  # nobody makes a pass over nothing
+    passes = min(passes, of[-1])  # no rank makes an empty pass
     if most is not None and -(-of[0] // passes) > most:
         raise ValueError(
             f"global_batch {global_batch} on {ranks} ranks cannot be cut into equally many passes of at most {most} "
@@ -80,17 +96,26 @@ def batch(global_batch: int, ranks: int, rank: int, most: int | None = None) -> 
 
 
 class BatchOfThisRank(Protocol):
-    """``hvd.elastic.batch``."""
+    """Type of ``hvd.elastic.batch``."""
 
     def __call__(self, global_batch: int, most: int | None = None) -> Batch: ...
 
 
 def batch_of_this_rank(rank: Callable[[], int], size: Callable[[], int]) -> BatchOfThisRank:
-    """``batch`` of a face. ``rank``, ``size``: the face's."""
+    """Return ``hvd.elastic.batch`` for a frontend, given its ``rank`` and ``size`` functions."""
 
     def of_this_rank(global_batch: int, most: int | None = None) -> Batch:
-        """What this rank does of a step whose batch is the same whatever the number of ranks is: ask again after each
-        change of them. ``most``: samples that fit into its memory. Raises ValueError for what cannot be shared."""
+        """Return this rank's share of a step whose global batch does not depend on the number of ranks.
+
+        Call it again after each change of the number of ranks.
+
+        Args:
+            global_batch: Samples of all ranks per step.
+            most: Samples that fit into this rank's memory at a time; None: any number.
+
+        Raises:
+            ValueError: If the batch cannot be divided.
+        """
         return batch(global_batch, size(), rank(), most)
 
     of_this_rank.__name__ = of_this_rank.__qualname__ = "batch"

@@ -1,7 +1,7 @@
-"""Checkpoints of a job, on disk or in an object store: written in the background, whole or not at all, the last few of
-them kept.
+"""Checkpoints of a job on disk or in an object store.
 
-A commit survives ranks, a checkpoint the job. It is written by one rank and says nothing of how many there were.
+They are written in the background and atomically, and the last few are kept. A commit survives the loss of ranks, a
+checkpoint the end of the job. One rank writes it, and it does not depend on the number of ranks.
 """
 
 import copy
@@ -26,14 +26,17 @@ Load = Callable[[IO[bytes]], Any]
 
 
 class Loaded(NamedTuple):
-    """A checkpoint that was read."""
+    """Checkpoint that was read: its step and its value."""
 
     step: int
     value: Any
 
 
 class Checkpoint:
-    """Of one job, in a directory of its own. For one thread; use ``close``, or a with statement, at the end."""
+    """Checkpoints of one job, in a directory for this job only.
+
+    Not thread-safe. Call ``close`` at the end, or use a ``with`` statement.
+    """
 
     def __init__(
         self,
@@ -47,18 +50,25 @@ class Checkpoint:
         job: Callable[[], str] = records.job_tag,
         storage_options: Mapping[str, Any] | None = None,
     ) -> None:
-        """``directory``: a path, or a URL that fsspec knows, as ``s3://bucket/name``; ``storage_options``: what fsspec
-        is told then, as keys of S3. ``keep``: so many are kept, the latest. ``writes``: does this rank write? The
-        others only read. ``dump``, ``load``: by pickle if not given; what is loaded may run code, as pickles do.
-        ``taken``: copies a value before ``save`` returns, so that the program may go on changing it. ``job``: what
-        tells the job from others, empty:
-        its ranks stay the same, and each knows by itself what is the job's.
+        """Open the directory.
 
-        Files of other users are refused, and with HOROVOD_CHECKPOINT_KEY_FILE what is not sealed with that key
-        (``checkpoint_trust``).
+        Files of other users are refused. With HOROVOD_CHECKPOINT_KEY_FILE, files that are not sealed with that key are
+        refused (``checkpoint_trust``).
 
-        Raises ValueError for a ``keep`` below 1 and for a directory that is a file; ImportError naming the package that
-        a URL needs.
+        Args:
+            directory: Path, or URL that fsspec supports, such as ``s3://bucket/name``.
+            keep: Number of latest checkpoints to keep.
+            writes: Returns True if this rank writes; other ranks only read.
+            dump: Serializes a value; default: pickle.
+            load: Deserializes it. As with pickle, loading may execute code from the file.
+            taken: Copies a value before ``save`` returns, so that the program may continue to change it.
+            job: Returns an id of the job. Empty for jobs whose ranks do not change, where each rank knows which
+                checkpoints are the job's.
+            storage_options: Options for fsspec with a URL, such as credentials for S3.
+
+        Raises:
+            ValueError: If ``keep`` is below 1 or the directory is a file.
+            ImportError: If a package that the URL needs is missing; names it.
         """
         if isinstance(keep, bool) or not isinstance(keep, int) or keep < 1:
             raise ValueError(f"keep is {keep!r}, accepted is an integer of at least 1")
@@ -73,26 +83,35 @@ class Checkpoint:
         self._job = job
         self._tag = ""
         self.torn: list[str] = []
-        """What was wrong with files that ``load`` has passed over."""
+        """What was wrong with each file that ``load`` has skipped."""
         self._lock = threading.Condition()
-        self._next: tuple[int, Any] | None = None  # what is to be written
+        self._next: tuple[int, Any] | None = None  # value to be written next
         self._writing = False
         self._failure: BaseException | None = None
         self._thread: threading.Thread | None = None
         self._prepared = False
-        self._ours: set[int] = set()  # this job has asked for them, or gone on from a later one
+        self._ours: set[int] = set()  # steps that this job has written, or that are not later than one it has loaded
 
     def save(self, step: int, value: Any) -> None:
-        """Writes it in the background; returns when it is copied. ``step``: the larger, the later. If the one before
-        has not been begun yet, this takes its place. Nothing on a rank that does not write.
+        """Copy the value and write it in the background.
 
-        What cannot be written is told on stderr when that is known, and training goes on: a full disk is no reason to
-        lose a rank. The checkpoints that were there still are, and the next call tries again. ``wait`` and ``close``
-        raise it if it was the last one.
+        If the previous checkpoint has not been started yet, this one replaces it. Has no effect on ranks that do not
+        write.
+
+        A write error is printed to stderr and training continues, because a full disk is no reason to lose a rank.
+        Existing checkpoints stay, and the next call tries again. If the last write failed, ``wait`` and ``close`` raise
+        its error.
+
+        Args:
+            step: Step of the checkpoint, 0 or more; later checkpoints have larger steps.
+            value: Value to save.
+
+        Raises:
+            ValueError: If ``step`` is not an integer of 0 or more.
         """
         if isinstance(step, bool) or not isinstance(step, int) or step < 0:
             raise ValueError(f"step is {step!r}, accepted is an integer of at least 0")
-        self._ours.add(step)  # also where another rank writes it, whom this one may have to follow
+        self._ours.add(step)  # also on ranks that do not write, which may later replace the one that does
         if not self._writes():
             return
         copied = self._taken(value)
@@ -102,17 +121,33 @@ class Checkpoint:
                 self._thread = start_writer(self._write_all)
 
     def wait(self, seconds: float | None = None) -> bool:
-        """Until all that was saved is on the disk; False when it is not after ``seconds``. Raises OSError, or what
-        writing has raised, if the last one could not be written."""
+        """Wait until everything saved is on disk.
+
+        Args:
+            seconds: Maximum time to wait; None: no limit.
+
+        Returns:
+            False if the time has passed.
+
+        Raises:
+            OSError: If the last checkpoint could not be written; or whatever error writing it has raised.
+        """
         with self._lock:
             done = self._lock.wait_for(lambda: self._thread is None, seconds)
         self._raise_failure()
         return done
 
     def load(self, step: int | None = None) -> Loaded | None:
-        """The newest one that is whole, None without any; those that are not are passed over (``torn``). ``step``: this
-        one, TornCheckpointError when it is not whole, FileNotFoundError when it is not there. UntrustedCheckpointError
-        for one that another user may have written."""
+        """Return the newest complete checkpoint, or None; incomplete ones are skipped and listed in ``torn``.
+
+        Args:
+            step: Load only the checkpoint of this step.
+
+        Raises:
+            TornCheckpointError: If the given step's checkpoint is incomplete.
+            FileNotFoundError: If the given step has no checkpoint.
+            UntrustedCheckpointError: If another user may have written it.
+        """
         if step is not None:
             return self._load_one(step)
         self.torn = []
@@ -121,7 +156,7 @@ class Checkpoint:
                 return self._load_one(found)
             except files.TornCheckpointError as error:
                 self.torn.append(str(error))
-            except FileNotFoundError:  # the rank that writes has removed it
+            except FileNotFoundError:  # removed by the rank that writes
                 continue
         return None
 
@@ -131,11 +166,11 @@ class Checkpoint:
         return loaded
 
     def steps(self) -> list[int]:
-        """Of the checkpoints that are there, whole or not, the latest first."""
+        """Return the steps of the existing checkpoints, complete or not, latest first."""
         return self._place.steps()
 
     def close(self) -> None:
-        """Waits for what is being written. Raises as ``wait``. May be called again."""
+        """Wait for pending writes; raises as ``wait`` does. Idempotent."""
         self.wait()
 
     def __enter__(self) -> "Checkpoint":
@@ -144,7 +179,7 @@ class Checkpoint:
     def __exit__(self, *_: object) -> None:
         self.close()
 
-    # The thread that writes
+    # Methods of the writer thread.
 
     def _write_all(self) -> None:
         while True:
@@ -179,13 +214,16 @@ class Checkpoint:
             self._prepared = True
 
     def _note(self, step: int) -> None:
-        """Before it is there, so that no file of this job is without. For ranks that come later."""
+        """Record the step before its file exists, so that ranks that join later know that it is this job's."""
         if self._tag:
             records.record(self._place, self._tag, {step, *self._ours.intersection(self.steps())})
 
     def _remove_old(self, written: int) -> None:
-        """``written`` is whole, so one always is. Later ones are of a future that did not come: training has gone back
-        to before them. What this job has neither written nor gone on from stays."""
+        """Remove this job's old checkpoints after ``written`` was completed.
+
+        Later steps are removed too: training went back to before them and will not reach the same states again.
+        Checkpoints that this job has neither written nor continued from stay.
+        """
         there = [step for step in self._place.steps() if step in self._ours]
         kept = [step for step in there if step <= written][: self._keep]
         for step in there:
@@ -193,8 +231,11 @@ class Checkpoint:
                 self._place.remove(step)
 
     def _put_aside(self, steps: list[int]) -> None:
-        """Later ones than the first of this job, which has not gone on from them: ``load`` would take them for its
-        newest, and they may be somebody's only ones."""
+        """Move away later checkpoints that this job has not continued from.
+
+        ``load`` would otherwise take them for the newest. They are not deleted, because they may be a user's only
+        copies.
+        """
         if not steps:
             return
         folder = self._place.put_aside(steps)

@@ -1,4 +1,4 @@
-"""What programs give as the directory of their checkpoints: a path, or a URL."""
+"""Interpretation of a checkpoint directory given as a path or URL."""
 
 import os
 import re
@@ -12,16 +12,22 @@ from horovod.common.elastic.checkpoint_place import Folder, Place
 from horovod.common.elastic.checkpoint_trust import Trust
 
 _SCHEME = r"[A-Za-z][A-Za-z0-9+.-]*"
-_URL = re.compile(f"{_SCHEME}(?:::{_SCHEME})*://")  # as simplecache::s3://, while run::3 is a path
+_URL = re.compile(f"{_SCHEME}(?:::{_SCHEME})*://")  # such as simplecache::s3://, while run::3 is a path
 _FILE = re.compile(r"file:/+")
 _LOST_SLASH = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+:/[^/]")
 
 
 def place_of(directory: str | os.PathLike[str], options: Mapping[str, Any] | None = None, trust: Trust = OWN) -> Place:
-    """``options``: what fsspec is told, for a URL. ``trust``: which checkpoints are read.
+    """Return the place that a directory argument refers to.
 
-    Raises ValueError for a directory that is a file, and naming what else cannot be; ImportError naming the package
-    that a URL needs.
+    Args:
+        directory: Path or URL.
+        options: Options for fsspec with a URL.
+        trust: Rules for which checkpoints are read.
+
+    Raises:
+        ValueError: If the directory is a file or otherwise invalid.
+        ImportError: If a package that the URL needs is missing; names it.
     """
     text = os.fspath(directory)
     if not isinstance(text, str) or not text:

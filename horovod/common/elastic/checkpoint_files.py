@@ -1,14 +1,16 @@
-"""One checkpoint, one file: written so that it is there whole or not at all, and read only if it is whole.
+"""Checkpoint files: each is written atomically and read only if it is complete.
+
+Format::
 
     payload | length of the payload (8 bytes, big-endian) | SHA-256 of payload and length (32) | b"HVDCKPT1"
 
-With a key (checkpoint_trust.py) an HMAC-SHA256 is in the place of the checksum, and the end is b"HVDCKPT2".
+With a key (checkpoint_trust.py), an HMAC-SHA256 takes the place of the checksum, and the end is b"HVDCKPT2".
 
-The end is written last, and the file gets its name when all of it is on the disk (fsync before and after the rename).
-So a file with a name that is torn has been damaged later, by a disk or a copy that was interrupted.
+The end is written last, and the file gets its name only once its content is on disk (fsync before and after the
+rename). So a named file that is incomplete was damaged later, by a disk or an interrupted copy.
 
-Until then it has a name of its writer's own (process and a random number), and its writer holds a lock on it: who has
-lost its place as rank 0 may still be writing when the next one begins, on another host perhaps.
+Until then the file has a name unique to its writer (process id and a random number), and the writer holds a lock on it.
+A rank that has lost its place as rank 0 may still be writing when the next one begins, possibly on another host.
 """
 
 import contextlib
@@ -36,25 +38,26 @@ _END = _LENGTH.size + hashlib.sha256().digest_size + len(PLAIN)
 _PIECE = 1 << 20
 _NAME = re.compile(r"step-(\d{12,})\.ckpt", re.ASCII)
 _UNFINISHED = re.compile(r"\.(?:step-\d{12,}|job)\.\d+(?:\.[0-9a-f]+)?\.tmp")
-ABANDONED = 3600.0  # s without a change, where file systems know no locks
+# Age in seconds after which an unfinished file counts as abandoned, on file systems without locks.
+ABANDONED = 3600.0
 
 
 class TornCheckpointError(ValueError):
-    """The file is not what was written."""
+    """The file is damaged or incomplete."""
 
 
 def name_of(step: int) -> str:
-    """The file's name; names sort as steps do, up to 12 digits."""
+    """Return the name of a step's file. Names sort like steps, up to 12 digits."""
     return f"step-{step:012d}.ckpt"
 
 
 def steps_of(names: Iterable[str]) -> list[int]:
-    """Of those names that are a checkpoint's, the last one first."""
+    """Return the steps of the names that are checkpoints', latest first."""
     return sorted((int(match[1]) for name in names if (match := _NAME.fullmatch(name))), reverse=True)
 
 
 def steps_in(directory: Path) -> list[int]:
-    """Of the files that are there, the last one first. Empty where there is no such directory."""
+    """Return the steps of the checkpoint files in the directory, latest first; empty if it does not exist."""
     try:
         return steps_of(os.listdir(directory))
     except FileNotFoundError:
@@ -62,16 +65,20 @@ def steps_in(directory: Path) -> list[int]:
 
 
 def begin(directory: Path, stem: str) -> tuple[Path, io.FileIO]:
-    """A new file that is not finished yet, and that nobody takes for left behind as long as it is open. Raises
-    OSError."""
+    """Create an unfinished file, locked while it is open so that it is not taken for abandoned.
+
+    Raises:
+        OSError: If that fails.
+    """
     while True:
         path = directory / f".{stem}.{os.getpid()}.{secrets.token_hex(4)}.tmp"
-        # Others must not be able to change it, whatever the umask: it would be refused (checkpoint_trust.py).
+        # Explicit mode, because files that others can change would be refused (checkpoint_trust.py), whatever the
+        # umask.
         file = io.FileIO(path, "xb", opener=lambda name, flags: os.open(name, flags, 0o644))
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
             there = path.exists()
-        except BlockingIOError:  # somebody found it before it was locked, and is about to remove it
+        except BlockingIOError:  # another process found the file before it was locked, and is about to remove it
             there = False
         except OSError:  # a file system without locks
             there = True
@@ -81,12 +88,12 @@ def begin(directory: Path, stem: str) -> tuple[Path, io.FileIO]:
 
 
 def is_unfinished(name: str) -> bool:
-    """Is it the name of a file that was begun?"""
+    """Return True for the name of an unfinished file."""
     return _UNFINISHED.fullmatch(name) is not None
 
 
 def remove_unfinished(directory: Path) -> None:
-    """What writers have left behind that were killed; nothing that somebody still writes."""
+    """Remove files left behind by killed writers, but none that are still being written."""
     for name in os.listdir(directory):
         if is_unfinished(name):
             with contextlib.suppress(OSError):
@@ -94,8 +101,13 @@ def remove_unfinished(directory: Path) -> None:
 
 
 def open_plain(path: Path) -> io.FileIO:
-    """Open a plain file for reading. Raises TornCheckpointError for a pipe or device, and OSError."""
-    fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)  # a pipe would block
+    """Open a regular file for reading.
+
+    Raises:
+        TornCheckpointError: If it is a pipe or device.
+        OSError: If it cannot be opened.
+    """
+    fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)  # opening a pipe would otherwise block
     if not stat.S_ISREG(os.fstat(fd).st_mode):
         os.close(fd)
         raise TornCheckpointError(f"{path} is no plain file")
@@ -103,7 +115,11 @@ def open_plain(path: Path) -> io.FileIO:
 
 
 def made_in(directory: Path) -> os.stat_result:
-    """The status of a file of mode 0600 that is made there, and removed at once. Raises OSError."""
+    """Return the status of a temporary file with mode 0600 in the directory.
+
+    Raises:
+        OSError: If it cannot be created.
+    """
     path, file = begin(directory, "job")
     with file:
         try:
@@ -126,7 +142,7 @@ def _remove_abandoned(path: Path) -> None:
 
 
 def put_aside(directory: Path, steps: list[int]) -> Path:
-    """Moves these into a new folder of the directory, and returns that: ``earlier-1`` or a higher number."""
+    """Move the steps' files into a new subdirectory, ``earlier-1`` or a higher number, and return that."""
     number = 1
     while (folder := directory / f"earlier-{number}").exists():
         number += 1
@@ -138,15 +154,26 @@ def put_aside(directory: Path, steps: list[int]) -> Path:
 
 
 def write(directory: Path, step: int, dump: Callable[[IO[bytes]], None], trust: Trust = OWN) -> Path:
-    """Writes what ``dump`` writes into the file that it is given. Raises what that raises, and OSError; nothing is left
-    then, and a file of this step that was there before still is."""
+    """Write a checkpoint file atomically.
+
+    On failure no new file is left, and an existing file of this step stays.
+
+    Args:
+        directory: Directory of the file.
+        step: Step of the checkpoint.
+        dump: Writes the payload into the given file.
+        trust: Determines the checksum or MAC.
+
+    Raises:
+        OSError: If the file cannot be written; or whatever error ``dump`` raises.
+    """
     target = directory / name_of(step)
     unfinished, file = begin(directory, target.stem)
     try:
         with file:
             write_into(file, step, dump, trust)
             os.fsync(file.fileno())
-            os.rename(unfinished, target)  # while it is locked
+            os.rename(unfinished, target)  # while the file is still locked
     except BaseException:
         with contextlib.suppress(FileNotFoundError):
             os.unlink(unfinished)
@@ -156,7 +183,7 @@ def write(directory: Path, step: int, dump: Callable[[IO[bytes]], None], trust: 
 
 
 def write_into(file: io.FileIO, step: int, dump: Callable[[IO[bytes]], None], trust: Trust = OWN) -> None:
-    """What ``dump`` writes, and the end, from where the file is. Raises what that raises, and OSError."""
+    """Write the payload and the end at the file's current position. Raises OSError and the errors of ``dump``."""
     whole = _Summed(file, trust.sum(step))
     buffered = io.BufferedWriter(whole, _PIECE)
     dump(buffered)
@@ -166,8 +193,13 @@ def write_into(file: io.FileIO, step: int, dump: Callable[[IO[bytes]], None], tr
 
 
 def read(directory: Path, step: int, load: Callable[[IO[bytes]], Any], trust: Trust = OWN) -> Any:
-    """What ``load`` makes of the payload. Nothing is handed to it before the checksum has been found right. Raises
-    TornCheckpointError saying what is wrong, UntrustedCheckpointError, OSError, and what ``load`` raises."""
+    """Return what ``load`` makes of the payload, after its checksum has been verified.
+
+    Raises:
+        TornCheckpointError: If the file is damaged; says how.
+        UntrustedCheckpointError: If another user may have written it.
+        OSError: If it cannot be read.
+    """
     path = directory / name_of(step)
     with open_plain(path) as file:
         trust.check_owner(file.fileno(), str(path), lambda: made_in(directory))
@@ -180,7 +212,7 @@ def read(directory: Path, step: int, load: Callable[[IO[bytes]], Any], trust: Tr
 
 
 def read_from(file: io.FileIO, name: str, step: int, load: Callable[[IO[bytes]], Any], trust: Trust = OWN) -> Any:
-    """As ``read``, of a file that is open for reading. ``name``: what errors call it."""
+    """Like ``read``, for an open file. ``name``: name of the file in error messages."""
     with open(file.fileno(), "rb", closefd=False) as buffered:
         buffered.seek(0)
         length = _checked(buffered, name, step, trust)
@@ -188,7 +220,7 @@ def read_from(file: io.FileIO, name: str, step: int, load: Callable[[IO[bytes]],
 
 
 def _checked(file: io.BufferedReader, name: str, step: int, trust: Trust) -> int:
-    """The length of the payload."""
+    """Verify the file, and return the length of its payload."""
     size = os.fstat(file.fileno()).st_size
     if size < _END:
         raise TornCheckpointError(f"{name} has {size} bytes, which is less than the end of a checkpoint")
@@ -216,7 +248,7 @@ def _checked(file: io.BufferedReader, name: str, step: int, trust: Trust) -> int
 
 
 class _Summed(io.RawIOBase):
-    """Counts and sums what goes through to ``file``."""
+    """Writer that counts and checksums the bytes it passes to ``file``."""
 
     def __init__(self, file: io.FileIO, summed: Sum) -> None:
         self._file = file
@@ -243,7 +275,7 @@ class _Summed(io.RawIOBase):
 
 
 class _Payload(io.RawIOBase):
-    """The beginning of a file, as if there were nothing after it."""
+    """Reader limited to the first ``length`` bytes of a file."""
 
     def __init__(self, file: io.FileIO, length: int) -> None:
         self._file = file

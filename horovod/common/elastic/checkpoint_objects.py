@@ -1,9 +1,9 @@
-"""Checkpoints at a URL: in an object store such as S3, or on any other file system that fsspec knows.
+"""Checkpoints at a URL: in an object store such as S3, or on another file system that fsspec supports.
 
-A checkpoint is first written whole into a file of this host that has no name, so nothing of it is left here whatever
-becomes of the process; then it is sent. In an object store it appears when all of it has arrived, or not at all. File
-systems that show a file while it grows get it under another name first. Its checksum is the same as on a disk
-(checkpoint_files.py), and is checked before anything is read.
+A checkpoint is first written to an unnamed temporary file on this host, of which nothing remains even if the process is
+killed, and then uploaded. In an object store it appears only when the upload is complete. On file systems where files
+are visible while they grow, it is first uploaded under another name. The checksum is the same as on disk
+(checkpoint_files.py) and is verified before anything is loaded.
 """
 
 import contextlib
@@ -20,7 +20,7 @@ from horovod.common.elastic import checkpoint_files as files
 from horovod.common.elastic.checkpoint_place import NOTE, Dump, Load
 from horovod.common.elastic.checkpoint_trust import Trust
 
-# Of fsspec's protocols: where an upload that was broken off shows nothing.
+# fsspec protocols for which an interrupted upload leaves nothing visible.
 _WHOLE = frozenset(
     {"s3", "s3a", "gs", "gcs", "az", "abfs", "abfss", "adl", "oss", "oci", "ocilake", "r2", "tos", "obs", "memory"}
 )
@@ -34,16 +34,26 @@ _PASSWORD = re.compile(r"(:/{1,2}[^/:@]*):[^/]*@")
 
 
 def without_password(text: str) -> str:
-    """A URL, or what has one in it, as it may be printed: ``sftp://user:***@host/directory``."""
+    """Replace the password in a URL, or text that contains one, for printing: ``sftp://user:***@host/directory``."""
     return _PASSWORD.sub(r"\1:***@", text)
 
 
 class Objects:
-    """See ``Place``."""
+    """Checkpoints at a URL; see ``Place``."""
 
     def __init__(self, url: str, options: Mapping[str, Any], trust: Trust = files.OWN) -> None:
-        """Raises ImportError naming the package that is missing, ValueError for a URL that fsspec does not know, and
-        what the file system raises where it connects at once."""
+        """Open the file system of the URL.
+
+        Args:
+            url: URL that fsspec supports.
+            options: Options for fsspec.
+            trust: Rules for which checkpoints are read.
+
+        Raises:
+            ImportError: If a package is missing; names it.
+            ValueError: If fsspec does not support the URL.
+            Exception: Whatever the file system raises if it connects immediately.
+        """
         self._trust = trust
         shown = without_password(url)
         self._shown = shown.rstrip("/")
@@ -71,7 +81,7 @@ class Objects:
         return self._shown
 
     def is_there(self) -> bool:
-        return True  # an empty directory of an object store is none
+        return True  # object stores have no empty directories
 
     def steps(self) -> list[int]:
         return files.steps_of(self._names())
@@ -113,7 +123,7 @@ class Objects:
             except FileNotFoundError:
                 if self._is_there(self._at(name)):
                     raise
-                # else somebody has removed it meanwhile
+                # otherwise another process has removed it in the meantime
         return f"{self._shown}/{folder}"
 
     def note(self) -> bytes:
@@ -129,8 +139,9 @@ class Objects:
         return f"{self._path}/{name}"
 
     def _names(self) -> list[str]:
-        """Of what is in the directory, folders too."""
-        self._fs.invalidate_cache()  # what others have written since is not in what fsspec remembers
+        """Return the names of the files and directories in the directory."""
+        # fsspec caches listings, which may lack files that other processes have written since
+        self._fs.invalidate_cache()
         try:
             return [str(path).rstrip("/").rpartition("/")[2] for path in self._fs.ls(self._path, detail=False)]
         except FileNotFoundError:
@@ -152,14 +163,14 @@ class Objects:
             self._exchange(unfinished, target, self._unfinished(name))
 
     def _unfinished(self, name: str) -> str:
-        """The path of a new file, until it is called ``name``."""
+        """Return a temporary path for a file that will be called ``name``."""
         stem = name.removesuffix(".ckpt") if name != NOTE else "job"
         return self._at(f".{stem}.{os.getpid()}.{secrets.token_hex(4)}.tmp")
 
     def _moved(self, unfinished: str, target: str) -> bool:
-        """False where a file is in the way, as of HDFS, which does not rename over one."""
+        """Rename the file, or return False if an existing target prevents that, as in HDFS."""
         if not self._renames and self._is_there(target):
-            return False  # a copy over it that is broken off would spoil it
+            return False  # an interrupted copy over the target would damage it
         try:
             self._move(unfinished, target)
         except Exception:
@@ -169,8 +180,15 @@ class Objects:
         return True
 
     def _exchange(self, unfinished: str, target: str, before: str) -> None:
-        """Where one cannot be moved over the other. ``before``: where the old one is meanwhile. Nothing is removed
-        before something whole is called ``target``."""
+        """Replace a target that cannot be overwritten by a rename.
+
+        Nothing is removed until a complete file is called ``target``.
+
+        Args:
+            unfinished: Path of the new file.
+            target: Path of the old file, which the new one gets.
+            before: Temporary path for the old file.
+        """
         aside = False
         try:
             self._move(target, before)
@@ -185,8 +203,11 @@ class Objects:
         self._discard(before)
 
     def _move(self, path: str, new: str) -> None:
-        """Of one file. Raises where it did not happen. fsspec's own ``mv`` copies, too, but takes paths for patterns:
-        with a ``[`` or ``*`` in them it would move nothing, or something else."""
+        """Move one file, and raise an error if that did not happen.
+
+        Without its own ``mv``, fsspec also copies, but it expands paths as patterns: with a ``[`` or ``*`` it would
+        move nothing, or other files.
+        """
         if not self._renames:
             self._fs.cp_file(path, new)
             self._fs.rm_file(path)
@@ -196,7 +217,7 @@ class Objects:
             raise FileExistsError(errno.EEXIST, "is not renamed", path, None, new)
 
     def _is_there(self, path: str) -> bool:
-        """Other than fsspec's ``exists``, does not take any error for a no."""
+        """Return True if the file exists. Unlike fsspec's ``exists``, do not treat every error as "no"."""
         self._fs.invalidate_cache()
         try:
             self._fs.info(path)
@@ -215,7 +236,7 @@ class Objects:
             self._fs.rm_file(self._at(name))
 
     def _age(self, name: str) -> float:
-        """Seconds since it was written; 0 where the file system does not say."""
+        """Return the seconds since the file was modified; 0 if the file system does not report it."""
         try:
             return time.time() - float(self._fs.modified(self._at(name)).timestamp())
         except (FileNotFoundError, NotImplementedError):
@@ -223,7 +244,7 @@ class Objects:
 
 
 def _renames(filesystem: Any) -> bool:
-    """Has it a ``mv`` of its own? Looks into those that only pass on, as fsspec's caches do."""
+    """Return True if the file system implements ``mv`` itself. Wrappers such as fsspec's caches are looked through."""
     from fsspec import AbstractFileSystem
 
     while isinstance(inner := getattr(filesystem, "fs", None), AbstractFileSystem):
@@ -233,8 +254,11 @@ def _renames(filesystem: Any) -> bool:
 
 @contextlib.contextmanager
 def _unnamed() -> Iterator[tuple[Any, str]]:
-    """A file of this host that is gone when it is closed, also when this process is killed; and how it can be opened
-    by name meanwhile, from any thread."""
+    """Create a temporary file that disappears when it is closed or this process is killed.
+
+    Yields:
+        The file, and a path under which any thread can open it meanwhile.
+    """
     file: IO[bytes]
     with tempfile.TemporaryFile(prefix="horovod-checkpoint-", buffering=0) as file:
         yield file, f"/proc/self/fd/{file.fileno()}"

@@ -1,5 +1,4 @@
-"""Where checkpoints are: a directory, or a URL that fsspec knows. One interface, of which each kind of place is an
-implementation."""
+"""Interface for places that hold checkpoints, and its implementation for directories."""
 
 import contextlib
 import os
@@ -17,39 +16,47 @@ _LONGEST_NOTE = 1 << 20  # bytes
 
 
 class Place(Protocol):
-    """All may raise OSError, and what a file system raises in its place; ``str()`` names the place in messages."""
+    """Place that holds checkpoints: a directory, or a URL.
+
+    All methods may raise OSError, or a file system's own errors. ``str()`` returns the place's name for messages.
+    """
 
     def is_there(self) -> bool:
-        """Can checkpoints be looked for here?"""
+        """Return True if the place exists, so that checkpoints can be looked for."""
 
     def steps(self) -> list[int]:
-        """Of the checkpoints that are here, whole or not, the latest first."""
+        """Return the steps of the existing checkpoints, complete or not, latest first."""
 
     def prepare(self) -> None:
-        """Makes it, and removes what writers have left behind that were killed."""
+        """Create the place, and remove what killed writers have left behind."""
 
     def write(self, step: int, dump: Dump) -> None:
-        """There whole or not at all, in place of one of this step. Raises what ``dump`` raises, too."""
+        """Write a checkpoint atomically, replacing one of the same step. Also raises the errors of ``dump``."""
 
     def read(self, step: int, load: Load) -> Any:
-        """What ``load`` makes of the payload, once its checksum has been found right. Raises TornCheckpointError,
-        UntrustedCheckpointError, FileNotFoundError, and what ``load`` raises."""
+        """Return what ``load`` makes of the payload, after its checksum has been verified.
+
+        Raises:
+            TornCheckpointError: If the checkpoint is damaged.
+            UntrustedCheckpointError: If another user may have written it.
+            FileNotFoundError: If there is none.
+        """
 
     def remove(self, step: int) -> None:
-        """Nothing where there is none."""
+        """Remove a checkpoint; no effect if there is none."""
 
     def put_aside(self, steps: list[int]) -> str:
-        """Moves these into a new folder here, and returns its name: ``earlier-1`` or a higher number."""
+        """Move the steps' checkpoints to a new subdirectory, ``earlier-1`` or a higher number, and return its name."""
 
     def note(self) -> bytes:
-        """What was last noted here. Raises FileNotFoundError."""
+        """Return the note stored beside the checkpoints. Raises FileNotFoundError if there is none."""
 
     def write_note(self, text: bytes) -> None:
-        """In place of the one before, which is there if it raises."""
+        """Replace the note atomically."""
 
 
 class Folder:
-    """A directory of this host, or of a file system that is mounted here."""
+    """Checkpoints in a local or mounted directory."""
 
     def __init__(self, path: Path, trust: Trust = files.OWN) -> None:
         self.path, self._trust = path, trust

@@ -1,8 +1,8 @@
-"""Which checkpoints of a directory are an elastic job's own, written down beside them.
+"""Record of which checkpoints in a directory belong to an elastic job, stored beside them.
 
-A rank knows by itself what it has saved. One that comes later, and is rank 0 once all others are gone, learns it here:
-else it would take its predecessors' files for another job's, and neither remove them in their time nor go back before
-them.
+Each rank knows what it has saved itself. A rank that joins later, and becomes rank 0 once all others are gone, reads
+the record. Otherwise it would take its predecessors' files for another job's, and would neither remove old ones nor
+replace them after going back to an earlier step.
 """
 
 import hmac
@@ -22,8 +22,14 @@ class _Note(msgspec.Struct):
 
 
 def job_tag() -> str:
-    """The same on all workers of an elastic job, and on no worker of another; empty in other jobs, whose members stay
-    (and whose key may be one that the user gives to every job). Raises ValueError."""
+    """Return an id of the elastic job, equal on all its workers and different in other jobs; empty for other jobs.
+
+    The ranks of jobs that are not elastic do not change. Also, such a job's key may be one that the user gives to every
+    job.
+
+    Raises:
+        ValueError: If the job's key cannot be read.
+    """
     env = WorkerEnv.from_environ()
     if env.worker is None:
         return ""
@@ -31,7 +37,7 @@ def job_tag() -> str:
 
 
 def recorded(place: Place, job: str) -> set[int]:
-    """The steps that workers of this job have noted; none where the note is another job's, or cannot be read."""
+    """Return the recorded steps of this job; empty if the record is another job's or cannot be read."""
     try:
         told = msgspec.json.decode(place.note(), type=_Note)
     except (OSError, ValueError):
@@ -40,5 +46,5 @@ def recorded(place: Place, job: str) -> set[int]:
 
 
 def record(place: Place, job: str, steps: Iterable[int]) -> None:
-    """Notes that these are the job's. Raises OSError; the note of before is there then."""
+    """Record that these steps' checkpoints are the job's. If it raises OSError, the previous record stays."""
     place.write_note(msgspec.json.encode(_Note(job, sorted(steps))))

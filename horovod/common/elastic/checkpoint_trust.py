@@ -1,9 +1,9 @@
-"""Rules for which checkpoints are read. A checkpoint is a pickle: reading it runs what its writer has put into it.
+"""Rules for which checkpoints are read. A checkpoint is a pickle, so reading it executes code that its writer chose.
 
-Files of other users are refused, and files that every user can write to. Some file systems show all files as one
-user's, or as open to all. There, a file is accepted if a new one would look the same.
+Files of other users are refused, and so are files that every user can write to. Some file systems report one owner for
+all files, or show all files as writable by all. There, a file is accepted if a new file would look the same.
 
-With a key, checkpoints carry a MAC and all others are refused, in object stores too.
+With a key, checkpoints carry a MAC, and checkpoints without it are refused, also in object stores.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from horovod.common.contract.worker_env import read_key_file
 
 _OWNERS, _KEY_FILE = "HOROVOD_CHECKPOINT_OWNERS", "HOROVOD_CHECKPOINT_KEY_FILE"
 PLAIN, SEALED = b"HVDCKPT1", b"HVDCKPT2"
-"""How a checkpoint ends: with a checksum, or with a MAC, before it."""
+"""Last bytes of a checkpoint, which tell whether a checksum or a MAC precedes them."""
 
 
 class UntrustedCheckpointError(ValueError):
@@ -50,9 +50,9 @@ class Trust:
 
     @classmethod
     def from_settings(cls, settings: Settings) -> Trust:
-        """Return what the settings ask for. Raises ValueError for a key file that cannot be used.
+        """Return the rules that the settings ask for. Raises ValueError for a key file that cannot be used.
 
-        A key file that does not exist is an error only where a checkpoint is read or written.
+        A missing key file is an error only when a checkpoint is read or written.
         """
         made = cls(settings.text(_OWNERS) == "any", settings.text(_KEY_FILE))
         if made.key_file and os.path.exists(made.key_file):
@@ -61,22 +61,25 @@ class Trust:
 
     @functools.cached_property
     def key(self) -> bytes | None:
-        """The key. Raises ValueError naming the variable of a file that cannot be used."""
+        """The key, or None. Raises ValueError naming the setting if the key file cannot be used."""
         return bytes(read_key_file(self.key_file, _KEY_FILE)) if self.key_file else None
 
     @property
     def magic(self) -> bytes:
-        """The end of a checkpoint that is written."""
+        """Last bytes of a checkpoint that is written."""
         return PLAIN if self.key is None else SEALED
 
     def sum(self, step: int) -> Sum:
-        """Return a new sum over the checkpoint of a step. A MAC covers the step, so it fits no other step's file."""
+        """Return a new checksum or MAC for the checkpoint of a step.
+
+        A MAC includes the step, so a file cannot be passed off as another step's.
+        """
         if self.key is None:
             return hashlib.sha256()
         return hmac.new(self.key, b"horovod checkpoint of step %d\0" % step, "sha256")
 
     def check_end(self, magic: bytes, name: str) -> None:
-        """Raise UntrustedCheckpointError if the file ends with a checksum but a MAC is needed, or the reverse."""
+        """Raise UntrustedCheckpointError if the file has a checksum where a MAC is needed, or the reverse."""
         if magic == SEALED and self.key is None:
             raise UntrustedCheckpointError(f"{name} is sealed with a key; {_KEY_FILE} has to name the file with it")
         if magic == PLAIN and self.key is not None:
@@ -86,18 +89,19 @@ class Trust:
             )
 
     def needs_copy(self, fd: int) -> bool:
-        """Return True if others can change the file after its MAC has been found right."""
+        """Return True if other users could change the file after its MAC has been verified."""
         found = os.fstat(fd)
         by_others = found.st_uid not in (os.geteuid(), 0) or bool(found.st_mode & (stat.S_IWGRP | stat.S_IWOTH))
         return self.key is not None and by_others
 
     def check_owner(self, fd: int, name: str, made_here: Callable[[], os.stat_result]) -> None:
-        """Raise UntrustedCheckpointError for the file of another user, or one that every user can write to.
+        """Raise UntrustedCheckpointError if another user owns the file or every user can write to it.
 
         Args:
-            fd: The file.
-            name: What the error calls it.
-            made_here: Makes a file beside it, with mode 0600, removes it and returns its status. May raise OSError.
+            fd: Descriptor of the file.
+            name: Name of the file for the error.
+            made_here: Creates a file with mode 0600 in the same directory, removes it and returns its status. May raise
+                OSError.
         """
         if self.any_owner or self.key is not None:
             return

@@ -1,9 +1,10 @@
-"""The thread that writes checkpoints, for which Python's end waits.
+"""Thread that writes checkpoints; the interpreter waits for it at exit.
 
-Python does wait for threads, but only once it has ended concurrent.futures, which then refuses all work: s3fs and
-others need that even to look up a host's name. So what is being written would be lost unless it is waited for before.
+Python waits for non-daemon threads at exit, but only after shutting down concurrent.futures, which then refuses new
+work. File systems such as s3fs need it even to resolve a host name. So the writer must be waited for earlier, or its
+checkpoint would be lost.
 
-Python 3.12.0 and 3.12.1 begin no thread any more by then: there, only ``close`` is sure.
+Python 3.12.0 and 3.12.1 cannot start threads at that point. With these versions, only ``close`` is safe.
 """
 
 import atexit
@@ -16,11 +17,11 @@ _registered = False
 
 
 class Writer(threading.Thread):
-    """No daemon."""
+    """Thread of a checkpoint writer; not a daemon."""
 
 
 def start_writer(target: Callable[[], None]) -> threading.Thread:
-    """Python's end waits for it."""
+    """Start a thread for which the interpreter waits at exit."""
     _register()
     writer = Writer(target=target, name="horovod-checkpoint", daemon=False)
     writer.start()
@@ -32,16 +33,17 @@ def _register() -> None:
     with _once:
         if _registered:
             return
-        import concurrent.futures.thread  # noqa: F401 - what is registered first is called last
+        # Exit functions run in reverse order, so its own must be registered before ours
+        import concurrent.futures.thread  # noqa: F401
 
-        # Of Python's own use. Without it what is written to a disk is still waited for.
+        # A private function of Python. Without it, only checkpoints written to a disk are still waited for.
         register = getattr(threading, "_register_atexit", atexit.register)
-        with contextlib.suppress(RuntimeError):  # this process is ending already
+        with contextlib.suppress(RuntimeError):  # this process is already exiting
             register(_wait)
         _registered = True
 
 
 def _wait() -> None:
-    for thread in threading.enumerate():  # in a process that was forked meanwhile there is none
+    for thread in threading.enumerate():  # a process that was forked in the meantime has none
         if isinstance(thread, Writer):
             thread.join()

@@ -1,4 +1,4 @@
-"""ElasticDataset: batches for each rank, over any changes of members."""
+"""ElasticDataset: batches for each rank of a job whose members change."""
 
 from collections.abc import Callable, Iterator
 from typing import Any, ClassVar
@@ -10,7 +10,7 @@ from horovod.common.elastic.walk import Walk
 
 
 class ElasticDataset(Walk):
-    """Gives each rank its batches of an epoch, of what is not done yet. Give it to a state as an attribute::
+    """Batches of this rank's share of an epoch. Pass it to a state as an attribute::
 
         data = hvd.elastic.ElasticDataset((images, labels), batch_size=32)
         state = hvd.elastic.TensorFlowState(variables, data=data)
@@ -24,12 +24,12 @@ class ElasticDataset(Walk):
                     state.commit()
                 state.data.set_epoch(state.data.epoch + 1)
 
-    Over any changes of members each sample is visited once in an epoch. So that ranks take equally many steps, fewer
-    samples than there are ranks are visited a second time at its end.
+    Each sample is visited once per epoch, however the members change. All ranks make equally many steps. For that, a
+    few samples (fewer than there are ranks) are visited twice at the end of an epoch.
     """
 
     _place_of: ClassVar[tuple[Callable[[], int], Callable[[], int]]]
-    """``rank`` and ``size`` of the face."""
+    """``rank`` and ``size`` of the frontend."""
 
     def __init__(
         self,
@@ -41,21 +41,28 @@ class ElasticDataset(Walk):
         global_batch: int | None = None,
         prepare: Callable[[Any], Any] | None = None,
     ) -> None:
-        """``source``: arrays whose first dimensions are equal, one or several in tuples, lists or dicts, however
-        nested; or an integer, for batches of indices below it; or a ``tf.data.Dataset`` of samples, not of batches,
-        which has an end and the same order each time, for batches of TensorFlow's tensors. ``batch_size``: samples of a
-        rank and step; the last batch of an epoch may have fewer. ``global_batch``, in its place: samples of all ranks
-        in a step, whatever the number of ranks is (``hvd.elastic.batch``); ``batch_size`` is then what is this rank's
-        now. ``shuffle``: another order in each epoch, equal on all ranks, which follows from ``seed``.
+        """Create the dataset.
 
-        Of a ``tf.data.Dataset`` each rank reads all, and leaves out what is not its own. So what takes time belongs
-        into ``prepare``, which is given that of this rank's samples and returns one of as many. ``shuffle`` may be the
-        number of samples in memory from which the next one is drawn (True: all). What does not know how many samples it
-        has is counted once.
+        Each rank reads a ``tf.data.Dataset`` completely and drops the samples of other ranks. So put expensive
+        transformations into ``prepare``.
 
-        Raises ValueError for arrays of other lengths, naming them, for a ``tf.data.Dataset`` without an end, for a
-        ``batch_size`` below 1, and now or when ranks change for a ``global_batch`` of fewer samples than there are
-        ranks.
+        Args:
+            source: Arrays with equal first dimensions, arbitrarily nested in tuples, lists or dicts. Or an integer n,
+                for batches of indices below n. Or a ``tf.data.Dataset`` of single samples (not batches), finite and
+                with the same order each time, for batches of TensorFlow tensors; if its length is unknown, it is
+                counted once.
+            batch_size: Samples per rank and step. The last batch of an epoch may have fewer.
+            shuffle: True: a different order in each epoch, equal on all ranks, derived from ``seed``. For a
+                ``tf.data.Dataset`` also the size of the shuffle buffer (True: all samples).
+            seed: Seed of the order.
+            global_batch: Samples of all ranks per step, instead of ``batch_size``, independent of the number of ranks
+                (``hvd.elastic.batch``). The attribute ``batch_size`` is then this rank's current share.
+            prepare: For a ``tf.data.Dataset``: gets the dataset of this rank's samples and returns one of the same
+                length.
+
+        Raises:
+            ValueError: If array lengths differ, if a ``tf.data.Dataset`` is infinite, if ``batch_size`` is below 1, or
+                if ``global_batch`` has fewer samples than there are ranks (checked now and after changes of the ranks).
         """
         given = batch_size if global_batch is None else global_batch
         if (batch_size is None) == (global_batch is None) or isinstance(given, bool) or not isinstance(given, int):
@@ -71,7 +78,7 @@ class ElasticDataset(Walk):
         super().__init__(self._samples.length, rank, size, bool(shuffle) and not self._samples.shuffles, seed)
 
     def on_batch_end(self, batches: int = 1) -> None:
-        """``record`` of so many batches; after the last one of an epoch the next epoch begins."""
+        """Record ``batches`` batches; after the last batch of an epoch, begin the next epoch."""
         self.record(batches * self.batch_size)
         if not len(self):
             self.set_epoch(self.epoch + 1)
@@ -84,13 +91,16 @@ class ElasticDataset(Walk):
         return share.shares
 
     def __len__(self) -> int:
-        """Batches that are left of the epoch for this rank: equally many on all of them."""
+        """Return how many batches of the epoch this rank has left; equal on all ranks."""
         return -(-(len(self.mine) - self._recorded) // self.batch_size)
 
     def __iter__(self) -> Iterator[Any]:
-        """What is left of the epoch."""
+        """Iterate over the rest of the epoch."""
         return self._samples.batches(self.mine[self._recorded :], self.batch_size, self.epoch)
 
     def record(self, samples: int | None = None) -> None:
-        """One more batch of the epoch is done, after the step and before the commit; or so many samples."""
+        """Record that ``samples`` samples (default: one batch) are done.
+
+        Call it after the step and before the commit.
+        """
         super().record(self.batch_size if samples is None else samples)

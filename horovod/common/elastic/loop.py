@@ -1,12 +1,12 @@
-"""The loop around an elastic program's function: call it, and after a failure or a change of members call it again.
+"""Loop around an elastic program's function: calls it, and calls it again after a failure or a change of members.
 
 settle --> on_reset --> sync --> func --returns--> done
   ^                     ^          |
-  |         at first ---'          |-- HorovodInternalError
+  |    first call ------'          |-- HorovodInternalError
   |                                '-- HostsUpdatedInterrupt
   '-------------- reset <--------------'
 
-``settle`` (``state.Keeping``) and ``sync`` are left out where nobody needs them.
+``settle`` (``state.Keeping``) and ``sync`` are skipped if no rank needs them.
 """
 
 import functools
@@ -21,7 +21,7 @@ from horovod.common.elastic.updates import notification_manager, together
 from horovod.common.exceptions import HorovodInternalError, HostsUpdatedInterrupt
 from horovod.common.steps import marks
 
-_IN_VAIN = 3  # failures
+_IN_VAIN = 3  # number of equal failures before giving up
 
 
 def run_fn(
@@ -30,15 +30,19 @@ def run_fn(
     failures: Callable[[], int] = lambda: 0,
     errors_as_ours: Callable[[Callable[..., Any]], Callable[..., Any]] = lambda turn: turn,
 ) -> Callable[..., Any]:
-    """``func(state, *args, **kwargs)``, called again with the new members after each change of them. ``reset`` leaves
-    the job and joins the next epoch. ``failures``: how many operations have failed since, because ranks were lost: a
-    function that returns all the same has kept the error to itself, and RuntimeError says so. ``errors_as_ours``: makes
-    a function of one that raises HorovodInternalError where the framework has another error for a failed operation, in
-    ``func`` and wherever else the framework carries one: callbacks, the state's ``sync``.
+    """Return a function that calls ``func(state, *args, **kwargs)``, and again after each failure or change of members.
 
-    Gives up, by RuntimeError, where the same ranks fail again and again though none is lost (``InVain``); all else is
-    the launcher's part. Exceptions other than HorovodInternalError and HostsUpdatedInterrupt, those of ``reset``
-    included (a worker whose slot is gone), pass through.
+    The loop gives up with RuntimeError if the same ranks fail repeatedly although none is lost (``InVain``); the
+    launcher handles everything else. Exceptions other than HorovodInternalError and HostsUpdatedInterrupt pass through,
+    including those of ``reset``, for example when a worker's slot is gone.
+
+    Args:
+        func: The training function.
+        reset: Leaves the job and joins the next epoch.
+        failures: Returns how many operations have failed because ranks were lost. If ``func`` returns normally after
+            such a failure, it has swallowed the error, and the loop raises RuntimeError.
+        errors_as_ours: Wraps a function so that it raises HorovodInternalError where the framework raises its own error
+            for a failed operation, in ``func`` as well as in callbacks and the state's ``sync``.
     """
 
     @functools.wraps(func)
@@ -47,7 +51,7 @@ def run_fn(
         notification_manager.register_listener(state)
         together.begin()
         changed = failed = False
-        entered: int | None = None  # how far the program had come then
+        entered: int | None = None  # progress of the program when it was last called
         in_vain = InVain()
 
         @errors_as_ours
@@ -58,9 +62,9 @@ def run_fn(
                 again = None if outcome is None or outcome.restore else outcome.lost
                 marks.back(0 if outcome is None else outcome.root, again)
             failed = False
-            if changed:  # its callbacks may use collectives, and fail as they do
+            if changed:  # reset callbacks may use collectives, and fail as these do
                 state.on_reset()
-                notification_manager.register_listener(state)  # for what has come since
+                notification_manager.register_listener(state)  # for host updates received since
             if together.needed:
                 if isinstance(state, State):
                     state.begin_step()
@@ -96,8 +100,11 @@ def run_fn(
 
 
 class InVain:
-    """Failures that come again whatever is done: of the same members, though no rank was lost, and before the program
-    has come any further. A mistake of the program does that, ranks with different shapes for one. Pure."""
+    """Detector of failures that will repeat.
+
+    It counts failures of the same members, without a lost rank and without progress of the program. A mistake in the
+    program causes such failures, for example different shapes on different ranks. Pure.
+    """
 
     def __init__(self) -> None:
         self._times = 0
@@ -106,16 +113,28 @@ class InVain:
         self._error: HorovodInternalError | None = None
 
     def failed(self, error: HorovodInternalError, lost: bool, further: int, members: tuple[int, ...]) -> None:
-        """``lost``: ranks were; ``further``: how often the program has committed, or asked for changed hosts, since it
-        was called. Once, before the same error, is no progress: a loop that counts its steps when they begin does its
-        last step again, and commits that."""
+        """Count a failure.
+
+        One unit of progress before the same error does not count: a loop that counts a step when it begins repeats its
+        last step and commits that.
+
+        Args:
+            error: The failure.
+            lost: True if ranks were lost.
+            further: How often the program has committed or checked for host updates since it was called.
+            members: Members of the epoch.
+        """
         stuck = further == 0 or (further == 1 and str(error) == self._text)
         self._times = 0 if lost else self._times + 1 if stuck and members == self._members else 1
         self._members, self._text = members, str(error)
-        self._error = error if self._times >= _IN_VAIN else None  # its traceback holds all that the step has made
+        # kept only if needed, because its traceback keeps the step's objects alive
+        self._error = error if self._times >= _IN_VAIN else None
 
     def check(self, func: Callable[..., Any]) -> None:
-        """Raises RuntimeError if it is no use. Not from the error itself: this rank does not end because of others."""
+        """Raise RuntimeError if retrying will not help.
+
+        It is not raised from the error itself, so that this rank's end is not attributed to other ranks.
+        """
         if self._error is None:
             return
         raise RuntimeError(
@@ -133,7 +152,7 @@ def _join_again(reset: Callable[[], None]) -> None:
         reset()
     except Exception as error:
         place = launchers.find(os.environ)
-        if place is None or place.size < 2:  # of a job of our own, whose launcher says what there is to say
+        if place is None or place.size < 2:  # in a job of our own launcher, which reports the reason
             raise
         raise ValueError(
             f"hvd.elastic.run goes on after a failure in jobs of horovodrun --min-np N only: {place.launcher} has "
@@ -157,7 +176,10 @@ def _settle(state: Any) -> Outcome | None:
 
 
 def _go_back(state: Any, error: HorovodInternalError, entered: bool) -> None:
-    """``entered``: the program has gone on since the states were brought together last; else it holds what it held."""
+    """Restore or keep the state after a failure.
+
+    ``entered``: True if the program's function was called since the last ``sync``; otherwise the state is unchanged.
+    """
     if not isinstance(state, Keeping):
         state.restore()
     elif entered:

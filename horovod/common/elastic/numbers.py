@@ -1,4 +1,4 @@
-"""Numbers that all ranks come to know by one operation, where an object takes two, a pickle and a seal."""
+"""Exchange of numbers in a single operation; exchanging an object takes two operations, a pickle and a seal."""
 
 import ctypes
 from collections.abc import Sequence
@@ -7,12 +7,20 @@ from typing import Any
 from horovod.common import dtypes, ops
 from horovod.common.faces import Face
 
-_memory: dict[tuple[str, str, int], Any] = {}  # of operations; one that was interrupted may still be under way
+_memory: dict[tuple[str, str, int], Any] = {}  # memory of operations; an interrupted one may still use it
 
 
 def numbers_of_rank_0(numbers: Sequence[float], name: str, face: Face) -> tuple[float, ...]:
-    """As many on all ranks. ``name``: of the operation, one at a time. Raises HorovodInternalError when a peer is
-    lost."""
+    """Return rank 0's numbers on all ranks.
+
+    Args:
+        numbers: This rank's numbers; equally many on all ranks.
+        name: Name of the operation; only one with this name may be in flight.
+        face: Frontend whose operation this is.
+
+    Raises:
+        HorovodInternalError: If a peer is lost.
+    """
     from horovod import _core
 
     count = len(numbers)
@@ -24,8 +32,16 @@ def numbers_of_rank_0(numbers: Sequence[float], name: str, face: Face) -> tuple[
 
 
 def largest(value: int, name: str, face: Face) -> int:
-    """Of what all ranks give, each from 0 to 255: one byte, so that asking in each step costs little. ``name``: as for
-    ``numbers_of_rank_0``. Raises HorovodInternalError when a peer is lost."""
+    """Return the maximum over all ranks of values from 0 to 255. One byte, so that it is cheap in every step.
+
+    Args:
+        value: This rank's value.
+        name: Name of the operation; only one with this name may be in flight.
+        face: Frontend whose operation this is.
+
+    Raises:
+        HorovodInternalError: If a peer is lost.
+    """
     from horovod import _core
 
     word = _memory.setdefault((face.name, name, 0), ctypes.c_uint8())

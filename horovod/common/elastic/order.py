@@ -1,16 +1,18 @@
-"""Which rank visits which samples of an epoch, whatever the number of ranks is and however often it changes. Pure.
+"""Assignment of an epoch's samples to ranks, for any number of ranks and any changes of it. Pure.
 
-All ranks have the same order of all samples, which follows from the seed and the epoch. They move through it together:
-a *round* is the next few samples of it, one or more for each rank, and a rank that has recorded so many of its own has
-been through so many rounds. So what is done is the beginning of the order, one number, the same for any number of
-ranks, and every rank knows it of all: also of a rank that is lost, whose samples went into the same steps as ours.
+All ranks use the same order of all samples, which depends on the seed and the epoch. They move through it together. A
+*round* is the next few samples of the order, one or more per rank. A rank that has recorded n shares of its own has
+completed n rounds. So the completed samples are always a prefix of the order, described by one number that does not
+depend on the number of ranks. Every rank knows it for all ranks, also for a lost rank, whose samples went into the same
+steps.
 
     order   s0 s1 s2 s3 | s4 s5 s6 s7 | s8 s9            4 ranks, after one round rank 3 is lost:
             `- done ---'  r0 r1 r2 r0   r1 r2  <- 3 ranks share what is left
 
-Ranks must take equally many steps, so the last round is filled up with samples of the same part of the order, which
-are visited twice (``filled``); where shares are as good as equal, it is dealt out anew first, so that fewer samples
-than there are ranks are visited twice. Whoever wants each exactly once leaves that out; ranks then differ by a sample.
+Ranks must make equally many steps, so the last round is filled up with samples from the same part of the order, which
+are visited twice (``filled``). If shares are (nearly) equal, the last samples are first redistributed, so that fewer
+samples than there are ranks are visited twice. Without ``filled`` each sample is visited exactly once, and the ranks'
+counts differ by at most one.
 """
 
 import random
@@ -19,8 +21,10 @@ from dataclasses import dataclass
 
 
 def permutation(length: int, seed: int, epoch: int) -> list[int]:
-    """The order of an epoch; the same on all machines and in all versions of Python: only ``getrandbits`` of the
-    generator is used, which is a fixed algorithm (MT19937), and an unbiased draw of our own."""
+    """Return the order of an epoch, the same on all machines and in all Python versions.
+
+    Only ``getrandbits`` of the generator, a fixed algorithm (MT19937), and our own unbiased shuffle are used.
+    """
     bits = random.Random((seed << 32) + epoch).getrandbits
     made = list(range(length))
     for last in range(length - 1, 0, -1):
@@ -34,8 +38,10 @@ def permutation(length: int, seed: int, epoch: int) -> list[int]:
 
 @dataclass(frozen=True)
 class Shares:
-    """How many samples of a round each rank gets; a round of ``sum(of)`` samples. One each as a rule; other shares
-    where a global batch does not divide by the number of ranks."""
+    """Number of samples that each rank gets per round.
+
+    Usually one each. Other shares are used if a global batch is not divisible by the number of ranks.
+    """
 
     of: tuple[int, ...]
 
@@ -53,17 +59,23 @@ class Shares:
 
     @property
     def alike(self) -> bool:
-        """Those of the first ranks may be larger by one, as where a batch does not divide by the number of ranks."""
+        """True if shares are positive and differ by at most one, with the larger ones first."""
         return min(self.of) > 0 and max(self.of) - min(self.of) <= 1 and sorted(self.of, reverse=True) == list(self.of)
 
     def begin(self, rank: int) -> int:
-        """Where the rank's part of a round begins."""
+        """Return the offset of the rank's part within a round."""
         return sum(self.of[:rank])
 
 
 def mine(left: Sequence[int], rank: int, shares: Shares, filled: bool) -> list[int]:
-    """What the rank visits of ``left``, the samples that are not done, in their order. ``filled``: all ranks go through
-    equally many rounds, and have a part of each."""
+    """Return the samples of ``left`` that the rank visits, in order.
+
+    Args:
+        left: Samples that are not done, in order.
+        rank: The rank.
+        shares: Shares of all ranks.
+        filled: True if all ranks must go through equally many rounds and have a part of each.
+    """
     size, share, begin = shares.round, shares.of[rank], shares.begin(rank)
     if not left or not share:
         return []
@@ -71,7 +83,7 @@ def mine(left: Sequence[int], rank: int, shares: Shares, filled: bool) -> list[i
     if filled and len(left) % size and shares.alike:
         whole = len(left) - len(left) % size
         rest = left[whole:]
-        each, more = divmod(len(rest), len(shares.of))  # at most the rank's share, since larger ones come first
+        each, more = divmod(len(rest), len(shares.of))  # at most the rank's share, since larger shares come first
         first = rank * each + min(rank, more)
         part = rest[first : first + each + (rank < more)] or [left[(whole + rank) % len(left)]]
         return [*mine(left[:whole], rank, shares, filled), *part]
@@ -88,9 +100,17 @@ def mine(left: Sequence[int], rank: int, shares: Shares, filled: bool) -> list[i
 
 
 def done(recorded: int, rank: int, shares: Shares, length: int, whole: bool = False) -> int:
-    """How many of ``length`` samples that were left are done when the rank has visited ``recorded`` of its own. A round
-    counts when the rank is through with its part of it; ``whole``: those are all that it has, so that the last part
-    counts, however small."""
+    """Return how many samples are done when the rank has visited ``recorded`` of its own.
+
+    Only rounds count in which the rank has completed its part.
+
+    Args:
+        recorded: Samples that the rank has visited.
+        rank: The rank.
+        shares: Shares of all ranks.
+        length: Number of samples that were left.
+        whole: True if the rank has visited all its samples, so that its last part counts even if it is smaller.
+    """
     share = shares.of[rank]
     rounds = 0 if not share else -(-recorded // share) if whole else recorded // share
     return min(length, rounds * shares.round)

@@ -1,5 +1,6 @@
-"""What belongs to one rank alone, as its random numbers do, and is to outlive it: with each commit all ranks tell one
-another theirs, and a new worker goes on with what a lost one had.
+"""Values that differ between ranks, such as random number states, and survive the loss of a rank.
+
+With each commit all ranks exchange these values, and a new worker continues with those of a lost one.
 """
 
 import random
@@ -9,24 +10,25 @@ from typing import Any
 
 
 class PerRank:
-    """An attribute of a state whose value is each rank's own: ``PerRank(value)``, read and changed as ``.value``, which
-    can be pickled. It is neither made equal on all ranks nor written to checkpoints."""
+    """State attribute whose value differs between ranks: ``PerRank(value)``, read and changed as ``.value``.
+
+    The value must be picklable. It is neither synchronized between ranks nor written to checkpoints.
+    """
 
     def __init__(self, value: Any = None) -> None:
         self.value = value
 
     def get(self) -> Any:
-        """The value as it is copied and sent."""
+        """Return the value in the form that is copied and sent."""
         return self.value
 
     def put(self, value: Any) -> None:
-        """What ``get`` gave, perhaps on a rank that was lost."""
+        """Set the value to a result of ``get``, possibly that of a lost rank."""
         self.value = value
 
 
 class RandomNumbers(PerRank):
-    """Where this rank's generators of random numbers are: Python's, and those of NumPy and PyTorch (on the CPU) if
-    they are loaded."""
+    """States of this rank's random number generators: Python's, and if loaded NumPy's and PyTorch's (CPU)."""
 
     def get(self) -> Any:
         told: dict[str, Any] = {"random": random.getstate()}
@@ -45,8 +47,15 @@ class RandomNumbers(PerRank):
 
 
 def seats(held: Sequence[int | None], known: Mapping[int, Any]) -> list[int]:
-    """The seats of all ranks, given those that they hold (None: a new rank holds none) and those that something is
-    known of: who is new takes the seat of one who is gone, the first one first, or a new one. Pure."""
+    """Return the seats of all ranks. Pure.
+
+    A seat identifies a set of per-rank values. A new rank takes the first seat of a rank that is gone, or else a new
+    one.
+
+    Args:
+        held: Seat of each rank; None for a new rank.
+        known: Seats for which values are known.
+    """
     taken = {seat for seat in held if seat is not None}
     free = iter(sorted(set(known) - taken))
     following = iter(range(max([-1, *taken, *known]) + 1, sys.maxsize))

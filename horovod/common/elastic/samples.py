@@ -1,5 +1,6 @@
-"""Where an ``ElasticDataset`` takes its samples from: arrays, or a ``tf.data.Dataset``, for which TensorFlow is not
-imported: who gives one has done that.
+"""Sources of samples for ``ElasticDataset``: arrays, or a ``tf.data.Dataset``.
+
+TensorFlow is not imported here, because a caller that passes a ``tf.data.Dataset`` has imported it.
 """
 
 import sys
@@ -10,19 +11,22 @@ import numpy as np
 
 
 class Samples(Protocol):
-    """``length`` of them, told apart by their places, 0 to ``length - 1``."""
+    """Source of ``length`` samples, identified by their positions from 0 to ``length - 1``."""
 
     length: int
     shuffles: bool
-    """Each epoch's order is its own, and places are those of this order. Else the places are shuffled."""
+    """True if each epoch has its own order and positions refer to that order.
+
+    Otherwise the caller shuffles positions.
+    """
 
     def batches(self, places: Sequence[int], batch_size: int, epoch: int) -> Iterator[Any]:
-        """Those at ``places``, so many at a time, the last ones perhaps fewer."""
+        """Iterate over batches of the samples at ``places``; the last batch may be smaller."""
         ...
 
 
 def samples_of(source: Any, shuffle: int, seed: int, prepare: Callable[[Any], Any] | None) -> Samples:
-    """See ``ElasticDataset``. Raises what that raises."""
+    """Return the samples of a source; arguments and errors as for ``ElasticDataset``."""
     tensorflow = sys.modules.get("tensorflow")
     if tensorflow is not None and isinstance(source, tensorflow.data.Dataset):
         return DatasetSamples(tensorflow, source, shuffle, seed, prepare)
@@ -32,7 +36,7 @@ def samples_of(source: Any, shuffle: int, seed: int, prepare: Callable[[Any], An
 
 
 class Arrays:
-    """Arrays whose first dimensions are equal; or an integer, for indices below it."""
+    """Samples from arrays with equal first dimensions, or from an integer n: the indices below n."""
 
     shuffles = False
 
@@ -49,8 +53,10 @@ class Arrays:
 
 
 class DatasetSamples:
-    """A ``tf.data.Dataset``, which can be read from its beginning only: all ranks read all of it, in the same order,
-    and each leaves out what is not its own."""
+    """Samples from a ``tf.data.Dataset``, which can only be read from its beginning.
+
+    So all ranks read all of it in the same order, and each drops the samples of other ranks.
+    """
 
     def __init__(
         self, tensorflow: Any, source: Any, shuffle: int, seed: int, prepare: Callable[[Any], Any] | None
@@ -82,21 +88,21 @@ class DatasetSamples:
         yield from chosen.batch(batch_size).prefetch(1)
 
     def _in_order(self, epoch: int) -> Any:
-        """Equal on all ranks, each time."""
+        """Return the dataset in the epoch's order, equal on all ranks and each time."""
         if self._buffer < 2:
             return self._source
         seed = ((self._seed << 32) + epoch) % (1 << 63)
 
         def shuffled(_: Any) -> Any:
-            # Orders follow from TensorFlow's seed besides (tf.random.set_seed), which may be another one on each rank;
-            # in a function it is the function's.
+            # The order also depends on TensorFlow's global seed (tf.random.set_seed), which may differ between ranks.
+            # Within a function, that function's own seed counts.
             self._tf.compat.v1.set_random_seed(0)
             return self._source.shuffle(self._buffer, seed=seed, reshuffle_each_iteration=False)
 
         return self._tf.data.Dataset.from_tensors(0).flat_map(self._plain(shuffled))
 
     def _chosen(self, places: "np.ndarray[Any, Any]", ordered: Any) -> Any:
-        """``places`` rise, but for those at the end that are visited a second time."""
+        """Return a dataset of the samples at ``places``, which ascend except for repeated samples at the end."""
         falls = np.flatnonzero(np.diff(places) <= 0)
         rising = places[: falls[0] + 1] if len(falls) else places
         begin = int(rising[0])
@@ -113,7 +119,7 @@ class DatasetSamples:
         return chosen
 
     def _plain(self, function: Callable[..., Any]) -> Any:
-        """Not to be rewritten by AutoGraph, which warns where it cannot."""
+        """Exclude the function from AutoGraph, which would warn that it cannot convert it."""
         return self._tf.autograph.experimental.do_not_convert(function)
 
 
@@ -132,5 +138,6 @@ def _taken(source: Any, places: Sequence[int]) -> Any:
         return {name: _taken(one, places) for name, one in source.items()}
     if isinstance(source, (tuple, list)):
         parts = [_taken(one, places) for one in source]
-        return type(source)(*parts) if hasattr(source, "_fields") else type(source)(parts)  # a namedtuple's
+        # a namedtuple takes separate arguments
+        return type(source)(*parts) if hasattr(source, "_fields") else type(source)(parts)
     return np.asarray(source)[places]

@@ -1,7 +1,7 @@
-"""What an elastic program keeps over failures and changes of members.
+"""State that an elastic program keeps across failures and changes of members.
 
-A *commit* is a copy in memory, to which a failed rank goes back; *sync* gives all ranks the same, which is how a new
-worker gets its state at all.
+A *commit* is a copy in memory to which a rank returns after a failure. *sync* gives all ranks the same state; it is how
+a new worker gets its state.
 """
 
 import copy
@@ -21,24 +21,25 @@ from horovod.common.faces import Face
 from horovod.common.steps import marks
 
 Told = tuple[list[str], bool]
-"""The names of a state's attributes, and whether it is new."""
+"""Attribute names of a state, and whether it is new."""
 Broadcast = Callable[..., Any]
-"""``broadcast_object(obj, root_rank=0, name=...)`` of a face."""
+"""``broadcast_object(obj, root_rank=0, name=...)`` of a frontend."""
 Gather = Callable[..., list[Any]]
-"""``allgather_object(obj, name=...)`` of a face."""
+"""``allgather_object(obj, name=...)`` of a frontend."""
 
-_HELD_BACK = 1000  # calls of a program that is never between two steps when it asks
+# Number of times to defer an update in a program that always checks in the middle of a step.
+_HELD_BACK = 1000
 
 
 class State(ABC):
-    """Saved, restored and synchronised over the ranks. A subclass says of what (``save``, ``restore``, ``sync``)."""
+    """State that a subclass's ``save``, ``restore`` and ``sync`` save, restore and synchronize over the ranks."""
 
     _face: Face | None = None
-    """Whose operations ask for changed hosts, in each step; None: ``bcast_object`` does."""
-    _come_further = 0  # how often the program has: grows with each commit
+    """Frontend whose operations check for host updates in each step; None: use ``bcast_object``."""
+    _come_further = 0  # progress counter: grows with each commit and each check for host updates
 
     def __init__(self, bcast_object: Broadcast, get_rank: Callable[[], int]) -> None:
-        """``bcast_object``, ``get_rank``: of the face."""
+        """Create a state from the frontend's ``bcast_object`` and ``get_rank`` functions."""
         self._bcast_object = bcast_object
         self._rank = get_rank
         self._host_messages: queue.Queue[tuple[float, HostUpdateResult]] = queue.Queue()
@@ -46,31 +47,38 @@ class State(ABC):
         self._reset_callbacks: list[Callable[[], Any]] = []
         self._load: Callable[[], None] | None = None
         self._other_size: Callable[[], bool] | None = None
-        self._adapts = False  # all have what another number of ranks has written
+        self._adapts = False  # True if all ranks got a state that a different number of ranks has written
         self._held_back = 0
 
     def resume_with(self, load: Callable[[], None]) -> None:
-        """``load`` gives this state what training goes on from, if this rank comes to be the one whose state all get
-        in a job that begins: the rank that has it now may be lost before that."""
+        """Set a function that loads a checkpoint into this state if necessary.
+
+        It is called if this rank provides the state for all ranks when the job begins, because the rank that holds the
+        state now may be lost before that.
+        """
         self._load = load
 
     def loaded_of(self, other_size: Callable[[], bool]) -> None:
-        """This rank's state is of a checkpoint. ``other_size``: was that written by another number of ranks?"""
+        """Mark this rank's state as loaded from a checkpoint.
+
+        Args:
+            other_size: Returns True if a different number of ranks has written the checkpoint.
+        """
         self._other_size = other_size
 
     def _begin(self, new: Sequence[bool], root: int) -> None:
-        """All are about to get the state of ``root``. ``new``: who has never been brought together with others."""
+        """Prepare for taking the state of ``root``; ``new``: by rank, True if the rank was never synchronized."""
         load, self._load, self._adapts = self._load, None, False
         if not all(new):
             return
-        self._load = load  # should this be interrupted
+        self._load = load  # in case this is interrupted
         if load is not None and root == self._rank():
             load()
-        self._adapts = self._bcast_object(self._other_size is not None and self._other_size())  # root is 0
+        # All are new, so root is 0.
+        self._adapts = self._bcast_object(self._other_size is not None and self._other_size())
 
     def on_resumed(self) -> None:
-        """All ranks have the state now. If it is of a checkpoint of another number of ranks, the members have changed
-        since then."""
+        """Call the reset callbacks after ``sync`` if the state is from a checkpoint of a different number of ranks."""
         if not self._adapts:
             return
         self._adapts = False
@@ -79,31 +87,41 @@ class State(ABC):
         self.save()
 
     def register_reset_callbacks(self, callbacks: Iterable[Callable[[], Any]]) -> None:
-        """They are called without arguments after each change of members, when the state has gone back to its last
-        commit, if it has to, and before it is synchronised: for what depends on their number, a learning rate for
-        one. Not on ranks that are new, which get what the others have made of it; so no collectives in them. A job that
-        goes on from a checkpoint of another number of ranks calls them too: on all ranks, once they have the state."""
+        """Register callbacks without arguments that are called after each change of members.
+
+        Use them to adapt values that depend on the number of ranks, such as a learning rate. They are called after the
+        state has returned to its last commit, if necessary, and before it is synchronized. New ranks do not call them
+        but receive the result from the others, so callbacks must not use collectives. A job that continues from a
+        checkpoint of a different number of ranks calls them too, on all ranks, once they have the state.
+        """
         self._reset_callbacks.extend(callbacks)
 
     def on_reset(self) -> None:
-        """The members have changed."""
-        self._host_messages = queue.Queue()  # this was told before
+        """Reset the state and call the reset callbacks after the members have changed."""
+        self._host_messages = queue.Queue()  # earlier messages concern the previous members
         self.reset()
         for callback in self._reset_callbacks:
             callback()
 
     def on_hosts_updated(self, timestamp: float, update_res: HostUpdateResult) -> None:
-        """Hosts have changed; the next ``check_host_updates`` of rank 0 knows it. Any thread."""
+        """Store a host update; rank 0's next ``check_host_updates`` handles it. Thread-safe."""
         self._host_messages.put((timestamp, update_res))
 
     def commit(self) -> None:
-        """Saves, then ``check_host_updates``. All ranks call it at the same place of the program."""
+        """Save the state and check for host updates. All ranks call it at the same point of the program."""
         self.save()
         self.check_host_updates()
 
     def check_host_updates(self) -> None:
-        """Raises HostsUpdatedInterrupt on all ranks when rank 0 knows of changed hosts, on none otherwise. All ranks
-        call it at the same place. In the middle of a step of several backward passes they go on to its end."""
+        """Raise HostsUpdatedInterrupt on all ranks if rank 0 knows of a host update.
+
+        All ranks call it at the same point of the program. In the middle of a step of several backward passes, the
+        interrupt is deferred to the end of the step.
+
+        Raises:
+            HostsUpdatedInterrupt: On all ranks, if hosts were added or removed.
+            HorovodInternalError: If a peer is lost.
+        """
         before, update = self._last_updated_timestamp, HostUpdateResult.no_update
         last = before
         held_back = self._host_messages.qsize() > 0 and self._in_a_step() and self._held_back < _HELD_BACK
@@ -116,7 +134,7 @@ class State(ABC):
         try:
             before, last, told = self._told_by_rank_0((before, last, int(update)))
         except HorovodInternalError as error:
-            # Where members may join and leave, the state can be handed over as it is.
+            # At this point members may join and leave, so the state can be handed over as it is.
             error.handed_over = True  # type: ignore[attr-defined]
             raise
         self._last_updated_timestamp = last
@@ -125,8 +143,14 @@ class State(ABC):
             raise HostsUpdatedInterrupt(told == HostUpdateResult.removed)
 
     def _told_by_rank_0(self, numbers: tuple[float, float, float]) -> tuple[float, ...]:
-        """``numbers``: when this rank was told last, before and now, and what. As they were where rank 0 knows nothing
-        new, as in nearly all steps: these exchange one byte."""
+        """Return rank 0's numbers.
+
+        In nearly all steps rank 0 has no news, and then ranks exchange only one byte. The result is then (before,
+        before, 0).
+
+        Args:
+            numbers: Timestamp of the previous update, timestamp of the latest one, and its kind.
+        """
         if self._face is None:
             return tuple(self._bcast_object(numbers))
         before, last, _ = numbers
@@ -135,33 +159,42 @@ class State(ABC):
         return numbers_of_rank_0(numbers, "elastic.updates", self._face)
 
     def _in_a_step(self) -> bool:
-        """Would something be lost if the program were interrupted here that it counts as done?"""
+        """Return True if an interrupt now would lose work that the program counts as done."""
         return accumulated.pending()
 
     def begin_step(self) -> None:
-        """Drop what belongs to a step that was not finished; called before ``sync``."""
+        """Drop what belongs to an unfinished step; called before ``sync``."""
         accumulated.drop()
 
     @abstractmethod
     def save(self) -> None:
-        """Keeps a copy of what the state is now."""
+        """Save a copy of the current state."""
 
     @abstractmethod
     def restore(self) -> None:
-        """Goes back to the copy."""
+        """Restore the saved copy."""
 
     @abstractmethod
     def sync(self) -> None:
-        """Gives all ranks the same. All of them call it."""
+        """Synchronize the state over all ranks; all of them call it."""
 
     def reset(self) -> None:
-        """Adapts what depends on the members of the job."""
+        """Adapt what depends on the members of the job."""
         return None
 
 
 def fit_together(told: Sequence[Told], rank: int) -> None:
-    """Raises ValueError naming ranks and attributes where this rank's differ from those of the job, or where the states
-    of a job that begins differ. HostsUpdatedInterrupt on ranks that can go on without those that differ, which end."""
+    """Check that the states of all ranks match.
+
+    Args:
+        told: By rank, attribute names and whether the state is new.
+        rank: This rank.
+
+    Raises:
+        ValueError: If this rank's attributes differ from those of the job, or if states differ when the job begins;
+            names ranks and attributes.
+        HostsUpdatedInterrupt: If this rank can continue without the ranks that differ, which end.
+    """
     misfit = find_misfit(told, rank)
     if misfit is None:
         return
@@ -171,46 +204,54 @@ def fit_together(told: Sequence[Told], rank: int) -> None:
 
 
 class Keeping(State):
-    """A state that may go on after a failure as it is, without going back to the last commit (``agreement``).
+    """State that may continue after a failure without returning to the last commit (see ``agreement``).
 
-    A subclass knows when it holds what training can go on with (``before_step``), tells what ranks say of themselves
-    (``standing``, ``agree``), and how all get what one of them holds (``take``).
+    A subclass knows when training can continue from what it holds (``before_step``), exchanges what ranks report about
+    their states (``standing``, ``agree``), and gives all ranks the state of one (``take``).
     """
 
-    _whole = True  # training can go on with what this rank holds
-    _between = False  # it is getting another rank's state, and has a part of it perhaps
-    _settled: tuple[int, Standing] | None = None  # from whom all take the state, and where that one stands
+    _whole = True  # training can continue from what this rank holds
+    _between = False  # True while receiving another rank's state, of which only a part may have arrived
+    _settled: tuple[int, Standing] | None = None  # rank whose state all take, and its standing
 
     def failed(self, error: HorovodInternalError) -> None:
-        """The program's function has raised this. What follows from it is decided when the ranks have met again."""
+        """Record a failure of the program's function; the ranks decide on the consequences when they have met again."""
         if not self._between:
             self._whole = getattr(error, "handed_over", False) or self.before_step(error)
         self._between = False
 
     @abstractmethod
     def before_step(self, error: HorovodInternalError) -> bool:
-        """Had the program finished with its last step, and changed nothing in the next one, when this was raised?"""
+        """Return True if, when the error was raised, the last step was complete and the next had changed nothing."""
 
     @abstractmethod
     def standing(self, whole: bool) -> Standing:
-        """Of this rank."""
+        """Return the standing of this rank."""
 
     @abstractmethod
     def agree(self, standing: Standing) -> list[Standing]:
-        """Exchanges them: by rank. Raises what ``fit_together`` raises."""
+        """Exchange standings and return them by rank. Raises the errors of ``fit_together``."""
 
     @abstractmethod
     def take(self, root: int) -> None:
-        """Gives all ranks what the rank ``root`` holds."""
+        """Give all ranks the state of rank ``root``."""
 
     @abstractmethod
     def taken(self, root: Standing) -> None:
-        """All have what a rank with this standing held."""
+        """Record that all ranks have got the state of a rank with this standing."""
 
     def settle(self, needed: bool = True) -> Outcome | None:
-        """The first half of ``sync``: all agree on whose state they take, and go back to their last commit where none
-        is certain to be one in which training can go on. Callbacks for changes of members come in between, which would
-        adapt in vain what is put back later. ``needed``: False when there will be no ``sync``; None then."""
+        """Agree with all ranks on whose state to take, as the first half of ``sync``.
+
+        If no rank certainly holds a state to continue from, all return to their last commit. Reset callbacks are called
+        between the two halves, because their changes would otherwise be overwritten.
+
+        Args:
+            needed: False if ``sync`` will not be called; nothing is done then.
+
+        Returns:
+            The decision; None if not needed.
+        """
         self._settled = None
         if not needed:
             return None
@@ -224,13 +265,15 @@ class Keeping(State):
         return outcome
 
     def sync(self) -> None:
-        """Gives all ranks the state of the one that has come furthest, or the last commit where that is not certain to
-        be a state in which training can go on. Counts as committed then."""
+        """Give all ranks the state of the furthest rank, or its last commit if that state is unsafe to continue from.
+
+        The result counts as committed.
+        """
         if self._settled is None:
             self.settle()
         assert self._settled is not None
         (number, root), self._settled = self._settled, None
-        # Should this be interrupted: what is overwritten by the same is still whole.
+        # In case this is interrupted: a state that is overwritten by an equal one is still whole.
         self._whole = self._whole and self.standing(self._whole).steps == root.steps
         self._between = True
         self.take(number)
@@ -241,7 +284,7 @@ class Keeping(State):
 
 
 class ObjectState(State):
-    """Attributes, given as keywords, of any type that can be copied and pickled."""
+    """State made of attributes of any type that can be copied and pickled."""
 
     _OWN: ClassVar[frozenset[str]] = frozenset(("bcast_object", "get_rank"))
 
@@ -252,14 +295,22 @@ class ObjectState(State):
         allgather_object: Gather | None = None,
         **kwargs: Any,
     ) -> None:
-        """``kwargs``: the attributes and their first values, the same names on all ranks. ``allgather_object``: with
-        it all ranks get the error when names differ. Raises ValueError naming an attribute that cannot be copied, or
-        whose name is taken."""
+        """Create a state.
+
+        Args:
+            bcast_object: ``broadcast_object`` of the frontend.
+            get_rank: ``rank`` of the frontend.
+            allgather_object: ``allgather_object`` of the frontend. With it, all ranks get the error if names differ.
+            **kwargs: Attributes and their initial values; the same names on all ranks.
+
+        Raises:
+            ValueError: If an attribute cannot be copied, or its name is reserved.
+        """
         super().__init__(bcast_object, get_rank)
         self._gather = allgather_object
-        self._new = True  # it has not been synchronised with others yet
-        self._seat: int | None = None  # whose own values it has
-        self._own_of: dict[int, dict[str, Any]] = {}  # by seat, as of the last commit
+        self._new = True  # True until it is first synchronized with other ranks
+        self._seat: int | None = None  # seat (see `own.seats`) of this rank's own values
+        self._own_of: dict[int, dict[str, Any]] = {}  # per-rank values by seat, as of the last commit
         self._saved_own: dict[str, Any] = {}
         for name, value in kwargs.items():
             if hasattr(type(self), name) or name in self.__dict__:
@@ -283,12 +334,15 @@ class ObjectState(State):
         self._set_attributes({name: _copy(name, value) for name, value in self._saved_state.items()})
 
     def state_dict(self) -> dict[str, Any]:
-        """All of it as it is now, by name. Not a copy."""
+        """Return the current attributes by name; not a copy."""
         return self._attributes()
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """What ``state_dict`` gave, perhaps in another job of another size. Counts as committed. Raises ValueError
-        naming attributes that differ."""
+        """Load the result of ``state_dict``, possibly from another job of a different size. Counts as committed.
+
+        Raises:
+            ValueError: If attributes differ; names them.
+        """
         self._check_loaded(state_dict, self._attributes())
         self._set_attributes({name: state_dict[name] for name in self._attributes()})
         self.save()
@@ -305,12 +359,14 @@ class ObjectState(State):
                 value.reset()
 
     def sync(self) -> None:
-        """Gives all ranks what the first one that is not new has now, rank 0 in a job that begins; it counts as
-        committed. Raises what ``fit_together`` raises."""
+        """Give all ranks the state of the first rank that is not new; of rank 0 when the job begins.
+
+        The result counts as committed. Raises the errors of ``fit_together``.
+        """
         self._sync_attributes(self._compare())
 
     def _save_attributes(self) -> None:
-        # Whole before it replaces the last one: an attribute that cannot be copied leaves that as it was.
+        # Complete before it replaces the last copy, so that an attribute that cannot be copied leaves that unchanged.
         saved = {name: _copy(name, value) for name, value in self._attributes().items()}
         self._saved_own = {name: _copy(name, one.get()) for name, one in self._own().items()}
         self._saved_state = saved
@@ -322,7 +378,7 @@ class ObjectState(State):
         return {name: one for name in self._names if isinstance(one := getattr(self, name), PerRank)}
 
     def _tell_own(self) -> None:
-        """All ranks know then what each has of its own, as it was committed."""
+        """Exchange the committed per-rank values, so that all ranks know those of each rank."""
         if not self._saved_own or self._gather is None or self._seat is None:
             return
         try:
@@ -334,7 +390,7 @@ class ObjectState(State):
         self._own_of = {**gone, **dict(told)}
 
     def _take_own(self, root: int) -> None:
-        """Who is new goes on with what one who is gone had; ``root``: the rank that knows."""
+        """Give new ranks the per-rank values of lost ones; ``root``: rank that knows the values."""
         if self._gather is None or not (own := self._own()):
             return
         told = self._gather((self._seat, self._own_of if self._rank() == root else {}), name="elastic.seats")
@@ -344,10 +400,10 @@ class ObjectState(State):
         if new:
             for name, value in self._own_of.get(self._seat, {}).items():
                 own[name].put(value)
-                self._saved_own[name] = _copy(name, value)  # it counts as committed, should the rest fail
+                self._saved_own[name] = _copy(name, value)  # counts as committed, in case the rest fails
 
     def _attributes(self) -> dict[str, Any]:
-        """The attributes that all ranks share, as they are copied and sent."""
+        """Return the attributes that all ranks share, in the form that is copied and sent."""
         own = self._own()
         values = {name: getattr(self, name) for name in self._names if name not in own}
         return {name: one.state_dict() if isinstance(one, Resumes) else one for name, one in values.items()}
@@ -360,8 +416,10 @@ class ObjectState(State):
                 setattr(self, name, value)
 
     def _compare(self) -> int:
-        """Do the states of all ranks fit together? To be asked before anything is broadcast. Returns the rank from
-        which all take theirs."""
+        """Check that the states of all ranks match, and return the rank whose state all take.
+
+        Must be called before anything is broadcast.
+        """
         if self._gather is None:
             return 0
         told = self._gather(([*self._names, *self._described()], self._new), name="elastic.state.names")
@@ -371,11 +429,11 @@ class ObjectState(State):
         return holder(new)
 
     def _described(self) -> list[str]:
-        """What else has to be the same on all ranks, in words."""
+        """Return text on further properties that must be equal on all ranks."""
         return []
 
     def _sync_attributes(self, root: int) -> None:
-        """The last part of ``sync``: the state is not new any more."""
+        """Take the attributes of ``root``, as the last part of ``sync``; the state is no longer new."""
         self._take_own(root)
         if self._attributes() or self._gather is None:
             self._take_attributes(root)
@@ -399,7 +457,7 @@ def _copy(name: str, value: Any) -> Any:
 
 
 def cannot_be_copied(name: str, value: Any, error: Exception) -> ValueError:
-    """The error of a commit, naming the attribute."""
+    """Return the error for an attribute that cannot be copied."""
     return ValueError(
         f"the state's attribute {name!r} ({type(value).__name__}) cannot be copied: {type(error).__name__}: {error}"
     )

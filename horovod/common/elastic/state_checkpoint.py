@@ -1,4 +1,4 @@
-"""Checkpoints of states: what a job that is started again goes on from."""
+"""Checkpoints of states, from which a restarted job continues."""
 
 import os
 import pickle
@@ -13,7 +13,7 @@ _SIZE, _STATE = "horovod checkpoint: ranks", "state"
 
 
 class Stateful(Protocol):
-    """A state of any face."""
+    """State of any frontend."""
 
     def state_dict(self) -> dict[str, Any]: ...
     def load_state_dict(self, state_dict: dict[str, Any]) -> None: ...
@@ -22,12 +22,12 @@ class Stateful(Protocol):
 
 
 class StateCheckpoint(Checkpoint):
-    """Of one job, in a directory of its own that rank 0 can write to; the others need not see it.
+    """Checkpoints of one job, in a directory for this job only that rank 0 can write to; other ranks need not see it.
 
-    In short::
+    Example::
 
         checkpoint = hvd.elastic.Checkpoint("checkpoints", keep=3)
-        checkpoint.resume(state)                # before the elastic function, whose first sync gives it to all
+        checkpoint.resume(state)                # before the elastic function, whose first sync gives it to all ranks
         ...
         checkpoint.save(step, state)            # on all ranks; rank 0 writes, in the background
     """
@@ -44,10 +44,22 @@ class StateCheckpoint(Checkpoint):
         load: Load = pickle.load,
         storage_options: Mapping[str, Any] | None = None,
     ) -> None:
-        """``directory``: a path, or a URL that fsspec knows, as ``s3://bucket/name``, with ``storage_options`` as that
-        is told. ``keep``: so many are kept, the latest. ``rank``, ``size``: of the face. ``copied``: makes a
-        copy of what ``state_dict`` gives. Raises ValueError for a ``keep`` below 1, and for a directory that is a
-        file; ImportError naming the package that a URL needs."""
+        """Open the directory.
+
+        Args:
+            directory: Path, or URL that fsspec supports, such as ``s3://bucket/name``.
+            keep: Number of latest checkpoints to keep.
+            rank: ``rank`` of the frontend.
+            size: ``size`` of the frontend.
+            copied: Copies a result of ``state_dict``.
+            dump: Serializes a value; default: pickle.
+            load: Deserializes it; default: pickle.
+            storage_options: Options for fsspec with a URL.
+
+        Raises:
+            ValueError: If ``keep`` is below 1 or the directory is a file.
+            ImportError: If a package that the URL needs is missing; names it.
+        """
         self._rank = rank
         self._size = size
 
@@ -70,9 +82,17 @@ class StateCheckpoint(Checkpoint):
         return found and Loaded(found.step, _parts(found.value)[0])
 
     def load_into(self, state: Stateful) -> int | None:
-        """Gives ``state`` what the newest whole checkpoint has, on rank 0, and returns its step; None without any, and
-        on the other ranks. Where another number of ranks has written it, the elastic function calls the state's reset
-        callbacks on all ranks, once they have the state. Raises ValueError naming what does not fit."""
+        """Load the newest complete checkpoint into ``state`` on rank 0.
+
+        If a different number of ranks has written it, the elastic function calls the state's reset callbacks on all
+        ranks once they have the state.
+
+        Returns:
+            Step of the checkpoint; None if there is none, and on other ranks.
+
+        Raises:
+            ValueError: If the checkpoint does not match the state; names the difference.
+        """
         return self._load_into(state) if self._rank() == 0 else None
 
     def _load_into(self, state: Stateful) -> int | None:
@@ -85,12 +105,20 @@ class StateCheckpoint(Checkpoint):
         return found.step
 
     def resume(self, state: Stateful) -> int | None:
-        """``load_into`` in a job that was started with ``horovodrun --resume`` (HOROVOD_RESUME=1), and only while it
-        begins: a worker that comes later gets the state from the others. In other jobs nothing, but for a warning where
-        there is a checkpoint.
+        """Call ``load_into`` in a job started with ``horovodrun --resume`` (HOROVOD_RESUME=1).
 
-        Should rank 0 be lost before the first sync, whoever is rank 0 then loads it in that sync, ValueError where it
-        cannot see the directory."""
+        This happens only when the job begins; a worker that joins later gets the state from the others. In other jobs
+        it only warns if there is a checkpoint.
+
+        If rank 0 is lost before the first sync, the new rank 0 loads the checkpoint during that sync.
+
+        Returns:
+            Step of the checkpoint; None if nothing was loaded here.
+
+        Raises:
+            ValueError: If the checkpoint does not match the state. During the first sync also if the new rank 0 cannot
+                see the directory.
+        """
         settings = Settings.from_environ()
         if settings.flag("HOROVOD_RESUME"):
             found = self.load_into(state)
@@ -115,7 +143,7 @@ class StateCheckpoint(Checkpoint):
 
 
 def _parts(value: Any) -> tuple[Any, int | None]:
-    """What was saved, and by how many ranks; None: by a version that did not write that."""
+    """Return the saved value and the number of ranks that saved it; None if an older version did not record that."""
     if isinstance(value, dict) and value.keys() == {_SIZE, _STATE}:
         return value[_STATE], value[_SIZE]
     return value, None

@@ -1,6 +1,4 @@
-"""One rank's way through an epoch that goes on where it was when the members of the job change: ``order``, with what a
-rank remembers of it. No framework.
-"""
+"""Position of one rank in an epoch, which is kept when the members of the job change. Uses ``order``."""
 
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -9,25 +7,36 @@ from horovod.common.elastic.order import Shares, done, mine, permutation
 
 
 class Resumes:
-    """What states save, restore and bring together by its ``state_dict``, which is the same on all ranks, and of which
-    each rank keeps its own object."""
+    """Object that states save, restore and synchronize through its ``state_dict``.
+
+    The ``state_dict`` is the same on all ranks, while each rank keeps its own object.
+    """
 
     def state_dict(self) -> dict[str, Any]:
-        """Of any rank for all ranks, and for any number of them."""
+        """Return the position, valid on all ranks and for any number of ranks."""
         raise NotImplementedError
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Goes on from there with the present members."""
+        """Continue from a saved position with the current members."""
         raise NotImplementedError
 
     def reset(self) -> None:
-        """The members have changed."""
+        """Adapt to changed members."""
         raise NotImplementedError
 
 
 class Walk(Resumes):
-    """Through ``length`` samples. ``rank``, ``size``: of the face. ``filled``: ranks take equally many steps, for which
-    fewer samples than there are ranks are visited a second time at the end of an epoch."""
+    """Position in a sequence of ``length`` samples.
+
+    Args:
+        length: Number of samples.
+        rank: ``rank`` of the frontend.
+        size: ``size`` of the frontend.
+        shuffle: If True, use a different order in each epoch.
+        seed: Seed of the order.
+        filled: If True, ranks make equally many steps; a few samples (fewer than there are ranks) are visited twice at
+            the end of an epoch.
+    """
 
     def __init__(
         self,
@@ -45,28 +54,30 @@ class Walk(Resumes):
         self.epoch = 0
         self._place = rank, size
         self._order: Sequence[int] = range(0)
-        self._order_of = -1  # epoch
-        self._done = 0  # of the order, when members were shared out last
-        self._recorded = 0  # of this rank's own since then
+        self._order_of = -1  # epoch of `_order`
+        self._done = 0  # samples done when they were last divided among ranks
+        self._recorded = 0  # samples of this rank recorded since then
         self._me, self._ranks = 0, 1
         self.mine: list[int] = []
-        """What this rank visits from here on, in its order."""
+        """Samples that this rank visits from here on, in order."""
         self._begin(0, 0)
 
     def set_epoch(self, epoch: int) -> None:
-        """An epoch begins, with nothing done. To be called when one is over; where it is called as an epoch's loop
-        begins, with the number of the epoch that is under way, what has been recorded of that stays done. When all of
-        it is done, the same number begins it anew."""
+        """Begin an epoch; call it when the previous one is over.
+
+        If it is called with the number of the current, partly completed epoch, recorded samples stay done. If that
+        epoch is complete, it begins again.
+        """
         under_way = epoch == self.epoch and 0 < self.processed_num < self.length
         self._begin(epoch, self.processed_num if under_way else 0)
 
     def record(self, samples: int) -> None:
-        """So many more of ``mine`` are done; all ranks say so in the same steps."""
+        """Record that ``samples`` more of ``mine`` are done; all ranks do so in the same steps."""
         self._recorded = min(self._recorded + samples, len(self.mine))
 
     @property
     def processed_num(self) -> int:
-        """How many samples of the epoch are done, by all ranks."""
+        """Number of samples of the epoch that all ranks together have done."""
         left, whole = self.length - self._done, self._recorded >= len(self.mine)
         return self._done + done(self._recorded, self._me, self._parts(), left, whole)
 
@@ -74,7 +85,11 @@ class Walk(Resumes):
         return {"epoch": self.epoch, "processed_num": self.processed_num, "seed": self.seed, "length": self.length}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Raises ValueError when it is of another dataset or seed."""
+        """Continue from a saved position.
+
+        Raises:
+            ValueError: If it is for a different dataset or seed.
+        """
         for name, here in (("seed", self.seed), ("length", self.length)):
             if state_dict.get(name, here) != here:
                 raise ValueError(f"the dataset's state has {name} {state_dict[name]}, this dataset {here}")
@@ -96,5 +111,5 @@ class Walk(Resumes):
         self.mine = mine(self._order[processed:], self._me, self._parts(), self.filled)
 
     def _parts(self) -> Shares:
-        """Of the present ranks."""
+        """Return the shares of the current ranks."""
         return Shares.equal(self._ranks)
