@@ -1,1 +1,1 @@
-"""From the worker's environment to a running engine."""
+"""Bootstrap of a rank: from the worker's environment to a running engine."""

@@ -1,7 +1,8 @@
-"""Makes an engine out of the worker environment and the settings: alone at once, else together with the others.
+"""Start of an engine from the worker environment and the settings, alone or together with other ranks.
 
-How ranks meet, connect and start, and what becomes of failures on the way, is told at the head of ``joining``. Each
-init is an epoch of its own, so nothing of an earlier one, failed or shut down, is ever taken for part of it.
+The docstring of ``joining`` describes how ranks meet, connect and start, and how failures on the way are handled. Each
+``init`` is a separate epoch, so nothing of an earlier epoch, whether failed or shut down, can be mistaken for part of
+it.
 """
 
 import os
@@ -26,7 +27,7 @@ if TYPE_CHECKING:
 
 
 def _warn(env: WorkerEnv, settings: Settings) -> None:
-    """Say which variables have no effect; horovodrun has said so of those that it could see."""
+    """Warn about variables that have no effect; horovodrun has already warned about those that it could see."""
     if LOG_LEVELS.index(settings.text("HOROVOD_LOG_LEVEL")) > LOG_LEVELS.index("warning"):
         return
     sink = make_sink(env.rank, settings.flag("HOROVOD_LOG_HIDE_TIME"))
@@ -41,11 +42,19 @@ def _warn(env: WorkerEnv, settings: Settings) -> None:
 def start(
     env: WorkerEnv, members: list[int] | None, process_sets: list[GivenSet], dynamic: bool
 ) -> tuple[Job, "Engine"]:
-    """Joins the job that ``env`` describes and starts its engine.
+    """Join the job that ``env`` describes, and start its engine.
 
-    ``members``: world ranks that form the job, by their rank in it (None: all). ``process_sets``, ``dynamic``: what
-    init was given; compared between ranks. Raises ValueError naming what is wrong or what was waited for; nothing stays
-    open then.
+    Args:
+        env: Environment of this worker.
+        members: World ranks that form the job, by their rank in it; None: all.
+        process_sets: Process sets given to ``init``; compared between ranks.
+        dynamic: True for dynamic process sets; compared between ranks.
+
+    Returns:
+        The job and its engine.
+
+    Raises:
+        ValueError: If the job cannot be formed; names the problem, or what was waited for. Nothing stays open.
     """
     settings = patient(Settings.from_environ())
     settings = settings.with_values({reports.VARIABLE: reports.folder_of_job(settings.text(reports.VARIABLE))})
@@ -69,8 +78,10 @@ def start(
 
 
 def _calibrated(env: WorkerEnv, settings: Settings) -> Settings:
-    """With the sizes measured on this host for a job of this shape, if there are any and nothing speaks against them.
-    On rank 0, from which the others get them."""
+    """Return the settings with the tuning calibrated on this host for a job of this shape, if there is one.
+
+    Only rank 0 loads it; other ranks get it from rank 0.
+    """
     if env.rank != 0 or settings.text("HOROVOD_TUNING") or not settings.flag("HOROVOD_CALIBRATE"):
         return settings
     transport = settings.text("HOROVOD_TRANSPORT")

@@ -1,10 +1,10 @@
-"""Sizes measured on this host (core/plan/tuning.h), kept from job to job in the user's cache directory.
+"""Tuning values measured on this host (core/plan/tuning.h), kept between jobs in the user's cache directory.
 
-A file for each host and shape of the world: measured by ``python -m horovod.benchmark --calibrate``, read by rank 0 in
-``init``, which passes the values on to all ranks as HOROVOD_TUNING. No value changes a bit of a result, so a file that
-is missing, damaged or of another version costs speed at most.
+There is one file per host and shape of the job. ``python -m horovod.benchmark --calibrate`` writes it. Rank 0 reads it
+in ``init`` and passes the values to all ranks as HOROVOD_TUNING. No value changes any bit of a result, so a missing,
+damaged or outdated file costs only speed.
 
-Calibration does not run by itself at the first ``init``; docs/performance.md tells why.
+Calibration does not run automatically at the first ``init``; docs/performance.md explains why.
 """
 
 import contextlib
@@ -17,29 +17,32 @@ from pathlib import Path
 import msgspec
 
 FORMAT = 1
-_LIMIT = 65536  # bytes of a file
+_LIMIT = 65536  # maximum bytes of a file
 
 
 @dataclass(frozen=True)
 class World:
-    """What the values were measured on, and whom they are for. Equal for jobs that may share them."""
+    """Host and shape of the job that values were measured for. Jobs with an equal World may share them."""
 
     machine: str
-    """Identity of rank 0's host: its id, model of CPU, number of cores."""
+    """Identity of rank 0's host: machine id, CPU model and number of cores."""
     size: int
     local_size: int
     cross_size: int
     transport: str
-    """HOROVOD_TRANSPORT."""
+    """Value of HOROVOD_TRANSPORT."""
 
     @classmethod
     def here(cls, size: int, local_size: int, cross_size: int, transport: str) -> "World":
-        """The world of a job of this shape with its rank 0 on this host."""
+        """Return the World of a job of this shape with its rank 0 on this host."""
         return cls(machine_text(), size, local_size, cross_size, transport)
 
 
 def machine_text() -> str:
-    """Tells hosts apart that share a home directory, and a host from what it was before its CPUs were changed."""
+    """Return an identity of this host and its CPUs.
+
+    It distinguishes hosts that share a home directory, and a host before and after a change of its CPUs.
+    """
     name = _first_line("/etc/machine-id") or os.uname().nodename
     return f"{name}/{os.uname().machine}/{_cpu_model()}/{os.cpu_count()}"
 
@@ -53,22 +56,21 @@ class _File(msgspec.Struct, forbid_unknown_fields=True):
 
 
 def directory() -> Path:
-    """$XDG_CACHE_HOME/horovod, else ~/.cache/horovod."""
+    """Return $XDG_CACHE_HOME/horovod, or else ~/.cache/horovod."""
     base = os.environ.get("XDG_CACHE_HOME", "")
-    if not os.path.isabs(base):  # the XDG specification: relative ones are to be ignored
+    if not os.path.isabs(base):  # the XDG specification says to ignore relative paths
         base = os.path.join(os.path.expanduser("~"), ".cache")
     return Path(base, "horovod")
 
 
 def path_of(world: World) -> Path:
-    """The file of one world."""
+    """Return the path of a World's file."""
     digest = hashlib.sha256(msgspec.json.encode(world)).hexdigest()[:24]
     return directory() / f"tuning-{digest}.json"
 
 
 def load(world: World) -> tuple[str, str]:
-    """The sizes as text for HOROVOD_TUNING, empty where there are none; and why a file that is there is not used,
-    empty where it is."""
+    """Return the values as text for HOROVOD_TUNING, and why an existing file is not used; either may be empty."""
     path = path_of(world)
     try:
         data = _read(path)
@@ -86,8 +88,10 @@ def load(world: World) -> tuple[str, str]:
 
 
 def link_bandwidth(world: World) -> float | None:
-    """Bytes a second that a link carries, as it was measured in this world; None where it was not. Between hosts where
-    there are several, else within this one."""
+    """Return the measured bandwidth of a link in bytes per second; None if not measured.
+
+    It is that of links between hosts, or within the host if there is only one.
+    """
     try:
         found = msgspec.json.decode(_read(path_of(world)), type=_File)
     except (OSError, ValueError):
@@ -97,7 +101,7 @@ def link_bandwidth(world: World) -> float | None:
 
 
 def checked(tuning: dict[str, int]) -> str:
-    """The sizes as text. Raises ValueError naming one that the engine does not accept."""
+    """Return the values as text for HOROVOD_TUNING. Raises ValueError naming a value that the engine refuses."""
     from horovod import _core
 
     text = ",".join(f"{name}={value}" for name, value in tuning.items())
@@ -111,18 +115,28 @@ def store(
     measured: dict[str, dict[str, float]] | None = None,
     model: dict[str, float] | None = None,
 ) -> Path:
-    """Keeps the sizes, in a file that only this user can read and write; a reader sees the old one or the new one.
+    """Store the values in a file that only this user can access, replacing it atomically.
 
-    ``measured``, ``model``: seconds behind the choice and parameters of the cost model, for people. Raises
-    ValueError for a size that the engine does not accept, OSError where the directory cannot be written.
+    Args:
+        world: What the values were measured for.
+        tuning: The values.
+        measured: Measured seconds behind the choice, for human readers.
+        model: Parameters of the cost model.
+
+    Returns:
+        Path of the file.
+
+    Raises:
+        ValueError: If the engine refuses a value.
+        OSError: If the file cannot be written.
     """
-    import tempfile  # brings a good part of the standard library along, which workers that start have no use for
+    import tempfile  # imports much of the standard library, which starting workers do not need
 
     checked(tuning)
     path = path_of(world)
     path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     data = msgspec.json.format(msgspec.json.encode(_File(FORMAT, world, tuning, measured or {}, model or {})), indent=1)
-    handle, temporary = tempfile.mkstemp(prefix=".tuning-", dir=path.parent)  # of mode 0600
+    handle, temporary = tempfile.mkstemp(prefix=".tuning-", dir=path.parent)  # created with mode 0600
     try:
         with os.fdopen(handle, "wb") as file:
             file.write(data + b"\n")
@@ -137,7 +151,7 @@ def store(
 
 
 def _read(path: Path) -> bytes:
-    """Raises ValueError for a file that another user could have written."""
+    """Read the file. Raises ValueError if another user could have written it."""
     descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK)
     with os.fdopen(descriptor, "rb") as file:
         status = os.fstat(descriptor)

@@ -1,4 +1,4 @@
-"""From the connections and the memory that a rank has to a running engine."""
+"""Start of the engine with a rank's connections and memory."""
 
 import os
 import socket
@@ -23,13 +23,13 @@ if TYPE_CHECKING:
 
 @dataclass
 class Formed:
-    """What stage 2 made; owns the descriptors until the engine takes them."""
+    """Result of forming connections; owns the descriptors until the engine takes them."""
 
     links: dict[Link, socket.socket]
     descriptors: list[int]  # the segment's (or -1) and the doorbells'
     cipher: Cipher | None = None
-    sessions: dict[Link, Session] = field(default_factory=dict)  # keys of the links that are encrypted
-    first_address: str = ""  # of rank 0, where a link leads to it
+    sessions: dict[Link, Session] = field(default_factory=dict)  # keys of encrypted links
+    first_address: str = ""  # address of rank 0, if there is a link to it
 
     def close(self) -> None:
         for sock in self.links.values():
@@ -39,8 +39,12 @@ class Formed:
 
 
 def make_engine(plan: Plan, peers: Sequence[Peer], formed: Formed, settings: Settings, env: WorkerEnv) -> "Engine":
-    """The engine, which owns what was formed. Raises ValueError naming the setting that it does not accept, ImportError
-    where the native engine is of another state of the sources than the Python files."""
+    """Create the engine, which takes ownership of what was formed.
+
+    Raises:
+        ValueError: If it refuses a setting; names it.
+        ImportError: If the native engine was built from different sources than the Python files.
+    """
     from horovod import _core
 
     _check_texts(settings)
@@ -77,7 +81,7 @@ def make_engine(plan: Plan, peers: Sequence[Peer], formed: Formed, settings: Set
 
 
 def _set_up(config: Any, plan: Plan, peers: Sequence[Peer], settings: Settings, env: WorkerEnv) -> None:
-    """What the engine is to know, but for its connections."""
+    """Set the engine's configuration except for its connections."""
     config.rank = plan.me
     config.size = len(peers)
     config.node_of = plan.node_of
@@ -89,7 +93,8 @@ def _set_up(config: Any, plan: Plan, peers: Sequence[Peer], settings: Settings, 
     config.stall_warning = (
         0.0 if settings.flag("HOROVOD_STALL_CHECK_DISABLE") else settings.number("HOROVOD_STALL_CHECK_TIME_SECONDS")
     )
-    if len({peer.hostname for peer in peers}) > 1:  # on one host there is none to lose, and nothing to look for
+    # On a single host, no other host can be lost, so no heartbeat is needed.
+    if len({peer.hostname for peer in peers}) > 1:
         config.heartbeat = settings.number("HOROVOD_HEARTBEAT_TIMEOUT")
     config.spins = _spins(plan, peers, settings)
     config.cpu = _cpu(settings, env)
@@ -100,7 +105,7 @@ def _set_up(config: Any, plan: Plan, peers: Sequence[Peer], settings: Settings, 
 
 
 def _look_for_nccl(config: Any, settings: Settings) -> None:
-    """Where the engine looks for NCCL when the first tensor of a GPU comes, and for which operations."""
+    """Set where the engine looks for NCCL when it gets the first GPU tensor, and for which operations it uses NCCL."""
     from horovod import _core
 
     allowed = operations.ways(settings)
@@ -115,7 +120,7 @@ def _look_for_nccl(config: Any, settings: Settings) -> None:
 
 
 def _check_texts(settings: Settings) -> None:
-    """The core reads these itself, and does not know where they came from."""
+    """Check settings that the engine parses itself, to name the setting in errors."""
     from horovod import _core
 
     for name, read in (
@@ -138,9 +143,12 @@ _SPECIAL = {
 
 
 def _spins(plan: Plan, peers: Sequence[Peer], settings: Settings) -> int:
-    """None where ranks share cores: a rank that spins would keep the one it waits for from running."""
-    # Ranks pinned to a core each see only their own, so what counts is the union.
-    # HOROVOD_TRANSPORT=tcp puts every rank on a node of its own, hence by host name.
+    """Return the rounds of busy waiting; 0 if ranks share cores.
+
+    A spinning rank would keep the rank that it waits for from running.
+    """
+    # Ranks pinned to one core each see only their own, so take the union. Compare host names, because
+    # HOROVOD_TRANSPORT=tcp makes every rank its own node.
     neighbours = [peer for peer in peers if peer.hostname == peers[plan.me].hostname]
     cores = {core for peer in neighbours for core in peer.cpus}
     quota = cgroups.cores()
@@ -149,8 +157,9 @@ def _spins(plan: Plan, peers: Sequence[Peer], settings: Settings) -> int:
 
 
 def _cpu(settings: Settings, env: WorkerEnv) -> int:
-    """Core of the engine's thread, -1 for any. The launcher's local rank counts: HOROVOD_TRANSPORT=tcp puts every rank
-    on a node of its own.
+    """Return the core of the engine's thread, or -1 for any.
+
+    Uses the launcher's local rank, because HOROVOD_TRANSPORT=tcp makes every rank its own node.
     """
     cores = settings.integers("HOROVOD_THREAD_AFFINITY")
     if cores is None:

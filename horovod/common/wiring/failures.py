@@ -1,7 +1,7 @@
-"""What the ranks of one epoch tell each other, through the store, of why they cannot form the job.
+"""Exchange of failures between the ranks of an epoch that is being formed, through the store.
 
-told by one     the first failure of all counts; the others find it while they connect and give up too
-met by all      at the end each says in an exchange that it is ready, or why it is not
+- First failure: it is stored once. Other ranks find it while they connect, and give up too.
+- Final exchange: each rank reports that it is ready, or why it is not.
 """
 
 import contextlib
@@ -15,14 +15,22 @@ _AWAIT_SECONDS = 5.0
 
 
 class KnownFailureError(LinkError):
-    """Everybody has heard of it."""
+    """A failure that all ranks already know."""
 
 
 class Failures:
-    """Of the epoch that began with round ``epoch`` of the exchange in which ``ranks`` (by world rank) met."""
+    """Failures of the epoch that began with round ``epoch`` of the exchange between ``ranks`` (world ranks)."""
 
     def __init__(self, store: StoreClient, epoch: int, me: int, ranks: list[int], hostname: str) -> None:
-        """``me``: index of this rank in ``ranks``. ``hostname``: its host, for messages."""
+        """Prepare for one epoch.
+
+        Args:
+            store: Connection to the store.
+            epoch: Number of the round.
+            me: Index of this rank in ``ranks``.
+            ranks: World ranks of the job.
+            hostname: This rank's host, for messages.
+        """
         self._store = store
         self._name = f"failure {epoch}"
         self._end = f"formed {epoch}"
@@ -31,14 +39,20 @@ class Failures:
         self._who = f"rank {ranks[me]} (host {hostname}, pid {os.getpid()})"
 
     def check(self) -> None:
-        """Raises LinkError if another rank has told of a failure. Does not wait: what the store says is found in a
-        later call, so a slow store delays nothing but this."""
+        """Raise LinkError if another rank has reported a failure.
+
+        Does not block: the store's answer is seen in a later call, so a slow store delays only this check.
+        """
         text = self._store.peek(self._name)
         if text is not None:
             raise LinkError(text.decode(errors="replace"))
 
     def tell(self, error: BaseException) -> str:
-        """Lets the others fail at once, not at their deadlines. Returns the job's first failure, ours or another's."""
+        """Report a failure, so that other ranks fail at once instead of at their deadlines.
+
+        Returns:
+            The first failure of the job, this rank's or another's.
+        """
         reason = getattr(error, "strerror", None) or str(error) or type(error).__name__
         text = f"{self._who} could not join: {reason}"
         with contextlib.suppress(StoreError):
@@ -46,13 +60,17 @@ class Failures:
         return text
 
     def await_others(self, text: str) -> None:
-        """With the failure ``text``: some may be past looking for failures already and wait in ``confirm``."""
+        """Report the failure ``text`` in the final exchange too, because some ranks may already wait in ``confirm``."""
         with contextlib.suppress(StoreError):
             self._store.exchange(self._end, self._me, len(self._ranks), text.encode(), _AWAIT_SECONDS)
 
     def confirm(self, seconds: float) -> None:
-        """Returns once all ranks are ready. Raises KnownFailureError when one is not, LinkError naming the ranks that
-        do not come in ``seconds``."""
+        """Wait until all ranks are ready.
+
+        Raises:
+            KnownFailureError: If a rank is not ready.
+            LinkError: If ranks do not come within ``seconds``; names them.
+        """
         try:
             _, errors = self._store.exchange(self._end, self._me, len(self._ranks), b"", seconds)
         except StoreTimeout as error:

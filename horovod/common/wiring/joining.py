@@ -1,19 +1,21 @@
-"""One attempt of a rank to join a job of several ranks.
+"""A rank's attempt to join a job of several ranks, in stages.
 
-    stage                                                         when it fails here
-    listen    sockets for those who will connect to us            the others hear from the store that this rank
-    meet      all ranks in the store; the round is the epoch      has not come
-    ------------------------------------------------------------------------------------------------------------
-    gather    everybody's records (``records``)                   told
-    agree     settings, process sets, cipher: follow from the     fails on all ranks alike, so it is not told
-              records alone
-    connect   sockets to peers (``mesh``)                         told
-    share     the node's memory and doorbells                     told
-    start     the engine, which owns all that was made            told
-    confirm   init returns on all ranks or fails on all           told, or heard
+    stage                                                       if it fails here
+    listen    open sockets for peers that connect to us         other ranks learn from the store that this rank
+    meet      meet all ranks in the store; the round is         has not come
+              the epoch
+    ----------------------------------------------------------------------------------------------------------
+    gather    get all ranks' records (``records``)              reported
+    agree     settings, process sets and cipher, computed       fails on all ranks alike, so it is not reported
+              from the records
+    connect   connect to peers (``mesh``)                       reported
+    share     share the node's memory and doorbells             reported
+    start     start the engine, which takes all resources       reported
+    confirm   make init succeed on all ranks or on none         reported, or learned from another rank
 
-Whatever fails below the line ends in ``_give_up``: tell the others (``failures``) before anything is closed, so that
-what they see break does not hide the cause; close; wait for those who are past looking for failures; raise.
+Failures below the line end in ``_give_up``. It first reports the failure to the other ranks (``failures``), because
+connections that it closes earlier would hide the cause. Then it closes everything, waits for ranks that no longer check
+for failures, and raises an error.
 """
 
 import os
@@ -61,12 +63,12 @@ if TYPE_CHECKING:
 
 
 class Joining:
-    """Use ``run`` once."""
+    """Attempt to join a job. Call ``run`` once."""
 
     def __init__(
         self, env: WorkerEnv, settings: Settings, members: list[int] | None, sets: list[GivenSet], dynamic: bool
     ) -> None:
-        """``members``: world ranks by rank of the job; None: all, by their own ranks."""
+        """Prepare the attempt. ``members``: world ranks by rank of the job; None: all, with their own ranks."""
         self._env = env
         self._settings = settings
         self._world = members is None
@@ -81,10 +83,14 @@ class Joining:
         self._formed = Formed({}, [])
         self._engine: Engine | None = None
         self._agreed: tuple[Sets, ...] = ()
-        self._told = False  # all ranks know of what fails now, without being told
+        self._told = False  # True while a failure is known to all ranks without being reported
 
     def run(self) -> tuple[Job, "Engine"]:
-        """Raises ValueError naming what is wrong or what was waited for; nothing stays open then."""
+        """Return the job and its engine.
+
+        Raises:
+            ValueError: If the job cannot be formed; names the problem, or what was waited for. Nothing stays open.
+        """
         listeners = self._listen()
         try:
             with StoreClient(self._key, self._host, self._port) as store:
@@ -97,7 +103,7 @@ class Joining:
                     text = self._give_up(error, failures)
                     if isinstance(error, (LinkError, OSError, StoreError)):
                         kind = ValueError if _is_own(error) else NotFormedError
-                        # A LinkError says the same: two tracebacks would only hide it.
+                        # A LinkError has the same text, and two tracebacks would only hide it.
                         raise kind(f"init: {text}") from (None if isinstance(error, LinkError) else error)
                     raise
         finally:
@@ -122,20 +128,23 @@ class Joining:
         return self._describe_job(peers, epoch), self._engine
 
     def _give_up(self, error: BaseException, failures: Failures) -> str:
-        """Nothing of this attempt stays. Returns the job's first failure, this rank's or another's."""
+        """Report the failure and release everything. Returns the job's first failure, this rank's or another's."""
         told = self._told or isinstance(error, KnownFailureError)
         text = str(error) if told else failures.tell(error)
         self._formed.close()
         if self._engine is not None:
             self._engine.shutdown("init failed")
-            self._engine = None  # the traceback would keep it, and its own doorbell, alive
-        # Ctrl-C does not wait. Nor do ranks of an elastic job, each of which comes back to the launcher by itself.
+            self._engine = None  # the traceback would keep it and its doorbell alive
+        # Do not wait after Ctrl-C, nor in an elastic job, whose ranks return to the launcher independently.
         if isinstance(error, Exception) and not told and not self._env.epoch:
             failures.await_others(text)
         return text
 
     def _listen(self) -> Listeners:
-        """Raises ValueError naming HOROVOD_GLOO_IFACE or HOROVOD_PORT_RANGE when they do not fit."""
+        """Listen for peers.
+
+        Raises ValueError naming HOROVOD_GLOO_IFACE or HOROVOD_PORT_RANGE if they do not fit this host.
+        """
         ports = parse_ports(self._settings.text("HOROVOD_PORT_RANGE"))
         interface = self._settings.text("HOROVOD_GLOO_IFACE")
         alone = self._env.local_size == self._env.size
@@ -144,9 +153,9 @@ class Joining:
         except OSError as error:
             if interface or not alone:
                 raise ValueError(f"the network interfaces of this host cannot be listed: {error.strerror}") from None
-            found = []  # shared memory needs none
+            found = []  # shared memory needs no network
         places = to_listen(found, interface, alone)
-        # A peer comes for control and for data, and to addresses that it tries side by side.
+        # A peer makes a control and a data connection, and tries several addresses in parallel.
         return Listeners(places, 4 * len(self._members) + 64, ports)
 
     def _describe_self(self, listeners: Listeners) -> Peer:
@@ -161,7 +170,7 @@ class Joining:
         )
 
     def _meet(self, store: StoreClient, mine: Peer) -> Met:
-        """Waits for all ranks. Raises ValueError naming those that do not come."""
+        """Wait for all ranks. Raises ValueError naming those that do not come."""
         group = (
             f"init e{self._env.epoch}"
             if self._env.epoch
@@ -169,7 +178,7 @@ class Joining:
             if self._world
             else "init " + ",".join(map(str, self._members))
         )
-        if len(group) > 512:  # the store's limit of names
+        if len(group) > 512:  # the store's limit for names
             group = "init " + derive_key(self._key, group).hex()
         try:
             met = store.exchange_by_node(
@@ -193,14 +202,17 @@ class Joining:
         return met
 
     def _gather(self, listeners: Listeners, mine: Peer, met: Met, failures: Failures) -> list[bytes]:
-        """Everybody's records; the links inside of the node over which they came are kept."""
+        """Return all ranks' records, and keep the links within the node over which they came."""
         seconds = self._settings.number("HOROVOD_GLOO_TIMEOUT_SECONDS")
         key = derive_key(self._key, "links")
         values, self._formed.links = records.spread(met, self._me, mine, key, listeners, seconds, failures.check)
         return values
 
     def _cipher(self, plan: Plan, peers: list[Peer]) -> Cipher | None:
-        """For connections between nodes, if there are any. Raises ValueError on all ranks alike."""
+        """Return the cipher for connections between nodes; None with a single node.
+
+        Raises ValueError on all ranks alike.
+        """
         if len(plan.leaders) == 1:
             return None
         labels = [label(rank, peer) for rank, peer in enumerate(peers)]
@@ -208,7 +220,7 @@ class Joining:
         return Cipher(name, self._ciphers[name])
 
     def _connect(self, listeners: Listeners, plan: Plan, peers: list[Peer], epoch: int, failures: Failures) -> None:
-        """The links to other nodes. Nobody listens afterwards."""
+        """Connect to other nodes, then stop listening."""
         settings = self._settings
         descriptors.make_room(_descriptors(plan))
         encrypted = (CONTROL, DATA) if settings.flag("HOROVOD_ENCRYPT_DATA") else (CONTROL,)
@@ -216,7 +228,7 @@ class Joining:
         mesh = MeshBuilder(plan, peers, key, epoch, listeners, formed.cipher, encrypted, kinds=(CONTROL, DATA))
         formed.links.update(mesh.run(settings.number("HOROVOD_GLOO_TIMEOUT_SECONDS"), failures.check))
         formed.sessions = mesh.sessions
-        if (DATA, 0) in formed.links:  # the engine takes the link, and nobody could ask it any more
+        if (DATA, 0) in formed.links:  # the engine takes the link, so its address is read now
             formed.first_address = str(formed.links[DATA, 0].getpeername()[0])
         for (kind, _), sock in formed.links.items():
             if kind == DATA:
@@ -235,11 +247,14 @@ class Joining:
         )
         if self._formed.cipher is None:
             return job
-        # A user's key may serve several jobs, the name is random.
+        # A user's key may serve several jobs, so the key of the seals also depends on a random name.
         return replace(job, seals=Seals(derive_key(self._key, f"objects {epoch} {peers[0].unix_name}")))
 
     def _placed(self, peers: list[Peer]) -> WorkerEnv:
-        """Other launchers do not tell all local and cross ranks; the hosts' names do."""
+        """Return the environment with local and cross ranks computed from host names.
+
+        Other launchers may not provide them.
+        """
         if self._env.place is None:
             return self._env
         job = self._job(peers)
@@ -258,7 +273,7 @@ class Joining:
         )
         if not self._world or self._env.place is not None:
             return job
-        env = self._env  # the launcher's word counts: it may order ranks of a host in its own way
+        env = self._env  # the launcher's values take precedence, because it may order the ranks of a host differently
         return Job(
             env.rank,
             env.size,
@@ -283,7 +298,7 @@ def describe(
     unix_name: str,
     ciphers: list[str],
 ) -> Peer:
-    """What this rank tells the others about itself."""
+    """Return this rank's record for the other ranks."""
     return Peer(
         version=__version__,
         world_rank=env.rank,
@@ -302,11 +317,13 @@ def describe(
 
 
 def _is_own(error: Exception) -> bool:
-    """Does it come from this rank's system (no descriptors or memory left, say), not from a peer that is gone?"""
+    """Return True for an error of this rank's system (such as too many open files), not of a lost peer."""
     return isinstance(error, OSError) and not isinstance(error, (ConnectionError, TimeoutError))
 
 
 def _descriptors(plan: Plan) -> int:
-    """How many this rank needs at most: links, doorbells, connections that are tried twice, strangers, and some more
-    for libraries and the program."""
+    """Return the maximum number of descriptors this rank needs.
+
+    They are for links, doorbells, connections tried twice, unauthenticated connections, libraries and the program.
+    """
     return 3 * len(plan.remote) + 2 * (len(plan.local) + len(plan.leaders)) + 128

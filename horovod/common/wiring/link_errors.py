@@ -1,4 +1,4 @@
-"""What is said of connections between ranks that cannot be formed."""
+"""Error messages about connections between ranks that cannot be formed."""
 
 from horovod.common.network.endpoints import Endpoint
 from horovod.common.wiring.peers import Peer
@@ -11,26 +11,26 @@ ADVICE = (
 
 
 class NotFormedError(ValueError):
-    """The job cannot be formed, for a reason that may lie with other ranks: in an elastic job the next epoch may be."""
+    """The job cannot be formed, possibly because of other ranks; an elastic job may succeed in the next epoch."""
 
 
 class LinkError(Exception):
-    """The connections could not be formed; says which, and why."""
+    """Connections could not be formed; the message says which, and why."""
 
 
 def outcome_text(target: Endpoint | str, outcome: str) -> str:
-    """An address that was tried, and what came of it."""
+    """Return text about an address that was tried and the outcome."""
     return f"{target} ({target.interface}): {outcome}" if isinstance(target, Endpoint) else f"{target}: {outcome}"
 
 
 def unreachable_text(peer: Peer) -> str:
-    """Why no address of the peer was tried at all."""
+    """Return text about why no address of the peer was tried."""
     listens = ", ".join(f"{each} ({each.interface})" for each in peer.endpoints) or "nothing"
     return f"which listens on {listens} only, where this host cannot reach it"
 
 
 def reason(error: Exception) -> str:
-    """A few words for what became of a connection."""
+    """Return a short reason for the failure of a connection."""
     if not isinstance(error, OSError):
         return str(error)
     if isinstance(error, ConnectionRefusedError):

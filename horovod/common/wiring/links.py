@@ -1,8 +1,9 @@
-"""Which connections a rank has with its peers. Pure.
+"""Connections of a rank to its peers. Pure.
 
-node      Unix socket, rank -> its node's leader; carries the shared memory's descriptors, then is the control link
-control   TCP, leader of a node -> rank 0
-data      TCP, between every two ranks on different nodes; the lower rank listens
+- node: Unix socket from a rank to its node's leader. Transfers the descriptors of shared memory, then serves as control
+  link.
+- control: TCP, from the leader of a node to rank 0.
+- data: TCP, between every two ranks on different nodes; the lower rank listens.
 """
 
 from collections.abc import Sequence
@@ -17,7 +18,7 @@ Link = tuple[int, int]
 
 
 def wanted(plan: Plan, kinds: Sequence[int]) -> tuple[list[Link], list[Link]]:
-    """(links that I connect, links that others connect to me)."""
+    """Return (links that this rank connects, links that peers connect to this rank)."""
     outgoing = [(DATA, rank) for rank in plan.remote if rank < plan.me]
     incoming = [(DATA, rank) for rank in plan.remote if rank > plan.me]
     incoming += [(NODE, rank) for rank in plan.local_children] + [(CONTROL, rank) for rank in plan.remote_children]

@@ -1,11 +1,11 @@
-"""What this process hears of its place in an elastic job while it trains, in a thread that needs nothing of the
-program's own: news from the launcher, and the end of the job's engine, of which the launcher hears in turn.
+"""Listener for news about an elastic job during training, in a thread independent of the program.
 
-    the launcher says that the epoch is over --> the engine gives up, unless it has noticed meanwhile
-    the engine has lost a rank ----------------> the launcher is told, though the program may compute for long still
-    hosts have changed ------------------------> the program's states hear of it
+- The launcher ends the epoch: the engine gives up, unless it has already noticed.
+- The engine has lost a rank: the launcher is told, even if the program continues to compute for a long time.
+- Hosts have changed: the states of the program are told.
 
-Whatever goes wrong with the connection, it is made anew after a pause: a rank 0 that hears nothing lets nobody in.
+If the connection fails for any reason, it is made again after a pause, because no new worker can join a job whose rank
+0 gets no news.
 """
 
 import os
@@ -27,28 +27,33 @@ from horovod.common.store.client import StoreClient, StoreError, StoreTimeout
 if TYPE_CHECKING:
     from horovod._core import EndSignal, Engine
 
-_NEWS_SECONDS = 600.0  # until the question for news is put again
+_NEWS_SECONDS = 600.0  # timeout of a request for news, after which it is repeated
 _BLAME = (
     "its program goes on after a HorovodInternalError, though every operation fails; it must let the error pass to "
     "hvd.elastic.run"
 )
-AT_ONCE = 0.05  # s for the engine to say itself, and in more detail, what the launcher is certain of
-PAUSE, LONGEST_PAUSE = 0.5, 30.0  # s from a connection that has failed to the next one
-_STUBBORN = 4  # s for which operations fail one after the other
-SOON = 1.0  # s for it where others have left, and what was agreed before still ends well
+# Seconds that the engine gets to detect an end that the launcher already knows, with more detail.
+AT_ONCE = 0.05
+PAUSE, LONGEST_PAUSE = 0.5, 30.0  # seconds between a failed connection and the next one
+_STUBBORN = 4  # seconds of repeated failures after which a program counts as stubborn
+# The same as AT_ONCE if workers have left, because operations agreed on earlier may still succeed.
+SOON = 1.0
 
 
 class Stubborn:
-    """Does the program go on as if nothing had happened, though all that it does fails? Pure."""
+    """Detector of programs that continue although all their operations fail. Pure."""
 
     def __init__(self, failures: int, now: float) -> None:
         self._failures = failures
         self._grown = 0
         self.next = now + 1.0
-        """When to look."""
+        """Time of the next check."""
 
     def look(self, failures: int, now: float) -> bool:
-        """More operations have failed in each of the last seconds: whoever lets the first error pass tries no more."""
+        """Return True if more operations have failed in each of the last seconds.
+
+        A program that lets the first error pass starts no further operations.
+        """
         if now >= self.next:
             self._grown = self._grown + 1 if failures > self._failures else 0
             self._failures, self.next = failures, now + 1.0
@@ -57,34 +62,39 @@ class Stubborn:
 
 @dataclass
 class _Epoch:
-    """One that was formed. ``engine``: None when it has ended."""
+    """Epoch that was formed. ``engine``: None once it has ended."""
 
     place: Place
     engine: "Engine | None"
     signal: "EndSignal"
     gives_up: float | None = None
-    """When, unless it ends by itself."""
+    """Time at which the engine gives up unless it ends by itself."""
     stubborn: Stubborn | None = None
-    """Once it has ended."""
+    """Set once the engine has ended."""
 
     @property
     def next(self) -> float | None:
-        """When there is something to do."""
+        """Time of the next action; None if there is none."""
         if self.stubborn is not None:
             return self.stubborn.next
         return None if self.engine is None else self.gives_up
 
 
 def lost_workers(ended: tuple[str, int] | None, place: Place) -> list[int]:
-    """Whom the engine has lost, by what ``Engine.ended`` says."""
+    """Return the workers that the engine has lost, from the result of ``Engine.ended``."""
     if ended is None or ended[0] != "lost" or not 0 <= ended[1] < place.size:
         return []
     return [place.workers[ended[1]]]
 
 
 class Listening:
-    """Of one process, from its first epoch to its end. ``updated``: gets the time, what has happened to hosts,
-    and the epoch to whose members it was told, which may be over by then."""
+    """Listener of one process, from its first epoch to its end.
+
+    Args:
+        worker: Number of the worker.
+        connect: Connects to the store.
+        updated: Called with time, host update and the epoch it was sent to, which may have ended meanwhile.
+    """
 
     def __init__(
         self, worker: int, connect: Callable[[], StoreClient], updated: Callable[[float, HostUpdateResult, int], None]
@@ -92,19 +102,19 @@ class Listening:
         self._worker = worker
         self._connect = connect
         self._updated = updated
-        self._client: StoreClient | None = None  # kept, so that nothing ends it in a forked child
+        self._client: StoreClient | None = None  # kept referenced, so that a forked child does not close it
         self._lock = threading.Lock()
         self._epoch: _Epoch | None = None
-        self._over: Over | None = None  # the last one heard, perhaps of an epoch that begins here a moment later
-        self._early: list[Updated] = []  # likewise
-        self._untold: list[tuple[int, list[int], str]] = []  # epoch, lost, blame: what the launcher has still to hear
-        self._after = 0  # number of the last news
+        self._over: Over | None = None  # latest end of an epoch, which may begin here only a moment later
+        self._early: list[Updated] = []  # updates for an epoch that has not begun here yet
+        self._untold: list[tuple[int, list[int], str]] = []  # (epoch, lost, blame) still to be reported to the launcher
+        self._after = 0  # number of the last received news
         self._warned: set[str] = set()
         self._changed = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
         threading.Thread(target=self._run, name="horovod-news", daemon=True).start()
 
     def begin(self, place: Place, engine: "Engine") -> None:
-        """An epoch is formed, with this place and engine."""
+        """Start listening for an epoch that was formed with this place and engine."""
         with self._lock:
             self._epoch = _Epoch(place, engine, engine.end_signal())
             if self._over is not None:
@@ -122,7 +132,7 @@ class Listening:
                     self._client = self._connect()
                 self._hear(self._client)
                 pause = PAUSE
-            except (StoreError, ValueError, OSError, zmq.ZMQError) as error:  # too many open files, say
+            except (StoreError, ValueError, OSError, zmq.ZMQError) as error:  # for example too many open files
                 self._warn(f"the connection on which the launcher's news come has failed, and is tried again: {error}")
                 if self._client is not None:
                     self._client.close()
@@ -131,8 +141,11 @@ class Listening:
                 pause = min(2 * pause, LONGEST_PAUSE)
 
     def _hear(self, client: StoreClient) -> None:
-        """What has come, if anything has. Raises what goes wrong, but not a launcher's silence: it may be stopped
-        (Ctrl-Z), and where it is gone, who trains notices by other means."""
+        """Receive and handle news.
+
+        Raises all errors except for a timeout. A launcher that does not answer may be stopped (Ctrl-Z), and if it is
+        gone, ranks in training notice by other means.
+        """
         try:
             self._after, news = client.news(self._worker, self._after, self._seconds(), self._descriptors())
         except StoreTimeout:
@@ -148,7 +161,7 @@ class Listening:
         self._tell()
 
     def _rest(self, seconds: float) -> None:
-        """A pause in which the engine's end is noticed all the same."""
+        """Pause, but notice the end of the engine."""
         until = time.monotonic() + seconds
         while (left := until - time.monotonic()) > 0:
             poll = select.poll()
@@ -158,7 +171,7 @@ class Listening:
             self._look()
 
     def _warn(self, text: str) -> None:
-        """Each once: what goes wrong again and again is said already."""
+        """Log each kind of warning only once."""
         kind = text.partition(":")[0]
         if kind in self._warned:
             return
@@ -168,7 +181,7 @@ class Listening:
         warner(rank, Settings.from_environ())(text)
 
     def _tell(self) -> None:
-        """What was found. A launcher that is stopped (Ctrl-Z) answers when it goes on."""
+        """Report findings to the launcher. A stopped launcher (Ctrl-Z) answers when it continues."""
         assert self._client is not None
         while self._untold:
             try:
@@ -198,7 +211,7 @@ class Listening:
         return 0.0 if self._untold else self._due()
 
     def _due(self) -> float:
-        """s until there is something to do."""
+        """Return the seconds until the next action."""
         with self._lock:
             at = None if self._epoch is None else self._epoch.next
             return _NEWS_SECONDS if at is None else max(0.0, at - time.monotonic())
@@ -210,7 +223,7 @@ class Listening:
             return [self._changed, self._epoch.signal.fileno()]
 
     def _look(self) -> None:
-        """Has the engine ended, or is it to give up?"""
+        """Handle the end of the engine, or make it give up when that is due."""
         try:
             os.eventfd_read(self._changed)
         except BlockingIOError:
@@ -229,8 +242,8 @@ class Listening:
                 epoch.engine.give_up(*_why(over, epoch.place))
                 epoch.gives_up = None
             return
-        ended, epoch.engine = epoch.engine.ended(), None  # whose memory the next one may want
-        if ended is not None and ended[0] != "left":  # who leaves says so itself
+        ended, epoch.engine = epoch.engine.ended(), None  # release the engine, because the next one may need its memory
+        if ended is not None and ended[0] != "left":  # a worker that leaves reports that itself
             self._untold.append((epoch.place.epoch, lost_workers(ended, epoch.place), ""))
             epoch.stubborn = Stubborn(epoch.signal.failures(), time.monotonic())
 

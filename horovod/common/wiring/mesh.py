@@ -1,16 +1,14 @@
-"""Forms a rank's connections to its peers: listens, connects and authenticates all of them in one loop with one
-deadline. Which those are stands in ``links``.
+"""Forms a rank's connections to its peers: listens, connects and authenticates in one loop with one deadline.
 
     dialer: due ──connect──> attempt ──hello, challenge──> proven ──welcome──> link
-    listener ────accept────> attempt (of a stranger, until it says who it is) ──> link
+    listener ────accept────> attempt (unknown peer until its hello) ──> link
     attempt ──refused, too late, another address was faster──> closed; the dialer tries again later
 
-A peer listens on several addresses; which of them are tried when is told by ``dialing``. Only one connection of a link
-at a time gets as far as the connector's proof, and it counts when the acceptor has welcomed it, so both ends always
-mean the same one. When the connector has not come for a while, the listening rank tries to connect to it, and they go
-on with their roles as they were. A stranger that connects is dropped when its handshake fails or takes too long, and
-hinders nobody. Nothing in the loop waits for anything but the sockets of the handshakes, which have been promised an
-answer in 5 s.
+``links`` defines which connections to form. A peer listens on several addresses; ``dialing`` decides which of them are
+tried when. Only one connection per link at a time can reach the connector's proof, and it becomes the link when the
+acceptor has welcomed it, so both ends choose the same one. If the connector has not come for a while, the listening
+rank connects instead, and they continue with their original roles. An unauthenticated connection is dropped when its
+handshake fails or takes too long, and delays no other. The loop only waits for the sockets of the handshakes.
 """
 
 import errno
@@ -32,15 +30,15 @@ from horovod.common.wiring.link_errors import ADVICE, LinkError, outcome_text, r
 from horovod.common.wiring.links import CONTROL, DATA, KIND_NAMES, NODE, Link, wanted
 from horovod.common.wiring.peers import Peer, Plan, label
 
-_HANDSHAKE_SECONDS = 5.0  # for who has not said anything yet
-_BUSY_SECONDS = 20.0  # for who has: hundreds of ranks that start on few cores keep each other waiting
+_HANDSHAKE_SECONDS = 5.0  # for peers that have not sent anything yet
+_BUSY_SECONDS = 20.0  # for peers that have: hundreds of ranks starting on few cores delay each other
 _STRANGERS = 64
-_ACCEPTS = 64  # at a time, before those that are there already are looked at again
+_ACCEPTS = 64  # maximum connections to accept before existing ones are served again
 _FULL_PAUSE = 0.05
 _CHECK_SECONDS = 0.25
-_UNREACHABLE = 0.2  # part of the time to form links after which an address that nobody answers at is given up
-_UNREACHABLE_SECONDS = 6.0  # but not before
-_REVERSE_SECONDS = 2.5  # until who listens tries to connect: a firewall may let that through
+_UNREACHABLE = 0.2  # fraction of the total time after which an address without an answer is given up
+_UNREACHABLE_SECONDS = 6.0  # but not earlier than this
+_REVERSE_SECONDS = 2.5  # time until the listening rank connects itself, which a firewall may allow
 _REVERSE_SECONDS_A_LINK = 0.1
 _UNIX = "its Unix socket"
 _INVITED = "its own connection"
@@ -49,19 +47,19 @@ Target = Endpoint | str
 
 
 class _Attempt:
-    """A connection whose handshake is not complete."""
+    """Connection whose handshake is not complete."""
 
     def __init__(self, sock: socket.socket, side: Connector | Acceptor, deadline: float) -> None:
         self.sock = sock
         self.side = side
         self.deadline = deadline
-        self.link: Link | None = None  # None: someone connected to us, and who is not known yet
+        self.link: Link | None = None  # None: an incoming connection of a peer that is still unknown
         self.target: Target = ""
         self.connected = False
 
 
 class MeshBuilder:
-    """Forms all links of one rank. Use ``run`` once."""
+    """Builder of all links of one rank. Call ``run`` once."""
 
     def __init__(
         self,
@@ -74,10 +72,20 @@ class MeshBuilder:
         encrypted: Sequence[int] = (),
         kinds: Sequence[int] = (NODE, CONTROL, DATA),
     ) -> None:
-        """``cipher``, ``encrypted``: what the kinds of links that will be encrypted will be encrypted with. ``kinds``:
-        of links to be formed now; ``peers`` has to know who is at their other ends, and this rank."""
+        """Prepare to form links.
+
+        Args:
+            plan: This rank's view of the job.
+            peers: Records of this rank and of the ranks to connect to.
+            key: Key that authenticates links.
+            epoch: Number of the epoch.
+            listeners: Listening sockets of this rank.
+            cipher: Cipher of encrypted links.
+            encrypted: Kinds of links that will be encrypted.
+            kinds: Kinds of links to form now.
+        """
         self.sessions: dict[Link, Session] = {}
-        """Keys of those links, once formed."""
+        """Keys of encrypted links, once formed."""
         self._cipher = cipher
         self._encrypted = encrypted
         self._plan = plan
@@ -87,21 +95,25 @@ class MeshBuilder:
         self._listeners = listeners
         self._selector = selectors.DefaultSelector()
         self._links: dict[Link, socket.socket] = {}
-        self._attempts: dict[_Attempt, None] = {}  # in the order of their beginning
+        self._attempts: dict[_Attempt, None] = {}  # ordered by time of creation
         self._kinds = kinds
         self._outgoing, self._incoming = wanted(plan, kinds)
         self._dialers: dict[Link, Dialer[Target]] = {}
-        self._proven: dict[Link, _Attempt] = {}  # those that wait for the acceptor's welcome
-        self._invitations: set[bytes] = set()  # that have come
+        self._proven: dict[Link, _Attempt] = {}  # attempts that wait for the acceptor's welcome
+        self._invitations: set[bytes] = set()  # invitations received so far
         self._next_due = 0.0
         self._next_check = 0.0
 
     def run(self, seconds: float, check: Callable[[], None]) -> dict[Link, socket.socket]:
-        """The authenticated sockets, non-blocking, by (kind, rank). ``check`` is called now and then and may raise to
-        give up; it must not wait.
+        """Return the authenticated sockets, non-blocking, by (kind, rank).
 
-        Raises LinkError naming what is missing after ``seconds``, or earlier (after 6 of 30 seconds) what nobody
-        answers at. Nothing stays open after an error.
+        Args:
+            seconds: Time limit.
+            check: Called regularly; may raise an error to give up. Must not block.
+
+        Raises:
+            LinkError: If links are missing after ``seconds``, or earlier (after 6 of 30 seconds) if no address of a
+                peer answers. Names them; nothing stays open.
         """
         begin = time.monotonic()
         patience = min(seconds, max(_UNREACHABLE_SECONDS, seconds * _UNREACHABLE))
@@ -126,7 +138,7 @@ class MeshBuilder:
         return self._links
 
     def _doors(self) -> list[socket.socket]:
-        """Those who come for links of other kinds wait outside for whoever forms those."""
+        """Return the sockets to accept from. Connections of other kinds stay in the backlog for the next builder."""
         doors = [self._listeners.unix] if NODE in self._kinds else []
         return doors + (self._listeners.tcp if CONTROL in self._kinds or DATA in self._kinds else [])
 
@@ -136,7 +148,7 @@ class MeshBuilder:
     def _prepare(self, now: float) -> None:
         routes = functools.cache(source_address)
         me = self._peers[self._plan.me]
-        # Hundreds of ranks on few cores need longer; more connections would only add to that.
+        # Hundreds of ranks on few cores need longer, and more connections would only add load.
         patience = max(_REVERSE_SECONDS, _REVERSE_SECONDS_A_LINK * len(self._incoming))
         for link in self._outgoing:
             if link[0] == NODE:
@@ -155,12 +167,13 @@ class MeshBuilder:
         for key, _ in events:
             if key.data is None:
                 self._accept(key.fileobj)  # type: ignore[arg-type]
-            elif key.data in self._attempts:  # not dropped by an event before it
+            elif key.data in self._attempts:  # not dropped by an earlier event
                 self._advance(key.data)
         now = time.monotonic()
         for attempt in [a for a in self._attempts if a.deadline <= now]:
             self._fail(attempt, "connected, but no answer" if attempt.connected else "no answer", silent=True)
-        if not events or now >= self._next_check:  # strangers, or a listener that cannot accept, make events for ever
+        # Unknown peers, or a listener that cannot accept, may produce events endlessly.
+        if not events or now >= self._next_check:
             self._next_check = now + _CHECK_SECONDS
             check()
 
@@ -186,7 +199,8 @@ class MeshBuilder:
                 sock, _address = listener.accept()
             except BlockingIOError:
                 return
-            except OSError as error:  # the connection is gone again, or descriptors ran out: the deadline will tell
+            # The connection is already closed, or out of descriptors; the deadline covers both.
+            except OSError as error:
                 if error.errno in (errno.EMFILE, errno.ENFILE):
                     time.sleep(_FULL_PAUSE)  # the listener stays readable
                 return
@@ -197,8 +211,11 @@ class MeshBuilder:
             self._begin(sock, Acceptor(self._key, self._epoch, self._plan.me, self._ephemeral))
 
     def _make_place(self) -> None:
-        """For one more that has connected to us. The oldest goes, of those that have said a hello or of those that are
-        silent, whichever are more: so a flood of the ones does not wash away the others."""
+        """Drop an incoming attempt if there are too many.
+
+        Attempts that have sent a hello and silent ones are counted separately; the oldest of the larger group is
+        dropped. So a flood of one group does not displace the other.
+        """
         unknown = [a for a in self._attempts if a.link is None]
         if len(unknown) < 2 * len(self._incoming) + _STRANGERS:
             return
@@ -278,19 +295,19 @@ class MeshBuilder:
             self._dialers[attempt.link].connected(attempt.target, time.monotonic())
 
     def _may_go_on(self, attempt: _Attempt) -> bool:
-        """Looks at what the message that has just come means; False: the attempt is over."""
+        """Handle the message that has just arrived; return False if the attempt is over."""
         side = attempt.side
         if isinstance(side, Connector):
             if side.proven and self._proven.get(_known(attempt)) is not attempt:
                 return self._prove(attempt)
         elif side.done:
             return self._admit(attempt)
-        elif side.outgoing:  # the challenge: who connected speaks our language
+        elif side.outgoing:  # a challenge was sent, so the peer speaks our protocol
             attempt.deadline = max(attempt.deadline, time.monotonic() + _BUSY_SECONDS)
         return True
 
     def _prove(self, attempt: _Attempt) -> bool:
-        """Before the proof goes out: while it is under way the acceptor must not get another one."""
+        """Claim the link before the proof is sent, so that the acceptor gets no second proof meanwhile."""
         link = _known(attempt)
         if link in self._links or link in self._proven:
             self._fail(attempt, "another address was faster")
@@ -301,7 +318,7 @@ class MeshBuilder:
         return True
 
     def _admit(self, attempt: _Attempt) -> bool:
-        """Before the welcome goes out: is this connection one that we want?"""
+        """Check before the welcome is sent whether this connection is wanted."""
         side = attempt.side
         assert isinstance(side, Acceptor)
         place = side.invited or side.place
@@ -318,8 +335,10 @@ class MeshBuilder:
         return True
 
     def _may_invite(self, side: Acceptor, link: Link) -> bool:
-        """Anybody can repeat what the peer has sent, and from now on the attempt is not counted among strangers: each
-        invitation is followed once, and one for a link at a time."""
+        """Accept each invitation once, and only one at a time per link.
+
+        Anyone can replay a peer's invitation, and from now on the attempt does not count as unauthenticated.
+        """
         if side.invitation in self._invitations:
             return False
         self._invitations.add(side.invitation)
@@ -342,7 +361,7 @@ class MeshBuilder:
         self._drop_rivals(attempt)
 
     def _follow(self, attempt: _Attempt) -> None:
-        """Who should have been connected to has connected to us: the handshake as it would have been."""
+        """Continue an accepted connection with the handshake of a connector, as if this rank had connected."""
         kind, rank = _known(attempt)
         attempt.target = _INVITED
         attempt.side = Connector(self._key, Place(kind, self._epoch, self._plan.me, rank), self._ephemeral)
@@ -355,7 +374,7 @@ class MeshBuilder:
 
     def _failed(self, link: Link | None, target: Target, reason: str, silent: bool = False) -> None:
         if link is None or target in ("", _INVITED):
-            return  # it was not we who tried
+            return  # this rank has not dialed it
         dialer = self._dialers[link]
         dialer.failed(target, reason, time.monotonic(), silent)
         self._next_due = min(self._next_due, dialer.next_due())

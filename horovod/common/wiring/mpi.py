@@ -1,8 +1,8 @@
-"""MPI as what carries the job: ``HOROVOD_CPU_OPERATIONS=mpi``.
+"""MPI as the transport of the job: ``HOROVOD_CPU_OPERATIONS=mpi``.
 
-MPI is begun before the ranks meet: where a process manager is spoken to by PMI-1, MPI is to be the one who says init
-and finalize to it (``handover.pmi``). It is ended when the process ends, because it cannot be begun again, and only if
-it was begun here.
+MPI is initialized before the ranks meet: if the process manager speaks PMI-1, MPI must be the one to send it "init" and
+"finalize" (``handover.pmi``). MPI cannot be initialized twice, so it is finalized only at the end of the process, and
+only if it was initialized here.
 """
 
 import atexit
@@ -29,15 +29,16 @@ _failed: list[str] = []
 
 
 def wanted(settings: Settings) -> bool:
-    """Is MPI to carry what ranks say to each other?"""
+    """Return True if ranks are to communicate over MPI."""
     return settings.text(OPERATIONS) == "mpi"
 
 
 def begin(env: WorkerEnv, settings: Settings) -> None:
-    """Begins MPI, or joins what the program has begun, where it is to carry this job of several processes.
+    """Initialize MPI, or use what the program has initialized, if the settings ask for it.
 
-    Raises ValueError: no MPI has started the job, there is no library or there are two, the library does not fit the
-    launcher, its thread level is too low, or not all processes come.
+    Raises:
+        ValueError: If the job was not started by MPI, if the library is missing, ambiguous or does not match the
+            launcher, if its thread level is too low, or if not all processes come.
     """
     if not wanted(settings):
         return
@@ -67,7 +68,7 @@ def begin(env: WorkerEnv, settings: Settings) -> None:
         if LOG_LEVELS.index(settings.text("HOROVOD_LOG_LEVEL")) <= LOG_LEVELS.index("info"):
             make_sink(env.rank, settings.flag("HOROVOD_LOG_HIDE_TIME"))(LOG_LEVELS.index("info"), text)
     else:
-        try:  # it may have been ended, or left in a state in which it cannot be used
+        try:  # MPI may have been finalized, or be unusable
             info = _core.mpi_start(_begun[0].path, "", False, 0.0)
         except Exception as error:
             raise ValueError(f"{OPERATIONS} is 'mpi': {error}") from None
@@ -81,8 +82,11 @@ def begin(env: WorkerEnv, settings: Settings) -> None:
 
 
 def ranks(settings: Settings, world_ranks: Sequence[int]) -> list[int]:
-    """Ranks in MPI_COMM_WORLD by rank of the job; empty where MPI does not carry it. Raises ValueError where the other
-    ranks want it and this one has not begun it."""
+    """Return the ranks in MPI_COMM_WORLD by rank of the job; empty if MPI is not used.
+
+    Raises:
+        ValueError: If other ranks use MPI and this one has not initialized it.
+    """
     if not wanted(settings) or len(world_ranks) == 1:
         return []
     if settings.flag("HOROVOD_ENCRYPT_DATA"):
@@ -95,13 +99,16 @@ def ranks(settings: Settings, world_ranks: Sequence[int]) -> list[int]:
 
 
 def info() -> "MpiInfo | None":
-    """Of the MPI that was begun in this process."""
+    """Return information on the MPI initialized in this process, or None."""
     return _begun[0] if _begun else None
 
 
 def engine_ends(lost: str | None) -> None:
-    """Before the engine of a job is shut down. ``lost``: the job has ended for this reason, because a rank is gone, who
-    would be waited for in MPI_Finalize."""
+    """Prepare for the end of MPI before the job's engine is shut down.
+
+    Args:
+        lost: Why the job has ended, if a rank is gone; MPI_Finalize would wait for that rank.
+    """
     if not _begun:
         return
     if lost is not None:
@@ -111,7 +118,7 @@ def engine_ends(lost: str | None) -> None:
 
 
 def _finish(pid: int, rank: int, hide_time: bool) -> None:
-    # After an exception the launcher has to see a process that has not ended MPI: it then ends the others.
+    # After an exception, MPI must not be finalized: the launcher then ends the other processes.
     if os.getpid() != pid or _failed or hasattr(sys, "last_type"):
         return
     from horovod import _core

@@ -1,10 +1,10 @@
-"""The end of MPI where it was begun by ``wiring.mpi``: MPI_Finalize, which waits for all processes of the job and
-cannot be interrupted.
+"""End of MPI after ``wiring.mpi`` has initialized it: MPI_Finalize, which waits for all processes of the job.
 
-How long that may take nobody knows: another rank may write a file for an hour before its process ends. So it is not a
-clock that ends the wait but what ends the others: the control connections to the neighbours in the tree of ranks are
-kept open, by a second descriptor, from the engine's end to that of the process, and the kernel closes them where a
-process dies. A process that has got through MPI_Finalize closes them too, hence the grace.
+MPI_Finalize cannot be interrupted, and there is no limit to how long it may take: another rank may write a file for an
+hour before its process ends. So the wait does not end by a timeout but when another process is gone. To detect that,
+the control connections to the neighbors in the tree of ranks are kept open through a second descriptor until the
+process ends; the kernel closes them when a process dies. A process that has completed MPI_Finalize closes them too,
+hence the grace period.
 """
 
 import contextlib
@@ -15,31 +15,34 @@ import time
 from collections.abc import Callable, Iterable
 
 GRACE = 10.0
-"""Seconds in which MPI_Finalize has to return once a neighbour's process has ended: it has got through, or died."""
+"""Seconds in which MPI_Finalize must return after a neighbor's process has ended, whether it has completed or died."""
 TELL_AFTER = 60.0
-"""Seconds of waiting for processes that live, until the log says so."""
-_SLICE = 0.2  # seconds between two looks
+"""Seconds of waiting for live processes after which a message is logged."""
+_SLICE = 0.2  # seconds between checks
 
 _links: list[tuple[str, int]] = []
 _kept: list[tuple[str, int]] = []
 
 
 def note(links: Iterable[tuple[str, int]]) -> None:
-    """The engine that starts has these control connections: labels of the ranks, and descriptors, which it owns."""
+    """Remember the control connections of a starting engine.
+
+    ``links``: labels of the ranks, and descriptors that the engine owns.
+    """
     _links[:] = links
 
 
 def keep() -> None:
-    """This engine is about to end, in good order: from now on its connections only tell who lives."""
+    """Keep duplicates of the connections of an engine that ends normally, only to detect lost processes."""
     _close()
     for label, descriptor in _links:
-        with contextlib.suppress(OSError):  # no descriptors are left: then only the launcher tells of the dead
+        with contextlib.suppress(OSError):  # out of descriptors: then only the launcher detects lost processes
             _kept.append((label, os.dup(descriptor)))
     _links.clear()
 
 
 def gone(kept: Iterable[tuple[str, int]]) -> str | None:
-    """The label of one whose end of the connection is closed. Whatever else has come in there is nobody's."""
+    """Return the label of a rank whose end of the connection is closed, or None. Data in the connections is ignored."""
     kept = list(kept)
     poll = select.poll()
     for _, descriptor in kept:
@@ -49,9 +52,14 @@ def gone(kept: Iterable[tuple[str, int]]) -> str | None:
 
 
 def finish(ended: Callable[[float], bool], say: Callable[[str], None]) -> bool:
-    """Waits for the end of MPI_Finalize, which ``ended`` does for so many seconds, and says when that takes long.
+    """Wait for the end of MPI_Finalize, and log a message if that takes long.
 
-    False: it has not ended, and will not, for a neighbour's process is gone; that was said.
+    Args:
+        ended: Waits for the end for the given seconds, and returns True if it has come.
+        say: Logs a warning.
+
+    Returns:
+        False if it will not end because a neighbor's process is gone; that was logged.
     """
     begun = time.monotonic()
     lost: tuple[str, float] | None = None
@@ -74,8 +82,7 @@ def finish(ended: Callable[[float], bool], say: Callable[[str], None]) -> bool:
 
 
 def leave() -> None:
-    """Ends the process while MPI_Finalize is under way: what the interpreter and libraries do at their end could meet
-    with what MPI does."""
+    """End the process while MPI_Finalize is running, skipping exit handlers that could conflict with it."""
     for stream in (sys.stdout, sys.stderr):
         if stream is not None:
             stream.flush()

@@ -1,5 +1,6 @@
-"""Who takes part in a job, and what follows from it: nodes, parents, who connects to whom. Pure, but for
-the identities at the end.
+"""Members of a job and the resulting structure: nodes, parents, connections.
+
+Pure, except for the identities at the end.
 """
 
 from collections.abc import Sequence
@@ -15,33 +16,33 @@ from horovod.common.network.endpoints import Endpoint
 
 
 class Peer(msgspec.Struct, array_like=True):
-    """What a rank tells the others about itself."""
+    """Record of a rank for the other ranks."""
 
     version: str
     world_rank: int
     hostname: str
-    """HOROVOD_HOSTNAME."""
+    """Value of HOROVOD_HOSTNAME."""
     machine: str
     """Equal for ranks that can share memory."""
     pid: int
     network: str
-    """Equal for ranks that have one loopback."""
+    """Equal for ranks that share a loopback interface."""
     endpoints: list[Endpoint]
-    """Where its TCP listeners are, best first."""
+    """Addresses of its TCP listeners, best first."""
     unix_name: str
-    """Of its listener in the abstract Unix namespace."""
+    """Name of its listener in the abstract Unix namespace."""
     cpus: list[int]
     """Cores that it may run on."""
     shared: dict[str, Any]
-    """Its values of the settings that all ranks have to have alike."""
+    """Its values of the settings that must be equal on all ranks."""
     dynamic: bool
     process_sets: list[GivenSet]
     ciphers: list[str]
-    """What it can encrypt with, the fastest first."""
+    """Ciphers that it supports, fastest first."""
 
 
 class VersionedPeer(msgspec.Struct, array_like=True):
-    """The part of a Peer that every version understands."""
+    """Part of a Peer that every version understands."""
 
     version: str
     world_rank: int
@@ -49,13 +50,16 @@ class VersionedPeer(msgspec.Struct, array_like=True):
 
 
 def label(rank: int, peer: Peer) -> str:
-    """How a rank is named in messages."""
+    """Return the name of a rank for messages."""
     return f"rank {rank} (host {peer.hostname}, pid {peer.pid})"
 
 
 def decode_peers(values: Sequence[bytes], first: int = 0) -> list[Peer]:
-    """Peers of the ranks from ``first`` on. Raises ValueError naming the rank and both versions when one runs another
-    version."""
+    """Decode the records of the ranks from ``first`` on.
+
+    Raises:
+        ValueError: If a rank runs another version; names it and both versions.
+    """
     plain = [msgspec.msgpack.decode(value, type=VersionedPeer) for value in values]
     for rank, peer in enumerate(plain, first):
         if peer.version != __version__:
@@ -68,8 +72,11 @@ def decode_peers(values: Sequence[bytes], first: int = 0) -> list[Peer]:
 
 
 def check_agreement(peers: Sequence[Peer]) -> tuple[Sets, ...]:
-    """The sets that come of each of init's ``process_sets``. Raises ValueError, on every rank alike, when ranks gave
-    init different ones, naming what differs."""
+    """Return the agreed process sets for each entry given to ``init``.
+
+    Raises:
+        ValueError: On all ranks alike, if ranks gave ``init`` different sets; names the difference.
+    """
     first = peers[0]
     for rank, peer in enumerate(peers):
         if peer.dynamic != first.dynamic:
@@ -83,17 +90,17 @@ def check_agreement(peers: Sequence[Peer]) -> tuple[Sets, ...]:
 
 @dataclass(frozen=True)
 class Plan:
-    """One rank's view of the job's shape. Ranks are indices into the list of peers."""
+    """Structure of the job as seen by one rank. Ranks are indices into the list of peers."""
 
     me: int
     node_of: list[int]
-    """By rank; nodes are numbered in order of first appearance."""
+    """Node of each rank; nodes are numbered in order of first appearance."""
     local: list[int]
-    """Ranks of my node; the first leads it."""
+    """Ranks of this node; the first is its leader."""
     parent: int
-    """Whom my control link goes to: my node's leader, for leaders rank 0, -1 for rank 0."""
+    """Rank at the other end of the control link: the node's leader; for leaders rank 0; -1 for rank 0."""
     remote: list[int]
-    """Ranks on other nodes: one data connection each."""
+    """Ranks on other nodes, with one data connection each."""
     leaders: list[int]
     """Leaders of all nodes."""
 
@@ -107,22 +114,22 @@ class Plan:
 
     @property
     def local_children(self) -> list[int]:
-        """Control links that arrive from ranks of my node."""
+        """Ranks of this node with a control link to this rank."""
         return self.local[1:] if self.leads else []
 
     @property
     def remote_children(self) -> list[int]:
-        """Control links that arrive from other nodes' leaders."""
+        """Leaders of other nodes with a control link to this rank."""
         return self.leaders[1:] if self.me == 0 else []
 
 
 def node_of(peer: Peer) -> tuple[str, str]:
-    """Ranks of one host identity on one machine form a node."""
+    """Return the node's identity: ranks with the same host identity on the same machine form a node."""
     return peer.hostname, peer.machine
 
 
 def make_plan(me: int, peers: Sequence[Peer]) -> Plan:
-    """The plan of rank ``me`` of all ``peers``."""
+    """Return the plan of rank ``me``."""
     numbers: dict[tuple[str, str], int] = {}
     nodes = [numbers.setdefault(node_of(peer), len(numbers)) for peer in peers]
     leaders = [nodes.index(node) for node in range(len(numbers))]
@@ -133,19 +140,19 @@ def make_plan(me: int, peers: Sequence[Peer]) -> Plan:
 
 
 def make_first_plan(me: int, leader: int) -> Plan:
-    """All that a rank knows before its node's leader has told it of the others: that there is a leader."""
+    """Return the plan of a rank that only knows its node's leader yet."""
     return Plan(me, [], [leader, me], leader, [], [leader])
 
 
 def make_job(me: int, hostnames: Sequence[str], pids: Sequence[int], dynamic: bool, elastic: bool) -> Job:
-    """Local and cross ranks from the host identities by rank."""
+    """Return the job with local and cross ranks computed from the host identities (by rank)."""
     index_on_host: list[int] = []
     counts: dict[str, int] = {}
     for name in hostnames:
         index_on_host.append(counts.get(name, 0))
         counts[name] = index_on_host[-1] + 1
     mine = index_on_host[me]
-    # Hosts in order of first appearance; those with this local rank are the ones with more ranks than that.
+    # Hosts in order of first appearance that have a rank with this local rank.
     across = [name for name, count in counts.items() if count > mine]
     return Job(
         rank=me,

@@ -1,7 +1,7 @@
-"""How every rank gets everybody's records: the first rank of each node from the store, the others from that one.
+"""Distribution of all ranks' records: each node's first rank gets them from the store and passes them to its node.
 
-So what goes through the store, and with it through the launcher's network, grows with the number of nodes times that of
-ranks, and for the ranks of one host with their number alone.
+So traffic through the store, and thus the launcher's network, is proportional to nodes times ranks. For a single host
+it is proportional to the number of ranks.
 """
 
 import socket
@@ -27,11 +27,20 @@ Check = Callable[[], None]
 def spread(
     met: Met, me: int, mine: Peer, key: bytes, listeners: Listeners, seconds: float, check: Check
 ) -> tuple[list[bytes], dict[Link, socket.socket]]:
-    """(the records by rank, the node links over which they went).
+    """Return the records by rank, and the node links over which they came.
 
-    ``met``: what the store has told this rank, ``mine`` its own record. ``check`` is called now and then and may raise
-    to give up; it must not wait. Raises LinkError or OSError, leaving nothing open, and ValueError when the leader's
-    record is of another version; the caller then tells the others.
+    Args:
+        met: What the store has sent to this rank.
+        me: This rank.
+        mine: This rank's record.
+        key: Key that authenticates links.
+        listeners: Listening sockets of this rank.
+        seconds: Time limit.
+        check: Called regularly; may raise an error to give up. Must not block.
+
+    Raises:
+        LinkError, OSError: If the records do not arrive. Nothing stays open.
+        ValueError: If the leader runs another version. The caller reports these errors to the other ranks.
     """
     if met.holder == me:
         return _lead(met, me, key, listeners, seconds, check)
@@ -54,7 +63,7 @@ def spread(
 def _lead(
     met: Met, me: int, key: bytes, listeners: Listeners, seconds: float, check: Check
 ) -> tuple[list[bytes], dict[Link, socket.socket]]:
-    # Of another version of a record the others hear from the store, for the caller tells it.
+    # If a record is of another version, the caller reports that, so the other ranks learn of it from the store.
     peers = decode_peers(met.values)
     plan = make_plan(me, peers)
     if not plan.local_children:
@@ -110,7 +119,7 @@ def _receive_exactly(sock: socket.socket, count: int, leader: str, deadline: flo
 
 
 def _hear_why(check: Check) -> None:
-    """Who hangs up has told the store why, if it could."""
+    """Wait for the reason that a peer that has closed the connection should have stored."""
     deadline = time.monotonic() + _REASON_SECONDS
     while time.monotonic() < deadline:
         check()

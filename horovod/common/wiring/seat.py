@@ -1,8 +1,8 @@
-"""This process's place in an elastic job: asked for in each ``init``. What is heard of it meanwhile: ``listening``.
+"""Place of this process in an elastic job, requested in each ``init``. ``listening`` handles news about it.
 
-join:  come to the launcher --> place --> form the epoch with the others (``bootstrap``) --> an engine
-         ^                                      '-- it fails: one of them is gone --.
-         '----------------------------------------------------------------------'
+join:  ask the launcher --> place --> form the epoch with the others (``bootstrap``) --> engine
+         ^                                 '-- fails because a member is gone --.
+         '--------------------------------------------------------------------'
 """
 
 import hashlib
@@ -29,21 +29,28 @@ from horovod.common.wiring.listening import Listening, lost_workers
 if TYPE_CHECKING:
     from horovod._core import Engine
 
-_GRACE = 60.0  # s for which the store may be silent beyond those for which the launcher waits for workers
+_GRACE = 60.0  # seconds that the store may be silent in addition to the launcher's wait for workers
 
-_last: Place | None = None  # of this process, whatever has become of that epoch
+_last: Place | None = None  # of this process, even if that epoch has failed
 _listening: Listening | None = None
 
 
 def join(
     env: WorkerEnv, ended: tuple[str, int] | None, members: list[int] | None, sets: list[GivenSet], dynamic: bool
 ) -> tuple[WorkerEnv, Job, "Engine"]:
-    """Waits for a place and forms that epoch, again and again until one is formed. ``ended``: why the last engine had
-    ended, if it had (``Engine.ended``). The rest: as for ``bootstrap.start``.
+    """Wait for a place and form the epoch, repeatedly until one is formed.
 
-    Returns the place's environment, of which this process's variables are told. Raises NoPlaceError (a
-    ValueError) naming host and local rank when the launcher has no place for this process any more, and ValueError when
-    it does not answer.
+    Also sets this process's environment variables for the place. Other arguments are those of ``bootstrap.start``.
+
+    Args:
+        ended: Why the last engine had ended (``Engine.ended``), or None.
+
+    Returns:
+        The environment of the place, the job and its engine.
+
+    Raises:
+        NoPlaceError: If the launcher has no place for this process; names host and local rank.
+        ValueError: If the launcher does not answer.
     """
     global _last
     if members is not None:
@@ -112,12 +119,12 @@ def _client(env: WorkerEnv) -> StoreClient:
 
 
 def _is_over(error: Exception) -> bool:
-    """Has the epoch failed because of others, as far as can be told? The launcher gives up if that repeats itself."""
+    """Return True if the epoch probably failed because of other ranks. The launcher gives up if that repeats."""
     return isinstance(error, (StoreError, NotFormedError))
 
 
 def _meet_alone(env: WorkerEnv) -> None:
-    """The launcher hears when an epoch is formed by the exchanges of its ranks."""
+    """Do the exchanges of an epoch, by which the launcher learns that it is formed, for a job of one rank."""
     with _client(env) as store:
         number, _ = store.exchange(f"init e{env.epoch}", 0, 1, b"")
         store.exchange(f"formed {number}", 0, 1, b"")
@@ -129,7 +136,7 @@ def _identity(env: WorkerEnv) -> Mapping[str, str]:
 
 
 def _listen(env: WorkerEnv, place: Place, engine: "Engine") -> None:
-    """From now on the launcher's news are heard, and it hears of the engine's end."""
+    """Start to receive the launcher's news, and to report the engine's end."""
     global _listening
     assert env.worker is not None
     if _listening is None:

@@ -1,6 +1,6 @@
-"""The memory and the doorbells that the ranks of one node share: made by its leader, passed on as descriptors.
+"""Memory and doorbells shared by the ranks of a node: its leader creates them and passes on the descriptors.
 
-Nothing has a name, so nothing is left behind, kill -9 included: a memfd and one eventfd per rank, sent over the
+They have no names, so nothing is left behind even after kill -9: one memfd, and one eventfd per rank, are sent over the
 authenticated Unix sockets of ``links``.
 """
 
@@ -17,12 +17,16 @@ from horovod.common.contract.settings import Settings
 from horovod.common.wiring.links import NODE, Link
 from horovod.common.wiring.peers import Plan
 
-_BATCH = 200  # the kernel takes 253 descriptors in a message
+_BATCH = 200  # the kernel allows 253 descriptors per message
 
 
 def arena_bytes(wanted: int, ranks: int) -> int:
-    """Address space of each rank's arena in whole pages. ``wanted``: bytes, -1 for this host's memory divided by
-    its ``ranks``, which tensors of theirs cannot exceed anyway. Pages cost nothing until they are used.
+    """Return the address space of each rank's arena in bytes, rounded up to whole pages.
+
+    Args:
+        wanted: Bytes. -1: this host's memory divided by ``ranks``, which the ranks' tensors cannot exceed anyway. Pages
+            take no memory until they are used.
+        ranks: Number of ranks on this host.
     """
     page = os.sysconf("SC_PAGE_SIZE")
     if wanted < 0:
@@ -31,8 +35,13 @@ def arena_bytes(wanted: int, ranks: int) -> int:
 
 
 def provide(plan: Plan, links: Mapping[Link, socket.socket], settings: Settings, seconds: float) -> list[int]:
-    """[segment or -1, doorbell of each local rank]: made by the node's leader, passed on to the others. Raises OSError,
-    leaving nothing open, that names the settings when it is their size that is refused."""
+    """Return the descriptors of the segment (or -1) and of each local rank's doorbell.
+
+    The node's leader creates them and sends them to the other ranks.
+
+    Raises:
+        OSError: If that fails; names the settings if their size is refused. Nothing stays open.
+    """
     from horovod import _core
 
     count = len(plan.local)
@@ -52,7 +61,7 @@ def provide(plan: Plan, links: Mapping[Link, socket.socket], settings: Settings,
         except OSError as error:
             if error.errno in (errno.EMFILE, errno.ENFILE):
                 raise
-            if bytes_each == -1:  # nobody has asked for that much
+            if bytes_each == -1:  # the default, which the user has not asked for
                 return make_segment(0)
             raise OSError(
                 error.errno,
@@ -72,14 +81,16 @@ def provide(plan: Plan, links: Mapping[Link, socket.socket], settings: Settings,
 
 
 def make(size: int, ranks: int) -> list[int]:
-    """Descriptors of ``size`` zeroed bytes and of ``ranks`` eventfds, in this order. Raises OSError, leaving nothing
-    open.
+    """Create ``size`` zeroed bytes of memory and ``ranks`` eventfds, and return the descriptors in this order.
+
+    Raises:
+        OSError: If that fails. Nothing stays open.
     """
     made: list[int] = []
     try:
         made.append(memory_files.create("horovod-segment"))
         os.ftruncate(made[0], size)
-        # Nobody can shrink it under the others' feet, which would kill them with SIGBUS.
+        # Prevent shrinking, which would kill other ranks with SIGBUS.
         fcntl.fcntl(made[0], fcntl.F_ADD_SEALS, fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_SEAL)
         made += make_bells(ranks)
     except OSError:
@@ -89,7 +100,7 @@ def make(size: int, ranks: int) -> list[int]:
 
 
 def make_bells(ranks: int) -> list[int]:
-    """One non-blocking eventfd for each of ``ranks``."""
+    """Return one non-blocking eventfd for each rank."""
     made: list[int] = []
     try:
         for _ in range(ranks):
@@ -101,7 +112,7 @@ def make_bells(ranks: int) -> list[int]:
 
 
 def send(sock: socket.socket, descriptors: Sequence[int], timeout: float) -> None:
-    """Passes descriptors on, one byte of data with each batch. Raises OSError (TimeoutError included)."""
+    """Send descriptors, with one byte of data per batch. Raises OSError (including TimeoutError)."""
     deadline = time.monotonic() + timeout
     for begin in range(0, len(descriptors), _BATCH):
         sock.settimeout(max(0.001, deadline - time.monotonic()))
@@ -109,7 +120,7 @@ def send(sock: socket.socket, descriptors: Sequence[int], timeout: float) -> Non
 
 
 def receive(sock: socket.socket, count: int, timeout: float) -> list[int]:
-    """``count`` descriptors from ``send``. Raises OSError (TimeoutError included), leaving nothing open."""
+    """Receive ``count`` descriptors from ``send``. Raises OSError (including TimeoutError); nothing stays open then."""
     deadline = time.monotonic() + timeout
     received: list[int] = []
     try:
@@ -130,7 +141,7 @@ def receive(sock: socket.socket, count: int, timeout: float) -> list[int]:
 
 
 def _receive_batch(sock: socket.socket) -> tuple[bytes, list[int], int]:
-    # Not socket.recv_fds: some versions of Python drop its flags, and children would inherit the descriptors.
+    # Not socket.recv_fds, because some Python versions drop its flags, and children would inherit the descriptors.
     batch = array.array("i")
     data, ancillary, flags, _ = sock.recvmsg(1, socket.CMSG_SPACE(_BATCH * batch.itemsize), socket.MSG_CMSG_CLOEXEC)
     for level, kind, content in ancillary:
@@ -140,7 +151,7 @@ def _receive_batch(sock: socket.socket) -> tuple[bytes, list[int], int]:
 
 
 def close(descriptors: Sequence[int]) -> None:
-    """Closes all that are open."""
+    """Close all open descriptors."""
     for descriptor in descriptors:
         if descriptor >= 0:
             os.close(descriptor)

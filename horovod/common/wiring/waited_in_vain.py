@@ -1,4 +1,4 @@
-"""The error of a rank that waited for others in vain: who has not come, and who came and gave up before. Pure."""
+"""Error of a rank that has waited too long for other ranks. Pure."""
 
 from collections.abc import Sequence
 
@@ -11,9 +11,16 @@ _SHOWN = 32
 def waited_in_vain(
     who: tuple[int, str], size: int, seconds: float, absent: Sequence[int], gave_up: Sequence[int], alone: str = ""
 ) -> NotFormedError:
-    """The error of ``who`` (rank and host), of a job of ``size`` ranks. ``absent``: those that have not called
-    hvd.init(); ``gave_up``: those that had, but had waited long enough when others came. ``alone``: why the process
-    takes itself for one of several, where it may not be."""
+    """Return the error, which names the ranks that have not come or have given up.
+
+    Args:
+        who: Rank and host of this process.
+        size: Number of ranks of the job.
+        seconds: Time waited.
+        absent: Ranks that have not called ``hvd.init()``.
+        gave_up: Ranks that had called it but timed out before others came.
+        alone: Explanation of why the process assumes other ranks, which may be a mistake.
+    """
     rank, host = who
     begin = f"init: rank {rank} (host {host}) waited {seconds:g} s"
     longer = "HOROVOD_START_TIMEOUT if they only need longer"
@@ -31,5 +38,5 @@ def waited_in_vain(
 
 
 def listed(ranks: Sequence[int]) -> str:
-    """The first ranks, for a message about many."""
+    """Return the first of the ranks as text, for messages about many."""
     return ", ".join(map(str, ranks[:_SHOWN])) + (", ..." if len(ranks) > _SHOWN else "")
