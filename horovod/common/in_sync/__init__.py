@@ -1,5 +1,8 @@
-"""``check_in_sync``: do all ranks hold the same? One small exchange tells; only where they do not, a second one finds
-the first difference. What is compared: ``fingerprints``."""
+"""``check_in_sync``: check that all ranks hold the same values.
+
+One small exchange is enough if they do. Otherwise a second one finds the first difference. ``fingerprints`` describes
+what is compared.
+"""
 
 from collections.abc import Callable, Mapping, Sequence
 
@@ -10,23 +13,32 @@ from horovod.common.in_sync.fingerprints import Leaf, whole
 from horovod.common.objects import allgather_object
 from horovod.common.process_sets import ProcessSet
 
-_VALUES = 4  # different values named in a message
-_PATHS = 5  # further paths named in it
+_VALUES = 4  # number of different values in a message
+_PATHS = 5  # number of further paths in a message
 _MISSING = Leaf(b"", "missing")
 
 
 def check(leaves: Callable[[], dict[str, Leaf]], process_set: ProcessSet, face: Face) -> str:
-    """SHA-256, in hexadecimal, of what ``leaves`` returns, which is the same on all ranks of the set.
+    """Compare what ``leaves`` returns on all ranks of the set; all of them call it.
 
-    All of them call it. Raises OutOfSyncError on all ranks where they differ or where ``leaves`` fails on one, whose
-    own exception is raised there; else like ``allgather_object``.
+    Args:
+        leaves: Returns this rank's values by path.
+        process_set: Ranks that take part.
+        face: Frontend whose operations are used.
+
+    Returns:
+        SHA-256 of the values in hexadecimal, equal on all ranks.
+
+    Raises:
+        OutOfSyncError: On all ranks, if values differ, or if ``leaves`` fails on another rank; a rank where it fails
+            raises that error instead. Other errors are those of ``allgather_object``.
     """
     mine: dict[str, Leaf] = {}
     failure: Exception | None = None
     try:
         mine = leaves()
         said = (whole(mine), "")
-    except Exception as error:  # the others must hear of it, not wait
+    except Exception as error:  # other ranks must learn of the error instead of waiting
         failure = error
         said = ("", f"{type(error).__name__}: {error}"[:1000])
     everybody = allgather_object(said, "check_in_sync", process_set, face)
@@ -49,8 +61,12 @@ def check(leaves: Callable[[], dict[str, Leaf]], process_set: ProcessSet, face: 
 
 
 def report(ranks: Sequence[int], tables: Sequence[Mapping[str, Leaf]]) -> str:
-    """Which paths differ, and how the first does. ``ranks``: world ranks; ``tables``: of each, the leaves by path, in
-    the order in which that rank has them: what comes first on the first of them is named first."""
+    """Return text on which paths differ, and how the first of them does.
+
+    Args:
+        ranks: World ranks.
+        tables: Values by path for each rank. The order of the first rank decides which path is named first.
+    """
     paths = list(dict.fromkeys(path for table in tables for path in table))
     different = [path for path in paths if len({table.get(path, _MISSING).digest for table in tables}) > 1]
     first, more = different[0], different[1:]
@@ -66,7 +82,7 @@ def report(ranks: Sequence[int], tables: Sequence[Mapping[str, Leaf]]) -> str:
 
 
 def _values(holders: Sequence[tuple[Leaf, Sequence[int]]]) -> str:
-    """Who holds what of one path."""
+    """Return text on which ranks hold which value of one path."""
     named, others = holders[:_VALUES], ""
     if len(holders) > _VALUES:
         others = f", and {len(holders) - _VALUES} more values"

@@ -1,8 +1,8 @@
-"""What nested objects hold, as (path, digest) pairs that ranks can compare: the pure part of ``check_in_sync``.
+"""Digests of nested objects by path, which ranks can compare; the pure part of ``check_in_sync``.
 
-A face's reader turns its own objects into what is walked here: a tensor becomes an ``Array``, a model or an optimizer a
-mapping of its parts. Mappings and sequences are walked; numbers, texts, sets and NumPy's arrays are values; functions
-and classes count by their names; of other objects ``state_dict()`` counts, else their attributes.
+A frontend's reader converts its objects: a tensor becomes an ``Array``, a model or optimizer a mapping of its parts.
+Mappings and sequences are traversed. Numbers, strings, sets and NumPy arrays are values. Functions and classes are
+compared by name. Other objects are compared by ``state_dict()``, or else by their attributes.
 """
 
 import hashlib
@@ -13,8 +13,8 @@ from fnmatch import fnmatchcase
 from typing import Any
 
 SMALL = 6
-"""A tensor of so many values at most is shown whole."""
-_TEXT = 80  # characters shown of a text
+"""Maximum number of values for a tensor to be shown completely."""
+_TEXT = 80  # maximum characters shown of a string
 _ACCEPTED = (
     "accepted are models, optimizers, schedulers and other objects with state_dict(), tensors, variables, arrays, "
     "numbers, texts, None, and dicts and lists of these"
@@ -23,38 +23,43 @@ _ACCEPTED = (
 
 @dataclass(frozen=True)
 class Array:
-    """A tensor, as its face reads it."""
+    """Tensor converted by its frontend's reader."""
 
     dtype: str
     shape: tuple[int, ...]
     data: Any
-    """Its values in row-major order: bytes, or anything with the buffer protocol."""
+    """Values in row-major order: bytes, or an object with the buffer protocol."""
     values: Callable[[], Sequence[Any]]
-    """All of them, flat, as Python's numbers; asked for small ones only."""
+    """Returns all values as a flat sequence of Python numbers; called for small tensors only."""
     label: str = ""
-    """Another name that people know it by."""
+    """Additional name for messages, such as a variable's path."""
 
 
 @dataclass(frozen=True)
 class Leaf:
-    """One value."""
+    """Single value."""
 
     digest: bytes
     shown: str
-    """For messages."""
+    """Text for messages."""
     exact: bool = True
-    """Does ``shown`` say all of it?"""
+    """True if ``shown`` is the complete value."""
 
 
 Reader = Callable[[Any], Any]
-"""Of a face: an Array or a mapping for an object that it knows, any other object as it is."""
+"""Conversion of a frontend: returns an Array or a mapping for its own objects, and other objects unchanged."""
 
 
 def table(objects: Mapping[str, Any], read: Reader, ignore: Collection[str] = ()) -> dict[str, Leaf]:
-    """The leaves of ``objects`` by path, as in ``optimizer.state[3].exp_avg``, in the order in which they come.
+    """Return the leaves of ``objects`` by path, such as ``optimizer.state[3].exp_avg``, in order of occurrence.
 
-    ``ignore``: paths, or patterns as in ``model.head.*``, to leave out. ValueError, naming the argument, for objects of
-    which nothing could be compared.
+    Args:
+        objects: Objects by name.
+        read: Reader of the frontend.
+        ignore: Paths to leave out, or patterns such as ``model.head.*``.
+
+    Raises:
+        ValueError: If an object has nothing that can be compared; names the argument.
     """
     leaves: dict[str, Leaf] = {}
     for name, value in objects.items():
@@ -66,7 +71,7 @@ def table(objects: Mapping[str, Any], read: Reader, ignore: Collection[str] = ()
 
 
 def whole(leaves: Mapping[str, Leaf]) -> str:
-    """SHA-256 of all of them, in hexadecimal; their order does not matter."""
+    """Return the SHA-256 of all leaves in hexadecimal, independent of their order."""
     digest = hashlib.sha256()
     for path in sorted(leaves):
         encoded = path.encode(errors="surrogatepass")
@@ -75,9 +80,15 @@ def whole(leaves: Mapping[str, Leaf]) -> str:
 
 
 def named(objects: Sequence[Any], keywords: Mapping[str, Any], name_of: Callable[[Any], str]) -> dict[str, Any]:
-    """All objects by name: ``name_of`` an object that was given without one, its second namesake with _2 and so on.
+    """Return all objects by name.
 
-    ValueError without any.
+    Args:
+        objects: Objects without a name.
+        keywords: Objects with a name.
+        name_of: Returns the name of an object without one; repeated names get a suffix _2, _3, ...
+
+    Raises:
+        ValueError: If there is no object.
     """
     result: dict[str, Any] = {}
     for value in objects:
@@ -94,7 +105,7 @@ def named(objects: Sequence[Any], keywords: Mapping[str, Any], name_of: Callable
 
 
 def check_ignore(ignore: Any) -> tuple[str, ...]:
-    """``ignore`` as a tuple. ValueError for what is no list of texts."""
+    """Return ``ignore`` as a tuple. Raises ValueError if it is not a list of strings."""
     if isinstance(ignore, str) or not isinstance(ignore, Collection) or not all(isinstance(p, str) for p in ignore):
         raise ValueError(f"check_in_sync: ignore is {ignore!r}; accepted is a list of paths or patterns")
     return tuple(ignore)
@@ -114,14 +125,14 @@ def _walk(path: str, value: Any, read: Reader, within: tuple[int, ...]) -> Itera
         yield path, leaf
         return
     if id(value) in within:
-        return  # a cycle; what is in it has been seen
+        return  # a cycle; its contents have been visited
     within = (*within, id(value))
     for step, part in _parts(value):
         yield from _walk(path + step, part, read, within)
 
 
 def _leaf(value: Any) -> Leaf | None:
-    """None for what has parts."""
+    """Return the value as a Leaf; None if it has parts."""
     if isinstance(value, Array):
         return _of_array(value)
     if isinstance(value, Enum):
@@ -142,7 +153,7 @@ def _leaf(value: Any) -> Leaf | None:
 
 
 def _parts(value: Any) -> Iterator[tuple[str, Any]]:
-    """(what is added to the path, part)."""
+    """Yield (suffix of the path, part)."""
     if isinstance(value, Mapping):
         for key, part in value.items():
             yield (f".{key}" if isinstance(key, str) else f"[{key!r}]"), part

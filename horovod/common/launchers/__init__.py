@@ -1,5 +1,6 @@
-"""Jobs started by other launchers: who this process is in one (``find``, pure), and how its processes meet
-(``meeting``). One module per launcher.
+"""Place of this process in a job started by another launcher (``find``, pure). One module per launcher.
+
+How the processes of such a job meet: ``handover.meeting``.
 """
 
 from collections.abc import Mapping
@@ -13,19 +14,20 @@ _OURS = ("HOROVOD_RANK", "HOROVOD_SIZE", "HOROVOD_GLOO_RENDEZVOUS_ADDR")
 
 
 def find(env: Mapping[str, str]) -> Place | None:
-    """This process's place in a job of another launcher; None without one, or when variables of ours say who it is.
+    """Return this process's place in a job of another launcher; None without one, or if our own variables define it.
 
-    Launchers start each other: mpirun uses srun to reach the nodes of an allocation, and torchrun is started once per
-    node by either. The innermost counts, for only it knows all processes.
+    Launchers can be nested: mpirun uses srun to reach the nodes of an allocation, and either may start torchrun once
+    per node. The innermost launcher counts, because only it knows all processes.
 
-    Raises ValueError naming a variable that cannot be understood.
+    Raises:
+        ValueError: If a variable is invalid; names it.
     """
     if any(env.get(name) for name in _OURS):
         return None
     if torchrun.is_inside(env):
         return torchrun.find(env)
     jsm, ompi, pmi, step = lsf.find(env), openmpi.find(env), mpich.find(env), slurm.find(env)
-    if jsm is not None:  # jsrun sets the variables of Open MPI too
+    if jsm is not None:  # jsrun also sets the variables of Open MPI
         return jsm
     if ompi is not None:
         return ompi

@@ -1,4 +1,4 @@
-"""Slurm's lists of hosts, such as ``n[1-3,07],login``."""
+"""Parser of Slurm's host lists, such as ``n[1-3,07],login``."""
 
 import itertools
 import re
@@ -8,13 +8,14 @@ _RANGE = re.compile(r"([0-9]+)(?:-([0-9]+))?")
 
 
 def expand(text: str) -> list[str]:
-    """The names in their order. Numbers keep their leading zeros; brackets may stand more than once in a name.
+    """Return the host names in order. Numbers keep leading zeros, and a name may have several brackets.
 
-    Raises ValueError naming what is not understood, also for more than 65536 names.
+    Raises:
+        ValueError: If the text is invalid or has more than 65536 names.
     """
     names: list[str] = []
     for entry in _split(text):
-        pieces = re.split(r"\[([^\[\]]*)\]", entry)  # outside, inside, outside, ...
+        pieces = re.split(r"\[([^\[\]]*)\]", entry)  # alternating: outside and inside of brackets
         if any("[" in piece or "]" in piece for piece in pieces):
             raise ValueError(f"host list {text!r}: the brackets in {entry!r} do not match")
         choices = [_numbers(piece, text) if i % 2 else [piece] for i, piece in enumerate(pieces)]
@@ -26,7 +27,7 @@ def expand(text: str) -> list[str]:
 
 
 def _split(text: str) -> list[str]:
-    """At commas outside of brackets."""
+    """Split at commas outside of brackets."""
     return [entry.strip() for entry in re.findall(r"(?:[^,\[]|\[[^\]]*\]?)+", text) if entry.strip()]
 
 
@@ -44,7 +45,7 @@ def _numbers(text: str, whole: str) -> list[str]:
 
 
 def tasks(text: str) -> list[int]:
-    """Slurm's ``3(x2),1`` as [3, 3, 1]: tasks by node. Raises ValueError naming what is not understood."""
+    """Return the number of tasks per node: Slurm's ``3(x2),1`` as [3, 3, 1]. Raises ValueError for an invalid text."""
     made: list[int] = []
     for part in text.split(","):
         match = re.fullmatch(r"([0-9]{1,9})(?:\(x([0-9]{1,6})\))?", part.strip())

@@ -1,4 +1,4 @@
-"""jsrun inside an LSF job: variables of JSM and of the allocation."""
+"""jsrun in an LSF job: reads the variables of JSM and of the allocation."""
 
 from collections.abc import Mapping
 
@@ -8,7 +8,7 @@ _FIRST_PORT, _PORTS = 21000, 11000
 
 
 def find(env: Mapping[str, str]) -> Place | None:
-    """This process's place, None when jsrun has not started it."""
+    """Return this process's place; None if jsrun has not started it."""
     numbers = both(env, "JSM_NAMESPACE_RANK", "JSM_NAMESPACE_SIZE")
     if numbers is None:
         return None
@@ -28,10 +28,10 @@ def find(env: Mapping[str, str]) -> Place | None:
 
 
 def compute_hosts(env: Mapping[str, str]) -> list[str]:
-    """Hosts of the LSF job on which processes run, each once, in order.
+    """Return the hosts of the LSF job on which processes run, in order and without repetitions.
 
-    LSB_MCPU_HOSTS is ``launch 1 a 40 b 40``: a host with a single slot before hosts with more is where the batch script
-    runs and no compute host. LSB_HOSTS names a host once a slot. Without both the list is empty.
+    LSB_MCPU_HOSTS has the form ``launch 1 a 40 b 40``. A host with a single slot before hosts with more runs the batch
+    script and is not a compute host. LSB_HOSTS names a host once per slot. Without both, the list is empty.
     """
     words = env.get("LSB_MCPU_HOSTS", "").split()
     if words:
@@ -47,5 +47,5 @@ def compute_hosts(env: Mapping[str, str]) -> list[str]:
 
 
 def in_job(env: Mapping[str, str]) -> bool:
-    """Is this an LSF job whose hosts jsrun could use?"""
+    """Return True in an LSF job whose hosts jsrun could use."""
     return bool(env.get("LSB_JOBID"))

@@ -1,4 +1,4 @@
-"""MPICH, Intel MPI, MVAPICH and others whose mpiexec is Hydra: variables of PMI-1."""
+"""MPICH, Intel MPI, MVAPICH and others whose mpiexec is Hydra: reads the variables of PMI-1."""
 
 from collections.abc import Mapping
 
@@ -6,9 +6,10 @@ from horovod.common.launchers.place import Place, both, first_integer
 
 
 def find(env: Mapping[str, str]) -> Place | None:
-    """This process's place, None when no mpiexec of this family has started it.
+    """Return this process's place; None if no mpiexec of this family has started it.
 
-    Slurm sets PMI_RANK too (srun --mpi=pmi2); its own variables say more and are asked first where both agree.
+    Slurm sets PMI_RANK too (srun --mpi=pmi2). If both agree, Slurm's own variables take precedence, because they
+    contain more.
     """
     numbers = both(env, "PMI_RANK", "PMI_SIZE")
     if numbers is None:

@@ -1,4 +1,4 @@
-"""Open MPI and what is made of it (Spectrum MPI, Kubernetes' MPIJob): variables of mpirun and of PMIx."""
+"""Open MPI and derived launchers (Spectrum MPI, the MPIJob of Kubernetes): reads the variables of mpirun and PMIx."""
 
 from collections.abc import Mapping
 
@@ -6,11 +6,11 @@ from horovod.common.launchers.place import Place, both, integer
 
 
 def find(env: Mapping[str, str]) -> Place | None:
-    """This process's place, None when mpirun of Open MPI has not started it."""
+    """Return this process's place; None if Open MPI's mpirun has not started it."""
     numbers = both(env, "OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE")
     if numbers is None:
         return None
-    # PMIx's name of the job carries mpirun's host and process number, or a random number in Open MPI 4.
+    # The PMIx namespace contains mpirun's host and process id, or a random number in Open MPI 4.
     return Place(
         "Open MPI",
         *numbers,

@@ -1,4 +1,4 @@
-"""A process's place in a job that another launcher started, and how such variables are read."""
+"""Place of a process in a job started by another launcher, and helpers to read its variables."""
 
 import re
 from collections.abc import Mapping
@@ -9,7 +9,7 @@ _INTEGER = re.compile(r"[0-9]{1,9}")
 
 @dataclass(frozen=True)
 class Place:
-    """What a launcher's environment says. None: it does not say."""
+    """Place described by a launcher's variables; None where they contain no information."""
 
     launcher: str
     """Name for messages, such as "Open MPI"."""
@@ -18,17 +18,17 @@ class Place:
     local_rank: int | None = None
     local_size: int | None = None
     job: str = ""
-    """Equal for all processes of the job and different for every other job of this user; empty: not known here."""
+    """Equal for all processes of the job, and different for every other job of this user; empty if unknown."""
     hostname: str = ""
-    """What the launcher calls this host; empty: the system's own name counts."""
+    """Launcher's name of this host; empty: use the system's name."""
     leads: tuple[str, ...] = ()
-    """Hosts where rank 0 may run, the likely ones first."""
+    """Hosts where rank 0 may run, most likely first."""
     port: int = 0
-    """Ports above it are free for us to use on rank 0's host, 0: none is known."""
+    """Start of a range of ports that are free for our use on rank 0's host; 0 if unknown."""
     mpi: bool = False
-    """An MPI launcher."""
+    """True for an MPI launcher."""
     tells: str = ""
-    """A variable of the launcher's that tells the rank; without it the process has no place."""
+    """Name of the launcher's variable that contains the rank; without it the process has no place."""
 
     def __post_init__(self) -> None:
         if self.size < 1 or not 0 <= self.rank < self.size:
@@ -44,7 +44,7 @@ class Place:
 
     @property
     def alone(self) -> str:
-        """What to say to somebody who wants to run the process alone, as a clause; empty: nothing."""
+        """Clause that tells a user how to run the process alone; may be empty."""
         if not self.tells:
             return ""
         return (
@@ -54,12 +54,12 @@ class Place:
 
     @property
     def one_host(self) -> bool:
-        """Do all processes of the job run on this host?"""
+        """True if all processes of the job run on this host."""
         return self.local_size == self.size
 
 
 def integer(env: Mapping[str, str], name: str) -> int | None:
-    """The number in a variable, None where it is not set. Raises ValueError naming variable and value."""
+    """Return the number in a variable; None if it is not set. Raises ValueError naming variable and value."""
     text = env.get(name, "").strip()
     if not text:
         return None
@@ -69,7 +69,7 @@ def integer(env: Mapping[str, str], name: str) -> int | None:
 
 
 def first_integer(env: Mapping[str, str], *names: str) -> int | None:
-    """The number in the first of the variables that is set."""
+    """Return the number in the first of the variables that is set, or None."""
     for name in names:
         value = integer(env, name)
         if value is not None:
@@ -78,6 +78,6 @@ def first_integer(env: Mapping[str, str], *names: str) -> int | None:
 
 
 def both(env: Mapping[str, str], rank: str, size: str) -> tuple[int, int] | None:
-    """The numbers in two variables that only mean something together; None unless both are set."""
+    """Return the numbers in two variables that only have a meaning together; None unless both are set."""
     numbers = integer(env, rank), integer(env, size)
     return (numbers[0], numbers[1]) if numbers[0] is not None and numbers[1] is not None else None

@@ -1,1 +1,1 @@
-"""What a job tells of itself while it runs, and when it hangs or ends: notes between its ranks, and who hears them."""
+"""Observation of a job while it runs, hangs or ends: messages between its ranks, and the reports made of them."""

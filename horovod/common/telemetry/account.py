@@ -1,7 +1,7 @@
-"""Steps of a job while it runs: each rank tells rank 0 of its own about once a second, rank 0 tells everybody else.
+"""Accounting of a job's steps: each rank reports to rank 0 about once a second, and rank 0 exports the figures.
 
-While no step ends, nothing happens: the thread sleeps until the engine's first step after a pause wakes it. Nothing
-here holds the program up, but for a moment at the end, when rank 0 waits for what the others have to say last.
+While no step ends, nothing happens: the thread sleeps until the engine's first step after a pause wakes it. The program
+is never delayed, except briefly at the end, when rank 0 waits for the last reports.
 """
 
 import logging
@@ -24,17 +24,17 @@ if TYPE_CHECKING:
     from horovod._core import Engine
 
 LEAST_STEPS = 50
-"""Jobs with fewer end without a line about them."""
-_NAMES = 100  # of reported values
-_NOTES = 32  # that rank 0 gets in a second, about: more ranks speak less often
-_SOME = 10  # steps of which rank 0 should hear before a rank leaves
-_LAG = 3  # intervals: notes are on their way, and a thread that is to send one may come late
-_PATIENCE = 0.5  # s at the end, for the last notes
-_SLICE = 0.005  # s between two looks whether a rank has left
+"""Jobs with fewer steps end without a summary line."""
+_NAMES = 100  # maximum number of reported values
+_NOTES = 32  # approximate messages per second that rank 0 gets; with more ranks, each sends less often
+_SOME = 10  # number of steps after which a rank sends a last report before it leaves
+_LAG = 3  # intervals by which reports may differ in age, because messages and threads may be late
+_PATIENCE = 0.5  # seconds to wait at the end for the last messages
+_SLICE = 0.005  # seconds between checks whether a rank has left
 
 
 class Account:
-    """Of one job, on one rank."""
+    """Step accounting of one job on one rank."""
 
     def __init__(
         self,
@@ -45,18 +45,26 @@ class Account:
         link: Callable[[], float | None],
         more: Sequence[Outlet] = (),
     ):
-        """``link``: bytes a second that a link was measured to carry, asked for once. ``more``: outlets beside those
-        that the settings ask for."""
+        """Prepare the accounting.
+
+        Args:
+            job: The job.
+            engine: Its engine.
+            post: Message bus to the other ranks.
+            settings: Settings of this process.
+            link: Returns the measured bandwidth of a link in bytes per second, or None; called once.
+            more: Exporters in addition to those that the settings ask for.
+        """
         self._job, self._engine, self._post, self._settings, self._link_of = job, engine, post, settings, link
         self._interval = max(1.0, job.size / _NOTES)
-        # Where hosts have different numbers of ranks, the cross rank is no number of a host.
+        # If hosts have different numbers of ranks, the cross rank does not identify a host.
         self._host = job.hosts.index(job.hosts[job.rank]) if job.hosts else job.cross_rank
-        self._lock = threading.RLock()  # what follows, up to the events
+        self._lock = threading.RLock()  # guards everything up to the events
         self._own = Own()
         self._sample: list[Sampled] = []
         self._reported: dict[str, float] = {}
         self._news = self._new_values = False
-        self._over = False  # all ranks have told their last
+        self._over = False  # True once all ranks have sent their last report
         self._together = Together(job.size) if job.rank == 0 else None
         if self._together is not None:
             self._together.clocks[self._host] = Clock()
@@ -79,14 +87,14 @@ class Account:
         }
 
     def heard(self, kind: str, rank: int, what: dict[str, Any]) -> None:
-        """A note that is for it (``Telemetry``)."""
+        """Handle a message about steps (called by ``Telemetry``)."""
         handler = self._handlers.get(kind)
         if handler is not None:
             handler(rank, what)
 
-    # ---- what the program asks -------------------------------------------------------------------------------------
+    # ---- queries of the program ------------------------------------------------------------------------------------
     def report(self, values: Mapping[str, Any]) -> None:
-        """See ``HorovodBasics.report``."""
+        """Store reported values; see ``HorovodBasics.report``."""
         numbers = {}
         for name, value in values.items():
             try:
@@ -103,7 +111,7 @@ class Account:
         self._go_on()
 
     def stats(self) -> dict[str, Any]:
-        """See ``HorovodBasics.stats``."""
+        """Return the figures; see ``HorovodBasics.stats``."""
         with self._lock:
             self._look()
             own = {
@@ -116,12 +124,12 @@ class Account:
             if self._together is not None:
                 news = self._news
                 self._hear(self._job.rank, self._note())
-                self._news = news  # outlets have not had it
+                self._news = news  # the exporters have not got it yet
                 own["job"] = self.job()
             return own
 
     def job(self) -> dict[str, Any]:
-        """Rank 0: of all ranks, as in ``stats()["job"]``."""
+        """Return the figures of all ranks, as in ``stats()["job"]``; rank 0 only."""
         together = self._together
         assert together is not None
         with self._lock:
@@ -149,7 +157,7 @@ class Account:
             found["sentence"] = sentence(found, lag) if ranks and any(r["made"] for r in ranks) else ""
             return found
 
-    # ---- its thread ------------------------------------------------------------------------------------------------
+    # ---- the thread -------------------------------------------------------------------------------------------------
     def _go_on(self) -> None:
         with self._lock:
             if self._thread is None and not self._closed.is_set():
@@ -162,7 +170,7 @@ class Account:
             if self._together is not None:
                 self._link = self._link_of()
                 self._outlets = [*open_outlets(self._settings, self.job), *self._more]
-                if self._closed.is_set():  # that took longer than the job
+                if self._closed.is_set():  # opening the exporters took longer than the job
                     self._leave_outlets()
             while not self._closed.is_set():
                 self._wake.wait()
@@ -170,11 +178,11 @@ class Account:
                 while not self._closed.wait(self._interval):
                     if not self._tell():
                         break
-        except Exception as error:  # what observes a job must not end it
+        except Exception as error:  # observation must not end the job
             logging.getLogger("horovod").warning("step accounting has ended: %s: %s", type(error).__name__, error)
 
     def _look(self) -> None:
-        """Takes what the engine has measured since."""
+        """Take the engine's measurements since the last call."""
         steps = list(map(Step._make, self._engine.take_steps()))
         if steps:
             self._sample += self._own.add(steps)
@@ -196,7 +204,7 @@ class Account:
         return note
 
     def _tell(self, last: bool = False) -> bool:
-        """Tells rank 0, or, on rank 0, everybody who wants to know. False: there is nothing new."""
+        """Report to rank 0, or on rank 0 to the exporters. Return False if there is nothing new."""
         with self._lock:
             self._look()
             if not (self._news or last):
@@ -212,11 +220,11 @@ class Account:
         return True
 
     def _asked(self) -> None:
-        """Rank 0 wants the last."""
+        """Send the last report, because rank 0 asks for it."""
         self._tell(last=True)
 
     def _hear(self, rank: int, note: dict[str, Any]) -> None:
-        """Rank 0: what a rank tells."""
+        """Handle a report of a rank, on rank 0."""
         together = self._together
         if together is None:
             return
@@ -225,7 +233,7 @@ class Account:
             together.add(rank, note["host"], note["made"], Sums(*note["sums"]), sample)
             self._data[rank] = note["data"]
             if note["host"] != self._host and any(step.blocked < 0 for step in sample):
-                # Where the order of arrival matters, clocks do.
+                # The order of arrival is needed, so measure the offset of the host's clock.
                 self._post.say("steps-ping", to=rank, asked=time.monotonic_ns())
             if "values" in note:
                 self._told_values[rank] = note["values"]
@@ -250,8 +258,12 @@ class Account:
 
     # ---- the end ---------------------------------------------------------------------------------------------------
     def close(self, failed: bool = False) -> None:
-        """The job is over for this rank, in a moment: tells the last, waits for what others tell, and says how it
-        went. ``failed``: by an exception, which is to be the last that is seen."""
+        """Send the last report, wait for those of other ranks, and print the summary.
+
+        Args:
+            failed: True if an exception ends the process. No summary is printed then, so that the exception is the last
+                output.
+        """
         self._tell(last=True)
         enough = self._own.made >= LEAST_STEPS
         some = self._own.made >= _SOME if self._together is None else enough
@@ -261,18 +273,18 @@ class Account:
                     self._post.say("steps-last")
                 self._over = self._heard_in_time()
             if self._together is not None and not self._over:
-                self._post.say("steps-heard")  # from now on there is no answer to those that tell: they need not wait
+                self._post.say("steps-heard")  # the other ranks need not wait for an answer to their last report
         self._closed.set()
         self._wake.set()
         if self._thread is not None:
             self._thread.join(_PATIENCE)
         self._leave_outlets()
-        self._handlers.clear()  # they know this account, which knows the engine
+        self._handlers.clear()  # they reference this object, which references the engine
         if self._together is not None and enough and not failed and self._settings.flag("HOROVOD_STATS_SUMMARY"):
             _print(f"[horovod] {self.job()['sentence']}")
 
     def _heard_in_time(self) -> bool:
-        """Where a rank has left already no note gets through any more, and there is nothing to wait for."""
+        """Wait for the last reports; return False if they do not come in time or a rank has already left."""
         until = time.monotonic() + _PATIENCE
         while not self._heard.wait(_SLICE):
             if self._engine.ended() is not None or time.monotonic() > until:
@@ -286,7 +298,7 @@ class Account:
             outlet.close()
 
     def leave_in_child(self) -> None:
-        """In a forked child, which would keep files locked and ports taken."""
+        """Release files and ports in a forked child, which would otherwise keep them locked and in use."""
         for outlet in self._outlets:
             outlet.leave_in_child()
 

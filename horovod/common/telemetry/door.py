@@ -1,5 +1,8 @@
-"""Where `horovodrun --explain` asks a running job why it waits: an abstract Unix socket of rank 0's process, which
-answers processes of the same user (and root) with a text and hangs up."""
+"""Listener on which `horovodrun --explain` asks a running job why it waits.
+
+It is an abstract Unix socket of rank 0's process. Processes of the same user, and root, get a text; then the connection
+is closed.
+"""
 
 import contextlib
 import socket
@@ -9,12 +12,12 @@ from collections.abc import Callable
 from horovod.common.contract import unix_peer
 from horovod.common.contract.reports import new_door
 
-_PATIENCE = 5.0  # s for the other end to take the text
-_LEAVING = 2.0  # s for an answer that is being made when the job ends
+_PATIENCE = 5.0  # seconds for the peer to receive the text
+_LEAVING = 2.0  # seconds for an answer in progress when the job ends
 
 
 class Door:
-    """Serves one at a time, in a daemon thread."""
+    """Listener that serves one connection at a time, in a daemon thread."""
 
     def __init__(self, answer: Callable[[], str]) -> None:
         self._answer = answer
@@ -22,7 +25,7 @@ class Door:
         try:
             self._socket.bind(new_door())
             self._socket.listen(4)
-        except OSError:  # out of descriptors or memory: no process can ask
+        except OSError:  # out of descriptors or memory: the job works without this listener
             self._socket.close()
             self._socket = None
             return
@@ -30,7 +33,7 @@ class Door:
         self._thread.start()
 
     def close(self) -> None:
-        """Nobody is answered any more. What the answer was made of, the engine above all, is let go."""
+        """Stop answering, and release what the answer is made of, in particular the engine."""
         if self._socket is not None:
             with contextlib.suppress(OSError):
                 self._socket.shutdown(socket.SHUT_RDWR)  # wakes the thread
@@ -39,7 +42,7 @@ class Door:
             self._socket = None
 
     def leave_in_child(self) -> None:
-        """In a forked child: the thread is the parent's."""
+        """Close the socket in a forked child; the thread exists only in the parent."""
         if self._socket is not None:
             self._socket.close()
 

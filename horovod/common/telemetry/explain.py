@@ -1,4 +1,4 @@
-"""Why a job waits, in one sentence and in a report. Pure: facts in, text out."""
+"""Explanation of why a job waits, as one sentence and as a report. Pure: from facts to text."""
 
 from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple
@@ -16,11 +16,11 @@ _REMEDY = {
     "blocked": "",
 }
 _SHOWN = 6
-_SAME_WAIT = 2.0  # s between two estimates of when a wait began: answers take so long
+_SAME_WAIT = 2.0  # seconds that two estimates of a wait's beginning may differ, because answers take time
 
 
 def ranks_text(ranks: Sequence[int]) -> str:
-    """As in "rank 3", "ranks 0 and 1", "ranks 1-3, 5"."""
+    """Return text such as "rank 3", "ranks 0 and 1" or "ranks 1-3, 5"."""
     if len(ranks) == 1:
         return f"rank {ranks[0]}"
     if len(ranks) == 2:
@@ -30,7 +30,7 @@ def ranks_text(ranks: Sequence[int]) -> str:
 
 
 def operation_text(facts: Facts, one: Waiting) -> str:
-    """Return kind and name of an operation, as in "allreduce 'grad.0'"; see ``operation_names``."""
+    """Return kind and name of an operation, such as "allreduce 'grad.0'"; see ``operation_names``."""
     for rank in one.ready:
         entry = facts.ranks[rank].entry(one.name) if rank in facts.ranks else None
         if entry is not None:
@@ -42,16 +42,19 @@ def operation_text(facts: Facts, one: Waiting) -> str:
 
 
 class Guess(NamedTuple):
-    """The likeliest reason of a wait."""
+    """Most likely reason of a wait."""
 
     knows: int
-    """How much it tells: 0 nothing, 1 which rank is missing, 2 what that rank does, 3 which calls differ, 4 why."""
+    """How informative it is.
+
+    0: no information, 1: which rank is missing, 2: what that rank does, 3: which calls differ, 4: the cause.
+    """
     text: str
     """One sentence without a full stop."""
 
 
 def guess(facts: Facts) -> Guess:
-    """Return the likeliest reason of a wait."""
+    """Return the most likely reason of the wait."""
     missing = _missing(facts)
     return (
         _not_running(facts, missing)
@@ -63,7 +66,7 @@ def guess(facts: Facts) -> Guess:
 
 
 def same_wait(before: Facts, now: Facts) -> bool:
-    """Return True if what has waited longest in ``now`` was waiting in ``before`` already."""
+    """Return True if the operation that has waited longest in ``now`` was already waiting in ``before``."""
     if not now.stalled:
         return False
     oldest = now.stalled[0]
@@ -75,8 +78,11 @@ def same_wait(before: Facts, now: Facts) -> bool:
 
 
 def _missing(facts: Facts) -> list[int]:
-    """Who is waited for, those first for whom the oldest operations wait, and last those who wait for others
-    themselves: a join waits for all that go on, and they for one of them."""
+    """Return the missing ranks.
+
+    Ranks that the oldest operations wait for come first, and ranks that are themselves waiting come last. For example,
+    a join waits for all ranks that continue, and those for one of them.
+    """
     found = dict.fromkeys(facts.suspects)
     for one in facts.stalled:
         found.update(dict.fromkeys(one.missing))
@@ -89,7 +95,7 @@ def _who_waits(facts: Facts) -> set[int]:
 
 
 def _not_running(facts: Facts, missing: Iterable[int]) -> Guess | None:
-    """A process that cannot go on, whatever it was doing."""
+    """Return a guess if a missing rank's process is unable to continue."""
     silent = []
     for rank in missing:
         known = facts.ranks.get(rank)
@@ -112,7 +118,7 @@ def _not_running(facts: Facts, missing: Iterable[int]) -> Guess | None:
 
 
 def _finished_early(facts: Facts) -> Guess | None:
-    """A rank's data loader gave fewer batches than the others'."""
+    """Return a guess if a rank's data loader gave fewer batches than another rank's."""
     for one in facts.stalled:
         for rank in one.missing:
             for other in one.ready:
@@ -130,8 +136,10 @@ def _finished_early(facts: Facts) -> Guess | None:
 
 
 def _fewer(rank: Rank | None, other: Rank | None) -> tuple[int, int] | None:
-    """How many batches the rank has, and how many the other one, which is beyond them. A loader that both have, for
-    validation perhaps, is none of which the rank has fewer."""
+    """Return (batches of the rank, batches of the other rank) if the other rank is past the end of the shorter loader.
+
+    Loaders that both ranks have, for example for validation, do not count.
+    """
     if rank is None or other is None:
         return None
     mine, theirs = (set(one.loaders.get("lengths", [])) for one in (rank, other))
@@ -144,7 +152,7 @@ def _fewer(rank: Rank | None, other: Rank | None) -> tuple[int, int] | None:
 
 
 def _waiting_for_each_other(facts: Facts) -> Guess | None:
-    """Those who are missing here wait elsewhere for those who are here."""
+    """Return a guess if ranks missing in one operation wait in another operation for the ranks waiting here."""
     for one in facts.stalled:
         for other in facts.waiting:
             here = [rank for rank in one.ready if rank in other.missing]
@@ -193,14 +201,16 @@ def _crossed(facts: Facts, one: Waiting, other: Waiting, here: list[int], there:
 
 
 def _in_backward(rank: Rank | None) -> bool:
-    """Is PyTorch computing gradients there, and calls what hooks into that?"""
+    """Return True if the rank is in PyTorch's backward pass, which calls gradient hooks."""
     frames = rank.main.frames if rank is not None and rank.main is not None else ()
     return any(frame.library == "torch" and "/autograd/" in frame.path for frame in frames)
 
 
 def _gone_on(ahead: Sequence[int], there: str, behind: Sequence[int], here: str) -> str:
-    """Who is ahead knows what the others call, and those do not know what it calls: it has left a loop in which they
-    still are, or is alone in a branch."""
+    """Return text about ranks that have left a loop, or are in a branch, while others have not.
+
+    The ranks ahead have submitted the others' operation before, but not the reverse.
+    """
     call, others = "calls" if len(ahead) == 1 else "call", "calls" if len(behind) == 1 else "call"
     have = "has" if len(ahead) == 1 else "have"
     return (
@@ -210,8 +220,11 @@ def _gone_on(ahead: Sequence[int], there: str, behind: Sequence[int], here: str)
 
 
 def _knows(facts: Facts, ranks: Iterable[int], name: str) -> bool:
-    """Has one of them, which does not wait for it now, submitted it before? Fused with others it was perhaps carried
-    out under the name of one of those. Never true of one without a name, whose name is a number."""
+    """Return True if one of the ranks has submitted the operation before.
+
+    A fused operation may be recorded under the name of another. Always False for unnamed operations, whose names are
+    numbers.
+    """
     return any(facts.ranks[rank].entry(name) is not None for rank in ranks if rank in facts.ranks)
 
 
@@ -223,7 +236,7 @@ def _at(facts: Facts, ranks: Sequence[int]) -> str:
 
 
 def _elsewhere(facts: Facts, missing: Sequence[int]) -> Guess | None:
-    """The ranks that are waited for do something else."""
+    """Return a guess about what the missing ranks do instead."""
     places: dict[str, list[int]] = {}
     waits = _who_waits(facts)
     missing = [rank for rank in missing if rank not in waits] or missing
@@ -242,7 +255,13 @@ def _elsewhere(facts: Facts, missing: Sequence[int]) -> Guess | None:
 
 
 def summary(facts: Facts, why: str, where: str) -> str:
-    """Return what the terminal shows. ``why``: text of a guess. ``where``: the file with the whole report."""
+    """Return the text for the terminal.
+
+    Args:
+        facts: What is known.
+        why: Text of the guess.
+        where: Path of the file with the full report.
+    """
     lines = [f"why the job waits: {why}"]
     for one in facts.stalled[:_SHOWN]:
         lines.append(f"  {operation_text(facts, one)} waits {one.age:.0f} s for {ranks_text(one.missing)}")
@@ -263,7 +282,13 @@ def _line(facts: Facts, rank: Rank) -> str:
 
 
 def report(facts: Facts, why: str, when: str) -> str:
-    """Return the whole text. ``why``: text of a guess. ``when``: the date, for people."""
+    """Return the full report.
+
+    Args:
+        facts: What is known.
+        why: Text of the guess.
+        when: Date and time.
+    """
     lines = [f"{when}: {why}.", ""]
     if facts.unnoticed:
         lines += [facts.unnoticed, ""]

@@ -1,4 +1,4 @@
-"""What is known of a job that waits: who waits for whom, and what each rank was found doing. Pure."""
+"""Facts about a waiting job: which ranks wait for which, and what each rank is doing. Pure."""
 
 import platform
 from collections.abc import Mapping
@@ -23,28 +23,28 @@ _SYSTEM_CALLS = {
     },
 }.get(platform.machine(), {})  # fmt: skip
 _SWAPPING = 20.0
-"""Pages a second that are read from disk, of a process of which a part is swapped out, or that follow it."""
+"""Pages per second read from disk, or swapped out, from which a partly swapped-out process counts as swapping."""
 _PAGE_KIB = 4
-_BUSY = 0.5  # of a core
+_BUSY = 0.5  # fraction of a core
 _STARTING = ("clone", "clone3", "vfork")
 _NAME = 87
-"""Bytes of a name that recorders keep (core/trace/recorder.h)."""
+"""Bytes of a name that flight recorders keep (core/trace/recorder.h)."""
 
 
 @dataclass(frozen=True)
 class Waiting:
-    """An operation that some ranks have submitted."""
+    """Operation that some ranks have submitted and others have not."""
 
     name: str
     set: int
     age: float
-    """s"""
+    """Seconds since it was first submitted."""
     ready: tuple[int, ...]
     missing: tuple[int, ...]
 
     @classmethod
     def read(cls, report: Mapping[str, Any]) -> "list[Waiting]":
-        """From what ``_core.Mailbox.take`` gives for TOPIC_WAITING; oldest first."""
+        """Return the operations in a TOPIC_WAITING message of ``_core.Mailbox.take``, oldest first."""
         made = [
             cls(one["name"], one["set"], one["age"], tuple(one["ready"]), tuple(one["missing"]))
             for one in report["waiting"]
@@ -54,33 +54,33 @@ class Waiting:
 
 @dataclass
 class Rank:
-    """What is known of one."""
+    """Facts about one rank."""
 
     rank: int
     host: str = ""
     pid: int = 0
     answered: bool = False
-    """Its engine has; else ``state`` is what a neighbour saw."""
+    """True if its engine has answered. Otherwise ``state`` is what a rank on the same host found out."""
     looked_at: bool = False
     forced: bool = False
-    """Its Python did not run: the stacks were taken without it."""
+    """True if its Python did not run, so that the stacks were taken without it."""
     text: str = ""
-    """The stacks, as faulthandler writes them."""
+    """Stacks in faulthandler's format."""
     threads: list[Thread] = field(default_factory=list)
     main: Thread | None = None
     source: dict[str, str] = field(default_factory=dict)
-    """Text of lines by "path:number"."""
+    """Text of source lines, by "path:number"."""
     loaders: dict[str, list[Any]] = field(default_factory=dict)
-    """"live": [[batches given, of how many]] of data loaders' iterators; "lengths": of all data loaders."""
+    """"live": [[batches given, total batches]] of data loader iterators; "lengths": of all data loaders."""
     before: dict[str, Any] | None = None
     state: dict[str, Any] | None = None
     steps: int = 0
-    """How many it has made, as its optimizer or ``hvd.step`` tell; 0 also where nobody tells."""
+    """Number of steps, from its optimizer or ``hvd.step``; 0 also if unknown."""
     recent: list[dict[str, Any]] = field(default_factory=list)
-    """The last entries of its flight recorder."""
+    """Last entries of its flight recorder."""
 
     def answer(self, told: Mapping[str, Any]) -> None:
-        """Takes over what an Answerer said (core/trace/answer.h)."""
+        """Take the facts from an Answerer's message (core/trace/answer.h)."""
         self.answered = True
         self.forced = told["forced"]
         self.text = told["stacks"]
@@ -93,7 +93,7 @@ class Rank:
         self.before, self.state, self.recent = told["before"], told["state"], told["recent"]
 
     def seen(self, before: dict[str, Any] | None, state: dict[str, Any] | None) -> None:
-        """Takes over what a neighbour saw; None: there is no such process."""
+        """Take the states found by a rank on the same host; None: there is no such process."""
         self.looked_at = True
         self.before, self.state = before, state
 
@@ -103,12 +103,12 @@ class Rank:
 
     @property
     def place(self) -> str:
-        """Where its main thread is in the user's program; empty: not known."""
+        """Position of its main thread in the user's program; empty if unknown."""
         return stacks.place(self.main, self.own_source)
 
     @property
     def own_source(self) -> str:
-        """The text of the user's own line, if known."""
+        """Text of the user's current line; empty if unknown."""
         own = self.main.own if self.main is not None else None
         if self.main is None or own is None:
             return ""
@@ -117,8 +117,7 @@ class Rank:
 
     @property
     def condition(self) -> tuple[str, str]:
-        """A word, and what is said of it: gone, silent, stopped, debugger, swapping, blocked, locked, busy or
-        sleeping."""
+        """One of gone, silent, stopped, debugger, swapping, blocked, locked, busy and sleeping, and a description."""
         if self.state is None:
             return ("gone", "there is no such process any more") if self.looked_at else ("silent", "it does not answer")
         main = (self.state["threads"] or [{"state": "?", "call": -1, "wait": "", "file": "", "cpu": 0}])[0]
@@ -153,7 +152,7 @@ class Rank:
         return self.before["threads"][0]["state"] if self.before and self.before["threads"] else "?"
 
     def _rates(self, main: Mapping[str, Any]) -> tuple[float, int, float]:
-        """Seconds between the two looks, pages read from disk meanwhile, share of a core that the main thread had."""
+        """Return (seconds between the states, pages read from disk meanwhile, main thread's fraction of a core)."""
         if self.before is None or self.state is None or not self.before["threads"]:
             return 0.0, 0, 0.0
         seconds = (self.state["at"] - self.before["at"]) * 1e-9
@@ -164,17 +163,17 @@ class Rank:
 
     @property
     def last_finished(self) -> dict[str, Any] | None:
-        """The entry of the last operation that it has carried out."""
+        """Recorder entry of the last completed operation, or None."""
         return next((entry for entry in reversed(self.recent) if entry["what"] == "carried out"), None)
 
     def age(self, entry: Mapping[str, Any]) -> float:
-        """How many seconds ago that was."""
+        """Return how many seconds ago the entry's operation ended."""
         return max(0.0, (self.state["at"] - entry["end"]) * 1e-9) if self.state is not None else 0.0
 
     def entry(self, name: str) -> dict[str, Any] | None:
-        """Its last entry about the operation, if it has one: that it was announced or carried out."""
+        """Return the last recorder entry about the operation (announced or carried out), or None."""
         kept = name.encode(errors="replace")[:_NAME].decode(errors="replace").rstrip("\ufffd")
-        rest = "\ufffd" if kept != name else ""  # what is left of a letter that was cut
+        rest = "\ufffd" if kept != name else ""  # the rest of a character that was cut in the middle
         known = (one for one in reversed(self.recent) if one["what"] in ("announced", "carried out"))
         return next((one for one in known if one["name"].rstrip(rest) == kept), None)
 
@@ -188,18 +187,22 @@ def _what(thread: Mapping[str, Any]) -> str:
 
 @dataclass
 class Facts:
-    """All of it. ``ranks``: those that were asked, by rank."""
+    """All facts about a waiting job.
+
+    Attributes:
+        ranks: Facts about the ranks that were asked, by rank.
+    """
 
     stalled: list[Waiting]
-    """What has waited for long, oldest first; all that waits, when somebody asked."""
+    """Operations that have waited for long, oldest first; all waiting operations if a user has asked for the report."""
     waiting: list[Waiting]
-    """All that waits."""
+    """All waiting operations."""
     ranks: dict[int, Rank]
     size: int
     asked: bool = False
     suspects: list[int] = field(default_factory=list)
     """Ranks whose engines do not answer others."""
     unnoticed: str = ""
-    """What a rank's own watch said."""
+    """Text of a rank's own watchdog; empty without one."""
     at: float = 0.0
-    """When the ages of operations were taken, on the monotonic clock in s."""
+    """Monotonic time in seconds at which the ages of operations were taken."""

@@ -1,7 +1,8 @@
-"""When operations wait for long: asks the ranks what they do, and writes why the job waits to a file and the terminal.
+"""Diagnosis of hangs: asks the ranks what they do, and writes why the job waits to a file and the terminal.
 
-Rank 0 collects. Every rank's engine answers for itself, whether its Python runs or not; of those that do not answer,
-a rank on the same host tells what the kernel says of their process. What is made of it all is ``explain``.
+Rank 0 collects the facts. Each rank's engine answers for itself, even if its Python does not run. For ranks that do not
+answer, a rank on the same host reports what the kernel knows about their processes. ``explain`` turns the facts into
+text.
 """
 
 import json
@@ -21,18 +22,26 @@ if TYPE_CHECKING:
     from horovod._core import Engine
 
 ANSWERS = 2.5
-"""s for the ranks to answer, and half of that for a look at those that do not."""
+"""Seconds for the ranks to answer; half of that for inspecting those that do not."""
 _MOST_ASKED = 16
 _READY_ASKED = 4
-_BETWEEN_LOOKS = 0.2  # s
+_BETWEEN_LOOKS = 0.2  # seconds
 NAME = "hang.txt"
 
 
 class Hangs:
-    """This rank's part."""
+    """Hang diagnosis on this rank."""
 
     def __init__(self, post: Post, engine: "Engine", job: Job, witness: Witness, say: Callable[[str], None]) -> None:
-        """``say``: tells the user of something, as a warning."""
+        """Prepare the diagnosis.
+
+        Args:
+            post: Message bus to the other ranks.
+            engine: Engine of the job.
+            job: The job.
+            witness: Stack reporter of this process.
+            say: Shows a warning to the user.
+        """
         from horovod import _core
 
         self._post, self._engine, self._job, self._witness, self._say = post, engine, job, witness, say
@@ -44,15 +53,16 @@ class Hangs:
         self._looks: dict[int, list[dict[str, Any] | None]] = {}
         self._all: list[Waiting] | None = None
         self.last_guess = ""
-        """The last sentence that said why the job waits."""
-        self._best: tuple[Facts, explain.Guess] | None = None  # the guess that tells most about the present wait
+        """Last sentence that said why the job waits."""
+        # The most informative guess about the current wait.
+        self._best: tuple[Facts, explain.Guess] | None = None
         self._unwritable = False
         self._heard_of_rank_0 = 0.0
         post.on("look", self._look)
         post.on("explaining", self._rank_0_is_there)
         post.on_letter(_core.TOPIC_UNNOTICED, self._unnoticed)
         if job.rank == 0:
-            engine.set_report("")  # one will be written
+            engine.set_report("")  # "" means that a report will be written
             post.on("seen", self._seen)
             post.on("unnoticed", self._unnoticed_elsewhere)
             post.on_waiting(self._waits)
@@ -61,7 +71,10 @@ class Hangs:
     # ---- every rank ------------------------------------------------------------------------------------------------
 
     def _look(self, _: int, what: dict[str, Any]) -> None:
-        """Somebody on this host does not answer. A look takes a moment, in which this rank has to answer for itself."""
+        """Inspect a process on this host that does not answer.
+
+        Runs in a thread, so that this rank can still answer for itself.
+        """
 
         def look() -> None:
             self._post.say("seen", number=what["number"], rank=what["rank"], states=look_at(what["pid"]))
@@ -72,7 +85,7 @@ class Hangs:
         self._heard_of_rank_0 = time.monotonic()
 
     def _unnoticed(self, _: int, body: bytes) -> None:
-        """This rank waits, and rank 0 does not say that it knows."""
+        """Handle that this rank waits and rank 0 does not report it."""
         told = json.loads(body)
         if self._job.rank == 0:
             self._start(None, told["silent"], told["text"])
@@ -129,7 +142,7 @@ class Hangs:
                 self._lock.notify_all()
 
     def _start(self, stalled: list[Waiting] | None, suspects: list[int], unnoticed: str) -> None:
-        """Explains in a thread of its own, unless that is under way."""
+        """Explain the wait in a new thread, unless one is already doing so."""
         with self._lock:
             if self._busy:
                 return
@@ -145,7 +158,7 @@ class Hangs:
             repeated = why == self.last_guess
             self._say(f"why the job still waits: {why}" if repeated else explain.summary(facts, why, path))
             self.last_guess = why
-        except Exception as error:  # what observes a job must not end it, nor show tracebacks of its own
+        except Exception as error:  # observation must neither end the job nor print tracebacks
             logging.getLogger("horovod").debug("telemetry: %s: %s", type(error).__name__, error)
         finally:
             with self._lock:
@@ -153,8 +166,11 @@ class Hangs:
                 self._lock.notify_all()
 
     def asked(self) -> str:
-        """Rank 0: the report now, however short anybody has waited. Takes up to 5 s. Raises TimeoutError while another
-        one is made."""
+        """Return a report of the current state, even if no operation has waited for long; rank 0 only. Takes up to 5 s.
+
+        Raises:
+            TimeoutError: While another report is being made.
+        """
         with self._lock:
             if not self._lock.wait_for(lambda: not self._busy, 2 * ANSWERS):
                 raise TimeoutError
@@ -171,9 +187,9 @@ class Hangs:
                 self._lock.notify_all()
 
     def _why(self, facts: Facts) -> str:
-        """Return why the job waits: an earlier guess about the same wait where this one tells less.
+        """Return why the job waits; keep an earlier guess about the same wait if that was more informative.
 
-        Ranks that answer late, or not at all this time, take nothing back of what was known.
+        Ranks that answer late, or not at all this time, do not invalidate what was known.
         """
         guess = explain.guess(facts)
         if self._best is not None and guess.knows < self._best[1].knows and explain.same_wait(self._best[0], facts):
@@ -182,7 +198,7 @@ class Hangs:
         return guess.text
 
     def _write(self, facts: Facts, why: str) -> str:
-        """The file; empty: it could not be written, which is no reason not to tell."""
+        """Write the report and return its path; empty if it cannot be written."""
         if not self._engine.report_dir:
             return ""
         try:
@@ -218,7 +234,7 @@ class Hangs:
             if rank in ranks:
                 ranks[rank].answer(told)
         silent = [one for one in ranks.values() if not one.answered]
-        if unnoticed and not missing:  # a rank waits, and nobody knows for whom
+        if unnoticed and not missing:  # a rank waits, but it is unknown for which ranks
             suspects = [one.rank for one in silent]
         self._look_at_silent(number, silent, list(answers))
         return Facts(named, waiting, ranks, self._job.size, suspects=suspects, unnoticed=unnoticed, at=at)
@@ -231,7 +247,7 @@ class Hangs:
             return self._all or []
 
     def _look_at_silent(self, number: int, silent: list[Rank], there: list[int]) -> None:
-        """Asks a rank on the host of each that does not answer for what the kernel says of it."""
+        """Ask for each silent rank a rank on its host for what the kernel knows about its process."""
         asked = []
         for one in silent:
             if self._same_host(one.rank):
@@ -252,7 +268,7 @@ class Hangs:
 
 
 def look_at(pid: int) -> "list[dict[str, Any] | None]":
-    """What the kernel says of a process of this host, twice, some tenths of a second apart; None: there is none."""
+    """Return two states of a process on this host, 0.2 s apart; None if there is no such process."""
     from horovod import _core
 
     states = []

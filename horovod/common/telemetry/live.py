@@ -1,4 +1,4 @@
-"""What rank 0 sends the launcher for the live page, about once a second, when somebody has asked for one."""
+"""Sender of the live page's data: rank 0 sends it to the launcher about once a second, if the page is enabled."""
 
 import logging
 import os
@@ -14,37 +14,43 @@ from horovod.common.telemetry.post import Post
 if TYPE_CHECKING:
     from horovod.common.telemetry.account import Account
 
-INTERVAL = 1.0  # s
-_AGE = 0.5  # s that an operation waits before it is worth a word
-_ROOM = 32 << 10  # bytes that wait in the pipe, of 64 KiB: the rest is for reports of ranks that end
-_PATIENCE = 0.5  # s for the thread to end
+INTERVAL = 1.0  # seconds
+_AGE = 0.5  # seconds that an operation must have waited to be shown
+_ROOM = 32 << 10  # maximum unread bytes in the pipe (of 64 KiB), to leave room for reports of ranks that end
+_PATIENCE = 0.5  # seconds for the thread to end
 
 
 class Live:
-    """An Outlet with a thread of its own, for there is something to tell before the first step, and when none ends."""
+    """Exporter with its own thread, because there is data before the first step and while no step ends."""
 
     def __init__(self, post: Post, account: "Callable[[], Account | None]", why: Callable[[], str]) -> None:
-        """``account``: the job's, once there is one. ``why``: the last guess why operations wait."""
+        """Start sending.
+
+        Args:
+            post: Message bus to the other ranks.
+            account: Returns the job's step accounting, or None before the first step.
+            why: Returns the last guess why operations wait.
+        """
         self._post, self._account, self._why = post, account, why
         self._teller = Teller(os.environ.get(PIPE, ""))
         self._at = time.monotonic()
         self._waiting: list[dict[str, Any]] = []
-        self._next = 0  # of the messages about ranks, that for which there was no room last time
+        self._next = 0  # index of the first message about ranks that did not fit last time
         self._wake, self._closed = threading.Event(), threading.Event()
         post.on_waiting(self._hear)
         self._thread = threading.Thread(target=self._run, name="hvd-live", daemon=True)
         self._thread.start()
 
     def write(self) -> None:
-        """The account has heard something new."""
+        """Note that the accounting has new data."""
         self._at = time.monotonic()
         self._wake.set()
 
     def close(self) -> None:
-        """The account is closed; this goes on until ``finish``."""
+        """Do nothing: the thread continues until ``finish``."""
 
     def finish(self) -> None:
-        """The job is over: tells the last."""
+        """Send the last data when the job is over."""
         self._closed.set()
         self._wake.set()
         self._thread.join(_PATIENCE)
@@ -52,10 +58,11 @@ class Live:
             self._waiting = []
             self._tell()
             self._teller.close()
-            self._account, self._why = lambda: None, str  # they know who knows this, and the engine
+            # They reference objects that reference this one and the engine.
+            self._account, self._why = lambda: None, str
 
     def leave_in_child(self) -> None:
-        """In a forked child, which has no such thread."""
+        """Close the pipe in a forked child, which has no such thread."""
         self._teller.close()
 
     def _hear(self, report: dict[str, Any]) -> None:
@@ -72,11 +79,11 @@ class Live:
     def _tell(self) -> None:
         try:
             self._send(self._messages())
-        except Exception as error:  # what observes a job must not end it
+        except Exception as error:  # observation must not end the job
             logging.getLogger("horovod").debug("live page: %s: %s", type(error).__name__, error)
 
     def _messages(self) -> list[bytes]:
-        """First what is most wanted."""
+        """Return the messages, most important first."""
         waiting = self._waiting
         made = [live.encode(live.of_waits(waiting, self._why() if waiting else ""))]
         account = self._account()

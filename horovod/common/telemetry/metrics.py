@@ -1,4 +1,4 @@
-"""Figures about steps for Prometheus and others that read OpenMetrics, by the package prometheus_client."""
+"""Step figures for Prometheus and other readers of OpenMetrics, served with the package prometheus_client."""
 
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -6,7 +6,7 @@ from typing import Any
 from horovod._bounded_server import BoundedServer, HttpRequest
 from horovod.common.telemetry.outlet import Figures, Outlet
 
-_MOST = 16  # connections at a time: each takes a descriptor and a thread of rank 0's process
+_MOST = 16  # maximum number of connections; each takes a descriptor and a thread of rank 0's process
 _PARTS = {
     "data": "data_seconds",
     "compute": "compute_seconds",
@@ -17,7 +17,7 @@ _PARTS = {
 
 
 class _Server:
-    """An Outlet that tells when it is asked."""
+    """Exporter that is read on request."""
 
     def __init__(self, server: BoundedServer) -> None:
         self._server = server
@@ -33,7 +33,7 @@ class _Server:
 
 
 def serve(figures: Figures, address: str, port: int, warn: Callable[[str], None]) -> Outlet | None:
-    """Serves /metrics in a thread. None, after a warning: it cannot."""
+    """Serve /metrics in a thread. Return None, after a warning, if that fails."""
     try:
         import prometheus_client
     except ImportError as error:
@@ -58,14 +58,14 @@ class _Collector:
         self._figures = figures
 
     def describe(self) -> list[Any]:
-        return []  # nothing is asked before it is scraped
+        return []  # nothing is collected before the first scrape
 
     def collect(self) -> Iterator[Any]:
         return families(self._figures())
 
 
 def families(job: dict[str, Any]) -> Iterator[Any]:
-    """What is exported of a job's figures."""
+    """Yield the metric families for a job's figures."""
     from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 
     ranks = job["ranks"]

@@ -1,4 +1,4 @@
-"""Figures about steps as gauges of OpenTelemetry, exported by whatever the program has set up for its own."""
+"""Step figures as OpenTelemetry gauges, exported by what the program has configured."""
 
 from collections.abc import Callable, Iterable
 from typing import Any
@@ -13,12 +13,13 @@ _GAUGES = (
     ("horovod.efficiency", "efficiency", "1"),
     ("horovod.bandwidth", "bandwidth", "By/s"),
 )
-_current: list[Figures] = []  # of the job that runs; gauges are made once a process
+# Figures of the current job; the gauges are created once per process.
+_current: list[Figures] = []
 _made = False
 
 
 class Gauges:
-    """An Outlet that tells when it is asked."""
+    """Exporter that is read on request."""
 
     def __init__(self, figures: Figures) -> None:
         global _made

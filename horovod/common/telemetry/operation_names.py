@@ -1,8 +1,8 @@
-"""Names of operations as users know them. Pure.
+"""Names of operations in the form that users know. Pure.
 
-A name on the wire is ``<kind>.<name>``, or ``<kind>.noname.<number>`` where the program gave none. The PyTorch frontend
-has operations of its own, named after the first gradient that they are about (``gradients.bucket.<name>``), and names
-gradients that the program did not name ``allreduce.noname.<group>.<index>``.
+A name on the wire is ``<kind>.<name>``, or ``<kind>.noname.<number>`` if the program gave none. The PyTorch frontend
+names its internal operations after the first gradient that they concern (``gradients.bucket.<name>``). Gradients that
+the program did not name are ``allreduce.noname.<group>.<index>``.
 """
 
 import re
@@ -16,15 +16,15 @@ _OF_GRADIENTS = {
     "gradients.order.": "the agreed order of gradients",
 }
 _ALONE = ("barrier", "join")
-"""Kinds of which a name says nothing more."""
+"""Kinds whose name adds no information."""
 
 
 def described(kind: str, name: str) -> str:
-    """Return what an operation is called in a sentence.
+    """Return the description of an operation for use in a sentence.
 
     Args:
-        kind: as recorders name it, for example "allreduce"; empty if it is not known.
-        name: as on the wire, perhaps cut off at the end.
+        kind: Kind as recorded, for example "allreduce"; empty if unknown.
+        name: Name on the wire, possibly truncated.
 
     Returns:
         For example "allreduce 'loss'", "an unnamed allreduce", "the gradient bucket from 'fc.weight' on".
@@ -40,7 +40,7 @@ def described(kind: str, name: str) -> str:
 
 
 def short(name: str) -> str:
-    """Return the name without its kind, quoted; or a description where the program gave no name."""
+    """Return the name without its kind, quoted; or a description if the program gave no name."""
     if found := _UNNAMED_GRADIENT.fullmatch(name):
         return f"gradient {found[2]} of parameter group {found[1]} (no name)"
     if name.startswith(tuple(_OF_GRADIENTS)) or _UNNAMED.match(name):
@@ -49,7 +49,7 @@ def short(name: str) -> str:
 
 
 def _quoted(name: str) -> str:
-    """Return the name on one line, whatever users call their tensors."""
+    """Return the name quoted, with unprintable characters escaped."""
     if not name.isprintable():
         name = "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in name)
     return f"'{name}'"

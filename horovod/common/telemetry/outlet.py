@@ -1,20 +1,20 @@
-"""What an outlet of figures is, see ``outlets.py``."""
+"""Interface of exporters of step figures (see ``outlets.py``)."""
 
 from collections.abc import Callable
 from typing import Any, Protocol
 
 Figures = Callable[[], dict[str, Any]]
-"""Those of ``Account.job``."""
+"""Returns the result of ``Account.job``."""
 
 
 class Outlet(Protocol):
-    """One of them."""
+    """Exporter of step figures."""
 
     def write(self) -> None:
-        """There is something new. Raises nothing."""
+        """Export new figures. Raises nothing."""
 
     def close(self) -> None:
-        """The job is over."""
+        """Close the exporter when the job is over."""
 
     def leave_in_child(self) -> None:
-        """In a forked child: closes what it has inherited."""
+        """Close inherited resources in a forked child."""

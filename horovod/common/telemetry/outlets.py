@@ -1,6 +1,6 @@
-"""Where figures about steps go while a job runs, on rank 0: a file, a port for Prometheus, OpenTelemetry.
+"""Exporters of step figures on rank 0: a file, a port for Prometheus, OpenTelemetry.
 
-An outlet that cannot be opened, or breaks, says so once; training goes on.
+An exporter that cannot be opened, or fails, logs that once; training continues.
 """
 
 import contextlib
@@ -21,7 +21,7 @@ from horovod.common.telemetry.outlet import Figures, Outlet
 
 
 def open_outlets(settings: Settings, figures: Figures) -> list[Outlet]:
-    """Those that the settings ask for."""
+    """Return the exporters that the settings ask for."""
     warn = warner(0, settings)
     made: list[Outlet] = []
     path = settings.text("HOROVOD_STATS_FILE")
@@ -42,7 +42,7 @@ def open_outlets(settings: Settings, figures: Figures) -> list[Outlet]:
 
 
 def _telemetry_wanted() -> bool:
-    """Does the program use OpenTelemetry, or was it started so that it would?"""
+    """Return True if the program uses OpenTelemetry or was started with variables that ask for it."""
     if "opentelemetry.metrics" in sys.modules:
         return True
     asked = any(name.startswith("OTEL_EXPORTER_OTLP") or name == "OTEL_METRICS_EXPORTER" for name in os.environ)
@@ -50,7 +50,7 @@ def _telemetry_wanted() -> bool:
 
 
 def plain(value: Any) -> Any:
-    """The same without numbers that JSON does not have: they become None."""
+    """Return the value with numbers that JSON does not support, such as NaN, replaced by None."""
     if isinstance(value, dict):
         return {name: plain(part) for name, part in value.items()}
     if isinstance(value, list):
@@ -61,9 +61,11 @@ def plain(value: Any) -> Any:
 
 
 class LinesFile:
-    """JSON lines, each with all figures at a moment and ``time`` (s since 1970). Lines are added to a plain file
-    that is there, never to what a link leads to; a second job that wants the same file at the same time does
-    without."""
+    """File of JSON lines, each with all figures at one time and ``time`` (seconds since 1970).
+
+    Lines are appended to an existing regular file; symbolic links are not followed. If another job is writing the same
+    file, nothing is written.
+    """
 
     def __init__(self, path: str, figures: Figures, warn: Callable[[str], None]) -> None:
         self._path, self._figures, self._warn = path, figures, warn
@@ -85,7 +87,7 @@ class LinesFile:
         except OSError:  # a file system without locks
             pass
         size = os.fstat(self._file).st_size
-        if size and os.pread(self._file, 1, size - 1) != b"\n":  # its writer was killed within a line
+        if size and os.pread(self._file, 1, size - 1) != b"\n":  # its writer was killed in the middle of a line
             os.write(self._file, b"\n")
 
     def _give_up(self, why: str, more: str = "more ") -> None:
@@ -102,7 +104,7 @@ class LinesFile:
         try:
             size = os.fstat(self._file).st_size
             written = os.write(self._file, data)
-            if written < len(data):  # the disk is full: no half lines
+            if written < len(data):  # the disk is full: leave no partial line
                 os.ftruncate(self._file, size)
                 raise OSError(28, "No space left on device")
         except OSError as error:
@@ -110,7 +112,7 @@ class LinesFile:
 
     def close(self) -> None:
         if self._file is not None:
-            with contextlib.suppress(OSError):  # forked children share the lock, and may live on
+            with contextlib.suppress(OSError):  # forked children share the lock and may outlive this process
                 fcntl.flock(self._file, fcntl.LOCK_UN)
             self.leave_in_child()
 

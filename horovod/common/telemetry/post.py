@@ -1,8 +1,9 @@
-"""Notes between the ranks of a job, for whoever observes it: said by name, heard by handlers in a thread of their own.
+"""Message bus between the ranks of a job for observers: messages have names, and a thread calls their handlers.
 
-Rank 0 speaks to one rank or to all, the others to rank 0. The engine carries notes beside its own messages
-(core/engine/notes.h), so they cost nothing where nothing is said, arrive in order, and work under every launcher. They
-are for a few words now and then; what handlers do must be short, and nothing depends on a note's arrival.
+Rank 0 sends messages to one rank or to all ranks; the others send to rank 0. The engine transfers them as notes beside
+its own messages (core/engine/notes.h). So they cost nothing when unused, arrive in order, and work under every
+launcher. They are meant for short, occasional messages. Handlers must be quick, and nothing may depend on a message's
+arrival.
 """
 
 import json
@@ -15,14 +16,14 @@ if TYPE_CHECKING:
     from horovod._core import Engine, Mailbox
 
 EVERYBODY = -1
-_PATIENCE = 2.0  # s for the thread to end, which may be within a handler
+_PATIENCE = 2.0  # seconds for the thread to end, which may be in a handler
 
 Handler = Callable[[int, dict[str, Any]], None]
-"""Called with the rank that spoke and what it said."""
+"""Called with the sending rank and the content."""
 
 
 class Post:
-    """This rank's: ``on`` everything first, then ``start``."""
+    """Message bus of this rank. Register all handlers before calling ``start``."""
 
     def __init__(self, engine: "Engine", rank: int) -> None:
         from horovod import _core
@@ -37,24 +38,28 @@ class Post:
         self._thread: threading.Thread | None = None
 
     def on(self, kind: str, handler: Handler) -> None:
-        """``handler`` gets what is said under this name. One for each name."""
+        """Register the handler of messages with this name; only one per name."""
         assert kind not in self._handlers, kind
         self._handlers[kind] = handler
 
     def on_letter(self, topic: int, handler: Callable[[int, bytes], None]) -> None:
-        """``handler`` gets the rank and the body of what comes with this topic (TOPIC_* of ``_core``), said by the
-        engine's own observers. One for each topic."""
+        """Register the handler of messages from the engine's observers with this topic (TOPIC_* of ``_core``).
+
+        It gets the rank and the body. Only one per topic.
+        """
         assert topic not in self._letters, topic
         self._letters[topic] = handler
 
     @property
     def box(self) -> "Mailbox":
-        """Where what this rank hears comes in."""
+        """Mailbox of received messages."""
         return self._box
 
     def on_waiting(self, handler: Callable[[dict[str, Any]], None]) -> None:
-        """Rank 0: ``handler`` gets who waits for whom, as ``_core.Mailbox.take`` says, with each warning about a stall
-        and after ``ask_who_waits``."""
+        """Register a handler of the list of waiting operations (see ``_core.Mailbox.take``); rank 0 only.
+
+        It is called with each stall warning and after ``ask_who_waits``.
+        """
         self._waiting.append(handler)
 
     def start(self) -> None:
@@ -62,25 +67,34 @@ class Post:
         self._thread.start()
 
     def say(self, kind: str, to: int = EVERYBODY, **what: Any) -> bool:
-        """``what`` (JSON) under the name ``kind``, to rank ``to`` or all by rank 0, which hears it too; by other ranks
-        to rank 0. Any thread. False: not sent, see ``Engine.leave_note``."""
+        """Send a message. Thread-safe.
+
+        Args:
+            kind: Name of the message.
+            to: Receiving rank, or EVERYBODY, which includes rank 0 itself. Ranks other than 0 always send to rank 0.
+            **what: Content; must be serializable as JSON.
+
+        Returns:
+            False if it was not sent, see ``Engine.leave_note``.
+        """
         body = json.dumps([kind, what], separators=(",", ":")).encode()
         return self._engine.leave_note(to, self._topic, body)
 
     def ask_who_waits(self) -> None:
-        """Rank 0: handlers of ``on_waiting`` are called soon, with all that waits."""
+        """Request a call of the ``on_waiting`` handlers with all waiting operations; rank 0 only."""
         self._engine.ask_who_waits()
 
     def tell_own(self, kind: str, **what: Any) -> None:
-        """The same without leaving this rank: has its handler called in the thread of all handlers."""
+        """Deliver a message to this rank's own handler, in the thread of all handlers."""
         self._box.put(json.dumps([kind, what]).encode())
 
     def close(self) -> None:
-        """Nothing is handled any more. Waits for a handler that is at work, up to a moment."""
+        """Stop handling messages; wait up to 2 s for a running handler."""
         self._box.close()
         if self._thread is not None and self._thread is not threading.current_thread():
             self._thread.join(_PATIENCE)
-        # Handlers know this, and what they hold (memory files) should not wait for the garbage collector.
+        # Handlers reference this object; break the cycle so that memory files are released without the garbage
+        # collector.
         self._handlers, self._letters, self._waiting = {}, {}, []
 
     def _read(self) -> None:
@@ -92,7 +106,7 @@ class Post:
                 continue
             try:
                 self._handle(*letter)
-            except Exception as error:  # what observes a job must not end it
+            except Exception as error:  # observation must not end the job
                 logging.getLogger("horovod").debug("telemetry: %s: %s", type(error).__name__, error)
 
     def _handle(self, rank: int, topic: int, body: bytes) -> None:

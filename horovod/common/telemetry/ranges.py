@@ -1,4 +1,4 @@
-"""Ranges for NVIDIA's profilers, named like the operations that the engine carries out (docs/gpu.md)."""
+"""Ranges for NVIDIA's profilers, named after the operations that the engine executes (docs/gpu.md)."""
 
 import os
 from collections.abc import Mapping
@@ -11,11 +11,11 @@ from horovod.common.devices.libraries import Missing
 if TYPE_CHECKING:
     from horovod._core import Engine
 
-_PROFILER = "NVTX_INJECTION64_PATH"  # set by the profiler that starts the program: NVTX loads its part from there
+_PROFILER = "NVTX_INJECTION64_PATH"  # set by the profiler that starts the program; NVTX loads its library from there
 
 
 def begin(engine: "Engine", settings: Settings, environ: Mapping[str, str] = os.environ) -> str:
-    """Where a profiler listens and HOROVOD_DISABLE_NVTX_RANGES does not forbid it. Returns what is wrong, or ""."""
+    """Mark ranges if a profiler is attached and HOROVOD_DISABLE_NVTX_RANGES is not set. Return an error text or ""."""
     if not environ.get(_PROFILER) or settings.flag("HOROVOD_DISABLE_NVTX_RANGES"):
         return ""
     library = libraries.nvtx(environ)

@@ -1,4 +1,4 @@
-"""Figures about steps as scalars, for TensorBoard, MLflow and the like."""
+"""Step figures as scalars for TensorBoard, MLflow and similar tools."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -13,7 +13,7 @@ _SHOWN = {
 
 
 def scalars(stats: Mapping[str, Any]) -> dict[str, float]:
-    """Of ``hvd.stats()``: of the last second where rank 0 knows it, without what is not measured."""
+    """Return the measured scalars in the result of ``hvd.stats()``, on rank 0 those of the last second if available."""
     job = stats.get("job")
     figures = job["lately"] if job and job["lately"]["steps"] else stats
     found = {f"horovod/{shown}": 1e3 * figures[name] for name, shown in _SHOWN.items() if figures.get(name) is not None}
@@ -30,7 +30,7 @@ def scalars(stats: Mapping[str, Any]) -> dict[str, float]:
 
 
 def send(to: Any, numbers: Mapping[str, float], step: int) -> None:
-    """See ``HorovodBasics.log_stats``."""
+    """Write the scalars; see ``HorovodBasics.log_stats``."""
     if hasattr(to, "add_scalar"):
         for name, value in numbers.items():
             to.add_scalar(name, value, step)

@@ -1,19 +1,23 @@
-"""What is said of a job's steps when it ends, in one line. Pure."""
+"""One-line summary of a job's steps. Pure."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-_OFTEN = 0.5  # of the steps; a rank that came last less often is not accused
-_LONG = 0.01  # of a step: lateness that is worth a word
-_SLOW = 0.1  # of a step: exposed communication whose speed is worth a word
-_DATA = 0.1  # of a step: waiting for data that is
-_SHORT = 0.001  # s: in shorter steps the delays of the operating system are as long as what is measured
-_MANY, _TINY = 20, 16384  # operations a step, bytes of each: where they are too many and too small
+_OFTEN = 0.5  # fraction of the steps; a rank that came last less often is not named
+_LONG = 0.01  # fraction of a step below which lateness is not reported
+_SLOW = 0.1  # fraction of a step from which the speed of exposed communication is reported
+_DATA = 0.1  # fraction of a step from which waiting for data is reported
+_SHORT = 0.001  # seconds; in shorter steps the operating system's delays are as long as what is measured
+_MANY, _TINY = 20, 16384  # operations per step and bytes per operation that count as too many and too small
 
 
 def sentence(job: Mapping[str, Any], lag: float = 0.0) -> str:
-    """``job``: as ``hvd.stats()["job"]``. ``lag``: what some ranks have told may be so many s older than what others
-    have."""
+    """Return the summary.
+
+    Args:
+        job: Figures, as ``hvd.stats()["job"]``.
+        lag: Seconds by which the reports of ranks may differ in age.
+    """
     size, ranks = job["size"], job["ranks"]
     step = job.get("step_seconds")
     made = max(rank["made"] for rank in ranks)
@@ -35,14 +39,17 @@ def _exposed(job: Mapping[str, Any], step: float, size: int) -> str:
     if size == 1:
         return f"{milliseconds(step)} a step"
     if job["exposed_seconds"] is None:
-        # Within a framework's own graph it is not seen how much of it was hidden behind computation.
+        # Inside a framework's graph, it is unknown how much of it was hidden behind computation.
         return f"{milliseconds(job['collective_seconds'])} of each {milliseconds(step)} step were communication"
     return f"{milliseconds(job['exposed_seconds'])} of each {milliseconds(step)} step were exposed communication"
 
 
 def _speed(ranks: Sequence[Mapping[str, Any]], step: float) -> str:
-    """How fast data moved, where a rank was blocked by that more than by others' coming late. Of the rank for which it
-    moved slowest: one that only sends is done when the kernel has taken it."""
+    """Return how fast data moved, if that blocked a rank more than waiting for late ranks did.
+
+    Uses the rank with the lowest bandwidth, because for a rank that only sends, the transfer ends once the kernel has
+    taken the data.
+    """
     moved = [rank for rank in ranks if rank["steps"] and rank["bandwidth"] and rank["exposed_seconds"] is not None]
     if not moved:
         return ""
@@ -106,7 +113,7 @@ def _count(number: int, noun: str) -> str:
 
 
 def milliseconds(seconds: float) -> str:
-    """With two digits or more: "52 ms", "6.4 ms", "0.31 ms"."""
+    """Return text with at least two significant digits: "52 ms", "6.4 ms", "0.31 ms"."""
     ms = 1e3 * seconds
     if ms >= 9.95:
         return f"{ms:.0f} ms"
@@ -118,7 +125,7 @@ def _bytes(number: float) -> str:
 
 
 def _decimal(number: float) -> str:
-    """Of bytes, as networks are measured: "0.4 MB", "11 MB", "1.2 GB"."""
+    """Return bytes in decimal units, as usual for networks: "0.4 MB", "11 MB", "1.2 GB"."""
     for unit, name in ((1e9, "GB"), (1e6, "MB"), (1e3, "kB")):
         if number >= 0.1 * unit:
             value = number / unit

@@ -1,4 +1,4 @@
-"""Python's stacks as ``faulthandler`` writes them, and where in the user's program a thread is. Pure."""
+"""Parser of ``faulthandler`` stacks, and search for a thread's position in the user's program. Pure."""
 
 import os
 import re
@@ -19,18 +19,18 @@ class Frame:
 
     @property
     def library(self) -> str:
-        """Whose code it is; empty: the user's."""
+        """Package that the code belongs to; empty for the user's code."""
         if self.path.startswith("<") and self.path not in ("<stdin>", "<string>"):
             return "Python"
         return library_of(self.path)
 
     @property
     def measures(self) -> bool:
-        """Is it between the user's line and what that calls only to take the time?"""
+        """True for the frame that only measures the wait for data, between the user's line and what that calls."""
         return self.library == "horovod" and self.path.endswith(f"{os.sep}data_wait.py")
 
     def __str__(self) -> str:
-        """Return file, line and function, as in "train.py:88 in main"."""
+        """Return file, line and function, such as "train.py:88 in main"."""
         function = "" if self.function.startswith("<") else f" in {self.function}"
         return f"{os.path.basename(self.path)}:{self.line}{function}"
 
@@ -39,21 +39,21 @@ class Frame:
 class Thread:
     ident: int
     frames: tuple[Frame, ...]
-    """Innermost first."""
+    """Frames, innermost first."""
 
     @property
     def ours(self) -> bool:
-        """Is it one that this library runs to observe the job?"""
+        """True for a thread of this library's telemetry."""
         return any(f"{os.sep}telemetry{os.sep}" in frame.path and frame.library == "horovod" for frame in self.frames)
 
     @property
     def own(self) -> int | None:
-        """Index of the user's own line: the innermost frame outside of libraries. None without one."""
+        """Index of the innermost frame outside of libraries; None without one."""
         return next((index for index, frame in enumerate(self.frames) if not frame.library), None)
 
 
 def parse(text: str) -> list[Thread]:
-    """The threads in what ``faulthandler`` has written; lines that are nothing of the kind are passed over."""
+    """Return the threads in ``faulthandler`` output; other lines are ignored."""
     threads: list[Thread] = []
     frames: list[Frame] = []
     for line in text.splitlines():
@@ -67,17 +67,20 @@ def parse(text: str) -> list[Thread]:
 
 
 def main_thread(threads: Sequence[Thread], ident: int | None) -> Thread | None:
-    """That of ``ident``, else the oldest, which comes last, of those that are not ours."""
+    """Return the thread ``ident``; otherwise the oldest, which comes last, of those that are not ours."""
     found = [thread for thread in threads if thread.ident == ident] if ident is not None else []
     others = [thread for thread in threads if not thread.ours]
     return found[0] if found else others[-1] if others else None
 
 
 def place(thread: Thread | None, source: str = "") -> str:
-    """Return where the thread is; empty when nothing is known.
+    """Return text on where the thread is; empty if unknown.
 
-    As in "in DataLoader.__next__ at train.py:88 in main" or "at train.py:88 in main (`time.sleep(60)`)".
-    ``source``: the text of the user's own line, if known.
+    For example "in DataLoader.__next__ at train.py:88 in main" or "at train.py:88 in main (`time.sleep(60)`)".
+
+    Args:
+        thread: The thread, or None.
+        source: Text of the user's line, if known.
     """
     if thread is None or not thread.frames:
         return ""
@@ -101,5 +104,5 @@ def _called(frame: Frame) -> str:
     if stem == "__init__":
         stem = os.path.basename(os.path.dirname(frame.path))
     if (stem, frame.function) == ("dataloader", "__next__"):
-        stem = "DataLoader"  # of PyTorch: users know the class, not the file
+        stem = "DataLoader"  # the class name, which users know better than PyTorch's file name
     return f"{stem}.{frame.function}"

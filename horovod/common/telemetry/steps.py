@@ -1,13 +1,13 @@
-"""Where steps of training spend their time, pure: from what each rank measures of its steps to figures of the job.
+"""Figures about training steps, computed from the measurements of each rank. Pure.
 
-A rank sums up its own steps (``Own``) and tells rank 0 now and then (``Own.note``); rank 0 puts together what it is
-told (``Together``). Sums since the start travel, not differences, so a note that is lost costs nothing; beside them go
-single steps, a sample of at most ``SAMPLE`` a note, from which rank 0 sees who came last.
+A rank sums up its own steps (``Own``) and reports to rank 0 from time to time. Rank 0 combines the reports
+(``Together``). A report contains sums since the start, not differences, so a lost message does no harm. It also
+contains a sample of at most ``SAMPLE`` single steps, from which rank 0 finds the rank that came last.
 
-**Who came last.** Whoever is late waits least: all ranks end a collective together, so what one of them comes later,
-the others wait longer. The difference between waiting times needs no common clock. Where waiting is not seen (programs
-that run as a whole within their framework), it is the order in which ranks submitted the last operation of the step;
-clocks of different hosts are compared only as exactly as they are known.
+**Which rank came last.** All ranks end a collective together, so the latest rank waits least, and the others wait for
+as long as it is late. Differences between waiting times need no common clock. If waiting cannot be measured (programs
+that run entirely inside their framework), the order counts in which ranks submitted the last operation of the step. The
+clocks of different hosts are then compared only as precisely as their offsets are known.
 """
 
 import math
@@ -17,20 +17,21 @@ from dataclasses import dataclass, field, fields
 from typing import Any, NamedTuple
 
 SAMPLE = 32
-"""Steps that a note tells of one by one, at most."""
+"""Maximum number of single steps in a report."""
 WARM_UP = 3
-"""First steps, which are none like the others: memory is touched for the first time, schedules are found."""
-# A step so many times as long as others, and so many ns, has something else in it.
+"""Number of first steps to ignore, which are unlike the others: memory is first touched, schedules are found."""
+# A step that takes this many times as long as others, and at least this many ns, includes a pause.
 _PAUSE, _LEAST_PAUSE = 20, 500_000_000
-_REMEMBERED = 101  # steps from which the usual length is found
-_WAITING = 4096  # sampled steps that some rank has not told of yet
-_TOLD = 1 << 16  # what ranks have told of these, about: some ranks may never tell of any
-_LATELY = 200  # compared steps that "lately" means
+_REMEMBERED = 101  # number of steps whose median is the usual length
+_WAITING = 4096  # maximum number of sampled steps that not all ranks have reported
+# Approximate maximum number of reports about such steps, because some ranks may never report some steps.
+_TOLD = 1 << 16
+_LATELY = 200  # number of compared steps that "lately" covers
 _BEYOND_CHANCE = 3  # standard deviations
-_LATE, _LEAST_LATE = 0.02, 50_000  # of a step, ns: less is nobody's fault
+_LATE, _LEAST_LATE = 0.02, 50_000  # fraction of a step, and ns, below which no rank counts as late
 
 
-# The module `statistics` takes as long to import as half of what a worker needs of us.
+# Not the module `statistics`, because importing it takes half as long as all that a worker imports from here.
 def median(values: Iterable[float]) -> float:
     ordered = sorted(values)
     middle = len(ordered) // 2
@@ -42,7 +43,7 @@ def average(values: Collection[float]) -> float:
 
 
 class Step(NamedTuple):
-    """As ``_core.Engine.take_steps`` gives it. Times in ns."""
+    """Step measured by the engine (``_core.Engine.take_steps``). Times in ns."""
 
     number: int
     end: int
@@ -61,7 +62,7 @@ class Step(NamedTuple):
 
 @dataclass
 class Sums:
-    """Of the steps of one rank, without pauses and the first ones. Times in ns."""
+    """Sums over the steps of one rank, without pauses and the first steps. Times in ns."""
 
     steps: int = 0
     time: int = 0
@@ -87,7 +88,7 @@ class Sums:
         return Sums(*(now - then for now, then in zip(self.values(), before.values(), strict=True)))
 
     def values(self) -> list[int]:
-        """In the order of the fields."""
+        """Return the values in the order of the fields."""
         return [getattr(self, name) for name in _FIELDS]
 
 
@@ -96,19 +97,21 @@ _SUMMED = set(_FIELDS) & set(Step._fields)
 
 
 class Sampled(NamedTuple):
-    """A step as rank 0 hears of it. Times in ns."""
+    """Single step in a report to rank 0. Times in ns."""
 
     number: int
     time: int
     blocked: int
-    """-1: not seen."""
+    """-1 if not measured."""
     arrival: int
-    """On the clock of its host; 0: unknown."""
+    """On the clock of the rank's host; 0 if unknown."""
 
 
 def stride(steps: int) -> int:
-    """A note about so many steps tells of each step whose number is a multiple of this. A power of two, so that ranks
-    that see different numbers of steps choose steps in common."""
+    """Return the stride of the sample in a report about ``steps`` steps: multiples of it are included.
+
+    It is a power of two, so that ranks that report different numbers of steps choose common ones.
+    """
     every = 1
     while steps > SAMPLE * every:
         every *= 2
@@ -116,7 +119,7 @@ def stride(steps: int) -> int:
 
 
 class Own:
-    """This rank's steps."""
+    """Steps of this rank."""
 
     def __init__(self) -> None:
         self.sums = Sums()
@@ -124,7 +127,7 @@ class Own:
         self.lengths: deque[int] = deque(maxlen=_REMEMBERED)
 
     def add(self, steps: Sequence[Step]) -> list[Sampled]:
-        """Counts them. Returns the sample."""
+        """Add steps, and return the sample."""
         warm = [step for step in steps if step.number >= WARM_UP]
         known = [*self.lengths, *(step.time for step in warm)]
         long = max(_PAUSE * median(known), _LEAST_PAUSE) if len(known) >= 10 else float("inf")
@@ -145,21 +148,29 @@ class Own:
 
 @dataclass
 class Clock:
-    """Of a host, against rank 0's: its reading minus ``offset`` is rank 0's, within ``error``. In ns."""
+    """Clock of a host: its reading minus ``offset`` is rank 0's, with an uncertainty of ``error``. In ns."""
 
     offset: int = 0
     error: int = 0
 
 
 class Pings:
-    """What is known of a host's clock: each question and answer shows it as exactly as they were fast. The last few of
-    them count, since clocks drift."""
+    """Estimator of a host's clock: the shorter a round trip, the more precise the estimate.
+
+    Only the last few round trips count, because clocks drift.
+    """
 
     def __init__(self) -> None:
         self._clocks: deque[Clock] = deque(maxlen=16)
 
     def add(self, asked: int, theirs: int, answered: int) -> Clock:
-        """Asked and answered at these times of rank 0, at ``theirs`` of the host: what is known by now."""
+        """Add a round trip, and return the best estimate.
+
+        Args:
+            asked: Time on rank 0 when the question was sent.
+            theirs: Time on the host.
+            answered: Time on rank 0 when the answer arrived.
+        """
         self._clocks.append(Clock(theirs - (asked + answered) // 2, (answered - asked + 1) // 2))
         return min(self._clocks, key=lambda clock: clock.error)
 
@@ -167,10 +178,15 @@ class Pings:
 def came_last(
     steps: Mapping[int, Sampled], hosts: Mapping[int, int], clocks: Mapping[int, Clock]
 ) -> tuple[int, int] | None:
-    """The rank that came last in one step, which two or more of them have told of, and by how much ns it came later
-    than the middle one of the others. None: nobody was late, or it cannot be known.
+    """Return the rank that came last in a step, and by how many ns later than the median of the others.
 
-    ``hosts``: of the ranks. ``clocks``: of hosts; those that are missing cannot be compared with others.
+    Args:
+        steps: Reports of at least two ranks about the step, by rank.
+        hosts: Host of each rank.
+        clocks: Clocks by host. Hosts without a clock cannot be compared with others.
+
+    Returns:
+        None if no rank was late or it cannot be known.
     """
     least = max(_LATE * average([s.time for s in steps.values()]), _LEAST_LATE)
     if all(s.blocked >= 0 for s in steps.values()):
@@ -192,10 +208,10 @@ def came_last(
 
 @dataclass
 class Lateness:
-    """How often which rank came last, and by how much ns in all."""
+    """Number of times that each rank came last, and its total lateness in ns."""
 
     size: int
-    """Ranks of the job."""
+    """Number of ranks of the job."""
     compared: int = 0
     times: dict[int, int] = field(default_factory=dict)
     by: dict[int, int] = field(default_factory=dict)
@@ -208,7 +224,7 @@ class Lateness:
             self.by[rank] = self.by.get(rank, 0) + by
 
     def of(self, rank: int) -> dict[str, float]:
-        """``share`` of the compared steps in which it came last, and by how many ``seconds`` then."""
+        """Return the ``share`` of compared steps in which the rank came last, and its mean lateness in ``seconds``."""
         times = self.times.get(rank, 0)
         return {
             "share": times / self.compared if self.compared else 0.0,
@@ -218,7 +234,7 @@ class Lateness:
     def worst(self) -> int | None:
         """Return the rank that came last most often; None unless that is more often than chance explains.
 
-        Were all ranks alike, each late step would be the fault of any of them, with the same probability.
+        If all ranks were alike, each would cause a late step with the same probability.
         """
         rank = max(self.times, key=lambda rank: (self.times[rank], -rank), default=None)
         late = sum(self.times.values())
@@ -228,7 +244,7 @@ class Lateness:
 
 
 class Together:
-    """Rank 0: what the ranks have told."""
+    """Combined reports of all ranks, on rank 0."""
 
     def __init__(self, size: int) -> None:
         self.size = size
@@ -242,7 +258,15 @@ class Together:
         self._waiting: OrderedDict[int, dict[int, Sampled]] = OrderedDict()
 
     def add(self, rank: int, host: int, made: int, sums: Sums, sample: Iterable[Sampled]) -> None:
-        """What ``rank`` of a host tells: steps that it has made, their sums, and some of those since it last told."""
+        """Add a report.
+
+        Args:
+            rank: Reporting rank.
+            host: Its host.
+            made: Number of steps it has made.
+            sums: Sums over its steps.
+            sample: Some of the steps since its last report.
+        """
         before = self.sums.get(rank, Sums())
         if sums.steps > before.steps:
             self.lately[rank] = sums.since(before)
@@ -269,9 +293,12 @@ class Together:
 
 
 def figures(sums: Sums, link: float | None = None, data_known: bool = True) -> dict[str, Any]:
-    """Means of a rank's steps, times in seconds; None where something is not measured.
+    """Return means over a rank's steps, times in seconds; None if not measured.
 
-    ``link``: bytes a second that a link was measured to carry. ``data_known``: is waiting for data seen?
+    Args:
+        sums: Sums over the steps.
+        link: Measured bandwidth of a link in bytes per second.
+        data_known: True if waiting for data is measured.
     """
     if not sums.steps:
         return {"steps": 0, "pauses": sums.pauses, "paused_seconds": sums.paused * 1e-9}
@@ -304,7 +331,7 @@ _FIGURES = list(figures(Sums(steps=1, time=1)))
 
 
 def mean(ranks: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """Of the ``figures`` of ranks; None where one of them has none."""
+    """Return the means of ``figures`` over ranks; None where a rank has none."""
     counted = [r for r in ranks if r["steps"]]
     if not counted:
         return {"steps": 0}

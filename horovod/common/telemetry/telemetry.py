@@ -1,4 +1,4 @@
-"""All that observes this process's job, from ``init`` to ``shutdown``."""
+"""Observers of this process's job, from ``init`` to ``shutdown``."""
 
 import contextlib
 import functools
@@ -29,10 +29,10 @@ _ABOUT_STEPS = ("stepping", "steps", "steps-last", "steps-ping", "steps-pong", "
 
 
 class Telemetry:
-    """Of one job. Made when the engine runs, closed before it is shut down; left alone in a forked child."""
+    """Observers of one job. Created when the engine runs, closed before its shutdown; left alone in a forked child."""
 
     def __init__(self, job: Job, engine: "Engine", settings: Settings, link: Callable[[], float | None]) -> None:
-        """``link``: what a link was measured to carry, in bytes a second, if it was."""
+        """Start the observers. ``link``: returns the measured bandwidth of a link in bytes per second, or None."""
         self._engine = engine
         self.post = Post(engine, job.rank)
         self.witness = Witness(self.post, engine, job.rank)
@@ -56,13 +56,17 @@ class Telemetry:
         self._tell(ranges.begin(engine, settings))
 
     def dump(self, directory: "str | os.PathLike[str] | None") -> str:
-        """What the flight recorder has, in a file; its path. Raises OSError naming it and what is wrong, ValueError
-        when the recorder is off."""
+        """Write the flight recorder's entries to a file, and return its path.
+
+        Raises:
+            ValueError: If the recorder is off.
+            OSError: If the file cannot be written; names it.
+        """
         return self._engine.dump(os.path.abspath(os.fspath(directory)) if directory is not None else "")
 
     @property
     def account(self) -> "Account":
-        """Of the job's steps. Made when the first step ends, or somebody asks: it takes some ms to import."""
+        """Step accounting, created at the first step or query, because importing it takes some ms."""
         with self._making:
             if self._account is None:
                 from horovod.common.telemetry.account import Account
@@ -79,11 +83,14 @@ class Telemetry:
         self.account.heard(kind, rank, what)
 
     def close(self, failed: bool = False) -> None:
-        """All of them, whatever one of them raises: a thread that stays is one that Python cannot end well.
-        ``failed``: an exception ends this process."""
-        with contextlib.ExitStack() as then:  # the last one here is the first to be called
+        """Close all observers even if one raises, because Python cannot exit cleanly with a remaining thread.
+
+        Args:
+            failed: True if an exception ends this process.
+        """
+        with contextlib.ExitStack() as then:  # callbacks run in reverse order
             then.callback(self.timelines.stop)
-            then.callback(self.witness.close)  # after the post, whose thread has a handler that writes to these files
+            then.callback(self.witness.close)  # after the message bus, whose thread writes to these files
             then.callback(self.post.close)
             if self._live is not None:
                 then.callback(self._live.finish)
@@ -96,7 +103,7 @@ class Telemetry:
                 then.callback(self._door.close)
 
     def finish(self) -> None:
-        """After the engine's shutdown: what can be done once nobody waits for this rank any more."""
+        """Do what takes long, after the engine's shutdown, when no rank waits for this one."""
         self._tell(self.timelines.merge())
 
     def _tell(self, trouble: str) -> None:
@@ -104,7 +111,7 @@ class Telemetry:
             self._warn(trouble)
 
     def leave_in_child(self) -> None:
-        """In a forked child, where its threads do not exist."""
+        """Release resources in a forked child, where the threads do not exist."""
         if self._door is not None:
             self._door.leave_in_child()
         if self._live is not None:

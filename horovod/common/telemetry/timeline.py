@@ -1,4 +1,4 @@
-"""The timeline of this rank: which file, since when. What is written and how: ``core/trace/timeline.h``."""
+"""Control of this rank's timeline. ``core/trace/timeline.h`` describes the contents and the format."""
 
 import os
 import socket
@@ -18,12 +18,12 @@ if TYPE_CHECKING:
     from horovod import _core
 
 DYNAMIC = "DYNAMIC"
-_PATIENCE = 1.0  # s after this rank's end for others' files to be complete
-_MERGING = 300.0  # s
+_PATIENCE = 1.0  # seconds after this rank's end for other ranks' files to be completed
+_MERGING = 300.0  # seconds for merging
 
 
 class Timelines:
-    """Of one job: the one that runs, if one does. Any thread."""
+    """Timelines of one job; at most one is running. Thread-safe."""
 
     def __init__(self, job: Job, engine: "_core.Engine", settings: Settings) -> None:
         self._job, self._engine, self._settings = job, engine, settings
@@ -32,8 +32,10 @@ class Timelines:
         self._asked = settings.text("HOROVOD_TIMELINE")
 
     def begin(self) -> str:
-        """What the environment asks for. Returns why that could not be had, for a warning, or nothing: a job does not
-        fail because it cannot be watched."""
+        """Start the timeline that the environment asks for. Return an error text or "".
+
+        A failure does not end the job.
+        """
         if not self._asked or self._asked.upper() == DYNAMIC:
             return ""
         try:
@@ -43,7 +45,7 @@ class Timelines:
         return ""
 
     def start(self, file_path: str, mark_cycles: bool = False) -> None:
-        """See ``HorovodBasics.start_timeline``."""
+        """Start a timeline; see ``HorovodBasics.start_timeline``."""
         if not self._asked:
             raise ValueError(
                 f"start_timeline({file_path!r}): HOROVOD_TIMELINE was not set when hvd.init() was called; "
@@ -65,16 +67,18 @@ class Timelines:
             )
 
     def stop(self) -> None:
-        """What has been taken down is in the file when this returns."""
+        """Stop the timeline, if one is running. All recorded events are in the file afterwards."""
         with self._lock:
             running, self._running = self._running, None
         if running is not None:
             self._engine.stop_timeline(running)
 
     def merge(self) -> str:
-        """After the job's end: what ``HOROVOD_TIMELINE_MERGE`` asks of rank 0. Returns what went wrong, or nothing.
+        """Merge the timelines after the job's end, on rank 0 with ``HOROVOD_TIMELINE_MERGE``.
 
-        In a process of its own: it may take much memory, and its end is not this one's.
+        Return an error text or "".
+
+        Merging runs in a separate process, because it may take much memory and may fail.
         """
         wanted = self._settings.flag("HOROVOD_TIMELINE_MERGE") and self._job.rank == 0
         if not wanted or not self._asked or self._asked.upper() == DYNAMIC or not os.path.exists(self._asked):
@@ -102,7 +106,7 @@ class Timelines:
 
 
 def _complete(path: str) -> bool:
-    """Has the file's writer closed it? While it is written, blanks follow the last bracket."""
+    """Return True if the file's writer has closed it. While it is being written, blanks follow the last bracket."""
     try:
         with open(path, "rb") as file:
             file.seek(-2, os.SEEK_END)

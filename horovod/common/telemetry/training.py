@@ -1,4 +1,4 @@
-"""Rank 0: compares what ranks notice of training (``horovod.common.training``), and warns once about each mistake."""
+"""Comparison of ranks' observations of training (``horovod.common.training``) on rank 0; warns once per mistake."""
 
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
@@ -12,12 +12,13 @@ from horovod.common.training import training
 if TYPE_CHECKING:
     from horovod._core import Engine
 
-_OPEN = 64  # comparisons of which some ranks have not told yet
-_UNLIKE = 1e-5  # of the length of a parameter's sample: hardware that rounds differently stays below
+_OPEN = 64  # maximum number of comparisons that wait for reports of some ranks
+# Relative difference of a parameter's sample that is tolerated, because hardware may round differently.
+_UNLIKE = 1e-5
 _OFF = "(HOROVOD_TRAINING_CHECKS=0 turns such checks off)"
 
 Notes = Mapping[int, Mapping[str, Any]]
-"""By rank, of all ranks that a note named. Each has a ``remedy`` in the words of its framework."""
+"""Observations by rank, of all ranks that take part. Each has a ``remedy`` in the terms of its framework."""
 
 
 def _weights(notes: Notes) -> str:
@@ -62,7 +63,7 @@ def _first_difference(notes: Notes) -> tuple[str, int, int] | None:
 def _alike(mine: Sequence[float], theirs: Sequence[float] | None) -> bool:
     if theirs is None or len(mine) != len(theirs):
         return False
-    if mine == theirs or any(x != x for x in (*mine, *theirs)):  # not a number: that is another trouble
+    if mine == theirs or any(x != x for x in (*mine, *theirs)):  # NaN is a different problem
         return True
     length = max(sum(x * x for x in mine), sum(x * x for x in theirs))
     return sum((x - y) ** 2 for x, y in zip(mine, theirs, strict=True)) <= _UNLIKE**2 * length
@@ -109,14 +110,14 @@ _ABOUT: dict[str, Callable[[Notes], str]] = {
 
 
 class Comparison:
-    """Puts together the notes of several ranks. Pure."""
+    """Combination of the observations of several ranks. Pure."""
 
     def __init__(self) -> None:
         self._open: dict[tuple[Any, ...], dict[int, Mapping[str, Any]]] = {}
         self._warned: set[str] = set()
 
     def add(self, rank: int, note: Mapping[str, Any]) -> str:
-        """Return a warning if ``note`` is the last of a comparison that shows a mistake, else an empty text."""
+        """Return a warning if ``note`` completes a comparison that shows a mistake, otherwise an empty text."""
         about, ranks = note["about"], note["ranks"]
         key = (about, note["of"], note["step"], tuple(ranks))
         told = self._open.setdefault(key, {})
@@ -135,11 +136,11 @@ class Comparison:
 
 
 _SUBJECT = {"gradients": "samples", "batches": "samples"}
-"""Mistakes that show in several ways are told once."""
+"""Mistakes that show in several ways are reported once."""
 
 
 class Checks:
-    """Of one job, on one rank."""
+    """Training checks of one job on one rank."""
 
     def __init__(self, job: Job, engine: "Engine", post: Post, settings: Settings, warn: Callable[[str], None]) -> None:
         self._rank, self._engine = job.rank, engine
@@ -162,7 +163,7 @@ class Checks:
             self._warn(f"{text} {_OFF}")
 
     def close(self) -> None:
-        """End the job. Rank 0 says so if it has trained without averaging anything."""
+        """End the checks. Rank 0 warns if it has trained without averaging anything."""
         ended = self._engine.ended()
         if self._on and self._rank == 0 and (ended is None or ended[0] == "left") and training.nothing_averaged():
             self._warn(

@@ -1,7 +1,8 @@
-"""What this process says of itself when its job waits: its Python's stacks, for the engine's part (trace/answer.h).
+"""Reporter of this process's Python stacks when the job waits, for the engine (trace/answer.h).
 
-The engine answers without Python where that does not run: ``faulthandler`` has a handler, registered here for a signal
-that nobody uses or sends, that writes all stacks into memory from whatever thread calls it.
+The engine can take the stacks even while Python does not run: a handler of ``faulthandler`` is registered here for a
+signal that is otherwise unused and never sent. The engine calls it from any thread, and it writes all stacks into
+memory.
 """
 
 import contextlib
@@ -23,11 +24,11 @@ if TYPE_CHECKING:
     from horovod._core import Engine
 
 
-_MOMENT, _AT_ONCE = 0.3, 20_000  # s, objects
+_MOMENT, _AT_ONCE = 0.3, 20_000  # seconds, and objects per check of the time
 
 
 class Witness:
-    """Of this process."""
+    """Stack reporter of this process."""
 
     def __init__(self, post: Post, engine: "Engine", rank: int) -> None:
         from horovod import _core
@@ -49,7 +50,7 @@ class Witness:
         self._theirs.close()
 
     def _give(self, _: int, body: bytes) -> None:
-        self.answerer.begun(int(body))  # what follows may take long in a large process
+        self.answerer.begun(int(body))  # the following may take long in a large process
         text = self._stacks()
         more = {"main": threading.main_thread().ident, "source": _source(text), "loaders": _loaders()}
         self.answerer.give(int(body), text, json.dumps(more))
@@ -67,8 +68,11 @@ def _memory(name: str) -> BinaryIO:
 
 
 def _unused_signal() -> int:
-    """A real-time signal that nobody handles; 0: there is none. Python does not know of handlers that were set beneath
-    it, the user's own of ``faulthandler`` among them."""
+    """Return a real-time signal without handler; 0 if there is none.
+
+    Also reads /proc, because Python does not know of handlers installed without it, such as the user's own of
+    ``faulthandler``.
+    """
     taken = 0
     with contextlib.suppress(OSError), open("/proc/self/status", encoding="ascii", errors="replace") as lines:
         for line in lines:
@@ -81,7 +85,7 @@ def _unused_signal() -> int:
 
 
 def _source(text: str) -> dict[str, str]:
-    """The text of each thread's own line of the user's, by "path:number"."""
+    """Return the text of the user's current line in each thread, by "path:number"."""
     lines = {}
     for thread in stacks.parse(text):
         own = thread.own
@@ -93,7 +97,10 @@ def _source(text: str) -> dict[str, str]:
 
 
 def _loaders() -> dict[str, list[Any]]:
-    """PyTorch's data loaders: how many batches their iterators have given, of how many; how long all of them are."""
+    """Return the progress of PyTorch's data loaders.
+
+    "live": [batches given, total batches] of each iterator; "lengths": of all data loaders.
+    """
     module = sys.modules.get("torch.utils.data.dataloader")
     if module is None:
         return {}
@@ -101,7 +108,7 @@ def _loaders() -> dict[str, list[Any]]:
     wanted = iterators | loaders
     live, lengths = [], []
     for one in _among(gc.get_objects(), wanted):
-        with contextlib.suppress(Exception):  # half made ones, and loaders without a length
+        with contextlib.suppress(Exception):  # partly constructed iterators, and loaders without a length
             if type(one) in iterators:
                 live.append([one._num_yielded, len(one)])
             else:
@@ -110,8 +117,10 @@ def _loaders() -> dict[str, list[Any]]:
 
 
 def _among(objects: list[Any], wanted: set[Any]) -> list[Any]:
-    """Those of these classes, as far as a look at some 100,000s of objects goes in a moment: who asks takes a rank that
-    does not answer for a second for one whose Python does not run."""
+    """Return the objects of the wanted classes that are found within 0.3 s.
+
+    After a second without an answer, the engine would assume that Python does not run.
+    """
     found: list[Any] = []
     end = time.monotonic() + _MOMENT
     for first in range(0, len(objects), _AT_ONCE):
@@ -122,7 +131,7 @@ def _among(objects: list[Any], wanted: set[Any]) -> list[Any]:
 
 
 def _kinds(base: Any) -> set[Any]:
-    """The class and all below it."""
+    """Return the class and all its subclasses."""
     found = {base}
     for kind in base.__subclasses__():
         found |= _kinds(kind)
