@@ -1,1 +1,1 @@
-"""How ranks that another launcher started get the job's key and meet."""
+"""Key exchange: how ranks started by another launcher get the job's key and find each other."""

@@ -1,4 +1,4 @@
-"""Addresses of this host that others may reach, and of hosts that a launcher names."""
+"""Addresses of this host that others may reach, and addresses of hosts named by a launcher."""
 
 import ipaddress
 import re
@@ -16,18 +16,24 @@ _SILENT_SECONDS = 10.0
 
 
 def own_addresses(interface: str = "", named: Sequence[str] = ()) -> list[str]:
-    """Addresses to listen on, the likely ones first: those of this host in ``named``, then the ones that its ranks
-    listen on too, for a host may be reached by several networks. ``interface``: HOROVOD_GLOO_IFACE, which excludes all
-    others.
+    """Return the addresses to listen on, most likely first.
 
-    Raises ValueError naming HOROVOD_GLOO_IFACE when it names no interface that can be used, OSError when the
-    interfaces cannot be listed.
+    First come this host's addresses in ``named``, then those that its ranks also listen on, because a host may be
+    reached through several networks.
+
+    Args:
+        interface: Value of HOROVOD_GLOO_IFACE; restricts the result to these interfaces.
+        named: Addresses by which a launcher may refer to this host.
+
+    Raises:
+        ValueError: If HOROVOD_GLOO_IFACE names no usable interface.
+        OSError: If the interfaces cannot be listed.
     """
     mine = [each.address for each in to_listen(interfaces.scan(), interface, alone=False)]
     if interface:
         return mine
     first = [name for name in named if name in mine and not _is_loopback(name)]
-    loopback = [name for name in named if _is_loopback(name)]  # such as Debian's 127.0.1.1 for its own name
+    loopback = [name for name in named if _is_loopback(name)]  # such as Debian's 127.0.1.1 for the host's own name
     return list(dict.fromkeys([*first, *mine, *loopback]))
 
 
@@ -36,16 +42,16 @@ def _is_loopback(address: str) -> bool:
 
 
 def resolve_node(name: str) -> list[str]:
-    """Addresses of a host, by name or, for a node that only Slurm knows, by Slurm; none when nobody knows it."""
+    """Return the addresses of a host; ask Slurm if the name is otherwise unknown. Empty if it stays unknown."""
     return search.resolve(name) or _ask_slurm(name)
 
 
 _slurm: dict[str, list[str]] = {}
-_silent_until = [0.0]  # Slurm's controller did not answer: no process waits for it once per name
+_silent_until = [0.0]  # set if Slurm's controller did not answer, so that not every name costs a timeout
 
 
 def _ask_slurm(name: str) -> list[str]:
-    """NodeAddr is what Slurm itself uses to reach a node."""
+    """Return the host's addresses by its NodeAddr, which Slurm itself uses to reach the node."""
     program = shutil.which("scontrol")
     if program is None or not re.fullmatch(r"[\w.-]+", name) or time.monotonic() < _silent_until[0]:
         return _slurm.get(name, [])

@@ -1,6 +1,7 @@
-"""Where a rank gets the job's key from rank 0 when they have no other way to each other: a listener in rank 0 that
-hands out a few bytes, safe by whom it gives them to (``local_door``: the kernel, or a key that both have, tells who the
-other is) or by what it gives (a credential that only this user's processes can open). Open until the job is formed.
+"""Key server: a listener in rank 0 that hands out a few bytes to ranks that cannot reach it otherwise.
+
+It is safe because of the receiver (``local_door``: the kernel or a common key identifies the peer) or because of the
+content (a credential that only this user's processes can open). It is open until the job is formed.
 """
 
 import contextlib
@@ -16,26 +17,29 @@ from horovod.common.store.serving import Serving
 _TRIES = 16
 _LIMIT = 8192
 _VISIT_SECONDS = 5.0
-_MOST = 64  # connections at a time
+_MOST = 64  # maximum number of connections
 _PAUSE = 0.05
 
 
 class Visit(Protocol):
-    """What is said over one connection, without I/O: ``outgoing`` is to be sent, ``wanted`` bytes are to be received
-    then, and when there is neither the visit is over."""
+    """Protocol of one connection, without I/O.
+
+    ``outgoing`` is to be sent first, then ``wanted`` bytes are to be received. Without either, the connection is
+    finished.
+    """
 
     outgoing: bytes
 
     @property
     def wanted(self) -> int: ...
     def receive(self, sock: socket.socket) -> None:
-        """Takes what has come, at most ``wanted`` bytes. Raises AuthError to end the visit, or OSError."""
+        """Receive at most ``wanted`` bytes. Raises AuthError or OSError to end the connection."""
 
     def close(self) -> None: ...
 
 
 class Gift:
-    """A visit in which something is given to anybody."""
+    """Protocol that sends data to any peer."""
 
     wanted = 0
 
@@ -50,14 +54,17 @@ class Gift:
 
 
 class Door(Serving):
-    """Lets each connection make the visit that ``begin`` returns for it (None: none) and closes it; has a thread of its
-    own. When there are too many visits the oldest ends."""
+    """Key server with its own thread.
+
+    ``begin`` returns the protocol for each connection (None: refuse it); afterwards the connection is closed. If there
+    are too many connections, the oldest is closed.
+    """
 
     def __init__(self, listeners: Sequence[socket.socket], begin: Callable[[socket.socket], Visit | None]) -> None:
         super().__init__("horovod-door", _VISIT_SECONDS)
         self._listeners = list(listeners)
         self._begin = begin
-        self._visits: dict[socket.socket, tuple[Visit, float]] = {}  # and when they end at the latest
+        self._visits: dict[socket.socket, tuple[Visit, float]] = {}  # protocol and deadline by connection
         self._selector = selectors.DefaultSelector()
         self._start()
 
@@ -77,7 +84,7 @@ class Door(Serving):
                     assert isinstance(key.fileobj, socket.socket)
                     if key.fileobj in self._visits:
                         self._go_on(key.fileobj)
-                    elif key.fileobj in self._listeners:  # else a visit that an event before this one has ended
+                    elif key.fileobj in self._listeners:  # otherwise a connection that an earlier event has closed
                         self._accept(key.fileobj)
                 for sock in [s for s, (_, until) in self._visits.items() if until < time.monotonic()]:
                     self._end(sock)
@@ -85,7 +92,7 @@ class Door(Serving):
     def _accept(self, listener: socket.socket) -> None:
         try:
             sock, _ = listener.accept()
-        except OSError:  # gone again, or no descriptors: whoever needs us comes again
+        except OSError:  # already closed, or out of descriptors: the peer will try again
             time.sleep(_PAUSE)
             return
         visit = self._begin(sock)
@@ -131,9 +138,10 @@ def _events(visit: Visit) -> int:
 
 
 def listen(addresses: Sequence[str], ports: Sequence[int]) -> list[socket.socket]:
-    """Listening sockets on all addresses at the first of the ports that is free on all (0: any).
+    """Listen on all addresses, on the first port that is free on all of them (0: any), and return the sockets.
 
-    Raises OSError naming the ports when none is.
+    Raises:
+        OSError: If there is no such port; names the ports.
     """
     trouble: OSError | None = None
     for port in ports if 0 not in ports else [0] * _TRIES:
@@ -157,7 +165,10 @@ def listen(addresses: Sequence[str], ports: Sequence[int]) -> list[socket.socket
 
 
 def read_all(sock: socket.socket, seconds: float) -> bytes:
-    """What comes until the other side closes, 8 KiB at most; empty when it is more or takes longer than ``seconds``."""
+    """Return the data that arrives until the peer closes.
+
+    Empty if it exceeds 8 KiB or takes longer than ``seconds``.
+    """
     deadline = time.monotonic() + seconds
     data = b""
     while len(data) <= _LIMIT:

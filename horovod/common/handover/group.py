@@ -1,4 +1,4 @@
-"""Who meets, and what comes of it."""
+"""Ranks that form a job, and the result of their meeting."""
 
 import hashlib
 from dataclasses import dataclass, field
@@ -12,12 +12,12 @@ from horovod.common.store.server import StoreServer
 
 
 class MeetingError(RuntimeError):
-    """This rank does not find rank 0's store; says where it looked."""
+    """This rank cannot find rank 0's store; the message says where it looked."""
 
 
 @dataclass
 class Meeting:
-    """Where the store is. In rank 0's process also the store itself."""
+    """Address and key of the store. In rank 0's process also the store itself."""
 
     address: str
     port: int
@@ -29,40 +29,40 @@ class Meeting:
         self.key = Secret(self.key)
 
     def formed(self) -> None:
-        """All ranks have come into the store: nobody else needs the door."""
+        """Close the key server after all ranks have reached the store."""
         if self.door is not None:
             self.door.close()
 
 
 @dataclass(frozen=True)
 class Group:
-    """Who meets: the ranks of one ``init`` in a job, under the key that the user gave (None: one is made)."""
+    """Ranks of one ``init`` that form a job, and the key that the user gave (None: create one)."""
 
     place: Place
     members: tuple[int, ...]
-    """World ranks, or empty for all."""
+    """World ranks; empty for all."""
     given_key: bytes | None = field(repr=False)
     interface: str = ""
-    """HOROVOD_GLOO_IFACE."""
+    """Value of HOROVOD_GLOO_IFACE."""
     ports: range = range(1)
-    """HOROVOD_PORT_RANGE; range(1): any."""
+    """Value of HOROVOD_PORT_RANGE; range(1): any port."""
 
     @property
     def leader(self) -> int:
-        """The rank whose process runs the store."""
+        """Rank whose process runs the store."""
         return self.members[0] if self.members else 0
 
     @property
     def size(self) -> int:
-        """How many meet."""
+        """Number of ranks."""
         return len(self.members) or self.place.size
 
     @property
     def label(self) -> str:
-        """Equal for its ranks only."""
+        """Identity of the group: equal for its ranks only."""
         who = hashlib.sha256(str(self.members).encode()).hexdigest()[:16] if self.members else "all"
         return f"{self.place.job}/{who}"
 
     def job_key(self, fresh: bytes) -> bytes:
-        """The given key bound to this group, so that jobs with one key do not meet, else ``fresh``."""
+        """Return the given key bound to this group, so that jobs with the same key stay apart; otherwise ``fresh``."""
         return fresh if self.given_key is None else derive_key(self.given_key, f"group {self.label}")

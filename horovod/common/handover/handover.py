@@ -1,8 +1,8 @@
-"""Rank 0 hands the job's key to ranks that it knows by a public key on the launcher's board.
+"""Transfer of the job's key from rank 0 to ranks whose public keys are on the launcher's board.
 
-A ZeroMQ socket with CURVE: a client has to know the server's public key, which is on the board only, to begin with; it
-proves to have the secret part of its own key and says which rank it is. It gets the job's key, encrypted, when the
-public key on the board for that rank is the one that it came with. All keys here are made for this one use.
+Uses a ZeroMQ socket with CURVE. A client must know the server's public key, which is only on the board. It proves to
+have the secret part of its own key and says which rank it is. It gets the job's key, encrypted, if its public key is
+the one on the board for that rank. All keys used here are created for this purpose only.
 """
 
 import contextlib
@@ -26,23 +26,27 @@ _RANK = struct.Struct("!I")
 _KEY = 32
 _ANSWER = struct.Struct(f"!H{_KEY}s")  # port of the store, job key
 _CLOSE_SECONDS = 10.0
-_LONGEST = 1024  # bytes of a message that is accepted
+_LONGEST = 1024  # maximum bytes of a message
 
 
 class Handover(Serving):
-    """The side of rank 0: a thread of its own until ``close``."""
+    """Rank 0's side, with its own thread until ``close``."""
 
     def __init__(
         self, listeners: Sequence[socket.socket], known: Callable[[int], bytes | None], key: bytes, port: int
     ) -> None:
-        """``listeners``: listening sockets, which then belong to it. ``known``: public key (32 bytes) of a rank.
+        """Start serving.
 
-        ``key``, ``port``: the job's key and the port of its store, what is handed out.
+        Args:
+            listeners: Listening sockets; owned by this object from now on.
+            known: Returns the public key (32 bytes) of a rank, or None.
+            key: The job's key.
+            port: Port of the job's store.
         """
         super().__init__("horovod-handover", _CLOSE_SECONDS)
         public, secret = zmq.curve_keypair()
         self.public: bytes = zmq.utils.z85.decode(public)
-        """To be left on the board."""
+        """Public key to publish on the board."""
         self._known = known
         self._answer = Secret(_ANSWER.pack(port, key))
         self._context: zmq.Context[zmq.Socket[bytes]] = zmq.Context(io_threads=1)
@@ -52,7 +56,7 @@ class Handover(Serving):
         self._socket.curve_server = True
         self._socket.curve_publickey, self._socket.curve_secretkey = public, secret
         self._socket.zap_domain = b"horovod"
-        self._socket.maxmsgsize = _LONGEST  # messages of the CURVE handshake count too
+        self._socket.maxmsgsize = _LONGEST  # includes the messages of the CURVE handshake
         self._socket.handshake_ivl = int(HANDSHAKE_SECONDS * 1000)
         self._door = Door(self._socket, listeners)
         self._start()
@@ -62,7 +66,7 @@ class Handover(Serving):
             self._answer_all()
         finally:
             self._door.close()
-            # The thread's own sockets. An answer may still be on its way.
+            # These sockets belong to this thread. An answer may still be in flight.
             self._context.destroy(linger=1000)
 
     def _answer_all(self) -> None:
@@ -83,7 +87,7 @@ class Handover(Serving):
                     self._hand_out(frames)
 
     def _let_in(self) -> None:
-        """Everybody who knows the server's key may ask; under which key goes with the message (ZAP, RFC 27)."""
+        """Admit every client that knows the server's key; its own key is attached to its messages (ZAP, RFC 27)."""
         frames = self._gate.recv_multipart()
         request = frames[1] if len(frames) > 1 else b""
         fits = len(frames) == 7 and frames[5] == b"CURVE" and len(frames[6]) == 32
@@ -100,9 +104,14 @@ class Handover(Serving):
 def receive(
     candidates: Sequence[Candidate], server: bytes, pair: tuple[bytes, bytes], rank: int, deadline: float
 ) -> tuple[str, int, bytes] | None:
-    """(host, port of the store there, job key) from the first candidate that answers; None after ``deadline``.
+    """Return (host, port of the store there, job key) from the first candidate that answers; None after ``deadline``.
 
-    ``server``: public key of the other side, 32 bytes. ``pair``: this rank's own keys, (public, secret) in Z85.
+    Args:
+        candidates: Addresses to try.
+        server: Public key of rank 0's side, 32 bytes.
+        pair: This rank's keys, (public, secret) in Z85.
+        rank: This rank.
+        deadline: Monotonic time in seconds.
     """
     context: zmq.Context[zmq.Socket[bytes]] = zmq.Context(io_threads=1)
     poller = zmq.Poller()

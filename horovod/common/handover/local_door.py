@@ -1,16 +1,16 @@
-"""How the ranks of one host get the job's key from rank 0: at an abstract Unix socket, of which each side knows that
-the other is a process of this user (``same_user``), or, where the user gives a key, that it has that key.
+"""Key exchange between the ranks of one host over an abstract Unix socket.
 
-Its name is random, so nobody can take it before, and followers find it in the kernel's list of sockets. Others may put
-names there that begin alike: such a socket is asked who it is, and left.
+Each side knows that the other is a process of this user (``same_user``), or, if the user gives a key, that it has that
+key. The socket's name is random, so no process can take it first; followers find it in the kernel's list of sockets.
+Other processes may create names with the same beginning, so a follower checks each socket's owner.
 
     follower -> rank 0   nonce F
     rank 0 -> follower   nonce Z, F
     follower -> rank 0   Z
-    rank 0 -> follower   what it gives
+    rank 0 -> follower   the payload
 
-Each side believes the other's answer by its sender, which the kernel tells. With a key there is the handshake of
-``auth`` in place of these messages.
+Each side trusts the other's answer because of its sender, which the kernel reports. With a key, the handshake of
+``auth`` replaces these messages.
 """
 
 import contextlib
@@ -30,13 +30,13 @@ from horovod.common.handover.same_user import NONCE, Peer
 from horovod.common.security import auth
 from horovod.common.security.auth import AuthError, derive_key
 
-_PLACE = auth.Place(purpose=0, epoch=0, source=1, target=0)  # no rank: who has the key may come in
-_PATIENCE, _MOST_PATIENCE = 0.5, 5.0  # s for who lets us wait, at first and at most
+_PLACE = auth.Place(purpose=0, epoch=0, source=1, target=0)  # not a rank: any process with the key may connect
+_PATIENCE, _MOST_PATIENCE = 0.5, 5.0  # initial and maximum seconds to wait for a silent peer
 _LEAST = 0.05
 _PAUSE, _LONGEST_PAUSE = 0.05, 0.25
-_LISTENS = 0x10000  # in the list of sockets
-# Of which the third word are the flags and what follows the inode is the name, for abstract ones "@" and what its maker
-# likes, line ends included: so a line can be anything.
+_LISTENS = 0x10000  # flag in the list of sockets
+# The third field contains the flags, and the name follows the inode. Abstract names begin with "@" and may contain
+# anything, even line ends, so a line can be arbitrary.
 _LINE = re.compile(r"(?:\S+ ){3}([0-9A-F]{8}) [0-9A-F]+ [0-9A-F]+ +[0-9]+ @(.*)")
 _GIVE = (
     "where the kernel cannot vouch for the ranks, as in different containers, give all of them one key: "
@@ -45,8 +45,11 @@ _GIVE = (
 
 
 def open_local(job: str, payload: bytes, key: bytes | None = None) -> Door:
-    """Gives ``payload`` to the ranks of ``job`` on this host that belong to this user; with ``key``, to those that have
-    it. Raises OSError, and AuthError when this process cannot be told from those of other users.
+    """Serve ``payload`` to this user's ranks of ``job`` on this host; with ``key``, to ranks that have it.
+
+    Raises:
+        OSError: If the socket cannot be opened.
+        AuthError: If this process cannot be distinguished from those of other users.
     """
     if key is None:
         _check_self()
@@ -68,7 +71,7 @@ def open_local(job: str, payload: bytes, key: bytes | None = None) -> Door:
 
 
 class _Guest:
-    """The side of rank 0."""
+    """Rank 0's side of a connection."""
 
     def __init__(self, peer: Peer, payload: bytes) -> None:
         self.outgoing = b""
@@ -100,7 +103,7 @@ class _Guest:
 
 
 class _GuestWithKey:
-    """The same for one who has the key."""
+    """Rank 0's side of a connection with a peer that has the key."""
 
     def __init__(self, key: bytes, payload: bytes) -> None:
         self.outgoing = b""
@@ -125,8 +128,10 @@ class _GuestWithKey:
 
 
 def knock_local(job: str, seconds: float, key: bytes | None = None) -> bytes:
-    """What ``open_local`` gives, waiting for it. Raises AuthError that says what there is instead, if anything, when it
-    did not open.
+    """Wait for ``open_local`` of rank 0, and return its payload.
+
+    Raises:
+        AuthError: After ``seconds``; says what other process listens instead, if any.
     """
     if key is None:
         _check_self()
@@ -140,9 +145,9 @@ def knock_local(job: str, seconds: float, key: bytes | None = None) -> bytes:
                     return data
             except AuthError as error:
                 trouble = f": {error} listens in its place; {_GIVE}"
-            except OSError:  # it has just been closed, or keeps us waiting
+            except OSError:  # it has just been closed, or does not answer
                 pass
-            if time.monotonic() >= deadline:  # others may have put many there that keep us waiting
+            if time.monotonic() >= deadline:  # other processes may have created many that do not answer
                 break
         if time.monotonic() >= deadline:
             raise AuthError(f"its socket on this host did not appear{trouble}")
@@ -158,7 +163,7 @@ def _check_self() -> None:
 
 
 def _visit(name: str, seconds: float, key: bytes | None) -> bytes:
-    """Raises AuthError when who listens is none of us."""
+    """Return the payload from a socket; AuthError if another user's process listens there."""
     deadline = time.monotonic() + seconds
     with contextlib.ExitStack() as at_end:
         sock = at_end.enter_context(socket.socket(socket.AF_UNIX, socket.SOCK_STREAM))
@@ -186,7 +191,7 @@ def _ask(sock: socket.socket, peer: Peer, deadline: float) -> None:
 
 
 def _receive_from(sock: socket.socket, count: int, peer: Peer) -> bytes:
-    """Raises AuthError when somebody else has sent it."""
+    """Receive bytes; AuthError if another process has sent them."""
     data, sender = same_user.receive(sock, count)
     if not data or sender is None:
         raise AuthError("a process that hangs up")
@@ -195,7 +200,7 @@ def _receive_from(sock: socket.socket, count: int, peer: Peer) -> bytes:
 
 
 def _start_of_name(job: str, key: bytes | None) -> str:
-    """What followers know of it: no secret, it only keeps jobs apart."""
+    """Return the known beginning of the socket's name. It is not secret, but keeps jobs apart."""
     digest = (
         hashlib.sha256(f"{os.geteuid()}/{job}".encode()).digest() if key is None else derive_key(key, f"door {job}")
     )
@@ -203,7 +208,7 @@ def _start_of_name(job: str, key: bytes | None) -> str:
 
 
 def _doors(start: str) -> list[str]:
-    """Names of listening sockets that begin so, in any order: nobody can be before the right one for ever."""
+    """Return the names of matching listening sockets, shuffled so that none can stay ahead of the right one."""
     with open("/proc/net/unix", encoding="utf-8", errors="replace") as file:
         found = [_LINE.fullmatch(line.rstrip("\n")) for line in file if f"@{start}" in line]
     names = [line[2] for line in found if line and line[2].startswith(start) and int(line[1], 16) & _LISTENS]

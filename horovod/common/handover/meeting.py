@@ -1,7 +1,7 @@
-"""How the processes of a job meet that another launcher started.
+"""Meeting of the processes of a job that another launcher started.
 
-Rank 0's process runs the job's store for the rest of its life; the others have to learn its address and the job's key.
-How depends on what the launcher offers, and is the same on all ranks (``ways``). There is no way without a key.
+Rank 0's process runs the job's store until it ends. The other ranks must learn its address and the job's key. The
+method depends on what the launcher offers, and is the same on all ranks (``ways``). A key is always required.
 """
 
 import os
@@ -26,10 +26,17 @@ _meetings: dict[tuple[str, tuple[int, ...]], Meeting] = {}
 
 
 def find_store(env: WorkerEnv, settings: Settings, members: Sequence[int]) -> Meeting:
-    """Where the store of this process's job is: as its own launcher says, or where the ranks of another launcher's job
-    meet. ``members``: world ranks that form the job, empty for all.
+    """Return where this process's job has its store.
 
-    Raises ValueError naming what is wrong, what is missing or what was waited for.
+    Its own launcher says so, or the ranks of another launcher's job agree on it.
+
+    Args:
+        env: Environment of this worker.
+        settings: Settings of this process.
+        members: World ranks that form the job; empty for all.
+
+    Raises:
+        ValueError: If the store cannot be found or started; says what is wrong or missing, or what was waited for.
     """
     if env.place is None:
         assert env.rendezvous_addr is not None
@@ -56,10 +63,17 @@ def find_store(env: WorkerEnv, settings: Settings, members: Sequence[int]) -> Me
 
 
 def meet(group: Group, fresh_key: Callable[[], bytes], seconds: float) -> Meeting:
-    """Finds the group's store, in rank 0's process after starting it; the same one whenever the group meets again.
+    """Find the group's store; in rank 0's process, start it. The same store is used if the group meets again.
 
-    ``fresh_key`` makes a job key. Raises ValueError when the launcher offers no way, with what to do then, and
-    MeetingError after ``seconds``; ValueError in rank 0's process when it cannot have as many files open as it needs.
+    Args:
+        group: The ranks.
+        fresh_key: Creates a job key.
+        seconds: Time limit.
+
+    Raises:
+        ValueError: If the launcher offers no method; says what to do. In rank 0's process also if too few files can be
+            opened.
+        MeetingError: After ``seconds``.
     """
     at = group.place.job, group.members
     if at not in _meetings:
@@ -73,16 +87,17 @@ def meet(group: Group, fresh_key: Callable[[], bytes], seconds: float) -> Meetin
 
 
 def _make_room(group: Group) -> None:
-    """For what the ranks need of this process's descriptors until they have met; where not all can try all addresses at
-    once, they come one after the other.
+    """Raise the limit of open files for the connections of all ranks before they have met.
+
+    If there is not enough room for all ranks to try all addresses at once, they get in one after the other.
     """
     addresses = 1 if group.place.one_host else len(own_addresses(group.interface))
-    most = (addresses + 1) * group.size  # it asks at all addresses, then one connection to the store stays
+    most = (addresses + 1) * group.size  # a rank tries all addresses, then keeps one connection to the store
     descriptors.make_room(descriptors_for(most), descriptors_for(group.size))
 
 
 def choose(group: Group) -> ways.Way:
-    """The way for this job. Raises ValueError, with advice for this launcher, when there is none."""
+    """Return the method for this job. Raises ValueError with advice for this launcher if there is none."""
     place = group.place
     if place.one_host and place.job:
         return ways.OneHost()
@@ -102,7 +117,7 @@ def choose(group: Group) -> ways.Way:
 
 
 def open_board() -> ways.OnBoard | None:
-    """What the launcher's variables offer, once in a process."""
+    """Return the board that the launcher's variables offer, or None; opened once per process."""
     if not _boards:
         if os.environ.get("PMI_FD"):
             _boards.append(ways.OnBoard(pmi.PmiBoard()))

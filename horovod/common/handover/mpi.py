@@ -1,4 +1,4 @@
-"""Is an MPI library at work in this process? It shares the process manager's connection with us."""
+"""Detection of an MPI library in this process, which shares the connection to the process manager."""
 
 import ctypes
 import os
@@ -9,23 +9,24 @@ from horovod.common.devices import mpi_libraries
 
 
 def mapped(pid: int, library: str) -> list[str]:
-    """Paths of a shared library, such as ``libmpi``, that a process has mapped; none when that cannot be seen."""
+    """Return the paths of a shared library, such as ``libmpi``, that a process has mapped; empty if unknown."""
     try:
         with open(f"/proc/{pid}/maps") as file:
             found = re.findall(rf"(/\S*/{re.escape(library)}\.so[.\d]*)$", file.read(), re.MULTILINE)
-    except OSError:  # another user's, or gone
+    except OSError:  # another user's process, or gone
         return []
     return list(dict.fromkeys(found))
 
 
 def is_in_use() -> bool:
-    """Has the program started MPI (by mpi4py or otherwise) in this process and not ended it yet?"""
+    """Return True if MPI is initialized and not finalized in this process."""
     return any(started and not ended for started, ended in _states())
 
 
 def was_used() -> bool:
-    """Has it started MPI, whether that has ended or not? Then MPI says to the process manager what there is to say at
-    the end: libraries do so in MPI_Finalize, or when the process ends.
+    """Return True if MPI was initialized, even if it is finalized by now.
+
+    MPI then sends the process manager's final messages itself, in MPI_Finalize or when the process ends.
     """
     return any(started for started, _ in _states())
 

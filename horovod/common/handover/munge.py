@@ -1,7 +1,7 @@
-"""MUNGE: credentials that only processes of one user on the machines of one cluster can make and open.
+"""MUNGE credentials, which only processes of the same user on the machines of one cluster can create and open.
 
-Slurm clusters have it (auth/munge), so a job key can be handed to the other ranks without anything set up by the user:
-the payload is encrypted, and only this user can open it. Each credential can be opened once per machine.
+Slurm clusters provide MUNGE (auth/munge), so the job key can be passed to other ranks without any setup by the user.
+The payload is encrypted, and only this user can open it. Each credential can be opened once per machine.
 """
 
 import ctypes
@@ -15,11 +15,11 @@ _TTL_SECONDS = 300
 
 
 class MungeError(RuntimeError):
-    """No library, no daemon, or a credential that is not this user's."""
+    """No library, no daemon, or a credential of another user."""
 
 
 def available() -> bool:
-    """Can a credential be made here?"""
+    """Return True if credentials can be created here."""
     try:
         return bool(encode(b""))
     except MungeError:
@@ -27,7 +27,7 @@ def available() -> bool:
 
 
 def encode(payload: bytes) -> bytes:
-    """A credential that carries ``payload`` to processes of this user. Raises MungeError."""
+    """Return a credential that carries ``payload`` to processes of this user. Raises MungeError."""
     library = _load()
     context = library.munge_ctx_create()
     if not context:
@@ -46,7 +46,7 @@ def encode(payload: bytes) -> bytes:
 
 
 def decode(credential: bytes) -> Secret:
-    """The payload. Raises MungeError when it was not made by this user, or was opened here before."""
+    """Return the payload. Raises MungeError if it is another user's or was opened here before."""
     library = _load()
     payload, length = ctypes.c_void_p(), ctypes.c_int()
     uid, gid = ctypes.c_uint(), ctypes.c_uint()
@@ -70,7 +70,7 @@ def _check(library: Any, code: int) -> None:
 
 
 def _load() -> Any:
-    import ctypes.util  # seldom needed, and it brings half of the standard library along
+    import ctypes.util  # imported here, because it is seldom needed and imports much of the standard library
 
     try:
         library = ctypes.CDLL(ctypes.util.find_library("munge") or "libmunge.so.2")

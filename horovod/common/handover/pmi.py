@@ -1,12 +1,12 @@
-"""A board on which processes of a job leave short texts for each other, by the wire protocol of PMI-1.
+"""Board for short texts between the processes of a job, over the wire protocol of PMI-1.
 
-Spoken by Hydra (MPICH, Intel MPI, MVAPICH), by ``srun --mpi=pmi2`` and others: the process manager leaves a connected
-socket in PMI_FD; a request is a line ``cmd=... name=value ...``, the answer is another one. Names that are published
-(publish_name, lookup_name) are seen at once by everybody, without the barrier that put and get need, in which a rank
-that is missing could not be named.
+Hydra (MPICH, Intel MPI, MVAPICH), ``srun --mpi=pmi2`` and others implement it. The process manager passes a connected
+socket in PMI_FD. A request is a line ``cmd=... name=value ...``, and so is the answer. Published names (publish_name,
+lookup_name) are visible to all processes at once. The alternatives put and get need a barrier, in which a missing rank
+could not be named.
 
-An MPI library in the same process uses the same socket, so nothing is ever left half read on it, its flags stay as they
-are, and it is the library that says init and finalize when it is in use.
+An MPI library in the same process uses the same socket. So no message is ever left partly read, the socket's flags are
+not changed, and the MPI library, if it is in use, sends init and finalize.
 """
 
 import atexit
@@ -24,20 +24,20 @@ from horovod.common.handover import mpi
 _ANSWER_SECONDS = 10.0
 _LONGEST = 4096
 MAX_VALUE = 700
-"""Bytes of a value: 1024 characters after base64, with room for those who allow less than they say."""
+"""Maximum bytes of a value: 1024 characters after base64, with a margin for managers that allow less than they say."""
 
 
 class PmiError(RuntimeError):
-    """The process manager does not answer, or not as PMI-1 asks."""
+    """The process manager does not answer, or not according to PMI-1."""
 
 
 class PmiBoard:
-    """``publish`` and ``find`` may be called from several threads."""
+    """Board over PMI-1. ``publish`` and ``find`` are thread-safe."""
 
     name = "PMI"
 
     def __init__(self, env: Mapping[str, str] | None = None) -> None:
-        """Raises PmiError when PMI_FD is no socket of a process manager."""
+        """Connect to the process manager. Raises PmiError if PMI_FD is not its socket."""
         text = (os.environ if env is None else env).get("PMI_FD", "")
         if not text.isdecimal():
             raise PmiError(f"PMI_FD is {text!r}, accepted is the number of a descriptor")
@@ -51,14 +51,14 @@ class PmiBoard:
         _finalize_at_exit(self)
 
     def publish(self, name: str, value: bytes) -> None:
-        """Leaves a value of at most MAX_VALUE bytes; a name can be used once. Raises PmiError."""
+        """Publish a value of at most MAX_VALUE bytes; each name can be used once. Raises PmiError."""
         text = base64.urlsafe_b64encode(value).decode().rstrip("=")
         answer = self._call(f"publish_name service={self._service(name)} port={text}")
         if not _is_ok(answer):
             raise PmiError(f"the process manager refuses to publish a name: {answer.get('msg', answer)}")
 
     def find(self, name: str, rank: int) -> bytes | None:
-        """What ``rank`` has published under this name, None while there is nothing. Does not wait."""
+        """Return what ``rank`` has published under this name; None if nothing yet. Does not wait."""
         del rank
         answer = self._call(f"lookup_name service={self._service(name)}")
         text = answer.get("port", "")
@@ -70,11 +70,11 @@ class PmiBoard:
             return None
 
     def finalize(self) -> None:
-        """Tells the manager that this process may end. Without it, Hydra takes its end for a crash."""
+        """Tell the process manager that this process may end. Otherwise Hydra treats its end as a crash."""
         self._call("finalize")
 
     def _service(self, name: str) -> str:
-        # Names may be seen by other jobs of a name server, and keys have 64 characters at most.
+        # Other jobs of a name server may see the names, and keys are limited to 64 characters.
         return "horovod-" + hashlib.sha256(f"{self._scope}/{name}".encode()).hexdigest()[:32]
 
     def _call(self, command: str) -> dict[str, str]:
@@ -95,7 +95,7 @@ class PmiBoard:
             left = deadline - time.monotonic()
             if left <= 0 or not poll.poll(left * 1000):
                 raise PmiError(f"no answer from the process manager within {_ANSWER_SECONDS:g} s")
-            data = os.read(self._fd, _LONGEST)  # an answer is all that can be there
+            data = os.read(self._fd, _LONGEST)  # nothing can follow an answer
             if not data or len(line) > _LONGEST:
                 raise PmiError("the process manager has closed the connection PMI_FD")
             line += data
@@ -103,7 +103,7 @@ class PmiBoard:
 
 
 def _is_ok(answer: Mapping[str, str]) -> bool:
-    """Hydra answers rc=0, Slurm info=ok."""
+    """Return True for a success. Hydra answers rc=0, Slurm info=ok."""
     return answer.get("rc", "0") == "0" and answer.get("info", "ok") == "ok"
 
 
@@ -117,11 +117,11 @@ def _finalize_at_exit(board: PmiBoard) -> None:
 
 
 def _finalize(pid: int) -> None:
-    # After an exception Hydra has to see a crash, or it waits for ranks that wait for this one. An MPI library says it
-    # itself: MPICH 5 at the end of the process, however long ago MPI_Finalize was.
+    # After an exception Hydra must see a crash; otherwise it waits for ranks that wait for this one. An MPI library
+    # sends finalize itself: MPICH 5 at the end of the process, even long after MPI_Finalize.
     if os.getpid() != pid or hasattr(sys, "last_type") or mpi.was_used():
         return
     try:
         _open[0].finalize()
     except PmiError:
-        pass  # the manager is gone, or another has said it
+        pass  # the process manager is gone, or finalize was already sent

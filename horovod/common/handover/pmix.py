@@ -1,11 +1,12 @@
-"""A board on which processes of a job leave short texts for each other, by PMIx (Open MPI, srun --mpi=pmix, jsrun).
+"""Board for short texts between the processes of a job, over PMIx (Open MPI, srun --mpi=pmix, jsrun).
 
-The library is the one that the launcher itself uses, so that both speak the same version: it is found among the files
-that our parent processes have mapped, and only then by name. Nothing is compiled against it: the few functions and
-structures used are part of the PMIx standard's stable interface (PMIx 4.1, chapters 5 and 7).
+The launcher's own library is used, so that both sides have the same version. It is searched among the files that our
+parent processes have mapped, and only then by name. Nothing is compiled against it: the functions and structures used
+are part of the stable interface of the PMIx standard (PMIx 4.1, chapters 5 and 7).
 
-PMIx counts its users in a process, so an MPI library may start and end before or after us. It must not end for good and
-start again (hwloc inside does not survive that), hence it stays until the process exits.
+PMIx counts its users in a process, so an MPI library may initialize and finalize it before or after us. It cannot be
+initialized again after its last user has finalized it (hwloc inside does not survive that), so it stays in use until
+the process exits.
 """
 
 import atexit
@@ -22,11 +23,11 @@ _STRING, _INT, _GLOBAL = 3, 6, 3  # PMIX_STRING, PMIX_INT, PMIX_GLOBAL
 _WAIT_SECONDS = 2
 _MAX_ANCESTORS = 16
 MAX_VALUE = 700
-"""Bytes of a value, as on the other boards."""
+"""Maximum bytes of a value, as on other boards."""
 
 
 class PmixError(RuntimeError):
-    """No library, or its answer is an error."""
+    """There is no library, or it returned an error."""
 
 
 class _Proc(ctypes.Structure):
@@ -34,7 +35,7 @@ class _Proc(ctypes.Structure):
 
 
 class _Value(ctypes.Structure):
-    # The union behind the type has at most 32 bytes so far; what is read or written is its first member, a pointer.
+    # The union after the type has at most 32 bytes so far; only its first member, a pointer, is used.
     _fields_ = [("type", ctypes.c_uint16), ("pointer", ctypes.c_void_p), ("rest", ctypes.c_uint64 * 8)]
 
 
@@ -43,12 +44,12 @@ class _Info(ctypes.Structure):
 
 
 class PmixBoard:
-    """``publish`` and ``find`` may be called from several threads."""
+    """Board over PMIx. ``publish`` and ``find`` are thread-safe."""
 
     name = "PMIx"
 
     def __init__(self) -> None:
-        """Joins the job's PMIx server. Raises PmixError when there is none, or no library."""
+        """Connect to the job's PMIx server. Raises PmixError if there is none, or no library."""
         self._lock = threading.Lock()
         self._library = _load()
         self._me = _Proc()
@@ -56,7 +57,7 @@ class PmixBoard:
         atexit.register(self._finalize, os.getpid())
 
     def publish(self, name: str, value: bytes) -> None:
-        """Leaves a value of at most MAX_VALUE bytes. Raises PmixError."""
+        """Publish a value of at most MAX_VALUE bytes. Raises PmixError."""
         text = ctypes.create_string_buffer(value.hex().encode())
         entry = _Value(type=_STRING, pointer=ctypes.addressof(text))
         with self._lock:
@@ -65,12 +66,12 @@ class PmixBoard:
             self._check("PMIx_Commit", self._library.PMIx_Commit())
 
     def find(self, name: str, rank: int) -> bytes | None:
-        """What ``rank`` has published under this name, None while there is nothing.
+        """Return what ``rank`` has published under this name; None if nothing yet.
 
         The server may wait for it for some seconds.
         """
         who = _Proc(self._me.nspace, rank)
-        # Without it servers choose for themselves: 2 s in Open MPI, others may wait forever.
+        # Without a timeout, servers choose one: 2 s in Open MPI; others may wait forever.
         wait = _Info(b"pmix.timeout", 0, _Value(type=_INT, pointer=_WAIT_SECONDS))
         found = ctypes.POINTER(_Value)()
         with self._lock:
@@ -80,7 +81,7 @@ class PmixBoard:
         if code != _SUCCESS or not found or found.contents.type != _STRING or not found.contents.pointer:
             return None
         try:
-            # Never freed: a few hundred bytes, and the function for it differs between versions.
+            # Not freed, because it is only a few hundred bytes and the function for it differs between versions.
             return bytes.fromhex(ctypes.string_at(found.contents.pointer).decode())
         except ValueError:
             return None
@@ -105,7 +106,7 @@ def _load() -> Any:
     for path in _candidates():
         try:
             library = ctypes.CDLL(path)
-            library.PMIx_Init  # noqa: B018  the name alone says that it is there
+            library.PMIx_Init  # noqa: B018 - raises AttributeError if the library lacks it
             return library
         except (OSError, AttributeError) as error:
             tried.append(f"{path}: {error}")
@@ -113,7 +114,7 @@ def _load() -> Any:
 
 
 def _candidates() -> Iterator[str]:
-    import ctypes.util  # seldom needed, and it brings half of the standard library along
+    import ctypes.util  # imported here, because it is seldom needed and imports much of the standard library
 
     yield from dict.fromkeys(path for pid in _ancestors() for path in mapped(pid, "libpmix"))
     named = ctypes.util.find_library("pmix")
@@ -122,7 +123,7 @@ def _candidates() -> Iterator[str]:
 
 
 def _ancestors() -> Iterator[int]:
-    """This process (MPI may be loaded already) and those above it."""
+    """Yield the ids of this process (MPI may be loaded already) and of its ancestors."""
     pid = os.getpid()
     for _ in range(_MAX_ANCESTORS):
         yield pid

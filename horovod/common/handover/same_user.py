@@ -1,14 +1,14 @@
-"""Is the process at the other end of a Unix socket one of this user's, with as much right to the job's key as this?
+"""Check that the process at the other end of a Unix socket has the same right to the job's key as this one.
 
-The kernel tells a peer's user id, but equal numbers are not enough: abstract sockets belong to a network namespace,
-which containers may share. There may be another container's root; and in a user namespace that does not know all users,
-those that it does not know all have one number, the overflow uid. So the question is the one that the kernel itself
-asks before one process may read another's memory (ptrace(2), "Ptrace access mode checking"): the same user, in the same
-user namespace, and visible, that is, in the same pid namespace. Who passes could take the key from our memory as well.
+The kernel reports the peer's user id, but equal ids are not enough. Abstract sockets belong to a network namespace,
+which containers may share, so the peer may be another container's root. In a user namespace, all users that it does not
+map have the same id, the overflow uid. So the criterion is the kernel's own for reading another process's memory
+(ptrace(2), "Ptrace access mode checking"): the same user in the same user namespace, and visible, that is, in the same
+pid namespace. A process that passes could also read the key from our memory.
 
-A process's number may be another's by the time it is looked up. So each side holds the peer's folder in /proc, which
-means that process and never a later one of its number, asks for a number used once, and believes an answer only when
-the kernel says that the process of this number has sent it and the folder says that it has lived all the while.
+A process id may be reused before it is looked up. So each side opens the peer's directory in /proc, which refers to
+that process even if its id is reused, and sends a nonce. It trusts an answer only if the kernel says that the process
+with this id has sent it, and the directory shows that the process has been alive all the time.
 """
 
 import os
@@ -21,13 +21,15 @@ from horovod.common.security.auth import AuthError
 
 NONCE = 32
 
-_INITIAL_USERS = "user:[4026531837]"  # its number is the same on every machine: PROC_USER_INIT_INO
+_INITIAL_USERS = "user:[4026531837]"  # the same on every machine: PROC_USER_INIT_INO
 
 
 @dataclass(frozen=True)
 class Sender:
-    """Who has sent something, or made a socket, as the kernel says. Numbers mean what they mean in our namespaces; a
-    ``pid`` of 0 is a process that cannot be seen from here."""
+    """Sender of a message or creator of a socket, as reported by the kernel.
+
+    Ids are those of our namespaces. A ``pid`` of 0 is a process that is not visible from here.
+    """
 
     pid: int
     uid: int
@@ -35,28 +37,38 @@ class Sender:
 
 @dataclass(frozen=True)
 class Namespaces:
-    """Those of one process."""
+    """Namespaces of a process."""
 
     users: str
     pids: str
 
     @classmethod
     def of(cls, folder: int | None = None) -> "Namespaces":
-        """Of the process whose folder in /proc this is, default: our own. Raises OSError when it has ended, or may not
-        be looked at."""
+        """Return the namespaces of a process.
+
+        Args:
+            folder: Descriptor of the process's directory in /proc; None: this process.
+
+        Raises:
+            OSError: If the process has ended or must not be inspected.
+        """
         start = "/proc/self/ns" if folder is None else "ns"
         return cls(os.readlink(f"{start}/user", dir_fd=folder), os.readlink(f"{start}/pid", dir_fd=folder))
 
 
 def ambiguous(uid: int, overflow: int, users: str) -> bool:
-    """Can ``uid`` in the user namespace ``users`` stand for several users? Pure."""
+    """Return True if ``uid`` may stand for several users in the user namespace ``users``. Pure."""
     return uid == overflow and users != _INITIAL_USERS
 
 
 def differs(sender: Sender, theirs: Namespaces | None, uid: int, ours: Namespaces) -> str:
-    """Why ``sender`` is not one of the processes of user ``uid`` here; empty: it is one. Pure.
+    """Return why ``sender`` is not a process of user ``uid`` here; empty if it is one. Pure.
 
-    ``theirs``: None where its process cannot be seen.
+    Args:
+        sender: Sender as reported by the kernel.
+        theirs: Its namespaces; None if the process is not visible.
+        uid: Expected user.
+        ours: Our namespaces.
     """
     if sender.uid != uid:
         return f"a process of user {sender.uid}, not {uid}"
@@ -68,7 +80,7 @@ def differs(sender: Sender, theirs: Namespaces | None, uid: int, ours: Namespace
 
 
 def check_self() -> None:
-    """Raises AuthError when this process cannot be told from those of other users."""
+    """Raise AuthError if this process cannot be distinguished from those of other users."""
     with open("/proc/sys/kernel/overflowuid", encoding="ascii") as file:
         overflow = int(file.read())
     if ambiguous(os.geteuid(), overflow, os.readlink("/proc/self/ns/user")):
@@ -81,10 +93,10 @@ def check_self() -> None:
 
 
 class Peer:
-    """The process at the other end of a connected Unix socket: who connected, or who listens. Close it."""
+    """Process at the other end of a connected Unix socket: the one that connected or listens. Must be closed."""
 
     def __init__(self, sock: socket.socket) -> None:
-        """Raises AuthError saying why it is none of this user's here."""
+        """Identify the peer. Raises AuthError with the reason if it is not this user's process here."""
         pid, uid, _ = unix_peer.credentials(sock)
         self._sender = Sender(pid, uid)
         self._folder = -1
@@ -105,7 +117,10 @@ class Peer:
             raise AuthError(reason)
 
     def confirm(self, sender: Sender) -> None:
-        """It has answered what was asked after it was found: was it itself who did? Raises AuthError."""
+        """Check that the peer itself has sent an answer that was requested after it was identified.
+
+        Raises AuthError.
+        """
         if sender != self._sender:
             raise AuthError("a process that speaks for another one")
         try:
@@ -114,19 +129,19 @@ class Peer:
             raise AuthError("a process that has ended") from None
 
     def close(self) -> None:
-        """May be called again."""
+        """Close the peer's directory. Idempotent."""
         if self._folder >= 0:
             os.close(self._folder)
             self._folder = -1
 
 
 def tell_senders(sock: socket.socket) -> None:
-    """From now on ``receive`` knows who has sent what comes. Before connecting and listening."""
+    """Make ``receive`` report senders. Call it before connecting or listening."""
     sock.setsockopt(socket.SOL_SOCKET, socket.SO_PASSCRED, 1)
 
 
 def receive(sock: socket.socket, count: int) -> tuple[bytes, Sender | None]:
-    """(up to ``count`` bytes, who has sent them)."""
+    """Return (up to ``count`` bytes, their sender)."""
     data, extra, _, _ = sock.recvmsg(count, socket.CMSG_SPACE(unix_peer.CREDENTIALS.size))
     for level, kind, content in extra:
         if level == socket.SOL_SOCKET and kind == socket.SCM_CREDENTIALS and len(content) >= unix_peer.CREDENTIALS.size:
@@ -136,5 +151,5 @@ def receive(sock: socket.socket, count: int) -> tuple[bytes, Sender | None]:
 
 
 def nonce() -> bytes:
-    """What the other side has to answer."""
+    """Return a random nonce, which the peer must return."""
     return secrets.token_bytes(NONCE)

@@ -1,5 +1,6 @@
-"""Which of several addresses leads to the job's store? All are asked at once; only the store can answer, since the
-connection is encrypted for its key.
+"""Search for the address of the job's store among candidates.
+
+All are asked at once. Only the store can answer, because the connection is encrypted for its key.
 """
 
 import contextlib
@@ -18,16 +19,19 @@ from horovod.common.store.messages import Get, curve_pair
 Candidate = tuple[str, int]
 
 _AT_ONCE = 256
-_STEP = 0.5  # s between looks at the clock and at candidates that are new
-_LONGEST = 4096  # bytes of a message that is accepted
-_LOOK_UPS = 8  # at a time
-_UNKNOWN = 3.0  # s until a name that was not known is looked up again
+_STEP = 0.5  # seconds between checks of the time and of new candidates
+_LONGEST = 4096  # maximum bytes of a message
+_LOOK_UPS = 8  # maximum number of parallel lookups
+_UNKNOWN = 3.0  # seconds until an unknown name is looked up again
 
 
 def ask(candidates: Callable[[], Iterable[Candidate]], key: bytes, deadline: float) -> Candidate | None:
-    """The first candidate where the store with this job key answers; None after ``deadline``.
+    """Return the first candidate where the store with this job key answers; None after ``deadline``.
 
-    ``candidates`` is called now and then and may tell more each time.
+    Args:
+        candidates: Returns the known candidates; called repeatedly, may return more each time.
+        key: The job's key.
+        deadline: Monotonic time in seconds.
     """
     context: zmq.Context[zmq.Socket[bytes]] = zmq.Context(io_threads=1)
     poller = zmq.Poller()
@@ -51,15 +55,19 @@ def ask(candidates: Callable[[], Iterable[Candidate]], key: bytes, deadline: flo
 
 def _connect(context: "zmq.Context[zmq.Socket[bytes]]", candidate: Candidate, key: bytes) -> "zmq.Socket[bytes]":
     sock = dial(context, *candidate, curve_pair(key, "client"), curve_pair(key, "server")[0], _LONGEST)
-    question = msgspec.msgpack.encode(Get(1, ["anything"], 0.0))  # that it has no such value is answer enough
-    with contextlib.suppress(zmq.Again):  # ZeroMQ has found already that something else is there
+    question = msgspec.msgpack.encode(Get(1, ["anything"], 0.0))  # any answer will do, even that there is no such value
+    with contextlib.suppress(zmq.Again):  # ZeroMQ has already found that another service is there
         sock.send(question, zmq.NOBLOCK)
     return sock
 
 
 def knock(candidates: Sequence[Candidate], seconds: float, deadline: float) -> Iterable[tuple[Candidate, bytes]]:
-    """What doors (``door.Door``) at these addresses give, one after the other; each may take ``seconds`` to let us in
-    and as many to speak, all together until ``deadline``.
+    """Yield (address, data) from key servers (``door.Door``) at these addresses, one after the other.
+
+    Args:
+        candidates: Addresses to try.
+        seconds: Time limit for each connection, and again for its data.
+        deadline: Monotonic time in seconds at which to stop.
     """
     for candidate in candidates:
         if time.monotonic() >= deadline:
@@ -74,33 +82,42 @@ def knock(candidates: Sequence[Candidate], seconds: float, deadline: float) -> I
 
 
 def _within(seconds: float, deadline: float) -> float:
-    """At most ``seconds``, never 0, which would mean not to wait for a socket at all."""
+    """Return at most ``seconds``, but never 0, which would make a socket non-blocking."""
     return max(0.01, min(seconds, deadline - time.monotonic()))
 
 
 class Names:
-    """Addresses of hosts by name, found bit by bit: a name that is not known yet (a pod that starts) may be later.
+    """Addresses of hosts by name, found over time: an unknown name (such as of a starting pod) may be known later.
 
-    Looked up in threads, for a name server that is away lets a look-up last longer than anybody waits for rank 0.
+    Lookups run in threads, because a lookup without a reachable name server may take longer than a rank waits for rank
+    0.
     """
 
     def __init__(
         self, names: Sequence[str], ports: Sequence[int], resolve: Callable[[str], list[str]], deadline: float
     ) -> None:
-        """After ``deadline`` nothing is looked up or waited for any more."""
+        """Prepare the lookup.
+
+        Args:
+            names: Host names, most likely first.
+            ports: Ports to combine with each address.
+            resolve: Returns the addresses of a name.
+            deadline: Monotonic time in seconds after which nothing is looked up or waited for.
+        """
         self._names = names
         self._ports = ports
         self._resolve = resolve
         self._deadline = deadline
         self._found: dict[str, list[str]] = {}
-        self._again: dict[str, float] = {}  # when a name that was not known may be looked up again
+        self._again: dict[str, float] = {}  # time at which an unknown name may be looked up again
         self._running: set[str] = set()
         self._changed = threading.Condition()
         self._begin = time.monotonic()
 
     def __call__(self) -> list[Candidate]:
-        """All that are known, those of the first name first. Others are looked for when the first keeps silent. Takes
-        half a second at most.
+        """Return all known candidates, in the order of the names. Takes at most half a second.
+
+        Further names are only looked up if the first does not answer.
         """
         now = time.monotonic()
         waited = now - self._begin
@@ -132,7 +149,7 @@ class Names:
 
 
 def resolve(name: str) -> list[str]:
-    """Addresses of a host; none when the name is not known."""
+    """Return the addresses of a host; empty if the name is unknown."""
     try:
         found = socket.getaddrinfo(name, None, type=socket.SOCK_STREAM)
     except (OSError, UnicodeError):

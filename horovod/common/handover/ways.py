@@ -1,13 +1,13 @@
-"""Ways for the processes of another launcher's job to meet.
+"""Methods by which the processes of another launcher's job meet.
 
-OneHost   an abstract Unix socket between processes of one user, or of one key (``local_door``): nothing goes over a
-          network
-OnBoard   PMI-1 or PMIx. Rank 0 leaves the address and the store's public key there, each other rank a public key
-          of its own; with those it comes into the store, encrypted, and gets the job key. Who only reads along
-          learns nothing; who can change what the launcher tells its processes owns the job anyway
-AtPort    where the key is known (HOROVOD_KEY_FILE, HOROVOD_JOB_KEY): the store listens on a port that follows
-          from the launcher's variables, and only it can answer there
-ByMunge   in a Slurm job: on such a port a credential is given out that only this user's processes can open
+- OneHost: over an abstract Unix socket between processes of one user, or with one key (``local_door``). Nothing is sent
+  over a network.
+- OnBoard: over PMI-1 or PMIx. Rank 0 publishes the address and public key of its store, and each other rank a public
+  key. With these, a rank connects to the store, encrypted, and gets the job key. A process that only reads the board
+  learns nothing. One that can change what the launcher tells its processes controls the job anyway.
+- AtPort: with a known key (HOROVOD_KEY_FILE, HOROVOD_JOB_KEY). The store listens on a port derived from the launcher's
+  variables, and only the store can answer there.
+- ByMunge: in a Slurm job. On such a port, rank 0 serves a credential that only this user's processes can open.
 """
 
 import hashlib
@@ -34,28 +34,28 @@ _KEY = 32
 _LOCAL = struct.Struct(f"!{_KEY}sH")
 _PORT = struct.Struct("!H")
 _MUNGE = struct.Struct(f"!{_KEY}s{_KEY}sH")  # digest of the job's name, key, port
-_PORTS = 8  # tried above the launcher's
+_PORTS = 8  # number of ports to try above the launcher's
 _LOOK = 0.05
 _KNOCK_SECONDS = 2.0
 
 
 class Way:
-    """One of the ways above, for one side each."""
+    """Method for meeting; rank 0 calls ``lead``, the others ``follow``."""
 
     def lead(self, group: Group, key: bytes) -> Meeting:
-        """Starts the store and says where it is."""
+        """Start the store, and return where it is."""
         raise NotImplementedError
 
     def follow(self, group: Group, seconds: float) -> Meeting:
-        """Finds it. Raises MeetingError."""
+        """Find the store. Raises MeetingError after ``seconds``."""
         raise NotImplementedError
 
 
 class OneHost(Way):
-    """By the kernel; where the user gives a key, by that."""
+    """Meeting on one host, authenticated by the kernel or by the user's key."""
 
     def lead(self, group: Group, key: bytes) -> Meeting:
-        """The store listens on the loopback interface only."""
+        """Start the store on the loopback interface, and serve its key and port."""
         server = StoreServer(key)
         try:
             port = server.address[1]
@@ -69,7 +69,7 @@ class OneHost(Way):
         return Meeting(*server.address, key, server, gate)
 
     def follow(self, group: Group, seconds: float) -> Meeting:
-        """Waits for rank 0's door."""
+        """Wait for rank 0's key server."""
         key = None if group.given_key is None else group.job_key(b"")
         try:
             data = local_door.knock_local(group.label, seconds, key)
@@ -82,24 +82,24 @@ class OneHost(Way):
 
 
 class _Card(msgspec.Struct, array_like=True):
-    """What rank 0 leaves on the board."""
+    """Message that rank 0 publishes on the board."""
 
     port: int
     server: bytes
-    """Public key of who listens there: a ``Handover``, or the store where the key is known."""
+    """Public key of the server at this port: a ``Handover``, or the store if the key is known."""
     addresses: list[str]
 
 
 class OnBoard(Way):
-    """By PMI-1 or PMIx."""
+    """Meeting over PMI-1 or PMIx."""
 
     def __init__(self, board: Board) -> None:
         self._board = board
-        # Names on a board can be used once, and init may be called again.
+        # Names on a board can be used once, and ``init`` may be called again.
         self._pairs: dict[str, tuple[bytes, bytes]] = {}
 
     def lead(self, group: Group, key: bytes) -> Meeting:
-        """Listens on all interfaces in use, on one host on the loopback interface."""
+        """Start the store on all interfaces in use, or on the loopback interface for a single host."""
         addresses = [_LOOPBACK] if group.place.one_host else own_addresses(group.interface)
         server = StoreServer(key, listeners=door.listen(addresses, group.ports))
         gate = None
@@ -127,7 +127,7 @@ class OnBoard(Way):
             return None
 
     def follow(self, group: Group, seconds: float) -> Meeting:
-        """Waits for rank 0's card, then for its store."""
+        """Wait for rank 0's message on the board, then connect to its store."""
         deadline = time.monotonic() + seconds
         rank = group.place.rank
         try:
@@ -151,7 +151,7 @@ class OnBoard(Way):
         raise MeetingError(f"it does not answer at {_where(candidates)}")
 
     def _introduce(self, group: Group, rank: int) -> tuple[bytes, bytes]:
-        """This rank's own keys, of which the public one is on the board then."""
+        """Return this rank's key pair, after publishing the public key on the board."""
         if group.label not in self._pairs:
             pair: tuple[bytes, bytes] = zmq.curve_keypair()
             self._board.publish(f"{group.label}/key {rank}", zmq.utils.z85.decode(pair[0]))
@@ -174,16 +174,16 @@ class OnBoard(Way):
 
 
 class AtPort(Way):
-    """With a key that all have."""
+    """Meeting at a known port with a common key."""
 
     def lead(self, group: Group, key: bytes) -> Meeting:
-        """The store itself listens there."""
+        """Start the store on the known port."""
         listeners = door.listen(_addresses(group), _ports(group))
         server = StoreServer(key, listeners=listeners)
         return Meeting(*server.address, key, server)
 
     def follow(self, group: Group, seconds: float) -> Meeting:
-        """Asks all hosts that may be rank 0's."""
+        """Ask all hosts on which rank 0 may run."""
         key = group.job_key(b"")
         deadline = time.monotonic() + seconds
         names = search.Names(group.place.leads, _ports(group), resolve_node, deadline)
@@ -197,10 +197,10 @@ class AtPort(Way):
 
 
 class ByMunge(Way):
-    """On a cluster with MUNGE."""
+    """Meeting on a cluster with MUNGE."""
 
     def lead(self, group: Group, key: bytes) -> Meeting:
-        """The store listens on a port of the system's choice, the door where it can be guessed."""
+        """Start the store on any port, and the key server on a known port."""
         addresses = _addresses(group)
         server = StoreServer(key, listeners=door.listen(addresses, group.ports))
         payload = Secret(_MUNGE.pack(_digest(group), key, server.address[1]))
@@ -212,7 +212,7 @@ class ByMunge(Way):
         return Meeting(*server.address, key, server, gate)
 
     def follow(self, group: Group, seconds: float) -> Meeting:
-        """Takes the first credential that this user can open and that belongs to this job."""
+        """Use the first credential of this job that this user can open."""
         deadline = time.monotonic() + seconds
         names = search.Names(group.place.leads, _ports(group), resolve_node, deadline)
         trouble = ""
@@ -234,7 +234,7 @@ class ByMunge(Way):
 
 
 def _unpack_munge(payload: Secret) -> tuple[bytes, Secret, int]:
-    """Digest, key and port. Raises struct.error for what is nothing of ours."""
+    """Return (digest, key, port). Raises struct.error for other data."""
     digest, _, port = _MUNGE.unpack(payload)
     return digest, Secret(payload[len(digest) : len(digest) + _KEY]), port
 
@@ -242,7 +242,7 @@ def _unpack_munge(payload: Secret) -> tuple[bytes, Secret, int]:
 def _credential(payload: bytes) -> door.Gift | None:
     try:
         return door.Gift(munge.encode(payload))
-    except munge.MungeError:  # its daemon is restarting, for example: whoever needs us comes again
+    except munge.MungeError:  # for example, its daemon is restarting: the peer will try again
         return None
 
 
@@ -251,7 +251,7 @@ def _digest(group: Group) -> bytes:
 
 
 def _ports(group: Group) -> list[int]:
-    """Where rank 0 listens: above the launcher's own port, or as the user says, at the end that ranks use last."""
+    """Return rank 0's ports: above the launcher's port, or the end of the user's range, which ranks use last."""
     if group.ports != range(1):
         return list(group.ports[-_PORTS:])
     first = group.place.port + 1
@@ -259,7 +259,7 @@ def _ports(group: Group) -> list[int]:
 
 
 def _addresses(group: Group) -> list[str]:
-    """Where rank 0 listens: the interfaces in use, and others of this host that the launcher means it by."""
+    """Return rank 0's addresses: interfaces in use, and addresses by which the launcher refers to this host."""
     return own_addresses(group.interface, [a for name in group.place.leads[:8] for a in resolve_node(name)])
 
 

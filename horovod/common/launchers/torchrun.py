@@ -1,16 +1,21 @@
-"""torchrun, and who sets the same variables of torch.distributed without it: Kubernetes' PyTorchJob, training services
-of clouds."""
+"""torchrun, and launchers that set the same torch.distributed variables.
+
+These are the PyTorchJob of Kubernetes and cloud services.
+"""
 
 from collections.abc import Mapping
 
 from horovod.common.launchers.place import Place, both, integer
 
 _SERVICES = {"AZUREML_RUN_ID": "Azure ML", "CLUSTER_SPEC": "Vertex AI"}
-"""By a variable that only they set; who sets none of them is a PyTorchJob, or like one."""
+"""Name of the service, by a variable that only it sets.
+
+Without any of them, the launcher is or resembles PyTorchJob.
+"""
 
 
 def find(env: Mapping[str, str]) -> Place | None:
-    """This process's place, None when the variables of torch.distributed are not all there."""
+    """Return this process's place; None unless all variables of torch.distributed are set."""
     numbers = both(env, "RANK", "WORLD_SIZE")
     host, port = env.get("MASTER_ADDR", "").strip(), integer(env, "MASTER_PORT")
     if numbers is None or not host or port is None:
@@ -20,8 +25,8 @@ def find(env: Mapping[str, str]) -> Place | None:
     if local_size is None and (host == "localhost" or host.startswith("127.") or host == "::1"):
         local_size = numbers[1]
     if local_size is None and (nodes := integer(env, "AZUREML_NODE_COUNT")) and numbers[1] % nodes == 0:
-        local_size = numbers[1] // nodes  # Azure ML starts as many on each
-    # torchrun starts all workers again after a failure, with the same variables but for this number.
+        local_size = numbers[1] // nodes  # Azure ML starts equally many processes on each node
+    # After a failure, torchrun restarts all workers with the same variables except this number.
     again = env.get("TORCHELASTIC_RESTART_COUNT", "0")
     return Place(
         "torchrun" if run else next((name for key, name in _SERVICES.items() if env.get(key)), "PyTorchJob"),
@@ -36,5 +41,5 @@ def find(env: Mapping[str, str]) -> Place | None:
 
 
 def is_inside(env: Mapping[str, str]) -> bool:
-    """Has torchrun itself started this process? It may run under mpirun or srun, one for each host."""
+    """Return True if torchrun itself started this process. torchrun may run under mpirun or srun, once per host."""
     return "TORCHELASTIC_RUN_ID" in env

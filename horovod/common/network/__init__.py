@@ -1,1 +1,1 @@
-"""Interfaces, addresses and sockets of a host."""
+"""Network interfaces, addresses and sockets of a host."""

@@ -1,9 +1,9 @@
-"""Congestion control of the connections that carry data between hosts.
+"""Congestion control of data connections between hosts.
 
-BBR, which some systems have as their default for the Internet's sake, sends by a timer what it believes the path to
-take. Between hosts of one cluster that costs processor time and leaves short transfers waiting; Reno, which sends until
-something is lost, is faster there, and recovers from a loss within milliseconds. Cubic was slower in short transfers,
-where varying delays end its slow start early (benchmarks/RESULTS.md).
+Some systems use BBR by default, because it suits the Internet. It sends, controlled by a timer, at the rate that it
+estimates for the path. Between hosts of one cluster that costs CPU time and delays short transfers. Reno, which sends
+until packets are lost, is faster there and recovers from a loss within milliseconds. Cubic was slower for short
+transfers, because varying delays end its slow start early (benchmarks/RESULTS.md).
 """
 
 import socket
@@ -12,13 +12,16 @@ import struct
 _NEAR_US = 1000
 _PLAIN = ("reno", "cubic")
 _MIN_RTT = struct.Struct("=I")
-_MIN_RTT_AT = 148  # tcpi_min_rtt in struct tcp_info, linux/tcp.h
+_MIN_RTT_AT = 148  # offset of tcpi_min_rtt in struct tcp_info, linux/tcp.h
 
 
 def choose(wanted: str, system: str, round_trip_us: int) -> tuple[str, ...]:
-    """What to ask for, in this order, until one is granted; empty: leave it as it is. Pure.
+    """Return the algorithms to request, in this order, until one is granted; empty: keep the current one. Pure.
 
-    ``wanted``: HOROVOD_TCP_CONGESTION. ``system``: what the connection has. ``round_trip_us``: microseconds.
+    Args:
+        wanted: Value of HOROVOD_TCP_CONGESTION.
+        system: Current algorithm of the connection.
+        round_trip_us: Round-trip time in microseconds.
     """
     if wanted == "system":
         return ()
@@ -28,9 +31,10 @@ def choose(wanted: str, system: str, round_trip_us: int) -> tuple[str, ...]:
 
 
 def apply(sock: socket.socket, wanted: str) -> None:
-    """Sets the connected TCP socket's congestion control.
+    """Set the congestion control of a connected TCP socket.
 
-    Raises ValueError naming HOROVOD_TCP_CONGESTION when the system does not grant what was asked for by name.
+    Raises:
+        ValueError: If the system does not grant an algorithm requested by name; names HOROVOD_TCP_CONGESTION.
     """
     level, option = socket.IPPROTO_TCP, socket.TCP_CONGESTION
     system = sock.getsockopt(level, option, 16).partition(b"\0")[0].decode()
@@ -51,7 +55,7 @@ def apply(sock: socket.socket, wanted: str) -> None:
 def _round_trip_us(sock: socket.socket) -> int:
     info = sock.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, 256)
     if len(info) < _MIN_RTT_AT + _MIN_RTT.size:
-        return _NEAR_US  # an old kernel: unknown
+        return _NEAR_US  # unknown to an old kernel
     measured: int = _MIN_RTT.unpack_from(info, _MIN_RTT_AT)[0]
     return measured
 

@@ -1,7 +1,7 @@
-"""Where a rank listens, and in which order the places where a peer listens are tried. Pure.
+"""Addresses on which a rank listens, and the order in which a peer's addresses are tried. Pure.
 
-Nothing tells beforehand which of a host's addresses its peers can reach, so a rank publishes all of them, and who
-connects tries them: an address that leads nowhere or elsewhere costs a moment, for the handshake names its target.
+It is unknown beforehand which of a host's addresses its peers can reach. So a rank publishes all of them, and a
+connecting peer tries them. A wrong address costs only a moment, because the handshake names its target.
 """
 
 import functools
@@ -12,11 +12,11 @@ import msgspec
 
 from horovod.common.network.interfaces import Interface, describe
 
-MOST = 16  # addresses of a rank; a host with more has them for other purposes
+MOST = 16  # maximum number of addresses per rank; hosts with more use them for other purposes
 
 
 class Endpoint(msgspec.Struct, frozen=True, array_like=True):
-    """An address of one of a rank's listeners; ``port`` 0: any."""
+    """Address of a rank's listener; ``port`` 0: any."""
 
     interface: str
     address: str
@@ -28,25 +28,29 @@ class Endpoint(msgspec.Struct, frozen=True, array_like=True):
 
     @property
     def loopback(self) -> bool:
-        """Only for ranks on the same machine."""
+        """True if only ranks on the same machine can use it."""
         return ipaddress.ip_address(self.address).is_loopback
 
     def shares_network(self, other: "Endpoint") -> bool:
-        """Whether both are in one network, by their prefixes."""
+        """Return True if both addresses are in the same network, by their prefixes."""
         return not self.loopback and _network(self.address, self.prefix) == _network(other.address, other.prefix)
 
 
-@functools.lru_cache(maxsize=4096)  # many ranks, few addresses
+@functools.lru_cache(maxsize=4096)  # many ranks share few addresses
 def _network(address: str, prefix: int) -> "ipaddress.IPv4Network | ipaddress.IPv6Network":
     return ipaddress.ip_interface(f"{address}/{prefix}").network
 
 
 def to_listen(found: Sequence[Interface], wanted: str, alone: bool) -> list[Endpoint]:
-    """What to listen on, best first.
+    """Return the addresses to listen on, best first.
 
-    ``wanted``: HOROVOD_GLOO_IFACE, the names of interfaces separated by commas, or empty for all that are up.
-    ``alone``: all ranks are on this machine, so that its loopback is enough. Raises ValueError naming what is wrong
-    with ``wanted``.
+    Args:
+        found: Interfaces of this host.
+        wanted: Value of HOROVOD_GLOO_IFACE: comma-separated interface names, or empty for all that are up.
+        alone: True if all ranks are on this machine, so that the loopback is enough.
+
+    Raises:
+        ValueError: If ``wanted`` is invalid.
     """
     if wanted:
         chosen = [_named(name, wanted, found) for name in parse_names(wanted)]
@@ -82,15 +86,21 @@ def to_try(
     same_machine: bool,
     source_address: Callable[[str], str | None],
 ) -> list[Endpoint]:
-    """A peer's endpoints in the order in which to try them: on a network that we are on too, then where a route leads
-    from one of our networks, then where one leads at all, then the others.
+    """Return a peer's endpoints in the order in which to try them.
 
-    ``mine``: our host's endpoints, best first. ``same_machine``: the peer may be reached over the loopback.
+    First come endpoints in one of our networks, then those with a route from one of our addresses, then those with any
+    route, then the others.
+
+    Args:
+        mine: This host's endpoints, best first.
+        theirs: The peer's endpoints.
+        same_machine: True if the peer may be reached over the loopback.
+        source_address: Returns the local address of the route to an address, or None.
     """
     if same_machine:
         return sorted(theirs, key=lambda each: not each.loopback)
     ours = {each.address for each in mine}
-    # An address that we have too (docker0's on every host) leads to ourselves, as the loopback does.
+    # An address that this host has too (such as docker0's on every host) leads back to this host, like the loopback.
     outside = [each for each in theirs if not each.loopback and each.address not in ours]
 
     def order(each: Endpoint) -> tuple[int, int]:
@@ -107,14 +117,15 @@ def to_try(
 
 
 def parse_names(text: str) -> list[str]:
-    """The interfaces that HOROVOD_GLOO_IFACE names."""
+    """Return the interface names in HOROVOD_GLOO_IFACE."""
     return [name.strip() for name in text.split(",") if name.strip()]
 
 
 def parse_ports(text: str) -> range:
-    """The ports that HOROVOD_PORT_RANGE allows to listen on; empty text: any, given as ``range(0, 1)``.
+    """Return the ports that HOROVOD_PORT_RANGE allows; ``range(0, 1)`` for an empty text, which means any port.
 
-    Raises ValueError naming the variable, its value and what is accepted.
+    Raises:
+        ValueError: If the text is invalid; names the variable, its value and what is accepted.
     """
     if not text:
         return range(1)

@@ -1,7 +1,7 @@
-"""The network interfaces of this host and their addresses, asked of the kernel over netlink (rtnetlink(7)).
+"""Network interfaces of this host and their addresses, read from the kernel over netlink (rtnetlink(7)).
 
-Netlink and not psutil, since only it tells which IPv6 addresses are not usable yet or soon not any more, and not
-getaddrinfo of the host's own name, which often leads to 127.0.1.1. Launcher and workers both use this file.
+Not psutil, because only netlink reports which IPv6 addresses are not usable yet or deprecated. Not getaddrinfo of the
+host's own name, which often returns 127.0.1.1. Used by launcher and workers.
 """
 
 import ipaddress
@@ -17,7 +17,7 @@ import msgspec
 _NETLINK_ROUTE = 0
 _LINKS, _ADDRESSES = (18, 16), (22, 20)  # RTM_GETLINK and RTM_NEWLINK, RTM_GETADDR and RTM_NEWADDR
 _DUMP = 0x301  # NLM_F_REQUEST | NLM_F_DUMP
-_INTERRUPTED = 0x10  # NLM_F_DUMP_INTR: something changed meanwhile
+_INTERRUPTED = 0x10  # NLM_F_DUMP_INTR: something changed during the dump
 _ERROR, _DONE = 2, 3
 _HEADER = struct.Struct("=IHHII")
 _LINK = struct.Struct("=BxHiII")  # family, type, index, flags, change
@@ -32,41 +32,42 @@ _TRIES = 4
 
 
 class Address(msgspec.Struct, frozen=True, array_like=True):
-    """An address that others may connect to, and the network that it is in."""
+    """Address that others may connect to, and its network."""
 
     text: str
     prefix: int
-    """Bits of the network."""
+    """Length of the network prefix in bits."""
 
     def __str__(self) -> str:
         return f"{self.text}/{self.prefix}"
 
     @property
     def network(self) -> "ipaddress.IPv4Network | ipaddress.IPv6Network":
-        """The network that it is in."""
+        """Network that contains the address."""
         return ipaddress.ip_interface(str(self)).network
 
 
 class Interface(msgspec.Struct, frozen=True, array_like=True):
-    """One interface. Link-local IPv6 addresses are left out: they mean nothing without the other side's scope."""
+    """Network interface. Link-local IPv6 addresses are omitted, because they need the scope of the other side."""
 
     name: str
     up: bool
-    """Switched on, and with a carrier."""
+    """True if it is enabled and has a carrier."""
     loopback: bool
     physical: bool
-    """A device of its own, no bridge, tunnel or container's end."""
+    """True for a device, as opposed to a bridge, tunnel or a container's virtual interface."""
     mtu: int
-    """Bytes."""
+    """In bytes."""
     speed: int
-    """Mbit/s as the driver tells, 0 where it does not."""
+    """In Mbit/s as reported by the driver; 0 if unknown."""
     addresses: list[Address]
 
 
 def scan() -> list[Interface]:
-    """All interfaces of this process's network namespace, in the kernel's order.
+    """Return all interfaces of this process's network namespace, in the kernel's order.
 
-    Raises OSError when the kernel does not answer.
+    Raises:
+        OSError: If the kernel does not answer.
     """
     for _ in range(_TRIES):
         try:
@@ -84,13 +85,13 @@ def scan() -> list[Interface]:
 
 
 def describe(found: Sequence[Interface]) -> str:
-    """One line that names those which are up and have addresses, for messages."""
+    """Return a line that names the interfaces that are up and have addresses, for messages."""
     texts = [f"{each.name} ({', '.join(map(str, each.addresses))})" for each in found if each.up and each.addresses]
     return ", ".join(texts) or "none"
 
 
 def source_address(target: str) -> str | None:
-    """From which of our addresses packets to ``target`` leave by the system's routes; None: there is no route."""
+    """Return the local address from which packets to ``target`` leave by the system's routes; None without a route."""
     family = socket.AF_INET6 if ":" in target else socket.AF_INET
     try:
         with socket.socket(family, socket.SOCK_DGRAM) as probe:
@@ -101,7 +102,7 @@ def source_address(target: str) -> str | None:
 
 
 def network_identity() -> str:
-    """Equal for processes whose loopback is the same: of one kernel and one network namespace."""
+    """Return an id that is equal for processes with the same loopback: the same kernel and network namespace."""
     try:
         with open("/proc/sys/kernel/random/boot_id") as file:
             return f"{file.read().strip()}/{os.readlink('/proc/self/ns/net')}"
@@ -110,11 +111,11 @@ def network_identity() -> str:
 
 
 def machine_identity(shared: bool) -> str:
-    """Equal for processes that can pass descriptors to each other: the same kernel, user, and network and user
-    namespaces.
+    """Return an id that is equal for processes that can pass descriptors to each other.
 
-    Abstract Unix sockets live in the network namespace; credentials mean the same only inside a user namespace.
-    ``shared`` False: equal to nobody's.
+    That requires the same kernel and user, and the same network and user namespaces: abstract Unix sockets belong to
+    the network namespace, and credentials have the same meaning only within a user namespace. If ``shared`` is False,
+    the id is unique.
     """
     try:
         parts = [network_identity(), str(os.getuid()), os.readlink("/proc/self/ns/user")]
@@ -137,12 +138,12 @@ def _speed(name: str) -> int:
     try:
         with open(f"/sys/class/net/{name}/speed") as file:
             return max(0, int(file.read()))
-    except (OSError, ValueError):  # no driver that knows, or the link is down
+    except (OSError, ValueError):  # the driver does not know, or the link is down
         return 0
 
 
 def _all_addresses() -> Iterator[tuple[int, tuple[bool, bool], Address]]:
-    """(index of the interface, what puts it behind others, address)."""
+    """Yield (index of the interface, sort key that puts worse addresses last, address)."""
     for body in _dump(_ADDRESSES, _ADDRESS.size):
         family, prefix, flags, _, index = _ADDRESS.unpack_from(body)
         attributes = dict(_attributes(body[_ADDRESS.size :]))
@@ -170,9 +171,7 @@ def _attributes(data: bytes) -> Iterator[tuple[int, bytes]]:
 
 
 def _dump(kinds: tuple[int, int], body_size: int) -> list[bytes]:
-    """Bodies of all messages that answer a request for everything. Raises InterruptedError when it has to be
-    repeated.
-    """
+    """Return the bodies of all messages that answer a dump request. Raises InterruptedError if it must be repeated."""
     asked, wanted = kinds
     bodies: list[bytes] = []
     with socket.socket(socket.AF_NETLINK, socket.SOCK_RAW | socket.SOCK_CLOEXEC, _NETLINK_ROUTE) as kernel:

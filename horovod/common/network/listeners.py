@@ -1,5 +1,6 @@
-"""A rank's listening sockets, open while the job is formed: one on each address that others may reach it by, and one
-Unix socket for ranks on the same machine.
+"""Listening sockets of a rank while the job is formed.
+
+There is one for each address by which others may reach it, and a Unix socket for ranks on the same machine.
 """
 
 import errno
@@ -13,18 +14,24 @@ from horovod.common.network.endpoints import Endpoint
 
 
 class Listeners:
-    """Bound to the given addresses and to nothing else. Close it, also after an error."""
+    """Listening sockets on exactly the given addresses. Must be closed, also after an error."""
 
     def __init__(self, wanted: Sequence[Endpoint], backlog: int, ports: range = range(1)) -> None:
-        """``ports``: those that may be used, the first free one for each address; ``range(1)``: any.
+        """Open the sockets; addresses that cannot be used are skipped.
 
-        An address that cannot be used is left out. Raises ValueError naming addresses and reasons when none is left.
+        Args:
+            wanted: Addresses to listen on.
+            backlog: Maximum length of the queue of pending connections.
+            ports: Allowed ports; the first free one is used for each address. ``range(1)``: any.
+
+        Raises:
+            ValueError: If no address can be used; names addresses and reasons.
         """
         self.unix_name = os.urandom(16).hex()
         self.unix = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         self.tcp: list[socket.socket] = []
         self.endpoints: list[Endpoint] = []
-        """What the TCP sockets listen on, in the order of ``wanted``."""
+        """Addresses of the TCP sockets, in the order of ``wanted``."""
         troubles = []
         try:
             self.unix.bind("\0horovod-" + self.unix_name)
@@ -45,17 +52,17 @@ class Listeners:
             raise ValueError(f"cannot listen on {'; '.join(troubles)}")
 
     def close(self) -> None:
-        """May be called again."""
+        """Close the sockets. Idempotent."""
         for sock in (self.unix, *self.tcp):
             sock.close()
 
 
 def _listen(address: str, backlog: int, ports: range) -> socket.socket:
-    """Raises OSError; one that names HOROVOD_PORT_RANGE when all its ports are taken."""
+    """Listen on the first free port. Raises OSError, naming HOROVOD_PORT_RANGE if all its ports are taken."""
     for port in ports:
         sock = socket.socket(socket.AF_INET6 if ":" in address else socket.AF_INET, socket.SOCK_STREAM)
         try:
-            if port:  # what a job before this one has left in TIME_WAIT does not keep a port taken
+            if port:  # so that connections of an earlier job in TIME_WAIT do not block the port
                 sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             sock.bind((address, port))
             sock.listen(backlog)

@@ -1,4 +1,4 @@
-"""The store's client, used by one thread at a time. Every call waits until its deadline at most."""
+"""Client of the store. Not thread-safe. Every call has a deadline."""
 
 import time
 from collections.abc import Collection, Sequence
@@ -26,8 +26,9 @@ from horovod.common.store.messages import (
     unpack,
 )
 
-_ASK_AGAIN = 60.0  # s after which one that waits for the launcher's decision asks whether the store is there
-_GRACE = 2.0  # seconds for the server's own answer "timeout" to arrive, which names what is missing
+# Interval in seconds at which a client that waits for the launcher's decision checks that the store exists.
+_ASK_AGAIN = 60.0
+_GRACE = 2.0  # extra seconds for the server's own "timeout" answer, which names what is missing
 
 
 class StoreError(RuntimeError):
@@ -39,8 +40,11 @@ class StoreRefused(StoreError):
 
 
 class StoreTimeout(StoreError):
-    """``missing``: the names (get) or ranks (exchange) that did not come; ``gave_up``: ranks that had come, but waited
-    in vain before. Both are empty when the server itself did not answer.
+    """A request timed out.
+
+    Attributes:
+        missing: Names (get) or ranks (exchange) that did not come.
+        gave_up: Ranks that had come but timed out earlier. Both lists are empty if the server did not answer.
     """
 
     def __init__(self, message: str, missing: list[str], gave_up: list[str] | None = None) -> None:
@@ -51,27 +55,32 @@ class StoreTimeout(StoreError):
 
 @dataclass(frozen=True)
 class Met:
-    """What came of an exchange."""
+    """Result of an exchange."""
 
     round: int
     values: list[bytes]
-    """By rank; only the holder's when that is another rank."""
+    """Values by rank, or only the holder's value if another rank is the holder."""
     holder: int
-    """The rank of this node that has the values of all."""
+    """Rank of this node that has the values of all ranks."""
 
 
 class StoreClient:
-    """A connection to the store of one job. Close it, or use it in a with statement."""
+    """Connection to the store of one job. Close it, or use it in a ``with`` statement."""
 
     def __init__(self, key: bytes, host: str, port: int, timeout: float = 30.0) -> None:
-        """``timeout``: seconds for calls that give none. Connects in the background: the first call notices a wrong
-        address.
+        """Connect in the background; a wrong address is noticed in the first call.
+
+        Args:
+            key: The job's key.
+            host: Address of the store.
+            port: Port of the store.
+            timeout: Seconds for calls without their own timeout.
         """
         self._timeout = timeout
         self._where = f"{host}:{port}"
         self._last_id = 0
-        self._peeks: dict[str, int] = {}  # names that were asked for by peek(), and under which id
-        self._peeked: dict[int, Reply] = {}  # what came to that
+        self._peeks: dict[str, int] = {}  # request ids of pending peek() calls, by name
+        self._peeked: dict[int, Reply] = {}  # replies to these requests
         self._decoder = msgspec.msgpack.Decoder(Reply)
         self._context = zmq.Context(io_threads=1)
         try:
@@ -82,27 +91,29 @@ class StoreClient:
             raise ValueError(f"the store's address is {self._where!r}, which cannot be used: {error}") from None
 
     def set(self, name: str, value: bytes, timeout: float | None = None) -> None:
-        """Stores ``value`` (at most MAX_VALUE_BYTES) under ``name``. Raises StoreError when the store is full."""
+        """Store ``value`` (at most MAX_VALUE_BYTES) under ``name``. Raises StoreError if the store is full."""
         _check_value(name, value)
         self._call(Set(self._next_id(), name, value), self._seconds(timeout))
 
     def set_first(self, name: str, value: bytes, timeout: float | None = None) -> bytes:
-        """Stores ``value`` unless there is one under ``name``; returns the one that is there then, the same to all who
-        ask. Raises StoreError when the store is full."""
+        """Store ``value`` unless ``name`` has one, and return the value that ``name`` has afterwards.
+
+        All callers get the same value. Raises StoreError if the store is full.
+        """
         _check_value(name, value)
         return self._call(Set(self._next_id(), name, value, first=True), self._seconds(timeout)).values[0]
 
     def get(self, name: str, timeout: float | None = None) -> bytes:
-        """The value of ``name``, waiting for it. Raises StoreTimeout."""
+        """Wait for the value of ``name`` and return it. Raises StoreTimeout."""
         return self.get_many([name], timeout)[0]
 
     def get_many(self, names: list[str], timeout: float | None = None) -> list[bytes]:
-        """The values of all ``names``, waiting for the last. Raises StoreTimeout naming those that did not come."""
+        """Wait for the values of all ``names`` and return them. Raises StoreTimeout naming the missing ones."""
         seconds = self._seconds(timeout)
         return self._call(Get(self._next_id(), names, seconds), seconds).values
 
     def find(self, name: str) -> bytes | None:
-        """The value of ``name`` if it is there."""
+        """Return the value of ``name``, or None if there is none yet."""
         try:
             return self.get(name, 0.0)
         except StoreTimeout as error:
@@ -111,8 +122,10 @@ class StoreClient:
             raise
 
     def peek(self, name: str) -> bytes | None:
-        """The value of ``name`` if the store has said by now that it is there. Never waits: the answer is found by a
-        later call, and the question is put again after it."""
+        """Return the value of ``name`` if the store's answer has arrived, otherwise None. Never blocks.
+
+        The answer is returned by a later call, and the call after that asks again.
+        """
         if name not in self._peeks:
             self._peeks[name] = self._next_id()
             request = Get(self._peeks[name], [name], 0.0)
@@ -132,10 +145,21 @@ class StoreClient:
     def exchange(
         self, group: str, rank: int, size: int, value: bytes, timeout: float | None = None
     ) -> tuple[int, list[bytes]]:
-        """Meets ``size`` ranks of ``group``: returns (number of the round, values by rank) when all have called.
+        """Exchange values with the ``size`` ranks of ``group``.
 
-        Numbers of rounds never repeat. Raises StoreTimeout naming the ranks that did not come, and StoreError when
-        ranks disagree about the size or two processes claim one rank.
+        Args:
+            group: Name of the group.
+            rank: This rank.
+            size: Number of ranks.
+            value: This rank's value.
+            timeout: Seconds to wait.
+
+        Returns:
+            The number of the round, which is never repeated, and the values by rank.
+
+        Raises:
+            StoreTimeout: If ranks do not come; names them.
+            StoreError: If ranks disagree about the size, or two processes claim the same rank.
         """
         met = self.exchange_by_node(group, rank, size, value, "", timeout)
         return met.round, met.values
@@ -143,8 +167,10 @@ class StoreClient:
     def exchange_by_node(
         self, group: str, rank: int, size: int, value: bytes, node: str, timeout: float | None = None
     ) -> Met:
-        """The same, but of the ranks that say the same ``node`` only the first one gets the values, to pass them on: so
-        what goes over the network grows with the number of nodes."""
+        """Like ``exchange``, but only the first rank of each ``node`` gets all values, to pass them on.
+
+        So network traffic is proportional to the number of nodes.
+        """
         _check_value(group, value)
         seconds = self._seconds(timeout)
         reply = self._call(Exchange(self._next_id(), group, rank, size, value, seconds, node), seconds)
@@ -165,13 +191,25 @@ class StoreClient:
         in_sync: bool = False,
         holds: bool | None = None,
     ) -> bytes:
-        """Waits for this worker's place in the next epoch of an elastic job, as long as the store is there: others may
-        train for hours before they let it in. ``epoch``: the one that it was in, 0: none. ``lost``: workers of that
-        epoch that it has lost. ``facts``: what it says of itself. ``in_sync``: its state has missed nothing since it
-        was brought together with those of others. ``holds``: its state is that of the training; None: nobody knows.
+        """Wait for this worker's place in the next epoch of an elastic job.
 
-        Raises StoreRefused when it gets no place any more, saying why; StoreTimeout when the store has answered nothing
-        for ``timeout`` seconds.
+        Waits as long as the store exists, because the others may train for hours before they let the worker in.
+
+        Args:
+            worker: Number of this worker.
+            epoch: Its previous epoch; 0: none.
+            lost: Workers of that epoch that it has lost.
+            facts: Encoded properties of the worker.
+            in_sync: True if its state has missed nothing since the last sync.
+            holds: True if its state is that of the training; None: unknown.
+            timeout: Seconds without any answer from the store.
+
+        Returns:
+            The encoded place.
+
+        Raises:
+            StoreRefused: If there is no place for this worker; says why.
+            StoreTimeout: If the store has not answered for ``timeout`` seconds.
         """
         _check_value("come", facts)
         seconds = self._seconds(timeout)
@@ -186,7 +224,8 @@ class StoreClient:
             except StoreTimeout:
                 if time.monotonic() >= heard + seconds:
                     raise
-                # With the same number: whichever of them is answered. It is news to the server that was out of reach.
+                # Send the request again with the same id, so that either may be answered; the server may have been
+                # unreachable.
                 asked = self._next_id()
                 self._send(Get(asked, ["is the store there?"], 0.0), heard + seconds, seconds)
                 self._send(request, heard + seconds, seconds)
@@ -198,16 +237,36 @@ class StoreClient:
     def heard(
         self, worker: int, epoch: int, lost: Sequence[int] = (), blame: str = "", timeout: float | None = None
     ) -> None:
-        """Tells that this worker has noticed that the epoch is over, though it is not back yet. ``blame``: why it never
-        will be."""
+        """Report that this worker has noticed the end of the epoch but has not come back yet.
+
+        Args:
+            worker: Number of this worker.
+            epoch: The epoch.
+            lost: Workers that it has lost.
+            blame: Why it will never come back; empty if it will.
+            timeout: Seconds to wait.
+        """
         self._call(Heard(self._next_id(), worker, epoch, list(lost), blame), self._seconds(timeout))
 
     def news(
         self, worker: int, after: int, timeout: float | None = None, beside: Sequence[int] = ()
     ) -> tuple[int, list[bytes]]:
-        """(number of the last one, news after the one of this number), waiting for some, or until one of the
-        descriptors ``beside`` is readable: (``after``, []). Raises StoreTimeout after ``timeout`` seconds. May be
-        called again then, and nothing is lost in between."""
+        """Wait for news.
+
+        May be repeated after a timeout; no news is lost in between.
+
+        Args:
+            worker: Number of this worker.
+            after: Number of the last news received.
+            timeout: Seconds to wait.
+            beside: Descriptors that end the wait when one becomes readable.
+
+        Returns:
+            (number of the last news, all news after ``after``); (``after``, []) if a descriptor became readable.
+
+        Raises:
+            StoreTimeout: After ``timeout`` seconds.
+        """
         seconds = self._seconds(timeout)
         deadline = time.monotonic() + seconds
         request = News(self._next_id(), worker, after)
@@ -220,12 +279,12 @@ class StoreClient:
             if self._socket not in dict(found):
                 return after, []
             reply = self._receive()
-            if reply.id == request.id:  # others answer calls that were given up
+            if reply.id == request.id:  # others answer earlier calls that timed out
                 return reply.round, reply.values
         raise StoreTimeout(f"no news within {seconds:g} s", [])
 
     def close(self) -> None:
-        """May be called again."""
+        """Close the connection. Idempotent."""
         self._context.destroy(linger=0)
 
     def __enter__(self) -> "StoreClient":
@@ -256,13 +315,12 @@ class StoreClient:
         message = msgspec.msgpack.encode(request)
         if len(message) > MAX_REQUEST_BYTES:
             raise ValueError(f"a request of {len(message)} bytes, accepted are at most {MAX_REQUEST_BYTES}")
-        # Where something answers that does not speak the store's language, ZeroMQ has given the connection up, and a
-        # message finds no way out.
+        # If another service answers, ZeroMQ has given up the connection and messages cannot be sent.
         self._wait(zmq.POLLOUT, deadline, seconds)
         self._socket.send_multipart(frames(message))
 
     def _await(self, requests: Collection[int], deadline: float, seconds: float) -> Reply:
-        """The answer to one of these; others are to calls that were given up."""
+        """Return the answer to one of the requests. Others answer earlier calls that timed out."""
         while True:
             self._wait(zmq.POLLIN, deadline, seconds)
             reply = self._receive()

@@ -1,10 +1,11 @@
-"""Where workers of an elastic job wait for what the launcher decides: for a place in the next epoch, and for news.
-Pure, as ``table``, a part of which this is.
+"""Membership server: workers of an elastic job wait here for the launcher's decisions and news.
 
-    worker --Come--> waits ......... place, or a refusal
-           --News--> waits ......... all news after the one that it knows
-           --Heard-> at once
-    the launcher reads what was said (``told``), and answers by ``place``, ``refuse``, ``publish``
+Pure; part of ``table``.
+
+    worker --Come--> waits for its place, or a refusal
+           --News--> waits for all news after the last it knows
+           --Heard-> answered at once
+    the launcher reads the messages (``told``), and answers with ``place``, ``refuse``, ``publish``
 """
 
 from collections.abc import Iterable
@@ -13,17 +14,24 @@ from dataclasses import dataclass, field
 from horovod.common.store.messages import Come, Heard, News, Reply
 
 REFUSED = "refused"
-"""The error of a reply that is a refusal; its text is the reply's value."""
-_KEPT = 64  # news for a worker that does not ask for them
+"""Error code of a refusal; the text is in the reply's value."""
+_KEPT = 64  # maximum number of kept news per worker
 
 Replies = list[tuple[bytes, Reply]]
 
 
 @dataclass(frozen=True)
 class Came:
-    """A worker waits for a place. ``epoch``: the one that it was in, 0: none; ``lost``: workers of it that it has lost;
-    ``facts``: what it says of itself; ``in_sync``: its state has missed nothing; ``holds``: it is that of the
-    training, None: not said."""
+    """A worker waits for a place.
+
+    Attributes:
+        worker: Number of the worker.
+        epoch: Its previous epoch; 0: none.
+        lost: Workers of that epoch that it has lost.
+        facts: Encoded properties of the worker.
+        in_sync: True if its state has missed nothing since the last sync.
+        holds: True if its state is that of the training; None: unknown.
+    """
 
     worker: int
     epoch: int
@@ -35,8 +43,10 @@ class Came:
 
 @dataclass(frozen=True)
 class HasHeard:
-    """A worker has noticed that the epoch is over, and is not back yet; nor will be, where ``blame`` says what its
-    program does wrong."""
+    """A worker has noticed the end of the epoch and has not come back yet.
+
+    ``blame`` says what its program does wrong if it will not come back.
+    """
 
     worker: int
     epoch: int
@@ -46,8 +56,11 @@ class HasHeard:
 
 @dataclass(frozen=True)
 class Met:
-    """All ranks of a group have met. ``silent``: none of them had anything to say, as in the exchange at the end of
-    init, where a value is the reason why a rank is not ready."""
+    """All ranks of a group have met.
+
+    ``silent``: True if all values were empty. In the exchange at the end of ``init``, a value is the reason why a rank
+    is not ready.
+    """
 
     group: str
     round: int
@@ -59,18 +72,18 @@ Told = Came | HasHeard | Met
 
 @dataclass
 class _Listener:
-    """What was published for a worker, and where it waits for it."""
+    """News for a worker, and its waiting request."""
 
     news: list[tuple[int, bytes]] = field(default_factory=list)
     waiting: tuple[bytes, News] | None = None
 
 
 class Desk:
-    """``told``: what the launcher has not read yet, in order; whoever reads it empties it."""
+    """Membership server. ``told``: messages that the launcher has not read yet, in order; the reader empties it."""
 
     def __init__(self) -> None:
         self.told: list[Told] = []
-        self._coming: dict[int, tuple[bytes, Come]] = {}  # by worker
+        self._coming: dict[int, tuple[bytes, Come]] = {}  # waiting requests by worker
         self._listeners: dict[int, _Listener] = {}
         self._last = 0  # number of the last news
 
@@ -106,14 +119,16 @@ class Desk:
         return [(client, Reply(request.id, [value for _, value in listener.news], round=listener.news[-1][0]))]
 
     def met(self, group: str, number: int, silent: bool) -> None:
-        """The table says so."""
+        """Record that a group has met; called by the table."""
         self.told.append(Met(group, number, silent))
 
-    # What the launcher answers
+    # Answers of the launcher.
 
     def place(self, worker: int, value: bytes) -> Replies:
-        """The worker's place in an epoch, of which there may be news from now on. Nothing if it does not wait: its
-        process is gone, which is told elsewhere."""
+        """Give a waiting worker its place in an epoch, about which there may be news from now on.
+
+        No effect if it does not wait: its process is gone, which is reported elsewhere.
+        """
         waiting = self._coming.pop(worker, None)
         if waiting is None:
             return []
@@ -121,12 +136,12 @@ class Desk:
         return [(waiting[0], Reply(waiting[1].id, [value]))]
 
     def refuse(self, worker: int, why: str) -> Replies:
-        """It gets no place any more."""
+        """Refuse a place to a waiting worker."""
         waiting = self._coming.pop(worker, None)
         return [] if waiting is None else [(waiting[0], Reply(waiting[1].id, [why.encode()], error=REFUSED))]
 
     def publish(self, workers: Iterable[int], value: bytes) -> Replies:
-        """News for those of these workers that are there."""
+        """Send news to those of the workers that have a place."""
         self._last += 1
         replies: Replies = []
         for listener in [self._listeners[worker] for worker in workers if worker in self._listeners]:
@@ -135,6 +150,6 @@ class Desk:
         return replies
 
     def forget(self, worker: int) -> None:
-        """Its process is gone."""
+        """Forget a worker whose process is gone."""
         self._coming.pop(worker, None)
         self._listeners.pop(worker, None)

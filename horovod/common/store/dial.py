@@ -1,11 +1,14 @@
-"""How the sockets are made that connect to a store, or to who hands out its key."""
+"""Creation of sockets that connect to a store or key server."""
 
 import zmq
 import zmq.utils.z85
 
 CONNECT_MS = 4000
-"""How often it is asked anew while strangers keep the door there closed (``door``): the system itself would ask
-ever less often."""
+"""Timeout of a connection attempt.
+
+Attempts fail while the server drops packets because of too many unauthenticated connections (``door``). The system
+itself would retry ever less often.
+"""
 _PAUSE_MS, _LONGEST_PAUSE_MS = 50, 1000
 
 
@@ -18,11 +21,19 @@ def dial(
     longest: int,
     name: bytes = b"",
 ) -> "zmq.Socket[bytes]":
-    """A socket that connects in the background, again and again.
+    """Return a socket that connects in the background, and reconnects.
 
-    ``pair``: our CURVE keys, (public, secret), and ``server``: the other's public one, in Z85. ``longest``: bytes of a
-    frame that is accepted; who listens there may be a stranger, and is heard before keys are looked at. ``name``:
-    under which the other side knows it, also when it comes again. Raises ZMQError for an address that cannot be used.
+    Args:
+        context: ZeroMQ context.
+        host: Address of the server.
+        port: Port of the server.
+        pair: Our CURVE keys, (public, secret) in Z85.
+        server: The server's public key in Z85.
+        longest: Maximum bytes of a frame. The limit applies before keys are checked, and the server may be foreign.
+        name: Identity by which the server knows this socket, also after a reconnect.
+
+    Raises:
+        ZMQError: If the address is invalid.
     """
     sock = context.socket(zmq.DEALER)
     sock.curve_publickey, sock.curve_secretkey = pair

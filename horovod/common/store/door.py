@@ -1,16 +1,17 @@
-"""Listening sockets of the store, and of the hand-over of its key, that stop accepting when strangers are many, or have
-used up most of the process's descriptors.
+"""Listening sockets that stop accepting when there are too many unauthenticated connections or too few descriptors.
 
-ZeroMQ accepts whoever connects, and gives each some seconds to prove that it belongs to the job. It knows no limit to
-their number, and a process without descriptors fails in strange places. Taking its listening socket away would also end
-the connections that came through it, those of members included. So the socket is ours, ZeroMQ borrows it, and while too
-many are inside, a filter (BPF, "drop everything") lets the kernel ignore who knocks: to a member that is a packet lost,
-sent again a second later, when strangers may have been dropped.
+The store and the key exchange use them. ZeroMQ accepts every connection and gives each some seconds to prove that it
+belongs to the job. It has no limit on their number, and a process without free descriptors fails in unexpected places.
+Closing ZeroMQ's listening socket would also close the connections made through it, including those of members. So the
+socket is ours and ZeroMQ borrows it. While there are too many connections, a filter (BPF, "drop everything") makes the
+kernel ignore new ones. A member sees a lost packet, which is sent again a second later, when unauthenticated
+connections may have been dropped.
 
-What a stranger makes the process hold is a frame that lacks a byte (``MAX_FRAME_BYTES``) and ZeroMQ's own buffers, some
-30 KB in all.
+Each unauthenticated connection can make the process hold one incomplete frame (``MAX_FRAME_BYTES``) and ZeroMQ's own
+buffers, about 30 KB in all.
 
-ZeroMQ accepts in a thread of its own, so a sudden flood can be some connections ahead of this; hence the generous rest.
+ZeroMQ accepts in its own thread, so a sudden flood may be some connections ahead of the checks here; hence the large
+reserve.
 """
 
 import ctypes
@@ -29,15 +30,15 @@ import zmq
 from zmq.utils.monitor import recv_monitor_message
 
 HANDSHAKE_SECONDS = 5.0
-"""What ZeroMQ gives each to prove itself: its option ``handshake_ivl``, which the user of a door has to set."""
-_SLACK = 1.0  # s until it has told that somebody did not
-_STRANGERS = 1024  # connections that have not proven to be a member's, at a time
+"""Time that ZeroMQ gives a connection to authenticate; the user of a Door must set it as ``handshake_ivl``."""
+_SLACK = 1.0  # seconds until ZeroMQ reports a failed handshake
+_STRANGERS = 1024  # maximum number of unauthenticated connections
 _BACKLOG = 128
 _RECOUNT_SECONDS = 0.25
-_MOST = 65536  # descriptors
-_KEPT = 8  # a part of this many of all descriptors is kept for others
-_AT_ONCE = 16  # events that are read before the door is looked at: in a flood they come as fast as they are read
-_TRUSTED = 32  # so many connections, as a part of all descriptors, are let in before they are counted again
+_MOST = 65536  # maximum number of descriptors to use
+_KEPT = 8  # one of this many descriptors is reserved for other uses
+_AT_ONCE = 16  # events read per check; in a flood they arrive as fast as they are read
+_TRUSTED = 32  # one of this many descriptors may be used before they are counted again
 _SO_ATTACH_FILTER, _SO_DETACH_FILTER = 26, 27  # <asm-generic/socket.h>
 
 
@@ -45,9 +46,7 @@ LOOPBACK = "127.0.0.1"
 
 
 def listen(host: str) -> socket.socket:
-    """Listens on ``host``, at a port that the system chooses. Raises ValueError when that is not an address of this
-    machine.
-    """
+    """Listen on ``host``, on a port chosen by the system. Raises ValueError if it is not an address of this machine."""
     listener = socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET, socket.SOCK_STREAM)
     try:
         listener.bind((host, 0))
@@ -65,7 +64,7 @@ def listen(host: str) -> socket.socket:
 
 
 def descriptors_for(members: int) -> int:
-    """How many a process needs to be able to open so that this many connections of members get through its door."""
+    """Return the descriptor limit with which this many connections of members are accepted."""
     return -(-members * _KEPT // (_KEPT - 1)) + _KEPT * _KEPT
 
 
@@ -73,15 +72,18 @@ _EVENTS = zmq.EVENT_ACCEPTED | zmq.EVENT_HANDSHAKE_SUCCEEDED | zmq.EVENT_DISCONN
 
 
 class Strangers:
-    """How many connections have not proven to be a member's, from what ZeroMQ tells: a success does not say whose it
-    is. Who is still there after the time for handshakes has succeeded, so errors do not add up. Pure."""
+    """Estimate of the number of unauthenticated connections from ZeroMQ's events. Pure.
+
+    A success event does not name its connection. A connection that still exists after the handshake timeout has
+    succeeded, so errors do not accumulate.
+    """
 
     def __init__(self) -> None:
-        self._accepted: dict[int, float] = {}  # when, by descriptor; those of the last seconds, in this order
+        self._accepted: dict[int, float] = {}  # time of accept by descriptor; only the last seconds, in this order
         self._succeeded: deque[float] = deque()
 
     def take(self, event: int, descriptor: int, now: float) -> None:
-        """``descriptor``: of the connection, where the event tells."""
+        """Record an event. ``descriptor``: that of the connection, if the event has one."""
         if event == zmq.EVENT_HANDSHAKE_SUCCEEDED:
             self._succeeded.append(now)
             return
@@ -100,16 +102,19 @@ class Strangers:
 
 
 class Door:
-    """Used by one thread; ``monitor`` is to be polled, and ``check`` called when it has something, and in time."""
+    """Control over a ZeroMQ socket's listeners, for one thread.
+
+    Poll ``monitor``, and call ``check`` when it is readable or ``seconds_left`` have passed.
+    """
 
     def __init__(self, sock: "zmq.Socket[bytes]", listeners: Sequence[socket.socket]) -> None:
-        """``sock`` accepts at these, which belong to the door from now on."""
+        """Make ``sock`` accept on these listeners, which this object owns from now on."""
         self._sock = sock
         self._listeners = listeners
         for listener in listeners:
             host, port = listener.getsockname()[:2]
             sock.ipv6 = ":" in host
-            sock.setsockopt(zmq.USE_FD, fcntl.fcntl(listener, fcntl.F_DUPFD_CLOEXEC, 0))  # which ZeroMQ closes
+            sock.setsockopt(zmq.USE_FD, fcntl.fcntl(listener, fcntl.F_DUPFD_CLOEXEC, 0))  # ZeroMQ closes the duplicate
             sock.bind(f"tcp://[{host}]:{port}" if ":" in host else f"tcp://{host}:{port}")
         self.monitor = sock.get_monitor_socket(_EVENTS)
         self.closed = False
@@ -118,7 +123,7 @@ class Door:
         self._count()
 
     def check(self) -> None:
-        """Closes or opens the door according to the strangers that are inside and the descriptors in use."""
+        """Stop or resume accepting, depending on unauthenticated connections and used descriptors."""
         now = time.monotonic()
         for _ in range(_AT_ONCE):
             if not self.monitor.poll(0):
@@ -145,11 +150,11 @@ class Door:
             self._recount_at = now + _RECOUNT_SECONDS
 
     def seconds_left(self) -> float:
-        """Until ``check`` has to be called at the latest; infinity: not before the monitor has something."""
+        """Return the seconds until ``check`` must be called; infinity to wait for the monitor only."""
         return max(0.0, self._recount_at - time.monotonic()) if self.closed else math.inf
 
     def close(self) -> None:
-        """Frees the port."""
+        """Stop accepting and free the port."""
         self._sock.disable_monitor()
         self.monitor.close(linger=0)
         for listener in self._listeners:
@@ -159,17 +164,17 @@ class Door:
         most = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
         most = _MOST if most == resource.RLIM_INFINITY else min(most, _MOST)
         self._limit = most - most // _KEPT
-        # Descriptors in use, at most: each connection from now on is added.
+        # Upper bound of used descriptors; each later connection is added.
         try:
             self._used = len(os.listdir("/proc/self/fd"))
-        except OSError:  # there is not even one left to look
+        except OSError:  # no descriptor is left to read the directory
             self._used = most
-        # This process may have another door, where strangers come in too.
+        # This process may have another Door, which also accepts connections.
         self._recount_above = min(self._limit, self._used + most // _TRUSTED)
         self._recount_at = time.monotonic() + _RECOUNT_SECONDS
 
 
-# struct sock_filter of one instruction, "return 0": of every packet, no byte gets through (linux/filter.h).
+# struct sock_filter of one instruction, "return 0": pass no byte of any packet (linux/filter.h).
 _RETURN_NOTHING = ctypes.create_string_buffer(struct.pack("HBBI", 0x06, 0, 0, 0))
 
 

@@ -1,5 +1,7 @@
-"""Between the launcher of an elastic job and the thread of its store: two queues, each with a descriptor that says when
-there is something in it. Nobody waits for the other, and nobody looks without being told.
+"""Queues between the launcher of an elastic job and the thread of its store.
+
+There is one queue per direction, each with a descriptor that is readable when the queue has entries. Neither side
+blocks the other, and neither polls.
 """
 
 import collections
@@ -13,21 +15,24 @@ Command = Callable[[Table], Replies]
 
 
 class Front:
-    """Give it to the ``StoreServer``. What is public but ``serve`` and ``asked`` is for the launcher's thread."""
+    """Launcher's interface to the membership server; pass it to the ``StoreServer``.
+
+    Only ``serve`` and ``asked`` are for the store's thread; all other public methods are for the launcher's thread.
+    """
 
     def __init__(self) -> None:
         self.desk = Desk()
-        """Of the store's thread alone."""
+        """Used by the store's thread only."""
         self.fd = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
-        """Readable when ``take`` has something."""
+        """Readable when ``take`` returns entries."""
         self.asked = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
         self._told: collections.deque[Told] = collections.deque()
         self._commands: collections.deque[Command] = collections.deque()
 
-    # The launcher
+    # Launcher's thread.
 
     def take(self) -> list[Told]:
-        """What workers have said since the last call, in order."""
+        """Return the messages of workers since the last call, in order."""
         _clear(self.fd)
         taken = []
         while self._told:
@@ -35,7 +40,7 @@ class Front:
         return taken
 
     def place(self, worker: int, value: bytes) -> None:
-        """See ``Desk``, like the next ones."""
+        """Call ``Desk.place`` in the store's thread. The following methods do the same."""
         self._ask(lambda _: self.desk.place(worker, value))
 
     def refuse(self, worker: int, why: str) -> None:
@@ -53,15 +58,15 @@ class Front:
         self._ask(forget)
 
     def fail(self, group: str, why: str) -> None:
-        """Those that wait for others in an exchange of this group wait in vain."""
+        """Fail the exchanges of this group, whose ranks would otherwise wait for others in vain."""
         self._ask(lambda table: table.fail(group, why))
 
     def set(self, name: str, value: bytes) -> None:
-        """A value in the store, unless there is one."""
+        """Store a value unless the name already has one."""
         self._ask(lambda table: table.set_first(name, value))
 
     def close(self) -> None:
-        """When the server is closed."""
+        """Close the descriptors, after the server."""
         os.close(self.fd)
         os.close(self.asked)
 
@@ -69,10 +74,10 @@ class Front:
         self._commands.append(command)
         os.eventfd_write(self.asked, 1)
 
-    # The store's thread
+    # Store's thread.
 
     def serve(self, table: Table) -> Replies:
-        """Does what the launcher has asked for, and hands over what workers have said."""
+        """Execute the launcher's requests, and pass on the workers' messages."""
         _clear(self.asked)
         replies: Replies = []
         while self._commands:

@@ -1,5 +1,4 @@
-"""The socket at which members of a job are served, and nobody else: ZeroMQ with CURVE under keys that follow from the
-job's."""
+"""Socket that serves only the members of a job: ZeroMQ with CURVE, with keys derived from the job's key."""
 
 from __future__ import annotations
 
@@ -11,7 +10,7 @@ from horovod.common.store.messages import curve_pair
 
 
 class Gate:
-    """Answers ZeroMQ's question (ZAP, RFC 27) whether a client may come in: only with the job's client key."""
+    """Authenticator of ZeroMQ's clients (ZAP, RFC 27): admits only the job's client key."""
 
     def __init__(self, context: zmq.Context[zmq.Socket[bytes]], key: bytes) -> None:
         self.socket = context.socket(zmq.REP)
@@ -23,17 +22,22 @@ class Gate:
         frames = self.socket.recv_multipart()
         request = frames[1] if len(frames) > 1 else b""
         mechanism, credentials = (frames[5], frames[6:]) if len(frames) > 5 else (b"", [])
-        # Public keys are no secret, so a plain comparison will do; the CURVE handshake proved that the peer has the
-        # secret one.
+        # Public keys are not secret, so a plain comparison is sufficient; the CURVE handshake proves possession of the
+        # secret key.
         known = mechanism == b"CURVE" and credentials == [self._accepted]
         code, text = (b"200", b"OK") if known else (b"400", b"not a member of this job")
         self.socket.send_multipart([b"1.0", request, code, text, b"member" if known else b"", b""])
 
 
 def serving(context: zmq.Context[zmq.Socket[bytes]], key: bytes, longest: int, queued: int) -> zmq.Socket[bytes]:
-    """The socket behind the gate of the same context; connected to nothing yet. ``longest``: bytes of a frame that is
-    accepted, those of CURVE's handshake too. ``queued``: messages that wait for a member that does not read, and from
-    one that is not served yet."""
+    """Return a server socket that uses the authenticator of the same context; it is not bound yet.
+
+    Args:
+        context: ZeroMQ context.
+        key: The job's key.
+        longest: Maximum bytes of a frame, including CURVE's handshake.
+        queued: Maximum number of queued messages per member and direction.
+    """
     socket = context.socket(zmq.ROUTER)
     socket.curve_server = True
     socket.curve_publickey, socket.curve_secretkey = curve_pair(key, "server")

@@ -1,4 +1,4 @@
-"""What store clients and the server say to each other, and the keys they do it with."""
+"""Messages between store clients and the server, and their keys."""
 
 import zlib
 from typing import Annotated
@@ -10,16 +10,16 @@ import zmq.utils.z85
 from horovod.common.contract.secret import Secret
 from horovod.common.security.auth import derive_key
 
-# ZeroMQ's limit of a frame, at both ends. It looks at lengths before it looks at keys, so this is what a stranger can
-# make a process hold for one connection; hence messages travel in frames.
+# Maximum bytes of a ZeroMQ frame on both sides. ZeroMQ checks the length before the keys, so this is what an
+# unauthenticated connection can make a process hold; hence messages are split into frames.
 MAX_FRAME_BYTES = 8192
-_ENCRYPTION = 64  # bytes of a frame that are not the message's, at most (CurveZMQ, RFC 26: 33)
+_ENCRYPTION = 64  # maximum overhead of encryption per frame (CurveZMQ, RFC 26: 33)
 MAX_VALUE_BYTES = 1 << 20
 MAX_NAMES = 65536
 MAX_RANKS = 65536
-# A request is at most one value and its name, or as many names as fit.
+# A request has at most one value and its name, or as many names as fit.
 MAX_REQUEST_BYTES = MAX_VALUE_BYTES + 4096
-# Values of one reply; an exchange's has one of every rank.
+# All values of one reply; an exchange's reply has one per rank.
 MAX_REPLY_BYTES = 256 << 20
 
 _Name = Annotated[str, msgspec.Meta(min_length=1, max_length=512)]
@@ -28,8 +28,10 @@ _Seconds = Annotated[float, msgspec.Meta(ge=0, le=1e7)]
 
 
 class Set(msgspec.Struct, tag="set", array_like=True):
-    """Stores a value under a name, in place of an earlier one, or with ``first`` only if there is none; answered with
-    the value that is there then."""
+    """Request to store a value under a name.
+
+    Replaces an earlier value, unless ``first`` is set. The reply then has the value that the name has afterwards.
+    """
 
     id: int
     name: _Name
@@ -38,7 +40,7 @@ class Set(msgspec.Struct, tag="set", array_like=True):
 
 
 class Get(msgspec.Struct, tag="get", array_like=True):
-    """Answered as soon as all names are there, or with an error after ``timeout`` seconds (0: at once)."""
+    """Request for values, answered when all names have one, or with an error after ``timeout`` seconds (0: at once)."""
 
     id: int
     names: Annotated[list[_Name], msgspec.Meta(min_length=1, max_length=MAX_NAMES)]
@@ -46,11 +48,10 @@ class Get(msgspec.Struct, tag="get", array_like=True):
 
 
 class Exchange(msgspec.Struct, tag="exchange", array_like=True):
-    """Answered when all ranks of a group have called, with everybody's values, or with an error after ``timeout``
-    seconds.
+    """Request to exchange values, answered when all ranks of a group have called, or with an error after ``timeout``.
 
-    A later call for the same group begins a new round. A rank that timed out has left the round. Of the ranks that say
-    the same ``node`` only the first one gets everybody's values, to pass them on, and the others get its value alone.
+    A later call for the same group begins a new round. A rank that timed out has left the round. Of the ranks with the
+    same ``node`` only the first gets all values, to pass them on; the others get only its value.
     """
 
     id: int
@@ -68,10 +69,17 @@ _Lost = Annotated[list[_Worker], msgspec.Meta(max_length=MAX_RANKS)]
 
 
 class Come(msgspec.Struct, tag="come", array_like=True):
-    """Of an elastic job's worker that waits for a place; answered with it, or with a refusal, whenever that is decided
-    (``desk``). ``epoch``: the one it was in, 0: none. ``lost``: workers that it has lost. ``in_sync``: its state has
-    missed nothing of what the others' has got since they were brought together. ``holds``: it has been brought together
-    with those of others once, so it is the state of the training; None: the program does not say."""
+    """Request of an elastic job's worker for a place, answered with the place or a refusal once decided (``desk``).
+
+    Attributes:
+        id: Number of the request.
+        worker: Number of the worker.
+        epoch: Its previous epoch; 0: none.
+        lost: Workers that it has lost.
+        facts: Encoded properties of the worker.
+        in_sync: True if its state has missed nothing since the last sync.
+        holds: True if its state has been synchronized once, so that it is the state of the training; None: unknown.
+    """
 
     id: int
     worker: _Worker
@@ -83,8 +91,10 @@ class Come(msgspec.Struct, tag="come", array_like=True):
 
 
 class Heard(msgspec.Struct, tag="heard", array_like=True):
-    """The worker has noticed that the epoch is over; answered at once. ``blame``: what its program does wrong, if it
-    does: it will not come back."""
+    """Report that the worker has noticed the end of the epoch; answered at once.
+
+    ``blame``: what its program does wrong, if it will not come back.
+    """
 
     id: int
     worker: _Worker
@@ -94,8 +104,11 @@ class Heard(msgspec.Struct, tag="heard", array_like=True):
 
 
 class News(msgspec.Struct, tag="news", array_like=True):
-    """Answered when there are news for the worker after those of this number, with all of them; ``round`` is the number
-    of the last. A later one takes the place of an earlier one, which is not answered any more."""
+    """Request for news after the given number, answered with all of them when there are any.
+
+    ``round`` of the reply is the number of the last news. A later request replaces an earlier one, which is not
+    answered.
+    """
 
     id: int
     worker: _Worker
@@ -106,37 +119,37 @@ Request = Set | Get | Exchange | Come | Heard | News
 
 
 class Reply(msgspec.Struct, array_like=True):
-    """Answer to the request with this id."""
+    """Reply to the request with this id."""
 
     id: int
     values: list[bytes] = []
     round: int = 0
-    """Exchange: number of the round, never used again by this server."""
+    """For an exchange: number of the round, which this server never uses again."""
     error: str = ""
     missing: list[str] = []
-    """With an error: the names, or the ranks, that did not come."""
+    """With an error: the names or ranks that did not come."""
     packed: bytes = b""
-    """Exchange: the values, if there are any, by ``pack``; then ``values`` is empty."""
+    """For an exchange: all values, encoded by ``pack``; ``values`` is empty then."""
     holder: int = -1
-    """Exchange: the rank that gets everybody's values; -1: the one that asks."""
+    """For an exchange: the rank that gets all values; -1: the requesting rank."""
     gave_up: list[str] = []
-    """With an error of an exchange: the ranks that had come and waited in vain."""
+    """With an error of an exchange: ranks that had come but timed out."""
 
 
 def frames(message: bytes) -> list[memoryview]:
-    """The parts in which a message travels."""
+    """Split a message into frames."""
     step = MAX_FRAME_BYTES - _ENCRYPTION
     view = memoryview(message)
     return [view[begin : begin + step] for begin in range(0, max(1, len(view)), step)]
 
 
 def pack(values: list[bytes]) -> bytes:
-    """What many ranks say of themselves is alike, so it compresses well."""
+    """Encode and compress values. Records of many ranks are similar, so they compress well."""
     return zlib.compress(msgspec.msgpack.encode(values))
 
 
 def unpack(packed: bytes) -> list[bytes]:
-    """The values that ``pack`` was given. Raises ValueError for what is not of its making, or larger than a reply."""
+    """Return the values encoded by ``pack``. Raises ValueError for other data, or if it is larger than a reply."""
     stream = zlib.decompressobj()
     try:
         data = stream.decompress(packed, MAX_REPLY_BYTES)
@@ -148,7 +161,7 @@ def unpack(packed: bytes) -> list[bytes]:
 
 
 def curve_pair(job_key: bytes, side: str) -> tuple[bytes, bytes]:
-    """(public, secret) CURVE keys, in Z85, of one side: "server" or "client"."""
-    # Any 32 bytes are a CURVE secret: the curve's arithmetic fixes the few bits that matter.
+    """Return the (public, secret) CURVE keys, in Z85, of one side: "server" or "client"."""
+    # Any 32 bytes are a valid CURVE secret, because the curve's arithmetic sets the bits that matter.
     secret = Secret(zmq.utils.z85.encode(derive_key(job_key, f"store {side}")))
     return zmq.curve_public(secret), secret

@@ -1,4 +1,4 @@
-"""The store's server: one thread with one poll loop, so no state is shared and no lock is needed."""
+"""Server of the store: a single thread with one poll loop, so no locks are needed."""
 
 import contextlib
 import math
@@ -17,20 +17,25 @@ from horovod.common.store.serving import Serving
 from horovod.common.store.table import Table, Waiting
 
 _CLOSE_SECONDS = 10.0
-_QUEUED = 64  # messages that wait for a client that does not read, and from one that is not served yet
+_QUEUED = 64  # maximum number of queued messages per client and direction
 
 
 class StoreServer(Serving):
-    """Serves the store of one job until ``close``. Threads of its own, no processes; closing frees the port at once."""
+    """Store of one job, served until ``close``. Uses its own threads; closing frees the port at once."""
 
     def __init__(
         self, key: bytes, host: str = "127.0.0.1", *, listeners: Sequence[TcpSocket] = (), front: Front | None = None
     ) -> None:
-        """``key``: the job key. ``host``: address of the interface to listen on; the system chooses the port.
-        ``front``: where an elastic job's launcher speaks with it.
+        """Start serving.
 
-        ``listeners``: listening sockets with one port to be used instead, which then belong to the server.
-        Raises ValueError when ``host`` is not an address of this machine.
+        Args:
+            key: The job's key.
+            host: Address of the interface to listen on; the system chooses the port.
+            listeners: Listening sockets on the same port to use instead; owned by the server from now on.
+            front: Interface for the launcher of an elastic job.
+
+        Raises:
+            ValueError: If ``host`` is not an address of this machine.
         """
         listeners = listeners or [listen(host)]
         super().__init__("horovod-store", _CLOSE_SECONDS)
@@ -54,15 +59,15 @@ class StoreServer(Serving):
 
     @property
     def completed(self) -> int:
-        """Exchanges that have been completed. May be read from any thread, also after ``close``."""
+        """Number of completed exchanges. Thread-safe, also after ``close``."""
         return self._table.completed
 
     def waiting(self) -> Waiting:
-        """Who waits in an exchange now. May be called from any thread, also after ``close``."""
+        """Return the ranks that wait in exchanges now. Thread-safe, also after ``close``."""
         return self._table.waiting
 
     def close(self) -> None:
-        """Stops serving; waiting clients run into their deadlines. May be called again."""
+        """Stop serving; waiting clients time out. Idempotent."""
         if not self._closed:
             super().close()
             self._context.destroy(linger=0)
@@ -87,8 +92,7 @@ class StoreServer(Serving):
                 gate.answer()
             if socket in ready:
                 client, *parts = socket.recv_multipart()
-                # A member that sends nonsense is answered with silence: too long, not understood, not UTF-8, or nested
-                # too deeply.
+                # A member's invalid message (too long, undecodable, not UTF-8 or too deeply nested) gets no answer.
                 with contextlib.suppress(ValueError, RecursionError):
                     replies += table.handle(client, decoder.decode(_joined(parts)), time.monotonic())
             if front is not None:

@@ -1,15 +1,23 @@
-"""What all of our servers have in common: a thread of their own, and how it ends."""
+"""Base class of servers that run in their own thread."""
 
 import os
 import threading
 
 
 class Serving:
-    """Serves in a thread of its own from ``_start`` until ``close``. A subclass says what it does there in ``_serve``,
-    which polls the descriptor ``_stop`` beside its own and returns when that is readable."""
+    """Server with its own thread from ``_start`` until ``close``.
+
+    A subclass implements ``_serve``, which polls the descriptor ``_stop`` beside its own and returns when that is
+    readable.
+    """
 
     def __init__(self, name: str, seconds: float) -> None:
-        """``name``: of the thread. ``seconds``: how long ``close`` waits for its end at most."""
+        """Prepare the thread.
+
+        Args:
+            name: Name of the thread.
+            seconds: Maximum time that ``close`` waits for its end.
+        """
         self._stop = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
         self._seconds = seconds
         self._closed = False
@@ -22,12 +30,12 @@ class Serving:
         self._thread.start()
 
     def close(self) -> None:
-        """May be called again."""
+        """Stop serving. Idempotent."""
         if self._closed:
             return
         self._closed = True
         os.eventfd_write(self._stop, 1)
         if self._thread.ident is not None:
             self._thread.join(timeout=self._seconds)
-        if not self._thread.is_alive():  # else it still uses that descriptor, when it is done with what holds it up
+        if not self._thread.is_alive():  # otherwise the thread still uses the descriptor later
             os.close(self._stop)

@@ -1,7 +1,7 @@
-"""The store's state and its limits: what the server does with requests. Pure: knows no socket and no clock.
+"""State and limits of the store: how the server handles requests. Pure: no sockets and no clock.
 
-Clients are members of the job, so the limits are not against an attack: a member that goes wrong is told so, and takes
-neither the memory of the launcher nor the job's store with it.
+Clients are members of the job, so the limits are not meant against attacks. A member with a fault gets an error, and
+can exhaust neither the launcher's memory nor the job's store.
 """
 
 import math
@@ -12,17 +12,17 @@ from horovod.common.store.desk import Desk
 from horovod.common.store.messages import MAX_REPLY_BYTES, Come, Exchange, Get, Heard, News, Reply, Request, Set, pack
 
 MAX_TOTAL_BYTES = 256 << 20
-"""Of all values and their names, those of exchanges that are not complete included."""
+"""Limit for all values and their names, including those of incomplete exchanges."""
 MAX_WAITING = 256
-"""Requests of one client that wait at a time; ours make one after the other."""
-_PER_ENTRY = 256  # bytes that a request costs beside its names and value, about
+"""Maximum number of waiting requests per client; our clients make one at a time."""
+_PER_ENTRY = 256  # approximate bytes of a request besides names and value
 _PER_NAME = 64
-_FAILED = 64  # groups that have failed, of which nobody can come late but to the last ones
+_FAILED = 64  # maximum number of failed groups to remember; only the last ones can get late requests
 
 
 @dataclass
 class _Waiting:
-    """A Get that lacks names."""
+    """Get request with missing names."""
 
     client: bytes
     request: Get
@@ -41,33 +41,33 @@ class _Round:
     size: int
     members: dict[int, _Member] = field(default_factory=dict)
     gave_up: set[int] = field(default_factory=set)
-    """Those that have waited in vain and have not come again."""
+    """Ranks that timed out and have not come again."""
 
 
 Waiting = dict[str, tuple[int, frozenset[int]]]
-"""By group: how many ranks it has, and those that wait for the others."""
+"""By group: number of ranks, and the ranks that wait for others."""
 
 
 class Table:
-    """Requests in, replies out, as (client, reply) pairs."""
+    """Table of values and waiting requests. Methods return replies as (client, reply) pairs."""
 
     def __init__(self, desk: Desk | None = None) -> None:
-        """``desk``: of an elastic job."""
+        """Create an empty table. ``desk``: membership server of an elastic job."""
         self._desk = desk
         self._values: dict[str, bytes] = {}
         self._bytes = 0
         self._waiting: list[_Waiting] = []
         self._rounds: dict[str, _Round] = {}
-        self._failed: dict[str, str] = {}  # groups, and why
+        self._failed: dict[str, str] = {}  # reason by failed group
         self.completed = 0
-        """Rounds that are over; the number of the last one."""
+        """Number of completed rounds, which is also the number of the last one."""
         self._published = True
         self.waiting: Waiting = {}
-        """As of the last ``publish``; never changed in place, so that other threads may read it."""
-        self._waits_of: Counter[bytes] = Counter()  # by client
+        """As of the last ``publish``. Replaced, never modified, so that other threads may read it."""
+        self._waits_of: Counter[bytes] = Counter()  # number of waiting requests by client
 
     def publish(self) -> None:
-        """Shows the rounds that are open now to other threads."""
+        """Update ``waiting`` for other threads."""
         if not self._published:
             self.waiting = {
                 group: (current.size, frozenset(current.members)) for group, current in self._rounds.items()
@@ -106,7 +106,7 @@ class Table:
         return replies
 
     def set_first(self, name: str, value: bytes) -> list[tuple[bytes, Reply]]:
-        """The launcher's own: a value unless there is one; nobody is answered but those that wait for it."""
+        """Store a value for the launcher unless the name has one; only waiting clients get a reply."""
         return [(client, reply) for client, reply in self._set(b"", Set(0, name, value, first=True)) if client]
 
     def _get(self, client: bytes, request: Get, now: float) -> list[tuple[bytes, Reply]]:
@@ -154,8 +154,7 @@ class Table:
         return replies + self._complete(current)
 
     def fail(self, group: str, text: str) -> list[tuple[bytes, Reply]]:
-        """Those that wait for others in this group wait in vain, and those that come to it later would: one of them is
-        gone, before the others were there perhaps."""
+        """Fail the waiting and future exchanges of a group, because one of its ranks is gone."""
         self._failed.setdefault(group, text)
         if len(self._failed) > _FAILED:
             del self._failed[next(iter(self._failed))]
@@ -170,7 +169,7 @@ class Table:
     def _complete(self, current: _Round) -> list[tuple[bytes, Reply]]:
         members = [current.members[rank] for rank in range(current.size)]
         packed = pack([member.request.value for member in members])
-        holders: dict[str, int] = {}  # by node
+        holders: dict[str, int] = {}  # first rank by node
         replies = []
         for rank, member in enumerate(members):
             node = member.request.node
@@ -195,7 +194,7 @@ class Table:
             del self._waits_of[client]
 
     def expire(self, now: float) -> list[tuple[bytes, Reply]]:
-        """Replies to everybody whose deadline has passed."""
+        """Return replies to all requests whose deadline has passed."""
         replies = []
         for waiting in [w for w in self._waiting if w.deadline <= now]:
             self._waiting.remove(waiting)
@@ -218,7 +217,7 @@ class Table:
         return replies
 
     def next_deadline(self) -> float:
-        """When ``expire`` has to be called next; infinity when nobody waits."""
+        """Return when ``expire`` must be called next; infinity if no request waits."""
         deadlines = [w.deadline for w in self._waiting]
         deadlines += [m.deadline for current in self._rounds.values() for m in current.members.values()]
         return min(deadlines, default=math.inf)
@@ -229,7 +228,7 @@ def _list(ranks: dict[int, _Member]) -> str:
 
 
 def _cost(request: Request) -> int:
-    """Bytes of memory that holding it takes, about."""
+    """Return the approximate memory that a request takes, in bytes."""
     if isinstance(request, (Come, Heard, News)):
         return _PER_ENTRY
     if isinstance(request, Get):
