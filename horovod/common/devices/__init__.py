@@ -1,9 +1,11 @@
-"""Which GPUs and libraries for them this host has, found without starting CUDA: a program may fork after it has asked.
+"""Detection of this host's GPUs and their libraries without initializing CUDA, so that the program may still fork.
 
-Nothing here raises because something is missing: that there is no GPU is an answer, with its reason. Nothing here loads
-NCCL into the process that asks, since the first copy in a process is the one that a framework gets later.
+Missing hardware or libraries raise no errors; the result is then empty, with a reason. NCCL is not loaded into this
+process, because frameworks would get that copy later.
 
-``nvml`` asks NVIDIA's management library; ``libraries`` finds CUDA's driver, NCCL and NVTX, ``versions`` says which
-version one is; ``affinity`` tells what is near a GPU (pure, but for reading /sys); ``visible`` decides who gets
-which GPU (pure); ``operations`` reads who is to carry GPU tensors (pure).
+- ``nvml`` queries NVIDIA's management library.
+- ``libraries`` finds CUDA's driver, NCCL and NVTX; ``versions`` determines their versions.
+- ``affinity`` finds CPUs and network cards near a GPU (pure except for reading /sys).
+- ``visible`` assigns GPUs to workers (pure).
+- ``operations`` reads which operations use NCCL (pure).
 """

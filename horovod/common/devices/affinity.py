@@ -1,7 +1,7 @@
-"""What is near a GPU: CPUs, and network cards that could reach its memory. From /sys, which is there also where NVML
-is missing or incomplete, and knows network cards.
+"""CPUs near a GPU, and network cards that could access its memory, read from /sys.
 
-``root`` is where /sys is; the functions are pure but for reading there. What cannot be read is unknown, not an error.
+/sys works even where NVML is missing or incomplete, and it lists network cards. ``root`` is the location of /sys. The
+functions are pure except for reading there. Unreadable information is unknown, not an error.
 """
 
 from collections.abc import Collection, Iterable, Sequence
@@ -23,39 +23,39 @@ class AffinityError(ValueError):
 
 
 class Near(msgspec.Struct, frozen=True):
-    """What is near one PCI device."""
+    """Surroundings of a PCI device."""
 
     node: int = -1
-    """NUMA node, -1: unknown, or there is only one."""
+    """NUMA node; -1 if unknown or if there is only one."""
     cpus: Numbers = []
 
 
 class Card(msgspec.Struct, frozen=True):
-    """A network card as one PCI device sees it."""
+    """Network card, seen from a PCI device."""
 
     name: Text
-    """As in mlx5_0 or eth0."""
+    """For example mlx5_0 or eth0."""
     distance: Text
-    """SWITCH, BRIDGE, NODE, FAR, or empty: unknown."""
+    """SWITCH, BRIDGE, NODE or FAR; empty if unknown."""
     infiniband: bool = False
-    """It speaks InfiniBand or RoCE, so NCCL can use it without the CPU."""
+    """True if it supports InfiniBand or RoCE, so that NCCL can use it without the CPU."""
 
 
 class Port(msgspec.Struct, frozen=True):
-    """A port of an InfiniBand or RoCE card."""
+    """Port of an InfiniBand or RoCE card."""
 
     device: Text
     number: int
     state: Text
-    """As in ACTIVE."""
+    """For example ACTIVE."""
     rate: Text
-    """As in 400 Gb/sec (4X NDR)."""
+    """For example 400 Gb/sec (4X NDR)."""
     layer: Text
     """InfiniBand or Ethernet."""
 
 
 def parse_cpus(text: str) -> list[int]:
-    """The numbers in "0-3,8"; none in a text that is not understood."""
+    """Return the numbers in text such as "0-3,8"; empty for an invalid text."""
     found: list[int] = []
     for part in text.strip().split(","):
         first, dash, last = part.strip().partition("-")
@@ -67,7 +67,7 @@ def parse_cpus(text: str) -> list[int]:
 
 
 def shown_cpus(cpus: Iterable[int]) -> str:
-    """The same the other way round."""
+    """Return the CPUs as text such as "0-3,8"."""
     runs: list[list[int]] = []
     for cpu in sorted(set(cpus)):
         if runs and cpu == runs[-1][1] + 1:
@@ -78,7 +78,7 @@ def shown_cpus(cpus: Iterable[int]) -> str:
 
 
 def near(bus: str, root: str = SYS) -> Near:
-    """What is near the PCI device with this address (0000:3b:00.0)."""
+    """Return the surroundings of the PCI device with this address (0000:3b:00.0)."""
     folder = _device(bus, root)
     node = _read(folder / "numa_node").strip()
     cpus = parse_cpus(_read(folder / "local_cpulist"))
@@ -86,8 +86,10 @@ def near(bus: str, root: str = SYS) -> Near:
 
 
 def cards(bus: str, root: str = SYS) -> list[Card]:
-    """The network cards of this host with how far they are from the PCI device, the nearest first; those without a PCI
-    device of their own (lo, bridges) are left out."""
+    """Return this host's network cards with their distance from a PCI device, nearest first.
+
+    Interfaces that are not PCI devices (lo, bridges) are omitted.
+    """
     found = []
     for kind in ("infiniband", "net"):
         for entry in _entries(Path(root) / "class" / kind):
@@ -98,7 +100,7 @@ def cards(bus: str, root: str = SYS) -> list[Card]:
 
 
 def ports(root: str = SYS) -> list[Port]:
-    """The ports of all InfiniBand and RoCE cards."""
+    """Return the ports of all InfiniBand and RoCE cards."""
     return [
         Port(
             device=card.name,
@@ -114,8 +116,11 @@ def ports(root: str = SYS) -> list[Port]:
 
 
 def binding(gpus: Sequence[Gpu], allowed: Collection[int], root: str = SYS) -> list[int]:
-    """The CPUs near any of these GPUs, as NVML says or else /sys, of those that the process may use. Raises
-    AffinityError where none are known, or may be used."""
+    """Return the allowed CPUs near any of these GPUs, according to NVML or else /sys.
+
+    Raises:
+        AffinityError: If no near CPU is known or allowed.
+    """
     known = {cpu for gpu in gpus for cpu in gpu.cpus or near(gpu.bus, root).cpus}
     named = f"GPU {', '.join(str(gpu.index) for gpu in gpus)}"
     if not known:
@@ -129,7 +134,7 @@ def binding(gpus: Sequence[Gpu], allowed: Collection[int], root: str = SYS) -> l
 
 
 def gpus_by_vendor(root: str = SYS) -> dict[str, list[str]]:
-    """PCI addresses of NVIDIA's and AMD's display and compute devices: they are here also where no driver is."""
+    """Return the PCI addresses of NVIDIA's and AMD's display and compute devices; works without a driver."""
     vendors = {"0x10de": "NVIDIA", "0x1002": "AMD"}
     found: dict[str, list[str]] = {}
     for entry in _entries(Path(root) / "bus/pci/devices"):
@@ -145,25 +150,25 @@ def _device(bus: str, root: str) -> Path:
 
 
 def _distance(one: Path, other: Path) -> str:
-    """By what the ways to both devices have in common: /sys/devices/pci0000:3a/0000:3a:00.0/0000:3b:00.0."""
+    """Return the distance from the common part of both paths: /sys/devices/pci0000:3a/0000:3a:00.0/0000:3b:00.0."""
     ways = _pci_path(one), _pci_path(other)
     if not all(ways):
         return ""
     common = 0
     while common < min(map(len, ways)) and ways[0][common] == ways[1][common]:
         common += 1
-    if common > 1:  # a bridge below the host bridge; both at one root port have a switch there
+    if common > 1:  # a bridge below the host bridge; devices at the same root port have a switch there
         return SWITCH
     if common == 1:
         return BRIDGE
     nodes = [_read(device / "numa_node").strip() for device in (one, other)]
-    if nodes[0] == nodes[1]:  # -1 for both where a machine has one only
+    if nodes[0] == nodes[1]:  # -1 for both on machines with a single node
         return NODE if nodes[0] else ""
     return FAR if all(node.isdecimal() for node in nodes) else ""
 
 
 def _pci_path(device: Path) -> tuple[str, ...]:
-    """Names from the host bridge (pci0000:3a) down to the device; empty where it is no PCI device."""
+    """Return the names from the host bridge (pci0000:3a) down to the device; empty if it is not a PCI device."""
     try:
         parts = device.resolve(strict=True).parts
     except (OSError, RuntimeError):

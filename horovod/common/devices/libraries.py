@@ -1,10 +1,11 @@
-"""Where the libraries for GPUs are: CUDA's driver, NCCL or AMD's RCCL, NVTX. Found at run time, so that one wheel
-serves machines with and without GPUs; nothing is loaded here, except CUDA's driver by ``driver_error``, which does not
-start it.
+"""Location of GPU libraries: CUDA's driver, NCCL or AMD's RCCL, and NVTX.
 
-NCCL is the difficult one. The first libnccl.so.2 in a process, from wherever, is the one that a framework imported
-later gets; an older one then breaks it ("undefined symbol: ncclCommX"). So ranks load NCCL at their first operation on
-a GPU, when the frameworks are there, and before that only look where it is.
+They are searched at run time, so that one wheel works with and without GPUs. Nothing is loaded here, except for CUDA's
+driver by ``driver_error``, which does not initialize it.
+
+NCCL needs care. The first libnccl.so.2 loaded into a process is also used by frameworks that are imported later, and an
+older version breaks them ("undefined symbol: ncclCommX"). So ranks only look for NCCL first, and load it at their first
+GPU operation, when the frameworks are loaded.
 """
 
 import ctypes
@@ -16,7 +17,7 @@ from collections.abc import Iterator, Mapping, MutableMapping, Sequence
 from pathlib import Path
 from typing import Final, NamedTuple
 
-DRIVER: Final = "libcuda.so.1"  # never libcuda.so, which may be the toolkit's stub
+DRIVER: Final = "libcuda.so.1"  # not libcuda.so, which may be the toolkit's stub
 NCCL: Final = "libnccl.so.2"
 RCCL: Final = "librccl.so.1"
 
@@ -24,7 +25,7 @@ NCCL_FILES: Final = ("~/.nccl.conf", "/etc/nccl.conf")
 NCCL_VARIABLE: Final = "HOROVOD_NCCL_LIBRARY"
 DRIVER_VARIABLE: Final = "HOROVOD_CUDA_LIBRARY"
 
-# Where packages of NVIDIA put them, below `nvidia`. Those of CUDA 12 and 13 use the same file for NCCL.
+# Location in NVIDIA's packages, below `nvidia`. Those for CUDA 12 and 13 use the same file for NCCL.
 _NCCL_WHEEL: Final = "nccl/lib/libnccl.so.2"
 _NVTX_WHEELS: Final = ("cu13/lib/libnvtx3interop.so.1", "nvtx/lib/libnvToolsExt.so.1")
 _SYSTEM: Final = ("/usr/lib/x86_64-linux-gnu", "/usr/lib/aarch64-linux-gnu", "/usr/lib64", "/usr/local/lib", "/lib64")
@@ -37,28 +38,33 @@ LOADED: Final = "loaded already"
 
 
 class Library(NamedTuple):
-    """A library that was found."""
+    """Library that was found."""
 
     path: str
     source: str
-    """What led to it: a variable's name, "loaded already", "a package of Python", "beside Python" (as in conda's
-    environments), "PyTorch", "the system"."""
+    """How it was found.
+
+    A variable's name, "loaded already", "a package of Python", "beside Python" (as in conda's environments), "PyTorch"
+    or "the system".
+    """
 
 
 class Missing(NamedTuple):
-    """One that was not."""
+    """Library that was not found."""
 
     reason: str
 
 
 def driver(environ: Mapping[str, str]) -> str:
-    """Name or path of CUDA's driver for dlopen."""
+    """Return the name or path of CUDA's driver for dlopen."""
     return environ.get(DRIVER_VARIABLE, "").strip() or DRIVER
 
 
 def driver_error(environ: Mapping[str, str]) -> str:
-    """Why CUDA's driver cannot be loaded; empty: it can. Loads it, and leaves it loaded, without starting it (cuInit),
-    so that the process may still fork."""
+    """Return why CUDA's driver cannot be loaded; empty if it can.
+
+    The driver stays loaded but is not initialized (cuInit), so the process may still fork.
+    """
     name = driver(environ)
     try:
         ctypes.CDLL(name)
@@ -68,17 +74,20 @@ def driver_error(environ: Mapping[str, str]) -> str:
 
 
 class Search(NamedTuple):
-    """Where the engine is to look for NCCL when it first needs it, by when frameworks have loaded theirs."""
+    """Where the engine looks for NCCL when it first needs it, after frameworks have loaded theirs."""
 
     chosen: str
-    """By the user; where not empty, nothing else is tried."""
+    """Choice of the user; if not empty, nothing else is tried."""
     candidates: list[str]
-    """After what the process has loaded already: paths, then the names by which the loader may find one."""
+    """To try if none is loaded yet: paths, then names for the loader."""
 
 
 def nccl_search(environ: Mapping[str, str]) -> Search:
-    """The same order as that of ``nccl``, for the engine. Files are looked for once in a process: they take 3 ms, a
-    quarter of what a rank of an elastic job computes to join its next epoch."""
+    """Return the search for the engine, in the order of ``nccl``.
+
+    Files are searched once per process, because that takes 3 ms, a quarter of the time that a rank of an elastic job
+    needs to compute when it joins its next epoch.
+    """
     key = (environ.get("LD_LIBRARY_PATH", ""), *sys.path)
     if key not in _searched:
         _searched[key] = [library.path for library in _nccls(environ) if library.source != LOADED]
@@ -89,8 +98,10 @@ _searched: dict[tuple[str, ...], list[str]] = {}
 
 
 def nccl(environ: Mapping[str, str]) -> Library | Missing:
-    """The NCCL that a rank of this environment uses, without loading it: that of the variable; else the one in this
-    process already; else that of Python's packages; else the system's; else AMD's."""
+    """Return the NCCL that a rank of this environment uses, without loading it.
+
+    The order is: the variable, a library already in this process, Python's packages, the system, AMD's RCCL.
+    """
     given = environ.get(NCCL_VARIABLE, "").strip()
     if given:
         path = given if os.path.isfile(given) else "" if "/" in given else of_system(given, environ)
@@ -122,8 +133,10 @@ def _nccls(environ: Mapping[str, str]) -> Iterator[Library]:
 
 
 def have_nccl_warn(environ: MutableMapping[str, str], files: Sequence[str] = NCCL_FILES) -> None:
-    """Has NCCL say in the rank's output why something fails (NCCL_DEBUG=WARN), unless the environment or one of its
-    files says otherwise. It reads both once, when it is first used."""
+    """Make NCCL print why something fails (NCCL_DEBUG=WARN), unless the environment or NCCL's files set it.
+
+    NCCL reads both once, when it is first used.
+    """
     if "NCCL_DEBUG" in environ:
         return
     for name in files:
@@ -137,7 +150,7 @@ def have_nccl_warn(environ: MutableMapping[str, str], files: Sequence[str] = NCC
 
 
 def nvtx(environ: Mapping[str, str]) -> Library | Missing:
-    """The library that marks ranges for NVIDIA's profilers."""
+    """Return the library that marks ranges for NVIDIA's profilers."""
     for wheel in _NVTX_WHEELS:
         for path in in_packages(wheel):
             return Library(path, "a package of Python")
@@ -148,7 +161,7 @@ def nvtx(environ: Mapping[str, str]) -> Library | Missing:
 
 
 def loaded(name: str) -> str:
-    """Path of the library by this name that is in this process, whoever loaded it and however; empty: none is."""
+    """Return the path of the library with this name in this process; empty if none is loaded."""
     try:
         library = ctypes.CDLL(name, mode=os.RTLD_NOLOAD | os.RTLD_NOW)
         return _origin(library) or name
@@ -157,13 +170,13 @@ def loaded(name: str) -> str:
 
 
 class _LinkMap(ctypes.Structure):
-    """The beginning of glibc's struct link_map."""
+    """Beginning of glibc's struct link_map."""
 
     _fields_ = [("address", ctypes.c_void_p), ("name", ctypes.c_char_p)]
 
 
 def _origin(library: ctypes.CDLL) -> str:
-    """The file that a handle of dlopen stands for."""
+    """Return the file of a library handle."""
     try:
         dlinfo = ctypes.CDLL(None).dlinfo
     except AttributeError:
@@ -176,21 +189,21 @@ def _origin(library: ctypes.CDLL) -> str:
 
 
 def in_packages(below: str) -> Iterator[str]:
-    """Files of this name below the folders of the packages `nvidia`, of which there may be several."""
+    """Yield files with this path in the directories of the package `nvidia`, which may be several."""
     for folder in folders_of("nvidia"):
         if path := _file(os.path.join(folder, below)):
             yield path
 
 
 def beside_torch(name: str) -> Iterator[str]:
-    """Files of this name among PyTorch's own libraries."""
+    """Yield files with this name among PyTorch's own libraries."""
     for folder in folders_of("torch"):
         if path := _file(os.path.join(folder, "lib", name)):
             yield path
 
 
 def folders_of(package: str) -> list[str]:
-    """Where a package lies; it is not imported."""
+    """Return the directories of a package without importing it."""
     try:
         spec = importlib.util.find_spec(package)
     except (ImportError, ValueError):
@@ -199,13 +212,16 @@ def folders_of(package: str) -> list[str]:
 
 
 def of_system(name: str, environ: Mapping[str, str], cache: str = "") -> str:
-    """Where the loader would find the library; empty: nowhere. ``cache``: the file that ldconfig writes, else CACHE."""
+    """Return where the loader would find the library; empty if nowhere.
+
+    ``cache``: file written by ldconfig; default: CACHE.
+    """
     for folder in environ.get("LD_LIBRARY_PATH", "").split(":"):
         if folder and (path := _file(os.path.join(folder, name))):
             return path
     try:
         with open(cache or CACHE, "rb") as file:
-            # Whatever its version: names and paths stand in it as texts that end with a zero.
+            # In all versions of the file, names and paths are zero-terminated strings.
             paths = re.findall(rb"/[^\0]*/" + re.escape(name.encode()) + rb"(?=\0)", file.read())
     except OSError:
         paths = []

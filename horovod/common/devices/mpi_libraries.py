@@ -1,7 +1,7 @@
-"""Where a site's MPI is. Found at run time and loaded by the engine, so that one wheel serves all of them.
+"""Location of the MPI library. It is searched at run time and loaded by the engine, so that one wheel works with all.
 
-Two MPI libraries in a process are two jobs, so the first rule is to take what the process has already; the second, to
-take what belongs to the launcher that started it, whose folder it lies beside.
+Two MPI libraries in one process would be two jobs. So a library that the process already has comes first. Next comes
+the one that belongs to the launcher of the process, in a directory beside the launcher's.
 """
 
 import os
@@ -21,17 +21,24 @@ MPICH: Final = ("libmpi.so.12", "libmpich.so.12", "libmpi_cray.so.12")
 STANDARD: Final = ("libmpi_abi.so.1", "libmpi_abi.so.0")
 
 _MAPPED = re.compile(r"(/\S*/lib(?:mpi|mpich|mpi_abi|mpi_cray|mpi_ibm)\.so[.\d]*)$", re.MULTILINE)
-# Programs of launchers that are the ancestors of their processes.
+# Launcher programs that are ancestors of their processes.
 _LAUNCHERS = re.compile(r"mpirun|mpiexec|orterun|orted|prterun|prted|prte|hydra_pmi_proxy|hydra_bstrap_proxy|pmi_proxy")
 _DEPTH = 16
 
 
 def find(environ: Mapping[str, str], launcher: str = "") -> Library | Missing:
-    """The MPI library for a process of this environment: that of HOROVOD_MPI_LIBRARY; else the one that the process has
-    loaded already (mpi4py has, say); else the one beside the launcher's programs; else the system's; else the one
-    beside Python. Of the families that are the launcher's, if that is known (``Place.launcher``). Loads nothing.
+    """Return the MPI library for a process of this environment, without loading it.
 
-    Raises ValueError naming the files where the process has two, or another one than the variable says.
+    The order is: HOROVOD_MPI_LIBRARY, a library already loaded (for example by mpi4py), one beside the launcher's
+    programs, the system's, one beside Python. Only families that match the launcher are considered, if it is known.
+
+    Args:
+        environ: Environment of the process.
+        launcher: ``Place.launcher``, or empty.
+
+    Raises:
+        ValueError: If the process has loaded two MPI libraries, or another one than the variable names; names the
+            files.
     """
     given = environ.get(VARIABLE, "").strip()
     mapped = loaded()
@@ -60,8 +67,13 @@ def find(environ: Mapping[str, str], launcher: str = "") -> Library | Missing:
 
 
 def find_for_launch(environ: Mapping[str, str]) -> Library | Missing:
-    """The library that processes of the mpirun or mpiexec in PATH would find on this host; without one, as ``find``.
-    Raises ValueError as ``find`` does."""
+    """Return the library that processes of the mpirun or mpiexec in PATH would use on this host.
+
+    Without these programs, the result is that of ``find``.
+
+    Raises:
+        ValueError: As ``find``.
+    """
     if not environ.get(VARIABLE, "").strip():
         for name in ("mpirun", "mpiexec"):
             if program := shutil.which(name, path=environ.get("PATH")):
@@ -71,23 +83,23 @@ def find_for_launch(environ: Mapping[str, str]) -> Library | Missing:
 
 
 def maker(launcher: str) -> str:
-    """Whose a launcher is (``Place.launcher``): "Open MPI", "MPICH", or "" for one that starts processes of both."""
+    """Return the family of a launcher (``Place.launcher``): "Open MPI", "MPICH", or "" if it works with both."""
     return {"Open MPI": "Open MPI", "jsrun": "Open MPI", "MPICH": "MPICH"}.get(launcher, "")
 
 
 def wanted(environ: Mapping[str, str], launcher: str) -> tuple[str, ...]:
-    """Names of libraries that understand this launcher, the likely ones first. Pure."""
+    """Return the names of libraries that work with this launcher, most likely first. Pure."""
     if maker(launcher) == "Open MPI":
         return (*OPEN_MPI, *STANDARD)
     if maker(launcher) == "MPICH":
         return (*MPICH, *STANDARD)
-    if "PMIX_NAMESPACE" in environ:  # Slurm's
+    if "PMIX_NAMESPACE" in environ:  # Slurm with PMIx
         return (*OPEN_MPI, *MPICH, *STANDARD)
     return (*MPICH, *OPEN_MPI, *STANDARD)
 
 
 def loaded(pid: int | None = None) -> list[str]:
-    """Files of MPI libraries that a process has mapped; none when that cannot be seen."""
+    """Return the files of MPI libraries that a process has mapped; empty if unknown."""
     try:
         with open(f"/proc/{os.getpid() if pid is None else pid}/maps") as file:
             found = _MAPPED.findall(file.read())
@@ -117,14 +129,14 @@ def _beside(program: Path, names: tuple[str, ...]) -> Iterator[str]:
 
 
 def _launchers() -> Iterator[Path]:
-    """Programs of launchers among this process's ancestors, the nearest first."""
+    """Yield the launcher programs among this process's ancestors, nearest first."""
     pid = os.getpid()
     for _ in range(_DEPTH):
         try:
             with open(f"/proc/{pid}/stat") as file:
                 pid = int(file.read().rpartition(")")[2].split()[1])
             program = Path(os.readlink(f"/proc/{pid}/exe"))
-        except (OSError, ValueError, IndexError):  # the top, or another user's
+        except (OSError, ValueError, IndexError):  # the topmost ancestor, or another user's process
             return
         if _LAUNCHERS.match(program.name):
             yield program

@@ -1,7 +1,7 @@
-"""What a library of MPI says and grants, found by a process of its own that begins MPI alone and ends it: whoever asks
-stays without.
+"""Test of an MPI library in a separate process that initializes MPI alone and finalizes it.
 
-``main`` runs in that process: it gets the library's path as its argument and prints one line of JSON.
+The asking process stays without MPI. ``main`` runs in the separate process: its argument is the library's path, and it
+prints one line of JSON.
 """
 
 import json
@@ -15,25 +15,25 @@ from typing import Final, NamedTuple
 from horovod.common.contract import boot
 
 SECONDS: Final = 30.0
-# Of a launcher: with these it would be a rank of somebody's job, and wait for the others.
+# Launcher variables. With them the process would be a rank of some job and wait for the others.
 _OF_LAUNCHERS: Final = ("PMI", "PMIX", "OMPI_", "PRTE_", "SLURM_", "MPI_LOCAL", "HYDRA", "MPIR_CVAR_CH4_ROOTS")
 
 
 class Tried(NamedTuple):
     version: str = ""
-    """As in Open MPI 5.0.11."""
+    """For example Open MPI 5.0.11."""
     abi: str = ""
-    """Whose numbers and handles it has: Open MPI, MPICH, or the standard ABI of MPI."""
+    """ABI of the library: Open MPI, MPICH, or the standard MPI ABI."""
     level: str = ""
-    """The most that it grants, as in MPI_THREAD_MULTIPLE."""
+    """Highest thread level that it grants, such as MPI_THREAD_MULTIPLE."""
     error: str = ""
-    """Why it cannot be used; the rest is empty then."""
+    """Why it cannot be used; the other fields are empty then."""
 
 
 def try_mpi(path: str, environ: Mapping[str, str] = os.environ, seconds: float = SECONDS) -> Tried:
-    """Takes a second, or ``seconds`` if it does not answer. Never raises."""
+    """Test the library. Takes about a second, or ``seconds`` if it does not answer. Never raises."""
     prefix = Path(path).parent.parent
-    # Open MPI 4 begins a process alone by a program of its own, which it looks for where it was built.
+    # To start a single process, Open MPI 4 runs a helper program, which it searches where it was built.
     own = {"OPAL_PREFIX": str(prefix)} if (prefix / "bin/orted").is_file() else {}
     kept = own | {name: value for name, value in environ.items() if not name.startswith(_OF_LAUNCHERS)}
     command = [sys.executable, *boot.words("horovod.common.devices.mpi_trial"), path]
@@ -53,7 +53,7 @@ def try_mpi(path: str, environ: Mapping[str, str] = os.environ, seconds: float =
 
 
 def main() -> int:
-    """Try the library of MPI that this process's argument names."""
+    """Test the MPI library named by this process's argument."""
     from horovod import _core
 
     try:

@@ -1,7 +1,8 @@
-"""What NVIDIA's management library tells of this host's GPUs. It does not start CUDA, and ignores CUDA_VISIBLE_DEVICES.
+"""Queries of NVIDIA's management library about this host's GPUs.
 
-Names with the suffixes of their versions, numbers and layouts are those of nvml.h; the library keeps old versions under
-their old names. It is missing or incomplete in some containers and in WSL, so each answer may be missing by itself.
+It does not initialize CUDA and ignores CUDA_VISIBLE_DEVICES. Names with version suffixes, numbers and layouts are those
+of nvml.h; the library keeps old versions under their old names. It is missing or incomplete in some containers and in
+WSL, so every single answer may be missing.
 """
 
 import ctypes
@@ -21,7 +22,7 @@ ANCESTORS: Final = {
     40: "one NUMA node",
     50: "between NUMA nodes",
 }
-"""What two GPUs have in common at least, from near to far."""
+"""Topology between two GPUs, from near to far."""
 
 _P2P: Final = {
     1: "the chipset does not support it",
@@ -31,7 +32,7 @@ _P2P: Final = {
     5: "not supported",
     6: "unknown",
 }
-_READ, _NVLINK = 0, 2  # indices of what can be asked about two GPUs
+_READ, _NVLINK = 0, 2  # indices of properties of a pair of GPUs
 _ADVICE: Final = {
     4: "this user may not ask it (permissions of /dev/nvidia*)",
     9: "the kernel module of NVIDIA's driver is not loaded, or /dev/nvidia* is not in this container",
@@ -41,38 +42,38 @@ _ADVICE: Final = {
 MOST_CPUS: Final = 8192
 MOST_PROCESSES: Final = 1024
 
-# Reports come from other hosts, too: what they may have is bounded.
+# Reports may come from other hosts, so their size is limited.
 Text = Annotated[str, msgspec.Meta(max_length=4096)]
 Numbers = Annotated[list[int], msgspec.Meta(max_length=MOST_CPUS)]
 _MANY: Final = msgspec.Meta(max_length=1024)
 
 
 class Gpu(msgspec.Struct, frozen=True):
-    """One physical GPU. What could not be found out is empty, 0 or -1."""
+    """Physical GPU. Unknown values are empty, 0 or -1."""
 
     index: int
-    """In the order of PCI addresses, which need not be CUDA's."""
+    """Index in the order of PCI addresses, which may differ from CUDA's."""
     name: Text = ""
     uuid: Text = ""
-    """As in GPU-8a2f...; the same for all processes, hosts and containers."""
+    """For example GPU-8a2f...; the same in all processes, hosts and containers."""
     bus: Text = ""
-    """PCI address as in /sys: 0000:3b:00.0."""
+    """PCI address in the form of /sys: 0000:3b:00.0."""
     capability: tuple[int, int] = (0, 0)
     memory: int = 0
-    """Bytes."""
+    """In bytes."""
     mode: Text = ""
-    """Who may use it: a value of MODES."""
+    """Compute mode: a value of MODES."""
     mig: bool = False
     slices: Annotated[list[Text], _MANY] = []
     """UUIDs of its MIG devices."""
     cpus: Numbers = []
-    """Those that are near."""
+    """CPUs near the GPU."""
     processes: Numbers = []
-    """That compute on it now; numbers of the host, which a container may number otherwise."""
+    """Ids of processes that are computing on it; the host's ids, which may differ in a container."""
 
 
 class Pair(msgspec.Struct, frozen=True):
-    """What is between two GPUs."""
+    """Connection between two GPUs."""
 
     first: int
     second: int
@@ -80,7 +81,7 @@ class Pair(msgspec.Struct, frozen=True):
     """A value of ANCESTORS."""
     nvlink: bool = False
     refused: Text = ""
-    """Why one cannot read the other's memory; empty: it can."""
+    """Why one cannot read the other's memory; empty if it can."""
 
 
 class Survey(msgspec.Struct, frozen=True):
@@ -89,11 +90,11 @@ class Survey(msgspec.Struct, frozen=True):
     gpus: Annotated[list[Gpu], _MANY] = []
     pairs: Annotated[list[Pair], msgspec.Meta(max_length=65536)] = []
     driver: Text = ""
-    """Version of the driver, as in 580.82.07."""
+    """Version of the driver, such as 580.82.07."""
     cuda: Text = ""
-    """Newest CUDA that the driver knows, as in 13.0."""
+    """Newest CUDA version that the driver supports, such as 13.0."""
     reason: Text = ""
-    """Why there are no GPUs, or why nobody knows."""
+    """Why there are no GPUs, or why this is unknown."""
 
 
 class _PciInfo(ctypes.Structure):
@@ -122,11 +123,11 @@ class _Process(ctypes.Structure):
 
 
 class NvmlError(Exception):
-    """It is missing, or has refused something; the text says what. Does not leave this module by ``survey``."""
+    """The library is missing or has refused a call; the text says which. ``survey`` does not raise it."""
 
 
 class Nvml:
-    """The library, started. Use it as a context. Raises NvmlError."""
+    """Initialized library, for use as a context manager. Raises NvmlError."""
 
     def __init__(self, library: str = LIBRARY) -> None:
         try:
@@ -167,25 +168,25 @@ class Nvml:
         return f"{text}; {_ADVICE[code]}" if code in _ADVICE else text
 
     def number(self, name: str, *arguments: Any) -> int:
-        """What a function that fills an int or unsigned int says."""
+        """Return the result of a function that fills an int or unsigned int."""
         value = ctypes.c_int(0)
         self._call(name, *arguments, ctypes.byref(value))
         return value.value
 
     def text(self, name: str, *arguments: Any) -> str:
-        """What a function that fills a text says."""
+        """Return the result of a function that fills a string."""
         buffer = ctypes.create_string_buffer(96)
         self._call(name, *arguments, buffer, ctypes.c_uint(len(buffer)))
         return buffer.value.decode(errors="replace")
 
     def device(self, index: int) -> ctypes.c_void_p:
-        """Handle of a GPU."""
+        """Return the handle of a GPU."""
         handle = ctypes.c_void_p()
         self._call("nvmlDeviceGetHandleByIndex_v2", ctypes.c_uint(index), ctypes.byref(handle))
         return handle
 
     def gpu(self, index: int) -> Gpu:
-        """All of one GPU; what it does not tell is left empty."""
+        """Return all information about one GPU; unknown values are empty."""
         device = self.device(index)
         mig = bool(_or(0, lambda: self._mig(device)))
         return Gpu(
@@ -229,7 +230,7 @@ class Nvml:
             try:
                 self._call("nvmlDeviceGetMigDeviceHandleByIndex", device, ctypes.c_uint(index), ctypes.byref(part))
                 found.append(self.text("nvmlDeviceGetUUID", part))
-            except NvmlError:  # a place where no device was made
+            except NvmlError:  # an index without a device
                 continue
         return found
 
@@ -246,7 +247,7 @@ class Nvml:
         return [int(process.pid) for process in processes[: count.value]]
 
     def pair(self, first: int, second: int) -> Pair:
-        """What is between two GPUs."""
+        """Return the connection between two GPUs."""
         ends = self.device(first), self.device(second)
         ancestor = _or(-1, lambda: self.number("nvmlDeviceGetTopologyCommonAncestor", *ends))
         read = _or(6, lambda: self._p2p(ends, _READ))
@@ -274,8 +275,10 @@ def _named(names: dict[int, str], number: int) -> str:
 
 
 def survey(library: str = LIBRARY, *, pairs: bool = False) -> Survey:
-    """The GPUs of this host; with ``pairs`` also what is between any two. Never raises: ``reason`` says why there are
-    none."""
+    """Return the GPUs of this host, with ``pairs`` also their connections.
+
+    Never raises; ``reason`` says why there are none.
+    """
     try:
         with Nvml(library) as nvml:
             count = nvml.number("nvmlDeviceGetCount_v2")

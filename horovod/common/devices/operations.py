@@ -1,4 +1,4 @@
-"""Who is to carry tensors of GPUs: what HOROVOD_GPU_OPERATIONS and its family ask for. Pure."""
+"""Settings of which library performs GPU collectives (HOROVOD_GPU_OPERATIONS and related settings). Pure."""
 
 from typing import Final, NamedTuple
 
@@ -8,7 +8,7 @@ COLLECTIVES: Final = ("allreduce", "allgather", "broadcast", "alltoall", "reduce
 
 
 class Ways(NamedTuple):
-    """For each collective: may NCCL carry it? Where not, or where NCCL cannot, the engine does."""
+    """For each collective: True if NCCL may perform it. Otherwise, or if NCCL cannot, the engine does."""
 
     allreduce: bool = True
     allgather: bool = True
@@ -18,7 +18,10 @@ class Ways(NamedTuple):
 
 
 def ways(settings: Settings) -> Ways:
-    """From the settings. The names of what this version does not have (mpi, ddl, ccl) mean the engine."""
+    """Return what the settings ask for.
+
+    Libraries that this version does not support (mpi, ddl, ccl) mean the engine.
+    """
     general = settings.text("HOROVOD_GPU_OPERATIONS")
     asked = (settings.text(f"HOROVOD_GPU_{collective.upper()}") or general for collective in COLLECTIVES)
     return Ways(*(way == "nccl" for way in asked))

@@ -1,9 +1,9 @@
-"""Tries CUDA on the first GPU, in processes of its own: does it start, and may two processes share memory of a GPU?
+"""Test of CUDA on the first GPU, in separate processes: does it start, and can two processes share GPU memory?
 
-This file is run by its path, and imports nothing of ours. `trial.py own DRIVER` starts CUDA, allocates, writes a
-pattern and prints a handle; while it waits for the end of its input, `trial.py open DRIVER HANDLE` reads that memory. A
-line of each says what came of it: `ok ...`, or `no` and why. CUDA is started in these processes alone, so whoever asks
-may still fork.
+This file is run by its path, and imports nothing from this package. `trial.py own DRIVER` initializes CUDA, allocates
+memory, writes a pattern and prints a handle. While it waits for the end of its input, `trial.py open DRIVER HANDLE`
+reads that memory. Each prints lines with the result: `ok ...`, or `no` and the reason. CUDA is initialized only in
+these processes, so the caller may still fork.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import ctypes
 import sys
 from collections.abc import Callable
 
-SIZE = 2 << 20  # bytes; smaller allocations share a block
+SIZE = 2 << 20  # smaller allocations share a block
 _HANDLE = 64
 _LAZY_PEER_ACCESS = 1
 
@@ -26,7 +26,7 @@ class _TrialError(Exception):
 
 
 class _Cuda:
-    """The driver, with a context of its first GPU that is current here."""
+    """CUDA driver with a current context on its first GPU."""
 
     def __init__(self, path: str) -> None:
         try:
@@ -40,7 +40,7 @@ class _Cuda:
         self.call("cuCtxPushCurrent_v2", context)
 
     def call(self, name: str, *arguments: object) -> None:
-        """Raises _TrialError where it answers anything but success."""
+        """Call a function of the driver. Raises _TrialError unless it succeeds."""
         try:
             function = getattr(self._library, name)
         except AttributeError:
@@ -59,7 +59,7 @@ class _Cuda:
         return f"{text.value.decode(errors='replace')} ({code})" if text.value else f"error {code}"
 
     def finish(self) -> None:
-        """Waits for the default stream."""
+        """Wait for the default stream."""
         event = ctypes.c_void_p()
         self.call("cuEventCreate", ctypes.byref(event), ctypes.c_uint(2))
         self.call("cuEventRecord", event, ctypes.c_void_p())
@@ -71,7 +71,7 @@ def _pattern() -> bytes:
 
 
 def own(driver: str) -> None:
-    """The process whose memory it is."""
+    """Run the process that owns the memory."""
     cuda = _Cuda(driver)
     print("ok started", flush=True)
     address, handle, pattern = ctypes.c_uint64(), _IpcHandle(), _pattern()
@@ -85,7 +85,7 @@ def own(driver: str) -> None:
 
 
 def open_it(driver: str, text: str) -> None:
-    """The other process."""
+    """Run the process that reads the other's memory."""
     cuda = _Cuda(driver)
     address, found = ctypes.c_uint64(), ctypes.create_string_buffer(SIZE)
     handle = _IpcHandle.from_buffer_copy(bytes.fromhex(text))
@@ -98,7 +98,7 @@ def open_it(driver: str, text: str) -> None:
 
 
 def main() -> None:
-    """`own DRIVER` or `open DRIVER HANDLE`."""
+    """Run `own DRIVER` or `open DRIVER HANDLE`."""
     parts: dict[str, Callable[..., None]] = {"own": own, "open": open_it}
     try:
         parts[sys.argv[1]](*sys.argv[2:])

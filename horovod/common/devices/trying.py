@@ -1,5 +1,7 @@
-"""Whether CUDA starts on this host, and whether processes may share memory of a GPU: found by processes that try it
-(``trial``), so that the one that asks stays without CUDA."""
+"""Test whether CUDA starts on this host and whether processes can share GPU memory.
+
+Separate processes run the test (``trial``), so that the caller stays without CUDA.
+"""
 
 import select
 import subprocess
@@ -16,16 +18,16 @@ _PROGRAM: Final = str(Path(trial.__file__))
 
 
 class Tried(NamedTuple):
-    """Why something does not work; empty: it does."""
+    """Why a feature does not work; empty if it does."""
 
     cuda: str = ""
-    """CUDA does not start."""
+    """Why CUDA does not start."""
     ipc: str = ""
-    """A process cannot read what another one has on the GPU."""
+    """Why a process cannot read another one's GPU memory."""
 
 
 def try_cuda(driver: str, seconds: float = SECONDS) -> Tried:
-    """Takes some seconds, and some hundred MB of the first GPU meanwhile. Never raises."""
+    """Run the test. Takes some seconds and temporarily some hundred MB of the first GPU. Never raises."""
     deadline = time.monotonic() + seconds
     try:
         owner = _start("own", driver)
@@ -61,7 +63,7 @@ def _start(*arguments: str) -> "subprocess.Popen[bytes]":
 
 
 def _line(process: "subprocess.Popen[bytes]", deadline: float) -> str:
-    """Its next line. What it says when it does not say anything begins with "no", too."""
+    """Return the next line of output. Without one, return a line that begins with "no" and gives the reason."""
     assert process.stdout is not None
     text = b""
     while not text.endswith(b"\n"):
@@ -80,7 +82,7 @@ def _reason(line: str) -> str:
 
 
 def _end(process: "subprocess.Popen[bytes]", deadline: float) -> None:
-    """It ends with its input. One that does not is in the driver, and is killed."""
+    """Close the input, which ends the process. If it does not end, it hangs in the driver and is killed."""
     for pipe in (process.stdin, process.stdout):
         if pipe is not None:
             pipe.close()
@@ -89,4 +91,4 @@ def _end(process: "subprocess.Popen[bytes]", deadline: float) -> None:
             process.wait(patience)
             return
         except subprocess.TimeoutExpired:
-            process.kill()  # where it is in the kernel even that does not end it
+            process.kill()  # no effect while it is inside the kernel

@@ -1,4 +1,4 @@
-"""Versions of NCCL and of what PyTorch was built for, without loading either into this process."""
+"""Versions of NCCL, and of what PyTorch was built for, determined without loading either into this process."""
 
 import ctypes
 import importlib.metadata
@@ -13,7 +13,7 @@ from horovod.common.contract import boot
 from horovod.common.devices.libraries import LOADED, Library, Missing, folders_of
 
 MINIMUM: Final = 21800
-"""The oldest NCCL that ranks use: it is the first that splits communicators."""
+"""Oldest NCCL that ranks use; it is the first that can split communicators."""
 
 PACKAGES: Final = ("nvidia-nccl-cu13", "nvidia-nccl-cu12", "nvidia-nccl-cu11")
 _JAX_PLUGINS: Final = ("jax_cuda13_plugin", "jax_cuda12_plugin", "jax_rocm7_plugin", "jax_rocm60_plugin")
@@ -31,7 +31,7 @@ except (OSError, AttributeError) as error:
 
 
 def code_of(text: str) -> int:
-    """NCCL's number for a version: 22809 for 2.28.9, 2708 for 2.7.8; 0 for text that is none."""
+    """Return NCCL's code of a version: 22809 for 2.28.9, 2708 for 2.7.8; 0 for an invalid text."""
     match = re.match(r"(\d+)\.(\d+)\.(\d+)", text.strip())
     if match is None:
         return 0
@@ -40,21 +40,23 @@ def code_of(text: str) -> int:
 
 
 def text_of(code: int) -> str:
-    """The version for people: 2.28.9 for 22809."""
+    """Return the version as text: 2.28.9 for 22809."""
     unit = 10000 if code >= 10000 else 1000
     return f"{code // unit}.{code % unit // 100}.{code % 100}"
 
 
 def too_old(code: int) -> str:
-    """Why ranks do not use this version; empty: they do."""
+    """Return why ranks do not use this version; empty if they do."""
     if code >= MINIMUM:
         return ""
     return f"NCCL {text_of(code)} is too old: {text_of(MINIMUM)} or newer is used"
 
 
 def installed() -> dict[str, str]:
-    """Which of NVIDIA's packages with NCCL are installed for this Python, with their versions. More than one is a
-    mistake: they write the same file."""
+    """Return NVIDIA's packages with NCCL that are installed for this Python, with their versions.
+
+    More than one is a mistake, because they install the same file.
+    """
     found = {}
     for package in PACKAGES:
         try:
@@ -65,8 +67,10 @@ def installed() -> dict[str, str]:
 
 
 def of_nccl(library: Library | Missing) -> int:
-    """Version code of an NCCL that was found, 0 when it does not tell. It is not loaded, and no process is started: the
-    code is that of the package it belongs to, or in its file's name, or in the file itself."""
+    """Return the version code of a library, or 0 if unknown, without loading it or starting a process.
+
+    The version is taken from its package, from the file's name, or from the file's contents.
+    """
     if isinstance(library, Missing):
         return 0
     if library.source == LOADED:
@@ -79,7 +83,7 @@ def of_nccl(library: Library | Missing) -> int:
 
 
 def _ask(path: str) -> int:
-    """One that is in this process; another of the same name would not be it."""
+    """Return the version of a library that is loaded in this process; do not load another one."""
     try:
         library = ctypes.CDLL(path, mode=os.RTLD_NOLOAD | os.RTLD_NOW)
         version = ctypes.c_int(0)
@@ -89,17 +93,17 @@ def _ask(path: str) -> int:
 
 
 def _in_file(path: str) -> int:
-    """What it would write with NCCL_DEBUG=VERSION stands in it: NCCL version 2.28.9+cuda13.0."""
+    """Return the version from the text in the file that NCCL_DEBUG=VERSION prints: NCCL version 2.28.9+cuda13.0."""
     try:
         with open(path, "rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as text:
             found = re.search(_WORDS, text)
             return code_of(found[1].decode()) if found is not None else 0
-    except (OSError, ValueError):  # an empty file cannot be mapped
+    except (OSError, ValueError):  # empty files cannot be mapped
         return 0
 
 
 def load_elsewhere(path: str) -> tuple[int, str]:
-    """(version code, why the library cannot be loaded), found by another process, which loads it."""
+    """Load the library in a separate process, and return (version code, reason if it cannot be loaded)."""
     try:
         done = subprocess.run(
             [sys.executable, *boot.words_alone("-c", _LOAD, path)],
@@ -118,7 +122,7 @@ def load_elsewhere(path: str) -> tuple[int, str]:
 
 
 def built_for_gpus(framework: str) -> bool:
-    """Was the installed framework (torch, tensorflow, jax, keras) built for GPUs? Found without importing it."""
+    """Return True if the framework (torch, tensorflow, jax, keras) is built for GPUs, without importing it."""
     if framework == "torch":
         return any(torch_builds())
     if framework == "tensorflow":
@@ -130,14 +134,14 @@ def built_for_gpus(framework: str) -> bool:
 
 
 def torch_builds() -> tuple[str, str]:
-    """(CUDA, ROCm) versions for which the installed PyTorch was built, empty where it was not; it is not imported."""
+    """Return the (CUDA, ROCm) versions that PyTorch was built for, without importing it; empty if not built for it."""
     text = _first_text("torch", "version.py")
     found = dict(re.findall(r"^(cuda|hip)\b[^=\n]*= *'([^'\n]*)'", text, re.MULTILINE))
     return found.get("cuda", ""), found.get("hip", "")
 
 
 def _first_text(package: str, file: str) -> str:
-    """A file of an installed package; empty: there is none."""
+    """Return the text of a file of an installed package; empty if there is none."""
     for folder in folders_of(package):
         try:
             with open(os.path.join(folder, file), encoding="utf-8") as opened:

@@ -1,7 +1,7 @@
-"""Which GPUs a process sees, and which it gets where each worker of a host has its own. Pure.
+"""GPUs visible to a process, and their assignment to the workers of a host. Pure.
 
-CUDA_VISIBLE_DEVICES is a list of numbers, of UUIDs or beginnings of UUIDs (GPU-8a2f), and of MIG devices (MIG-...).
-CUDA takes it up to the first entry that it does not know; nothing in it, or -1 first, hides all GPUs.
+CUDA_VISIBLE_DEVICES is a list of indices, UUIDs or beginnings of UUIDs (GPU-8a2f), and MIG devices (MIG-...). CUDA
+reads it up to the first unknown entry. An empty list, or -1 as first entry, hides all GPUs.
 """
 
 from collections.abc import Mapping, Sequence
@@ -14,11 +14,11 @@ ORDER: Final = "CUDA_DEVICE_ORDER"
 
 
 class VisibleError(ValueError):
-    """There are too few GPUs, or it cannot be said which there are; the text says what to do."""
+    """There are too few GPUs, or they are unknown; the text says what to do."""
 
 
 def entries(text: str) -> list[str]:
-    """What the variable names, up to the first entry that hides the others. Duplicates hide all, as in CUDA."""
+    """Return the entries of the variable up to the first invalid one. Like in CUDA, duplicates hide all GPUs."""
     found: list[str] = []
     for part in text.split(","):
         entry = part.strip()
@@ -29,12 +29,12 @@ def entries(text: str) -> list[str]:
 
 
 def known(names: Sequence[str], gpus: Sequence[Gpu]) -> list[str]:
-    """Those of the entries, up to the first that CUDA would not know, that mean one of these GPUs."""
+    """Return the entries that denote one of these GPUs, up to the first that CUDA would not know."""
     found: list[str] = []
     for name in names:
         if name.isdecimal():
             fits = int(name) < len(gpus)
-        elif name.startswith("MIG-GPU-"):  # MIG-<UUID of the GPU>/<instance>/<instance>, before driver 470
+        elif name.startswith("MIG-GPU-"):  # MIG-<UUID of the GPU>/<instance>/<instance>, the form before driver 470
             fits = any(gpu.mig and name.startswith(f"MIG-{gpu.uuid}") for gpu in gpus)
         elif name.startswith("MIG-"):
             fits = sum(part.startswith(name) for gpu in gpus for part in gpu.slices) == 1
@@ -47,10 +47,10 @@ def known(names: Sequence[str], gpus: Sequence[Gpu]) -> list[str]:
 
 
 def choices(environ: Mapping[str, str], survey: Survey) -> tuple[list[str], str]:
-    """(what workers of this host can be given, where that is from). Each is an entry for CUDA_VISIBLE_DEVICES: those of
-    the variable where it is set; else each GPU, or in its place its MIG devices.
+    """Return (GPUs that workers of this host can be given, how they were determined).
 
-    Where NVML cannot be asked, a variable that is set is believed.
+    Each is an entry for CUDA_VISIBLE_DEVICES. If the variable is set, its entries are used; if NVML is not available,
+    they are not checked. Otherwise all GPUs are used, or their MIG devices instead.
     """
     given = environ.get(VARIABLE)
     if given is not None:
@@ -63,11 +63,19 @@ def choices(environ: Mapping[str, str], survey: Survey) -> tuple[list[str], str]
 
 
 def cut(environ: Mapping[str, str], survey: Survey, workers: int, each: int) -> list[dict[str, str]]:
-    """The variables that each worker of a host gets, in the order of their local ranks: CUDA_VISIBLE_DEVICES with
-    ``each`` GPUs that no other worker has.
+    """Return the variables for each worker of a host, by local rank.
 
-    ``environ`` is that of the host. Raises VisibleError where there are fewer GPUs than ``workers * each``, or where a
-    worker would get several MIG devices, of which CUDA uses one only.
+    CUDA_VISIBLE_DEVICES gives each worker ``each`` GPUs that no other worker has.
+
+    Args:
+        environ: Environment of the host.
+        survey: GPUs of the host.
+        workers: Number of workers.
+        each: Number of GPUs per worker.
+
+    Raises:
+        VisibleError: If there are too few GPUs, or if a worker would get several MIG devices, of which CUDA uses only
+            one.
     """
     names, source = choices(environ, survey)
     needed = workers * each
@@ -83,17 +91,22 @@ def cut(environ: Mapping[str, str], survey: Survey, workers: int, each: int) -> 
             f"--gpus-per-worker {each}: the GPUs of this host are cut into MIG devices, of which CUDA uses one in a "
             "process; --gpus-per-worker 1 gives each worker one"
         )
-    # Numbers mean NVML's order only if CUDA is told so. Where the host's own list has them, they mean what its user
-    # means by them.
+    # Indices have NVML's order only if CUDA is told so. In the host's own list they keep the meaning that the user
+    # intended.
     numbered = any(name.isdecimal() for name in names[:needed])
     order = {ORDER: "PCI_BUS_ID"} if numbered and VARIABLE not in environ and ORDER not in environ else {}
     return [{VARIABLE: ",".join(names[worker * each : (worker + 1) * each]), **order} for worker in range(workers)]
 
 
 def of_workers(environ: Mapping[str, str], survey: Survey, workers: int, each: int) -> list[list[Gpu]]:
-    """The GPUs of each worker of a host: as ``cut`` gives them out, or with 0 that of its local rank among all, which
-    workers see then, from the first one again where there are fewer. Raises VisibleError where there are none, or NVML
-    does not tell of them."""
+    """Return the GPUs of each worker of a host.
+
+    With ``each`` above 0 these are the ones assigned by ``cut``. Otherwise workers see all GPUs, and each uses the one
+    of its local rank, modulo their number.
+
+    Raises:
+        VisibleError: If there are no GPUs, or NVML has no information about them.
+    """
     if each:
         cut_up = [entries(own[VARIABLE]) for own in cut(environ, survey, workers, each)]
     else:
@@ -110,7 +123,7 @@ def of_workers(environ: Mapping[str, str], survey: Survey, workers: int, each: i
 
 
 def gpu_of(name: str, gpus: Sequence[Gpu]) -> Gpu | None:
-    """The GPU that an entry means, or of which it means a part."""
+    """Return the GPU that an entry denotes as a whole or in part; None if there is none."""
     for gpu in gpus:
         parts = [gpu.uuid, *gpu.slices]
         if name == str(gpu.index) or name.startswith(f"MIG-{gpu.uuid}") or any(p.startswith(name) for p in parts if p):

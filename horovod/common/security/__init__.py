@@ -1,1 +1,1 @@
-"""Who may talk to whom, and what others can read of it."""
+"""Authentication of connections, and their encryption."""

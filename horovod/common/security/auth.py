@@ -1,34 +1,33 @@
-"""Mutual authentication of two ranks on a fresh stream connection (TCP or Unix), before anything else is read from it.
+"""Mutual authentication of two ranks on a new stream connection (TCP or Unix), before it carries anything else.
 
-Challenge and response with HMAC-SHA256 under the job's key. Every message has a fixed length, which is received whole
-before it is looked at:
+It is a challenge-response protocol with HMAC-SHA256 under the job's key. Every message has a fixed length and is
+received completely before it is examined:
 
     connector -> acceptor   hello      magic, purpose, cipher, epoch, connector's rank, acceptor's rank, nonce C
     acceptor  -> connector  challenge  nonce A, HMAC("accept",  hello | nonce A)
     connector -> acceptor   proof      HMAC("connect", hello | nonce A | challenge's HMAC)
     acceptor  -> connector  welcome    HMAC("welcome", hello | proof)
 
-Both nonces are fresh, so nothing recorded earlier is accepted again; the labels keep one side's answer from serving as
-the other's; purpose, epoch and both ranks are under the MAC, so a connection made for one place cannot be used in
-another. So are the handshake's version, which the magic names, and the cipher by which the connection will be
-encrypted: nobody in between can bring the two sides to others than they mean. With the welcome the connector learns
-that the acceptor has not given up meanwhile.
+Both nonces are fresh, so recorded messages are not accepted again. The labels prevent one side's answer from serving as
+the other's. The MAC covers purpose, epoch and both ranks, so a connection made for one place cannot be used in another.
+It also covers the version of the handshake (in the magic) and the cipher of the connection, so an attacker in the
+middle cannot change them. The welcome tells the connector that the acceptor has not given up meanwhile.
 
-Both sides then have the same ``Session``: a key for each direction of this connection (HKDF over the job's key and all
-that was said), with which the engine encrypts what follows. With an ``Ephemeral`` on both sides the nonces are public
-keys, made for this connection, and what they agree on (X25519) goes into the session as well: who records the
-connection and learns the job's key later still cannot read it.
+Both sides then have the same ``Session``: one key per direction of this connection (HKDF over the job's key and all
+messages), with which the engine encrypts. With an ``Ephemeral`` on both sides, the nonces are public keys made for this
+connection, and their shared secret (X25519) becomes part of the session. So an attacker who records the connection and
+learns the job's key later cannot read it.
 
-Where the connector cannot open a connection to the acceptor (a firewall that lets connections through in one direction
-only), the acceptor opens it and says so first, after which the roles are as before:
+If the connector cannot reach the acceptor (a firewall that allows connections in one direction only), the acceptor
+opens the connection and sends an invitation first; then the roles are as above:
 
     acceptor  -> connector  invitation magic, purpose | 128, 0, epoch, acceptor's rank, connector's rank, nonce I,
                                        HMAC("invite", all this)
 
 Byte by byte, with examples: docs/wire.md.
 
-``Connector``, ``Acceptor`` and ``Inviter`` do no I/O, so that one thread can drive many of them: write ``outgoing``,
-feed what arrives, until ``done``. ``connect`` and ``accept`` drive one over a blocking socket.
+``Connector``, ``Acceptor`` and ``Inviter`` do no I/O, so that one thread can drive many of them: send ``outgoing``,
+feed received data, until ``done``. ``connect`` and ``accept`` drive one over a blocking socket.
 """
 
 import hashlib
@@ -55,7 +54,7 @@ class AuthError(Exception):
 
 @dataclass(frozen=True)
 class Place:
-    """What a connection is for. ``purpose``: 0 to 127. ``source``: the connector's rank, ``target``: the acceptor's."""
+    """Purpose (0 to 127) of a connection, and its ranks: ``source`` is the connector, ``target`` the acceptor."""
 
     purpose: int
     epoch: int
@@ -65,7 +64,7 @@ class Place:
 
 @dataclass(frozen=True)
 class Session:
-    """The keys of one connection, 32 bytes for each direction."""
+    """Keys of one connection, 32 bytes per direction."""
 
     send: bytes = field(repr=False)
     receive: bytes = field(repr=False)
@@ -73,18 +72,18 @@ class Session:
 
 @dataclass(frozen=True)
 class Ephemeral:
-    """A key pair for one connection."""
+    """Key pair for one connection."""
 
     public: bytes
     """32 bytes."""
     agree: Callable[[bytes], bytes] = field(repr=False)
-    """The secret shared with the owner of another public key. Raises ValueError when that is no honest one."""
+    """Returns the secret shared with the owner of another public key. Raises ValueError if that key is invalid."""
     cipher: int = 0
-    """Number of what will encrypt the connection (``cipher.NAMES``, from 1), 0: nothing will."""
+    """Number of the cipher for the connection (``cipher.NAMES``, from 1); 0: not encrypted."""
 
 
 Ephemerals = Callable[[int], Ephemeral | None]
-"""For a purpose: a fresh key pair, or None where random nonces do. Both sides have to decide alike."""
+"""Returns a fresh key pair for a purpose, or None to use random nonces. Both sides must decide alike."""
 
 
 def _no_ephemeral(purpose: int) -> None:
@@ -92,7 +91,7 @@ def _no_ephemeral(purpose: int) -> None:
 
 
 def derive_key(job_key: bytes, label: str) -> Secret:
-    """32 bytes for one use, from which neither the job key nor the key of another use can be found (HKDF, RFC 5869)."""
+    """Return a 32-byte key for one use (HKDF, RFC 5869). It reveals neither the job key nor keys for other uses."""
     secret = Secret(hmac.digest(b"horovod job key", job_key, "sha256"))
     return Secret(hmac.digest(secret, label.encode() + b"\x01", "sha256"))
 
@@ -114,18 +113,19 @@ class _Side:
 
     @property
     def wanted(self) -> int:
-        """Bytes still missing of the message that is awaited; never ask the socket for more, they belong to the
-        link.
+        """Bytes missing from the awaited message.
+
+        Do not read more from the socket, because later bytes belong to the link.
         """
         return 0 if self.done else self._need - len(self._incoming)
 
     def _make_nonce(self, ephemeral: Ephemeral | None) -> tuple[int, bytes]:
-        """(number of the cipher, nonce)."""
+        """Return (number of the cipher, nonce)."""
         self._ephemeral = ephemeral
         return (0, secrets.token_bytes(_NONCE)) if ephemeral is None else (ephemeral.cipher, ephemeral.public)
 
     def _agree(self, said: bytes, their_nonce: bytes) -> None:
-        """Makes the keys: the connector's direction first. ``said``: all that went over the connection."""
+        """Compute the keys, the connector's direction first. ``said``: all messages so far."""
         secret = b""
         if self._ephemeral is not None:
             try:
@@ -137,7 +137,7 @@ class _Side:
         self._keys = there, back
 
     def feed(self, data: bytes) -> None:
-        """Takes received bytes, at most ``wanted``. Raises AuthError when the other side is not who it has to be."""
+        """Process received bytes, at most ``wanted``. Raises AuthError if the other side is not the expected one."""
         if len(data) > self.wanted:
             raise AuthError("more data than the handshake has")
         self._incoming += data
@@ -150,7 +150,7 @@ class _Side:
 
 
 class Connector(_Side):
-    """The side that opened the connection."""
+    """Side that opened the connection."""
 
     def __init__(self, key: bytes, place: Place, ephemerals: Ephemerals = _no_ephemeral) -> None:
         super().__init__(key)
@@ -162,12 +162,12 @@ class Connector(_Side):
 
     @property
     def proven(self) -> bool:
-        """The acceptor has proven itself; what is left is that it has the proof."""
+        """True once the acceptor has proved its identity; only its welcome is missing then."""
         return self._keys is not None
 
     @property
     def session(self) -> Session:
-        """The connection's keys, once ``done``."""
+        """Keys of the connection, once ``done``."""
         if not self.done or self._keys is None:
             raise AuthError("the handshake is not complete")
         return Session(send=self._keys[0], receive=self._keys[1])
@@ -189,7 +189,7 @@ class Connector(_Side):
 
 
 class Acceptor(_Side):
-    """The side that listened: learns from the hello who connects and what for."""
+    """Side that listened; it learns from the hello which rank connects, and for which purpose."""
 
     def __init__(self, key: bytes, epoch: int, rank: int, ephemerals: Ephemerals = _no_ephemeral) -> None:
         super().__init__(key)
@@ -201,26 +201,28 @@ class Acceptor(_Side):
         self._said = b""
         self._claimed: Place | None = None
         self.invitation = b""
-        """What an ``Inviter`` has sent; it counts once ``done``."""
+        """Message of an ``Inviter``; valid once ``done``."""
         self.invited: Place | None = None
-        """Set once ``done`` when the other side is an ``Inviter``, its ``source``: a ``Connector`` for the place the
-        other way round comes next."""
+        """Set once ``done`` if the other side (its ``source``) is an ``Inviter``.
+
+        Next, use a ``Connector`` for the place with source and target exchanged.
+        """
 
     @property
     def greeted(self) -> bool:
-        """Something that looks like a hello has come; nothing is proven."""
+        """True once a message that looks like a hello has arrived; not authenticated."""
         return self._claimed is not None or bool(self.invitation)
 
     @property
     def place(self) -> Place:
-        """Who connected and for what; proven once ``done``."""
+        """Place that the connection is for; authenticated once ``done``."""
         if not self.done or self._claimed is None:
             raise AuthError("the handshake is not complete")
         return self._claimed
 
     @property
     def session(self) -> Session:
-        """The connection's keys, once ``done``."""
+        """Keys of the connection, once ``done``."""
         if not self.done or self._keys is None:
             raise AuthError("the handshake is not complete")
         return Session(send=self._keys[1], receive=self._keys[0])
@@ -270,10 +272,13 @@ class Acceptor(_Side):
 
 
 class Inviter(Acceptor):
-    """An acceptor that opened the connection itself."""
+    """Acceptor that opened the connection itself."""
 
     def __init__(self, key: bytes, place: Place, ephemerals: Ephemerals = _no_ephemeral) -> None:
-        """``place``: its target is this rank, its source the one that is invited to be the connector."""
+        """Prepare an invitation.
+
+        ``place``: its target is this rank, its source the rank invited to be the connector.
+        """
         super().__init__(key, place.epoch, place.target, ephemerals)
         invitation = _HELLO.pack(
             _MAGIC,
@@ -288,14 +293,12 @@ class Inviter(Acceptor):
 
 
 def connect(sock: socket.socket, key: bytes, place: Place, timeout: float) -> None:
-    """Runs the connector's side over a blocking socket, within ``timeout`` seconds. Raises AuthError or
-    TimeoutError.
-    """
+    """Run the connector's side over a blocking socket. Raises AuthError, or TimeoutError after ``timeout`` seconds."""
     _drive(sock, Connector(key, place), timeout)
 
 
 def accept(sock: socket.socket, key: bytes, epoch: int, rank: int, timeout: float) -> Place:
-    """Runs the acceptor's side; returns who connected and what for. Raises AuthError or TimeoutError."""
+    """Run the acceptor's side, and return the place of the connection. Raises AuthError or TimeoutError."""
     side = Acceptor(key, epoch, rank)
     _drive(sock, side, timeout)
     return side.place

@@ -1,12 +1,13 @@
-"""An encrypted connection between two ends that share a secret and nothing else: no certificate, no name.
+"""Encrypted connection between two ends that share a secret, without certificates or host names.
 
-TLS by the library that Python comes with, with keys made for this connection alone (Diffie-Hellman in the group
-ffdhe3072 of RFC 7919) and nobody's certificate; so whoever learns the secret later still cannot read what was recorded.
-By itself that keeps out only who listens. ``binding`` is of both ends of one connection, and of no other: who puts
-himself between the ends has another one with each. So when both ends prove that they know the secret under a key in
-which it is (``bound_key``, with the handshake of ``auth``), nobody is in between.
+It uses TLS from Python's own library, with keys made for this connection only (Diffie-Hellman in the group ffdhe3072 of
+RFC 7919) and without certificates. So an attacker who learns the secret later cannot read recorded connections. TLS
+alone protects only against eavesdroppers here. ``binding`` identifies a connection: an attacker in the middle has a
+different one with each end. So if both ends prove that they know the secret with a key that includes the binding
+(``bound_key``, with the handshake of ``auth``), there is no attacker in the middle.
 
-It is version 1.2 because later ones have no such way without certificates, and no channel binding in Python.
+It uses version 1.2, because later versions have no mode without certificates, and Python has no channel binding for
+them.
 """
 
 import os
@@ -18,7 +19,8 @@ from socket import socket as Socket
 from horovod.common.contract.secret import Secret
 from horovod.common.security.auth import AuthError, _Side, derive_key
 
-_CIPHER = "ADH-AES256-GCM-SHA384:@SECLEVEL=0"  # the level forbids what has no certificate; group and cipher are fixed
+# Level 0, because higher levels forbid connections without certificates. Group and cipher are fixed.
+_CIPHER = "ADH-AES256-GCM-SHA384:@SECLEVEL=0"
 _GROUP = os.path.join(os.path.dirname(__file__), "ffdhe3072.pem")
 _PIECE = 1 << 18
 
@@ -28,7 +30,7 @@ def _context(accepts: bool) -> ssl.SSLContext:
     made.check_hostname = False
     made.verify_mode = ssl.CERT_NONE
     made.minimum_version = made.maximum_version = ssl.TLSVersion.TLSv1_2
-    # Neither may be carried over from another connection: the binding would not tell the two apart.
+    # Sessions must not be resumed or renegotiated, because the binding could not distinguish the connections.
     made.options |= ssl.OP_NO_TICKET | ssl.OP_NO_RENEGOTIATION
     try:
         made.set_ciphers(_CIPHER)
@@ -43,14 +45,21 @@ def _context(accepts: bool) -> ssl.SSLContext:
 
 
 class HungUp(AuthError):
-    """The other side has closed the connection before all was said: it may be that it had no room."""
+    """The other side closed the connection too early, possibly because it has reached its limit of connections."""
 
 
 class Channel:
-    """One end. No I/O: write ``take()`` to the connection, feed what comes."""
+    """One end of a channel, without I/O: send ``take()`` over the connection, and feed received data."""
 
     def __init__(self, accepts: bool) -> None:
-        """``accepts``: the end that was connected to. Raises AuthError where Python's TLS cannot do it."""
+        """Prepare one end.
+
+        Args:
+            accepts: True for the end that accepted the connection.
+
+        Raises:
+            AuthError: If Python's TLS library does not support it.
+        """
         self._in, self._out = ssl.MemoryBIO(), ssl.MemoryBIO()
         self._tls = _context(accepts).wrap_bio(self._in, self._out, server_side=accepts)
         self.established = False
@@ -58,23 +67,23 @@ class Channel:
 
     @property
     def binding(self) -> bytes:
-        """Of this connection, at both ends, once ``established``. Raises AuthError without one."""
+        """Binding of this connection, equal at both ends once ``established``. Raises AuthError before that."""
         found = self._tls.get_channel_binding("tls-unique") if self.established else None
         if not found:
             raise AuthError("the connection is not established")
         return found
 
     def take(self) -> bytes:
-        """What is to be sent now."""
+        """Return the data to send now."""
         return self._out.read()
 
     def write(self, data: bytes) -> None:
-        """Encrypts; once ``established``."""
+        """Encrypt data; only once ``established``."""
         if data:
             self._tls.write(data)
 
     def feed(self, data: bytes) -> bytes:
-        """Takes what has come; returns what it says, decrypted. Raises AuthError when it was altered, or is no TLS."""
+        """Process received data, and return the decrypted content. Raises AuthError if it was altered or is not TLS."""
         self._in.write(data)
         if not self.established:
             self._advance()
@@ -101,15 +110,15 @@ class Channel:
 
 
 def bound_key(secret: bytes, binding: bytes) -> Secret:
-    """With which both ends of a connection, whose ``binding`` this is, prove that they know the secret."""
+    """Return the key with which both ends of the connection with this ``binding`` prove that they know the secret."""
     return derive_key(secret, f"channel {binding.hex()}")
 
 
 class Talk:
-    """A channel over a socket, until everything is agreed on: blocking, with one deadline for all."""
+    """Channel over a blocking socket, with one deadline for the whole exchange."""
 
     def __init__(self, sock: Socket, accepts: bool, seconds: float) -> None:
-        """Makes the connection. Raises AuthError, HungUp among them, TimeoutError, OSError."""
+        """Establish the channel. Raises AuthError (including HungUp), TimeoutError or OSError."""
         self.sock = sock
         self._until = time.monotonic() + seconds
         self._received = bytearray()
@@ -120,7 +129,7 @@ class Talk:
         self._send()
 
     def prove(self, make: Callable[[bytes], _Side], secret: bytes) -> None:
-        """Runs one side of the handshake, made by ``make`` with the key."""
+        """Run one side of the handshake; ``make`` creates it from the key."""
         side = make(bound_key(secret, self.channel.binding))
         while side.outgoing or not side.done:
             if side.outgoing:
@@ -134,7 +143,7 @@ class Talk:
         self._send()
 
     def read(self, count: int) -> bytes:
-        """Exactly so many bytes."""
+        """Read exactly ``count`` bytes."""
         while len(self._received) < count:
             self._receive()
         data = bytes(self._received[:count])
@@ -143,7 +152,7 @@ class Talk:
 
     @property
     def rest(self) -> bytes:
-        """What has come and was not read."""
+        """Received data that was not read yet."""
         return bytes(self._received)
 
     def _send(self) -> None:

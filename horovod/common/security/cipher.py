@@ -1,8 +1,8 @@
-"""How connections between hosts are encrypted: with which cipher, and by which library.
+"""Encryption of connections between hosts: choice of the cipher and of its library.
 
-The package links no library for it and contains none. OpenSSL's libcrypto is the one that Python itself has loaded, as
-a rule, and libsodium the one that comes with pyzmq; either is kept up to date by the system or by pip. The engine loads
-it by its path and tries it on published examples (core/transport/crypto.h).
+The package neither links nor contains a crypto library. OpenSSL's libcrypto is usually loaded by Python itself, and
+libsodium comes with pyzmq; the system or pip keeps them up to date. The engine loads one by its path and tests it with
+published examples (core/transport/crypto.h).
 """
 
 import contextlib
@@ -13,9 +13,9 @@ from dataclasses import dataclass
 from horovod.common.contract.secret import Secret
 from horovod.common.security.auth import Ephemeral
 
-NAMES = ("aes-256-gcm", "chacha20-poly1305")  # a name's place, from 1, is its number in the handshake
+NAMES = ("aes-256-gcm", "chacha20-poly1305")  # the index of a name, from 1, is its number in the handshake
 
-# Where nothing is loaded yet: names that the system's loader may know.
+# Names that the system's loader may find if no library is loaded yet.
 _SONAMES = ("libcrypto.so.3", "libcrypto.so.1.1", "libsodium.so.26", "libsodium.so.23")
 _ADVICE = (
     "connections between hosts are encrypted; accepted are OpenSSL's libcrypto from 1.1.1 on (Debian and Ubuntu: "
@@ -26,14 +26,14 @@ _ADVICE = (
 
 @dataclass(frozen=True)
 class Cipher:
-    """What one rank encrypts with."""
+    """Cipher that a rank uses."""
 
     name: str
     library: str
     """Path of the library."""
 
     def ephemeral(self) -> Ephemeral:
-        """A fresh key pair for one connection."""
+        """Return a fresh key pair for one connection."""
         from horovod import _core
 
         secret = Secret(secrets.token_bytes(32))
@@ -45,12 +45,12 @@ class Cipher:
 
 
 def available() -> dict[str, str]:
-    """Path of a library by each cipher that this process can use, the faster one on this processor first."""
+    """Return the path of a library for each cipher that this process can use, fastest cipher first."""
     from horovod import _core
 
     found: dict[str, str] = {}
     for path in [*_loaded(), *_SONAMES]:
-        with contextlib.suppress(ValueError):  # not there, or of a version that is of no use
+        with contextlib.suppress(ValueError):  # not found, or an unsuitable version
             for name in _core.ciphers(path):
                 found.setdefault(name, path)
         if len(found) == len(NAMES):
@@ -59,8 +59,9 @@ def available() -> dict[str, str]:
 
 
 def _loaded() -> list[str]:
-    """Libraries of this process that may serve, OpenSSL's first."""
-    # These modules load them. A Python may have been built without OpenSSL, or with it inside of itself.
+    """Return the suitable libraries in this process, OpenSSL's first."""
+    # Importing these modules loads the libraries. Python may be built without OpenSSL, or with OpenSSL linked
+    # statically.
     with contextlib.suppress(ImportError):
         import _hashlib  # noqa: F401
     with contextlib.suppress(ImportError):
@@ -78,10 +79,15 @@ def _loaded() -> list[str]:
 
 
 def agree(labels: Sequence[str], offered: Sequence[Sequence[str]], wish: str) -> str:
-    """The cipher of a job: ``wish`` unless it is "auto", else the first of rank 0's that all ranks have.
+    """Return the cipher of a job: ``wish`` unless it is "auto", otherwise the first of rank 0's that all ranks have.
 
-    ``labels``, ``offered``: by rank, how to name it and what it can use, in its order. Raises ValueError, on all ranks
-    alike, naming the rank that cannot, and what to do.
+    Args:
+        labels: Names of the ranks for messages.
+        offered: Ciphers that each rank can use, in its order of preference.
+        wish: Value of HOROVOD_CIPHER.
+
+    Raises:
+        ValueError: On all ranks alike, if a rank cannot use the cipher; names the rank and what to do.
     """
     for label, names in zip(labels, offered, strict=True):
         if not names:

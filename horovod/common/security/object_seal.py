@@ -1,9 +1,9 @@
-"""How pickled objects prove, between hosts, that a member of the job has sent them just now, for this very call.
+"""Authentication of pickled objects between hosts: a member of the job has sent the object for this very call.
 
-What travels is the object and a MAC (HMAC-SHA256 under a key of this job) over it, its sender, the operation with its
-name, and the number of the call: how often the ranks of the set have called this operation before. The number does not
-travel, since the ranks count alike: calls of one name come one after the other on each of them, and one that fails,
-fails on all. So an object that is altered, repeated, left out or brought into another order is noticed.
+An object is sent with a MAC (HMAC-SHA256 under a key of this job) over the object, its sender, the operation with its
+name, and the number of the call, that is, how often the ranks of the set have called this operation before. The number
+is not sent, because all ranks count alike: calls with one name are sequential on each of them, and a call that fails,
+fails on all. So altered, repeated, missing and reordered objects are detected.
 """
 
 import hashlib
@@ -16,15 +16,15 @@ from horovod.common.exceptions import HorovodInternalError
 
 _NUMBER = struct.Struct("<Q")
 _MAC = 32
-_NAMES = 65536  # that are remembered of each set
+_NAMES = 65536  # maximum number of operations to remember per set
 
 
 class Numbers:
-    """The numbers of calls, by operation. No operation ever gets one twice. Pure, but for what it remembers."""
+    """Call numbers by operation. No operation ever gets the same number twice. Pure apart from its state."""
 
     def __init__(self) -> None:
-        self._next: dict[str, int] = {}  # the operation that was called last at the end
-        self._floor = 0  # above all numbers of operations that are forgotten
+        self._next: dict[str, int] = {}  # most recently called operation last
+        self._floor = 0  # greater than all numbers of forgotten operations
 
     def take(self, operation: str) -> int:
         number = self._next.pop(operation, self._floor)
@@ -34,16 +34,20 @@ class Numbers:
         return number
 
     def give_back(self, operation: str, number: int) -> None:
-        """The call has not come about."""
+        """Return the number of a call that did not take place."""
         if operation in self._next:
             self._next[operation] = number
 
 
 class Seals:
-    """What one rank has called in one job. May be used by several threads."""
+    """Calls of one rank in one job. Thread-safe."""
 
     def __init__(self, key: bytes) -> None:
-        """``key``: of this job alone; empty where objects do not leave the host, then nothing is added to them."""
+        """Create the state of a job.
+
+        Args:
+            key: Key of this job only. Empty if objects do not leave the host; nothing is added to them then.
+        """
         self._key = key
         self._numbers: dict[bytes, Numbers] = {}
         self._running: set[tuple[bytes, str]] = set()
@@ -51,15 +55,22 @@ class Seals:
 
     @property
     def overhead(self) -> int:
-        """Bytes that ``Call.seal`` adds."""
+        """Number of bytes that ``Call.seal`` adds."""
         return _MAC if self._key else 0
 
     def begin(self, operation: str, ranks: Sequence[int], face: str = "") -> "Call":
-        """A call of ``operation``, named as in messages, by the world's ``ranks``, which all begin it too. Those of
-        different faces are different operations. To be left as a context manager.
+        """Begin a call of ``operation`` by these world ranks, which all begin it too.
 
-        Raises ValueError while another thread is in the same operation: of two such calls the engine would refuse
-        either, and which number is then free again the other ranks could not tell.
+        Use the result as context manager.
+
+        Args:
+            operation: Operation as named in messages.
+            ranks: World ranks of the set.
+            face: Name of the frontend; operations of different frontends are different.
+
+        Raises:
+            ValueError: While another thread runs the same operation. The engine would refuse one of the two calls, and
+                the other ranks could not tell which number is unused.
         """
         group = hashlib.sha256(f"{face}/{','.join(map(str, ranks))}".encode()).digest()
         with self._lock:
@@ -70,7 +81,7 @@ class Seals:
             return Call(self._key, operation, group, numbers.take(operation), self)
 
     def end(self, operation: str, group: bytes, unused: int | None) -> None:
-        """The call is over. ``unused``: its number, if it has not come about."""
+        """End a call. ``unused``: its number if it did not take place."""
         with self._lock:
             self._running.discard((group, operation))
             if unused is not None:
@@ -78,7 +89,7 @@ class Seals:
 
 
 class Call:
-    """One operation of ``Seals``, on one rank. A context manager: leaving it ends the call."""
+    """Call of one operation on one rank. Leaving the context manager ends it."""
 
     def __init__(self, key: bytes, operation: str, group: bytes, number: int, seals: Seals) -> None:
         self._key = key
@@ -91,7 +102,7 @@ class Call:
         self._place = group + name + _NUMBER.pack(number)
 
     def cancel(self) -> None:
-        """It has failed, as on all ranks."""
+        """Record that the call has failed, as on all ranks."""
         self._unused = self._number
 
     def __enter__(self) -> "Call":
@@ -101,12 +112,17 @@ class Call:
         self._seals.end(self._operation, self._group, self._unused)
 
     def seal(self, data: bytes, rank: int, part: str) -> bytearray:
-        """What travels of ``data``, which the world's ``rank`` sends: longer by ``overhead``. ``part``: of what is sent
-        in this call."""
+        """Return ``data`` with its MAC, ``overhead`` bytes longer.
+
+        Args:
+            data: Data to send.
+            rank: World rank of the sender.
+            part: Name of the part of this call's data.
+        """
         return bytearray(data) + self._mac(data, rank, part) if self._key else bytearray(data)
 
     def open(self, sealed: memoryview, rank: int, part: str) -> memoryview:
-        """Inverse of ``seal``. Raises HorovodInternalError naming the rank for anything else."""
+        """Return the data of a sealed object. Raises HorovodInternalError naming the rank if the MAC is wrong."""
         if not self._key:
             return sealed
         data, mac = sealed[:-_MAC], sealed[-_MAC:]
