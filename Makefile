@@ -40,15 +40,13 @@ RECORD = $(if $(filter $@,$(MAKECMDGOALS)),$(if $(word 2,$(MAKECMDGOALS)),:,scri
 
 SIDE_BY_SIDE := $(if $(filter-out 0,$(TESTERS)),-n $(TESTERS)) --slowest=20
 # Python tests run in parts (tests/lanes.py), each with one process or, where it says so, with several.
-# MARKS chooses among them: those marked heavy have no measured time yet and are left to test-all.
-MARKS := $(if $(HEAVY),-m heavy,-m "not heavy")
 PARTS := torch tensorflow jax spark-ray others
 PROCESSES_first_others := $(JOBS)
 PROCESSES_more_others := $(JOBS)
 PROCESSES_more_tensorflow := 2
 in_parts = @echo "Python tests run in $(words $(PARTS)) parts at the same time; the output of each comes when it has ended."; \
   $(MAKE) --no-print-directory -j$(if $(filter 0 1,$(TESTERS)),1,4) --output-sync=line $(PARTS:%=$1-%)
-of_part = PART=$1-$2 nice scripts/python-tests.sh --tier=$1 --part=$2 $(MARKS) --slowest=10 $(if $(filter 0 1,$(TESTERS)),,$(PROCESSES_$1_$2:%=-n %))
+of_part = PART=$1-$2 nice scripts/python-tests.sh --tier=$1 --part=$2 --slowest=10 $(if $(filter 0 1,$(TESTERS)),,$(PROCESSES_$1_$2:%=-n %))
 STAMPS := $(VENV)/stamps
 # What `make test` needs, and what `make test-more` needs besides. Steps may run side by side: packages and apt have locks of their own.
 # In this order: the extension compiles while packages are installed.
@@ -77,7 +75,7 @@ PYTHONS ?=
 # MXNet 1.9.1 wants Python 3.11 or older.
 MXNET_PYTHON ?= $(firstword $(shell command -v python3.11 python3.10) $(PYTHON))
 
-.PHONY: help train environment quick test test-more test-all kernels unit unit-more lint format docs site pytest asan tsan fuzz fuzz-programs mutants bench gpu-check wheel wheels test-wheels clean test-tf-matrix test-mxnet test-cluster test-launchers test-mpis test-kubernetes test-containers test-clouds $(PARTS:%=first-%) $(PARTS:%=more-%)
+.PHONY: help train environment quick test test-more test-all kernels unit unit-more lint format docs site pytest asan tsan fuzz fuzz-programs mutants bench gpu-check wheel wheels test-wheels clean test-tf-matrix test-mxnet test-cluster test-launchers test-mpis test-kubernetes test-containers test-clouds $(PARTS:%=first-%) $(PARTS:%=more-%) $(PARTS:%=long-%)
 
 help: ## this list, with the times that the targets recorded here (build/times.tsv) or on 2 cores (scripts/times.tsv)
 	@scripts/help.sh
@@ -107,7 +105,7 @@ test-more: ## set up and run the second tier: hosts, launchers, Spark, Ray, seco
 test-all: ## both tiers, then tests that repeat at length, MXNet, sanitizers, containers, Kubernetes and versions of TensorFlow
 	$(MAKE) --no-print-directory test
 	$(MAKE) --no-print-directory test-more
-	$(call in_parts,more) HEAVY=1
+	$(call in_parts,long)
 	$(MAKE) --no-print-directory test-mxnet
 	$(MAKE) --no-print-directory asan
 	$(MAKE) --no-print-directory tsan
@@ -122,8 +120,11 @@ $(PARTS:%=first-%): first-%:
 $(PARTS:%=more-%): more-%:
 	$(call of_part,more,$*)
 
+$(PARTS:%=long-%): long-%:
+	$(call of_part,long,$*)
+
 quick: $(STAMPS)/quick ## tests of the launcher and of pure parts, without any framework; PYTEST_ARGS="-k name" chooses
-	nice python -m pytest --quick $(MARKS) $(if $(PYTEST_ARGS),$(PYTEST_ARGS),$(SIDE_BY_SIDE))
+	nice python -m pytest --quick --tier=first $(if $(PYTEST_ARGS),$(PYTEST_ARGS),$(SIDE_BY_SIDE))
 	@$(RECORD)
 
 unit: $(STAMPS)/doctest $(STAMPS)/editable ## the core's C++ unit tests, first tier: over simulated GPUs only when they or the core changed
@@ -160,7 +161,7 @@ site: $(STAMPS)/more $(STAMPS)/editable ## all pages and the reference of the AP
 	@$(RECORD)
 
 pytest: $(FIRST) $(MORE) ## Python tests; PYTEST_ARGS="-k name" chooses
-	nice $(if $(PYTEST_ARGS),python -m pytest $(PYTEST_ARGS),scripts/python-tests.sh $(MARKS) $(SIDE_BY_SIDE))
+	nice $(if $(PYTEST_ARGS),python -m pytest $(PYTEST_ARGS),scripts/python-tests.sh $(SIDE_BY_SIDE))
 	@$(RECORD)
 
 test-launchers: $(FIRST) $(MORE) ## jobs of mpirun, mpiexec, srun and torchrun, all cases

@@ -24,4 +24,4 @@ fi
 python -m tools.packages install --no-deps --no-build-isolation --force-reinstall --config-settings=build-dir=build/mxnet --editable .
 # MXNet makes NumPy warn of much.
 # shellcheck disable=SC2086
-exec python -m pytest -q -m "not heavy" --disable-warnings ${PYTEST_ARGS:-tests/mxnet tests/test_api.py tests/common/test_without_mxnet.py}
+exec python -m pytest -q -m "not heavy and not long" --disable-warnings ${PYTEST_ARGS:-tests/mxnet tests/test_api.py tests/common/test_without_mxnet.py}

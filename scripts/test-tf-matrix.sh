@@ -31,7 +31,7 @@ for version in "$@"; do
   echo "== TensorFlow $version"
   if environment "$version" &&
     ".venv-tf-$version/bin/python" -m tools.packages install --no-deps --force-reinstall "$wheel" &&
-    (cd $stage && PATH="$root/.venv-tf-$version/bin:$PATH" python -m pytest -q -m "not heavy" ${PYTEST_ARGS:-tests/tensorflow tests/keras}); then
+    (cd $stage && PATH="$root/.venv-tf-$version/bin:$PATH" python -m pytest -q -m "not heavy and not long" ${PYTEST_ARGS:-tests/tensorflow tests/keras}); then
     continue
   fi
   failed+=("$version")

@@ -1,11 +1,12 @@
-"""The two tiers of tests.
+"""The tiers of tests.
 
     python -m pytest --tier=first     what `make test` runs: each behaviour once
-    python -m pytest --tier=more      all other tests; `make test-more` runs them but for those marked heavy
+    python -m pytest --tier=more      what `make test-more` runs: all others, but for
+    python -m pytest --tier=long      those marked long, which `make test-all` runs besides
 
-Without the option both run. A test belongs to the second tier if it is marked ``heavy`` (it repeats at length what
-others show) or belongs to an integration or a second backend (`SECOND_FOLDERS`, `SECOND_LANES`), unless it is marked
-``smoke``: one short test of each of those stays in the first tier.
+Without the option all run. A test belongs to the second tier if it is marked ``heavy`` (it takes seconds of CPU, or
+repeats what others show) or belongs to an integration or a second backend (`SECOND_FOLDERS`, `SECOND_LANES`), unless
+it is marked ``smoke``: one short test of each of those stays in the first tier.
 """
 
 import re
@@ -16,19 +17,20 @@ import pytest
 
 from tests.lanes import lane
 
-TIERS = ("first", "more")
+TIERS = ("first", "more", "long")
 SECOND_FOLDERS = tuple(
     f"tests/{name}" for name in ("benchmark", "clouds", "cluster", "examples", "launchers", "notebook", "ray", "spark")
 )
 SECOND_LANES = ("keras-torch", "keras-jax", "keras-legacy")
 """Where all tests but those marked ``smoke`` belong to the second tier."""
-OTHER = {"first": "make test-more", "more": "make test"}
 _ROOT = Path(__file__).parent.parent
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption(
-        "--tier", choices=TIERS, help="run one tier of tests: first, as make test does, or more, as make test-more does"
+        "--tier",
+        choices=TIERS,
+        help="run one tier of tests: first (make test), more (make test-more) or long (only make test-all)",
     )
 
 
@@ -39,6 +41,8 @@ def tier(nodeid: str, marks: set[str]) -> str:
         nodeid: The test's id, such as ``tests/ray/test_run.py::test_run``.
         marks: Names of its marks.
     """
+    if "long" in marks:
+        return "long"
     return "more" if "heavy" in marks or (_second(nodeid) and "smoke" not in marks) else "first"
 
 
@@ -46,9 +50,9 @@ def _second(nodeid: str) -> bool:
     return nodeid.startswith(tuple(f"{folder}/" for folder in SECOND_FOLDERS)) or lane(nodeid) in SECOND_LANES
 
 
-def only_more(path: str, text: str) -> bool:
-    """Return True if all tests of a file belong to the second tier, as far as its text shows without an import."""
-    if re.search(r"^pytestmark = pytest\.mark\.heavy$", text, re.MULTILINE):
+def none_first(path: str, text: str) -> bool:
+    """Return True if no test of a file belongs to the first tier, as far as its text shows without an import."""
+    if re.search(r"^pytestmark = pytest\.mark\.(heavy|long)$", text, re.MULTILINE):
         return True
     return _second(path) and "mark.smoke" not in text
 
@@ -58,7 +62,7 @@ def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool 
     path = collection_path
     if config.getoption("--tier") != "first" or path.suffix != ".py" or not path.is_relative_to(_ROOT):
         return None
-    return True if only_more(path.relative_to(_ROOT).as_posix(), path.read_text()) else None
+    return True if none_first(path.relative_to(_ROOT).as_posix(), path.read_text()) else None
 
 
 @pytest.hookimpl(tryfirst=True)
@@ -74,5 +78,5 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 
 def pytest_terminal_summary(terminalreporter: Any, config: pytest.Config) -> None:
-    if chosen := config.getoption("--tier"):
-        terminalreporter.write_line(f"tests of the other tier were left out; {OTHER[chosen]} runs them")
+    if config.getoption("--tier"):
+        terminalreporter.write_line("tests of other tiers were left out; make test-all runs all of them")
