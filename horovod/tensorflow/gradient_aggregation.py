@@ -185,7 +185,7 @@ class LocalGradientAggregationHelper:
 
         Args:
             apply_grads_closure (Callable): Function without arguments that applies the gradients.
-            optimizer, *args, **kwargs: Ignored; accepted for compatibility.
+            optimizer (Any): Ignored, like all further arguments; accepted for compatibility.
 
         Returns:
             tf.Operation or None: In a graph, the operation; None in eager mode.

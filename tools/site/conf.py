@@ -20,7 +20,7 @@ project = "Horovod, reborn"
 author = "its maintainers"
 version = release = re.findall(r'__version__ = "(.+)"', (ROOT / "horovod/_version.py").read_text())[0]
 
-extensions = ["myst_parser", "sphinx.ext.autodoc", "sphinxcontrib.mermaid"]
+extensions = ["myst_parser", "sphinx.ext.autodoc", "sphinx.ext.napoleon", "sphinxcontrib.mermaid"]
 include_patterns = ["*.md", "docs/*.md", "docs/**/*.md", "benchmarks/*.md", "tools/mutants/README.md"]
 # Not even looked into.
 exclude_patterns = [".*", "build", "dist", "runs", "core", "horovod", "tests", "examples", "fuzz", "bindings"]

@@ -162,7 +162,7 @@ class DeviceWork:
         return True
 
     def output(self, tail: Sequence[int], dtype: torch.dtype) -> torch.Tensor:
-        """Return the result of an allgather or alltoall, a tensor of shape (sum of ``sizes``, *tail)."""
+        """Return the result of an allgather or alltoall, a tensor of shape ``(sum(sizes), *tail)``."""
         out = self._adapter.empty((sum(self.sizes), *tail), dtype, self._device)
         if out.numel() > 0:
             self._work.copy_output(out.data_ptr(), self._adapter.current_stream(self._device))

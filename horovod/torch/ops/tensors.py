@@ -141,7 +141,7 @@ def set_rank_and_size(process_set: ProcessSet, operation: str) -> tuple[int, int
 
 
 def output_of(work: Any, tail: Sequence[int], dtype: torch.dtype) -> torch.Tensor:
-    """Return the output tensor of shape (sum of ``work.sizes``, *tail).
+    """Return the output tensor of shape ``(sum(work.sizes), *tail)``.
 
     On the CPU it shares the memory that the engine allocated.
     """
