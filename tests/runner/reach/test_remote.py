@@ -23,6 +23,7 @@ echo "Welcome to $1!"
 if [ -n "$FAKE_SSH_ONLY_DIRECT" ] && [ -n "$FAKE_SSH_HOST" ]; then
   echo "root@$1: Permission denied (publickey)." >&2; exit 255
 fi
+cd /
 exec env FAKE_SSH_PATH="$FAKE_SSH_PATH $FAKE_SSH_HOST" FAKE_SSH_HOST="$1" HOME="/home/of/$1" /bin/sh -c "$2"
 """
 
@@ -33,7 +34,8 @@ from horovod.common.contract.worker_env import WorkerEnv
 env = WorkerEnv.from_environ()
 with StoreClient(env.job_key(), env.rendezvous_addr, env.rendezvous_port) as store:
     _, values = store.exchange("here", env.rank, env.size, os.urandom(200000 * (env.rank + 1)))
-print("met", [len(value) // 200000 for value in values], env.hostname, os.environ["HOME"], len(sys.stdin.read()))
+home, here = os.environ["HOME"], os.getcwd()
+print("met", [len(value) // 200000 for value in values], env.hostname, home, here, len(sys.stdin.read()))
 """
 
 # Says hello like an agent and then nothing more; ends with the first word to it, if it is not mute.
@@ -76,7 +78,7 @@ def test_workers_of_all_hosts_meet_in_the_store_through_the_agents(fake, fanout)
     assert done.code == 0, done.err
     for rank, host in enumerate(["red", "green", "green"]):
         read = 0 if rank else 1_000_000
-        assert f"[{rank}]<stdout>:met [1, 2, 3] {host}.test /home/of/{host}.test {read}\n" in done.out
+        assert f"[{rank}]<stdout>:met [1, 2, 3] {host}.test /home/of/{host}.test {os.getcwd()} {read}\n" in done.out
     assert "Welcome" not in done.out
 
 
