@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Builds and runs the C++ unit tests: unit-tests.sh [--tier first|more | --build TARGET] BUILD_DIR SANITIZERS
 # (SANITIZERS: as for -fsanitize=, or empty)
-# first: the core without tests over simulated libraries, unless these or the core have changed since they last passed.
+# first: the core without long cases and tests over simulated libraries, unless these or the core have changed since they last passed.
 # more: what the first tier leaves out. Without a tier: all. --build: run none, build only that target.
 # Without sanitizers the core is not compiled again: its library is that of the extension's build, build/python.
 set -euo pipefail
@@ -14,8 +14,8 @@ passed=$build/simulated-passed # the sources with which the tests over simulated
 sources=$(find CMakeLists.txt core tests/core tests/simulated -type f | LC_ALL=C sort | xargs sha256sum | sha256sum)
 target=all choice=()
 case $tier in
-  first) if [ ! -e "$passed" ] || [ "$(cat "$passed")" = "$sources" ]; then target=unit_first choice=(-LE simulated); else tier=all; fi ;;
-  more) choice=(-L simulated) ;;
+  first) if [ ! -e "$passed" ] || [ "$(cat "$passed")" = "$sources" ]; then target=unit_first choice=(-LE more); else tier=all; fi ;;
+  more) choice=(-L more) ;;
   all) ;;
   *) echo "unit-tests.sh: the tier must be first or more, got $tier" >&2; exit 2 ;;
 esac

@@ -74,7 +74,7 @@ TEST_CASE("allreduce: every dtype and operation") {
   }
 }
 
-TEST_CASE("allreduce on every kind of link, with more data than any buffer holds") {
+TEST_CASE("allreduce on every kind of link, with more data than any buffer holds" * doctest::test_suite("long")) {
   for (Wire wire : kWires) {
     for (int size : {2, 5}) {
       INFO(std::string(name_of(wire)));

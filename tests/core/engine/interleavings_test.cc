@@ -94,7 +94,7 @@ void settle_down(Puppets& puppets, const Scene& scene, const std::vector<Planned
 
 }  // namespace
 
-TEST_CASE("every play with a few surprises, out of a schedule and back to negotiation") {
+TEST_CASE("every play with a few surprises, out of a schedule and back to negotiation" * doctest::test_suite("long")) {
   long plays = 0;
   for (const Scene& scene : scenes()) {
     CAPTURE(scene.what);
