@@ -15,9 +15,7 @@ import horovod.torch as hvd
 @pytest.fixture
 def two(gpus):
     """two(function, *args) -> what it returns on rank 0, or rank 0's error; rank 1 may die."""
-    ranks = gpus(2)
-    yield lambda function, *args: ranks.run(function, *args, errors=True, timeout=80.0)[0]
-    ranks.fleet.dismiss()
+    return lambda function, *args: gpus(2).run(function, *args, errors=True, timeout=80.0)[0]
 
 
 def stop():
