@@ -168,7 +168,7 @@ class Agent:
                 self._writer.send(Alive())
             self._writer.flush()
 
-    # What ends the job
+    # Reasons to stop
 
     def _lose_launcher(self) -> None:
         """Stop because the launcher was killed or cannot be reached."""
@@ -261,7 +261,7 @@ class Agent:
                 f"{error.strerror}; make it on every host, or start from a shared directory"
             ) from None
 
-    # The end
+    # Shutdown
 
     def _over(self) -> bool:
         """Advance a stop or a normal end; return True when no process runs and the launcher knows it."""

@@ -48,7 +48,7 @@ class Streams:
         self._next = 1
         self._limit = 0  # maximum connections at once
 
-    # The store's address for the workers of this host
+    # Workers' connections to the store
 
     def listen(self, workers: int, each: int = EACH) -> tuple[str, int]:
         """Accept the workers' connections to the store on loopback. May be called again when their number changes.
@@ -87,7 +87,7 @@ class Streams:
             self._streams[stream.number] = stream
             self._report(StreamOpen(stream.number))
 
-    # Agents further on
+    # Agents on other hosts
 
     def spawn(self, message: Spawn) -> None:
         """Run the command. Raises AgentError if the stream's number is in use."""

@@ -291,7 +291,7 @@ class WorkerTable:
         for process in self._processes.values():
             self._drain_process(process)
 
-    # The end
+    # Ends of workers
 
     def reap(self, others: Callable[[int, int], object]) -> None:
         """Collect all children that have ended, workers and adopted orphans, and report the workers' exits.
@@ -335,7 +335,7 @@ class WorkerTable:
         if self._lasting:
             self._left[process.popen.pid] = time.monotonic() + LEFTOVERS
 
-    # One of several that come and go
+    # Signals
 
     def kill(self, rank: int) -> None:
         """Send SIGKILL to the worker, if it runs, and to its descendants."""

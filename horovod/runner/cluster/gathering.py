@@ -93,7 +93,7 @@ class Gathering:
             self._thread.start()
             undo.pop_all()
 
-    # What is asked
+    # Queries
 
     @property
     def closed(self) -> bool:
@@ -167,7 +167,7 @@ class Gathering:
             f"{advice}"
         )
 
-    # Visits
+    # Incoming connections
 
     def _listen(self) -> None:
         poll = select.poll()
@@ -284,7 +284,7 @@ class Gathering:
         if not self._closed:
             os.eventfd_write(self.fd, 1)
 
-    # The end
+    # Shutdown
 
     def close(self) -> None:
         """Stop admitting processes, and disconnect those that were not taken. Idempotent."""

@@ -81,7 +81,7 @@ class State:
     def ended(self) -> bool:
         return self._job.ended is not None
 
-    # ---- what happens ----------------------------------------------------------------------------------------------
+    # Events
 
     def _next(self) -> int:
         self.version += 1
@@ -174,7 +174,7 @@ class State:
             if name in self._charts or len(self._charts) < _CHARTED:
                 self._charts.setdefault(name, Series(1)).add(self.version, now, [value.mean])
 
-    # ---- what is told ----------------------------------------------------------------------------------------------
+    # Updates for pages
 
     def since(self, version: int, now: float) -> dict[str, Any]:
         """Return the changes after that version, everything for 0. `now` is in seconds since the start."""

@@ -56,7 +56,7 @@ class Membership:
         self._last_members: set[int] = set()  # members of the last epoch that ran
         self._out: list[Action] = []
 
-    # What is asked
+    # Queries
 
     def next_time(self, now: float) -> float | None:
         """Return when `tick` must be called next, or None if no deadline is set."""
@@ -74,7 +74,7 @@ class Membership:
         """Live members of the last epoch, in rank order."""
         return self.workers.members(self.epoch)
 
-    # What happens
+    # Events
 
     def discovered(
         self, slots: Mapping[str, int], now: float, certain: bool = False, complete: bool = False, by: str = ""
@@ -226,7 +226,7 @@ class Membership:
         self._admission.postpone(seconds)
         self._blacklist.postpone(seconds)
 
-    # What follows
+    # Consequences
 
     def _member(self, number: int, epoch: int) -> Worker | None:
         """Return the worker if it is at work in this epoch and the epoch is the last one."""
@@ -284,7 +284,7 @@ class Membership:
         self.phase = Phase.ENDED
         self._out.append(End(success, text))
 
-    # What is decided, after everything that has happened
+    # Decisions, after each event
 
     def _decide(self, now: float) -> list[Action]:
         if self.phase is not Phase.ENDED:

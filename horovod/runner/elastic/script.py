@@ -99,7 +99,7 @@ class ScriptRun:
             return f"{what}which may not be executed; `chmod +x {self._script}` allows it"
         return f"{what}which cannot be started: {error.strerror}"
 
-    # Parts of a loop
+    # Event loop
 
     def events(self) -> dict[int, int]:
         """Return descriptors and their poll events."""
@@ -166,7 +166,7 @@ class ScriptRun:
             self._trouble = f"{self._script} was stopped"
             self._stop()
 
-    # What came of it
+    # Result
 
     def finish(self) -> dict[str, int]:
         """Wait until the script ends, at most its time limit, and return the result."""

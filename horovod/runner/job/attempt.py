@@ -105,7 +105,7 @@ class Attempt:
         self._store = open_store(self._key)
         self._relay = StoreRelay(self._store.address, connections)
 
-    # From the start to the end
+    # Life cycle
 
     def start(self) -> None:
         """Start an agent on every host."""
@@ -171,7 +171,7 @@ class Attempt:
         """How each rank ended, as input for `verdict`."""
         return self.endings.ends
 
-    # Parts of the loop
+    # Event loop
 
     def events(self, listening: bool) -> dict[int, int]:
         wanted = {**self._fleet.events(listening), **self._relay.events()}
@@ -215,7 +215,7 @@ class Attempt:
     def doubtful(self, now: float) -> bool:
         return bool(self._fleet.suspects(now)) and not verdict.has_culprit(self.endings.ends)
 
-    # How far it is
+    # Progress of the start
 
     def _called(self) -> bool:
         """Return True if any rank has called hvd.init(), by its report or by connecting to the store."""
@@ -247,7 +247,7 @@ class Attempt:
         """Return a remark about an attempt that ended normally, or an empty string."""
         return self._strangers.late(self._called())
 
-    # What happens
+    # Events
 
     def _take_troubles(self, troubles: list[Trouble]) -> None:
         for trouble in troubles:

@@ -117,7 +117,7 @@ class ElasticAttempt:
             fleet, self._relay, orders, pythons, settings.start_timeout, self._locality, settings.names
         )
 
-    # From the start to the end
+    # Life cycle
 
     def start(self) -> None:
         """Do nothing: the finder already looks for hosts."""
@@ -174,7 +174,7 @@ class ElasticAttempt:
             self._front.close()
             self._locality.close()
 
-    # Parts of the loop
+    # Event loop
 
     def events(self, listening: bool) -> dict[int, int]:
         wanted = {**self._fleet.events(listening), **self._relay.events(), **self._finder.events()}
@@ -237,7 +237,7 @@ class ElasticAttempt:
         """Return an empty string: elastic jobs apply their own timeout."""
         return ""
 
-    # What is concluded
+    # Results
 
     @property
     def ends(self) -> list[RankEnd]:
@@ -253,7 +253,7 @@ class ElasticAttempt:
         """Return a remark about a job that ended normally, or an empty string."""
         return self._strangers.late(bool(self.endings.called))
 
-    # What happens
+    # Events
 
     def _find(self, now: float) -> None:
         found = self._finder.look(now)
@@ -343,7 +343,7 @@ class ElasticAttempt:
         if self._settings.verbose:
             self._screen.say(text)
 
-    # What is decided
+    # Actions of the membership
 
     def _do(self, actions: list[Action]) -> None:
         if not self._stopping:

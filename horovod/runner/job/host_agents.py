@@ -136,7 +136,7 @@ class HostAgents:
         self._agents[host] = agent
         self.take_troubles(self._fleet.add(agent))
 
-    # What agents report
+    # Reports of agents
 
     def take(self, agent: Agent, report: Report) -> bool:
         """Handle a report if it concerns agents; return False if it does not."""
@@ -179,7 +179,7 @@ class HostAgents:
         self._retiring.discard(agent.host)
         self._fleet.drop(agent)
 
-    # The clock
+    # Timers
 
     def next_time(self) -> float | None:
         """Return when `tick` must be called next, or None."""
@@ -243,7 +243,7 @@ class HostAgents:
             for number in queued:
                 self.start(number, agent.host)
 
-    # The end
+    # Shutdown
 
     def stop(self) -> None:
         """Record that the job ends; host events are no longer reported."""

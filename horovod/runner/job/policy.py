@@ -72,7 +72,7 @@ class Policy:
         self._give_up_at: float | None = None
         self._interrupted = False
 
-    # What is asked
+    # Queries
 
     @property
     def stopping(self) -> bool:
@@ -88,7 +88,7 @@ class Policy:
         """Return True if the time for processes to end is over."""
         return self._give_up_at is not None and now >= self._give_up_at
 
-    # What happens
+    # Events
 
     def connected(self, now: float) -> list[Action]:
         """Record that every host is connected. Idempotent."""

@@ -110,7 +110,7 @@ class Watch:
             self._wait(attempt)
             self._tick(attempt)
 
-    # What others tell
+    # Events
 
     def fail(self, *troubles: str) -> None:
         """Stop because of failures other than a rank's; the messages are kept for the end."""
@@ -135,7 +135,7 @@ class Watch:
             elif isinstance(action, Late):
                 self.troubles.append(self._attempt.late())
 
-    # The loop
+    # Event loop
 
     def _listening(self) -> bool:
         """Return True if the processes' output is read, which it is not while our own reader is slow."""

@@ -98,7 +98,7 @@ class Api:
             urllib3 = importlib.import_module("urllib3")
             urllib3.disable_warnings(urllib3.exceptions.InsecureRequestWarning)
 
-    # What is asked
+    # Requests
 
     def create(self, manifest: Mapping[str, Any], dry: bool = False) -> dict[str, Any]:
         """Create an object and return it, or with `dry`, as it would be created. Raises ApiError."""
@@ -153,7 +153,7 @@ class Api:
             query["sinceTime"] = since
         return self._lines("Pod", f"{pod}/log", query, "get", LOG_SECONDS)
 
-    # How
+    # Transport
 
     def _url(self, kind: str, name: str, query: Mapping[str, str]) -> str:
         path = PATHS[kind].format(namespace=self.namespace) + (f"/{name}" if name else "")

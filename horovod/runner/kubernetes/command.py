@@ -62,7 +62,7 @@ def say(text: str) -> None:
         print(f"horovodrun: {line}", file=sys.stderr, flush=True)
 
 
-# A job is created and followed
+# Creating and following a job
 
 
 def _run(words: flags.Words) -> int:
@@ -196,7 +196,7 @@ def _signals() -> Iterator[None]:
             signal.signal(number, handler)
 
 
-# What is asked of a job afterwards
+# Commands for existing jobs
 
 
 def _named(action: str, words: Sequence[str]) -> tuple[dict[str, Any], str]:

@@ -104,7 +104,7 @@ class Canvas:
         del self._rows[:count]
         self._y = max(0, self._y - count)
 
-    # What the program writes
+    # Output of the program
 
     def _take(self, match: re.Match[str]) -> None:
         kind = match.lastindex

@@ -207,7 +207,7 @@ class StreamOpen(msgspec.Struct, frozen=True, tag="open"):
     stream: int
 
 
-# Both ways
+# In both directions
 
 
 class Alive(msgspec.Struct, frozen=True, tag="alive"):

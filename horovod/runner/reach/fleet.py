@@ -70,7 +70,7 @@ class Fleet:
         self._retry: dict[str, float] = {}
         self._last_failure: dict[str, str] = {}
 
-    # Connecting
+    # Connections
 
     def start(self) -> list[Trouble]:
         """Connect to every host that is reached from this machine."""
@@ -159,7 +159,7 @@ class Fleet:
     def _children(self, agent: Agent) -> list[Agent]:
         return [self._by_host[host] for host in self._routes.children(agent.host)]
 
-    # Failing
+    # Failures
 
     def _unusable(self, agent: Agent, failure: ssh.Failure) -> list[Trouble]:
         """Give up a host that has not become part of the job."""
@@ -216,7 +216,7 @@ class Fleet:
             if agent.facts is None:
                 self._give_up(agent)
 
-    # The loop's parts
+    # Event loop
 
     def events(self, listening: bool) -> dict[int, int]:
         """Return descriptors and their poll events. If `listening` is False, reports are not read."""
@@ -262,7 +262,7 @@ class Fleet:
             if agent.connection is not None and not agent.gone:
                 agent.connection.flush()
 
-    # The clock
+    # Timers
 
     def next_time(self) -> float | None:
         """Return when `look` must be called next (monotonic, s), or None."""
@@ -312,7 +312,7 @@ class Fleet:
             time.sleep(0.01)
             self.flush()
 
-    # The end
+    # Shutdown
 
     def end(self, seconds: float) -> dict[str, int | None]:
         """End every agent, children before parents, within about `seconds`. Returns exit codes by host."""

@@ -1,4 +1,4 @@
-// Charts as SVG, drawn anew from rows of [seconds since the start, values...]; null: nothing is known there.
+// SVG charts, redrawn from rows of [seconds since the start, values...]; null is an unknown value.
 const SPACE = "http://www.w3.org/2000/svg";
 const LEFT = 60, RIGHT = 8, TOP = 8, BOTTOM = 20;
 
@@ -25,7 +25,7 @@ function frame(svg, rows, most, least, label, clock) {
   return {x, y, parts};
 }
 
-// Layers on top of each other: `classes` for values 1, 2, ... of each row.
+// Stacked layers: `classes` for values 1, 2, ... of each row.
 export function stack(svg, rows, classes, label, clock, words) {
   const known = rows.filter(row => classes.some((_, i) => row[i + 1] !== null));
   svg.setAttribute("aria-label", words);
@@ -52,7 +52,7 @@ export function line(svg, rows, label, clock, words, fromZero) {
   svg.replaceChildren(...parts);
 }
 
-// As many rects as are needed, those that are there first: in a large job there are thousands of them.
+// Reuses existing rects and adds missing ones, because a large job has thousands of them.
 function rects(svg, count, box) {
   svg.setAttribute("viewBox", box);
   svg.setAttribute("preserveAspectRatio", "none");
@@ -65,7 +65,7 @@ function set(rect, name, value) {
   if (rect.getAttribute(name) !== value) rect.setAttribute(name, value);
 }
 
-// A cell for each share, the darker the greater.
+// One cell for each share; larger shares are darker.
 export function strip(svg, shares, words) {
   svg.setAttribute("aria-label", words);
   const cells = rects(svg, shares.length, `0 0 ${shares.length || 1} 1`);
@@ -77,7 +77,7 @@ export function strip(svg, shares, words) {
   });
 }
 
-// Widths of parts of `whole`, side by side.
+// Parts of `whole` side by side, as bars of proportional width.
 export function bar(svg, parts, classes, whole) {
   const layers = rects(svg, classes.length, "0 0 100 8");
   let at = 0;

@@ -1,15 +1,15 @@
-// Shows what horovodrun tells. Whatever comes from the job is text and becomes nothing else: textContent only.
+// Shows what horovodrun sends. Everything from the job is inserted as text only, by textContent.
 import {bar, line, shape, stack, strip} from "./charts.js";
 
 const $ = id => document.getElementById(id);
 const NAMES = ["data", "compute", "hidden", "exposed"];
 const CLASSES = ["data", "compute", "hidden-part", "exposed"];
-const KEPT = 200;  // lines of a rank
+const KEPT = 200;  // maximum lines of a rank
 const STATES = {starting: "starting", running: "runs", training: "in the job", ended: "ended", failed: "failed"};
 const PHASES = {starting: "The job is starting", running: "The job is running", failing: "A rank has failed", stopping: "The job is being stopped",
   ending: "The job is ending", ended: "The job has ended well", failed: "The job has failed", stopped: "The job was stopped"};
 
-// ---- words --------------------------------------------------------------------------------------------------------------------
+// ---- formatting ----
 const number = v => v === null || v === undefined ? "–" : v.toLocaleString("en", {maximumSignificantDigits: 4});
 const short = v => v.toLocaleString("en", {maximumSignificantDigits: 3});
 const count = v => v === null || v === undefined ? "–" : v.toLocaleString("en");
@@ -33,15 +33,15 @@ function element(name, text, attributes = {}) {
   return made;
 }
 
-// ---- what is known ------------------------------------------------------------------------------------------------------------
+// ---- state ----
 let job = {}, now = 0, version = 0, over = false, lost = false, awaited = "", heard = performance.now();
-const ranks = new Map();  // by rank: {what was told, its row, its lines}
+const ranks = new Map();  // by rank: {received data, row, lines}
 const steps = {width: 0, rows: new Map()};
-const values = new Map();  // by name: {what was told, its course, its chart}
+const values = new Map();  // by name: {received data, history, chart}
 
 function course(known, told) {
   if (!told) return;
-  if (told.width !== known.width) {  // stretches have become longer; all are told again
+  if (told.width !== known.width) {  // the intervals have become longer, and all rows are sent again
     known.width = told.width;
     known.rows.clear();
   }
@@ -89,7 +89,7 @@ function takeLines(one, told) {
   one.now = told.now;
 }
 
-// ---- the job ------------------------------------------------------------------------------------------------------------------
+// ---- job ----
 function showJob() {
   const parts = job.parts || {};
   say($("command"), job.command || "");
@@ -151,7 +151,7 @@ function showSteps() {
   line($("rates"), rows.map(row => [row[0], row[1]]), short, clock, `Steps a second, now ${number(job.rate)}`, true);
 }
 
-// ---- reported numbers ---------------------------------------------------------------------------------------------------------
+// ---- reported values ----
 function takeValue(told) {
   if (!values.has(told.name)) values.set(told.name, {width: 0, rows: new Map()});
   const known = values.get(told.name);
@@ -185,7 +185,7 @@ function showChart(name, known) {
   line(known.chart, inOrder(known), short, clock, `${name}, now ${number(known.told.mean)}`, false);
 }
 
-// ---- ranks --------------------------------------------------------------------------------------------------------------------
+// ---- ranks ----
 const COLUMNS = [
   {title: "Rank", of: one => one.told.rank},
   {title: "Host", of: one => one.told.host},
@@ -254,7 +254,7 @@ function showRanks(changed) {
 function showOrder(asked) {
   [...$("columns").children].forEach((head, i) => i === sorted ? head.setAttribute("aria-sort", down ? "descending" : "ascending") : head.removeAttribute("aria-sort"));
   const body = $("ranks").tBodies[0];
-  if (!asked && body.contains(document.activeElement)) return;  // a row that moves would lose the focus
+  if (!asked && body.contains(document.activeElement)) return;  // moving its row would lose the focus
   const {of} = COLUMNS[sorted], sign = down ? -1 : 1;
   const order = [...ranks.values()].sort((a, b) => {
     const one = of(a), other = of(b);
@@ -263,7 +263,7 @@ function showOrder(asked) {
   if (order.some((one, i) => body.rows[i] !== one.row)) body.append(...order.map(one => one.row));
 }
 
-// ---- output -------------------------------------------------------------------------------------------------------------------
+// ---- output ----
 function showLast(one) {
   rowOf(one);
   say(one.last, one.now || (one.lines.length ? one.lines[one.lines.length - 1][1] : ""));
@@ -306,7 +306,7 @@ function showSaid(lines) {
   follow(box, [...box.children, ...lines.map(text => lineOf(1, text))].slice(-KEPT));
 }
 
-// ---- news ---------------------------------------------------------------------------------------------------------------------
+// ---- updates ----
 const news = new EventSource("events");
 news.onmessage = event => {
   heard = performance.now();
