@@ -3,8 +3,7 @@
 It consists of two processes, so that nothing is left running even if either is killed with SIGKILL:
 
     guard (subreaper)           only waits; when the agent has ended, kills the remaining processes below it
-      agent (subreaper)         runs the loop of this file; stops when the guard dies (SIGTERM) or the launcher's pipe
-      closes
+      agent (subreaper)         runs the loop of this file; stops when the guard dies or the launcher's pipe closes
         worker, worker, ...     each in its own session; gets SIGKILL when the agent dies
 
 When the parent of a process dies, the agent (or the guard) adopts the process, even a daemon. So all processes of the
@@ -283,7 +282,7 @@ class Agent:
         return linux.descendants(os.getpid(), without=self._streams.pids)
 
     def _finish(self, survivors: list[int]) -> None:
-        """Send the last reports."""
+        """Send the last reports and close the streams."""
         self._workers.reap(self._streams.reaped)
         self._workers.drain()
         self._streams.serve(listening=True)

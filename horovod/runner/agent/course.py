@@ -34,7 +34,7 @@ class Phase(Enum):
 
 @dataclass(frozen=True)
 class Step:
-    """Signals to send now.
+    """Signals to send to processes now.
 
     Attributes:
         first: Signal for all ranks, to be confirmed with `Course.told`; 0 for none.
@@ -56,7 +56,7 @@ class Course:
         self.phase = Phase.WAITING
         self._started = False
         self._lasting = False
-        self._linger_until: float  # once it winds down
+        self._linger_until: float  # until when children may end by themselves, while winding down
         self._kill_at: float | None = None
         self._asked: set[int] = set()  # processes that got SIGTERM
         self._first = 0  # signal with which the stop begins, until SIGTERM follows
@@ -74,7 +74,7 @@ class Course:
         return self.phase is Phase.STOPPING
 
     def start(self, lasting: bool = False) -> bool:
-        """Record the orders; return False for the second time. A `lasting` job continues without workers."""
+        """Record the orders; return False if they had come before. A `lasting` job continues without workers."""
         first = not self._started
         self._lasting = lasting
         self._started = True

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Framework:
-    """A supported framework.
+    """A framework that this version supports.
 
     Attributes:
         title: Name of the framework.

@@ -1,4 +1,4 @@
-"""Result of a job."""
+"""Result of a job, as its launcher returns it."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 @dataclass
 class JobResult:
-    """Result of a job.
+    """Exit code, messages and results of a job.
 
     Attributes:
         exit_code: 0 on success.

@@ -57,7 +57,7 @@ class Gathering:
     def __init__(
         self, what: str = "process", nics: Sequence[str] = (), ports: str = "", token: bytes | None = None
     ) -> None:
-        """Start to listen.
+        """Start to listen for processes.
 
         Args:
             what: What a process is called in messages.

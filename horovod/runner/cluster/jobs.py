@@ -40,7 +40,7 @@ class Call:
 
 @dataclass(frozen=True)
 class Wishes:
-    """Options of a job.
+    """Options of a job on a cluster.
 
     Attributes:
         start_timeout: Seconds for the first agents to connect.

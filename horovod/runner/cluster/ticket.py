@@ -70,7 +70,7 @@ class Answer(msgspec.Struct, frozen=True):
 
 
 def place_of(number: int) -> Place:
-    """Return the handshake's place for the process of this number."""
+    """Return the `Place` in the handshake of the process with this number."""
     return Place(PURPOSE, 0, number + 1, 0)
 
 

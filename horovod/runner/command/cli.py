@@ -1,4 +1,4 @@
-"""Command line to checked settings."""
+"""Conversion of the command line to checked settings."""
 
 from __future__ import annotations
 

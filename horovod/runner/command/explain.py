@@ -24,7 +24,7 @@ _AGAIN = 0.1  # seconds between two attempts to connect
 
 
 def run(target: str) -> str:
-    """Return the job's explanation why it waits.
+    """Return the job's explanation of why it waits.
 
     Args:
         target: Pid of horovodrun or of a rank; or a folder, which is the job's report folder or rank 0's working

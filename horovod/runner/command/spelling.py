@@ -61,7 +61,7 @@ def is_flag(word: str) -> bool:
     names, letters = spellings()
     if word.partition("=")[0] in names:
         return True
-    return word[:2] in letters and (word[:2] != "-n" or word[2:].isdecimal())  # -np4 is no p4 for -n
+    return word[:2] in letters and (word[:2] != "-n" or word[2:].isdecimal())  # -np4 is not -n with value p4
 
 
 def advice(word: str) -> str:

@@ -26,7 +26,7 @@ class Audience:
         """Report a message of the launcher."""
 
     def heard(self, line: bytes) -> None:
-        """Report a line from a worker."""
+        """Pass on a worker's report, as it was received."""
 
     def exited(self, rank: int, status: int, error: str) -> None:
         """Report a worker's end; the arguments are those of the message ``Exited``."""

@@ -63,7 +63,7 @@ class _Waiting:
 
 
 class State:
-    """State of one job."""
+    """State of one job, as pages display it."""
 
     def __init__(self, command: str, slots: list[Slot]) -> None:
         self.version = 1
@@ -99,7 +99,7 @@ class State:
         one.pid, one.state, one.version = pid, "running", self._next()
 
     def output(self, rank: int, stream: int, data: bytes) -> None:
-        """Record output of a rank."""
+        """Record what a rank has printed."""
         one = self._ranks[rank]
         one.printed = self._next()
         one.tail.feed(one.printed, stream, data)

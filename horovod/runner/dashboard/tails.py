@@ -36,7 +36,7 @@ def text(words: str) -> str:
 
 
 class _Open:
-    """An incomplete line."""
+    """Line that has not ended yet."""
 
     def __init__(self) -> None:
         self._data = bytearray()
@@ -98,5 +98,5 @@ class Tail:
 
     @property
     def last(self) -> str:
-        """The most recent text."""
+        """Most recent line, or the part of it that exists."""
         return self.now or (self.lines[-1].text if self.lines else "")

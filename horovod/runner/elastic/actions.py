@@ -71,7 +71,7 @@ class Abandon:
 
 @dataclass(frozen=True)
 class Say:
-    """Show a line to the user."""
+    """Show a message to the user."""
 
     text: str
 

@@ -42,7 +42,7 @@ class _Failed:
 
 @dataclass
 class Blacklist:
-    """Hosts barred after failures. `cooldown` is (MIN, MAX) in seconds, None for ever; `seed` is that of the jitter."""
+    """Hosts barred after failures. `cooldown` is (MIN, MAX) in seconds, None for no end; `seed` is the jitter's."""
 
     cooldown: tuple[float, float] | None = None
     seed: int | None = None

@@ -15,7 +15,7 @@ EVERY = 1.0  # s from the end of one run of the script to the start of the next
 
 @dataclass(frozen=True)
 class Found:
-    """Result of a discovery.
+    """Hosts that a discovery has found.
 
     Attributes:
         slots: Slots by host, in the order in which hosts are to be used.

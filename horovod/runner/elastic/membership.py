@@ -27,7 +27,7 @@ from horovod.runner.elastic.workers import Life, MachineOf, Worker, Workers, can
 
 
 class Membership:
-    """State of an elastic job.
+    """Membership of an elastic job's workers.
 
     Attributes:
         epoch: Number of the last epoch formed; 0 before the first.
@@ -216,7 +216,7 @@ class Membership:
         return self._decide(now)
 
     def tick(self, now: float) -> list[Action]:
-        """Act on deadlines."""
+        """Act on deadlines that have passed."""
         return self._decide(now)
 
     def postpone(self, seconds: float) -> None:

@@ -25,7 +25,7 @@ class Verdict(NamedTuple):
 
 
 class Newcomers:
-    """Check of new workers.
+    """Admission check of new workers.
 
     The first worker determines the job's Python and program.
 

@@ -20,7 +20,7 @@ TOGETHER = 5.0  # s that ready workers wait for others that are starting, so tha
 LEAVING = 10.0  # s for a dismissed worker to end
 CERTAIN = 10.0  # s after SIGKILL until a process that the kernel cannot end counts as gone
 TORN_DOWN = 10.0  # s after a failure in which its host may be found lost; a shutdown may end the rank first
-STOOD_STILL = 5.0  # s of delay of the launcher's loop after which it was stopped, or its machine was
+STOOD_STILL = 5.0  # s of delay after which the launcher or its machine must have been stopped
 
 
 class Phase(Enum):

@@ -25,7 +25,7 @@ _SHOWN_LINES = 5  # maximum lines of stderr shown
 
 
 class ScriptRun:
-    """One run of a script.
+    """One run of a discovery script.
 
     Call `events`, `serve` and `next_time` in a loop until `done`, or call `finish`; then get the `result`. Call `close`
     if the run is not needed any more.
@@ -39,7 +39,7 @@ class ScriptRun:
         command: Sequence[str] = (),
         names: Names = FLAGS,
     ) -> None:
-        """Start the script.
+        """Start the discovery script.
 
         Args:
             script: Path of the script.

@@ -29,7 +29,7 @@ class Life(Enum):
 
 @dataclass
 class Worker:
-    """One process.
+    """One worker process of the job.
 
     Attributes:
         number: Number of the worker, unique in the job.

@@ -29,7 +29,7 @@ class ChaosLog:
     """
 
     def __init__(self, planned: Iterable[Event] = ()) -> None:
-        """`planned` faults were listed one by one; the report names those that no rank has announced."""
+        """Create the log. `planned` faults were listed one by one; the report names those that no rank announced."""
         self._silent = [str(event) for event in planned]
         self._outcomes: list[tuple[int, Outcome]] = []  # with the worker that each fault concerns
         self._again: int | None = None  # steps that ranks report to have repeated

@@ -21,7 +21,7 @@ SETTLE = 2.0
 TERM_GRACE = 5.0  # s between SIGTERM and SIGKILL
 USER_GRACE = 30.0  # s for ranks to end by themselves when the user stops the job (--grace-seconds)
 AGENT_GRACE = 12.0  # additional s until processes that do not end are given up
-LAST_WORDS = 1.0  # s to write remaining output, unread, when the user stops the job
+LAST_WORDS = 1.0  # s to write output that is not being read, when the user stops the job
 
 
 class Phase(Enum):

@@ -34,7 +34,7 @@ class State:
 
 @dataclass(frozen=True)
 class Shown:
-    """What to show: `status` on a terminal's line, empty to clear it, and `line` to append to a log."""
+    """Progress to show: `status` on a terminal's line, empty to clear it, and `line` to append to a log."""
 
     status: str = ""
     line: str = ""

@@ -40,7 +40,7 @@ class Attempt(Protocol):
         """Return when `tick` must be called next, or None."""
 
     def tick(self, now: float, listening: bool) -> None:
-        """Act on deadlines."""
+        """Act on deadlines that have passed."""
 
     def launch(self) -> None:
         """Start the processes, once all hosts are connected."""

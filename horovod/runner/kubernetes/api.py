@@ -74,7 +74,7 @@ class Api:
     """API of one cluster and namespace. Thread-safe."""
 
     def __init__(self, kubeconfig: str = "", context: str = "", namespace: str = "") -> None:
-        """Find the credentials.
+        """Find the credentials for the cluster.
 
         Args:
             kubeconfig: Path of the kubeconfig; by default chosen as by kubectl, or in a pod, that pod's cluster.

@@ -143,7 +143,7 @@ NOT_THERE = {
 
 @dataclass(frozen=True)
 class Words:
-    """A parsed command line.
+    """A parsed command line of `horovodrun kubernetes`.
 
     Attributes:
         given: Values of `FLAGS` by `Flag.dest`; lists for flags that may be repeated.

@@ -1,4 +1,4 @@
-"""Whether a job on the cluster has ended, or cannot start, and its exit code. Pure: times are arguments."""
+"""Detection that a job on the cluster has ended or cannot start, and its exit code. Pure: times are arguments."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class Outcome:
 
 
 class Judge:
-    """Judgement about one job.
+    """Decision whether one job has ended.
 
     Args:
         name: Name of the job.

@@ -35,7 +35,7 @@ TOKEN_VARIABLE = "HOROVOD_POD_TOKEN"
 POD_VARIABLE, NODE_VARIABLE = "HOROVOD_POD_NAME", "HOROVOD_POD_NODE"
 NAMESPACE_VARIABLE = "HOROVOD_POD_NAMESPACE"
 RETRIES = 1_000_000
-"""Of an elastic job's pods; practically unlimited, because the job continues without those that fail."""
+"""Retries of an elastic job's pods; practically unlimited, because the job continues without those that fail."""
 SHM_PATH = "/dev/shm"
 LEAST_KEEP = 60
 """Seconds for which the Job of the worker pods stays after its end, so that failures can be explained."""

@@ -24,7 +24,7 @@ _ADVICE = {
 
 @dataclass(frozen=True)
 class View:
-    """State of a pod.
+    """State of a pod and the reasons for it.
 
     Attributes:
         name: Name of the pod.

@@ -17,7 +17,7 @@ def make_token() -> str:
 
 
 def token_key(text: str) -> Secret:
-    """Derive the 32-byte key from the token, which is text as in a chart. Raises ValueError if it is too short."""
+    """Derive the 32-byte key from the token's text. Raises ValueError if it is too short."""
     text = text.strip()
     if len(text) < LEAST:
         raise ValueError(

@@ -12,7 +12,7 @@ ACCEPTED = "pvc:CLAIM:/PATH[:ro], host:/DIR:/PATH[:ro], config:NAME:/PATH, secre
 
 @dataclass(frozen=True)
 class Volume:
-    """Volume of a pod.
+    """Volume that a pod mounts.
 
     Attributes:
         kind: "pvc", "host", "config", "secret" or "empty".

@@ -45,7 +45,7 @@ PROBE_SECONDS = 5.0
 
 
 class Pod:
-    """Agents of this pod."""
+    """Agents that run in this pod."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()

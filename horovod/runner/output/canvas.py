@@ -151,7 +151,7 @@ class Canvas:
             self._end_row(returned=False)
 
     def _end_row(self, returned: bool) -> None:
-        """Move to the next line.
+        """End the current line and move to the next one.
 
         A normal line is final at once, with the lines above it. A line of bars is not, because a program that moves the
         cursor may return to it. Neither is an empty line, which may only skip another program's bar.

@@ -125,7 +125,7 @@ class Display:
             self._put(group.ranks, group.stream, group.line)
 
     def flush(self) -> None:
-        """Show all held lines."""
+        """Show all lines that are still held."""
         for rank in self._hosts:
             self.finish(rank, 0.0)
         self.tick(float("inf"))

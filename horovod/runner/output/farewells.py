@@ -47,7 +47,7 @@ class Farewells:
         self._held: dict[int, _Held] = {}
 
     def join(self, rank: int) -> None:
-        """Add a rank."""
+        """Add a rank that has started."""
         self._living.add(rank)
 
     def add(self, rank: int, lines: Sequence[bytes], now: float) -> list[bytes]:

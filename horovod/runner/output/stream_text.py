@@ -15,7 +15,7 @@ _MOVES = re.compile(rb"\x1b(?:\[[0-?]*[ -/]*(?:[A-HJKf]|\Z)|\Z)")
 
 
 class StreamText:
-    """Lines of a stream.
+    """Lines of one stream, returned as they become final.
 
     Most output is plain lines, which are only split. From the first cursor movement until no drawn line can change any
     more, a canvas processes the output.

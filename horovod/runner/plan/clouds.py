@@ -23,7 +23,7 @@ _TRAINING_POOLS = ("workerpool0", "workerpool1")
 
 @dataclass(frozen=True)
 class Machines:
-    """Machines of a job.
+    """Machines that a training service assigned to a job.
 
     Attributes:
         service: Name of the training service.

@@ -31,7 +31,7 @@ NOT_PASSED_ON = (
 # values of that host's own login, if there are any. LD_PRELOAD is not among them: it loads allocators that are wanted
 # everywhere, and where the file is missing, the dynamic loader prints a message and continues.
 HOSTS_OWN = (
-    # the machine and the user's place on it
+    # the machine and the user's account
     "HOSTNAME",
     "HOST",
     "HOME",

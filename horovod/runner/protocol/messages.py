@@ -211,7 +211,7 @@ class StreamOpen(msgspec.Struct, frozen=True, tag="open"):
 
 
 class Alive(msgspec.Struct, frozen=True, tag="alive"):
-    """Heartbeat."""
+    """Heartbeat, sent in both directions."""
 
 
 class StreamData(msgspec.Struct, frozen=True, tag="data"):

@@ -272,7 +272,7 @@ class Fleet:
         return min(times, default=None)
 
     def look(self, now: float, listening: bool) -> list[Trouble]:
-        """Retry connections, send heartbeats and detect silent hosts, unless reports are not read (`listening`)."""
+        """Retry connections, send heartbeats, detect silent hosts. Without `listening`, silence does not count."""
         troubles: list[Trouble] = []
         for host in [host for host, at in self._retry.items() if at <= now]:
             del self._retry[host]

@@ -49,7 +49,7 @@ class BySsh:
 
 
 class Through(BySsh):
-    """Over the ssh of another host, run by that host's agent."""
+    """Reach over the ssh of another host, run by that host's agent."""
 
     def __init__(self, parent: Agent, remote: ssh.Remote) -> None:
         super().__init__(remote)
@@ -61,7 +61,7 @@ class Through(BySsh):
 
 
 class BySrun:
-    """In a step of a Slurm allocation. All nodes are reached from here, since Slurm has its own fan-out tree."""
+    """Reach by a step of a Slurm allocation. All nodes are reached from here, since Slurm has its own fan-out tree."""
 
     def __init__(self, remote: ssh.Remote) -> None:
         self._job = remote.slurm_job

@@ -77,7 +77,7 @@ class Course:
         self._desk.serve(time.monotonic())
 
     def tick(self) -> None:
-        """Act on deadlines. To be called first in each round of the loop."""
+        """Act on deadlines that have passed. To be called first in each round of the loop."""
         now = time.monotonic()
         if stood := self._standstill.look(now):  # the driver itself was stopped, so no worker is late
             self._membership.postpone(stood)

@@ -53,7 +53,7 @@ class Lines(Serving):
         silence: float,
         gone: Callable[[int, str], None],
     ) -> None:
-        """Start the thread.
+        """Start the thread that serves the connections.
 
         Args:
             listener: Listening socket for the connections; owned by this object.

@@ -25,7 +25,7 @@ def seats(names: Sequence[str]) -> list[Slot]:
 
 
 def misfit(residents: Sequence[Resident], version: str = __version__) -> str:
-    """Return why these workers cannot form one job, or an empty string. `version` is the driver's of horovod."""
+    """Return why these workers cannot form one job, or an empty string. `version` is the driver's horovod version."""
     for index, one in enumerate(residents):
         who = f"worker {index} (host {one.name}, pid {one.pid})"
         if one.version != version:

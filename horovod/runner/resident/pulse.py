@@ -47,7 +47,7 @@ class Asking:
     """
 
     def __init__(self, listener: socket.socket, job_key: bytes, silence: float) -> None:
-        """Start to listen.
+        """Start to listen for heartbeat connections.
 
         Args:
             listener: Listening socket; owned by this object.

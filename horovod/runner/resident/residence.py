@@ -84,7 +84,7 @@ class Residence:
         self._open = (lines, handover, store)
 
     def seat(self, number: int, resident: Resident, variables: Mapping[str, str], seconds: float) -> Seat:
-        """Return what a worker needs to join the job.
+        """Return the access data with which a worker joins the job.
 
         Args:
             number: Number of the worker.

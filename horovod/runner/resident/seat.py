@@ -52,7 +52,7 @@ class Resident:
 
 @dataclass(frozen=True)
 class Seat:
-    """What a worker needs to join the job.
+    """Access data with which a worker joins the job.
 
     Attributes:
         number: Number of the worker.

@@ -12,7 +12,7 @@ from horovod.runner.verdict.verdict import RankEnd
 
 
 class Endings:
-    """Collected ends of ranks.
+    """Collected reports about how ranks ended.
 
     Attributes:
         ends: Ends of the ranks, in the order in which they ended.

@@ -38,7 +38,7 @@ _MORE_LINES = 8  # maximum lines of a message after a blank line
 
 @dataclass(frozen=True)
 class RankEnd:
-    """How one worker ended.
+    """The end of one worker and its reasons.
 
     Attributes:
         rank: Rank of the worker.

@@ -9,7 +9,7 @@ from typing import Any
 
 @dataclass(kw_only=True)
 class BaseSettings:
-    """Settings of all jobs.
+    """Settings that all jobs have in common.
 
     Attributes:
         verbose: Verbosity, 0 to 2.
