@@ -47,7 +47,7 @@ class ComputeService:
     def __init__(
         self, dispatchers: int, workers_per_dispatcher: int, key: bytes, nics: Collection[str] | None = None
     ) -> None:
-        """Start the server.
+        """Start the server of a data service.
 
         Args:
             dispatchers: Number of dispatchers.
@@ -123,7 +123,7 @@ class ComputeClient:
         *,
         compute_addresses: Addresses | None = None,
     ) -> None:
-        """Connect to the registry.
+        """Connect to the registry of a data service.
 
         Args:
             addresses: Addresses of the service, by interface.

@@ -37,7 +37,7 @@ class Left(msgspec.Struct, frozen=True, tag="left"):
 
 
 class Ending(msgspec.Struct, frozen=True, tag="ending"):
-    """The process ends.
+    """The process ends, with the reason.
 
     Attributes:
         rank: World rank of the process.
@@ -97,7 +97,7 @@ class Teller:
     """Worker's end of the pipe."""
 
     def __init__(self, name: str) -> None:
-        """Open the pipe.
+        """Open the worker's end of the pipe.
 
         Args:
             name: Name of the pipe from ``name_of``. If it is empty or denotes another file here (in another pid

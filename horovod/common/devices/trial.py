@@ -1,4 +1,4 @@
-"""Test of CUDA on the first GPU, in separate processes: does it start, and can two processes share GPU memory?
+"""Test of CUDA on the first GPU, in separate processes: whether it starts and two processes can share GPU memory.
 
 This file is run by its path, and imports nothing from this package. `trial.py own DRIVER` initializes CUDA, allocates
 memory, writes a pattern and prints a handle. While it waits for the end of its input, `trial.py open DRIVER HANDLE`

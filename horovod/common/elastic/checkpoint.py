@@ -50,7 +50,7 @@ class Checkpoint:
         job: Callable[[], str] = records.job_tag,
         storage_options: Mapping[str, Any] | None = None,
     ) -> None:
-        """Open the directory.
+        """Open the directory of the checkpoints.
 
         Files of other users are refused. With HOROVOD_CHECKPOINT_KEY_FILE, files that are not sealed with that key are
         refused (``checkpoint_trust``).

@@ -295,7 +295,7 @@ class ObjectState(State):
         allgather_object: Gather | None = None,
         **kwargs: Any,
     ) -> None:
-        """Create a state.
+        """Create a state with the given attributes.
 
         Args:
             bcast_object: ``broadcast_object`` of the frontend.

@@ -44,7 +44,7 @@ class StateCheckpoint(Checkpoint):
         load: Load = pickle.load,
         storage_options: Mapping[str, Any] | None = None,
     ) -> None:
-        """Open the directory.
+        """Open the directory of the checkpoints.
 
         Args:
             directory: Path, or URL that fsspec supports, such as ``s3://bucket/name``.

@@ -86,7 +86,7 @@ notification_manager = WorkerNotificationManager()
 
 @dataclass
 class Together:
-    """Whether the states of all ranks must be synchronized.
+    """Record of whether the states of all ranks must be synchronized.
 
     All ranks must come to the same answer. A rank that needs nothing may be in an epoch with others that do, and these
     would wait for it.

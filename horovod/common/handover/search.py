@@ -96,7 +96,7 @@ class Names:
     def __init__(
         self, names: Sequence[str], ports: Sequence[int], resolve: Callable[[str], list[str]], deadline: float
     ) -> None:
-        """Prepare the lookup.
+        """Prepare the lookup of host names.
 
         Args:
             names: Host names, most likely first.

@@ -37,7 +37,7 @@ class Array:
 
 @dataclass(frozen=True)
 class Leaf:
-    """Single value."""
+    """Single value, as its digest and text."""
 
     digest: bytes
     shown: str

@@ -52,7 +52,7 @@ class Channel:
     """One end of a channel, without I/O: send ``take()`` over the connection, and feed received data."""
 
     def __init__(self, accepts: bool) -> None:
-        """Prepare one end.
+        """Prepare one end of the channel.
 
         Args:
             accepts: True for the end that accepted the connection.

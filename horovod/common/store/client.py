@@ -251,7 +251,7 @@ class StoreClient:
     def news(
         self, worker: int, after: int, timeout: float | None = None, beside: Sequence[int] = ()
     ) -> tuple[int, list[bytes]]:
-        """Wait for news.
+        """Wait for news from the launcher.
 
         May be repeated after a timeout; no news is lost in between.
 

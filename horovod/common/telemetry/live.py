@@ -24,7 +24,7 @@ class Live:
     """Exporter with its own thread, because there is data before the first step and while no step ends."""
 
     def __init__(self, post: Post, account: "Callable[[], Account | None]", why: Callable[[], str]) -> None:
-        """Start sending.
+        """Start sending data to the launcher.
 
         Args:
             post: Message bus to the other ranks.

@@ -12,7 +12,7 @@ _MANY, _TINY = 20, 16384  # operations per step and bytes per operation that cou
 
 
 def sentence(job: Mapping[str, Any], lag: float = 0.0) -> str:
-    """Return the summary.
+    """Return the summary of a job's steps.
 
     Args:
         job: Figures, as ``hvd.stats()["job"]``.

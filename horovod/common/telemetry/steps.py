@@ -258,7 +258,7 @@ class Together:
         self._waiting: OrderedDict[int, dict[int, Sampled]] = OrderedDict()
 
     def add(self, rank: int, host: int, made: int, sums: Sums, sample: Iterable[Sampled]) -> None:
-        """Add a report.
+        """Add the report of a rank.
 
         Args:
             rank: Reporting rank.

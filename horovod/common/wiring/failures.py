@@ -22,7 +22,7 @@ class Failures:
     """Failures of the epoch that began with round ``epoch`` of the exchange between ``ranks`` (world ranks)."""
 
     def __init__(self, store: StoreClient, epoch: int, me: int, ranks: list[int], hostname: str) -> None:
-        """Prepare for one epoch.
+        """Prepare the exchange for one epoch.
 
         Args:
             store: Connection to the store.

@@ -141,7 +141,7 @@ class Listening:
                 pause = min(2 * pause, LONGEST_PAUSE)
 
     def _hear(self, client: StoreClient) -> None:
-        """Receive and handle news.
+        """Receive and handle news from the launcher.
 
         Raises all errors except for a timeout. A launcher that does not answer may be stopped (Ctrl-Z), and if it is
         gone, ranks in training notice by other means.

@@ -72,7 +72,7 @@ class MeshBuilder:
         encrypted: Sequence[int] = (),
         kinds: Sequence[int] = (NODE, CONTROL, DATA),
     ) -> None:
-        """Prepare to form links.
+        """Prepare to form the links of a rank.
 
         Args:
             plan: This rank's view of the job.
