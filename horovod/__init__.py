@@ -1,5 +1,6 @@
-"""Distributed training with allreduce. Frameworks live in their own modules, for example ``import horovod.torch as
-hvd``.
+"""Distributed training with allreduce.
+
+Each framework has its own module, for example ``import horovod.torch as hvd``.
 """
 
 from typing import Any
@@ -15,8 +16,8 @@ _native.install()
 
 
 def __getattr__(name: str) -> Any:
-    # Loaded on demand: a worker that only trains needs neither the launcher nor what it imports. A module attribute is
-    # looked up here only once, because the import of a name from a package binds nothing in this module; so bind it.
+    # Loaded on demand, because a worker that only trains needs neither the launcher nor its imports. Importing a name
+    # from a package does not bind it in this module, so bind it here to be asked only once.
     if name == "run":
         from horovod.runner import run
 

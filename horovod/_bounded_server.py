@@ -1,8 +1,8 @@
-"""A server for a few clients, in threads, that strangers cannot wear out or keep busy; HTTP or anything else.
+"""Threaded server for a few clients that unauthenticated clients cannot exhaust or block; for HTTP and other protocols.
 
-Anyone who reaches the port can connect and say nothing, or say something slowly. So a whole request has a deadline,
-not each read of it; the number of connections is limited; and where one is too many, the oldest that has not said its
-request yet is closed. A client that knows what it wants has said it within milliseconds.
+Any client that reaches the port can connect and send nothing, or send slowly. So a deadline applies to the whole
+request, not to each read. The number of connections is limited; if there are too many, the oldest one without a
+complete request is closed. A well-behaved client sends its request within milliseconds.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ from http.server import BaseHTTPRequestHandler
 from typing import Any
 
 _BACKLOG = 32
-_REST = 0.1  # s before the next connection is taken when the process has no descriptors left
+_REST = 0.1  # seconds before the next accept if the process has no descriptors left
 
 
 class HttpRequest(BaseHTTPRequestHandler):
-    """The base of handlers of HTTP: it tells the server when the request is complete."""
+    """Base class of HTTP handlers, which reports complete requests to the server."""
 
     server: BoundedServer  # type: ignore[assignment]
 
@@ -35,20 +35,20 @@ class HttpRequest(BaseHTTPRequestHandler):
 
 
 class BoundedServer:
-    """Serves from its construction until `close`.
+    """Server that runs from its construction until `close`.
 
     Args:
-        address: Host and port, port 0 for any; or a socket that listens, which is closed at the end.
-        handler: Called in a thread with connection, client's address and this server. It calls `heard` when the
+        address: Host and port (0: any port), or a listening socket, which is closed at the end.
+        handler: Called in a thread with connection, client's address and this server. It must call `heard` when the
             request is complete, as an `HttpRequest` does.
-        most: Number of connections at a time.
-        patience: Seconds within which a whole request has to come, and for each piece of the answer to be taken.
+        most: Maximum number of connections.
+        patience: Seconds within which the whole request must arrive, and each piece of the answer must be received.
         name: Name of the threads.
-        grace: Seconds that each connection has before it may be closed for another one, which waits until then. For
-            servers to which very many clients may come at once.
+        grace: Seconds during which a connection is not closed in favor of another one, which waits. For servers to
+            which very many clients may connect at once.
 
     Raises:
-        OSError: The port cannot be had.
+        OSError: If the port is not available.
     """
 
     def __init__(
@@ -63,7 +63,8 @@ class BoundedServer:
         self._handler, self._most, self._patience, self._name, self._grace = handler, most, patience, name, grace
         self._lock = threading.Lock()
         self._open: set[socket.socket] = set()
-        self._silent: dict[socket.socket, float] = {}  # the oldest first; when each has to have said its request
+        # Deadline for the request of each connection, oldest first.
+        self._silent: dict[socket.socket, float] = {}
         self._closed = threading.Event()
         self._socket = address if isinstance(address, socket.socket) else _listening(*address)
         self.server_address = self._socket.getsockname()
@@ -72,17 +73,17 @@ class BoundedServer:
 
     @property
     def connections(self) -> int:
-        """The number of open connections."""
+        """Number of open connections."""
         with self._lock:
             return len(self._open)
 
     def heard(self, connection: socket.socket) -> None:
-        """The request of this connection is complete."""
+        """Record that the request of this connection is complete."""
         with self._lock:
             self._silent.pop(connection, None)
 
     def close(self) -> None:
-        """Take no more connections, and close those without a request. May be called again."""
+        """Accept no more connections, and close those without a complete request. Idempotent."""
         if self._closed.is_set():
             return
         self._closed.set()
@@ -95,7 +96,7 @@ class BoundedServer:
                 self._end(connection)
 
     def leave_in_child(self) -> None:
-        """Close the socket in a forked child; the threads are the parent's."""
+        """Close the socket in a forked child; the threads exist only in the parent."""
         self._socket.close()
 
     def _run(self) -> None:
@@ -105,7 +106,7 @@ class BoundedServer:
                 connection, client = self._socket.accept()
             except TimeoutError:
                 continue
-            except OSError:  # closed; or a client that has gone already, or no descriptors are left
+            except OSError:  # closed, or the client has already gone, or no descriptors are left
                 with self._lock:
                     self._end_oldest()
                 self._closed.wait(_REST)
@@ -113,7 +114,7 @@ class BoundedServer:
             self._take(connection, client)
 
     def _expire(self) -> float | None:
-        """Close connections that are late. Return the seconds until the next one is, None: none will be."""
+        """Close connections past their deadline. Return the seconds until the next deadline; None if there is none."""
         now = time.monotonic()
         with self._lock:
             for connection, until in list(self._silent.items()):
@@ -136,7 +137,7 @@ class BoundedServer:
             self._forget(connection)
 
     def _make_room(self) -> bool:
-        """Close the oldest connection without a request if all places are taken; False: there is none."""
+        """Close the oldest connection without a request if the limit is reached. Return False if there is none."""
         while not self._closed.is_set():
             with self._lock:
                 if len(self._open) < self._most:
@@ -152,7 +153,7 @@ class BoundedServer:
         return False
 
     def _end_oldest(self) -> bool:
-        """Close the oldest connection without a request; False: there is none."""
+        """Close the oldest connection without a request. Return False if there is none."""
         oldest = next(iter(self._silent), None)
         if oldest is None:
             return False
@@ -160,14 +161,14 @@ class BoundedServer:
         return True
 
     def _end(self, connection: socket.socket) -> None:
-        """Its thread notices, and closes it."""
+        """Shut the connection down; its thread notices that and closes it."""
         self._silent.pop(connection, None)
         self._open.discard(connection)
         with contextlib.suppress(OSError):
             connection.shutdown(socket.SHUT_RDWR)
 
     def _serve(self, connection: socket.socket, client: object) -> None:
-        # A client that goes in the middle, or is not read from in time, is no news.
+        # A client that disconnects early or does not read in time is not an error.
         with contextlib.suppress(Exception):
             self._handler(connection, client, self)
             connection.shutdown(socket.SHUT_WR)
@@ -181,11 +182,11 @@ class BoundedServer:
 
 
 def _listening(host: str, port: int) -> socket.socket:
-    # No HTTPServer: that asks the resolver for this machine's name.
+    # Not HTTPServer, because that resolves this machine's name.
     found = socket.getaddrinfo(host or None, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
     family, _, _, _, where = found[0]
     both = family == socket.AF_INET6 and host in ("", "::") and socket.has_dualstack_ipv6()
     try:
         return socket.create_server((str(where[0]), port), family=family, backlog=_BACKLOG, dualstack_ipv6=both)
-    except OSError as error:  # whose text says the address again
+    except OSError as error:  # the error's own text repeats the address
         raise OSError(error.errno, os.strerror(error.errno or 0)) from None

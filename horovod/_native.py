@@ -1,7 +1,7 @@
-"""The import of ``horovod._core``, the native part: where it cannot be loaded, a sentence says why and what to do.
+"""Import hook for ``horovod._core``, the native extension, that explains why it cannot be loaded and what to do.
 
-pip refuses wheels that do not fit. Files can be put where they do not fit all the same, by ``PYTHONPATH``, in an image
-that was copied, or by ``pip install --target --platform``; then Python would say "cannot import name", or a symbol.
+pip refuses wheels that do not match. Files can still end up in the wrong place, through ``PYTHONPATH``, in a copied
+image, or through ``pip install --target --platform``. Python would then only report "cannot import name", or a symbol.
 """
 
 from __future__ import annotations
@@ -18,12 +18,15 @@ NAME = "horovod._core"
 
 
 def _is_ours(finder: object) -> bool:
-    """Also of a module that has been loaded anew since."""
+    """Return True for this module's finder, even if the module was reloaded."""
     return getattr(finder, "__module__", None) == __name__ and getattr(finder, "__qualname__", None) == "Finder"
 
 
 class Finder:
-    """The first in ``sys.meta_path``; finds the native part through the others, and says why it is not to be had."""
+    """First finder in ``sys.meta_path``.
+
+    It finds the extension through the other finders, and explains why it cannot be loaded.
+    """
 
     @staticmethod
     def find_spec(name: str, path: Sequence[str] | None = None, target: ModuleType | None = None) -> ModuleSpec | None:
@@ -31,11 +34,11 @@ class Finder:
             return None
         others = [finder for finder in sys.meta_path if not _is_ours(finder) and hasattr(finder, "find_spec")]
         spec = next((spec for finder in others if (spec := finder.find_spec(name, path, target)) is not None), None)
-        from horovod import _native_words  # only where the native part is asked for
+        from horovod import _native_words  # only needed for the extension
 
         return _native_words.checked(name, spec)
 
 
 def install() -> None:
-    """Put the finder in its place; once is enough."""
+    """Install the finder; idempotent."""
     sys.meta_path[:] = [Finder, *(finder for finder in sys.meta_path if not _is_ours(finder))]

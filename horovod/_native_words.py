@@ -1,5 +1,7 @@
-"""Why the native part cannot be loaded, in a sentence. Apart from ``_native``, which each ``import horovod``
-imports: what this needs takes longer than all the rest of that.
+"""Explanations why the native extension cannot be loaded.
+
+They are separate from ``_native``, which every ``import horovod`` imports, because the imports here take longer than
+all the rest.
 """
 
 from __future__ import annotations
@@ -15,10 +17,10 @@ from pathlib import Path
 from types import ModuleType
 
 STABLE = (3, 12)
-"""The first Python of the stable ABI that the file ``_core.abi3.so`` keeps to."""
+"""First Python version whose stable ABI ``_core.abi3.so`` uses."""
 
 _MACHINES = {62: "x86_64", 183: "aarch64"}
-"""CPUs by their number in an ELF header (e_machine)."""
+"""CPU names by the number in an ELF header (e_machine)."""
 _ANEW = (
     "install it anew with this Python, from its source or a wheel: {} -m pip install --force-reinstall FOLDER_OR_WHEEL"
 )
@@ -26,7 +28,7 @@ _ANEW = (
 
 @dataclass(frozen=True)
 class Running:
-    """The Python of this process."""
+    """Python of this process."""
 
     version: tuple[int, int]
     free_threaded: bool
@@ -43,7 +45,7 @@ def _running() -> Running:
 
 
 def made_for(file: str) -> str:
-    """For which Pythons an extension's file is, by its name."""
+    """Return the Python versions that an extension file is built for, from its name."""
     if file.endswith(".abi3.so"):
         return f"CPython {'.'.join(map(str, STABLE))} and later, with the GIL"
     known = re.search(r"\.cpython-(\d)(\d+)(t?)-(\w+?)-linux", file)
@@ -51,11 +53,13 @@ def made_for(file: str) -> str:
 
 
 def obstacle(found: str | None, there: Sequence[str], folder: str, running: Running) -> str | None:
-    """Why the native part is not to be loaded, as far as names of files tell. Pure.
+    """Return why the extension cannot be loaded, as far as file names tell; None if nothing speaks against it. Pure.
 
-    :param found: the file that Python would load; None: none.
-    :param there: names of all such files in the folder of the package, whichever Python they are for.
-    :returns: a sentence; None: nothing speaks against it.
+    Args:
+        found: File that Python would load, or None.
+        there: Names of all such files in the package's directory, for any Python.
+        folder: The package's directory.
+        running: Python of this process.
     """
     anew = _ANEW.format(running.executable)
     if found is None and not there:
@@ -68,11 +72,14 @@ def obstacle(found: str | None, there: Sequence[str], folder: str, running: Runn
 
 
 def explained(error: str, file: str, header: bytes, glibc: str, running: Running) -> str:
-    """What an error of the dynamic loader means. Pure.
+    """Return an explanation of an error of the dynamic loader. Pure.
 
-    :param error: its text.
-    :param header: the first 20 bytes of the file.
-    :param glibc: the version of this system's, empty where there is none.
+    Args:
+        error: Text of the error.
+        file: Path of the extension.
+        header: First 20 bytes of the file.
+        glibc: Version of the system's glibc; empty if it has another C library.
+        running: Python of this process.
     """
     anew = _ANEW.format(running.executable)
     number = int.from_bytes(header[18:20], "little") if header[:4] == b"\x7fELF" else None
@@ -93,7 +100,7 @@ def explained(error: str, file: str, header: bytes, glibc: str, running: Running
 
 
 def checked(name: str, spec: ModuleSpec | None) -> ModuleSpec | None:
-    """What Python would load as ``name``, or in its place what says why that is not to be loaded, or cannot be."""
+    """Return a spec that loads ``name``, or that raises an ImportError with an explanation."""
     folder = Path(__file__).parent
     reason = obstacle(
         spec.origin if spec else None,
@@ -102,7 +109,7 @@ def checked(name: str, spec: ModuleSpec | None) -> ModuleSpec | None:
         _running(),
     )
     if reason:
-        # Without an origin: who only looks sees that there is no file to use.
+        # Without an origin, so that callers that only inspect the spec see that there is no usable file.
         return ModuleSpec(name, _Refusal(reason, name))
     if spec is not None and spec.loader is not None:
         spec.loader = _Explaining(spec)
@@ -110,7 +117,7 @@ def checked(name: str, spec: ModuleSpec | None) -> ModuleSpec | None:
 
 
 class _Refusal(Loader):
-    """Loads nothing. (A finder that raised would do so for ``importlib.util.find_spec``, too.)"""
+    """Loader that raises an ImportError. If the finder raised it, ``importlib.util.find_spec`` would raise too."""
 
     def __init__(self, reason: str, name: str) -> None:
         self._reason, self._name = reason, name
@@ -123,14 +130,14 @@ class _Refusal(Loader):
 
 
 class _Explaining(Loader):
-    """The loader that was found, with words for the errors of the dynamic loader."""
+    """Wrapper of a loader that explains errors of the dynamic loader."""
 
     def __init__(self, spec: ModuleSpec) -> None:
         assert spec.loader is not None
         self._loader, self._file = spec.loader, spec.origin or ""
 
     def create_module(self, spec: ModuleSpec) -> ModuleType | None:
-        spec.loader = self._loader  # nobody is to see this one afterwards
+        spec.loader = self._loader  # restore it, so that the wrapper stays invisible
         try:
             return self._loader.create_module(spec)
         except ImportError as error:

@@ -1,3 +1,3 @@
-"""The one place of the version number; the build reads it from here."""
+"""Version number of the package; the build reads it from here."""
 
 __version__ = "1.0.0.dev0"

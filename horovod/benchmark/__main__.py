@@ -1,4 +1,4 @@
-"""`python -m horovod.benchmark`: inside a job, one rank of the benchmark; else starts a job of its own."""
+"""`python -m horovod.benchmark`: one rank of the benchmark inside a job; otherwise starts a job."""
 
 from __future__ import annotations
 
@@ -10,7 +10,10 @@ from horovod.common import launchers
 
 
 def _in_job() -> bool:
-    """Is this process one rank of the benchmark? Allocations of a scheduler look like a job of one process."""
+    """Return True if this process is one rank of the benchmark.
+
+    A scheduler's allocation looks like a job of one process.
+    """
     if "HOROVOD_SIZE" in os.environ:
         return True
     place = launchers.find(os.environ)
@@ -18,7 +21,7 @@ def _in_job() -> bool:
 
 
 def main() -> int:
-    """Exit code: 0, 1 with a message when something failed, 2 for words that are not understood."""
+    """Run the benchmark. Return the exit code: 0, 1 after an error message, or 2 for invalid arguments."""
     chosen, np = options.parse(sys.argv[1:])
     if not _in_job():
         from horovod.runner import launch

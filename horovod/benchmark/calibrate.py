@@ -1,9 +1,11 @@
-"""Measures the sizes at which collectives change their ways (core/plan/tuning.h) and keeps them for later jobs of this
-shape on this host (horovod.common.wiring.calibration). All ranks run this together; rank 0 decides.
+"""Calibration of the sizes at which collectives change their algorithm (core/plan/tuning.h).
 
-For each size two or more engines, which differ in that size alone, take turns. A default gives way only to what beats
-it in nearly all turns by more than a few percent, and in the end all values together have to beat the defaults; so a
-measurement that is disturbed leaves things as they are.
+The values are stored for later jobs of this shape on this host (horovod.common.wiring.calibration). All ranks run this
+together; rank 0 decides.
+
+For each size, two or more engines that differ only in that size take turns. A default is replaced only by a value that
+is faster in nearly all turns by more than a few percent. At the end, all values together must be faster than the
+defaults. So a disturbed measurement changes nothing.
 """
 
 from __future__ import annotations
@@ -22,27 +24,33 @@ from horovod.common.objects import allgather_object, broadcast_object
 KIB, MIB = 1 << 10, 1 << 20
 TURNS = 6
 MARGIN = 0.03
-"""Share of the time by which a value has to be better than the default."""
+"""Fraction of the time by which a value must be faster than the default."""
 _ALWAYS = 1 << 40
 
 
 @dataclass(frozen=True)
 class Sweep:
-    """One tuned size. ``cases``: (collective, bytes, in place).
+    """Measurement of one tuned size.
 
-    With two ``values``, the first means never and the second always below it: the tuned size is the largest of
-    ``cases`` up to which the second is faster. Else ``values`` are candidates, and the fastest over all cases is taken.
+    With two ``values``, the first means "never" and the second "always below the size". The tuned size is then the
+    largest size in ``cases`` up to which the second value is faster. With more values, these are candidates, and the
+    fastest over all cases is taken.
+
+    Attributes:
+        name: Name of the tuned size.
+        values: Values to compare.
+        cases: (collective, bytes, in place).
     """
 
     name: str
     values: tuple[int, ...]
     cases: tuple[tuple[str, int, bool], ...]
     above: bool = False
-    """The second value means "from this size on" instead of "up to this size"."""
+    """True if the second value means "from this size on" instead of "up to this size"."""
 
 
 def sweeps(node_of: Sequence[int]) -> list[Sweep]:
-    """What there is to measure in a world."""
+    """Return the measurements for a job in which ranks with equal ``node_of`` share memory."""
     nodes, size = len(set(node_of)), len(node_of)
     shared = nodes < size
     found = []
@@ -55,7 +63,7 @@ def sweeps(node_of: Sequence[int]) -> list[Sweep]:
         apart = tuple(("allreduce", n * MIB, False) for n in (1, 2, 4, 8, 16))
         found.append(Sweep("stream_bytes", (_ALWAYS, 0), apart, above=True))
     if nodes == size:
-        # For two ranks, recursive doubling goes up to the larger of both sizes, and pair_bytes is that by default.
+        # For two ranks, recursive doubling is used up to the larger of both sizes, which is pair_bytes by default.
         name, sizes = ("pair_bytes", (128, 256, 512, 1024, 2048)) if size == 2 else ("doubling_bytes", (4, 16, 64, 256))
         found.append(Sweep(name, (0, _ALWAYS), tuple(("allreduce", n * KIB, True) for n in sizes)))
     if nodes > 1 and size > 2:
@@ -65,19 +73,24 @@ def sweeps(node_of: Sequence[int]) -> list[Sweep]:
 
 
 Times = dict[tuple[int, int], list[float]]
-"""(index of the value, index of the case) -> seconds of each turn."""
+"""Seconds of each turn, by (index of the value, index of the case)."""
 
 
 def better(new: Sequence[float], old: Sequence[float]) -> bool:
-    """Is ``new`` faster than ``old``, turn by turn: the median by more than MARGIN, and all turns but one in six?"""
+    """Return True if ``new`` is faster than ``old``.
+
+    The median ratio must be lower by more than MARGIN, and all turns but one in six must be faster.
+    """
     ratios = [a / b for a, b in zip(new, old, strict=True)]
     wins = sum(ratio < 1 for ratio in ratios)
     return quantile(ratios, 0.5) < 1 - MARGIN and wins >= len(ratios) - len(ratios) // 6
 
 
 def threshold(sweep: Sweep, times: Times, default: int, scale: Callable[[int], int] = int) -> int:
-    """The size up to which (``above``: from which on) the sweep's second value is taken; the default unless the
-    measurements next to it say otherwise."""
+    """Return the size up to which (``above``: from which on) the second value is used.
+
+    The default is kept unless the measurements next to it contradict it.
+    """
     sizes = [nbytes for _, nbytes, _ in sweep.cases]
 
     def second_wins(i: int) -> bool:
@@ -102,13 +115,16 @@ def threshold(sweep: Sweep, times: Times, default: int, scale: Callable[[int], i
     for i in inside:
         if not first_wins(i):
             break
-        # Just below the size at which the first is faster; "from ... on": just above.
+        # Just below the size at which the first value is faster; with ``above``, just above it.
         grown = scale(sizes[i]) + 1 if sweep.above else max(scale(sizes[i]) - 1, 0)
     return grown
 
 
 def candidate(sweep: Sweep, times: Times, default: int) -> int:
-    """The value that beats the default in every case or is no worse, and most in total; else the default."""
+    """Return the best value that is slower than the default in no case and faster in at least one.
+
+    Without such a value, return the default.
+    """
     if default not in sweep.values:
         return default
     base = sweep.values.index(default)
@@ -128,34 +144,34 @@ def candidate(sweep: Sweep, times: Times, default: int) -> int:
 
 
 def decide(sweep: Sweep, times: Times, default: int, node_of: Sequence[int]) -> int:
-    """The tuned size."""
+    """Return the tuned size."""
     if len(sweep.values) > 2:
         return candidate(sweep, times, default)
-    if sweep.name == "direct_bytes":  # counted for two members (allreduce_shm); the sweep's "always" is the limit
+    if sweep.name == "direct_bytes":  # counted for two ranks (allreduce_shm); the sweep's "always" is the limit
         return threshold(sweep, times, default, lambda size: min(size * len(node_of) // 2, sweep.values[1]))
     return threshold(sweep, times, default)
 
 
 @dataclass(frozen=True)
 class Outcome:
-    """What was found; ``gains``: seconds with the defaults and tuned, by case, where they differ in anything."""
+    """Result of the calibration. ``gains``: (seconds with defaults, seconds when tuned), by case that differs."""
 
     tuning: dict[str, int]
     gains: dict[str, tuple[float, float]]
     seconds: float
     accepted: bool
-    """Together the values are faster than the defaults; else they should not be kept."""
+    """True if all values together are faster than the defaults; otherwise they should not be stored."""
 
 
 class Calibration:
-    """The measurement, on every rank alike. ``node_of``: by rank, who shares memory."""
+    """Calibration, run by every rank. ``node_of``: node of each rank."""
 
     def __init__(self, node_of: Sequence[int]) -> None:
         self._node_of = list(node_of)
         self._engines: dict[str, EngineColumn] = {}
 
     def run(self, after_setup: Callable[[], None] = lambda: None) -> Outcome:
-        """``after_setup``: called once the engines' threads exist, to pin them."""
+        """Run the calibration. ``after_setup``: called once the engines' threads exist, to pin them."""
         start = time.perf_counter()
         plan = sweeps(self._node_of)
         try:
@@ -181,7 +197,7 @@ class Calibration:
         return self._engines[text]
 
     def _measure(self, tunings: Sequence[dict[str, int]], cases: Sequence[tuple[str, int, bool]]) -> Times:
-        """By rank alike: seconds of each turn, the slowest rank's."""
+        """Return the slowest rank's seconds of each turn; equal on all ranks."""
         local: Times = {}
         engines = [self._engine(tuning) for tuning in tunings]
         for i, (collective, nbytes, in_place) in enumerate(cases):
@@ -193,7 +209,7 @@ class Calibration:
                 for index in order:
                     warm_up = 2 * inner if turn == 0 else 1
                     samples = timed(operations[index], engines[index].barrier, warm_up, case.samples, inner)
-                    local.setdefault((index, i), []).append(min(samples))  # what disturbs only ever adds
+                    local.setdefault((index, i), []).append(min(samples))  # disturbances only ever add time
         by_rank: list[Times] = allgather_object(local, "calibrate.times")
         return {key: slowest([times[key] for times in by_rank]) for key in local}
 

@@ -1,6 +1,6 @@
-"""The engine as a thing that is measured: without a framework, on plain memory, one engine for each way of running it.
+"""The engine under test: without a framework, on plain memory, one engine per configuration.
 
-Engines of one process live side by side; those that are not measured sleep.
+Engines of one process exist in parallel; those that are not being measured sleep.
 """
 
 from __future__ import annotations
@@ -30,18 +30,18 @@ _KINDS = {
 
 
 class Memory:
-    """Zeroed memory of its own pages: no numbers of a length that some other array has warmed up."""
+    """Zeroed memory on separate pages, so that its cache state does not depend on other arrays."""
 
     def __init__(self, nbytes: int) -> None:
         self._map = mmap.mmap(-1, max(nbytes, 1), flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
-        self._map.write(bytes(max(nbytes, 1)))  # pages that nobody has written are all the same one
+        self._map.write(bytes(max(nbytes, 1)))  # unwritten pages would all map to the same zero page
         self._view = (ctypes.c_char * max(nbytes, 1)).from_buffer(self._map)
         self.address = ctypes.addressof(self._view)
 
 
 @contextlib.contextmanager
 def environment(changes: Mapping[str, str]) -> Iterator[None]:
-    """Variables of this process, changed for a while."""
+    """Change environment variables within the ``with`` block."""
     before = {name: os.environ.get(name) for name in changes}
     os.environ.update(changes)
     try:
@@ -55,9 +55,14 @@ def environment(changes: Mapping[str, str]) -> Iterator[None]:
 
 
 class EngineColumn:
-    """An engine of the job, started with some settings of its own. All ranks make the same columns in the same order.
+    """Engine of the job with its own settings, as a column of the results.
 
-    ``node_of``: which ranks share memory in it, for the cost model. Raises what ``bootstrap.start`` raises.
+    All ranks create the same columns in the same order. Raises the errors of ``bootstrap.start``.
+
+    Args:
+        name: Name of the column.
+        settings: Environment variables for this engine.
+        node_of: Node of each rank in this engine, for the cost model.
     """
 
     def __init__(self, name: str, settings: Mapping[str, str], node_of: Sequence[int]) -> None:
@@ -71,13 +76,16 @@ class EngineColumn:
         if self.job.rank == 0 and not self._tuning and chosen.flag("HOROVOD_CALIBRATE"):
             transport = chosen.text("HOROVOD_TRANSPORT")
             world = World.here(self.job.size, self.job.local_size, self.job.cross_size, transport)
-            self._tuning = load(world)[0]  # as bootstrap did
+            self._tuning = load(world)[0]  # as bootstrap does
         self._barrier = self._call("barrier", "barrier.benchmark", 0, 0, ())
 
     def _call(
         self, collective: str, name: str, source: int, target: int, shape: tuple[int, ...]
     ) -> Callable[[], object]:
-        """Root is rank 0. An allreduce is submitted again by its Work, as the faces do."""
+        """Return a blocking call of a collective with root 0.
+
+        An allreduce is repeated with its Work, as frontends do.
+        """
         run, kind = self._engine.run, _KINDS[collective]
 
         def call() -> _core.Work:
@@ -100,17 +108,27 @@ class EngineColumn:
         return again
 
     def shared_memory(self, nbytes: int) -> _core.Buffer | None:
-        """Memory for tensors that the ranks of a host share; None where there is none left, or none at all."""
+        """Return memory for tensors that the ranks of a host share; None if there is none left, or none at all."""
         return self._engine.allocate(nbytes)
 
     def barrier(self) -> object:
-        """Waits for all ranks."""
+        """Wait for all ranks."""
         return self._barrier()
 
     def prepare(self, case: Case, in_place: bool = True, shared: bool = False) -> Callable[[], object]:
-        """The operation of a case, blocking; allreduce (``in_place``) and broadcast in place, the others from one
-        memory to another (allgather and alltoall to memory that the engine makes, as for every user of them).
-        ``shared``: an allreduce in memory that the ranks share; MemoryError where there is none left for it."""
+        """Return the blocking operation of a case.
+
+        Broadcast, and allreduce with ``in_place``, work in place. The others have separate input and output; the engine
+        allocates the output of allgather and alltoall, as for every user.
+
+        Args:
+            case: The case.
+            in_place: For allreduce: if False, use separate input and output.
+            shared: For allreduce: use memory that the ranks share.
+
+        Raises:
+            MemoryError: If there is not enough shared memory left.
+        """
         count, ranks = case.bytes // 4, self.job.size
         part = count // ranks if case.collective == "allgather" else count
         name = f"{case.collective}.benchmark.{case.bytes}"
@@ -130,12 +148,14 @@ class EngineColumn:
         else:
             target = Memory(4 * (count if case.collective == "allreduce" else count // ranks))
         call = self._call(case.collective, name, source.address, target.address, shape)
-        call.__dict__["memory"] = (source, target)  # lives as long as the operation may be called
+        call.__dict__["memory"] = (source, target)  # keeps the memory alive as long as the operation may be called
         return call
 
     def submitter(self, name: str, memory: Memory, count: int) -> Callable[[], _core.Work]:
-        """Starts an allreduce of ``count`` numbers in place each time it is called; the result is to be waited for
-        before the next call."""
+        """Return a function that starts an in-place allreduce of ``count`` numbers.
+
+        Wait for the result before the next call.
+        """
         submit, kind, address, shape = self._engine.submit, _core.KIND_ALLREDUCE, memory.address, (count,)
         work: _core.Work | None = None
 
@@ -150,11 +170,11 @@ class EngineColumn:
         return start
 
     def algorithm(self, case: Case) -> str:
-        """What the table, or the override, takes for this case."""
+        """Return the algorithm that is used for this case."""
         return _core.choose_algorithm(
             case.collective, dtypes.FLOAT32, case.bytes, self.node_of, self._override, self._tuning
         )
 
     def stop(self) -> None:
-        """Leaves the job; nothing of the engine stays."""
+        """Leave the job and stop the engine."""
         self._engine.shutdown("the benchmark ended")

@@ -1,4 +1,4 @@
-"""Measures what the cost model is fitted to: other collectives than the allreduce that it is to predict."""
+"""Measurements for fitting the cost model: other collectives than the allreduce that it is to predict."""
 
 from __future__ import annotations
 
@@ -19,13 +19,16 @@ _TURNS = 3
 
 
 def fit_model(engines: Sequence[EngineColumn], rank: int, size: int) -> dict[str, float]:
-    """Parameters of the cost model, on every rank alike: those of shared memory from an engine whose ranks all share
-    it, those of links from one whose ranks share nothing; defaults for what no engine tells."""
+    """Return the parameters of the cost model; equal on all ranks.
+
+    Parameters of shared memory come from an engine whose ranks all share it, those of links from one whose ranks share
+    nothing. Parameters that no engine can measure keep their defaults.
+    """
     parameters = dict(_core.cost_model())
     kinds = {len(set(engine.node_of)): engine for engine in engines}
     for nodes, engine in sorted(kinds.items()):
         if size == 1 or 1 < nodes < size:
-            continue  # hosts of several ranks: what is local there cannot be told apart
+            continue  # several ranks per host: local and remote costs cannot be separated
         names = ("local_alpha", "local_beta", "gamma") if nodes == 1 else ("alpha", "beta", "gamma")
         measured = _times(engine, size)
         fitted = model.fit(measured, engine.node_of, names) if rank == 0 else None

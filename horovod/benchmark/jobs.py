@@ -1,5 +1,7 @@
-"""Jobs of peers in processes of their own: started once, asleep between measurements, asked in turns. Every wait has a
-deadline."""
+"""Jobs of peers in separate processes: started once, idle between measurements, used in turns.
+
+Every wait has a deadline.
+"""
 
 from __future__ import annotations
 
@@ -19,17 +21,20 @@ from pathlib import Path
 from typing import Any
 
 Command = tuple[Sequence[str], Mapping[str, str]]
-"""Words, and what the environment has in addition."""
+"""Arguments, and additional environment variables."""
 
-_TAIL = 2000  # characters of a job's output that an error shows
+_TAIL = 2000  # maximum characters of a job's output in an error message
 
 
 class JobError(Exception):
-    """A job that did not start, failed, or did not answer in time; the message says which and why."""
+    """A job did not start, failed, or did not answer in time; the message says which and why."""
 
 
 def mpi_tools(prefix: str = "", modules: Sequence[str] = ("mpi4py",)) -> tuple[str, str] | None:
-    """(mpiexec, python with mpi4py) of the environment at ``prefix``, else of this one; None without such a pair."""
+    """Return the paths of mpiexec and of a Python with mpi4py.
+
+    Looks in the environment ``prefix``, otherwise in this one. Returns None if there is no such pair.
+    """
     found = Path(prefix, "bin", "mpiexec")
     if prefix and found.exists():
         return str(found), str(found.with_name("python"))
@@ -40,14 +45,14 @@ def mpi_tools(prefix: str = "", modules: Sequence[str] = ("mpi4py",)) -> tuple[s
 
 
 def mpi_command(mpiexec: str, np: int, words: Sequence[str]) -> Command:
-    """Starts ``np`` copies on this host, more than it has cores if need be."""
+    """Return the command that starts ``np`` copies on this host, even if it has fewer cores."""
     flags = ["-n", str(np)]
     extra = {"OMP_NUM_THREADS": "1"}
     if "open mpi" in _version(mpiexec).lower():
         flags += ["--bind-to", "none", "--map-by", ":OVERSUBSCRIBE"]
         extra |= {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"}
         if np > len(os.sched_getaffinity(0)):
-            # More ranks than cores need it told to yield, or it is slower by orders of magnitude.
+            # With more ranks than cores, Open MPI must be told to yield; otherwise it is slower by orders of magnitude.
             extra["OMPI_MCA_mpi_yield_when_idle"] = "1"
     return [mpiexec, *flags, *words], extra
 
@@ -61,11 +66,18 @@ def _version(mpiexec: str) -> str:
 
 
 class Job:
-    """A running job of ``np`` ranks, each of which ``serve``s (standalone/serving.py). A context manager; leaving it
-    ends the processes.
+    """Running job of ``np`` ranks, each of which runs ``serve`` (standalone/serving.py).
 
-    ``commands(path)``: the processes to start, told the Unix socket at which they have to report within
-    ``start_timeout`` seconds. Raises JobError when they do not.
+    A context manager; leaving it ends the processes.
+
+    Args:
+        name: Name for messages.
+        np: Number of ranks.
+        commands: Returns the commands to start, given the Unix socket to which ranks must connect.
+        start_timeout: Seconds within which they must connect.
+
+    Raises:
+        JobError: If ranks do not connect in time.
     """
 
     def __init__(
@@ -75,7 +87,7 @@ class Job:
         self.about = ""
         self._streams: dict[int, Any] = {}
         self._folder = tempfile.TemporaryDirectory(prefix="bench-")
-        self._log = Path(self._folder.name, "log").open("w+")  # noqa: SIM115 (open as long as the job is; see close())
+        self._log = Path(self._folder.name, "log").open("w+")  # noqa: SIM115 (open as long as the job; see close())
         self._processes: list[subprocess.Popen[bytes]] = []
         path = str(Path(self._folder.name, "socket"))
         try:
@@ -122,8 +134,11 @@ class Job:
         return self._log.read()[-_TAIL:]
 
     def ask(self, request: dict[str, Any], timeout: float) -> list[list[float]]:
-        """Sends the request to every rank; their samples by rank. Raises JobError for an error or no answer within
-        ``timeout`` seconds."""
+        """Send the request to every rank, and return their samples by rank.
+
+        Raises:
+            JobError: If a rank reports an error or does not answer within ``timeout`` seconds.
+        """
         text = json.dumps(request) + "\n"
         for connection, _ in self._streams.values():
             connection.sendall(text.encode())
@@ -145,7 +160,7 @@ class Job:
         return [answers[rank] for rank in sorted(answers)]
 
     def _receive(self, rank: int) -> list[float]:
-        line = self._streams[rank][1].readline()  # an answer is written at once: one line, one read
+        line = self._streams[rank][1].readline()  # an answer is one line, written at once, so one read is enough
         reply: dict[str, Any] = json.loads(line) if line else {"error": f"the connection ended\n{self._tail()}"}
         if "error" in reply:
             raise JobError(f"{self.name}, rank {rank}: {reply['error']}")
@@ -153,7 +168,7 @@ class Job:
         return seconds
 
     def close(self) -> None:
-        """Ends the processes, by force after 10 s, and removes what was made for them."""
+        """End the processes, forcibly after 10 s, and remove their temporary files."""
         for connection, stream in self._streams.values():
             try:
                 connection.shutdown(socket.SHUT_WR)  # the worker's loop ends at the end of its input

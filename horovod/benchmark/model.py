@@ -1,8 +1,9 @@
-"""Fits the parameters of the cost model (core/plan/cost.h) to measured times. Pure.
+"""Fit of the cost model's parameters (core/plan/cost.h) to measured times. Pure.
 
-The formulas are linear in alpha, beta, gamma and their local siblings, so this is linear least squares. Residuals are
-taken relative to the measured times, or the largest messages alone would decide; parameters are times, so they are not
-negative (C. Lawson, R. Hanson, Solving Least Squares Problems, 1974, for few unknowns by trying all sets of them).
+The formulas are linear in alpha, beta, gamma and their local counterparts, so this is a linear least-squares problem.
+Residuals are relative to the measured times; otherwise the largest messages alone would decide. Parameters are times
+and thus not negative (C. Lawson, R. Hanson, Solving Least Squares Problems, 1974; for few unknowns by trying all
+subsets).
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ Row = tuple[list[float], float]
 
 
 def _solve(matrix: list[list[float]], right: list[float]) -> list[float] | None:
-    """Gauss with pivots; None when singular."""
+    """Solve by Gaussian elimination with pivoting; return None if the matrix is singular."""
     n = len(right)
     rows = [[*matrix[i], right[i]] for i in range(n)]
     for i in range(n):
@@ -33,12 +34,16 @@ def _solve(matrix: list[list[float]], right: list[float]) -> list[float] | None:
 
 
 def least_squares(rows: Sequence[Row]) -> list[float]:
-    """Non-negative parameters that minimise the sum of squared relative errors. Raises ValueError without rows or for
-    a measured time that is not positive."""
+    """Return the non-negative parameters that minimize the sum of squared relative errors.
+
+    Raises:
+        ValueError: If there are no rows, or if a measured time is not positive.
+    """
     if not rows or any(seconds <= 0 for _, seconds in rows):
         raise ValueError("rows are needed, with measured times above 0")
     scaled = [[value / seconds for value in features] for features, seconds in rows]
-    # Bytes are millions and messages are few: units in which all columns have the same size keep the solver exact.
+    # Bytes are in the millions and messages are few. Scaling all columns to the same magnitude keeps the solver
+    # accurate.
     count = len(scaled[0])
     units = [max(max(abs(row[j]) for row in scaled), 1e-300) for j in range(count)]
     scaled = [[value / unit for value, unit in zip(row, units, strict=True)] for row in scaled]
@@ -68,8 +73,10 @@ def fit(
     parameters: Sequence[str],
     predict: Callable[..., float] = _core.predict,
 ) -> dict[str, float]:
-    """Values of ``parameters`` (names of the cost model); the others count as zero, so the measurements should be of
-    algorithms in which they do not occur."""
+    """Return fitted values of ``parameters`` (names of the cost model).
+
+    The other parameters count as zero, so measure algorithms that do not depend on them.
+    """
     zeros = dict.fromkeys(_core.cost_model(), 0.0)
     rows: list[Row] = []
     for collective, algorithm, nbytes, seconds in measured:

@@ -1,4 +1,4 @@
-"""What is asked for: the words after `python -m horovod.benchmark` and `horovodrun --benchmark`."""
+"""Command-line options of `python -m horovod.benchmark` and `horovodrun --benchmark`."""
 
 from __future__ import annotations
 
@@ -14,29 +14,29 @@ PEERS = ("gloo", "mpi")
 
 @dataclass(frozen=True)
 class Options:
-    """One benchmark; the same on all ranks."""
+    """Options of one benchmark; the same on all ranks."""
 
     collectives: tuple[str, ...]
     sizes: tuple[int, ...]
-    """Bytes."""
+    """In bytes."""
     rounds: int
-    """Turns of every column."""
+    """Number of turns of every column."""
     algorithms: tuple[str, ...]
-    """Of allreduce, to be compared; empty: only what the table chooses."""
+    """Allreduce algorithms to compare; empty: only the one that the table chooses."""
     peers: tuple[str, ...]
     pin: bool
     mpi_prefix: str
     timeout: float
-    """Seconds that one measurement of a peer in other processes may take."""
+    """Maximum seconds for one measurement of a peer in separate processes."""
     calibrate: bool
-    """Measure the sizes at which collectives change their ways, keep them, and end."""
+    """True to only calibrate the sizes at which collectives change their algorithm, and store them."""
     json: Path | None
     plot: Path | None
-    """The pictures' name without ending."""
+    """Path of the pictures without suffix."""
 
 
 def make_parser() -> argparse.ArgumentParser:
-    """The parser of all options; np for `python -m horovod.benchmark` outside a job."""
+    """Return the parser of all options. -np applies to `python -m horovod.benchmark` outside a job."""
     parser = argparse.ArgumentParser(
         prog="python -m horovod.benchmark",
         description="Measure collectives of this installation, beside gloo and MPI where these are installed.",
@@ -81,7 +81,7 @@ def make_parser() -> argparse.ArgumentParser:
 
 
 def parse(words: Sequence[str]) -> tuple[Options, int | None]:
-    """The options, and -np if given. Ends the process with a message for words that are not understood."""
+    """Return the options, and -np if given. Exits with a message for invalid arguments."""
     args = make_parser().parse_args(words)
     peers = tuple(peer for peer in args.peers if peer != "none")
     options = Options(

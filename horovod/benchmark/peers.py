@@ -1,4 +1,4 @@
-"""What the engine is compared with where it is installed: gloo (torch.distributed) and MPI (mpi4py)."""
+"""Installed libraries to compare the engine with: gloo (torch.distributed) and MPI (mpi4py)."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _SCRIPT = Path(__file__).resolve().parent / "standalone" / "mpi_peer.py"
 
 
 class Gloo:
-    """torch.distributed on gloo, in the processes of the job itself. All ranks make it together."""
+    """torch.distributed with gloo, in the processes of the job. All ranks create it together."""
 
     name = "gloo"
 
@@ -35,10 +35,10 @@ class Gloo:
         self.stop = dist.destroy_process_group
 
     def prepare(self, case: Case) -> Callable[[], object] | None:
-        """The operation of a case; None for what gloo does not have."""
+        """Return the operation of a case; None if gloo does not have it."""
         dist, torch = self._dist, self._torch
         count = case.bytes // 4
-        # The new name of the same operation, where PyTorch has it, so that the old one does not warn.
+        # PyTorch's new name of the same operation, if available, because the old one emits a warning.
         gather = getattr(dist, "all_gather_single", None) or dist.all_gather_into_tensor
         tensor = torch.ones(count).zero_()
         part = torch.ones(count // self._size).zero_()
@@ -54,15 +54,15 @@ class Gloo:
 
 
 def gloo_missing() -> str:
-    """Why gloo cannot be measured here; empty when it can."""
+    """Return why gloo cannot be measured here; empty if it can."""
     return "" if find_spec("torch") else "torch is not installed"
 
 
 class Mpi:
-    """MPI, in processes of its own, which rank 0 starts and asks."""
+    """MPI in separate processes, which rank 0 starts and controls."""
 
     def __init__(self, np: int, prefix: str, pinned: bool, timeout: float) -> None:
-        """Raises JobError when the job does not start."""
+        """Start the job. Raises JobError if that fails."""
         mpiexec, python = mpi_tools(prefix) or ("mpiexec", sys.executable)
         pin = [] if pinned else ["--no-pin"]
         self._timeout = timeout
@@ -73,19 +73,19 @@ class Mpi:
         self.about = self._job.about
 
     def measure(self, case: Case, warm_up: int) -> list[list[float]]:
-        """Samples by rank. Raises JobError."""
+        """Return samples by rank. Raises JobError."""
         request = {"case": dict(vars(case)), "mode": "blocking", "warm_up": warm_up}
         return self._job.ask(request, self._timeout)
 
     def forget(self) -> None:
-        """Drops the memory of the last case."""
+        """Free the memory of the last case."""
         self._job.ask({"forget": True}, self._timeout)
 
     def stop(self) -> None:
-        """Ends its processes."""
+        """End the processes."""
         self._job.close()
 
 
 def mpi_missing(prefix: str) -> str:
-    """Why MPI cannot be measured here; empty when it can."""
+    """Return why MPI cannot be measured here; empty if it can."""
     return "" if mpi_tools(prefix) else "no mpiexec with mpi4py was found"

@@ -1,4 +1,4 @@
-"""Time over size as a picture, with matplotlib where it is installed (the extra horovod[benchmark])."""
+"""Plot of time over size, with matplotlib if it is installed (the extra horovod[benchmark])."""
 
 from __future__ import annotations
 
@@ -8,13 +8,16 @@ from pathlib import Path
 
 from horovod.benchmark.report import Result
 
-_BANDS = 4  # more columns than these would hide each other
+_BANDS = 4  # with more columns, the bands would hide each other
 MISSING = "no picture: matplotlib is not installed (pip install 'horovod[benchmark]')"
 
 
 def draw(results: Sequence[Result], labels: dict[int, str], name: Path) -> str:
-    """Writes ``name``.png and ``name``.svg: a panel for each collective with a line for each column, both axes
-    logarithmic, predictions dotted. Returns the sentence that tells so, or why there is no picture."""
+    """Write ``name``.png and ``name``.svg, with one panel per collective and one line per column.
+
+    Both axes are logarithmic; predictions are dotted. Returns a sentence that names the files, or says why there are
+    none.
+    """
     if not find_spec("matplotlib"):
         return MISSING
     collectives = [c for c in dict.fromkeys(r.collective for r in results) if any(r.bytes for r in results)]
@@ -24,7 +27,7 @@ def draw(results: Sequence[Result], labels: dict[int, str], name: Path) -> str:
 
     import matplotlib
 
-    matplotlib.use("Agg")  # no display is needed, whatever the environment says
+    matplotlib.use("Agg")  # works without a display, whatever the environment says
     from matplotlib import pyplot
 
     figure, axes = pyplot.subplots(1, len(collectives), figsize=(7.5 * len(collectives), 5.5), squeeze=False)
@@ -48,7 +51,7 @@ def _panel(axis: object, results: Sequence[Result], labels: dict[int, str]) -> N
     for number, column in enumerate(columns):
         points = sorted((r for r in results if r.column == column), key=lambda r: r.bytes)
         sizes, medians = [r.bytes for r in points], [r.median * 1e6 for r in points]
-        color = f"C{number % 10}"  # of Matplotlib's ten; beyond them the markers tell
+        color = f"C{number % 10}"  # Matplotlib has ten colors; beyond them, markers distinguish the lines
         marker = "osv^DPX"[number // 10 * 3 + number % 3]
         axis.plot(sizes, medians, marker=marker, markersize=4, label=column, color=color)
         if len(columns) <= _BANDS:

@@ -1,4 +1,4 @@
-"""From samples to numbers, tables and JSON. Pure."""
+"""Conversion of samples to numbers, tables and JSON. Pure."""
 
 from __future__ import annotations
 
@@ -10,31 +10,31 @@ FORMAT = 1
 
 
 def quantile(values: Sequence[float], q: float) -> float:
-    """The value at share q of the sorted values, the nearest one taken."""
+    """Return the quantile ``q`` of the values, without interpolation."""
     ordered = sorted(values)
     return ordered[min(len(ordered) - 1, round(q * (len(ordered) - 1)))]
 
 
 def slowest(by_rank: Sequence[Sequence[float]]) -> list[float]:
-    """A collective is done when its last rank is: sample by sample, the largest over the ranks."""
+    """Return the maximum over ranks of each sample, because a collective is complete when its last rank is."""
     return [max(sample) for sample in zip(*by_rank, strict=True)]
 
 
 def microseconds(seconds: float) -> str:
-    """For tables: three figures, in microseconds."""
+    """Return microseconds with about three digits, for tables."""
     us = seconds * 1e6
     return f"{us:,.0f}" if us >= 100 else f"{us:.1f}"
 
 
 @dataclass(frozen=True)
 class Result:
-    """One column of one case. Times in seconds."""
+    """Result of one column and case. Times in seconds."""
 
     collective: str
     bytes: int
     column: str
     algorithm: str
-    """What ran; empty for peers, who do not tell."""
+    """Algorithm used; empty for peers, where it is unknown."""
     median: float
     p10: float
     p90: float
@@ -48,7 +48,7 @@ class Result:
 def result(
     collective: str, nbytes: int, column: str, samples: Sequence[float], bus_factor: float, **about: Any
 ) -> Result:
-    """Condenses the samples of all turns."""
+    """Return the result of the samples of all turns."""
     median = quantile(samples, 0.5)
     bus = nbytes * bus_factor / median
     return Result(
@@ -66,7 +66,7 @@ def result(
 
 
 def grid(rows: Sequence[Sequence[str]]) -> str:
-    """Columns of text, a blank or more between them; all but the first aligned to the right."""
+    """Return the rows as text in aligned columns; the first column is left-aligned, the others are right-aligned."""
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     lines = []
     for row in rows:
@@ -85,9 +85,11 @@ def _cell(value: Result | None, ours: Result | None) -> str:
 
 
 def comparison(results: Sequence[Result], labels: dict[int, str]) -> str:
-    """Ours with bus bandwidth and algorithm, then the peers, each also as a multiple of our median.
+    """Return a table of our times, bus bandwidth and algorithm, then the peers, each also as a multiple of our median.
 
-    ``results``: of one collective; the first column that appears is ours. ``labels``: names of the sizes.
+    Args:
+        results: Results of one collective; the first column is ours.
+        labels: Names of the sizes.
     """
     columns = list(dict.fromkeys(r.column for r in results))
     rows = [["", f"{columns[0]}, us", "bus GB/s", "algorithm", *(f"{name}, us" for name in columns[1:])]]
@@ -101,8 +103,10 @@ def comparison(results: Sequence[Result], labels: dict[int, str]) -> str:
 
 
 def algorithms_table(results: Sequence[Result], labels: dict[int, str]) -> str:
-    """A row for each size and column: measured beside predicted, and the formula below. ``results``: of one
-    collective."""
+    """Return a table with measured and predicted time for each size and column, followed by the formulas.
+
+    ``results``: results of one collective.
+    """
     rows = [["", "", "measured, us", "predicted, us", "measured / predicted"]]
     for nbytes, label in labels.items():
         for r in sorted((r for r in results if r.bytes == nbytes), key=lambda r: r.median):
@@ -120,5 +124,5 @@ def algorithms_table(results: Sequence[Result], labels: dict[int, str]) -> str:
 
 
 def to_json(machine: dict[str, Any], results: Sequence[Result], model: dict[str, float]) -> dict[str, Any]:
-    """What the JSON file holds: times in seconds, sizes in bytes, ``format`` for readers."""
+    """Return the contents of the JSON file: times in seconds, sizes in bytes, and a ``format`` number for readers."""
     return {"format": FORMAT, **machine, "model": model, "results": [asdict(r) for r in results]}

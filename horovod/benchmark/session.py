@@ -1,5 +1,8 @@
-"""One rank's part of a benchmark. All ranks run the same program; what is measured takes turns, A B C A B C, so that a
-machine that changes its speed changes it for all. Rank 0 writes everything down."""
+"""One rank's part of a benchmark.
+
+All ranks run the same program. What is measured takes turns (A B C A B C), so that a change of the machine's speed
+affects everything. Rank 0 writes the results.
+"""
 
 from __future__ import annotations
 
@@ -28,18 +31,18 @@ from horovod.common.objects import allgather_object, broadcast_object
 from horovod.common.wiring.calibration import World, store
 
 OURS = "horovod"
-SHARED = "shared"  # the same with tensors in memory that the ranks share
+SHARED = "shared"  # the same engine, with tensors in memory that the ranks share
 
 
 class Session:
-    """Engines and peers, set up on every rank alike."""
+    """Engines and peers of a benchmark, set up on every rank."""
 
     def __init__(self, options: Options) -> None:
         self._options = options
         self._basics = HorovodBasics("benchmark")
         self._basics.init()
         self.rank, self.size = self._basics.rank(), self._basics.size()
-        self._cores = sorted(os.sched_getaffinity(0))  # before anything is pinned
+        self._cores = sorted(os.sched_getaffinity(0))  # read before any thread is pinned
         self._notes: list[str] = []
         self._node_of, self._one_host = self._nodes()
         self._ours = EngineColumn(OURS, {}, self._node_of)
@@ -50,19 +53,19 @@ class Session:
         self._with_mpi = False
 
     def _nodes(self) -> tuple[list[int], bool]:
-        """By rank, who shares memory; and are all on one machine?"""
+        """Return the node of each rank, and whether all ranks are on one host."""
         shared = os.environ.get("HOROVOD_TRANSPORT", "").lower() != "tcp"
         records = allgather_object((machine_identity(shared), socket.gethostname()), "benchmark.nodes")
         machines = list(dict.fromkeys(machine for machine, _ in records))
         return [machines.index(machine) for machine, _ in records], len({host for _, host in records}) == 1
 
     def say(self, text: str) -> None:
-        """A line of the report, on rank 0."""
+        """Print a line of the report, on rank 0."""
         if self.rank == 0:
             print(text, flush=True)
 
     def note(self, text: str) -> None:
-        """Something that the reader should know, on stderr and again at the end."""
+        """Print a note for the reader on stderr, and repeat it at the end of the report."""
         if self.rank == 0 and text not in self._notes:
             self._notes.append(text)
             print(f"note: {text}", file=sys.stderr, flush=True)
@@ -70,7 +73,7 @@ class Session:
     # -- set-up -------------------------------------------------------------------------------------------------------
 
     def set_up(self) -> None:
-        """Starts what is compared. Raises ValueError for algorithms that do not exist."""
+        """Start everything that is compared. Raises ValueError for unknown algorithms."""
         for name in self._algorithms():
             self._add_algorithm(name)
         self._start_peers()
@@ -85,7 +88,7 @@ class Session:
         return names
 
     def _add_algorithm(self, name: str) -> None:
-        """A column over shared memory where the algorithm can run so, else over TCP between all ranks."""
+        """Add a column over shared memory if the algorithm can use it, otherwise over TCP between all ranks."""
         choice = {"HOROVOD_ALGORITHM": f"allreduce={name}"}
         alone = list(range(self.size))
         if _core.runs_in("allreduce", name, self._node_of):
@@ -128,8 +131,10 @@ class Session:
     # -- measuring ----------------------------------------------------------------------------------------------------
 
     def measure(self) -> tuple[list[report.Result], dict[int, str]]:
-        """Results (on rank 0; elsewhere none) and the sizes' names. Prints each collective's table when it is
-        complete."""
+        """Return the results (rank 0 only) and the names of the sizes.
+
+        Prints each collective's table when it is complete.
+        """
         everything: list[report.Result] = []
         labels: dict[int, str] = {}
         parameters = fit_model(list(self._links.values()), self.rank, self.size) if self._links else {}
@@ -154,7 +159,7 @@ class Session:
             self.say(report.algorithms_table(compared, labels))
 
     def _columns(self, case: Case) -> list[tuple[str, EngineColumn | None, Callable[[], object], Callable[[], object]]]:
-        """Name, engine, operation and barrier of each that runs in these processes."""
+        """Return name, engine, operation and barrier of each column that runs in these processes."""
         engines = [self._ours, *(self._links.values() if case.collective == "allreduce" else ())]
         columns: list[Any] = [(e.name, e, e.prepare(case), e.barrier) for e in engines]
         if case.collective == "allreduce" and self._shares(case.bytes):
@@ -165,7 +170,7 @@ class Session:
         return columns
 
     def _shares(self, nbytes: int) -> bool:
-        """Have all ranks room for such a tensor in memory that they share?"""
+        """Return True if all ranks have room for such a tensor in memory that they share."""
         return all(allgather_object(self._ours.shared_memory(nbytes) is not None, "benchmark.shared"))
 
     def _measure_case(self, case: Case, parameters: dict[str, float]) -> list[report.Result]:
@@ -205,7 +210,7 @@ class Session:
         return about
 
     def _turn_of_mpi(self, case: Case, warm_up: int) -> list[list[float]]:
-        """Samples by rank, all of one turn side by side; on rank 0, where the others wait for it."""
+        """Return samples by rank; empty except on rank 0, for which the other ranks wait."""
         if self._mpi is None:
             return []
         try:
@@ -221,7 +226,7 @@ class Session:
     # -- the end ------------------------------------------------------------------------------------------------------
 
     def finish(self, results: Sequence[report.Result], labels: dict[int, str]) -> None:
-        """Machine, JSON and pictures, on rank 0."""
+        """Print the machine, and write JSON and pictures, on rank 0."""
         if self.rank != 0:
             return
         machine = self._machine()
@@ -250,7 +255,7 @@ class Session:
         }
 
     def calibrate(self) -> None:
-        """Measures the tuned sizes and keeps them where they are faster than the defaults."""
+        """Measure the tuned sizes, and store them if they are faster than the defaults."""
         outcome = calibrate.Calibration(self._node_of).run(self.pin)
         parameters = fit_model([self._ours], self.rank, self.size)
         if self.rank != 0:
@@ -274,12 +279,12 @@ class Session:
         self.say(f"calibrated for {shape}: {shown}\n{path}")
 
     def pin(self) -> None:
-        """Binds all threads of this process to its core, unless that is not wanted."""
+        """Pin all threads of this process to its core, unless disabled."""
         if self._options.pin:
             pin(self._cores[self._basics.local_rank() % len(self._cores)])
 
     def close(self) -> None:
-        """Ends peers and engines."""
+        """End peers and engines."""
         if self._mpi:
             self._mpi.stop()
         if self._gloo:
@@ -290,7 +295,7 @@ class Session:
 
 
 def run(options: Options) -> None:
-    """The whole benchmark. Raises ValueError for what cannot be done, HorovodInternalError when a rank is lost."""
+    """Run the benchmark. Raises ValueError if that is not possible, HorovodInternalError if a rank is lost."""
     session = Session(options)
     try:
         if options.calibrate:

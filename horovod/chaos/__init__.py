@@ -1,6 +1,7 @@
-"""Faults on purpose: what is to happen in a job, when and to whom (``plan``), and what came of it (``report``).
+"""Fault injection: which faults to inject into a job, when and where (``plan``), and the results (``report``).
 
-All of it is pure: a text, with a seed in it perhaps, gives the same events each time. Nothing here does harm.
+Everything here is pure. The same text gives the same events each time, even if it contains a random seed. Nothing here
+injects faults.
 """
 
 from horovod.chaos.events import Event, Kind

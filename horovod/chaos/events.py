@@ -1,4 +1,4 @@
-"""What can happen to a job."""
+"""Faults that can be injected into a job."""
 
 from __future__ import annotations
 
@@ -6,28 +6,39 @@ from dataclasses import dataclass
 from enum import Enum
 
 HEAD_START = 0.5
-"""s that a host is not cut off yet after a rank has said that it will be, so that others hear of it."""
+"""Seconds between the announcement that a host will be cut off and the cut, so that other hosts learn of it."""
 
 
 class Kind(Enum):
-    """The value is the word for it."""
+    """Kind of a fault; the value is its name in plans."""
 
     KILL = "kill"  # SIGKILL
-    STOP = "stop"  # SIGSTOP, and SIGCONT some time later
-    RAISE = "raise"  # an exception of the program's own
-    EXIT = "exit"  # the program ends by itself
-    PREEMPT = "preempt"  # SIGTERM, as clouds send it
-    SLOW = "slow"  # the packets between two ranks' hosts come later
-    CUT = "cut"  # a host's cable is pulled
+    STOP = "stop"  # SIGSTOP, later SIGCONT
+    RAISE = "raise"  # an exception in the program
+    EXIT = "exit"  # the program exits
+    PREEMPT = "preempt"  # SIGTERM, as sent by clouds
+    SLOW = "slow"  # packets between two ranks' hosts are delayed
+    CUT = "cut"  # a host is disconnected from the network
 
 
 @dataclass(frozen=True)
 class Event:
     """One fault.
 
-    To whom: ``rank``, ``host``, ``link`` (two ranks), or ``pick``: from 0 to 1, the part of the ranks (or hosts) that
-    there are when it happens. When: at the beginning of ``step``, or ``after`` s, from the first epoch on; with neither
-    from the beginning. ``lasts``: s, None: for ever. ``by``: s by which packets come later. ``code``: of an exit.
+    Its target is one of ``rank``, ``host``, ``link`` or ``pick``. Its time is ``step`` or ``after``; without both, it
+    happens at the beginning.
+
+    Attributes:
+        kind: Kind of the fault.
+        rank: Target rank.
+        host: Target host.
+        link: Two ranks whose connection is the target.
+        pick: Number from 0 to 1 that selects one of the ranks (or hosts) that exist when it happens.
+        step: Step at whose beginning it happens.
+        after: Seconds since the first epoch.
+        lasts: Duration in seconds; None: forever.
+        by: Seconds by which packets are delayed.
+        code: Exit code.
     """
 
     kind: Kind
@@ -42,7 +53,7 @@ class Event:
     code: int | None = None
 
     def __str__(self) -> str:
-        """As it is written; a picked one as the part of the ranks."""
+        """Return the event in the form in which it is written in a plan; a picked target as its number from 0 to 1."""
         said = {
             "rank": self.rank,
             "host": self.host,
@@ -57,13 +68,13 @@ class Event:
         return " ".join([self.kind.value, *(f"{name}={text}" for name, text in said.items() if text is not None)])
 
     def meets(self, there: int) -> int:
-        """Which of so many ranks, or hosts, in their order, a picked event is for."""
+        """Return the index of the picked target among ``there`` ranks or hosts."""
         assert self.pick is not None
         return min(there - 1, int(self.pick * there))
 
 
 def duration(seconds: float) -> str:
-    """As it is written: the shortest form that says the same."""
+    """Return a time in the form in which it is written in a plan, with the largest suitable unit."""
     for unit, size in (("h", 3600.0), ("m", 60.0), ("s", 1.0), ("ms", 0.001)):
         if seconds >= size:
             return f"{seconds / size:.6g}{unit}"

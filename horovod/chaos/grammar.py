@@ -1,14 +1,14 @@
-"""What is written in HOROVOD_CHAOS and after --chaos.
+"""Parser of HOROVOD_CHAOS and --chaos.
 
     plan      entry; entry; ...
-    entry     kill rank=2 step=50               raise, exit (code=3, else 1), preempt: alike
+    entry     kill rank=2 step=50               raise, exit (code=3, default 1) and preempt have the same form
               stop rank=1 step=80 for=3s
-              slow link=0-2 by=5ms              step= or after=, and for=, may be added
-              cut host=h2 step=90               for= may be added
-              seed=7 mtbf=30s                   random ones; kinds=kill,stop and until=10m may be added; hosts are cut
-                                                off, and links slow, only where kinds= names cut and slow
+              slow link=0-2 by=5ms              optional: step= or after=, and for=
+              cut host=h2 step=90               optional: for=
+              seed=7 mtbf=30s                   random faults; optional: kinds=kill,stop and until=10m; hosts are cut
+                                                off and links slowed down only if kinds= contains cut and slow
 
-Times are numbers with ms, s, m or h. ``after=12s`` may stand for ``step=``. Names come in any order.
+Times are numbers with ms, s, m or h. ``after=12s`` may replace ``step=``. Names may be in any order.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _LARGEST = 10**12
 
 @dataclass(frozen=True)
 class _Form:
-    """Names that an entry must have and may have; of ``when`` one must be there unless it is all of ``may``."""
+    """Required and optional names of an entry. If ``when`` is True, step= or after= is also required."""
 
     must: tuple[str, ...]
     may: tuple[str, ...] = ()
@@ -50,7 +50,7 @@ _FORMS = {
 
 @dataclass(frozen=True)
 class Plan:
-    """What is to happen. ``seeded``: random events, from which ``Seeded.events`` draws."""
+    """Faults to inject. ``seeded``: sources of random faults, drawn by ``Seeded.events``."""
 
     events: tuple[Event, ...] = ()
     seeded: tuple[Seeded, ...] = ()
@@ -60,12 +60,12 @@ class Plan:
         return bool(self.events or self.seeded)
 
     def of_rank(self, rank: int) -> list[Event]:
-        """What a rank does to itself, at steps, in their order."""
+        """Return the faults that a rank injects into itself at steps, in order."""
         own = [event for event in self.events if event.rank == rank and event.step is not None]
         return sorted(own, key=lambda event: event.step or 0)
 
     def by_time(self) -> Iterator[Event]:
-        """What happens after so many seconds, in this order; with a seed without an end it does not end."""
+        """Yield the faults that happen after a time, in order; endless with a seed without an end."""
         streams = [iter(sorted((e for e in self.events if e.after is not None), key=lambda e: e.after or 0.0))]
         streams += [one.events() for one in self.seeded]
         waiting = [(event.after or 0.0, number, event) for number, s in enumerate(streams) if (event := next(s, None))]
@@ -78,8 +78,11 @@ class Plan:
 
 
 def plan(text: str) -> Plan:
-    """The plan that the text says; an empty one for an empty text. Raises ValueError naming the entry and what is
-    accepted."""
+    """Return the plan described by the text; empty for an empty text.
+
+    Raises:
+        ValueError: If an entry is invalid; names the entry and what is accepted.
+    """
     events, seeded = [], []
     for entry in filter(None, (part.strip() for part in text.split(";"))):
         made = _entry(entry)
@@ -131,7 +134,7 @@ def _event(entry: str, kind: Kind, given: dict[str, str]) -> Event:
         after=_time(entry, "after", given),
         lasts=_time(entry, "for", given),
         by=_time(entry, "by", given),
-        code=_number(entry, "code", given, 1, 255),  # 0 would be success
+        code=_number(entry, "code", given, 1, 255),  # 0 would mean success
     )
 
 
@@ -165,7 +168,7 @@ def _time(entry: str, name: str, given: dict[str, str]) -> float | None:
 
 
 def parse_time(text: str) -> float:
-    """s; 0 for what is no time."""
+    """Return the time in seconds; 0 for an invalid text."""
     match = _TIME.fullmatch(text)
     return float(match[1]) * _UNITS[match[2]] if match else 0.0
 

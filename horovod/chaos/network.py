@@ -1,8 +1,8 @@
-"""What is said to nft(8) and tc(8) to cut a host off, or to make a link slow. Pure: nothing is run here.
+"""Input for nft(8) and tc(8) that cuts a host off or slows down a link. Pure: nothing is run here.
 
-A host is cut off by a set of interfaces all of whose packets the kernel drops, in both directions. An element of such a
-set ends by itself after its time: no process has to live for that, and none could, since the agent of a host that is
-cut off ends all that it has started. Interfaces, addresses and routes stay as they are.
+To cut a host off, the kernel drops all packets, in both directions, of a set of interfaces. An element of such a set
+expires after a time. So no process must stay alive to remove it, and none could, because the agent of a host that is
+cut off ends all processes that it has started. Interfaces, addresses and routes stay unchanged.
 """
 
 from __future__ import annotations
@@ -24,18 +24,28 @@ add rule inet {TABLE} out oifname @down drop
 _NAME = re.compile(r"[\w.@:-]+", re.ASCII)
 
 _ROOT, _SLOW = "c4a0:", "c4a1:"
-_FOURTH = f"{_ROOT}4"  # beside the three bands that packets take by themselves
-_ROOM = "100000"  # packets that are under way; with fewer it would lose some
+_FOURTH = f"{_ROOT}4"  # in addition to the three default bands
+_ROOM = "100000"  # packets in flight; with a lower limit some would be lost
 
 
 def prepare() -> str:
-    """For `nft -f -`: all but the interfaces, so that whoever may not, or cannot, learns it here. May be repeated."""
+    """Return input for `nft -f -` with everything except the interfaces, to test for missing rights or tools.
+
+    Repeatable.
+    """
     return _DROPS
 
 
 def cut(interfaces: Iterable[str], lasts: float | None) -> str:
-    """For `nft -f -`: these interfaces carry nothing any more, for so many s, None: until `heal`. Raises ValueError
-    naming an interface that cannot be written there."""
+    """Return input for `nft -f -` that makes these interfaces drop all packets.
+
+    Args:
+        interfaces: Names of the interfaces.
+        lasts: Duration in seconds; None: until `heal`.
+
+    Raises:
+        ValueError: If the name of an interface cannot be used in nft; names it.
+    """
     until = "" if lasts is None else f" timeout {max(1, round(lasts * 1000))}ms"
     names = list(interfaces)
     for name in names:
@@ -46,8 +56,11 @@ def cut(interfaces: Iterable[str], lasts: float | None) -> str:
 
 
 def slow(interface: str, addresses: Sequence[str], by: float) -> list[list[str]]:
-    """Command lines by which packets that leave by this interface towards these addresses leave later by so many s,
-    and all others as before. The first fails where somebody has given the interface a discipline of its own."""
+    """Return commands that delay packets leaving by this interface towards these addresses by ``by`` seconds.
+
+    Other packets are not delayed. The first command fails if the interface already has a queueing discipline set by a
+    user.
+    """
     device = ["dev", interface]
     filters = []
     for address in addresses:
@@ -66,5 +79,5 @@ def slow(interface: str, addresses: Sequence[str], by: float) -> list[list[str]]
 
 
 def slow_no_more(interface: str) -> list[str]:
-    """The command line that undoes all of `slow`."""
+    """Return the command that undoes `slow`."""
     return ["tc", "qdisc", "del", "dev", interface, "root", "handle", _ROOT]

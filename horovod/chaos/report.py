@@ -1,4 +1,4 @@
-"""What came of the faults: the end of a job with --chaos-report. Pure."""
+"""Report on injected faults at the end of a job with --chaos-report. Pure."""
 
 from __future__ import annotations
 
@@ -8,13 +8,19 @@ from dataclasses import dataclass
 from horovod.chaos.events import Event
 
 AGAIN = "steps that are done again: {}"
-"""What a rank says after a failure."""
+"""Message of a rank after a failure."""
 
 
 @dataclass(frozen=True)
 class Outcome:
-    """Of one event; times in s of one clock. ``detected``: the launcher or a rank noticed; ``recovered``: the epoch
-    after it ran; None: not yet."""
+    """Result of one event. Times in seconds on one clock.
+
+    Attributes:
+        event: The event.
+        at: When it was injected.
+        detected: When the launcher or a rank noticed it; None: not yet.
+        recovered: When the next epoch ran; None: not yet.
+    """
 
     event: Event
     at: float
@@ -23,13 +29,16 @@ class Outcome:
 
 
 def percentile(values: Sequence[float], part: float) -> float:
-    """The smallest of ``values`` that ``part`` (0 to 1) of them do not exceed."""
+    """Return the smallest of ``values`` that at least the fraction ``part`` (0 to 1) of them do not exceed."""
     ordered = sorted(values)
     return ordered[max(0, min(len(ordered) - 1, -int(-part * len(ordered) // 1) - 1))]
 
 
 def lines(outcomes: Sequence[Outcome], again: int | None = None) -> list[str]:
-    """Of what there was, and how long it took. ``again``: steps that were done again, None: nobody has told."""
+    """Return lines about the number of events and the times of detection and recovery.
+
+    ``again``: number of repeated steps; None if unknown.
+    """
     if not outcomes:
         return ["chaos: no event"]
     kinds: dict[str, int] = {}

@@ -1,4 +1,4 @@
-"""Random events that are the same each time: they follow from the seed alone."""
+"""Pseudorandom events, which depend only on the seed."""
 
 from __future__ import annotations
 
@@ -11,17 +11,24 @@ from horovod.chaos.events import Event, Kind
 
 RANDOM_KINDS = (Kind.KILL, Kind.STOP, Kind.RAISE, Kind.EXIT, Kind.PREEMPT, Kind.CUT)
 CHOICE = (*RANDOM_KINDS, Kind.SLOW)
-"""What kinds= may name."""
-STOPPED = (0.5, 30.0)  # s for which a rank is stopped, or its host cut off: less and more than heartbeats bear
-DELAYS = (0.001, 0.1)  # s by which packets come later
-_DIGITS = 6  # of times and picks, so that an event that is written down says the same
+"""Kinds that kinds= may contain."""
+# Range of seconds for which a rank is stopped or its host cut off: shorter and longer than heartbeat timeouts.
+STOPPED = (0.5, 30.0)
+DELAYS = (0.001, 0.1)  # range of packet delays in seconds
+_DIGITS = 6  # digits of times and picks, so that the written form of an event is exact
 
 
 @dataclass(frozen=True)
 class Seeded:
-    """``mtbf``: mean s between two events; ``until``: s after which there are no more, None: they do not end.
-    ``kinds``: those that were named; with none any of RANDOM_KINDS, but then hosts that would be cut off get no time
-    for that, and are left alone."""
+    """Source of random events.
+
+    Attributes:
+        seed: Seed of the generator.
+        mtbf: Mean seconds between two events.
+        kinds: Kinds to inject. If empty, any of RANDOM_KINDS; hosts that would be cut off then get no duration and are
+            left alone.
+        until: Seconds after which there are no more events; None: endless.
+    """
 
     seed: int
     mtbf: float
@@ -29,13 +36,13 @@ class Seeded:
     until: float | None = None
 
     def events(self) -> Iterator[Event]:
-        """In order of time; the distances are exponentially distributed."""
+        """Yield events in order of time; the intervals are exponentially distributed."""
         drawn = random.Random(self.seed)
         kinds = self.kinds or RANDOM_KINDS
         timed = {Kind.STOP, *self.kinds} & {Kind.STOP, Kind.CUT, Kind.SLOW}
         at = 0.0
         while True:
-            # Drawn alike for all kinds, so that another choice of kinds moves no event.
+            # The same draws for all kinds, so that another choice of kinds does not shift events.
             wait, kind, pick, length = (drawn.random() for _ in range(4))
             at += -math.log(1.0 - wait) * self.mtbf
             if self.until is not None and at > self.until:

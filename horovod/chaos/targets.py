@@ -1,4 +1,4 @@
-"""Whom an event is for, among the ranks that there are when it happens, and when it cannot happen at all. Pure."""
+"""Selection of an event's target among the existing ranks, and reasons why an event is impossible. Pure."""
 
 from __future__ import annotations
 
@@ -7,12 +7,15 @@ from dataclasses import dataclass
 from horovod.chaos.events import Event, Kind
 
 ON_NETWORKS = frozenset((Kind.SLOW, Kind.CUT))
-"""Kinds that a rank does to the network of its host, not to itself."""
+"""Kinds that a rank injects into its host's network, not into itself."""
 
 
 @dataclass(frozen=True)
 class Member:
-    """Where a rank is. ``network``: equal for ranks that share interfaces; ``addresses``: of those interfaces."""
+    """Location of a rank.
+
+    ``network``: equal for ranks that share interfaces; ``addresses``: those of the interfaces.
+    """
 
     host: str
     network: str = ""
@@ -21,14 +24,14 @@ class Member:
 
 @dataclass(frozen=True)
 class Ranks:
-    """Those of an epoch, as the one with number ``own`` sees them."""
+    """Ranks of an epoch, as seen by rank ``own``."""
 
     own: int
     members: tuple[Member, ...]
 
 
 def concerns(event: Event, ranks: Ranks) -> bool:
-    """Is it for this rank to act? What nobody can do, rank 0 says."""
+    """Return True if this rank must act. Rank 0 reports events that no rank can carry out."""
     if event.kind in ON_NETWORKS:
         return ranks.own in (acting(event, ranks) or (0,))
     size = len(ranks.members)
@@ -36,15 +39,17 @@ def concerns(event: Event, ranks: Ranks) -> bool:
 
 
 def acting(event: Event, ranks: Ranks) -> tuple[int, ...]:
-    """Who has to act on a network: the first rank of a host that is cut, both ends of a link; nobody where ``why_not``
-    says why."""
+    """Return the ranks that act on a network: the first rank of the host to cut, or both ends of the link.
+
+    Empty if ``why_not`` has a reason.
+    """
     if why_not(event, ranks):
         return ()
     return (hosts(ranks).index(host(event, ranks)),) if event.kind is Kind.CUT else link(event, ranks)
 
 
 def why_not(event: Event, ranks: Ranks) -> str:
-    """Why nobody can do this to a network; empty: somebody may be able to."""
+    """Return why no rank can inject this network fault; empty if one may be able to."""
     if event.kind is Kind.CUT:
         if event.pick is not None and event.lasts is None:
             return "random faults cut hosts off only where kinds= names it"
@@ -66,12 +71,12 @@ def why_not(event: Event, ranks: Ranks) -> str:
 
 
 def hosts(ranks: Ranks) -> list[str]:
-    """The host of each rank."""
+    """Return the host of each rank."""
     return [member.host for member in ranks.members]
 
 
 def host(event: Event, ranks: Ranks) -> str:
-    """Which one is cut off."""
+    """Return the host that is cut off."""
     if event.pick is None:
         return event.host or ""
     there = list(dict.fromkeys(hosts(ranks)))
@@ -79,7 +84,7 @@ def host(event: Event, ranks: Ranks) -> str:
 
 
 def link(event: Event, ranks: Ranks) -> tuple[int, ...]:
-    """The two ranks; none where one of all links that lead over a network was to be picked, and there is none."""
+    """Return the two ranks of the link; empty if one was to be picked and there is no link over a network."""
     if event.pick is None:
         return event.link or ()
     there = list(enumerate(member.network for member in ranks.members))

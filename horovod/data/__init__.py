@@ -1,8 +1,9 @@
-"""Data for training: loaders that read ahead, and records of files that are shared out among ranks as a stream.
+"""Data for training: loaders that read ahead, and streams of records from files that are divided among ranks.
 
-Pure: which records are left and who visits them (``parts``), in which order (``order``). What acts: files (``paths``,
-``ranges``, ``lines``, ``tars``, ``whole``, ``parquet``), a thread that reads ahead (``ahead``). No framework: a rank's
-number comes from the job of this process, or as a function."""
+Pure parts decide which records are left and which rank visits them (``parts``), and in which order (``order``). Others
+read files (``paths``, ``ranges``, ``lines``, ``tars``, ``whole``, ``parquet``) or read ahead in a thread (``ahead``).
+Independent of frameworks: a rank's number comes from the job of this process, or is passed as a function.
+"""
 
 from horovod.data.ahead import ReadAhead
 from horovod.data.lines import LineFiles

@@ -1,4 +1,4 @@
-"""ReadAhead: an iterator that reads what comes next in a thread, while the program computes."""
+"""ReadAhead: an iterator that reads the next items in a thread while the program computes."""
 
 import atexit
 import collections
@@ -15,21 +15,21 @@ from horovod.data.source import check_count
 
 T = TypeVar("T")
 CLOSE_SECONDS = 10.0
-"""How long the end of an iteration waits for the thread to come back from what it reads."""
+"""Seconds that the end of an iteration waits for the thread to return from reading."""
 
 log = logging.getLogger("horovod.data")
 _open: "weakref.WeakSet[ReadAhead[Any]]" = weakref.WeakSet()
 
 
 class _End:
-    """The last thing in a pipe: why nothing comes any more."""
+    """Last item in a pipe, with the error that ended it, if any."""
 
     def __init__(self, error: BaseException | None) -> None:
         self.error = error
 
 
 class _Pipe:
-    """Between one thread that reads and one that takes."""
+    """Queue between a reading and a consuming thread."""
 
     def __init__(self, room: int) -> None:
         self._room = room
@@ -38,7 +38,10 @@ class _Pipe:
         self._closed = False
 
     def put(self, item: Any) -> bool:
-        """Waits for room, which the end needs none of. False: nobody takes any more."""
+        """Add an item, after waiting for room; the end needs no room.
+
+        Return False if the consumer has closed the pipe.
+        """
         with self._changed:
             self._changed.wait_for(lambda: self._closed or len(self._items) < self._room or isinstance(item, _End))
             if not self._closed:
@@ -47,7 +50,7 @@ class _Pipe:
             return not self._closed
 
     def get(self) -> Any:
-        """Waits for the next one. After the end, or a close: the end."""
+        """Wait for the next item and return it; after the end or a close, return the end."""
         with self._changed:
             self._changed.wait_for(lambda: self._closed or bool(self._items))
             if self._closed:
@@ -57,7 +60,7 @@ class _Pipe:
             return item
 
     def close(self) -> None:
-        """Wakes both. What has not been taken is dropped."""
+        """Close the pipe, waking both threads; remaining items are dropped."""
         with self._changed:
             self._closed = True
             self._items.clear()
@@ -65,7 +68,7 @@ class _Pipe:
 
 
 def _read(make: Callable[[], Iterable[Any]], pipe: _Pipe) -> None:
-    """What the thread does. It knows nothing of the ReadAhead, which so ends when nobody has it any more."""
+    """Read in the thread. It has no reference to the ReadAhead, so that this is collected when the program drops it."""
     error = None
     try:
         iterator = iter(make())
@@ -73,30 +76,38 @@ def _read(make: Callable[[], Iterable[Any]], pipe: _Pipe) -> None:
             for item in iterator:
                 if not pipe.put(item):
                     break
-                del item  # its memory is the consumer's to free
+                del item  # the consumer decides when its memory is freed
         finally:
             if close := getattr(iterator, "close", None):
                 close()
-    except BaseException as raised:  # whatever it is, it belongs to the consumer
+    except BaseException as raised:  # every error belongs to the consumer
         error = raised
     pipe.put(_End(error))
 
 
 class ReadAhead(Iterator[T], Generic[T]):
-    """What an iterable gives, up to ``depth`` items ahead::
+    """Iterator over an iterable that reads up to ``depth`` items ahead::
 
         with ReadAhead(stream) as batches:
             for batch in batches:
                 step(batch)
 
-    An error of the iterable is raised in the loop that takes the items, in its turn, with its traceback. ``close`` ends
-    the thread, as do the end of the items, an error, and that nobody has the iterator any more."""
+    An error of the iterable is raised in the consuming loop, after the items before it, with its traceback. The thread
+    ends on ``close``, at the end of the items, on an error, or when the iterator is garbage-collected.
+    """
 
     def __init__(self, iterable: Iterable[T] | Callable[[], Iterable[T]], depth: int = 2) -> None:
-        """``iterable``: or a function that returns it, called in the thread. Raises ValueError for a ``depth`` below
-        1."""
+        """Start reading.
+
+        Args:
+            iterable: The iterable, or a function that returns it, called in the thread.
+            depth: Maximum number of items to read ahead.
+
+        Raises:
+            ValueError: If ``depth`` is below 1.
+        """
         self._pipe = _Pipe(check_count("depth", depth, 1))
-        # A loader may be both: with a __call__ of its own for something else.
+        # A loader may be both iterable and callable, with a __call__ for another purpose.
         make = (lambda: iterable) if isinstance(iterable, Iterable) else iterable
         self._pid = os.getpid()
         self._thread = threading.Thread(target=_read, args=(make, self._pipe), name="horovod-data", daemon=True)
@@ -114,15 +125,17 @@ class ReadAhead(Iterator[T], Generic[T]):
         if item.error is None:
             raise StopIteration
         try:
-            if isinstance(item.error, StopIteration):  # not of its end: that is told otherwise
+            if isinstance(item.error, StopIteration):  # not the end of the items, which is reported differently
                 raise RuntimeError("the iterable raised StopIteration") from item.error
             raise item.error
         finally:
-            del item  # or the error would keep its own frame
+            del item  # otherwise the error would keep its own frame alive
 
     def close(self) -> None:
-        """Ends the thread. Waits for what it is reading, for 10 s; then says so in the log, and the thread ends when it
-        comes back."""
+        """End the thread, waiting up to 10 s for what it is reading.
+
+        After that, log a warning; the thread ends when it returns.
+        """
         if os.getpid() != self._pid:
             return
         self._pipe.close()
@@ -144,7 +157,7 @@ class ReadAhead(Iterator[T], Generic[T]):
 
 
 def counted(take: Callable[[], Any]) -> Any:
-    """Its result. The time counts as one that the program waits for its data."""
+    """Call ``take`` and return its result; the time counts as waiting for data."""
     if not marks.begin_wait():
         return take()
     begin = time.perf_counter_ns()

@@ -6,8 +6,10 @@ from horovod.data.ranges import ByteRanges, Range
 
 
 class LineFiles(ByteRanges):
-    """Each line of the files is a record, ``bytes`` without its end, ``\\n`` or ``\\r\\n``: text, JSON lines, CSV
-    without a header."""
+    r"""Source whose records are the lines of files, as ``bytes`` without the line end (``\n`` or ``\r\n``).
+
+    For text, JSON lines, and CSV without a header.
+    """
 
     @staticmethod
     def index(path: str, size: int, block_bytes: int) -> Iterator[Range]:

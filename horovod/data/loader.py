@@ -1,4 +1,4 @@
-"""BaseDataLoader and AsyncDataLoaderMixin: loaders of batches, and such that read ahead."""
+"""BaseDataLoader and AsyncDataLoaderMixin: loaders of batches, with and without reading ahead."""
 
 import contextlib
 import logging
@@ -14,21 +14,24 @@ log = logging.getLogger("horovod.data")
 
 
 class BaseDataLoader:
-    """Iterable over batches. A subclass says where they come from, in ``_iterate``; and how many there are, in
-    ``__len__``, if it knows. It may change each batch in ``_process_batch``."""
+    """Iterable over batches.
+
+    A subclass provides the batches in ``_iterate`` and, if known, their number in ``__len__``. It may change each batch
+    in ``_process_batch``.
+    """
 
     def __len__(self) -> int:
-        # TypeError: `list(loader)` asks, and goes on without.
+        # TypeError, because `list(loader)` calls this and continues without a length.
         raise TypeError(f"{type(self).__name__} does not know how many batches it has: it has no __len__ of its own")
 
     def _iterate(self) -> Any:
-        """The batches of one pass."""
+        """Return the batches of one pass."""
         raise NotImplementedError(
             f"{type(self).__name__} has no _iterate of its own, which returns the batches of one pass"
         )
 
     def _process_batch(self, batch: Any) -> Any:
-        """What the program gets in place of ``batch``; in its own thread."""
+        """Return the batch that the program gets instead of ``batch``; called in the program's thread."""
         return batch
 
     def __iter__(self) -> Iterator[Any]:
@@ -37,30 +40,37 @@ class BaseDataLoader:
 
 
 class _Loops(weakref.WeakSet[ReadAhead[Any]]):
-    """Those of this process: the copy of a loader, in this process or another, has none."""
+    """Readers of this process; the copy of a loader has none."""
 
     def __reduce__(self) -> Any:
         return _Loops, ()
 
 
 class AsyncDataLoaderMixin:
-    """Reads batches in a thread while the program computes. Stands before the loader::
+    """Mixin that reads batches in a thread while the program computes. Put it before the loader class::
 
         class Loader(AsyncDataLoaderMixin, PlainLoader): ...        # PlainLoader: a BaseDataLoader
 
-        loader = Loader(async_loader_queue_size=8, path="data")     # path: of PlainLoader
+        loader = Loader(async_loader_queue_size=8, path="data")     # path: argument of PlainLoader
 
-    Each loop has a thread of its own, which ends with it: also when the loop is left early. What ``_iterate`` raises is
-    raised in the loop, after the batches before it, with its traceback."""
+    Each loop has its own thread, which ends with it, even if the loop is left early. An error in ``_iterate`` is raised
+    in the loop, after the batches before it, with its traceback.
+    """
 
     def __init__(
         self, async_loader_queue_size: int = 64, debug_data_loader: bool = False, *args: Any, **kwargs: Any
     ) -> None:
-        """``async_loader_queue_size``: how many batches it reads ahead; 0: none, and no thread. ``debug_data_loader``:
-        the log ``horovod.data`` tells at level info of each batch how long the program has waited for it. The rest is
-        the loader's.
+        """Create the loader.
 
-        Raises ValueError for a size that is no integer of at least 0.
+        Args:
+            async_loader_queue_size: Number of batches to read ahead; 0: no thread.
+            debug_data_loader: If True, log to ``horovod.data`` at level INFO how long the program waited for each
+                batch.
+            *args: Arguments of the loader class.
+            **kwargs: Arguments of the loader class.
+
+        Raises:
+            ValueError: If the size is not an integer of at least 0.
         """
         self.async_loader_queue_size = check_count("async_loader_queue_size", async_loader_queue_size, 0)
         self.debug_data_loader = debug_data_loader
@@ -68,7 +78,7 @@ class AsyncDataLoaderMixin:
         super().__init__(*args, **kwargs)
 
     def close_async_loader(self) -> None:
-        """Ends the threads, and the loops that take of them. A loop that begins later has a new one."""
+        """End the threads and the loops that use them. A later loop starts a new thread."""
         for one in list(self._reading):
             one.close()
 

@@ -1,9 +1,10 @@
-"""The order of an epoch: which record stands at which place. The same on all ranks, and of any number of them. Pure.
+"""Order of an epoch's records: equal on all ranks, and independent of their number. Pure.
 
-Records come in *blocks*, which are read whole. Blocks are put in another order in each epoch, and taken a few at a
-time, a *window*, whose records are put in another order in turn: so a rank that goes through a run of places reads each
-file's part once, and holds one window. How well records are mixed is how large a window is. Blocks of a *chain* stay
-one after the other."""
+Records come in *blocks*, which are read as a whole. Each epoch has a different order of blocks. They are visited in
+*windows* of a few blocks, and the records of a window are shuffled. So a rank that goes through a run of places reads
+each part of a file once, and holds one window in memory. Larger windows mix records better. Blocks of a *chain* stay in
+sequence.
+"""
 
 import bisect
 import itertools
@@ -17,8 +18,16 @@ Piece = tuple[int, int, list[int]]
 
 
 class Order:
-    """Of the records of one epoch. ``lengths``: of the blocks. ``mix``: blocks in a window. ``chains``: how many blocks
-    each has; none: one."""
+    """Order of the records of one epoch.
+
+    Args:
+        lengths: Number of records of each block.
+        shuffle: True to shuffle.
+        seed: Seed of the order.
+        epoch: Number of the epoch.
+        mix: Number of blocks per window.
+        chains: Number of blocks of each chain; empty: every block is a chain.
+    """
 
     def __init__(
         self, lengths: Sequence[int], shuffle: bool, seed: int, epoch: int, mix: int, chains: Sequence[int] = ()
@@ -31,7 +40,7 @@ class Order:
         elif shuffle:
             blocks = permutation(len(lengths), seed, epoch)
         self._windows = [tuple(blocks[begin : begin + mix]) for begin in range(0, len(lengths), mix)]
-        # Where each block begins, in its window, and each window; at the end of each list, where it ends.
+        # Start of each block within its window, and start of each window; each list ends with the end.
         self._starts = [[0, *itertools.accumulate(lengths[block] for block in window)] for window in self._windows]
         self._begins = [0, *itertools.accumulate(starts[-1] for starts in self._starts)]
         self._last: tuple[int, Any] = (-1, None)
@@ -40,11 +49,11 @@ class Order:
         return self._begins[-1]
 
     def window(self, number: int) -> tuple[int, ...]:
-        """The blocks of the window of this number."""
+        """Return the blocks of a window."""
         return self._windows[number]
 
     def pieces(self, begin: int, end: int) -> Iterator[Piece]:
-        """The records at the places from ``begin`` up to before ``end``; in a window, those of a block together."""
+        """Yield the records at places ``begin`` to ``end`` (exclusive), grouped by block within a window."""
         while begin < end:
             number = bisect.bisect_right(self._begins, begin) - 1
             first, stop = self._begins[number], min(end, self._begins[number + 1])
@@ -53,8 +62,7 @@ class Order:
             begin = stop
 
     def _inside(self, number: int, begin: int, end: int) -> Iterable[tuple[int, list[int]]]:
-        """Which records of a window come from its place ``begin`` up to before ``end``: index of the block in the
-        window, places in it."""
+        """Return the records at places ``begin`` to ``end`` of a window, as (block's index in it, places)."""
         starts = self._starts[number]
         if not self._shuffle:
             return _in_a_row(begin, end, starts)
@@ -71,7 +79,7 @@ def _in_a_row(begin: int, end: int, starts: list[int]) -> Iterator[tuple[int, li
 
 
 def _by_block(places: Any, starts: list[int]) -> Iterator[tuple[int, list[int]]]:
-    """``places``: an array. Blocks in the order in which they are met, and so places in each."""
+    """Group an array of places by block. Blocks, and places within each, keep the order of their first occurrence."""
     import numpy as np
 
     of = np.searchsorted(starts, places, side="right") - 1
@@ -81,8 +89,11 @@ def _by_block(places: Any, starts: list[int]) -> Iterator[tuple[int, list[int]]]
 
 
 def _mixed(length: int, numbers: Sequence[int]) -> Any:
-    """An array of the integers below ``length``. NumPy's RandomState gives the same on all machines and in all its
-    versions (NEP 19), and is fifty times as fast as ``permutation``: a window may have a million records."""
+    """Return a permutation of the integers below ``length`` as an array.
+
+    NumPy's RandomState gives the same result on all machines and in all its versions (NEP 19). It is fifty times as
+    fast as ``permutation``, which matters because a window may have a million records.
+    """
     import numpy as np
 
     words = [part for number in numbers for part in (number & 0xFFFFFFFF, number >> 32 & 0xFFFFFFFF)]

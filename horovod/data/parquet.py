@@ -15,9 +15,11 @@ _ARENA_BYTES = 128 << 10
 
 
 class ParquetFiles(Source):
-    """Batches are dicts of NumPy arrays by column; the first dimension is that of rows. Numbers, booleans and times
-    keep their types; lists of one length become further dimensions (fixed size lists, also one in the other, or with
-    ``shapes``), others arrays of objects, as strings and bytes."""
+    """Source of rows of Parquet files; batches are dicts of NumPy arrays by column, with rows as first dimension.
+
+    Numbers, booleans and times keep their types. Lists of equal length become further dimensions (fixed-size lists,
+    also nested, and lists with ``shapes``). Other lists become arrays of objects, as do strings and bytes.
+    """
 
     digest_of = "the files' names, sizes and order, and of how many records each block has, by columns and block_bytes"
 
@@ -29,20 +31,28 @@ class ParquetFiles(Source):
         filesystem: Any = None,
         block_bytes: int = 64 << 20,
     ) -> None:
-        """``paths``: a file; a folder, for ``*.parquet`` in it; a pattern with ``*``; a row of names; or several of
-        these. ``columns``: names, all if not given. ``shapes``: by column, of what a row's list holds: ``{"image": (28,
-        28)}``. ``filesystem``: one of ``pyarrow.fs``, where ``paths`` are files of it. ``block_bytes``: a block is
-        a row group, or a part of one that has more bytes, as arrays; parts of one are visited in their order, and who
-        begins in the middle decodes what is before it. The ends of all files are read now.
+        """Read the metadata of all files.
 
-        Raises ValueError naming files that are not there, torn or of other columns than the first, columns that there
-        are none of, and ``block_bytes`` that are no integer of at least 1."""
+        Args:
+            paths: A file, a directory (its ``*.parquet`` files), a pattern with ``*``, a numbered range of names, or
+                several of these.
+            columns: Names of columns; default: all.
+            shapes: Shape of the list in each row, by column: ``{"image": (28, 28)}``.
+            filesystem: A ``pyarrow.fs`` file system that contains the paths.
+            block_bytes: Size of a block as arrays. A block is a row group, or a part of one if that is larger. Parts
+                are visited in order, and starting in the middle requires decoding what comes before.
+
+        Raises:
+            ValueError: If a file is missing, damaged or has other columns than the first one, if a column is missing,
+                or if ``block_bytes`` is not an integer of at least 1.
+        """
         check_count("block_bytes", block_bytes, 1)
         self._filesystem = filesystem
         self._files = files.find(paths, ".parquet") if filesystem is None else _named(paths)
         self._shapes = {name: tuple(shape) for name, shape in (shapes or {}).items()}
         self._columns: list[str] = []
-        self._blocks: list[tuple[int, int, int, bool]] = []  # file, row group, its first row; is it all of the group?
+        # File, row group, its first row, True if it is the whole group.
+        self._blocks: list[tuple[int, int, int, bool]] = []
         self._sizes: list[int] = []
         self.lengths: list[int] = []
         self.chains: list[int] = []
@@ -72,13 +82,13 @@ class ParquetFiles(Source):
                 return load(block)
         path = self._files[number]
         with opened(path, self._filesystem, self._sizes[number]) as (file, _):
-            # Without threads: they would stay, and each rank has its own core.
+            # No threads, because they would stay and each rank has its own core.
             table = file.read_row_group(group, columns=self._columns, use_threads=False)
         return self._arrays(block, table, f"{path}, row group {group}")
 
     @contextlib.contextmanager
     def walk(self) -> Iterator[Callable[[int], dict[str, Any]]]:
-        """Has the row group open of which the last block was a part."""
+        """Keep the row group of the last block open, if that was a part of one."""
         reading: Reading | None = None
         place = (-1, -1)
 
@@ -110,8 +120,15 @@ class ParquetFiles(Source):
         return {name: self.array(name, table.column(name), f"{where}, column {name}") for name in self._columns}
 
     def array(self, name: str, column: Any, where: str) -> Any:
-        """What becomes of a column of a row group, a ``pyarrow.ChunkedArray``. For a subclass whose columns hold
-        something else than numbers or lists of them. ``where``: for errors."""
+        """Return a column of a row group as an array.
+
+        Override it for columns that contain something other than numbers or lists of numbers.
+
+        Args:
+            name: Name of the column.
+            column: A ``pyarrow.ChunkedArray``.
+            where: Location for error messages.
+        """
         return _array(column, self._shapes.get(name), where)
 
     def take(self, loaded: dict[str, Any], places: Sequence[int]) -> dict[str, Any]:
@@ -141,7 +158,7 @@ class ParquetFiles(Source):
             parts = [loaded[name] for loaded, _ in chosen]
             values = _room((int(ends[-1]), *parts[0].shape[1:]), np.result_type(*{part.dtype for part in parts}))
             for part, places, begin, end in zip(parts, indices, ends[:-1], ends[1:], strict=True):
-                # The places are those of the block's records; with another mode NumPy would copy once more.
+                # The places are valid indices; with another mode NumPy would copy once more.
                 np.take(part, places, axis=0, out=values[begin:end], mode="clip")
             made[name] = values
         return made
@@ -149,9 +166,17 @@ class ParquetFiles(Source):
 
 @contextlib.contextmanager
 def opened(path: str, filesystem: Any, size: int | None = None, buffers: int = 0) -> Iterator[tuple[Any, int]]:
-    """The file, and how many bytes it has. What pyarrow raises while it is open becomes a ValueError that names it,
-    but for lack of memory and what somebody has cancelled. ``size``: bytes that it had before. ``buffers``: for each
-    column, of a file that is not read by whole row groups."""
+    """Open a file, and yield it with its size in bytes.
+
+    Errors of pyarrow within the block become ValueErrors that name the file, except for lack of memory and
+    cancellation.
+
+    Args:
+        path: Path of the file.
+        filesystem: A ``pyarrow.fs`` file system, or None.
+        size: Size that it had before; None: unknown.
+        buffers: Bytes of buffer per column, if row groups are not read as a whole.
+    """
     try:
         import pyarrow
         from pyarrow import parquet
@@ -167,8 +192,11 @@ def opened(path: str, filesystem: Any, size: int | None = None, buffers: int = 0
 
 
 def _room(shape: tuple[int, ...], dtype: Any) -> Any:
-    """An array that holds anything. Large ones are of Arrow's memory, which a thread gets back from the one that it has
-    given a batch to; what malloc gets back so goes to the system at once, and comes again page by page."""
+    """Return an uninitialized array.
+
+    Large arrays use Arrow's allocator, which can reuse memory that another thread has freed. malloc would return such
+    memory to the system at once, and then get it back page by page.
+    """
     import numpy as np
     import pyarrow as pa
 
@@ -179,7 +207,7 @@ def _room(shape: tuple[int, ...], dtype: Any) -> Any:
 
 
 def _named(paths: files.Paths) -> list[str]:
-    """Of a file system that is not this host's: names as they are."""
+    """Return the names for a remote file system unchanged."""
     found = [os.fspath(one) for one in ([paths] if isinstance(paths, (str, os.PathLike)) else paths)]
     if not found or len(set(found)) < len(found):
         raise ValueError(f"paths is {paths!r}, accepted are files, each once{place_here()}")
@@ -202,8 +230,12 @@ def _compare(types: Mapping[str, Any], found: Mapping[str, Any], first: str, pat
 
 
 def _array(column: Any, shape: tuple[int, ...] | None, where: str) -> Any:
-    """A column of a row group as an array. Raises ValueError for what is not there in a column of integers or booleans,
-    whose type would depend on it, and for lists that do not have the shape."""
+    """Return a column of a row group as an array.
+
+    Raises:
+        ValueError: If a column of integers or booleans has missing values, on which its type would depend, or if a list
+            does not have the shape.
+    """
     import numpy as np
     import pyarrow as pa
 
@@ -222,7 +254,7 @@ def _array(column: Any, shape: tuple[int, ...] | None, where: str) -> Any:
     sizes = _sizes(kind)
     if shape is None:
         shape = tuple(size for size in sizes if size is not None)
-    # A list of lists has the shape at each depth, one of numbers all of it in its length.
+    # With nested lists the shape applies at each depth; a flat list must have its product as length.
     flat = [_flat(chunk, shape if len(shape) == len(sizes) else (), where) for chunk in column.chunks]
     values = flat[0][0] if len(flat) == 1 else np.concatenate([one for one, _ in flat]) if flat else np.empty(0)
     numbers = np.concatenate([each for _, each in flat]) if flat else np.empty(0, np.int64)
@@ -234,7 +266,7 @@ def _array(column: Any, shape: tuple[int, ...] | None, where: str) -> Any:
 
 
 def _sizes(kind: Any) -> list[int | None]:
-    """Of lists, one in the other; None where they may have any."""
+    """Return the sizes of nested lists; None for lists of variable size."""
     import pyarrow as pa
 
     sizes: list[int | None] = []
@@ -245,17 +277,19 @@ def _sizes(kind: Any) -> list[int | None]:
 
 
 def _flat(chunk: Any, shape: tuple[int, ...], where: str) -> tuple[Any, Any]:
-    """The numbers in the lists of a part of a column, which may hold lists in turn; and how many each row has.
-    ``shape``: what lists at each depth are to have, empty: anything."""
+    """Return the numbers in the possibly nested lists of a chunk, and how many each row has.
+
+    ``shape``: required list length at each depth; empty: any.
+    """
     import numpy as np
     import pyarrow as pa
 
-    # Where each row begins in what has been flattened so far, and the last one ends.
+    # Start of each row in what has been flattened so far, and the end of the last row.
     ends = np.arange(len(chunk) + 1)
     for depth, size in enumerate(_sizes(chunk.type)):
         if chunk.null_count:
             raise ValueError(f"{where} lacks {chunk.null_count} lists within its lists{place_here()}")
-        # Those of a part of an array do not begin at 0.
+        # The offsets of a slice of an array do not begin at 0.
         offsets = np.arange(len(chunk) + 1) * size if size is not None else chunk.offsets.to_numpy()
         lengths = np.diff(offsets)
         if shape and len(wrong := np.flatnonzero(lengths != shape[depth])):

@@ -1,36 +1,38 @@
-"""Which records of an epoch are left, and which of them a rank visits, whatever the number of ranks is and however
-often it changes. Pure.
+"""Division of an epoch's records among ranks, for any number of ranks and any changes of it. Pure.
 
-All ranks have the same order of all records, and know what is left of it as *intervals* of places. Each rank gets one
-run of them, so that it reads its files one after another and hardly any that another rank reads as well; all go through
-their runs at the same pace. So every rank knows what all have done, also one that is lost, and what is left are the
-ends of the runs:
+All ranks have the same order of all records, and know which are left as *intervals* of places. Each rank gets one
+contiguous run of them, so that it reads its files sequentially and shares hardly any with other ranks. All ranks go
+through their runs at the same pace. So every rank knows what all ranks have done, including a lost one, and what is
+left are the ends of the runs:
 
     places   0 1 2 3 4 5 | 6 7 8 9 10 11      2 ranks, after two records each:
              done-- 2 3 4 5  done-- 8 9 10 11    left (2, 6), (8, 12), for 3 ranks: 2 3 4 | 5 8 9 | 10 11
 
-Ranks must take equally many steps: those whose run is a record shorter visit one twice.
+Ranks must make equally many steps, so ranks whose run is one record shorter visit one record twice.
 """
 
 import itertools
 from collections.abc import Iterable, Iterator
 
 Intervals = tuple[tuple[int, int], ...]
-"""(begin, end) pairs, rising, of which none is empty and none touches the next."""
+"""(begin, end) pairs in ascending order, not empty and not adjacent."""
 
 
 def count(intervals: Intervals) -> int:
-    """How many places they have."""
+    """Return the number of places."""
     return sum(end - begin for begin, end in intervals)
 
 
 def section(intervals: Intervals, begin: int, end: int) -> Intervals:
-    """Of their places, counted through, those from number ``begin`` up to before ``end``."""
+    """Return the places with numbers ``begin`` to ``end`` (exclusive), counted through all intervals."""
     return tuple(_sections(intervals, [(begin, end)]))
 
 
 def _sections(intervals: Intervals, numbers: Iterable[tuple[int, int]]) -> Iterator[tuple[int, int]]:
-    """The same of several rising pairs of numbers, in one go: there may be thousands of both."""
+    """Yield the sections for several ascending ranges of numbers.
+
+    Works in one pass, because there may be thousands of intervals and ranges.
+    """
     passed = index = 0
     for begin, end in numbers:
         while begin < end and index < len(intervals):
@@ -45,7 +47,7 @@ def _sections(intervals: Intervals, numbers: Iterable[tuple[int, int]]) -> Itera
 
 
 def joined(pieces: Iterable[tuple[int, int]]) -> Intervals:
-    """Rising pieces as intervals."""
+    """Return ascending pieces as intervals, joining adjacent ones."""
     made: list[tuple[int, int]] = []
     for begin, end in pieces:
         if made and made[-1][1] == begin:
@@ -56,19 +58,18 @@ def joined(pieces: Iterable[tuple[int, int]]) -> Intervals:
 
 
 def run(left: Intervals, rank: int, ranks: int) -> Intervals:
-    """What the rank visits of ``left``. Runs differ by a place at most."""
+    """Return the places of ``left`` that the rank visits. The lengths of runs differ by at most one."""
     places = count(left)
     return section(left, rank * places // ranks, (rank + 1) * places // ranks)
 
 
 def steps(left: Intervals, ranks: int) -> int:
-    """How many records each rank visits, a second one of some included."""
+    """Return how many records each rank visits, including repeated ones."""
     return -(-count(left) // ranks)
 
 
 def extra(left: Intervals, rank: int, ranks: int) -> int | None:
-    """The place that the rank visits though it is not of its run, or not once only: at the end, where others have one
-    more."""
+    """Return the extra place that a rank with a shorter run visits at the end; None if it has none."""
     mine = run(left, rank, ranks)
     if count(mine) == steps(left, ranks):
         return None
@@ -79,7 +80,7 @@ def extra(left: Intervals, rank: int, ranks: int) -> int | None:
 
 
 def rest(left: Intervals, ranks: int, done: int) -> Intervals:
-    """What is left when each rank has been through so many of its run."""
+    """Return what is left when each rank has visited ``done`` records of its run."""
     places = count(left)
     edges = [rank * places // ranks for rank in range(ranks + 1)]
     ends = ((min(begin + done, end), end) for begin, end in itertools.pairwise(edges))
@@ -87,7 +88,7 @@ def rest(left: Intervals, ranks: int, done: int) -> Intervals:
 
 
 def checked(left: Iterable[Iterable[int]], places: int) -> Intervals:
-    """Intervals as a state has them, lists perhaps. Raises ValueError for what are none of ``places`` places."""
+    """Return intervals from a saved state, possibly given as lists. Raises ValueError if they are invalid."""
     try:
         made = tuple((int(begin), int(end)) for begin, end in left)
     except (TypeError, ValueError):

@@ -1,4 +1,4 @@
-"""Which files are meant, and that they are all there."""
+"""Resolution of file arguments, and checks that the files exist."""
 
 import contextlib
 import glob
@@ -10,20 +10,27 @@ from collections.abc import Iterator, Sequence
 from horovod.data.source import place_here
 
 Paths = str | os.PathLike[str] | Sequence[str | os.PathLike[str]]
-"""One or several of: a file; a folder, for the files in it; a pattern with ``*``, ``?`` or ``[...]``, or ``**`` for
-folders in folders; a row of names, as ``train-{000..127}.tar``."""
+"""Files to read, given as one or several paths.
+
+Each is a file; a directory, for its files; a pattern with ``*``, ``?``, ``[...]`` or ``**`` (nested directories); or a
+numbered range of names such as ``train-{000..127}.tar``.
+"""
 
 _ROW = re.compile(r"\{(\d{1,18})\.\.(\d{1,18})\}", re.ASCII)
 _MOST_NAMES = 1 << 20
-"""That one row, or rows of rows, stand for."""
+"""Maximum number of names of one range, or of nested ranges."""
 _PACKED = (b"\x1f\x8b", b"BZh", b"\xfd7zXZ", b"\x28\xb5\x2f\xfd")  # gzip, bzip2, xz, Zstandard
 
 
 def find(paths: Paths, suffix: str = "") -> list[str]:
-    """Names of the files, in the order given, those of a folder or a pattern sorted. ``suffix``: what names in folders
-    end with; those that begin with ``_`` or ``.`` are passed over there.
+    """Return the names of the files in the given order; files of a directory or pattern are sorted.
 
-    Raises ValueError naming what is not there, what stands for no file, and a file that is named twice.
+    Args:
+        paths: Files, directories, patterns or ranges.
+        suffix: Required ending of names in directories. Names that begin with ``_`` or ``.`` are skipped there.
+
+    Raises:
+        ValueError: If something does not exist, matches no file, or names a file twice.
     """
     given = [paths] if isinstance(paths, (str, os.PathLike)) else list(paths)
     found = [file for one in given for file in _files(os.fspath(one), suffix)]
@@ -66,7 +73,7 @@ def _rows(path: str) -> Iterator[str]:
         yield path
         return
     first, last = int(match[1]), int(match[2])
-    # As a shell does: downwards too, and of one width where a number begins with 0.
+    # Like in a shell: also descending, and padded to the same width if a number begins with 0.
     padded = any(text[0] == "0" and len(text) > 1 for text in match.groups())
     width = max(map(len, match.groups())) if padded else 0
     for number in range(first, last + 1) if first <= last else range(first, last - 1, -1):
@@ -78,14 +85,14 @@ def _nothing(path: str, what: str) -> list[str]:
 
 
 def size_of(path: str) -> int:
-    """Bytes of a file. Raises ValueError naming one that cannot be read."""
+    """Return the size of a file in bytes. Raises ValueError naming a file that cannot be read."""
     with readable(path):
         return os.path.getsize(path)
 
 
 @contextlib.contextmanager
 def readable(path: str) -> Iterator[None]:
-    """Where a file is looked into: raises ValueError naming it when the system does not let it be read."""
+    """Convert an OSError in the block to a ValueError that names the file."""
     try:
         yield
     except OSError as error:
@@ -93,7 +100,7 @@ def readable(path: str) -> Iterator[None]:
 
 
 def refuse_packed(path: str) -> None:
-    """Raises ValueError for a compressed file: nothing in it can be found without reading all before it."""
+    """Raise ValueError for a compressed file, in which nothing can be found without reading everything before it."""
     with open(path, "rb") as file:
         begin = file.read(6)
     if begin.startswith(_PACKED):
@@ -101,8 +108,11 @@ def refuse_packed(path: str) -> None:
 
 
 def read(path: str, size: int, begin: int, end: int) -> bytes:
-    """The bytes of a file that had ``size`` bytes when it was looked into. Raises ValueError naming it when it is
-    another one now, or cannot be read."""
+    """Return the bytes ``begin`` to ``end`` of a file.
+
+    Raises:
+        ValueError: If the file no longer has ``size`` bytes or cannot be read; names it.
+    """
     try:
         with open(path, "rb") as file:
             now = os.fstat(file.fileno()).st_size

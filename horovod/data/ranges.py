@@ -1,4 +1,4 @@
-"""Sources whose blocks are ranges of bytes of files."""
+"""Base class of sources whose blocks are byte ranges of files."""
 
 from abc import abstractmethod
 from collections.abc import Iterator
@@ -13,7 +13,7 @@ MEGABYTE = 1 << 20
 
 @dataclass(frozen=True)
 class Range:
-    """So many records in these bytes of a file."""
+    """Byte range of a file, and the number of records in it."""
 
     begin: int
     end: int
@@ -21,21 +21,29 @@ class Range:
 
 
 class ByteRanges(Source):
-    """A subclass finds ranges in a file (``index``), and the records in the bytes of one (``parse``)."""
+    """Source of records in byte ranges.
+
+    A subclass finds the ranges of a file (``index``) and parses one (``parse``).
+    """
 
     digest_of = "the files' names, sizes and order, and of how many records each block has, by block_bytes"
     SUFFIX = ""
     TORN: ClassVar[tuple[type[Exception], ...]] = ()
-    """What ``parse`` raises for bytes in which it finds no records."""
+    """Exceptions that ``parse`` raises for invalid data."""
 
     def __init__(self, paths: files.Paths, block_bytes: int = 8 * MEGABYTE) -> None:
-        """``paths``: a file; a folder; a pattern with ``*``; a row of names, ``shard-{000..127}.tar``; or several of
-        these. ``block_bytes``: about how much is read and held at once. Each file is looked through now.
+        """Index all files.
 
-        Raises ValueError naming files that are not there, not to be read, torn or compressed.
+        Args:
+            paths: A file, a directory, a pattern with ``*``, a numbered range of names such as
+                ``shard-{000..127}.tar``, or several of these.
+            block_bytes: Approximate number of bytes that are read and held at once.
+
+        Raises:
+            ValueError: If a file is missing, unreadable, damaged or compressed; names it.
         """
         self._files: list[tuple[str, int]] = []  # with their sizes
-        self._blocks: list[tuple[int, Range]] = []  # number of the file
+        self._blocks: list[tuple[int, Range]] = []  # with the number of the file
         check_count("block_bytes", block_bytes, 1)
         for number, path in enumerate(files.find(paths, self.SUFFIX)):
             with files.readable(path):
@@ -48,12 +56,12 @@ class ByteRanges(Source):
     @staticmethod
     @abstractmethod
     def index(path: str, size: int, block_bytes: int) -> Iterator[Range]:
-        """The ranges of a file of ``size`` bytes. Raises ValueError naming it when it is torn."""
+        """Yield the ranges of a file of ``size`` bytes. Raises ValueError naming it if it is damaged."""
 
     @staticmethod
     @abstractmethod
     def parse(data: bytes) -> list[Any]:
-        """The records of a range."""
+        """Return the records in the bytes of a range."""
 
     def made_of(self) -> list[tuple[str, int]]:
         return self._files

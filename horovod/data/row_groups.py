@@ -1,4 +1,4 @@
-"""Row groups of Parquet that are too large to be held: read in pieces, one after the other. Needs pyarrow."""
+"""Reading of Parquet row groups that are too large for memory, piece by piece. Needs pyarrow."""
 
 import contextlib
 import io
@@ -9,24 +9,29 @@ from typing import Any
 from horovod.data.source import place_here
 
 _BUFFERS = 32 << 20
-"""Bytes of the file that are read ahead, all columns together."""
+"""Bytes of the file that are read ahead, for all columns together."""
 LEAST_BUFFER = 64 << 10
-"""Of one column: for who wants its first rows."""
+"""Minimum bytes per column, for callers that only need its first rows."""
 _WIDTHS = {"BOOLEAN": 1, "INT32": 4, "INT64": 8, "INT96": 8, "FLOAT": 4, "DOUBLE": 8}
 _OBJECT = 64
-"""Bytes of a Python object of a text, beside the text."""
+"""Bytes of a Python object for a string, in addition to the string."""
 
 
 def leaves(schema: Any, columns: Sequence[str]) -> list[int]:
-    """The numbers, within a row group, of what the columns consist of. ``schema``: a ``pyarrow.parquet.
-    ParquetSchema``."""
+    """Return the indices, within a row group, of the physical columns of the given columns.
+
+    ``schema``: a ``pyarrow.parquet.ParquetSchema``.
+    """
     paths = [schema.column(index).path for index in range(len(schema))]
     return [i for i, path in enumerate(paths) if any(path == name or path.startswith(f"{name}.") for name in columns)]
 
 
 def array_bytes(about: Any, leaves: Sequence[int]) -> int:
-    """About so many bytes will the columns of a row group be as arrays. ``about``: a ``pyarrow.parquet.
-    RowGroupMetaData``. Its own figures are of encoded bytes, which may be fewer by far."""
+    """Return the approximate size in bytes of a row group's columns as arrays.
+
+    The file only has the size of the encoded data, which may be far smaller. ``about``: a
+    ``pyarrow.parquet.RowGroupMetaData``.
+    """
     total = 0
     for index in leaves:
         chunk = about.column(index)
@@ -38,10 +43,11 @@ def array_bytes(about: Any, leaves: Sequence[int]) -> int:
 
 
 class Checked:
-    """The row groups of a file, of which pyarrow may be asked for figures.
+    """Row groups of a file whose metadata is safe to read.
 
-    Asked for those of a damaged row group or column, pyarrow ends the process: it does not catch what its C++ part
-    throws. Where it reads a row group it does. So each is read first, out of a file in which nothing can be read.
+    If metadata of a damaged row group or column is accessed, pyarrow ends the process, because it does not catch an
+    exception of its C++ part. When reading a row group, it does catch it. So each row group is first read from a dummy
+    file that contains no data.
     """
 
     def __init__(self, metadata: Any, size: int, columns: Sequence[str]) -> None:
@@ -51,7 +57,10 @@ class Checked:
         self._file = parquet.ParquetFile(_Unreadable(size), metadata=metadata, pre_buffer=False, buffer_size=1)
 
     def __iter__(self) -> Iterator[Any]:
-        """Yield a ``pyarrow.parquet.RowGroupMetaData`` for each. Raises what pyarrow raises for one that is damaged."""
+        """Yield the ``pyarrow.parquet.RowGroupMetaData`` of each row group.
+
+        Raises pyarrow's error for a damaged one.
+        """
         for group in range(self._metadata.num_row_groups):
             with contextlib.suppress(_NothingReadError):
                 self._file.read_row_group(group, columns=self._columns, use_threads=False)
@@ -84,52 +93,67 @@ class _Unreadable(io.RawIOBase):
 
 
 def cut(rows: int, size: int, most: int) -> list[tuple[int, int]]:
-    """The first row of each piece, and the one after its last, so that pieces have about ``most`` bytes of ``size`` at
-    most, all but the last one equally many rows. Pure."""
+    """Return (first row, end) of pieces of at most about ``most`` bytes, of ``size`` bytes in all. Pure.
+
+    All pieces except the last have equally many rows.
+    """
     step = max(1, -(-rows // max(1, -(-size // most))))
     return [(begin, min(begin + step, rows)) for begin in range(0, rows, step)] or [(0, 0)]
 
 
 def buffer_bytes(columns: int) -> int:
-    """Of a file that is read piece by piece, for each column; without them pyarrow reads a row group's columns whole,
-    as they are in the file."""
+    """Return the buffer size per column for a file that is read piece by piece.
+
+    Without buffers, pyarrow reads the encoded columns of a row group as a whole.
+    """
     return max(LEAST_BUFFER, min(4 << 20, _BUFFERS // max(1, columns)))
 
 
 @contextlib.contextmanager
 def told(path: str, trouble: str = "is torn, or no Parquet file") -> Iterator[None]:
-    """What pyarrow raises meanwhile becomes a ValueError that names the file, but for lack of memory and what somebody
-    has cancelled."""
+    """Convert errors of pyarrow to ValueErrors that name the file, except for lack of memory and cancellation."""
     import pyarrow
 
     try:
         yield
-    except (MemoryError, pyarrow.ArrowCancelled):  # ArrowMemoryError is the former; neither tells of the file
+    except (MemoryError, pyarrow.ArrowCancelled):  # ArrowMemoryError is a MemoryError; neither is a problem of the file
         raise
     except (OSError, pyarrow.ArrowException) as error:
         raise ValueError(f"{path} {trouble}: {error}{place_here()}") from error
 
 
 class Reading:
-    """A row group that is being read from its beginning on. Rows that are passed over are decoded all the same, as
-    Parquet has no other way to what comes after them, and dropped."""
+    """Sequential reader of a row group.
+
+    Skipped rows are decoded too, because Parquet has no other way to reach later rows, and dropped.
+    """
 
     def __init__(self, open_file: Callable[[], Any], path: str, group: int, columns: Sequence[str], step: int) -> None:
-        """``open_file``: returns a context of a ``pyarrow.parquet.ParquetFile`` and its size. ``step``: rows that are
-        decoded at once. Raises what ``open_file`` does."""
+        """Open the file.
+
+        Args:
+            open_file: Returns a context manager that yields a ``pyarrow.parquet.ParquetFile`` and its size; its errors
+                are passed on.
+            path: Path for messages.
+            group: Number of the row group.
+            columns: Names of the columns.
+            step: Number of rows to decode at once.
+        """
         self._path, self.row = path, 0
         self._rest: Any = None
         self._open = contextlib.ExitStack()
         file, _ = self._open.enter_context(open_file())
-        # Without threads: they would stay, and each rank has its own core.
+        # No threads, because they would stay and each rank has its own core.
         self._batches = file.iter_batches(step, row_groups=[group], columns=list(columns), use_threads=False)
 
     def close(self) -> None:
         self._open.close()
 
     def rows(self, begin: int, end: int) -> Any:
-        """A ``pyarrow.Table`` of the rows from ``begin``, which is not before the end of what was read last, up to
-        before ``end``; fewer where the row group ends. Raises ValueError for a file that is torn."""
+        """Return the rows ``begin`` to ``end`` (exclusive) as a ``pyarrow.Table``; fewer if the row group ends.
+
+        ``begin`` must not be before the end of the previous rows. Raises ValueError for a damaged file.
+        """
         import pyarrow as pa
 
         parts = []

@@ -1,4 +1,4 @@
-"""Source: where records come from, in blocks."""
+"""Source: interface for records in blocks."""
 
 import contextlib
 import hashlib
@@ -11,45 +11,55 @@ from horovod.common.state import state
 
 
 class Source(ABC):
-    """Records in blocks, each of which is read whole. For sources of your own: ``lengths`` and ``load`` that returns a
-    list are enough. Can be pickled: a job may make it on one rank, which looks into all files, and broadcast it."""
+    """Source of records in blocks, each of which is read as a whole.
+
+    A subclass needs only ``lengths`` and a ``load`` that returns a list. Sources must be picklable, so that one rank
+    can create a source, which may scan all files, and broadcast it.
+    """
 
     lengths: Sequence[int]
-    """How many records each block has; the same on all ranks."""
+    """Number of records of each block; equal on all ranks."""
     chains: Sequence[int] = ()
-    """Where blocks that follow one another are read best in their order, such as parts of something compressed: how
-    many are together, through all blocks. None: each stands alone."""
+    """Number of consecutive blocks in each chain, which should be read in order, such as parts of compressed data.
+
+    Empty: blocks are independent.
+    """
     digest_of: str = "how many records each block has"
-    """What ``digest`` tells apart, in words for errors: with the arguments of the source that it depends on."""
+    """What ``digest`` depends on, including arguments of the source; for error messages."""
 
     @abstractmethod
     def load(self, block: int) -> Any:
-        """All records of the block of this number, read now. Raises ValueError naming the file that is not there any
-        more, or torn."""
+        """Read and return all records of a block. Raises ValueError naming a file that is missing or damaged."""
 
     def walk(self) -> contextlib.AbstractContextManager[Callable[[int], Any]]:
-        """For one iteration over blocks: a function as ``load``, which may keep open what it needs for the next one."""
+        """Return a context manager for one iteration over blocks.
+
+        It yields a function like ``load`` that may keep resources open between blocks.
+        """
         return contextlib.nullcontext(self.load)
 
     def take(self, loaded: Any, places: Sequence[int]) -> Any:
-        """Of what ``load`` returned, the records at ``places``."""
+        """Return the records at ``places`` of what ``load`` returned."""
         return [loaded[place] for place in places]
 
     def join(self, taken: Sequence[Any]) -> Any:
-        """Several of what ``take`` returned, of one or more blocks, as one batch."""
+        """Join several results of ``take``, of one or more blocks, to a batch."""
         return [record for part in taken for record in part]
 
     def gather(self, chosen: Sequence[tuple[Any, Sequence[int]]]) -> Any:
-        """A batch of the records at the places of each of some loaded blocks: ``take`` and ``join`` in one."""
+        """Return a batch of the records at the given places of loaded blocks: ``take`` and ``join`` in one step."""
         return self.join([self.take(loaded, places) for loaded, places in chosen])
 
     def made_of(self) -> Sequence[tuple[str, int]]:
-        """Path and bytes of each file that it is made of, in their order; none if it is of something else."""
+        """Return path and size of each file of the source, in order; empty if it is not made of files."""
         return ()
 
     def digest(self) -> str:
-        """Tells sources of other records apart, by the numbers in their blocks, and the names and sizes of their files:
-        as they are within the folder that all are in, so that they are the same when that has moved."""
+        """Return a digest that identifies the source's records.
+
+        It depends on the number of records of the blocks and on names and sizes of the files. Names are relative to the
+        files' common directory, so that moving that does not change the digest.
+        """
         files = self.made_of()
         names = _within([path for path, _ in files])
         same: Any = [list(self.lengths), *zip(names, (size for _, size in files), strict=True)]
@@ -57,7 +67,7 @@ class Source(ABC):
 
 
 def _within(paths: Sequence[str]) -> list[str]:
-    """What is left of the paths without the folders that they have in common."""
+    """Return the paths relative to their common directory."""
     parts = [path.split("/") for path in paths]
     first, last = min(parts, default=[]), max(parts, default=[])
     same = (one == other for one, other in zip(first[:-1], last[:-1], strict=False))
@@ -66,12 +76,12 @@ def _within(paths: Sequence[str]) -> list[str]:
 
 
 def place_here() -> str:
-    """For the end of an error's sentence: which rank says so, in a job."""
+    """Return " (rank R)" for the end of error messages; empty outside a job."""
     return f" (rank {state.job.rank})" if state.job is not None else ""
 
 
 def check_count(name: str, value: Any, least: int) -> int:
-    """Raises ValueError naming the argument when it is no integer of at least ``least``."""
+    """Return ``value``; raise ValueError naming the argument if it is not an integer of at least ``least``."""
     if isinstance(value, bool) or not isinstance(value, int) or value < least:
         raise ValueError(f"{name} is {value!r}, accepted is an integer of at least {least}{place_here()}")
     return value

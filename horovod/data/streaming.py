@@ -1,4 +1,4 @@
-"""StreamingDataset: batches of a source for each rank, over any changes of members."""
+"""StreamingDataset: batches of a source for each rank of a job whose members may change."""
 
 import bisect
 from collections.abc import Callable, Iterator
@@ -23,10 +23,10 @@ def _size() -> int:
 
 
 class StreamingDataset(Resumes):
-    """Gives each rank its batches of an epoch, of what is not done yet, of files that are larger than memory::
+    """Batches of this rank's share of an epoch, from files that may be larger than memory::
 
         data = StreamingDataset(ParquetFiles("train/"), batch_size=64, seed=1)
-        state = hvd.elastic.TorchState(model, optimizer, data=data)     # or that of another face; without: as it is
+        state = hvd.elastic.TorchState(model, optimizer, data=data)     # other frontends have other states
 
         @hvd.elastic.run
         def train(state):
@@ -37,12 +37,15 @@ class StreamingDataset(Resumes):
                     state.commit()
                 state.data.set_epoch(state.data.epoch + 1)
 
-    Over any number of ranks and any changes of it each record is visited once in an epoch. So that ranks take equally
-    many steps, fewer records than there are ranks are visited a second time at its end. A rank reads its files one part
-    after the other, and of what another rank reads as well, the ends.
+    It also works without elastic training.
 
-    Can be pickled, with functions ``rank`` and ``size`` that can be: in another process it has the part of the rank
-    that it comes from until ``reset`` asks again."""
+    Each record is visited once per epoch, for any number of ranks and any changes of it. All ranks make equally many
+    steps. For that, a few records (fewer than there are ranks) are visited twice at the end of an epoch. A rank reads
+    its files sequentially, and shares only the ends with other ranks.
+
+    It can be pickled if ``rank`` and ``size`` can. In another process it has the share of the rank where it was
+    pickled, until ``reset`` is called.
+    """
 
     def __init__(
         self,
@@ -55,13 +58,21 @@ class StreamingDataset(Resumes):
         rank: Callable[[], int] | None = None,
         size: Callable[[], int] | None = None,
     ) -> None:
-        """``source``: the same on all ranks. ``batch_size``: records of a rank and step; the last batch of an epoch may
-        have fewer. ``shuffle``: another order in each epoch, equal on all ranks, which follows from ``seed``. ``mix``:
-        so many blocks of the source are held at once, and their records mixed. ``rank``, ``size``: those of the job of
-        this process if not given.
+        """Create the dataset.
 
-        Raises ValueError for a ``batch_size`` or ``mix`` below 1, and without a job, where it is not given who is
-        asking."""
+        Args:
+            source: Source of records; the same on all ranks.
+            batch_size: Records per rank and step. The last batch of an epoch may have fewer.
+            shuffle: True: a different order in each epoch, equal on all ranks, derived from ``seed``.
+            seed: Seed of the order, from 0 to 2**64 - 1.
+            mix: Number of blocks that are held in memory and mixed at a time.
+            rank: Returns the rank; default: that of this process's job.
+            size: Returns the number of ranks; default: that of this process's job.
+
+        Raises:
+            ValueError: If ``batch_size`` or ``mix`` is below 1, or if ``rank`` and ``size`` are not given outside a
+                job.
+        """
         self.batch_size = check_count("batch_size", batch_size, 1)
         self.mix = check_count("mix", mix, 1)
         if isinstance(seed, bool) or not isinstance(seed, int) or not 0 <= seed < 1 << 64:
@@ -72,24 +83,29 @@ class StreamingDataset(Resumes):
         self._digest = source.digest()
         self._place = rank or _rank, size or _size
         self._order: tuple[int, Order] | None = None
-        self._left: parts.Intervals = ()  # when it was shared out last
+        self._left: parts.Intervals = ()  # when records were last divided among ranks
         self._me, self._ranks = 0, 1
-        self._steps = self._recorded = 0  # this rank's records since then, and how many of them are done
+        self._steps = self._recorded = 0  # number of this rank's records since then, and how many of them are done
         self._share_out(self._all())
         marks.data_seen = True
 
     def __len__(self) -> int:
-        """Batches that are left of the epoch for this rank: equally many on all of them."""
+        """Return how many batches of the epoch this rank has left; equal on all ranks."""
         return -(-(self._steps - self._recorded) // self.batch_size)
 
     def __iter__(self) -> Iterator[Any]:
-        """What is left of the epoch."""
+        """Iterate over the rest of the epoch."""
         return self.batches()
 
     def batches(self, worker: int = 0, workers: int = 1) -> Iterator[Any]:
-        """Of what is left of the epoch every ``workers``-th batch, from number ``worker`` on: for processes of a rank
-        that share its part, as those of PyTorch's DataLoader, which takes batches of them in turn. What is left is
-        looked up now, not with the first batch. Raises ValueError for a worker that there is not."""
+        """Iterate over every ``workers``-th batch of the rest of the epoch, starting with number ``worker``.
+
+        For processes that share a rank's part, such as the workers of PyTorch's DataLoader, which takes batches from
+        them in turn. The rest is determined by the call, not when the first batch is requested.
+
+        Raises:
+            ValueError: If ``worker`` is not below ``workers``.
+        """
         check_count("workers", workers, 1)
         if check_count("worker", worker, 0) >= workers:
             raise ValueError(f"worker is {worker}, accepted is an integer below workers, {workers}{place_here()}")
@@ -101,22 +117,28 @@ class StreamingDataset(Resumes):
         return self._read(self._order_now(), tuple(mine), begins, self.batch_size)
 
     def record(self, samples: int | None = None) -> None:
-        """One more batch of the epoch is done, after the step and before the commit; or so many records. All ranks say
-        so in the same steps."""
+        """Record that ``samples`` records (default: one batch) are done. Call it after the step and before the commit.
+
+        All ranks must do so in the same steps.
+        """
         samples = self.batch_size if samples is None else check_count("samples", samples, 0)
         self._recorded = min(self._recorded + samples, self._steps)
 
     def on_batch_end(self, batches: int = 1) -> None:
-        """``record`` of so many batches; after the last one of an epoch the next epoch begins. (Keras'
-        ``UpdateDatasetCallback`` calls it.)"""
+        """Record ``batches`` batches; after the last batch of an epoch, begin the next epoch.
+
+        Called by Keras' ``UpdateDatasetCallback``.
+        """
         self.record(batches * self.batch_size)
         if not len(self):
             self.set_epoch(self.epoch + 1)
 
     def set_epoch(self, epoch: int) -> None:
-        """An epoch begins, with nothing done. Where it is called as an epoch's loop begins, with the number of the
-        epoch that is under way, what has been recorded of that stays done. When all of it is done, the same number
-        begins it anew."""
+        """Begin an epoch.
+
+        If it is called with the number of the current, partly completed epoch, recorded batches stay done. If that
+        epoch is complete, it begins again.
+        """
         under_way = epoch == self.epoch and 0 < self.processed_num < self._length
         left = self._now_left() if under_way else self._all()
         self.epoch = check_count("epoch", epoch, 0)
@@ -124,7 +146,7 @@ class StreamingDataset(Resumes):
 
     @property
     def processed_num(self) -> int:
-        """How many records of the epoch are done, by all ranks."""
+        """Number of records of the epoch that all ranks together have done."""
         return self._length - parts.count(self._now_left())
 
     def state_dict(self) -> dict[str, Any]:
@@ -132,7 +154,7 @@ class StreamingDataset(Resumes):
         return {"epoch": self.epoch, "left": left, **self._same()}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Raises ValueError when it is of another source or order."""
+        """Continue from a saved position. Raises ValueError if it is of a different source or order."""
         for name, here in self._same().items():
             if state_dict.get(name, here) != here:
                 words = f" (a digest of {self.source.digest_of})" if name == "source" else ""
@@ -147,10 +169,10 @@ class StreamingDataset(Resumes):
         self._share_out(self._now_left())
 
     def __getstate__(self) -> dict[str, Any]:
-        return {**self.__dict__, "_order": None}  # as long as the blocks are many, and made again when it is needed
+        return {**self.__dict__, "_order": None}  # as long as there are blocks, and recreated when needed
 
     def _same(self) -> dict[str, Any]:
-        """What a place in an epoch means nothing without."""
+        """Return the properties without which a position in an epoch has no meaning."""
         same = {"length": self._length, "source": self._digest, "shuffle": self.shuffle, "seed": self.seed}
         return {**same, "mix": self.mix}
 
@@ -181,7 +203,7 @@ class StreamingDataset(Resumes):
 
 
 class _Held:
-    """Blocks of the window that is being read."""
+    """Loaded blocks of the current window."""
 
     def __init__(self, source: Source, load: Callable[[int], Any]) -> None:
         self._source, self._load = source, load
@@ -201,7 +223,10 @@ class _Held:
         return self._source.gather(chosen)
 
     def _hold(self, block: int, window: tuple[int, ...]) -> None:
-        """Loads it; first those before it in its chain that the window has too, and whose records are wanted later."""
+        """Load a block after those that precede it in its chain and window.
+
+        The records of the earlier blocks are needed later.
+        """
         first = self._firsts[bisect.bisect_right(self._firsts, block) - 1] if self._firsts else block
         for one in range(first, block + 1):
             if one in window and one not in self._blocks:

@@ -1,4 +1,4 @@
-"""TarFiles: samples in tar archives, in the form that WebDataset writes."""
+"""TarFiles: samples in tar archives, in the format that WebDataset writes."""
 
 import io
 import itertools
@@ -12,25 +12,25 @@ from horovod.data.source import place_here
 _BLOCK = tarfile.BLOCKSIZE
 _KEY = "__key__"
 _LONGEST_HEADER = 1 << 20  # bytes of a header with a long name, or with attributes of one member
-_LONGEST_GLOBAL = 1 << 16  # of attributes of all members that follow
-_MOST_GLOBAL = 1000  # such attributes
-_MOST_HEADERS = 16  # of one member
-_MOST_DIGITS = 255  # one after the other, in attributes
+_LONGEST_GLOBAL = 1 << 16  # bytes of attributes of all following members
+_MOST_GLOBAL = 1000  # number of such attributes
+_MOST_HEADERS = 16  # headers per member
+_MOST_DIGITS = 255  # consecutive digits in attributes
 _DIGITS = bytes(ord("0") if chr(byte).isdecimal() and byte < 128 else ord(" ") for byte in range(256))
-# What tarfile raises for headers that say what cannot be.
+# Exceptions that tarfile raises for invalid headers.
 _TORN = (tarfile.TarError, OSError, ValueError, ArithmeticError, LookupError)
 _ATTRIBUTES = (tarfile.XHDTYPE, tarfile.XGLTYPE, tarfile.SOLARIS_XHDTYPE)
 _HEADERS = (*_ATTRIBUTES, tarfile.GNUTYPE_LONGNAME, tarfile.GNUTYPE_LONGLINK)
 
 
 class _Member(tarfile.TarInfo):
-    """Refuses what makes tarfile read the same again, without an end or into memory."""
+    """Header parser that refuses data with which tarfile would loop endlessly or use too much memory."""
 
     @classmethod
     def fromtarfile(cls, archive: tarfile.TarFile) -> "_Member":
         assert isinstance(archive, _Archive)
         assert archive.fileobj is not None
-        if archive.fileobj.tell() >= archive.checked_to:  # some versions of Python come here for each of _HEADERS, too
+        if archive.fileobj.tell() >= archive.checked_to:  # some versions of Python also call this for each of _HEADERS
             archive.checked_to = _check_headers(archive.fileobj)
         made = super().fromtarfile(archive)
         if made.size < 0:
@@ -41,15 +41,15 @@ class _Member(tarfile.TarInfo):
 class _Archive(tarfile.TarFile):
     tarinfo = _Member
     checked_to = 0
-    """Where the headers end that have been checked."""
+    """End of the headers that have been checked."""
 
 
 def _check_headers(file: Any) -> int:
-    """Check the headers of the next member and return where they end; the file stays where it is.
+    """Check the headers of the next member, and return where they end; the file's position does not change.
 
     Raises:
-        ValueError: There are too many or too large ones, or one over which tarfile would take too long.
-        tarfile.HeaderError: One is damaged.
+        ValueError: If there are too many or too large headers, or one that would take tarfile too long.
+        tarfile.HeaderError: If a header is damaged.
     """
     place = file.tell()
     for _ in range(_MOST_HEADERS):
@@ -71,7 +71,7 @@ def _check_headers(file: Any) -> int:
 
 
 def _check_attributes(data: bytes) -> None:
-    """Raise ValueError for attributes over which tarfile would take time that grows with the square of their length."""
+    """Raise ValueError for attributes for which tarfile would need quadratic time."""
     if b"0" * (_MOST_DIGITS + 1) in data.translate(_DIGITS):
         raise ValueError(f"an attribute with more than {_MOST_DIGITS} digits, one after the other")
     at = 0
@@ -84,9 +84,11 @@ def _check_attributes(data: bytes) -> None:
 
 
 class TarFiles(ByteRanges):
-    """Consecutive files of an archive whose names are the same up to the first dot are a record: ``0017.jpg`` and
-    ``0017.cls`` are ``{"__key__": "0017", "jpg": b"...", "cls": b"..."}``. Not compressed. Members without a dot in
-    their name, and what is no file, are passed over."""
+    """Source of records made of consecutive files of an archive with the same name up to the first dot.
+
+    ``0017.jpg`` and ``0017.cls`` become ``{"__key__": "0017", "jpg": b"...", "cls": b"..."}``. Archives must not be
+    compressed. Members without a dot in their name, and members other than regular files, are skipped.
+    """
 
     SUFFIX = ".tar"
     TORN = _TORN
@@ -101,7 +103,7 @@ class TarFiles(ByteRanges):
             raise ValueError(f"{path} is torn, or no tar archive: {error}{place_here()}") from error
         with open(path, "rb") as file:
             file.seek(end)
-            # tarfile takes an archive that ends between two members, or goes on with anything else, for a whole one.
+            # tarfile accepts archives that end between two members or continue with arbitrary data.
             if file.read(_BLOCK) != bytes(_BLOCK):
                 raise ValueError(f"{path} is torn: no end of the archive at byte {end} of {size}{place_here()}")
 
@@ -119,7 +121,7 @@ def _content(data: bytes, member: tarfile.TarInfo) -> bytes:
 
 
 def _split(name: str) -> tuple[str, str]:
-    """Key and rest of a member's name, of which one is empty where the name has no dot, or nothing before it."""
+    """Return key and rest of a member's name; one is empty if the name has no dot, or nothing before it."""
     folder, slash, file = name.rpartition("/")
     stem, _, rest = file.partition(".")
     return (folder + slash + stem, rest) if stem else ("", "")
@@ -128,7 +130,7 @@ def _split(name: str) -> tuple[str, str]:
 def _members(archive: tarfile.TarFile) -> Iterator[tarfile.TarInfo]:
     place = -1
     while (member := archive.next()) is not None:
-        archive.members = []  # type: ignore[attr-defined]  # it would keep all that it has read
+        archive.members = []  # type: ignore[attr-defined]  # otherwise it would keep all members
         if archive.offset <= place:
             raise tarfile.TarError(f"{member.name} leads back to byte {archive.offset}")
         place = archive.offset
@@ -143,7 +145,7 @@ def _members(archive: tarfile.TarFile) -> Iterator[tarfile.TarInfo]:
 
 
 def _spans(members: Iterable[tarfile.TarInfo]) -> Iterator[tuple[int, int]]:
-    """The bytes of each record."""
+    """Yield the byte range of each record."""
     for key, group in itertools.groupby(members, lambda one: _split(one.name)[0]):
         begin, end, seen = -1, 0, set()
         for member in group:

@@ -1,19 +1,23 @@
-"""WholeFiles: files that are a record each."""
+"""WholeFiles: files that are one record each."""
 
 from horovod.data import paths as files
 from horovod.data.source import Source, check_count
 
 
 class WholeFiles(Source):
-    """Each file is a record, ``(path, bytes)``: folders of images."""
+    """Source in which each file is a record, ``(path, bytes)``; for example for directories of images."""
 
     digest_of = "the files' names, sizes and order, and of how many records each block has, by block_files"
 
     def __init__(self, paths: files.Paths, block_files: int = 32) -> None:
-        """``paths``: a file; a folder; a pattern with ``*``; a row of names; or several of these. ``block_files``: how
-        many are read and held at once.
+        """Find the files.
 
-        Raises ValueError naming files that are not there, or not to be read.
+        Args:
+            paths: A file, a directory, a pattern with ``*``, a numbered range of names, or several of these.
+            block_files: Number of files that are read and held at once.
+
+        Raises:
+            ValueError: If a file is missing or unreadable; names it.
         """
         check_count("block_files", block_files, 1)
         found = [(path, files.size_of(path)) for path in files.find(paths)]

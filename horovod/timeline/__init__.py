@@ -1,1 +1,1 @@
-"""Reads the files that ``HOROVOD_TIMELINE`` makes: ``python -m horovod.timeline merge | summary | view``."""
+"""Reader of the files that ``HOROVOD_TIMELINE`` creates: ``python -m horovod.timeline merge | summary | view``."""

@@ -44,7 +44,7 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Exit code: 0, 1 with a message when files cannot be used, 2 for words that are not understood."""
+    """Run the program. Return the exit code: 0, 1 after an error message for invalid files, 2 for invalid arguments."""
     chosen = _parser().parse_args(arguments)
     try:
         traces = [read(path) for path in find(chosen.files)]
@@ -57,7 +57,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             _print_summary(traces, chosen.json, chosen.tensors)
         else:
             _view(traces, chosen.port, not chosen.no_browser)
-    except BrokenPipeError:  # | head
+    except BrokenPipeError:  # for example with `| head`
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     except (OSError, ValueError, ImportError) as error:
         print(f"error: {error}", file=sys.stderr)
@@ -75,7 +75,7 @@ def _write(events: Sequence[Event], output: str) -> None:
     if output == "-":
         sys.stdout.write(_lines(events))
         return
-    # Whole or not at all, and never over one of its own sources before those are read.
+    # Write atomically, and never over an input file before that was read.
     folder = os.path.dirname(os.path.abspath(output))
     handle, path = tempfile.mkstemp(dir=folder, prefix=".timeline-")
     try:

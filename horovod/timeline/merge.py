@@ -1,16 +1,21 @@
-"""One trace of all ranks: a process for each tensor with a row for each rank, on rank 0's clock. Pure."""
+"""Merge of all ranks' timelines: one process per tensor and one row per rank, on rank 0's clock. Pure."""
 
 from collections.abc import Iterator, Sequence
 
 from horovod.timeline.operations import Operation, base_of, by_number, names_of, operations, to_common
 from horovod.timeline.read import Event, Trace
 
-_OWN_ROWS = 3  # of pid 0, for each rank: itself, schedules, steps
+_OWN_ROWS = 3  # rows of pid 0 per rank: rank, schedules, steps
 
 
 def merge(traces: Sequence[Trace], flows: bool = True) -> list[Event]:
-    """``flows``: arrows from where each rank has announced an operation to where it is carried out there, and from the
-    rank that came last to all others."""
+    """Return the events of the merged timeline.
+
+    Args:
+        traces: Timelines of the ranks.
+        flows: If True, add arrows from where a rank has announced an operation to where it executes it, and from the
+            rank that came last to all others.
+    """
     base = base_of(traces)
     pids: dict[tuple[str, int], int] = {}
     merged: list[Event] = [

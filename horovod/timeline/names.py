@@ -1,4 +1,7 @@
-"""Names of a timeline's files (rank 0's as the user says, a word more in the others'), and how names are shown."""
+"""Names of timeline files, and display of names.
+
+The user names rank 0's file; the other ranks insert a word.
+"""
 
 import glob
 import os
@@ -6,18 +9,18 @@ import re
 
 
 def with_word(path: str, word: str) -> str:
-    """Of ``t.json`` and "all": ``t.all.json``."""
+    """Return the path with a word before its suffix: ``t.all.json`` for ``t.json`` and "all"."""
     root, suffix = os.path.splitext(path)
     return f"{root}.{word}{suffix}"
 
 
 def of_rank(path: str, rank: int) -> str:
-    """Where that rank writes if rank 0 writes to ``path``."""
+    """Return the path of a rank's file if rank 0 writes to ``path``."""
     return path if rank == 0 else with_word(path, f"rank{rank}")
 
 
 def others(path: str) -> list[str]:
-    """Those of other ranks that lie beside ``path``, rank 0's, by rank."""
+    """Return the existing files of other ranks beside rank 0's ``path``, by rank."""
     root, suffix = os.path.splitext(path)
     numbered = []
     for name in glob.glob(f"{glob.escape(root)}.rank*{glob.escape(suffix)}"):
@@ -28,5 +31,5 @@ def others(path: str) -> list[str]:
 
 
 def printable(text: str) -> str:
-    """Return the text with escapes for what a terminal would obey."""
+    """Return the text with unprintable characters escaped, which could control a terminal."""
     return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)

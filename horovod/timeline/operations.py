@@ -1,4 +1,4 @@
-"""From events to operations: what each of them did on each rank, at which time on rank 0's clock. Pure."""
+"""Conversion of events to operations: times of each operation on each rank, on rank 0's clock. Pure."""
 
 from bisect import bisect_right
 from collections import defaultdict
@@ -12,7 +12,7 @@ COPIES = frozenset({"MEMCPY_IN_FUSION_BUFFER", "MEMCPY_OUT_FUSION_BUFFER", "ALLO
 
 @dataclass
 class Operation:
-    """One operation of one tensor on one rank. Times in us on rank 0's clock."""
+    """One operation on one tensor on one rank. Times in us on rank 0's clock."""
 
     rank: int
     name: str
@@ -20,24 +20,27 @@ class Operation:
     kind: str
     """ALLREDUCE, ..."""
     number: int
-    """Its place in the order that all ranks share."""
+    """Position in the order that all ranks share."""
     announced: float
-    """When this rank was ready for it: announced it, or submitted it to a schedule."""
+    """When this rank was ready: announced it, or submitted it to a schedule."""
     agreed: float
-    """When all were and that was known here; as ``announced`` where a schedule made that needless."""
+    """When this rank knew that all ranks were ready.
+
+    Equal to ``announced`` with a schedule, which needs no agreement.
+    """
     begun: float
-    """When it was this rank's turn to carry it out."""
+    """When its execution began on this rank."""
     ended: float = 0.0
     scheduled: bool = False
     packed: float = 0.0
-    """us of copying to and fro, and of getting memory."""
+    """Microseconds for copying and for allocating memory."""
     carried: float = 0.0
-    """us in which it was on its way between ranks."""
+    """Microseconds for transferring data between ranks."""
     pid: int = 0
 
 
 def to_common(trace: Trace, base_ns: int) -> Callable[[float], float]:
-    """A function from times of the trace to us since ``base_ns`` on rank 0's clock."""
+    """Return a function that converts times of the trace to us since ``base_ns`` on rank 0's clock."""
     readings = trace.clock
     shift = (trace.start_ns - base_ns) / 1000
     if not readings:
@@ -62,12 +65,12 @@ def to_common(trace: Trace, base_ns: int) -> Callable[[float], float]:
 
 
 def base_of(traces: Sequence[Trace]) -> int:
-    """The moment from which a merged trace counts, in ns on rank 0's clock: before all events."""
+    """Return the start of a merged trace, before all events, in ns on rank 0's clock."""
     return min(t.start_ns + min((r.offset for r in t.clock), default=0) for t in traces)
 
 
 def names_of(trace: Trace) -> dict[int, tuple[str, int]]:
-    """Name and process set of each tensor, by pid."""
+    """Return name and process set of each tensor, by pid."""
     return {
         event["pid"]: (str(args.get("name", "")), int(args.get("process_set", 0)))
         for event in trace.events
@@ -78,7 +81,7 @@ def names_of(trace: Trace) -> dict[int, tuple[str, int]]:
 
 @dataclass
 class _State:
-    """Of one tensor, between events."""
+    """State of one tensor between events."""
 
     stack: list[tuple[str, float]] = field(default_factory=list)
     announced: float | None = None
@@ -87,7 +90,7 @@ class _State:
 
 
 def operations(trace: Trace, convert: Callable[[float], float]) -> list[Operation]:
-    """All that were carried out and have ended, in order of their ends."""
+    """Return all completed operations in the order of their ends."""
     names = names_of(trace)
     states: dict[int, _State] = defaultdict(_State)
     done: list[Operation] = []
@@ -145,7 +148,7 @@ def _account(operation: Operation, label: str, since: float, until: float) -> No
 
 
 def by_number(all_ranks: Sequence[Sequence[Operation]]) -> list[dict[int, Operation]]:
-    """The same operation on all ranks that have it, by rank; in the order of their numbers."""
+    """Return each operation on all ranks that have it, by rank; in the order of their numbers."""
     together: dict[tuple[int, int, str], dict[int, Operation]] = defaultdict(dict)
     for mine in all_ranks:
         for operation in mine:

@@ -1,4 +1,4 @@
-"""Timelines as files hold them, a rank each: events, and what is known of the rank and its clock."""
+"""Reader of timeline files, one per rank: events, and information about the rank and its clock."""
 
 import os
 import stat
@@ -41,7 +41,10 @@ class _Event(msgspec.Struct):
 
 @dataclass(frozen=True)
 class Reading:
-    """Rank 0's clock is this rank's plus ``offset``, at most ``error`` off (ns), as known ``at`` (us of the file)."""
+    """Relation of this rank's clock to rank 0's at time ``at`` (us in the file).
+
+    Rank 0's clock is this rank's plus ``offset``, within ``error`` (ns).
+    """
 
     at: float
     offset: int
@@ -50,26 +53,32 @@ class Reading:
 
 @dataclass
 class Trace:
-    """What one file holds."""
+    """Contents of one file."""
 
     path: str
     rank: int
     size: int
     host: str
     start_ns: int
-    """On the monotonic clock of its host; times of events count from here, in us."""
+    """Monotonic time of its host from which times of events are counted, in us."""
     epoch_us: int
-    """The same moment, since 1970."""
+    """The same moment in us since 1970."""
     events: list[Event] = field(repr=False)
     clock: list[Reading] = field(default_factory=list)
-    """In order of time; empty: it is not known."""
+    """Readings in order of time; empty if the offset is unknown."""
     cut: bool = False
-    """The end of the file was missing: its writer, or the copy, broke off."""
+    """True if the end of the file is missing, because writing or copying was interrupted."""
 
 
 def find(paths: Sequence[str]) -> list[str]:
-    """The files of all ranks, where the name of rank 0's is given, those beside it with what came before
-    (``--timeline-last``) included; in order, each once. Raises FileNotFoundError for what is not there."""
+    """Return the files of all ranks in order, without repetitions.
+
+    For each path these are earlier parts (``--timeline-last``), the path itself and, for rank 0's file, the files of
+    other ranks beside it.
+
+    Raises:
+        FileNotFoundError: If a path does not exist.
+    """
     found: dict[str, None] = {}
     for path in paths:
         if not os.path.exists(path):
@@ -83,7 +92,7 @@ def find(paths: Sequence[str]) -> list[str]:
 
 
 def read(path: str) -> Trace:
-    """Raises ValueError with path and reason where it is no timeline of ours, OSError where it cannot be read."""
+    """Read a file. Raises ValueError with path and reason if it is not a timeline, OSError if it cannot be read."""
     events, cut = _events(path)
     checked = _checked(path, events)
     metadata = [event for event in checked if event.ph == "M"]
@@ -107,7 +116,7 @@ def read(path: str) -> Trace:
 
 
 def _checked(path: str, events: Sequence[Event]) -> "list[_Event]":
-    """The same events, of which all that is used here has the right type. Raises ValueError."""
+    """Return the events after checking the types of all fields used here. Raises ValueError."""
     try:
         checked = msgspec.convert(events, list[_Event])
     except ValueError as error:
@@ -119,7 +128,7 @@ def _checked(path: str, events: Sequence[Event]) -> "list[_Event]":
 
 
 def _events(path: str) -> tuple[list[Event], bool]:
-    # A job that still writes it may be at it this moment; not twice.
+    # A running job may be writing the file at this moment, so try twice.
     for _ in range(2):
         # A pipe would block.
         with open(
@@ -143,7 +152,7 @@ def _events(path: str) -> tuple[list[Event], bool]:
 
 
 def _whole_lines(path: str, text: str) -> list[Event]:
-    """Each event has a line of its own, so what is there before the file breaks off can be had."""
+    """Return the complete events of a file whose end is missing; each event is on a separate line."""
     events = []
     lines = text.split("\n")
     if lines[0].strip() != "[":

@@ -1,4 +1,4 @@
-"""Who waited for whom, and where the time of operations went: per rank, and per tensor and rank. Pure."""
+"""Summary of waiting and of the time of operations: per rank, and per tensor and rank. Pure."""
 
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Sequence
@@ -16,15 +16,15 @@ class Times:
 
     operations: int = 0
     waited: float = 0.0
-    """From being ready until the last rank was."""
+    """From this rank's readiness until the last rank's."""
     waited_for: Counter[int] = field(default_factory=Counter)
-    """Of that, by the rank that came last."""
+    """The waiting time by the rank that came last."""
     last: int = 0
-    """How often this rank was the one that came last, by more than clocks may be off."""
+    """Number of times that this rank came last, by more than the clocks' error."""
     negotiated: float = 0.0
-    """From then on until this rank knew."""
+    """From the last rank's readiness until this rank knew of it."""
     queued: float = 0.0
-    """Until it was its turn."""
+    """From then until execution began."""
     packed: float = 0.0
     carried: float = 0.0
 
@@ -58,15 +58,15 @@ class Times:
 class Summary:
     ranks: dict[int, Times]
     tensors: dict[tuple[str, int], dict[int, Times]]
-    """By name and process set, then rank."""
+    """By (name, process set), then by rank."""
     error: float | None
-    """us by which clocks may be off; None: of some rank that is not known."""
+    """Uncertainty of the clocks in us; None if the offset of a rank is unknown."""
     missing: list[int]
     """Ranks without a file."""
     lost: int
-    """Events that found no room in the writers' memory."""
+    """Number of events that were dropped because the writers' buffers were full."""
     cut: list[str]
-    """Files that break off."""
+    """Files whose end is missing."""
 
     def as_json(self) -> dict[str, Any]:
         return {
@@ -120,7 +120,7 @@ def _error(traces: Sequence[Trace]) -> float | None:
 
 
 def _most(times: Iterable[Times]) -> tuple[float, float]:
-    """Return what tensors are ordered by: the time that ranks waited for each other, then all other time."""
+    """Return the sort key of tensors: the time that ranks waited for each other, then all other time."""
     known = list(times)
     return sum(t.waited for t in known), sum(t.negotiated + t.queued + t.packed + t.carried for t in known)
 
@@ -129,13 +129,13 @@ _COLUMNS = ("operations", "came last", "waited", "for", "negotiated", "queued", 
 
 
 TENSORS = 10
-"""Tensors that a summary shows unless told otherwise."""
+"""Default number of tensors in a summary."""
 
 
 def render(summary: Summary, most: int = TENSORS) -> str:
-    """Return two tables: ranks, and the ``most`` tensors for which ranks waited longest, the longest first.
+    """Return two tables: ranks, and the ``most`` tensors with the longest waiting times, longest first.
 
-    Times are ms an operation, on average.
+    Times are mean ms per operation.
     """
     lines = ["Mean ms of an operation; waited: until the last rank was ready; for: whom, most of the time.", ""]
     lines += _table(("rank",), [((str(rank),), times) for rank, times in sorted(summary.ranks.items())])

