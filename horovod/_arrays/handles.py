@@ -135,7 +135,7 @@ class _Watcher:
             if self._thread is None:
                 self._thread = threading.Thread(target=self._run, name="horovod-handles", daemon=True)
                 self._thread.start()
-                # Runs before the exit functions of the engine, which was imported earlier, and of the interpreter.
+                # Registered late, so it runs before the exit functions of the engine and of the interpreter.
                 atexit.register(self._close)
             self._changed.notify()
 

@@ -14,8 +14,10 @@ _SLICE_SECONDS = 0.5
 
 Works = Sequence[Any]
 
-_parked: list[tuple[Works, Any]] = []  # abandoned operations
-_held: list[Any] = []  # memory of calls that were interrupted while the engine accepted them
+# Operations for which no caller waits any more.
+_parked: list[tuple[Works, Any]] = []
+# Memory of calls that were interrupted while the engine accepted them.
+_held: list[Any] = []
 
 
 class Pending:

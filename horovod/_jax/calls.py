@@ -33,7 +33,7 @@ from horovod.common.process_sets import by_id
 _TANGENT = ".tangent"
 
 
-_aval = jax.typeof if hasattr(jax, "typeof") else jax.core.get_aval  # before jax 0.6
+_aval = jax.typeof if hasattr(jax, "typeof") else jax.core.get_aval  # jax.typeof is new in jax 0.6
 
 
 @dataclass(frozen=True)
@@ -110,8 +110,8 @@ def run(call: Call, arrays: Sequence[Any]) -> list[Any]:
     return list(_primitive.bind(*arrays, call=call)) if arrays else []
 
 
-# JAX is not told about a side effect, because it calls programs with side effects in a slow way, which costs about 15
-# us per argument and result. _kept provides the necessary part.
+# JAX is not told about the side effect, because it calls programs with side effects in a slow way, about 15 us per
+# argument and result. _kept alone keeps JAX from dropping a call whose results are unused.
 _primitive = Primitive("horovod_collective")
 _primitive.multiple_results = True
 
@@ -149,7 +149,7 @@ def _lower(context: Any, *operands: Any, call: Call) -> Any:
 # In some versions, a cached lowering becomes a function around each call, and these run one after another.
 try:
     mlir.register_lowering(_primitive, _lower, platform="cpu", cacheable=False)
-except TypeError:  # before jax 0.6 lowerings were not cached
+except TypeError:  # jax before 0.6 did not cache lowerings
     mlir.register_lowering(_primitive, _lower, platform="cpu")
 install()
 

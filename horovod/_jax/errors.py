@@ -10,8 +10,10 @@ from typing import Any
 
 from horovod.common.exceptions import HorovodInternalError, RanksDisagreeError
 
-_DISAGREE = "ranks disagree about"  # part of all messages of Code::mismatch
-_MARK = "horovod: "  # begins the messages of bindings/jax, after XLA's status
+# Part of all messages of Code::mismatch.
+_DISAGREE = "ranks disagree about"
+# Prefix of the messages of bindings/jax, after XLA's status.
+_MARK = "horovod: "
 
 
 @contextlib.contextmanager

@@ -17,7 +17,7 @@ COUNT = -2
 UNORDERED = "horovod_collective_without_an_order"
 """Target of calls that `ordering.order` has not processed. XLA does not know it, so such a program cannot run."""
 
-_NUMBERS = 6  # per array, as in bindings/jax/call.h; the first is the kind
+_NUMBERS = 6  # number of codes per array, as in bindings/jax/call.h; the first one is the kind
 _IN_PLACE = (KIND_ALLREDUCE, KIND_BROADCAST, KIND_BARRIER, PASS_ON)
 _ALIAS = (
     "#stablehlo.output_operand_alias<output_tuple_indices = [{0}], operand_index = {0}, operand_tuple_indices = []>"

@@ -9,7 +9,7 @@ from horovod.common.native import library_path
 
 try:
     from jax import ffi
-except ImportError:  # before jax 0.5
+except ImportError:  # jax before 0.5
     from jax.extend import ffi
 
 TARGET = "horovod_collective"

@@ -116,7 +116,7 @@ class _Program:
         known: dict[Any, _Key] = {}  # keys of the values produced in this block
         places = []
         operations = [one.operation for one in block.operations]
-        for op in operations[:-1]:  # the last one returns
+        for op in operations[:-1]:  # the last operation is the block's return
             key = max((known.get(value, (0, 0)) for value in _used(op)), default=(0, 0))
             element = True
             if foreign.is_call(op):

@@ -154,7 +154,7 @@ def key(variable: Any) -> Any:
 def convert(value: Any) -> torch.Tensor:
     """Return a contiguous tensor on the CPU, detached from the graph."""
     if not isinstance(value, torch.Tensor):
-        inner = getattr(value, "value", value)  # a Keras variable
+        inner = getattr(value, "value", value)  # unwrap a Keras variable
         value = inner if isinstance(inner, torch.Tensor) else torch.as_tensor(inner, device="cpu")
     return plain(value.detach())
 

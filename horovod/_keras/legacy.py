@@ -83,7 +83,7 @@ class Control:
                 self.marks.applied([grad for grad, _ in pairs])
         self._check()
         variables = [variable for _, variable in pairs]
-        with tf.init_scope():  # variables cannot be created in only one branch of the code below
+        with tf.init_scope():  # variables must not be created in only one branch of the code below
             if hasattr(optimizer, "_create_all_weights"):
                 optimizer._create_all_weights(variables)
             else:

@@ -41,7 +41,7 @@ def take(keras: Any, model: Any) -> MetricSums:
     variables = _variables(keras, leaves)
     try:
         sums = [_array(keras, variable) for variable in variables]
-    except (AttributeError, RuntimeError, NotImplementedError):  # in a graph of tf.compat.v1
+    except (AttributeError, RuntimeError, NotImplementedError):  # variables have no value in a graph of tf.compat.v1
         return MetricSums()
     others = [str(metric.name) for metric in leaves if not _adds_up(keras, metric)]
     values = {
@@ -92,8 +92,10 @@ def _results(model: Any) -> dict[str, float]:
 def _leaves(model: Any) -> list[Any]:
     found: list[Any] = []
     for metric in model.metrics:
-        inner = getattr(metric, "metrics", None)  # the container of the compiled metrics has a list of them
-        found.extend(inner or [metric])  # Keras 2 metrics are layers, whose list of metrics is empty
+        # The container of the compiled metrics lists them in `metrics`.
+        inner = getattr(metric, "metrics", None)
+        # Metrics of Keras 2 are layers, whose own list of metrics is empty.
+        found.extend(inner or [metric])
     return found
 
 

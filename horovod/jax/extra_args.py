@@ -83,7 +83,8 @@ class ExtraArgs:
 
         @same.defjvp
         def _(floats: Any, tangents: Any) -> Any:
-            return floats[0], self._arguments(tangents[0])  # equal as well; the transpose of an average is an average
+            # Equal on all ranks as well; the transpose of an average is an average.
+            return floats[0], self._arguments(tangents[0])
 
         leaves, structure = jax.tree_util.tree_flatten(params)
         chosen = [i for i, leaf in enumerate(leaves) if jnp.issubdtype(jnp.result_type(leaf), jnp.inexact)]

@@ -112,7 +112,7 @@ def _accumulating(
 
         def step() -> Any:
             mine = summed
-            if count is not None:  # the reduction weights a mean
+            if count is not None:  # the weighted reduction expects a mean
                 mine = each(lambda a: a / jnp.where(total > 0, total, 1).astype(a.dtype), summed)
             elif average:
                 mine = each(lambda a: a / passes, summed)

@@ -1,8 +1,8 @@
 """Names of parameters on the wire.
 
-MXNet numbers layers by the number that a process has created before: ``dense12_weight`` may be ``dense0_weight`` on a
+MXNet numbers layers by how many layers a process has created before: ``dense12_weight`` may be ``dense0_weight`` on a
 rank that has created no other model. It also sorts parameters as strings, ``dense10_weight`` before ``dense9_weight``,
-so positions differ as well. So each number is replaced by its rank among the numbers in the same place.
+so positions differ as well. So each number is replaced by its index among the sorted numbers in the same place.
 """
 
 import re

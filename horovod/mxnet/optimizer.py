@@ -40,7 +40,7 @@ class DistributedOptimizer(mx.optimizer.Optimizer):
         object.__setattr__(self, "_reducer", _reducer(gradient_predivide_factor, num_groups, process_set))
 
     def __getattr__(self, name: str) -> Any:
-        if name in _OWN:  # while it is unpickled
+        if name in _OWN:  # these attributes do not exist yet while it is unpickled
             raise AttributeError(name)
         return getattr(self._optimizer, name)
 

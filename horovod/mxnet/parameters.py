@@ -107,11 +107,11 @@ def _check_one_device(parameter: Parameter) -> None:
 
 def _broadcast_once_known(parameter: Parameter, root_rank: int, name: str, process_set: ProcessSet) -> None:
     def initialize(data: Any, devices: Any) -> None:
-        parameter.__dict__.pop("_init_impl", None)  # the method of the class applies again
+        parameter.__dict__.pop("_init_impl", None)  # from now on, the method of the class applies again
         parameter._init_impl(data, devices)
         with mx.autograd.pause():
             array = parameter.data()
             broadcast_(array, root_rank, name, 0, process_set)
             array.wait_to_read()
 
-    parameter._init_impl = initialize  # replaces that of an earlier call, if any
+    parameter._init_impl = initialize  # replaces the hook of an earlier call, if any

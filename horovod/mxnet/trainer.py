@@ -71,7 +71,7 @@ class DistributedTrainer(mx.gluon.Trainer):
     def _allreduce_grads(self) -> None:
         wire = on_the_wire(param.name for param in self._params)
         trained = [(wire[param.name], i, param) for i, param in enumerate(self._params) if param.grad_req != "null"]
-        trained.sort(key=lambda one: by_number(one[0]))  # groups depend on the order
+        trained.sort(key=lambda one: by_number(one[0]))  # the order determines the groups
         gradients = [param.list_grad()[0] for _, _, param in trained]
         names = [f"{self._hvd_prefix}gradient.{name}" for name, _, _ in trained]
         self._hvd_reducer.reduce(gradients, names, [-i for _, i, _ in trained])

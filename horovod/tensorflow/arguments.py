@@ -68,7 +68,7 @@ def name_arguments(kind: str, tensor: Any, name: str | None, ignore_name_scope: 
     if not name:
         name = f"{kind}_{_graph_name(tensor).replace('/', '_')}"
     node = _NOT_IN_NAMES.sub("_", name).strip("/")
-    if not node[:1].isalnum():  # valid first character of a node's name
+    if not node[:1].isalnum():  # a node's name must begin with a letter or digit
         node = "n" + node
     return {"name": node, "ignore_name_scope": True} if ignore_name_scope else {"name": node}
 

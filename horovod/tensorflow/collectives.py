@@ -73,7 +73,7 @@ def allreduce(
         ignore_name_scope (bool): Do not prefix ``name`` with the name scope. Default: False.
 
     Returns:
-        tf.Tensor or tf.IndexedSlices: Reduced tensor of the same dtype.
+        tf.Tensor or tf.IndexedSlices: Reduced tensor, of the same dtype if it is dense.
 
     Raises:
         ValueError: An argument is invalid. Also a tf.errors.InvalidArgumentError.
@@ -84,7 +84,7 @@ def allreduce(
     """
     op = resolve_op(op, average, said(face, "allreduce"))
     if isinstance(tensor, tf.IndexedSlices):
-        wire_of(compression)  # not used, but must be valid
+        wire_of(compression)  # compression does not apply to IndexedSlices, but must be valid
         with tf.device(device_sparse or None):
             return _sparse(tensor, name, op, prescale_factor, postscale_factor, process_set, ignore_name_scope)
     tensor = as_tensor(tensor, "allreduce")

@@ -219,7 +219,7 @@ class TensorFlowState(ObjectState):
         known = ((tf.TensorShape(one.shape), tf.as_dtype(one.dtype).base_dtype) for one in self.variables)
         return [
             f"variables ({signature((shape.as_list(), dtype) for shape, dtype in known)})"
-        ]  # the same for Keras variables
+        ]  # Keras variables have the same description
 
     def _save_variables(self) -> None:
         if self.session is not None:

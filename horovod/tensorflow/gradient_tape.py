@@ -75,7 +75,7 @@ def DistributedGradientTape(
     )
     plain = gradtape._hvd.plain if isinstance(gradtape, _Distributed) else type(gradtape)
     made = object.__new__(_class_over(plain))
-    made.__dict__ = gradtape.__dict__  # shared, so that either object may record
+    made.__dict__ = gradtape.__dict__  # both objects share their state, so either may record
     made._hvd = _Control(plain, reduce, LocalVariables(scale_local_gradients, process_set))
     return made
 
@@ -236,7 +236,7 @@ def check_layers(local_layers: Any) -> list[Any]:
         return []
     layers = list(local_layers) if isinstance(local_layers, (list, tuple)) else [local_layers]
     for layer in layers:
-        # Compare names: there are several Kerases, and none should be imported for this check.
+        # Compare names: several packages of Keras exist, and none should be imported for this check.
         if not any(base.__name__ == "Layer" and "keras" in base.__module__ for base in type(layer).__mro__):
             raise ValueError(
                 f"local_layers has a {type(layer).__name__}; accepted are None, Keras layers and lists of them"

@@ -124,7 +124,7 @@ def DistributedOptimizer(
 
 
 def _is_keras(optimizer: Any) -> bool:
-    # Compare names: there are several Kerases, and none should be imported for this check.
+    # Compare names: several packages of Keras exist, and none should be imported for this check.
     names = {(base.__module__.split(".")[0], base.__name__) for base in type(optimizer).__mro__}
     roots = {root for root, _ in names}
     kinds = {kind for _, kind in names}

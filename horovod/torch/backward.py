@@ -73,7 +73,7 @@ class Pass:
     def end(self) -> None:
         """End the pass. Called by autograd."""
         node = _node()
-        if node is not None:  # it runs a nested pass, which has now ended
+        if node is not None:  # the node runs a nested pass, and that has now ended
             self._follow(node)
             return
         self.over = True
@@ -116,8 +116,10 @@ class Turn:
     def __init__(self) -> None:
         self.lock = threading.RLock()  # held while a pass begins, because autograd's threads begin it concurrently
         self._over = threading.Condition(self.lock)
-        self.thread = 0  # the program's thread whose pass is under way; 0: none, or unknown
-        self._round = 0  # the thread whose round is under way; 0: none
+        # The thread of the program whose pass is under way; 0 if none or unknown.
+        self.thread = 0
+        # The thread whose round is under way; 0 if none.
+        self._round = 0
         self._waiting = 0
 
     def is_shared(self) -> bool:

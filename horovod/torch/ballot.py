@@ -19,14 +19,18 @@ from horovod.common.exceptions import HorovodInternalError, RanksDisagreeError
 MOST = 255
 """Maximum value of a byte. Ranks and counts are capped at it; counts that are sent twice are taken modulo it."""
 
-_SAID = 10  # number of bytes about this round, at the end of the message
+_SAID = 10  # number of bytes about the round, at the end of a message
 
 
 class Outcome(NamedTuple):
     """State of all ranks in a round.
 
     Attributes:
+        all_here: True if every rank of the set takes part.
         flags: Flags of the parameters, followed by the wishes.
+        at_step: True if some rank is at its step.
+        at_end: True if some rank is at the end of a backward pass.
+        failed: One more than the rank whose backward pass failed, or 0.
         most, fewest: Maximum and minimum number of rounds that ranks have completed in this step.
         rounds: Maximum number of rounds in a step so far.
         last, first: Maximum and minimum step of the ranks, modulo ``MOST``.

@@ -29,7 +29,8 @@ APART = 0x80
 EVERYTHING = 1 << 62
 """Value of ``most`` that lets gradients of every size share buckets."""
 
-_PATIENCE = 3  # dissolve a bucket that lacks gradients on all ranks for this many steps in a row
+# A bucket is dissolved after this many steps in a row in which it lacked gradients on all ranks.
+_PATIENCE = 3
 # How often a gradient's bucket may be dissolved, because of missing gradients or a changed dtype, before the gradient
 # is reduced alone permanently.
 _MOST_MOVES = 2
@@ -56,8 +57,10 @@ class Bucketing:
         self.arrived: list[Slot] = []
         """Gradients outside of buckets that backward has produced in this round, in order of arrival."""
         self._buckets: list[Bucket] = []
-        self._apart: list[Slot] | None = None  # cache of ``apart``
-        self._arrived_last = 0  # length of ``arrived`` in the last round
+        # Cached result of ``apart``.
+        self._apart: list[Slot] | None = None
+        # Length of ``arrived`` in the last round.
+        self._arrived_last = 0
         self._process_set = process_set
         self._settled: Sequence[int] = []  # flags of the last round, if they led to no new bucket
         self._proposal: _Proposal | None = None

@@ -80,20 +80,29 @@ class Slot:
         self.name = name
         self.index = index
         self.hook: Any = None
-        self.seen = 0  # number of the last backward pass that produced the gradient
-        self.again = False  # True if a backward pass has produced it more than once
-        self.late = True  # True if it is submitted after backward, also while that is undecided
+        # Number of the last backward pass that produced the gradient.
+        self.seen = 0
+        # True if a single backward pass has produced the gradient more than once.
+        self.again = False
+        # True if the gradient is submitted only after backward, also while this is undecided.
+        self.late = True
         # The gradient submitted outside of buckets, and its version; see submissions.py.
         self.watched: torch.Tensor | None = None
         self.version = 0
-        self.before: torch.Tensor | None = None  # earlier param.grad, kept out of the reduction; see transit.py
-        self.reduced: Any = None  # weak reference to the last gradient reduced outside of a bucket
+        # Earlier content of param.grad, which is kept out of the reduction; see transit.py.
+        self.before: torch.Tensor | None = None
+        # Weak reference to the last gradient that was reduced outside of a bucket.
+        self.reduced: Any = None
         self.group: Any = None
         self.bucket: Bucket | None = None
-        self.place = 0  # index within the bucket
-        self.at_once = False  # True to copy the gradient to the bucket as soon as it arrives
-        self.only_noted = False  # True if in a bucket and neither late nor at_once
-        self.moves = 0  # how often its bucket was dissolved
+        # Index of the gradient within its bucket.
+        self.place = 0
+        # True to copy the gradient to the bucket as soon as it arrives.
+        self.at_once = False
+        # True if the slot is in a bucket and is neither late nor at_once.
+        self.only_noted = False
+        # Number of times that the slot's bucket was dissolved.
+        self.moves = 0
 
     def settle(self) -> None:
         """Update ``only_noted`` after ``bucket``, ``late`` or ``at_once`` has changed."""
@@ -178,8 +187,10 @@ class Bucket:
         self.name = name
         self.members = list(members)
         self.job = job
-        self.partly_sent = 0  # steps in a row in which some gradients were missing on all ranks
-        self.outgrown = False  # True if a parameter's dtype or device has changed
+        # Number of steps in a row in which some gradients were missing on all ranks.
+        self.partly_sent = 0
+        # True if a parameter's dtype or device has changed.
+        self.outgrown = False
         self._dtype = kind.dtype
         self._device = kind.device
         # Streams on which gradients have arrived; None on the CPU.
@@ -196,10 +207,14 @@ class Bucket:
 
     def restart(self) -> None:
         """Prepare for the next step."""
-        self.waiting_for = len(self.members)  # number of gradients that backward has yet to produce
-        self.gathered = False  # True if all gradients are views and none was missing
-        self.sent = False  # True if submitted as a whole
-        self.left_alone = False  # True if no gradient may have changed since `gather`
+        # Number of gradients that backward has yet to produce.
+        self.waiting_for = len(self.members)
+        # True if all gradients are views of the bucket and none was missing.
+        self.gathered = False
+        # True if the bucket was submitted as a whole.
+        self.sent = False
+        # True if gradients cannot have changed since ``gather``.
+        self.left_alone = False
         self._memory_is_ours = False
         self._taken_from.clear()
         if self.streams is not None:
@@ -218,7 +233,8 @@ class Bucket:
             self.flat = devices.zeros(nbytes // self._dtype.itemsize, self._dtype, self._device)
         self._addresses = [self.flat.data_ptr() + start for start in starts]
         self.views: list[torch.Tensor] = [self._view(place) for place in range(len(starts))]
-        # Counted while only the tensors refer to the storage, and only the list refers to the tensors.
+        # Reference counts for comparison: only the tensors refer to the storage here, and only the list refers to the
+        # tensors.
         self._storage = self.flat.untyped_storage()._cdata
         self._storage_uses = _storage_uses(self._storage)
         self._view_uses = max(map(sys.getrefcount, self.views))
@@ -295,7 +311,7 @@ class Bucket:
         grads = self.came
         if not any(map(_needs_grad, grads)):
             try:
-                with torch.inference_mode():  # saves autograd's part of the time; versions are still counted
+                with torch.inference_mode():  # inference mode saves autograd's overhead and still counts versions
                     _copy_all(self.views, grads)
                 for p, view in zip(self._parameters, self.views, strict=True):
                     p.grad = view
@@ -338,9 +354,10 @@ class Bucket:
             self._put_in_place()
         kept = _storage_uses(self._storage) > self._storage_uses
         if not kept and max(map(sys.getrefcount, self.views)) > self._view_uses:
-            # Autograd may refer to a tensor that is a parameter's gradient.
+            # Autograd may hold a reference to a tensor that is a parameter's gradient.
             loose = [view for p, view in zip(self._parameters, self.views, strict=True) if p.grad is not view]
-            kept = bool(loose) and max(map(sys.getrefcount, loose)) > self._view_uses + 1  # one reference is the list's
+            # The list itself holds one reference.
+            kept = bool(loose) and max(map(sys.getrefcount, loose)) > self._view_uses + 1
         if not kept:
             return
         before = self.views

@@ -35,7 +35,8 @@ def reducing(closure: Callable[[], Any], reducer: GradientReducer) -> Callable[[
 def _reduce(loss: Any, reducer: GradientReducer) -> Any:
     known = isinstance(loss, int | float) or (isinstance(loss, torch.Tensor) and loss.numel() == 1)
     # Always reduce a float64, so that ranks run the same operation whatever their closures return.
-    number = loss.item() if isinstance(loss, torch.Tensor) and known else loss  # float() would warn about graphs
+    # Tensor.item() instead of float(), which would warn about graphs.
+    number = loss.item() if isinstance(loss, torch.Tensor) and known else loss
     value = torch.tensor([number if known else 0.0], dtype=torch.float64, device="cpu")
     op = Sum if reducer.options.op == Sum else Average
     allreduce_(value, name=f"{reducer.name}.loss", op=op, process_set=reducer.options.process_set)

@@ -31,9 +31,12 @@ class Contribution:
         self._groups = groups
         self._bucketing = bucketing
         self._on_the_way = on_the_way
-        self._mine = bytearray()  # this rank's flags
-        self._noticed = False  # True once the first gradients were sampled
-        self._parts = False  # True if parts of buckets or groups are not submitted yet
+        # This rank's flags.
+        self._mine = bytearray()
+        # True once the first gradients were sampled for checks.
+        self._noticed = False
+        # True if parts of buckets or groups are not submitted yet.
+        self._parts = False
 
     def gather(self) -> None:
         """Fill the complete buckets, so that everything that is left can be submitted at once."""

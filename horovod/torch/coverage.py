@@ -25,9 +25,12 @@ class Coverage:
 
     def __init__(self, slots: Sequence[Slot]) -> None:
         self._slots = slots
-        self._missing: list[Slot] | None = None  # None if no round has taken place
-        self._last: Sequence[int] = ()  # combined flags of the first round of a step
-        self._missing_then: list[Slot] = []  # slots not reduced by that round
+        # Slots that no round has reduced; None if no round has taken place.
+        self._missing: list[Slot] | None = None
+        # Combined flags of the first round of a step.
+        self._last: Sequence[int] = ()
+        # Slots that this first round has not reduced.
+        self._missing_then: list[Slot] = []
 
     def extend(self, slots: Sequence[Slot]) -> None:
         """Add slots that were created during this step, the last ones of all."""
@@ -44,7 +47,7 @@ class Coverage:
         if self._missing is not None:
             self._missing = [slot for slot in self._missing if not flags[slot.index]]
             return
-        if flags != self._last:  # usually equal to the last step's
+        if flags != self._last:  # steps usually have the same flags
             self._last = flags
             self._missing_then = [slot for slot in self._slots if not flags[slot.index]]
         self._missing = self._missing_then

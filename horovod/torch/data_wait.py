@@ -20,7 +20,7 @@ from horovod.common.training import training
 from horovod.torch.noticing import batches
 from horovod.torch.progress import epochs
 
-_BEGUN = "_hvd_steps_at_begin"  # attribute of an iterator
+_BEGUN = "_hvd_steps_at_begin"  # attribute of a loader's iterator: the number of steps at its first batch
 
 
 def watch() -> None:

@@ -67,19 +67,30 @@ class GradientReducer:
         self.reductions = 0
         """Number of rounds completed by this reducer."""
         self.progress = Progress()
-        self._rounds = 0  # completed since the last step, or since gradients were set to zero
-        self._some_joined = False  # True if some ranks had called hvd.join() in the last round
-        self._pass: Any = None  # reference to the backward pass under way
+        # Number of rounds completed since the last step, or since gradients were set to zero.
+        self._rounds = 0
+        # True if some ranks had called hvd.join() in the last round.
+        self._some_joined = False
+        # Reference to the backward pass under way.
+        self._pass: Any = None
         self._turn = backward.Turn()
-        self._first_pass = 1  # number of this round's first pass
-        self._unsettled = False  # True until this round has determined which gradients may be sent early
-        self._frozen: list[Slot] = []  # slots without a hook
-        self._ended = 0  # passes of this round that have ended
-        self._failed = False  # True if a pass of this round raised an exception
+        # Number of the first backward pass of this round.
+        self._first_pass = 1
+        # True until this round has determined which gradients may be sent early.
+        self._unsettled = False
+        # Slots without a hook, because their parameters are frozen.
+        self._frozen: list[Slot] = []
+        # Number of backward passes of this round that have ended.
+        self._ended = 0
+        # True if a backward pass of this round raised an exception.
+        self._failed = False
         self._recovers = False
-        self._most_rounds = 1  # maximum number of rounds in a step so far
-        self._awaited = False  # True if another rank is at its step and expects more rounds
-        self._vote: Any = None  # Work and tensor of the round under way
+        # Maximum number of rounds in a step so far.
+        self._most_rounds = 1
+        # True if another rank is at its step and expects more rounds.
+        self._awaited = False
+        # Work and tensor of the round under way.
+        self._vote: Any = None
         self._answered = False
         self.add(members.names, names)
         slot_of = {slot.parameter: slot for slot in self._slots}
@@ -227,7 +238,7 @@ class GradientReducer:
             joined = backward.join(self)
             self._notes.thread = thread if joined is not None and self._ended + 1 >= self.options.passes else 0
             self._pass = joined or backward.without_end
-            if joined is None:  # no other thread may wait for its end
+            if joined is None:  # other threads cannot wait for an end that is not detected
                 self._turn.end()
 
     def _enter_job(self) -> None:
@@ -321,7 +332,7 @@ class GradientReducer:
         self._members.take_in(self)
         left_out = self.coverage.left_out()
         if left_out:
-            self._notes.number += 1  # treat them as produced by a backward pass
+            self._notes.number += 1  # treat these gradients as produced by a backward pass
             for slot in left_out:
                 slot.seen = self._notes.number
             with naming(left_out):
@@ -427,7 +438,7 @@ class GradientReducer:
         if self._hooks.before:
             for slot in self._slots:
                 slot.before = None
-        self._hook_thawed()  # parameters may have been frozen until now
+        self._hook_thawed()  # some parameters may no longer be frozen
         for group in self._groups:
             group.waiting_for = len(group.members)
         self._bucketing.restart()

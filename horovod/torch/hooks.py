@@ -13,10 +13,10 @@ import torch
 
 from horovod.torch import backward
 
-# Compiled autograd (torch._dynamo) traces hooks into its graph. It must call this one as it is. The decorator for that
+# Compiled autograd (torch._dynamo) traces hooks into its graph, but must call this one untraced. The decorator for that
 # costs more than the rest of the hook, so it is used only while tracing.
 _is_traced: Callable[[], bool] = getattr(torch.compiler, "is_dynamo_compiling", lambda: False)
-# The former does not import torch._dynamo.
+# torch._disable_dynamo does not import torch._dynamo, unlike torch.compiler.disable.
 _leave_alone: Any = getattr(torch, "_disable_dynamo", torch.compiler.disable)
 
 
@@ -34,8 +34,10 @@ class Notes:
     __slots__ = ("number", "thread")
 
     def __init__(self) -> None:
-        self.thread = 0  # the thread in which recording is enough; 0: none
-        self.number = 0  # number of the backward pass under way, or of the last one
+        # The thread in which recording is enough; 0 for none.
+        self.thread = 0
+        # Number of the backward pass under way, or of the last one.
+        self.number = 0
 
 
 class Hooks:

@@ -16,11 +16,16 @@ from horovod.common.faces import TORCH as face
 from horovod.common.process_sets import ProcessSet
 from horovod.common.training import training
 
-_COMPARED = (2, 20, 200)  # steps after which parameters are compared
-_PLAIN = 100  # the same for plain optimizers; the program may average their parameters now and then
-_BATCHES = 3  # number of first batches to compare
-_TENSORS, _VALUES = 16, 8  # maximum size of a sample
-_OF_BATCH = 1024  # values per tensor of a batch
+# Numbers of steps after which parameters are compared.
+_COMPARED = (2, 20, 200)
+# The same for plain optimizers, whose program may average their parameters now and then.
+_PLAIN = 100
+# Number of first batches to compare.
+_BATCHES = 3
+# Maximum numbers of tensors in a sample, and of values per tensor.
+_TENSORS, _VALUES = 16, 8
+# Maximum number of values per tensor of a batch.
+_OF_BATCH = 1024
 _BROADCAST = "call hvd.broadcast_parameters(model.state_dict(), root_rank=0) before the first step"
 _SAMPLER = (
     "give the DataLoader sampler=torch.utils.data.DistributedSampler(dataset, num_replicas=hvd.size(), "

@@ -186,13 +186,13 @@ class _Control:
         self.members = members
         self.begun = Begun()
         self.should_synchronize = True
-        self.synchronized = False  # by the user, since the last step
+        self.synchronized = False  # True if the user called synchronize() since the last step
         self.in_step = False
         self.warned = False  # True after the warning about gradients that were left out
 
     def step(self, step: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Run ``step``, the plain optimizer's method, on reduced gradients."""
-        if self.in_step:  # a step that calls itself through another name
+        if self.in_step:  # step() has called itself through another name
             return step(*args, **kwargs)
         reducer = self.reducer
         if isinstance(reducer, DeltaReducer):

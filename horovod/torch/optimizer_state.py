@@ -36,7 +36,7 @@ class _Parameter:
 class _Description:
     """An optimizer's state without the contents of its tensors."""
 
-    shapes: list[list[tuple[int, ...]]]  # of the parameters, by group
+    shapes: list[list[tuple[int, ...]]]  # shapes of the parameters, by group
     groups: list[dict[str, Any]]
     state: dict[Any, Any]
 

@@ -34,7 +34,7 @@ from horovod.tensorflow.data.way import Way
 __all__ = ["TfDataServiceConfig", "compute_worker_fn", "send_to_data_service", "tf_data_service"]
 
 _service = tf.data.experimental.service
-_ways: dict[str, Way] = {}  # by the dispatcher's address
+_ways: dict[str, Way] = {}  # relays by the dispatcher's address
 
 
 @contextlib.contextmanager

@@ -70,7 +70,8 @@ def main(dispatchers: int, dispatcher_side: str, configfile: str, timeout: float
             config = TfDataServiceConfig(dispatchers, size // dispatchers, dispatcher_side, places, key, timeout)
             config.write(configfile)
             ends.callback(config.remove, configfile)
-        hvd.broadcast_object(0, name="compute_worker")  # ensures that no process reads an earlier service's file
+        # After this broadcast, no process can read the file of an earlier service.
+        hvd.broadcast_object(0, name="compute_worker")
         # Pass the key through the file, because messages between ranks are not encrypted everywhere.
         config = TfDataServiceConfig.read(configfile, True, timeout)
         client = ends.enter_context(config.compute_client())

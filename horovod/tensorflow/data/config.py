@@ -89,7 +89,7 @@ class TfDataServiceConfig:
     def write(self, filename: "str | os.PathLike[str]") -> None:
         """Write the file atomically, readable only by its owner."""
         folder = os.path.dirname(os.path.abspath(filename))
-        fd, name = tempfile.mkstemp(prefix=".compute-", dir=folder)  # with mode 0600
+        fd, name = tempfile.mkstemp(prefix=".compute-", dir=folder)  # mkstemp creates the file with mode 0600
         try:
             with os.fdopen(fd, "w") as file:
                 json.dump(self.to_dict(), file)

@@ -16,4 +16,4 @@ def main() -> NoReturn:
     with config.compute_client() as client:
         run_worker(config, client, int(sys.argv[2]))
     sys.stdout.flush()
-    os._exit(0)  # without waiting for TensorFlow's threads
+    os._exit(0)  # exit without waiting for TensorFlow's threads

@@ -16,8 +16,10 @@ from horovod.tensorflow.data.config import TfDataServiceConfig
 log = logging.getLogger("horovod.data")
 
 _LOOPBACK = "127.0.0.1"
-_MOST = 256  # maximum number of connections
-_MOST_SECONDS = 5.0  # maximum interval between checks of the dispatcher
+# Maximum number of connections.
+_MOST = 256
+# Maximum interval between checks of the dispatcher, in seconds.
+_MOST_SECONDS = 5.0
 # Beginning of a gRPC connection (RFC 9113, 3.4) with an empty SETTINGS frame; the server answers with its settings.
 _GREETING = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + bytes([0, 0, 0, 4, 0, 0, 0, 0, 0])
 

@@ -17,8 +17,10 @@ class BeforeForward:
         """Call ``begun`` before the first forward pass of each step."""
         self._begun = begun
         self._hooks: dict[int, tuple[torch.nn.Module, Any]] = {}
-        self._armed = True  # True if the next forward pass in training is the first of its step
-        self._buffers: list[tuple[torch.Tensor, torch.Tensor]] = []  # (buffer of the model, copy from before the step)
+        # True if the next forward pass in training is the first of its step.
+        self._armed = True
+        # Pairs of (the model's buffer, its copy from before the step).
+        self._buffers: list[tuple[torch.Tensor, torch.Tensor]] = []
         self._random: torch.Tensor | None = None
         self._random_of_devices: dict[int, torch.Tensor] = {}
 

@@ -20,9 +20,12 @@ from horovod.common.contract.frames import warn_user
 Pair = tuple[torch.Tensor, torch.Tensor]
 """(source, target): contiguous CPU tensors of the same dtype and shape."""
 
-_LEAST = 1 << 20  # minimum bytes for which a thread pays off
-_MUCH = 1 << 24  # bytes from which on the copy takes noticeable time
-_SETTLED = 0.02  # seconds after which a concurrent operation has incremented the version
+# Minimum number of bytes for which a thread pays off.
+_LEAST = 1 << 20
+# Number of bytes from which on a copy takes noticeable time.
+_MUCH = 1 << 24
+# Seconds after which a concurrent operation has incremented the version of its tensor.
+_SETTLED = 0.02
 
 
 def can_wait(source: torch.Tensor, into: object) -> bool:

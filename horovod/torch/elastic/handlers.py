@@ -203,7 +203,8 @@ _registry: list[tuple[type, Callable[[Any], StateHandler]]] = [
     (ElasticSampler, SamplerStateHandler),
     (torch.nn.Module, ModelStateHandler),
     (torch.optim.Optimizer, OptimizerStateHandler),
-    (getattr(torch.amp, "GradScaler", torch.cuda.amp.GradScaler), ScalerStateHandler),  # only the latter in PyTorch 2.1
+    # PyTorch 2.1 has only torch.cuda.amp.
+    (getattr(torch.amp, "GradScaler", torch.cuda.amp.GradScaler), ScalerStateHandler),
     (HasState, StateDictHandler),
 ]
 

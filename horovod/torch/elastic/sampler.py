@@ -41,14 +41,20 @@ class ElasticSampler(torch.utils.data.Sampler[int]):
         self.filled = filled
         self.epoch = 0
         self._order: list[int] = []
-        self._order_of = (-1, -1)  # (epoch, length) of `_order`
-        self._done = 0  # samples of `_order` that were done when samples were last distributed
-        self._recorded = 0  # this rank's samples recorded since then
+        # (epoch, length) that ``_order`` belongs to.
+        self._order_of = (-1, -1)
+        # Number of samples of ``_order`` that were done when samples were last distributed.
+        self._done = 0
+        # Number of this rank's samples recorded since then.
+        self._recorded = 0
         self._shares: Shares | None = None
         self._mine: list[int] = []
-        self._loop: tuple[Any, list[int]] = ((), [])  # (parameters, samples) of the running loop
-        self._in_loop = 0  # samples of the running loop that were recorded
-        self._ahead = 0  # samples of the running loop before the first of `_mine`; negative if the loop began later
+        # (parameters, samples) of the running loop over the loader.
+        self._loop: tuple[Any, list[int]] = ((), [])
+        # Number of samples of the running loop that were recorded.
+        self._in_loop = 0
+        # Number of samples of the running loop before the first of ``_mine``; negative if the loop began later.
+        self._ahead = 0
         self.rank = 0
         self.num_replicas = 1
         self._begin(0, 0)

@@ -21,9 +21,12 @@ class StepByStep:
     """
 
     def __init__(self) -> None:
-        self._each = True  # False if counters stayed the same between two steps
-        self._seen = False  # True if counters were seen to change between two steps
-        self._after = True  # True if the first step since the beginning was taken before it was counted
+        # False if the counters stayed the same between two steps.
+        self._each = True
+        # True if the counters were seen to change between two steps.
+        self._seen = False
+        # True if the first step since the beginning was taken before it was counted.
+        self._after = True
         self.begins = True
         """True until the first step after the function has begun."""
         self._last: tuple[Hashable, Hashable] = (None, None)

@@ -69,9 +69,12 @@ class Steps:
         self._round = Round()
         self._at_first: tuple[Hashable] | None = None  # counters at the first forward pass of this step
         self._hooks: dict[int, tuple[Any, Any, Any]] = {}
-        self._stepping: list[torch.Tensor] = []  # the optimizers' parameters
-        self._committed_gradients: list[int] = []  # kind of each parameter's gradient
-        self._resumed_gradients: list[int] | None = None  # kinds where training resumes; None: the current ones
+        # Parameters of the optimizers.
+        self._stepping: list[torch.Tensor] = []
+        # Kind of each parameter's gradient at the last commit.
+        self._committed_gradients: list[int] = []
+        # Kind of each parameter's gradient where training resumes; None for the current ones.
+        self._resumed_gradients: list[int] | None = None
 
     def watch(self, optimizers: Sequence[torch.optim.Optimizer]) -> None:
         """Count the steps of these optimizers from now on, and of no others."""

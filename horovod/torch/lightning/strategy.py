@@ -88,7 +88,7 @@ def make_class(pl: Any) -> Any:
         def on_train_batch_start(self, batch: Any, batch_idx: int) -> None:
             super().on_train_batch_start(batch, batch_idx)
             passes = self.lightning_module.trainer.accumulate_grad_batches
-            if passes != self._passes:  # callbacks change it between epochs
+            if passes != self._passes:  # callbacks may change accumulate_grad_batches between epochs
                 self._passes = passes
                 for optimizer in self.optimizers:
                     optimizer.set_backward_passes_per_step(passes)

@@ -151,7 +151,7 @@ class DeviceWork:
                 time.sleep(50e-6)
             self._work.order(stream)
         except HorovodInternalError:
-            _sweep(self)  # launched work continues for a while
+            _sweep(self)  # work that is already launched continues for a while
             raise
         if not waits and stream != self._stream and self._tensors is not None:
             # Freed memory may be reused on the stream that it was allocated for. That stream does not wait for the
