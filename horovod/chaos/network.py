@@ -41,7 +41,7 @@ def cut(interfaces: Iterable[str], lasts: float | None) -> str:
 
     Args:
         interfaces: Names of the interfaces.
-        lasts: Duration in seconds; None: until `heal`.
+        lasts: Duration in seconds; None: no limit.
 
     Raises:
         ValueError: If the name of an interface cannot be used in nft; names it.

@@ -110,34 +110,57 @@ class HorovodBasics(observed.Observed):
         """Return the index of this process in the job, from 0 to size - 1.
 
         Raises:
-            ValueError: If not initialized. The same holds for the following queries.
+            ValueError: If not initialized.
         """
         return self._face.require_job().rank
 
     def size(self) -> int:
-        """Return the number of processes in the job."""
+        """Return the number of processes in the job.
+
+        Raises:
+            ValueError: If not initialized.
+        """
         return self._face.require_job().size
 
     def local_rank(self) -> int:
-        """Return the index of this process among those of its host."""
+        """Return the index of this process among those of its host.
+
+        Raises:
+            ValueError: If not initialized.
+        """
         return self._face.require_job().local_rank
 
     def local_size(self) -> int:
-        """Return the number of processes on this host."""
+        """Return the number of processes on this host.
+
+        Raises:
+            ValueError: If not initialized.
+        """
         return self._face.require_job().local_size
 
     def cross_rank(self) -> int:
-        """Return the index of this host among those that have a process with this local rank."""
+        """Return the index of this host among those that have a process with this local rank.
+
+        Raises:
+            ValueError: If not initialized.
+        """
         return self._face.require_job().cross_rank
 
     def cross_size(self) -> int:
-        """Return the number of hosts that have a process with this local rank."""
+        """Return the number of hosts that have a process with this local rank.
+
+        Raises:
+            ValueError: If not initialized.
+        """
         return self._face.require_job().cross_size
 
     def max_size(self) -> int | None:
         """Return the maximum number of processes of the job; None if unlimited.
 
         Equals ``size()`` unless the job is elastic.
+
+        Raises:
+            ValueError: If not initialized.
         """
         job = self._face.require_job()
         return job.size if job.most == 0 else job.most
@@ -159,7 +182,11 @@ class HorovodBasics(observed.Observed):
         return stopping.should_stop(self._face)
 
     def is_homogeneous(self) -> bool:
-        """Return True if every host has the same number of processes."""
+        """Return True if every host has the same number of processes.
+
+        Raises:
+            ValueError: If not initialized.
+        """
         return self._face.require_job().homogeneous
 
     def mpi_threads_supported(self) -> bool:
@@ -227,7 +254,7 @@ class HorovodBasics(observed.Observed):
         return util.cuda_built()
 
     def rocm_built(self) -> bool:
-        """Return False: this library has no ROCm build."""
+        """Return False: there is no separate build for ROCm."""
         return util.rocm_built()
 
     def _get_process_set_ids_and_ranks(self) -> dict[int, list[int]]:

@@ -67,6 +67,7 @@ class CastCompressor(Compressor):
 
     @classmethod
     def compress(cls, tensor: Any) -> tuple[Any, Any]:
+        """Cast a floating-point tensor; the context is its original dtype, or None if it was not cast."""
         before = tensor.dtype
         if cls.is_floating(before) and before != cls.dtype:
             return cls.cast(tensor, cls.dtype), before
@@ -74,6 +75,7 @@ class CastCompressor(Compressor):
 
     @classmethod
     def decompress(cls, tensor: Any, ctx: Any) -> Any:
+        """Cast the tensor back to its original dtype."""
         return tensor if ctx is None else cls.cast(tensor, ctx)
 
 

@@ -50,10 +50,12 @@ class Job:
 
 
 def not_initialized(*_: Any, **__: Any) -> NoReturn:
+    """Raise the error of an operation before ``init``."""
     raise ValueError("Horovod has not been initialized in this process; call hvd.init() first")
 
 
 def shut_down(*_: Any, **__: Any) -> NoReturn:
+    """Raise the error of an operation after ``shutdown``."""
     raise NotRunningError(
         "Horovod has not been initialized again in this process since it has been shut down; call hvd.init() to start "
         "again"
@@ -61,6 +63,7 @@ def shut_down(*_: Any, **__: Any) -> NoReturn:
 
 
 def forked(*_: Any, **__: Any) -> NoReturn:
+    """Raise the error of an operation in a forked child."""
     raise HorovodInternalError(
         f"this process (pid {os.getpid()}) was forked from a worker after hvd.init() and is not part of the job; "
         "collectives run in the worker itself only"

@@ -29,11 +29,13 @@ class State(Access):
         """Names of frontends that were in the job and have shut down."""
 
     def start(self, job: Job, engine: "Engine", members: list[int] | None) -> None:
+        """Open the access and let native libraries use the engine."""
         self.members = members
         self.open(job, engine, None, None)
         engine.serve_faces(job.rank, job.size, job.local_rank, job.local_size)
 
     def stop(self) -> None:
+        """End the access of this process and of all its frontends."""
         if self.engine is not None:
             from horovod import _core
 
@@ -46,6 +48,7 @@ class State(Access):
         self.close()
 
     def leave_in_child(self) -> None:
+        """Refuse operations of all frontends in a forked child."""
         if self.engine is not None:
             self.engine.abandon()
             super().leave_in_child()

@@ -189,7 +189,7 @@ def cuda_built(verbose: bool = False) -> bool:
 
 
 def rocm_built(verbose: bool = False) -> bool:
-    """Return False: this library has no ROCm build."""
+    """Return False: there is no separate build for ROCm."""
     return False
 
 

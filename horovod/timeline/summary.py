@@ -29,6 +29,13 @@ class Times:
     carried: float = 0.0
 
     def add(self, mine: Operation, last: Operation, apart: bool) -> None:
+        """Add an operation of this rank.
+
+        Args:
+            mine: The operation on this rank.
+            last: The same operation on the rank that was ready last.
+            apart: True if the ranks' readiness differs by more than the clocks' error.
+        """
         self.operations += 1
         if apart and mine is not last:
             waited = max(0.0, last.announced - mine.announced)
@@ -56,6 +63,8 @@ class Times:
 
 @dataclass
 class Summary:
+    """Summary of the timelines of all ranks."""
+
     ranks: dict[int, Times]
     tensors: dict[tuple[str, int], dict[int, Times]]
     """By (name, process set), then by rank."""
@@ -87,6 +96,7 @@ class Summary:
 
 
 def summarize(traces: Sequence[Trace]) -> Summary:
+    """Return the summary of the ranks' timelines."""
     base = base_of(traces)
     error = _error(traces)
     told: dict[int, list[Operation]] = defaultdict(list)

@@ -75,6 +75,8 @@ class Row(msgspec.Struct, frozen=True, array_like=True):
 
 
 class Rows(msgspec.Struct, frozen=True, tag="live-ranks"):
+    """State of several ranks."""
+
     rows: list[Row]
 
 
@@ -92,6 +94,8 @@ class Value(msgspec.Struct, frozen=True, array_like=True):
 
 
 class Values(msgspec.Struct, frozen=True, tag="live-values"):
+    """Values reported under several names."""
+
     values: list[Value]
 
 

@@ -69,6 +69,7 @@ class Updated(msgspec.Struct, frozen=True, tag="updated"):
 
     @property
     def result(self) -> HostUpdateResult:
+        """Kind of the update."""
         return HostUpdateResult(self.update)
 
 
@@ -79,6 +80,7 @@ _news: msgspec.msgpack.Decoder[News] = msgspec.msgpack.Decoder(News)
 
 
 def encode(message: Place | Facts | News) -> bytes:
+    """Encode a message."""
     return msgspec.msgpack.encode(message)
 
 

@@ -18,6 +18,7 @@ def credentials(sock: socket.socket) -> tuple[int, int, int]:
 
 
 def user(sock: socket.socket) -> int:
+    """Return the peer's user id."""
     return credentials(sock)[1]
 
 

@@ -20,6 +20,8 @@ _OF_LAUNCHERS: Final = ("PMI", "PMIX", "OMPI_", "PRTE_", "SLURM_", "MPI_LOCAL", 
 
 
 class Tried(NamedTuple):
+    """Result of testing an MPI library."""
+
     version: str = ""
     """For example Open MPI 5.0.11."""
     abi: str = ""

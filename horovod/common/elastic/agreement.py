@@ -38,12 +38,13 @@ class Standing:
 
 @dataclass(frozen=True)
 class Outcome:
-    """Decision of ``decide``.
+    """Decision about the state that all ranks take.
 
     Attributes:
         root: Rank whose state all ranks take.
         restore: True to take its last commit instead of what it holds now.
-        lost: Number of steps of some rank that must be repeated, if known. Steps since a commit are not counted.
+        lost: Number of steps that must be repeated. 0 when a commit is restored, because steps since then are not
+            counted.
     """
 
     root: int

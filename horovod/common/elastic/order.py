@@ -51,10 +51,12 @@ class Shares:
 
     @classmethod
     def equal(cls, ranks: int) -> "Shares":
+        """Return one sample per round for each rank."""
         return cls((1,) * ranks)
 
     @property
     def round(self) -> int:
+        """Number of samples of all ranks per round."""
         return sum(self.of)
 
     @property

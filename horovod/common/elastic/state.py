@@ -324,6 +324,7 @@ class ObjectState(State):
         self._save_attributes()
 
     def commit(self) -> None:
+        """Save the state, exchange per-rank values and check for host updates. All ranks call it at the same point."""
         self.save()
         self._tell_own()
         self.check_host_updates()

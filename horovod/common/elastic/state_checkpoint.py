@@ -78,6 +78,7 @@ class StateCheckpoint(Checkpoint):
         )
 
     def load(self, step: int | None = None) -> Loaded | None:
+        """Load a checkpoint as ``Checkpoint.load`` does; the value is the saved state."""
         found = super().load(step)
         return found and Loaded(found.step, _parts(found.value)[0])
 

@@ -107,6 +107,7 @@ class Together:
 
     @property
     def needed(self) -> bool:
+        """True if the states of all ranks must be synchronized."""
         return not (self.in_sync and self.others_in_sync)
 
     def begin(self) -> None:

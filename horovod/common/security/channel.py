@@ -139,6 +139,7 @@ class Talk:
                 side.feed(self.read(side.wanted))
 
     def write(self, data: bytes) -> None:
+        """Encrypt data and send it."""
         self.channel.write(data)
         self._send()
 

@@ -27,6 +27,7 @@ class Numbers:
         self._floor = 0  # greater than all numbers of forgotten operations
 
     def take(self, operation: str) -> int:
+        """Return the number of a new call."""
         number = self._next.pop(operation, self._floor)
         self._next[operation] = number + 1
         if len(self._next) > _NAMES:

@@ -88,6 +88,7 @@ class Desk:
         self._last = 0  # number of the last news
 
     def handle(self, client: bytes, request: Come | Heard | News) -> Replies:
+        """Handle a worker's request; the reply may follow later."""
         if isinstance(request, Come):
             return self._come(client, request)
         if isinstance(request, News):

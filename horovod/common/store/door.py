@@ -36,9 +36,9 @@ _STRANGERS = 1024  # maximum number of unauthenticated connections
 _BACKLOG = 128
 _RECOUNT_SECONDS = 0.25
 _MOST = 65536  # maximum number of descriptors to use
-_KEPT = 8  # one of this many descriptors is reserved for other uses
+_KEPT = 8  # 1 / _KEPT of all descriptors are reserved for other uses
 _AT_ONCE = 16  # events read per check; in a flood they arrive as fast as they are read
-_TRUSTED = 32  # one of this many descriptors may be used before they are counted again
+_TRUSTED = 32  # 1 / _TRUSTED of all descriptors may be used before they are counted again
 _SO_ATTACH_FILTER, _SO_DETACH_FILTER = 26, 27  # <asm-generic/socket.h>
 
 
@@ -92,6 +92,7 @@ class Strangers:
             self._accepted[descriptor] = now
 
     def count(self, now: float) -> int:
+        """Return the estimated number of unauthenticated connections."""
         begin = now - HANDSHAKE_SECONDS - _SLACK
         while self._succeeded and self._succeeded[0] < begin:
             self._succeeded.popleft()

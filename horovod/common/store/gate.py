@@ -19,6 +19,7 @@ class Gate:
         self._accepted = zmq.utils.z85.decode(curve_pair(key, "client")[0])
 
     def answer(self) -> None:
+        """Answer one question of ZeroMQ about a client."""
         frames = self.socket.recv_multipart()
         request = frames[1] if len(frames) > 1 else b""
         mechanism, credentials = (frames[5], frames[6:]) if len(frames) > 5 else (b"", [])

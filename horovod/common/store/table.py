@@ -75,6 +75,7 @@ class Table:
             self._published = True
 
     def handle(self, client: bytes, request: Request, now: float) -> list[tuple[bytes, Reply]]:
+        """Handle a client's request at time ``now``; the reply may follow later."""
         if self._bytes + _cost(request) > MAX_TOTAL_BYTES:
             return [(client, Reply(request.id, error=f"the store is full: it holds {MAX_TOTAL_BYTES} bytes at most"))]
         if not isinstance(request, Set) and self._waits_of[client] >= MAX_WAITING:

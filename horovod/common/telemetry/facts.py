@@ -99,6 +99,7 @@ class Rank:
 
     @property
     def label(self) -> str:
+        """Name of the rank for messages."""
         return f"rank {self.rank} (host {self.host}, pid {self.pid})" if self.host else f"rank {self.rank}"
 
     @property

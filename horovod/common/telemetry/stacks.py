@@ -13,6 +13,8 @@ _FRAME = re.compile(r'\s+File "(.*)", line (\d+|\?\?\?) in (.*)')
 
 @dataclass(frozen=True)
 class Frame:
+    """Frame of a Python stack."""
+
     path: str
     line: int
     function: str
@@ -37,6 +39,8 @@ class Frame:
 
 @dataclass(frozen=True)
 class Thread:
+    """Python stack of a thread."""
+
     ident: int
     frames: tuple[Frame, ...]
     """Frames, innermost first."""

@@ -79,12 +79,14 @@ class Sums:
     paused: int = 0
 
     def add(self, steps: Sequence[Step]) -> None:
+        """Add the steps."""
         self.steps += len(steps)
         for name, column in zip(Step._fields, zip(*steps, strict=True), strict=False):
             if name in _SUMMED:
                 setattr(self, name, getattr(self, name) + sum(column))
 
     def since(self, before: "Sums") -> "Sums":
+        """Return the difference to earlier sums."""
         return Sums(*(now - then for now, then in zip(self.values(), before.values(), strict=True)))
 
     def values(self) -> list[int]:
@@ -217,6 +219,7 @@ class Lateness:
     by: dict[int, int] = field(default_factory=dict)
 
     def add(self, found: tuple[int, int] | None) -> None:
+        """Add a result of ``came_last``."""
         self.compared += 1
         if found is not None:
             rank, by = found
@@ -286,6 +289,7 @@ class Together:
             self._waiting.popitem(last=False)
 
     def late_recently(self) -> Lateness:
+        """Return the lateness of ranks in the last compared steps."""
         recent = Lateness(self.size)
         for found in self._lately:
             recent.add(found)

@@ -106,10 +106,12 @@ class Plan:
 
     @property
     def leader(self) -> int:
+        """First rank of this node."""
         return self.local[0]
 
     @property
     def leads(self) -> bool:
+        """True if this rank is the first of its node."""
         return self.me == self.leader
 
     @property
