@@ -149,11 +149,19 @@ def PartialDistributedOptimizer(
 
     Args:
         optimizer (Optimizer): Keras optimizer.
+        name (str, optional): As for ``DistributedOptimizer``.
+        device_dense (str): Ignored; accepted for compatibility.
+        device_sparse (str): Ignored; accepted for compatibility.
+        compression (Compressor): As for ``DistributedOptimizer``. Default: none.
+        sparse_as_dense (bool): As for ``DistributedOptimizer``. Default: False.
+        gradient_predivide_factor (float): As for ``DistributedOptimizer``. Default: 1.0.
+        op (int): ``Average`` (default) or ``Sum``.
+        backward_passes_per_step (int): As for ``DistributedOptimizer``. Default: 1.
+        average_aggregated_gradients (bool): As for ``DistributedOptimizer``. Default: False.
+        groups (int or list of lists of variables, optional): As for ``DistributedOptimizer``.
+        process_set (ProcessSet): As for ``DistributedOptimizer``. Default: all ranks.
         local_layers (Layer or list[Layer], optional): Layers whose gradients are not reduced. They must be built.
-        name, device_dense, device_sparse, compression, sparse_as_dense, gradient_predivide_factor, op: As for
-            ``DistributedOptimizer``.
-        backward_passes_per_step, average_aggregated_gradients, groups, process_set, scale_local_gradients: As for
-            ``DistributedOptimizer``.
+        scale_local_gradients (bool): Divide local gradients by the number of ranks. Default: True.
 
     Returns:
         Optimizer: Distributed optimizer.

@@ -139,6 +139,11 @@ def check_root(root_rank: Any, operation: str) -> int:
 
 
 def as_splits(splits: Any) -> tf.Tensor:
+    """Return the splits of an alltoall as a tensor.
+
+    Raises:
+        ArgumentError: ``splits`` is not a list or 1-D tensor of int32, or is empty.
+    """
     try:
         dtype = getattr(splits, "dtype", tf.int32)
         made = tf.convert_to_tensor(splits, tf.as_dtype(dtype))

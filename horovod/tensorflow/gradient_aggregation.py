@@ -115,7 +115,10 @@ class LocalGradientAggregationHelper:
                 ``make_allreduce_grads``. It also handles local variables.
             sparse_as_dense (bool): Convert IndexedSlices to dense tensors instead of rejecting them. Default: False.
             average_aggregated_gradients (bool): Divide the sums by the number of passes. Default: False.
-            rank, optimizer_type, process_set, scale_local_gradients: Ignored; accepted for compatibility.
+            rank (int, optional): Ignored; accepted for compatibility.
+            optimizer_type (Any): Ignored; accepted for compatibility.
+            process_set (ProcessSet): Ignored; accepted for compatibility.
+            scale_local_gradients (bool): Ignored; accepted for compatibility.
             name (str): Prefix for the names of the variables.
 
         Raises:
@@ -185,7 +188,9 @@ class LocalGradientAggregationHelper:
 
         Args:
             apply_grads_closure (Callable): Function without arguments that applies the gradients.
-            optimizer (Any): Ignored, like all further arguments; accepted for compatibility.
+            optimizer (Any): Ignored; accepted for compatibility.
+            *args: Ignored; accepted for compatibility.
+            **kwargs: Ignored; accepted for compatibility.
 
         Returns:
             tf.Operation or None: In a graph, the operation; None in eager mode.

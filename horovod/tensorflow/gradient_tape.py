@@ -196,8 +196,15 @@ def PartialDistributedGradientTape(
 
     Args:
         gradtape (tf.GradientTape): Tape.
-        device_dense, device_sparse, compression, sparse_as_dense, op: As for ``DistributedGradientTape``.
-        gradient_predivide_factor, num_groups, groups, process_set: As for ``DistributedGradientTape``.
+        device_dense (str): As for ``DistributedGradientTape``.
+        device_sparse (str): As for ``DistributedGradientTape``.
+        compression (Compressor): As for ``DistributedGradientTape``. Default: none.
+        sparse_as_dense (bool): As for ``DistributedGradientTape``. Default: False.
+        op (int): As for ``DistributedGradientTape``. Default: ``Average``.
+        gradient_predivide_factor (float): As for ``DistributedGradientTape``. Default: 1.0.
+        num_groups (int): Deprecated; use ``groups``.
+        groups (int or Sequence[Sequence], optional): As for ``DistributedGradientTape``.
+        process_set (ProcessSet): Ranks that take part. Default: all ranks.
         local_layers (Layer or list[Layer], optional): Keras layers whose gradients are not reduced. They may be built
             later.
         scale_local_gradients (bool): Divide local gradients by the number of ranks. Default: True.

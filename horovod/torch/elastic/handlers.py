@@ -28,6 +28,7 @@ class StateHandler:
         self.value = value
 
     def save(self) -> None:
+        """Copy the value, as a commit."""
         raise NotImplementedError
 
     def save_beside(self, copies: list[Pair], steady: frozenset[int]) -> None:
@@ -38,9 +39,15 @@ class StateHandler:
         self.save()
 
     def restore(self) -> None:
+        """Set the value back to the last commit."""
         raise NotImplementedError
 
     def sync(self, root: int = 0) -> None:
+        """Give all ranks the value of one rank. The caller saves it afterwards.
+
+        Args:
+            root (int): Rank whose value all ranks take. Default: 0.
+        """
         raise NotImplementedError
 
     def reset(self) -> None:
