@@ -76,11 +76,10 @@ def given_back() -> Iterator[Callable[[], SignalQueue | None]]:
 
 @contextlib.contextmanager
 def interrupts(equals: Collection[str] = ()) -> Iterator[SignalQueue | None]:
-    """Yield a queue of Ctrl-C alone, for a job inside a program that goes on; raise KeyboardInterrupt at the end if
-    it came.
+    """Yield a queue of Ctrl-C alone, for a job inside a program that continues.
 
-    The ranks can then end well before the exception reaches the program. There is no queue outside the main thread, or
-    where the program has a handler of its own for SIGINT.
+    If Ctrl-C came, KeyboardInterrupt is raised at the end, so that the ranks can end before the exception reaches the
+    program. There is no queue outside the main thread, or where the program has its own handler for SIGINT.
 
     Args:
         equals: Packages whose handlers do no more than Python's own.

@@ -1,6 +1,5 @@
 """States of an elastic job, and time limits in them. `membership` decides the transitions.
 
-
 STARTING --all started workers wait, at least np--> FORMING --all have connected--> RUNNING
                                                      ^   |                           |
              all members have returned or are gone,  |   | one fails, one returns    |

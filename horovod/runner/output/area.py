@@ -30,11 +30,11 @@ class Bars:
 
 
 class Area:
-    """Rows below the last output line that are redrawn: one per progress bar, in rank order, and the launcher's status.
+    r"""Redrawn rows below the last output line: one per progress bar, in rank order, and the launcher's status.
 
     The cursor stays behind the last character. To print lines above: erase, write them, draw.
 
-    `full` is True if the terminal can erase and move up. Otherwise a single row is rewritten with \\r; it shows the
+    `full` is True if the terminal can erase and move up. Otherwise a single row is rewritten with \r; it shows the
     first bar and the number of others.
     """
 

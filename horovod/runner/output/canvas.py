@@ -1,6 +1,6 @@
-"""Terminal emulation for one stream of one rank, limited to the lines that can still change.
+r"""Terminal emulation for one stream of one rank, limited to the lines that can still change.
 
-Programs that draw progress bars return to the beginning of a line (\\r, \\b), erase (ESC [ K) and move up (ESC [ A).
+Programs that draw progress bars return to the beginning of a line (\r, \b), erase (ESC [ K) and move up (ESC [ A).
 The canvas follows these movements and returns a line once it is final. Pure: takes text, returns lines; the time is an
 argument.
 """

@@ -6,7 +6,7 @@ LINE_LIMIT = 16 << 20  # maximum bytes held of an incomplete line; a longer one 
 
 
 class LineCutter:
-    """Splits one stream of one rank into lines that end with \\n. Bytes are not changed."""
+    r"""Splits one stream of one rank into lines that end with \n. Bytes are not changed."""
 
     def __init__(self) -> None:
         self._parts: list[bytes] = []
@@ -18,7 +18,7 @@ class LineCutter:
         return bool(self._parts)
 
     def feed(self, data: bytes) -> list[bytes]:
-        """Return the lines completed by `data`, in which every \\r must precede a \\n."""
+        r"""Return the lines completed by `data`, in which every \r must precede a \n."""
         lines = data.splitlines(keepends=True)
         rest = lines.pop() if lines and not lines[-1].endswith(b"\n") else b""
         if lines and self._parts:

@@ -24,10 +24,10 @@ class OutputSink:
     """Destination of the launcher's output: whole lines in one order, and below them text that still changes."""
 
     def __init__(self, terminals: Collection[int], together: bool, full: bool = False) -> None:
-        """Create areas for progress bars on terminals.
+        r"""Create areas for progress bars on terminals.
 
         Args:
-            terminals: Streams that lead to a terminal, or to something that handles \\r like one.
+            terminals: Streams that lead to a terminal, or to something that handles \r like one.
             together: True if both streams lead to the same place.
             full: True if it can erase and move the cursor up.
         """

@@ -122,7 +122,7 @@ class Row:
         self._returned, self._erased = False, True
 
     def end(self, returned: bool, now: float) -> None:
-        """Move the cursor to the next line, with \\r\\n if `returned`."""
+        r"""Move the cursor to the next line, with \r\n if `returned`."""
         self.left = now
         self._ending = "\r\n" if returned or self._returned else "\n"
 

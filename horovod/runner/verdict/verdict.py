@@ -85,7 +85,7 @@ class Verdict:
 
 
 def split_lines(text: str) -> list[str]:
-    """Split text into lines as a terminal shows them: a progress bar's \\r begins a new one."""
+    r"""Split text into lines as a terminal shows them: a progress bar's \r begins a new one."""
     return re.split(r"\r\n|\n|\r", text)
 
 
@@ -211,7 +211,7 @@ def judge(ends: Sequence[RankEnd]) -> Verdict | None:
 
 
 def has_culprit(ends: Sequence[RankEnd]) -> bool:
-    """Return True if a rank has failed for a reason of its own."""
+    """Return True if a rank has failed for its own reason."""
     return any(end.status != 0 and not _suffers(end) for end in ends)
 
 
@@ -331,7 +331,7 @@ def _summary(culprit: RankEnd, ends: Sequence[RankEnd]) -> list[str]:
 
 
 def _also_failed(culprit: RankEnd, ends: Sequence[RankEnd]) -> list[str]:
-    """Return a line about the ranks that failed for reasons of their own after the culprit."""
+    """Return a line about the ranks that failed for their own reasons after the culprit."""
     groups: dict[str, list[int]] = {}
     for end in ends:
         if end is not culprit and end.status != 0 and not end.stopped and not _is_consequence(end):
