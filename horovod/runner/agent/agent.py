@@ -78,6 +78,7 @@ class Agent:
         signal.set_wakeup_fd(wake_end, warn_on_full_buffer=False)
 
     def on_signal(self, number: int, _frame: FrameType | None) -> None:
+        """Queue a signal for the loop; installed as a signal handler."""
         self._signals.append(number)
 
     def run(self) -> int:

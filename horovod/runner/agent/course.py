@@ -25,6 +25,8 @@ LINGER = 0.2  # s for children of ended workers to end by themselves, as multipr
 
 
 class Phase(Enum):
+    """State of a job on one host."""
+
     WAITING = "waiting"
     RUNNING = "running"
     WINDING_DOWN = "winding down"

@@ -138,6 +138,7 @@ class Streams:
                 self._close_input(stream)
 
     def kill(self) -> None:
+        """Kill all spawned commands with SIGKILL."""
         for pid in self.pids:
             linux.send_signal(pid, signal.SIGKILL)
 
@@ -164,6 +165,7 @@ class Streams:
     # Descriptors
 
     def readable_fds(self) -> Iterator[int]:
+        """Yield the descriptors to poll for input."""
         if self._listener is not None:
             yield self._listener.fileno()
         for stream in self._streams.values():
@@ -173,6 +175,7 @@ class Streams:
                 yield stream.errors
 
     def writable_fds(self) -> Iterator[int]:
+        """Yield the descriptors to poll for output."""
         for stream in self._streams.values():
             if stream.writer is not None and stream.writer.pending and not stream.writer.broken:
                 yield stream.writer.fd

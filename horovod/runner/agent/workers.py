@@ -72,6 +72,7 @@ class WorkerTable:
 
     @property
     def running(self) -> bool:
+        """True if any worker is running."""
         return any(process.running for process in self._processes.values())
 
     @property
@@ -241,12 +242,14 @@ class WorkerTable:
         self._stdin_data.clear()
 
     def writable_fds(self) -> Iterator[int]:
+        """Yield the descriptor of the worker's stdin if data is queued for it."""
         if self._stdin is not None and self._stdin_data:
             yield self._stdin
 
     # Output
 
     def readable_fds(self) -> Iterator[int]:
+        """Yield the descriptors to poll for input."""
         if self._pipe is not None and self.running:  # it never reaches an end of file
             yield self._pipe.fd
         for process in self._processes.values():

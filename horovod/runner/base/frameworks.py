@@ -22,6 +22,7 @@ class Framework:
 
     @property
     def distributions(self) -> list[str]:
+        """Names of the pip distributions that provide the framework."""
         return [name for names in self.modules.values() for name in names]
 
 

@@ -75,10 +75,12 @@ def place_of(number: int) -> Place:
 
 
 def number_of(place: Place) -> int:
+    """Return the number of the process in this handshake."""
     return place.source - 1
 
 
 def say(talk: Talk, message: Arrival | Answer) -> None:
+    """Send an `Arrival` or an `Answer`."""
     body = msgspec.msgpack.encode(message)
     talk.write(_HEADER.pack(len(body)) + body)
 

@@ -49,6 +49,7 @@ class Flag:
 
     @property
     def dest(self) -> str:
+        """Name of the flag in the namespace, from its longest spelling."""
         return max(self.names, key=len).lstrip("-").replace("-", "_")
 
 

@@ -79,6 +79,7 @@ class State:
 
     @property
     def ended(self) -> bool:
+        """True once the job has ended."""
         return self._job.ended is not None
 
     # Events

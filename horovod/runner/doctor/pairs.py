@@ -65,6 +65,7 @@ class Server:
             serve_measurement(sock)
 
     def close(self) -> None:
+        """Stop serving and close the listeners."""
         for server in self._servers:
             server.close()
         self._listeners.close()

@@ -31,6 +31,7 @@ class _Meeting(msgspec.Struct, array_like=True):
 
 
 def main() -> None:
+    """Check this host and its network, and write the report."""
     fd = int(os.environb.pop(RESULT_FD))
     report = host.examine()
     env = WorkerEnv.from_environ()

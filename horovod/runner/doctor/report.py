@@ -163,4 +163,5 @@ class Diagnosis:
 
     @property
     def healthy(self) -> bool:
+        """True if no check has failed."""
         return not any(finding.level == FAIL for finding in self.findings)

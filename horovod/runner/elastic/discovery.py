@@ -62,14 +62,17 @@ class DiscoveredHosts:
 
     @property
     def host_slots(self) -> dict[str, int]:
+        """Number of slots by host name."""
         return dict(self._slots)
 
     @property
     def available_hosts(self) -> set[str]:
+        """Names of the discovered hosts."""
         return set(self._slots)
 
     @property
     def host_assignment_order(self) -> list[str]:
+        """Hosts in the order in which they get ranks."""
         return list(self._order)
 
     def get_slots(self, host: str) -> int:
@@ -77,6 +80,7 @@ class DiscoveredHosts:
         return self._slots.get(host, 0)
 
     def count_available_slots(self) -> int:
+        """Return the number of slots of all hosts."""
         return sum(self._slots.values())
 
     def __repr__(self) -> str:
@@ -148,6 +152,7 @@ class HostManager:
 
     @property
     def current_hosts(self) -> DiscoveredHosts:
+        """Usable hosts as of the last update."""
         with self._lock:
             slots, order = self._usable()
         return DiscoveredHosts(slots, order)
@@ -178,6 +183,7 @@ class HostManager:
             self._list.failed(host, time.monotonic())
 
     def is_blacklisted(self, host: str) -> bool:
+        """Return True if the host is barred now."""
         with self._lock:
             return self._list.bars(host, time.monotonic())
 

@@ -46,6 +46,7 @@ class Limits:
 
     @property
     def seconds_to_come_back(self) -> float:
+        """Seconds for a member to return from an epoch that is over."""
         return self.timeout / 2 if self.patience is None else self.patience
 
     def has_room(self, size: int) -> bool:
@@ -62,4 +63,5 @@ class Resets:
 
     @property
     def used_up(self) -> bool:
+        """True if the members may not change any more."""
         return self.most is not None and self.done >= self.most

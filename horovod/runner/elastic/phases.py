@@ -23,6 +23,8 @@ STOOD_STILL = 5.0  # s of delay after which the launcher or its machine must hav
 
 
 class Phase(Enum):
+    """State in an elastic job's life cycle."""
+
     STARTING = "starting"
     FORMING = "forming"
     RUNNING = "running"

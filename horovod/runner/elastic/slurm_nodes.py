@@ -24,6 +24,7 @@ def command(each: int | None) -> list[str]:
 
 
 def main() -> int:
+    """Print the nodes and return the exit code."""
     given = slurm.allocation(os.environ)
     try:
         if given is None:

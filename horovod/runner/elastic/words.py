@@ -10,6 +10,7 @@ from horovod.runner.elastic.workers import Life, Worker, Workers
 
 
 def ranks(count: int) -> str:
+    """Return text such as `1 rank` or `4 ranks`."""
     return f"{count} rank{'' if count == 1 else 's'}"
 
 

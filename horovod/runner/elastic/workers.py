@@ -19,6 +19,8 @@ MachineOf = Callable[[str], str]
 
 
 class Life(Enum):
+    """State of a worker in its life cycle."""
+
     STARTING = "starting"
     WAITING = "waiting"
     WORKING = "working"
@@ -93,6 +95,7 @@ class Workers:
         self._added = 0
 
     def add(self, host: str, first: bool = False) -> Worker:
+        """Add a worker with a new number; `first` is True before the first epoch."""
         worker = Worker(self._added, host, self._machine_of(host), first=first)
         self._added += 1
         self._living[worker.number] = worker
@@ -133,6 +136,7 @@ class Workers:
         return sum(1 for worker in self if worker.alive and worker.host not in hosts)
 
     def of(self, *lives: Life) -> list[Worker]:
+        """Return the workers in any of these states."""
         return [worker for worker in self if worker.life in lives]
 
     def members(self, epoch: int) -> list[Worker]:
@@ -173,6 +177,7 @@ class Workers:
         return count(worker.host for worker in self)
 
     def next_deadline(self) -> float | None:
+        """Return the earliest deadline of a worker, or None."""
         return min((worker.deadline for worker in self if worker.deadline is not None), default=None)
 
     def postpone(self, seconds: float) -> None:

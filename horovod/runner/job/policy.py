@@ -25,6 +25,8 @@ LAST_WORDS = 1.0  # s to write output that is not being read, when the user stop
 
 
 class Phase(Enum):
+    """State of an attempt to run a job."""
+
     CONNECTING = "connecting"
     STARTING = "starting"
     RUNNING = "running"

@@ -63,6 +63,7 @@ class StoreRelay:
                 self._end(key)
 
     def events(self) -> dict[int, int]:
+        """Return descriptors and their poll events."""
         wanted: dict[int, int] = {}
         for agent, sock, writer in self._sockets.values():
             event = select.POLLOUT if writer.pending and not writer.broken else 0
@@ -98,6 +99,7 @@ class StoreRelay:
         sock.close()
 
     def close(self) -> None:
+        """Close all connections to the store."""
         for _, sock, _ in self._sockets.values():
             sock.close()
         self._sockets = {}

@@ -37,6 +37,7 @@ class Collapser:
         self._held = 0
 
     def add(self, rank: int, stream: int, line: bytes, now: float) -> None:
+        """Hold a line of a rank, merged with the same line of others if the order allows that."""
         same = self._by_line.setdefault((stream, line), [])
         group = next((group for group in same if rank not in group.ranks and self._place(group, rank)), None)
         if group is None:

@@ -28,6 +28,7 @@ class FirstException:
         self._met = False
 
     def __call__(self, lines: Sequence[bytes]) -> int:
+        """Return the number of lines to leave out at the front of a rank's last lines."""
         texts = [line.decode(errors="replace").rstrip("\r\n") for line in lines]
         exception, victim = verdict.find_exception("\n".join(texts))
         if self._met or victim or not exception:
@@ -130,6 +131,7 @@ class Screen:
         return self._tails.get(rank, b"").decode(errors="replace")
 
     def tails(self) -> dict[int, str]:
+        """Return the end of each rank's stderr."""
         return {rank: self.tail(rank) for rank in self._tails}
 
     def say(self, text: str) -> None:

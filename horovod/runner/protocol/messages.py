@@ -148,10 +148,14 @@ class Hello(msgspec.Struct, frozen=True, tag="hello"):
 
 
 class Started(msgspec.Struct, frozen=True, tag="started"):
+    """Workers have been started."""
+
     pids: list[tuple[int, int]]  # (rank, pid)
 
 
 class Output(msgspec.Struct, frozen=True, tag="output"):
+    """A piece of a worker's output."""
+
     rank: int
     stream: int  # 1 stdout, 2 stderr
     data: bytes
@@ -164,6 +168,8 @@ class StdinReady(msgspec.Struct, frozen=True, tag="stdin_ready"):
 
 
 class Result(msgspec.Struct, frozen=True, tag="result"):
+    """A piece of a worker's result file."""
+
     rank: int
     data: bytes  # a piece; the pieces of a rank arrive in order, before its Exited
 

@@ -100,6 +100,7 @@ class Agent:
         return stream
 
     def send(self, message: Request) -> None:
+        """Send a message, unless the agent is gone."""
         if self.connection is not None and not self.gone:
             self.connection.write(frame(message))
 

@@ -134,6 +134,7 @@ class Arrived:
         self._connections: dict[str, ArrivedConnection] = {}
 
     def add(self, name: str, connection: ArrivedConnection) -> None:
+        """Add an agent's connection, to be opened by this name."""
         self._connections[name] = connection
 
     @property

@@ -217,6 +217,7 @@ class StreamConnection:
         self.ended = True
 
     def deliver(self, message: StreamData | StreamEnd) -> None:
+        """Take data, or the end of the stream, from the agent in between."""
         if isinstance(message, StreamEnd):
             self.ended, self.status = True, message.status
         elif message.error:

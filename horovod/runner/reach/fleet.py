@@ -114,6 +114,7 @@ class Fleet:
 
     @property
     def connected(self) -> bool:
+        """True if all agents have sent Hello."""
         return all(agent.facts is not None for agent in self.agents)
 
     @property

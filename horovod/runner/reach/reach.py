@@ -30,6 +30,8 @@ class Reach(Protocol):
 
 
 class ThisMachine:
+    """Reach of this machine: the agent is a child process."""
+
     def open(self, host: Host) -> Connection:
         return ProcessConnection(ssh.agent_command(), remote=False)
 
@@ -38,6 +40,8 @@ class ThisMachine:
 
 
 class BySsh:
+    """Reach by the user's ssh."""
+
     def __init__(self, remote: ssh.Remote) -> None:
         self._remote = remote
 

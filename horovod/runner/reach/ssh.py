@@ -50,6 +50,7 @@ class Remote:
         python: str = "",
         slurm_job: str = "",
     ) -> Remote:
+        """Return the options, with the program that the environment names in place of ssh."""
         return cls(port, identity_file, python, environ.get(AGENT_VARIABLE, ""), slurm_job)
 
     @property
@@ -222,4 +223,5 @@ def missing_ssh(error: OSError, host: str) -> Failure:
 
 
 def words(command: Sequence[str]) -> list[bytes]:
+    """Return the command as bytes."""
     return [os.fsencode(word) for word in command]

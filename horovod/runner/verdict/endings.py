@@ -33,6 +33,7 @@ class Endings:
 
     @property
     def stopping(self) -> bool:
+        """True once the launcher has begun to stop the job."""
         return self._tails is not None
 
     def stop(self, tails: Mapping[int, str]) -> None:
