@@ -40,7 +40,7 @@ class ThisMachine:
 
 
 class BySsh:
-    """Reach by the user's ssh."""
+    """Reach over a direct ssh connection of the user's."""
 
     def __init__(self, remote: ssh.Remote) -> None:
         self._remote = remote
