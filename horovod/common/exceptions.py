@@ -1,4 +1,6 @@
-"""Exceptions that users of any frontend may catch::
+"""Exceptions that users of any frontend may catch.
+
+The hierarchy is::
 
     RuntimeError
       HorovodInternalError         an operation failed: a peer was lost, ranks disagreed, the engine was shut down

@@ -86,7 +86,9 @@ def _read(make: Callable[[], Iterable[Any]], pipe: _Pipe) -> None:
 
 
 class ReadAhead(Iterator[T], Generic[T]):
-    """Iterator over an iterable that reads up to ``depth`` items ahead::
+    """Iterator over an iterable that reads up to ``depth`` items ahead.
+
+    Example::
 
         with ReadAhead(stream) as batches:
             for batch in batches:

@@ -47,7 +47,9 @@ class _Loops(weakref.WeakSet[ReadAhead[Any]]):
 
 
 class AsyncDataLoaderMixin:
-    """Mixin that reads batches in a thread while the program computes. Put it before the loader class::
+    """Mixin that reads batches in a thread while the program computes.
+
+    Put it before the loader class::
 
         class Loader(AsyncDataLoaderMixin, PlainLoader): ...        # PlainLoader: a BaseDataLoader
 

@@ -23,7 +23,9 @@ def _size() -> int:
 
 
 class StreamingDataset(Resumes):
-    """Batches of this rank's share of an epoch, from files that may be larger than memory::
+    """Batches of this rank's share of an epoch, from files that may be larger than memory.
+
+    Example::
 
         data = StreamingDataset(ParquetFiles("train/"), batch_size=64, seed=1)
         state = hvd.elastic.TorchState(model, optimizer, data=data)     # other frontends have other states

@@ -10,7 +10,9 @@ from horovod.common.elastic.walk import Walk
 
 
 class ElasticDataset(Walk):
-    """Batches of this rank's share of an epoch. Pass it to a state as an attribute::
+    """Batches of this rank's share of an epoch.
+
+    Pass it to a state as an attribute::
 
         data = hvd.elastic.ElasticDataset((images, labels), batch_size=32)
         state = hvd.elastic.TensorFlowState(variables, data=data)

@@ -1,4 +1,4 @@
-"""Forms a rank's connections to its peers: listens, connects and authenticates in one loop with one deadline.
+"""Builder of a rank's connections, which listens, connects and authenticates in one loop with one deadline.
 
     dialer: due ──connect──> attempt ──hello, challenge──> proven ──welcome──> link
     listener ────accept────> attempt (unknown peer until its hello) ──> link

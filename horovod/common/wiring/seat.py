@@ -40,10 +40,14 @@ def join(
 ) -> tuple[WorkerEnv, Job, "Engine"]:
     """Wait for a place and form the epoch, repeatedly until one is formed.
 
-    Also sets this process's environment variables for the place. Other arguments are those of ``bootstrap.start``.
+    Also sets this process's environment variables for the place.
 
     Args:
+        env: Environment of this worker.
         ended: Why the last engine had ended (``Engine.ended``), or None.
+        members: Must be None, because the ranks of an elastic job change.
+        sets: Process sets given to ``init``.
+        dynamic: True for dynamic process sets.
 
     Returns:
         The environment of the place, the job and its engine.
