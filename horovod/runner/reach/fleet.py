@@ -39,7 +39,7 @@ class Trouble:
 
 
 class Fleet:
-    """Agents in the order of their hosts. Only `end` and `watch` block."""
+    """Agents in the order of their hosts. Only `end` and `watch` may block for longer than LOST_GRACE per host."""
 
     def __init__(
         self,
