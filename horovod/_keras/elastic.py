@@ -174,7 +174,7 @@ def make_run(face: Any) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
 
 
 class Batches:
-    """Counts the processed batches of an epoch.
+    """Counter of the processed batches of an epoch.
 
     With ``steps_per_execution``, several batches form one call in ``fit``. Depending on the version of Keras, the call
     has the number of its first or of its last batch, and the latter may exceed the epoch.

@@ -20,7 +20,7 @@ _FUNCTIONS = ("value_fn", "obj_fn", "grad_fn")
 
 
 class ExtraArgs:
-    """Reduces the extra arguments of one distributed optimizer.
+    """Reduction of the extra arguments of one distributed optimizer.
 
     Args:
         gradients: Settings for the optimizer's gradients. Losses are reduced in the same way, but never compressed.

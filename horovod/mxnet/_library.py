@@ -28,21 +28,21 @@ class _Named(MXNetError):
 
 
 class ArgumentError(_Named, ValueError):
-    """Invalid argument, or an operation before ``init``."""
+    """Error for an invalid argument, or for an operation before ``init``."""
 
     name = "HorovodArgumentError"
 
 
 class ReduceOpError(ArgumentError, HorovodInternalError):
-    """Invalid ``op`` of a reducescatter, for which older programs expect a RuntimeError."""
+    """Error for an invalid ``op`` of a reducescatter; older programs expect a RuntimeError."""
 
 
 class ShutDown(MXNetError, NotRunningError):
-    """An operation was called after ``shutdown``."""
+    """Error for an operation after ``shutdown``."""
 
 
 class InternalError(_Named, HorovodInternalError):
-    """An operation failed: ranks disagree, a rank was lost, or Horovod was shut down."""
+    """Error for a failed operation: ranks disagree, a rank was lost, or Horovod was shut down."""
 
     name = "HorovodInternalError"
 

@@ -28,7 +28,7 @@ def check_groups(num_groups: Any) -> int:
 
 @dataclass(frozen=True)
 class Reducer:
-    """Averages gradients over the ranks of a process set."""
+    """Reducer that averages gradients over the ranks of a process set."""
 
     predivide: float
     num_groups: int

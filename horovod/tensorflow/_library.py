@@ -23,7 +23,7 @@ LIBRARY = "horovod.tensorflow._tf"
 
 
 class _Raised:
-    """Creates an error of TensorFlow's from its message alone."""
+    """Mixin for TensorFlow errors, so that they are created from their message alone."""
 
     def __init__(self, message: str) -> None:
         super().__init__(None, None, message)  # type: ignore[call-arg]
@@ -37,19 +37,19 @@ class _Raised:
 
 
 class ArgumentError(_Raised, tf.errors.InvalidArgumentError, ValueError):
-    """Invalid argument."""
+    """Error for an invalid argument."""
 
 
 class ReduceOpError(ArgumentError, HorovodInternalError):
-    """Invalid ``op`` of a reducescatter, for which older programs expect a RuntimeError."""
+    """Error for an invalid ``op`` of a reducescatter; older programs expect a RuntimeError."""
 
 
 class NotInitialized(_Raised, tf.errors.FailedPreconditionError, ValueError):
-    """An operation was called before ``init``."""
+    """Error for an operation before ``init``."""
 
 
 class ShutDown(_Raised, tf.errors.UnknownError, NotRunningError):
-    """An operation was called after ``shutdown``."""
+    """Error for an operation after ``shutdown``."""
 
 
 def refuse(message: str) -> NoReturn:

@@ -88,7 +88,7 @@ class PassCounter:
 
 
 class LocalGradientAggregationHelper:
-    """Accumulates gradients over ``backward_passes_per_step`` passes and reduces the sums.
+    """Accumulator that sums gradients over ``backward_passes_per_step`` passes and reduces the sums.
 
     In each pass, call ``compute_gradients`` with the gradients, and ``apply_gradients`` with a function that uses the
     result. The function takes effect only in the last pass of a cycle. ``counter`` is described in

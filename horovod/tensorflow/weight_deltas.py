@@ -15,7 +15,7 @@ from horovod.tensorflow.reduction import Reduce, key_of
 
 
 class WeightDeltas:
-    """Combines the changes of the weights after every ``passes`` steps."""
+    """Combination of the ranks' changes of the weights after every ``passes`` steps."""
 
     def __init__(self, passes: int, reduce: Reduce, name: str) -> None:
         """Create the state.

@@ -102,7 +102,9 @@ class Contribution:
         return everything
 
     def submit_theirs(self, flags: Sequence[int], adds: bool) -> None:
-        """Submit what only other ranks have, as zeros or with old gradients.
+        """Submit gradients that only other ranks have in this round.
+
+        They are zeros, or this rank's old gradient if there is one and ``adds`` is False.
 
         Args:
             flags: Combined flags of all ranks.

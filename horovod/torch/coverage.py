@@ -21,7 +21,7 @@ _NAMED = 5  # maximum number of gradients named in a message
 
 
 class Coverage:
-    """Tracks which of ``slots``, all of an optimizer's, no round since the last step has reduced."""
+    """Record of an optimizer's gradients that no round since the last step has reduced."""
 
     def __init__(self, slots: Sequence[Slot]) -> None:
         self._slots = slots
@@ -33,7 +33,7 @@ class Coverage:
         self._missing_then: list[Slot] = []
 
     def extend(self, slots: Sequence[Slot]) -> None:
-        """Add slots that were created during this step, the last ones of all."""
+        """Add slots that were created during this step, and are the last ones in the list."""
         self._last = ()  # the cached flags cover fewer slots, so they cannot match the next round
         if self._missing is not None:
             self._missing = [*self._missing, *slots]

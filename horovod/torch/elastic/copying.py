@@ -112,7 +112,7 @@ class _Batch(threading.Thread):
 
 
 class Later(NamedTuple):
-    """Collects the copies that may be made later in ``pairs``.
+    """Collection of the copies that may be made later (``pairs``).
 
     ``steady`` holds the addresses of the tensors whose copies may wait; None allows all.
     """

@@ -15,7 +15,7 @@ from horovod.torch.functions import broadcast_object, broadcast_optimizer_state,
 
 
 class StateHandler:
-    """Saves, restores and synchronizes one value. Base class for custom handlers.
+    """Base class of handlers, each of which saves, restores and synchronizes one value.
 
     ``sync(root)`` gives all ranks the value of rank ``root``. A handler in the old style, whose ``sync`` takes no
     argument, gives them the value of rank 0; after a failure that is the value of rank 0's last commit.
