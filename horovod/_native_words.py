@@ -28,7 +28,7 @@ _ANEW = (
 
 @dataclass(frozen=True)
 class Running:
-    """Python of this process."""
+    """Python interpreter of this process."""
 
     version: tuple[int, int]
     free_threaded: bool

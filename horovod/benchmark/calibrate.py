@@ -144,7 +144,7 @@ def candidate(sweep: Sweep, times: Times, default: int) -> int:
 
 
 def decide(sweep: Sweep, times: Times, default: int, node_of: Sequence[int]) -> int:
-    """Return the tuned size."""
+    """Return the tuned size that a sweep's times lead to."""
     if len(sweep.values) > 2:
         return candidate(sweep, times, default)
     if sweep.name == "direct_bytes":  # counted for two ranks (allreduce_shm); the sweep's "always" is the limit

@@ -29,7 +29,7 @@ class Case:
 
     @property
     def label(self) -> str:
-        """Size in readable form."""
+        """Size in readable form, such as "64 KiB"."""
         return size_label(self.bytes)
 
 

@@ -112,7 +112,7 @@ class EngineColumn:
         return self._engine.allocate(nbytes)
 
     def barrier(self) -> object:
-        """Wait for all ranks."""
+        """Wait for all ranks of the job."""
         return self._barrier()
 
     def prepare(self, case: Case, in_place: bool = True, shared: bool = False) -> Callable[[], object]:

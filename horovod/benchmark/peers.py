@@ -82,7 +82,7 @@ class Mpi:
         self._job.ask({"forget": True}, self._timeout)
 
     def stop(self) -> None:
-        """End the processes."""
+        """End the processes of the MPI job."""
         self._job.close()
 
 

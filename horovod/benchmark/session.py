@@ -284,7 +284,7 @@ class Session:
             pin(self._cores[self._basics.local_rank() % len(self._cores)])
 
     def close(self) -> None:
-        """End peers and engines."""
+        """End the peers and engines of this rank."""
         if self._mpi:
             self._mpi.stop()
         if self._gloo:

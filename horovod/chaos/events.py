@@ -23,7 +23,7 @@ class Kind(Enum):
 
 @dataclass(frozen=True)
 class Event:
-    """One fault.
+    """Fault to inject into a job.
 
     Its target is one of ``rank``, ``host``, ``link`` or ``pick``. Its time is ``step`` or ``after``; without both, it
     happens at the beginning.

@@ -20,7 +20,7 @@ _DIGITS = 6  # digits of times and picks, so that the written form of an event i
 
 @dataclass(frozen=True)
 class Seeded:
-    """Source of random events.
+    """Source of pseudorandom events.
 
     Attributes:
         seed: Seed of the generator.

@@ -12,7 +12,7 @@ ON_NETWORKS = frozenset((Kind.SLOW, Kind.CUT))
 
 @dataclass(frozen=True)
 class Member:
-    """Location of a rank.
+    """Host and network of a rank.
 
     ``network``: equal for ranks that share interfaces; ``addresses``: those of the interfaces.
     """

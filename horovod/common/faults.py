@@ -35,7 +35,7 @@ class ChaosError(RuntimeError):
 
 
 class Faults:
-    """Faults of this process.
+    """Faults to inject into this process.
 
     Args:
         told: All faults of the job.
@@ -55,7 +55,7 @@ class Faults:
         self._timer: threading.Thread | None = None
 
     def begin(self, ranks: Ranks, steps: int, began: float, first: bool) -> None:
-        """Begin an epoch.
+        """Begin an epoch of the job.
 
         Args:
             ranks: Members of the epoch.

@@ -121,7 +121,7 @@ class Access:
         return self.job if self.job is not None else not_initialized()
 
     def require_engine(self) -> "Engine":
-        """Return the engine.
+        """Return the engine of the current job.
 
         Raises:
             ValueError: Before ``init``.

@@ -20,7 +20,7 @@ _telemetry: Telemetry | None = None  # of the current job
 
 
 def begin(job: Job, engine: "Engine", settings: Settings, link: Callable[[], float | None]) -> None:
-    """Begin to observe a job.
+    """Begin to observe a job of this process.
 
     If that fails, log a warning; the job continues unobserved.
 

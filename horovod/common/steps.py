@@ -56,7 +56,7 @@ class Marks:
         self._waiting = False
 
     def open(self, step: Callable[[int], None], find: Callable[[], None]) -> None:
-        """Start a job.
+        """Begin to mark the steps of a job.
 
         Args:
             step: Called at each mark that counts, with the ns that the program waited for data since the last mark.
@@ -76,7 +76,7 @@ class Marks:
             find()
 
     def close(self) -> None:
-        """End the job."""
+        """Stop marking steps at the job's end."""
         self._step = self._find = None
 
     def tell(self) -> None:

@@ -61,7 +61,7 @@ class Training:
         self._say, self._traffic = say, traffic
 
     def close(self) -> None:
-        """End the job."""
+        """Stop observing at the job's end."""
         self._say, self._traffic = None, int
 
     @property

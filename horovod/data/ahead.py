@@ -99,7 +99,7 @@ class ReadAhead(Iterator[T], Generic[T]):
     """
 
     def __init__(self, iterable: Iterable[T] | Callable[[], Iterable[T]], depth: int = 2) -> None:
-        """Start reading.
+        """Start to read ahead.
 
         Args:
             iterable: The iterable, or a function that returns it, called in the thread.

@@ -14,7 +14,7 @@ log = logging.getLogger("horovod.data")
 
 
 class BaseDataLoader:
-    """Iterable over batches.
+    """Base class of iterables over batches.
 
     A subclass provides the batches in ``_iterate`` and, if known, their number in ``__len__``. It may change each batch
     in ``_process_batch``.
@@ -62,7 +62,7 @@ class AsyncDataLoaderMixin:
     def __init__(
         self, async_loader_queue_size: int = 64, debug_data_loader: bool = False, *args: Any, **kwargs: Any
     ) -> None:
-        """Create the loader.
+        """Create a loader that reads ahead.
 
         Args:
             async_loader_queue_size: Number of batches to read ahead; 0: no thread.

@@ -32,7 +32,7 @@ class ByteRanges(Source):
     """Exceptions that ``parse`` raises for invalid data."""
 
     def __init__(self, paths: files.Paths, block_bytes: int = 8 * MEGABYTE) -> None:
-        """Index all files.
+        """Index the records of all files.
 
         Args:
             paths: A file, a directory, a pattern with ``*``, a numbered range of names such as

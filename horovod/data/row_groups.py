@@ -129,7 +129,7 @@ class Reading:
     """
 
     def __init__(self, open_file: Callable[[], Any], path: str, group: int, columns: Sequence[str], step: int) -> None:
-        """Open the file.
+        """Open the file and begin to read.
 
         Args:
             open_file: Returns a context manager that yields a ``pyarrow.parquet.ParquetFile`` and its size; its errors

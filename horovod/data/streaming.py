@@ -60,7 +60,7 @@ class StreamingDataset(Resumes):
         rank: Callable[[], int] | None = None,
         size: Callable[[], int] | None = None,
     ) -> None:
-        """Create the dataset.
+        """Create the dataset for this rank.
 
         Args:
             source: Source of records; the same on all ranks.
@@ -136,7 +136,7 @@ class StreamingDataset(Resumes):
             self.set_epoch(self.epoch + 1)
 
     def set_epoch(self, epoch: int) -> None:
-        """Begin an epoch.
+        """Begin an epoch of the dataset.
 
         If it is called with the number of the current, partly completed epoch, recorded batches stay done. If that
         epoch is complete, it begins again.

@@ -10,7 +10,7 @@ class WholeFiles(Source):
     digest_of = "the files' names, sizes and order, and of how many records each block has, by block_files"
 
     def __init__(self, paths: files.Paths, block_files: int = 32) -> None:
-        """Find the files.
+        """Find the files and their sizes.
 
         Args:
             paths: A file, a directory, a pattern with ``*``, a numbered range of names, or several of these.

@@ -53,7 +53,7 @@ class Reading:
 
 @dataclass
 class Trace:
-    """Contents of one file."""
+    """Contents of one rank's timeline file."""
 
     path: str
     rank: int

@@ -15,7 +15,7 @@ from serving import serve
 
 
 class Peer:
-    """Peer for ``serve``.
+    """MPI peer that ``serve`` measures.
 
     A case has collective, bytes, samples and inner. Numbers are float32, and reductions work in place if MPI supports
     that.

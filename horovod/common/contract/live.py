@@ -37,7 +37,7 @@ class Last(msgspec.Struct, frozen=True):
 
 
 class Overall(msgspec.Struct, frozen=True, tag="live-job"):
-    """State of the whole job.
+    """State of the whole job for the live page.
 
     Attributes:
         at: Time of the data, on rank 0's clock.
@@ -75,7 +75,7 @@ class Row(msgspec.Struct, frozen=True, array_like=True):
 
 
 class Rows(msgspec.Struct, frozen=True, tag="live-ranks"):
-    """State of several ranks."""
+    """States of several ranks in one message."""
 
     rows: list[Row]
 

@@ -69,7 +69,7 @@ class Updated(msgspec.Struct, frozen=True, tag="updated"):
 
     @property
     def result(self) -> HostUpdateResult:
-        """Kind of the update."""
+        """Kind of the update, as an enum value."""
         return HostUpdateResult(self.update)
 
 
@@ -80,7 +80,7 @@ _news: msgspec.msgpack.Decoder[News] = msgspec.msgpack.Decoder(News)
 
 
 def encode(message: Place | Facts | News) -> bytes:
-    """Encode a message."""
+    """Return the message encoded for transfer."""
     return msgspec.msgpack.encode(message)
 
 

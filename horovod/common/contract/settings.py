@@ -1,4 +1,4 @@
-"""Table of all settings.
+"""Table of all settings, and their parsing.
 
 Environment variables, launcher flags, YAML keys, the engine's fields and docs/settings.md are derived from TABLE. A
 worker reads its environment with ``Settings.from_environ``. A launcher translates flags and YAML keys to the same

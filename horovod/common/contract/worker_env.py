@@ -171,7 +171,7 @@ class WorkerEnv:
         )
 
     def job_key(self) -> Secret:
-        """Return the job's key.
+        """Return the key of the job, from a descriptor or a file.
 
         Raises:
             ValueError: If the key cannot be read; names the variable and the problem, never the key.

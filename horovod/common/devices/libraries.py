@@ -38,7 +38,7 @@ LOADED: Final = "loaded already"
 
 
 class Library(NamedTuple):
-    """Library that was found."""
+    """Library that was found, and how."""
 
     path: str
     source: str

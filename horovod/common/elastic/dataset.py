@@ -43,7 +43,7 @@ class ElasticDataset(Walk):
         global_batch: int | None = None,
         prepare: Callable[[Any], Any] | None = None,
     ) -> None:
-        """Create the dataset.
+        """Create the dataset for this rank.
 
         Each rank reads a ``tf.data.Dataset`` completely and drops the samples of other ranks. So put expensive
         transformations into ``prepare``.

@@ -113,7 +113,7 @@ class InVain:
         self._error: HorovodInternalError | None = None
 
     def failed(self, error: HorovodInternalError, lost: bool, further: int, members: tuple[int, ...]) -> None:
-        """Count a failure.
+        """Count a failure of the program's function.
 
         One unit of progress before the same error does not count: a loop that counts a step when it begins repeats its
         last step and commits that.

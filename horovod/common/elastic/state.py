@@ -143,7 +143,7 @@ class State(ABC):
             raise HostsUpdatedInterrupt(told == HostUpdateResult.removed)
 
     def _told_by_rank_0(self, numbers: tuple[float, float, float]) -> tuple[float, ...]:
-        """Return rank 0's numbers.
+        """Return rank 0's numbers on all ranks.
 
         In nearly all steps rank 0 has no news, and then ranks exchange only one byte. The result is then (before,
         before, 0).
@@ -172,7 +172,7 @@ class State(ABC):
 
     @abstractmethod
     def restore(self) -> None:
-        """Restore the saved copy."""
+        """Restore the state from the saved copy."""
 
     @abstractmethod
     def sync(self) -> None:

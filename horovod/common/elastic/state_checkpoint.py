@@ -13,7 +13,7 @@ _SIZE, _STATE = "horovod checkpoint: ranks", "state"
 
 
 class Stateful(Protocol):
-    """State of any frontend."""
+    """Elastic state of any frontend."""
 
     def state_dict(self) -> dict[str, Any]: ...
     def load_state_dict(self, state_dict: dict[str, Any]) -> None: ...

@@ -54,7 +54,7 @@ class Group:
 
     @property
     def size(self) -> int:
-        """Number of ranks."""
+        """Number of ranks in the group."""
         return len(self.members) or self.place.size
 
     @property

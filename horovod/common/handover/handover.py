@@ -35,7 +35,7 @@ class Handover(Serving):
     def __init__(
         self, listeners: Sequence[socket.socket], known: Callable[[int], bytes | None], key: bytes, port: int
     ) -> None:
-        """Start serving.
+        """Start to serve the job's key.
 
         Args:
             listeners: Listening sockets; owned by this object from now on.

@@ -37,7 +37,7 @@ class Sender:
 
 @dataclass(frozen=True)
 class Namespaces:
-    """Namespaces of a process."""
+    """User and pid namespaces of a process."""
 
     users: str
     pids: str

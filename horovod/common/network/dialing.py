@@ -55,7 +55,7 @@ class Dialer(Generic[T]):
             each.at = max(each.at, now + BUSY_HEAD_START)
 
     def failed(self, target: T, outcome: str, now: float, silent: bool = False) -> None:
-        """Record a failed attempt.
+        """Record a failed attempt to connect.
 
         Args:
             target: The target.

@@ -275,7 +275,7 @@ class Inviter(Acceptor):
     """Acceptor that opened the connection itself."""
 
     def __init__(self, key: bytes, place: Place, ephemerals: Ephemerals = _no_ephemeral) -> None:
-        """Prepare an invitation.
+        """Prepare an invitation to a connector.
 
         ``place``: its target is this rank, its source the rank invited to be the connector.
         """

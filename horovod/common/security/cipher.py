@@ -26,7 +26,7 @@ _ADVICE = (
 
 @dataclass(frozen=True)
 class Cipher:
-    """Cipher that a rank uses."""
+    """Cipher that a rank uses, and its library."""
 
     name: str
     library: str

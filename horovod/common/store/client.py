@@ -40,7 +40,7 @@ class StoreRefused(StoreError):
 
 
 class StoreTimeout(StoreError):
-    """A request timed out.
+    """A request to the store timed out.
 
     Attributes:
         missing: Names (get) or ranks (exchange) that did not come.
@@ -55,7 +55,7 @@ class StoreTimeout(StoreError):
 
 @dataclass(frozen=True)
 class Met:
-    """Result of an exchange."""
+    """Result of an exchange between ranks."""
 
     round: int
     values: list[bytes]

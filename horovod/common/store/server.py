@@ -26,7 +26,7 @@ class StoreServer(Serving):
     def __init__(
         self, key: bytes, host: str = "127.0.0.1", *, listeners: Sequence[TcpSocket] = (), front: Front | None = None
     ) -> None:
-        """Start serving.
+        """Start to serve the store.
 
         Args:
             key: The job's key.

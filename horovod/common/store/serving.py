@@ -12,7 +12,7 @@ class Serving:
     """
 
     def __init__(self, name: str, seconds: float) -> None:
-        """Prepare the thread.
+        """Prepare the server's thread.
 
         Args:
             name: Name of the thread.

@@ -45,7 +45,7 @@ class Account:
         link: Callable[[], float | None],
         more: Sequence[Outlet] = (),
     ):
-        """Prepare the accounting.
+        """Prepare the accounting of a job's steps.
 
         Args:
             job: The job.

@@ -282,7 +282,7 @@ def _line(facts: Facts, rank: Rank) -> str:
 
 
 def report(facts: Facts, why: str, when: str) -> str:
-    """Return the full report.
+    """Return the full report on a waiting job.
 
     Args:
         facts: What is known.

@@ -54,7 +54,7 @@ class Waiting:
 
 @dataclass
 class Rank:
-    """Facts about one rank."""
+    """Facts about one rank of a waiting job."""
 
     rank: int
     host: str = ""

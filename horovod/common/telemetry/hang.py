@@ -33,7 +33,7 @@ class Hangs:
     """Hang diagnosis on this rank."""
 
     def __init__(self, post: Post, engine: "Engine", job: Job, witness: Witness, say: Callable[[str], None]) -> None:
-        """Prepare the diagnosis.
+        """Prepare the diagnosis of hangs.
 
         Args:
             post: Message bus to the other ranks.

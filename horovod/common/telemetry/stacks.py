@@ -13,7 +13,7 @@ _FRAME = re.compile(r'\s+File "(.*)", line (\d+|\?\?\?) in (.*)')
 
 @dataclass(frozen=True)
 class Frame:
-    """Frame of a Python stack."""
+    """Frame of a thread's Python stack."""
 
     path: str
     line: int

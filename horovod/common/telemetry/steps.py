@@ -79,7 +79,7 @@ class Sums:
     paused: int = 0
 
     def add(self, steps: Sequence[Step]) -> None:
-        """Add the steps."""
+        """Add the measurements of steps."""
         self.steps += len(steps)
         for name, column in zip(Step._fields, zip(*steps, strict=True), strict=False):
             if name in _SUMMED:
@@ -121,7 +121,7 @@ def stride(steps: int) -> int:
 
 
 class Own:
-    """Steps of this rank."""
+    """Accumulated steps of this rank."""
 
     def __init__(self) -> None:
         self.sums = Sums()

@@ -141,7 +141,7 @@ class Joining:
         return text
 
     def _listen(self) -> Listeners:
-        """Listen for peers.
+        """Return sockets that listen for peers.
 
         Raises ValueError naming HOROVOD_GLOO_IFACE or HOROVOD_PORT_RANGE if they do not fit this host.
         """

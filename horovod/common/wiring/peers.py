@@ -106,7 +106,7 @@ class Plan:
 
     @property
     def leader(self) -> int:
-        """First rank of this node."""
+        """First rank of this rank's node."""
         return self.local[0]
 
     @property
