@@ -123,7 +123,7 @@ class Objects:
             except FileNotFoundError:
                 if self._is_there(self._at(name)):
                     raise
-                # otherwise another process has removed it in the meantime
+                # Otherwise another process has removed it in the meantime.
         return f"{self._shown}/{folder}"
 
     def note(self) -> bytes:
@@ -140,7 +140,7 @@ class Objects:
 
     def _names(self) -> list[str]:
         """Return the names of the files and directories in the directory."""
-        # fsspec caches listings, which may lack files that other processes have written since
+        # The listings that fsspec caches may lack files that other processes have written since.
         self._fs.invalidate_cache()
         try:
             return [str(path).rstrip("/").rpartition("/")[2] for path in self._fs.ls(self._path, detail=False)]

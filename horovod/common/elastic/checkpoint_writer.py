@@ -33,7 +33,7 @@ def _register() -> None:
     with _once:
         if _registered:
             return
-        # Exit functions run in reverse order, so its own must be registered before ours
+        # Exit functions run in reverse order, so this module must register its own before ours.
         import concurrent.futures.thread  # noqa: F401
 
         # A private function of Python. Without it, only checkpoints written to a disk are still waited for.

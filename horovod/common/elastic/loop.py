@@ -127,7 +127,7 @@ class InVain:
         stuck = further == 0 or (further == 1 and str(error) == self._text)
         self._times = 0 if lost else self._times + 1 if stuck and members == self._members else 1
         self._members, self._text = members, str(error)
-        # kept only if needed, because its traceback keeps the step's objects alive
+        # Kept only if needed, because its traceback keeps the step's objects alive.
         self._error = error if self._times >= _IN_VAIN else None
 
     def check(self, func: Callable[..., Any]) -> None:

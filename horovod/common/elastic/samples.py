@@ -138,6 +138,6 @@ def _taken(source: Any, places: Sequence[int]) -> Any:
         return {name: _taken(one, places) for name, one in source.items()}
     if isinstance(source, (tuple, list)):
         parts = [_taken(one, places) for one in source]
-        # a namedtuple takes separate arguments
+        # A namedtuple takes separate arguments.
         return type(source)(*parts) if hasattr(source, "_fields") else type(source)(parts)
     return np.asarray(source)[places]

@@ -75,7 +75,7 @@ class WorkerNotificationManager:
             if epoch is not None and self._epoch is not None and epoch < self._epoch:
                 return
             self._told.append((timestamp, update_res))
-            # within the lock, because an epoch may begin afterwards for which this is outdated
+            # Within the lock, because an epoch may begin afterwards for which this update is outdated.
             for listener in list(self._listeners):
                 listener.on_hosts_updated(timestamp, update_res)
 
