@@ -1,4 +1,5 @@
-// How submissions wake an engine's sleeping thread: its bell, rung at once or, by a timer, a moment later.
+// Wakes an engine's sleeping thread for submissions: triggers its wakeup event (bell) at once or, by a timer, a moment
+// later.
 #pragma once
 #include <atomic>
 #include <memory>
@@ -14,26 +15,27 @@ class Alarm {
   Alarm();
   ~Alarm() { close(); }
   Alarm(const Alarm&) = delete;
-  // From now on it is this bell's. Takes a descriptor of its own and keeps the bell's memory, both until the last caller is gone.
+  // Use this bell from now on. Duplicates its descriptor and keeps its memory alive as long as this object exists.
   void attach(const BellRef& bell, std::shared_ptr<Segment> memory);
 
-  // ---- who has published news, with a seq_cst store -------------------------------------------------------------------------
+  // ---- called after publishing work with a seq_cst store ------------------------------------------------------------
   void ring() const { bell_.ring(); }
-  // Whoever sleeps.
+  // Wake the engine whatever it sleeps for.
   void wake() const { bell_.wake(Mood::idle); }
-  // The thread if it sleeps, but not before the caller had a moment to come and drive.
+  // Wake the thread if it sleeps, but give the caller a moment to start driving first.
   void ring_soon();
-  // Likewise, at once. One of many submissions in a row is enough: the thread that is being woken looks at all there is.
+  // Wake the thread if it sleeps, at once. One wakeup covers many submissions, because the woken thread handles all of
+  // them.
   void ring_now();
 
-  // ---- who drives, or is about to sleep -------------------------------------------------------------------------------------
+  // ---- called by a thread that drives or is about to sleep ----------------------------------------------------------
   void set_mood(Mood mood) { bell_.word()->mood.store(static_cast<uint32_t>(mood), std::memory_order_seq_cst); }
-  // Whoever drives needs no ring; looks for what came meanwhile when it is done.
+  // Cancel a pending delayed wakeup: the calling thread drives and checks for new work when it is done.
   void ring_no_more();
-  // Descriptors that are readable when it rings.
+  // Descriptors that become readable on a wakeup.
   int bell_fd() const { return bell_.fd(); }
   int timer_fd() const { return timer_; }
-  // Woken; looks for news next.
+  // Reset the descriptors after a wakeup, before checking for work.
   void drain();
 
   void close();
@@ -42,7 +44,7 @@ class Alarm {
   BellRef bell_;
   std::shared_ptr<Segment> memory_;
   int timer_;
-  std::mutex timer_mutex_;  // for changes of the timer and timer_set_ together
+  std::mutex timer_mutex_;  // serializes changes of the timer with timer_set_
   std::atomic<bool> timer_set_{false};
 };
 

@@ -1,5 +1,6 @@
-// Groups whose members this rank submits one after the other: held until the last one comes, so that nobody else ever sees a part of a
-// group. A member that is refused refuses its group. Members that come after others have been given out go on at once. Not thread-safe.
+// Holds the members of a group that this rank submits one by one until the last arrives, so that nothing outside sees
+// part of a group. If one member is refused, the whole group is. Members that arrive after others were released pass
+// through at once. Not thread-safe.
 #pragma once
 #include <compare>
 #include <map>
@@ -15,18 +16,19 @@ class Assembly {
  public:
   static bool concerns(const Request& q) { return q.group_size > 1 && !q.group.empty(); }
 
-  // Has a member of the group been refused? Then the caller, which goes on with the others, hears why; a caller that gave up and begins
-  // anew, with a member that was there already, does not.
+  // Return the error if a member of the group was refused, for a caller that continues with the other members. A caller
+  // that gave up and starts again with a member already seen gets ok.
   Status refusal(const Request& q);
-  // Another member. All of them, in order, once it is the last one; it alone if those before have been taken out; else nothing.
+  // Add a member. Return all members in order if it is the last; only this one if earlier members were already
+  // released; otherwise nothing.
   std::vector<OperationPtr> add(const OperationPtr& op);
-  // `q` was refused; returns the members before it, which nobody else has seen.
+  // Record that `q` was refused. Return the earlier members, which nothing outside has seen.
   std::vector<OperationPtr> refuse(const Request& q, const Status& why);
 
-  // Takes out what there is of the group to which `op` belongs; nothing if it is not held here.
+  // Remove and return the members present of the group of `op`; empty if `op` is not held here.
   std::vector<OperationPtr> take_with(const Operation& op);
   std::vector<OperationPtr> take_all();
-  // Of operations that nobody waits for, the one that came first; null if there is none.
+  // Return the oldest operation that no caller waits for; null if there is none.
   const Operation* oldest_unattended() const;
 
  private:
@@ -40,10 +42,11 @@ class Assembly {
   };
   struct Group {
     std::vector<OperationPtr> members;
-    uint32_t count = 0;  // of all that have been submitted, refused ones too
+    uint32_t count = 0;  // members submitted so far, refused ones included
     Status refused;
-    bool given_out = false;       // somebody waited for a member while others were missing
-    std::set<std::string> names;  // once one of these two has happened: of all of them; unnamed ones have none
+    bool given_out = false;       // a caller waited for a member while others were missing
+    // Names of all members, once the group was refused or released; unnamed members have none.
+    std::set<std::string> names;
   };
   using Groups = std::map<Key, Group>;
   static bool begins_anew(const Group& group, const Request& q);
@@ -54,7 +57,7 @@ class Assembly {
   void erase(Groups::iterator group);
 
   Groups groups_;
-  Groups::iterator last_ = groups_.end();  // found last: members of a group mostly come one after the other
+  Groups::iterator last_ = groups_.end();  // cached by find(): members of a group usually arrive in a row
 };
 
 }  // namespace hvd

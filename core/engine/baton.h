@@ -1,11 +1,12 @@
-// The baton: who drives the engine, its thread, or a caller that waits for an operation and would otherwise only wait for the thread to be
-// woken (worth several microseconds).
+// Progress lock: decides whether the engine's thread or a waiting caller drives the engine. A caller that drives saves
+// the several microseconds that waking the thread would take.
 //
-//   the thread   run(): turns while something moves -> park(): asleep without the baton, until the bell, a message or the time to look
-//   a caller     drive(): turns until its operation is done; nothing moves for a while -> leaves the rest to the thread, and sleeps
-//                on its operation; while only a peer's message is missing it may doze() with the baton
+//   the thread   run(): turns while something progresses -> park(): sleeps without the lock until the wakeup event, a message or a
+//                timeout
+//   a caller     drive(): turns until its operation is done. After a while without progress it leaves the rest to the thread and
+//                sleeps on its operation; while only a peer's message is missing it may doze() holding the lock
 //
-// Whoever lets go of the baton leaves the mood that fits behind, and wakes the thread if there is something left to do.
+// A thread that releases the lock sets the matching mood, and wakes the engine's thread if there is work left.
 #pragma once
 #include <atomic>
 #include <mutex>
@@ -18,16 +19,17 @@ namespace hvd {
 
 class Baton {
  public:
-  // `spin`: there is a core for each rank.
+  // `spin`: true if there is a core for each rank.
   Baton(Driver* driver, Observers* observers, Alarm* alarm, Lookout* lookout, bool spin);
 
-  // The thread, until stop().
+  // Body of the engine's thread; returns after stop().
   void run();
-  // A caller. True when the operation is done; else it is the thread's, now or at `deadline`.
+  // Drive on behalf of a caller. Return true if the operation is done; otherwise the thread finishes it, and the caller
+  // has reached `deadline` or a point where sleeping is better.
   bool drive(Operation& op, Deadline deadline);
-  // Another thread: run() ends, nobody sleeps any longer.
+  // Called by another thread: make run() return and end all sleeps.
   void stop();
-  // Nobody drives any more; `last` is called with the baton.
+  // Stop all driving for good, after calling `last` with the lock held.
   template <class Last>
   void retire(Last last) {
     std::lock_guard baton(mutex_);
@@ -42,18 +44,18 @@ class Baton {
   bool stopping() const { return stop_.load(std::memory_order_seq_cst); }
 
   std::mutex mutex_;
-  Driver* driver_;  // touched only with the baton
+  Driver* driver_;  // accessed only while holding the lock
   Observers* observers_;
   Alarm* alarm_;
   Lookout* lookout_;
   const bool spin_;
-  bool parked_ = false;          // with the baton: the thread sleeps
-  double rest_ = 0;              // and for how many seconds at most
-  Clock::duration spin_window_;  // with the baton: how long a driving caller spins before it sleeps
+  bool parked_ = false;          // guarded by the lock: the thread sleeps
+  double rest_ = 0;              // guarded by the lock: longest sleep in seconds
+  Clock::duration spin_window_;  // guarded by the lock: how long a driving caller spins before it sleeps
   std::atomic<bool> stop_{false};
 };
 
-// How long a caller waits for an operation of a schedule before it asks whether that can ever be complete.
+// Seconds a caller waits for an operation of a schedule before it checks whether that operation can ever complete.
 inline constexpr double kNudgeAfter = 2e-3;
 
 }  // namespace hvd

@@ -1,6 +1,7 @@
-// The control plane: a tree of links over which ranks announce, agree, and learn of a failure. Rank 0 is the root, the first rank of
-// each node is its child (and the parent of the node's other ranks), so the root's work grows with nodes, not ranks.
-// Frames towards the root are relayed by nodes' first ranks, frames from the root go to everybody. pump() never blocks.
+// Control plane: a tree of links over which ranks request operations, agree on their order, and learn of failures. Rank
+// 0 is the root. The first rank of each node is its child and the parent of the node's other ranks, so the root's work
+// grows with the number of nodes, not ranks. The first ranks relay frames to the root; frames from the root go to all
+// ranks. pump() never blocks.
 #pragma once
 #include <poll.h>
 
@@ -18,21 +19,21 @@
 
 namespace hvd {
 
-// What they carry: engine/protocol.h.
+// Frame contents: engine/protocol.h.
 enum class FrameType : uint8_t {
-  announce = 1,   // up: what is ready here
-  responses = 2,  // down: what all do next
-  ready = 3,      // up: how far this rank is in a schedule
-  go = 4,         // down: how far all are
+  announce = 1,   // up: tensors that are ready on this rank
+  responses = 2,  // down: what all ranks execute next
+  ready = 3,      // up: this rank's position in a schedule
+  go = 4,         // down: position that all ranks have reached
   revoke = 5,     // up: a rank wants to leave the schedule
-  revoked = 6,    // down: where everybody leaves it
-  settled = 7,    // up: this rank is back to negotiation
+  revoked = 6,    // down: position at which all ranks leave it
+  settled = 7,    // up: this rank has returned to negotiation
   bye = 8,        // flooded: a rank leaves on purpose
-  abort = 9,      // flooded: a rank is lost, or something went wrong
-  ack = 10,       // to a neighbour: its bye or abort has arrived, nothing more will be sent to it
-  stalled = 11,   // down: what waits at rank 0
-  note_up = 12,   // up: what an observer of this rank has to say to rank 0's
-  note_down = 13, // down: what one of rank 0's has to say to others
+  abort = 9,      // flooded: a rank is lost, or an error occurred
+  ack = 10,       // to a neighbour: its bye or abort has arrived; nothing more will be sent to it
+  stalled = 11,   // down: operations waiting at rank 0
+  note_up = 12,   // up: message from an observer of this rank to rank 0's
+  note_down = 13,  // down: message from an observer of rank 0 to others
 };
 
 struct Frame {
@@ -41,7 +42,7 @@ struct Frame {
   std::string payload;
 };
 
-// Towards the root? Floods and acknowledgements go anywhere.
+// True for frames that travel towards the root. Floods and acknowledgements travel in any direction.
 constexpr bool goes_up(FrameType t) {
   return t == FrameType::announce || t == FrameType::ready || t == FrameType::revoke || t == FrameType::settled || t == FrameType::note_up;
 }
@@ -50,8 +51,8 @@ constexpr bool goes_down(FrameType t) {
 }
 inline constexpr FrameType kLastFrameType = FrameType::note_down;
 
-// Messages between a rank and its neighbours in the tree, relayed ones among them, and their bytes. Written by the thread that drives, read
-// by any.
+// Count of messages, relayed ones included, and bytes exchanged with the neighbours in the tree. Written by the thread
+// that drives, read by any thread.
 class ControlTraffic {
  public:
   struct Read {
@@ -69,42 +70,43 @@ class ControlTraffic {
 
 class Control {
  public:
-  // `parent` is null at the root. The links become the control plane's.
+  // `parent` is null at the root. Takes ownership of the links.
   Control(int rank, std::unique_ptr<Link> parent, int parent_rank, std::map<int, std::unique_ptr<Link>> children);
 
   void send_up(FrameType type, const std::string& payload);      // at the root: into its own inbox
-  void broadcast(FrameType type, const std::string& payload);    // root only; into its own inbox as well
-  // Root only: to that child, and from there to all below it; or, if it is this rank, into its own inbox.
+  void broadcast(FrameType type, const std::string& payload);    // root only; also into its own inbox
+  // Root only: send to the subtree of `child`, or into the root's own inbox if `child` is this rank.
   void send_down(FrameType type, const std::string& payload, int child);
   void flood(FrameType type, const std::string& payload);        // from any rank to all others; not into its own inbox
 
-  // Moves bytes both ways, relays, fills the inbox. A neighbour whose link breaks is reported once through take_lost().
+  // Send and receive without blocking, relay frames, fill the inbox. A neighbour whose link breaks is reported once
+  // through take_lost().
   void pump();
-  // Looks whether neighbours with whom we talk through memory still live; pump() would not notice. One system call.
+  // Check whether neighbours connected through shared memory are alive, which pump() would not notice. One system call.
   void probe();
   bool pop(Frame* frame);
-  // Goodbyes and aborts, which do not wait their turn.
+  // Pop a goodbye or abort; these are handled ahead of all other frames.
   bool pop_urgent(Frame* frame);
   bool inbox_empty() const { return inbox_.empty(); }
-  // Every neighbour has everything that we sent, up to the flood that ended the job (or is gone). Closing a socket on which the
-  // peer's messages lie unread would reset it and take our last words with it.
+  // True if every neighbour has received all our frames, up to the flood that ended the job, or is gone. Closing a
+  // socket while the peer's messages are unread would reset it, and our last frames would be lost.
   bool parted() const;
   bool unsent() const;
-  // Has memory something for pump() to do: messages to read, room for what could not be sent? To be asked once the bell's mood says that
-  // we are going to sleep; what changes later rings the bell.
+  // True if shared memory has work for pump(): messages to read, or room for pending ones. Ask only after the mood
+  // announces that this engine sleeps; later changes then trigger the wakeup event.
   bool work_in_memory() const;
 
   struct Lost {
     int rank;
     Status why;
   };
-  // Neighbours lost since the last call.
+  // Return the neighbours lost since the last call.
   std::vector<Lost> take_lost();
 
-  // Descriptors to sleep on.
+  // Append the descriptors to sleep on.
   void poll_fds(std::vector<std::pair<int, short>>& fds) const;
 
-  // Of poll_fds() what is not a link's; -1: there is none.
+  // The one descriptor of poll_fds() that belongs to no link; -1: none.
   int watch_fd() const { return watch_.fd(); }
 
   const ControlTraffic& sent() const { return sent_; }
@@ -118,8 +120,8 @@ class Control {
     size_t sent = 0;
     std::string in;       // bytes of an incomplete frame
     bool broken = false;
-    bool acked = false;   // has seen our last words
-    uint32_t number = 0;  // in children_
+    bool acked = false;   // has acknowledged our bye or abort
+    uint32_t number = 0;  // index in children_
     bool watched = false, awaits_room = false;  // in watch_
   };
   short events_of(const Neighbour& n) const;
@@ -133,7 +135,7 @@ class Control {
   int rank_;
   std::unique_ptr<Neighbour> parent_;
   std::vector<std::unique_ptr<Neighbour>> children_;
-  SocketSet watch_;  // children on other hosts, where they are many
+  SocketSet watch_;  // children on other hosts, if there are many
   std::deque<Frame> inbox_;
   std::deque<Frame> urgent_;
   std::vector<Lost> lost_;

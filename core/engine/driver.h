@@ -1,19 +1,21 @@
-// The driver: one turn of the engine's work. Whoever holds the engine's baton (its thread, or a caller that waits) calls step(); it never
-// runs twice at a time. Order of a turn: take submissions, announce, hear what others say, execute what has been agreed.
+// Driver: one turn of the engine's work. The thread that holds the progress lock (the engine's own, or a waiting
+// caller) calls step(), so turns never overlap. A turn takes submissions, sends requests, handles messages and executes
+// agreed operations, in this order.
 //
 //                    adopt(): its turn in the common order has come
 //   negotiating ----------------------------------------------------> following a schedule
-//   to_announce_ -> pending_      run by run_schedule(): a bucket starts when all ranks are ready for it (steady_), which
-//   order_ -> execute()           ranks that are alone on their nodes find out by a vote that may carry the data (guard_)
+//   to_announce_ -> pending_      run_schedule(): a bucket starts when all ranks are ready for it (steady_); ranks that
+//   order_ -> execute()           are alone on their nodes find this out by a vote that may carry the data (guard_)
 //        ^                                                                |
 //        +----------------------------------------------------------------+
-//          leave_schedule(): all ranks know its last position and are there
+//          leave_schedule(): all ranks know its last position and have reached it
 //
-//   From either, once, to the end: fail() when a rank is lost, an operation cannot be carried out or all that a goodbye promised is done
-//   (farewell_), leave() when this program shuts down. After that a turn only passes on what others say in parting.
+// Both states end once: in fail() when a rank is lost, an operation cannot be executed, or all operations that a
+// leaving rank promised are done (farewell_); or in leave() when this program shuts down. After that, a turn only
+// relays the other ranks' goodbyes.
 //
-// driver.cc: turns, announcing, executing; driver_messages.cc: what others say; driver_schedule.cc, driver_guarded.cc: schedules;
-// driver_devices.cc: tensors on devices; driver_end.cc: the end; driver_sleep.cc: what to be woken for.
+// driver.cc: turns, requests, execution; driver_messages.cc: received messages; driver_schedule.cc, driver_guarded.cc:
+// schedules; driver_devices.cc: device tensors; driver_end.cc: the end of the job; driver_sleep.cc: wakeup conditions.
 #pragma once
 #include <atomic>
 #include <deque>
@@ -49,27 +51,30 @@ class Driver {
  public:
   Driver(EngineOptions& options, Submissions* submissions, Observers* observers, Notes* notes, const Surrender* surrender);
 
-  // One turn. `flush`: a caller waits, announce at once. True: something moved, call again. Never sleeps outside collectives.
+  // Run one turn. `flush`: a caller waits, so send requests at once. Return true if something progressed and the caller
+  // should call again. Sleeps only inside collectives.
   bool step(bool flush);
 
-  // Before sleeping: what to be woken for, until when at the latest, and whether there is something to do after all.
+  // Asked before sleeping: which events must wake the thread, the longest sleep in seconds, and whether there is work
+  // after all.
   Mood resting_mood() const;
   double resting_seconds() const;
   bool work_waiting() const;
-  // Control messages wait for room in a socket.
+  // True if control messages wait for room in a socket.
   bool unsent() const { return control_.unsent(); }
   void poll_fds(std::vector<std::pair<int, short>>& fds) const;
-  // A guarded operation is under way: the next thing to happen is a peer's message, not this rank's doing.
+  // True while a guarded operation is in flight: only a peer's message can make progress, nothing on this rank.
   bool awaits_peers() const { return !farewell_.over() && guard_.under_way(); }
 
-  // The program leaves: says goodbye (with `reason`), fails what is pending and waits briefly until the neighbours have heard it.
+  // Leave the job: send a goodbye with `reason`, fail pending operations and wait briefly until the neighbours have
+  // received it.
   void leave(const std::string& reason);
-  // Another thread asks for that; a collective under way gives up.
+  // Request a stop from another thread; a collective in flight gives up.
   void request_stop() { stopping_.store(true, std::memory_order_seq_cst); }
 
   World& world() { return world_; }
   const Control& control() const { return control_; }
-  const Coordinator* coordinator() const { return coordinator_.get(); }  // null but on rank 0
+  const Coordinator* coordinator() const { return coordinator_.get(); }  // null except on rank 0
 
  private:
   bool turn(bool flush);
@@ -83,7 +88,7 @@ class Driver {
   void send_notes();
   void look_for_stalls();
   void on_frame(const Frame& frame);
-  // What a message says to this rank. False: nobody may say that here.
+  // Handle one message. Return false if the sender may not send it to this rank.
   bool on(int from, Announcement& message);
   bool on(int from, Decisions& message);
   bool on(int from, ReadyUpTo& message);
@@ -121,17 +126,20 @@ class Driver {
   void apply_set_change(const Response& response, Operation* op);
   std::vector<Operation*> find(const Response& response, std::vector<OperationPtr>* keep);
   void lost(int rank, const Status& why);
-  // Ends the job if somebody outside has said that it is over.
+  // End the job if an abort was requested from outside (engine/surrender.h).
   void surrender();
-  // Somebody has left, and all that it took part in is done.
+  // True if a rank has left and all operations it took part in are done.
   bool past_goodbye() const;
   bool all_take_part() const;
-  // Does this rank take no part in the running schedule? It does not count its operations while it runs.
+  // True if this rank has no entry in the running schedule. It then does not count the schedule's operations while it
+  // runs.
   bool has_no_part() const;
   void watch();
-  // An end for waiting too long, with where it is told what ranks did, if somebody has written that.
+  // Return `end`, a stall timeout, with the location of the report on what the ranks were doing appended, if one was
+  // written.
   Status with_report(const Status& end) const;
-  // Before the job ends for waiting too long: is somebody to find out what ranks do, who was not told before? For a few seconds at most.
+  // True while the end of a stalled job waits for a report on what the ranks are doing. Asks for the report on the
+  // first call, then waits a few seconds at most.
   bool awaits_report();
   bool anything_waits() const;
   void collective_failed(const Status& status);
@@ -156,37 +164,38 @@ class Driver {
   NcclCommon nccl_;
   ByNccl by_nccl_;
   ByHosts by_hosts_;
-  const bool hosts_first_;  // that way also where NCCL could connect the hosts
+  const bool hosts_first_;  // prefer by_hosts_ even where NCCL could connect the hosts
   ByIpc by_ipc_;
   Alone alone_;
-  std::vector<Staged::Done> launched_, unlaunched_;  // and not told yet; the job ends because of the latter
-  std::unique_ptr<Coordinator> coordinator_;  // rank 0
+  // Launched or failed to launch, callers not yet notified; an entry in `unlaunched_` ends the job.
+  std::vector<Staged::Done> launched_, unlaunched_;
+  std::unique_ptr<Coordinator> coordinator_;  // null except on rank 0
   Stall stall_;
   Watch watch_;
   Clock::time_point start_ = Clock::now();
   double last_divergence_check_ = 0;
   double report_asked_ = 0;
-  double last_executed_ = 0;  // kept while this rank has joined
+  double last_executed_ = 0;  // updated only while this rank has joined
 
   std::vector<OperationPtr> to_announce_;
   size_t to_announce_bytes_ = 0;
-  std::unordered_map<std::string, OperationPtr> pending_;  // announced; by key_of()
-  std::map<uint8_t, OperationPtr> joins_;                  // by face
+  std::unordered_map<std::string, OperationPtr> pending_;  // operations requested from rank 0; key: key_of()
+  std::map<uint8_t, OperationPtr> joins_;                  // key: face
   std::deque<Response> order_;
   uint64_t epoch_ = 0;
-  uint64_t executed_ = 0;  // operations of the common order that are behind this rank
+  uint64_t executed_ = 0;  // operations of the common order that this rank has executed
   std::unique_ptr<Steady> steady_;
   Guard guard_;
   RecentRequests recent_;
-  std::optional<Revoked> early_revoked_;  // arrived before the schedule that it ends was adopted here
+  std::optional<Revoked> early_revoked_;  // arrived before this rank adopted the schedule that it ends
 
-  std::string busy_;                             // what is being executed, for messages
-  const Schedule::Bucket* in_bucket_ = nullptr;  // likewise
+  std::string busy_;                             // the operation being executed, for messages
+  const Schedule::Bucket* in_bucket_ = nullptr;  // the bucket being executed, for messages
   Farewell farewell_;
   std::atomic<bool> stopping_{false};
   uint64_t turns_ = 0;
-  bool timing_ = false;             // this turn
-  uint64_t in_collectives_ = 0;     // of it, in ns
+  bool timing_ = false;             // this turn is timed
+  uint64_t in_collectives_ = 0;     // CPU time of this turn spent in collectives, in ns
 };
 
 }  // namespace hvd

@@ -1,5 +1,6 @@
-// Engine: one epoch of membership, for callers. It owns the thread that drives it, the baton that says who drives (engine/baton.h), the
-// alarm that wakes the thread and the lookout for operations that nobody waits for.
+// The engine as its callers see it, for one epoch (one membership of the job). It owns the thread that drives it, the
+// progress lock that decides which thread drives (engine/baton.h), the alarm that wakes the thread, and the watchdog
+// for operations that no caller waits for (engine/lookout.h).
 #pragma once
 #include <memory>
 #include <mutex>
@@ -21,65 +22,68 @@ namespace hvd {
 
 class Engine {
  public:
-  // `options` as check() accepts them.
+  // `options` must have passed check().
   explicit Engine(EngineOptions options);
-  ~Engine();  // shutdown() if that has not happened
+  ~Engine();  // calls shutdown() if that has not happened yet
   Engine(const Engine&) = delete;
 
-  // Announces an operation; returns at once. in, out: see Request::kind in the Python contract (horovod/_core.pyi). The memory stays
-  // the caller's and must live until the operation is done.
-  // residual: for a request with a wire format, as many float32 that carry what coding loses to the next call, or null.
-  // place: null for memory that the CPU reads. On a device the operation begins behind what the stream has to do, and is done when its own
-  // work there is launched; its memory must live until OnDevice::completion is reached, or until what frees it comes behind that.
+  // Submit an operation and return at once. `in` and `out` are described by Request::kind in the Python contract
+  // (horovod/_core.pyi). The caller keeps ownership of the memory, which must live until the operation is done.
+  // residual: for a request with a wire format, one float32 per element that carries the coding error to the next call,
+  // or null.
+  // place: null for memory that the CPU reads. For device memory the operation starts after the work already on the
+  // caller's stream, and is done once its own work is launched. Device memory must live until OnDevice::completion is
+  // reached, or be freed in stream order after it.
   Status submit(Request request, const std::byte* in, std::byte* out, OperationPtr* op, float* residual = nullptr,
                 const Place* place = nullptr);
-  // submit() for a caller that never waits: `on_done` is called with the operation and `context` once it is done, by whoever drives the
-  // engine, perhaps before this returns. It may submit; it must not wait.
+  // Submit for a caller that never waits. `on_done` is called once with the operation and `context` when it is done, on
+  // the thread that drives the engine, possibly before this function returns. It may submit but must not wait.
   Status submit_unattended(Request request, const std::byte* in, std::byte* out, void (*on_done)(Operation&, void*), void* context);
-  // submit() by a caller that will wait at once: the engine's thread is left asleep, the caller drives.
+  // Submit for a caller that waits right away. The engine's thread is not woken, because the caller will drive.
   Status submit_blocking(Request request, const std::byte* in, std::byte* out, OperationPtr* op, float* residual = nullptr,
                          const Place* place = nullptr);
-  // Of a done operation on a device, see Accelerator.
+  // Copy the output of a done device operation; see Accelerator.
   Status copy_output(const Operation& op, void* to, Device::Stream stream) { return accelerator_.copy_output(op, to, stream); }
-  // Submits the request of a done operation anew, with other memory and without a residual. `op` becomes the new
-  // operation, which is the same object if nobody else holds it. `blocking`: as in submit_blocking().
+  // Submit the request of a done operation again, with other memory and without a residual. `op` becomes the new
+  // operation, which is the same object if the caller holds the only reference. `blocking`: as in submit_blocking().
   Status submit_again(OperationPtr* op, const std::byte* in, std::byte* out, bool blocking);
-  // Until done or `deadline`; true when done.
+  // Wait until the operation is done or `deadline` passes. Return true if done.
   bool wait(Operation& op, Deadline deadline);
   bool poll(Operation& op);
 
-  // Leaves the job: the peers hear `reason`, pending operations fail, the thread ends, descriptors are closed. May be repeated.
+  // Leave the job: tell the peers `reason`, fail pending operations, end the thread, close the descriptors. Idempotent.
   void shutdown(const std::string& reason);
-  // The job is over, as somebody outside knows: what is pending fails with `why`, here and where the peers can be told. Any thread; it does
-  // not wait. No effect once the job has ended.
+  // End the job because something outside the engine knows that it is over. Pending operations fail with `why`, here
+  // and on every peer that can be reached. Callable from any thread; does not wait. No effect once the job has ended.
   void give_up(Status why);
   bool running() const { return driver_ != nullptr; }
-  // Why operations are refused, with the rank that is the reason where there is one; ok while they are not.
+  // Return why operations are refused, with the rank that caused it if one did; ok while they are accepted.
   Status ended() const { return submissions_.ended(); }
-  // How many operations the end has made fail so far: those that were under way, and those that were refused. Outlives the engine.
+  // Number of operations that failed or were refused because the engine ended. Outlives the engine.
   std::shared_ptr<const std::atomic<uint64_t>> failures() const { return submissions_.failures(); }
-  // In a forked child, where nothing else may be called any more and the engine must not be destroyed.
+  // Close inherited descriptors in a forked child. Afterwards nothing else may be called, and the engine must not be
+  // destroyed.
   void abandon_in_child();
 
-  // Zeroed memory in this rank's arena, see Arena; null when there is none, or no more. An allreduce in place of tensors that all members
-  // of a set on one node keep in such memory needs no staging.
+  // Allocate zeroed memory in this rank's arena (see Arena); null if there is none or it is full. An in-place allreduce
+  // needs no staging if all members of a set on one node keep their tensors in such memory.
   std::shared_ptr<Arena::Block> allocate(size_t bytes) { return arena_->allocate(bytes); }
 
-  // Of an unnamed group that is about to be submitted (Submissions::name_group).
+  // Return the name for an unnamed group that is about to be submitted (Submissions::name_group).
   std::string name_group(uint32_t set, uint8_t face, Kind kind) { return submissions_.name_group(set, face, kind); }
 
   std::map<uint32_t, std::vector<int>> process_sets() const { return submissions_.sets(); }
-  // What has happened so far, and what memory and links say of themselves.
+  // Counters of the engine, and figures from its memory and links.
   struct Stats : Counted {
     uint64_t unstaged_bytes = 0, arena_bytes = 0, wire_bytes = 0, scratch_bytes = 0;
     ControlTraffic::Read control_sent{}, control_received{};
   };
   Stats stats() const;
-  // Who listens to this engine, see Observer. Any thread.
+  // The observers of this engine, see Observer. Callable from any thread.
   Observers& observers() { return observers_; }
-  // How long callers were blocked in wait().
+  // Time that callers were blocked in wait().
   std::shared_ptr<const Waits> waits() const { return waits_; }
-  // For observers of other ranks, or who waits (Notes). Any thread; False as Notes::leave() says.
+  // For observers of other ranks (engine/notes.h). Callable from any thread; false as described at Notes::leave().
   bool leave_note(Note note);
   void ask_who_waits();
   void set_report(std::string where) { notes_.set_report(std::move(where)); }
@@ -97,7 +101,7 @@ class Engine {
   Surrender surrender_;
   const std::shared_ptr<Counters> counters_ = std::make_shared<Counters>();
   const std::shared_ptr<Waits> waits_ = std::make_shared<Waits>();
-  std::unique_ptr<Driver> driver_;  // touched only with the baton
+  std::unique_ptr<Driver> driver_;  // accessed only while holding the progress lock
   Stats last_stats_{};
   std::shared_ptr<Arena> arena_;
   Alarm alarm_;

@@ -1,5 +1,5 @@
-// The pipeline of one agreed operation: find the memory, prescale, hand it to the backend, postscale, complete. The only place where
-// requests become calls of a backend.
+// Execution of one agreed operation: find the memory, prescale, call the backend, postscale. The only place where
+// requests become backend calls.
 #pragma once
 #include <string>
 #include <vector>
@@ -13,17 +13,18 @@ namespace hvd {
 
 class Executor {
  public:
-  // number: place in the common order of what is carried out, see Execution::number.
+  // `number`: place of the current operation in the common order, see Execution::number.
   Executor(World* world, Backend* backend, const Observers* observers, const uint64_t* number)
       : world_(world), backend_(backend), observers_(observers), number_(number) {}
 
-  // Carries out `response` with this rank's operations (in the order of response.names; null: this rank has joined and contributes
-  // what changes no result: zeros to sums, see neutral()). The caller completes them. An error means that the job is over.
+  // Execute `response` with this rank's operations, in the order of response.names. A null operation means that this
+  // rank has joined and contributes values that do not change the result: zeros for sums, see neutral(). The caller
+  // completes the operations. An error means that the job is over.
   Status run(const Response& response, const std::vector<Operation*>& operations);
 
-  // An allreduce in halves, for one that the engine guards (engine/guard.h). stage() writes the values that this rank contributes to
-  // `values` (staged_count() of the accumulation type), deliver() the callers' results from their reduction. Of a barrier nothing is
-  // staged, and deliver() only tells of it.
+  // The two halves of a guarded allreduce (engine/guard.h). stage() writes this rank's contribution to `values`
+  // (staged_count() elements of the accumulation type); deliver() writes the results from the reduced values. For a
+  // barrier nothing is staged, and deliver() only notifies the observers.
   size_t staged_count(const Response& response) const;
   void stage(const Response& response, const std::vector<Operation*>& operations, std::byte* values);
   void deliver(const Response& response, const std::vector<Operation*>& operations, std::byte* values);
@@ -47,11 +48,12 @@ class Executor {
   Backend* backend_;
   const Observers* observers_;
   const uint64_t* number_;
-  const Execution* current_ = nullptr;  // while it is carried out
+  const Execution* current_ = nullptr;  // the execution in progress
   std::vector<Segments::Piece> pieces_;
   std::vector<float*> residuals_;
   std::vector<size_t> sizes_, more_sizes_;
-  // How several allgathers or reducescatters are carried out together: indices of tensors.
+  // Partition of several allgathers or reducescatters into those packed together and those executed alone: indices of
+  // tensors.
   struct Parts {
     std::vector<size_t> packed, alone;
     size_t packed_bytes = 0;
@@ -61,27 +63,28 @@ class Executor {
   } parts_;
 };
 
-// For messages: "allreduce 'a' and 2 fused with it".
+// Return a description for messages: "allreduce 'a' and 2 fused with it".
 std::string described(const Response& response);
 
-// Of the dimensions from `from` on.
+// Return the product of the dimensions from `from` on.
 size_t elements_of(const std::vector<int64_t>& shape, size_t from = 0);
 
-// Execution::bytes, see there.
+// Return the value of Execution::bytes.
 size_t bytes_of(const Response& response, const Comm& comm);
 
-// What the backend is asked for: Average is a sum that is divided at the end.
+// Return the reduction the backend performs: Average is a sum that is divided at the end.
 ReduceOp backend_op(ReduceOp op);
-// What follows the reduction over n ranks.
+// Return the scaling to apply after the reduction over n ranks.
 Scale scale_after(const Response& response, int n);
 
-// True if the response sums integers that are averaged or scaled, whose sum must not wrap (collectives/exact_sum.h). Only the host does
-// that.
+// True if the response sums integers that are averaged or scaled, so the sum must not wrap (collectives/exact_sum.h).
+// Only the host does that.
 bool sums_exactly(const Response& response);
-// True if a rank that has joined must contribute other values than zeros.
+// True if a rank that has joined must contribute values other than zeros.
 bool needs_neutral(const Response& response);
 
-// Elements of rank `index`'s part when `rows` rows of `row` elements are cut among n ranks: the first (rows mod n) get one row more.
+// Return the number of elements of rank `index` when `rows` rows of `row` elements are split among n ranks: the first
+// (rows mod n) ranks get one row more.
 size_t scattered_elements(int64_t rows, size_t row, int n, int index);
 
 }  // namespace hvd

@@ -1,9 +1,10 @@
-// The guard of a schedule's bucket in a world in which every rank is alone on its node: all ranks vote on whether the bucket's position
-// takes place, by a guarded allreduce (collectives/guarded.h). A rank votes when it has something to say: that its part of the bucket is
-// submitted, or that it wants to leave the schedule. An allreduce that is small enough, and a barrier, is over when the vote is;
-// everything else follows as usual.
+// Readiness vote on a bucket of a schedule, for jobs in which every rank is alone on its node. All ranks vote by a
+// guarded allreduce (collectives/guarded.h) on whether the bucket's position is executed. A rank votes once it has
+// submitted its part of the bucket or wants to leave the schedule. A small enough allreduce, or a barrier, completes
+// with the vote; everything else is executed afterwards as usual.
 //
-// A vote may last for as long as a program is late, so nothing here blocks, and only who has been told to leave is given a time.
+// A vote lasts until the slowest program submits, so nothing here blocks, and the timeout applies only after every rank
+// was told to leave.
 #pragma once
 #include "agree/schedule.h"
 #include "backends/backend.h"
@@ -16,21 +17,22 @@ namespace hvd {
 
 class Guard {
  public:
-  // `timeout`: seconds without progress after which a rank that was told to leave and says nothing is an error.
+  // `timeout`: seconds without progress after which a rank that was told to leave but does not vote is an error.
   Guard(World* world, Backend* backend, Executor* executor, double timeout)
       : world_(world), backend_(backend), executor_(executor), timeout_(timeout) {}
 
-  // Votes on `position` of `schedule`: this rank is ready for all positions below `ready`, or (ready == position) wants to leave.
-  // `operations`: of the bucket there; not looked at by who leaves.
+  // Start the vote on `position` of `schedule`. This rank is ready for all positions below `ready`, or, if ready ==
+  // position, wants to leave. `operations`: those of the bucket; unused when leaving.
   void begin(const Schedule& schedule, uint64_t position, uint64_t ready, const std::vector<Operation*>& operations);
-  // Never blocks. `hurry`: everybody has been told to vote. An error means that the job is over.
+  // Advance the vote without blocking. `hurry`: every rank was told to vote, so the timeout applies. An error means
+  // that the job is over.
   Status advance(bool hurry, bool* moved);
   bool under_way() const { return vote_.under_way(); }
 
-  // Once it is not under way any more:
+  // Result; valid once the vote is no longer in flight.
   uint64_t position() const { return vote_.position(); }
   uint64_t agreed() const { return vote_.agreed(); }
-  // Was the bucket's operation part of it? Then, if agreed on, this is what remains to do.
+  // True if the vote carried the bucket's data. Then, if all ranks agreed, only deliver() remains.
   bool carries() const { return carries_; }
   void deliver(const Response& response, const std::vector<Operation*>& operations) { executor_->deliver(response, operations, values_); }
 
@@ -46,7 +48,7 @@ class Guard {
   std::byte* values_ = nullptr;
   bool carries_ = false;
   bool hurry_ = false;
-  Clock::time_point since_{};  // with hurry_: the last progress
+  Clock::time_point since_{};  // last progress, while hurry_ is set
 };
 
 }  // namespace hvd

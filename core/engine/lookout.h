@@ -1,5 +1,6 @@
-// Looks after operations that nobody waits for (Engine::submit_unattended): nobody nudges them when a schedule waits for more of the
-// program's operations, which may never come, so the engine's thread does, every so many seconds.
+// Watchdog for operations that no caller waits for (Engine::submit_unattended). A schedule may wait for more operations
+// that the program never submits. Waiting callers detect this with nudge(); for unattended operations the engine's
+// thread checks at intervals.
 #pragma once
 #include <atomic>
 
@@ -13,13 +14,13 @@ class Lookout {
   ~Lookout() { close(); }
   Lookout(const Lookout&) = delete;
 
-  // There are such operations. Any thread.
+  // Start checking. Callable from any thread.
   void start();
-  // Begins to look when a schedule has begun with such operations.
+  // Start checking if a schedule has begun with unattended operations.
   void look_out() {
     if (submissions_->must_watch()) start();
   }
-  // Readable when it is time to look.
+  // Readable when a check is due.
   int fd() const { return timer_; }
   void look();
 
@@ -31,8 +32,8 @@ class Lookout {
   std::atomic<bool> running_{false};
 };
 
-// How long before a caller that waits, or who looks for it, gives a schedule up because others may never come: negotiation tells who is
-// missing.
+// Seconds after which a waiting or polling caller leaves a schedule because other ranks may never submit. Negotiation
+// then tells which ranks are missing.
 inline constexpr double kImpatientAfter = 2;
 
 }  // namespace hvd

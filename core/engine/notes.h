@@ -1,8 +1,8 @@
-// Notes: what observers of one rank have to say to those of another, by way of rank 0. The engine carries them beside its own messages,
-// in the order in which they were left, and does not look into them; they arrive as Observer::heard().
+// Message bus between observers of different ranks, routed through rank 0. The engine carries these messages beside its
+// own, in the order in which they were submitted, without reading them. They arrive as Observer::heard().
 //
-// They are for a few words now and then (who waits where, how a step went): what is left while the engine is within a collective travels
-// when that is over, and what is left after the job's end is dropped.
+// Meant for short, occasional messages, such as which rank waits where. Messages submitted during a collective are sent
+// after it; messages submitted after the end of the job are dropped.
 #pragma once
 #include <atomic>
 #include <cstdint>
@@ -14,7 +14,8 @@
 namespace hvd {
 
 struct Note {
-  int32_t to;  // of rank 0 alone: a rank, or -1 for everybody, rank 0 too. Others speak to rank 0, whatever this says
+  // Used by rank 0 only: target rank, or -1 for all ranks including rank 0. Other ranks always send to rank 0.
+  int32_t to;
   uint32_t topic;
   std::string body;
 };
@@ -23,7 +24,7 @@ class Notes {
  public:
   static constexpr size_t kMostBytes = 1 << 20, kMostWaiting = 256;
 
-  // Any thread. False: it is too long, or too many wait already.
+  // Queue a message. Callable from any thread. Return false if it is too long or too many messages are queued.
   bool leave(Note note) {
     if (note.body.size() > kMostBytes) return false;
     std::lock_guard lock(mutex_);
@@ -32,15 +33,15 @@ class Notes {
     any_.store(true, std::memory_order_seq_cst);
     return true;
   }
-  // Any thread. Rank 0: tell observers of all that waits, see Observer::waiting().
+  // Callable from any thread. On rank 0: report all waiting operations to the observers, see Observer::waiting().
   void ask_who_waits() {
     std::lock_guard lock(mutex_);
     asked_ = true;
     any_.store(true, std::memory_order_seq_cst);
   }
 
-  // Any thread. Where somebody has written what ranks do; an end of the job for waiting too long says so. "": nowhere yet, but who is told
-  // that operations wait will do so.
+  // Record where a report on what the ranks do was written; a stall timeout includes it in its error. "": not written
+  // yet, but an observer told about waiting operations will write one. Callable from any thread.
   void set_report(std::string where) {
     std::lock_guard lock(mutex_);
     report_ = std::move(where);
@@ -55,7 +56,7 @@ class Notes {
     return report_;
   }
 
-  // ---- the driver -----------------------------------------------------------------------------------------------------------
+  // ---- called by the driver -----------------------------------------------------------------------------------------
   bool any() const { return any_.load(std::memory_order_relaxed); }
   std::vector<Note> take(bool* asked) {
     std::lock_guard lock(mutex_);
@@ -67,7 +68,7 @@ class Notes {
  private:
   std::atomic<bool> any_{false};
   mutable std::mutex mutex_;
-  std::vector<Note> waiting_;  // under it
+  std::vector<Note> waiting_;  // guarded by mutex_
   std::string report_;
   bool reports_ = false;
   bool asked_ = false;

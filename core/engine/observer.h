@@ -1,13 +1,14 @@
-// Observer: what an engine tells of itself. The engine knows nothing else of whoever listens; counters (engine/counters.h) are one
-// implementation, a timeline or a flight recorder is another. Several may listen at once, and may come and go while the engine runs
-// (engine/observers.h).
+// Observer: events of an engine. The engine knows nothing else about its listeners; counters (engine/counters.h),
+// timeline and flight recorder are implementations. Several may listen at once, and may be added and removed while the
+// engine runs (engine/observers.h).
 //
 //   submitted -> announced -> agreed -> started -> finished            negotiated
 //   submitted ----------------------------> started -> finished        by a schedule, between schedule_begun and schedule_ended
 //
-// Threads: submitted() and refused() are called by the thread that submits, perhaps by several at once. All others are called by
-// whoever drives the engine, its own thread or a caller that waits: never two at once, each sees what the one before has left. Nothing
-// here may throw, wait for an operation, or keep a reference: what is passed lives until the call returns.
+// Threads: submitted() and refused() are called by the submitting thread, possibly by several at once. All others are
+// called by the thread that drives the engine (its own or a waiting caller): never two at once, and each sees the
+// effects of the one before. Callbacks must not throw, wait for an operation, or keep a reference: arguments live until
+// the call returns.
 #pragma once
 #include <cstdint>
 #include <span>
@@ -20,27 +21,29 @@
 
 namespace hvd {
 
-// One agreed operation, perhaps of several tensors, that this rank carries out.
+// One agreed operation, possibly of several tensors, that this rank executes.
 struct Execution {
   const Response& response;
-  std::span<Operation* const> operations;  // this rank's, by response.names; null: it has joined and contributes zeros
+  // This rank's, in the order of response.names; null: it has joined and contributes zeros.
+  std::span<Operation* const> operations;
   const Comm& comm;
   const Backend& backend;
-  // This rank's: what goes into an allreduce, a broadcast or a reducescatter, what comes out of an allgather or an alltoall.
+  // Bytes of this rank: the input of an allreduce, broadcast or reducescatter, the output of an allgather or alltoall.
   uint64_t bytes = 0;
-  bool guarded = false;  // the vote on it carried the data (engine/guard.h); told of once everybody has voted for it
-  // Its place in the order of operations that all ranks share, from 1. Parts of one bucket (Schedule::Bucket) share it.
+  bool guarded = false;  // the vote carried the data (engine/guard.h); reported after all ranks voted for it
+  // Place in the order of operations that all ranks share, from 1. The parts of a bucket (Schedule::Bucket) share one
+  // number.
   uint64_t number = 0;
 
-  // Found when asked for: "shm", "ring", ...; "none" for a rank alone, "guarded".
+  // Algorithm name, computed on demand: "shm", "ring", ...; "none" for a rank alone, or "guarded".
   std::string_view algorithm() const;
 };
 
-// What an execution is at.
+// Phases of an execution.
 enum class Phase : uint8_t {
   allocate_output,
-  copy_in,  // several tensors are laid next to each other, or scaled beforehand
-  carry,    // the backend has it
+  copy_in,  // pack several tensors, or prescale
+  carry,    // executed by the backend
   copy_out,
 };
 
@@ -48,53 +51,54 @@ class Observer {
  public:
   virtual ~Observer() = default;
 
-  // Does it want submitted() and refused()? Others cost submitting threads nothing. The answer must not change.
+  // True to receive submitted() and refused(); otherwise submitting threads pay nothing. Must not change.
   virtual bool wants_submissions() const { return false; }
-  // Does it want Operation::submitted_ticks? That costs submitting threads a look at the clock. The answer must not change.
+  // True to have Operation::submitted_ticks set, which costs submitting threads a clock reading. Must not change.
   virtual bool wants_submission_times() const { return false; }
-  // An operation is about to be queued; nobody else knows it yet. An unnamed one has no name so far.
+  // An operation is about to be queued. Not yet visible to other threads; an unnamed one has no name yet.
   virtual void submitted(const Operation&) {}
-  // That operation is not accepted: its caller gets the error.
+  // The operation was not accepted; its caller gets the error.
   virtual void refused(const Operation&, const Status&) {}
 
-  // Requests go to the coordinator in one message. Some of them perhaps again, after a schedule that did not take them.
+  // Requests are sent to the coordinator in one message. Some may be repeated after a schedule that did not take them.
   virtual void announced(std::span<const Request>) {}
-  // Rank 0 alone: that rank's requests, or its own, have arrived; some of them perhaps in vain, as above.
+  // Rank 0 only: requests of a rank (including rank 0) have arrived. Some may be repeats, as above.
   virtual void noticed(int /*from*/, std::span<const Request>) {}
-  // Rank 0 alone: the coordinator has decided these.
+  // Rank 0 only: the coordinator has decided these.
   virtual void decided(std::span<const Response>) {}
-  // What all ranks are to do next has arrived.
+  // The next operations for all ranks have arrived.
   virtual void agreed(std::span<const Response>) {}
   virtual void started(const Execution&) {}
-  // Of the execution that has started last. Each ends where the next begins, or with finished().
+  // The last started execution entered a phase. A phase ends at the next one or at finished().
   virtual void entered(const Execution&, Phase) {}
   // An error means that the job is over, see ended().
   virtual void finished(const Execution&, const Status&) {}
-  // All ranks fail these operations with the response's error; the job goes on.
+  // These operations fail on all ranks with the response's error; the job continues.
   virtual void failed(const Response&) {}
 
   virtual void schedule_begun(const Schedule&) {}
-  // A bucket of it has been carried out: one started() and finished() for each of its parts.
+  // A bucket was executed: one started() and finished() per part.
   virtual void bucket_done(const Schedule::Bucket&) {}
-  // Back to negotiation, after so many buckets since schedule_begun().
+  // Back to negotiation, after this many buckets since schedule_begun().
   virtual void schedule_ended(const Schedule&, uint64_t) {}
 
-  // Rank 0 alone: these wait for ranks that have not submitted them, at `now` on the clock of Waiting::announced. Told with each warning
-  // about a stall, of those that have waited for the warning time; and of all that wait when somebody has asked (`asked`, Notes).
+  // Rank 0 only: operations that wait for ranks which have not submitted them, at `now` on the clock of
+  // Waiting::announced. Sent with each stall warning, for those past the warning time; and for all waiting ones on
+  // request (`asked`, see Notes).
   virtual void waiting(std::span<const Negotiator::Waiting>, double /*now*/, bool /*asked*/) {}
-  // This rank has waited for long, and rank 0 says nothing of it (agree/watch.h): told with each warning about that. `silent`: the ranks
-  // whose engines do not answer, where that is known.
+  // This rank has waited long and rank 0 does not report it (agree/watch.h); sent with each warning. `silent`: the
+  // ranks whose engines do not answer, where known.
   virtual void unnoticed(std::string_view /*text*/, std::span<const int> /*silent*/) {}
-  // A note from an observer of that rank, see Notes.
+  // A message from an observer of rank `from`, see Notes.
   virtual void heard(int /*from*/, uint32_t /*topic*/, std::string_view /*body*/) {}
 
-  // The engine's thread goes to sleep until something happens, at most for so many seconds, or a caller that drives does. A caller may
-  // drive while the thread sleeps, so other events may come in between; who begins to listen meanwhile hears awake() alone.
+  // The engine's thread, or a driving caller, goes to sleep for at most this many seconds. A caller may drive while the
+  // thread sleeps, so other events may come in between; an observer added meanwhile receives awake() only.
   virtual void asleep(double) {}
   virtual void awake() {}
-  // CPU time in ns that a share of the turns took beside collectives, scaled up to all of them: an estimate.
+  // Estimated CPU time in ns outside collectives, scaled up from a sample of the turns.
   virtual void worked(uint64_t) {}
-  // The job is over on this rank. Once; of an operation that was under way when it was heard, finished() may follow.
+  // The job is over on this rank. Called once; finished() may still follow for an operation that was being executed.
   virtual void ended(const Status&) {}
 };
 

@@ -1,4 +1,4 @@
-// Everybody who listens to an engine. Without listeners beside the counters an event costs the driver one call of an empty or short
+// The observers of an engine. With only the counters attached, an event costs the driver one call of an empty or short
 // function, and a submitting thread one load.
 #pragma once
 #include <atomic>
@@ -14,13 +14,13 @@ namespace hvd {
 
 class Observers {
  public:
-  // Any thread, at any time, even from within a call. The driver follows at its next turn: events of the turn that is under way may
-  // still be missed by one that was added, or reach one that was removed, which lives until then.
+  // Callable from any thread at any time, even inside an observer call. The driver applies changes at its next turn:
+  // until then an added observer may miss events, and a removed one may still receive them (it is kept alive).
   void add(std::shared_ptr<Observer> observer);
   void remove(const Observer* observer);
 
-  // ---- the driver: whoever has the engine's baton --------------------------------------------------------------------------
-  // At the beginning of a turn.
+  // ---- called by the driver (holder of the progress lock) -----------------------------------------------------------
+  // Apply changes; called at the beginning of a turn.
   void refresh() {
     if (changed_.load(std::memory_order_acquire)) follow();
   }
@@ -29,7 +29,7 @@ class Observers {
     for (const auto& observer : followed_) (observer.get()->*event)(arguments...);
   }
 
-  // ---- submitting threads ---------------------------------------------------------------------------------------------------
+  // ---- called by submitting threads ---------------------------------------------------------------------------------
   void stamp(Operation& op) const {
     if (times_wanted_.load(std::memory_order_relaxed)) op.submitted_ticks = ticks();
   }
@@ -45,9 +45,9 @@ class Observers {
   std::vector<std::shared_ptr<Observer>> wanting_submissions() const;
 
   mutable std::mutex mutex_;
-  std::vector<std::shared_ptr<Observer>> all_;  // under it
+  std::vector<std::shared_ptr<Observer>> all_;  // guarded by mutex_
   std::atomic<bool> changed_{false}, submissions_wanted_{false}, times_wanted_{false};
-  std::vector<std::shared_ptr<Observer>> followed_;  // the driver's
+  std::vector<std::shared_ptr<Observer>> followed_;  // used by the driver only
 };
 
 }  // namespace hvd

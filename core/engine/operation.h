@@ -1,4 +1,4 @@
-// One submitted operation: what was asked, where its memory is, and the handle that its caller waits on.
+// One submitted operation: its request, its memory, and the handle that the caller waits on.
 #pragma once
 #include <atomic>
 #include <cstddef>
@@ -13,12 +13,12 @@
 
 namespace hvd {
 
-// Output that only the engine can size (allgather, alltoall).
+// Output whose size only the engine knows (allgather, alltoall).
 class Output {
  public:
-  // On the heap; throws std::bad_alloc.
+  // Allocate on the heap; throws std::bad_alloc.
   explicit Output(size_t bytes);
-  // In memory that `owner` keeps.
+  // Use memory that `owner` keeps alive.
   Output(std::shared_ptr<void> owner, std::byte* data, size_t bytes) : owner_(std::move(owner)), data_(data), bytes_(bytes) {}
   Output(const Output&) = delete;
   std::byte* data() const { return data_; }
@@ -30,13 +30,15 @@ class Output {
   size_t bytes_;
 };
 
-// Of an operation whose tensor is on a device.
+// Device-side state of an operation whose tensor is on a device.
 struct OnDevice {
   std::shared_ptr<Device> device;
-  Device::Event ready = nullptr;           // recorded by the caller on its stream: the input is there, and the output is free
-  // Once the operation is done, which here means launched, or has failed while the device uses its memory; null if nothing was to be done.
+  Device::Event ready = nullptr;  // recorded by the caller on its stream: the input is ready and the output is free
+  // Set once the operation is done, which here means launched, or has failed while the device still uses its memory.
+  // Null if there was nothing to do.
   std::shared_ptr<const Completion> completion;
-  std::atomic<uint64_t> carried{0};  // by the operations with this number as Operation::carries; 0: by none so far
+  // Value of Operation::carries of the host operations that execute this one; 0: none so far.
+  std::atomic<uint64_t> carried{0};
   ~OnDevice() {
     if (ready) device->give_back(ready);
   }
@@ -47,43 +49,46 @@ class Operation {
   Request request;
   const std::byte* in = nullptr;
   std::byte* out = nullptr;
-  std::unique_ptr<OnDevice> on_device;  // null: `in`, `out` and `residual` are memory that the CPU reads and writes
-  float* residual = nullptr;  // wire format: what coding loses, see collectives/collectives.h; null: it is lost
+  std::unique_ptr<OnDevice> on_device;  // null: the CPU reads and writes `in`, `out` and `residual`
+  // Wire format: coding error carried to the next call, see collectives/collectives.h; null: dropped.
+  float* residual = nullptr;
   uint64_t sequence = 0;  // order of submission on this rank
-  uint64_t unnamed_number = 0;  // becomes the name if it has to be announced
-  // Not 0: the engine's own, on host memory, for operations on a device (engine/device/staged.h). Keeps its request's fence.
+  uint64_t unnamed_number = 0;  // becomes the name if the operation has to be negotiated
+  // Not 0 for the engine's own operations on host memory that execute a device operation (engine/device/staged.h).
+  // These keep their request's fence.
   uint64_t carries = 0;
   Clock::time_point submitted{};
-  Clock::time_point announced{};  // for the first time
-  std::atomic<int64_t> first_poll{0};  // since when callers ask for it, by polling or waiting: nanoseconds; 0: never
-  std::atomic<bool> awaited{false};  // somebody blocks on it: batch no longer
-  // Instead of a caller that waits: called once when done, by whoever drives the engine. It may submit, it must not wait.
+  Clock::time_point announced{};  // time of the first request
+  std::atomic<int64_t> first_poll{0};  // when a caller first polled or waited, in ns; 0: never
+  std::atomic<bool> awaited{false};  // a caller blocks on it, so stop batching
+  // Callback that replaces a waiting caller: called once when done, on the thread that drives the engine. It may submit
+  // but must not wait.
   void (*on_done)(Operation& op, void* context) = nullptr;
   void* context = nullptr;
 
-  uint64_t submitted_ticks = 0;  // for observers that want it (base/ticks.h): when it was last submitted while one did
+  uint64_t submitted_ticks = 0;  // base/ticks.h: last submission while an observer wanted the time
 
   // Results; valid once done.
   std::vector<int64_t> sizes;
   std::shared_ptr<Output> output;
-  // Where outputs come from; empty: the heap. Null pointer: there is not enough memory.
+  // Allocates outputs; empty: use the heap. Returns null if there is not enough memory.
   std::function<std::shared_ptr<Output>(size_t bytes)> outputs;
 
-  // Of Submissions, under its lock. The schedule that knows this operation's request as its `entry` (0: none), and, while a schedule
-  // and not the driver has the operation, what keeps it alive.
+  // Owned by Submissions, guarded by its lock: the schedule in which this request is known as `entry` (0: none), and
+  // the reference that keeps the operation alive while the schedule, not the driver, holds it.
   uint64_t schedule = 0;
   uint32_t entry = 0;
-  bool scheduled = false;  // its name is the schedule's business: from being offered until release()
+  bool scheduled = false;  // the schedule tracks its name, from being offered until release()
   std::shared_ptr<Operation> held;
 
   bool done() const { return state_.load(std::memory_order_acquire) == kDone; }
   const Status& status() const { return status_; }
   void complete(Status status);
-  // Throws std::bad_alloc.
+  // Allocate `output`. Throws std::bad_alloc.
   void make_output(size_t bytes);
-  // Makes a done operation pending again, with the same request. Nobody else may know it.
+  // Make a done operation pending again, with the same request. The caller must hold the only reference.
   void reuse();
-  // Sleeps until done or `deadline`; true when done.
+  // Sleep until done or `deadline`. Return true if done.
   bool sleep_until(Deadline deadline);
 
  private:

@@ -1,4 +1,5 @@
-// What an engine is made from. Whoever makes it (Python, tests) has opened and authenticated everything.
+// Configuration and resources of an engine. The creator (Python or a test) has opened and authenticated all
+// connections.
 #pragma once
 #include <algorithm>
 #include <array>
@@ -17,48 +18,49 @@ namespace hvd {
 struct Settings {
   size_t fusion_threshold = 128u << 20;  // bytes; 0: no fusion
   double cycle_time = 1e-3;              // seconds: upper bound of the batching window
-  size_t cache_capacity = 1024;          // operations of a schedule; 0: always negotiate
+  size_t cache_capacity = 1024;          // maximum operations of a schedule; 0: always negotiate
   bool groups_apart = false;
   double timeout = 30;                   // seconds without progress inside a collective
-  double heartbeat = 0;                  // seconds without an acknowledgement after which a peer's host is lost; 0: never
-  double stall_warning = 60;             // seconds; 0: never warn
-  double stall_shutdown = 0;             // seconds; 0: never
-  std::string algorithm;                 // override of the algorithm table
-  Tuning tuning;                         // the same on all ranks
+  double heartbeat = 0;  // seconds without an acknowledgement after which a peer's host counts as lost; 0: never
+  double stall_warning = 60;             // seconds before a warning; 0: never
+  double stall_shutdown = 0;             // seconds before the job ends; 0: never
+  std::string algorithm;                 // overrides the algorithm table
+  Tuning tuning;                         // must be equal on all ranks
   int spins = 2000;
-  int cpu = -1;                          // core of the engine thread; -1: any
-  std::string cuda_library = "libcuda.so.1";  // of the CUDA driver; looked for when the first tensor on a GPU comes
-  size_t staged_memory = 256u << 20;  // bytes of pinned memory that tensors of a device use at a time, see engine/device/staged.h
+  int cpu = -1;                          // core for the engine's thread; -1: any
+  std::string cuda_library = "libcuda.so.1";  // CUDA driver library, loaded when the first GPU tensor is submitted
+  size_t staged_memory = 256u << 20;  // bytes of pinned memory for staging device tensors, see engine/device/staged.h
 };
 
-// Which operations NCCL may carry out, and where its library is, see nccl::Search.
+// Operations that NCCL may execute, and where its library is; see nccl::Search.
 struct NcclOptions {
-  std::array<bool, 6> kinds{true, true, true, true, true, true};  // by Kind
+  std::array<bool, 6> kinds{true, true, true, true, true, true};  // index: Kind
   std::string library;
   std::vector<std::string> candidates;
-  // Seconds in which a communicator is made: after `slow` there is a warning, after `patience` none is made.
+  // Seconds for creating a communicator: a warning after `slow`, an error after `patience`.
   double slow = 10, patience = 120;
-  bool sharing_is_meant = false;  // no warning that ranks share a GPU
-  bool by_hosts = false;  // allreduces inside hosts, also where NCCL could connect them (engine/device/by_hosts.h)
+  bool sharing_is_meant = false;  // do not warn when ranks share a GPU
+  bool by_hosts = false;  // hierarchical allreduce even where NCCL could connect the hosts (engine/device/by_hosts.h)
   bool wanted() const { return std::find(kinds.begin(), kinds.end(), true) != kinds.end(); }
 };
 
-// Whether ranks of one host may use each other's memory on GPUs.
+// Whether ranks on one host may access each other's GPU memory.
 struct IpcOptions {
   bool wanted = true;
-  size_t window = 32u << 20;  // bytes of tensors that are exchanged at a time, a multiple of 2 MiB; twice as much is kept on the GPU
+  size_t window = 32u << 20;  // bytes of tensors exchanged at a time, a multiple of 2 MiB; the GPU keeps twice as much
 };
 
 struct EngineOptions {
   int rank = 0;
   int size = 1;
-  std::vector<int> node_of;  // by rank; nodes are numbered in order of first appearance
-  std::vector<std::string> labels;  // by rank, for messages
-  std::shared_ptr<Segment> segment;  // the node's memory; made in process when null (alone on the node)
-  std::vector<int> event_fds;  // by local rank on my node; owned
-  std::unique_ptr<Link> parent;  // control links, see Control
+  std::vector<int> node_of;  // node of each rank; nodes are numbered in order of first appearance
+  std::vector<std::string> labels;  // label of each rank, for messages
+  // Shared memory of the node; if null (alone on the node), private memory is allocated.
+  std::shared_ptr<Segment> segment;
+  std::vector<int> event_fds;  // one per local rank of this node; owned
+  std::unique_ptr<Link> parent;  // control link, see Control
   std::map<int, std::unique_ptr<Link>> children;
-  std::map<int, std::unique_ptr<Link>> data;  // to ranks on other nodes
+  std::map<int, std::unique_ptr<Link>> data;  // links to ranks on other nodes
   std::unique_ptr<Backend> backend;
   Settings settings;
   NcclOptions nccl;
@@ -66,13 +68,13 @@ struct EngineOptions {
   LogSink log;
 };
 
-// Every descriptor in the options.
+// Return every descriptor in the options.
 std::vector<int> descriptors(const EngineOptions& options);
 
-// Replaces control links between ranks of one node by NodeControlLinks over the segment.
+// Replace control links between ranks of one node by NodeControlLinks over the segment.
 void talk_through_memory(EngineOptions& options);
 
-// "" when consistent, else what is wrong.
+// Return "" if the options are consistent, otherwise what is wrong.
 std::string check(const EngineOptions& options);
 
 }  // namespace hvd

@@ -1,5 +1,5 @@
-// The control plane's messages: one structure each, and the only place where their payloads are written and read. Where they travel is
-// FrameType's business (engine/control.h).
+// The messages of the control plane, one structure each, and the only code that encodes and decodes their payloads.
+// FrameType (engine/control.h) defines their routing.
 #pragma once
 #include <optional>
 #include <string>
@@ -25,7 +25,8 @@ struct Decisions {
   std::vector<Response> responses;
 };
 
-// Of a running schedule: this rank, then everybody, is ready for all positions below `position`.
+// Progress of a running schedule: this rank (ReadyUpTo) or every rank (GoUpTo) is ready for all positions below
+// `position`.
 struct ReadyUpTo {
   static constexpr FrameType kType = FrameType::ready;
   uint64_t schedule, position;
@@ -36,7 +37,7 @@ struct GoUpTo {
   uint64_t schedule, position;
 };
 
-// A rank wants to leave it, then: everybody leaves it at `position`.
+// Revoke: a rank wants to leave the schedule. Revoked: every rank leaves it at `position`.
 struct Revoke {
   static constexpr FrameType kType = FrameType::revoke;
   uint64_t schedule;
@@ -48,28 +49,28 @@ struct Revoked {
   uint64_t schedule, position;
 };
 
-// A rank is back to negotiation.
+// A rank has returned to negotiation.
 struct Settled {
   static constexpr FrameType kType = FrameType::settled;
   uint64_t epoch;
 };
 
-// Keys of all that waits at rank 0, which has just reported some of it.
+// Keys of all operations that wait at rank 0, sent when it reports a stall.
 struct StalledKeys {
   static constexpr FrameType kType = FrameType::stalled;
   uint64_t epoch;
   std::vector<std::string> keys;
 };
 
-// `executed`: operations of the common order that the rank has taken part in. `why.rank()`: the rank that is the reason, or -1; a
-// goodbye's is the rank that says it.
+// `executed`: operations of the common order that the rank has taken part in. `why.rank()`: the rank that caused it, or
+// -1; for a goodbye, its sender.
 struct Goodbye {
   static constexpr FrameType kType = FrameType::bye;
   uint64_t executed;
   Status why;
 };
 
-// Between observers of different ranks (engine/notes.h). What it says is their business.
+// Messages between observers of different ranks (engine/notes.h); the engine does not read the body.
 struct NoteUp {
   static constexpr FrameType kType = FrameType::note_up;
   uint32_t topic;
@@ -78,7 +79,7 @@ struct NoteUp {
 
 struct NoteDown {
   static constexpr FrameType kType = FrameType::note_down;
-  int32_t to;  // -1: everybody
+  int32_t to;  // -1: all ranks
   uint32_t topic;
   std::string body;
 };
@@ -92,9 +93,9 @@ struct Abort {
 using Message =
     std::variant<Announcement, Decisions, ReadyUpTo, GoUpTo, Revoke, Revoked, Settled, StalledKeys, NoteUp, NoteDown, Goodbye, Abort>;
 
-// The payload of a frame of type Message::kType.
+// Encode the payload of a frame of type Message::kType.
 std::string payload_of(const Message& message);
-// Nothing when that is not what payload_of() gives.
+// Decode a frame; nullopt if payload_of() could not have produced it.
 std::optional<Message> message_in(const Frame& frame);
 
 template <class M>

@@ -1,4 +1,5 @@
-// Many sockets looked at together: looking, and sleeping until something comes, costs no more than what has come (epoll(7)).
+// Set of sockets watched with one epoll(7) instance, so that checking or sleeping costs only as much as there are
+// events.
 #pragma once
 #include <sys/epoll.h>
 #include <unistd.h>
@@ -16,17 +17,17 @@ class SocketSet {
   }
   SocketSet(const SocketSet&) = delete;
 
-  // False: it cannot be watched, and its user has to look for itself.
+  // Return false if the socket cannot be watched; the caller must then check it itself.
   bool add(int socket, uint32_t number) {
     if (socket < 0) return false;
     if (epoll_ < 0) epoll_ = ::epoll_create1(EPOLL_CLOEXEC);
     return epoll_ >= 0 && change(EPOLL_CTL_ADD, socket, number, false);
   }
-  // Is room for sending something to look for?
+  // Set whether the socket is also watched for room to send.
   void want_room(int socket, uint32_t number, bool wanted) { (void)change(EPOLL_CTL_MOD, socket, number, wanted); }
   void remove(int socket) { (void)change(EPOLL_CTL_DEL, socket, 0, false); }
 
-  // see(number) for those with news or room. Others may wait for the next call.
+  // Call see(number) for sockets with data or room. Some may be left for the next call.
   template <class See>
   void look(See see) {
     if (epoll_ < 0) return;
@@ -37,11 +38,11 @@ class SocketSet {
       for (int i = 0; i < n; ++i) see(found[static_cast<size_t>(i)].data.u32);
     } while (n == static_cast<int>(found.size()) && ++rounds_ % kRounds);
   }
-  // Readable when look() would find something; -1: nothing is watched.
+  // Readable when look() would find an event; -1: no socket is watched.
   int fd() const { return epoll_; }
 
  private:
-  static constexpr unsigned kRounds = 16;  // so that nobody who never stops talking is all that is heard
+  static constexpr unsigned kRounds = 16;  // bounds look() when a peer never stops sending
 
   bool change(int what, int socket, uint32_t number, bool room) {
     epoll_event event{};

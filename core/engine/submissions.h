@@ -1,24 +1,26 @@
-// Where callers and the driver meet: the queue of new operations, the names in flight, the process sets for checks at call time, the
-// cursor of a running schedule (submissions_schedule.cc), and the reason why the engine has ended. Everything under one short lock.
+// Interface between callers and the driver: the queue of new operations, the names in flight, the process sets for
+// checks at call time, the cursor of a running schedule (submissions_schedule.cc), and the reason why the engine has
+// ended. All of it is guarded by one lock that is held briefly.
 //
-// Where an operation is that nobody has announced:
+// Path of an operation before its request is sent:
 //
-//   submit -> [assembly_: its group is not complete here] -> queue_  -> take()         -> the driver's, announced next
-//                                                         -> cursor_ -> take_bucket()  -> the driver's, carried out next
+//   submit -> [assembly_: its group is incomplete here] -> queue_  -> take()         -> the driver, requested next
+//                                                       -> cursor_ -> take_bucket()  -> the driver, executed next
 //
-// Which of the two is the state of this object:
+// The state of this object selects the path:
 //
-//                   begin_schedule(): what is queued goes          something is submitted that the schedule does not expect, or
-//   negotiating ----------------------------------> following ----------------------------------------------> deviated
-//   (no cursor_)    into cursor_, as long as it fits  (cursor_)    nudge() finds what cannot be complete (stuck_)   (deviated_)
-//        ^                                                                                                          |
-//        +----------------------------------------------------------------------------------------------------------+
-//            end_schedule(), also from following when another rank leaves: cursor_ and queue_ go to the driver, announced next
+//                   begin_schedule(): what is queued goes             a submission that the schedule does not expect, or
+//   negotiating ----------------------------------> following -------------------------------------------> deviated
+//   (no cursor_)    into cursor_, as far as it fits   (cursor_)     nudge() finds an incomplete bucket (stuck_)   (deviated_)
+//        ^                                                                                                     |
+//        +-----------------------------------------------------------------------------------------------------+
+//            end_schedule(), also from following when another rank leaves: cursor_ and queue_ go to the driver, requested next
 //
-// queue_ takes what comes when negotiating or deviated. From each, end() once and for all: ended_ refuses what comes later.
+// queue_ takes new operations while negotiating or deviated. end() is final in every state: from then on ended_ is
+// returned to new submissions.
 //
-// Whoever waits in vain for something in cursor_ or assembly_ nudges it on towards the announcement, after which rank 0 knows who is
-// missing.
+// A caller whose wait for an operation in cursor_ or assembly_ cannot succeed nudges that operation, so that it is
+// requested from rank 0, which then knows which ranks are missing.
 #pragma once
 #include <map>
 #include <memory>
@@ -37,70 +39,77 @@ class Submissions {
  public:
   Submissions(int rank, int size);
 
-  // Checks and accepts an operation. `wake`: the driver has something to do now.
+  // Check and accept an operation. `wake`: set if the driver has something to do now.
   Status submit(const OperationPtr& op, bool* wake);
-  // The same for one that was submitted before with the same request. What a running schedule has matched once costs no comparison and
-  // no allocation here.
+  // Accept an operation that was submitted before with the same request. If a running schedule has matched it once,
+  // this neither compares nor allocates.
   Status submit_again(const OperationPtr& op, bool* wake);
-  // The program is about to wait (or looks whether it has to): what comes later does not belong to what came before.
+  // Separate earlier from later submissions: the program is about to wait, or polls, so later operations must not be
+  // fused with earlier ones.
   void fence();
 
-  // ---- driver ---------------------------------------------------------------------------------------------------------------
-  // Has a schedule begun with operations that nobody waits for? Answers true once; they are to be looked after then.
+  // ---- called by the driver -----------------------------------------------------------------------------------------
+  // Return true once if a schedule holds operations that no caller waits for, so that the watchdog must check them.
   bool must_watch() { return must_watch_.load(std::memory_order_relaxed) && must_watch_.exchange(false); }
-  // New operations that are not part of a schedule.
+  // Take the new operations that are not part of a schedule.
   std::vector<OperationPtr> take();
-  // Are there accepted operations on devices that are not done? Of any set; of this one.
+  // True if accepted device operations are not done yet, in any set or in `set`.
   bool on_devices() const;
   bool on_devices(uint32_t set) const;
   bool empty() const { return queued_.load(std::memory_order_seq_cst) == 0; }
   Clock::time_point last_submission() const;
-  // The oldest of what waits for the running schedule to end or go on, null if nothing does.
+  // The oldest operation that waits for the running schedule to progress or end; null if none does.
   OperationPtr oldest_unannounced() const;
-  // So many operations of the engine's own (Operation::carries) are going to be submitted without the program's doing.
+  // Announce that the engine itself will submit this many operations (Operation::carries), without the program.
   void expect(size_t operations);
-  // These are about to be completed: their names may be used again.
+  // Free the names of operations that are about to complete.
   void release(const std::vector<Operation*>& operations);
 
-  // The name of the next unnamed group of operations of this kind: groups, like unnamed operations, are matched by the order in which the
-  // ranks of a set make them.
+  // Return the name of the next unnamed group of this kind. Groups, like unnamed operations, are matched by the order
+  // in which the ranks of a set create them.
   std::string name_group(uint32_t set, uint8_t face, Kind kind);
 
-  // An unnamed operation that this rank never submitted ended as an error; if its number is not used yet, it never will be.
+  // Skip the number of an unnamed operation that failed and that this rank never submitted, unless the number is
+  // already used.
   void skip_unnamed(const Response& response, const std::string& name);
 
   void add_set(uint32_t id, std::vector<int> ranks);
   void remove_set(uint32_t id);
-  // Numbers a face's unnamed operations and groups in the set from 0 again: ranks have not submitted equally many, but none is under way.
+  // Restart the numbering of a face's unnamed operations and groups in the set at 0. Ranks may have submitted different
+  // counts, but none may be in flight.
   void restart_unnamed(uint32_t id, uint8_t face);
   std::map<uint32_t, std::vector<int>> sets() const;
 
-  // Follows a schedule from now on; `unanswered` are operations (in order of submission) that were announced in vain.
+  // Follow a schedule from now on. `unanswered`: requested operations without a response, in order of submission.
   void begin_schedule(std::unique_ptr<ScheduleCursor> cursor, const std::vector<OperationPtr>& unanswered);
-  // Back to negotiation; returns everything that still has to be announced, in order of submission.
+  // Return to negotiation. Return all operations that still have to be requested, in order of submission.
   std::vector<OperationPtr> end_schedule();
   struct Progress {
     uint64_t ready = 0, executed = 0;
     bool deviated = false, stuck = false;
   };
   Progress progress() const;
-  // The next bucket's operations (null where this rank takes no part), and who keeps them alive from now on.
-  size_t buckets() const;  // of the running schedule
+  // Take the operations of the next bucket (null where this rank takes no part); `keep` owns them from now on.
+  size_t buckets() const;  // number of buckets in the running schedule
   const Schedule::Bucket* take_bucket(std::vector<Operation*>* operations, std::vector<OperationPtr>* keep);
-  // The same, but the operations stay in the schedule: it may still end before them.
+  // Return the same operations but leave them in the schedule, which may still end before them.
   const Schedule::Bucket* peek_bucket(std::vector<Operation*>* operations) const;
-  // A caller has been waiting for `op` for a while: if its bucket, or its group, is incomplete here, waiting longer cannot help. Of one on
-  // a device that goes for the engine's own operations that carry it out, once no more of them are to come.
-  // `impatient`: it has waited for so long that others may never come, which only negotiation can tell (see Stall). True: wake the driver.
+  // Check an operation for which a caller has waited for a while. If its bucket or group is incomplete on this rank,
+  // waiting longer cannot help, so leave the schedule or release the group. For a device operation this checks the
+  // engine's own operations that execute it, once no more of them are expected.
+  // `impatient`: the caller has waited so long that other ranks may never submit, which only negotiation can tell (see
+  // Stall). Return true if the driver must be woken.
   bool nudge(const Operation& op, bool impatient);
-  // The same for operations that nobody waits for, by their age and by how long the program has submitted nothing. `waiting`: there are, or
-  // were until now, such operations in the schedule or in incomplete groups, so look again.
+  // Check the operations that no caller waits for, by their age and by the time since the last submission. `waiting`:
+  // set if such operations are, or were until now, in the schedule or in incomplete groups, so that the watchdog checks
+  // again.
   bool nudge_unattended(double patience, double impatience, bool* waiting);
 
-  // No more operations; `why` goes to later callers. Returns what is queued or in the schedule. Only the first call counts.
+  // Accept no more operations; later callers get `why`. Return the operations that are queued or in the schedule. Only
+  // the first call sets the reason.
   std::vector<OperationPtr> end(Status why);
   Status ended() const;
-  // How many operations have failed because of the end, or were refused since.
+  // Number of operations that failed because of the end, or were refused since.
   std::shared_ptr<const std::atomic<uint64_t>> failures() const { return failures_; }
   void count_failures(size_t operations) { failures_->fetch_add(operations, std::memory_order_relaxed); }
 
@@ -126,18 +135,18 @@ class Submissions {
   Assembly assembly_;
   std::vector<OperationPtr> queue_;
   std::atomic<size_t> queued_{0};
-  std::map<uint32_t, size_t> on_devices_;  // by set
+  std::map<uint32_t, size_t> on_devices_;  // key: set
   size_t expected_ = 0;                    // see expect()
-  // Names of operations that no schedule has, and of those on devices from their start on, which may end after their schedule. The cursor
-  // knows the others.
+  // Names of operations outside the schedule, and of launched device operations, which may outlive their schedule. The
+  // cursor knows the other names.
   std::unordered_set<std::string> in_flight_;
   std::map<uint32_t, std::vector<int>> sets_;
-  std::map<uint64_t, uint64_t> unnamed_, groups_;  // by stream_of(): next number
+  std::map<uint64_t, uint64_t> unnamed_, groups_;  // key: stream_of(); value: next number
   uint64_t next_sequence_ = 0;
   uint64_t fence_ = 0;
   Clock::time_point last_{};
   std::unique_ptr<ScheduleCursor> cursor_;
-  std::vector<void*> tokens_;  // of the bucket being taken
+  std::vector<void*> tokens_;  // tokens of the bucket being taken
   bool deviated_ = false, stuck_ = false;
   std::atomic<bool> must_watch_{false};
   Status ended_;

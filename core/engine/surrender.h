@@ -1,5 +1,5 @@
-// Surrender: somebody outside knows that the job is over (a launcher that has lost a host) before any link of this engine tells. The
-// driver's next turn, or a look of a collective that is under way, ends the job as if a peer were lost.
+// Request from outside to end the job, for example from a launcher that has lost a host, before any link of this engine
+// notices. The driver's next turn, or the next check inside a running collective, ends the job as if a peer were lost.
 #pragma once
 #include <atomic>
 #include <mutex>
@@ -11,7 +11,7 @@ namespace hvd {
 
 class Surrender {
  public:
-  // Any thread. The first one counts.
+  // Request the end of the job. Callable from any thread; the first request counts.
   void demand(Status why) {
     std::lock_guard lock(mutex_);
     if (demanded()) return;
@@ -19,9 +19,9 @@ class Surrender {
     demanded_.store(true, std::memory_order_seq_cst);
   }
 
-  // ---- the driver -----------------------------------------------------------------------------------------------------------
+  // ---- called by the driver -----------------------------------------------------------------------------------------
   bool demanded() const { return demanded_.load(std::memory_order_seq_cst); }
-  // Once it is demanded; does not change any more.
+  // Valid once demanded() is true; never changes afterwards.
   const Status& why() const { return why_; }
 
  private:

@@ -1,5 +1,5 @@
-// How long callers were blocked for their operations: what of communication is not hidden behind computing. A wait for what is done
-// already costs nothing here, one that blocks two readings of the clock. Of several threads that wait at once one is measured.
+// Time that callers were blocked in wait(): communication that computation does not hide. Waiting for a done operation
+// costs nothing here; a blocking wait costs two clock readings. If several threads wait at once, only one is measured.
 #pragma once
 #include <atomic>
 #include <cstdint>
@@ -11,7 +11,7 @@ namespace hvd {
 
 class Waits {
  public:
-  // For as long as it lives the caller is blocked. `first`: nobody has waited for this operation before.
+  // Marks the caller as blocked during its lifetime. `first`: this is the first wait for the operation.
   class Blocked {
    public:
     Blocked(Waits& waits, bool first) : waits_(waits), measured_(!waits.busy_.exchange(true, std::memory_order_acquire)) {
@@ -34,21 +34,21 @@ class Waits {
     uint64_t begin_ = 0;
   };
 
-  // An operation that nobody will wait for here: how long its caller is blocked elsewhere is not known.
+  // Count an operation that is never waited for here. How long its caller blocks elsewhere is unknown.
   void unattended() {
     unattended_.fetch_add(1, std::memory_order_relaxed);
     arrival_.store(ticks(), std::memory_order_relaxed);
   }
 
-  // ---- any thread ---------------------------------------------------------------------------------------------------------
-  // Ticks within waits up to `now`, the one that goes on among them.
+  // ---- callable from any thread -------------------------------------------------------------------------------------
+  // Ticks spent in waits up to `now`, including the current one.
   uint64_t blocked(uint64_t now) const {
     const uint64_t over = ticks_.get(), since = this->since();
     return over + (since && since < now ? now - since : 0);
   }
-  // When the wait that goes on has begun; 0: nobody waits.
+  // Start of the current wait; 0: no caller waits.
   uint64_t since() const { return since_.load(std::memory_order_relaxed); }
-  // When a caller last began to wait for an operation, or left one unattended; 0: never.
+  // Time of the last first wait or unattended submission; 0: never.
   uint64_t arrival() const { return arrival_.load(std::memory_order_relaxed); }
   uint64_t left_unattended() const { return unattended_.load(std::memory_order_relaxed); }
 

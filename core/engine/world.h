@@ -1,5 +1,5 @@
-// World: everything through which this rank can move data, and one Comm for each process set that it belongs to. Used only by the
-// thread that drives the engine.
+// This rank's topology, data links and shared memory, with one Comm for each process set it belongs to. Used only by
+// the thread that drives the engine.
 #pragma once
 #include <map>
 #include <memory>
@@ -14,13 +14,13 @@ namespace hvd {
 
 class World {
  public:
-  explicit World(EngineOptions& options);  // takes links, event fds and segment out of the options
+  explicit World(EngineOptions& options);  // takes ownership of links, event fds and segment
   ~World();
 
   int rank() const { return rank_; }
   int size() const { return static_cast<int>(node_of_.size()); }
   bool one_node() const { return one_node_; }
-  // Several ranks, each alone on its node: there is a link between any two.
+  // True if there are several ranks and each is alone on its node, so any two ranks have a link.
   bool flat() const { return flat_; }
   int local_rank() const { return local_rank_; }
   int local_size() const { return static_cast<int>(locals_.size()); }
@@ -29,27 +29,28 @@ class World {
   Waiter& waiter() { return waiter_; }
   BellRef bell() const { return bells_[local_rank_]; }
   BellRef bell_of(int local_rank) const { return bells_[local_rank]; }
-  // An error that names a rank whose host has been silent for the heartbeat timeout though it owed an answer. Cheap: looks now and then.
+  // Return an error naming a rank whose host owes an acknowledgement for longer than the heartbeat timeout. Cheap:
+  // checks at intervals only.
   Status look_for_silence();
-  // Seconds between two looks while peers are waited for.
+  // Seconds between two such checks while waiting for peers.
   double between_looks() const { return look_every_ > 0 && !one_node_ ? look_every_ : kForever; }
-  const std::vector<int>& locals() const { return locals_; }  // global ranks on my node
-  // Through whom rank 0 reaches that rank in the control plane.
+  const std::vector<int>& locals() const { return locals_; }  // global ranks on this node
+  // Return the child of rank 0 that leads to `rank` in the control tree.
   int below_root(int rank) const;
 
-  // All ranks call these at the same place in the order of operations. `generation` grows with each set.
+  // Every rank must call these at the same place in the order of operations. `generation` increases with each set.
   void add_set(uint32_t id, uint32_t generation, const std::vector<int>& ranks);
   void remove_set(uint32_t id);
-  // Null when I am not a member.
+  // Null if this rank is not a member.
   Comm* comm(uint32_t set);
-  // Bytes that collectives have handed to links. May be asked by any thread.
+  // Bytes that collectives have passed to links. Callable from any thread.
   uint64_t wire_bytes() const { return traffic_.get(); }
   size_t scratch_held() const { return scratch_.held(); }
   uint64_t unstaged_bytes() const { return ledger_.unstaged.load(std::memory_order_relaxed); }
 
  private:
   struct SetComms {
-    std::unique_ptr<NodeGroup> group;  // members on my node
+    std::unique_ptr<NodeGroup> group;  // members on this node
     Comm comm, local, cross;
   };
   Comm sub_comm(const std::vector<int>& ranks, bool links);
