@@ -8,11 +8,11 @@
 namespace hvd {
 namespace {
 
-constexpr uint64_t kMostBytes = uint64_t{1} << 47;  // of addresses that a process has
+constexpr uint64_t kMostBytes = uint64_t{1} << 47;  // limit of a process's address space
 
 bool reduces(Kind kind) { return kind == Kind::allreduce || kind == Kind::reducescatter; }
 
-// Of a row: all dimensions but the first. Saturates.
+// Return the bytes of a row: all dimensions but the first. Saturates.
 uint64_t row_bytes(const std::vector<int64_t>& shape, DType dtype) {
   uint64_t bytes = size_of(dtype);
   for (size_t i = 1; i < shape.size(); ++i) {
@@ -21,7 +21,7 @@ uint64_t row_bytes(const std::vector<int64_t>& shape, DType dtype) {
   return bytes;
 }
 
-// Rows that add up to something that can exist.
+// True if the rows are non-negative and their total size can exist.
 bool possible(const int64_t* rows, size_t count, size_t stride, uint64_t row) {
   uint64_t total = 0, bytes = 0;
   for (size_t i = 0; i < count; ++i) {
@@ -43,7 +43,7 @@ const char* disagreement(const Response& r, const std::vector<int64_t>& shape, c
   return nullptr;
 }
 
-// Of tensor `i` of the response.
+// Check the sizes of tensor `i` of the response.
 bool good_sizes(const Response& r, size_t i, const Request& q, size_t size, size_t rank) {
   const uint64_t row = row_bytes(r.shapes[i], r.dtype);
   if (r.kind == Kind::allgather) {
@@ -91,7 +91,7 @@ Status check_set_change(const Response& r, int world) {
     good = good && id > 0 && s.size() > 2 && s[2] >= 0 && s.back() < world;
     for (size_t i = 3; i < s.size(); ++i) good = good && s[i - 1] < s[i];
   } else {
-    good = good || s[0] == 0;  // nothing was removed: the id may be any
+    good = good || s[0] == 0;  // if nothing was removed, the id is arbitrary
     good = good && (s[0] == 0 || id > 0);
   }
   return good ? Status() : refused(r, "sizes " + shape_string(s));

@@ -1,5 +1,6 @@
-// Rank 0's word counts for the order of operations and for what other ranks bring to them, not for this rank's own memory: what a
-// response says about that has to be what this rank has asked for, and sizes have to be possible. A rank 0 that goes wrong is an error.
+// Validation of rank 0's responses on the other ranks. Rank 0 decides the order of operations and what other ranks
+// contribute, but not this rank's memory: a response must match this rank's own request, and its sizes must be
+// possible. A violation is an error.
 #pragma once
 #include <vector>
 
@@ -7,10 +8,11 @@
 
 namespace hvd {
 
-// `requests`: this rank's, in the order of the response's names; null where it has none. `size`, `rank`: of the process set, and in it.
+// Check a response. `requests`: this rank's, in the order of the response's names; null where it has none. `size`,
+// `rank`: those of the process set.
 Status check_response(const Response& response, const std::vector<const Request*>& requests, int size, int rank);
 
-// The same for what says which process sets there are. `world`: number of ranks.
+// Check a response that adds or removes a process set. `world`: number of ranks.
 Status check_set_change(const Response& response, int world);
 
 }  // namespace hvd

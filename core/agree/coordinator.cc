@@ -2,7 +2,7 @@
 
 namespace hvd {
 
-// Buckets of a schedule stay small enough for the last-level cache and for communication to overlap with what is still being computed.
+// Limit of a bucket, so that it fits the last-level cache and communication overlaps with computation.
 constexpr size_t kBucketBytes = 16u << 20;
 
 uint64_t identity_of(const Ready& ready) {
@@ -62,7 +62,7 @@ bool Coordinator::propose(std::vector<Response>* responses) {
   r.kind = Kind::adopt_schedule;
   encode(schedule, &r.payload);
   responses->push_back(std::move(r));
-  // What is announced but not decided counts for the schedule from now on, on every rank.
+  // From now on every rank treats requested but undecided operations as part of the schedule.
   negotiator_.clear_pending();
   detector_.reset();
   operations_ = schedule.entries.size();
@@ -88,7 +88,7 @@ bool Coordinator::on_ready(int rank, uint64_t id, uint64_t position, uint64_t* g
   if (id != last_schedule_ || revoked_ || members_.empty()) return false;
   positions_[rank] = position;
   const uint64_t before = go_;
-  // Who was found ready is not looked at again, so a message costs the same however many ranks there are.
+  // Members found ready are not checked again, so the cost of a message does not depend on the number of ranks.
   for (;; ++go_, ready_ = 0) {
     const std::vector<int>& members = members_[go_ % members_.size()];
     while (ready_ < members.size() && positions_[members[ready_]] > go_) ++ready_;

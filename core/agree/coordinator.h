@@ -1,5 +1,5 @@
-// Rank 0's second job: turning announcements into the one order of operations that everybody follows, and finding schedules in it.
-// Holds no links; the driver sends what it returns.
+// Coordinator on rank 0: turns the requests of all ranks into one order of operations that every rank follows, and
+// finds schedules in it. Holds no links; the driver sends what it returns.
 #pragma once
 #include <cstdint>
 #include <deque>
@@ -16,20 +16,22 @@ class Coordinator {
  public:
   Coordinator(int world, std::vector<std::string> labels, FuseOptions options, size_t cache_capacity);
 
-  // Announcements of an epoch that has passed are void (their ranks announce again), those of one to come are kept.
+  // Process requests of a rank. Requests of a past epoch are ignored (their rank sends them again); those of a future
+  // epoch are kept.
   void announce(int rank, uint64_t epoch, std::vector<Request> requests, double now);
   void settled(int rank, uint64_t epoch) { settled_[rank] = epoch; }
 
-  // What all ranks are to do next. When a schedule is adopted, the last response says so and epoch() has moved on.
+  // Return the next responses for all ranks. When a schedule is adopted it is the last response, and epoch() has
+  // advanced.
   std::vector<Response> decide();
 
   uint64_t epoch() const { return epoch_; }
-  // Back from a schedule to negotiation; `rounds`: how often it ran.
+  // Return from a schedule to negotiation; `rounds`: how often the schedule ran.
   void fall_back(uint64_t rounds, double now);
 
-  // Several nodes: positions of ranks in the schedule that runs. Returns true when `go` has moved.
+  // Several nodes: record a rank's position in the running schedule. Return true if `go` has advanced.
   bool on_ready(int rank, uint64_t id, uint64_t position, uint64_t* go);
-  // A rank wants out. True the first time: broadcast `final`.
+  // Handle a rank that wants to leave the schedule. Return true the first time; `final` must then be broadcast.
   bool on_revoke(uint64_t id, uint64_t* final);
 
   Negotiator& negotiator() { return negotiator_; }
@@ -51,16 +53,16 @@ class Coordinator {
   uint64_t last_schedule_ = 0;
   std::vector<uint64_t> settled_;
   std::deque<Early> early_;
-  // The running schedule, for go and revoke.
+  // State of the running schedule, used for GoUpTo and Revoked.
   std::vector<std::vector<int>> members_;
   std::vector<uint64_t> positions_;
   uint64_t go_ = 0;
-  size_t ready_ = 0;  // so many members of the bucket there, the first ones, are known to be ready for it
-  size_t operations_ = 0;  // of it
+  size_t ready_ = 0;  // the first ready_ members of the bucket at go_ are known to be ready for it
+  size_t operations_ = 0;  // number of operations in the schedule
   bool revoked_ = false;
 };
 
-// What must repeat for an operation to be the same in the next step, over all ranks.
+// Return a hash of what must be equal on all ranks for an operation to count as the same in the next step.
 uint64_t identity_of(const Ready& ready);
 
 }  // namespace hvd

@@ -5,23 +5,23 @@
 namespace hvd {
 namespace {
 
-// May one response say what is to be done with both?
+// True if one response may cover both.
 bool alike(const Response& x, const Response& y) {
   return x.kind == y.kind && joinable(x.kind) && x.error.ok() && y.error.ok() && x.set == y.set && x.face == y.face && x.dtype == y.dtype &&
          x.op == y.op && x.wire == y.wire && x.device == y.device && x.across_hosts == y.across_hosts && x.partial == y.partial &&
          x.prescale == y.prescale && x.postscale == y.postscale;
 }
 
-// What is never cut: one operation, or all those of a group that one response may be about.
+// Unit that is never split: one operation, or all members of a group that can share a response.
 struct Lump {
-  std::vector<size_t> members;  // by index
+  std::vector<size_t> members;  // indices
   size_t bytes = 0;
   bool apart = false;  // fused with nothing else
 };
 
 std::vector<Lump> lumps_of(const std::vector<Ready>& ready, const FuseOptions& options) {
   std::vector<Lump> lumps;
-  std::map<uint64_t, std::vector<size_t>> of_group;  // its lumps, by unit
+  std::map<uint64_t, std::vector<size_t>> of_group;  // lumps of each group, by unit
   for (size_t i = 0; i < ready.size(); ++i) {
     const Ready& r = ready[i];
     Lump* mine = nullptr;

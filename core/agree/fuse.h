@@ -1,4 +1,4 @@
-// Which ready operations share one buffer. Pure.
+// Fusion: which ready operations share one buffer. Pure.
 #pragma once
 #include <vector>
 
@@ -7,29 +7,29 @@
 namespace hvd {
 
 struct FuseOptions {
-  size_t threshold = 128u << 20;  // bytes of a fused operation; 0: nothing is fused
-  bool groups_apart = false;      // members of a group are fused with one another only (HOROVOD_DISABLE_GROUP_FUSION)
+  size_t threshold = 128u << 20;  // maximum bytes of a fused operation; 0: no fusion
+  bool groups_apart = false;      // fuse group members only with each other (HOROVOD_DISABLE_GROUP_FUSION)
 };
 
-// A ready operation on its way to a response. `unit`: operations with the same unit (members of a group) become ready together and
-// stay together; `fence`: operations on different sides of a fence are never fused, because the program waited for the first before it
-// submitted the second.
+// A ready operation that becomes a response. Operations with the same `unit` (members of a group) become ready together
+// and stay together. Operations with different `fence` are never fused, because the program waited for the first before
+// it submitted the second.
 struct Ready {
-  Response response;  // with exactly one name
-  size_t bytes = 0;          // of what fusion limits: of an allgather, the result
+  Response response;  // has exactly one name
+  size_t bytes = 0;          // bytes that count towards the threshold: for an allgather, the result
   uint64_t unit = 0;
   uint64_t fence = 0;
-  uint32_t group_size = 0;  // 0: of no group
+  uint32_t group_size = 0;  // 0: not in a group
   bool unnamed = false;
   bool grouped() const { return group_size > 0; }
 };
 
-// Allreduces of equal set, face, dtype, op, wire format and scale are joined as long as they stay below the threshold, also across others
-// that lie between them; likewise reducescatters (bytes in) and allgathers (bytes out); everything else stays alone. A group of one such
-// kind is one response whatever its size; one that needs several is fused with nothing else. The order of first members is kept.
-// Deterministic.
+// Fuse operations into responses. Allreduces of equal set, face, dtype, op, wire format and scale are fused up to the
+// threshold, also across other operations between them; likewise reducescatters (by input bytes) and allgathers (by
+// output bytes). Other kinds are never fused. A group of one such kind is one response whatever its size; a group that
+// needs several responses is fused with nothing else. Responses are ordered by their first members. Deterministic.
 std::vector<Response> fuse(std::vector<Ready> ready, const FuseOptions& options);
-// The same, also telling which of `ready` (by index) went into each response.
+// Same, and return for each response the indices of the operations in it.
 std::vector<Response> fuse(std::vector<Ready> ready, const FuseOptions& options, std::vector<std::vector<size_t>>* members);
 
 }  // namespace hvd

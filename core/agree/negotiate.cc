@@ -18,7 +18,8 @@ std::vector<int64_t> gather_sizes(Kind kind, const std::vector<Announced>& by_ra
 
 namespace {
 
-// Of an allgather the result. Numbers that cannot be are the ranks' business (check_response.h); here they only must not overflow.
+// Return the bytes that count for fusion: for an allgather, those of the result. Impossible sizes are detected by the
+// ranks (check_response.h); here they only must not overflow with undefined behaviour.
 size_t bytes_to_fuse(const Request& like, const Response& r) {
   if (r.kind != Kind::allgather || !r.error.ok()) return like.bytes();
   size_t bytes = 0;
@@ -63,7 +64,7 @@ void Negotiator::announce(int rank, Request request, double now) {
 
 bool Negotiator::complete(const Key& key, const Pending& p) const {
   const auto set = table_.sets.find(key.set);
-  if (set == table_.sets.end()) return true;  // decided as an error
+  if (set == table_.sets.end()) return true;  // will be decided as an error
   size_t have = p.by_rank.size();
   if (have >= set->second.size()) return true;
   // A rank that has joined is not waited for.
@@ -82,7 +83,7 @@ void Negotiator::settle(const Key& key) {
   std::sort(p.by_rank.begin(), p.by_rank.end(), [](const Announced& a, const Announced& b) { return a.rank < b.rank; });
   const Request& like = p.by_rank.front().request;
   Ready ready;
-  ready.fence = like.fence;  // of the set's first rank; comparable within one set
+  ready.fence = like.fence;  // fence of the set's first rank; fences are comparable within one set only
   ready.unnamed = like.unnamed;
   ready.response = decide(key, p);
   ready.bytes = bytes_to_fuse(like, ready.response);
@@ -90,7 +91,7 @@ void Negotiator::settle(const Key& key) {
   settle_removed();
 }
 
-// Operations that still wait in a set that is gone will never be complete: they become errors.
+// Fail the operations that still wait in a removed set; they can never complete.
 void Negotiator::settle_removed() {
   while (!removed_.empty()) {
     const uint32_t id = removed_.back();
@@ -108,7 +109,7 @@ void Negotiator::settle_removed() {
   }
 }
 
-// What each rank has checked before it announced it; a rank that goes wrong must not make this one decide nonsense.
+// Repeat the checks that each rank has done before its request, so that a faulty rank cannot corrupt the decisions.
 Status Negotiator::check_announced(const std::vector<Announced>& by_rank, const std::vector<int>& members) const {
   for (size_t i = 0; i < by_rank.size(); ++i) {
     const Announced& a = by_rank[i];
@@ -170,7 +171,7 @@ Response Negotiator::decide(const Key& key, Pending& p) {
   return r;
 }
 
-// Several only where ranks disagree about the group.
+// Return the groups of an operation; several only if ranks disagree about the group.
 std::set<Negotiator::GroupKey> Negotiator::groups_of(const Key& key, const Pending& p) {
   std::set<GroupKey> groups;
   for (const Announced& a : p.by_rank) {
@@ -186,8 +187,8 @@ void Negotiator::push(Ready ready, uint64_t unit) {
   ready_.push_back(std::move(ready));
 }
 
-// All ranks have spoken about it. A member of a group stays where it is until they have about all the others; one wrong member spoils the
-// group: nothing of it runs, so all of it can be tried again.
+// Emit an operation that all ranks have requested. A group member is held until all other members are complete. One
+// failed member fails the whole group: no part of it runs, so the program can retry all of it.
 void Negotiator::emit(const Key& key, Ready ready) {
   const auto it = pending_.find(key);
   const std::set<GroupKey> groups = groups_of(key, it->second);
@@ -218,7 +219,7 @@ void Negotiator::emit(const Key& key, Ready ready) {
   push(std::move(ready), groups.empty() ? ++units_ : units_);
 }
 
-// Lets go of what is held of a group.
+// Emit the held members of a group.
 void Negotiator::release(const GroupKey& key, Group* group) {
   std::vector<Ready> members;
   uint64_t fence = 0;
@@ -232,12 +233,12 @@ void Negotiator::release(const GroupKey& key, Group* group) {
   ++units_;
   for (Ready& member : members) {
     if (!group->error.ok()) member.response.error = group->error.with("group '" + key.name + "'");
-    member.fence = fence;  // another thread may have waited for something else while this one submitted the group
+    member.fence = fence;  // Another thread may have waited for something else while this one submitted the group.
     push(std::move(member), units_);
   }
 }
 
-// What is held of its group becomes an error.
+// Fail the held members of the operation's groups.
 void Negotiator::spoil(const Key& key, const Status& why) {
   for (const GroupKey& g : groups_of(key, pending_.at(key))) {
     Group& group = groups_[g];
@@ -265,7 +266,8 @@ void Negotiator::join(int rank, uint8_t face, double now) {
   ready.response.shapes = {{}};
   ready.response.sizes = {rank};
   joined_.erase(face);
-  std::erase_if(answered_, [face](const auto& entry) { return entry.first.set == 0 && entry.first.face == face; });  // numbered anew
+  // Numbering restarts after a join.
+  std::erase_if(answered_, [face](const auto& entry) { return entry.first.set == 0 && entry.first.face == face; });
   push(std::move(ready), ++units_);
 }
 
@@ -288,7 +290,7 @@ void Negotiator::clear_pending() {
 }
 
 bool Negotiator::may_be_scheduled(const std::vector<Ready>& period) const {
-  // Members that are still to come share their group's error, which nobody would remember.
+  // Later members must fail with their group's error, which clear_pending() would drop.
   for (const auto& [key, group] : groups_) {
     if (!group.error.ok()) return false;
   }
@@ -327,7 +329,7 @@ std::vector<Negotiator::Waiting> Negotiator::waiting(double since) const {
     }
     out.push_back(std::move(w));
   };
-  std::set<GroupKey> told;  // what such a group waits for has a name
+  std::set<GroupKey> told;  // groups whose missing operation is reported by its own name
   for (const auto& [key, p] : pending_) {
     if (p.decided) continue;
     for (const GroupKey& g : groups_of(key, p)) told.insert(g);

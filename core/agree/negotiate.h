@@ -1,7 +1,7 @@
-// The coordinator's part of "announce, agree, execute": collects what ranks announce and decides what is ready, in which order.
-// Pure: no I/O, no threads, the time is an argument.
+// Negotiator of the coordinator: collects the ranks' requests and decides which operations are ready, and in which
+// order. Pure: no I/O, no threads, time is an argument.
 //
-// One negotiator decides for all process sets, so there is one total order of operations and overlapping sets cannot deadlock
+// One negotiator serves all process sets, so operations have one total order and overlapping sets cannot deadlock
 // (docs/adr/0001-one-coordinator.md).
 #pragma once
 #include <compare>
@@ -24,25 +24,26 @@ class Negotiator {
  public:
   Negotiator(int world, std::vector<std::string> labels);
 
-  // Rank `rank` is ready for `request`.
+  // Record that `rank` is ready for `request`.
   void announce(int rank, Request request, double now);
 
-  // What has become ready since the last call, one operation each, in order; to be fused.
+  // Take the operations that became ready since the last call, one Ready each, in order, before fusion.
   std::vector<Ready> take_ready();
 
-  // Forgets all that is announced but not ready (a schedule takes over; ranks announce it again if it fails).
+  // Drop all requests that are not ready. A schedule takes over; ranks request again if it ends.
   void clear_pending();
-  // Does anybody wait for anything?
+  // True if any operation or join waits for ranks.
   bool has_pending() const { return !pending_.empty() || !joined_.empty(); }
   bool anyone_joined() const { return !joined_.empty(); }
-  // May a schedule of `period` take over what is pending? Not if it does not know all of that: whoever has submitted what it does not
-  // know would revoke it at once, again and again, and nothing would ever be seen to wait for long.
+  // True if a schedule of `period` covers all pending operations. Otherwise a rank that has submitted another one would
+  // revoke the schedule at once, again and again, and no operation would appear stalled.
   bool may_be_scheduled(const std::vector<Ready>& period) const;
 
   const ProcessSetTable& sets() const { return table_; }
 
-  // For the stall check: what waits since before `since`, and for whom. This is everything that is announced and not decided: operations
-  // that ranks lack, groups of which members lack everywhere, and joins, if nothing else has been decided since either.
+  // Operations that have waited since before `since`, and for which ranks; used by the stall check. Covers everything
+  // requested but undecided: operations not requested by all ranks, groups with members missing on every rank, and
+  // joins if nothing else was decided since.
   struct Waiting {
     std::string name;
     uint32_t set;
@@ -50,11 +51,12 @@ class Negotiator {
     std::vector<int> ready, missing;
   };
   std::vector<Waiting> waiting(double since) const;
-  // key_of() all that waits for anything.
+  // Return key_of() of all that waits.
   std::vector<std::string> keys() const;
 
-  // Operations of different kinds under one base name, announced by disjoint ranks before `since`: the program diverged and neither will
-  // ever be ready. They become errors that name both operations (taken with take_ready()). Likewise groups of one name and different sizes.
+  // Fail operations of different kinds with one base name that were requested by disjoint ranks before `since`: the
+  // programs have diverged, and neither can become ready. The errors name both operations and are returned by
+  // take_ready(). The same for groups with one name and different sizes.
   void fail_diverged(double since);
 
  private:
@@ -67,32 +69,32 @@ class Negotiator {
   struct Pending {
     std::vector<Announced> by_rank;
     double first = 0;
-    std::optional<Ready> decided;  // all ranks have spoken; held for the rest of its group
+    std::optional<Ready> decided;  // set once requested by all ranks; held until its group is complete
   };
   struct GroupKey {
     uint32_t set;
     uint8_t face;
-    uint32_t size;  // ranks that disagree about it mean different groups
+    uint32_t size;  // part of the key: different sizes mean different groups
     std::string name;
     auto operator<=>(const GroupKey&) const = default;
   };
   struct Group {
-    uint32_t decided = 0;   // members about which all ranks have spoken
-    std::vector<Key> held;  // of them, those that wait in pending_
-    Status error;           // of a member: all others share it
+    uint32_t decided = 0;   // members that all ranks have requested
+    std::vector<Key> held;  // those of them that are held in pending_
+    Status error;           // first error of a member; all others fail with it
     bool over = false;      // ranks disagree about its size
   };
   struct Answered {
     Status why;
-    std::set<int> ranks;         // that have announced it
-    std::set<GroupKey> groups;   // in which it has been counted
+    std::set<int> ranks;         // ranks that have requested it
+    std::set<GroupKey> groups;   // groups that counted it
   };
   struct Joined {
     std::vector<int> ranks;  // in order of joining; not empty
     double last = 0;
   };
 
-  void settle(const Key& key);         // ready now? then decide it
+  void settle(const Key& key);         // decide the operation if it is ready now
   bool complete(const Key& key, const Pending& p) const;
   Response decide(const Key& key, Pending& p);
   Status check_announced(const std::vector<Announced>& by_rank, const std::vector<int>& members) const;
@@ -113,20 +115,21 @@ class Negotiator {
   int world_;
   std::vector<std::string> labels_;
   ProcessSetTable table_;
-  // All that ranks have announced and nobody has been told of yet; what is not in here, nor has joined, waits for nothing.
+  // All requests without a response. What is neither here nor in joined_ waits for nothing.
   std::map<Key, Pending> pending_;
-  std::map<GroupKey, Group> groups_;   // of which something is decided
-  bool any_over_ = false;              // is one of them?
-  std::map<Key, Answered> answered_;   // by fail_rest(): who announces it later had submitted it before it heard of the error
-  std::map<uint8_t, Joined> joined_;   // by face
-  double now_ = 0;                     // of the last announcement
+  std::map<GroupKey, Group> groups_;   // groups with at least one decided member
+  bool any_over_ = false;              // true if any of them has `over` set
+  // Operations failed by fail_rest(). A rank that requests one later had submitted it before it received the error.
+  std::map<Key, Answered> answered_;
+  std::map<uint8_t, Joined> joined_;   // key: face
+  double now_ = 0;                     // time of the last request
   double last_decision_ = 0;
   std::vector<Ready> ready_;
   std::vector<uint32_t> removed_;
   uint64_t units_ = 0;
 };
 
-// The responses' sizes for the operations whose result depends on every rank's request. `members` in set order.
+// Return the sizes of a response whose result depends on every rank's request. `members` in set order.
 std::vector<int64_t> gather_sizes(Kind kind, const std::vector<Announced>& by_rank, const std::vector<int>& members);
 
 }  // namespace hvd

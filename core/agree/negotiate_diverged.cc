@@ -1,4 +1,4 @@
-// What can never be decided because ranks' programs have diverged.
+// Operations that can never complete because the ranks' programs have diverged.
 #include <algorithm>
 #include <tuple>
 
@@ -7,7 +7,8 @@
 namespace hvd {
 namespace {
 
-// "allreduce.loss" and "broadcast.loss" share the base "loss", as do members of groups; all unnamed operations share one.
+// Return the base name: "allreduce.loss" and "broadcast.loss" share "loss", as do group members; all unnamed operations
+// share one base.
 std::string base_of(const Request& q) {
   if (q.unnamed) return "\n";
   for (const std::string& prefix : {std::string(name_of(q.kind)) + ".", "grouped_" + std::string(name_of(q.kind)) + "."}) {
@@ -18,11 +19,11 @@ std::string base_of(const Request& q) {
 
 }  // namespace
 
-// Groups of one name whose sizes differ between ranks, each rank of the set waiting with one size: no member may be common to two, by
-// its name, so none would ever be compared.
+// Find groups of one name whose sizes differ between ranks, where each rank of the set waits with one size. The sizes
+// may have no member name in common, so no member would ever be compared.
 std::vector<std::pair<Negotiator::Key, Status>> Negotiator::unlike_groups(double since) const {
   struct Spoken {
-    std::map<int, std::set<uint32_t>> sizes;  // by rank
+    std::map<int, std::set<uint32_t>> sizes;  // key: rank
     std::vector<Key> members;
   };
   std::map<std::tuple<uint32_t, uint8_t, std::string>, Spoken> groups;
@@ -72,18 +73,20 @@ Ready failure_of(const Request& like, const Status& why) {
 
 }  // namespace
 
-// What waits there becomes an error, unless it is decided.
+// Fail a pending operation unless it is decided.
 void Negotiator::fail(const Key& key, const Status& why) {
   const auto it = pending_.find(key);
   if (it == pending_.end() || it->second.decided) return;
   emit(key, failure_of(it->second.by_rank.front().request, why));
 }
 
-// Unnamed members of groups about whose size ranks are known to disagree: nobody waits until it is plain that the others never announce
-// them, lest the next unnamed operations of those be taken for them. Who has submitted such a one already is answered when it announces it.
+// Fail unnamed members of groups whose size ranks are known to disagree about. Waiting until it is certain that the
+// others never request them would be too late: their next unnamed operations would be matched with these members. A
+// rank that has already submitted such a member gets its error when it requests it.
 void Negotiator::fail_rest() {
   if (!any_over_) return;
-  constexpr size_t kAnswered = 1024;  // remembered; a rank that has heard of the error first never uses the name
+  // Maximum number of failed names to remember; a rank that receives the error first never uses the name.
+  constexpr size_t kAnswered = 1024;
   std::vector<std::pair<Key, Status>> rest;
   for (const auto& [key, p] : pending_) {
     if (p.decided || !p.by_rank.front().request.unnamed) continue;
@@ -105,7 +108,8 @@ void Negotiator::fail_rest() {
   any_over_ = std::any_of(groups_.begin(), groups_.end(), [](const auto& entry) { return entry.second.over; });
 }
 
-// The others hear of it twice and have nothing by that name any more.
+// Answer a late request for a failed operation. Ranks that were already answered have no operation of that name any
+// more.
 bool Negotiator::answer_late(const Key& key, int rank, const Request& request) {
   const auto it = answered_.find(key);
   if (it == answered_.end() || !request.unnamed || !it->second.ranks.insert(rank).second) return false;
@@ -144,8 +148,8 @@ void Negotiator::fail_diverged(double since) {
       failed.emplace_back(b->first, error);
     }
   }
-  // Members of a group that has failed and that not all ranks know (they disagree about its size, or about who belongs to it): nobody else
-  // will announce them.
+  // Members of a failed group that not all ranks know, because they disagree about its size or members: no other rank
+  // will request them.
   std::set<GroupKey> over;
   const auto has_failed = [this](const GroupKey& g) {
     const auto group = groups_.find(g);
@@ -168,7 +172,8 @@ void Negotiator::fail_diverged(double since) {
       if (!groups_.count(g)) whole.insert(g);
     }
   }
-  // They have had more members than their size says; what comes by these names next must not be taken for one more.
+  // These groups have had more members than their size; later operations of the same names must not count as further
+  // members.
   for (const GroupKey& g : whole) groups_.erase(g);
 }
 

@@ -1,4 +1,4 @@
-// Which process sets there are, as the coordinator decides it. Pure.
+// Table of the existing process sets, as decided by the coordinator. Pure.
 #pragma once
 #include <cstdint>
 #include <map>
@@ -8,17 +8,18 @@
 
 namespace hvd {
 
-struct ProcessSetTable {  // id -> sorted global ranks; the same on every rank
+struct ProcessSetTable {  // maps id to sorted global ranks; equal on every rank
   std::map<uint32_t, std::vector<int>> sets;
-  uint64_t generation = 0;  // of the newest set, see NodeGroup
+  uint64_t generation = 0;  // generation of the newest set, see NodeGroup
 
   uint32_t lowest_free_id() const;
-  // The id of the set with exactly these ranks, or -1.
+  // Return the id of the set with exactly these ranks, or -1.
   int64_t find(const std::vector<int>& ranks) const;
 
-  // Adds the set of `ranks`; `world`: how many there are. `sizes` is what the response says: id, generation, the ranks.
+  // Add the set of `ranks`. `world`: number of ranks. `sizes` receives the content of the response: id, generation,
+  // ranks.
   Status add(const std::vector<int64_t>& ranks, int world, std::vector<int64_t>* sizes);
-  // False: there is no such set, or it is everybody's.
+  // Remove a set. Return false if it does not exist or is the global set.
   bool remove(uint32_t id);
 };
 

@@ -1,4 +1,5 @@
-// This rank's requests of operations negotiated lately: a schedule names operations, and each rank knows what it asked for. Pure.
+// This rank's requests of recently negotiated operations. A schedule only names operations; each rank looks up its own
+// request here. Pure.
 #pragma once
 #include <cstdint>
 #include <deque>
@@ -12,11 +13,11 @@ namespace hvd {
 
 class RecentRequests {
  public:
-  // `capacity`: most operations of a schedule; 0: there are none, so nothing is remembered.
+  // `capacity`: maximum operations of a schedule; 0: no schedules, so nothing is stored.
   explicit RecentRequests(size_t capacity) : capacity_(capacity) {}
 
   void remember(const Request& request);
-  // Null when it is not known any more.
+  // Null if it is unknown or was evicted.
   const Request* find(const std::string& key) const;
 
  private:
@@ -27,7 +28,7 @@ class RecentRequests {
   size_t capacity_;
   uint64_t stamps_ = 0;
   std::unordered_map<std::string, Entry> by_key_;
-  std::deque<std::pair<uint64_t, std::string>> by_age_;  // outdated when the stamp is not the newest of its key
+  std::deque<std::pair<uint64_t, std::string>> by_age_;  // stale if the stamp is not the newest of its key
 };
 
 }  // namespace hvd

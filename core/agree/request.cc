@@ -16,7 +16,8 @@ const char* name_of(Kind kind) {
 std::string unnamed_prefix(Kind kind) { return std::string(name_of(kind)) + ".noname."; }
 
 int64_t Request::elements() const {
-  if (std::find(shape.begin(), shape.end(), 0) != shape.end()) return 0;  // before the others multiply to too much
+  // Checked first so that the product cannot overflow.
+  if (std::find(shape.begin(), shape.end(), 0) != shape.end()) return 0;
   int64_t n = 1;
   for (int64_t d : shape) n *= d;
   return n;
@@ -93,7 +94,7 @@ void put(Writer& w, const Request& r) {
   w.put(r.fence);
 }
 
-// Nobody's tensor has fewer than no elements, or more bytes than there are addresses; sizes of such would overflow.
+// True if dimensions are not negative and the size fits the address space, so that later products cannot overflow.
 bool possible(const std::vector<int64_t>& shape) {
   constexpr int64_t kMostElements = int64_t{1} << 58;
   if (std::any_of(shape.begin(), shape.end(), [](int64_t d) { return d < 0; })) return false;
@@ -178,7 +179,7 @@ void get(Reader& r, Response* p) {
   r.get(&p->payload);
 }
 
-constexpr size_t kLeastBytes = 48;  // of an encoded request or response
+constexpr size_t kLeastBytes = 48;  // minimum bytes of an encoded request or response
 
 template <class T>
 void encode_all(const std::vector<T>& items, std::string* out) {

@@ -17,8 +17,8 @@ Schedule make_schedule(uint64_t id, std::vector<Ready> period, const FuseOptions
   }
   std::vector<std::vector<size_t>> members;
   std::vector<Response> responses = fuse(period, options, &members);
-  // A group that needs several responses is fused with nothing else, so each of these is of that group alone.
-  std::map<uint64_t, size_t> bucket_of;  // by unit
+  // A group that needs several responses is fused with nothing else, so each of these belongs to that group alone.
+  std::map<uint64_t, size_t> bucket_of;  // key: unit
   for (size_t i = 0; i < responses.size(); ++i) {
     const Ready& first = period[members[i].front()];
     const auto [at, fresh] = bucket_of.try_emplace(first.unit, s.buckets.size());
@@ -53,7 +53,7 @@ void encode(const Schedule& s, std::string* out) {
 
 namespace {
 
-// Are the names of its parts those of the bucket's entries?
+// True if the names of the bucket's parts are those of its entries.
 bool belongs(const Schedule::Bucket& bucket, const std::vector<ScheduleEntry>& entries) {
   size_t at = 0;
   for (const Response& part : bucket.parts) {
@@ -80,9 +80,9 @@ bool decode(const std::string& bytes, Schedule* s) {
     r.get(&e.unnamed);
     r.get(&e.face);
   }
-  s->buckets.resize(r.count(8 + 48));  // its entries and the number of its parts here, the parts below
+  s->buckets.resize(r.count(8 + 48));  // minimum size of a bucket: its entries and part count here, its parts below
   std::vector<bool> placed(s->entries.size());
-  std::vector<uint32_t> parts;  // how many each bucket has
+  std::vector<uint32_t> parts;  // number of parts of each bucket
   size_t total = 0;
   for (auto& b : s->buckets) {
     r.get(&b.entries);
@@ -100,7 +100,8 @@ bool decode(const std::string& bytes, Schedule* s) {
       placed[e] = true;
     }
   }
-  // Each operation in one bucket, and at least one: positions are counted modulo their number.
+  // Every operation must be in exactly one bucket. At least one bucket is needed, because positions are taken modulo
+  // their number.
   if (!r.ok() || s->buckets.empty() || std::find(placed.begin(), placed.end(), false) != placed.end()) return false;
   std::vector<Response> responses;
   const char* at = r.at();

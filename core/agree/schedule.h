@@ -1,15 +1,16 @@
-// Steady state without negotiation. Training repeats: the same tensors, step after step. Once the coordinator has seen the same list
-// twice it proposes it as a schedule; all ranks adopt it at the same place of the order of operations. From then on a bucket (one
-// fused operation) starts when its tensors have been submitted everywhere, in the schedule's order, without any message that describes
-// them. A rank that does something else revokes the schedule and everybody goes back to negotiation (engine/steady.h).
+// Steady state without negotiation. Training repeats the same tensors step after step. Once the coordinator has seen
+// the same list twice it proposes it as a schedule, which all ranks adopt at the same place in the order of operations.
+// From then on a bucket (one fused operation) starts once its tensors have been submitted on every rank, in the
+// schedule's order, without any message that describes them. A rank that deviates revokes the schedule, and all ranks
+// return to negotiation (engine/steady.h).
 //
 //   rank 0:    decisions -> ScheduleDetector: two equal periods? -> make_schedule() -> sent in its place in the order of decisions
-//   each rank: decode() -> ScheduleCursor: bucket after bucket, round after round -> revoked, by whoever does something else
+//   each rank: decode() -> ScheduleCursor: bucket after bucket, round after round -> revoked by a rank that deviates
 //                 ^                                                                  |
 //                 +------ the detector waits, longer where schedules do not last <---+
 //
-// This is what a schedule is, how it travels and how it is made. The coordinator finds it in what repeats (schedule_detector.h), every rank
-// follows it with a cursor (schedule_cursor.h). All of it is pure.
+// This file defines a schedule, its encoding and its construction. The coordinator detects repetition
+// (schedule_detector.h), and every rank follows a schedule with a cursor (schedule_cursor.h). All of it is pure.
 #pragma once
 #include <cstdint>
 #include <string>
@@ -20,22 +21,22 @@
 
 namespace hvd {
 
-// One rank's view of one operation of the schedule. Requests can differ between ranks (allgather's first dimension), so every rank
-// keeps its own; what is common is in the bucket's parts.
+// One operation of the schedule. Requests can differ between ranks (allgather's first dimension), so each rank keeps
+// its own; what is equal on all ranks is in the bucket's parts.
 struct ScheduleEntry {
   uint32_t set = 0;
   Kind kind = Kind::allreduce;
-  std::string name;  // of the operation when it was negotiated
+  std::string name;  // name of the operation when it was negotiated
   bool unnamed = false;
   uint8_t face = 0;
 };
 
 struct Schedule {
   uint64_t id = 0;
-  // What starts, and is left, as a whole: one response, or all those of a group that needs several.
+  // Unit that starts, and is left, as a whole: one response, or all responses of a group that needs several.
   struct Bucket {
-    std::vector<Response> parts;  // of one process set; carried out one after the other
-    std::vector<uint32_t> entries;  // indices into `entries`, in the order of the parts' names
+    std::vector<Response> parts;  // of one process set; executed one after the other
+    std::vector<uint32_t> entries;  // indices into Schedule::entries, in the order of the parts' names
     uint32_t set() const { return parts.front().set; }
   };
   std::vector<ScheduleEntry> entries;
@@ -44,7 +45,7 @@ struct Schedule {
 void encode(const Schedule& schedule, std::string* out);
 bool decode(const std::string& bytes, Schedule* out);
 
-// Of one period, in order.
+// Build a schedule from one period of operations, in order.
 Schedule make_schedule(uint64_t id, std::vector<Ready> period, const FuseOptions& options);
 
 }  // namespace hvd

@@ -13,7 +13,7 @@ void make_key(uint32_t set, uint8_t face, const std::string& name, std::string* 
   key->append(name);
 }
 
-// "allreduce.noname.17" -> 17: unnamed entries are matched in the order in which they were submitted.
+// Return the number in a name ("allreduce.noname.17" -> 17); unnamed entries are matched in the order of submission.
 uint64_t number_of(const std::string& name) {
   const size_t dot = name.rfind('.');
   return dot == std::string::npos ? 0 : std::strtoull(name.c_str() + dot + 1, nullptr, 10);
@@ -46,7 +46,7 @@ ScheduleCursor::ScheduleCursor(std::shared_ptr<const Schedule> schedule, std::ve
               [&](uint32_t a, uint32_t b) { return number_of(schedule_->entries[a].name) < number_of(schedule_->entries[b].name); });
     for (uint32_t e : stream.entries) slots_[e].stream = &stream;
   }
-  // A name is used again only when its last use is over, so these come in the order in which they were negotiated.
+  // A name is reused only after its last use has completed, so these entries are in the order of negotiation.
   for (auto& [key, stream] : by_name_) {
     for (uint32_t e : stream.entries) slots_[e].stream = stream.entries.size() > 1 ? &stream : nullptr;
   }
@@ -78,7 +78,7 @@ bool ScheduleCursor::offer(uint32_t entry, const Request& q, void* token, bool* 
 
 void ScheduleCursor::offer_again(uint32_t entry, void* token, bool* completed) { add(entry, token, completed); }
 
-// The only thing that happens for every tensor of every step.
+// Hot path: the only code that runs for every tensor of every step.
 void ScheduleCursor::add(uint32_t entry, void* token, bool* completed) {
   Slot& slot = slots_[entry];
   const bool first = slot.waiting.empty();
@@ -93,8 +93,8 @@ void ScheduleCursor::advance() {
     ready_ = kNoPart;
     return;
   }
-  // At most one round ahead of what has been executed; that is all a program that waits for its gradients can be. So what waits in a
-  // slot is for the position looked at: earlier rounds of its bucket have been taken.
+  // Limited to one round ahead of execution; a program that waits for its gradients cannot be further ahead. So a token
+  // waiting in a slot is for the position examined here: earlier rounds of its bucket have been taken.
   const uint64_t n = schedule_->buckets.size();
   while (ready_ < executed_ + n && missing_[ready_ % n] == 0) ++ready_;
 }
@@ -129,7 +129,7 @@ const Schedule::Bucket& ScheduleCursor::peek(std::vector<void*>* tokens) const {
 bool ScheduleCursor::stuck(const void* token) const {
   if (!anything_mine()) return false;
   const uint64_t n = schedule_->buckets.size();
-  // Buckets that are ready here only wait for peers.
+  // Buckets complete on this rank only wait for peers.
   for (uint64_t position = executed_; position < ready_; ++position) {
     for (uint32_t e : schedule_->buckets[position % n].entries) {
       if (!slots_[e].waiting.empty() && slots_[e].waiting.front() == token) return false;

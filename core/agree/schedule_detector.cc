@@ -6,9 +6,9 @@ namespace hvd {
 
 void ScheduleDetector::reset() { log_.clear(); }
 
-// Operations after which short periods are considered again; the program may have become another one.
+// Number of operations after which short periods are considered again, because the program may have changed phase.
 constexpr size_t kRecovery = 128;
-// A schedule that has lasted for fewer operations than this may have been part of a longer period.
+// A schedule that lasted for fewer operations than this may have been part of a longer period.
 constexpr uint64_t kBrief = 1024;
 
 void ScheduleDetector::note_revoked(uint64_t rounds, size_t operations) {
@@ -18,8 +18,9 @@ void ScheduleDetector::note_revoked(uint64_t rounds, size_t operations) {
   if (rounds >= kLasting) {
     failures_ = 0;
     least_ = 1;
-    // Something that comes again and again in between, such as a barrier after every twenty equal calls, makes each of these schedules
-    // pay for itself but hides the period that would last. Only every now and then, lest a program without one pays for the search.
+    // A recurring interruption, such as a barrier after every twenty equal calls, lets each of these schedules pay off
+    // but hides the longer period that would last. Search for that only occasionally, so that a program without one
+    // does not pay for the search.
     const bool brief = rounds * operations < kBrief;
     brief_ = brief ? brief_ + 1 : 0;
     if (!brief) patience_ = kBriefPatience;
@@ -49,8 +50,8 @@ void ScheduleDetector::feed(const Ready& ready, uint64_t identity) {
   }
 }
 
-// What one period looks like, apart from races between ranks: for each process set, the operations between two waits of the program as
-// a sorted list, and these lists in order. Unnamed operations keep their order.
+// Return the shape of a period, independent of races between ranks: for each process set, the sorted operations between
+// two waits of the program, with these sections in order. Unnamed operations keep their order.
 ScheduleDetector::Shape ScheduleDetector::shape_of(size_t from, size_t count) const {
   Shape shape;
   std::map<uint32_t, uint64_t> fence;
@@ -70,7 +71,7 @@ ScheduleDetector::Shape ScheduleDetector::shape_of(size_t from, size_t count) co
   return shape;
 }
 
-// Are the last p operations a shorter period, too short to be proposed, several times over?
+// True if the last p operations consist of several repetitions of a shorter period that is too short to be proposed.
 bool ScheduleDetector::repeats_within(size_t p) const {
   const size_t n = log_.size();
   auto sum = [&](size_t from, size_t to) {
@@ -88,7 +89,8 @@ bool ScheduleDetector::repeats_within(size_t p) const {
   return false;
 }
 
-// Does some name stand for different operations in the last p? Ranks follow a schedule by names, and know one request by each.
+// True if a name stands for different operations within the last p. Ranks follow a schedule by name and keep one
+// request per name.
 bool ScheduleDetector::ambiguous(size_t p) const {
   std::map<std::string, uint64_t> known;
   for (size_t i = log_.size() - p; i < log_.size(); ++i) {
@@ -101,7 +103,7 @@ bool ScheduleDetector::ambiguous(size_t p) const {
   return false;
 }
 
-// Where the program had waited for what was before, and not within a group.
+// True where the program had waited for everything before, and not within a group.
 bool ScheduleDetector::may_begin(size_t at) const {
   const Ready &before = log_[at - 1].ready, &here = log_[at].ready;
   return before.fence != here.fence && !(here.grouped() && before.unit == here.unit);
@@ -110,7 +112,8 @@ bool ScheduleDetector::may_begin(size_t at) const {
 size_t ScheduleDetector::period_length() const {
   const size_t n = log_.size();
   if (hold_ > 0 || n < 3) return 0;
-  auto prefix = [&](size_t i) { return i == 0 ? log_[0].prefix - log_[0].identity : log_[i - 1].prefix; };  // sum of the first i
+  // Sum of the first i identities.
+  auto prefix = [&](size_t i) { return i == 0 ? log_[0].prefix - log_[0].identity : log_[i - 1].prefix; };
   for (size_t p = least_; 2 * p + 1 <= n && p <= capacity_; ++p) {
     if (prefix(n) - prefix(n - p) != prefix(n - p) - prefix(n - 2 * p)) continue;
     if (may_begin(n - p) && may_begin(n - 2 * p) && !repeats_within(p) && shape_of(n - p, p) == shape_of(n - 2 * p, p))

@@ -1,5 +1,5 @@
-// The coordinator's search for what repeats: it is fed with operations in the order in which they become ready, and says when the last
-// of them are the same list twice. Pure.
+// Detects repetition on the coordinator: receives operations in the order in which they become ready, and reports when
+// the latest ones are the same list twice. Pure.
 #pragma once
 #include <cstdint>
 #include <deque>
@@ -12,19 +12,21 @@ namespace hvd {
 
 class ScheduleDetector {
  public:
-  // `capacity`: most operations of a schedule; 0: never propose one.
+  // `capacity`: maximum operations of a schedule; 0: never propose one.
   explicit ScheduleDetector(size_t capacity) : capacity_(capacity) {}
 
-  // An operation has become ready. `identity`: hash of what must repeat: set, face, name unless unnamed, signature of all ranks; operations
-  // that cannot be scheduled (errors, join, process sets) call reset() instead.
+  // Add a ready operation. `identity`: hash of what must repeat: set, face, name (unless unnamed) and signature on all
+  // ranks. For operations that cannot be scheduled (errors, join, process sets) call reset() instead.
   void feed(const Ready& ready, uint64_t identity);
   void reset();
 
-  // When the last operations are two equal periods that begin at a fence: the last period, in order. Else empty.
+  // Return the last period, in order, if the latest operations are two equal periods that begin at a fence; otherwise
+  // empty.
   std::vector<Ready> period() const;
-  // A schedule of `operations` ended after `rounds` rounds. After one that did not last, or several that lasted only briefly, only longer
-  // ones are proposed (its period was part of a longer one); after several that did not last the next proposal waits, twice as long each
-  // time, so that a program which never settles pays next to nothing for the attempts.
+  // Record that a schedule of `operations` operations ended after `rounds` rounds. After one that did not last, or
+  // several that lasted only briefly, only longer periods are proposed, because this one was part of a longer period.
+  // After several that did not last, the next proposal is delayed, twice as long each time, so that a program that
+  // never settles pays almost nothing for the attempts.
   void note_revoked(uint64_t rounds, size_t operations);
 
  private:
@@ -44,13 +46,13 @@ class ScheduleDetector {
   Shape shape_of(size_t from, size_t count) const;
   bool may_begin(size_t at) const;
   size_t capacity_;
-  size_t hold_ = 0;   // operations still to be seen before the next proposal
-  size_t least_ = 1;    // length of a period to propose
-  size_t recover_ = 0;  // operations until that is 1 again
-  int failures_ = 0;  // schedules in a row that did not last
+  size_t hold_ = 0;   // operations to observe before the next proposal
+  size_t least_ = 1;    // minimum length of a proposed period
+  size_t recover_ = 0;  // operations until least_ is reset to 1
+  int failures_ = 0;  // consecutive schedules that did not last
   static constexpr int kBriefPatience = 2;
-  int brief_ = 0;                   // schedules in a row that lasted only briefly
-  int patience_ = kBriefPatience;   // so many of them until a longer period is looked for
+  int brief_ = 0;                   // consecutive schedules that lasted only briefly
+  int patience_ = kBriefPatience;   // value of brief_ at which a longer period is required
   std::deque<Token> log_;
 };
 

@@ -8,7 +8,7 @@ namespace {
 
 constexpr size_t kNamesShown = 6;
 
-// A name on one line of text, whatever users call their tensors.
+// Return the name on one line, whatever characters it contains.
 std::string on_a_line(const std::string& name) {
   std::string out;
   for (const char c : name) {
@@ -38,7 +38,7 @@ Status Stall::check(const Negotiator& negotiator, double now, const LogSink& log
   const auto waiting = negotiator.waiting(now - (warning_ > 0 ? warning_ : shutdown_));
   if (waiting.empty()) return {};
 
-  std::map<int, std::vector<std::string>> missing;  // rank -> what waits for it
+  std::map<int, std::vector<std::string>> missing;  // rank -> operations that wait for it
   bool ended = false;
   double longest = 0;
   for (const auto& w : waiting) {

@@ -1,5 +1,5 @@
-// Tells when operations wait for ranks that do not come: a warning after a while, the end of the job later if asked for. Runs on the
-// coordinator; pure but for the log.
+// Stall check on the coordinator: a warning after a while when operations wait for ranks that do not submit them, and
+// later the end of the job if configured. Pure except for the log.
 #pragma once
 #include <set>
 #include <string>
@@ -14,7 +14,8 @@ class Stall {
   Stall(double warning, double shutdown, std::vector<std::string> labels)
       : warning_(warning), shutdown_(shutdown), labels_(std::move(labels)) {}
 
-  // Looks at most once a second. `told`: it has just been reported. Not ok: the job has to end (shutdown time passed).
+  // Check at most once a second. `told`: set if a warning was logged. An error means that the job must end (shutdown
+  // time passed).
   Status check(const Negotiator& negotiator, double now, const LogSink& log, bool* told);
 
  private:

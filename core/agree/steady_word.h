@@ -1,5 +1,6 @@
-// The word by which a rank tells the others of its node how far it is in a running schedule (engine/steady.h), and what follows from all
-// words. Pure; tests/core/agree/steady_model_test.cc looks at every interleaving of the loads and stores of these words.
+// The word in shared memory by which a rank tells the other ranks of its node its position in a running schedule
+// (engine/steady.h), and the evaluation of all words. Pure; tests/core/agree/steady_model_test.cc explores every
+// interleaving of loads and stores of these words.
 #pragma once
 #include <cstdint>
 #include <span>
@@ -7,12 +8,12 @@
 
 namespace hvd {
 
-// The position of a rank that takes no part in any bucket: nobody waits for it.
+// Position of a rank that takes no part in any bucket, so no rank waits for it.
 inline constexpr int kPositionBits = 38;
 inline constexpr uint64_t kNoPart = (uint64_t{1} << kPositionBits) - 1;
 
-// 25 bits of schedule id, the frozen bit, the position: the rank is ready for all below. A frozen word does not change any more until it
-// has another id.
+// Layout: 25 bits of schedule id, the frozen bit, then the position; the rank is ready for all positions below. A
+// frozen word does not change until it gets another id.
 struct SteadyWord {
   uint64_t bits = 0;
 
@@ -25,12 +26,12 @@ struct SteadyWord {
   bool ready(uint64_t id, uint64_t position) const { return of_schedule(id) && this->position() > position; }
 };
 
-// `words`, all of them frozen, by local rank; `members`: of bucket b. The schedule ends at the first position for which some member was not
-// ready. A schedule in which nobody takes part cannot exist.
+// Return the first position for which some member was not ready; the schedule ends there. `words`: all frozen, by local
+// rank; `members`: by bucket. At least one rank must take part in the schedule.
 inline uint64_t last_position(std::span<const SteadyWord> words, const std::vector<std::vector<int>>& members) {
   uint64_t at = kNoPart;
   for (const SteadyWord& w : words) at = w.position() < at ? w.position() : at;
-  // At most one round past the slowest, so the search is short.
+  // Ends at most one round past the slowest rank.
   for (;; ++at) {
     for (int rank : members[at % members.size()]) {
       if (words[static_cast<size_t>(rank)].position() <= at) return at;

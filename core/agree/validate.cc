@@ -18,7 +18,7 @@ struct Disagreement {
   std::string what, left, right;
 };
 
-// The first thing in which two requests differ though they must not, or an empty `what`.
+// Return the first difference between two requests that must agree, or an empty `what`.
 Disagreement compare(const Request& a, const Request& b) {
   if (a.kind != b.kind) return {"operation", name_of(a.kind), name_of(b.kind)};
   if (a.device != b.device) return {"device of the tensor", std::string(name_of(a.device)), std::string(name_of(b.device))};
@@ -47,7 +47,7 @@ Disagreement compare(const Request& a, const Request& b) {
 Status validate(const std::vector<Announced>& announced, const std::vector<std::string>& labels) {
   const Announced& first = announced.front();
   for (const Announced& other : announced) {
-    // Not refused where it is submitted: the other ranks would wait for it.
+    // Reported here and not at submission, because the other ranks would then wait for this rank.
     if (ragged(other.request.kind) && other.request.shape.empty()) {
       return Status(Code::mismatch, std::string(name_of(other.request.kind)) + " '" + other.request.name + "': the tensor of " +
                                         labels[other.rank] + " has no dimension (shape ()); it needs at least one");

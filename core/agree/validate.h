@@ -1,4 +1,4 @@
-// Do the ranks agree about one operation? Pure.
+// Check that the ranks agree about one operation. Pure.
 #pragma once
 #include <string>
 #include <utility>
@@ -8,17 +8,18 @@
 
 namespace hvd {
 
-// What one rank announced. `rank` is global.
+// The request of one rank. `rank` is global.
 struct Announced {
   int rank;
   Request request;
 };
 
-// ok, or Code::mismatch with a message that names the tensor, both ranks and both values. `labels`: by global rank.
+// Return ok, or Code::mismatch with a message that names the tensor, both ranks and both values. `labels`: label of
+// each global rank.
 Status validate(const std::vector<Announced>& announced, const std::vector<std::string>& labels);
 
-// Can this request be made at all? Checked on the submitting rank before anything is sent: Code::invalid_argument naming the value
-// and what is accepted. `members`: global ranks of the set; `set_rank`: mine.
+// Check on the submitting rank, before anything is sent, that the request is possible. Return Code::invalid_argument
+// naming the value and what is accepted. `members`: global ranks of the set.
 Status check_arguments(const Request& request, const std::vector<int>& members);
 
 }  // namespace hvd

@@ -21,7 +21,7 @@ Status Watch::check(const std::vector<Waiting>& waiting, const std::string& why,
   last_look_ = now;
   const bool may_end = shutdown_ > 0 && shutdown_ >= warning_;
   const double first = (warning_ > 0 ? warning_ : shutdown_) + grace();
-  // Rank 0 repeats itself; what it has stopped to speak of it may have forgotten.
+  // Rank 0 repeats its report; operations that it no longer reports it may have forgotten.
   const bool fresh = known_at_ > 0 && now - known_at_ <= first;
   std::vector<const Waiting*> unknown;
   double longest = 0;

@@ -1,7 +1,7 @@
-// Every rank's own watch over what waits on it, beside rank 0's stall check (agree/stall.h). Rank 0 tells, whenever it reports a stall, all
-// that it knows to wait; what a rank waits for and rank 0 does not know, or no longer says anything about, the rank reports itself. So
-// nothing that a program waits for can wait for long unseen, whatever goes wrong with the others' checks or with rank 0. Pure but for the
-// log.
+// Stall check of each rank for its own waits, in addition to rank 0's (agree/stall.h). Whenever rank 0 reports a stall
+// it sends the keys of all operations that it knows to wait. A rank reports by itself what it waits for and rank 0 does
+// not know, or no longer reports. So no wait goes unreported for long, even if rank 0's check or rank 0 itself fails.
+// Pure except for the log.
 #pragma once
 #include <string>
 #include <unordered_set>
@@ -14,23 +14,24 @@ namespace hvd {
 
 class Watch {
  public:
-  // Times as for Stall. `label`: this rank's.
+  // Times as for Stall. `label`: label of this rank.
   Watch(double warning, double shutdown, std::string label) : warning_(warning), shutdown_(shutdown), label_(std::move(label)) {}
 
   struct Waiting {
-    std::string key;  // of the operation, among all that wait; "": rank 0 cannot know of it yet
-    std::string what;  // for people
+    std::string key;  // unique key of the operation; "": rank 0 cannot know it yet
+    std::string what;  // description for messages
     double since;
   };
-  // Rank 0 reports a stall, and knows that these wait.
+  // Record that rank 0 reports a stall and knows that these operations wait.
   void known(const std::vector<std::string>& keys, double now);
-  // Time to look again?
+  // True if the next check is due.
   bool due(double now) const { return now - last_look_ >= kLook && warning_ + shutdown_ > 0; }
-  // `why`: what this rank itself waits for, if it knows. Not ok: the job has to end (shutdown time passed).
+  // Check the waits of this rank. `why`: the cause, if this rank knows it. An error means that the job must end
+  // (shutdown time passed).
   Status check(const std::vector<Waiting>& waiting, const std::string& why, double now, const LogSink& log);
 
-  static constexpr double kLook = 1.0;  // seconds
-  // How long rank 0 has the first word.
+  static constexpr double kLook = 1.0;  // seconds between checks
+  // Seconds that rank 0 has to report before this rank does.
   double grace() const;
 
  private:

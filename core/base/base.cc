@@ -1,3 +1,3 @@
-// The base floor is headers only; a static library needs one object.
+// The base layer has headers only, but a static library needs one object file.
 #include "base/dtype.h"
 #include "base/status.h"

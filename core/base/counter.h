@@ -1,4 +1,4 @@
-// A number that grows. Written by one thread, or by one at a time, and read by any, so no read-modify-write is needed.
+// A growing counter with one writer at a time and any number of readers, so no read-modify-write is needed.
 #pragma once
 #include <atomic>
 #include <cstdint>

@@ -1,4 +1,4 @@
-// A point in time after which a wait gives up. Every blocking call of the core takes one.
+// A point in time at which a wait gives up. Every blocking call of the core takes one.
 #pragma once
 #include <algorithm>
 #include <chrono>
@@ -7,7 +7,7 @@ namespace hvd {
 
 using Clock = std::chrono::steady_clock;
 
-inline constexpr double kForever = 3600;  // seconds that a sleep without another reason to end may last
+inline constexpr double kForever = 3600;  // longest sleep in seconds when nothing else limits it
 
 class Deadline {
  public:
@@ -18,7 +18,7 @@ class Deadline {
 
   bool passed() const { return Clock::now() >= when_; }
   Clock::time_point when() const { return when_; }
-  // Milliseconds left, at least 0, rounded up so that a sleeper does not spin through the last one.
+  // Return the milliseconds left, at least 0, rounded up so that a sleeper does not spin through the last one.
   int remaining_ms() const {
     auto left = std::chrono::ceil<std::chrono::milliseconds>(when_ - Clock::now()).count();
     return static_cast<int>(std::clamp<long long>(left, 0, 1 << 30));

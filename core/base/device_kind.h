@@ -1,4 +1,5 @@
-// Whose memory a tensor is in. The codes are part of the contract with the Python package (DEVICE_* in _core) and of the wire.
+// The kind of memory a tensor is in. The codes are part of the contract with the Python package (DEVICE_* in _core) and
+// of the wire format.
 #pragma once
 #include <cstdint>
 #include <string_view>

@@ -1,4 +1,5 @@
-// Element types. The numeric codes are part of the contract with the Python package and of the wire (dtype_table.h).
+// Element types. The numeric codes are part of the contract with the Python package and of the wire format
+// (dtype_table.h).
 #pragma once
 #include <cstddef>
 #include <cstdint>
@@ -31,7 +32,7 @@ constexpr std::string_view name_of(DType d) { return dtype_table::kRows[static_c
 constexpr bool is_float(DType d) { return dtype_table::kRows[static_cast<size_t>(d)].floating; }
 constexpr bool is_half(DType d) { return d == DType::float16 || d == DType::bfloat16; }
 
-// What float32 values are while they travel between nodes (collectives/codec.h). The codes are part of the same contracts.
+// Encoding of float32 values between nodes (collectives/codec.h). The codes are part of the same contracts.
 enum class WireFormat : uint8_t { none = 0, fp16 = 1, bf16 = 2, int8 = 3 };
 
 constexpr std::string_view name_of(WireFormat f) {
@@ -39,8 +40,8 @@ constexpr std::string_view name_of(WireFormat f) {
   return names[static_cast<size_t>(f)];
 }
 
-// Reduce operations as the engine runs them; Average is Sum with a divisor (see Scale).
-// Codes are those of the public constants hvd.Average .. hvd.Product.
+// Reduce operations. Average is Sum with a divisor (see Scale). The codes are those of the public constants hvd.Average
+// to hvd.Product.
 enum class ReduceOp : uint8_t { average = 0, sum = 1, adasum = 2, min = 3, max = 4, product = 5 };
 
 constexpr std::string_view name_of(ReduceOp op) {

@@ -1,11 +1,11 @@
-// The processor's floating-point mode belongs to the thread: a caller that drives the engine may flush denormals to zero (XLA's threads do,
-// and torch.set_flush_denormal) or round otherwise, and ranks would compute different bits.
+// The floating-point mode is a property of the thread. A caller that drives the engine may flush denormals to zero
+// (XLA's threads and torch.set_flush_denormal do) or round differently, and ranks would then compute different bits.
 #pragma once
 #include <cstdint>
 
 namespace hvd {
 
-// While it lives, this thread rounds to nearest and keeps denormals, as every thread does at first.
+// Sets the default mode for this thread during its lifetime: round to nearest, keep denormals.
 class DefaultFloatMode {
  public:
   DefaultFloatMode() : before_(read()) {
@@ -18,7 +18,7 @@ class DefaultFloatMode {
 
  private:
 #if defined(__x86_64__)
-  // The lowest bits tell of exceptions that have occurred; they are no mode.
+  // The lowest bits are exception flags, not part of the mode.
   static constexpr uint32_t kFlags = 0x3f, kDefault = 0x1f80;
   static uint32_t read() { return __builtin_ia32_stmxcsr() & ~kFlags; }
   static void write(uint32_t mode) { __builtin_ia32_ldmxcsr(mode); }

@@ -1,9 +1,10 @@
-// float16 (IEEE 754 binary16) and bfloat16 <-> float32, one value at a time and without hardware support. The array kernels have
-// vector versions of the same functions with the same bits (collectives/kernels_impl.h); this header is for everything else, also for
-// devices (core/kernels), where cases are selected rather than branched to: the lanes of a warp meet all of them.
+// Conversions between float32 and float16 (IEEE 754 binary16) or bfloat16, one value at a time and without hardware
+// support. The array kernels have vector versions with the same bits (collectives/kernels_impl.h). This header is for
+// all other code, including devices (core/kernels), and selects between cases instead of branching, because the lanes
+// of a warp would take all branches.
 //
-// Narrowing rounds to nearest, ties to even; overflow gives infinity; denormals are kept; a NaN stays a NaN, is made quiet and keeps
-// the upper bits of its payload, as F16C does.
+// Narrowing rounds to nearest, ties to even. Overflow gives infinity; denormals are kept. A NaN stays a NaN, becomes
+// quiet and keeps the upper bits of its payload, as with F16C.
 #pragma once
 #include <bit>
 #include <cstdint>
@@ -19,9 +20,9 @@ namespace hvd {
 HVD_ON_DEVICE constexpr float half_to_float(uint16_t h) {
   const uint32_t sign = static_cast<uint32_t>(h & 0x8000) << 16;
   const uint32_t magnitude = h & 0x7fff;
-  // Zero or denormal: a multiple of 2^-24, which is the last place of float32 at 0.5.
+  // Zero or denormal: a multiple of 2^-24, which is the unit in the last place of float32 at 0.5.
   const uint32_t tiny = std::bit_cast<uint32_t>(std::bit_cast<float>(0x3f000000 | magnitude) - 0.5f);
-  uint32_t bits = (magnitude << 13) + (112u << 23);  // the exponent's bias goes from 15 to 127
+  uint32_t bits = (magnitude << 13) + (112u << 23);  // exponent bias from 15 to 127
   bits += magnitude >= 0x7c00 ? 112u << 23 : 0;      // infinity and NaN: the exponent is all ones
   bits |= magnitude > 0x7c00 ? 0x00400000 : 0;       // quiet
   return std::bit_cast<float>(sign | (magnitude < 0x0400 ? tiny : bits));
@@ -31,11 +32,13 @@ HVD_ON_DEVICE constexpr uint16_t float_to_half(float f) {
   const uint32_t bits = std::bit_cast<uint32_t>(f);
   const uint32_t sign = (bits >> 16) & 0x8000;
   const uint32_t magnitude = bits & 0x7fffffff;
-  // Below 2^-14 the result is a multiple of 2^-24, which is the last place of float32 at 0.5: let the addition round.
+  // Below 2^-14 the result is a multiple of 2^-24, the unit in the last place of float32 at 0.5, so the addition
+  // rounds.
   const uint32_t tiny = std::bit_cast<uint32_t>(std::bit_cast<float>(magnitude) + 0.5f) - 0x3f000000;
-  uint32_t h = (magnitude - (112u << 23) + 0x0fff + ((magnitude >> 13) & 1)) >> 13;  // a carry may reach the exponent; that is right
+  // A carry into the exponent gives the right result.
+  uint32_t h = (magnitude - (112u << 23) + 0x0fff + ((magnitude >> 13) & 1)) >> 13;
   h = magnitude < 0x38800000 ? tiny : h;
-  h = magnitude >= 0x47800000 ? 0x7c00 : h;  // 2^16 and above, infinity included
+  h = magnitude >= 0x47800000 ? 0x7c00 : h;  // 2^16 and above, including infinity
   h = magnitude > 0x7f800000 ? 0x7e00 | ((magnitude >> 13) & 0x03ff) : h;
   return static_cast<uint16_t>(sign | h);
 }

@@ -1,4 +1,5 @@
-// Writing JSON (RFC 8259), piece by piece: strings that are valid whatever bytes they come from, members of objects, lists of numbers.
+// JSON writer (RFC 8259): appends strings, object members and lists of integers to a string. Strings are valid whatever
+// bytes they come from.
 #pragma once
 #include <charconv>
 #include <concepts>
@@ -10,7 +11,7 @@ namespace hvd {
 template <class T>
 concept JsonInteger = std::integral<T> && !std::same_as<T, bool>;
 
-// Appends `text` in quotes. Bytes that are no UTF-8 become U+FFFD, so the result is always valid.
+// Append `text` in quotes. Invalid UTF-8 becomes U+FFFD, so the result is always valid.
 void append_json(std::string* out, std::string_view text);
 
 template <JsonInteger Integer>
@@ -20,7 +21,8 @@ void append_json(std::string* out, Integer value) {
   out->append(text, end);
 }
 
-// A member's name, one in which nothing needs an escape, after a comma unless the object begins just before. Its value is to follow.
+// Append a member name, preceded by a comma unless the object has just begun. The name must need no escapes; the value
+// must follow.
 void append_name(std::string* out, std::string_view name);
 
 void append_member(std::string* out, std::string_view name, std::string_view text);
@@ -31,13 +33,13 @@ void append_member(std::string* out, std::string_view name, Integer value) {
   append_json(out, value);
 }
 
-template <std::same_as<bool> Truth>  // nothing becomes one on its way here
+template <std::same_as<bool> Truth>  // only bool itself; nothing converts to it implicitly
 void append_member(std::string* out, std::string_view name, Truth value) {
   append_name(out, name);
   out->append(value ? "true" : "false");
 }
 
-// As in 1,2,3: what is between a list's brackets.
+// Append the list items without brackets, as in 1,2,3.
 template <class Integers>
 void append_items(std::string* out, const Integers& values) {
   bool first = true;
@@ -48,7 +50,7 @@ void append_items(std::string* out, const Integers& values) {
   }
 }
 
-// A list as a member.
+// Append a list as a member.
 template <class Integers>
 void append_list(std::string* out, std::string_view name, const Integers& values) {
   append_name(out, name);

@@ -1,9 +1,9 @@
-// Limits that several floors have to keep alike.
+// Limits shared by several layers.
 #pragma once
 
 namespace hvd {
 
-// Process sets at a time, set 0 among them: the shared memory of a node has room for the barriers of so many.
+// Maximum number of process sets at a time, including set 0; a node's shared memory has room for this many barriers.
 inline constexpr int kMaxProcessSets = 256;
 
 }  // namespace hvd

@@ -1,4 +1,4 @@
-// The core's only way to say something outside a Status. The sink is set by the owner (Python prints to stderr with the rank);
+// Log sink, the core's only output besides Status. The owner sets the sink (Python prints to stderr with the rank);
 // without one, messages are dropped.
 #pragma once
 #include <functional>

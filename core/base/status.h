@@ -1,5 +1,6 @@
-// Errors as values. A Status is either ok (a null pointer, free to copy) or a code with a message; context is added while it
-// travels up: `return s.with("allreduce 'grad.0'")`. Exceptions exist only at the Python edge (bindings/python).
+// Errors as values. A Status is either ok (a null pointer, free to copy) or a code with a message. Callers add context
+// while it is returned: `return s.with("allreduce 'grad.0'")`. Exceptions exist only at the Python boundary
+// (bindings/python).
 #pragma once
 #include <memory>
 #include <string>
@@ -10,18 +11,18 @@ namespace hvd {
 
 enum class Code : unsigned char {
   ok = 0,
-  invalid_argument,  // refused at call time; the engine goes on                      -> ValueError
-  mismatch,          // ranks disagree about one operation; the engine goes on        -> RanksDisagreeError, one of those
+  invalid_argument,  // refused at call time; the engine continues                    -> ValueError
+  mismatch,          // ranks disagree about one operation; the engine continues      -> RanksDisagreeError
   shutdown,          // this process or a peer called shutdown                        -> HorovodInternalError
   peer_lost,         // a peer died or closed its connection                          -> HorovodInternalError
   timeout,           // no progress within the transport deadline                     -> HorovodInternalError
-  internal,          // a bug of ours                                                 -> HorovodInternalError
+  internal,          // a bug in this library                                         -> HorovodInternalError
 };
 
 class [[nodiscard]] Status {
  public:
   Status() = default;
-  // `rank`: the one that is the reason, where there is one; -1: none.
+  // `rank`: the rank that caused the error; -1: none.
   Status(Code code, std::string message, int rank = -1) : body_(std::make_shared<const Body>(Body{code, std::move(message), rank})) {}
   static Status Ok() { return {}; }
 
@@ -32,7 +33,7 @@ class [[nodiscard]] Status {
     return body_ ? body_->message : none;
   }
   int rank() const { return body_ ? body_->rank : -1; }
-  // The same error seen from one floor higher: "context: message".
+  // Return the same error with context: "context: message".
   Status with(std::string_view context) const { return ok() ? *this : Status(code(), std::string(context) + ": " + message(), rank()); }
 
  private:

@@ -1,4 +1,4 @@
-// Threads of the library's own.
+// Helpers for the library's threads.
 #pragma once
 #include <pthread.h>
 #include <signal.h>
@@ -8,7 +8,7 @@
 
 namespace hvd {
 
-// A thread that no signal interrupts: signals are the program's business, not those of the library's threads.
+// Start a thread with all signals blocked, so that the program's own threads handle them.
 template <class Run>
 std::thread thread_without_signals(Run run) {
   sigset_t all, before;

@@ -1,5 +1,5 @@
-// A clock for what happens too often to ask the system for the time: the processor's own counter, which all cores share. TickScale turns
-// its readings into nanoseconds of the system's monotonic clock (Clock), which all processes of a host share.
+// Clock for events that are too frequent for a system call: the processor's counter, which all cores share. TickScale
+// converts its readings to nanoseconds of the system's monotonic clock (Clock), which all processes of a host share.
 #pragma once
 #include <cstdint>
 
@@ -21,13 +21,13 @@ inline uint64_t ticks() {
 #endif
 }
 
-// The line through two readings of both clocks, the first at construction. Its error is that of the readings over the time between them:
-// below 1 us from a second on.
+// Linear map between the two clocks through two readings, the first at construction. Its error is the error of the
+// readings divided by the time between them: below 1 us after one second.
 class TickScale {
  public:
   TickScale() : ticks_(ticks()), ns_(monotonic_ns()) {}
 
-  // A second reading, now. The scale is then a value that may be used for a while.
+  // The map after a second reading, taken now. Valid for a while.
   class Line {
    public:
     int64_t ns(uint64_t at) const {
@@ -42,7 +42,7 @@ class TickScale {
     double ns_per_tick_ = 1;
   };
   Line line() const {
-    constexpr int64_t kLeast = 2'000'000;  // ns between the readings
+    constexpr int64_t kLeast = 2'000'000;  // minimum ns between the readings
     Line line;
     do {
       line.ticks_ = ticks();

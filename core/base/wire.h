@@ -1,5 +1,5 @@
-// Packing of control messages: little-endian fixed-size numbers and length-prefixed sequences. The reader is bounded: it never looks
-// past its end, never allocates more than what is really there, and says so once at the end (ok()).
+// Encoding of control messages: little-endian fixed-size numbers and length-prefixed sequences. The reader is bounded:
+// it never reads past its end, never allocates more than the data present, and reports errors once, at the end (ok()).
 #pragma once
 #include <cstdint>
 #include <cstring>
@@ -41,7 +41,7 @@ class Reader {
     std::memcpy(value, at_, sizeof *value);
     at_ += sizeof *value;
   }
-  // Enumerations come from outside: a code past `last` is refused.
+  // Read an enumeration; codes above `last` are refused, because the data come from outside.
   template <class T>
     requires std::is_enum_v<T>
   void get(T* value, T last) {
@@ -62,11 +62,12 @@ class Reader {
   }
   template <class T>
   void get(std::vector<T>* v) {
-    const uint32_t n = count(std::is_arithmetic_v<T> ? sizeof(T) : sizeof(uint32_t));  // sequences carry their own length
+    // Sequences carry their own length.
+    const uint32_t n = count(std::is_arithmetic_v<T> ? sizeof(T) : sizeof(uint32_t));
     v->resize(n);
     for (uint32_t i = 0; i < n && ok_; ++i) get(&(*v)[i]);
   }
-  // A sequence's length, refused when even `least` bytes an element would not fit.
+  // Read the length of a sequence; refused if not even `least` bytes per element would fit.
   uint32_t count(size_t least) {
     uint32_t n = 0;
     get(&n);

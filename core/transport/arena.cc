@@ -38,10 +38,11 @@ std::shared_ptr<Arena::Block> Arena::allocate(size_t bytes) {
 }
 
 void Arena::release(size_t offset, size_t bytes) {
-  // A forked child has copies of the blocks but shares the memory: it is not the child's to give back.
+  // A forked child has copies of the blocks but shares the memory, so it must not free it.
   if (::getpid() != owner_) return;
   size_t length = pages(bytes);
-  // Back to the system, and zero for the next owner. Memory that is not a file (threads in tests) knows no holes.
+  // Return the memory to the system, zeroed for the next owner. Memory not backed by a file (threads in tests) cannot
+  // have holes.
   if (::madvise(base_ + offset, length, MADV_REMOVE) != 0) std::memset(base_ + offset, 0, length);
   std::lock_guard lock(mutex_);
   used_ -= length;

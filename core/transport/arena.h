@@ -1,8 +1,9 @@
-// Arena: this rank's own region of the node's memory, cut into blocks for tensors that its neighbours shall read and write without a
-// copy. First fit over a map of the free stretches: blocks are few and large (gradient buckets), so simple beats fast.
+// Arena: this rank's region of the node's shared memory, divided into blocks for tensors that its neighbours read and
+// write without a copy. First-fit allocation over a map of free ranges; blocks are few and large (gradient buckets), so
+// simple suffices.
 //
-// A block outlives the engine that made it: it holds the segment's mapping. Memory that is given back leaves the process (a hole is
-// punched into the file) and is zero when it is handed out again.
+// A block may outlive its engine, because it holds the segment's mapping. Freed memory is returned to the system (a
+// hole is punched into the file) and is zero when allocated again.
 #pragma once
 #include <sys/types.h>
 
@@ -32,9 +33,9 @@ class Arena : public std::enable_shared_from_this<Arena> {
     size_t offset_, bytes_;
   };
 
-  // Zeroed memory that begins on a page of its own; null when no stretch is long enough. bytes > 0.
+  // Allocate zeroed, page-aligned memory; null if no free range is long enough. bytes > 0.
   std::shared_ptr<Block> allocate(size_t bytes);
-  size_t used() const;  // bytes in blocks, in whole pages
+  size_t used() const;  // bytes in blocks, rounded up to pages
 
  private:
   void release(size_t offset, size_t bytes);
@@ -43,7 +44,7 @@ class Arena : public std::enable_shared_from_this<Arena> {
   std::byte* base_;
   pid_t owner_;
   mutable std::mutex mutex_;
-  std::map<size_t, size_t> free_;  // offset -> bytes; neighbours are joined
+  std::map<size_t, size_t> free_;  // offset -> bytes; adjacent ranges are merged
   size_t used_ = 0;
 };
 

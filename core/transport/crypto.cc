@@ -58,7 +58,7 @@ bool keeps(const CryptoLibrary& library, Cipher cipher) {
   const auto sealer = library.make(cipher, key, true), opener = library.make(cipher, key, false);
   if (!sealer || !opener) return false;
   std::vector<std::byte> out(text.size()), back(text.size()), mark(kCipherTag);
-  for (int round = 0; round < 2; ++round) {  // a key is set once and used often
+  for (int round = 0; round < 2; ++round) {  // Twice, because a key is set once and used often.
     if (!sealer->seal(nonce, extra, text, out.data(), mark.data()) || out != sealed || mark != tag) return false;
     if (!opener->open(nonce, extra, out, mark.data(), back.data()) || back != text) return false;
     mark[0] ^= std::byte{1};
@@ -85,7 +85,7 @@ bool processor_has_aes() {
 void wipe(void* data, size_t bytes) { explicit_bzero(data, bytes); }
 
 Status CryptoLibrary::load(const std::string& path, std::shared_ptr<const CryptoLibrary>* out) {
-  // Not closed again: OpenSSL has things to do when the process exits.
+  // Never unloaded: OpenSSL has exit handlers.
   void* handle = ::dlopen(path.c_str(), RTLD_NOW | RTLD_LOCAL | RTLD_NODELETE);
   if (!handle) {
     const char* why = ::dlerror();

@@ -27,7 +27,7 @@ struct OpensslFunctions {
   int (*derive_init)(Opaque* ctx) = nullptr;
   int (*derive_set_peer)(Opaque* ctx, Opaque* pkey) = nullptr;
   int (*derive)(Opaque* ctx, unsigned char* out, size_t* bytes) = nullptr;
-  const Opaque* (*cipher[2])() = {nullptr, nullptr};  // by Cipher; may be null
+  const Opaque* (*cipher[2])() = {nullptr, nullptr};  // index: Cipher; may be null
 
   bool load(void* handle);
 };
@@ -69,7 +69,8 @@ class OpensslAead final : public Aead {
     if (f_.cipher_update(ctx_, raw(out), &done, raw(in.data()), static_cast<int>(in.size())) != 1) return false;
     return f_.cipher_final(ctx_, raw(out) + done, &rest) == 1;
   }
-  // The queue of errors belongs to the thread, and others who use OpenSSL on it would take ours for theirs.
+  // Clear errors: OpenSSL's error queue belongs to the thread, and other users of OpenSSL on it would mistake ours for
+  // theirs.
   bool said(bool good) {
     if (!good) f_.clear_error();
     return good;
@@ -97,7 +98,7 @@ class Openssl final : public CryptoLibrary {
     void* mine = f_.new_private(kX25519, nullptr, secret.data(), secret.size());
     size_t bytes = out->size();
     const bool good = mine && f_.get_public(mine, out->data(), &bytes) == 1 && bytes == out->size();
-    f_.pkey_free(mine);  // takes null
+    f_.pkey_free(mine);  // accepts null
     if (!good) f_.clear_error();
     return good;
   }

@@ -10,7 +10,7 @@ namespace {
 
 using U8 = unsigned char;
 using Length = unsigned long long;
-// `k`: the key, or for AES what beforenm() has made of it.
+// `k`: the key, or for AES the state that beforenm() derived from it.
 using Seal = int (*)(U8* c, U8* mac, Length* mac_bytes, const U8* m, Length m_bytes, const U8* ad, Length ad_bytes, const U8* nsec,
                      const U8* nonce, const U8* k);
 using Open = int (*)(U8* m, U8* nsec, const U8* c, Length c_bytes, const U8* mac, const U8* ad, Length ad_bytes, const U8* nonce,
@@ -44,7 +44,7 @@ class SodiumAead final : public Aead {
  public:
   static constexpr std::align_val_t kAlign{64};
 
-  // `state`: of `bytes`, made with kAlign; becomes ours.
+  // `state`: allocated with kAlign, `bytes` long; takes ownership.
   SodiumAead(Seal seal, Open open, U8* state, size_t bytes) : seal_(seal), open_(open), state_(state), bytes_(bytes) {}
   ~SodiumAead() override {
     wipe(state_, bytes_);
@@ -75,7 +75,7 @@ class Sodium final : public CryptoLibrary {
 
   std::unique_ptr<Aead> make(Cipher cipher, const CipherKey& key, bool) const override {
     const bool aes = cipher == Cipher::aes_256_gcm;
-    if (aes && f_.aes_is_there() == 0) return nullptr;  // it has AES by the processor's instructions only
+    if (aes && f_.aes_is_there() == 0) return nullptr;  // libsodium has AES only with hardware instructions
     const size_t bytes = aes ? f_.aes_state_bytes() : key.size();
     auto* state = static_cast<U8*>(::operator new(bytes, SodiumAead::kAlign));
     if (!aes) std::copy(key.begin(), key.end(), state);

@@ -1,5 +1,5 @@
 #pragma once
-// What the wrappers of libraries for encryption share: symbols by name, and bytes as those libraries take them.
+// Helpers shared by the wrappers of encryption libraries: symbol lookup and byte pointers.
 #include <dlfcn.h>
 
 #include <cstddef>

@@ -1,4 +1,4 @@
-// A Link that misbehaves by a script, around another one: faults are put in from outside, the code under test knows nothing.
+// Link decorator that injects faults by a script (for tests); the code under test is unaware of it.
 #pragma once
 #include <cstdint>
 #include <limits>
@@ -11,18 +11,19 @@ namespace hvd {
 
 struct FaultScript {
   static constexpr uint64_t kNever = std::numeric_limits<uint64_t>::max();
-  uint64_t cut_after_sent = kNever;                   // bytes; then the connection is closed, as by a process that dies
-  uint64_t cut_after_received = kNever;               // likewise
-  uint64_t nap_after_received = kNever;               // bytes; then the caller sleeps once, as a process that the system holds up
+  uint64_t cut_after_sent = kNever;                   // bytes after which the connection closes, as if the process died
+  uint64_t cut_after_received = kNever;               // the same for received bytes
+  // Bytes after which the caller sleeps once, as if the system suspended the process.
+  uint64_t nap_after_received = kNever;
   int nap_ms = 0;
-  size_t piece = std::numeric_limits<size_t>::max();  // bytes that one call moves at most
-  int stall_calls = 0;                                // so many calls move nothing ...
+  size_t piece = std::numeric_limits<size_t>::max();  // maximum bytes moved by one call
+  int stall_calls = 0;                                // number of consecutive calls that move nothing ...
   int stall_every = 1;                                // ... before each n-th call that may
 };
 
 class FaultyLink final : public Link {
  public:
-  // `own_bell`: of the link's user. It is rung when a call stalls, because nobody else would wake the user then.
+  // `own_bell`: wakeup event of the link's user, triggered when a call stalls because no peer would wake it then.
   FaultyLink(std::unique_ptr<Link> inner, FaultScript script, BellRef own_bell);
 
   int64_t try_send(ConstBytes data) override;
@@ -46,7 +47,7 @@ class FaultyLink final : public Link {
   int64_t cut(const char* after);
   size_t limit(size_t bytes, uint64_t moved, uint64_t cut_after) const;
 
-  std::unique_ptr<Link> inner_;  // null once cut, which closes the connection for the peer too
+  std::unique_ptr<Link> inner_;  // null once cut; the peer's connection is then closed too
   FaultScript script_;
   BellRef own_bell_;
   uint64_t sent_ = 0, received_ = 0;

@@ -43,7 +43,7 @@ class ByteQueue {
 struct InprocLink::Pipe {
   explicit Pipe(size_t capacity) : from{ByteQueue(capacity), ByteQueue(capacity)} {}
   std::mutex mutex;
-  ByteQueue from[2];  // [side that sends]
+  ByteQueue from[2];  // index: sending side
   bool closed[2] = {false, false};
 };
 

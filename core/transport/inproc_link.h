@@ -1,5 +1,6 @@
-// A Link between two threads of one process: ranks as threads, in tests and in a world of one process. A bounded queue of bytes a
-// direction behind one mutex; the mutex also orders the queue against the bell's mood, so that no wake-up is lost.
+// Link between two threads of one process, for tests that run ranks as threads and for single-process jobs. One bounded
+// byte queue per direction behind one mutex. The mutex also orders the queue against the wakeup event's mood, so no
+// wakeup is lost.
 #pragma once
 #include <memory>
 #include <utility>
@@ -12,7 +13,8 @@ namespace hvd {
 class InprocLink final : public Link {
  public:
   using Pair = std::pair<std::unique_ptr<InprocLink>, std::unique_ptr<InprocLink>>;
-  // The two ends; `first` and `second` are their users' bells. `capacity`: bytes under way in one direction, at least 1.
+  // Create both ends; `first` and `second` are their users' wakeup events. `capacity`: maximum bytes queued per
+  // direction, at least 1.
   static Pair make_pair(BellRef first, BellRef second, size_t capacity = 64 << 10);
   ~InprocLink() override { close(); }
 
@@ -20,7 +22,7 @@ class InprocLink final : public Link {
   int64_t try_recv(Bytes data) override;
   const Status& error() const override { return error_; }
   void hang_up() override { close(); }
-  // What a dying process does to its connections. The peer still receives what was sent before.
+  // Close as the exit of a process would. The peer still receives what was sent before.
   void close();
 
  private:

@@ -1,6 +1,6 @@
-// A control link between two ranks of one host. Messages go through rings in shared memory: no system call as long as both sides are
-// awake, which makes an agreement a matter of a few microseconds. The socket over which the ranks met stays open beside them, because
-// memory does not notice when a peer dies.
+// Control link between two ranks of one host. Messages go through rings in shared memory, without system calls while
+// both sides are awake, so negotiation takes a few microseconds. The socket used for bootstrap stays open to detect the
+// death of the peer, which shared memory does not show.
 #pragma once
 #include <memory>
 
@@ -11,14 +11,14 @@ namespace hvd {
 
 class NodeControlLink final : public Link {
  public:
-  // `me`, `peer`: local ranks; `peer_bell`: what the peer's engine sleeps on.
+  // `me`, `peer`: local ranks; `peer_bell`: wakeup event of the peer's engine.
   NodeControlLink(std::unique_ptr<Link> socket, std::shared_ptr<Segment> segment, int me, int peer, BellRef peer_bell)
       : socket_(std::move(socket)), ring_(std::move(segment), me, peer, peer_bell, RingChannel::control) {}
 
   int64_t try_send(ConstBytes data) override { return ring_.try_send(data); }
   int64_t try_recv(Bytes data) override {
     const int64_t n = ring_.try_recv(data);
-    // What the peer wrote before it closed the socket was in the ring by then, so an empty ring is the end.
+    // Everything the peer wrote before it closed the socket is already in the ring, so an empty ring is the end.
     return n == 0 && closed_ ? -1 : n;
   }
   const Status& error() const override { return socket_->error(); }

@@ -1,14 +1,15 @@
-// NodeGroup: the members of one process set on one host, and how they keep step through shared memory.
+// NodeGroup: the members of one process set on one host, synchronized through shared memory.
 //
-// Each member counts the stages that it has finished in one counter on a cache line of its own; others wait for that counter.
-// All members run the same collectives in the same order and every collective has a number of stages that follows from its
-// arguments alone, so `base + k` means the same stage for everybody.
+// Each member counts its finished stages in a counter on its own cache line; the others wait for that counter. All
+// members run the same collectives in the same order, and the number of stages of a collective depends only on its
+// arguments, so `base + k` means the same stage on every member.
 //
 //   Each collective: begin() -> half of the staging area; publish() after each stage; await(member, stage); finish().
 //
-// Staging: every rank has one area that the others read, cut into two halves that successive operations of a group use in turn. begin()
-// waits until everybody is done with the operation that used the half before (two operations ago, or in another process set), which in
-// steady state has long happened. finish() publishes the stage "I touch nobody's memory of this operation any more".
+// Staging: every rank has an area that the others read, split into two halves that successive operations of a group use
+// in turn. begin() waits until all members have finished the operation that used the half before (two operations ago,
+// or in another process set), which in steady state is long past. finish() publishes the last stage: "this rank no
+// longer accesses other ranks' memory for this operation".
 #pragma once
 #include <atomic>
 #include <cstdint>
@@ -21,49 +22,51 @@
 
 namespace hvd {
 
-// The members' counters, in set order. They live in the segment and so outlast the group.
+// The members' counters, in set order. They are in the segment and so outlive the group.
 using ProgressCounters = std::vector<std::atomic<uint64_t>*>;
 
-// One per rank and engine, shared by all its groups: who used which half of this rank's staging area last, and how much was reduced
-// without it.
+// State shared by all groups of one rank and engine: the last use of each half of this rank's staging area, and the
+// bytes reduced without staging.
 struct StagingLedger {
-  std::atomic<uint64_t> unstaged{0};  // bytes reduced in the arenas
+  std::atomic<uint64_t> unstaged{0};  // bytes reduced in place in the arenas
   struct Use {
-    std::shared_ptr<const ProgressCounters> counters;  // null: nobody
-    uint64_t done = 0;                                 // what they show once everybody has finished that use
+    std::shared_ptr<const ProgressCounters> counters;  // null: unused
+    uint64_t done = 0;                                 // counter values once all members have finished that use
   };
   Use half[2];
 };
 
 class NodeGroup {
  public:
-  // `locals`: local ranks of the members in set order; `me`: my index among them; `bells`: of the members, same order.
-  // `generation`: the same on all members and larger than that of any earlier group in this slot; counters start from it, so
-  // that what an earlier group left in the slot counts as "not yet".
+  // `locals`: local ranks of the members, in set order; `me`: my index in it; `bells`: wakeup events in the same order.
+  // `generation`: equal on all members and larger than that of any earlier group in this slot. Counters start from it,
+  // so values left by an earlier group count as "not yet".
   NodeGroup(std::shared_ptr<Segment> segment, int set_slot, uint32_t generation, std::vector<int> locals, int me,
             std::vector<BellRef> bells, StagingLedger* ledger, Waiter* waiter, double timeout_seconds);
   int size() const { return static_cast<int>(locals_.size()); }
   int me() const { return me_; }
 
   struct Stage {
-    std::byte* const* staging;  // [member] -> that member's half for this operation
-    size_t bytes;               // of a half
+    std::byte* const* staging;  // [member] -> its staging half for this operation
+    size_t bytes;               // size of a half
   };
-  // Starts a collective.
+  // Start a collective.
   Status begin(Stage* stage);
-  // Everything that I stored so far is visible to whoever sees my counter; wakes members that sleep for it.
+  // Publish a finished stage: all my earlier stores become visible to members that see the counter. Wakes members that
+  // sleep for it.
   void publish();
-  // Waits until `member` (or everybody) has published `stage` stages (1-based) of this collective.
+  // Wait until `member` (or all members) has published `stage` stages (1-based) of this collective.
   Status await(int member, uint64_t stage);
   Status await_all(uint64_t stage);
-  // Have they? Never waits.
+  // True if the member has published that stage. Never waits.
   bool reached(int member, uint64_t stage) const { return progress(member).load(std::memory_order_seq_cst) >= base_ + stage; }
-  // Ends the collective after `published` stages of mine (publishes one more: done).
+  // End the collective; publishes one more stage.
   void finish();
-  // Ends it as if I had published `stages` stages (at least those that I have): where members give up after unequally many.
+  // End it as if I had published `stages` stages (at least as many as I have). For collectives that members abandon
+  // after different numbers of stages.
   void finish_at(uint64_t stages);
 
-  // A member's arena (Segment::arena), null without.
+  // Return a member's arena (Segment::arena); null if there is none.
   std::byte* arena(int member) const { return segment_->arena(locals_[member]); }
   size_t arena_bytes() const { return segment_->spec().arena_bytes; }
   void count_unstaged(size_t bytes) { ledger_->unstaged.fetch_add(bytes, std::memory_order_relaxed); }
@@ -81,7 +84,7 @@ class NodeGroup {
   StagingLedger* ledger_;
   Waiter* waiter_;
   double timeout_;
-  uint64_t base_ = 0;   // my counter when this collective began
+  uint64_t base_ = 0;   // my counter at the start of this collective
   uint64_t mine_ = 0;   // my counter
   uint64_t operations_ = 0;
   int half_ = 0;

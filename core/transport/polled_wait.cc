@@ -11,13 +11,13 @@ namespace {
 using std::chrono::microseconds;
 using std::chrono::milliseconds;
 
-constexpr int kClockEvery = 64;  // looks between two at the clock
-// With a core for each rank it looks on without a pause for so long. It does not yield: where others want the core after all, that gives
-// them whole slices, while who rests is woken before its turn.
+constexpr int kClockEvery = 64;  // polls between two clock readings
+// With a core for each rank, poll without a pause for this long. Do not yield: if others need the core after all,
+// yielding gives them whole time slices, while a thread that rests wakes up earlier.
 constexpr auto kNoRest = milliseconds(1);
-// Where ranks outnumber cores, the one that is waited for may need this very core.
+// If ranks outnumber cores, the rank waited for may need this core.
 constexpr auto kNoRestShared = microseconds(200);
-constexpr int kPart = 20;  // a rest is this part of the wait so far, within these bounds
+constexpr int kPart = 20;  // a rest is 1/kPart of the wait so far, within these bounds
 constexpr auto kLeastRest = microseconds(20), kMostRest = microseconds(500);
 
 }  // namespace

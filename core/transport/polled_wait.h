@@ -1,6 +1,6 @@
-// PolledWait: as Wait (waiter.h), for a condition that nobody rings for and that may come true only because it is looked at, as the end of
-// an operation of MPI's. It looks often, and from some moment on rests for a part of the time that the wait
-// has taken so far: what that adds is small beside it, and what is looked at needs a look now and then to get on.
+// Variant of Wait (waiter.h) for a condition without wakeup, which may need polling to make progress, such as the
+// completion of an MPI operation. Polls often at first; later it rests for a fraction of the time waited so far, which
+// adds little latency but keeps the operation progressing.
 //
 //   PolledWait wait(waiter, 30, "MPI_Iallreduce with ranks 0, 1");
 //   while (!done()) HVD_RETURN_IF_ERROR(wait.pause());
@@ -20,7 +20,7 @@ class PolledWait {
       : waiter_(waiter), timeout_(timeout_seconds), what_(what) {}
   PolledWait(const PolledWait&) = delete;
 
-  // Look again; an error: the job has been aborted, or time is up.
+  // Return when the condition should be checked again. An error means that the job was aborted or time is up.
   Status pause();
 
  private:

@@ -34,7 +34,7 @@ Status SecureLink::make(std::unique_ptr<Link> inner, std::shared_ptr<const Crypt
   return {};
 }
 
-// The key after this one is what this one makes of zeros under the nonce that no record gets.
+// The next key is the encryption of zeros with this key, under a nonce that no record uses.
 bool SecureLink::begin_key(Direction* direction, const CipherKey& key, bool sealing) const {
   direction->aead = library_->make(cipher_, key, sealing);
   const auto sealer = library_->make(cipher_, key, true);
@@ -103,7 +103,8 @@ size_t SecureLink::hand_out(Bytes data) {
   return n;
 }
 
-// Does a whole record lie in the buffer? Its length is not proven yet, so nothing depends on it but what is taken for the record.
+// True if a whole record is buffered. Its length is not authenticated yet, so it decides only which bytes are taken as
+// the record.
 bool SecureLink::whole_record(size_t* text) {
   const size_t held = in_end_ - in_begin_;
   *text = 0;
@@ -118,7 +119,7 @@ bool SecureLink::whole_record(size_t* text) {
   return held >= *text + kAround;
 }
 
-// To `data` if it has room for all of it, else in place, to be handed out in parts.
+// Decrypt to `data` if it holds the whole record; otherwise in place, to be returned in parts.
 bool SecureLink::open_record(size_t text, Bytes data) {
   CipherNonce nonce;
   std::byte* record = in_.get() + in_begin_;
@@ -138,8 +139,9 @@ bool SecureLink::open_record(size_t text, Bytes data) {
   return true;
 }
 
-// Asks for no more than surely comes: a sleeper may be woken only when all of it is there (Link::before_sleep). That is the rest of the
-// record that has begun, and `wanted` bytes, which the peer sends without waiting for an answer, in one record at least.
+// Request no more than is certain to arrive, because a sleeper may be woken only once all of it is there
+// (Link::before_sleep): the rest of the current record, and `wanted` bytes, which the peer sends without waiting for an
+// answer, in at least one record.
 int64_t SecureLink::receive_more(size_t wanted) {
   if (in_begin_ > 0) {
     std::memmove(in_.get(), in_.get() + in_begin_, in_end_ - in_begin_);
@@ -166,7 +168,7 @@ int64_t SecureLink::try_recv(Bytes data) {
       if (!open_record(text, rest)) break;
       if (text_.empty()) given += text;
     } else {
-      // What is not there yet may be asked for in the next call: no whole record stays behind, so who sleeps misses nothing.
+      // Missing bytes may be requested by the next call. No complete record stays behind, so a sleeper misses nothing.
       if (!error_.ok() || given > 0) break;
       const int64_t n = receive_more(rest.size());
       if (n <= 0) return n;

@@ -1,14 +1,14 @@
-// A Link that encrypts what goes through another one. Bytes travel in records:
+// Link decorator that encrypts. Bytes travel in records:
 //
-//     bytes of the text, uint32, little-endian   the text, encrypted   tag of both (16 bytes)
+//     length of the text (uint32, little-endian)   encrypted text   tag of both (16 bytes)
 //
-// The nonce of a direction's n-th record is n, and each direction of each connection has a key of its own, so a record that is
-// altered, repeated, left out, taken from elsewhere or sent back fails. After kRecordsPerKey records a direction goes on with the key
-// that follows from its last one (the REKEY of the Noise protocol, section 4.2): no key encrypts too much, and a key that leaks does not
-// open what was sent before it. Lengths and times of records can be seen by who listens.
+// The nonce of a direction's n-th record is n, and each direction of each connection has its own key. So altered,
+// repeated, dropped, foreign or reflected records fail. After kRecordsPerKey records a direction continues with the key
+// derived from its last one (REKEY of the Noise protocol, section 4.2): no key encrypts too much, and a leaked key does
+// not decrypt earlier records. An eavesdropper sees lengths and times of records.
 //
-// Nothing of a record is handed out before its tag has been checked. Where one fails the link is broken for good, and the connection
-// ends, so that the peer does not wait for answers.
+// No byte of a record is returned before its tag was verified. On failure the link is permanently broken and the
+// connection closes, so that the peer does not wait for answers.
 #pragma once
 #include <memory>
 
@@ -19,18 +19,18 @@ namespace hvd {
 
 class SecureLink final : public Link {
  public:
-  static constexpr size_t kMostText = 64 << 10;  // bytes of a record
+  static constexpr size_t kMostText = 64 << 10;  // bytes of text in a record
   static constexpr uint64_t kRecordsPerKey = uint64_t{1} << 20;
 
   struct Keys {
     CipherKey send, receive;
   };
-  // `records_per_key` differs from the default in tests only.
+  // `records_per_key`: other than the default in tests only.
   static Status make(std::unique_ptr<Link> inner, std::shared_ptr<const CryptoLibrary> library, Cipher cipher, const Keys& keys,
                      std::unique_ptr<Link>* out, uint64_t records_per_key = kRecordsPerKey);
 
-  // Takes a record's text when the record has gone as a whole. So a caller whose bytes were not taken has to come with the same
-  // bytes again, or with more that begin with them, as all users of links do.
+  // Reports a record's bytes as taken only once the whole record was sent. Until then the caller must offer the same
+  // bytes again, possibly with more behind them, as all users of links do.
   int64_t try_send(ConstBytes data) override;
   int64_t try_recv(Bytes data) override;
   const Status& error() const override { return error_.ok() ? inner_->error() : error_; }
@@ -44,9 +44,9 @@ class SecureLink final : public Link {
  private:
   using Length = uint32_t;
   static constexpr size_t kAround = sizeof(Length) + kCipherTag;
-  static constexpr size_t kRoom = 2 * (kMostText + kAround);  // bytes received and not decrypted
+  static constexpr size_t kRoom = 2 * (kMostText + kAround);  // capacity for bytes received but not decrypted
 
-  // One direction: the key in use and the one after it.
+  // One direction: its current key and the next one.
   struct Direction {
     std::unique_ptr<Aead> aead;
     CipherKey next{};
@@ -70,13 +70,13 @@ class SecureLink final : public Link {
   Direction sending_, receiving_;
   Status error_;
 
-  std::unique_ptr<std::byte[]> out_;  // the record under way
-  ConstBytes unsent_;                 // of it
-  size_t under_way_ = 0;              // its text
+  std::unique_ptr<std::byte[]> out_;  // the record being sent
+  ConstBytes unsent_;                 // its unsent part
+  size_t under_way_ = 0;              // bytes of text in it
 
   std::unique_ptr<std::byte[]> in_;
   size_t in_begin_ = 0, in_end_ = 0;  // received, not decrypted
-  Bytes text_;                        // decrypted in place, not handed out; lies before in_begin_
+  Bytes text_;                        // decrypted in place, not yet returned; precedes in_begin_
 };
 
 }  // namespace hvd

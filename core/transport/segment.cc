@@ -47,7 +47,7 @@ Status Segment::map(int fd, const SegmentSpec& wanted, std::shared_ptr<Segment>*
     bytes = all;
   }
   if (p == MAP_FAILED) return Status(Code::internal, std::string("mmap of the node's shared memory: ") + strerror(errno));
-  // Not into core dumps: the holes of the arenas would be filled for them.
+  // Excluded from core dumps, which would fill the holes of the arenas.
   if (spec.arena_bytes > 0) ::madvise(static_cast<std::byte*>(p) + arenas_at(spec), bytes - arenas_at(spec), MADV_DONTDUMP);
   auto* header = static_cast<SegmentHeader*>(p);
   header->magic = kMagic;

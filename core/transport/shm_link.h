@@ -1,9 +1,9 @@
-// A Link to a rank of the same host through two rings of the host's Segment, one per direction. A ring has one writer and one
-// reader, each with a counter of its own, so there are no locks. Whoever moves bytes wakes the other side if that sleeps: the
+// Link to a rank of the same host through two rings of the Segment, one per direction. A ring has one writer and one
+// reader with separate counters, so there are no locks. A side that moves bytes wakes the other if it sleeps: the
 // reader waits for data, the writer for space.
 //
-// Memory does not notice that a peer has died. The engine does (closed control connection, abort flag), and ends the wait through
-// the Waiter's hook; abort() then makes the link refuse further use.
+// Shared memory does not show that a peer has died. The engine detects that (closed control connection, abort flag) and
+// ends the wait through the Waiter's hook; abort() then makes the link refuse further use.
 #pragma once
 #include <memory>
 
@@ -14,8 +14,8 @@ namespace hvd {
 
 class ShmLink final : public Link {
  public:
-  // `me`, `peer`: local ranks; `peer_bell`: what the peer's engine sleeps on.
-  // On the control channel the peer is woken from any sleep, on the data channel only if it waits for somebody's progress.
+  // `me`, `peer`: local ranks; `peer_bell`: wakeup event of the peer's engine. The control channel wakes the peer from
+  // any sleep, the data channel only if it waits for progress.
   ShmLink(std::shared_ptr<Segment> segment, int me, int peer, BellRef peer_bell, RingChannel channel = RingChannel::data);
 
   int64_t try_send(ConstBytes data) override;
@@ -23,7 +23,7 @@ class ShmLink final : public Link {
   const Status& error() const override { return error_; }
   bool writable() const override { return written_ - out_.tail.load(std::memory_order_seq_cst) < capacity_; }
   bool readable() const override { return in_.head.load(std::memory_order_seq_cst) != read_; }
-  // Every later call fails with `why`. By the thread that uses the link.
+  // Make every later call fail with `why`. Only on the thread that uses the link.
   void abort(Status why) { error_ = std::move(why); }
 
  private:
@@ -35,7 +35,8 @@ class ShmLink final : public Link {
   RingHeader& in_;
   std::byte* out_data_;
   std::byte* in_data_;
-  // My own counters, and what I last saw of the peer's: its cache line is touched only when that does not suffice.
+  // This side's counters, and the last values seen of the peer's. The peer's cache line is read only when those do not
+  // suffice.
   uint64_t written_, read_, peer_read_, peer_written_;
   Status error_;
 };

@@ -1,4 +1,4 @@
-// A Link over a connected stream socket (TCP or Unix) that Python has opened and authenticated.
+// Link over a connected stream socket (TCP or Unix) that Python has opened and authenticated.
 #pragma once
 #include <memory>
 #include <optional>
@@ -10,8 +10,8 @@ namespace hvd {
 
 class TcpLink final : public Link {
  public:
-  // Takes over `fd`: makes it non-blocking, switches Nagle's algorithm off, closes it in the destructor. On an error the fd stays
-  // the caller's.
+  // Take ownership of `fd`: make it non-blocking, disable Nagle's algorithm, close it in the destructor. On an error
+  // the caller keeps the fd.
   static Status adopt(int fd, std::unique_ptr<TcpLink>* out);
   ~TcpLink() override;
   TcpLink(const TcpLink&) = delete;
@@ -34,10 +34,11 @@ class TcpLink final : public Link {
   int fd_;
   bool inet_;
   short wanted_ = 0;
-  size_t asked_ = 0;    // bytes of the try_recv that found nothing
+  size_t asked_ = 0;    // bytes requested by the try_recv that found nothing
   int low_water_ = 1;   // SO_RCVLOWAT
-  bool received_all_ = false;  // no more data will come. A failed send does not imply it: what the peer sent last stays readable
-  std::optional<Clock::time_point> owed_since_;  // an acknowledgement, as of the last look
+  // No more data will come. A failed send does not imply it: what the peer sent last stays readable.
+  bool received_all_ = false;
+  std::optional<Clock::time_point> owed_since_;  // since when the peer owes an acknowledgement, as of the last check
   Status error_;
 };
 

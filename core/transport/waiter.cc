@@ -21,7 +21,7 @@ inline void cpu_relax() {
 #endif
 }
 
-constexpr int kHookEvery = 256;  // spins between two looks at the abort flag
+constexpr int kHookEvery = 256;  // spins between checks of the abort flag
 
 }  // namespace
 
@@ -56,7 +56,7 @@ Status Waiter::sleep(Mood mood, Deadline deadline, const std::function<bool()>& 
     }
     int longest = deadline.remaining_ms();
     if (longest_sleep_ > 0) longest = std::min(longest, static_cast<int>(longest_sleep_ * 1000));
-    ::poll(polls_.data(), polls_.size(), longest);  // EINTR is as good as a wake-up
+    ::poll(polls_.data(), polls_.size(), longest);  // EINTR counts as a wakeup
   }
   word.store(static_cast<uint32_t>(Mood::awake), std::memory_order_seq_cst);
   uint64_t drained;
@@ -95,7 +95,7 @@ Status Waiter::rest(Clock::duration longest) {
 Status Waiter::glance() { return abort_flag_ && abort_flag_->load(std::memory_order_relaxed) != 0 ? run_hook() : Status::Ok(); }
 
 Wait::~Wait() {
-  // Armed but not asleep: the condition came true in time. Peers need not ring any more.
+  // Armed but not asleep: the condition came true in time, so peers need not wake us any more.
   if (armed_) waiter_.bell_.word()->mood.store(static_cast<uint32_t>(Mood::awake), std::memory_order_seq_cst);
 }
 
@@ -105,7 +105,8 @@ Status Wait::pause() {
   if (!started_) {
     started_ = true;
     begin_ = Clock::now();
-    if (armed_) {  // by the wait before progress(); what links want is asked anew below, so nobody may sleep before that
+    // Armed by the wait before progress(); links report anew below what they want, so do not sleep before that.
+    if (armed_) {
       armed_ = false;
       waiter_.bell_.word()->mood.store(static_cast<uint32_t>(Mood::awake), std::memory_order_seq_cst);
     }
@@ -124,8 +125,8 @@ Status Wait::pause() {
     ::sched_yield();
     return {};
   }
-  // The condition belongs to the caller, so a sleep takes two rounds: this one says that we are about to sleep and lets the caller
-  // look again; the next one, if the condition still does not hold, sleeps.
+  // Only the caller can check the condition, so a sleep takes two rounds: this one announces the sleep and lets the
+  // caller check again; the next one sleeps if the condition still does not hold.
   auto& word = waiter_.bell_.word()->mood;
   if (!armed_) {
     armed_ = true;
@@ -142,7 +143,7 @@ Status Wait::pause() {
     return Status(Code::timeout, "no progress for " + std::string(seconds) + " s while waiting for " + what);
   }
   slept_ = true;
-  rounds_ = policy.spins;  // after a sleep yield a few times at most, then sleep again
+  rounds_ = policy.spins;  // after a sleep yield only briefly, then sleep again
   return {};
 }
 

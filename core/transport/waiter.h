@@ -1,12 +1,12 @@
-// Waiter: how the thread that drives an engine waits for anything at all: a byte from a link, a peer's counter in shared memory,
-// a submission. First it spins a little (cheap when the peer runs on another core), then it yields, then it sleeps in poll(2) on
-// the engine's bell, the sockets that matter and the control plane. Nothing in the core waits in another way, so a dead peer,
-// a shutdown or a deadline ends every wait.
+// Waiter: the only way in which the thread that drives an engine waits: for a byte from a link, a peer's counter in
+// shared memory, a submission. It spins briefly (cheap when the peer runs on another core), then yields, then sleeps in
+// poll(2) on the engine's wakeup event, the relevant sockets and the control plane. So a dead peer, a shutdown or a
+// deadline ends every wait.
 //
-//   Wait wait(waiter, Deadline::after(30), "data from rank 3");
+//   Wait wait(waiter, 30, "data from rank 3");
 //   while (!arrived()) HVD_RETURN_IF_ERROR(wait.pause());
 //
-// Wait::pause() returns ok when the caller should look again, an error when the job has been aborted or time is up.
+// Wait::pause() returns ok when the caller should check again, and an error when the job was aborted or time is up.
 #pragma once
 #include <poll.h>
 
@@ -22,39 +22,40 @@
 namespace hvd {
 
 struct SpinPolicy {
-  int spins = 2000;   // rounds of cpu_relax before the first yield; 0 when ranks outnumber cores
+  int spins = 2000;   // cpu_relax() rounds before the first yield; 0 if ranks outnumber cores
   int yields = 20;    // sched_yield rounds after that
 };
 
 class Waiter {
  public:
-  // `bell`: the engine's own. The bell and the links outlive the waiter.
+  // `bell`: wakeup event of this engine. The bell and the links must outlive the waiter.
   Waiter(BellRef bell, SpinPolicy policy);
 
-  // Links to watch while sleeping, as far as they want something (Link::wanted).
+  // Add a link to watch while sleeping, for its wanted() events.
   void watch(Link* link);
   void unwatch_all();
 
-  // Sleeps until the bell, the control plane or `deadline`, whichever comes first; does not run the hook.
+  // Sleep until the wakeup event, the control plane or `deadline`, whichever comes first. Does not run the hook.
   void nap(Deadline deadline);
 
-  // For what nobody rings for (transport/polled_wait.h): sleeps so long, or until the bell or the control plane, then runs the hook.
+  // Sleep for a condition without wakeup (transport/polled_wait.h): until the time is over, the wakeup event or the
+  // control plane; then run the hook.
   Status rest(Clock::duration longest);
-  // Runs the hook if the abort flag is up.
+  // Run the hook if the abort flag is set.
   Status glance();
 
-  // Called between spins (rarely) and after every sleep: pumps the control plane. An error ends the wait in progress and every
-  // later one. Extra descriptors that the hook is interested in are added by `hook_fds` (fd, events) before each sleep.
+  // Hook called between spins (rarely) and after every sleep; it progresses the control plane. An error ends the
+  // current wait and every later one. `hook_fds` adds descriptors (fd, events) to watch before each sleep.
   using Hook = std::function<Status()>;
-  // `pending` says whether the hook has something to do already, which no descriptor and no later ring of the bell would tell.
+  // `pending` returns true if the hook already has work that no descriptor and no later wakeup would signal.
   using HookFds = std::function<void(std::vector<std::pair<int, short>>&)>;
   using HookPending = std::function<bool()>;
   void set_hook(Hook hook, HookFds fds, HookPending pending = nullptr);
 
-  // Cheap check used while spinning: an abort flag in memory (may be null).
+  // Set an abort flag in memory (may be null) that is checked cheaply while spinning.
   void set_abort_flag(const std::atomic<uint32_t>* flag) { abort_flag_ = flag; }
 
-  // Sleep at most so many seconds before the hook has its turn, also when nothing happens.
+  // Limit a sleep to this many seconds, after which the hook runs even if nothing happened.
   void set_longest_sleep(double seconds) { longest_sleep_ = seconds; }
 
   void set_bell(BellRef bell) { bell_ = bell; }
@@ -62,8 +63,8 @@ class Waiter {
   const SpinPolicy& policy() const { return policy_; }
   void set_policy(SpinPolicy p) { policy_ = p; }
 
-  // The sleep itself: sets the bell's mood, asks `still` once more (true: keep sleeping), polls until the bell, a descriptor or
-  // `deadline`, clears the mood, drains the bell, runs the hook. Used by Wait and by the engine's idle loop.
+  // Sleep once: set the mood, check `still` once more (true: keep sleeping), poll until the wakeup event, a descriptor
+  // or `deadline`, clear the mood, drain the event, run the hook. Used by Wait and by the engine's idle loop.
   Status sleep(Mood mood, Deadline deadline, const std::function<bool()>& still);
 
  private:
@@ -77,7 +78,7 @@ class Waiter {
   HookFds hook_fds_;
   HookPending hook_pending_;
   const std::atomic<uint32_t>* abort_flag_ = nullptr;
-  double longest_sleep_ = 0;  // 0: any
+  double longest_sleep_ = 0;  // 0: unlimited
   std::vector<::pollfd> polls_;
   std::vector<std::pair<int, short>> extra_;
 };
@@ -92,12 +93,12 @@ class Wait {
   Wait(const Wait&) = delete;
 
   Status pause();
-  // A look at the condition takes system calls, which the kernel answers in about the time of kExpensivePoll rounds of cpu_relax: so
-  // there are as many fewer, and then sleep comes at once. Yielding instead would hand whole slices to whoever else wants the
-  // core, while bytes that arrive wake a sleeper before its turn. Who has had to sleep once will have to again (the link is slower
-  // than we are), and does so without looking around for long.
+  // Declare that checking the condition takes system calls, each about as long as kExpensivePoll rounds of cpu_relax().
+  // The wait then spins correspondingly less and sleeps without yielding: a yield would give whole time slices to other
+  // threads, while a sleeper is woken as soon as bytes arrive. Once it has slept, it sleeps again almost at once,
+  // because the link has proved slower than this side.
   void polling_is_expensive() { expensive_ = true; }
-  // Something moved: spinning and the deadline start anew.
+  // Restart spinning and the deadline after progress.
   void progress() {
     rounds_ = 0;
     started_ = false;
