@@ -14,7 +14,7 @@ WorldShape shape_of(const Comm& c) {
   w.all_local = c.node != nullptr;
   w.links = c.node == nullptr;
   w.nested = c.local != nullptr;
-  w.hosts = w.all_local ? 1 : 2;  // more than one is all that matters
+  w.hosts = w.all_local ? 1 : 2;  // only "more than one" matters
   w.power_of_two = (c.size & (c.size - 1)) == 0;
   return w;
 }
@@ -32,7 +32,7 @@ class HostBackend final : public Backend {
 
   Status allreduce(Comm& c, const Segments& s, DType d, ReduceOp op, const Scale& scale) override {
     if (c.size == 1) return alone(s, d, scale);
-    if (op == ReduceOp::adasum) return allreduce_adasum(c, s, d, scale);  // the only algorithm that the table has for it
+    if (op == ReduceOp::adasum) return allreduce_adasum(c, s, d, scale);  // the only algorithm in the table for it
     const Algorithm algorithm = pick(Collective::allreduce, c, d, s.total * size_of(d));
     if (algorithm == Algorithm::shm) return allreduce_shm(c, s, d, op, scale);
     std::byte* data = pack(c, s, d);
@@ -41,7 +41,7 @@ class HostBackend final : public Backend {
     return {};
   }
 
-  // One algorithm a world at every size: what is rounded must not depend on what a tensor is fused with.
+  // One algorithm per world at every size, because rounding must not depend on fusion.
   Status allreduce_compressed(Comm& c, const Segments& s, std::span<float* const> residuals, WireFormat format,
                               const Scale& scale) override {
     if (c.size == 1) return alone(s, DType::float32, scale);
@@ -50,14 +50,14 @@ class HostBackend final : public Backend {
   }
 
   bool may_be_guarded(const Comm& c, size_t count, DType d) const override {
-    // Recursive doubling moves all data log2(P) times instead of about twice. Up to here the delays saved weigh more, on links of 1 to
-    // 10 Gbit/s with the delays that belong to them.
+    // Recursive doubling sends all data log2(P) times instead of about twice. Up to this size the saved latency matters
+    // more, on links of 1 to 10 Gbit/s with typical latencies.
     constexpr size_t kMost = 32u << 10;
     const size_t bytes = count * size_of(d);
     if (bytes > kMost || c.node || c.local) return false;
     const Algorithm algorithm = pick(Collective::allreduce, c, d, bytes);
     if (algorithm == Algorithm::recursive_doubling) return true;
-    // Another algorithm that somebody asked for stays what runs.
+    // An algorithm that the user requested is not replaced.
     return !overrides_.wanted[static_cast<size_t>(Collective::allreduce)] && order_of(Collective::allreduce, algorithm) == Order::the_order;
   }
 

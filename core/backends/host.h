@@ -1,4 +1,4 @@
-// The backend for memory that the CPU reads and writes: shared memory inside a host, links between hosts.
+// Backend for host memory: shared memory inside a host, links between hosts.
 #pragma once
 #include <memory>
 #include <string>
@@ -7,7 +7,7 @@
 
 namespace hvd {
 
-// `override_text`: see plan/algorithms.h; Code::invalid_argument when it does not parse.
+// `override_text`: see plan/algorithms.h. Return Code::invalid_argument if it does not parse.
 Status make_host_backend(const std::string& override_text, std::unique_ptr<Backend>* out);
 
 }  // namespace hvd

@@ -1,13 +1,15 @@
-// Which of MPI's operations carry out a collective. MPI moves bytes; they are added here, in THE order (collectives/reduce.h), because
-// libraries promise no order, and choose one by size and number of processes. Integers have the same sum in any order and are added here
-// too: what libraries do within MPI_Iallreduce has taken longer than this.
+// Mapping of collectives to MPI operations. MPI only moves bytes; values are added here in the canonical order
+// (collectives/reduce.h), because MPI libraries guarantee no order and choose one by size and number of processes.
+// Integers have the same sum in any order but are added here too, because MPI_Iallreduce has proved slower.
 //
-//   allreduce, small          MPI_Iallgather, and everybody adds everything
-//   allreduce, large          MPI_Ialltoallv of slices, each owner adds its slice and sends it to all by another one
-//   allreduce by MPI's sums   MPI_Iallreduce, where that was asked for
-//   several ranks on a host   inside the hosts shared memory, one of those between them (collectives/allreduce_hierarchical.cc)
+//   allreduce, small          MPI_Iallgather, and every rank adds everything
+//   allreduce, large          MPI_Ialltoallv of slices; each owner adds its slice and sends it to all by a second one
+//   allreduce by MPI's sums   MPI_Iallreduce, if configured
+//   several ranks on a host   shared memory inside the hosts, one of the above between them
+//                             (collectives/allreduce_hierarchical.cc)
 //
-// All goes in pieces: the memory that MPI uses is bounded, counts fit into MPI's ints, and an operation's deadline is one for a piece.
+// Everything is split into pieces: this bounds the memory that MPI uses, counts fit into MPI's ints, and the timeout
+// applies to each piece.
 #include "backends/mpi.h"
 
 #include <algorithm>
@@ -24,10 +26,11 @@ namespace {
 
 using mpi::Handle;
 
-constexpr size_t kRides = 4 << 10;    // bytes that are no burden to a message of our own links
-constexpr size_t kSmall = 256 << 10;  // bytes that everybody receives from all, up to which few messages matter more than few bytes
+constexpr size_t kRides = 4 << 10;    // bytes that a message of the engine's own links can carry at almost no cost
+constexpr size_t kSmall = 256 << 10;  // bytes received by every rank up to which few messages matter more than few bytes
 
-// Bytes of all parts of an operation on one rank: few, so that copies stay in the cache, and enough that parts are no small messages.
+// Return the bytes of all parts of an operation on one rank: few enough that copies stay in the cache, and enough to
+// avoid small messages.
 size_t piece_of(size_t ranks) { return std::clamp<size_t>(ranks << 19, 2 << 20, 8 << 20); }
 
 class MpiBackend final : public Backend {
@@ -59,8 +62,8 @@ class MpiBackend final : public Backend {
     return host_->allreduce_compressed(c, s, residuals, format, scale);
   }
 
-  // The vote goes over our own links in any case. So few data do not make it longer, while MPI would be a second delay of the network; but
-  // MPI's sums of floats are other bits than ours.
+  // The vote uses the engine's own links in any case, so little data does not make it longer, while MPI would add a
+  // second network latency. But MPI's float sums have other bits.
   bool may_be_guarded(const Comm& c, size_t count, DType d) const override {
     return !(reduces_ && is_float(d)) && count * size_of(d) <= kRides && host_->may_be_guarded(c, count, d);
   }
@@ -142,7 +145,7 @@ class MpiBackend final : public Backend {
   }
 
  private:
-  // Is it for the host backend? Memory that ranks share is faster than any library.
+  // True if the host backend executes it: shared memory is faster than any library.
   static bool ours(const Comm& c) { return c.size == 1 || c.node; }
 
   Status within(Comm& c, const std::function<Status(Handle)>& work) {
@@ -194,7 +197,7 @@ class MpiBackend final : public Backend {
     return calls_.allgather(c, comm, sum, result, parts_);
   }
 
-  // How much some rank sends to another one at most; each knows only what it sends itself.
+  // Compute the maximum over all ranks of the bytes sent to one rank; each knows only its own.
   Status largest_of_all(Comm& c, Handle comm, size_t mine, size_t* out) {
     const auto& abi = session_->abi();
     auto* send = calls_.memory(MpiCalls::kSend, sizeof(int64_t));
@@ -208,14 +211,15 @@ class MpiBackend final : public Backend {
     return {};
   }
 
-  // Of parts, as many bytes as a round from `first` on has of each. Returns their sum.
+  // Compute the bytes of each part that belong to the round starting at `first`. Return their sum.
   static size_t cut(std::span<const size_t> parts, size_t first, size_t block, std::vector<size_t>* out) {
     out->clear();
     for (const size_t bytes : parts) out->push_back(std::min(block, bytes - std::min(first, bytes)));
     return std::accumulate(out->begin(), out->end(), size_t{0});
   }
 
-  // A round's parts of all of them, one behind the other: where they lie if one round is all there is, else a copy. `going`: their bytes.
+  // Return a round's parts as contiguous memory: in place if one round covers everything, otherwise a copy. `going`:
+  // their bytes.
   const std::byte* collect(const std::byte* all, std::span<const size_t> parts, size_t first, std::span<const size_t> round, size_t going) {
     if (going == std::accumulate(parts.begin(), parts.end(), size_t{0})) return all;
     std::byte* const packed = calls_.memory(MpiCalls::kSend, going);
@@ -226,7 +230,7 @@ class MpiBackend final : public Backend {
     }
     return packed;
   }
-  // A round's parts, which are consecutive in `packed`, to their places in all of them.
+  // Copy a round's parts, which are consecutive in `packed`, to their places.
   static void spread(const std::byte* packed, std::span<const size_t> round, std::byte* all, std::span<const size_t> parts, size_t first) {
     for (size_t i = 0; i < parts.size(); all += parts[i++]) {
       if (round[i]) std::memcpy(all + first, packed, round[i]);
@@ -234,7 +238,7 @@ class MpiBackend final : public Backend {
     }
   }
 
-  // Where these elements of the inputs lie if they lie in one tensor, else null.
+  // Return the address of these input elements if they are all in one tensor, otherwise null.
   static const std::byte* in_one(const Segments& s, size_t first, size_t count, size_t element) {
     for (const Segments::Piece& piece : s.pieces) {
       if (first < piece.count) return piece.in && count <= piece.count - first ? piece.in + first * element : nullptr;

@@ -1,5 +1,5 @@
-// The backend that goes through a site's MPI, and so reaches whatever network that knows. Inside a host ranks keep their shared memory.
-// Control messages, Adasum and compressed formats stay on our own links.
+// Backend that uses a site's MPI, and so any network it supports. Ranks of one host still use shared memory. Control
+// messages, Adasum and compressed formats stay on the engine's own links.
 #pragma once
 #include <memory>
 #include <vector>
@@ -9,8 +9,8 @@
 
 namespace hvd {
 
-// `host`: carries out what does not go through MPI. `world`: rank in MPI_COMM_WORLD, by rank of the job. `reduces`: MPI reduces integers,
-// float32 and float64 in allreduces, in whatever order it likes. The session lives as long as the process.
+// `host`: executes what does not go through MPI. `world`: rank in MPI_COMM_WORLD of each rank of the job. `reduces`:
+// let MPI reduce integers, float32 and float64 in allreduces, in any order. The session lives as long as the process.
 std::unique_ptr<Backend> make_mpi_backend(mpi::Session* session, std::vector<int> world, bool reduces, std::unique_ptr<Backend> host);
 
 }  // namespace hvd

@@ -9,10 +9,11 @@
 namespace hvd {
 namespace {
 
-// How long what is under way may take to end when the program leaves: the others are there, and MPI stays usable.
+// Seconds that operations in flight may take to complete at shutdown: the other ranks are alive, and MPI stays usable.
 constexpr double kDrain = 2;
 
-// Counts and places in an int array, as the functions for parts of different sizes want them. `left_out`: a part of which nothing is moved.
+// Counts and displacements in int arrays, as the MPI functions for parts of different sizes expect. `left_out`: a part
+// of which nothing is moved.
 struct Parts {
   std::vector<int> counts, places;
   void of(std::span<const size_t> bytes, int left_out = -1) {
@@ -29,12 +30,12 @@ struct Parts {
 
 }  // namespace
 
-// MPI reads the arrays too until an operation has ended.
+// MPI also reads the count arrays until an operation has completed.
 struct MpiCalls::Memory {
   Scratch scratch;
   Parts out, in;
 
-  // For as long as the process lives, where tools that look for leaks find it.
+  // Keep the memory until the process ends, reachable for leak checkers.
   static void leave_behind(std::unique_ptr<Memory> memory) {
     static auto* const mutex = new std::mutex;
     static auto* const all = new std::vector<std::unique_ptr<Memory>>;
@@ -99,7 +100,8 @@ Status MpiCalls::allgather(Comm& c, mpi::Handle comm, const std::byte* in, std::
   return finish(c, "MPI_Iallgather", begun, request);
 }
 
-// Every rank's part goes to all by one exchange: Intel's MPI_Iallgatherv takes seconds where parts are unlike and large.
+// One alltoall exchange sends every rank's part to all: Intel's MPI_Iallgatherv takes seconds if parts are large and
+// unequal.
 Status MpiCalls::allgather(Comm& c, mpi::Handle comm, const std::byte* in, std::byte* out, std::span<const size_t> bytes) {
   mpi::Handle request = 0;
   const mpi::Handle byte = session_->abi().byte;
@@ -128,7 +130,7 @@ Status MpiCalls::alltoall(Comm& c, mpi::Handle comm, const std::byte* in, std::s
 
 Status MpiCalls::finish(Comm& c, const char* what, int begun, mpi::Handle request) {
   const mpi::Library& library = session_->library();
-  // What MPI cannot do is most likely a lost rank's doing, of which the control tree tells more in a moment.
+  // An MPI error most likely means a lost rank, which the control tree will report in a moment.
   if (begun != 0) return give_up({Code::peer_lost, library.error(begun, what)});
   const std::function<std::string()> describe = [&] { return described(what, c); };
   PolledWait wait(*c.waiter, c.timeout, describe);

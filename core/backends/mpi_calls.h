@@ -1,7 +1,7 @@
-// One operation of MPI's at a time, from its beginning to its end: begun, and then polled, since nothing can interrupt MPI but the end of a
-// loop around MPI_Test. Whatever MPI writes is memory of this class and never a tensor: an operation that is left because a rank was lost
-// cannot be taken back, and goes on. Its memory is then left to it for ever, and the session is spoilt. Tensors it may read: what it
-// sends of one that is no more, nobody receives any more.
+// Runs one MPI operation at a time from start to completion by polling MPI_Test, because nothing can interrupt MPI from
+// inside. MPI writes only to memory of this class, never to a tensor: an operation abandoned because a rank was lost
+// cannot be cancelled and may continue. Its memory is then leaked on purpose, and the session is unusable. MPI may read
+// freed tensors: no rank receives those bytes any more.
 #pragma once
 #include <memory>
 #include <vector>
@@ -13,34 +13,34 @@ namespace hvd {
 
 class MpiCalls {
  public:
-  // world: rank in MPI_COMM_WORLD, by rank of the job.
+  // world: rank in MPI_COMM_WORLD of each rank of the job.
   MpiCalls(mpi::Session* session, std::vector<int> world);
   ~MpiCalls();
 
-  // Ranks in MPI_COMM_WORLD, by set rank.
+  // Return the members' ranks in MPI_COMM_WORLD, by set rank.
   std::vector<int> members_of(const Comm& comm) const;
 
-  // The communicator of the members of `comm`, for the calls below. Making it takes MPI a call that blocks, which is left when the waiter
-  // or the comm's timeout says so, as everything else is.
+  // Get the communicator of the members of `comm` for the calls below. Creating it is a blocking MPI call, which is
+  // abandoned, like all others, on an error of the waiter or after the comm's timeout.
   Status enter(const Comm& comm, mpi::Handle* out);
-  // That one is needed no more.
+  // Release that communicator.
   void forget(const Comm& comm);
 
-  // All that follows within session.use().
+  // Everything below must be called within session.use().
 
   enum Slot { kSend, kReceive, kMine, kResult, kSlots };
   // 64-byte aligned, valid until the next call for this slot; contents undefined.
   std::byte* memory(Slot slot, size_t bytes);
 
-  // What is received lies in memory of the slots, what is sent anywhere else: not at the same address, which Open MPI takes for
-  // MPI_IN_PLACE. Bytes and counts: less than 2^31.
+  // Receive buffers are slot memory; send buffers must be elsewhere, because Open MPI takes equal addresses for
+  // MPI_IN_PLACE. Bytes and counts must be below 2^31.
   Status barrier(Comm&, mpi::Handle);
   Status broadcast(Comm&, mpi::Handle, std::byte* data, size_t bytes, int root);
   Status allreduce(Comm&, mpi::Handle, const std::byte* in, std::byte* out, size_t count, mpi::Handle type, mpi::Handle op);
   Status allgather(Comm&, mpi::Handle, const std::byte* in, std::byte* out, size_t bytes_of_each);
   // By set rank, consecutive in `out`.
   Status allgather(Comm&, mpi::Handle, const std::byte* in, std::byte* out, std::span<const size_t> bytes);
-  // without_me: this rank's own part stays where it is, and its place in `out` undefined.
+  // without_me: this rank's own part is not moved, and its place in `out` is undefined.
   Status alltoall(Comm&, mpi::Handle, const std::byte* in, std::span<const size_t> send, std::byte* out, std::span<const size_t> receive,
                   bool without_me = false);
 

@@ -1,9 +1,9 @@
-// Ring: everybody's block travels once around the ring; what has arrived flows on at once. Two connections per rank, all of them
-// busy all the time, and blocks may differ in size.
+// Ring allgather: every rank's block travels once around the ring and is sent on as it arrives. Each rank keeps two
+// connections busy all the time, and blocks may differ in size.
 //
-// Cost: (P-1) * alpha + (P-1)/P * N * beta, N being all blocks together; with one dominating block about N * beta.
-// Source: R. Thakur, R. Rabenseifner, W. Gropp, "Optimization of Collective Communication Operations in MPICH", IJHPCA 19(1),
-// 2005.
+// Cost: (P-1) * alpha + (P-1)/P * N * beta, where N is all blocks together; with one dominant block about N * beta.
+// Source: R. Thakur, R. Rabenseifner, W. Gropp, "Optimization of Collective Communication Operations in MPICH", IJHPCA
+// 19(1), 2005.
 #include <cstring>
 
 #include "collectives/collectives.h"

@@ -1,25 +1,25 @@
-// Adasum: two gradients are added as far as they are orthogonal and averaged as far as they are parallel,
+// Adasum: adds the orthogonal parts of two gradients and averages the parallel parts,
 //   a (+) b = (1 - a.b / (2 a.a)) a + (1 - a.b / (2 b.b)) b,
-// and more than two in pairs: neighbours first, then neighbours among the results. An operand that is zero leaves the other one as it
-// is. Products are taken over each tensor of a fused operation on its own.
+// and combines more than two in pairs: neighbours first, then neighbours among the results. An operand that is zero
+// leaves the other unchanged. The products are computed separately for each tensor of a fused operation.
 //
-// Vector halving, distance doubling, as in allreduce_rabenseifner, with neighbours first: in each step two ranks share a range, and each
-// takes the other's values for its half of it. But before it can combine it needs the products over the whole tensor, whose parts lie
-// with the ranks of both halves of the cube so far; these add their sums by recursive doubling. Then the way back, copying.
-// For a set whose size is a power of two.
+// Vector halving with distance doubling, as in allreduce_rabenseifner, neighbours first: in each step two ranks share a
+// range, and each takes the other's values for one half of it. Before combining, a rank needs the products over the
+// whole tensor, whose parts are spread over the ranks of both halves of the subcube; these add their sums by recursive
+// doubling. Then the results are copied back the same way. The set size must be a power of two.
 //
-// Every tensor is cut into P parts of its own, so that bits do not depend on what it is fused with. The buffer holds parts 0 of all
-// tensors, then parts 1, and so on: a range of parts is one piece of memory, and one tensor alone keeps its order.
+// Every tensor is split into P parts separately, so that bits do not depend on fusion. The buffer holds parts 0 of all
+// tensors, then parts 1, and so on. So a range of parts is contiguous, and a single tensor keeps its order.
 //
-// Sums are in double, the values in float32 or float64; 16-bit floats travel as float32 on the way in, as themselves on the way back.
-// The products of float32 fit a double, whatever the values; those of float64 do not, so each rank takes its part of a tensor in units of
-// a power of two near its largest magnitude, and sums travel with the exponents of their units. A NaN, or infinities, make the
-// result NaN where the other operand is not zero.
+// Sums are in double, values in float32 or float64. 16-bit floats are sent as float32 while reducing and as 16 bits on
+// the way back. Products of float32 fit a double, those of float64 do not: each rank scales its part of a tensor by a
+// power of two near its largest magnitude, and sums travel with the exponents of these units. A NaN or infinity makes
+// the result NaN unless the other operand is zero.
 //
-// On one node, what two ranks give each other goes through the staging areas, as in an alltoall in which everybody has one partner.
+// On one node, partners exchange data through the staging areas, as in an alltoall in which every rank has one partner.
 //
 // Cost, with Q = log2(P): (2 Q + Q (Q + 1) / 2) * alpha + (P-1)/P * N * (2 beta + 2 gamma).
-// Order: that of THE order (collectives/reduce.h).
+// Order: the canonical order (collectives/reduce.h).
 // Source: S. Maleki et al., "Scaling Distributed Training with Adaptive Summation", MLSys 2021 (arXiv:2006.02924).
 #include <algorithm>
 #include <bit>
@@ -33,21 +33,22 @@
 namespace hvd {
 namespace {
 
-constexpr int32_t kLeast = -1074;  // exponent of the least double
+constexpr int32_t kLeast = -1074;  // exponent of the smallest double
 
-// Sums over a part of a tensor: of a * b in units of 2^(unit_a + unit_b), and so on. Exponents are even. Travels as it is.
+// Sums over a part of a tensor: of a * b in units of 2^(unit_a + unit_b), and so on. Exponents are even. Sent in this
+// layout.
 struct Sums {
   double ab = 0, aa = 0, bb = 0;
   int32_t unit_a = kLeast, unit_b = kLeast;
 };
 
-// Exponent of the unit in which values of at most `magnitude` are taken.
+// Return the exponent of the unit for values of at most `magnitude`.
 int32_t unit_of(double magnitude) {
   if (magnitude == 0) return kLeast;
   return std::isfinite(magnitude) ? std::ilogb(magnitude) & ~1 : 0;
 }
 
-// What the kernels multiply by twice, to take values in units of 2^exponent.
+// Return the factor that the kernels apply twice to convert values to units of 2^exponent.
 double root_of_inverse(int32_t exponent) { return std::ldexp(1.0, -exponent / 2); }
 
 Sums sums_of(DType d, const std::byte* a, const std::byte* b, size_t n) {
@@ -73,8 +74,8 @@ Sums operator+(const Sums& x, const Sums& y) {
   return s;
 }
 
-// a (+) b = a * units[0]^2 * factors[0] + b * units[1]^2 * factors[1]. The units are 1, but for an operand so much smaller than the other
-// that its factor would be beyond a double.
+// a (+) b = a * units[0]^2 * factors[0] + b * units[1]^2 * factors[1]. The units are 1 unless one operand is so much
+// smaller that its factor would overflow a double.
 struct Factors {
   double units[2] = {1, 1}, factors[2] = {1, 1};
 
@@ -105,7 +106,7 @@ class Adasum {
     Range half(bool low) const { return low ? Range{lo, (lo + hi) / 2} : Range{(lo + hi) / 2, hi}; }
   };
   size_t tensors() const { return data_.pieces.size(); }
-  // Where part p of tensor t begins.
+  // Return the index of the first element of part p of tensor t.
   size_t at(size_t p, size_t t = 0) const { return starts_[p * tensors() + t]; }
   size_t elements(Range r) const { return at(r.hi) - at(r.lo); }
   Bytes of(std::byte* base, Range r, DType d) const { return {base + at(r.lo) * size_of(d), elements(r) * size_of(d)}; }
@@ -125,9 +126,9 @@ class Adasum {
   const size_t parts_;
   size_t* starts_;          // [part][tensor], and the end
   std::byte* wide_;         // values in acc_
-  std::byte* narrow_;       // the result in dtype_; the same memory where the types are the same
-  Sums *sums_, *received_;  // by tensor
-  std::vector<size_t> sent_bytes_, received_bytes_;  // by rank, of a trade in shared memory
+  std::byte* narrow_;       // result in dtype_; same memory as wide_ if the types are equal
+  Sums *sums_, *received_;  // index: tensor
+  std::vector<size_t> sent_bytes_, received_bytes_;  // by rank; for trades in shared memory
 };
 
 Adasum::Adasum(Comm& comm, const Segments& data, DType d)
@@ -143,7 +144,7 @@ Adasum::Adasum(Comm& comm, const Segments& data, DType d)
     }
   }
   starts_[parts_ * tensors()] = end;
-  // A tensor alone is worked on where its result goes.
+  // A single tensor is processed in its output memory.
   const Segments::Piece& first = data.pieces.front();
   const bool in_place = tensors() == 1 && first.out && acc_ == d;
   wide_ = in_place ? first.out : scratch.get(kSlotWide, data.total * size_of(acc_));
@@ -182,7 +183,7 @@ void Adasum::deliver(const Scale& s) const {
   });
 }
 
-// With the partner of a step; everybody does so at the same time.
+// Exchange data with the partner of a step; all ranks do so at the same time.
 Status Adasum::trade(int step, ConstBytes out, Bytes in) {
   const int peer = partner(step);
   if (!comm_.node) return exchange(comm_, peer, out, peer, in);
@@ -196,7 +197,7 @@ Status Adasum::trade(int step, ConstBytes out, Bytes in) {
 Status Adasum::run() {
   pack();
   const int steps = std::countr_zero(parts_);
-  Range path[32];  // path[k]: what I share with the partner of step k; path[steps]: mine alone
+  Range path[32];  // path[k]: range shared with the partner of step k; path[steps]: this rank's own
   path[0] = {0, parts_};
   for (int k = 0; k < steps; ++k) {
     const Range kept = path[k].half(lower(k)), given = path[k].half(!lower(k));
@@ -213,7 +214,8 @@ Status Adasum::run() {
   return {};
 }
 
-// The values of the lower rank are a. Each tensor's parts in the range are taken one by one, so that sums do not depend on its neighbours.
+// a is the operand of the lower rank. Each tensor's parts in the range are processed separately, so that sums do not
+// depend on neighbouring tensors.
 Status Adasum::combine(int step, Range kept, const std::byte* theirs) {
   const size_t from = at(kept.lo);
   auto each = [&](auto&& visit) {
@@ -236,7 +238,7 @@ Status Adasum::combine(int step, Range kept, const std::byte* theirs) {
   return {};
 }
 
-// Over the ranks whose numbers differ in the bits 0 to `step` only: these hold all parts of a and b.
+// Add the sums over the ranks that differ only in bits 0 to `step`; together they hold all parts of a and b.
 Status Adasum::add_sums(int step) {
   const size_t bytes = tensors() * sizeof(Sums);
   for (int k = 0; k <= step; ++k) {

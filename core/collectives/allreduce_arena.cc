@@ -7,7 +7,7 @@
 namespace hvd {
 namespace {
 
-// Of a slice: what is read from all members and written to all stays in the first-level cache in between.
+// Block size within a slice, so that data read from all members and written to all stay in the L1 cache.
 constexpr size_t kArenaBlockBytes = 8 << 10;
 
 }  // namespace
@@ -18,7 +18,7 @@ Homes homes_of(const NodeGroup& node, const Segments& data, size_t element) {
   if (!base || data.pieces.size() > Homes::kMost) return mine;
   for (size_t i = 0; i < data.pieces.size(); ++i) {
     const Segments::Piece& piece = data.pieces[i];
-    // Far beyond the arena's size for memory that lies before it, and for none (a rank that has joined).
+    // The difference is far beyond the arena size for memory before the arena, and for null (a rank that has joined).
     const uint64_t offset = reinterpret_cast<uintptr_t>(piece.out) - reinterpret_cast<uintptr_t>(base);
     if (piece.in != piece.out || offset > node.arena_bytes() || piece.count * element > node.arena_bytes() - offset) return mine;
     mine.offset[i] = offset;

@@ -1,18 +1,21 @@
-// Sums of float32 whose values travel in a smaller form (collectives/codec.h): direct reduce-scatter, then direct allgather, as in
-// allreduce_pairwise. Every rank codes its contribution and sends each other one the part that it owns; the owner decodes all
-// contributions to its part, its own too, adds them in float32 in THE order, scales, and codes the result once; everybody decodes it,
-// the owner too. Two roundings a value whatever the number of ranks, and equal bits everywhere, since everybody decodes the same bytes.
-// A ring would have to decode, add and code again at every hop.
+// Allreduce of float32 sums sent in a compressed encoding (collectives/codec.h): direct reduce-scatter, then direct
+// allgather, as in allreduce_pairwise. Every rank encodes its contribution and sends each rank the part that it owns.
+// The owner decodes all contributions to its part, including its own, adds them in float32 in the canonical order,
+// scales, and encodes the result once. Every rank, the owner included, decodes that result. So each value is rounded
+// twice whatever the number of ranks, and all ranks get equal bits, because they decode the same bytes. A ring would
+// have to decode, add and encode at every hop.
 //
-// Cost: 2 (P-1) * alpha + 2 (P-1)/P * c N * beta + coding, with c = 1/2 for fp16 and bf16, 65/256 for int8. The alphas overlap.
+// Cost: 2 (P-1) * alpha + 2 (P-1)/P * c N * beta + coding, with c = 1/2 for fp16 and bf16, 65/256 for int8. The alphas
+// overlap.
 //
-// Error feedback: what coding takes from my contribution is left in my residual and added to my next one. What coding takes from the
-// result goes into the residual of the part's owner, in units of a contribution. So nothing is lost for good: the sum of all results
-// and of what the residuals still hold is the sum of all contributions, up to rounding in float32. What is not finite is not kept.
-// Sources: F. Seide et al., "1-bit stochastic gradient descent and its application to data-parallel distributed training of speech
-// DNNs", Interspeech 2014; S. P. Karimireddy et al., "Error feedback fixes SignSGD and other gradient compression schemes", ICML 2019;
-// feedback on both ways: H. Tang et al., "DoubleSqueeze: parallel stochastic gradient descent with double-pass error-compensated
-// compression", ICML 2019.
+// Error feedback: the coding error of a rank's contribution stays in its residual and is added to its next
+// contribution. The coding error of the result goes to the residual of the part's owner, in units of a contribution. So
+// nothing is lost permanently: the sum of all results and residuals equals the sum of all contributions, up to float32
+// rounding. Values that are not finite are not kept.
+// Sources: F. Seide et al., "1-bit stochastic gradient descent and its application to data-parallel distributed
+// training of speech DNNs", Interspeech 2014; S. P. Karimireddy et al., "Error feedback fixes SignSGD and other
+// gradient compression schemes", ICML 2019; feedback on both ways: H. Tang et al., "DoubleSqueeze: parallel stochastic
+// gradient descent with double-pass error-compensated compression", ICML 2019.
 #include <cmath>
 #include <cstring>
 
@@ -56,7 +59,7 @@ class CodedAllreduce {
  private:
   size_t n() const { return static_cast<size_t>(comm_.size); }
 
-  // Part by part, run by run: the layout of `coded`.
+  // Encode the contribution. Layout of `coded`: part by part, run by run.
   void contribute(std::byte* coded) const {
     for (size_t i = 0; i < n(); ++i) {
       for (const CodedRun& run : runs_) {
@@ -77,7 +80,7 @@ class CodedAllreduce {
     std::memcpy(part.residual + at * sizeof(float), values, some * sizeof(float));
   }
 
-  // All contributions to my part -> the coded result.
+  // Reduce all contributions to this rank's part and encode the result.
   void reduce(const std::byte* theirs, std::byte* coded) const {
     auto* floats = reinterpret_cast<float*>(comm_.scratch->get(kSlotCodedFloats, n() * kCodedStep * sizeof(float)));
     auto* sources = reinterpret_cast<const std::byte**>(comm_.scratch->get(kSlotSources, n() * sizeof(std::byte*)));
@@ -97,7 +100,7 @@ class CodedAllreduce {
     }
   }
 
-  // What the result's coding took away, as much as it would have been in my contribution.
+  // Add the result's coding error to the residual, scaled to units of a contribution.
   void keep_rest(const CodedRun& part, size_t at, size_t some, const float* sum, const std::byte* coded) const {
     const double unit = static_cast<double>(scale_.divisor) / scale_.factor;
     if (!std::isfinite(unit)) return;
@@ -139,8 +142,8 @@ class CodedAllreduce {
   const WireFormat format_;
   const Scale& scale_;
   const Parts parts_;
-  std::span<size_t> bytes_;  // by rank: of its part
-  std::span<size_t> mine_;   // what everybody sends me: the bytes of my part
+  std::span<size_t> bytes_;  // by rank: bytes of its part
+  std::span<size_t> mine_;   // bytes that every rank sends to this one: those of its part
   size_t total_ = 0, before_ = 0;
 };
 

@@ -1,10 +1,10 @@
-// The compressed allreduce when several ranks share a host: inside the hosts float32 in shared memory, where bytes cost little; coded
-// only between the hosts. As in allreduce_hierarchical, each of the first members of a host owns a slice of the host's sum and the
-// members with one index on all hosts reduce that slice among them, here by the compressed algorithm. A slice is made of one part of
-// every tensor, so that who owns what does not depend on the fusion.
+// Compressed allreduce for hosts with several ranks: float32 in shared memory inside the hosts, where bytes are cheap,
+// and coded data only between the hosts. As in allreduce_hierarchical, each of the first members of a host owns a slice
+// of the host's sum, and the members with one index on all hosts reduce that slice among themselves, here with the
+// compressed algorithm. A slice consists of one part of every tensor, so ownership does not depend on fusion.
 //
-// Error feedback: everybody adds its residual to its contribution and clears it; what coding takes from the host's sum is left with the
-// member that owns the slice.
+// Error feedback: every rank adds its residual to its contribution and clears it. The coding error of the host's sum
+// goes to the member that owns the slice.
 #include <cstring>
 
 #include "collectives/coded.h"
@@ -47,7 +47,7 @@ class Slices {
   }
 
  private:
-  // Slice by slice, run by run.
+  // Order: slice by slice, run by run.
   void gather_in(float* wide) const {
     for (size_t s = 0; s < parts_.n; ++s) {
       for (const CodedRun& run : runs_) {

@@ -1,10 +1,11 @@
-// One rank does the work: all send their data to rank 0, it adds them and sends the result to all. What a program without
-// collectives would do, and what a parameter server on one host costs: the driver's connections carry P - 1 times the data each
-// way while the others wait. There to be compared with; the table never chooses it.
+// Allreduce through one rank: all ranks send their data to rank 0, which adds them and sends the result to all. This is
+// what a program without collectives would do, and the cost of a parameter server on one host: rank 0's connections
+// carry P - 1 times the data each way while the others wait. For comparison only; the table never chooses it.
 //
-// Cost: (P-1) * (2 * alpha + N * (2 * beta + gamma)), all of it at the driver. Large data go in rounds, so that the contributions
-// that wait for the reduction take a bounded amount of memory.
-// Order of the reduction: THE order (collectives/reduce.h). 16-bit floats travel as themselves and are added in float32.
+// Cost: (P-1) * (2 * alpha + N * (2 * beta + gamma)), all of it at rank 0. Large data go in rounds, to bound the memory
+// for contributions that wait for the reduction.
+// Order of the reduction: the canonical order (collectives/reduce.h). 16-bit floats are sent unchanged and added in
+// float32.
 // Source: the definition of the operation.
 #include <algorithm>
 #include <vector>

@@ -1,16 +1,17 @@
-// Inside the hosts first, then between them, then inside again: only one copy of the data leaves a host. The data are cut into
-// slices, one for each member that every host has (comm.slices). Through shared memory each of the first members reduces its
-// slice for the host; the members with one index on all hosts then reduce that slice between the hosts, all slices at the same
-// time over connections of their own; in the end the slices are gathered inside the host.
+// Hierarchical allreduce: inside the hosts, then between them, then inside again, so only one copy of the data leaves a
+// host. The data are split into slices, one for each local index that every host has (comm.slices). Through shared
+// memory each of the first members reduces its slice for the host. The members with one index on all hosts then reduce
+// that slice between the hosts, all slices in parallel over separate connections. Finally the slices are gathered
+// inside the host.
 //
-// Cost, H hosts, L members each, l = cost of shared memory, N' = N / L: l(N) + T(H, N') + l(N), where T is recursive doubling for
-// small slices, the pairwise algorithm for few hosts, for more Rabenseifner when H is a power of two. T's three algorithms add in
-// the same order, so the choice among them does not show in the result.
-// Order: THE order among the members of a host, then THE order among the hosts. Element by element, so slices do not show either.
-// 16-bit floats are float32 until the last addition, because the hosts' sums must not be rounded before they are added; the result of large
-// slices is what travels in 16 bits between the hosts.
-// Source: N. Karonis et al., "Exploiting hierarchy in parallel computer networks to optimize collective operation performance",
-// IPDPS 2000; slices: M. Cho et al., "BlueConnect", SysML 2019.
+// Cost for H hosts with L members each, l = cost in shared memory, N' = N / L: l(N) + T(H, N') + l(N). T is recursive
+// doubling for small slices, the pairwise algorithm for few hosts, and Rabenseifner for more hosts if H is a power of
+// two. These three add in the same order, so the choice does not affect the result.
+// Order: the canonical order among the members of a host, then among the hosts. It holds per element, so slices do not
+// affect the result either. 16-bit floats stay in float32 until the last addition, because the hosts' sums must not be
+// rounded before they are added; only the result of large slices is sent in 16 bits between the hosts.
+// Source: N. Karonis et al., "Exploiting hierarchy in parallel computer networks to optimize collective operation
+// performance", IPDPS 2000; slices: M. Cho et al., "BlueConnect", SysML 2019.
 #include <algorithm>
 #include <bit>
 
@@ -21,10 +22,10 @@ namespace hvd {
 namespace {
 
 constexpr size_t kSmall = 32 << 10;  // bytes of a slice up to which few messages matter more than few bytes
-constexpr size_t kSmallForTwo = 512 << 10;  // two hosts send each other all of it either way
-constexpr int kFewHosts = 8;  // so many connections at once are no burden, and the pairwise algorithm keeps them busy throughout
+constexpr size_t kSmallForTwo = 512 << 10;  // two hosts send each other all data with either algorithm
+constexpr int kFewHosts = 8;  // up to here the pairwise algorithm can keep all connections busy at once
 
-// The hosts' values of a slice, of type `acc`, to the result, of type `d`.
+// Reduce a slice between the hosts, from type `acc` to the result of type `d`.
 Status between_hosts(Comm& cross, std::byte* slice, DType acc, std::byte* result, DType d, size_t count, ReduceOp op,
                      const BetweenHosts& other) {
   const bool small = count * size_of(acc) <= (cross.size == 2 ? kSmallForTwo : kSmall);
@@ -53,7 +54,7 @@ Status allreduce_hierarchical_by(const BetweenHosts& other, Comm& comm, std::byt
   }
   Comm& local = *comm.local;
   const DType acc = accumulator(d);
-  const bool own = local.rank < comm.slices;  // do I work on a slice?
+  const bool own = local.rank < comm.slices;  // whether this rank owns a slice
   auto begin = [&](int i) { return slice_at(count, comm.slices, std::min(i, comm.slices)); };
   const size_t first = begin(local.rank), mine = begin(local.rank + 1) - first;
   auto* memory = reinterpret_cast<size_t*>(comm.scratch->get(kSlotHierarchyCounts, local.size * sizeof(size_t)));
@@ -61,7 +62,7 @@ Status allreduce_hierarchical_by(const BetweenHosts& other, Comm& comm, std::byt
   for (int i = 0; i < local.size; ++i) memory[i] = begin(i + 1) - begin(i);
 
   std::byte* wide = widened(comm, kSlotHierarchyWide, data, count, d);
-  std::byte* slice = wide + first * size_of(acc);  // only I use this part of my copy from now on
+  std::byte* slice = wide + first * size_of(acc);  // from here on only this rank uses this part of its copy
   if (local.size > 1) {
     std::byte* sum = comm.scratch->get(kSlotHierarchySlice, mine * size_of(acc));
     HVD_RETURN_IF_ERROR(reducescatter_shm(local, wide, sum, parts, acc, op, {}));

@@ -1,9 +1,10 @@
-// Everybody sends everything to everybody, and everybody adds all of it: one step, and P - 1 times the data over each connection.
-// There to be compared with; the table never chooses it.
+// Naive allreduce: every rank sends all its data to every rank and adds all contributions itself: one step, and P - 1
+// times the data per rank. For comparison only; the table never chooses it.
 //
-// Cost: (P-1) * (alpha + N * (beta + gamma)). The alphas overlap within a window of peers. Large data go in rounds, so that the
-// contributions that wait for the reduction take a bounded amount of memory.
-// Order of the reduction: THE order (collectives/reduce.h). 16-bit floats travel as themselves and are added in float32.
+// Cost: (P-1) * (alpha + N * (beta + gamma)). The alphas overlap within a window of peers. Large data go in rounds, to
+// bound the memory for contributions that wait for the reduction.
+// Order of the reduction: the canonical order (collectives/reduce.h). 16-bit floats are sent unchanged and added in
+// float32.
 // Source: the definition of the operation.
 #include <algorithm>
 

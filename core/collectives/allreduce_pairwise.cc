@@ -1,16 +1,17 @@
-// Direct reduce-scatter, then direct allgather: every rank sends each other one its part of the data, reduces all contributions
-// to its own part at once, and sends the result to everybody. Two rounds of messages whatever P is, no forwarding, and the owner
-// sees all contributions, so it can add them in any order it likes: it takes THE order. Good for large data on few ranks and on
-// any P.
+// Direct reduce-scatter, then direct allgather: every rank sends each other rank its part of the data, reduces all
+// contributions to its own part at once, and sends the result to all ranks. Two rounds of messages whatever P is, and
+// no forwarding. The owner sees all contributions, so it can add them in the canonical order. Good for large data on
+// few ranks, for any P.
 //
-// The two halves are one: on each connection the result follows the contribution, and a block of the result leaves as soon as
-// everybody's contribution to it has been added, while later contributions are still under way. So connections are busy both ways
-// from the first byte to the last, and contributions wait for their addition in one block per peer, which the cache holds.
+// The two halves overlap: on each connection the result follows the contribution, and a block of the result is sent as
+// soon as all contributions to it have been added, while later ones are still in flight. So connections are busy in
+// both directions all the time, and the contributions waiting to be added are one block per peer, which fits the cache.
 //
-// Cost: 2 (P-1) * alpha + 2 (P-1)/P * N * beta + (P-1)/P * N * gamma. The alphas overlap, and the additions but for the last block.
-// 16-bit floats travel as themselves both ways: what travels is original values and final results, the sums stay with the owner.
-// Source: the direct exchange of R. Thakur, R. Rabenseifner, W. Gropp, "Optimization of Collective Communication Operations in
-// MPICH", IJHPCA 19(1), 2005 (pairwise exchange for reduce-scatter).
+// Cost: 2 (P-1) * alpha + 2 (P-1)/P * N * beta + (P-1)/P * N * gamma. The alphas overlap, and so do all additions
+// except those of the last block. 16-bit floats are sent as 16 bits both ways: only original values and final results
+// are sent, the sums stay with the owner.
+// Source: the direct exchange of R. Thakur, R. Rabenseifner, W. Gropp, "Optimization of Collective Communication
+// Operations in MPICH", IJHPCA 19(1), 2005 (pairwise exchange for reduce-scatter).
 #include <algorithm>
 #include <new>
 
@@ -20,23 +21,24 @@
 namespace hvd {
 namespace {
 
-constexpr size_t kBlocks = 256 << 10;  // bytes of contributions of all peers that wait for their addition
+constexpr size_t kBlocks = 256 << 10;  // bytes of all peers' contributions that wait to be added
 constexpr size_t kBlockLeast = 16 << 10, kBlockMost = 128 << 10;
 constexpr size_t kAlign = 64;
 
-// What is under way to and from one peer.
+// Data in flight to and from one peer.
 struct Exchange {
   int peer;
-  ConstBytes give;     // my contribution to the peer's slice
-  Bytes block;         // of the peer's contribution to mine: where it arrives
-  Bytes missing;       // the part of `block` that is still to come
-  size_t told = 0;     // bytes of my result that have been sent
-  Bytes result;        // the rest of the peer's result
+  ConstBytes give;     // this rank's contribution to the peer's slice
+  Bytes block;         // receive buffer for a block of the peer's contribution to this rank's slice
+  Bytes missing;       // the part of `block` still to arrive
+  size_t told = 0;     // bytes of this rank's result that were sent
+  Bytes result;        // the part of the peer's result still to arrive
 };
 
 class Direct {
  public:
-  // Contributions are of type `d`, the result of type `out`: the same and in the same memory, or float32 sums and 16-bit floats.
+  // Contributions are of type `d`, the result of type `out`: either the same type in the same memory, or float32 sums
+  // and 16-bit floats.
   Direct(Comm& comm, std::byte* data, DType d, std::byte* result, DType out, size_t count, ReduceOp op)
       : comm_(comm), dtype_(d), out_(out), op_(op) {
     auto slice_of = [&](std::byte* base, DType type, int i) {
@@ -52,7 +54,7 @@ class Direct {
     sources_ = reinterpret_cast<const std::byte**>(comm.scratch->get(kSlotSources, comm.size * sizeof(std::byte*)));
     auto* memory = comm.scratch->get(kSlotCounts, peers * sizeof(Exchange));
     exchanges_ = {reinterpret_cast<Exchange*>(memory), peers};
-    for (size_t i = 0; i < peers; ++i) {  // the next rank first, so that not everybody begins with the same one
+    for (size_t i = 0; i < peers; ++i) {  // start with the next rank, so that ranks do not all begin with the same peer
       const int peer = (comm.rank + 1 + static_cast<int>(i)) % comm.size;
       new (&exchanges_[i]) Exchange{peer, slice(peer), {staging_ + i * block_, 0}, {}, 0, slice_of(result, out, peer)};
     }
@@ -90,7 +92,8 @@ class Direct {
     return {};
   }
 
-  // The peer's result follows its contribution. It overwrites my contribution to it, all of which the peer has, so it has been sent.
+  // The peer's result follows its contribution. It overwrites this rank's contribution to the peer, which the peer has
+  // received completely, so it was sent.
   Status receive(Exchange& e, bool& moved) {
     if (!e.missing.empty()) return advance_in(comm_, e.peer, e.missing, moved);
     const bool contributed = ready_ + e.block.size() == mine_.size();
@@ -115,10 +118,10 @@ class Direct {
 
   bool waits_for(const Exchange& e) const { return !e.missing.empty() || !e.result.empty(); }
   bool owes(const Exchange& e) const { return !e.give.empty() || e.told < final_.size(); }
-  size_t final_ready() const { return ready_ / size_of(dtype_) * size_of(out_); }  // bytes of the result
+  size_t final_ready() const { return ready_ / size_of(dtype_) * size_of(out_); }  // bytes of the final result
 
   std::string text() const {
-    // Who has not even sent its contribution is the one that others wait for as well.
+    // Name first a rank whose contribution is missing: the other ranks wait for it as well.
     for (const Exchange& e : exchanges_) {
       if (!e.missing.empty()) return pending_text(comm_, e.peer, !e.give.empty(), e.peer, true);
     }
@@ -134,16 +137,16 @@ class Direct {
   Comm& comm_;
   DType dtype_, out_;
   ReduceOp op_;
-  Bytes mine_;   // my slice
-  Bytes final_;  // of the result
+  Bytes mine_;   // this rank's slice
+  Bytes final_;  // its result
   size_t block_ = 0;  // bytes
-  size_t ready_ = 0;  // bytes of my slice that are reduced
+  size_t ready_ = 0;  // bytes of this rank's slice that are reduced
   std::byte* staging_ = nullptr;
   const std::byte** sources_ = nullptr;
   std::span<Exchange> exchanges_;
 };
 
-// For so many ranks that only some connections should be busy at a time: one half, then the other, by windows.
+// Variant for so many ranks that only some connections should be busy at a time: one half after the other, in windows.
 Status in_windows(Comm& comm, std::byte* data, DType d, std::byte* result, DType out, size_t count, ReduceOp op) {
   auto* counts = reinterpret_cast<size_t*>(comm.scratch->get(kSlotCounts, comm.size * sizeof(size_t)));
   for (int i = 0; i < comm.size; ++i) counts[i] = slice_at(count, comm.size, i + 1) - slice_at(count, comm.size, i);

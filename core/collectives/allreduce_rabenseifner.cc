@@ -1,12 +1,12 @@
-// Rabenseifner's algorithm: a reduce-scatter by recursive halving, then an allgather by recursive doubling. In each of the first
-// log2(P) steps two ranks share a range, each takes the other's values for its half of it and adds; then the way back, copying.
-// Partners are neighbours first (vector halving, distance doubling), because that is THE order of reductions; the result does not
-// depend on whether this algorithm or recursive doubling ran.
+// Rabenseifner's algorithm: reduce-scatter by recursive halving, then allgather by recursive doubling. In each of the
+// first log2(P) steps two ranks share a range, and each takes the other's values for one half of it and adds; then the
+// results are copied back the same way. Partners are neighbours first (vector halving, distance doubling), because that
+// is the canonical order of reductions; the result is the same as with recursive doubling.
 //
-// Cost: 2 log2(P) * alpha + 2 (P-1)/P * N * beta + (P-1)/P * N * gamma; when P is not a power of two, two steps with all N more.
-// 16-bit floats travel as themselves in the first step and on the way back, in between as float32.
-// Source: R. Rabenseifner, "Optimization of Collective Reduction Operations", ICCS 2004; R. Thakur, R. Rabenseifner, W. Gropp,
-// "Optimization of Collective Communication Operations in MPICH", IJHPCA 19(1), 2005.
+// Cost: 2 log2(P) * alpha + 2 (P-1)/P * N * beta + (P-1)/P * N * gamma; if P is not a power of two, two more steps with
+// all N. 16-bit floats are sent as 16 bits in the first step and on the way back, as float32 in between.
+// Source: R. Rabenseifner, "Optimization of Collective Reduction Operations", ICCS 2004; R. Thakur, R. Rabenseifner, W.
+// Gropp, "Optimization of Collective Communication Operations in MPICH", IJHPCA 19(1), 2005.
 #include "collectives/collectives.h"
 #include "collectives/fold.h"
 
@@ -20,7 +20,7 @@ struct Range {
 
 struct Halving {
   const Fold& fold;
-  Range path[32];  // path[k]: the range shared with the partner of step k; path[steps]: mine alone
+  Range path[32];  // path[k]: range shared with the partner of step k; path[steps]: this rank's own
   int steps = 0;
 
   Halving(const Fold& f, size_t count) : fold(f) {
@@ -43,7 +43,7 @@ struct Halving {
 
 namespace {
 
-// `sums`: v.wide has sums from the beginning, v.data nothing.
+// `sums`: v.wide already holds sums, and v.data holds nothing.
 Status halve_and_double(Comm& comm, const Values& v, ReduceOp op, bool sums) {
   std::byte* data = v.data;
   const DType d = v.d;

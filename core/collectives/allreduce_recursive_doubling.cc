@@ -1,31 +1,32 @@
-// Recursive doubling: in step k everybody exchanges all of its partial values with the rank whose number differs in bit k, and
-// both add. After log2(P) steps everybody has the result. Fewest steps, so best for small data.
+// Recursive doubling: in step k every rank exchanges all its partial values with the rank whose number differs in bit
+// k, and both add. After log2(P) steps every rank has the result. Fewest steps, so best for small data.
 //
-// Cost: log2(P) * (alpha + N * (beta + gamma)), two steps more when P is not a power of two. 16-bit
-// floats travel as themselves in the first step and as float32 in the later ones, which send sums, so that a value is rounded once.
-// Order of the reduction: THE order (collectives/reduce.h).
-// Source: R. Thakur, R. Rabenseifner, W. Gropp, "Optimization of Collective Communication Operations in MPICH", IJHPCA 19(1),
-// 2005.
+// Cost: log2(P) * (alpha + N * (beta + gamma)), two steps more if P is not a power of two. 16-bit floats are sent as 16
+// bits in the first step and as float32 in the later ones, which send sums, so that a value is rounded only once.
+// Order of the reduction: the canonical order (collectives/reduce.h).
+// Source: R. Thakur, R. Rabenseifner, W. Gropp, "Optimization of Collective Communication Operations in MPICH", IJHPCA
+// 19(1), 2005.
 #include "collectives/collectives.h"
 #include "collectives/fold.h"
 
 namespace hvd {
 namespace {
 
-// The first step of 16-bit floats, in which each of the two may hold its own values still, or a sum already.
+// First step for 16-bit floats, in which each side holds either its own values or already a sum.
 Status first_of_halves(Comm& comm, const Fold& fold, const Values& v, ReduceOp op) {
   const int place = fold.place ^ 1, peer = fold.rank_at(place);
   const bool sum = fold.begins_with_sum(fold.place), theirs_is_sum = fold.begins_with_sum(place);
   const Bytes mine = v.mine(0, v.count);
   const Combine combine = v.combine(theirs_is_sum, op, place < fold.place);
   if (!sum) return exchange_combine(comm, peer, v.outgoing(false, 0, v.count), peer, mine, combine);
-  // What is sent must not change on the way: the peer's values wait for their addition.
+  // Data being sent must not change, so the peer's values wait to be added.
   std::byte* theirs = comm.scratch->get(kSlotTheirs, mine.size());
   if (theirs_is_sum) return swap_combine(comm, peer, mine, theirs, combine);
   HVD_RETURN_IF_ERROR(exchange(comm, peer, mine, peer, {theirs, v.count * size_of(v.d)}));
   auto* wide = reinterpret_cast<float*>(comm.scratch->get(kSlotTheirsWide, mine.size()));
   widen(v.d, wide, theirs, v.count);
-  reduce2(v.acc, op, mine.data(), mine.data(), reinterpret_cast<std::byte*>(wide), v.count);  // sums are on the lower places
+  // Sums are on the lower places.
+  reduce2(v.acc, op, mine.data(), mine.data(), reinterpret_cast<std::byte*>(wide), v.count);
   return {};
 }
 
@@ -40,7 +41,7 @@ Status double_up(Comm& comm, const Fold& fold, const Values& v, ReduceOp op) {
   for (; distance < fold.places; distance *= 2) {
     const int place = fold.place ^ distance;
     const int peer = fold.rank_at(place);
-    // The same operands in the same order on both sides: the same bits.
+    // Both sides use the same operands in the same order, so they get the same bits.
     HVD_RETURN_IF_ERROR(swap_combine(comm, peer, mine, theirs, {v.acc, op, place < fold.place}));
   }
   return {};
@@ -51,7 +52,7 @@ Status double_up(Comm& comm, const Fold& fold, const Values& v, ReduceOp op) {
 Status allreduce_recursive_doubling(Comm& comm, std::byte* data, size_t count, DType d, ReduceOp op) {
   if (count == 0 || comm.size == 1) return {};
   const Fold fold = Fold::of(comm.rank, comm.size);
-  // One addition alone rounds once whatever it starts from.
+  // A single addition rounds once, whatever type it starts from.
   const Values v = comm.size == 2 ? Values{data, data, count, d, d} : Values::of(comm, data, count, d);
   HVD_RETURN_IF_ERROR(fold_in(comm, fold, v, op));
   if (fold.place >= 0) {

@@ -1,13 +1,15 @@
-// Ring: the data are cut into P slices; each travels once around the ring collecting everybody's values, and once more as result.
-// Every rank sends and receives all the time, to one neighbour and from one neighbour: optimal in bandwidth, kind to networks and
-// needs two connections only. There are no steps: a slice flows on as soon as its first block has been combined.
+// Ring allreduce: the data are split into P slices. Each travels once around the ring collecting the values of all
+// ranks, and once more as the result. Every rank sends to one neighbour and receives from the other all the time:
+// optimal in bandwidth, with only two connections per rank. There are no steps: a slice is sent on as soon as its first
+// block has been combined.
 //
 // Cost: 2 (P-1) * alpha + 2 (P-1)/P * N * beta + (P-1)/P * N * gamma.
-// Order of the reduction: slice i starts at rank i + 1 and is added along the ring, so where an element lies decides the order
-// in which its values are added. All ranks get the same bits, but they differ from those of the other algorithms and change with
-// the fusion of tensors; therefore it is not chosen by default for floats on more than two ranks (plan/algorithms.h).
-// 16-bit floats travel as themselves in the first step and on the second trip, as float32 while they are sums.
-// Source: P. Patarasuk, X. Yuan, "Bandwidth optimal all-reduce algorithms for clusters of workstations", JPDC 69(2), 2009.
+// Order of the reduction: slice i starts at rank i + 1 and is added along the ring, so the position of an element
+// decides the order of its additions. All ranks get the same bits, but these differ from those of the other algorithms
+// and change with fusion. So the ring is not chosen by default for floats on more than two ranks (plan/algorithms.h).
+// 16-bit floats are sent as 16 bits in the first step and on the second pass, as float32 while they are sums.
+// Source: P. Patarasuk, X. Yuan, "Bandwidth optimal all-reduce algorithms for clusters of workstations", JPDC 69(2),
+// 2009.
 #include "collectives/collectives.h"
 #include "collectives/flow.h"
 
@@ -25,7 +27,7 @@ Status allreduce_ring(Comm& comm, std::byte* data, size_t count, DType d, Reduce
   };
   cut(size_of(acc));
   const Combine combine{acc, op, true};
-  const int begin = (comm.rank + n - 1) % n;  // so the last to arrive is slice `rank`
+  const int begin = (comm.rank + n - 1) % n;  // chosen so that slice `rank` arrives last
   HVD_RETURN_IF_ERROR(acc == d ? ring_pass(comm, wide, offsets, begin, &combine)
                                : ring_pass_halves(comm, data, d, wide, offsets, begin, op));
   const size_t first = slice_at(count, n, comm.rank);

@@ -1,17 +1,18 @@
-// Allreduce over shared memory, straight from and to the users' tensors. Three algorithms; all add in THE order (reduce.h), so the
-// choice among them, the size of chunks and the fusion of tensors change no bit of the result.
+// Allreduce over shared memory, directly from and to the users' tensors. Three algorithms, all in the canonical order
+// (reduce.h), so the choice among them, the chunk size and fusion change no bit of the result.
 //
-// Direct, for small data. Everybody stages its whole vector and reduces all the vectors itself: one synchronisation.
+// Direct, for small data. Every member stages its whole vector and reduces all vectors itself: one synchronisation.
 //   cost: a + R m + W m + X (n - 1) m
 //
-// Sliced, for the rest. In a round everybody owns one of n slices. It stages the slices that it does not own; reduces its own slice,
-// reading its own contribution where the user has it and the others' from their staging areas; writes the result to its output and to
-// its staging area; and copies the others' results out. Two synchronisations a round, hidden by working on three rounds at a time.
+// Sliced, for larger data. In each round every member owns one of n slices. It stages the slices that it does not own;
+// reduces its own slice, reading its own contribution from user memory and the others' from their staging areas; writes
+// the result to its output and its staging area; and copies out the others' results. Two synchronisations per round,
+// hidden by working on three rounds at a time.
 //   cost: 2 a (once) + R m + W m + X 2 (n - 1) / n m
-// Sliced, with tensors that live in the arenas of all members: nothing is staged at all, see homes.h.
+// Sliced, with tensors in the arenas of all members: no staging at all, see homes.h.
 //
-// This is reduce-scatter followed by allgather (Thakur, Rabenseifner, Gropp: Optimization of Collective Communication Operations in
-// MPICH, 2005) with direct exchange in both, cut into chunks that stay in cache.
+// This is reduce-scatter followed by allgather (Thakur, Rabenseifner, Gropp: Optimization of Collective Communication
+// Operations in MPICH, 2005) with direct exchange in both, split into chunks that stay in cache.
 #include <algorithm>
 #include <cstring>
 #include <vector>
@@ -23,7 +24,8 @@
 namespace hvd {
 namespace {
 
-// Of a slice reduced to the staging area and then copied to the output: the copy finds it in the first-level cache.
+// Block size within a slice that is reduced to the staging area and then copied to the output, so that the copy finds
+// it in the L1 cache.
 constexpr size_t kShmBlockBytes = 16 << 10;
 
 class Job {
@@ -33,7 +35,7 @@ class Job {
         large_(data.total * element_ >= tuning_.stream_bytes), staged_(data), reduced_(data), copied_(data), sources_(node_.size()) {}
 
   Status direct(const SubBuffers& subs);
-  // `*mixed`: nothing has been done, because the tensors of some members, not of all, live in their arenas.
+  // `*mixed`: set if nothing was done because the tensors of some members, but not all, are in their arenas.
   Status sliced(const SubBuffers& subs, const Homes& homes, bool* mixed);
 
  private:
@@ -88,7 +90,7 @@ Status Job::direct(const SubBuffers& subs) {
   return run_rounds(node_, ceil_div(data_.total, step), 0, stage_in, take_out);
 }
 
-// My slice of a round: elements [first, first + count), at element `at` of the sub-buffers.
+// Reduce this member's slice of a round: elements [first, first + count), at element `at` of the sub-buffers.
 void Job::reduce_own(const SubBuffers& subs, size_t round, size_t at, size_t first, size_t count) {
   reduced_.each(first, count, [&](const Segments::Piece& piece, size_t within, size_t offset, size_t n) {
     const size_t block = kShmBlockBytes / element_;
@@ -108,17 +110,19 @@ void Job::reduce_own(const SubBuffers& subs, size_t round, size_t at, size_t fir
   });
 }
 
-// Stages, as everybody publishes them: staged 0, staged 1, reduced 0, staged 2, reduced 1, ..., reduced last. The results of a round are
-// copied out one round later still, when all have surely published them.
+// Stages in the order of publication: staged 0, staged 1, reduced 0, staged 2, reduced 1, ..., reduced last. The
+// results of a round are copied out one round later, when all members have most likely published them.
 //
-// Why kSlicedDepth = 5 sub-buffers need no further waiting: round m overwrites round m - 5. When I stage round m I have reduced m - 2,
-// so I have seen that everybody had staged m - 2, which a member does after it has copied out m - 5.
+// Why kSlicedDepth = 5 sub-buffers need no further waiting: round m overwrites round m - 5. When this member stages
+// round m it has reduced m - 2, so it has seen that every member had staged m - 2, which a member does only after it
+// has copied out m - 5.
 constexpr size_t kSlicedDepth = 5;
 
-// What a member has said about its tensors; to be read once it has published its first stage.
+// Return a member's arena offsets; valid once it has published its first stage.
 const Homes* homes_at(const SubBuffers& subs, int member) { return reinterpret_cast<const Homes*>(subs.stage.staging[member]); }
 
-// How many stages all have published after they gave up because some tensors are at home and some are not: more than anybody had.
+// Number of stages that every member publishes when only some tensors are in arenas: more than any member has published
+// by then.
 constexpr uint64_t kMixedStages = 4;
 
 int Job::count_at_home(const SubBuffers& subs) const {
@@ -150,7 +154,8 @@ Status Job::sliced(const SubBuffers& subs, const Homes& homes, bool* mixed) {
   const size_t most = round_down(std::min(subs.bytes / members, tuning_.chunk_bytes) / element_, unit);
   const size_t rounds = ceil_div(total, most * members);
   const size_t slice = round_up(ceil_div(total, rounds * members), unit);
-  auto start = [&](size_t k, size_t m) { return std::min(total, (k * members + m) * slice); };  // of member m's slice in round k
+  // First element of member m's slice in round k.
+  auto start = [&](size_t k, size_t m) { return std::min(total, (k * members + m) * slice); };
   auto staged_stage = [&](size_t k) { return k == 0 ? 1 : 2 * k; };
   auto reduced_stage = [&](size_t k) { return k + 1 < rounds ? 2 * k + 3 : 2 * rounds; };
 
@@ -219,7 +224,7 @@ Status allreduce_shm(Comm& comm, const Segments& data, DType d, ReduceOp op, con
   bool mixed = false;
   HVD_RETURN_IF_ERROR(job.sliced(subs, homes_of(node, data, size_of(d)), &mixed));
   if (!mixed) return {};
-  // Once more, as if no tensor was at home.
+  // Repeat as if no tensor were in an arena.
   HVD_RETURN_IF_ERROR(node.begin(&stage));
   return Job(comm, data, d, op, s).sliced(SubBuffers(stage, kSlicedDepth, sizeof(Homes)), Homes{}, &mixed);
 }

@@ -1,19 +1,21 @@
-// A tree up and a tree down: neighbours combine, then neighbours among those that are left, until rank 0 has the sum; from there
-// a binomial broadcast. As few steps each way as there can be, but whole vectors in each, and half of the ranks idle after the
-// first. There to be compared with; the table never chooses it: recursive doubling does the same in half the steps.
+// Tree reduction and tree broadcast: neighbours combine, then neighbours among the remaining ranks, until rank 0 has
+// the sum; then a binomial broadcast. The minimum number of steps each way, but each sends whole vectors, and half of
+// the ranks are idle after the first. For comparison only; the table never chooses it, because recursive doubling takes
+// half the steps.
 //
 // Cost: ceil(log2(P)) * (2 * alpha + N * (2 * beta + gamma)).
-// Order of the reduction: THE order (collectives/reduce.h), also on worlds that are no power of two, which fold first and so take
-// no step more. 16-bit floats travel as float32 on the way up where they are sums, else as themselves.
-// Source: R. Thakur, R. Rabenseifner, W. Gropp, "Optimization of Collective Communication Operations in MPICH", IJHPCA 19(1),
-// 2005 (binomial reduce and broadcast).
+// Order of the reduction: the canonical order (collectives/reduce.h), also for sizes that are not a power of two, which
+// fold first and so need no extra step. 16-bit floats are sent as float32 on the way up where they are sums, otherwise
+// as 16 bits.
+// Source: R. Thakur, R. Rabenseifner, W. Gropp, "Optimization of Collective Communication Operations in MPICH", IJHPCA
+// 19(1), 2005 (binomial reduce and broadcast).
 #include "collectives/collectives.h"
 #include "collectives/fold.h"
 
 namespace hvd {
 namespace {
 
-// Leaves the result at place 0, which is rank 0.
+// Reduce to place 0, which is rank 0.
 Status reduce_up(Comm& comm, const Fold& fold, const Values& v, ReduceOp op) {
   for (int distance = 1; distance < fold.places; distance *= 2) {
     const int place = fold.place ^ distance, peer = fold.rank_at(place);

@@ -1,9 +1,9 @@
-// Every rank sends each other one its part directly, several peers at a time (collectives/pairwise.h), each as fast as it goes: a
-// slow pair does not hold up the others of its window.
+// Pairwise all-to-all: every rank sends each other rank its part directly, to several peers at a time
+// (collectives/pairwise.h). A slow pair does not delay the others of its window.
 //
 // Cost: (P-1) * alpha + (P-1)/P * N * beta; the alphas overlap within a window.
-// Source: R. Thakur, R. Rabenseifner, W. Gropp, "Optimization of Collective Communication Operations in MPICH", IJHPCA 19(1),
-// 2005 (pairwise exchange); the symmetric rounds are the circle method for tournaments.
+// Source: R. Thakur, R. Rabenseifner, W. Gropp, "Optimization of Collective Communication Operations in MPICH", IJHPCA
+// 19(1), 2005 (pairwise exchange); the symmetric rounds are the circle method for tournaments.
 #include <cstring>
 
 #include "collectives/collectives.h"

@@ -1,8 +1,8 @@
-// All-to-all over shared memory: a sub-buffer has a region for each receiver; in each round everybody fills its regions and empties
-// those that are meant for it.
+// All-to-all over shared memory: a sub-buffer has a region for each receiver. In each round every member fills its
+// regions and empties those meant for it.
 //   cost: a + R m + X m (n - 1) / n + W m, for m bytes sent and received
-// A member knows its own sizes only, so a header in front of the first round says what everybody sends: from it follow the number of
-// rounds, the same for all, and whether what one sends is what the other expects.
+// A member knows only its own sizes, so a header before the first round holds every member's. From it follow the number
+// of rounds, equal for all, and whether the sent and expected sizes match.
 #include <numeric>
 
 #include "collectives/collectives.h"
@@ -17,7 +17,7 @@ uint64_t header_word(const NodeGroup::Stage& stage, int member, size_t i) {
   return word;
 }
 
-// Word 0: the largest number of bytes for one receiver; word 1 + i: bytes for member i.
+// Write the header. Word 0: the largest number of bytes for one receiver; word 1 + i: bytes for member i.
 void write_header(const NodeGroup::Stage& stage, int me, std::span<const size_t> send_bytes) {
   uint64_t largest = 0;
   for (size_t i = 0; i < send_bytes.size(); ++i) {

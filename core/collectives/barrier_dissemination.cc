@@ -1,16 +1,16 @@
-// Dissemination barrier: in round k everybody tells the rank 2^k further on that it is here, and hears the same from the rank 2^k
-// back. After ceil(log2(P)) rounds everybody has heard of everybody.
+// Dissemination barrier: in round k every rank sends to the rank 2^k ahead and receives from the rank 2^k behind. After
+// ceil(log2(P)) rounds every rank has heard, directly or indirectly, from every other.
 //
 // Cost: ceil(log2(P)) * alpha.
-// Source: D. Hensgen, R. Finkel, U. Manber, "Two algorithms for barrier synchronization", Int. J. Parallel Programming 17(1),
-// 1988.
+// Source: D. Hensgen, R. Finkel, U. Manber, "Two algorithms for barrier synchronization", Int. J. Parallel Programming
+// 17(1), 1988.
 #include "collectives/collectives.h"
 #include "collectives/flow.h"
 
 namespace hvd {
 
 Status barrier_dissemination(Comm& comm) {
-  std::byte round{0x40};  // not a likely byte of anything else, so that ranks out of step are noticed
+  std::byte round{0x40};  // an unlikely byte in other data, so that ranks out of step are detected
   for (int distance = 1; distance < comm.size; distance *= 2) {
     const int to = (comm.rank + distance) % comm.size, from = (comm.rank - distance + comm.size) % comm.size;
     std::byte heard{};

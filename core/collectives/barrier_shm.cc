@@ -1,6 +1,6 @@
-// Barrier over shared memory: everybody counts up its own counter and looks at those of the others.
+// Barrier over shared memory: every member increments its own counter and waits for those of the others.
 //   cost: a
-// Flat, since the counters lie on n cache lines that are read at once; a tree would pay log n times a.
+// Flat, because the n cache lines of the counters are read at once; a tree would cost log n times a.
 #include "collectives/collectives.h"
 
 namespace hvd {

@@ -1,10 +1,10 @@
-// Chain: root, root + 1, ... each passes on what has arrived while the rest is still arriving. Every connection carries the data
-// once, and for large data the time does not grow with the number of ranks. Segments are what a connection delivers at a time
-// (its buffer, at most), so there is no segment size to tune.
+// Pipelined chain: root, root + 1, ... Each rank passes on what has arrived while the rest is still arriving. Every
+// connection carries the data once, and for large data the time does not grow with the number of ranks. A segment is
+// what a connection delivers at a time (at most its buffer), so there is no segment size to tune.
 //
-// Cost: (P - 2 + N/S) * (alpha + S * beta) with S the bytes that a connection holds; about N * beta for large N.
-// Source: the pipelined linear broadcast of J. Pjesivac-Grbovic et al., "Performance analysis of MPI collective operations",
-// Cluster Computing 10(2), 2007.
+// Cost: (P - 2 + N/S) * (alpha + S * beta), where S is the bytes that a connection holds; about N * beta for large N.
+// Source: the pipelined linear broadcast of J. Pjesivac-Grbovic et al., "Performance analysis of MPI collective
+// operations", Cluster Computing 10(2), 2007.
 #include "collectives/collectives.h"
 #include "collectives/flow.h"
 

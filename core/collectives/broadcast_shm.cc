@@ -1,7 +1,8 @@
-// Broadcast over shared memory: the root stages a chunk, the others copy it out and say so; up to kDepth chunks are under way.
-//   cost: a + R m at the root; X m + W m at the others, at the same time but for the first chunk
-// A pipeline of depth one (root -> everybody): with memory that all can read there is nothing to forward. The staging area of the root
-// is read by n - 1 members from the last-level cache.
+// Broadcast over shared memory: the root stages a chunk, the others copy it out and publish that; up to kDepth chunks
+// are in flight.
+//   cost: a + R m at the root; X m + W m at the others, at the same time except for the first chunk
+// The root serves all members directly: forwarding is pointless in memory that all can read. The n - 1 members read the
+// root's staging area from the last-level cache.
 #include "collectives/collectives.h"
 #include "collectives/shm.h"
 
@@ -22,7 +23,7 @@ Status broadcast_shm(Comm& comm, std::byte* data, size_t bytes, int root) {
   for (size_t k = 0; k < rounds; ++k) {
     const size_t at = k * step, some = std::min(step, bytes - at);
     if (node.me() == root) {
-      // Stage j of another member says that it has copied out j chunks.
+      // Stage j of another member means that it has copied out j chunks.
       if (k >= kDepth) HVD_RETURN_IF_ERROR(node.await_all(k - kDepth + 1));
       copy_bytes(subs.at(root, k), data + at, some, false);
     } else {

@@ -1,9 +1,9 @@
-// Binomial tree: the root sends to the rank half the world away, both then serve a half of the world each, and so on. Fewest
+// Binomial tree: the root sends to the rank half the set away, then each of the two serves one half, and so on. Fewest
 // steps, so best for small data.
 //
 // Cost: ceil(log2(P)) * (alpha + N * beta).
-// Source: R. Thakur, R. Rabenseifner, W. Gropp, "Optimization of Collective Communication Operations in MPICH", IJHPCA 19(1),
-// 2005.
+// Source: R. Thakur, R. Rabenseifner, W. Gropp, "Optimization of Collective Communication Operations in MPICH", IJHPCA
+// 19(1), 2005.
 #include <bit>
 
 #include "collectives/collectives.h"
@@ -16,10 +16,10 @@ Status broadcast_tree(Comm& comm, std::byte* data, size_t bytes, int root) {
   const unsigned size = static_cast<unsigned>(comm.size);
   const unsigned place = static_cast<unsigned>((comm.rank - root + comm.size) % comm.size);  // the root is at 0
   auto rank_at = [&](unsigned p) { return static_cast<int>((p + static_cast<unsigned>(root)) % size); };
-  // A place's parent lacks its lowest bit; its children have one bit below that.
+  // The parent of a place has its lowest bit cleared; a child has one lower bit set.
   const unsigned lowest = place == 0 ? std::bit_ceil(size) : place & (~place + 1);
   if (place != 0) HVD_RETURN_IF_ERROR(recv_from(comm, rank_at(place - lowest), {data, bytes}));
-  for (unsigned bit = lowest / 2; bit > 0; bit /= 2) {  // the largest subtree first: it has the longest way to go
+  for (unsigned bit = lowest / 2; bit > 0; bit /= 2) {  // the largest subtree first, because it is the deepest
     if (place + bit < size) HVD_RETURN_IF_ERROR(send_to(comm, rank_at(place + bit), {data, bytes}));
   }
   return {};

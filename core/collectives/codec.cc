@@ -12,8 +12,9 @@ namespace hvd {
 namespace {
 
 constexpr uint32_t kInfinity = 0x7f800000;
-constexpr float kLeastMagnitude = 0x1p-100f;  // a smaller magnitude would make the scale's inverse infinite
-// Seven bits of a byte and 17 of a scale make 24, what a float32 holds. Cutting also keeps 127 * scale below the largest float.
+constexpr float kLeastMagnitude = 0x1p-100f;  // below this the inverse of the scale would be infinite
+// Seven bits of a byte and 17 of a scale make 24, the significand of a float32. Cutting also keeps 127 * scale below
+// the largest float.
 constexpr uint32_t kCut = 0x7f;
 
 float scale_for(uint32_t magnitude) {

@@ -1,14 +1,16 @@
-// float32 values in a smaller form, for the wire.
+// Compressed encodings of float32 values for the wire.
 //
-// fp16, bf16: each value rounded to nearest, ties to even. float16 overflows to infinity above 65504 (a gradient scaler relies on it).
+// fp16, bf16: each value is rounded to nearest, ties to even. float16 overflows to infinity above 65504 (gradient
+// scalers rely on it).
 //
-// int8: blocks of kCodeBlock values (the last may be shorter): a float32 scale, then a signed byte for each value, which stands for
-// byte * scale. The scale is the block's largest magnitude / 127, its significand cut to 17 bits so that the product is exact; the
-// bytes are rounded to nearest, ties to even. So a value is off by at most half the scale: 1/254 of the block's largest, and a bit
-// for the cut. A block with an infinity or a NaN comes back as NaN altogether, never as numbers that look sound. Scales end at
-// 2^-107: what is smaller than 2^-108 becomes zero.
-// Source of quantisation by blocks: D. Alistarh et al., "QSGD: Communication-efficient SGD via gradient quantization and encoding",
-// NIPS 2017 (there with random rounding; here it has to be the same in every run).
+// int8: blocks of kCodeBlock values (the last may be shorter). A block is a float32 scale, then one signed byte per
+// value, which stands for byte * scale. The scale is the block's largest magnitude / 127, with its significand cut to
+// 17 bits so that the product is exact. Bytes are rounded to nearest, ties to even, so the error of a value is at most
+// half the scale: 1/254 of the block's largest magnitude, slightly more because of the cut. A block with an infinity or
+// a NaN decodes to NaN throughout, so that it is never mistaken for valid numbers. Scales end at 2^-107: values below
+// 2^-108 become zero.
+// Source of blockwise quantisation: D. Alistarh et al., "QSGD: Communication-efficient SGD via gradient quantization
+// and encoding", NIPS 2017 (with random rounding; here results must be reproducible).
 #pragma once
 #include <cstddef>
 
@@ -18,10 +20,10 @@ namespace hvd {
 
 inline constexpr size_t kCodeBlock = 256;
 
-// Where coded data may be cut: a multiple of so many values from the first.
+// Return the granularity at which coded data may be split: a multiple of this many values from the first.
 constexpr size_t code_unit(WireFormat f) { return f == WireFormat::int8 ? kCodeBlock : 32; }
 
-// Bytes of `count` coded values.
+// Return the bytes of `count` coded values.
 constexpr size_t coded_bytes(WireFormat f, size_t count) {
   switch (f) {
     case WireFormat::none: return count * sizeof(float);
@@ -30,7 +32,7 @@ constexpr size_t coded_bytes(WireFormat f, size_t count) {
   }
 }
 
-// The memory of the values is aligned for float; that of the coded ones need not be aligned. The same bits on every CPU.
+// Values must be aligned for float; coded data need no alignment. Every CPU produces the same bits.
 void encode_floats(WireFormat, std::byte* to, const float* from, size_t count);
 void decode_floats(WireFormat, float* to, const std::byte* from, size_t count);
 

@@ -1,4 +1,5 @@
-// What the two compressed allreduces share: tensors cut into runs, and the batches in which they are worked off. Private to this floor.
+// Code shared by the two compressed allreduces: tensors split into runs, and the batches in which these are processed.
+// Private to this layer.
 #pragma once
 #include <algorithm>
 #include <span>
@@ -9,11 +10,11 @@
 
 namespace hvd {
 
-// A stretch of one tensor of float32.
+// A range of one float32 tensor.
 struct CodedRun {
   const std::byte* in;   // null: zeros
   std::byte* out;        // null: the result is dropped
-  std::byte* residual;   // null: what gets lost is lost
+  std::byte* residual;   // null: the coding error is dropped
   size_t count;          // elements
 
   CodedRun part(size_t first, size_t n) const {
@@ -22,8 +23,9 @@ struct CodedRun {
   }
 };
 
-// Part i of n of every tensor belongs to rank i. That depends on the tensor alone, not on what it is fused with, and parts begin where
-// coded data may be cut: so neither the blocks nor who keeps which residual depends on the fusion.
+// Split of every tensor into n parts, of which part i belongs to rank i. The split depends only on the tensor, not on
+// what it is fused with, and parts begin where coded data may be split. So neither the blocks nor the owner of a
+// residual depend on fusion.
 struct Parts {
   WireFormat format;
   size_t n;
@@ -38,12 +40,13 @@ struct Parts {
   }
 };
 
-// Elements that are worked on at a time (16 MiB): bounds the memory, of which a batch needs no more than the data themselves.
+// Maximum elements processed at a time (16 MiB). Bounds the memory: a batch needs no more than the size of its data.
 inline constexpr size_t kCodedBatch = 4 << 20;
-// Elements that are converted at a time: they stay in the first-level cache. A multiple of every code_unit().
+// Elements converted at a time, so that they stay in the L1 cache. A multiple of every code_unit().
 inline constexpr size_t kCodedStep = 1024;
 
-// each(runs) on batches of runs of at most kCodedBatch elements. Tensors are cut at multiples of that, whatever is before them.
+// Call each(runs) for batches of at most kCodedBatch elements. Tensors are split at multiples of that, independent of
+// the tensors before them.
 template <class Each>
 Status in_batches(const Segments& data, std::span<float* const> residuals, Each each) {
   std::vector<CodedRun> runs;
@@ -66,16 +69,16 @@ Status in_batches(const Segments& data, std::span<float* const> residuals, Each 
   return runs.empty() ? Status() : each(std::span<const CodedRun>(runs));
 }
 
-// visit(first, count) for steps that cover [0, count).
+// Call visit(first, count) for steps that cover [0, count).
 template <class Visit>
 void in_steps(size_t count, Visit visit) {
   for (size_t at = 0; at < count; at += kCodedStep) visit(at, std::min(kCodedStep, count - at));
 }
 
-// to = in + residual for elements [first, first + n) of the run; n is at most kCodedStep.
+// Compute to = in + residual for elements [first, first + n) of the run; n is at most kCodedStep.
 void load_contribution(const CodedRun& run, size_t first, size_t n, float* to);
 
-// The runs' part of one batch: their sum over the ranks of `comm`, scaled, coded on the way. See allreduce_compressed.cc.
+// Sum one batch of runs over the ranks of `comm`, coded on the wire, and scale it. See allreduce_compressed.cc.
 Status allreduce_coded_runs(Comm& comm, std::span<const CodedRun> runs, WireFormat format, const Scale& scale);
 
 }  // namespace hvd

@@ -16,7 +16,7 @@ int Comm::rank_of(int global) const {
 namespace {
 
 constexpr size_t kScratchAlignment = 64;
-constexpr size_t kTurn = 256 << 10;  // bytes moved one way before the other way has its turn, while they are in the cache
+constexpr size_t kTurn = 256 << 10;  // bytes moved in one direction before the other, while they are in the cache
 
 Status no_link(const Comm& comm, int peer) { return Status(Code::internal, "no link to " + peer_name(comm, peer)); }
 
@@ -80,7 +80,7 @@ std::byte* Scratch::get(int slot, size_t bytes) {
   Block& block = blocks_[slot];
   if (block.bytes < bytes || !block.memory) {
     const size_t size = (std::max<size_t>(bytes, 1) + kScratchAlignment - 1) / kScratchAlignment * kScratchAlignment;
-    block.memory.reset();  // before the new one exists, so that the peak is not the sum of both
+    block.memory.reset();  // freed before the new block is allocated, so that the peak is not the sum of both
     block.memory.reset(static_cast<std::byte*>(::operator new(size, std::align_val_t(kScratchAlignment))));
     held_ += size - block.bytes;
     block.bytes = size;
@@ -121,7 +121,7 @@ Status exchange_all(Comm& comm, std::span<Transfer> transfers) {
 
 namespace {
 
-// Calls f(piece, first element in the piece, elements) for what [first, first + count) covers.
+// Call f(piece, first element in the piece, elements) for the pieces of [first, first + count).
 template <class F>
 void for_range(std::span<const Segments::Piece> pieces, size_t first, size_t count, F f) {
   for (const Segments::Piece& piece : pieces) {

@@ -1,6 +1,7 @@
-// Comm: what a collective needs to know about one process set, seen from one member. A collective is a free function
+// Comm: one process set as seen by one member, as a collective needs it. A collective is a free function
 //   Status allreduce_ring(Comm&, ...);
-// that moves bytes through `links` (or `node`, when all members share this host's memory) and waits only through `waiter`.
+// which moves bytes through `links` (or through `node` if all members share this host's memory) and waits only through
+// `waiter`.
 #pragma once
 #include <atomic>
 #include <cstddef>
@@ -20,11 +21,11 @@
 
 namespace hvd {
 
-// Grow-only scratch memory, kept between operations. One a Comm user at a time; slots let nested algorithms not collide.
+// Grow-only scratch memory, kept between operations. Not thread-safe; slots keep nested algorithms from colliding.
 class Scratch {
  public:
   std::byte* get(int slot, size_t bytes);  // 64-byte aligned; contents undefined
-  size_t held() const { return held_.load(std::memory_order_relaxed); }  // bytes, for the memory figures; any thread may ask
+  size_t held() const { return held_.load(std::memory_order_relaxed); }  // bytes; callable from any thread
 
  private:
   struct Free {
@@ -39,37 +40,40 @@ class Scratch {
 };
 
 struct Comm {
-  int rank = 0;                 // my index in the set
+  int rank = 0;                 // this rank's index in the set
   int size = 1;
-  std::vector<Link*> links;     // by set rank; null for myself (and, when `node` is there, for everybody)
-  NodeGroup* node = nullptr;    // all members live on this host
+  std::vector<Link*> links;     // by set rank; null for this rank (and for all ranks if `node` is set)
+  NodeGroup* node = nullptr;    // set if all members are on this host
   Waiter* waiter = nullptr;
   Scratch* scratch = nullptr;
-  Counter* traffic = nullptr;   // bytes that went out over links, since the start; null: not counted
+  Counter* traffic = nullptr;   // counts bytes sent over links; null: not counted
   double timeout = 30;          // seconds without progress
-  Tuning tuning;                // the same on all members
+  Tuning tuning;                // equal on all members
 
-  // Hierarchy, when the set spans several hosts and some host has several members: my host's members, and for each slice of the
-  // data one member per host. Null otherwise. See collectives/allreduce_hierarchical.h.
-  Comm* local = nullptr;        // members on my host; local->node is set
-  Comm* cross = nullptr;        // members with my index on all hosts; null when my index is >= slices
+  // Hierarchy, set if the set spans several hosts and some host has several members; otherwise null. See
+  // collectives/allreduce_hierarchical.cc.
+  Comm* local = nullptr;        // members on this host; local->node is set
+  Comm* cross = nullptr;        // members with this rank's local index on all hosts; null if that index is >= slices
   int slices = 0;               // smallest number of members on any host
 
   std::vector<int> global_ranks;    // by set rank, for messages
-  std::vector<std::string> labels;  // likewise; empty: "rank 3"
+  std::vector<std::string> labels;  // by set rank, for messages; empty: "rank 3"
 
-  // Set rank of a global one; -1: it is no member.
+  // Return the set rank of a global rank; -1 if it is not a member.
   int rank_of(int global) const;
 };
 
 // ---- moving bytes over links --------------------------------------------------------------------------------------------
-// Block until all is moved, an error, or no progress for comm.timeout. Errors name the peer's global rank.
+// Block until all bytes are moved, an error occurs, or comm.timeout passes without progress. Errors name the peer's
+// global rank.
 Status send_to(Comm& comm, int peer, ConstBytes data);
 Status recv_from(Comm& comm, int peer, Bytes data);
-// Both at once, never deadlocking however small the socket buffers are. Peers may be equal. Either may be empty.
+// Send and receive at the same time; cannot deadlock however small the socket buffers are. The peers may be equal, and
+// either buffer may be empty.
 Status exchange(Comm& comm, int to, ConstBytes out, int from, Bytes in);
 
-// Many transfers at once (pairwise all-to-all): progress on all until all are done. At most one per peer; the spans are used up.
+// Run many transfers at once (pairwise all-to-all) until all are complete. At most one per peer; the spans are
+// consumed.
 struct Transfer {
   int peer;
   ConstBytes out;  // sent to peer
@@ -77,24 +81,24 @@ struct Transfer {
 };
 Status exchange_all(Comm& comm, std::span<Transfer> transfers);
 
-// ---- tensors seen as one ------------------------------------------------------------------------------------------------
-// A fused operation works on the concatenation of several tensors of one dtype, without copying them together first.
+// ---- concatenated tensors -------------------------------------------------------------------------------------------
+// The concatenation of several tensors of one dtype, on which a fused operation works without packing them first.
 struct Segments {
   struct Piece {
-    const std::byte* in;  // null: counts as zeros (a rank that has joined)
-    std::byte* out;       // null: result is dropped (likewise). in == out: in place
+    const std::byte* in;  // null: zeros (a rank that has joined)
+    std::byte* out;       // null: the result is dropped (a rank that has joined). in == out: in place
     size_t count;         // elements
   };
   std::span<const Piece> pieces;
   size_t total = 0;       // elements
 
-  // Copies elements [first, first + count) of the concatenated inputs to `to`, or of `from` to the outputs.
+  // Copy elements [first, first + count) of the concatenated inputs to `to`, or `from` to those of the outputs.
   void gather(size_t first, size_t count, size_t element, std::byte* to) const;
   void scatter(size_t first, size_t count, size_t element, const std::byte* from) const;
 };
 
-// What happens to a value after the reduction: x * factor / divisor, in double for integers (truncating), in the accumulation type
-// for floats. Average is Sum with divisor n.
+// Scaling after the reduction: x * factor / divisor, in double for integers (truncated), in the accumulation type for
+// floats. Average is Sum with divisor n.
 struct Scale {
   double factor = 1.0;
   int64_t divisor = 1;

@@ -11,10 +11,10 @@
 namespace hvd {
 namespace {
 
-// The data are to lie on a cache line of their own; the header ends where they begin.
+// Offset of the data, which start on a cache line; the header ends where they begin.
 constexpr size_t kDataAt = 64;
 constexpr size_t kHeaderAt = kDataAt - sizeof(GuardHeader);
-constexpr uint32_t kFoldStep = 1u << 31;  // steps of the doubling are numbered by distance
+constexpr uint32_t kFoldStep = 1u << 31;  // step numbers of the doubling are distances, below this bit
 
 }  // namespace
 
@@ -87,11 +87,12 @@ Status GuardedAllreduce::finish_step() {
     return {};
   }
   header().ready = std::min(header().ready, theirs.ready);
-  // Where somebody is not ready the data mean nothing.
+  // If some rank is not ready, the data are meaningless.
   if (header().ready <= position_ || count_ == 0) return {};
   std::byte* mine = mine_ + kDataAt;
   const std::byte* other = theirs_ + kDataAt;
-  const bool mine_first = step.then == Then::combine_mine_first;  // the same operands in the same order on both sides: the same bits
+  // Both sides combine the same operands in the same order, so they get the same bits.
+  const bool mine_first = step.then == Then::combine_mine_first;
   reduce2(acc_, op_, mine, mine_first ? mine : other, mine_first ? other : mine, count_);
   return {};
 }

@@ -1,7 +1,7 @@
-// The kernels of Adasum, a part of kernels_impl.h, which includes this file in its unnamed namespace.
+// Adasum kernels: part of kernels_impl.h, which includes this file inside its unnamed namespace.
 //
-// All arithmetic is in double, whatever the elements are. Sums run in kAdasumLanes lanes on every instruction set, lane i taking
-// elements i, i + kAdasumLanes, ..., so that they have the same bits everywhere.
+// All arithmetic is in double, whatever the element type. Sums use kAdasumLanes lanes on every instruction set; lane i
+// takes elements i, i + kAdasumLanes, ... So the bits are the same everywhere.
 
 constexpr size_t kAdasumLanes = 8;
 
@@ -9,7 +9,7 @@ using DoubleVec = Vector<double>;
 constexpr size_t kDoubles = kWidth / sizeof(double);
 constexpr size_t kAdasumVecs = kAdasumLanes / kDoubles;
 
-// kDoubles elements as doubles, and back.
+// Load kDoubles elements as doubles, and store them.
 template <class T>
 HVD_INLINE DoubleVec load_doubles(const std::byte* p) {
   typedef T Part __attribute__((vector_size(kDoubles * sizeof(T))));
@@ -22,7 +22,8 @@ HVD_INLINE void store_doubles(std::byte* p, DoubleVec v) {
   memcpy(p, &part, sizeof part);
 }
 
-// step(offset in bytes, elements' address by operand) on kAdasumLanes elements at a time; the rest on a copy padded with zeros.
+// Call step(byte offset, element pointers by operand) for kAdasumLanes elements at a time; the remainder runs on a copy
+// padded with zeros.
 template <class T, class Step>
 HVD_INLINE void in_adasum_steps(const std::byte* a, const std::byte* b, size_t n, Step step) {
   constexpr size_t kStep = kAdasumLanes * sizeof(T);
@@ -72,7 +73,7 @@ void adasum_blend_loop(std::byte* dst, const std::byte* a, const std::byte* b, s
   });
 }
 
-// Which lane sees which value does not matter to a maximum. NaN is never larger.
+// The lane assignment does not affect a maximum. NaN never compares larger.
 double adasum_largest_loop(const double* x, size_t n) {
   double most = 0;
   for (size_t i = 0; i < n; ++i) {

@@ -1,12 +1,12 @@
-// The kernels themselves, included once by each kernels_<isa>.cc after it has defined
+// Kernel implementations, included once by each kernels_<isa>.cc after it has defined
 //   HVD_KERNEL_WIDTH   bytes of a vector register
-//   HVD_KERNEL_NAME    what isa() says
-//   HVD_KERNEL_F16C    when the CPU converts float16
-// They are written with the compiler's vector types, which GCC and Clang map to whatever the target has, so that there is one source
-// for SSE2, AVX2, AVX-512 and NEON and no reliance on the auto-vectoriser.
+//   HVD_KERNEL_NAME    the name that isa() returns
+//   HVD_KERNEL_F16C    if the CPU converts float16
+// They use the compiler's vector types, which GCC and Clang map to the target, so that one source serves SSE2, AVX2,
+// AVX-512 and NEON without relying on the auto-vectoriser.
 //
-// Everything is in an unnamed namespace and nothing of the standard library is called but memcpy: an inline function with external
-// linkage would be compiled here with AVX code, and the linker might keep that copy for the whole program.
+// Everything is in an unnamed namespace, and memcpy is the only library function used. An inline function with external
+// linkage would be compiled here with AVX code, and the linker might use that copy in the whole program.
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
@@ -46,7 +46,7 @@ HVD_INLINE To same_bits(From v) {
   return to;
 }
 
-// ---- elements: how they are loaded to, and stored from, a vector of the accumulation type ------------------------------------
+// ---- elements: loading to, and storing from, a vector of the accumulation type --------------------------------------
 
 template <class T>
 struct Native {
@@ -64,10 +64,11 @@ using FloatVec = Vector<float>;
 using WordVec = Vector<uint32_t>;
 using IntVec = Vector<int32_t>;
 
-// All ones where a > b. Both below 2^31: SSE2 and AVX2 compare signed words only.
+// All ones where a > b. Both must be below 2^31, because SSE2 and AVX2 compare signed words only.
 HVD_INLINE WordVec greater(WordVec a, uint32_t b) { return same_bits<WordVec>(same_bits<IntVec>(a) > static_cast<int32_t>(b)); }
 
-// 16-bit values in memory <-> words. GCC splits __builtin_convertvector into single elements on x86, so there it is spelt out.
+// Conversion between 16-bit values in memory and words. Written out on x86, where GCC splits __builtin_convertvector
+// into single elements.
 #if defined(__x86_64__) && HVD_KERNEL_WIDTH == 64
 HVD_INLINE WordVec load_halves(const std::byte* p) {
   return same_bits<WordVec>(_mm512_maskz_cvtepu16_epi32(0xffff, load_bytes<__m256i>(p)));
@@ -105,7 +106,7 @@ struct Float16 {
   static constexpr size_t kBytes = 2;
 
 #if defined(HVD_KERNEL_F16C) && HVD_KERNEL_WIDTH == 64
-  // The masked forms with a zero source: GCC 12's plain ones read an undefined register and warn about it.
+  // Masked forms with a zero source, because GCC 12's plain forms read an undefined register and warn about it.
   HVD_INLINE static Vec load(const std::byte* p) { return same_bits<Vec>(_mm512_maskz_cvtph_ps(0xffff, load_bytes<__m256i>(p))); }
   HVD_INLINE static void store(std::byte* p, Vec v) {
     const __m256i h = _mm512_maskz_cvtps_ph(0xffff, same_bits<__m512>(v), _MM_FROUND_TO_NEAREST_INT);
@@ -118,7 +119,7 @@ struct Float16 {
     memcpy(p, &h, sizeof h);
   }
 #else
-  // base/half.h explains each case; here all are computed and the right one is selected.
+  // See base/half.h for the cases; here all are computed and the right one is selected.
   HVD_INLINE static Vec load(const std::byte* p) {
     const WordVec h = load_halves(p);
     const WordVec magnitude = h & 0x7fff;
@@ -158,7 +159,7 @@ struct BFloat16 {
   }
 };
 
-// ---- operations. Signed sums and products run on the unsigned type (see make_table), so they wrap without undefined behaviour -----
+// ---- operations. Signed sums and products use the unsigned type (see make_table), so they wrap without undefined behaviour -----
 
 struct Sum {
   template <class V>
@@ -172,7 +173,7 @@ struct Product {
     return a * b;
   }
 };
-// a when it wins or is NaN, else b, which is NaN when b is. For integers `a != a` folds away.
+// Return a if it wins or is NaN, else b, which is NaN if b is. For integers `a != a` folds away.
 struct Min {
   template <class V>
   HVD_INLINE static V apply(V a, V b) {
@@ -219,7 +220,7 @@ HVD_INLINE typename In::Vec combine(const std::byte* const (&s)[K], size_t at) {
   }
 }
 
-// Multiplying by one changes no bit of a number, so there is one loop for scaled and unscaled results: it waits for memory anyway.
+// Multiplying by one changes no bit, so scaled and unscaled results share one loop, which is bound by memory anyway.
 template <class Acc, class V>
 HVD_INLINE V scaled(V v, Acc factor) {
   if constexpr (kIsFloat<Acc>) {
@@ -244,7 +245,7 @@ void reduce_loop(std::byte* dst, const std::byte* const* sources, size_t n, doub
     Out::store(dst, scaled(first, factor));
     Out::store(dst + kOut, scaled(second, factor));
   }
-  // The rest goes through the same vector code on padded copies, so it cannot differ in a bit.
+  // The remainder goes through the same vector code on padded copies, so its bits cannot differ.
   while (left > 0) {
     const size_t some = left < kLanes ? left : kLanes;
     alignas(kWidth) std::byte padded[K][kWidth] = {};
@@ -260,8 +261,9 @@ void reduce_loop(std::byte* dst, const std::byte* const* sources, size_t n, doub
   }
 }
 
-// Blocks of int8: plain loops that compilers vectorise. The maximum is one of integers, since one of floats would have to care for NaN,
-// and rounding is left to an addition that pushes the fraction out of the significand: the same bits on every instruction set.
+// Blocks of int8: plain loops that compilers vectorise. The maximum is taken of integers, because one of floats would
+// have to handle NaN. Rounding is done by an addition that pushes the fraction out of the significand, which gives the
+// same bits on every instruction set.
 uint32_t magnitude_loop(const float* x, size_t n) {
   int32_t most = 0;
   for (size_t i = 0; i < n; ++i) {
@@ -292,7 +294,7 @@ void copy_loop(std::byte* dst, const std::byte* src, size_t bytes) {
     memcpy(dst + 2 * kWidth, &c, kWidth);
     memcpy(dst + 3 * kWidth, &d, kWidth);
 #if defined(__x86_64__)
-    asm volatile("" ::: "memory");  // or GCC sees a memcpy in this loop and calls it
+    asm volatile("" ::: "memory");  // keeps GCC from turning this loop into a call of memcpy
 #endif
   }
   memcpy(dst, src, bytes);
@@ -325,7 +327,7 @@ void stream_loop(std::byte* dst, const std::byte* src, size_t bytes) {
 
 template <class In, class Out, class Op>
 constexpr void fill_op(Kernels::Reduce (&row)[kFusedSources]) {
-  row[0] = reduce_loop<In, Out, Sum, 1>;  // one source: the operation does not matter
+  row[0] = reduce_loop<In, Out, Sum, 1>;  // with one source the operation does not matter
   row[1] = reduce_loop<In, Out, Op, 2>;
   row[2] = reduce_loop<In, Out, Op, 3>;
   row[3] = reduce_loop<In, Out, Op, 4>;

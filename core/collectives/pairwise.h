@@ -1,9 +1,9 @@
-// The schedule of algorithms in which every rank talks to every other one directly.
+// Round schedule of algorithms in which every rank talks directly to every other rank.
 //
-// Rank a and rank b meet in round (a + b) mod size. That number is the same for both, and in one round a rank meets one other (or
-// itself), so a window of consecutive rounds can run at once without any rank waiting for one that is in a later window: the
-// earliest unfinished window of the world always has both sides of each of its transfers present. Windows bound the number of
-// connections that are busy at a time.
+// Ranks a and b meet in round (a + b) mod size, which is the same for both. In one round a rank meets one other rank
+// (or itself). So a window of consecutive rounds can run at once, and no rank waits for one that is in a later window:
+// in the earliest unfinished window of the job, both sides of every transfer are present. Windows bound the number of
+// active connections.
 #pragma once
 #include <algorithm>
 #include <array>
@@ -14,10 +14,11 @@ namespace hvd {
 
 inline constexpr int kPairwiseWindow = 16;
 
-// Bytes that each of `ranks` ranks may have waiting at one that reduces them: about 16 MiB altogether, a multiple of every element.
+// Return the bytes that each of `ranks` ranks may have waiting at the rank that reduces them: about 16 MiB altogether,
+// a multiple of every element size.
 constexpr size_t block_of_contributions(size_t ranks) { return std::clamp<size_t>((16u << 20) / ranks / 64 * 64, 64 << 10, 2 << 20); }
 
-// transfer(peer) -> Transfer for each other rank.
+// Run transfer(peer), which returns a Transfer, for each other rank.
 template <class F>
 Status with_every_peer(Comm& comm, F transfer) {
   for (int begin = 0; begin < comm.size; begin += kPairwiseWindow) {

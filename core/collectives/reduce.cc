@@ -1,9 +1,9 @@
-// Chooses the kernels and follows THE order; see reduce.h. The kernels themselves combine up to four sources.
+// Selects the kernels and applies the canonical order, see reduce.h. The kernels combine up to four sources.
 //
-// Scaling: floats are multiplied by factor / divisor, a quotient computed in double and rounded once to the accumulation type. That
-// equals x * factor / divisor whenever the divisor is a power of two, and is within one unit in the last place otherwise; a
-// multiplication costs nothing in a loop that waits for memory, a division would. Integers follow x * factor / divisor in double,
-// truncated towards zero and clamped to the type's range. A bool stays what it is unless the factor is zero.
+// Scaling: floats are multiplied by factor / divisor, computed in double and rounded once to the accumulation type.
+// That equals x * factor / divisor if the divisor is a power of two, and is within one unit in the last place
+// otherwise. A multiplication is free in a memory-bound loop, a division is not. Integers use x * factor / divisor in
+// double, truncated towards zero and clamped to the type's range. A bool is unchanged unless the factor is zero.
 #include "collectives/reduce.h"
 
 #if defined(__x86_64__)
@@ -23,18 +23,20 @@
 namespace hvd {
 namespace {
 
-constexpr size_t kBlockBytes = 4096;  // of accumulators: a few such blocks stay in the first-level cache
+constexpr size_t kBlockBytes = 4096;  // bytes of accumulators; a few such blocks stay in the L1 cache
 
-// From this size on the C library's memcpy is not used: on AMD Zen 3 with glibc 2.36 an allreduce of 64 KiB took 30 us with it and 8 us
-// with a plain vector loop. The slow case, presumably `rep movsb`, is a destination a few bytes below the source modulo a page, which is
-// just how page-aligned staging areas and large tensors (allocated 16 or 64 bytes after a page boundary) lie to each other.
+// From this size on memcpy is not used: on AMD Zen 3 with glibc 2.36 an allreduce of 64 KiB took 30 us with it and 8 us
+// with a plain vector loop. The slow case, presumably `rep movsb`, is a destination a few bytes below the source modulo
+// a page. That is the usual relation of page-aligned staging areas and large tensors (allocated 16 or 64 bytes after a
+// page boundary).
 constexpr size_t kCopyFrom = 2048;
 
 const Kernels* find_kernels(std::string_view name) {
 #if defined(__x86_64__)
   const bool avx512 = __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512vl") &&
                       __builtin_cpu_supports("avx512dq");
-  // Not all compilers know "f16c" as a name (clang before 16 does not). Whether the system saves the registers, "avx2" has told.
+  // Some compilers do not know the name "f16c" (clang before 16). The "avx2" check already covers whether the system
+  // saves the registers.
   unsigned a = 0, b = 0, c = 0, d = 0;
   const bool f16c = __get_cpuid(1, &a, &b, &c, &d) && (c & bit_F16C);
   const bool avx2 = __builtin_cpu_supports("avx2") && f16c;
@@ -44,7 +46,7 @@ const Kernels* find_kernels(std::string_view name) {
   return name.empty() || name == "plain" ? kernels_plain() : nullptr;
 }
 
-// The same for all engines of the process, since it is a property of the CPU; atomic because tests change it.
+// One choice for all engines of the process, because it depends on the CPU only; atomic because tests change it.
 std::atomic<const Kernels*>& chosen() {
   static std::atomic<const Kernels*> kernels{find_kernels("")};
   return kernels;
@@ -88,15 +90,16 @@ void scale_bools(std::byte* dst, const std::byte* src, size_t n, const Scale& sc
 
 double multiplier(const Scale& scale) { return scale.factor / static_cast<double>(scale.divisor); }
 
-// The partial values of THE order: after the first step `count` of them are left, partial i made of the sources [start(i), start(i+1)).
+// The partial values of the canonical order: after the first step `count` of them remain; partial i covers the sources
+// [start(i), start(i+1)).
 struct Plan {
   size_t count, pairs;
   explicit Plan(size_t sources) : count(std::bit_floor(sources)), pairs(sources - count) {}
   size_t start(size_t partial) const { return partial < pairs ? 2 * partial : partial + pairs; }
 };
 
-// One block of the reduction, by recursion over the tree; its leaves are the kernels of up to four sources. A subtree of two partials
-// has 2, 3 or 4 sources and one of four single ones has 4: exactly the shapes that the kernels know.
+// One block of the reduction, by recursion over the tree, whose leaves are kernels of up to four sources. A subtree of
+// two partials has 2, 3 or 4 sources, and one of four single partials has 4: the shapes that the kernels support.
 struct Block {
   const Kernels& k;
   DType dtype;
@@ -111,7 +114,7 @@ struct Block {
     auto& rows = is_half(dtype) ? k.widen[half_index(dtype)] : k.reduce[static_cast<int>(dtype)];
     rows[op][count - 1](dst, s, n, 1.0);
   }
-  // Into `dst`, in the accumulation type, times `factor`.
+  // Reduce into `dst`, in the accumulation type, times `factor`.
   void tree(std::byte* dst, size_t first, size_t count, double factor) const {
     const size_t begin = plan.start(first), end = plan.start(first + count);
     if (end - begin <= kFusedSources) return leaf(dst, begin, end - begin);
@@ -194,7 +197,7 @@ void reduce_many(DType d, ReduceOp op, std::byte* dst, std::span<const std::byte
   const size_t step = kBlockBytes / size_of(accumulator(d));
   for (block.at = 0; block.at < n; block.at += step) {
     block.n = std::min(step, n - block.at);
-    // Into a block of our own first when the result is still to be narrowed or streamed out: dst may be one of the sources.
+    // Use a separate block if the result is still to be narrowed or streamed, because dst may be one of the sources.
     alignas(64) std::byte result[kBlockBytes], wide[kBlockBytes];
     std::byte* target = dst + block.at * element;
     std::byte* out = streaming ? result : target;

@@ -1,12 +1,11 @@
-// Every rank sends each other one its part of the data directly; the owner of a part reduces all contributions at once, in THE
-// order (collectives/reduce.h), and scales. Large parts go in rounds, so that the contributions that wait for the reduction take
-// a bounded amount of memory.
+// Direct reduce-scatter: every rank sends each other rank its part of the data; the owner of a part reduces all
+// contributions at once, in the canonical order (collectives/reduce.h), and scales. Large parts go in rounds, to bound
+// the memory for contributions that wait for the reduction.
 //
-// Cost: (P-1) * alpha + (P-1)/P * N * (beta + gamma); the alphas overlap within a window of peers, and times the number of
-// rounds.
-// 16-bit floats travel as themselves and are added in float32.
-// Source: the pairwise exchange of R. Thakur, R. Rabenseifner, W. Gropp, "Optimization of Collective Communication Operations in
-// MPICH", IJHPCA 19(1), 2005.
+// Cost: (P-1) * alpha + (P-1)/P * N * (beta + gamma); the alphas overlap within a window of peers, and are paid once
+// per round. 16-bit floats are sent unchanged and added in float32.
+// Source: the pairwise exchange of R. Thakur, R. Rabenseifner, W. Gropp, "Optimization of Collective Communication
+// Operations in MPICH", IJHPCA 19(1), 2005.
 #include <algorithm>
 
 #include "collectives/collectives.h"
@@ -15,7 +14,7 @@
 namespace hvd {
 namespace {
 
-// Elements of each part that one round handles.
+// Return the elements of each part that one round handles.
 size_t round_count(int size, DType d) { return block_of_contributions(static_cast<size_t>(size)) / size_of(d); }
 
 }  // namespace

@@ -1,7 +1,8 @@
-// Reduce-scatter over shared memory: a sub-buffer has a region for each member; in each round everybody stages its contributions to the
-// others' parts and reduces its own part, its own contribution being read where the user has it.
+// Reduce-scatter over shared memory: a sub-buffer has a region for each member. In each round every member stages its
+// contributions to the others' parts and reduces its own part, reading its own contribution from user memory.
 //   cost: a + R m + X m (n - 1) / n + W m / n, for m bytes in
-// Direct exchange, in THE order (reduce.h). `out` may be this member's own part of `in`, which nobody else reads.
+// Direct exchange in the canonical order (reduce.h). `out` may be this member's own part of `in`, which no other member
+// reads.
 #include <numeric>
 #include <vector>
 

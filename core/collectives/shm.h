@@ -1,13 +1,14 @@
-// What the collectives over shared memory have in common: cutting a half of the staging area into sub-buffers that rounds use in turn,
-// and walking over the tensors of a fused operation.
+// Code shared by the collectives over shared memory: sub-buffers of a half of the staging area, used in turn by rounds,
+// and iteration over the tensors of a fused operation.
 //
-// The idea of all of them: a member copies what others need into its staging area, chunk by chunk, and the others read it there; a chunk
-// is still in the last-level cache then. Cost of a chunk of m bytes: a + m * c_in + m * c_out, where a is the time for a store to be
-// seen by another core (0.1 to 0.2 us) and c the time per byte of a copy. The formulas below count the traffic of one member: R bytes
-// read and W bytes written in user memory, X bytes read from others' staging.
+// Common idea: a member copies what others need into its staging area, chunk by chunk, and the others read it there
+// while it is still in the last-level cache. A chunk of m bytes costs a + m * c_in + m * c_out, where a is the time
+// until another core sees a store (0.1 to 0.2 us) and c is the time to copy a byte. The formulas below count the
+// traffic of one member: R bytes read and W bytes written in user memory, X bytes read from other members' staging
+// areas.
 //
-// All of them follow one rule: a member writes into its own staging area only. Hence NodeGroup::begin() needs to know nobody's plans
-// but those of the readers of one's own area.
+// Common rule: a member writes only to its own staging area. So NodeGroup::begin() has to consider only the readers of
+// that area.
 #pragma once
 #include <algorithm>
 #include <cstring>
@@ -18,27 +19,27 @@
 
 namespace hvd {
 
-inline constexpr size_t kLine = 64;  // bytes; slices start on cache lines of their own
+inline constexpr size_t kLine = 64;  // bytes; slices start on separate cache lines
 
 constexpr size_t round_up(size_t n, size_t multiple) { return (n + multiple - 1) / multiple * multiple; }
 constexpr size_t round_down(size_t n, size_t multiple) { return n / multiple * multiple; }
 constexpr size_t ceil_div(size_t n, size_t d) { return (n + d - 1) / d; }
 
-// From Tuning::stream_bytes of an output on, it is stored past the cache unless it has just been read (in place): it would only push
-// out what is still needed, and a cached store reads the line first.
+// Outputs of at least Tuning::stream_bytes bypass the cache unless they were just read (in place): they would only
+// evict useful data, and a cached store reads the line first.
 
-// Sub-buffers of the halves of all members. Round k uses number k % count, at the same offset on every member.
+// Sub-buffers of all members' halves. Round k uses number k % count, at the same offset on every member.
 struct SubBuffers {
   NodeGroup::Stage stage;
   size_t count;
-  size_t bytes;  // of one, a multiple of kLine
+  size_t bytes;  // size of one, a multiple of kLine
 
   size_t skip;   // bytes before the first
 
   SubBuffers(const NodeGroup::Stage& s, size_t n, size_t skipped = 0)
       : stage(s), count(n), bytes(s.bytes > skipped ? round_down((s.bytes - skipped) / n, kLine) : 0), skip(skipped) {}
   std::byte* at(int member, size_t round) const { return stage.staging[member] + skip + (round % count) * bytes; }
-  // Each sub-buffer cut into `parts` must leave a cache line for each.
+  // Check that a sub-buffer split into `parts` has a cache line for each.
   Status check(size_t parts) const {
     if (bytes / parts >= kLine) return {};
     return Status(Code::invalid_argument, "staging area of " + std::to_string(2 * stage.bytes) + " bytes is too small for " +
@@ -47,16 +48,17 @@ struct SubBuffers {
   }
 };
 
-// The rounds of a collective with one stage a round: everybody stages round k + 1 before it takes out round k, so that a member rarely
-// finds another one not ready.
+// Run a collective with one stage per round: every member stages round k + 1 before it takes out round k, so that
+// members rarely wait for each other.
 //
-//   stage_in(k)   stores my data of round k into sub-buffer k % kDepth
-//   take_out(k)   waits for stage k + 1 of the members that it reads, and reads; returns a Status
+//   stage_in(k)   store this member's data of round k into sub-buffer k % kDepth
+//   take_out(k)   wait for stage k + 1 of the members it reads from, and read; return a Status
 //
-// `staged`: how many rounds (0 or 1) the caller has staged and published itself.
+// `staged`: number of rounds (0 or 1) that the caller has already staged and published.
 //
-// Why kDepth = 4 sub-buffers need no further waiting: round m overwrites what round m - 4 staged. When I stage round m I have taken out
-// m - 2, so I have seen that everybody had published m - 2; a member does that after it has taken out m - 4.
+// Why kDepth = 4 sub-buffers need no further waiting: round m overwrites what round m - 4 staged. When this member
+// stages round m it has taken out m - 2, so it has seen that every member had published m - 2, which a member does only
+// after it has taken out m - 4.
 inline constexpr size_t kDepth = 4;
 
 template <class StageIn, class TakeOut>
@@ -76,12 +78,12 @@ Status run_rounds(NodeGroup& node, size_t rounds, size_t staged, StageIn&& stage
   return {};
 }
 
-// Visits the pieces that make up a range of Segments. Remembers where it was, so ranges that ascend cost no search.
+// Visits the pieces of a range of Segments. Remembers its position, so ascending ranges need no search.
 class PieceWalk {
  public:
   explicit PieceWalk(const Segments& data) : data_(data) {}
 
-  // visit(piece, first element within the piece, first element within the range, number of elements)
+  // Call visit(piece, first element within the piece, first element within the range, number of elements).
   template <class Visit>
   void each(size_t first, size_t count, Visit&& visit) {
     if (first < start_) piece_ = start_ = 0;

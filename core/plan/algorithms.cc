@@ -21,12 +21,13 @@ constexpr Row kTable[] = {
     {C::allreduce,     W::local,  Values::any,      Sizes::any,           kAnyRanks, kAnyBytes,           A::shm},
     {C::allreduce,     W::nested, Values::any,      Sizes::any,           kAnyRanks, kAnyBytes,           A::hierarchical},
     {C::allreduce,     W::flat,   Values::any,      Sizes::any,           kAnyRanks, &T::doubling_bytes,  A::recursive_doubling},
-    // Two ranks send each other all of it either way; recursive doubling does so in one step instead of two.
+    // Two ranks send each other everything with either algorithm; recursive doubling does so in one step instead of
+    // two.
     {C::allreduce,     W::flat,   Values::any,      Sizes::any,           2,         &T::pair_bytes,       A::recursive_doubling},
     {C::allreduce,     W::flat,   Values::any,      Sizes::any,           8,         kAnyBytes,           A::pairwise},
     {C::allreduce,     W::flat,   Values::integers, Sizes::any,           kAnyRanks, kAnyBytes,           A::ring},
     {C::allreduce,     W::flat,   Values::any,      Sizes::powers_of_two, kAnyRanks, kAnyBytes,           A::rabenseifner},
-    // Folding costs Rabenseifner two trips of all data; direct messages cost a connection to everybody.
+    // Folding costs Rabenseifner two extra transfers of all data; pairwise needs a connection to every rank.
     {C::allreduce,     W::flat,   Values::any,      Sizes::any,           64,        kAnyBytes,           A::pairwise},
     {C::allreduce,     W::flat,   Values::any,      Sizes::any,           kAnyRanks, kAnyBytes,           A::rabenseifner},
 
@@ -54,7 +55,7 @@ constexpr Row kTable[] = {
     {C::barrier,       W::nested, Values::any,      Sizes::any,           kAnyRanks, kAnyBytes,           A::dissemination},
     {C::barrier,       W::flat,   Values::any,      Sizes::any,           kAnyRanks, kAnyBytes,           A::dissemination},
 
-    // An allreduce of another kind, on one host through shared memory.
+    // Adasum is an allreduce of another kind; on one host it uses shared memory.
     {C::adasum,        W::local,  Values::any,      Sizes::any,           kAnyRanks, kAnyBytes,           A::halving},
     {C::adasum,        W::nested, Values::any,      Sizes::any,           kAnyRanks, kAnyBytes,           A::halving},
     {C::adasum,        W::flat,   Values::any,      Sizes::any,           kAnyRanks, kAnyBytes,           A::halving},
@@ -67,7 +68,7 @@ constexpr std::string_view kAlgorithmNames[kAlgorithmCount] = {
     "shm",  "recursive_doubling", "rabenseifner",  "pairwise", "ring",   "hierarchical",
     "tree", "pipelined",          "dissemination", "naive",    "driver", "halving"};
 
-// The last three of allreduce are never in the table: they are there to be compared with (horovod/benchmark).
+// The last three allreduces are for comparison (horovod/benchmark) and never in the table.
 constexpr A kAllreduce[] = {A::shm,  A::recursive_doubling, A::rabenseifner, A::pairwise, A::ring, A::hierarchical, A::tree, A::driver,
                             A::naive};
 constexpr A kBroadcast[] = {A::shm, A::tree, A::pipelined};
@@ -149,7 +150,7 @@ Algorithm select(Collective c, DType d, size_t bytes, const WorldShape& world, c
       return row.algorithm;
     }
   }
-  return A::shm;  // not reached: the last row of each collective and place takes everything (a test checks it)
+  return A::shm;  // not reached: the last row of each collective and place matches everything (checked by a test)
 }
 
 }  // namespace hvd

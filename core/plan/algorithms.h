@@ -1,8 +1,8 @@
-// Which algorithm for which collective: a table of rows, the first one that fits decides, and a string in which the user may
-// overrule it ("allreduce=ring,broadcast=tree"). Pure.
+// Choice of the algorithm for each collective: a table of rows, of which the first match decides, and a string by which
+// the user may override it ("allreduce=ring,broadcast=tree"). Pure.
 //
-// A rule that the table keeps (and a test checks): for one world, all rows that a float reduction can reach add in the same
-// order, so that bits depend neither on the size of a tensor nor on what it was fused with.
+// Invariant of the table (checked by a test): in one world, all rows that a float reduction can reach add in the same
+// order, so that bits depend neither on the size of a tensor nor on fusion.
 #pragma once
 #include <array>
 #include <cstdint>
@@ -40,37 +40,38 @@ enum class Algorithm : uint8_t {
 inline constexpr int kAlgorithmCount = 12;
 std::string_view name_of(Algorithm);
 
-// The algorithms that exist for a collective.
+// Return the algorithms that exist for a collective.
 std::span<const Algorithm> algorithms_of(Collective);
 
 struct WorldShape {
   int size = 1;
   int hosts = 1;
   bool all_local = false;    // all members share this host's memory
-  bool links = true;         // there are links between members
-  bool nested = false;       // several hosts, several members on some (Topology::nested), shared memory inside them
-  bool power_of_two = true;  // is size?
+  bool links = true;         // members have links to each other
+  bool nested = false;       // several hosts, several members on some (Topology::nested), which share memory
+  bool power_of_two = true;  // whether size is a power of two
 
-  // `shared_memory`: may members of one host use it?
+  // `shared_memory`: whether members of one host may use it.
   static WorldShape of(const Topology& topology, bool shared_memory = true);
 };
 
-// What the user wants instead of the table.
+// Algorithms that the user requested instead of the table's.
 struct Overrides {
   std::array<std::optional<Algorithm>, kCollectiveCount> wanted;
-  // "collective=algorithm", separated by commas; empty: none. Errors name the offending part and what is accepted.
+  // Parse "collective=algorithm" items separated by commas; empty: none. Errors name the offending part and what is
+  // accepted.
   static Status parse(std::string_view text, Overrides* out);
 };
 
-// Order in which a float reduction adds, as far as it can be told apart (collectives/reduce.h).
+// Order in which a float reduction adds, as far as it differs in results (collectives/reduce.h).
 enum class Order : uint8_t { none, the_order, by_host, by_slice };
 Order order_of(Collective, Algorithm);
 
-// Can `algorithm` run at all in this world?
+// True if `algorithm` can run in this world.
 bool runs_in(Algorithm, const WorldShape&);
 
-// `bytes`: of the whole operation on one rank, in dtype `d`. An override that cannot run in this world is passed over (one
-// setting serves worlds and process sets of different shapes).
+// Select the algorithm. `bytes`: size of the whole operation on one rank, in dtype `d`. An override that cannot run in
+// this world is ignored, because one setting serves worlds and process sets of different shapes.
 Algorithm select(Collective, DType d, size_t bytes, const WorldShape&, const Overrides& = {}, const Tuning& = {});
 
 // The table, for documentation and tests.
@@ -82,8 +83,8 @@ struct Row {
   Where where;
   Values values;
   Sizes sizes;
-  int ranks;               // at most
-  size_t Tuning::* bytes;  // at most; null: any
+  int ranks;               // maximum
+  size_t Tuning::* bytes;  // maximum; null: any
   Algorithm algorithm;
 };
 std::span<const Row> table();

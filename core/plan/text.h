@@ -1,4 +1,4 @@
-// Lists of "name=value" that users write, and how errors show them. Private to this floor.
+// Parsing of user-written "name=value" lists, and quoting for errors. Private to this layer.
 #pragma once
 #include <span>
 #include <string>
@@ -13,7 +13,7 @@ inline std::string_view trimmed(std::string_view s) {
   return first == s.npos ? std::string_view() : s.substr(first, s.find_last_not_of(" \t") - first + 1);
 }
 
-// Not "'" + ...: GCC 12 sees an overlapping copy in that (PR105651).
+// Not "'" + ...: GCC 12 warns of an overlapping copy there (PR105651).
 inline std::string quoted(std::string_view s) { return std::string(1, '\'').append(s).append(1, '\''); }
 
 template <class Value, class Name>
@@ -26,7 +26,7 @@ std::string listed(std::span<const Value> values, Name name, std::string_view se
   return text;
 }
 
-// visit(item) -> Status for each part between commas, trimmed; empty ones are passed over.
+// Call visit(item), which returns a Status, for each comma-separated part, trimmed; empty parts are skipped.
 template <class Visit>
 Status each_item(std::string_view text, Visit visit) {
   while (!trimmed(text).empty()) {

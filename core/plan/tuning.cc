@@ -7,11 +7,11 @@
 namespace hvd {
 namespace {
 
-constexpr size_t kMost = size_t{1} << 40;  // "always"
+constexpr size_t kMost = size_t{1} << 40;  // means "always"
 
 constexpr TuningField kFields[] = {
     {"direct_bytes", &Tuning::direct_bytes, 0, 4 << 20},
-    // Staging areas cut what is too large for them.
+    // Chunks larger than the staging area are clipped.
     {"chunk_bytes", &Tuning::chunk_bytes, 4 << 10, 64 << 20},
     {"stream_bytes", &Tuning::stream_bytes, 0, kMost},
     {"doubling_bytes", &Tuning::doubling_bytes, 0, kMost},

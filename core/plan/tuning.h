@@ -1,6 +1,6 @@
-// Sizes at which the collectives change their ways: which algorithm, how much in a round, which stores. The defaults were measured on
-// one kind of machine; horovod.benchmark --calibrate measures them on another (horovod/common/wiring/calibration.py). All ranks of a job
-// use the same values, and no value changes a bit of a result (docs/adr/0002-same-bits.md). Pure.
+// Size thresholds of the collectives: algorithms, chunk sizes and kinds of stores. The defaults were measured on one
+// kind of machine; horovod.benchmark --calibrate measures them on another (horovod/common/wiring/calibration.py). All
+// ranks of a job use the same values, and no value changes a bit of a result (docs/adr/0002-same-bits.md). Pure.
 #pragma once
 #include <cstddef>
 #include <span>
@@ -13,18 +13,20 @@ namespace hvd {
 
 struct Tuning {
   // In shared memory.
-  size_t direct_bytes = 16 << 10;   // allreduce of two members up to this: one synchronisation less for arithmetic done twice
-  size_t chunk_bytes = 128 << 10;   // staged by a member in a round: half the usual second-level cache, or less
-  size_t stream_bytes = 8 << 20;    // outputs from this size on are stored past the cache
+  // Allreduce of two members up to this: one synchronisation less, but arithmetic done twice.
+  size_t direct_bytes = 16 << 10;
+  size_t chunk_bytes = 128 << 10;   // staged by a member per round: at most half the usual L2 cache
+  size_t stream_bytes = 8 << 20;    // outputs from this size on bypass the cache
   // Over links.
   size_t doubling_bytes = 16 << 10;  // allreduce up to this: recursive doubling
-  size_t pair_bytes = 512 << 10;     // the same for two ranks, if that is more
-  size_t tree_bytes = 256 << 10;     // broadcast up to this: tree, above: pipelined; several ranks on some hosts
-  size_t flat_tree_bytes = 1 << 20;  // the same, one rank a host
+  size_t pair_bytes = 512 << 10;     // the same for two ranks, if larger
+  size_t tree_bytes = 256 << 10;     // broadcast up to this: tree, above: pipelined; if some hosts have several ranks
+  size_t flat_tree_bytes = 1 << 20;  // the same with one rank per host
 
-  // "name=bytes", separated by commas; what is not named keeps its default. Errors name the part and what is accepted.
+  // Parse "name=bytes" items separated by commas; unnamed values keep their defaults. Errors name the part and what is
+  // accepted.
   static Status parse(std::string_view text, Tuning* out);
-  std::string text() const;  // all of them, in the form that parse() reads
+  std::string text() const;  // all values, in the form that parse() reads
 
   bool operator==(const Tuning&) const = default;
 };
@@ -32,7 +34,7 @@ struct Tuning {
 struct TuningField {
   std::string_view name;
   size_t Tuning::* value;
-  size_t low, high;  // bytes accepted
+  size_t low, high;  // accepted range in bytes
 };
 std::span<const TuningField> tuning_fields();
 
