@@ -10,8 +10,8 @@
 namespace hvd {
 namespace {
 
-// How long the sleeping thread is left asleep after a submission. A program that goes on submitting and then waits drives the engine
-// itself by then, and waking the thread, perhaps on the same core, would only be in its way.
+// How long the sleeping thread stays asleep after a submission. A program that keeps submitting and then waits drives
+// the engine itself by then; waking the thread, perhaps on the same core, would only slow it down.
 constexpr long kRingAfterNs = 30'000;
 
 void drain_fd(int fd) {
@@ -35,8 +35,8 @@ void Alarm::close() {
   if (timer_ >= 0) ::close(timer_);
 }
 
-// As with the bell itself, the caller has published its news before it looks at the mood and at timer_set_, and who clears that looks for
-// news afterwards.
+// As with the wakeup event itself, the caller publishes before it reads the mood and timer_set_; a thread that clears
+// timer_set_ checks for new work afterwards.
 void Alarm::ring_soon() {
   if (bell_.word()->mood.load(std::memory_order_seq_cst) < static_cast<uint32_t>(Mood::idle)) return;
   if (timer_set_.load(std::memory_order_seq_cst)) return;

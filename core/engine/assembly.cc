@@ -20,7 +20,7 @@ void Assembly::erase(Groups::iterator group) {
   groups_.erase(group);
 }
 
-// A caller that gave up, with a member that was there already?
+// True if a caller that gave up submits a known member again, which restarts the group.
 bool Assembly::begins_anew(const Group& group, const Request& q) {
   return (!group.refused.ok() || group.given_out) && !q.unnamed && group.names.count(q.name) != 0;
 }

@@ -8,10 +8,10 @@
 namespace hvd {
 namespace {
 
-// How long a caller drives the engine without anything moving before it leaves that to the thread and sleeps.
+// How long a caller drives the engine without progress before it leaves that to the thread and sleeps.
 constexpr auto kDriveSpin = std::chrono::microseconds(100);
 constexpr int kDriveYields = 20;
-// Rests shorter than this have a reason; the thread has to learn of it when a caller leaves it behind.
+// Rests shorter than this have a reason, which the thread must learn when a caller leaves it behind.
 constexpr double kLongRest = 60;
 
 }  // namespace
@@ -20,7 +20,7 @@ Baton::Baton(Driver* driver, Observers* observers, Alarm* alarm, Lookout* lookou
     : driver_(driver), observers_(observers), alarm_(alarm), lookout_(lookout), spin_(spin), spin_window_(kDriveSpin) {}
 
 void Baton::run() {
-  const DefaultFloatMode floats;  // threads begin with the mode of the one that starts them
+  const DefaultFloatMode floats;  // threads inherit the mode of the thread that starts them
   mutex_.lock();
   while (!stopping()) {
     const bool moved = driver_->step(false);
@@ -39,17 +39,17 @@ bool Baton::drive(Operation& op, Deadline deadline) {
   auto idle_since = Clock::now();
   const Deadline stay = Deadline::at(
       std::min(deadline.when(), idle_since + std::chrono::duration_cast<Clock::duration>(std::chrono::duration<double>(kNudgeAfter))));
-  // The thread may hold the baton for a moment, woken by a peer's message; waiting for that beats going to sleep.
+  // The thread may hold the lock for a moment, woken by a peer's message; waiting for it is cheaper than sleeping.
   while (!mutex_.try_lock()) {
     if (op.done()) return true;
     if (!spin_ || Clock::now() - idle_since > kDriveSpin) return false;
-    ::sched_yield();  // it may want this very core
+    ::sched_yield();  // the thread may need this core
   }
-  // The sleeping thread has left its mood behind; peers need not wake it while we are here.
+  // The sleeping thread has set its mood; peers need not wake it while this caller drives.
   if (driver_) alarm_->set_mood(Mood::awake);
   alarm_->ring_no_more();
   int yields = 0;
-  const DefaultFloatMode floats;  // a caller's thread may have another one
+  const DefaultFloatMode floats;  // a caller's thread may use another mode
   while (driver_ && !op.done()) {
     const bool moved = driver_->step(true);
     lookout_->look_out();
@@ -62,7 +62,7 @@ bool Baton::drive(Operation& op, Deadline deadline) {
     const auto idle = Clock::now() - idle_since;
     if (spin_ ? idle > (peers ? spin_window_ : kDriveSpin) : ++yields > kDriveYields || (peers && spin_window_ < kDriveSpin)) {
       if (!peers || !doze(op, stay)) break;
-      // Spinning is for messages that are about to come. How long they take lately says whether that is worth it.
+      // Spinning pays only for messages that arrive soon, so recent waiting times set the window.
       const bool soon = Clock::now() - idle_since <= kDriveSpin;
       spin_window_ = soon ? kDriveSpin : spin_window_ / 2;
       continue;
@@ -73,7 +73,8 @@ bool Baton::drive(Operation& op, Deadline deadline) {
   return op.done();
 }
 
-// Sleeps with the baton until a peer's message or the bell. False: time to leave it to the thread.
+// Sleep with the lock until a peer's message or the wakeup event. Return false if the rest should be left to the
+// thread.
 bool Baton::doze(Operation& op, Deadline deadline) {
   const auto left = deadline.when() - Clock::now();
   if (left <= Clock::duration::zero() || stopping()) return false;
@@ -91,12 +92,12 @@ bool Baton::doze(Operation& op, Deadline deadline) {
   }
   alarm_->set_mood(Mood::awake);
   if (!polls[0].revents && !polls[1].revents) return true;
-  // What this may take away from the thread, which sleeps on the same bell, release() gives back.
+  // This may consume a wakeup meant for the thread, which sleeps on the same event; release() repeats it.
   alarm_->drain();
   return true;
 }
 
-// The thread may be asleep with a mood that no longer fits, or with nobody left to wake it for what is still to do.
+// The sleeping thread may have an outdated mood, or remaining work may need a wakeup that no peer will send.
 void Baton::release() {
   const bool ring = driver_ && parked_;
   bool work = false;
@@ -109,7 +110,7 @@ void Baton::release() {
   if (work) alarm_->ring();
 }
 
-// Sleeps without the baton until the bell rings, a control message comes, or it is time to look.
+// Sleep without the lock until the wakeup event, a control message, or the next time to check.
 void Baton::park() {
   std::vector<std::pair<int, short>> fds;
   driver_->poll_fds(fds);

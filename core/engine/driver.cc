@@ -39,7 +39,7 @@ double Driver::now() const { return std::chrono::duration<double>(Clock::now() -
 // ---- one turn -------------------------------------------------------------------------------------------------------------
 namespace {
 
-// Of this thread: on a busy machine the wall clock would count others' turns on the core.
+// CPU time of this thread; on a busy machine, wall time would include other threads' use of the core.
 uint64_t cpu_ns() {
   timespec t;
   ::clock_gettime(CLOCK_THREAD_CPUTIME_ID, &t);
@@ -49,7 +49,7 @@ uint64_t cpu_ns() {
 }  // namespace
 
 bool Driver::step(bool flush) {
-  // Looking at the clock would be felt beside an operation of 300 ns, so one turn in some stands for all.
+  // Clock readings would be noticeable next to an operation of 300 ns, so only one turn in kTimed is measured.
   constexpr uint64_t kTimed = 16;
   timing_ = ++turns_ % kTimed == 0;
   if (!timing_) return turn(flush);
@@ -70,7 +70,7 @@ Status Driver::carry_out(const Response& response, const std::vector<Operation*>
 
 bool Driver::turn(bool flush) {
   observers_->refresh();
-  // A caller that drives does so for moments only; whether neighbours live, and what waits for long, is the thread's business.
+  // A caller drives only for moments; liveness of neighbours and stalls are checked by the engine's thread.
   if (!flush) control_.probe();
   if (!flush && !farewell_.over()) watch();
   if (!flush && awaits_peers()) {
@@ -78,7 +78,7 @@ bool Driver::turn(bool flush) {
   }
   surrender();
   if (farewell_.over()) {
-    // Others still take leave through us.
+    // Keep relaying other ranks' goodbyes.
     control_.pump();
     hear_urgent();
     return false;
@@ -90,7 +90,7 @@ bool Driver::turn(bool flush) {
   if (steady_) {
     moved |= run_schedule();
     if (farewell_.over()) return true;
-    // On one node nothing about a running schedule travels over sockets; the engine's thread sleeps on them meanwhile.
+    // On one node a running schedule needs no sockets; the engine's thread sleeps on them meanwhile.
     if (steady_ && world_.one_node() && flush && !farewell_.leaving()) return moved;
   }
   moved |= announce(flush);
@@ -116,7 +116,8 @@ bool Driver::announce(bool flush) {
   if (to_announce_.empty() || steady_) return false;
   const auto quiet = Clock::now() - submissions_->last_submission();
   const bool awaited = std::any_of(to_announce_.begin(), to_announce_.end(), [](const auto& op) { return op->awaited.load(); });
-  // The batching window: closed when a caller waits, when enough has come together, or when nothing has come for a moment.
+  // The batching window closes when a caller waits, when enough bytes are queued, or when nothing was submitted for a
+  // moment.
   constexpr auto kQuiet = std::chrono::microseconds(40);
   const bool old = Clock::now() - to_announce_.front()->submitted > std::chrono::duration<double>(settings_.cycle_time);
   if (!flush && !awaited && to_announce_bytes_ < settings_.fusion_threshold && quiet < kQuiet && !old) return false;
@@ -125,8 +126,8 @@ bool Driver::announce(bool flush) {
   std::vector<OperationPtr> later;
   for (OperationPtr& op : to_announce_) {
     Request& q = op->request;
-    // An operation on a device is agreed on twice (engine/device/staged.h). Who has joined takes no part any more, nor is there any in a
-    // set that is removed.
+    // A device operation is negotiated twice (engine/device/staged.h). The second time would fail after this rank has
+    // joined, or in a removed set, so these requests wait.
     if (q.kind == Kind::join ? submissions_->on_devices()
                              : q.kind == Kind::remove_set && submissions_->on_devices(static_cast<uint32_t>(q.splits.at(0)))) {
       later.push_back(std::move(op));
@@ -149,10 +150,11 @@ bool Driver::announce(bool flush) {
   return true;
 }
 
-// ---- what has been agreed -------------------------------------------------------------------------------------------------
+// ---- agreed operations ----------------------------------------------------------------------------------------------
 bool Driver::execute_agreed() {
   bool moved = false;
-  // The one who has left takes no part in what follows, and the goodbye, heard already, would wake nobody who waits in there.
+  // A rank that has left takes no part in these operations. Its goodbye was already received, so it could not wake a
+  // wait inside them.
   while (!order_.empty() && !farewell_.over() && !steady_ && !past_goodbye()) {
     Response response = std::move(order_.front());
     order_.pop_front();
@@ -181,7 +183,7 @@ Status Driver::check(const Response& response, const std::vector<Operation*>& op
   if (response.names.empty())
     return Status(Code::internal, "a decision of rank 0's about " + std::string(name_of(response.kind)) + " names no operation");
   const Comm* comm = world_.comm(response.set);
-  if (!comm) return {};  // others' business
+  if (!comm) return {};  // not a member of the set
   std::vector<const Request*> requests;
   for (const Operation* op : ops) requests.push_back(op ? &op->request : nullptr);
   return check_response(response, requests, comm->size, comm->rank);
@@ -201,7 +203,7 @@ void Driver::execute(Response response) {
     OperationPtr op = std::move(it->second);
     joins_.erase(it);
     op->sizes = response.sizes;
-    submissions_->restart_unnamed(0, response.face);  // ranks that joined early have had fewer
+    submissions_->restart_unnamed(0, response.face);  // ranks that joined early have numbered fewer
     finish({op.get()}, {});
     return;
   }
@@ -239,7 +241,7 @@ void Driver::execute(Response response) {
     if (!on_device) finish(ops, status);
     return;
   }
-  // Their callers are told together with everybody else's.
+  // Their callers are notified together with all others.
   for (OperationPtr& op : keep) pending_[key_of(op->request)] = std::move(op);
   collective_failed(status);
 }

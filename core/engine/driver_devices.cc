@@ -1,4 +1,4 @@
-// The driver's part in operations on devices: beginning one that has been agreed on, and looking at those under way.
+// Driver: device operations: starting those agreed on, and polling those in flight.
 #include <algorithm>
 #include <cmath>
 
@@ -6,7 +6,8 @@
 
 namespace hvd {
 
-// `ops`, taken out of `keep`, are under way from now on and end in look_at_devices(), or, where this fails, with all that is unfinished.
+// Start `ops`, taking them out of `keep`. They complete in look_at_devices(), or with all unfinished operations if this
+// fails.
 Status Driver::launch(const Response& response, const std::vector<Operation*>& ops, std::vector<OperationPtr>* keep) {
   std::vector<OperationPtr> mine;
   auto at = keep->begin();
@@ -20,13 +21,13 @@ Status Driver::launch(const Response& response, const std::vector<Operation*>& o
   return status.with(label(rank_));
 }
 
-// All members of the set ask the same of the same responses, and hear the same.
+// Choose the path of an operation. All members of the set ask the same for the same responses and get the same answers.
 Status Driver::ask_for_way(const Response& response, Comm& comm, const std::shared_ptr<Device>& device, Way* way) {
   bool yes = false;
   const bool among_hosts = by_hosts_.fits(response, comm);
   if (among_hosts && hosts_first_) HVD_RETURN_IF_ERROR(by_hosts_.asks(response, comm, device, &yes));
   if (yes) *way = Way::by_hosts;
-  // Meanwhile by way of the host: no communicator is made that nobody has asked for.
+  // Until by_hosts_ is decided, go through host memory, so that no unwanted communicator is created.
   const bool hosts_later = among_hosts && hosts_first_ && !by_hosts_.gives_up(response.set);
   if (yes || hosts_later || comm.size == 1) return {};
   HVD_RETURN_IF_ERROR(by_nccl_.asks(response, comm, device, &yes));
@@ -61,7 +62,7 @@ Status Driver::choose_way(const Response& response, Comm& comm, std::vector<Oper
   return status;
 }
 
-// False: the job ends because of it.
+// Poll launched operations. Return false if the job ends because of one.
 bool Driver::look_at_launched() {
   if (farewell_.over()) return true;
   Status status = by_nccl_.in_flight() ? by_nccl_.look() : Status();
@@ -71,7 +72,8 @@ bool Driver::look_at_launched() {
   return status.ok();
 }
 
-// Before this rank says goodbye: others may wait on their devices for what is launched here, and would for ever if the process ended first.
+// Before this rank's goodbye: other ranks may wait on their devices for work launched here, and would hang if the
+// process ended first.
 void Driver::drain_devices() {
   const Deadline deadline = Deadline::after(settings_.timeout);
   while (!farewell_.over() && all_take_part() && any_in_flight()) {

@@ -1,4 +1,5 @@
-// How a job ends: a rank leaves, is lost, or a collective fails; who is told, and what becomes of operations under way.
+// Driver: the end of a job, when a rank leaves or is lost, or a collective fails: whom to notify, and what happens to
+// operations in flight.
 #include <algorithm>
 
 #include "engine/driver.h"
@@ -11,7 +12,7 @@ std::string describe(const Operation& op) {
   return std::string(name_of(op.request.kind)) + " '" + name + "'";
 }
 
-// The reason of an abort is a rank, or none.
+// True if an abort's cause is a valid rank or none.
 bool names_a_rank(const Message& message, int size) {
   const Abort* abort = std::get_if<Abort>(&message);
   return !abort || (abort->why.rank() >= -1 && abort->why.rank() < size);
@@ -19,7 +20,7 @@ bool names_a_rank(const Message& message, int size) {
 
 }  // namespace
 
-// What is announced, and what cannot be because a schedule does not end: whoever waits in vain in a schedule asks to leave it.
+// True if requests are unanswered, or a schedule cannot end. A caller stuck in a schedule asks to leave it.
 bool Driver::anything_waits() const { return !pending_.empty() || !joins_.empty() || (steady_ && steady_->frozen()); }
 
 void Driver::watch() {
@@ -29,7 +30,7 @@ void Driver::watch() {
   const auto age = [this](Clock::time_point t) { return std::chrono::duration<double>(t - start_).count(); };
   std::vector<Watch::Waiting> waiting;
   for (const auto& [key, op] : pending_) waiting.push_back({key, describe(*op), age(op->announced)});
-  // A rank that has joined waits for as long as others go on.
+  // A rank that has joined waits until the others stop executing operations.
   for (const auto& [face, op] : joins_)
     waiting.push_back({key_of(0, face, kJoinName), "join", std::max(age(op->announced), last_executed_)});
   std::string why;
@@ -56,7 +57,7 @@ Status Driver::hook() {
   hear_urgent();
   if (farewell_.over()) return submissions_->ended();
   if (stopping_.load(std::memory_order_seq_cst)) return Status(Code::shutdown, label(rank_) + " has called shutdown");
-  // A rank that has left took part in all operations up to some number; those still end well.
+  // A rank that has left took part in all operations up to a number; those still complete.
   if (farewell_.beyond(executed_)) return farewell_.why();
   return world_.look_for_silence();
 }
@@ -88,14 +89,14 @@ void Driver::hear_urgent() {
 
 bool Driver::has_no_part() const { return steady_ && submissions_->progress().ready == kNoPart; }
 
-// Is there nothing launched here that a rank which has left will never launch?
+// True if a rank that has left also launches everything that is launched here.
 bool Driver::all_take_part() const { return !farewell_.beyond(executed_); }
 
 bool Driver::past_goodbye() const { return farewell_.leaving() && farewell_.past(executed_, has_no_part()); }
 
 void Driver::collective_failed(const Status& status) {
-  // A closed data link is a symptom; the control tree is about to say who has gone and why.
-  const Deadline patience = Deadline::after(0.5);  // a starved machine needs more than a moment
+  // A closed data link is a symptom; the control tree will soon tell which rank has gone and why.
+  const Deadline patience = Deadline::after(0.5);  // an overloaded machine needs a while
   while (status.code() == Code::peer_lost && !farewell_.over() && !farewell_.beyond(executed_) && !patience.passed()) {
     world_.waiter().nap(Deadline::after(0.005));
     control_.probe();
@@ -106,7 +107,7 @@ void Driver::collective_failed(const Status& status) {
     --executed_;  // our goodbye must not promise it
     fail(status, false);
   } else if (!farewell_.over() && farewell_.beyond(executed_)) {
-    fail(farewell_.why(), false);  // everybody hears that from the one who left
+    fail(farewell_.why(), false);  // all ranks get that from the rank that left
   } else {
     fail(status, true);
   }
@@ -137,19 +138,19 @@ void Driver::end_devices(const Status& why) {
 
 void Driver::lost(int rank, const Status& why) { fail(Status(Code::peer_lost, label(rank) + " was lost: " + why.message(), rank), true); }
 
-// Last, so that what the ranks say of the reason counts where they do.
+// Checked last, so that the causes reported by the ranks take precedence.
 void Driver::surrender() {
   if (surrender_->demanded() && !farewell_.over()) fail(surrender_->why(), true);
 }
 
 void Driver::fail(Status why, bool tell) {
   if (farewell_.over()) {
-    // The end was heard inside a collective, which has now handed its operations back.
+    // The end was received inside a collective, which has now returned its operations.
     for (OperationPtr& op : take_unfinished()) op->complete(farewell_.told());
     return;
   }
   farewell_.end(why);
-  look_at_devices();  // what all ranks have done ends well
+  look_at_devices();  // operations that all ranks have done complete
   std::vector<OperationPtr> ops = submissions_->end(why);
   for (OperationPtr& op : take_unfinished()) ops.push_back(std::move(op));
   submissions_->count_failures(ops.size());
@@ -164,7 +165,7 @@ void Driver::fail(Status why, bool tell) {
     farewell_.say({executed_, why});
     flood(control_, *farewell_.last_words());
   }
-  // Local ranks that spin or sleep in shared memory.
+  // Wake local ranks that spin or sleep in shared memory.
   world_.segment().header().abort.store(1, std::memory_order_seq_cst);
   for (int l = 0; l < world_.local_size(); ++l) {
     if (l != world_.local_rank()) world_.bell_of(l).wake(Mood::idle);
@@ -193,7 +194,8 @@ void Driver::leave(const std::string& reason) {
     observers_->refresh();
     observers_->tell(&Observer::ended, why);
   }
-  // Neighbours that do not answer are the reason to give up, and the others hear of that as this rank did.
+  // On an abort request, unresponsive neighbours are the cause, and the other ranks are told as this one was; so wait
+  // only briefly.
   const Deadline deadline = Deadline::after(1.0), soon = Deadline::after(0.1);
   const auto enough = [&] { return deadline.passed() || (surrender_->demanded() && soon.passed()); };
   for (control_.pump(); !control_.parted() && !enough(); control_.pump()) {

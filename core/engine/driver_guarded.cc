@@ -1,9 +1,9 @@
-// The driver's part in guarded schedules (engine/guard.h): when to vote, and what follows.
+// Driver: guarded schedules (engine/guard.h): when to vote, and what follows.
 #include "engine/driver.h"
 
 namespace hvd {
 
-// The bucket that is next here has not been agreed on. idle: nothing to vote on, or a peer's vote is missing.
+// Vote on this rank's next bucket, which is not agreed on yet. idle: nothing to vote on, or a peer's vote is missing.
 Driver::Vote Driver::vote(const Submissions::Progress& p, bool* moved) {
   if (!guard_.under_way()) {
     const bool leave = steady_->frozen();
@@ -12,9 +12,10 @@ Driver::Vote Driver::vote(const Submissions::Progress& p, bool* moved) {
     if (!leave) submissions_->peek_bucket(&ops);
     guard_.begin(steady_->schedule(), p.executed, leave ? p.executed : p.ready, ops);
   }
-  // Who asked to leave, or was told that somebody did, may expect everybody's vote soon; others are late for as long as they like.
+  // Once any rank asked to leave, all votes should arrive soon, so the timeout applies; otherwise ranks may be late by
+  // any time.
   if (const Status status = guard_.advance(steady_->frozen(), moved); !status.ok()) {
-    ++executed_;  // as if the operation had begun
+    ++executed_;  // count it as started
     collective_failed(status);
     return Vote::ended;
   }

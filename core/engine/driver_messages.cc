@@ -1,10 +1,10 @@
-// The driver's part in talking: what others have said, and at rank 0 what the coordinator makes of it.
+// Driver: received messages, and on rank 0 the coordinator's decisions.
 #include "engine/driver.h"
 
 namespace hvd {
 namespace {
 
-// Messages that are to be logged later.
+// Log messages collected for later.
 class Said {
  public:
   LogSink sink() {
@@ -38,13 +38,13 @@ bool Driver::hear() {
 }
 
 void Driver::look_for_stalls() {
-  constexpr double kDivergence = 2.0;  // seconds that unlike operations under one name may wait for one another
+  constexpr double kDivergence = 2.0;  // seconds that mismatched operations of one name may wait for each other
   Negotiator& negotiator = coordinator_->negotiator();
   if (now() - last_divergence_check_ > kDivergence / 4) {
     last_divergence_check_ = now();
     negotiator.fail_diverged(now() - kDivergence);
   }
-  // The log may wait for an interpreter that is not to be had, so it comes last.
+  // Logging may block on the Python interpreter, so it comes last.
   Said said;
   bool told = false;
   const Status end = stall_.check(negotiator, now(), said.sink(), &told);
@@ -61,13 +61,13 @@ bool Driver::awaits_report() {
     report_asked_ = now();
     observers_->tell(&Observer::waiting, coordinator_->negotiator().waiting(now() - settings_.stall_warning), now(), false);
   }
-  // Others would end the job meanwhile, because rank 0 says nothing.
+  // Otherwise the other ranks would end the job meanwhile, because rank 0 reports nothing.
   broadcast(control_, StalledKeys{coordinator_->epoch(), coordinator_->negotiator().keys()});
   return now() - report_asked_ < kPatience;
 }
 
 void Driver::decide() {
-  // The coordinator's epoch moves on with its own decision; its announcement has to carry the one before.
+  // decide() advances the coordinator's epoch; its message must carry the epoch before.
   const uint64_t epoch = coordinator_->epoch();
   std::vector<Response> responses = coordinator_->decide();
   if (responses.empty()) return;
@@ -80,7 +80,7 @@ void Driver::decide() {
 void Driver::send_notes() {
   bool asked = false;
   for (Note& note : notes_->take(&asked)) {
-    if (coordinator_ && note.to >= 0) {  // not to everybody: in a large job each rank may have its own questions
+    if (coordinator_ && note.to >= 0) {  // not broadcast: in a large job each rank may get its own message
       const int to = note.to;
       if (to < world_.size()) send_down(control_, NoteDown{to, note.topic, std::move(note.body)}, world_.below_root(to));
     } else if (coordinator_) {
@@ -103,7 +103,7 @@ void Driver::on_frame(const Frame& frame) {
   if (!good) fail(Status(Code::internal, "unintelligible control message from " + label(from)), true);
 }
 
-// ---- at rank 0 ------------------------------------------------------------------------------------------------------------
+// ---- received on rank 0 ---------------------------------------------------------------------------------------------
 bool Driver::on(int from, Announcement& message) {
   if (!coordinator_) return false;
   observers_->tell(&Observer::noticed, from, message.requests);
@@ -139,8 +139,9 @@ bool Driver::on(int from, NoteUp& message) {
 // ---- from rank 0 ----------------------------------------------------------------------------------------------------------
 bool Driver::on(int, Decisions& message) {
   observers_->tell(&Observer::agreed, message.responses);
-  // Ranks that called something else instead count an unnamed operation that fails as theirs, so that the next one has one name everywhere.
-  // All of a message before any of its operations is told to have failed: whoever waits for that one submits the next at once.
+  // A failed unnamed operation counts as one of this rank's even if it called something else, so that the next one has
+  // the same name on all ranks. Do this for the whole message before any operation completes with an error, because its
+  // caller may submit the next one at once.
   for (const Response& response : message.responses) {
     if (response.error.ok()) continue;
     for (const std::string& name : response.names) {
@@ -160,7 +161,8 @@ bool Driver::on(int, Revoked& message) {
   if (steady_ && steady_->id() == message.schedule) {
     steady_->on_revoked(message.position);
   } else {
-    early_revoked_ = message;  // its schedule may still wait in the order; a GoUpTo like that is made good by the next one
+    // Its schedule may still be queued in order_; a lost GoUpTo is made up for by the next one.
+    early_revoked_ = message;
   }
   return true;
 }
@@ -175,7 +177,7 @@ bool Driver::on(int from, NoteDown& message) {
   return true;
 }
 
-// ---- in parting: these do not wait for their turn, see hear_urgent() ---------------------------------------------------------
+// ---- goodbyes and aborts, handled ahead of other messages by hear_urgent() ------------------------------------------
 bool Driver::on(int, Goodbye& message) {
   farewell_.hear(std::move(message));
   return true;

@@ -1,4 +1,4 @@
-// The driver's part in schedules: adopting one, running its buckets, leaving it.
+// Driver: adopting a schedule, running its buckets, leaving it.
 #include <algorithm>
 
 #include "agree/check_response.h"
@@ -22,8 +22,8 @@ void Driver::adopt(const Response& response) {
     }
     members.push_back(set->second);
   }
-  // A rank takes part in everything of its sets. If it does not know its own request any more, it expects one that nothing matches and
-  // thereby leaves the schedule, instead of contributing zeros to it.
+  // A rank takes part in everything of its sets. If it no longer knows its own request, it expects one that nothing
+  // matches, and so leaves the schedule instead of contributing zeros.
   static const Request kUnknown = [] {
     Request q;
     q.kind = Kind::adopt_schedule;
@@ -34,7 +34,7 @@ void Driver::adopt(const Response& response) {
     const Request* known = recent_.find(key_of(entry.set, entry.face, entry.name));
     requests.push_back(!world_.comm(entry.set) ? nullptr : known ? known : &kUnknown);
   }
-  // Likewise where the schedule says anything else about this rank's memory.
+  // The same where the schedule contradicts this rank's requests.
   for (const auto& bucket : schedule->buckets) {
     const Comm* comm = world_.comm(bucket.set());
     if (!comm) continue;
@@ -91,13 +91,14 @@ bool Driver::run_schedule() {
 }
 
 bool Driver::run_bucket() {
-  // Ready or not, the one who has left takes no part in it.
+  // Whether ready or not, a rank that has left takes no part in it.
   if (past_goodbye()) {
     fail(farewell_.why(), false);
     return false;
   }
   std::vector<Operation*> ops;
-  // Held here while they run: the end of the job, heard from within the collective, must not hand their memory back before it returns.
+  // Keep the operations alive while they run: if the end of the job is received inside the collective, their memory
+  // must not be released before it returns.
   std::vector<OperationPtr> keep;
   const Schedule::Bucket* bucket = submissions_->take_bucket(&ops, &keep);
   ++executed_;
@@ -107,16 +108,16 @@ bool Driver::run_bucket() {
   in_bucket_ = nullptr;
   if (status.ok()) {
     observers_->tell(&Observer::bucket_done, *bucket);
-    std::erase_if(ops, [](const Operation* op) { return op && op->on_device; });  // under way
+    std::erase_if(ops, [](const Operation* op) { return op && op->on_device; });  // still in flight
     finish(ops, status);
     return true;
   }
-  for (OperationPtr& op : keep) to_announce_.push_back(std::move(op));  // failed with the rest
+  for (OperationPtr& op : keep) to_announce_.push_back(std::move(op));  // fail together with the rest
   collective_failed(status);
   return false;
 }
 
-// Its operations complete together, so its parts count as one.
+// The operations of a bucket complete together, so its parts count as one operation.
 Status Driver::carry_out(const Schedule::Bucket& bucket, const std::vector<Operation*>& ops, std::vector<OperationPtr>* keep) {
   const auto one = [&](const Response& part, const std::vector<Operation*>& of_it) {
     return part.device == DeviceKind::host ? carry_out(part, of_it) : launch(part, of_it, keep);

@@ -1,4 +1,5 @@
-// Before the driver sleeps: what it is to be woken for, until when it may sleep, and whether there is something to do after all.
+// Driver: decisions before sleeping: which events must wake it, how long it may sleep, and whether there is work after
+// all.
 #include <algorithm>
 
 #include "engine/driver.h"
@@ -13,7 +14,7 @@ Mood Driver::resting_mood() const {
 }
 
 double Driver::resting_seconds() const {
-  // What only this rank's NCCL or GPU notices wakes nobody.
+  // Local NCCL or GPU errors raise no wakeup, so poll for them.
   double seconds = resting_seconds_of_the_host();
   if (by_nccl_.in_flight()) seconds = std::min(seconds, ByNccl::resting_seconds());
   if (by_hosts_.in_flight()) seconds = std::min(seconds, Launched::resting_seconds());
@@ -40,7 +41,7 @@ bool Driver::work_waiting() const {
   if (farewell_.over()) return false;
   if (!launched_.empty()) return true;
   if (stopping_.load() || notes_->any() || surrender_->demanded()) return true;
-  // Heard while a caller drove a collective, and not yet acted upon.
+  // Received while a caller drove a collective, and not handled yet.
   if (!control_.inbox_empty() || past_goodbye()) return true;
   if (!steady_) return !submissions_->empty() || !order_.empty();
   const auto p = submissions_->progress();

@@ -11,7 +11,7 @@ namespace {
 
 int64_t nanoseconds() { return std::chrono::duration_cast<std::chrono::nanoseconds>(Clock::now().time_since_epoch()).count(); }
 
-// Seconds since a caller first asked for `op`, in this call or another: most wait in slices, to look for signals in between.
+// Return the seconds since a caller first waited for `op`. Most callers wait in slices, to handle signals in between.
 double asked_for(Operation& op) {
   int64_t first = 0;
   const int64_t now = nanoseconds();
@@ -87,7 +87,7 @@ Status Engine::submit_unattended(Request request, const std::byte* in, std::byte
   HVD_RETURN_IF_ERROR(enqueue(op, &wake));
   waits_->unattended();
   lookout_.start();
-  if (wake) alarm_.ring_now();  // nobody will come and drive
+  if (wake) alarm_.ring_now();  // no caller will come and drive
   return {};
 }
 
@@ -102,7 +102,7 @@ Status Engine::submit_again(OperationPtr* op, const std::byte* in, std::byte* ou
   if (op->use_count() == 1) {
     (*op)->reuse();
   } else {
-    // Somebody still looks at the result, if only the driver that is about to let go of it.
+    // The result is still referenced, possibly only by the driver that is about to release it.
     auto fresh = std::make_shared<Operation>();
     fresh->request = (*op)->request;
     if (fresh->request.unnamed) fresh->request.name.clear();
@@ -118,7 +118,7 @@ Status Engine::submit_again(OperationPtr* op, const std::byte* in, std::byte* ou
   Status status = submissions_.submit_again(*op, &wake);
   if (!status.ok()) {
     observers_.tell_submission(&Observer::refused, **op, status);
-    (*op)->complete(status);  // it was made pending above, and nobody else would
+    (*op)->complete(status);  // it was made pending above, and no one else would complete it
   }
   if (wake && !blocking) alarm_.ring_soon();
   return status;
@@ -144,7 +144,7 @@ void Engine::ask_who_waits() {
 
 // ---- waiting --------------------------------------------------------------------------------------------------------------
 bool Engine::wait(Operation& op, Deadline deadline) {
-  // A forked child must not drive its parent's engine, nor take a lock that may have been held when it was forked.
+  // A forked child must neither drive its parent's engine nor take a lock that may have been held at the fork.
   if (abandoned_) return op.sleep_until(deadline);
   submissions_.fence();
   if (op.done()) return true;
@@ -155,7 +155,7 @@ bool Engine::wait(Operation& op, Deadline deadline) {
   while (!op.done()) {
     if (submissions_.nudge(op, asked_for(op) > kImpatientAfter)) alarm_.ring();
     if (deadline.passed()) return false;
-    // Nudged again now and then: the next step's schedule may be the one that cannot go on.
+    // Repeated, because the schedule of a later step may be the one that is stuck.
     const Deadline slice = Deadline::after(0.1);
     op.sleep_until(slice.when() < deadline.when() ? slice : deadline);
   }
@@ -177,14 +177,14 @@ void Engine::run(int cpu) {
     cpu_set_t set;
     CPU_ZERO(&set);
     CPU_SET(cpu, &set);
-    pthread_setaffinity_np(pthread_self(), sizeof set, &set);  // a core that we may not use is not worth failing for
+    pthread_setaffinity_np(pthread_self(), sizeof set, &set);  // an unavailable core is no reason to fail
   }
   baton_->run();
 }
 
-// ---- the end --------------------------------------------------------------------------------------------------------------
-// A forked child inherits the descriptors but not the thread. While it holds the sockets open, peers cannot see that this process has
-// died; so it closes its copies, and touches nothing else.
+// ---- shutdown -------------------------------------------------------------------------------------------------------
+// A forked child inherits the descriptors but not the thread. While it holds the sockets open, peers cannot detect the
+// death of the parent. So it closes its copies and touches nothing else.
 void Engine::abandon_in_child() {
   abandoned_ = true;
   for (int fd : fds_) ::close(fd);

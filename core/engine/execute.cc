@@ -49,7 +49,7 @@ size_t bytes_of(const Response& r, const Comm& comm) {
       for (size_t from = 0; from < n; ++from)
         elements += static_cast<size_t>(r.sizes[from * n + static_cast<size_t>(comm.rank)]) * elements_of(r.shapes[0], 1);
       break;
-    default: break;  // a barrier has none, though the shape of a scalar
+    default: break;  // a barrier has none, although its shape is that of a scalar
   }
   return elements * element;
 }
@@ -63,7 +63,7 @@ Status Executor::run(const Response& response, const std::vector<Operation*>& op
   Status status;
   try {
     status = dispatch(*comm, response, operations);
-  } catch (const std::bad_alloc&) {  // the result's memory, whose size depends on all ranks
+  } catch (const std::bad_alloc&) {  // memory for the result, whose size depends on all ranks
     status =
         Status(Code::internal, std::string(name_of(response.kind)) + " '" + response.names.front() + "': not enough memory for the result");
   }
@@ -89,7 +89,7 @@ Status Executor::dispatch(Comm& comm, const Response& r, const std::vector<Opera
 
 Status Executor::allreduce(Comm& comm, const Response& r, const std::vector<Operation*>& ops) {
   if (r.across_hosts && !comm.local) return Status(Code::internal, "a reduction across hosts where no two ranks share one");
-  if (r.across_hosts && !comm.cross) return {};  // hosts with fewer ranks have no such part
+  if (r.across_hosts && !comm.cross) return {};  // hosts with fewer ranks do not have this part
   Comm& among = r.across_hosts ? *comm.cross : comm;
   pieces_.clear();
   size_t total = 0;

@@ -1,4 +1,5 @@
-// Reductions that need other values than the callers': sums of integers that must not wrap, and what a joined rank contributes.
+// Reductions that cannot use the callers' values directly: integer sums that must not wrap, and the contribution of a
+// joined rank.
 #include <algorithm>
 #include <cstring>
 #include <limits>
@@ -9,8 +10,8 @@
 namespace hvd {
 namespace {
 
-constexpr size_t kBlock = 256u << 10;                                  // elements carried as words at once, so that memory stays bounded
-constexpr int kElements = 10, kWords = 11, kResult = 12, kNeutral = 13;  // of Scratch
+constexpr size_t kBlock = 256u << 10;  // elements carried as words at once, to bound memory
+constexpr int kElements = 10, kWords = 11, kResult = 12, kNeutral = 13;  // scratch slots
 
 template <class T>
 std::byte* fill(Comm& comm, size_t n, T value) {
@@ -34,7 +35,8 @@ std::byte* fill_halves(Comm& comm, size_t n, ReduceOp op, uint16_t one, uint16_t
 
 }  // namespace
 
-// Values of the longest tensor of the response; min(x, v) = x for every x, and so for the other operations.
+// Return neutral values, as many as the longest tensor of the response has: min(x, v) = x for every x, and likewise for
+// the other operations.
 const std::byte* Executor::neutral(Comm& comm, const Response& r) {
   size_t n = 0;
   for (const auto& shape : r.shapes) n = std::max(n, elements_of(shape));
@@ -53,7 +55,7 @@ const std::byte* Executor::neutral(Comm& comm, const Response& r) {
   }
 }
 
-// Of pieces_.
+// Reduce pieces_.
 Status Executor::allreduce_exactly(Comm& among, const Response& r, const Scale& after) {
   size_t total = 0;
   for (const Segments::Piece& piece : pieces_) total += piece.count;
@@ -74,7 +76,7 @@ Status Executor::allreduce_exactly(Comm& among, const Response& r, const Scale& 
   return {};
 }
 
-// `counts`: elements of each rank's part. A block has some of every part.
+// `counts`: elements of each rank's part. A block contains some of every part.
 Status Executor::reducescatter_exactly(Comm& comm, const Response& r, const Operation& op, const std::vector<size_t>& counts) {
   const size_t element = size_of(r.dtype), each = words_of(r.dtype), n = counts.size(), me = static_cast<size_t>(comm.rank);
   const size_t largest = *std::max_element(counts.begin(), counts.end()), most = std::min(largest, std::max<size_t>(kBlock / n, 1));

@@ -1,5 +1,5 @@
-// Allgather and reducescatter, of one tensor or of several at once. What is small of several is packed and goes as one, so that it costs
-// one operation's delays; what is large goes by itself, because copying it twice would cost more.
+// Allgather and reducescatter of one or several tensors. Small tensors are packed into one operation to save latency;
+// large ones are executed alone, because copying them twice would cost more.
 #include <cstring>
 #include <numeric>
 
@@ -9,11 +9,11 @@
 namespace hvd {
 namespace {
 
-// Bytes of an allgather's result, or of a reducescatter's input, that are small. All ranks know these numbers.
+// Maximum bytes of an allgather's result, or a reducescatter's input, that is packed. Known to all ranks.
 constexpr size_t kSmall = 128u << 10;
-// So many bytes of them are packed at most: memory for it is kept.
+// Maximum bytes packed together; memory for this is kept.
 constexpr size_t kMostPacked = 4u << 20;
-// Of Scratch; the backend and its algorithms use others.
+// Scratch slots not used by the backend and its algorithms.
 constexpr int kSlotIn = 7, kSlotOut = 9;
 
 }  // namespace
@@ -22,7 +22,7 @@ size_t scattered_elements(int64_t rows, size_t row, int n, int index) {
   return static_cast<size_t>(rows / n + (index < rows % n ? 1 : 0)) * row;
 }
 
-// Tensor `index` of `bytes` bytes: with others, or by itself?
+// Add tensor `index` of `bytes` bytes to the packed ones or to those executed alone.
 void Executor::Parts::add(size_t index, size_t bytes) {
   const bool fits = bytes <= kSmall && packed_bytes + bytes <= kMostPacked;
   (fits ? packed : alone).push_back(index);
@@ -58,7 +58,7 @@ Status Executor::allgather(Comm& comm, const Response& r, const std::vector<Oper
   return {};
 }
 
-// On the way each rank's parts of all tensors lie next to each other.
+// On the wire, each rank's parts of all tensors are contiguous.
 Status Executor::allgather_packed(Comm& comm, const Response& r, const std::vector<Operation*>& ops) {
   const size_t n = static_cast<size_t>(comm.size), me = static_cast<size_t>(comm.rank);
   const auto part = [&](size_t i, size_t rank) {
@@ -78,7 +78,7 @@ Status Executor::allgather_packed(Comm& comm, const Response& r, const std::vect
   enter(Phase::carry);
   HVD_RETURN_IF_ERROR(backend_->allgather(comm, mine, const_cast<std::byte*>(all), sizes_));
   enter(Phase::copy_out);
-  more_sizes_.assign(ops.size(), 0);  // of each result what is there
+  more_sizes_.assign(ops.size(), 0);  // bytes of each result received so far
   for (size_t rank = 0; rank < n; ++rank) {
     for (size_t i : parts_.packed) {
       const size_t bytes = part(i, rank);
@@ -113,7 +113,7 @@ Status Executor::reducescatter(Comm& comm, const Response& r, const std::vector<
     }
     const std::byte* in = ops[i]->in;
     if (r.prescale != 1.0) {
-      // The output is smaller than the input, so the scaled input needs memory of its own.
+      // The output is smaller than the input, so the scaled input needs separate memory.
       enter(Phase::copy_in);
       std::byte* scaled = comm.scratch->get(kSlotIn, total * size_of(r.dtype));
       scale(r.dtype, scaled, in, total, {r.prescale, 1});
@@ -125,7 +125,7 @@ Status Executor::reducescatter(Comm& comm, const Response& r, const std::vector<
   return {};
 }
 
-// On the way what belongs to one rank of all tensors lies next to each other.
+// On the wire, one rank's parts of all tensors are contiguous.
 Status Executor::reducescatter_packed(Comm& comm, const Response& r, const std::vector<Operation*>& ops) {
   const int n = comm.size;
   const size_t element = size_of(r.dtype);
@@ -135,7 +135,7 @@ Status Executor::reducescatter_packed(Comm& comm, const Response& r, const std::
   enter(Phase::copy_in);
   std::byte* packed = comm.scratch->get(kSlotIn, total * element);
   sizes_.assign(static_cast<size_t>(n), 0);
-  more_sizes_.assign(ops.size(), 0);  // of each tensor what is packed
+  more_sizes_.assign(ops.size(), 0);  // elements of each tensor packed so far
   std::byte* to = packed;
   for (int rank = 0; rank < n; ++rank) {
     for (size_t i : parts_.packed) {

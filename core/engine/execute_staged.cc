@@ -1,5 +1,5 @@
-// The halves of an allreduce whose middle the engine does itself. The same steps as allreduce() and the backend take, in the same order
-// and types, so the results have the same bits.
+// The two halves of a guarded allreduce. They do the same steps as allreduce() and the backend, in the same order and
+// types, so the results have the same bits.
 #include <cstring>
 
 #include "collectives/reduce.h"
@@ -8,12 +8,12 @@
 namespace hvd {
 namespace {
 
-constexpr int kNarrowSlot = 8;  // of Scratch: 16-bit floats before they are widened and after they are narrowed
+constexpr int kNarrowSlot = 8;  // scratch slot: 16-bit floats before widening and after narrowing
 
 }  // namespace
 
 size_t Executor::staged_count(const Response& r) const {
-  if (r.kind != Kind::allreduce) return 0;  // a barrier's shape is that of a scalar
+  if (r.kind != Kind::allreduce) return 0;  // a barrier has the shape of a scalar
   size_t total = 0;
   for (const auto& shape : r.shapes) total += elements_of(shape);
   return total;

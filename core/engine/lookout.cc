@@ -6,7 +6,8 @@
 namespace hvd {
 namespace {
 
-// Seconds between two looks. A program that computes for longer than this between two operations of one bucket pays with a negotiation.
+// Seconds between two checks. A program that computes for longer between two operations of one bucket pays with a
+// negotiation.
 constexpr double kWatch = 1;
 
 }  // namespace
@@ -29,8 +30,9 @@ void Lookout::look() {
   if (::read(timer_, &drained, sizeof drained) < 0) return;  // not yet
   running_.store(false, std::memory_order_seq_cst);
   bool waiting = false;
-  (void)submissions_->nudge_unattended(kWatch, kImpatientAfter, &waiting);  // the driver's turn sees that this rank has left the schedule
-  if (waiting) start();  // others may be next
+  // The driver's next turn sees that this rank leaves the schedule.
+  (void)submissions_->nudge_unattended(kWatch, kImpatientAfter, &waiting);
+  if (waiting) start();  // others may become due
 }
 
 }  // namespace hvd

@@ -26,7 +26,7 @@ void Observers::add(std::shared_ptr<Observer> observer) {
 }
 
 void Observers::remove(const Observer* observer) {
-  std::shared_ptr<Observer> last;  // goes without the lock
+  std::shared_ptr<Observer> last;  // destroyed after the lock is released
   std::lock_guard lock(mutex_);
   const auto it = std::find_if(all_.begin(), all_.end(), [observer](const auto& o) { return o.get() == observer; });
   if (it == all_.end()) return;
@@ -44,7 +44,8 @@ void Observers::changed() {
 }
 
 void Observers::follow() {
-  std::vector<std::shared_ptr<Observer>> before;  // likewise: its destructor may be anybody's code
+  // Destroyed after the lock is released, because observer destructors run arbitrary code.
+  std::vector<std::shared_ptr<Observer>> before;
   std::lock_guard lock(mutex_);
   changed_.store(false, std::memory_order_relaxed);
   before.swap(followed_);

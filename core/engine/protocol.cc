@@ -53,7 +53,7 @@ class Reading {
       case FrameType::note_down: return note_down();
       case FrameType::bye: return farewell<Goodbye>();
       case FrameType::abort: return farewell<Abort>();
-      case FrameType::ack: break;  // the control plane keeps these
+      case FrameType::ack: break;  // handled by the control plane
     }
     return std::nullopt;
   }

@@ -9,7 +9,7 @@ namespace hvd {
 Steady::Steady(std::shared_ptr<const Schedule> schedule, std::vector<std::vector<int>> members, World* world, Control* control)
     : schedule_(std::move(schedule)), members_(std::move(members)), world_(world), control_(control), way_(way_for(*world, *schedule_)) {}
 
-// The same on every rank.
+// Choose the implementation; the same on every rank.
 Steady::Way Steady::way_for(const World& world, const Schedule& schedule) {
   if (world.one_node()) return Way::shared;
   const bool everybody = std::all_of(schedule.buckets.begin(), schedule.buckets.end(), [](const auto& b) { return b.set() == 0; });
@@ -20,7 +20,7 @@ SteadyWord Steady::word(int local_rank) const {
   return {world_->segment().set_line(0, local_rank).schedule.load(std::memory_order_seq_cst)};
 }
 
-// Stores this rank's word; wakes those who sleep in that mood.
+// Store this rank's word and wake ranks that sleep in that mood.
 void Steady::tell(bool frozen, Mood mood) {
   world_->segment()
       .set_line(0, world_->local_rank())
@@ -45,7 +45,7 @@ bool Steady::may_run(uint64_t position) const {
   if (way_ != Way::shared) return position < go_;
   for (int rank : members_[position % members_.size()]) {
     if (rank == world_->rank()) continue;
-    // One node: a local rank is a global rank.
+    // On one node, local and global ranks are equal.
     if (!word(rank).ready(id(), position)) return false;
   }
   return position < position_;
@@ -75,7 +75,7 @@ std::vector<int> Steady::silent() const {
   std::vector<int> ranks;
   if (way_ != Way::shared || !frozen_) return ranks;
   for (int l = 0; l < world_->local_size(); ++l) {
-    if (!word(l).frozen(id())) ranks.push_back(l);  // one node: a local rank is a global rank
+    if (!word(l).frozen(id())) ranks.push_back(l);  // on one node, local and global ranks are equal
   }
   return ranks;
 }

@@ -1,5 +1,5 @@
-// Submissions that a schedule takes: into its cursor, out of it bucket by bucket or when it ends, and on to the announcement where
-// somebody waits in vain.
+// Submissions: operations in a schedule: into its cursor, out of it bucket by bucket or at its end, and on to
+// negotiation where a wait cannot succeed.
 #include <algorithm>
 
 #include "engine/submissions.h"
@@ -12,7 +12,7 @@ bool Submissions::offer(const OperationPtr& op, uint32_t entry, bool* completed)
   return true;
 }
 
-// The schedule has it from now on; let_go() is the way back.
+// Pass the operation to the schedule; let_go() reverses this.
 void Submissions::keep(const OperationPtr& op, uint32_t entry) {
   op->schedule = cursor_->schedule().id;
   op->entry = entry;
@@ -43,7 +43,7 @@ void Submissions::begin_schedule(std::unique_ptr<ScheduleCursor> cursor, const s
   queued_.store(queue_.size(), std::memory_order_seq_cst);
 }
 
-// What the schedule has and has not started.
+// Take the operations that the schedule holds and has not started.
 std::vector<OperationPtr> Submissions::take_outstanding() {
   std::vector<OperationPtr> out;
   if (!cursor_) return out;
@@ -122,14 +122,14 @@ bool Submissions::nudge(const Operation& op, bool impatient) {
   return vain;
 }
 
-// Does an operation of the schedule wait for others that only the program can submit?
+// True if an operation of the schedule waits for others that only the program can submit.
 bool Submissions::in_vain(const Operation& op) const {
   if (!cursor_->stuck(&op)) return false;
-  // What is missing may be the engine's own, of something that is under way or about to be started.
+  // The missing ones may be the engine's own, of operations in flight or about to start.
   return !op.carries || (expected_ == 0 && cursor_->ready() == cursor_->executed());
 }
 
-// Lets go of the incomplete group that holds `op`: announced, its members are seen to wait for the others.
+// Release the incomplete group that holds `op`. Once negotiated, its members are reported as waiting for the others.
 bool Submissions::release_part(const Operation& op) {
   bool wake = false;
   for (const OperationPtr& member : assembly_.take_with(op)) {

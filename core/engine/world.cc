@@ -17,12 +17,13 @@ int index_of(const std::vector<int>& v, int x) { return static_cast<int>(std::fi
 SpinPolicy spin_policy(const Settings& settings) {
   SpinPolicy policy;
   policy.spins = settings.spins;
-  // Without a core for each rank, spinning takes time from the peer that is waited for: yield to it instead.
+  // Without a core for each rank, spinning takes time from the peer waited for, so yield to it instead.
   if (settings.spins == 0) policy.yields = 200;
   return policy;
 }
 
-constexpr double kLook = 0.1;  // part of the heartbeat timeout between two looks; so much is counted as passed before it has
+// Interval between checks as a fraction of the heartbeat timeout; also the margin by which it expires early.
+constexpr double kLook = 0.1;
 
 }  // namespace
 
@@ -67,7 +68,7 @@ void talk_through_memory(EngineOptions& o) {
     if (!link || peer == static_cast<int>(locals.size())) return;
     link = std::make_unique<NodeControlLink>(std::move(link), o.segment, me, peer, BellRef(o.event_fds[peer], &o.segment->bell(peer)));
   };
-  if (me != 0) wrap(o.parent, locals.front());  // the parent of a node's first rank lives elsewhere
+  if (me != 0) wrap(o.parent, locals.front());  // the parent of a node's first rank is on another node
   for (auto& [rank, link] : o.children) wrap(link, rank);
 }
 

@@ -11,7 +11,8 @@ Status Accelerator::open(const Place& place, std::shared_ptr<Device>* out) {
     const bool hip = place.kind == DeviceKind::hip;
     HVD_RETURN_IF_ERROR(hip ? open_hip_device(place.ordinal, &device_) : open_cuda_device(cuda_library_, place.ordinal, &device_));
     const Device::Turn turn(*device_);
-    if (kernels_ && turn.status().ok()) static_cast<void>(device_->load_kernels());  // who needs them asks again, and hears why not
+    // A failure is reported when the kernels are needed.
+    if (kernels_ && turn.status().ok()) static_cast<void>(device_->load_kernels());
   }
   if (device_->kind() != place.kind || device_->ordinal() != place.ordinal) {
     return Status(Code::invalid_argument, "the tensor is on " + std::string(name_of(place.kind)) + " " + std::to_string(place.ordinal) +

@@ -1,4 +1,4 @@
-// The one device that this rank works on, found when the first tensor of it is submitted.
+// The device of this rank, opened when the first device tensor is submitted. One per rank.
 #pragma once
 #include <memory>
 #include <mutex>
@@ -10,7 +10,7 @@
 
 namespace hvd {
 
-// Where a tensor is, and the stream on which the caller has put it there.
+// Location of a tensor, and the stream on which the caller produced it.
 struct Place {
   DeviceKind kind = DeviceKind::host;
   int ordinal = 0;
@@ -19,14 +19,15 @@ struct Place {
 
 class Accelerator {
  public:
-  // `kernels`: ours may be launched. They are made ready with the device, since others wait later, with deadlines, and a driver that has to
-  // compile them takes seconds.
+  // `kernels`: our own kernels may be launched, so load them with the device. Later other ranks wait with deadlines,
+  // and a driver that has to compile the kernels takes seconds.
   Accelerator(std::string cuda_library, bool kernels) : cuda_library_(std::move(cuda_library)), kernels_(kernels) {}
 
-  // On the caller's thread: marks on its stream what the operation has to wait for. An error says why the tensor cannot be worked on: no
-  // device, another one than so far, a stream that is being captured.
+  // Record on the caller's stream, from the caller's thread, what the operation must wait for. An error says why the
+  // tensor cannot be used: no device, a second device, or a stream that is being captured.
   Status mark(const Place& place, Operation* op);
-  // Copies the output of a done operation to the device's memory, behind what is on `stream`; it stays until that has happened.
+  // Copy the output of a done operation to device memory, in stream order; keeps the output alive until the copy is
+  // done.
   Status copy_output(const Operation& op, void* to, Device::Stream stream);
 
  private:

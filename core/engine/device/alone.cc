@@ -20,7 +20,7 @@ Status Alone::start(const Response& r, const std::vector<OperationPtr>& operatio
     if (!stream_) HVD_RETURN_IF_ERROR(device.make_stream(&stream_));
     HVD_RETURN_IF_ERROR(device.wait(stream_, op.on_device->ready));
     if (op.in != op.out) HVD_RETURN_IF_ERROR(device.copy(op.out, op.in, bytes, stream_));
-    // Also of what stays where it is: who waits on another stream waits for what the program had done before.
+    // Also for a result that stays in place: another stream that waits for it must wait for the program's earlier work.
     HVD_RETURN_IF_ERROR(Completion::record(op.on_device->device, stream_, &op.on_device->completion));
   }
   return {};

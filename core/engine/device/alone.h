@@ -1,4 +1,4 @@
-// Operations on tensors of a device in a set of one rank: nothing has to travel.
+// Device operations in a set of one rank, which need no communication.
 #pragma once
 #include <memory>
 #include <vector>
@@ -10,9 +10,9 @@ namespace hvd {
 
 class Alone {
  public:
-  // Is the result the tensor itself?
+  // True if the result equals the tensor itself.
   static bool fits(const Response& response, const Comm& comm);
-  // Launches the copy where it is wanted elsewhere, and marks the place on the device's time line.
+  // Launch a copy if the output is elsewhere, and record the completion.
   Status start(const Response& response, const std::vector<OperationPtr>& operations);
 
  private:

@@ -10,7 +10,7 @@
 namespace hvd {
 namespace {
 
-// Bytes of a part: long enough for the copies to reach the link's speed, short enough for several to be under way.
+// Maximum bytes of a part: large enough for copies to reach the link's speed, small enough for several to be in flight.
 constexpr size_t kMostOfPart = size_t{4} << 20;
 
 size_t total_of(const Response& r) {
@@ -21,7 +21,7 @@ size_t total_of(const Response& r) {
 
 }  // namespace
 
-// What ranks of all hosts tell each other about the communicator of their host.
+// State of a host's communicator, exchanged between the ranks of all hosts.
 struct ByHosts::Word {
   uint8_t has = 0, never = 0;
   int32_t members = 0, version = 0, capability = 0;
@@ -69,8 +69,8 @@ Status ByHosts::asks(const Response& r, Comm& comm, const std::shared_ptr<Device
 
 namespace {
 
-// By how much values are made smaller before they are added, and larger afterwards: sums in 16 bits overflow easily, and those of an
-// average need not. A power of two, which changes nothing else but in numbers that are hardly there.
+// Return the factor by which values are reduced before the sum and enlarged afterwards, because sums of 16-bit floats
+// overflow easily even if their average does not. A power of two, so it changes no bits except in denormals.
 double reserve(const Response& r, const Comm& comm) {
   const bool needed = r.op == ReduceOp::average && r.dtype == DType::float16;
   return needed ? static_cast<double>(std::bit_ceil(static_cast<unsigned>(comm.size))) : 1;
@@ -78,7 +78,7 @@ double reserve(const Response& r, const Comm& comm) {
 
 }  // namespace
 
-// Inside a host: what comes after the sum of all is done between the hosts.
+// Reduction inside a host; scaling after the full sum is done between the hosts.
 nccl::Reduction ByHosts::reduction(const Set& set, const Response& r, const Comm& comm) const {
   nccl::Question q;
   q.element = nccl::element_of(r.dtype);
@@ -120,7 +120,7 @@ Status ByHosts::begin(const Response& r, const Comm& comm, Flight* flight) {
   const Device::Stream stream = sets_.stream();
   for (const OperationPtr& op : flight->operations) HVD_RETURN_IF_ERROR(device_->wait(stream, op->on_device->ready));
   const size_t element = size_of(r.dtype), members = static_cast<size_t>(flight->members);
-  // Several operations without a name may be under way under the one that they had when a schedule was made.
+  // Several unnamed operations with the same scheduled name may be in flight.
   const bool unnamed = flight->operations.front()->request.unnamed;
   flight->name = r.names.front() + (unnamed ? "/hosts." + std::to_string(++begun_[r.set]) : "/hosts");
   flight->between.fence = flight->operations.front()->request.fence;
@@ -147,7 +147,7 @@ Status ByHosts::begin(const Response& r, const Comm& comm, Flight* flight) {
   return {};
 }
 
-// The tensors one behind the other, and zeros for what is left of the last part.
+// Pack the tensors contiguously and zero the rest of the last part.
 Status ByHosts::pack(const Flight& flight, size_t bytes) {
   std::byte* to = flight.buffer->data();
   for (const OperationPtr& op : flight.operations) {
@@ -163,7 +163,7 @@ std::byte* ByHosts::part_of(const Flight& flight, const PartPlan& plan) const {
   return flight.buffer->data() + (plan.first + static_cast<size_t>(flight.me) * plan.part) * size_of(flight.between.dtype);
 }
 
-// Copies this rank's part to the host's memory that it has been given, behind its reduction.
+// Copy this rank's part to its pinned memory, after its reduction.
 Status ByHosts::bring(Flight& flight, Part* part) {
   const size_t bytes = part->plan.part * size_of(flight.between.dtype);
   HVD_RETURN_IF_ERROR(part->reduced->order(down_));
@@ -183,11 +183,11 @@ Status ByHosts::bring(Flight& flight, Part* part) {
   return {};
 }
 
-// One look at all flights, in their order.
+// State of one pass over all flights, in order.
 struct ByHosts::Look {
   bool moved = false;
-  bool full = false;  // there is no pinned memory for another part, nor for any behind it: the oldest part gets it on all ranks
-  bool copying = false;  // a copy is under way, so those behind it on the same stream need no look
+  bool full = false;  // no pinned memory for this or any later part: the oldest part gets it first on all ranks
+  bool copying = false;  // a copy is in flight, so later ones on the same stream need no check
 };
 
 bool ByHosts::advance(std::vector<Staged::Done>* done, Status* status) {
@@ -219,7 +219,7 @@ Status ByHosts::look(Flight& flight, Look* how) {
     if (how->full) break;
     if (Status s = pool_->take(bytes, &part.pinned); !s.ok()) {
       if (used == 0) return s;
-      staged_memory_ = used;  // there is no more
+      staged_memory_ = used;  // no more is available
       how->full = true;
       break;
     }
@@ -241,7 +241,7 @@ Status ByHosts::look(Flight& flight, Look* how) {
   return {};
 }
 
-// Where all ranks come to in the same order, so what it launches is in one order on the ranks of a host.
+// All ranks get here in the same order, so the launches are in one order on the ranks of a host.
 void ByHosts::arrived(Operation& op, void* context) {
   if (!context) return;
   Part& part = *static_cast<Part*>(context);
@@ -281,7 +281,7 @@ Status ByHosts::finish(Flight& flight) {
   std::shared_ptr<const Completion> completion;
   HVD_RETURN_IF_ERROR(Completion::record(device_, sets_.stream(), &completion));
   for (const OperationPtr& op : flight.operations) op->on_device->completion = completion;
-  flight.buffer.reset();  // who takes it next uses it on the same stream
+  flight.buffer.reset();  // its next user runs on the same stream
   launched_.add(std::move(completion), flight.what);
   return {};
 }
@@ -296,7 +296,7 @@ std::vector<OperationPtr> ByHosts::take_all() {
   std::vector<OperationPtr> out;
   if (flights_.empty()) return out;
   const Device::Turn turn(*device_);
-  // The device may still read and write all this, until what is on the three streams is done; NCCL's part is aborted first.
+  // The device may access this memory until the work on the three streams is done; NCCL's part is aborted first.
   std::shared_ptr<const Completion> down, up, all;
   const Device::Stream stream = sets_.stream();
   const bool known = turn.status().ok() && pool_ && stream && Completion::record(device_, down_, &down).ok() && down->order(stream).ok() &&

@@ -10,13 +10,13 @@
 
 namespace hvd {
 
-// One response on its way.
+// One response in progress.
 struct ByIpc::Job {
   const Response& response;
   Comm& comm;
   const std::vector<OperationPtr>& operations;
   Sharing sharing;
-  uint64_t first;  // number of its first window among the set's
+  uint64_t first;  // number of its first window within the set
   std::vector<Window> windows;
   size_t element;
 
@@ -27,7 +27,7 @@ struct ByIpc::Job {
   size_t elements(size_t window) const { return windows[window].bytes / element; }
 };
 
-// The parts of a window, between the buffer and memory of the operations; null: zeros.
+// Return the copies of a window between the buffer and the operations' memory; null memory means zeros.
 template <class Memory>
 std::vector<Compute::Move> moves_of(const Window& window, std::byte* slot, size_t element, bool into_slot, const Memory& memory) {
   std::vector<Compute::Move> moves;
@@ -50,7 +50,7 @@ Status ByIpc::start(const Response& r, Comm& comm, const std::vector<OperationPt
   const Device::Turn turn(*device_);
   HVD_RETURN_IF_ERROR(turn.status().with(device_->description()));
   const Status status = carry_out(job);
-  // Also where it failed in the middle: the device may still use the tensors.
+  // Also after a failure in the middle, because the device may still use the tensors.
   std::shared_ptr<const Completion> completion;
   const Status recorded = Completion::record(device_, exchange_->stream(), &completion);
   if (recorded.ok()) {
@@ -135,7 +135,7 @@ Status ByIpc::reduce(const Job& job, size_t window) {
   return compute_->reduce(r.dtype, r.op, sources, destinations, mine.begin, mine.end, scale_after(r, job.comm.size), exchange_->stream());
 }
 
-// Each rank's part of each tensor goes to that rank alone, right to where it belongs.
+// Reduce each rank's part of each tensor directly into the output of that rank only.
 Status ByIpc::scatter(const Job& job, size_t window) {
   if (job.joined()) return {};
   const Response& r = job.response;
@@ -150,7 +150,8 @@ Status ByIpc::scatter(const Job& job, size_t window) {
     const size_t end = begin + scattered_elements(shape[0], row, job.comm.size, job.comm.rank);
     const size_t from = std::max(begin, part.first), to = std::min(end, part.first + part.count);
     if (from >= to) continue;
-    // Elements have the same number everywhere, so the destination begins where the buffer's first would lie.
+    // The kernel uses one element index for all addresses, so shift the destination to where index 0 of the buffer
+    // would be.
     const size_t first = part.at / job.element + from - part.first;
     const uintptr_t out = reinterpret_cast<uintptr_t>(job.operations[part.tensor]->out) + (from - begin) * job.element;
     std::byte* const destination[] = {reinterpret_cast<std::byte*>(out - first * job.element)};
@@ -162,7 +163,7 @@ Status ByIpc::scatter(const Job& job, size_t window) {
 
 Status ByIpc::take(const Job& job, size_t window) {
   const uint64_t number = job.number(window);
-  if (job.broadcasts() && !job.is_root()) return {};  // nobody touched its buffer
+  if (job.broadcasts() && !job.is_root()) return {};  // no rank accessed its buffer
   const bool one = job.response.kind == Kind::allreduce && job.sharing == Sharing::by_turns;
   for (int rank = 0; rank < job.comm.size; ++rank) {
     if (rank == job.comm.rank || (one && number % static_cast<uint64_t>(job.comm.size) != static_cast<uint64_t>(rank))) continue;

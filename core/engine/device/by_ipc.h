@@ -1,22 +1,23 @@
-// Operations on tensors of GPUs among ranks of one host that read and write each other's memory there (CUDA IPC): several ranks on one GPU,
-// which NCCL refuses, or no NCCL. What has to be reduced is reduced by our own kernels, in the order and so with the bits of the CPU.
+// IPC path: operations on GPU tensors among ranks of one host that access each other's device memory (CUDA IPC). Used
+// if several ranks share one GPU, which NCCL refuses, or without NCCL. Reductions use our own kernels, in the CPU's
+// order and so with the same bits.
 //
-//   unasked ---- each says where it is and what it has; opens what the others have made, reads a pattern there ----> by IPC
+//   unasked ---- exchange location and device; open the others' buffers and read a pattern there ----> by IPC
 //                                |
-//                                +------ one cannot ------------------------------------------------------------> by the host, for good
+//                                +------ a rank cannot ----------------------------------------------> by the host, permanently
 //
-// A window of the tensors (engine/device/windows.h) at a time, each rank on its stream; nobody waits for the device:
+// Tensors are processed in windows (engine/device/windows.h), each rank on its stream; no step waits for the device:
 //
-//   put       own tensors are packed into the own buffer                                        tell `ready`
-//   ---------- all have called that: a barrier of the hosts; what is waited for has to be known
+//   put       pack own tensors into the own buffer                                              tell `ready`
+//   ---------- all ranks have called that: a host barrier, because a value must be published before it is waited for
 //   work      wait for the others' `ready`; reduce from all buffers into all, or copy           tell `done`
-//   ---------- all have called that
-//   take      wait for `done` of those who wrote into the own buffer or read it; unpack
+//   ---------- all ranks have called that
+//   take      wait for `done` of the ranks that wrote or read the own buffer; unpack
 //
-// There are two slots for windows, so between two barriers one is put, the one before worked on and the one before that taken. Only what is
-// called earlier is ever waited for, so no circle of waits can come about, whatever the sets.
+// With two slots for windows, each interval between two barriers puts one window, works on the one before, and takes
+// the one before that. Every wait is for an earlier call, so waits cannot form a cycle, whatever the sets.
 //
-// Used only by whoever drives the engine.
+// Used only by the thread that drives the engine.
 #pragma once
 #include <map>
 #include <memory>
@@ -41,23 +42,24 @@ class ByIpc {
   ByIpc(const IpcOptions& options, World* world, Backend* host, LogSink log)
       : options_(options), world_(world), host_(host), log_(std::move(log)) {}
 
-  // Is `response` carried out so? All members of the set ask this for the same responses in the same order. `device`: this rank's; null
-  // when it has none yet. An error means that the job is over.
+  // Decide whether `response` uses this path. All members of the set ask this for the same responses in the same order.
+  // `device`: this rank's; null if it has none yet. An error means that the job is over.
   Status asks(const Response& response, Comm& comm, const std::shared_ptr<Device>& device, bool* yes);
-  // Launches it, with this rank's operations in the order of response.names; none of them when it has joined.
+  // Launch the response with this rank's operations, in the order of response.names; empty if it has joined.
   Status start(const Response& response, Comm& comm, const std::vector<OperationPtr>& operations);
 
-  // Something is launched, and not done as far as is known: look() at it from time to time, after resting_seconds(). An error: the device
-  // has failed, and what others wait for will never be done.
+  // True while launched work may be unfinished; then call look() after resting_seconds(). An error means that the
+  // device has failed, and work that others wait for will never complete.
   bool in_flight() const { return last_ != nullptr; }
   static double resting_seconds() { return kLook; }
   Status look();
 
-  // The set is new, or is no more.
+  // The set was created or removed.
   void forget(uint32_t set) { sets_.erase(set); }
-  // The job is over, because of `why`: what is launched and not done has failed, unless `well`: then all ranks have launched it.
+  // The job is over because of `why`. Launched but unfinished work has failed, unless `well`: then all ranks have
+  // launched it.
   void end(const Status& why, bool well);
-  // Until this rank's device has done what was launched and others' memory is closed; two seconds at most.
+  // Wait until this rank's device has finished and the others' memory is closed; two seconds at most.
   void await_end();
 
  private:
@@ -66,8 +68,8 @@ class ByIpc {
   struct Set {
     State state = State::unasked;
     Sharing sharing = Sharing::by_slices;
-    size_t window = 0;  // bytes: what all have room for
-    uint64_t windows = 0;  // that are behind it
+    size_t window = 0;  // window size in bytes, for which all ranks have room
+    uint64_t windows = 0;  // windows processed so far
   };
   struct Hello;
   struct Offer;
@@ -100,7 +102,7 @@ class ByIpc {
   bool warned_ = false;
   std::map<uint32_t, Set> sets_;
   InFlight in_flight_;
-  std::shared_ptr<const Completion> last_;  // of all that is launched
+  std::shared_ptr<const Completion> last_;  // completion of all launched work
   Clock::time_point next_look_{};
 };
 

@@ -1,4 +1,4 @@
-// How ranks find out whether they can reach each other's memory.
+// IPC path: how ranks find out whether they can access each other's memory.
 #include <algorithm>
 #include <chrono>
 #include <cstring>
@@ -11,9 +11,9 @@ namespace hvd {
 namespace {
 
 constexpr double kStuckFor = 3;  // seconds
-constexpr int kMostLocals = 64;  // who has let go of what is a bit for each (SegmentHeader)
+constexpr int kMostLocals = 64;  // limited by the one bit per rank in SegmentHeader::let_go
 
-// Why something failed, as it is told to others.
+// Reason of a failure, as sent to other ranks.
 struct Text {
   char bytes[400] = "";
   void set(const std::string& text) { std::snprintf(bytes, sizeof bytes, "%s", text.c_str()); }
@@ -34,7 +34,7 @@ struct ByIpc::Hello {
 };
 struct ByIpc::Offer {
   Exchange::Card card;
-  Text why_not;  // empty: it is good
+  Text why_not;  // empty: no failure
 };
 struct ByIpc::Verdict {
   Text why_not;
@@ -64,14 +64,14 @@ Status ByIpc::ask(Set* set, Comm& comm) {
   mine.has_device = device_ != nullptr;
   mine.wanted = options_.wanted;
   if (device_) mine.uuid = device_->uuid();
-  // What an earlier job has launched may be about to end.
+  // Work launched by an earlier job may be about to finish.
   for (const Deadline patience = Deadline::after(kStuckFor); (mine.stuck = Exchange::sweep()) && !patience.passed();) {
     std::this_thread::sleep_for(std::chrono::milliseconds(1));
   }
   std::vector<Hello> all;
   HVD_RETURN_IF_ERROR(say(comm, mine, &all));
   if (std::any_of(all.begin(), all.end(), [](const Hello& h) { return !h.has_device; }))
-    return {};  // it has joined before it had any; again later
+    return {};  // a rank joined before it had a device; ask again later
   if (std::any_of(all.begin(), all.end(), [](const Hello& h) { return !h.wanted; })) {
     set->state = State::by_host;
     return {};
@@ -113,7 +113,7 @@ Status ByIpc::offer(Set* set, Comm& comm) {
   std::vector<Offer> offers;
   HVD_RETURN_IF_ERROR(say(comm, mine, &offers));
   Verdict verdict{};
-  // Whoever cannot has said so, and all stop here; else all have been told by all.
+  // If any rank failed, all stop here; otherwise every rank has every card.
   const bool all_can = std::all_of(offers.begin(), offers.end(), [](const Offer& o) { return !o.why_not.bytes[0]; });
   if (all_can) {
     if (const Status s = meet(comm, offers); !s.ok()) verdict.why_not.set(s.message());

@@ -5,7 +5,7 @@
 namespace hvd {
 namespace {
 
-// Coded values are the host's, and so are parts of a reduction that hosts have begun. Here a rank that has joined contributes zeros.
+// Compressed values and reductions across hosts need the host. On this path a rank that has joined contributes zeros.
 bool fits(const Response& r) {
   return r.kind != Kind::allreduce || (r.wire == WireFormat::none && !r.across_hosts && !(r.partial && needs_neutral(r)));
 }
@@ -18,7 +18,8 @@ Status ByNccl::asks(const Response& r, Comm& comm, const std::shared_ptr<Device>
   *yes = set_ && fits(r) && kinds_[static_cast<size_t>(r.kind)];
   if (!*yes || (r.kind != Kind::allreduce && r.kind != Kind::reducescatter)) return {};
   const nccl::Reduction how = reduction(*set_, r, comm);
-  // What NCCL leaves to us our kernels do, in the results and, where these are large enough for the inputs, before.
+  // Our kernels do what NCCL cannot: in the results, and also before the reduction if the results are large enough to
+  // hold the inputs.
   const bool before = how.before.identity() || (set_->kernels && r.kind == Kind::allreduce);
   *yes = how.possible() && before && (how.after.identity() || set_->kernels);
   return {};
@@ -28,7 +29,7 @@ Status ByNccl::start(const Response& r, const Comm& comm, const std::vector<Oper
   const Device::Turn turn(*device_);
   Status status = turn.status();
   if (status.ok()) status = launch(*set_, r, comm, operations);
-  // Where it fails a part may be under way.
+  // Even after a failure part of it may be in flight.
   if (turn.status().ok()) {
     const Status remembered = remember(described(r), operations);
     if (status.ok()) status = remembered;

@@ -1,7 +1,8 @@
-// Operations on tensors of GPUs carried out by NCCL, where all ranks of a set can. What NCCL cannot do, or not as our arithmetic has it,
-// goes by way of the host (engine/device/staged.h), and so does everything until a set's communicator is there (by_nccl_sets.h).
+// NCCL path: operations on GPU tensors, if all ranks of a set have NCCL. Operations that NCCL cannot do, or not with
+// our arithmetic, go through host memory (engine/device/staged.h); so does everything until a set's communicator is
+// ready (by_nccl_sets.h).
 //
-// Used only by whoever drives the engine.
+// Used only by the thread that drives the engine.
 #pragma once
 #include <array>
 #include <memory>
@@ -26,26 +27,27 @@ class ByNccl {
   ByNccl(const NcclOptions& options, Backend* host, LogSink log, NcclCommon* common)
       : kinds_(options.kinds), sets_(options, host, std::move(log), common) {}
 
-  // Does NCCL carry out `response`? All members of the set ask this for the same responses in the same order. `device`: this rank's; null
-  // when it has none yet. An error means that the job is over.
+  // Decide whether NCCL executes `response`. All members of the set ask this for the same responses in the same order.
+  // `device`: this rank's; null if it has none yet. An error means that the job is over.
   Status asks(const Response& response, Comm& comm, const std::shared_ptr<Device>& device, bool* yes);
-  // Is it settled that NCCL carries out nothing for the set? The same on all members.
+  // True if NCCL will never execute anything for the set. Equal on all members.
   bool gives_up(uint32_t set) const { return sets_.gives_up(set); }
-  // Launches it, with this rank's operations in the order of response.names; none of them when it has joined.
+  // Launch the response with this rank's operations, in the order of response.names; empty if it has joined.
   Status start(const Response& response, const Comm& comm, const std::vector<OperationPtr>& operations);
 
-  // Something is launched, and not done as far as is known: look() at it from time to time, after resting_seconds(). An error is what NCCL
-  // has noticed by itself.
+  // True while launched work may be unfinished; then call look() after resting_seconds(). An error is an asynchronous
+  // NCCL error.
   bool in_flight() const { return !launched_.empty(); }
   static double resting_seconds() { return Launched::resting_seconds(); }
   Status look();
 
-  // The set is new, or is no more.
+  // The set was created or removed.
   void forget(uint32_t set) { sets_.forget(set); }
-  // The job is over, because of `why`: communicators are destroyed where all is well (Code::shutdown, and `all_take_part` in what is
-  // launched here), else aborted, on a thread of their own. What is launched and not done then has failed: its event fires over garbage.
+  // The job is over because of `why`. Destroy communicators if all is well (Code::shutdown, and `all_take_part` in the
+  // launched work), otherwise abort them, on a separate thread. Unfinished work has then failed: its events fire, but
+  // the data are garbage.
   void end(const Status& why, bool all_take_part);
-  // Until they have ended, some seconds at most: the process may be about to end, which it must not while NCCL works.
+  // Wait until they have ended, some seconds at most, because the process must not exit while NCCL works.
   void await_end() { sets_.await_end(); }
 
  private:
@@ -63,10 +65,10 @@ class ByNccl {
   Status broadcast(const NcclSet& set, const Response& response, const Comm& comm, const Operation& op);
   Status alltoall(const NcclSet& set, const Response& response, const Comm& comm, Operation& op);
 
-  const std::array<bool, 6> kinds_;  // by Kind: may NCCL carry it out?
+  const std::array<bool, 6> kinds_;  // by Kind: whether NCCL may execute it
   NcclSets sets_;
   std::shared_ptr<Device> device_;
-  const NcclSet* set_ = nullptr;  // of the response that was asked about last
+  const NcclSet* set_ = nullptr;  // set of the last response asked about
   Launched launched_;
 };
 

@@ -1,4 +1,4 @@
-// What ByNccl launches for each kind of operation.
+// NCCL path: the launches for each kind of operation.
 #include <algorithm>
 #include <numeric>
 
@@ -45,7 +45,7 @@ Status ByNccl::broadcast(const NcclSet& set, const Response& r, const Comm& comm
   return bytes > 0 ? nccl::broadcast(*set.communicator, stream(), op.out, bytes, root) : Status();
 }
 
-// Where the result comes to: the program learns of its size now, and copies it to a tensor of its own behind it.
+// Allocate the result, whose size the program learns only now; it copies the result to its own tensor in stream order.
 Status ByNccl::make_output(size_t bytes, Operation* op) {
   std::shared_ptr<GpuMemory::Block> block;
   if (bytes > 0) HVD_RETURN_IF_ERROR(sets_.memory().take(bytes, &block));
@@ -98,7 +98,7 @@ Status ByNccl::reducescatter(const NcclSet& set, const Response& r, const Comm& 
   return {};
 }
 
-// In one group: the tensors that are packed as one, then the others.
+// Launch one NCCL group: the packed tensors as one, then the others.
 Status ByNccl::allreduce(const NcclSet& set, const Response& r, const Comm& comm, const std::vector<OperationPtr>& operations) {
   const nccl::Reduction how = reduction(set, r, comm);
   std::vector<size_t> counts, bytes;
@@ -107,7 +107,7 @@ Status ByNccl::allreduce(const NcclSet& set, const Response& r, const Comm& comm
   if (operations.empty()) return allreduce_zeros(set, how, counts, size_of(r.dtype), packing);
 
   std::shared_ptr<GpuMemory::Block> buffer;
-  std::vector<Compute::Move> in, out;  // to the buffer, or to where the result comes; from there
+  std::vector<Compute::Move> in, out;  // copies to the buffer or the results, and from the buffer
   std::vector<nccl::Piece> pieces;
   if (packing.bytes > 0) {
     HVD_RETURN_IF_ERROR(sets_.memory().take(packing.bytes, &buffer));
@@ -128,11 +128,11 @@ Status ByNccl::allreduce(const NcclSet& set, const Response& r, const Comm& comm
   Compute& compute = sets_.compute();
   if (!in.empty()) HVD_RETURN_IF_ERROR(compute.pack(r.dtype, r.dtype, in, scale_of(how.before), stream()));
   HVD_RETURN_IF_ERROR(nccl::allreduce(*set.communicator, stream(), how, pieces));
-  // The buffer's next user is on the same stream.
+  // The next user of the buffer runs on the same stream.
   return out.empty() ? Status() : compute.pack(r.dtype, r.dtype, out, scale_of(how.after), stream());
 }
 
-// This rank has joined: one group like the others', since NCCL orders what is in a group by itself.
+// For a rank that has joined: one group like that of the others, because NCCL reorders within a group.
 Status ByNccl::allreduce_zeros(const NcclSet& set, const nccl::Reduction& how, std::span<const size_t> counts, size_t element,
                                const Packing& packing) {
   std::vector<size_t> parts;

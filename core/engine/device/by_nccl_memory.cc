@@ -9,7 +9,8 @@ namespace {
 
 constexpr size_t kLeast = size_t{64} << 10, kGrain = 512;
 
-// Two sizes from one power of two to the next: all blocks of sizes that grow slowly are less than four times the last one.
+// Two size classes per power of two, so that all blocks of slowly growing sizes add up to less than four times the last
+// one.
 size_t class_of(size_t bytes) {
   const size_t step = std::bit_floor(std::max(bytes, kLeast)) / 2;
   return (std::max(bytes, kLeast) + step - 1) / step * step;
@@ -19,7 +20,7 @@ size_t class_of(size_t bytes) {
 
 GpuMemory::~GpuMemory() {
   const Device::Turn turn(*device_);
-  if (!turn.status().ok()) return;  // the device has failed or the process ends: the memory goes with it
+  if (!turn.status().ok()) return;  // the device has failed or the process ends; the memory goes with it
   for (const auto& [size, blocks] : free_) {
     for (std::byte* block : blocks) device_->free(block);
   }
@@ -28,7 +29,7 @@ GpuMemory::~GpuMemory() {
   }
 }
 
-// The smallest of at least so many bytes, and at most so many.
+// Take the smallest free block between `*size` and `most` bytes.
 std::byte* GpuMemory::take_free(size_t most, size_t* size, bool* is_pinned) {
   std::lock_guard lock(mutex_);
   for (Free* some : {&free_, &free_pinned_}) {

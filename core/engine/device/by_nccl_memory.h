@@ -1,13 +1,14 @@
-// Memory for what NCCL reads and writes that is not the program's: zeros of a rank that has joined, results whose size is known late. On
-// the device; where that has none left, pinned memory of the host, which NCCL's kernels reach as well, slowly. A rank takes it without the
-// others: what they do does not depend on where it is.
+// Pool of internal memory that NCCL reads and writes: zeros of a rank that has joined, and results whose size is known
+// late. It is device memory or, if the device has none left, pinned host memory, which NCCL's kernels also reach,
+// slowly. Each rank decides this independently.
 //
-// Allocating may wait for all that the device has to do, so for NCCL's kernels too, and these for other ranks. They come: operations are
-// launched in one order, so the first that some rank has not launched waits only for such as all have launched. (The kernels of somebody
-// else's communicators know no such order.) Blocks are kept for the next one until the end: freeing waits for the device, so for kernels
-// that wait for a rank that is lost, which this thread then would not come to abort.
+// Allocation may wait for all work on the device, including NCCL kernels, which wait for other ranks. These arrive:
+// operations are launched in one order, so the first one that some rank has not launched waits only for operations that
+// all have launched. (Kernels of foreign communicators do not follow this order.) Blocks are kept for reuse until the
+// end: freeing waits for the device, and so for kernels that wait for a lost rank, which this thread could then not
+// abort.
 //
-// Used with a Turn on the device.
+// Call with a Turn on the device.
 #pragma once
 #include <map>
 #include <memory>
@@ -21,7 +22,7 @@ namespace hvd {
 
 class GpuMemory : public std::enable_shared_from_this<GpuMemory> {
  public:
-  // `log`: is warned once of a device that has no memory left.
+  // `log`: receives one warning when the device runs out of memory.
   explicit GpuMemory(std::shared_ptr<Device> device, LogSink log = {}) : device_(std::move(device)), log_(std::move(log)) {}
   ~GpuMemory();
   GpuMemory(const GpuMemory&) = delete;
@@ -37,17 +38,17 @@ class GpuMemory : public std::enable_shared_from_this<GpuMemory> {
    private:
     const std::shared_ptr<GpuMemory> pool_;
     std::byte* const data_;
-    const size_t bytes_;  // of its class
+    const size_t bytes_;  // size of its class
     const bool pinned_;
   };
 
-  // At least so many bytes, contents undefined. Whoever lets go of it knows that nothing uses it any more, or only the stream on which the
-  // next one will use it.
+  // Take at least `bytes` bytes, contents undefined. Release the block only when nothing uses it any more, or only the
+  // stream on which the next user will run.
   Status take(size_t bytes, std::shared_ptr<Block>* out);
-  size_t pinned() const { return pinned_; }  // bytes that are the host's, in use or not
+  size_t pinned() const { return pinned_; }  // bytes in host memory, in use or not
 
  private:
-  using Free = std::map<size_t, std::vector<std::byte*>>;  // by size
+  using Free = std::map<size_t, std::vector<std::byte*>>;  // key: size
   std::byte* take_free(size_t most, size_t* size, bool* is_pinned);
   void give_back(std::byte* data, size_t bytes, bool pinned);
   Status pin(size_t bytes, std::byte** data);
@@ -55,7 +56,7 @@ class GpuMemory : public std::enable_shared_from_this<GpuMemory> {
   const std::shared_ptr<Device> device_;
   const LogSink log_;
   bool warned_ = false;
-  std::mutex mutex_;  // blocks come back from any thread
+  std::mutex mutex_;  // blocks are returned from any thread
   Free free_, free_pinned_;
   size_t pinned_ = 0;
 };

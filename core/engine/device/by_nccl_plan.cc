@@ -2,9 +2,9 @@
 
 namespace hvd {
 
-constexpr size_t kSmall = size_t{256} << 10;  // bytes of a tensor that is packed
-constexpr size_t kFew = 4;                    // tensors that are not worth it
-constexpr size_t kMost = size_t{64} << 20;    // bytes of the buffer
+constexpr size_t kSmall = size_t{256} << 10;  // maximum bytes of a packed tensor
+constexpr size_t kFew = 4;                    // with this few tensors packing does not pay
+constexpr size_t kMost = size_t{64} << 20;    // maximum bytes of the buffer
 
 Packing plan_packing(std::span<const size_t> bytes, bool possible) {
   Packing p;

@@ -1,8 +1,8 @@
-// Which tensors of one response are packed into a buffer, so that NCCL reduces them as one, and which it takes where they are: pure, and
-// the same on all ranks.
+// Plan of which tensors of a response are packed into one buffer for NCCL, and which are reduced in place. Pure, and
+// equal on all ranks.
 //
-// Packing costs two launches and reads and writes everything twice more; each tensor of a group costs NCCL some time of its own. So many
-// small ones are packed, few or large ones are not. The limits are guesses: nothing of it is measured.
+// Packing costs two launches and two more passes over the data; each tensor in an NCCL group costs time as well. So
+// many small tensors are packed, few or large ones are not. The limits are estimates, not measured.
 #pragma once
 #include <cstddef>
 #include <span>
@@ -11,15 +11,15 @@
 namespace hvd {
 
 struct Packing {
-  std::vector<size_t> packed, apart;  // tensors, by index
-  std::vector<size_t> offsets;        // of those that are packed, in bytes
-  size_t bytes = 0;                   // of the buffer
+  std::vector<size_t> packed, apart;  // indices of tensors
+  std::vector<size_t> offsets;        // byte offsets of the packed ones
+  size_t bytes = 0;                   // size of the buffer
 };
 
-// bytes: of each tensor. possible: there are kernels that pack.
+// bytes: of each tensor. possible: whether the packing kernels are available.
 Packing plan_packing(std::span<const size_t> bytes, bool possible);
 
-// Offsets in a buffer are multiples of what kernels and NCCL are fast at.
+// Round up a buffer offset to a multiple that is fast for kernels and NCCL.
 constexpr size_t aligned(size_t bytes) { return (bytes + 255) / 256 * 256; }
 
 }  // namespace hvd

@@ -14,7 +14,7 @@ namespace {
 constexpr double kEndWithin = 5;  // seconds for communicators to end
 constexpr double kAbortWithin = 2;
 
-// What a thread of NCCL's helper does around its calls: it needs the device's context.
+// Sets the device's context around calls on NCCL's helper threads.
 struct Around {
   std::shared_ptr<Device> device;
   static inline thread_local int mode = 0;
@@ -22,7 +22,7 @@ struct Around {
   static void leave(void* self) { static_cast<Around*>(self)->device->leave(mode); }
 };
 
-// One for each device, for as long as the process lives.
+// One per device, kept as long as the process lives.
 nccl::Surroundings surroundings_of(const std::shared_ptr<Device>& device) {
   static std::mutex& mutex = *new std::mutex;
   static auto& all = *new std::map<Device*, Around>;
@@ -33,7 +33,7 @@ nccl::Surroundings surroundings_of(const std::shared_ptr<Device>& device) {
 // Whether a rank has its communicator.
 enum class Made : uint8_t { not_yet, yes, failed, late };
 
-// `first`: may be warmed up, in which its kernels are launched where those of another communicator must not be yet.
+// `first`: the communicator that may be warming up. Its kernels run meanwhile, and those of another one must not.
 Made made_of(const nccl::Communicator& c, const nccl::Communicator& first, bool late) {
   using State = nccl::Communicator::State;
   const bool waits = c.state() == State::making || (c.state() == State::ready && first.state() == State::making);
@@ -41,7 +41,8 @@ Made made_of(const nccl::Communicator& c, const nccl::Communicator& first, bool 
   return c.state() == State::ready ? Made::yes : Made::failed;
 }
 
-// Asking costs a round through the host's memory or the network: at the n-th response, and then at one in some.
+// True if the n-th response should ask again. Asking costs a host collective, so ask for every response at first, then
+// less often.
 bool asks_again(uint64_t n) {
   constexpr uint64_t kOften = 32, kMost = 64;
   return n % std::clamp<uint64_t>(std::bit_floor(n) / kOften, 1, kMost) == 0;
@@ -67,7 +68,7 @@ Status NcclSets::find(uint32_t id, Comm& comm, const std::shared_ptr<Device>& de
   return {};
 }
 
-// What a rank needs for itself before it begins.
+// Prepare this rank before the communicator is created.
 Status NcclSets::prepare(const Comm& comm, bool warm_up, nccl::UniqueId* id, nccl::WarmUp* first) {
   if (!memory_) {
     memory_ = std::make_shared<GpuMemory>(device_, log_);
@@ -82,9 +83,9 @@ Status NcclSets::prepare(const Comm& comm, bool warm_up, nccl::UniqueId* id, ncc
   }
   if (!common_->stream) HVD_RETURN_IF_ERROR(device_->make_stream(&common_->stream));
   if (warm_up) {
-    // What is launched here is launched at another place between other operations on each rank: on a stream of its own, and only where
-    // there are no other communicators, since kernels that wait for each other in different orders may never end. Later sets connect at
-    // their first operation, which waits until this is over (made_of).
+    // The warm-up is launched at a different place between other operations on each rank. So it has its own stream and
+    // runs only if there are no other communicators, because kernels that wait for each other in different orders may
+    // deadlock. Communicators of later sets connect at their first operation, which waits until this is over (made_of).
     first->bytes = nccl::warm_up_bytes(comm.size);
     HVD_RETURN_IF_ERROR(device_->make_stream(&first->stream));
     HVD_RETURN_IF_ERROR(memory_->take(first->bytes, &warmed_.emplace_back()));
@@ -140,7 +141,7 @@ Status NcclSets::hear_whether_made(uint32_t id, Set* set, Comm& comm) {
   return {};
 }
 
-// Nobody can say why: as a rule one waits for another's connection.
+// The cause is unknown; usually one rank waits for another's connection.
 void NcclSets::warn(uint32_t id, Set* set, const Comm& comm, const std::vector<std::byte>& made) {
   set->warned = true;
   std::string ranks;
@@ -156,7 +157,7 @@ void NcclSets::warn(uint32_t id, Set* set, const Comm& comm, const std::vector<s
                               "one that does");
 }
 
-// Of the whole set, for good.
+// Give up on NCCL for the whole set, permanently.
 void NcclSets::abandon(Set* set, const Status& why) {
   abort({std::move(set->communicator)}, why);
   give_up(set, why.message());
@@ -191,7 +192,7 @@ void NcclSets::forget(uint32_t id) {
   const auto it = sets_.find(id);
   if (it == sets_.end()) return;
   Set& set = it->second;
-  // Destroying waits for the others, of whom some may still be making it.
+  // Destroying waits for the others, some of which may still be creating it.
   if (set.communicator && set.state == State::by_nccl) {
     destroy({std::move(set.communicator)});
   } else if (set.communicator) {
@@ -216,17 +217,17 @@ void NcclSets::end(const Status& why) {
 void NcclSets::await_end() {
   bool all_over = true;
   for (size_t i = 0; i < leaving_.size(); ++i) {
-    const Leaving l = leaving_[i];  // another may be added
+    const Leaving l = leaving_[i];  // a copy, because abort() adds elements
     l.ending->wait();
     if (!l.ending->leaked()) continue;
     all_over = false;
-    // A kernel that waits for another rank for ever would have the device wait for it when memory is freed.
+    // A kernel waiting forever for another rank would block the freeing of memory.
     if (!l.aborted)
       abort(l.communicators,
             Status(Code::timeout, "NCCL did not end its communicators within " + std::to_string(std::lround(kEndWithin)) + " s"));
   }
   leaving_.clear();
-  // Freeing waits for the device, on which nothing of ours waits for other ranks any more, unless something did not end.
+  // Freeing waits for the device. No work of this engine on it waits for other ranks any more, unless something did not end.
   if (!all_over)
     leave_behind(std::make_shared<std::pair<std::shared_ptr<GpuMemory>, std::vector<std::shared_ptr<GpuMemory::Block>>>>(
         std::move(memory_), std::move(warmed_)));

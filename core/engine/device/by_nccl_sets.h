@@ -1,13 +1,13 @@
-// NCCL's communicators of process sets: whether there can be one, making it, its end.
+// NCCL communicators of process sets: whether one is possible, its creation, its end.
 //
-//   unasked ---- each says what it has: a GPU, NCCL ----> making ---- each says when it is made ----> by NCCL
-//                                |                           |
-//                                +------ one cannot ---------+---- it takes too long -----------> by the host, for good
+//   unasked ---- exchange what each rank has: GPU, NCCL ----> making ---- exchange who is ready ----> by NCCL
+//                                |                            |
+//                                +------ a rank cannot -------+---- timeout ----------------------> by the host, permanently
 //
-// Ranks decide this together, for each response, through the host's collectives: they meet the same responses in the same order, so what
-// they say about one belongs together. Where there is nothing left to decide nothing is said.
+// Ranks decide together, for each response, by host collectives. They process the same responses in the same order, so
+// their messages match. Once everything is decided, no messages are sent.
 //
-// Used only by whoever drives the engine.
+// Used only by the thread that drives the engine.
 #pragma once
 #include <map>
 #include <memory>
@@ -25,19 +25,19 @@
 
 namespace hvd {
 
-// What all members of a set have.
+// Properties shared by all members of a set.
 struct NcclSet {
   std::shared_ptr<nccl::Communicator> communicator;
-  int version = 0;     // of NCCL
-  int capability = 0;  // the least of their GPUs
-  bool kernels = false;  // of our own can be launched
+  int version = 0;     // NCCL version
+  int capability = 0;  // minimum compute capability of their GPUs
+  bool kernels = false;  // our own kernels can be launched
 };
 
-// What all communicators of a rank have in common, whoever keeps them: kernels of two of them must be in one order on all ranks.
+// State shared by all communicators of a rank: kernels of two of them must run in one order on all ranks.
 struct NcclCommon {
-  Device::Stream stream = nullptr;  // on which all that they do is launched
-  std::shared_ptr<nccl::Communicator> first;  // the only one that may be warmed up, while it is made
-  bool told_of_sharing = false;  // that ranks share a GPU
+  Device::Stream stream = nullptr;  // stream of all their work
+  std::shared_ptr<nccl::Communicator> first;  // the only one that may be warmed up, during its creation
+  bool told_of_sharing = false;  // warned that ranks share a GPU
 };
 
 class NcclSets {
@@ -45,33 +45,35 @@ class NcclSets {
   NcclSets(const NcclOptions& options, Backend* host, LogSink log, NcclCommon* common)
       : options_(options), host_(host), log_(std::move(log)), common_(common) {}
 
-  // Have all members of the set, which is `comm`, its communicator? Null: not yet, or for good. All ask this for the same responses in the
-  // same order. `device`: this rank's; null when it has none yet. An error means that the job is over.
+  // Return the communicator of the set, which is `comm`, if all members have it; null if not yet, or never. All members
+  // ask for the same responses in the same order. `device`: this rank's; null if it has none yet. An error means that
+  // the job is over.
   Status find(uint32_t id, Comm& comm, const std::shared_ptr<Device>& device, const NcclSet** out);
 
-  // Will `find` never have an answer for it? The same on all members.
+  // True if find() will never return one. Equal on all members.
   bool gives_up(uint32_t id) const;
 
-  // On which all that they do is launched. Null before there is a communicator.
+  // Stream of all their work. Null before the first communicator exists.
   Device::Stream stream() const { return common_->stream; }
   GpuMemory& memory() const { return *memory_; }
   Compute& compute() const { return *compute_; }
-  // What NCCL has noticed by itself, in any set.
+  // Asynchronous NCCL error in any set.
   Status async_error() const;
 
-  // The set is new, or is no more: its communicator is destroyed, on a thread of its own.
+  // The set was created or removed; its communicator is destroyed on a separate thread.
   void forget(uint32_t id);
-  // Of all: destroys them where `why` is ok, else aborts them, with those that are being destroyed and may wait for a lost rank.
+  // End all communicators: destroy them if `why` is ok; otherwise abort them, including those being destroyed, which
+  // may wait for a lost rank.
   void end(const Status& why);
-  // Until they have ended, some seconds at most. Then what they worked on is given back, or left to the end of the process.
+  // Wait until they have ended, some seconds at most. Then free their memory, or leak it if something did not end.
   void await_end();
 
  private:
   enum class State : uint8_t { unasked, making, by_nccl, by_host };
   struct Set : NcclSet {
     State state = State::unasked;
-    Clock::time_point begun;  // making it
-    uint64_t waited = 0;      // responses since then: the same on all
+    Clock::time_point begun;  // start of the creation
+    uint64_t waited = 0;      // responses since then, equal on all ranks
     bool warned = false;
   };
   struct Record;
@@ -102,15 +104,15 @@ class NcclSets {
   const LogSink log_;
   std::shared_ptr<Device> device_;
   const nccl::Library* library_ = nullptr;
-  std::string why_not_;  // there is no library
+  std::string why_not_;  // set if there is no library
   bool looked_ = false;
   NcclCommon* const common_;
   std::shared_ptr<GpuMemory> memory_;
   std::unique_ptr<Compute> compute_;
-  Status loaded_;  // its kernels
+  Status loaded_;  // result of loading the kernels
   std::vector<std::shared_ptr<GpuMemory::Block>> warmed_;  // used by the first operations of communicators
   std::map<uint32_t, Set> sets_;
-  std::vector<Leaving> leaving_;  // perhaps over
+  std::vector<Leaving> leaving_;  // some may have ended
 };
 
 }  // namespace hvd

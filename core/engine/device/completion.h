@@ -1,5 +1,5 @@
-// What an operation on a device leaves behind once it is launched: the place on the device's time line behind which its result is there.
-// The host waits for the launch only; the caller's stream waits for this.
+// Completion of a launched device operation: an event on the device that is reached when the result is ready. The host
+// waits only for the launch; the caller's stream waits for this event.
 #pragma once
 #include <atomic>
 #include <memory>
@@ -10,9 +10,9 @@ namespace hvd {
 
 class Completion {
  public:
-  // `event`: recorded behind the work. Goes back to the device's pool with this.
+  // `event`: recorded after the work; returned to the device's pool by the destructor.
   Completion(std::shared_ptr<Device> device, Device::Event event) : device_(std::move(device)), event_(event) {}
-  // Records an event behind what is on `stream` now. Needs a Turn on the device.
+  // Record an event behind the current work on `stream`. Needs a Turn on the device.
   static Status record(const std::shared_ptr<Device>& device, Device::Stream stream, std::shared_ptr<const Completion>* out) {
     Device::Event event = nullptr;
     HVD_RETURN_IF_ERROR(device->take_event(&event));
@@ -22,27 +22,28 @@ class Completion {
   ~Completion() { device_->give_back(event_); }
   Completion(const Completion&) = delete;
 
-  // What comes later on `stream` waits for the result. Any thread; the host does not wait.
+  // Make later work on `stream` wait for the result. Callable from any thread; does not block the host.
   Status order(Device::Stream stream) const {
     HVD_RETURN_IF_ERROR(failure());
     const Device::Turn turn(*device_);
     HVD_RETURN_IF_ERROR(turn.status());
     return device_->wait(stream, event_);
   }
-  // Is the result there? An error: the device has failed, or the operation after it was launched, and the result will never be there.
+  // Set `out` to true if the result is ready. An error means that the device or the launched operation has failed, so
+  // the result will never be ready.
   Status reached(bool* out) const {
     HVD_RETURN_IF_ERROR(failure());
     HVD_RETURN_IF_ERROR(passed(out));
     return *out ? failure() : Status();
   }
-  // Is the device past it, so that it uses the operation's memory no more? Also of one that has failed: what was launched goes on until it
-  // ends or is aborted. An error: nobody can say.
+  // Set `out` to true if the device has passed the event and no longer uses the operation's memory. Also for failed
+  // operations: their launched work continues until it ends or is aborted. An error means that the state is unknown.
   Status passed(bool* out) const {
     const Device::Turn turn(*device_);
     HVD_RETURN_IF_ERROR(turn.status());
     return device_->reached(event_, out);
   }
-  // The result will not come, whatever the event says. Called once, before what makes it fire.
+  // Mark the result as failed, whatever the event says. Called once, before the step that makes the event fire.
   void fail(Status why) const {
     why_ = std::move(why);
     failed_.store(true, std::memory_order_release);

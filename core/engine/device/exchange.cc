@@ -20,17 +20,18 @@
 namespace hvd {
 namespace {
 
-constexpr double kProbeWithin = 5;  // seconds for a pattern to be read: processes on one device may take turns
-constexpr size_t kGranule = size_t{2} << 20;  // smaller allocations share a block, which a handle would show as a whole
+constexpr double kProbeWithin = 5;  // seconds to read a pattern; processes on one device may take turns
+// Smaller allocations share a block, which a handle would expose as a whole.
+constexpr size_t kGranule = size_t{2} << 20;
 
-// What a rank writes for others to read.
+// Write this rank's pattern for others to read.
 void write_pattern(const Whereabouts& where, int local_rank, std::byte* to) {
   uint64_t words[Exchange::kPatternBytes / sizeof(uint64_t)];
   for (uint64_t i = 0; i < std::size(words); ++i) words[i] = (where.token + static_cast<uint64_t>(local_rank)) * (2 * i + 1);
   std::memcpy(to, words, sizeof words);
 }
 
-// Is that process no more? False where its number means nothing here.
+// True if that process no longer exists. False if its PID is meaningless here.
 bool gone(const Whereabouts& other) {
   return other.namespace_of_ids == whereabouts().namespace_of_ids && ::kill(other.process, 0) != 0 && errno == ESRCH;
 }
@@ -46,8 +47,8 @@ Whereabouts whereabouts() {
   return {token, ids.st_ino, ::getpid()};
 }
 
-// What is left of one, in two steps: what others have is closed when this rank's device has ended its work; what is this rank's is freed
-// when the others have closed it.
+// Remains of an exchange, released in two steps: the others' memory is closed once this rank's device has finished;
+// this rank's memory is freed once the others have closed it.
 struct Exchange::Retired {
   std::shared_ptr<Segment> segment;
   std::shared_ptr<Device> device;
@@ -60,7 +61,7 @@ struct Exchange::Retired {
   int local_rank = 0;
   bool closed = false;
 
-  // The first step, if it is time for it.
+  // First step, if it is due.
   void let_go() {
     const Device::Turn turn(*device);
     if (closed || !turn.status().ok()) return;
@@ -73,7 +74,7 @@ struct Exchange::Retired {
     segment->header().let_go.fetch_or(bit_of(local_rank));
     closed = true;
   }
-  // The second. True: nothing is left.
+  // Second step. Return true if nothing is left.
   bool free() {
     const Device::Turn turn(*device);
     if (!closed || !turn.status().ok()) return false;
@@ -91,7 +92,7 @@ struct Exchange::Retired {
 
 namespace {
 
-// Leaked: after the driver's own end nothing may be touched.
+// Leaked: after the driver has shut down nothing may be touched.
 std::mutex& aside_mutex() {
   static std::mutex& mutex = *new std::mutex;
   return mutex;
@@ -126,7 +127,7 @@ Status Exchange::make_all() {
   return words_->tell(kWritten, probing_);
 }
 
-// The slots and the pattern; where there is no memory for them, smaller slots.
+// Allocate the slots and the pattern; smaller slots if memory is short.
 Status Exchange::allocate() {
   void* memory = nullptr;
   for (size_t slot = slot_bytes_;; slot = slot / 2 / kGranule * kGranule) {
@@ -194,7 +195,7 @@ Status Exchange::await_probing() {
   for (const Deadline deadline = Deadline::after(kProbeWithin); !there;) {
     HVD_RETURN_IF_ERROR(completion->reached(&there));
     if (!there && deadline.passed()) {
-      pinned_ = nullptr;  // the copy may still come
+      pinned_ = nullptr;  // the copy may still arrive
       return Status(Code::internal, "a copy from there does not end");
     }
     if (!there) std::this_thread::sleep_for(std::chrono::microseconds(100));
@@ -219,7 +220,7 @@ Status Exchange::read_pattern(const Peer& peer) {
 }
 
 std::list<Exchange::Retired>& Exchange::aside() {
-  static auto& all = *new std::list<Retired>;  // leaked: after the driver's own end nothing may be touched
+  static auto& all = *new std::list<Retired>;  // leaked: after the driver has shut down nothing may be touched
   return all;
 }
 
@@ -232,8 +233,9 @@ void Exchange::retire(bool release) {
   words_.reset();
   if (release) left.words->release();
   const Device::Turn turn(*device_);
-  if (!turn.status().ok()) return leave_behind(std::move(left.words));  // the device has failed: the memory goes with the process
-  // Behind what either stream does. Where that cannot be asked for nothing is ever let go.
+  // The device has failed; the memory goes with the process.
+  if (!turn.status().ok()) return leave_behind(std::move(left.words));
+  // After the work of both streams. If that cannot be recorded, nothing is ever released.
   std::shared_ptr<const Completion> probed;
   const bool known = Completion::record(device_, probing_, &probed).ok() && probed->order(stream_).ok() &&
                      Completion::record(device_, stream_, &left.last).ok();
@@ -245,7 +247,7 @@ void Exchange::retire(bool release) {
 bool Exchange::sweep() {
   const std::lock_guard lock(aside_mutex());
   bool waits = false;
-  // All let go before any is freed: ranks of this process may have waited for each other.
+  // Close all before freeing any, because ranks of this process may have waited for each other.
   for (Retired& left : aside()) {
     left.let_go();
     waits |= !left.closed;

@@ -1,10 +1,11 @@
-// Memory of this rank's device that ranks of other processes on the host read and write, and theirs here (CUDA IPC). Each rank makes one
-// such buffer, of two slots; others open it once. Who has done what in it is told by words in the host's memory (engine/device/words.h).
+// Device memory that ranks in other processes of the host access, and theirs that this rank accesses (CUDA IPC). Each
+// rank creates one buffer of two slots, which each peer opens once. Progress in it is published by words in host memory
+// (engine/device/words.h).
 //
-// It is the engine's own: what a framework allocates may be freed while a peer has it open. Whoever made it frees it only after all others
-// have let go of it, so a rank that ends leaves it behind, see retire().
+// The buffer is allocated by the engine, because memory of a framework may be freed while a peer has it open. Its
+// creator frees it only after all peers have closed it, so a rank that ends leaves it behind; see retire().
 //
-// Used only by whoever drives the engine, with a Turn on the device.
+// Used only by the thread that drives the engine, with a Turn on the device.
 #pragma once
 #include <array>
 #include <list>
@@ -18,10 +19,10 @@
 
 namespace hvd {
 
-// Where this process is, and what it is: ranks that are threads of one process use each other's pointers as they are.
+// Identity and location of this process. Ranks that are threads of one process use each other's pointers directly.
 struct Whereabouts {
-  uint64_t token;      // of the process, made up at random
-  uint64_t namespace_of_ids;  // in which the next one means something
+  uint64_t token;      // random number of the process
+  uint64_t namespace_of_ids;  // PID namespace in which `process` is valid
   int32_t process;
   bool same_process(const Whereabouts& other) const { return token == other.token && process == other.process; }
 };
@@ -32,7 +33,7 @@ class Exchange {
   static constexpr int kSlots = 2;
   static constexpr size_t kPatternBytes = 64;
 
-  // What one rank has, as it tells the others.
+  // What one rank offers to the others.
   struct Card {
     Whereabouts where;
     int32_t local_rank;
@@ -40,22 +41,22 @@ class Exchange {
     std::byte* memory;
     Device::Handle handle;
   };
-  // What each rank counts.
+  // Counters of each rank.
   enum Word : size_t {
-    kReady,  // what belongs into a slot is there; one for each slot
-    kDone = kReady + kSlots,  // it needs the others' slots no more, and has written what it had to
-    kWritten = kDone + kSlots,  // the pattern is there
+    kReady,  // the data for a slot are in place; one per slot
+    kDone = kReady + kSlots,  // it no longer needs the others' slots and has written everything
+    kWritten = kDone + kSlots,  // the pattern is written
     kWords,
   };
   static_assert(kWords <= Words::kMost);
-  // The same as this process sees it. Slots lie one behind the other, the pattern behind them.
+  // A peer's offer as seen by this process. The slots are contiguous, followed by the pattern.
   struct Peer {
     std::byte* memory = nullptr;
     size_t slot_bytes = 0;
     Whereabouts where{};
     int local_rank = 0;
-    bool opened = false;  // to be closed
-    bool met = false;  // what it has can be used here
+    bool opened = false;  // must be closed
+    bool met = false;  // its memory can be used here
   };
 
   // `slot_bytes`: a multiple of 2 MiB.
@@ -64,31 +65,32 @@ class Exchange {
   ~Exchange();
   Exchange(const Exchange&) = delete;
 
-  // Makes this rank's part, once; may wait for the device. With smaller slots, which the card says, where there is no memory for those
-  // that are wanted. An error says what failed.
+  // Create this rank's part, once; may wait for the device. If memory is short, uses smaller slots, which the card
+  // tells. An error says what failed.
   Status prepare(const std::shared_ptr<Device>& device, Card* out);
-  // Frees what prepare() has made, where nobody has opened it.
+  // Free what prepare() created, if no peer has opened it.
   void discard();
-  // What that rank has told, which it has told all others of the set; before meet().
+  // Store a rank's card, which it has sent to all ranks of the set; call before meet().
   void acquaint(int rank, const Card& card);
-  // Opens that, once for each, and reads the pattern there when that rank's word says that it is there. Waits for this, some seconds at
+  // Open that rank's memory, once, and read the pattern after its word says that it is written. Waits, some seconds at
   // most.
   Status meet(int rank, const Card& card);
 
   std::byte* slot(const Peer& peer, uint64_t window) const { return peer.memory + window % kSlots * peer.slot_bytes; }
-  // `word`: kReady or kDone, of the window's slot. In the order of the stream.
+  // Publish or wait for `word` (kReady or kDone) of the window's slot, in stream order.
   Status tell(Word word, uint64_t window) { return words_->tell(word + window % kSlots, stream_); }
   Status await(const Peer& peer, Word word, uint64_t window) { return words_->await(peer.local_rank, word + window % kSlots, stream_); }
   const Peer& me() const { return me_; }
   const Peer& peer(int rank) const { return peers_.at(rank); }
   Device::Stream stream() const { return stream_; }
-  // Has the device no memory for slots of the size that is wanted? After prepare().
+  // True if the device had no memory for slots of the requested size. Valid after prepare().
   bool scarce() const { return scarce_; }
 
-  // The job is over: lets go of everything as soon as the device has done what is on the stream, and others have let go of what is this
-  // rank's. Until then it is kept aside. `release`: the stream may wait for a rank that is lost; it goes on, over garbage.
+  // End of the job: release everything once the device has finished the work on the stream and the peers have closed
+  // this rank's memory; until then keep it aside. `release`: the stream may wait for a lost rank; let it continue, over
+  // garbage.
   void retire(bool release);
-  // Looks after what was kept aside in this process. True: some of it still waits for its device, which may never come.
+  // Clean up what this process has kept aside. Return true if some of it still waits for its device, possibly forever.
   static bool sweep();
 
  private:
@@ -108,10 +110,10 @@ class Exchange {
   std::shared_ptr<Device> device_;
   Device::Stream stream_ = nullptr, probing_ = nullptr;
   bool scarce_ = false;
-  std::byte* pinned_ = nullptr;  // what the pattern is written from, and read to
+  std::byte* pinned_ = nullptr;  // the pattern is written from it, and read to it
   std::shared_ptr<Words> words_;
   Peer me_;
-  std::map<int, Peer> peers_;  // by global rank
+  std::map<int, Peer> peers_;  // key: global rank
 };
 
 }  // namespace hvd

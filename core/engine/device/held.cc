@@ -7,7 +7,7 @@
 
 namespace hvd {
 
-constexpr double kPatience = 5.0;  // seconds for a device to come to an end
+constexpr double kPatience = 5.0;  // seconds for a device to finish
 
 void leave_behind(std::shared_ptr<void> memory) {
   static std::mutex mutex;

@@ -1,4 +1,4 @@
-// Memory that a device still reads or writes: kept until it does so no more.
+// Memory that a device may still access, kept alive until it no longer does.
 #pragma once
 #include <deque>
 #include <memory>
@@ -9,16 +9,17 @@
 
 namespace hvd {
 
-// The device may use it for ever: nobody can say when it is done. Kept where tools that look for leaks find it.
+// Keep the memory forever, because the device may use it and its completion is unknown. It stays reachable for leak
+// checkers.
 void leave_behind(std::shared_ptr<void> memory);
 
 class Held {
  public:
-  // Any thread.
+  // Keep `memory` alive until the completion. Callable from any thread.
   void keep(std::shared_ptr<const Completion> until, std::shared_ptr<void> memory);
-  // Lets go of what is no longer needed, as far as it became so in the order in which it was given. An error: the device has failed.
+  // Release what is no longer needed, in the order in which it was added. An error means that the device has failed.
   Status sweep();
-  // Sweeps for some seconds until nothing is held. What is left then, or when the device has failed, is never let go.
+  // Sweep for some seconds until nothing is held. What is left, or everything if the device has failed, is never freed.
   ~Held();
 
  private:

@@ -22,8 +22,8 @@ OperationPtr host_part(Request request, std::string name, uint64_t carrier) {
   q.group_size = 0;
   q.unnamed = false;
   op->carries = carrier;
-  op->awaited = true;                      // announced at once: it waits already
-  op->on_done = [](Operation&, void*) {};  // nobody will come and wait, see Lookout
+  op->awaited = true;                      // its caller already waits: negotiate at once
+  op->on_done = [](Operation&, void*) {};  // no caller will wait for it, see Lookout
   return op;
 }
 

@@ -1,4 +1,4 @@
-// The parts of operations on a device that are done on host memory: each is agreed on and carried out as an operation of its own.
+// Host operations that execute parts of a device operation; each is negotiated and executed as a separate operation.
 #pragma once
 #include <string>
 #include <vector>
@@ -9,17 +9,17 @@
 
 namespace hvd {
 
-// A number for the parts that carry out these: Operation::carries, and OnDevice::carried.
+// Return a new number for the parts that execute these operations: Operation::carries, and OnDevice::carried.
 uint64_t new_carrier(const std::vector<OperationPtr>& operations);
 
-// Of that request, whose fence is that of the program's operation, under that name. `in` and `out` are the caller's to fill in;
-// Submissions::expect() is to be told of it.
+// Create a part with that request, which keeps the fence of the program's operation, and that name. The caller sets
+// `in` and `out`, and calls Submissions::expect().
 OperationPtr host_part(Request request, std::string name, uint64_t carrier);
 
-// When its data is there. What is refused is done at once, with the error.
+// Submit a part whose data are ready. If refused, it is done at once, with the error.
 void submit_host_part(const OperationPtr& part, Submissions* submissions, const Observers& observers);
 
-// How long to sleep at most before the next look at copies, the first of which began then.
+// Return the maximum seconds to sleep before checking copies again, the first of which started at `begun`.
 double resting_seconds_after(Clock::time_point begun);
 
 }  // namespace hvd

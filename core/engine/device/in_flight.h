@@ -1,5 +1,5 @@
-// Completions of operations that are launched, for as long as somebody may ask for their results: at a bad end those that are not there
-// have failed, whatever their events say.
+// Completions of launched operations whose results may still be asked for. If the job ends with an error, those not
+// ready are marked as failed, whatever their events say.
 #pragma once
 #include <deque>
 #include <memory>
@@ -12,12 +12,12 @@ namespace hvd {
 
 class InFlight {
  public:
-  // `what`: it, for messages.
+  // `what`: description for messages.
   void add(const std::shared_ptr<const Completion>& completion, std::string what);
   void fail(const Status& why);
 
  private:
-  std::deque<std::pair<std::weak_ptr<const Completion>, std::string>> launched_;  // some may be there
+  std::deque<std::pair<std::weak_ptr<const Completion>, std::string>> launched_;  // some may be ready
 };
 
 }  // namespace hvd

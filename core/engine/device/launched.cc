@@ -6,7 +6,7 @@ namespace hvd {
 
 void Launched::add(std::shared_ptr<const Completion> completion, std::string what) {
   constexpr size_t kMany = 64;
-  if (all_.size() >= kMany) static_cast<void>(sweep());  // each has an event of the device; look() hears of a failure
+  if (all_.size() >= kMany) static_cast<void>(sweep());  // each holds a device event; look() reports failures
   if (all_.empty()) next_look_ = Clock::now() + std::chrono::milliseconds(1);
   all_.push_back({std::move(completion), std::move(what)});
 }

@@ -1,4 +1,4 @@
-// Operations by NCCL that are launched, and not done as far as is known. Looked at from time to time: what NCCL alone notices wakes nobody.
+// NCCL operations that were launched and may be unfinished. Polled at intervals, because NCCL errors raise no wakeup.
 #pragma once
 #include <deque>
 #include <memory>
@@ -12,15 +12,17 @@ namespace hvd {
 
 class Launched {
  public:
-  // `what`: it, for messages.
+  // `what`: description for messages.
   void add(std::shared_ptr<const Completion> completion, std::string what);
   bool empty() const { return all_.empty(); }
 
-  // Once in so many seconds. An error is an operation's, or what NCCL has noticed by itself in one of the sets.
+  // Interval in seconds between calls of look(). An error is that of an operation, or an asynchronous NCCL error in one
+  // of the sets.
   static double resting_seconds() { return kLook; }
   Status look(const NcclSets& sets);
 
-  // The job is over, because of `why`: what is not done has failed, whatever its event says. Before NCCL is told.
+  // End of the job because of `why`: mark unfinished operations as failed, whatever their events say. Call before
+  // aborting NCCL.
   void fail(const Status& why);
   void clear() { all_.clear(); }
 
@@ -32,7 +34,7 @@ class Launched {
   };
   Status sweep();
 
-  std::deque<One> all_;  // in this order; some may be done
+  std::deque<One> all_;  // in launch order; some may be done
   Clock::time_point next_look_{};
 };
 

@@ -1,18 +1,18 @@
-// How tensors laid end to end are cut where each member of a host gets a part of its host's sum: pure.
+// Plan for splitting concatenated tensors so that each member of a host gets a part of its host's sum. Pure.
 #pragma once
 #include <cstddef>
 #include <vector>
 
 namespace hvd {
 
-// A stretch of the tensors, cut into as many equal parts as there are members. Elements.
+// A range of the tensors, split into one equal part per member. In elements.
 struct PartPlan {
-  size_t first = 0;  // where it begins
-  size_t part = 0;   // of each member
+  size_t first = 0;  // start of the range
+  size_t part = 0;   // size of each member's part
 };
 
-// Stretches of `members` parts of at most `most` bytes, one behind the other, that cover `total` elements; the last one may reach beyond
-// them. Parts begin at multiples of 256 bytes, as kernels like it. None for no elements.
+// Return consecutive ranges of `members` parts of at most `most` bytes that cover `total` elements; the last may extend
+// beyond. Parts begin at multiples of 256 bytes, which is fast for kernels. Empty if there are no elements.
 std::vector<PartPlan> plan_parts(size_t total, size_t members, size_t element, size_t most);
 
 }  // namespace hvd

@@ -1,4 +1,4 @@
-// How tensors are cut for the way through the host. Pure.
+// Plan for splitting tensors on the host-staged path. Pure.
 #pragma once
 #include <cstddef>
 #include <span>
@@ -7,21 +7,21 @@
 namespace hvd {
 
 struct Piece {
-  size_t tensor = 0;  // by index
-  size_t number = 0;  // of the tensor's pieces
-  size_t first = 0, bytes = 0;  // where it lies in the tensor
-  size_t at = 0;  // and in the memory of its load
+  size_t tensor = 0;  // index
+  size_t number = 0;  // index of the piece within its tensor
+  size_t first = 0, bytes = 0;  // range in the tensor
+  size_t at = 0;  // offset in the memory of its load
 };
 
-// What is brought at once.
+// Pieces that are copied together.
 struct Load {
   std::vector<Piece> pieces;
   size_t bytes = 0;
 };
 
-// Tensors of so many bytes each, in order, in loads of `most` bytes at most. Each tensor is cut for itself, wherever it lies among the
-// others: what was fused with it differs from step to step, and its pieces are operations, which have to be the same. An empty one is a
-// piece too: it has to be agreed on. `most`: a multiple of 64, which is how pieces are aligned.
+// Split tensors of these sizes, in order, into loads of at most `most` bytes. Each tensor is split independently of its
+// position: what it is fused with differs between steps, but its pieces are operations and must repeat. An empty tensor
+// is one piece too, because it must be negotiated. `most`: a multiple of 64, the alignment of pieces.
 std::vector<Load> cut(std::span<const size_t> tensors, size_t most);
 
 }  // namespace hvd

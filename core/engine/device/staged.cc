@@ -9,12 +9,13 @@
 namespace hvd {
 namespace {
 
-// Bytes of a piece: long enough for the copies to reach the link's speed, short enough for several to be under way.
+// Maximum bytes of a piece: large enough for copies to reach the link's speed, small enough for several to be in
+// flight.
 constexpr size_t kPiece = size_t{4} << 20;
 
 size_t cache_lines(size_t bytes) { return (bytes + 63) / 64 * 64; }
 
-// May the tensors of a response be cut anywhere? Adasum and coded values look at whole tensors.
+// True if the tensors of a response may be split anywhere; Adasum and compressed values need whole tensors.
 bool divisible(const Response& r) {
   return r.kind == Kind::broadcast || (r.kind == Kind::allreduce && r.op != ReduceOp::adasum && r.wire == WireFormat::none);
 }
@@ -43,7 +44,7 @@ Status Staged::start(const Response& r, const Comm& comm, std::vector<OperationP
   if (status.ok()) status = open();
   if (!status.ok()) return status.with(device_->description());
   flight.carrier = new_carrier(flight.operations);
-  // Several operations without a name may be under way under the one that they had when a schedule was made.
+  // Several unnamed operations with the same scheduled name may be in flight.
   const bool unnamed = flight.operations.front()->request.unnamed;
   const std::string suffix = unnamed ? "/staged." + std::to_string(begun_[r.set]) : "/staged";
   if (divisible(r)) {
@@ -69,13 +70,13 @@ Staged::Loaded& Staged::add_load(size_t bytes, Flight* flight) {
   return load;
 }
 
-// In the load that was added last.
+// Add a part to the last load.
 Staged::Part& Staged::add_part(Request request, const Operation& op, std::string name, Flight* flight) {
   Part& part = flight->parts.emplace_back();
   part.load = flight->loads.size() - 1;
   ++flight->loads.back().end;
   ++flight->loads.back().open;
-  // Other windows come later.
+  // Later parts belong to other windows.
   constexpr uint64_t kWeak = (uint64_t{1} << kWeakFenceBits) - 1;
   request.fence = (op.request.fence & ~kWeak) | (window_ & kWeak);
   part.host = host_part(std::move(request), std::move(name), flight->carrier);
@@ -101,7 +102,7 @@ void Staged::plan_pieces(const Response& r, bool from, const std::string& suffix
   }
 }
 
-// One tensor as it is.
+// Plan one tensor as a whole.
 void Staged::plan_whole(const Response& r, const Comm& comm, Operation& op, const std::string& name, Flight* flight) {
   const size_t bytes = op.request.bytes();
   const auto& shape = op.request.shape;
@@ -136,10 +137,10 @@ void Staged::plan_whole(const Response& r, const Comm& comm, Operation& op, cons
   }
 }
 
-// Alone it comes whatever its size.
+// A load larger than the limit is copied alone.
 bool Staged::room(const Loaded& load) const { return pool_->used() == 0 || pool_->used() + load.bytes <= memory_; }
 
-// What there is memory for, in order.
+// Start the copies for which there is memory, in order.
 Status Staged::bring_all() {
   HVD_RETURN_IF_ERROR(held_.sweep());
   for (Flight& flight : flights_) {
@@ -148,7 +149,7 @@ Status Staged::bring_all() {
       if (!room(load)) return {};
       if (Status s = pool_->take(load.bytes, &load.block); !s.ok()) {
         if (pool_->used() == 0) return s;
-        memory_ = pool_->used();  // there is no more
+        memory_ = pool_->used();  // no more is available
         return {};
       }
       HVD_RETURN_IF_ERROR(bring(flight, load));
@@ -158,7 +159,7 @@ Status Staged::bring_all() {
 }
 
 Status Staged::bring(Flight& flight, Loaded& load) {
-  // Not before its turn: what it waits for may be computed from results of those before it.
+  // Only in its turn, because its input may be computed from earlier results.
   if (flight.brought == 0) {
     for (const OperationPtr& op : flight.operations) HVD_RETURN_IF_ERROR(device_->wait(down_, op->on_device->ready));
   }
@@ -193,7 +194,7 @@ bool Staged::advance(std::vector<Done>* done, Status* status) {
   return moved;
 }
 
-// `copying`: a copy is under way, so those behind it on the same stream need no look.
+// `copying`: set if a copy is in flight, so later ones on the same stream need no check.
 Status Staged::look(Flight& flight, bool* moved, bool* copying) {
   for (Part& part : flight.parts) {
     if (part.load >= flight.brought) break;
@@ -251,7 +252,8 @@ std::vector<OperationPtr> Staged::take_all() {
   std::vector<OperationPtr> out;
   if (flights_.empty()) return out;
   const Device::Turn turn(*device_);
-  // Copies of either direction may be under way, from and to the program's memory too: it finds out when they are done as it always does.
+  // Copies may be in flight in both directions, also from and to the program's memory; the program waits for the
+  // completion as usual.
   std::shared_ptr<const Completion> down, both;
   const bool known = turn.status().ok() && pool_ && Completion::record(device_, down_, &down).ok() && down->order(up_).ok() &&
                      Completion::record(device_, up_, &both).ok();

@@ -1,24 +1,25 @@
-// Operations on tensors of a device by way of the host: what every device can do, whatever lies between it and those of other ranks. Two
-// operations of the engine make one of the program:
+// Host-staged path: device operations through host memory, which works for every device and interconnect. Two engine
+// operations make up one of the program:
 //
-//   agreed on ---> start() ---> its data come to pinned memory; nobody waits for the device
-//     of the device               |
-//                                 v the copy has arrived here: advance() submits
-//                               "NAME/staged" on host memory, agreed on and carried out as any other: it begins when every rank's data is
-//                               there
-//                                 |
-//                                 v done
-//                               the result is copied back behind it: the program's operation is done, which means launched (Completion)
+//   agreed ---> start() ---> data are copied to pinned memory, without waiting for the device
+//   (device)                    |
+//                               v the copy has arrived: advance() submits
+//                             "NAME/staged" on host memory, negotiated and executed like any other operation: it starts when the
+//                             data of every rank are there
+//                               |
+//                               v done
+//                             the result is copied back; then the program's operation is done, which means launched (Completion)
 //
-// Ranks' devices may take their time, so their data is there at different times; agreement on the second operation is what waits for them,
-// with all that belongs to waiting: deadlines, warnings, lost ranks. Large allreduces and broadcasts go in pieces: while one is reduced the
-// next comes and the one before goes. Each tensor is brought for itself, however it was fused, and in the same order on every rank; so the
-// second operations repeat where the program does, and are part of schedules. They are fused again on the host.
+// Devices are ready at different times. Negotiation of the second operation waits for them, with everything that
+// belongs to waiting: deadlines, warnings, lost ranks. Large allreduces and broadcasts are split into pieces, so that
+// copies in both directions overlap with reduction. Each tensor is copied separately, however it was fused, and in the
+// same order on every rank. So the second operations repeat when the program does, become part of schedules, and are
+// fused again on the host.
 //
-// Data come as far as there is pinned memory for them, of which no more than some is used at a time: what was agreed on first comes first
-// on all ranks, so the memory comes back.
+// Copies start as far as pinned memory is available, up to a limit. All ranks serve operations in the agreed order, so
+// the memory becomes free again.
 //
-// Used only by whoever drives the engine.
+// Used only by the thread that drives the engine.
 #pragma once
 #include <deque>
 #include <map>
@@ -37,35 +38,35 @@ namespace hvd {
 
 class Staged {
  public:
-  // `memory`: bytes of pinned memory in use at a time, fewer where there are not so many. More than a bucket of a schedule has, lest that
-  // waits for what cannot come.
+  // `memory`: maximum bytes of pinned memory in use at a time; fewer if not available. Must be more than a bucket of a
+  // schedule needs, otherwise the bucket would wait forever.
   Staged(size_t memory, Submissions* submissions, const Observers* observers)
       : memory_(memory), submissions_(submissions), observers_(observers) {}
   ~Staged();
 
-  // Begins to carry out `response` with this rank's operations, in the order of response.names; none of them when it has joined. All
-  // members of the set call it for the same responses in the same order. An error means that the job is over.
+  // Start `response` with this rank's operations, in the order of response.names; empty if it has joined. All members
+  // of the set call this for the same responses in the same order. An error means that the job is over.
   Status start(const Response& response, const Comm& comm, std::vector<OperationPtr> operations);
 
-  // The set is new, with perhaps other members than one before it had.
+  // The set is new, and its members may differ from those of an earlier set with this id.
   void forget(uint32_t set) { begun_.erase(set); }
 
-  // What is done: launched, or failed.
+  // Operations that are done: launched, or failed.
   struct Done {
     std::vector<OperationPtr> operations;
     Status status;
   };
-  // Looks at what is under way. True: something moved. An error means that the job is over.
+  // Progress operations in flight. Return true if something moved. An error in `status` means that the job is over.
   bool advance(std::vector<Done>* done, Status* status);
   bool idle() const { return flights_.empty(); }
-  // How long to sleep at most before the next look.
+  // Maximum seconds to sleep before the next advance().
   double resting_seconds() const;
-  // The job is over: operations that are under way. Their memory is kept for as long as the device uses it.
+  // Take all operations in flight at the end of the job. Their memory is kept while the device uses it.
   std::vector<OperationPtr> take_all();
 
  private:
   using Block = std::shared_ptr<PinnedPool::Block>;
-  // Between the memory of the device and a place in that of the load.
+  // A copy between device memory and an offset in the memory of the load.
   struct Copy {
     std::byte* device;
     size_t at;
@@ -73,30 +74,30 @@ class Staged {
   };
   // One operation on host memory.
   struct Part {
-    size_t load = 0;  // by index
+    size_t load = 0;  // index of its load
     OperationPtr host;
     static constexpr size_t kNone = SIZE_MAX;
-    size_t in = 0, out = kNone, residual = kNone;  // in the memory of the load
+    size_t in = 0, out = kNone, residual = kNone;  // offsets in the memory of the load
     std::vector<Copy> come, back;
-    Device::Event copied = nullptr;  // of the first part of a load, until the data is there
-    Operation* for_output = nullptr;  // gets sizes and output of `host`
+    Device::Event copied = nullptr;  // first part of a load only: set until the data have arrived
+    Operation* for_output = nullptr;  // receives sizes and output of `host`
     bool submitted = false, launched = false;
   };
-  // Parts that are brought together, and their memory.
+  // Parts that are copied together, and their memory.
   struct Loaded {
     size_t bytes = 0;
-    size_t first = 0, end = 0;  // of its parts
-    size_t open = 0;  // of them, those that are not launched
+    size_t first = 0, end = 0;  // range of its parts
+    size_t open = 0;  // parts that are not launched yet
     Block block;
   };
   struct Flight {
     std::vector<OperationPtr> operations;
     std::vector<Part> parts;
     std::vector<Loaded> loads;
-    size_t brought = 0;  // loads
+    size_t brought = 0;  // loads whose copies have started
     uint64_t carrier = 0;
     Status status;
-    size_t open = 1;  // parts that are not launched; not 0 before it has begun
+    size_t open = 1;  // parts not launched; not 0 before the flight has started
     Clock::time_point begun = Clock::now();
   };
 
@@ -115,12 +116,13 @@ class Staged {
   size_t memory_;
   Submissions* const submissions_;
   const Observers* const observers_;
-  std::shared_ptr<Device> device_;  // of the first operation; all are on the same
-  std::shared_ptr<PinnedPool> pool_, outputs_;  // the latter stay for as long as the program wants
-  Device::Stream down_ = nullptr, up_ = nullptr;  // to the host, and back
+  std::shared_ptr<Device> device_;  // device of the first operation; all use the same one
+  std::shared_ptr<PinnedPool> pool_, outputs_;  // outputs_ are kept as long as the program needs them
+  Device::Stream down_ = nullptr, up_ = nullptr;  // streams to the host, and back
   std::deque<Flight> flights_;
   std::map<uint32_t, uint64_t> begun_;  // responses, by process set
-  uint64_t window_ = 0;  // parts of one window may be fused with one another: so many bytes as come at once
+  // Number of the current window: parts of one window, as many bytes as are copied at once, may be fused.
+  uint64_t window_ = 0;
   size_t window_bytes_ = 0;
   Held held_;
 };

@@ -13,7 +13,7 @@ size_t window_aligned(size_t bytes) { return (bytes + kAlignment - 1) / kAlignme
 
 std::vector<Window> windows_of(std::span<const size_t> elements, size_t element_bytes, size_t bytes) {
   std::vector<Window> windows;
-  size_t at = bytes;  // in the last window
+  size_t at = bytes;  // offset in the last window
   for (size_t tensor = 0; tensor < elements.size(); ++tensor) {
     for (size_t first = 0; first < elements[tensor];) {
       if (at == bytes) windows.emplace_back(), at = 0;

@@ -1,5 +1,5 @@
-// How tensors travel through buffers of a fixed size that all ranks of a set can see, and which rank computes what of them: pure, and the
-// same on all ranks.
+// Plan for moving tensors through fixed-size buffers that all ranks of a set can access, and for sharing the work.
+// Pure, and equal on all ranks.
 #pragma once
 #include <array>
 #include <cstddef>
@@ -11,27 +11,28 @@
 
 namespace hvd {
 
-// What of the tensors lies in a buffer at one time.
+// The parts of the tensors that are in a buffer at one time.
 struct Window {
-  // Elements [first, first + count) of a tensor, `at` bytes behind the buffer's beginning.
+  // Elements [first, first + count) of a tensor, at byte offset `at` in the buffer.
   struct Part {
     size_t tensor, first, count, at;
   };
   std::vector<Part> parts;
-  size_t bytes = 0;  // up to the last part's end
+  size_t bytes = 0;  // up to the end of the last part
 };
 
-// Tensors of so many elements end to end, cut into windows. Each begins at a multiple of 256 bytes, which kernels like; `bytes`, of a
-// window, is a multiple of that. Empty tensors are nowhere.
+// Split concatenated tensors, given by their numbers of elements, into windows of at most `bytes`. Each part begins at
+// a multiple of 256 bytes, which is fast for kernels; `bytes` must be such a multiple. Empty tensors are skipped.
 std::vector<Window> windows_of(std::span<const size_t> elements, size_t element_bytes, size_t bytes);
 
-// How ranks share the work of a reduction. On one device one of them does all of it, another one with each window: they would take turns
-// anyhow. On several each does a slice, also where some of them share one.
+// How ranks share the work of a reduction. On a single device one rank does all of a window, in turns, because they
+// would run one after another anyway. On several devices each rank does a slice, even if some share a device.
 enum class Sharing : uint8_t { by_turns, by_slices };
 using Uuid = std::array<uint8_t, 16>;
 Sharing sharing_of(std::span<const Uuid> devices);
 
-// What rank `rank` of `size` reduces of the elements of window number `window` of a set, counted from the set's first operation on.
+// Return the slice of a window's elements that `rank` of `size` reduces. `window` counts from the set's first
+// operation.
 kernels::Slice reduced_by(Sharing sharing, int rank, int size, uint64_t window, size_t elements, size_t element_bytes);
 
 }  // namespace hvd

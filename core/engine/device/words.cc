@@ -5,7 +5,7 @@
 
 namespace hvd {
 
-// Memory may be registered once in a process.
+// Registration of the shared memory, which is possible only once per process.
 struct Words::Registered {
   std::shared_ptr<Segment> segment;
   std::shared_ptr<Device> device;

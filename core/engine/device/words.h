@@ -1,11 +1,11 @@
-// Words in the memory that the ranks of a host share, which their GPUs write and await: so streams of different processes are ordered
-// without an event, which could not be released when the process that was to record it is no more. A word is a counter of one rank's:
+// Words in the host's shared memory that GPUs write and wait for, to order streams of different processes. Unlike
+// events they can be released when the process that was to write them is gone. A word is a counter of one rank:
 //
-//   tell(w)       counts one further when this rank's stream comes to it; what is told is published at once, for those who will wait
-//   await(r, w)   this rank's stream waits until rank r's counter has come to what was published when this was called
-//   release()     all have come to all: streams go on over garbage, after the loss of a rank
+//   tell(w)       increment the counter when this rank's stream gets there; publish the new value at once, for waiters
+//   await(r, w)   make this rank's stream wait until rank r's counter reaches the value published at the time of this call
+//   release()     set all counters to their final values: streams continue over garbage, after the loss of a rank
 //
-// A wait has to be called behind the barrier that follows the other's tell(). Used with a Turn on the device.
+// A wait must be called after the barrier that follows the other rank's tell(). Call with a Turn on the device.
 #pragma once
 #include <atomic>
 #include <memory>
@@ -17,23 +17,24 @@ namespace hvd {
 
 class Words {
  public:
-  static constexpr size_t kMost = 8;  // of each rank
+  static constexpr size_t kMost = 8;  // words per rank
 
-  // Of a rank of the host. Ranks that are threads of this process share what the device has to know of the memory. May wait for the device.
+  // Open the words of a rank of the host. Ranks that are threads of this process share the registration of the memory.
+  // May wait for the device.
   static Status open(std::shared_ptr<Segment> segment, const std::shared_ptr<Device>& device, int local_rank, std::unique_ptr<Words>* out);
   Words(const Words&) = delete;
 
   Status tell(size_t word, Device::Stream stream);
   Status await(int local_rank, size_t word, Device::Stream stream);
-  // Again and again, as long as somebody waits: a stream that goes on may write what it was to write.
+  // Repeat while any stream waits, because a stream that continues may still write its word.
   void release() const;
   void release(int local_rank, size_t word) const;
 
  private:
   struct Registered;
-  struct Counter {  // each in a line of its own
-    alignas(64) std::atomic<uint32_t> reached;  // by the GPU
-    alignas(64) std::atomic<uint32_t> told;  // by the host
+  struct Counter {  // each counter has its own cache line
+    alignas(64) std::atomic<uint32_t> reached;  // value written by the GPU
+    alignas(64) std::atomic<uint32_t> told;  // value published by the host
   };
   Words(std::shared_ptr<const Registered> registered, int local_rank) : registered_(std::move(registered)), local_rank_(local_rank) {}
   Counter& counter(int local_rank, size_t word) const;
