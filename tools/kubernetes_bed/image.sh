@@ -15,7 +15,7 @@ refuse() { echo "image.sh: $1" >&2; exit 1; }
 
 outside() {
   [ "$(id -u)" = 0 ] || refuse "user $(id -u) may make no containers of this kind; run it as root"
-  install_packages buildah debootstrap podman runc gcc libc6-dev
+  install_packages buildah debootstrap netavark podman runc gcc libc6-dev
   mkdir -p "$1"
   exec 9>"$1/lock"
   flock 9
