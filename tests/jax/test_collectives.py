@@ -90,6 +90,7 @@ def test_pytrees_unsigned_integers_and_rows_that_differ():
     assert nothing == {}
 
 
+@pytest.mark.heavy
 def test_reductions_of_unsigned_integers(jax_pool):
     """Of 32 and 64 bits, whose highest bit counts."""
 

@@ -33,6 +33,7 @@ jax.distributed.shutdown()
 """
 
 
+@pytest.mark.heavy
 def test_initialize_finds_everything(tmp_path):
     program = tmp_path / "program.py"
     program.write_text(PROGRAM)

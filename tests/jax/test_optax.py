@@ -94,6 +94,7 @@ def test_transformations_that_look_at_the_loss_train_as_one_process(jax_pool, ca
         np.testing.assert_allclose(first[name], expected, rtol=2e-3, atol=1e-4)
 
 
+@pytest.mark.heavy
 def test_losses_are_weighted_as_gradients_are(jax_pool):
     """Rank 0 has one row, rank 1 three."""
     x, y = data(1, steps=4)

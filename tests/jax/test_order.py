@@ -42,6 +42,7 @@ def compiled_in_order(program, *args):
     return compiled, mine
 
 
+@pytest.mark.heavy
 @pytest.mark.parametrize("seed", [0, 3, *(pytest.param(i, marks=pytest.mark.heavy) for i in (1, 2, *range(4, 16)))])
 def test_random_programs(jax_pool, seed):
     nodes = programs.draw(seed)

@@ -108,6 +108,7 @@ def test_value_and_grad(jax_pool):
         assert count == 4 + 2 * rank
 
 
+@pytest.mark.heavy
 @pytest.mark.parametrize(
     "run", [pytest.param(jax.jit, id="compiled", marks=pytest.mark.heavy), pytest.param(lambda f: f, id="eager")]
 )

@@ -51,6 +51,7 @@ def test_what_no_config_tells_of_is_kept():
             np.testing.assert_allclose(ours, plain, rtol=2e-5, err_msg=name)
 
 
+@pytest.mark.heavy
 @on_keras3(1)
 def test_optimizers_of_keras_are_made_anew():
     """All optimizers of Keras, each argument away from its default, are made anew: the given ones stay plain."""

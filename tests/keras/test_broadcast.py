@@ -10,6 +10,7 @@ from tests.keras.modules import hvd, keras, models
 from tests.ranks import on_keras3, on_keras_on_tensorflow
 
 
+@pytest.mark.heavy
 @on_keras3(2)
 def test_gradients_that_are_accumulated_stay_with_their_rank():
     size, batch = hvd.size(), 2
@@ -103,6 +104,7 @@ def resuming(folder):
     return return_paths
 
 
+@pytest.mark.heavy
 def test_resuming_on_the_root_alone_is_as_if_all_ranks_had_loaded_the_file(keras3, tmp_path):
     first, second = keras3(2).run(resuming, str(tmp_path))
     assert first != second, "names of variables are the same, which tests nothing"

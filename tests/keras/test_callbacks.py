@@ -52,6 +52,7 @@ def test_broadcast_at_the_end_of_the_first_batch():
             assert all(np.abs(weight - rank_of).max() < 0.3 for weight in weights)
 
 
+@pytest.mark.heavy
 @on_keras3(2, timeout=180)
 def test_learning_rates():
     size = hvd.size()

@@ -1,6 +1,7 @@
 """Each compressor through each public function of the Keras faces that takes one, on each backend."""
 
 import numpy as np
+import pytest
 
 from tests.keras.modules import hvd, keras
 
@@ -41,6 +42,7 @@ def through_everything(folder):
     return told
 
 
+@pytest.mark.heavy
 def test_each_compressor_through_each_function(keras3, tmp_path):
     exact = np.mean([given(rank) for rank in range(2)], axis=0)
     first, second = keras3(2).run(through_everything, str(tmp_path))

@@ -72,6 +72,7 @@ def test_metrics_are_averages_over_all_samples():
     assert history.get("alone") == ([5.0] if rank == 1 else None)
 
 
+@pytest.mark.heavy
 @on_keras3(2)
 def test_weighted_metrics_are_those_of_one_process():
     """Sample weights, validation data of unlike sizes, and what the callbacks behind this one see."""

@@ -30,6 +30,7 @@ def test_workers_on_shards_equal_one_process_on_all():
         assert int(ours.optimizer.iterations) == int(alone.optimizer.iterations) == 2 * steps
 
 
+@pytest.mark.heavy
 @on_keras3(2, timeout=120)
 def test_gradients_are_reduced_once_on_every_road():
     """With Sum a gradient that is reduced twice shows, and one that is not too."""
@@ -196,6 +197,7 @@ def test_an_infinite_gradient_on_one_rank_skips_the_step_on_all():
         keras.mixed_precision.set_dtype_policy("float32")
 
 
+@pytest.mark.heavy
 @on_keras3(2)
 def test_loss_scaling_with_accumulation():
     size = hvd.size()
@@ -214,6 +216,7 @@ def test_loss_scaling_with_accumulation():
         models.assert_same_everywhere(ours)
 
 
+@pytest.mark.heavy
 @on_keras_on_tensorflow(2)
 def test_two_optimizers_in_one_function():
     """As in a GAN: two optimizers of one kind in one function, whose gradients may be on their way at once."""
@@ -237,6 +240,7 @@ def test_two_optimizers_in_one_function():
         np.testing.assert_allclose(variable.numpy(), -20.0 * total)
 
 
+@pytest.mark.heavy
 @on_keras3(2)
 def test_embeddings():
     size = hvd.size()

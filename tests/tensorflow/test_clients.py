@@ -61,6 +61,7 @@ def test_not_initialized_is_said_in_these_words():
         hvd.shutdown()
 
 
+@pytest.mark.heavy
 @on_tensorflow(2)
 def test_gradients_of_groups_may_be_of_another_floating_dtype():
     """Calls the registered gradient functions as autodiff does, with gradients of other floating dtypes."""

@@ -201,6 +201,7 @@ def test_fewer_ranks_than_dispatchers():
         tf_data_service(TfDataServiceConfig(3, 1, "training", {}, b"k"), hvd.rank()).__enter__()
 
 
+@pytest.mark.heavy
 @pytest.mark.parametrize("how", [pytest.param(signal.SIGSTOP, marks=pytest.mark.heavy), signal.SIGKILL])
 def test_a_dispatcher_that_is_lost_is_an_error(tmp_path, caplog, how):
     path = str(tmp_path / "compute.json")

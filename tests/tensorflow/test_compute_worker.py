@@ -56,6 +56,7 @@ def beside_a_training(path):
     return sorted(found)
 
 
+@pytest.mark.heavy
 def test_it_leaves_the_callers_job_alone_and_waits_for_imports(tf_pool, tmp_path):
     assert tf_pool(1).run(beside_a_training, str(tmp_path / "compute.json"), timeout=300) == [[0, 2, 4, 6]]
 

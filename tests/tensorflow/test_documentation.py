@@ -96,6 +96,7 @@ def run(text, folder):
     return sum(before for before, _ in losses), sum(after for _, after in losses)
 
 
+@pytest.mark.heavy
 def test_every_program_runs_and_leaves_equal_weights(tf_pool, tmp_path):
     found = programs("tensorflow")
     if not found:

@@ -60,6 +60,7 @@ def train_until_killed(modes, note):
     return str(caught.value), noticed
 
 
+@pytest.mark.heavy
 @pytest.mark.parametrize("modes", [("session", "eager", "function"), ("eager", "function")], ids=",".join)
 def test_a_killed_rank(tf_pool, tmp_path, modes):
     note = str(tmp_path / "end")

@@ -136,6 +136,7 @@ def with_the_hook(folder, use_resource):
             assert session.run(weight) == 0.0
 
 
+@pytest.mark.heavy
 def test_variables_in_sessions(tf_pool, tmp_path):
     for use_resource in (True, False):
         tf_pool(2).run(in_a_graph, use_resource)

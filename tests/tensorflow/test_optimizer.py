@@ -82,6 +82,7 @@ def test_equals_one_process_on_the_joined_batch(tf_pool, reference, seeds):
     assert all(result == results[0] for result in results), "ranks differ"
 
 
+@pytest.mark.heavy
 @pytest.mark.parametrize("seeds", [[400], pytest.param([401], marks=pytest.mark.heavy)], ids=str)
 @kinds_of_variables
 def test_equals_one_process_with_passes_summed_up_locally(tf_pool, reference, seeds):

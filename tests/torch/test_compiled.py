@@ -87,6 +87,7 @@ def steps(backend):
         torch.testing.assert_close(p, q)
 
 
+@pytest.mark.heavy
 @pytest.mark.parametrize("backend", ["eager", pytest.param("aot_eager", marks=pytest.mark.heavy)])
 def test_values_and_gradients_of_eager_code(pool, backend):
     pool(2).run(functions, backend)

@@ -51,6 +51,7 @@ def cycles(op):
     return before, counts
 
 
+@pytest.mark.heavy
 @pytest.mark.parametrize("op", [hvd.Average, pytest.param(hvd.Adasum, marks=pytest.mark.heavy)])
 def test_a_new_optimizer_in_each_job(pool, op):
     for before, counts in pool(2, initialized=False).run(cycles, op):

@@ -9,6 +9,8 @@ import torch
 import horovod.torch as hvd
 from tests.gpu import test_operations as operations
 
+pytestmark = pytest.mark.heavy
+
 OPERATIONS = (
     (operations.every_dtype, [torch.float32, torch.bfloat16, torch.int64], [(), (0,), (4, 257)]),
     (operations.scaled,),

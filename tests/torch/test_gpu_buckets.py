@@ -2,12 +2,15 @@
 
 import time
 
+import pytest
 import torch
 
 import horovod.torch as hvd
 from tests.gpu import test_training as training
 from tests.ranks import on_gpu_ranks
 from tests.torch.bucketed import buckets, in_buckets, wrap
+
+pytestmark = pytest.mark.heavy
 
 
 def bits(tensor):

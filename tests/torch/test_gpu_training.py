@@ -21,6 +21,8 @@ from tests.ranks import on_gpu_ranks
 from tests.torch.test_amp import scaled
 from tests.torch.test_sync_batch_norm import compare
 
+pytestmark = pytest.mark.heavy
+
 CASES = {
     **{case: (training.equal_to_one_process, *training.OPTIONS[case]) for case in training.OPTIONS},
     **{name: (training.compressed, name) for name in ("fp16", "wire_fp16", "wire_int8")},

@@ -261,6 +261,7 @@ train(net, wrapped(net), loader(rows(40 if hvd.rank() == 0 else 36)), 9 if hvd.r
 """
 
 
+@pytest.mark.heavy
 def test_a_rank_that_ends_early_says_how_far_it_came(tmp_path):
     script = tmp_path / "script.py"
     script.write_text(ENDS_EARLY)

@@ -9,6 +9,8 @@ import torch
 import horovod.torch as hvd
 from horovod.common.basics import HorovodBasics
 
+pytestmark = pytest.mark.heavy
+
 
 def calls(name):
     """How often this process has called a function of the driver."""

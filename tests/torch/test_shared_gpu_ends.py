@@ -11,6 +11,8 @@ import torch
 
 import horovod.torch as hvd
 
+pytestmark = pytest.mark.heavy
+
 
 @pytest.fixture
 def two(gpus):

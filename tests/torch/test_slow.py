@@ -71,6 +71,7 @@ def numbers(pattern, text):
     return [float(group) for group in found.groups()]
 
 
+@pytest.mark.heavy
 def test_a_slow_rank_is_named(pool, tmp_path):
     path = tmp_path / "stats.jsonl"
     with socket.socket() as chosen:
