@@ -1,9 +1,8 @@
-// Device: memory, streams, events, copies and kernels of one accelerator, behind one small interface. The engine's device side is
-// written against it; core/devices/cuda is the one implementation so far, over CUDA's driver or
-// over HIP.
+// Device: memory, streams, events, copies and kernels of one accelerator behind one small interface, used by the
+// engine's device code. core/devices/cuda is the only implementation so far, over CUDA's driver or HIP.
 //
-// Nothing here waits for the device's work. Every call needs a Turn on the calling thread, which makes the device's context that thread's
-// own for a moment and lets the thread touch the device while somebody else's stream is captured into a graph.
+// No call waits for the device's work unless stated. Every call needs a Turn on the calling thread, which makes the
+// device's context current and lets the thread use the device while another stream is captured into a graph.
 #pragma once
 #include <array>
 #include <cstddef>
@@ -19,67 +18,70 @@ namespace hvd {
 
 class Device {
  public:
-  using Stream = void*;  // the framework's, or one of make_stream(); null is the framework's default stream
-  using Event = void*;   // of take_event()
+  using Stream = void*;  // the framework's, or from make_stream(); null: the framework's default stream
+  using Event = void*;   // from take_event()
 
   virtual ~Device() = default;
   virtual DeviceKind kind() const = 0;
-  virtual int ordinal() const = 0;                  // as the process counts them
-  virtual std::array<uint8_t, 16> uuid() const = 0;  // the same in all processes, and no other device's
-  virtual int capability() const = 0;                // 10 * major + minor of what it can compute; 0: not known
+  virtual int ordinal() const = 0;                  // as the process numbers them
+  virtual std::array<uint8_t, 16> uuid() const = 0;  // unique, and equal in all processes
+  virtual int capability() const = 0;                // compute capability: 10 * major + minor; 0: unknown
   virtual int multiprocessors() const = 0;
   virtual const std::string& description() const = 0;  // for messages: "CUDA GPU 0 (NVIDIA H200)"
 
-  // Ours on the device; does not wait for the framework's default stream, nor that for it.
+  // Create a stream that does not synchronize with the framework's default stream.
   virtual Status make_stream(Stream* out) = 0;
-  // Is the stream being captured into a graph? What is submitted there could not be carried out.
+  // True if the stream is being captured into a graph; operations submitted there could not be executed.
   virtual Status capturing(Stream stream, bool* out) = 0;
 
-  // Events from a pool; an event that nobody has recorded counts as reached.
+  // Events come from a pool; an event that was never recorded counts as reached.
   virtual Status take_event(Event* out) = 0;
-  virtual void give_back(Event event) = 0;  // when no wait for it will be asked for any more
+  virtual void give_back(Event event) = 0;  // when no more waits for it will be issued
   virtual Status record(Event event, Stream stream) = 0;
-  virtual Status wait(Stream stream, Event event) = 0;  // what comes later on the stream waits for what was recorded
-  virtual Status reached(Event event, bool* out) = 0;   // an error: the device has failed
+  virtual Status wait(Stream stream, Event event) = 0;  // later work on the stream waits for the recorded work
+  virtual Status reached(Event event, bool* out) = 0;   // an error means that the device has failed
 
-  // In stream order; from and to: memory of the device or of pin().
+  // In stream order; from and to: device memory or memory from pin().
   virtual Status copy(void* to, const void* from, size_t bytes, Stream stream) = 0;
 
   virtual Status zero(void* to, size_t bytes, Stream stream) = 0;
 
-  // Memory of the device. Both may wait for all that it has to do: not while an operation waits for other ranks.
+  // Device memory. Both calls may wait for all work on the device, so do not call them while an operation waits for
+  // other ranks.
   virtual Status allocate(size_t bytes, void** out) = 0;
   virtual void free(void* memory) = 0;
 
-  // Memory that other processes of this host use (CUDA IPC). A handle is bytes that mean something in another process alone, not
-  // in the one that made it.
+  // Device memory shared with other processes of this host (CUDA IPC). A handle is valid only in other processes, not
+  // in the one that created it.
   using Handle = std::array<std::byte, 64>;
-  virtual Status share(void* memory, Handle* out) = 0;  // all of what allocate() gave
-  // Memory of another process, which does not free it before close(). Both may wait for all that the device has to do.
+  virtual Status share(void* memory, Handle* out) = 0;  // a whole block from allocate()
+  // Memory of another process, which must not free it before close(). Both calls may wait for all work on the device.
   virtual Status open(const Handle& handle, void** out) = 0;
   virtual void close(void* memory) = 0;
 
-  // Memory of the host that is there already, whole pages: the device reads and writes it at `on_device` from now on. Both may wait for all
-  // that the device has to do.
+  // Make existing host memory, in whole pages, accessible to the device at `on_device`. Both calls may wait for all
+  // work on the device.
   virtual Status register_host(std::byte* memory, size_t bytes, std::byte** on_device) = 0;
   virtual void unregister_host(std::byte* memory) = 0;
-  // Words of 32 bits there, in stream order: writes one, behind all that the stream has written before; or has what comes later on the
-  // stream wait until it is `value` or beyond, by less than 2^31, so that a counter may begin again at 0. The host may write them, too.
+  // 32-bit words in registered memory, in stream order. write_word() writes one after all earlier work of the stream.
+  // await_word() makes later work wait until it is `value` or beyond, by less than 2^31, so counters may wrap around.
+  // The host may write the words too.
   virtual Status write_word(std::byte* word, uint32_t value, Stream stream) = 0;
   virtual Status await_word(const std::byte* word, uint32_t value, Stream stream) = 0;
 
-  // Memory of the host that the device reads and writes without the CPU's help. May wait for the device: at growth only, see PinnedPool.
+  // Host memory that the device accesses directly. May wait for the device; only used for growth, see PinnedPool.
   virtual Status pin(size_t bytes, std::byte** out) = 0;
   virtual void unpin(std::byte* memory) = 0;
 
-  // Makes the kernels of core/kernels ready: none of them is loaded at its first launch. May wait for all that the device has to do, and
-  // takes seconds where the driver has to compile them, so before anything waits for other ranks. Again: what it was the first time. An
-  // error says why this driver and this device have none of them.
+  // Load all kernels of core/kernels, so that none is loaded at its first launch. May wait for all work on the device,
+  // and takes seconds if the driver has to compile them; so call it before anything waits for other ranks. Later calls
+  // return the first result. An error says why this driver and device cannot run them.
   virtual Status load_kernels() = 0;
-  // In stream order: kernel number `kernel` of kernels::all(), after load_kernels(). The parameters are copied at the call.
+  // Launch kernel number `kernel` of kernels::all() in stream order, after load_kernels(). The parameters are copied at
+  // the call.
   virtual Status launch(size_t kernel, const void* parameters, kernels::Geometry geometry, Stream stream) = 0;
 
-  // While one exists the calling thread may use the device.
+  // Lets the calling thread use the device during its lifetime.
   class Turn {
    public:
     explicit Turn(Device& device) : device_(device), status_(device.enter(&mode_)) {}
@@ -95,7 +97,7 @@ class Device {
     Status status_;
   };
 
-  // What a Turn does, for those who cannot hold one. `mode`: for leave().
+  // The two halves of a Turn, for callers that cannot hold one. `mode`: pass to leave().
   virtual Status enter(int* mode) = 0;
   virtual void leave(int mode) = 0;
 };

@@ -1,7 +1,7 @@
-// Pinned memory of a device, kept between operations: pinning may wait for all that the device has to do, so it happens at growth only.
-// It never shrinks: unpinning may wait as well, for the program's kernels and for those of a collective that waits for a rank which is
-// lost, and whoever waited there could not tell the others. So users bound what they have in use at a time (engine/device/staged.h); what
-// grows beyond that is for tensors that cannot be cut. Used by one thread at a time, with a Turn on the device.
+// Pool of a device's pinned memory, kept between operations, because pinning may wait for all work on the device. It
+// never shrinks: unpinning may wait too, even for kernels of a collective that waits for a lost rank, and this thread
+// could then not notify the other ranks. So users limit what they use at a time (engine/device/staged.h); more is
+// needed only for tensors that cannot be split. Not thread-safe; needs a Turn on the device.
 #pragma once
 #include <map>
 #include <memory>
@@ -28,10 +28,10 @@ class PinnedPool : public std::enable_shared_from_this<PinnedPool> {
    private:
     std::shared_ptr<PinnedPool> pool_;
     std::byte* data_;
-    size_t bytes_;  // of its class
+    size_t bytes_;  // size of its class
   };
 
-  // At least so many bytes, contents undefined. Whoever lets go of it knows that no copy from or to it is under way.
+  // Take at least `bytes` bytes, contents undefined. Release the block only when no copy from or to it is in flight.
   Status take(size_t bytes, std::shared_ptr<Block>* out);
   size_t held() const { return held_; }  // bytes, in use or not
   size_t used() const {
@@ -43,8 +43,8 @@ class PinnedPool : public std::enable_shared_from_this<PinnedPool> {
   void give_back(std::byte* data, size_t bytes);
 
   std::shared_ptr<Device> device_;
-  mutable std::mutex mutex_;  // blocks come back from any thread
-  std::map<size_t, std::vector<std::byte*>> free_;  // by size
+  mutable std::mutex mutex_;  // blocks are returned from any thread
+  std::map<size_t, std::vector<std::byte*>> free_;  // key: size
   size_t held_ = 0, used_ = 0;
 };
 

@@ -1,5 +1,5 @@
-// A thread that makes calls for others, one at a time. MPI_Init and MPI_Finalize cannot be interrupted, so whoever wants them done has them
-// done here and waits with a deadline; and a library that allows one thread only is called from this one.
+// MPI thread: executes calls for other threads, one at a time. MPI_Init and MPI_Finalize cannot be interrupted, so they
+// run here while the caller waits with a timeout; and a library that allows only one thread is called only from here.
 #pragma once
 #include <condition_variable>
 #include <functional>
@@ -10,17 +10,17 @@ namespace hvd::mpi {
 
 class Clerk {
  public:
-  // The thread lives as long as the process: it may be inside a call that never returns.
+  // The thread lives as long as the process, because a call may never return.
   Clerk();
   Clerk(const Clerk&) = delete;
 
-  // Has `work` done and waits for its end. False: it has not ended within so many seconds (negative: no limit), and may be under way for
-  // ever, so it must own what it uses. One caller at a time.
+  // Run `work` and wait for it. Return false if it has not ended after `seconds` (negative: no limit). It may then run
+  // forever, so it must own what it uses. One caller at a time.
   bool run(std::function<void()> work, double seconds = -1);
 
-  // The same in parts, for who has something to look at meanwhile: `begin`, and `ended` until it says true.
+  // The same in two parts, for callers with other work meanwhile: begin(), then ended() until it returns true.
   void begin(std::function<void()> work);
-  bool ended(double seconds);  // waits so long at most
+  bool ended(double seconds);  // waits at most `seconds`
 
  private:
   struct Desk {

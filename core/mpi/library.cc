@@ -10,7 +10,7 @@
 namespace hvd::mpi {
 namespace {
 
-// X(member, name). One list; all are needed.
+// X(member, name); all functions are required.
 #define HVD_MPI_FUNCTIONS(X)                        \
   X(initialized, "MPI_Initialized")                 \
   X(finalized, "MPI_Finalized")                     \
@@ -78,7 +78,7 @@ Status load(const std::string& path, const Library** out) {
   static auto* const mutex = new std::mutex;
   static auto* const loaded = new std::map<void*, std::unique_ptr<Library>>;
   std::lock_guard lock(*mutex);
-  // Plugins of Open MPI 4 expect its symbols to be global; elsewhere that would only let two libraries get into each other's way.
+  // Plugins of Open MPI 4 expect its symbols to be global; for other libraries that would only cause symbol conflicts.
   void* handle = ::dlopen(path.c_str(), RTLD_NOW | RTLD_LOCAL);
   if (!handle) {
     const char* said = ::dlerror();

@@ -1,5 +1,6 @@
-// libmpi as a table of functions that is filled at run time: nothing here is linked with MPI or includes its header, so one build serves
-// machines without it and whatever MPI a site has. The arguments are those of the standard, with a Handle for every handle (see abi.h).
+// libmpi as a table of functions that is filled at run time. Nothing here is linked with MPI or includes its header, so
+// one build serves machines without MPI and any site's MPI. Arguments are those of the standard, with a Handle for
+// every handle (see abi.h).
 #pragma once
 #include <string>
 
@@ -39,16 +40,16 @@ struct Library {
                     Handle, Handle, Handle* request) = nullptr;
 
   Abi abi;
-  std::string path;     // of the file
-  std::string version;  // what it says of itself, short
+  std::string path;     // file of the library
+  std::string version;  // short version text
   bool open_mpi = false;  // of_open_mpi(version)
 
-  // What a call's result says, "" for success (0). `what` is the function.
+  // Return the text of a call's result, "" for success (0). `what`: the function.
   std::string error(int result, const char* what) const;
 };
 
-// Loads the library in this file, or gives the one that the process has loaded from it. It is never closed: it has threads and handlers of
-// its own. invalid_argument: it cannot be loaded, is no MPI, or of a kind that is not known; names the file.
+// Load the library in this file, or return it if already loaded. It is never unloaded, because it has threads and
+// handlers. Returns invalid_argument, naming the file, if it cannot be loaded, is not MPI, or is of an unknown family.
 Status load(const std::string& path, const Library** out);
 
 }  // namespace hvd::mpi

@@ -7,7 +7,7 @@
 namespace hvd::mpi {
 namespace {
 
-constexpr int kTag = 0x4856;  // of the creation of communicators
+constexpr int kTag = 0x4856;  // tag for creating communicators
 constexpr double kBetweenLooks = 0.5e-3;  // seconds
 
 std::atomic<Session*> the_session{nullptr};
@@ -36,7 +36,7 @@ Status Session::open(const Wish& wish, Session** out) {
     return refuse(wish.launcher + " has started this process, but the library is " + library->version +
                   ": the launcher is of another MPI than the library; start the job with the mpirun of " + library->version +
                   ", or give the launcher's library");
-  // Never freed: threads may be inside when the process ends, and MPI_Finalize calls it.
+  // Never freed: threads may use it when the process ends, and MPI_Finalize calls it.
   auto* session = new Session;
   session->library_ = library;
   session->pid_ = ::getpid();
@@ -47,7 +47,7 @@ Status Session::open(const Wish& wish, Session** out) {
     else
       session->clerk_.run([&] { status = session->look_around(); });
   }
-  // What has begun stays begun, so that a second attempt gets the same answer.
+  // A failed initialization is kept, so that a second attempt gets the same answer.
   if (!status.ok()) session->spoil(status.message());
   if (begun == 0 || status.ok()) the_session.store(session, std::memory_order_release);
   *out = session;
@@ -101,7 +101,7 @@ Status Session::look_around() {
   return watch_finalize();
 }
 
-// MPI_Finalize begins with freeing MPI_COMM_SELF, and so with its attributes.
+// MPI_Finalize first frees MPI_COMM_SELF, and so calls the destructors of its attributes.
 Status Session::watch_finalize() {
   int key = 0;
   const CopyAttribute never = [](Handle, int, void*, void*, void*, int* flag) { return *flag = 0; };
@@ -114,7 +114,7 @@ Status Session::watch_finalize() {
 int Session::finalizing(Handle, int, void*, void* extra) {
   auto* session = static_cast<Session*>(extra);
   session->over_.store(true, std::memory_order_seq_cst);
-  std::lock_guard wait(session->using_);  // what is under way sees the flag
+  std::lock_guard wait(session->using_);  // work in progress sees the flag
   return 0;
 }
 
@@ -140,7 +140,8 @@ void Session::spoil(const std::string& why) {
   spoilt_.store(true, std::memory_order_release);
 }
 
-// On the clerk's thread, whatever MPI allows: so the caller can leave. What is left may go on for ever, and owns what it uses.
+// Run `work` on the MPI thread, whatever thread level MPI allows, so that the caller can abandon it. Abandoned work may
+// run forever, so it owns what it uses.
 Status Session::attended(const std::function<Status()>& work, const Look& look) {
   auto result = std::make_shared<Status>();
   clerk_.begin([work, result] { *result = work(); });
@@ -179,7 +180,7 @@ Status Session::make(const std::vector<int>& ranks, Handle* out) const {
   };
   (void)(call(l.comm_group(abi().world, &all), "MPI_Comm_group") &&
          call(l.group_incl(all, static_cast<int>(ranks.size()), ranks.data(), &some), "MPI_Group_incl") &&
-         // Only its members make it, and all of MPI_COMM_WORLD need not be in the job: not MPI_Comm_split.
+         // Not MPI_Comm_split: only the members create it, and other ranks of MPI_COMM_WORLD may not be in the job.
          call(l.comm_create_group(abi().world, some, kTag, out), "MPI_Comm_create_group") &&
          call(l.comm_set_errhandler(*out, abi().errors_return), "MPI_Comm_set_errhandler"));
   if (some) (void)l.group_free(&some);

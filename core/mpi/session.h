@@ -1,5 +1,5 @@
-// MPI in this process: begun by us or by the program, ended by whoever has begun it. One for the life of the process, whatever number of
-// engines use it one after the other, because MPI cannot be begun a second time.
+// MPI in this process, initialized by us or by the program, and finalized by the same. One per process, whatever number
+// of engines use it in turn, because MPI cannot be initialized twice.
 #pragma once
 #include <sys/types.h>
 
@@ -17,20 +17,19 @@
 namespace hvd::mpi {
 
 struct Wish {
-  std::string library;      // path
-  std::string launcher;     // that has started the processes, see fits()
-  bool one_thread = false;  // ask for MPI_THREAD_FUNNELED
+  std::string library;      // path of the library
+  std::string launcher;     // launcher that started the processes, see fits()
+  bool one_thread = false;  // request MPI_THREAD_FUNNELED
   double patience = 30;     // seconds for MPI_Init, which waits for the other processes
 };
 
 class Session {
  public:
-  // Begins MPI, or joins what the program has begun. The second call and those after it give the session that there is.
-  // invalid_argument: the library cannot be used, the program has ended MPI already or begun it with a thread level that is too low, the
-  // process was started by MPI_Comm_spawn, or an earlier engine has left MPI in a state in which it cannot be used again. timeout: MPI_Init
-  // has not returned.
+  // Initialize MPI, or join if the program has done so. Later calls return the existing session. invalid_argument: the
+  // library cannot be used, the program has finalized MPI or initialized it with a lower thread level than needed, the
+  // process was started by MPI_Comm_spawn, or an earlier engine left MPI unusable. timeout: MPI_Init has not returned.
   static Status open(const Wish& wish, Session** out);
-  // Null: there is none (in this process; that of a parent does not count).
+  // Null if there is none in this process; that of a parent process does not count.
   static Session* current();
 
   const Library& library() const { return *library_; }
@@ -38,26 +37,27 @@ class Session {
   int rank() const { return rank_; }  // in MPI_COMM_WORLD
   int size() const { return size_; }
   Threads level() const { return level_; }
-  bool ours() const { return ours_; }  // begun by us
+  bool ours() const { return ours_; }  // initialized by us
 
-  // Has `work`, which calls MPI, done where the library allows it: here, or on the one thread. One at a time. An error when MPI is over.
+  // Run `work`, which calls MPI, where the library allows it: on this thread or on the MPI thread. One at a time. An
+  // error if MPI is finalized.
   Status use(const std::function<Status()>& work);
-  // An error as soon as MPI cannot be used any more: to be asked in every loop within `work`.
+  // Return an error as soon as MPI becomes unusable; call it in every loop within `work`.
   Status usable() const;
-  // From now on it cannot: a collective was left before its end, and what its next one would receive is not known.
+  // Mark MPI as unusable: a collective was abandoned, so the data of the next one are undefined.
   void spoil(const std::string& why);
 
-  // Asked again and again while something that MPI cannot interrupt is under way: an error ends the wait for it.
+  // Polled while an uninterruptible MPI call runs; an error ends the wait for it.
   using Look = std::function<Status()>;
 
-  // Not within `work`: the communicator of these processes of MPI_COMM_WORLD, made at their first call, which all of them make. Where
-  // `look` has ended the wait for that, its error; MPI is spoilt then.
+  // Return the communicator of these ranks of MPI_COMM_WORLD. It is created at the first call, which all of them must
+  // make. Do not call within `work`. If `look` ends the wait, returns its error and MPI becomes unusable.
   Status communicator(const std::vector<int>& ranks, const Look& look, Handle* out);
-  // All of them, at the same place: it is needed no more.
+  // Release it; all members call this at the same place.
   void forget(const std::vector<int>& ranks, const Look& look);
 
-  // Ends MPI when it is ours and was not spoilt; MPI_Finalize waits for the other processes. Nothing may use it any more. False: that has
-  // not ended within so many seconds; a later call goes on waiting.
+  // Finalize MPI if we initialized it and it is usable. MPI_Finalize waits for the other processes; MPI must not be
+  // used any more. Return false if it has not ended after `seconds`; a later call continues waiting.
   bool finish(double seconds);
 
  private:
@@ -77,7 +77,7 @@ class Session {
   pid_t pid_ = 0;
   Clerk clerk_;
   std::mutex using_;
-  std::atomic<bool> over_{false};  // MPI_Finalize has begun
+  std::atomic<bool> over_{false};  // MPI_Finalize has started
   std::atomic<bool> spoilt_{false};
   std::string why_spoilt_;  // written before spoilt_
   std::map<std::vector<int>, Handle> communicators_;

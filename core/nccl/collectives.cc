@@ -5,11 +5,12 @@
 namespace hvd::nccl {
 namespace {
 
-// Up to so many ranks unequal parts are gathered by one broadcast each; with more by sends and receives, whose number a rank grows as much
-// but which all go at once.
+// Up to this many ranks, unequal parts are gathered by one broadcast each. With more, by sends and receives: as many
+// per rank, but all at once.
 constexpr int kFewRanks = 8;
 
-// Calls of one group. A failed one ends what is enqueued, but the group is always left: it belongs to the thread.
+// Calls in one NCCL group. After a failed call nothing more is enqueued, but the group is always left, because it is a
+// state of the thread.
 class Group {
  public:
   explicit Group(Communicator& c) : c_(c) { add(c.library().group_start(), "ncclGroupStart"); }
@@ -29,7 +30,8 @@ class Group {
   Status first_;
 };
 
-// The number under which NCCL knows the operation. A premultiplied sum is made for the calls of one group and released right after it.
+// NCCL's number of the operation. A premultiplied sum is created for the calls of one group and released right
+// afterwards.
 class Operation {
  public:
   Operation(Communicator& c, const Reduction& r) : c_(c), made_(r.premultiplied), op_(static_cast<int>(r.op)) {

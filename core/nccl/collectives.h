@@ -1,8 +1,9 @@
-// The collectives on a communicator and a stream. Each enqueues and returns; completion is the stream's. The calling thread has the
-// device's context current and is the only one that launches, in the same order on all ranks and for all communicators.
+// Collectives on a communicator and a stream. Each only enqueues work; the stream completes it. The calling thread must
+// have the device's context current, and be the only one that launches, in the same order on all ranks and for all
+// communicators.
 //
-// Memory is the device's. Nothing here checks lengths: the ranks agreed on them before. An error in the middle leaves the thread outside of
-// any group, and the communicator fit for nothing but abort().
+// All memory is device memory. Lengths are not checked here; the ranks agreed on them before. After an error the thread
+// is outside of any group, and the communicator can only be aborted.
 #pragma once
 #include <cstddef>
 #include <span>
@@ -15,24 +16,27 @@ namespace hvd::nccl {
 
 struct Piece {
   const void* in;
-  void* out;  // may be in
+  void* out;  // may be equal to `in`
   size_t count;  // elements
 };
 
-// Reduces each piece over the members; several pieces in one group. What `reduction` leaves `before` and `after` is the caller's.
+// Reduce each piece over the members, several pieces in one group. The caller does what `reduction` leaves in `before`
+// and `after`.
 Status allreduce(Communicator& c, Stream stream, const Reduction& reduction, std::span<const Piece> pieces);
 
-// in place. root: rank of the communicator.
+// Broadcast in place. root: rank of the communicator.
 Status broadcast(Communicator& c, Stream stream, void* data, size_t bytes, int root);
 
-// Part r of `out` has bytes[r] bytes and comes from rank r; parts follow one another. `in` may be this rank's part of `out`.
+// Gather: part r of `out` has bytes[r] bytes and comes from rank r; parts are consecutive. `in` may be this rank's part
+// of `out`.
 Status allgather(Communicator& c, Stream stream, const void* in, void* out, std::span<const size_t> bytes);
 
-// send_bytes, recv_bytes: by rank; parts follow one another. What a rank sends to itself is copied.
+// Exchange parts, consecutive and sized by rank. A rank's part for itself is copied.
 Status alltoall(Communicator& c, Stream stream, const void* in, std::span<const size_t> send_bytes, void* out,
                 std::span<const size_t> recv_bytes);
 
-// Part r of the reduced `in` has counts[r] elements and becomes rank r's `out`, which may be its own part of `in`.
+// Reduce `in` and scatter it: part r has counts[r] elements and goes to rank r's `out`, which may be its own part of
+// `in`.
 Status reducescatter(Communicator& c, Stream stream, const Reduction& reduction, const void* in, void* out, std::span<const size_t> counts);
 
 }  // namespace hvd::nccl

@@ -8,7 +8,7 @@
 namespace hvd::nccl {
 namespace {
 
-// A thread inside, for as long as it calls NCCL.
+// Brackets a thread's NCCL calls with the surroundings' hooks.
 class Inside {
  public:
   explicit Inside(const Surroundings& s) : s_(s) {
@@ -25,7 +25,7 @@ class Inside {
 
 constexpr auto kPause = std::chrono::microseconds(50);
 constexpr double kGrace = 0.05;
-constexpr size_t kTiny = 4;  // elements of float32 a rank: 16 bytes, to which NCCL aligns
+constexpr size_t kTiny = 4;  // float32 elements per rank: 16 bytes, NCCL's alignment
 
 }  // namespace
 
@@ -45,7 +45,7 @@ Status Communicator::error() const {
 
 void Communicator::fail(Status why) {
   std::lock_guard lock(mutex_);
-  if (state_.load() != State::making) return;  // given up meanwhile: that is why it failed
+  if (state_.load() != State::making) return;  // abandoned meanwhile, which is why it failed
   error_ = std::move(why);
   state_.store(State::failed, std::memory_order_release);
 }
@@ -71,8 +71,8 @@ bool Communicator::enter_ending() {
   return false;
 }
 
-// Once given up the helper begins no further call, and what it is in ends soon, unless it waits for other ranks: then only the abort ends
-// it, for which NCCL has to have come as far as to write the handle.
+// Once abandoned, the helper starts no further call, and its current one ends soon unless it waits for other ranks.
+// Then only an abort ends it, for which NCCL must have written the handle.
 bool Communicator::wait_for_helper() const {
   const Deadline grace = Deadline::after(kGrace);
   while (inside_.load(std::memory_order_acquire) && !(handle() && grace.passed())) std::this_thread::sleep_for(kPause);
@@ -102,7 +102,7 @@ void Communicator::create(const UniqueId& id, const WarmUp& warm_up) {
   if (state_.load() == State::making) state_.store(State::ready, std::memory_order_release);
 }
 
-// A call on the helper thread, which has all the time there is: whoever has not gives the communicator up.
+// Make a call on the helper thread, without a timeout; an owner that cannot wait abandons the communicator.
 template <class Call>
 Status Communicator::connect(const char* what, Call call) {
   if (!enter_call()) return error();
@@ -119,7 +119,8 @@ Status Communicator::connect(const char* what, Call call) {
   return s;
 }
 
-// Each collective once, with `count` elements a rank. Sends and receives go to every peer, which is what connects them.
+// Call each collective once, with `count` elements per rank. Sends and receives go to every peer, because that makes
+// the connections.
 Status Communicator::call_each(const WarmUp& w, size_t count) {
   auto* in = static_cast<float*>(w.memory);
   float* out = in + count * static_cast<size_t>(size_);
@@ -166,7 +167,7 @@ Status Communicator::async_error() {
   return status_of(library_, asked != kSuccess ? asked : noticed, asked != kSuccess ? "ncclCommGetAsyncError" : "communication", handle());
 }
 
-// ---- the end ---------------------------------------------------------------------------------------------------------------
+// ---- shutdown -------------------------------------------------------------------------------------------------------
 
 std::shared_ptr<Ending> Ending::start(Way way, Communicators communicators, Status why, double seconds) {
   std::vector<std::shared_ptr<Communicator>> well, others;
@@ -187,7 +188,7 @@ std::shared_ptr<Ending> Ending::start(Way way, Communicators communicators, Stat
     ending->done_.store(true, std::memory_order_release);
     return ending;
   }
-  // One thread for all: they are of one device, or each would need the context of its own.
+  // One thread for all, because they are on one device; otherwise each would need its own context.
   thread_without_signals([ending, well = std::move(well), others = std::move(others)] {
     Status s;
     {
@@ -252,10 +253,10 @@ Status Ending::destroy_all(Communicators communicators) {
     auto finalizing = Communicator::End::finalizing;
     if (!c->end_.compare_exchange_strong(finalizing, Communicator::End::freeing)) {
       if (first.ok()) first = Status(Code::internal, "an NCCL communicator was aborted while it was destroyed");
-      continue;  // whoever seized it frees it
+      continue;  // freed by the thread that seized it
     }
     Status s = status_of(l, r, "ncclCommFinalize", c->handle());
-    // Memory is released in any case.
+    // Memory is released even after an error.
     const Status freed = status_of(l, l.comm_destroy(c->handle()), "ncclCommDestroy", nullptr);
     if (s.ok()) s = freed;
     if (first.ok()) first = std::move(s);

@@ -11,7 +11,7 @@ namespace {
 
 constexpr int kFloat8Version = 22400, kFloat8Capability = 90;
 
-// A float of few bits: its fraction's, and the least and greatest exponent of normal numbers.
+// A float format of few bits: its fraction bits, and the minimum and maximum exponent of normal numbers.
 struct Format {
   int fraction, least, greatest;
   double largest;
@@ -77,7 +77,7 @@ Reduction refused(std::string why) {
   return r;
 }
 
-// Bytes 0 and 1: or is max, and is min.
+// Bools are bytes 0 and 1: or is max, and is min.
 Reduction logical(const Question& q) {
   if (q.op == ReduceOp::average) return refused("NCCL has no average of bool");
   if (q.prescale != 1.0 || q.postscale != 1.0) return refused("bool takes no scale factors");
@@ -87,16 +87,17 @@ Reduction logical(const Question& q) {
   return r;
 }
 
-// Sums and averages of floats: the factors commute with the sum, up to rounding.
+// Sums and averages of floats: factors commute with the sum, up to rounding.
 void float_sum(const Question& q, Reduction* r) {
   const int64_t divisor = q.op == ReduceOp::average ? q.size : 1;
   const double all = q.prescale * q.postscale / static_cast<double>(divisor);
   const Scaling after{q.postscale, divisor};
   const Format* format = format_of(q.element);
-  const bool narrow_range = q.element == Element::float16 || is_float8(q.element);  // a sum overflows easily, so scale before it
+  // Sums overflow easily, so scale before the sum.
+  const bool narrow_range = q.element == Element::float16 || is_float8(q.element);
   r->op = Op::sum;
   if (q.prescale == 1.0 && after.identity()) return;
-  if (q.size == 1) {  // a copy in NCCL, and for fp8 an error if anything but a sum
+  if (q.size == 1) {  // NCCL copies, and for fp8 returns an error unless it is a sum
     r->before = {q.prescale, 1};
     r->after = after;
     return;
@@ -107,12 +108,12 @@ void float_sum(const Question& q, Reduction* r) {
   }
   const bool exact = !format || (power_of_two(all) && representable(*format, all));
   if (exact && divisor != 1 && q.prescale * q.postscale == 1.0) {
-    r->op = Op::average;  // the same as the next, with nothing to make and to release
+    r->op = Op::average;  // equal to the next case, but needs no created operation
   } else if (exact) {
     r->premultiplied = true;
     r->scalar = all;
   } else if (narrow_range && std::fabs(all) < 1) {
-    r->before = {q.prescale * q.postscale, divisor};  // each value is rounded once, to either side
+    r->before = {q.prescale * q.postscale, divisor};  // each value is rounded once, up or down
   } else {
     r->after = after;
     if (q.prescale != 1.0 && representable(*format, q.prescale)) {
@@ -163,7 +164,7 @@ Reduction decide(const Question& q) {
   if (sums && (q.op == ReduceOp::average || q.prescale != 1.0 || q.postscale != 1.0)) {
     return refused("sums of integers that are averaged or scaled wrap around in NCCL; the host carries them in more bits");
   }
-  // Min, Max and Product do not commute with scaling: integers are truncated by it.
+  // Min, Max and Product do not commute with scaling, which truncates integers.
   r.before = {q.prescale, 1};
   r.after = {q.postscale, 1};
   r.op = q.op == ReduceOp::min ? Op::min : q.op == ReduceOp::max ? Op::max : q.op == ReduceOp::product ? Op::product : Op::sum;
@@ -182,7 +183,7 @@ void put(void* to, T value) {
   std::memcpy(to, &value, sizeof value);
 }
 
-// Sign, exponent and fraction put together; rounds to nearest, ties to even, and holds on to the largest number.
+// Combine sign, exponent and fraction; rounds to nearest, ties to even, and saturates at the largest number.
 uint8_t float8(const Format& f, double value) {
   const int width = f.fraction;
   const int bias = 1 - f.least;
@@ -190,7 +191,7 @@ uint8_t float8(const Format& f, double value) {
   const uint8_t sign = std::signbit(value) ? 0x80 : 0;
   if (magnitude == 0) return sign;
   const int exponent = std::max(std::ilogb(magnitude), f.least);
-  // In units of the last place: below 2^width for numbers that are not normal. A carry goes into the exponent, which is right.
+  // In units of the last place: below 2^width for subnormal numbers. A carry into the exponent gives the right result.
   const auto places = static_cast<int>(std::nearbyint(std::ldexp(magnitude, width - exponent)));
   return static_cast<uint8_t>(sign | (((exponent + bias - 1) << width) + places));
 }

@@ -9,7 +9,7 @@
 namespace hvd::nccl {
 namespace {
 
-// X(member, name, required). One list, for finding them and for symbols().
+// X(member, name, required), for loading and for symbols().
 #define HVD_NCCL_FUNCTIONS(X)                                   \
   X(get_version, "ncclGetVersion", true)                        \
   X(get_unique_id, "ncclGetUniqueId", true)                     \
@@ -41,7 +41,7 @@ namespace {
 constexpr Symbol kSymbols[] = {HVD_NCCL_FUNCTIONS(HVD_NCCL_SYMBOL)};
 #undef HVD_NCCL_SYMBOL
 
-// Which file is `function` in?
+// Return the file that contains `function`.
 std::string path_of(void* function, const std::string& asked) {
   Dl_info info{};
   return ::dladdr(function, &info) != 0 && info.dli_fname ? info.dli_fname : asked;
@@ -49,8 +49,8 @@ std::string path_of(void* function, const std::string& asked) {
 
 bool is_rccl(const std::string& path) { return path.substr(path.rfind('/') + 1).find("rccl") != std::string::npos; }
 
-// Fills the table. Returns why it cannot be used, or nothing. The version is asked first: of an older library many names may be missing,
-// and its age is the better explanation.
+// Fill the table. Return why the library cannot be used, or "". The version is checked first, because an old library
+// may lack many names, and its age is the better explanation.
 std::string fill(void* handle, const std::string& asked, Library* l) {
   void* ask = ::dlsym(handle, "ncclGetVersion");
   if (!ask) return asked + " has no ncclGetVersion, so it is not NCCL";
@@ -73,7 +73,7 @@ std::string fill(void* handle, const std::string& asked, Library* l) {
   return {};
 }
 
-// For as long as the process lives, threads at its end included.
+// Keep the library as long as the process lives, also for threads that run at its end.
 const Library* keep(std::unique_ptr<Library> library) {
   static auto* const mutex = new std::mutex;
   static auto* const all = new std::vector<std::unique_ptr<Library>>;
@@ -81,7 +81,7 @@ const Library* keep(std::unique_ptr<Library> library) {
   return all->emplace_back(std::move(library)).get();
 }
 
-// Handles are never closed: NCCL has threads of its own.
+// Handles are never closed, because NCCL has threads.
 const Library* try_one(const std::string& name, int flags, std::string* reasons) {
   void* handle = ::dlopen(name.c_str(), RTLD_NOW | RTLD_LOCAL | flags);
   std::string reason;
@@ -103,7 +103,7 @@ const Library* try_one(const std::string& name, int flags, std::string* reasons)
 std::span<const Symbol> symbols() { return kSymbols; }
 
 std::string version_text(int version) {
-  // Until 2.8 a thousand stood for a major version.
+  // Until 2.8 a major version was a multiple of 1000.
   const int major = version >= 10000 ? version / 10000 : version / 1000;
   const int rest = version >= 10000 ? version % 10000 : version % 1000;
   return std::to_string(major) + "." + std::to_string(rest / 100) + "." + std::to_string(rest % 100);
@@ -112,17 +112,17 @@ std::string version_text(int version) {
 Found find(const Search& search) {
   std::string reasons;
   if (!search.chosen.empty()) {
-    // Where the process has loaded just this file already, the loader gives it again.
+    // If the process has already loaded this file, the loader returns the same library.
     if (const Library* l = try_one(search.chosen, 0, &reasons)) return {l, {}};
     return {nullptr, reasons};
   }
-  // PyTorch's wheels have RCCL under a name without a number.
+  // PyTorch's wheels contain RCCL under a name without a version.
   const auto names = search.rccl ? std::vector<std::string>{"librccl.so.1", "librccl.so"} : std::vector<std::string>{"libnccl.so.2"};
   for (const std::string& name : names) {
     if (const Library* l = try_one(name, RTLD_NOLOAD, &reasons)) return {l, {}};
   }
   for (const std::string& candidate : search.candidates) {
-    if (is_rccl(candidate) != search.rccl) continue;  // it is for another vendor's GPUs
+    if (is_rccl(candidate) != search.rccl) continue;  // for another vendor's GPUs
     if (const Library* l = try_one(candidate, 0, &reasons)) return {l, {}};
   }
   if (reasons.empty())

@@ -1,6 +1,6 @@
-// libnccl as a table of functions that is filled at run time: nothing here is linked with NCCL or includes its header, so one build serves
-// machines with and without it. The types, numbers and layouts below are those of nccl.h 2.18, which later versions keep. AMD's librccl
-// exports the same names and fills the same table; that has never been tried.
+// libnccl as a table of functions that is filled at run time. Nothing here is linked with NCCL or includes its header,
+// so one build serves machines with and without it. Types, numbers and layouts are those of nccl.h 2.18, which later
+// versions keep. AMD's librccl exports the same names; using it has never been tested.
 #pragma once
 #include <climits>
 #include <cstddef>
@@ -20,21 +20,23 @@ inline constexpr Result kSuccess = 0, kUnhandledCuda = 1, kSystem = 2, kInternal
 using Handle = void*;  // ncclComm_t
 using Stream = void*;  // cudaStream_t, which is a CUstream
 enum class Type : int { int8 = 0, uint8, int32, uint32, int64, uint64, float16, float32, float64, bfloat16, float8_e4m3, float8_e5m2 };
-enum class Op : int { sum = 0, product = 1, max = 2, min = 3, average = 4 };  // from 5 on: made by red_op_create_premul_sum
+// Values from 5 on: created by red_op_create_premul_sum.
+enum class Op : int { sum = 0, product = 1, max = 2, min = 3, average = 4 };
 inline constexpr int kScalarOnHost = 1;
 
-// Passed by value. Serves the creation of one communicator; the process that made it has a thread listening for it.
+// Passed by value. Serves to create one communicator; the process that made it has a thread listening for it.
 struct UniqueId {
   char bytes[128];
 };
 
-// The library copies min(size, what it knows) bytes and gives fields newer than `version` their defaults, so this serves all versions.
+// The library copies min(size, its own size) bytes and uses defaults for fields newer than `version`, so this works
+// with all versions.
 struct Config {
   size_t size = 48;
   uint32_t magic = 0xcafebeef;
   uint32_t version = 21800;
   int blocking = 1;
-  int cga_cluster_size = INT_MIN;  // INT_MIN and null: not chosen
+  int cga_cluster_size = INT_MIN;  // INT_MIN and null: not set
   int min_ctas = INT_MIN;
   int max_ctas = INT_MIN;
   const char* net_name = nullptr;
@@ -64,16 +66,16 @@ struct Library {
   Result (*recv)(void* out, size_t count, Type, int peer, Handle, Stream) = nullptr;
   Result (*red_op_create_premul_sum)(int* op, void* scalar, Type, int residence, Handle) = nullptr;
   Result (*red_op_destroy)(int op, Handle) = nullptr;
-  // Null where the library has none: 2.18.1, 2.19, 2.27, 2.28.7.
+  // Null if the library lacks them; added in 2.18.1, 2.19, 2.27, 2.28.7.
   Result (*comm_split)(Handle, int color, int key, Handle*, Config*) = nullptr;
   Result (*comm_register)(Handle, void* buffer, size_t bytes, void** handle) = nullptr;
   Result (*comm_deregister)(Handle, void* handle) = nullptr;
   Result (*comm_shrink)(Handle, int* without, int count, Handle*, Config*, int flags) = nullptr;
   Result (*comm_revoke)(Handle, int flags) = nullptr;
 
-  int version = 0;           // 22809 is 2.28.9. The ranks of a communicator need the same
-  std::string path;          // of the file that the functions came from
-  bool loaded_before = false;  // by a framework, most likely: the library that it uses itself
+  int version = 0;           // 22809 means 2.28.9. Must be equal on all ranks of a communicator
+  std::string path;          // file that the functions came from
+  bool loaded_before = false;  // was loaded before, most likely by a framework that uses it
   bool rccl = false;
 
   bool aborts_in_groups() const { return version >= 22200; }
@@ -83,30 +85,33 @@ inline constexpr int kOldestVersion = 21800;
 std::string version_text(int version);  // "2.28.9"
 
 struct Search {
-  std::string chosen;                   // HOROVOD_NCCL_LIBRARY; where not empty, nothing else is tried
-  std::vector<std::string> candidates;  // else, after what the process has loaded already: paths, or names for the loader to find
-  bool rccl = false;                    // AMD's is wanted, which NVIDIA's GPUs cannot use, nor AMD's NVIDIA's
+  std::string chosen;                   // HOROVOD_NCCL_LIBRARY; if not empty, the only one tried
+  // Otherwise tried after the libraries already loaded: paths, or names for the loader.
+  std::vector<std::string> candidates;
+  bool rccl = false;                    // search for AMD's library, which works only on AMD's GPUs
 };
 struct Found {
-  const Library* library = nullptr;  // never freed: threads may be inside when the process ends
-  std::string why_not;               // one sentence, when null
+  const Library* library = nullptr;  // never freed, because threads may use it when the process ends
+  std::string why_not;               // if null: one sentence
 };
-// To be called at the first operation on a device, never at import: an older library that is loaded first would be what a framework that
-// is imported later gets. Loads and looks up; starts nothing. Each call searches again, so keep the answer.
+// Find and load a library; starts nothing. Call it at the first device operation, never at import: if an older library
+// were loaded first, a framework imported later would get that one. Each call searches again, so keep the result.
 Found find(const Search& search);
 
-// The names in the table, for tests against a real library: required or not.
+// The names in the table, required or not, for tests against a real library.
 struct Symbol {
   const char* name;
   bool required;
 };
 std::span<const Symbol> symbols();
 
-// What a call's result says. Asks for the library's last error at once, which is one text for the whole process: call it on the thread of
-// the failed call, before any other. `what` is the function that failed; handle may be null. Success and in progress: ok.
+// Convert a call's result to a Status. Reads the library's last error, a single text per process, so call it on the
+// failing thread before any other call. `what`: the function that failed; `handle` may be null. Success and "in
+// progress" give ok.
 Status status_of(const Library& library, Result result, const char* what, Handle handle);
 
-// Serves one creation, on all its ranks; made on one of them. The thread needs the device's context.
+// Create an id for creating one communicator on all its ranks; called on one of them. The thread needs the device's
+// context.
 Status make_id(const Library& library, UniqueId* id);
 
 }  // namespace hvd::nccl

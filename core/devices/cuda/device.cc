@@ -14,10 +14,10 @@
 namespace hvd {
 namespace {
 
-constexpr unsigned kNonBlocking = 1;    // a stream that does not wait for the legacy default stream, nor that for it
-constexpr unsigned kDisableTiming = 2;  // an event that only orders
-constexpr unsigned kLazyPeerAccess = 1; // opening memory of another GPU lets this one read it
-constexpr int kRelaxed = 2;             // capture mode in which a thread may do anything while others capture
+constexpr unsigned kNonBlocking = 1;    // the stream does not synchronize with the legacy default stream
+constexpr unsigned kDisableTiming = 2;  // the event only orders work
+constexpr unsigned kLazyPeerAccess = 1;  // opening another GPU's memory grants this GPU access
+constexpr int kRelaxed = 2;             // capture mode in which a thread may make any call while others capture
 
 CudaDriver::Pointer address(const void* p) { return reinterpret_cast<CudaDriver::Pointer>(p); }
 
@@ -31,7 +31,7 @@ class CudaDevice final : public Device {
   ~CudaDevice() override {
     {
       const Turn turn(*this);
-      if (!turn.status().ok()) return;  // the process ends, or the context has failed: nothing can be given back
+      if (!turn.status().ok()) return;  // the process ends, or the context has failed: nothing can be freed
       for (Event event : events_) driver_.event_destroy(event);
       kernels_.unload();
       for (Stream stream : streams_) driver_.stream_destroy(stream);
@@ -58,7 +58,7 @@ class CudaDevice final : public Device {
   Status capturing(Stream stream, bool* out) override {
     int status = 0;
     const int code = driver_.stream_is_capturing(stream, &status);
-    // The default stream cannot be looked at while another one is captured in a way that waits for it.
+    // The default stream cannot be queried while another stream is captured in a mode that synchronizes with it.
     *out = status != 0 || code == CudaDriver::kLegacyStreamUnusable;
     return *out ? Status() : driver_.check(code, "cuStreamIsCapturing");
   }
@@ -177,9 +177,9 @@ class CudaDevice final : public Device {
   const std::string description_;
   const std::array<uint8_t, 16> uuid_;
   const int capability_, multiprocessors_;
-  const pid_t process_ = ::getpid();  // in a child of it CUDA can do nothing, and is not to be called
+  const pid_t process_ = ::getpid();  // in a forked child CUDA does not work and must not be called
   std::mutex mutex_;
-  std::vector<Event> events_;  // that nobody has
+  std::vector<Event> events_;  // unused events
   std::vector<Stream> streams_;
   CudaKernels kernels_;
 };

@@ -8,11 +8,11 @@ namespace hvd {
 
 struct CudaDriver;
 
-// GPU number `ordinal` as this process sees them, in its primary context, which frameworks use too. One for the process as long as somebody
-// holds it. `library`: see cuda_driver(). An error says which GPUs there are.
+// Open GPU number `ordinal`, as this process numbers them, in its primary context, which frameworks use too. Shared
+// within the process while in use. `library`: see cuda_driver(). An error lists the available GPUs.
 Status open_cuda_device(const std::string& library, int ordinal, std::shared_ptr<Device>* out);
 
-// The same over a table that is filled already, by whomever; it lives as long as the process.
+// Same with a table that is already filled and lives as long as the process.
 Status open_device(const CudaDriver& driver, int ordinal, std::shared_ptr<Device>* out);
 
 }  // namespace hvd

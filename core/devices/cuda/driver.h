@@ -1,6 +1,6 @@
-// The CUDA driver's functions, found at run time: one build serves machines with and without a GPU, and no header of CUDA is needed.
-// Names, argument types and numbers: NVIDIA's driver API, versions 12.1 to 13.5. Many names must be asked for with their suffix: under the
-// plain one libcuda still exports an older function with other argument types.
+// The CUDA driver's functions, loaded at run time: one build serves machines with and without a GPU, and no CUDA header
+// is needed. Names, argument types and numbers are those of NVIDIA's driver API, versions 12.1 to 13.5. Many names need
+// their suffix: under the plain name libcuda still exports an older function with other argument types.
 #pragma once
 #include <cstddef>
 #include <cstdint>
@@ -23,7 +23,7 @@ struct CudaDriver {
     char bytes[64];
   };
 
-// member, symbol, arguments. All return an error code, 0: none.
+// X(member, symbol, arguments). All return an error code, 0: success.
 #define HVD_CUDA_FUNCTIONS(X)                                                                                                            \
   X(init, "cuInit", (unsigned flags))                                                                                                    \
   X(version, "cuDriverGetVersion", (int* version))                                                                                       \
@@ -73,22 +73,23 @@ struct CudaDriver {
   HVD_CUDA_FUNCTIONS(HVD_CUDA_MEMBER)
 #undef HVD_CUDA_MEMBER
 
-  // What fills the table says of itself; HIP does, too (devices/hip).
+  // Description by the library that fills the table; HIP fills it too (devices/hip).
   DeviceKind kind = DeviceKind::cuda;
   const char* interface = "CUDA";
   const char* no_kernels = nullptr;                        // why it cannot run the engine's kernels; null: it can
-  std::string (*call_name)(const char* cuda) = nullptr;  // its own name for one of CUDA's functions
+  std::string (*call_name)(const char* cuda) = nullptr;  // maps a CUDA function name to its own
 
   static constexpr int kNotReady = 600, kDeinitialized = 4, kLegacyStreamUnusable = 906;
 
-  // "CUDA error 700 (CUDA_ERROR_ILLEGAL_ADDRESS): ..."
+  // Return "CUDA error 700 (CUDA_ERROR_ILLEGAL_ADDRESS): ...".
   std::string say(int code) const;
-  // Ok, or Code::internal: "`what` failed: ..."
+  // Return ok, or Code::internal: "`what` failed: ...".
   Status check(int code, const char* what) const;
 };
 
-// Loads the driver's library and calls cuInit, once in a process; `library` counts the first time. Never unloaded. An error says why there
-// is no GPU to be had. Not before the first tensor on a device: what has called cuInit cannot fork any more.
+// Load the driver's library and call cuInit, once per process; only the first call's `library` counts. Never unloaded.
+// An error says why no GPU is available. Call it at the first device tensor, not earlier: a process that has called
+// cuInit cannot fork any more.
 Status cuda_driver(const std::string& library, const CudaDriver** out);
 
 }  // namespace hvd

@@ -6,7 +6,7 @@
 namespace hvd {
 namespace {
 
-// What a failure to load usually means.
+// Return the usual cause of a load failure.
 const char* kernel_hint(int code) {
   switch (code) {
     case 209: return "; the GPU is older than the kernels, which need compute capability 7.0";
@@ -48,7 +48,7 @@ Status CudaKernels::load(const std::function<Status(CudaDriver::Stream*)>& make_
   status_ = load_module();
   CudaDriver::Stream stream = nullptr;
   if (status_.ok()) status_ = make_stream(&stream);
-  // Parameters that are all zeros do nothing.
+  // Kernels with all-zero parameters do nothing.
   size_t most = 0;
   for (const kernels::Kernel& kernel : kernels::all()) most = std::max(most, kernel.parameter_bytes);
   const std::vector<uint64_t> zeros(most / sizeof(uint64_t) + 1);

@@ -10,13 +10,13 @@
 
 namespace hvd {
 
-// All with the context current.
+// All calls need the context current.
 class CudaKernels {
  public:
   explicit CudaKernels(const CudaDriver& driver) : driver_(driver) {}
   CudaKernels(const CudaKernels&) = delete;
 
-  // The first call loads all of them and launches each once on a stream that `make_stream` gives; later ones answer the same.
+  // Load all kernels and launch each once on a stream from `make_stream`. Later calls return the same result.
   Status load(const std::function<Status(CudaDriver::Stream*)>& make_stream);
   void unload();
   Status launch(size_t kernel, const void* parameters, kernels::Geometry geometry, CudaDriver::Stream stream) const;
@@ -29,7 +29,7 @@ class CudaKernels {
   bool asked_ = false;
   Status status_;
   CudaDriver::Module module_ = nullptr;
-  std::vector<CudaDriver::Function> functions_;  // in the order of kernels::all()
+  std::vector<CudaDriver::Function> functions_;  // same order as kernels::all()
 };
 
 }  // namespace hvd

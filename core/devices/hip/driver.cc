@@ -19,7 +19,7 @@ bool find(void* handle, const char* symbol, Function* out) {
   return *out != nullptr;
 }
 
-// What a failure of hipInit usually means.
+// Return the usual cause of a hipInit failure.
 const char* hint(int code) {
   return code == 100 ? "; HIP_VISIBLE_DEVICES or ROCR_VISIBLE_DEVICES may hide them all, or this user may not open /dev/kfd" : "";
 }
@@ -59,7 +59,7 @@ Status load_hip(std::span<const std::string> libraries, CudaDriver* out) {
   HVD_HIP_FUNCTIONS(HVD_HIP_FIND)
 #undef HVD_HIP_FIND
   if (missing) {
-    ::dlclose(handle);  // nothing of it has been called
+    ::dlclose(handle);  // none of its functions was called
     return none(name + " has no function " + missing + "; ROCm is too old, 6.0 is the least");
   }
   *out = table_over_hip(functions);
@@ -67,7 +67,7 @@ Status load_hip(std::span<const std::string> libraries, CudaDriver* out) {
 }
 
 Status hip_driver(const CudaDriver** out) {
-  // Leaked, as CUDA's is.
+  // Leaked, like CUDA's.
   static std::mutex& mutex = *new std::mutex;
   static Loaded* loaded = nullptr;
   std::lock_guard lock(mutex);

@@ -10,14 +10,14 @@ using Pointer = CudaDriver::Pointer;
 using Stream = CudaDriver::Stream;
 using Event = CudaDriver::Event;
 
-HipFunctions hip;  // the table's rows are plain functions
+HipFunctions hip;  // global, because the table's rows are plain functions
 
 constexpr int kInvalidContext = 201, kNotSupported = 801;
 
 void* memory_at(Pointer pointer) { return reinterpret_cast<void*>(pointer); }
 
-// HIP keeps a thread's last error, an event that is not ready among them, and a framework that asks after its own kernels would find ours.
-// A driver of CUDA's keeps none.
+// Clear HIP's per-thread last error, which includes "event not ready": a framework that checks its own kernels would
+// find ours. CUDA's driver has no such state.
 int answered(int code) {
   if (code != 0) static_cast<void>(hip.last_error());
   return code;
@@ -28,13 +28,13 @@ int answer_pointer(int code, void* memory, Pointer* out) {
   return answered(code);
 }
 
-// ---- contexts: HIP's are deprecated; a thread has a device instead --------------------------------------------------------------------
+// ---- contexts: deprecated in HIP, where a thread has a current device instead ---------------------------------------
 constexpr int kDepth = 16;
 thread_local int before[kDepth];
 thread_local int depth = 0;
 
 int primary_retain(CudaDriver::Context* context, int device) {
-  *context = reinterpret_cast<void*>(static_cast<intptr_t>(device) + 1);  // not null
+  *context = reinterpret_cast<void*>(static_cast<intptr_t>(device) + 1);  // must not be null
   return 0;
 }
 int primary_release(int) { return 0; }
@@ -52,10 +52,10 @@ int context_pop(CudaDriver::Context* context) {
   return answered(hip.set_device(before[--depth]));
 }
 
-// ---- what differs in arguments or numbers
-// ------------------------------------------------------------------------------------------------
+// ---- functions with other arguments or numbers ----------------------------------------------------------------------
 int device_attribute(int* value, int attribute, int device) {
-  constexpr std::pair<int, int> kNumbers[] = {{16, 63}, {75, 23}, {76, 61}};  // multiprocessors; major and minor of what it can compute
+  // Multiprocessors; major and minor compute capability.
+  constexpr std::pair<int, int> kNumbers[] = {{16, 63}, {75, 23}, {76, 61}};
   for (const auto& [cuda, amd] : kNumbers) {
     if (attribute == cuda) return answered(hip.device_attribute(value, amd, device));
   }
@@ -75,7 +75,7 @@ int alloc(Pointer* out, size_t bytes) {
 }
 int free_memory(Pointer pointer) { return answered(hip.free(memory_at(pointer))); }
 int alloc_host(void** memory, size_t bytes) {
-  constexpr unsigned kPortable = 1;  // for all devices, as CUDA's is
+  constexpr unsigned kPortable = 1;  // for all devices, like CUDA's
   return answered(hip.alloc_host(memory, bytes, kPortable));
 }
 
@@ -96,8 +96,8 @@ int address_of_host(Pointer* out, void* memory, unsigned flags) {
 int write_word(Stream stream, Pointer word, uint32_t value, unsigned flags) {
   return answered(hip.write_word(stream, memory_at(word), value, flags));
 }
-// HIP compares as unsigned numbers: a counter that begins again at 0 is waited for too long, after 2^31 waits. And it may refuse memory
-// that it has not made for this (hipMallocSignalMemory), which ours is not.
+// HIP compares unsigned numbers, so after a counter wraps around (2^31 waits) it waits too long. HIP may also refuse
+// memory that was not allocated by hipMallocSignalMemory, as ours.
 int await_word(Stream stream, Pointer word, uint32_t value, unsigned flags) {
   return answered(hip.await_word(stream, memory_at(word), value, flags, ~uint32_t{0}));
 }
@@ -111,8 +111,7 @@ int error_text(int code, const char** text) {
   return 0;
 }
 
-// ---- what HIP cannot do with kernels of NVIDIA's
-// -----------------------------------------------------------------------------------------
+// ---- not possible on HIP with NVIDIA kernels ------------------------------------------------------------------------
 int module_load(CudaDriver::Module*, const void*, unsigned, int*, void**) { return kNotSupported; }
 int module_unload(CudaDriver::Module) { return kNotSupported; }
 int module_function(CudaDriver::Function*, CudaDriver::Module, const char*) { return kNotSupported; }
@@ -120,7 +119,7 @@ int launch(CudaDriver::Function, unsigned, unsigned, unsigned, unsigned, unsigne
   return kNotSupported;
 }
 
-// HIP's name for what device.cc calls by CUDA's.
+// Return HIP's name of a CUDA function called by device.cc.
 std::string call_name(const char* cuda) {
   constexpr std::pair<std::string_view, const char*> kOthers[] = {
       {"cuCtxGetStreamPriorityRange", "hipDeviceGetStreamPriorityRange"},
@@ -139,7 +138,7 @@ std::string call_name(const char* cuda) {
   return std::string_view(cuda).starts_with("cu") ? "hip" + std::string(cuda + 2) : cuda;
 }
 
-// Rows whose arguments are the same.
+// Rows with the same arguments.
 template <auto member, class... Arguments>
 int same(Arguments... arguments) {
   return answered((hip.*member)(arguments...));

@@ -1,5 +1,6 @@
-// HIP's functions as rows of CUDA's table (devices/cuda/driver.h), so that one device works on AMD's GPUs and NVIDIA's: pure, but for the
-// functions themselves, which come from outside. Names, argument types and numbers: HIP's runtime API, versions 6.0 to 7.1.
+// HIP's functions as rows of CUDA's table (devices/cuda/driver.h), so that one Device serves AMD's and NVIDIA's GPUs.
+// Pure, apart from the functions themselves, which are passed in. Names, argument types and numbers are those of HIP's
+// runtime API, versions 6.0 to 7.1.
 #pragma once
 #include <cstddef>
 #include <cstdint>
@@ -12,7 +13,7 @@ struct HipFunctions {
   using Stream = void*;
   using Event = void*;
 
-// member, symbol, answer, arguments. Where the answer is a number it is an error code, 0: none; most are CUDA's.
+// X(member, symbol, result, arguments). An int result is an error code, 0: success; most are equal to CUDA's.
 #define HVD_HIP_FUNCTIONS(X)                                                                         \
   X(init, "hipInit", int, (unsigned flags))                                                          \
   X(version, "hipDriverGetVersion", int, (int* version))                                             \
@@ -56,7 +57,7 @@ struct HipFunctions {
 #undef HVD_HIP_MEMBER
 };
 
-// The table over these functions, all of which have to be there; they are kept for the process, which has one HIP.
+// Build the table over these functions, all of which must be present. They are kept for the process, which has one HIP.
 CudaDriver table_over_hip(const HipFunctions& functions);
 
 }  // namespace hvd
