@@ -1,5 +1,5 @@
-// The element types, one struct each by the names of base/dtype_table.h: how many bytes, the type in which values accumulate, and what the
-// operations and scaling do to it. The same rules as collectives/kernels_impl.h and scale() in collectives/reduce.cc, bit for bit.
+// Element types, one struct each, named as in base/dtype_table.h: size, accumulation type, operations and scaling. Same
+// rules as collectives/kernels_impl.h and scale() in collectives/reduce.cc, bit for bit.
 #pragma once
 #include <cstdint>
 
@@ -16,9 +16,9 @@ inline constexpr bool kIsFloat<float> = true;
 template <>
 inline constexpr bool kIsFloat<double> = true;
 
-// ---- operations on two values; a is the operand of the lower rank ------------------------------------------------------------------
+// ---- operations on two values; a is the operand of the lower rank ---------------------------------------------------
 
-// Integers are added and multiplied without a sign, so they wrap; compilers see that the upper bits do not matter.
+// Integers are added and multiplied unsigned, so that they wrap; compilers see that the upper bits do not matter.
 template <class T>
 struct Number {
   HVD_KERNEL_INLINE static T sum(T a, T b) {
@@ -35,12 +35,12 @@ struct Number {
       return static_cast<T>(static_cast<uint64_t>(a) * static_cast<uint64_t>(b));
     }
   }
-  // a when it wins or is NaN, else b, which is NaN when b is.
+  // Return a if it wins or is NaN, else b, which is NaN if b is.
   HVD_KERNEL_INLINE static T min(T a, T b) { return (a < b) | (a != a) ? a : b; }
   HVD_KERNEL_INLINE static T max(T a, T b) { return (a > b) | (a != a) ? a : b; }
 };
 
-// Four bools in a word: ones and zeros from bytes of any value.
+// Convert four bytes in a word to bools: 0 or 1 each.
 HVD_KERNEL_INLINE uint32_t truths(uint32_t x) { return ((((x & 0x7f7f7f7f) + 0x7f7f7f7f) | x) >> 7) & 0x01010101; }
 
 // ---- scaling -----------------------------------------------------------------------------------------------------------------------
@@ -73,8 +73,8 @@ namespace element {
 
 template <class T>
 struct Plain {
-  using Value = T;  // in memory
-  using Acc = T;    // while it accumulates
+  using Value = T;  // type in memory
+  using Acc = T;    // accumulation type
   HVD_KERNEL_INLINE static T widen(T x) { return x; }
   HVD_KERNEL_INLINE static T narrow(T x) { return x; }
   HVD_KERNEL_INLINE static T scale(T x, const Scaling& s) {
@@ -121,13 +121,14 @@ inline constexpr bool kIsTruth<element::boolean> = true;
 
 template <class E>
 inline constexpr int kBytes = sizeof(typename E::Value);
-// May values be scaled in whole vectors? Integers rarely are, and a division in double for each lane would make kernels long.
+// True if whole vectors are scaled at once. Integers are rarely scaled, and a division in double for each lane would
+// make kernels long.
 template <class E>
 inline constexpr bool kScalesFast = kIsFloat<typename E::Acc>;
 
-// ---- the same on words -------------------------------------------------------------------------------------------------------------
+// ---- the same on words ----------------------------------------------------------------------------------------------
 
-// Words of values in memory -> words of values that accumulate, kLanes of them; and back.
+// Number of words that hold kLanes values in memory, and in the accumulation type; conversions between them follow.
 template <class E, int kLanes>
 inline constexpr int kMemoryWords = (kLanes * static_cast<int>(sizeof(typename E::Value)) + 3) / 4;
 template <class E, int kLanes>
@@ -165,7 +166,7 @@ HVD_KERNEL_INLINE Words<N> scaled(const Words<N>& x, const Scaling& s) {
   return y;
 }
 
-// a[k] = a[k] op b[k] for all k, lane by lane.
+// Compute a[k] = a[k] op b[k] for all k, lane by lane.
 template <class T, int K, int N, class Apply>
 HVD_KERNEL_INLINE void each_lane(Words<N> (&a)[K], const Words<N> (&b)[K], Apply apply) {
   constexpr int kLanes = N * 4 / static_cast<int>(sizeof(T));
@@ -178,7 +179,7 @@ HVD_KERNEL_INLINE void each_lane(Words<N> (&a)[K], const Words<N> (&b)[K], Apply
   }
 }
 
-// The same for operations that take all lanes of a word at once.
+// The same for operations on all lanes of a word at once.
 template <int K, int N, class Apply>
 HVD_KERNEL_INLINE void each_word(Words<N> (&a)[K], const Words<N> (&b)[K], Apply apply) {
   HVD_KERNEL_UNROLL
@@ -188,16 +189,16 @@ HVD_KERNEL_INLINE void each_word(Words<N> (&a)[K], const Words<N> (&b)[K], Apply
   }
 }
 
-// Integers of 8 and 16 bits, all lanes of a word at once: sums of both, and of 8 bits minima and maxima, which with two lanes are longer
-// so. kUpper: the upper bit of each lane.
+// Operations on all lanes of a word at once for 8-bit and 16-bit integers: sums for both; minima and maxima for 8 bits
+// only, because with two lanes lane-by-lane code is shorter. kUpper: the upper bit of each lane.
 template <class T>
 struct Narrow {
   static constexpr int kBits = 8 * sizeof(T);
   static constexpr uint32_t kUpper = sizeof(T) == 1 ? 0x80808080 : 0x80008000;
-  // The upper bits are added without their carries, which would go to the next lane.
+  // The upper bits are added without carry, which would spill into the next lane.
   HVD_KERNEL_INLINE static uint32_t sum(uint32_t a, uint32_t b) { return ((a & ~kUpper) + (b & ~kUpper)) ^ ((a ^ b) & kUpper); }
-  // All ones in the lanes where a < b: there a - b borrows. Signed numbers are in the order of unsigned ones when their upper bits are
-  // turned.
+  // Return all ones in the lanes where a < b, that is, where a - b borrows. Flipping the upper bits maps signed order
+  // to unsigned order.
   HVD_KERNEL_INLINE static uint32_t less(uint32_t a, uint32_t b) {
     if constexpr (static_cast<T>(-1) < static_cast<T>(0)) a ^= kUpper, b ^= kUpper;
     const uint32_t difference = ((a | kUpper) - (b & ~kUpper)) ^ ((a ^ ~b) & kUpper);
@@ -223,7 +224,7 @@ HVD_KERNEL_INLINE void add(Words<N> (&a)[K], const Words<N> (&b)[K]) {
   }
 }
 
-// a[k] = a[k] op b[k] for all k. The operation is the same for all threads and is looked at once.
+// Compute a[k] = a[k] op b[k] for all k. The operation is equal for all threads and is tested once.
 template <class E, int K, int N>
 HVD_KERNEL_INLINE void combine(Words<N> (&a)[K], const Words<N> (&b)[K], Op op) {
   using Acc = typename E::Acc;

@@ -1,9 +1,10 @@
-// The engine's kernels, all of them. Compiled to kernels.ptx, which is committed, by `make kernels` (after any change of a file that is
-// included here), and for the host by tests/simulated/kernels. Each has one parameter (parameters.h); grids and blocks have one dimension,
-// blocks at most kThreads threads, and no thread waits for another.
+// All kernels of the engine. `make kernels` compiles them to kernels.ptx, which is committed (run it after any change
+// of a file included here); tests/simulated/kernels compiles them for the host. Each kernel has one parameter
+// (parameters.h); grids and blocks have one dimension, blocks at most kThreads threads, and no thread waits for
+// another.
 //
-// Bits equal the CPU's (collectives/reduce.cc) for everything that is a number: the order of additions, no contraction (-fmad=false), no
-// flushing of denormals, and the formulas of base/half.h. Which NaN a NaN is may differ.
+// Bits equal the CPU's (collectives/reduce.cc) for all numbers: same order of additions, no contraction (-fmad=false),
+// no flushing of denormals, and the formulas of base/half.h. The bits of a NaN may differ.
 #include "kernels/parameters.h"
 #include "kernels/reduction.h"
 #include "kernels/table.h"
@@ -16,12 +17,13 @@ HVD_KERNEL_INLINE void scale(const ScaleParameters& p, Place place) {
   transform<E, E>(p.source, p.destination, p.count, p.scaling, Share{place.first(), place.stride()});
 }
 
-// Calls work(piece, first element, elements, share) for each chunk that falls to this block.
+// Call work(piece, first element, elements, share) for each chunk of this block.
 template <class Work>
 HVD_KERNEL_INLINE void each_chunk(const PackParameters& p, Place place, Work work) {
   HVD_KERNEL_ROLL
   for (uint64_t chunk = place.block; chunk < p.chunks; chunk += place.blocks) {
-    uint32_t low = 0, high = p.piece_count;  // the last piece that begins at this chunk or before it; empty ones come before it
+    // Last piece that starts at or before this chunk; empty pieces come before it.
+    uint32_t low = 0, high = p.piece_count;
     HVD_KERNEL_ROLL
     while (high - low > 1) {
       const uint32_t middle = (low + high) / 2;

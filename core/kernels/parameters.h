@@ -1,31 +1,32 @@
-// What a device kernel is told: one struct, by value. Host code fills it (launch.h), the kernels (kernels.cu) read it, and a device takes
-// its bytes as they are, so layouts are fixed. Addresses are the device's, as integers: host code cannot follow them.
+// Parameters of the device kernels: one struct each, passed by value. Host code fills them (launch.h) and the kernels
+// (kernels.cu) read them; a device takes their bytes unchanged, so layouts are fixed. Addresses are device addresses as
+// integers, which host code cannot dereference.
 #pragma once
 #include <cstddef>
 #include <cstdint>
 
 namespace hvd::kernels {
 
-constexpr uint32_t kMostSources = 64;  // of a reduction; as many destinations
-constexpr uint32_t kMostPieces = 512;  // of one launch that packs
+constexpr uint32_t kMostSources = 64;  // maximum sources of a reduction, and maximum destinations
+constexpr uint32_t kMostPieces = 512;  // maximum per packing launch
 constexpr uint32_t kMostChunkBytes = 64 << 10;
-constexpr uint32_t kThreads = 256;  // of a block; kernels are compiled for no more
+constexpr uint32_t kThreads = 256;  // per block; kernels are compiled for no more
 
-// In the order of the rows of collectives/kernels.h.
+// Same order as the rows of collectives/kernels.h.
 enum class Op : uint32_t { sum = 0, min = 1, max = 2, product = 3 };
 
-// What collectives/comm.h calls a Scale, with the quotient that floats are multiplied by (collectives/reduce.cc says how each type is
-// scaled).
+// Device form of Scale (collectives/comm.h), with the quotient that floats are multiplied by (collectives/reduce.cc
+// defines the scaling of each type).
 struct Scaling {
   double factor = 1.0, divisor = 1.0;
   double multiplier = 1.0;  // factor / divisor, computed in double; narrowed to the accumulation type by the kernel
-  uint32_t identity = 1;    // factor and divisor are both 1: integers and bools are left alone
+  uint32_t identity = 1;    // factor and divisor are both 1: integers and bools are unchanged
   uint32_t unused = 0;
 };
 static_assert(sizeof(Scaling) == 32 && alignof(Scaling) == 8);
 
-// reduce_<dtype>: the elements [begin, end) of all sources, combined in THE order and scaled, into every destination. A destination may be
-// one of the sources; apart from that none overlaps another.
+// reduce_<dtype>: combine elements [begin, end) of all sources in the canonical order, scale, and store to every
+// destination. A destination may be one of the sources; otherwise none may overlap.
 struct ReduceParameters {
   uint64_t sources[kMostSources];
   uint64_t destinations[kMostSources];
@@ -37,25 +38,26 @@ struct ReduceParameters {
 static_assert(sizeof(ReduceParameters) == 1088 && offsetof(ReduceParameters, begin) == 1024 &&
               offsetof(ReduceParameters, scaling) == 1040 && offsetof(ReduceParameters, op) == 1072);
 
-// scale_<dtype>: `count` elements. The two may be the same.
+// scale_<dtype>: scale `count` elements. Source and destination may be equal.
 struct ScaleParameters {
   uint64_t source, destination, count;
   Scaling scaling;
 };
 static_assert(sizeof(ScaleParameters) == 56 && offsetof(ScaleParameters, scaling) == 24);
 
-// One tensor, or a part of it, that is packed or unpacked.
+// One tensor, or part of it, to pack or unpack.
 struct Piece {
   uint64_t source;  // 0: zeros
   uint64_t destination;
-  uint64_t elements;     // for pack_bytes: bytes
-  uint64_t first_chunk;  // how many chunks the pieces before it have
+  uint64_t elements;     // pack_bytes: bytes
+  uint64_t first_chunk;  // number of chunks of the pieces before it
 };
 static_assert(sizeof(Piece) == 32);
 
-// pack_bytes, pack_<dtype> (scaled), pack_<from>_to_<to> (cast, then scaled, then rounded once): each piece from its source to its
-// destination. Packing and unpacking differ only in which of the two is the fusion buffer. Pieces are cut into chunks of `chunk` elements,
-// the last of a piece shorter; a block carries out one chunk after another. A source may be its own destination where the types are equal.
+// pack_bytes, pack_<dtype> (scaled), pack_<from>_to_<to> (cast, scaled, rounded once): copy each piece from its source
+// to its destination. Packing and unpacking differ only in which side is the fusion buffer. Pieces are split into
+// chunks of `chunk` elements, the last one shorter; a block processes one chunk after another. If the types are equal,
+// a source may be its own destination.
 struct PackParameters {
   Piece pieces[kMostPieces];
   Scaling scaling;
@@ -64,7 +66,7 @@ struct PackParameters {
   uint32_t piece_count;
 };
 static_assert(sizeof(PackParameters) == 16432 && offsetof(PackParameters, scaling) == 16384 && offsetof(PackParameters, chunks) == 16416);
-// From PTX 8.1 on a kernel takes 32,764 bytes of parameters.
+// Since PTX 8.1 a kernel takes up to 32,764 bytes of parameters.
 static_assert(sizeof(PackParameters) <= 32764);
 
 }  // namespace hvd::kernels

@@ -1,5 +1,5 @@
-// What differs between the two ways in which kernels.cu is compiled: for a device by NVRTC, with scripts/compile-kernels.sh, and for the
-// host by any C++ compiler, where tests run it (tests/simulated/kernels). Above this file both are one source.
+// Platform differences between the two ways to compile kernels.cu: for a device by NVRTC (scripts/compile-kernels.sh),
+// and for the host by any C++ compiler, for tests (tests/simulated/kernels). All other files have one source for both.
 #pragma once
 #include <cstdint>
 
@@ -7,20 +7,20 @@
 
 namespace hvd::kernels {
 
-// Where a thread is among those of a launch. Kernels use the first dimension only, no shared memory and no barrier, so that threads may
-// also run one after another.
+// Position of a thread within a launch. Kernels use the first dimension only, no shared memory and no barrier, so that
+// threads may also run one after another.
 struct Place {
   uint32_t block, blocks, thread, threads;
   HVD_KERNEL_INLINE uint64_t first() const { return static_cast<uint64_t>(block) * threads + thread; }
   HVD_KERNEL_INLINE uint64_t stride() const { return static_cast<uint64_t>(blocks) * threads; }
 };
 
-// ---- memory: addresses must be multiples of the size ---------------------------------------------------------------------------------
+// ---- memory: addresses must be multiples of the size ----------------------------------------------------------------
 
 #if defined(__CUDACC__)
 
-// All memory that we are given (the device's, a peer's, pinned memory of the host) is in the global window, which a compiler cannot know of
-// an integer. A load may move over stores: no thread reads again what any thread has written.
+// All memory used here (the device's, a peer's, pinned host memory) is in the global window, which a compiler cannot
+// derive from an integer. A load may be moved across stores, because no thread reads what any thread has written.
 template <int kBytes>
 HVD_KERNEL_INLINE Words<(kBytes + 3) / 4> load_aligned(uint64_t address) {
   Words<(kBytes + 3) / 4> x;
@@ -45,8 +45,9 @@ HVD_KERNEL_INLINE void store_aligned(uint64_t address, const Words<(kBytes + 3) 
   }
 }
 
-// A kernel with one parameter, which stays where it is: without __grid_constant__ each thread would copy a table of 16 KiB to index it.
-// in_bytes and out_bytes, the sizes of elements, are for the host. Two blocks a multiprocessor at least: 128 registers a thread.
+// A kernel with one parameter. Without __grid_constant__ each thread would copy a 16 KiB table to index it. in_bytes
+// and out_bytes, the element sizes, are for the host. At least two blocks per multiprocessor, so up to 128 registers
+// per thread.
 #define HVD_KERNEL(name, Parameters, in_bytes, out_bytes, ...)                                    \
   extern "C" __global__ void __launch_bounds__(hvd::kernels::kThreads, 2)                         \
       name(const __grid_constant__ hvd::kernels::Parameters parameters) {                         \
@@ -55,7 +56,7 @@ HVD_KERNEL_INLINE void store_aligned(uint64_t address, const Words<(kBytes + 3) 
 
 #else
 
-// What a device would report as a misaligned address ends the program here, too.
+// Trap where a device would report a misaligned address.
 template <int kBytes>
 inline Words<(kBytes + 3) / 4> load_aligned(uint64_t address) {
   if (address % kBytes != 0) __builtin_trap();
@@ -70,10 +71,10 @@ inline void store_aligned(uint64_t address, const Words<(kBytes + 3) / 4>& x) {
   __builtin_memcpy(reinterpret_cast<void*>(address), &x, kBytes);
 }
 
-// HVD_KERNEL comes from the file that includes kernels.cu.
+// HVD_KERNEL is defined by the file that includes kernels.cu.
 #endif
 
-// ---- one element, at any address: tensors that others lend may begin anywhere ----------------------------------------------------------
+// ---- one element at any address, because tensors from callers may start anywhere ------------------------------------
 
 template <int kBytes>
 HVD_KERNEL_INLINE Words<(kBytes + 3) / 4> words_of(uint64_t bits) {

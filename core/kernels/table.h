@@ -1,5 +1,6 @@
-// Which kernels there are, for their source and for who launches them: for each dtype of base/dtype_table.h reduce_<name>, scale_<name> and
-// pack_<name> (the name in C++, so "boolean"), pack_<from>_to_<to> for each cast here, and pack_bytes.
+// List of the kernels, for their source and for their callers: for each dtype of base/dtype_table.h reduce_<name>,
+// scale_<name> and pack_<name> (with the C++ name, so "boolean"), pack_<from>_to_<to> for each cast below, and
+// pack_bytes.
 #pragma once
 #include "base/dtype_table.h"
 

@@ -1,6 +1,8 @@
-// One source, one destination: copy, zeros, scale, cast. Shared by the kernels that pack and those that scale in place.
+// Operations with one source and one destination: copy, zero, scale, cast. Shared by the packing kernels and the
+// in-place scaling kernels.
 //
-// A vector is 16 bytes of the narrower type. Each thread has at least four loads of 16 bytes on their way before it uses the first.
+// A vector is 16 bytes of the narrower type. Each thread has at least four loads of 16 bytes in flight before it uses
+// the first.
 #pragma once
 #include <cstdint>
 
@@ -9,12 +11,13 @@
 
 namespace hvd::kernels {
 
-// Which elements a thread takes: first, first + stride, ... of vectors and then of what is left over.
+// The elements that a thread processes: first, first + stride, ... of the vectors, then of the remainder.
 struct Share {
   uint64_t first, stride;
 };
 
-// How many leading elements are to be done one by one before both addresses are multiples of 16; all of them when that cannot be.
+// Return the number of leading elements to process one by one until both addresses are multiples of 16; all elements if
+// that is impossible.
 template <class In, class Out>
 HVD_KERNEL_INLINE uint64_t head_of(uint64_t source, uint64_t destination, uint64_t elements) {
   const uint64_t to_boundary = (16 - destination % 16) % 16;
@@ -33,7 +36,7 @@ HVD_KERNEL_INLINE Words<kMemoryWords<Out, kLanes>> transformed(const Words<kMemo
   return narrow<Out, kLanes>(scaled<In, kLanes>(widen<In, kLanes>(x), s));
 }
 
-// kParts times 16 bytes for each vector on one side of a cast.
+// kParts times 16 bytes per vector, on one side of a cast.
 template <int kParts>
 HVD_KERNEL_INLINE Words<4 * kParts> load_vector(uint64_t address) {
   Words<4 * kParts> x;
@@ -88,7 +91,7 @@ HVD_KERNEL_INLINE void transform(uint64_t source, uint64_t destination, uint64_t
   }
 }
 
-// Bytes as they are, in words as wide as the addresses allow; zeros where there is no source.
+// Copy bytes in words as wide as the addresses allow; zeros if there is no source.
 template <int kWidth>
 HVD_KERNEL_INLINE void copy_words(uint64_t source, uint64_t destination, uint64_t words, Share share) {
   constexpr int kAtOnce = 4;

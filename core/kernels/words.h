@@ -1,7 +1,7 @@
-// What a thread holds of a vector: 32-bit words, which stay in registers (a narrow element of its own register each would need four times
-// as many). Lanes are the elements in them, from the low bits up, as in memory.
+// A thread's share of a vector, in 32-bit words that stay in registers (one register per narrow element would need four
+// times as many). Lanes are the elements in the words, from the low bits up, as in memory.
 //
-// For kernels.cu, so for a device (NVRTC) and for the host (tests): nothing of the standard library but std::bit_cast.
+// Used by kernels.cu, so on a device (NVRTC) and on the host (tests): uses only std::bit_cast of the standard library.
 #pragma once
 #include <bit>
 #include <cstdint>
@@ -9,7 +9,8 @@
 #if defined(__CUDACC__)
 #define HVD_KERNEL_INLINE __device__ __forceinline__
 #define HVD_KERNEL_UNROLL _Pragma("unroll")
-#define HVD_KERNEL_ROLL _Pragma("unroll 1")  // where speed needs nothing else: a driver compiles all of this when it is first loaded
+// Where speed needs no unrolling: the driver compiles all of this at the first load.
+#define HVD_KERNEL_ROLL _Pragma("unroll 1")
 #else
 #define HVD_KERNEL_INLINE inline
 #define HVD_KERNEL_UNROLL
@@ -35,7 +36,7 @@ HVD_KERNEL_INLINE T lane(const Words<N>& x, int i) {
   }
 }
 
-// The words must be zero where the lane will be: it is set once.
+// The target lane must be zero, so each lane can be set once.
 template <class T, int N>
 HVD_KERNEL_INLINE void set_lane(Words<N>& x, int i, T value) {
   if constexpr (sizeof(T) == 8) {

@@ -17,7 +17,7 @@ namespace {
 constexpr size_t kRecentInFull = 60, kRecentInBrief = 20;
 constexpr size_t kQuestionsAtOnce = 8;
 
-// Reads numbers with commas up to a semicolon or the end.
+// Parse comma-separated numbers up to a semicolon or the end.
 template <class T>
 bool take(std::string_view* text, std::vector<T>* out) {
   while (!text->empty() && text->front() != ';') {
@@ -59,7 +59,7 @@ Answerer::Answerer(Means means) : means_(std::move(means)), process_(::getpid())
 Answerer::~Answerer() { close(); }
 
 void Answerer::close() {
-  if (::getpid() != process_) return;  // the thread and whoever held the lock are the parent's
+  if (::getpid() != process_) return;  // the thread, and a possible lock holder, exist only in the parent
   {
     std::lock_guard lock(mutex_);
     closed_ = true;
@@ -83,7 +83,7 @@ void Answerer::begun(uint64_t number) {
 void Answerer::give(uint64_t number, std::string stacks, std::string json) {
   {
     std::lock_guard lock(mutex_);
-    if (given_.size() >= kQuestionsAtOnce) given_.clear();  // nobody has waited for them so long
+    if (given_.size() >= kQuestionsAtOnce) given_.clear();  // drop answers that were not collected in time
     given_[number] = {std::move(stacks), std::move(json), false};
   }
   changed_.notify_all();
@@ -108,10 +108,10 @@ void Answerer::heard(int, uint32_t topic, std::string_view body) {
 }
 
 void Answerer::waiting(std::span<const Negotiator::Waiting> all, double, bool asked) {
-  if (asked || all.empty() || !means_.alone) return;  // who has asked, as the live page does each second, is no stall
+  if (asked || all.empty() || !means_.alone) return;  // a request, as the live page makes every second, is no stall
   {
     std::lock_guard lock(mutex_);
-    // Python may have heard it, from an observer that was told before this one.
+    // Python may have received it from an observer called before this one.
     const auto now = Clock::now();
     if (!unread_ && now - noticed_ > std::chrono::milliseconds(100)) unread_ = now;
   }
@@ -156,7 +156,7 @@ Answerer::Given Answerer::ask(uint64_t number) {
     const auto over = [&] { return closed_ || given_.count(number); };
     changed_.wait_for(lock, std::chrono::duration<double>(kPatience), [&] { return over() || begun_.count(number); });
     if (begun_.count(number)) changed_.wait_for(lock, std::chrono::duration<double>(kWork), over);
-    const bool runs = closed_ || begun_.erase(number);  // who closes is Python, too
+    const bool runs = closed_ || begun_.erase(number);  // if closed, Python made the call and so runs
     if (const auto found = given_.extract(number)) given = std::move(found.mapped());
     if (runs) given.forced = false;
   }
@@ -165,7 +165,7 @@ Answerer::Given Answerer::ask(uint64_t number) {
 }
 
 std::string Answerer::stacks() {
-  constexpr uint64_t kOwn = uint64_t{1} << 62;  // apart from rank 0's numbers
+  constexpr uint64_t kOwn = uint64_t{1} << 62;  // distinct from rank 0's numbers
   uint64_t number = 0;
   {
     std::lock_guard lock(mutex_);
@@ -181,7 +181,8 @@ std::string Answerer::answer(const Question& question, bool full) {
   if (full) {
     given = ask(question.number);
     std::unique_lock lock(mutex_);
-    changed_.wait_until(lock, apart.when(), [this] { return closed_; });  // rates need some time between two looks
+    // Computing rates takes some time between two readings.
+    changed_.wait_until(lock, apart.when(), [this] { return closed_; });
   }
   std::string out = "{";
   append_member(&out, "number", question.number);

@@ -1,4 +1,4 @@
-// How far rank 0's clock is ahead of this rank's: found by asking rank 0 for the time, in notes (Topic::clock_ask, clock_told).
+// Offset between rank 0's clock and this rank's, measured by asking rank 0 for the time (Topic::clock_ask, clock_told).
 #pragma once
 #include <cstdint>
 #include <cstring>
@@ -10,36 +10,37 @@
 
 namespace hvd {
 
-// Clocks of two hosts run apart by some 50 us in a second at worst, so it is asked again now and then, several times in a row: the
-// answer that took least is the best one.
+// Clocks of two hosts drift by at most about 50 us per second, so the measurement is repeated at intervals, several
+// times in a row; the answer with the shortest round trip is the most accurate.
 class ClockOffset {
  public:
   struct Known {
-    int64_t offset, error;  // ns; rank 0's clock is this one's plus `offset`, at most `error` off
+    int64_t offset, error;  // in ns: rank 0's clock is this one's plus `offset`, with an error of at most `error`
   };
   static constexpr int kInARow = 8;
   static constexpr int64_t kBetween = 10'000'000, kRest = 10'000'000'000;  // ns
 
-  // Is it time to ask? Then the question.
+  // Return the question to send if a measurement is due.
   std::optional<std::string> question(int64_t now) {
     if (now < next_) return {};
     next_ = now + kBetween;
     return pack(now);
   }
-  // Rank 0's answer.
+  // Return rank 0's answer to a question.
   static std::optional<std::string> answer(std::string_view question, int64_t now) {
     if (question.size() != sizeof(int64_t)) return {};
     std::string both(question);
     both.append(reinterpret_cast<const char*>(&now), sizeof now);
     return both;
   }
-  // What is known now, if this answer is the first one or the best of a row that is over.
+  // Process an answer. Return the offset if this is the first answer, or the last of a series (then the best one).
   std::optional<Known> hear(std::string_view answer, int64_t now) {
     uint64_t times[2];
     if (answer.size() != sizeof times) return {};
     std::memcpy(times, answer.data(), sizeof times);
     const uint64_t asked = times[0], told = times[1], took = static_cast<uint64_t>(now) - asked;
-    constexpr uint64_t kMost = 60'000'000'000;  // ns; what took longer, or is no answer to a question of ours, says nothing
+    // Ns; slower answers, and messages that answer no question of ours, are ignored.
+    constexpr uint64_t kMost = 60'000'000'000;
     if (took > kMost) return {};
     const Known known{static_cast<int64_t>(told - asked - took / 2), static_cast<int64_t>(took / 2 + 1)};
     if (!best_ || known.error < best_->error) best_ = known;

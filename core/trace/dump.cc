@@ -27,7 +27,7 @@ Status failure(const std::string& what, const std::string& path) {
   return Status(Code::invalid_argument, what + " " + path + ": " + std::strerror(errno));
 }
 
-// mkdir -p, for this user alone.
+// Create all folders of a path, accessible to this user only.
 void make_folders(const std::string& path) {
   for (size_t at = path.find('/', 1);; at = path.find('/', at + 1)) {
     ::mkdir(path.substr(0, at).c_str(), 0700);
@@ -57,7 +57,7 @@ Status open_given(const std::string& folder, int* out) {
   return *out < 0 ? failure("cannot make or open the folder", folder) : Status();
 }
 
-// Opens the folder `name` in the open folder, made if it is missing, and says what it is.
+// Open the folder `name` in the open folder `parent`, creating it if missing, and get its status.
 int open_folder(int parent, const std::string& name, struct stat* about) {
   ::mkdirat(parent, name.c_str(), 0700);
   const int fd = ::openat(parent, name.c_str(), O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
@@ -70,13 +70,14 @@ constexpr mode_t by_others = S_IWGRP | S_IWOTH;
 
 bool is_private(const struct stat& about) { return about.st_uid == ::geteuid() && !(about.st_mode & by_others); }
 
-// Some file systems show all files as one user's, or as open to all, new ones too: there `found` says nothing about who has made it.
+// Some file systems show all files, even new ones, as owned by one user or open to all; then `found` does not tell who
+// created a folder.
 bool tells_nothing(const struct stat& found, const struct stat& fresh) {
   return !is_private(fresh) && found.st_uid == fresh.st_uid && !(found.st_mode & ~fresh.st_mode & by_others);
 }
 
-// Opens the folder `*name` in the open folder, for this user alone. Where a stranger has taken its name it becomes one beside it with a
-// name that cannot be foreseen.
+// Open the folder `*name` in the open folder `parent`, accessible to this user only. If another user owns that name,
+// use a folder beside it with an unpredictable name.
 int open_private(int parent, std::string* name) {
   struct stat found{}, made{};
   const int fd = open_folder(parent, *name, &found);
@@ -101,8 +102,8 @@ int open_private(int parent, std::string* name) {
   return fresh;
 }
 
-// Opens the folder `*folder`, which only this user may write to. Where it is another than that (`open_private`), it stays so for the rest
-// of the process.
+// Open the folder `*folder`, writable by this user only. If open_private() chose another name, the rest of the process
+// uses that one too.
 Status open_own(std::string* folder, int* out) {
   static std::mutex mutex;
   static std::map<std::string, std::string> instead;
@@ -144,7 +145,7 @@ void append_entry(std::string* out, const FlightRecorder::Entry& e, const TickSc
   append_member(out, "dimensions", e.dimensions);
   append_member(out, "count", e.count);
   append_member(out, "bytes", e.bytes);
-  append_member(out, "schedule", std::to_string(e.schedule));  // 64 bits, which a number of JSON does not have everywhere
+  append_member(out, "schedule", std::to_string(e.schedule));  // 64 bits do not fit a JSON number everywhere
   append_member(out, "position", e.position);
   append_member(out, "guarded", e.guarded);
   *out += '}';
@@ -154,12 +155,12 @@ Status write_into(const std::string& folder, FolderKind kind, const std::string&
   std::string where = folder;
   int dir = -1;
   HVD_RETURN_IF_ERROR(kind == FolderKind::own ? open_own(&where, &dir) : open_given(where, &dir));
-  // Several threads may be at it: the driver when the job ends, a signal's, the program's.
+  // Several threads may write at once: the driver at the end of the job, a signal's thread, and the program's.
   static std::atomic<uint64_t> files{0};
   const std::string full = where + '/' + name;
   const std::string fresh = name + ".part" + std::to_string(::getpid()) + '-' + std::to_string(files.fetch_add(1));
   ::unlinkat(dir, fresh.c_str(), 0);
-  // A new file of this user's, whatever others have put into a folder that they may write to.
+  // A new file owned by this user, even in a folder that others can write to.
   const int fd = ::openat(dir, fresh.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0600);
   Status status = fd < 0 ? failure("cannot create", full) : write_all(fd, text, full);
   if (fd >= 0) ::close(fd);
@@ -198,11 +199,11 @@ Status Dumper::dump(const std::string& folder, std::string_view why, std::string
 
 void Dumper::ended(const Status& why) {
   if (why.ok() || why.code() == Code::shutdown || folder_.empty()) return;
-  // A rank whose disk is full still ends for the reason it ends for.
+  // A rank whose disk is full must still end for its original reason.
   if (Status s = dump("", why.message(), nullptr); !s.ok()) return;
 }
 
-// ---- a signal -------------------------------------------------------------------------------------------------------------
+// ---- signal handling ------------------------------------------------------------------------------------------------
 namespace {
 
 std::atomic<int> signal_event{-1}, signal_process{-1};
@@ -252,7 +253,7 @@ void SignalWatch::run() {
 
 void SignalWatch::give_back() {
   struct sigaction now{};
-  // A handler that the program has set since stays.
+  // Keep a handler that the program has installed since.
   if (::sigaction(signal_, nullptr, &now) == 0 && now.sa_handler == &on_signal) ::signal(signal_, SIG_DFL);
 }
 

@@ -1,5 +1,5 @@
-// Writes what the flight recorder has to a file, one JSON object a line: when the job ends by an error, on a signal, when the program asks.
-// Nothing here needs Python to run.
+// Dump of the flight recorder to a file, one JSON object per line: when the job ends with an error, on a signal, or on
+// request. Needs no running Python.
 #pragma once
 #include <functional>
 #include <memory>
@@ -12,31 +12,33 @@
 
 namespace hvd {
 
-// {"number", "what", "begin", "end", "name", "kind", "dtype", "op", "set", "face", "shape", "dimensions", "count", "bytes", "schedule",
-//  "position", "guarded"}; times in ns of the host's monotonic clock.
+// Append an entry:
+// {"number", "what", "begin", "end", "name", "kind", "dtype", "op", "set", "face", "shape", "dimensions", "count", "bytes",
+//  "schedule", "position", "guarded"}; times in ns of the host's monotonic clock.
 void append_entry(std::string* out, const FlightRecorder::Entry& entry, const TickScale::Line& line);
 
 enum class FolderKind {
-  given,  // by the user: may be shared with others, links lead where they lead
-  own,  // of this job's reports: where it is not this user's alone, another beside it is made and used
+  given,  // chosen by the user: may be shared, and symbolic links are followed
+  own,  // created for this job's reports: if another user can write to it, a new folder beside it is used
 };
 
-// Makes `folder` and those above it that are missing, for this user alone, and replaces the file `name` in it. `path`, if not null: where
-// the file is, whether it could be written or not. An error names the path and what is wrong.
+// Create `folder` and its missing parents, accessible to this user only, and replace the file `name` in it. `path`, if
+// not null, receives the file's path even on failure. An error names the path and what is wrong.
 Status write_into(const std::string& folder, FolderKind kind, const std::string& name, std::string_view text, std::string* path = nullptr);
 
 class Dumper final : public Observer {
  public:
-  // `folder`: where to when nobody says. `label`: how messages name this rank.
+  // `folder`: default target. `label`: name of this rank in messages.
   Dumper(std::shared_ptr<FlightRecorder> recorder, int rank, int size, std::string label, std::string folder);
 
-  // Writes recorder.rankN.jsonl to `folder`, "": the one given to the constructor; `path`: where it is. The first line is {"horovod":
-  // "recorder", "version": 1, "rank", "size", "label", "pid", "why", "monotonic_ns", "unix_ns"}: one moment on both clocks.
+  // Write recorder.rankN.jsonl to `folder` ("": the default); `path` receives its path. The first line gives one moment
+  // on both clocks:
+  // {"horovod": "recorder", "version": 1, "rank", "size", "label", "pid", "why", "monotonic_ns", "unix_ns"}
   Status dump(const std::string& folder, std::string_view why, std::string* path);
   const std::string& folder() const { return folder_; }
   int rank() const { return rank_; }
 
-  // By an error, not by a rank that leaves.
+  // Dump if the job ended with an error, but not if a rank left.
   void ended(const Status& why) override;
 
  private:
@@ -45,14 +47,13 @@ class Dumper final : public Observer {
   const std::string label_, folder_;
 };
 
-// Calls a function, in a thread of its own, whenever a signal comes; nothing is done in the handler but to wake that thread. One at a time
-// in a process.
+// Calls a function on a separate thread whenever a signal arrives; the handler only wakes that thread. One per process.
 class SignalWatch {
  public:
-  // Null: the program has a handler of its own for it, ignores it, or somebody watches already.
+  // Null if the program handles or ignores the signal, or another watch exists.
   static std::unique_ptr<SignalWatch> start(int signal, std::function<void()> call);
   ~SignalWatch();
-  // In a forked child: the signal does again what it did before.
+  // In a forked child: restore the previous action of the signal.
   void abandon_in_child();
 
  private:

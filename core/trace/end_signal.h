@@ -1,4 +1,5 @@
-// For a thread that sleeps on descriptors: one that is readable once the job of an engine is over, however that came.
+// Descriptor that becomes readable once the job of an engine is over, for whatever reason; for threads that sleep on
+// descriptors.
 #pragma once
 #include <sys/eventfd.h>
 #include <unistd.h>
@@ -13,7 +14,7 @@ namespace hvd {
 
 class EndSignal final : public Observer {
  public:
-  // `failures`: of the engine.
+  // `failures`: the engine's counter of failed operations.
   explicit EndSignal(std::shared_ptr<const std::atomic<uint64_t>> failures)
       : fd_(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)), failures_(std::move(failures)) {}
   ~EndSignal() override {
@@ -21,7 +22,7 @@ class EndSignal final : public Observer {
   }
   EndSignal(const EndSignal&) = delete;
 
-  // -1: there are no descriptors left.
+  // -1 if no descriptor was available.
   int fd() const { return fd_; }
   uint64_t failures() const { return failures_->load(std::memory_order_relaxed); }
   void ended(const Status&) override { give(); }

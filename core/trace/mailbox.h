@@ -1,4 +1,4 @@
-// Brings what an engine's observers hear to a thread that may take its time: notes, and who waits for whom. An Observer.
+// Passes observer messages of an engine, and reports of waiting operations, to a slow consumer thread. An Observer.
 #pragma once
 #include <condition_variable>
 #include <deque>
@@ -21,26 +21,27 @@ class Mailbox final : public Observer, public std::enable_shared_from_this<Mailb
     uint32_t topic;
     std::string body;
   };
-  // What comes while so many lie here unread is lost.
+  // Maximum unread messages; further ones are dropped.
   static constexpr size_t kMost = 4096;
 
-  // say: leaves a note, from within heard(). Where it is given, questions for the time are answered (trace/clock.h).
+  // say: sends a message, from within heard(). If given, questions for the time are answered (trace/clock.h).
   explicit Mailbox(int rank, std::function<void(Note)> say = {}) : rank_(rank), say_(std::move(say)) {}
 
-  // The next letter, waiting for it until `deadline`. False: none came, or the box is closed and empty.
+  // Take the next message, waiting until `deadline`. Return false if none came, or the mailbox is closed and empty.
   bool take(Letter* letter, Deadline deadline);
-  // One from this rank to itself, for whoever reads.
+  // Add a message from this rank to its own reader.
   void put(Topic topic, std::string body) { put(Letter{rank_, static_cast<uint32_t>(topic), std::move(body)}); }
-  // Nothing comes any more; wakes who waits.
+  // Accept no more messages and wake the reader.
   void close();
   bool closed() const;
 
   void heard(int from, uint32_t topic, std::string_view body) override;
-  // As Topic::waiting: {"asked": bool, "waiting": [{"name", "set", "age", "ready": [ranks], "missing": [ranks]}, ...]}, ages in s.
+  // Add a message of Topic::waiting, with ages in s:
+  // {"asked": bool, "waiting": [{"name", "set", "age", "ready": [ranks], "missing": [ranks]}, ...]}
   void waiting(std::span<const Negotiator::Waiting> all, double now, bool asked) override;
-  // As Topic::unnoticed: {"text": ..., "silent": [ranks]}.
+  // Add a message of Topic::unnoticed: {"text": ..., "silent": [ranks]}.
   void unnoticed(std::string_view text, std::span<const int> silent) override;
-  // The job is over: closes the box.
+  // Close the mailbox when the job is over.
   void ended(const Status&) override { close(); }
 
  private:

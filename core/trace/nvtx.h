@@ -1,5 +1,5 @@
-// Ranges for NVIDIA's profilers: an Observer that marks what this rank's engine carries out, named like its operations, in a domain
-// "horovod". NCCL marks what it does itself. The library is found at run time; without a profiler its functions do nothing.
+// Ranges for NVIDIA's profilers: an Observer that marks the operations of this rank's engine by name, in the domain
+// "horovod". NCCL marks its own work. The library is loaded at run time; without a profiler its functions do nothing.
 #pragma once
 #include <memory>
 #include <string>
@@ -13,7 +13,7 @@ class NvtxRanges final : public Observer {
   // `library`: libnvtx3interop.so.1 or libnvToolsExt.so.1. An error says why it cannot be used.
   static Status open(const std::string& library, std::shared_ptr<NvtxRanges>* out);
 
-  // Of the thread that carries it out, which ends it too.
+  // A range belongs to the executing thread, which also ends it.
   void started(const Execution&) override;
   void finished(const Execution&, const Status&) override;
 

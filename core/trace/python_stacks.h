@@ -1,8 +1,8 @@
-// Python's stacks without Python: its faulthandler module writes them from whatever thread calls the handler that it has registered for a
-// signal, without the interpreter's lock, which somebody may hold for ever.
+// Python's stacks without Python: the faulthandler module's signal handler writes them when called from any thread,
+// without the GIL, which a hung thread may hold forever.
 //
-// While Python runs, frames change under the handler, which may then read memory that is gone, and end the process; so it is for when
-// Python does not run (Answerer asks Python first).
+// While Python runs, frames change under the handler, which may then read freed memory and crash the process. So use
+// this only if Python does not run (Answerer asks Python first).
 #pragma once
 #include <mutex>
 #include <string>
@@ -11,13 +11,13 @@ namespace hvd {
 
 class PythonStacks {
  public:
-  // `signal`: one for which faulthandler.register(signal, file, all_threads=True) was called, with `fd` (a memfd, of which a copy is kept)
-  // as its file. The handler is what sigaction(2) has now; the signal is never sent.
+  // `signal`: a signal for which faulthandler.register(signal, file, all_threads=True) was called with `fd`, a memfd
+  // that is duplicated here, as its file. Uses the handler that sigaction(2) returns now; the signal is never sent.
   PythonStacks(int signal, int fd);
   ~PythonStacks();
   PythonStacks(const PythonStacks&) = delete;
 
-  // Any thread. "": there is no handler, or it has nothing to say.
+  // Return the stacks; "" if there is no handler or it writes nothing. Callable from any thread.
   std::string take();
 
  private:

@@ -53,7 +53,8 @@ void FlightRecorder::write(Entry& entry) {
   const Words words = std::bit_cast<Words>(entry);
   Slot& slot = slots_[number % slots_.size()];
   slot.version.store(2 * number + 1, std::memory_order_relaxed);
-  // Whoever reads one of these words sees the odd version. A fence would say the same, but ThreadSanitizer does not know fences.
+  // A reader of any of these words also sees the odd version. A fence would do the same, but ThreadSanitizer does not
+  // support fences.
   for (size_t i = 0; i < words.size(); ++i) slot.words[i].store(words[i], std::memory_order_release);
   slot.version.store(2 * number + 2, std::memory_order_release);
   next_.store(number + 1, std::memory_order_release);

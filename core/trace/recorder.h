@@ -1,8 +1,8 @@
-// The flight recorder: what a rank's engine has done last, in a ring that is always on. An Observer. It is read when something has gone
-// wrong (after a fatal error, on a signal, when the program asks: trace/dump.h), and for figures about steps.
+// Flight recorder: the last operations of a rank's engine, in an always-on ring buffer. An Observer. Read after a
+// failure (fatal error, signal, or on request: trace/dump.h), and for statistics about steps.
 //
-// Written by whoever drives the engine, an entry in some 50 ns; read by any thread meanwhile: each entry carries a version that says
-// whether it was overwritten while it was read.
+// Written by the thread that drives the engine, in about 50 ns per entry; read by any thread at the same time. Each
+// entry has a version that tells whether it was overwritten while being read.
 #pragma once
 #include <array>
 #include <atomic>
@@ -19,22 +19,23 @@ namespace hvd {
 class FlightRecorder final : public Observer {
  public:
   enum class What : uint8_t {
-    announced,       // this rank is ready for it; not of operations that a schedule takes
+    announced,       // this rank is ready for it; not recorded for operations of a schedule
     carried_out,     // together with count - 1 others
-    broke_off,       // likewise, but it failed and the job is over
+    broke_off,       // as carried_out, but it failed and the job is over
     failed,          // on all ranks, see Response::error
-    schedule_begun,  // `count` buckets
+    schedule_begun,  // with `count` buckets
     schedule_ended,
-    ended,           // the job; `name` is the beginning of why
+    ended,           // the job ended; `name` is the beginning of the reason
   };
-  // What does not concern `what` is 0.
+  // Fields that do not apply to `what` are 0.
   struct Entry {
     static constexpr size_t kName = 87, kShape = 4;
-    uint64_t number;      // of this rank's entries, from 0
-    uint64_t begin, end;  // ticks; the same but for carried_out and broke_off
+    uint64_t number;      // index of the entry on this rank, from 0
+    uint64_t begin, end;  // ticks; equal except for carried_out and broke_off
     uint64_t bytes;
     uint64_t schedule;    // 0: negotiated
-    uint64_t position;    // of carried_out and broke_off: how many its process set has had before, the same on all ranks of the set
+    // carried_out and broke_off: number of earlier operations of its process set, equal on all ranks of the set.
+    uint64_t position;
     std::array<int64_t, kShape> shape;  // the first dimensions
     uint32_t set, count;
     What what;
@@ -43,16 +44,16 @@ class FlightRecorder final : public Observer {
     ReduceOp op;
     uint8_t face, dimensions;
     bool guarded;
-    uint8_t name_length;  // kName: there may have been more
+    uint8_t name_length;  // kName: the name may have been cut
     std::array<char, kName + 1> name;
 
     std::string text() const { return {name.data(), name_length}; }
   };
 
-  // Keeps the last `entries` of them, at least 2.
+  // Keep the last `entries` entries, at least 2.
   explicit FlightRecorder(size_t entries);
 
-  // Any thread, at any time. At most so many, oldest first; those that were being written are left out.
+  // Return at most `most` entries, oldest first, without those being written. Callable from any thread at any time.
   std::vector<Entry> last(size_t most) const;
   TickScale::Line line() const { return scale_.line(); }
 
@@ -68,7 +69,7 @@ class FlightRecorder final : public Observer {
   static_assert(sizeof(Entry) % sizeof(uint64_t) == 0);
   using Words = std::array<uint64_t, sizeof(Entry) / sizeof(uint64_t)>;
   struct Slot {
-    std::atomic<uint64_t> version{0};  // 2 * (number + 1) of the entry that it holds; odd: being written
+    std::atomic<uint64_t> version{0};  // 2 * (number + 1) of the entry it holds; odd: being written
     std::array<std::atomic<uint64_t>, std::tuple_size_v<Words>> words{};
   };
   void write(Entry& entry);

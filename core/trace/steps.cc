@@ -6,7 +6,7 @@
 namespace hvd {
 namespace {
 
-// What any algorithm has to carry over a rank's link, each way, for so many bytes of Execution::bytes.
+// Return the bytes that any algorithm must send over a rank's link, each way, for this value of Execution::bytes.
 uint64_t moved_by(Kind kind, int ranks, uint64_t bytes) {
   const double others = ranks < 2 ? 0 : static_cast<double>(ranks - 1) / ranks;
   switch (kind) {
@@ -53,7 +53,8 @@ void StepMeter::count(uint64_t steps) {
   made_.store(ended_, std::memory_order_relaxed);
 }
 
-// Steps end with one operation. A program may have other loops, as for validation: the operation that came most often counts.
+// Steps end with one operation. A program may have other loops, such as validation; the operation that occurred most
+// often counts.
 void StepMeter::schedule_begun(const Schedule& schedule) {
   scheduled_ = true;
   last_ = nullptr;
@@ -68,7 +69,7 @@ void StepMeter::schedule_begun(const Schedule& schedule) {
     rival_ = last_->parts.back().names.back();
   }
   std::lock_guard lock(mutex_);
-  if (!told_) begun_ = false;  // what was between two schedules is no step
+  if (!told_) begun_ = false;  // the time between two schedules is not a step
 }
 
 void StepMeter::bucket_done(const Schedule::Bucket& bucket) {
@@ -107,7 +108,7 @@ void StepMeter::mark(uint64_t data_ns, bool found) {
     std::lock_guard lock(mutex_);
     if (found && told_) return;
     const Reading now = read();
-    if (!found && !told_) {  // those that were found so far were others
+    if (!found && !told_) {  // drop steps that were detected before
       told_ = true;
       begun_ = false;
       ended_ = 0;
@@ -115,7 +116,7 @@ void StepMeter::mark(uint64_t data_ns, bool found) {
       first_ = 0;
     }
     if (begun_) {
-      // A wait that goes on is counted up to here; the other sums only grow.
+      // A current wait is counted up to now, and may then end with less; the other sums only grow.
       const uint64_t blocked = now.blocked > before_.blocked ? now.blocked - before_.blocked : 0;
       const Step step{ended_,
                       now.at,

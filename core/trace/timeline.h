@@ -1,6 +1,7 @@
-// The timeline: an Observer that writes what happens to operations on this rank into a file that trace viewers open. The driver puts down
-// what it sees in memory, some 100 ns for an event; a thread of the timeline's own makes text of it (timeline_text.h) and brings it to
-// the file (timeline_file.h), ten times in a second. What lies unwritten is bounded: beyond that events are lost, and counted.
+// Timeline: an Observer that writes the events of operations on this rank to a file for trace viewers. The driver
+// records events in memory, at about 100 ns each. A separate thread converts them to text (timeline_text.h) and writes
+// them to the file (timeline_file.h) ten times per second. Unwritten events are limited; further ones are dropped and
+// counted.
 #pragma once
 #include <atomic>
 #include <condition_variable>
@@ -27,34 +28,35 @@ struct TimelineOptions {
   int rank = 0, size = 1;
   std::string host;
   bool mark_cycles = false;
-  // 0: everything stays. Else the file keeps the events of the last `keep` to 2 * `keep` seconds, the older half of them in a file of
-  // its own beside it (timeline_before()).
+  // 0: keep everything. Otherwise the file keeps the events of the last `keep` to 2 * `keep` seconds, the older half in
+  // a separate file beside it (timeline_before()).
   double keep = 0;
-  // Only what happens from the first of these steps on until the second one begins. -1: everything.
+  // Record only from the start of step first_step until the start of step end_step. -1: everything.
   int64_t first_step = -1, end_step = -1;
-  bool clock_of_rank0 = true;         // on its host
-  std::function<void(Note)> say;      // called from within events; needed where the clock is another one
-  LogSink log;                        // a warning when the file takes no more; from the timeline's thread
-  size_t most_bytes = 16u << 20;      // of events that are not written yet
+  bool clock_of_rank0 = true;         // this host is rank 0's, so the clock is the same
+  std::function<void(Note)> say;      // sends a message, called from within events; needed if the clock differs
+  LogSink log;                        // receives a warning when writing fails; called on the timeline's thread
+  size_t most_bytes = 16u << 20;      // maximum size of unwritten events
   double between_writes = 0.1;        // seconds
 };
 
-// "a/b.json" -> "a/b.before.json"
+// Return the path of the older half: "a/b.json" -> "a/b.before.json".
 std::string timeline_before(const std::string& path);
 
 class Timeline final : public Observer {
  public:
-  // Not ok, with a sentence and errno, when the file cannot be had.
+  // An error has a sentence and sets `error` to errno if the file cannot be opened.
   static Status start(TimelineOptions options, std::shared_ptr<Timeline>* out, int* error);
   ~Timeline() override;
 
-  // Any thread. Nothing is taken down any more, all that was goes to the file. May be repeated. Waits for the disk.
+  // Stop recording and write all events to the file; waits for the disk. Idempotent. Callable from any thread.
   void close();
-  // Any thread: a step of the program begins. As long as nobody says so, a step begins with each round of a schedule, from 0 on.
+  // The program starts a step. Until this is called, each round of a schedule counts as a step, from 0. Callable from
+  // any thread.
   void step(int64_t number);
-  // Events that found no room. Any thread.
+  // Number of dropped events. Callable from any thread.
   uint64_t lost() const;
-  // Why the file takes no more.
+  // Why writing has failed, or ok.
   Status status() const;
 
   bool wants_submission_times() const override { return true; }
@@ -70,7 +72,7 @@ class Timeline final : public Observer {
   void schedule_ended(const Schedule&, uint64_t) override;
   void heard(int from, uint32_t topic, std::string_view body) override;
   void awake() override;
-  // Also from any other thread, by whoever knows; the first time counts.
+  // Also called on other threads that know of the end; the first call counts.
   void ended(const Status&) override;
 
  private:
@@ -125,9 +127,9 @@ class Timeline final : public Observer {
 
   std::atomic<bool> taking_, told_steps_{false}, told_end_{false};
 
-  // ---- the driver's
-  // Responses that were carried out. Those of a schedule stay where they are until it ends; at the place of others there may be
-  // another one next time.
+  // ---- used by the driver -------------------------------------------------------------------------------------------
+  // Responses that were executed. Those of a schedule keep their addresses until it ends; the addresses of others may
+  // be reused.
   struct Seen {
     TimelineTensorsPtr tensors;
     bool stays = false;
@@ -135,7 +137,7 @@ class Timeline final : public Observer {
   std::unordered_map<const Response*, Seen> seen_;
   TimelineTensorsPtr current_;
   uint64_t schedule_ = 0, rounds_ = 0, all_rounds_ = 0;
-  const Response* first_ = nullptr;  // of the schedule
+  const Response* first_ = nullptr;  // first response of the schedule
   ClockOffset offset_;
   uint64_t looked_ = 0;
 
@@ -147,7 +149,7 @@ class Timeline final : public Observer {
   bool closing_ = false, hurry_ = false;
   Status status_;
 
-  // ---- the thread's
+  // ---- used by the thread -------------------------------------------------------------------------------------------
   TimelineText text_;
   std::unique_ptr<TimelineFile> file_;
   Clock::time_point file_began_ = Clock::now();

@@ -1,8 +1,9 @@
-// A file that holds a JSON array and grows while others read it: whenever it is read, it is whole. After the closing bracket there is
-// room, blanks that JSON ignores; new elements go over the bracket and into the room with one write, so nothing that fails midway
-// (a disk that is full) can leave half of them behind. Making more room is what may fail, and blanks do no harm.
+// A file with a JSON array that grows while others read it and is complete at every moment. The closing bracket is
+// followed by reserved space, blanks that JSON ignores. One write places new elements over the bracket and into the
+// reserved space, so a failure, such as a full disk, cannot leave half of them behind. Only extending the reserved
+// space can fail, and blanks do no harm.
 //
-// What is left: a process that is killed, or a reader that comes by, in the microseconds of that write sees a part of it.
+// Remaining risk: a process killed, or a reader, within the microseconds of that write sees a partial write.
 #pragma once
 #include <cstdint>
 #include <memory>
@@ -15,19 +16,20 @@ namespace hvd {
 
 class TimelineFile {
  public:
-  // Empties the file or makes it. Not ok, with a sentence that says why and errno (as error()): it cannot be written, is no regular file,
-  // or another process has it open here as well.
+  // Create or truncate the file. An error has a sentence and sets `error` to errno: the file cannot be written, is not
+  // a regular file, or is open in another process on this host.
   static Status open(const std::string& path, std::unique_ptr<TimelineFile>* out, int* error);
-  ~TimelineFile();  // close()
+  ~TimelineFile();  // calls close()
   TimelineFile(const TimelineFile&) = delete;
 
-  // `elements`: JSON values, each followed by ",\n". After an error nothing more may be added; the array is as it was.
+  // Append elements: JSON values, each followed by ",\n". After an error the array is unchanged, and nothing more may
+  // be added.
   Status append(std::string_view elements);
-  // Gives back the room.
+  // Truncate the reserved space and close the file.
   void close();
 
   const std::string& path() const { return path_; }
-  uint64_t bytes() const { return end_; }  // without what closes the array, and the room
+  uint64_t bytes() const { return end_; }  // without the end of the array and the reserved space
 
  private:
   TimelineFile(std::string path, int fd) : path_(std::move(path)), fd_(fd) {}
@@ -36,8 +38,8 @@ class TimelineFile {
 
   const std::string path_;
   int fd_;
-  uint64_t end_ = 0;   // of what has been written before the end of the array
-  uint64_t size_ = 0;  // of the file
+  uint64_t end_ = 0;   // offset of the end of the array
+  uint64_t size_ = 0;  // size of the file
   bool any_ = false;
 };
 

@@ -10,7 +10,7 @@ namespace {
 
 enum Thread { kRank = 0, kSchedules = 1, kSteps = 2 };
 
-// Microseconds, to the nanosecond.
+// Append microseconds with nanosecond precision.
 void append_time(std::string* out, int64_t ns) {
   ns = std::max<int64_t>(ns, 0);
   append_json(out, ns / 1000);
@@ -54,7 +54,7 @@ const char* timeline_name(Kind kind, ReduceOp op) {
   }
 }
 
-// ---- what it is about -----------------------------------------------------------------------------------------------------
+// ---- tensors --------------------------------------------------------------------------------------------------------
 bool TimelineTensors::One::same(const Response& r, size_t i) const {
   return name == r.names[i] && set == r.set && face == r.face && kind == r.kind && op == r.op && dtype == r.dtype &&
          (i >= r.shapes.size() || dimensions == r.shapes[i]);
@@ -99,7 +99,7 @@ void TimelineText::event(char phase, uint32_t pid, int64_t at, std::string_view 
   put(time(at));
   if (!name.empty()) {
     put(",\"name\":\"");
-    put(name);  // one of ours: short, and nothing in it needs an escape
+    put(name);  // an internal name: short, and needs no escapes
     *end++ = '"';
   }
   if (rest.empty()) put("},\n");
@@ -187,7 +187,7 @@ void TimelineText::leave_negotiation(State& s, uint32_t pid, int64_t at, std::st
 }
 
 void TimelineText::ready(int64_t at, int rank, const TimelineTensors& tensors, std::string* out) {
-  if (known_.size() + tensors.all.size() > kMostKnown) {  // also where they are all known: that is rare enough
+  if (known_.size() + tensors.all.size() > kMostKnown) {  // checked even if all are known, because that is rare
     close_open(at, out);
     known_.clear();
     first_ += static_cast<uint32_t>(states_.size());
@@ -196,7 +196,7 @@ void TimelineText::ready(int64_t at, int rank, const TimelineTensors& tensors, s
   const auto& pids = pids_of(tensors, out);
   for (size_t i = 0; i < pids.size(); ++i) {
     State& s = state(pids[i]);
-    if (s.running) continue;  // its end is missing, or it goes on under its name
+    if (s.running) continue;  // its end is missing, or it continues under its name
     s.last = std::max(at, s.last);
     if (!s.negotiating) {
       s.negotiating = true;
@@ -289,7 +289,7 @@ void TimelineText::finished(int64_t at, bool good, const TimelineTensors& tensor
   }
 }
 
-// ---- of the rank itself ---------------------------------------------------------------------------------------------------
+// ---- events of the rank itself --------------------------------------------------------------------------------------
 void TimelineText::schedule_begun(int64_t at, uint64_t id, size_t buckets, size_t tensors, std::string* out) {
   schedule_ended(at, out);
   std::string rest = ",\"args\":{";

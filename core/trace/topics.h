@@ -1,17 +1,18 @@
-// What notes are about (Note::topic). Python knows these numbers by the names TOPIC_* of horovod._core.
+// Topics of observer messages (Note::topic). Python knows these numbers as TOPIC_* of horovod._core.
 #pragma once
 #include <cstdint>
 
 namespace hvd {
 
 enum class Topic : uint32_t {
-  waiting = 1,  // never travels: Mailbox's form of Observer::waiting()
-  python = 2,   // between Python's halves of telemetry (horovod/common/telemetry), JSON
+  waiting = 1,  // local only: Observer::waiting() as a Mailbox message
+  python = 2,   // between the Python parts of telemetry (horovod/common/telemetry), JSON
   explain = 3,  // rank 0 asks what ranks do, see Question (trace/answer.h)
-  answer = 4,   // what an Answerer says to that, JSON
-  stacks = 5,   // never travels: an Answerer asks Python for its stacks; the body is the number of the question
-  unnoticed = 6,  // never travels: Mailbox's form of Observer::unnoticed()
-  // What time is it at rank 0? (trace/clock.h). Three of: the asker's clock when it asked; in the answer also rank 0's when it answered.
+  answer = 4,   // answer of an Answerer, JSON
+  stacks = 5,   // local only: an Answerer asks Python for its stacks; the body is the question's number
+  unnoticed = 6,  // local only: Observer::unnoticed() as a Mailbox message
+  // Question to rank 0 for the time, and its answer (trace/clock.h). The question has the asker's clock; the answer
+  // adds rank 0's clock.
   clock_ask = 16,
   clock_told = 17,
 };

@@ -75,7 +75,9 @@ int alloc(Pointer* out, size_t bytes) {
 }
 int free_memory(Pointer pointer) { return answered(hip.free(memory_at(pointer))); }
 int alloc_host(void** memory, size_t bytes) {
-  constexpr unsigned kPortable = 1;  // for all devices, like CUDA's
+  // HIP compares unsigned numbers, so after a counter wraps around (2^31 waits) it waits too long. HIP may also refuse
+  // our memory, which was not allocated by hipMallocSignalMemory.
+  constexpr unsigned kPortable = 1;
   return answered(hip.alloc_host(memory, bytes, kPortable));
 }
 
