@@ -1,25 +1,26 @@
-// What native libraries of other faces (TensorFlow, XLA) may ask of the engine: a table of C functions, so that they are neither linked
-// with the Python module nor compiled together with it. horovod._core.face_api() gives its address.
-// The engine is the one that runs in this process at the moment (horovod.init() ... horovod.shutdown()); a request is refused unless its
-// face has called init() too.
+// C function table through which native libraries of other frontends (TensorFlow, XLA) use the engine, so that they are
+// neither linked nor compiled with the Python module. horovod._core.face_api() returns its address. Calls use the
+// engine that currently runs in this process (between horovod.init() and horovod.shutdown()); a request is refused
+// unless its frontend has called init() too.
 #pragma once
 #include <stddef.h>
 #include <stdint.h>
 
 extern "C" {
 
-// Both structures grow at the end only and begin with their size: a library refuses a table of another version, or of fewer bytes than it
-// knows, and what a request does not reach to is taken for zero.
+// Both structures begin with their size and only grow at the end. A library refuses a table of another version, or with
+// fewer bytes than it knows; fields beyond a request's size count as zero.
 #define HVD_FACE_API_VERSION 2
 
-// Numbers as in horovod/_core.pyi: kinds (KIND_*), dtypes (horovod/common/dtypes.py), op (hvd.Average ... hvd.Product), wire (WIRE_*).
+// Codes as in horovod/_core.pyi: kinds (KIND_*), dtypes (horovod/common/dtypes.py), op (hvd.Average ... hvd.Product),
+// wire (WIRE_*).
 typedef struct HvdRequest {
   uint32_t bytes;           // sizeof(HvdRequest)
-  int32_t kind;             // for one, HVD_KIND_JOIN
-  int32_t face;             // each face of a process has names of its own (horovod/common/faces.py)
+  int32_t kind;             // KIND_* for one operation, or HVD_KIND_JOIN
+  int32_t face;             // the frontend; each has separate operation names (horovod/common/faces.py)
   const char* name;         // "" or null: matched by order
-  const void* in;           // the memory is the caller's and lives until the operation is done
-  void* out;                // allgather, alltoall: ignored, see HvdResult.output
+  const void* in;           // owned by the caller; must live until the operation is done
+  void* out;                // ignored for allgather and alltoall, see HvdResult.output
   const int64_t* shape;     // of the input
   int32_t dimensions;
   int32_t dtype;
@@ -32,7 +33,7 @@ typedef struct HvdRequest {
   int32_t splits_count;
   int32_t group_size;       // 0: no group
   const char* group;
-  int32_t device_kind;      // where `in` and `out` are (DEVICE_*); 0: memory that the CPU reads
+  int32_t device_kind;      // where `in` and `out` are (DEVICE_*); 0: host memory
 } HvdRequest;
 #define HVD_KIND_ALLREDUCE 0
 #define HVD_KIND_ALLGATHER 1
@@ -44,12 +45,12 @@ typedef struct HvdRequest {
 enum HvdCode {
   HVD_OK = 0,
   HVD_INVALID_ARGUMENT = 1,  // refused at call time
-  HVD_MISMATCH = 2,          // ranks disagree
+  HVD_MISMATCH = 2,          // ranks disagree about the operation
   HVD_SHUTDOWN = 3,
   HVD_PEER_LOST = 4,
   HVD_TIMEOUT = 5,
   HVD_INTERNAL = 6,
-  HVD_NOT_INITIALIZED = 7,   // the face has never called horovod.init(); HVD_SHUTDOWN: it has left
+  HVD_NOT_INITIALIZED = 7,   // the frontend has never called horovod.init(); HVD_SHUTDOWN: it has left
 };
 
 typedef struct HvdResult {
@@ -61,7 +62,7 @@ typedef struct HvdResult {
   size_t output_bytes;
 } HvdResult;
 
-// Called once, from any thread, perhaps before submit() has returned. It must not wait for another operation.
+// Called once, on any thread, possibly before submit() has returned. It must not wait for another operation.
 typedef void (*HvdDone)(void* context, const HvdResult* result);
 
 typedef struct HvdWork HvdWork;
@@ -74,7 +75,7 @@ enum HvdQuestion {
   HVD_SET_SIZE = 4,
   HVD_SET_INCLUDED = 5,
   HVD_SET_RANK = 6,
-  HVD_JOB = 7,  // of any face: a number that is another one in each job, and each epoch of a job, of this process
+  HVD_JOB = 7,  // for any frontend: a number that differs for each job, and each epoch of a job, in this process
 };
 #define HVD_UNKNOWN_PROCESS_SET (-3)
 
@@ -82,23 +83,23 @@ typedef struct HvdFaceApi {
   uint32_t version;
   uint32_t bytes;
 
-  // For callers that go on: announces an operation and returns. HVD_OK: `done` will be called. Otherwise it will not, and the reason is
-  // in `message` (truncated to `message_bytes`).
+  // For callers that do not wait: submit an operation and return. After HVD_OK `done` will be called. Otherwise it will
+  // not, and `message` has the reason (truncated to `message_bytes`).
   int32_t (*submit)(const HvdRequest* request, HvdDone done, void* context, char* message, size_t message_bytes);
 
-  // For callers that wait: start() announces an operation; wait() drives the engine until the operation is done or `seconds` have
-  // passed (1: done, 0: not yet). A work must be waited for until it is done before its memory goes away, then released.
+  // For callers that wait: start() submits an operation; wait() drives the engine until the operation is done (returns
+  // 1) or `seconds` have passed (returns 0). Wait until it is done before freeing its memory, then call release().
   int32_t (*start)(const HvdRequest* request, HvdWork** work, char* message, size_t message_bytes);
   int32_t (*wait)(HvdWork* work, double seconds);
-  void (*result)(HvdWork* work, HvdResult* result);  // once done; valid until release()
+  void (*result)(HvdWork* work, HvdResult* result);  // only once done; valid until release()
   void (*release)(HvdWork* work);
 
-  // An answer to HvdQuestion; -1: the face has not called init; HVD_SET_*: HVD_UNKNOWN_PROCESS_SET. `process_set` counts for HVD_SET_*
-  // only; HVD_SET_RANK: -2 when this rank is no member.
+  // Answer an HvdQuestion; -1: the frontend has not called init; HVD_SET_*: HVD_UNKNOWN_PROCESS_SET. `process_set` is
+  // used by HVD_SET_* only; HVD_SET_RANK: -2 if this rank is not a member.
   int32_t (*ask)(int32_t face, int32_t question, int32_t process_set);
 
-  // A name for a group that has none, to be given to its members' requests: groups of a kind are matched by the order in which the ranks
-  // of a set ask for it. "" while the face is not in the job.
+  // Return a name for an unnamed group, to be set in its members' requests. Groups of a kind are matched by the order
+  // in which the ranks of a set call this. "" if the frontend is not in the job.
   void (*name_group)(int32_t face, int32_t kind, int32_t process_set, char* name, size_t name_bytes);
 } HvdFaceApi;
 

@@ -1,4 +1,4 @@
-// One call of our foreign function: what XLA's frame says, checked and put into the engine's words.
+// One call of the foreign function: reads and checks XLA's frame and converts it to engine requests.
 #pragma once
 #include <array>
 #include <string>
@@ -9,29 +9,30 @@
 
 namespace hvd::jax {
 
-// Why a call was refused, or what went wrong in it. `code` 0: nothing.
+// Why a call was refused or failed. `code` 0: no failure.
 struct Failure {
   int32_t code = 0;
   std::string message;
   explicit operator bool() const { return code != 0; }
 };
 
-constexpr size_t kNumbers = 6;    // of each tensor: kind, face, op, root, process set, wire
-constexpr int32_t kPassOn = -1;   // a kind of ours: nothing is sent, the result is the argument
-constexpr int32_t kCount = -2;    // a kind of ours: nothing is sent, the result is how often this rank has come here in this job
+constexpr size_t kNumbers = 6;    // per tensor: kind, face, op, root, process set, wire
+constexpr int32_t kPassOn = -1;   // additional kind: nothing is sent, the result is the argument
+// Additional kind: nothing is sent, the result is how often this rank has run the call in this job.
+constexpr int32_t kCount = -2;
 
-// Requests of all tensors of a call, submitted together. They point into the call and into XLA's frame, so neither may move nor end
-// before the operations are done.
+// Requests of all tensors of a call, submitted together. They point into this object and XLA's frame, so neither may
+// move or end before the operations are done.
 class Call {
  public:
   explicit Call(const HvdFaceApi& api) : api_(api) {}
   Failure read(const xla::CallFrame& frame);
   const std::vector<HvdRequest>& requests() const { return requests_; }
-  // The i-th request has succeeded: what the engine keeps its result in goes to where XLA expects it.
+  // Copy the result of the i-th request, which has succeeded, from the engine's memory to XLA's buffer.
   Failure take(size_t i, const HvdResult& result) const;
-  // After take(): a failure if ranks have come to the branch that this call is in unequally often.
+  // After take(): fail if the ranks have run this call's branch different numbers of times.
   Failure check_steps() const;
-  int32_t devices() const { return devices_; }  // of this process, when the program was made
+  int32_t devices() const { return devices_; }  // devices of this process at compilation
 
  private:
   Failure add(HvdRequest request, const xla::Buffer& in, const xla::Buffer& out);
@@ -39,12 +40,12 @@ class Call {
 
   const HvdFaceApi& api_;
   std::vector<std::string> names_, groups_;
-  std::string steps_;  // name of the operation that compares counts; "": they are not compared
-  std::array<int64_t, 2> count_{}, most_{};  // this rank's count and its negative; the greatest of all ranks'
-  int64_t pair_ = 2;                         // shape of both
+  std::string steps_;  // name of the operation that compares counts; "": not compared
+  std::array<int64_t, 2> count_{}, most_{};  // this rank's count and its negative; the maxima over all ranks
+  int64_t pair_ = 2;                         // shape of both arrays
   int32_t devices_ = 0;
   std::vector<HvdRequest> requests_;
-  std::vector<const xla::Buffer*> places_;  // of each request's result
+  std::vector<const xla::Buffer*> places_;  // result buffer of each request
 };
 
 }  // namespace hvd::jax

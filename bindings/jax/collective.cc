@@ -1,6 +1,7 @@
-// horovod/_jax/_jax.so: collectives as a foreign function of XLA on the CPU (docs/adr/0012-jax.md).
-// A call takes any number of tensors, announces all of them and then waits, driving the engine with the thread that XLA runs it on.
-// Header-free (xla_ffi.h) and tied to the engine by a table (face/api.h), so it is built without jaxlib and without Python.
+// horovod/_jax/_jax.so: collectives as a foreign function of XLA on the CPU (docs/adr/0012-jax.md). A call takes any
+// number of tensors, submits all of them and then waits, driving the engine on XLA's thread. It declares XLA's
+// interface itself (xla_ffi.h) and reaches the engine through a function table (face/api.h), so it is built without
+// jaxlib and Python.
 #include <array>
 #include <atomic>
 #include <string>
@@ -13,10 +14,10 @@
 namespace hvd::jax {
 namespace {
 
-// Given once, before the first call; the table itself is never taken away.
+// Set once, before the first call; the table is never removed.
 std::atomic<const HvdFaceApi*> engine{nullptr};
 
-constexpr double kSlice = 1.0;  // seconds; how long one wait may take is the engine's business, not ours
+constexpr double kSlice = 1.0;  // seconds per wait; the total time is limited by the engine
 
 int32_t error_code(int32_t code) {
   switch (code) {
@@ -35,7 +36,7 @@ Failure failure_of(int32_t code, const HvdRequest& request, const char* message)
   return {error_code(code), "horovod: " + text};
 }
 
-// Operations under way. The memory is XLA's and only lent for the call, so every one of them has to end before it does, whatever happens.
+// Operations in flight. Their memory is lent by XLA for the call only, so every one must be done before the call ends.
 class Operations {
  public:
   Operations(const HvdFaceApi& api, const Call& call) : api_(api), call_(call) {}
@@ -44,7 +45,7 @@ class Operations {
   }
   Operations(const Operations&) = delete;
 
-  // A tensor that is refused does not keep the others back: other ranks wait for those.
+  // A refused tensor does not hold back the others, because other ranks wait for those.
   void start() {
     const std::vector<HvdRequest>& requests = call_.requests();
     started_.reserve(requests.size());
@@ -84,7 +85,7 @@ class Operations {
   Failure failure_;
 };
 
-// With several devices in one process XLA runs a program once for each of those it is spread over, but the process is one rank.
+// With several devices in one process XLA runs a program once per device, but the process is one rank.
 Failure check_device(const xla::CallFrame& frame, int32_t devices) {
   if (devices == 1) return {};
   std::string which = "unknown to this jaxlib, one of " + std::to_string(devices);
@@ -92,7 +93,7 @@ Failure check_device(const xla::CallFrame& frame, int32_t devices) {
     xla::DeviceOrdinalArgs args{};
     args.struct_size = xla::size_up_to(args, args.device_ordinal);
     args.context = frame.context;
-    // An error would be ours to destroy; there is none, as the context is the one of this call.
+    // The caller would own an error, but there is none, because the context is that of this call.
     frame.api->device_ordinal_get(&args);
     if (args.device_ordinal == 0) return {};
     which = std::to_string(args.device_ordinal);
@@ -113,7 +114,7 @@ Failure run(const xla::CallFrame& frame) {
   return operations.wait();
 }
 
-// XLA asks on registration what interface a function was made for. 0.1 is the first one; nothing newer is relied on.
+// At registration XLA asks for the interface version of a function. 0.1 is the first one; nothing newer is needed.
 bool answered_metadata(xla::CallFrame* frame) {
   xla::Extension* extension = frame->extensions;
   if (!extension || extension->type != xla::kMetadataExtension) return false;
@@ -129,7 +130,7 @@ bool answered_metadata(xla::CallFrame* frame) {
 
 #define HVD_EXPORT extern "C" __attribute__((visibility("default")))
 
-// `address`: what horovod._core.face_api() gives. 0: attached; 1: a table of another version, or a smaller one.
+// `address`: from horovod._core.face_api(). Return 0 if attached, 1 if the table has another version or is smaller.
 HVD_EXPORT int hvd_jax_attach(uintptr_t address) {
   const auto* api = reinterpret_cast<const HvdFaceApi*>(address);
   if (!api || api->version != HVD_FACE_API_VERSION || api->bytes < sizeof(HvdFaceApi)) return 1;

@@ -1,6 +1,6 @@
-// The part of XLA's C interface for foreign functions (FFI) that we use, declared by hand, so that one library works with every jaxlib
-// and is built without any. Layouts have not changed from jaxlib 0.4.38 (interface 0.1) to 0.10 (0.3); the interface promises that
-// fields are only ever added at ends, of which `struct_size` tells.
+// The part of XLA's C interface for foreign functions (FFI) that is used here, declared by hand, so that one library
+// works with every jaxlib and is built without any. Layouts have not changed from jaxlib 0.4.38 (interface 0.1) to 0.10
+// (0.3). XLA guarantees that fields are only added at ends, which `struct_size` tells.
 #pragma once
 #include <stddef.h>
 #include <stdint.h>
@@ -49,7 +49,7 @@ enum DType : int32_t {
   kC128 = 18,
 };
 
-// Lives during the call only.
+// Valid only during the call.
 struct Buffer {
   size_t struct_size;
   Extension* extensions;
@@ -59,7 +59,7 @@ struct Buffer {
   int64_t* dims;
 };
 
-// Arguments and results alike: `size` pointers to Buffer.
+// Used for arguments and results: `size` pointers to Buffer.
 struct Buffers {
   size_t struct_size;
   Extension* extensions;
@@ -95,10 +95,10 @@ struct Attributes {
   void** values;  // Array*, Scalar* or Span*
 };
 
-struct Error;  // XLA's; returned from a handler it is XLA's to destroy
+struct Error;  // an error returned from a handler is destroyed by XLA
 struct Context;
 
-// Numbers as in absl::StatusCode.
+// Same codes as absl::StatusCode.
 enum ErrorCode : int32_t { kUnknown = 2, kInvalidArgument = 3, kFailedPrecondition = 9, kUnimplemented = 12, kInternal = 13 };
 
 struct ErrorArgs {
@@ -122,7 +122,7 @@ struct Api {
   const void* internal;
   Error* (*error_create)(ErrorArgs*);
   void* not_used[16];
-  Error* (*device_ordinal_get)(DeviceOrdinalArgs*);  // since 0.3: ask has_device_ordinal()
+  Error* (*device_ordinal_get)(DeviceOrdinalArgs*);  // since 0.3; check has_device_ordinal()
 };
 
 inline bool has_device_ordinal(const Api* api) {
@@ -134,7 +134,7 @@ enum Stage : int32_t { kExecute = 3 };
 struct CallFrame {
   size_t struct_size;
   Extension* extensions;
-  const Api* api;  // may be null when metadata is asked for
+  const Api* api;  // may be null when XLA asks for metadata
   Context* context;
   int32_t stage;
   Buffers arguments;
@@ -142,7 +142,7 @@ struct CallFrame {
   Attributes attributes;
 };
 
-// `sizeof` counts padding at the end, which `struct_size` must not.
+// Return the size up to `last`, because `sizeof` includes padding at the end, which `struct_size` must not.
 template <class T, class M>
 size_t size_up_to(const T& object, const M& last) {
   return static_cast<size_t>(reinterpret_cast<const char*>(&last) - reinterpret_cast<const char*>(&object)) + sizeof(M);

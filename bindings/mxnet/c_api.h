@@ -1,5 +1,5 @@
-// The part of MXNet 1.9's C API that the operations are made of, declared here and looked up in the MXNet that this process has loaded,
-// with three functions of its C++ library that tell of arrays which oneDNN keeps in an order of its own.
+// The part of MXNet 1.9's C API that is used here, declared by hand and looked up in the MXNet that this process has
+// loaded, with three functions of its C++ library for arrays that oneDNN keeps in a special layout.
 #pragma once
 #include <cstdint>
 #include <stdexcept>
@@ -7,11 +7,11 @@
 
 namespace hvd::mxnet {
 
-using Handle = void*;  // an array's (NDArrayHandle)
+using Handle = void*;  // an array (NDArrayHandle)
 
-// How an operation tells MXNet's engine of its end. What the engine hands over lives in the caller's frame: it is copied, and called
-// later. `error` is a dmlc::Error*, which is a std::runtime_error and nothing else; the engine throws a copy of it at whoever next waits
-// for an array that the operation was to write.
+// Callback by which an operation tells MXNet's engine that it has finished. The engine's object is on the caller's
+// stack, so copy it and call the copy later. `error` is a dmlc::Error*, a plain std::runtime_error; the engine throws a
+// copy of it in whichever call next waits for an array that the operation was to write.
 struct OnComplete {
   void (*function)(void* engine, void* parameter, const std::runtime_error* error) = nullptr;
   void* engine = nullptr;
@@ -24,13 +24,13 @@ struct Device {  // MXNet's Context
   int32_t number = 0;
 };
 
-// Queue of the workers that mind priorities (FnProperty::kCPUPrioritized).
+// Queue of the worker threads that respect priorities (FnProperty::kCPUPrioritized).
 constexpr int kPrioritized = 3;
 
 using Run = void (*)(void* run_context, void* on_complete, void* parameter);
 using Delete = void (*)(void* parameter);
 
-// X(name without MX, arguments); all give 0, or -1 and a reason in last_error().
+// X(name without MX, arguments); all return 0, or -1 with a reason in last_error().
 #define HVD_MXNET_FUNCTIONS(X)                                                                                                      \
   X(EnginePushAsyncND, (Run, void* parameter, Delete, Device*, Handle* read, int reads, Handle* written, int writes, int* property, \
                         int priority, const char* name, bool wait))                                                                 \
@@ -44,25 +44,25 @@ struct CApi {
   HVD_MXNET_FUNCTIONS(HVD_MXNET_DECLARE)
 #undef HVD_MXNET_DECLARE
   const char* (*GetLastError)() = nullptr;
-  // Null in builds without oneDNN, where there are no such arrays. The first asks the engine to put an array into the usual order;
-  // the others look at the memory of one (its chunk), and change it, at once.
+  // Null in builds without oneDNN, which have no such arrays. The first asks the engine to convert an array to the
+  // default layout later; the others check and convert the memory of one (its chunk) at once.
   void (*reorder_later)(Handle) = nullptr;
   bool (*is_reordered)(const void* chunk) = nullptr;
   void (*reorder)(void* chunk) = nullptr;
 };
 
-// The functions of the loaded MXNet. Before find_c_api() has succeeded they are null.
+// The functions of the loaded MXNet; null until find_c_api() has succeeded.
 const CApi& mx();
-// Looks them up in `library`, a handle of dlopen's. Returns "" or the name of the first function that this MXNet lacks.
+// Look up the functions in `library`, a handle from dlopen. Return "" or the name of the first missing one.
 std::string find_c_api(void* library);
 
 inline std::string last_error() { return mx().GetLastError(); }
 
-// An array's memory, with the variable that orders who uses it: what an NDArray's first member, a shared pointer, points to. Views of one
-// array have it in common.
+// Return an array's memory with the variable that orders its users: the target of an NDArray's first member, a shared
+// pointer. Views of one array share it.
 inline void* chunk_of(Handle array) { return *static_cast<void**>(array); }
 
-// One more reference to an array, of our own: what Python holds may go before the operation runs.
+// An additional reference to an array, because Python may release its own before the operation runs.
 class Array {
  public:
   Array() = default;

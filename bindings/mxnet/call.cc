@@ -13,7 +13,8 @@ constexpr const char* kNames[] = {"allreduce", "allgather", "broadcast", "alltoa
 
 std::atomic<const HvdFaceApi*> attached{nullptr};
 
-// The name of the exception in Python (horovod/mxnet/_library.py), which MXNet finds by the word before the first colon.
+// Return the name of the Python exception (horovod/mxnet/_library.py), which MXNet recognizes by the word before the
+// first colon.
 const char* error_class(int32_t code) {
   switch (code) {
     case HVD_INVALID_ARGUMENT:
@@ -33,7 +34,7 @@ std::vector<int64_t> shape_of(Handle array) {
   return std::vector<int64_t>(shape, shape + std::max(dimensions, 0));
 }
 
-// MXNet's engine wants each variable once.
+// MXNet's engine requires each variable only once.
 void add(std::vector<Handle>* arrays, Handle array) {
   for (Handle other : *arrays) {
     if (chunk_of(other) == chunk_of(array)) return;
@@ -92,7 +93,8 @@ void Call::push(std::unique_ptr<Call> call, int32_t priority) {
   for (const Member& m : call->members) {
     const auto same = [&m](Handle other) { return chunk_of(other) == chunk_of(m.in.handle()); };
     if (std::any_of(written.begin(), written.end(), same)) continue;
-    // What is written may be put into order when it is ready; what others read, too, is by an operation of its own.
+    // An array that is written can be converted to the default layout when it is ready; one that others read as well
+    // needs a separate operation.
     if (mx().reorder_later) mx().reorder_later(m.in.handle());
     add(&read, m.in.handle());
   }
@@ -101,13 +103,13 @@ void Call::push(std::unique_ptr<Call> call, int32_t priority) {
   turns().enter(call->turn, call.get());
   Call* given = call.release();
   const std::string title = std::string("horovod_") + kNames[given->common.kind];
-  // Refused, the engine has called delete_call() already.
+  // On failure the engine has already called delete_call().
   check(mx().EnginePushAsyncND(run_call, given, delete_call, &cpu, read.data(), static_cast<int>(read.size()), written.data(),
                                static_cast<int>(written.size()), &property, priority, title.c_str(), false));
 }
 
 Call::~Call() {
-  // Where an array came with an error of its own, MXNet does not run what was to use it.
+  // If an array carries an error, MXNet does not run the operations that use it.
   if (Call* next = turns().leave(turn, this)) next->start();
 }
 
@@ -133,7 +135,7 @@ bool Call::fill(Member* m, HvdRequest* q) {
     q->group_size = static_cast<int32_t>(members.size());
   }
   void* const chunk = chunk_of(m->in.handle());
-  // Asked for the data of one that is not in order, MXNet would wait for an operation that comes after this one.
+  // When asked for data in another layout, MXNet would wait for an operation that comes after this one.
   if (mx().is_reordered && mx().is_reordered(chunk)) {
     if (!m->out && !result) {
       mx().reorder(chunk);
@@ -154,7 +156,7 @@ bool Call::fill(Member* m, HvdRequest* q) {
 
 void Call::start() {
   const HvdFaceApi* api = engine();
-  // One more than the members: the last of them may be done before all are announced.
+  // One more than the members, because the last member may be done before all are submitted.
   left_ = static_cast<int>(members.size()) + 1;
   for (size_t i = 0; i < members.size(); ++i) {
     char message[2048] = "";
@@ -186,7 +188,7 @@ void Call::fail(int32_t code, const std::string& why) {
   failure_ = std::string(error_class(code)) + ": Horovod " + (named ? "" : std::string(kNames[common.kind]) + " '" + name + "': ") + why;
 }
 
-// The call is MXNet's to delete, and gone once it knows.
+// MXNet owns the call and deletes it as soon as it is notified.
 void Call::finish() {
   const OnComplete done = done_;
   const std::string failure = failure_;

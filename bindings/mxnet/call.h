@@ -1,4 +1,4 @@
-// One operation on arrays of MXNet's: on its way through MXNet's engine to ours and back.
+// One operation on MXNet arrays, on its way through MXNet's engine to this engine and back.
 #pragma once
 #include <atomic>
 #include <cstddef>
@@ -14,27 +14,28 @@ namespace hvd::mxnet {
 
 constexpr int32_t kFace = 4;  // horovod/common/faces.py
 
-// What horovod.mxnet asks for. Numbers as in HvdRequest.
+// Request of horovod.mxnet. Codes as in HvdRequest.
 struct Order {
   int32_t kind, op, root, process_set, wire, priority;
   double prescale, postscale;
   const char* name;          // of the whole operation, for its turn and for messages
-  int32_t grouped, count;    // members
+  int32_t grouped, count;    // number of members
   const char* const* names;  // of the members
   const int32_t* dtypes;
   const Handle* in;
-  const Handle* out;         // the same as `in`: in place. Allgather, alltoall: one array for all, which stands for the result
+  // Equal to `in`: in place. Allgather, alltoall: one array for all members, which stands for the result.
+  const Handle* out;
   const int64_t* splits;
   int32_t splits_count;
 };
 
-// What has arrived where the size was not known beforehand.
+// Received data whose size was not known beforehand.
 struct Gathered {
   struct Piece {
     std::vector<std::byte> bytes;
     std::vector<int64_t> sizes;
   };
-  std::vector<Piece> pieces;  // by member
+  std::vector<Piece> pieces;  // one per member
 };
 
 const HvdFaceApi* engine();
@@ -45,29 +46,30 @@ struct Call;
 struct Member {
   Call* call = nullptr;
   std::string name;
-  Array in, out;  // `out` is empty where the operation is in place
+  Array in, out;  // `out` is empty for an in-place operation
   std::vector<int64_t> shape;
   int32_t dtype = 0;
 };
 
 struct Call {
-  // Throws std::runtime_error for arrays that MXNet does not take.
+  // Throws std::runtime_error for arrays that MXNet does not accept.
   explicit Call(const Order& order);
 
-  // Hands the operation to MXNet's engine, which owns the call from then on. Throws std::runtime_error, and has deleted it.
+  // Pass the operation to MXNet's engine, which then owns the call. On failure deletes the call and throws
+  // std::runtime_error.
   static void push(std::unique_ptr<Call> call, int32_t priority);
 
   HvdRequest common{};
   std::string name;
-  std::string turn;  // names of process sets do not meet
+  std::string turn;  // name for its turn, which distinguishes process sets
   bool grouped = false;
   std::vector<Member> members;
-  Array result;  // stands for what is gathered
+  Array result;  // stands for the gathered data
   std::vector<int64_t> splits;
   std::shared_ptr<Gathered> gathered;
 
-  void run(const OnComplete& done);  // the arrays are ready
-  void start();                      // and it is this operation's turn
+  void run(const OnComplete& done);  // called when the arrays are ready
+  void start();                      // called when it is also this operation's turn
   void keep(Member* member, const HvdResult& result);
   void one_less();
 
@@ -82,7 +84,7 @@ struct Call {
   std::vector<HvdRequest> requests_;
   std::atomic<int> left_{0};
   std::mutex mutex_;
-  std::string failure_;  // the first one, as MXNet's users get it
+  std::string failure_;  // the first failure, as MXNet's users see it
 };
 
 }  // namespace hvd::mxnet

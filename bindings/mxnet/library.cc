@@ -1,4 +1,4 @@
-// What horovod.mxnet calls, by ctypes.
+// Functions that horovod.mxnet calls by ctypes.
 #include <cstring>
 #include <exception>
 #include <memory>
@@ -11,7 +11,7 @@
 namespace hvd::mxnet {
 namespace {
 
-// As much of it as fits.
+// Copy as much of the text as fits.
 int say(const std::string& text, char* to, size_t bytes) {
   if (bytes == 0) return 1;
   const size_t n = text.copy(to, bytes - 1);
@@ -26,8 +26,8 @@ int say(const std::string& text, char* to, size_t bytes) {
 
 using hvd::mxnet::Gathered;
 
-// `address`: of the HvdFaceApi that horovod._core.face_api() gives. `library`: of MXNet, a handle of dlopen's. 0: ready; otherwise why not
-// is in `message`.
+// `address`: of the HvdFaceApi from horovod._core.face_api(). `library`: MXNet's handle from dlopen. Return 0 if ready;
+// otherwise `message` has the reason.
 HVD_EXPORT int hvd_mxnet_attach(uintptr_t address, void* library, char* message, size_t bytes) {
   const auto* api = reinterpret_cast<const HvdFaceApi*>(address);
   if (!api || api->version != HVD_FACE_API_VERSION || api->bytes < sizeof(HvdFaceApi)) {
@@ -42,8 +42,9 @@ HVD_EXPORT int hvd_mxnet_attach(uintptr_t address, void* library, char* message,
   return 0;
 }
 
-// Hands an operation to MXNet's engine and returns. `gathered`: for allgather and alltoall what will have arrived once the array that
-// stands for it is ready, to be let go by hvd_mxnet_release(). 0: done; otherwise why not is in `message`.
+// Pass an operation to MXNet's engine and return. `gathered`: for allgather and alltoall, the data that will have
+// arrived once the array that stands for them is ready; release with hvd_mxnet_release(). Return 0 on success;
+// otherwise `message` has the reason.
 HVD_EXPORT int hvd_mxnet_push(const hvd::mxnet::Order* order, void** gathered, char* message, size_t bytes) {
   try {
     auto call = std::make_unique<hvd::mxnet::Call>(*order);
@@ -56,7 +57,7 @@ HVD_EXPORT int hvd_mxnet_push(const hvd::mxnet::Order* order, void** gathered, c
   }
 }
 
-// Rows by set rank: writes as many as fit into `sizes` and returns how many there are.
+// Return the number of row counts by set rank, and write as many as fit into `sizes`.
 HVD_EXPORT int hvd_mxnet_sizes(void* gathered, int member, int64_t* sizes, int room) {
   const auto& piece = (*static_cast<std::shared_ptr<Gathered>*>(gathered))->pieces[static_cast<size_t>(member)];
   const int count = static_cast<int>(piece.sizes.size());
@@ -64,7 +65,7 @@ HVD_EXPORT int hvd_mxnet_sizes(void* gathered, int member, int64_t* sizes, int r
   return count;
 }
 
-// Moves what a member has received to the memory of a new array of that size, which nothing else uses yet.
+// Move a member's received data to the memory of a new array of that size, which is not in use yet.
 HVD_EXPORT int hvd_mxnet_take(void* gathered, int member, void* array, char* message, size_t bytes) {
   auto& piece = (*static_cast<std::shared_ptr<Gathered>*>(gathered))->pieces[static_cast<size_t>(member)];
   if (piece.bytes.empty()) return 0;

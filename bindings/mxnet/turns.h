@@ -1,5 +1,6 @@
-// Whose turn it is among operations of one name. MXNet's engine runs what is ready, in an order that may differ between ranks; operations
-// of one name are matched between ranks by the order in which the program asked for them. So they go one after another, in that order.
+// Order of operations with the same name. MXNet's engine runs operations when they are ready, in an order that may
+// differ between ranks, but operations of one name are matched between ranks by the order in which the program
+// requested them. So they run one after another, in that order.
 #pragma once
 #include <cstddef>
 #include <deque>
@@ -13,11 +14,12 @@ struct Call;
 
 class Turns {
  public:
-  // The program asks for it.
+  // The program requests an operation.
   void enter(const std::string& name, Call* call);
-  // Its arrays are ready. True: it is its turn; false: it is somebody else's, whose leave() will return it.
+  // Its arrays are ready. Return true if it is its turn; otherwise the leave() of another call will return it.
   bool ready(const std::string& name, Call* call);
-  // It is over, or will never be ready. Returns the next one if it is ready, else null. Harmless for one that has left.
+  // It has finished, or will never be ready. Return the next one if that is ready, otherwise null. No effect if it has
+  // left already.
   Call* leave(const std::string& name, Call* call);
 
  private:
@@ -29,7 +31,7 @@ class Turns {
   std::unordered_map<std::string, std::deque<Place>> waiting_;
 };
 
-// Of this process; never destroyed, since threads of MXNet's may come while it ends.
+// The process's instance; never destroyed, because MXNet threads may use it at exit.
 Turns& turns();
 
 }  // namespace hvd::mxnet

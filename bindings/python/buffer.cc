@@ -1,5 +1,5 @@
-// Buffer: the engine's memory (an output, or a block of the arena) as a Python object with the buffer protocol, so that a framework can
-// wrap it without a copy.
+// Buffer: engine memory (an output, or a block of the arena) as a Python object with the buffer protocol, so that
+// frameworks can wrap it without a copy.
 #include "buffer.h"
 
 #include <memory>

@@ -1,4 +1,4 @@
-// EngineConfig: what Python says of an engine to be, and what is made from it.
+// EngineConfig: the engine configuration from Python, and what is created from it.
 #pragma once
 #include <map>
 #include <string>
@@ -25,20 +25,20 @@ struct Config {
   bool groups_apart = false;
   double timeout = 30, heartbeat = 0, stall_warning = 60, stall_shutdown = 0;
   std::string algorithm, tuning;
-  bool cuda_ipc = true;  // ranks of one host may use each other's memory on GPUs
-  std::string cuda_library;  // empty: as the loader finds it
-  std::vector<int> nccl_kinds;  // which operations NCCL may carry out
+  bool cuda_ipc = true;  // ranks of one host may access each other's GPU memory
+  std::string cuda_library;  // empty: the loader's default
+  std::vector<int> nccl_kinds;  // operations that NCCL may execute
   bool nccl_by_hosts = false;
-  bool shared_gpu = false;  // ranks are meant to share GPUs
+  bool shared_gpu = false;  // do not warn when ranks share GPUs
   std::string nccl_library;
   std::vector<std::string> nccl_candidates;
-  std::vector<int> mpi_ranks;  // in MPI_COMM_WORLD, by rank; empty: MPI does not carry the job
-  bool mpi_reduces = false;     // MPI adds, in its own order, where it can
+  std::vector<int> mpi_ranks;  // rank in MPI_COMM_WORLD of each rank; empty: MPI is not used
+  bool mpi_reduces = false;     // let MPI reduce, in its own order, where it can
   int spins = 2000, cpu = -1, log_level = 3;
-  size_t recorder_entries = 1000;  // of the flight recorder; 0: it is off
-  std::string report_dir;          // where the job's reports and dumps go; empty: none by themselves
+  size_t recorder_entries = 1000;  // size of the flight recorder; 0: off
+  std::string report_dir;          // folder of the job's reports and dumps; empty: none are written automatically
   std::string cipher_library, cipher;
-  std::map<int, SecureLink::Keys> link_keys;  // by descriptor
+  std::map<int, SecureLink::Keys> link_keys;  // key: descriptor
 
   ~Config() {
     for (auto& [fd, keys] : link_keys) wipe(&keys, sizeof keys);
@@ -46,10 +46,12 @@ struct Config {
   void encrypt(int fd, const nb::bytes& send_key, const nb::bytes& receive_key);
 };
 
-// Takes the descriptors: they are the options' or closed. Raises ValueError for what does not fit together.
+// Create the options. Takes the descriptors: they are moved to the options or closed. Raises ValueError for an
+// inconsistent configuration.
 EngineOptions make_options(const Config& config);
 
-// Brings messages of this severity (LogLevel) and above to Python's sink, from any thread that may take the GIL.
+// Return a sink that passes messages of this severity (LogLevel) and above to Python's sink, from any thread that may
+// take the GIL.
 LogSink log_from(int least);
 
 }  // namespace hvd::python

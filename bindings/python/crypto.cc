@@ -1,4 +1,4 @@
-// What Python needs of the libraries that encrypt: what one can, and agreeing on keys while connections are made.
+// Encryption libraries for Python: their capabilities, and key agreement during connection setup.
 #include "transport/crypto.h"
 
 #include <nanobind/stl/string.h>

@@ -1,4 +1,4 @@
-// Engine and Work for Python. Waiting releases the GIL and lets signals (Ctrl-C) through.
+// Python classes Engine and Work. Waiting releases the GIL and handles signals (Ctrl-C).
 #include "engine.h"
 
 #include <nanobind/stl/map.h>
@@ -13,17 +13,17 @@
 namespace hvd::python {
 namespace {
 
-constexpr double kSignalSlice = 0.2;  // seconds between two looks for Ctrl-C
+constexpr double kSignalSlice = 0.2;  // seconds between checks for Ctrl-C
 
 struct Work {
   std::shared_ptr<Engine> engine;
   OperationPtr op;
-  std::string name;  // as submitted; the engine's own copy may change while it is being announced
+  std::string name;  // as submitted; the engine's copy may change during negotiation
 
   Work(std::shared_ptr<Engine> e, OperationPtr o, std::string n) : engine(std::move(e)), op(std::move(o)), name(std::move(n)) {}
   Work(Work&&) = default;
   ~Work() {
-    // The last reference ends the engine, whose thread may want the GIL for a message.
+    // Destroying the last reference ends the engine, whose thread may need the GIL for a message.
     if (engine.use_count() != 1) return;
     nb::gil_scoped_release nogil;
     engine.reset();
@@ -50,7 +50,7 @@ struct Work {
     }
   }
 
-  // Is what a device was given to do done as well?
+  // True if the device has also finished the operation's work.
   bool reached() const {
     if (!op->on_device || !op->on_device->completion) return true;
     bool there = false;
@@ -96,7 +96,7 @@ std::vector<int64_t> integers(nb::handle sequence) {
   return out;
 }
 
-// Not every str has a UTF-8 form (lone surrogates); those raise UnicodeEncodeError, a ValueError.
+// Strings without a UTF-8 form (lone surrogates) raise UnicodeEncodeError, a ValueError.
 const char* text(const nb::str& s) {
   const char* utf8 = PyUnicode_AsUTF8AndSize(s.ptr(), nullptr);
   if (!utf8) throw nb::python_error();
@@ -166,7 +166,8 @@ nb::dict stats(PyEngine& self) {
   Engine& engine = self.live();
   Engine::Stats s;
   {
-    nb::gil_scoped_release nogil;  // shutdown() on another thread may hold the engine's lock until a log message is through
+    // shutdown() on another thread may hold the engine's lock until a log message was written.
+    nb::gil_scoped_release nogil;
     s = engine.stats();
   }
   nb::dict d;
@@ -194,14 +195,14 @@ PyEngine::PyEngine(const Config& config)
   recorder = std::make_shared<FlightRecorder>(config.recorder_entries);
   engine->observers().add(recorder);
   dumper = std::make_shared<Dumper>(recorder, config.rank, config.size, config.labels.at(static_cast<size_t>(config.rank)), report_dir);
-  engine->observers().add(dumper);  // after the recorder, so that it finds the end recorded
+  engine->observers().add(dumper);  // after the recorder, so that the end is already recorded
 }
 
 PyEngine::~PyEngine() {
   if (!engine) return;
   nb::gil_scoped_release nogil;
   signal_watch.reset();
-  timeline.reset();  // waits for its thread, which may want to log
+  timeline.reset();  // waits for its thread, which may need to log
   engine.reset();
 }
 

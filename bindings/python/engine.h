@@ -1,4 +1,4 @@
-// Python's Engine, for the files that define its methods.
+// The Python class Engine, shared by the files that define its methods.
 #pragma once
 #include <memory>
 
@@ -15,32 +15,32 @@ namespace hvd::python {
 
 struct PyEngine {
   std::shared_ptr<Engine> engine;
-  std::shared_ptr<FlightRecorder> recorder;  // null: it is off
-  std::shared_ptr<Dumper> dumper;            // likewise
-  std::unique_ptr<SignalWatch> signal_watch;  // null: nobody watches
+  std::shared_ptr<FlightRecorder> recorder;  // null: disabled
+  std::shared_ptr<Dumper> dumper;            // null: disabled
+  std::unique_ptr<SignalWatch> signal_watch;  // null: not watching
   std::string report_dir;
   std::shared_ptr<StepMeter> steps;
-  std::shared_ptr<Timeline> timeline;  // null: none runs
-  std::weak_ptr<Mailbox> mailbox;      // the last one made, as the next
+  std::shared_ptr<Timeline> timeline;  // null: not running
+  std::weak_ptr<Mailbox> mailbox;      // the last one created, like the answerer
   std::weak_ptr<Answerer> answerer;
   int rank, size, log_level;
-  bool beside_rank0;  // on its host, with its clock
+  bool beside_rank0;  // this host is rank 0's, so the clock is the same
 
   explicit PyEngine(const Config& config);
   ~PyEngine();
-  // In a forked child the threads do not exist, so nothing may be destroyed: the memory stays behind.
+  // In a forked child the threads do not exist, so destructors must not run; leak everything.
   void abandon();
-  // Raises in a forked child.
+  // Return the engine; raises in a forked child.
   Engine& live();
 };
 
-// Return a time-out of Python in seconds; a negative one means none.
+// Convert a Python timeout to seconds; a negative one means none.
 inline double seconds_or_forever(double timeout) {
   constexpr double kForever = 1e8;
   return timeout >= 0 && timeout < kForever ? timeout : kForever;
 }
 
-// What its observers tell.
+// Define the methods for the engine's observers.
 void define_trace(nb::module_& m, nb::class_<PyEngine>& engine);
 
 }  // namespace hvd::python

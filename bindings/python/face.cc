@@ -1,4 +1,5 @@
-// The table of C functions for native libraries of other faces (bindings/face/api.h), over the engine that runs at the moment.
+// Implements the C function table for native libraries of other frontends (bindings/face/api.h) over the current
+// engine.
 #include "face.h"
 
 #include <algorithm>
@@ -21,12 +22,12 @@ static_assert(HVD_KIND_JOIN == static_cast<int>(Kind::join) && HVD_KIND_BARRIER 
 static_assert(HVD_KIND_ALLGATHER == static_cast<int>(Kind::allgather) && HVD_KIND_ALLTOALL == static_cast<int>(Kind::alltoall));
 static_assert(HVD_INTERNAL == static_cast<int>(Code::internal) && HVD_SHUTDOWN == static_cast<int>(Code::shutdown));
 
-// Never destroyed: threads of other libraries may ask while the process ends.
+// Never destroyed, because threads of other libraries may use it at exit.
 struct Current {
   std::mutex mutex;
   std::shared_ptr<Engine> engine;
-  std::array<int, 4> places{};  // by HvdQuestion
-  int32_t jobs = 0;             // how many engines this process has had
+  std::array<int, 4> places{};  // index: HvdQuestion
+  int32_t jobs = 0;             // number of engines created in this process
   enum class Membership : uint8_t { never, in, left };
   std::array<Membership, 256> faces{};
   bool forked = false;
@@ -35,14 +36,14 @@ Current& current() {
   static Current* const it = new Current;
   return *it;
 }
-// Null unless the face is in the job.
+// Return the engine; null unless the frontend is in the job.
 std::shared_ptr<Engine> running(int32_t face) {
   std::lock_guard lock(current().mutex);
   const bool in = face >= 0 && face <= UINT8_MAX && current().faces[static_cast<size_t>(face)] == Current::Membership::in;
   return in ? current().engine : nullptr;
 }
 
-// As much of it as fits.
+// Copy as much of the text as fits.
 void copy(const std::string& text, char* to, size_t bytes) {
   if (bytes == 0) return;
   const size_t n = std::min(bytes - 1, text.size());
@@ -197,11 +198,11 @@ void set_current(std::shared_ptr<Engine> engine, int rank, int size, int local_r
     current().places = {rank, size, local_rank, local_size};
     ++current().jobs;
   }
-  // `engine` is the one before; if this was its last owner it ends here, beside the lock.
+  // `engine` is the previous one; if this was its last owner it is destroyed here, outside the lock.
 }
 
 void abandon_current() {
-  // In a forked child: another thread of the parent may have held the lock, and nothing of the engine may be destroyed.
+  // In a forked child another thread of the parent may have held the lock, and nothing of the engine may be destroyed.
   Current& c = current();
   new (&c.mutex) std::mutex;
   new std::shared_ptr<Engine>(std::move(c.engine));

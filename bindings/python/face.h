@@ -6,13 +6,13 @@
 
 namespace hvd::python {
 
-// The engine and places that the table for other faces answers for; null: none.
+// Set the engine and ranks used by the table for other frontends; null: none.
 void set_current(std::shared_ptr<Engine> engine, int rank, int size, int local_rank, int local_size);
-// Is a face in the job? Others are told that it is not initialised, or was shut down. At first none is.
+// Set whether a frontend is in the job. Others get "not initialized" or "shut down". Initially none is.
 void serve_face(uint8_t face, bool in);
-// In a forked child.
+// Drop the engine in a forked child.
 void abandon_current();
-// Address of the HvdFaceApi.
+// Return the address of the HvdFaceApi.
 uintptr_t face_api();
 
 }  // namespace hvd::python

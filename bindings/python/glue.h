@@ -1,4 +1,4 @@
-// What the files of the Python module share.
+// Helpers shared by the files of the Python module.
 #pragma once
 #include <nanobind/nanobind.h>
 
@@ -9,13 +9,13 @@ namespace hvd::python {
 
 namespace nb = nanobind;
 
-// Raises ValueError for what the caller did wrong, horovod.common.exceptions.HorovodInternalError for everything else.
+// Raise ValueError for a caller's mistake, otherwise horovod.common.exceptions.HorovodInternalError.
 [[noreturn]] void raise(const Status& status);
 inline void check(const Status& status) {
   if (!status.ok()) raise(status);
 }
 
-// Raises ValueError naming the argument unless it has 32 bytes.
+// Raise ValueError naming the argument unless it has 32 bytes.
 CipherKey cipher_key(const char* argument, const nb::bytes& value);
 Status cipher_of(const std::string& name, Cipher* out);
 

@@ -1,4 +1,4 @@
-// The module horovod._core; its contract is horovod/_core.pyi.
+// Python module horovod._core; its contract is horovod/_core.pyi.
 #include <nanobind/nanobind.h>
 #include <nanobind/stl/string_view.h>
 
@@ -20,10 +20,9 @@ void raise(const Status& status) {
 }  // namespace hvd::python
 
 NB_MODULE(_core, m) {
-  // A tensor over the engine's memory that lives until the process ends is no mistake to tell the user of.
   nanobind::set_leak_warnings(false);
   using namespace hvd;
-  // Tensors that a program still holds when the interpreter ends keep their memory alive; that is no leak worth a page of warnings.
+  // Tensors that a program still holds at exit keep their engine memory alive; that is not worth leak warnings.
   python::nb::set_leak_warnings(false);
   m.attr("KIND_ALLREDUCE") = static_cast<int>(Kind::allreduce);
   m.attr("KIND_ALLGATHER") = static_cast<int>(Kind::allgather);

@@ -1,4 +1,4 @@
-// MPI in this process, for horovod/common/wiring/mpi.py.
+// MPI functions for horovod/common/wiring/mpi.py.
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/string_view.h>
 
@@ -32,7 +32,7 @@ MpiInfo start_session(const std::string& library, const std::string& launcher, b
     nb::gil_scoped_release unlocked;
     status = mpi::Session::open({library, launcher, one_thread, patience}, &session);
   }
-  // Whatever is wrong is wrong with how the job was started.
+  // All errors here are mistakes in how the job was started.
   if (!status.ok()) throw nb::value_error(status.message().c_str());
   return describe(*session);
 }

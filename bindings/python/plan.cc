@@ -1,5 +1,5 @@
-// The pure part of the core for Python: which algorithms there are, which one the table chooses, what it should cost. Used by
-// horovod.benchmark; nothing here needs an engine.
+// The planning part of the core for Python: the algorithms, the table's choice, and predicted costs. Used by
+// horovod.benchmark; needs no engine.
 #include <nanobind/stl/map.h>
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/vector.h>
@@ -54,7 +54,7 @@ CostModel model_of(const std::map<std::string, double>& values) {
       model.*member = value;
     }
     if (!known) refuse("model has '" + name + "', accepted are alpha, beta, gamma, local_alpha, local_beta");
-    // Also refuses nan.
+    // Also rejects NaN.
     if (!(value >= 0)) refuse("model: " + name + " is " + std::to_string(value) + ", accepted is 0 or more seconds");
   }
   return model;

@@ -1,4 +1,4 @@
-// What an engine's observers tell Python: notes from other ranks, who waits for whom.
+// Observers of an engine for Python: messages from other ranks, and reports of waiting operations.
 #include <nanobind/stl/shared_ptr.h>
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/string_view.h>
@@ -34,7 +34,7 @@ nb::object taken(Mailbox& self, double timeout) {
   throw nb::python_error();
 }
 
-// On stderr, past Python's: for when that does not run.
+// Write to stderr directly, for when Python does not run.
 void tell(int rank, const std::string& text) {
   const std::string line = "[horovod, rank " + std::to_string(rank) + "] WARNING: " + text + "\n";
   [[maybe_unused]] const ssize_t n = ::write(2, line.data(), line.size());
@@ -140,12 +140,13 @@ void listen(PyEngine& self, const std::string& part, bool on) {
   }
   for (const auto& observer : observers) {
     if (!observer) continue;
-    self.live().observers().remove(observer.get());  // it is never there twice
+    self.live().observers().remove(observer.get());  // each is registered only once
     if (on) self.live().observers().add(observer);
   }
 }
 
-// For observers: they hear nothing any more when the engine is gone.
+// Return a function that sends a message. It is used by observers, which receive no events after the engine is
+// destroyed.
 std::function<void(Note)> speaker(PyEngine& self) {
   return [engine = &self.live()](Note note) { (void)engine->leave_note(std::move(note)); };
 }
@@ -186,7 +187,7 @@ std::shared_ptr<Timeline> start_timeline(PyEngine& self, const std::string& path
 void stop_timeline(PyEngine& self, const std::shared_ptr<Timeline>& timeline) {
   if (self.engine) {
     self.engine->observers().remove(timeline.get());
-    // Callers hear of the end before observers do, so the timeline may have missed it.
+    // Callers learn of the end before observers do, so the timeline may have missed it.
     if (const Status end = self.engine->ended(); !end.ok()) timeline->ended(end);
   }
   if (self.timeline == timeline) {
@@ -254,7 +255,7 @@ void define_trace(nb::module_& m, nb::class_<PyEngine>& engine) {
     auto signal = std::make_shared<EndSignal>(self.live().failures());
     if (signal->fd() < 0) raise_os_error(Status(Code::internal, "an eventfd for the end of the job cannot be made"));
     self.live().observers().add(signal);
-    if (!self.live().ended().ok()) signal->give();  // perhaps before it listened
+    if (!self.live().ended().ok()) signal->give();  // the job may have ended before the signal was added
     return signal;
   })
       .def("answerer", &make_answerer, "rank"_a, "mailbox"_a, "signal"_a, "stacks_fd"_a)

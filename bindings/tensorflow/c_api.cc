@@ -7,7 +7,7 @@ namespace {
 
 CApi functions;
 
-// Only what is loaded already: this library must not bring in a TensorFlow of its own.
+// Search only loaded libraries, so that this library never loads a second TensorFlow.
 void* find(const char* symbol) {
   static void* const handles[] = {
       dlopen("libtensorflow_framework.so.2", RTLD_NOLOAD | RTLD_LAZY),

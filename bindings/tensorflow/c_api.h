@@ -1,5 +1,5 @@
-// The part of TensorFlow's C API that the ops are made of, declared here and looked up at run time in the TensorFlow that this process has
-// loaded. So one library serves every TensorFlow from 2.13 on, and nothing is compiled against any.
+// The part of TensorFlow's C API that is used here, declared by hand and looked up at run time in the TensorFlow that
+// this process has loaded. So one library serves every TensorFlow from 2.13 on, and nothing is compiled against any.
 #pragma once
 #include <cstddef>
 #include <cstdint>
@@ -92,7 +92,7 @@ enum : TF_Code { kOk = 0, kUnknown = 2, kInvalidArgument = 3, kFailedPreconditio
   X(void*, TensorData, (const TF_Tensor*))                                                                                             \
   X(void, DeleteTensor, (TF_Tensor*))
 
-// Of these the library can do without: asynchronous kernels, and telling iterations of a loop apart.
+// Optional functions: asynchronous kernels, and distinguishing iterations of a loop.
 #define HVD_TF_OPTIONAL_FUNCTIONS(X)                                                                   \
   X(TF_KernelBuilder*, NewAsyncKernelBuilder,                                                          \
     (const char*, const char*, void* (*)(TF_OpKernelConstruction*), TF_ComputeAsync, void (*)(void*))) \
@@ -107,9 +107,9 @@ struct CApi {
 #undef HVD_TF_DECLARE
 };
 
-// The functions of the loaded TensorFlow. Before find_c_api() has succeeded they are null.
+// The functions of the loaded TensorFlow; null until find_c_api() has succeeded.
 const CApi& tf();
-// Looks them up. Returns "" or the name of the first function that this TensorFlow lacks.
+// Look up the functions. Return "" or the name of the first missing one.
 const char* find_c_api();
 
 // A TF_Status for one call.

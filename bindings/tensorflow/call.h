@@ -1,4 +1,4 @@
-// One run of a node: its tensors on the way to the engine and back.
+// One execution of a node: its tensors on the way to the engine and back.
 #pragma once
 #include <atomic>
 #include <string>
@@ -22,7 +22,7 @@ struct Member {
   Call* call = nullptr;
   int index = 0;
   TF_Tensor* in = nullptr;
-  TF_Tensor* out = nullptr;  // where its size is known beforehand
+  TF_Tensor* out = nullptr;  // set where its size is known beforehand
   std::vector<int64_t> shape;
   int dtype = 0;
   HvdWork* work = nullptr;  // blocking kernels only
@@ -39,20 +39,20 @@ struct Call {
   std::atomic<bool> failed{false};
 
   ~Call();
-  // The first failure is what TensorFlow hears of.
+  // Record a failure; TensorFlow gets the first one.
   void fail(TF_Code code, const std::string& why);
   void fail(const TfStatus& status);
 };
 
-// These say no when the call has failed.
+// Return false if the call has failed.
 bool take_input(Call* call, Member* m);
 bool forward(Call* call, Member* m, const void** in);
 bool allocate_scattered(Call* call, Member* m);
 bool read_splits(Call* call);
 
-// A scalar output.
+// Store a scalar output.
 void keep_scalar(Call* call, int32_t value);
-// What the engine says of a member becomes the call's outcome.
+// Store a member's result from the engine in the call.
 void keep(Member* m, const HvdResult& result);
 
 }  // namespace hvd::tensorflow

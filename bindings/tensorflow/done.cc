@@ -15,7 +15,8 @@ bool is_tensorflows(void* code) {
 
 }  // namespace
 
-// libstdc++'s std::function: two words of storage, then the functions that manage and invoke what is stored.
+// Layout of libstdc++'s std::function: two words of storage, then the functions that manage and invoke the stored
+// object.
 bool Done::readable(TF_AsyncOpKernelDoneCallback* done) {
   static_assert(sizeof(std::function<void()>) == 4 * sizeof(void*), "another standard library: look at its std::function first");
   static std::atomic<void*> good_manager{nullptr}, good_invoker{nullptr};

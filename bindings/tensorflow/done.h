@@ -1,4 +1,4 @@
-// How an asynchronous kernel tells TensorFlow that it has finished.
+// Completion callback of an asynchronous TensorFlow kernel.
 #pragma once
 #include <functional>
 
@@ -6,11 +6,11 @@
 
 namespace hvd::tensorflow {
 
-// TensorFlow hands a kernel the address of a std::function<void()> in the caller's frame, so whoever finishes later needs a copy of it.
-// That this is what lies there is no promise of the C API; readable() looks before the first copy.
+// TensorFlow passes the address of a std::function<void()> on the caller's stack, so a kernel that finishes later needs
+// a copy. The C API does not guarantee this type; readable() checks before the first copy.
 class Done {
  public:
-  // Does it look like a std::function whose code is TensorFlow's?
+  // True if it looks like a std::function whose code belongs to TensorFlow.
   static bool readable(TF_AsyncOpKernelDoneCallback* done);
 
   Done() = default;

@@ -1,6 +1,6 @@
-// The kernels: what TensorFlow calls when it is a collective's turn. A kernel hands its tensors to the engine and returns; the engine's
-// callback makes the outputs known and tells TensorFlow to go on. So any number of collectives are under way at once, in whatever order
-// each rank happens to run them.
+// The kernels that TensorFlow calls for collectives. A kernel submits its tensors to the engine and returns; the
+// engine's callback sets the outputs and tells TensorFlow to continue. So any number of collectives are in flight at
+// once, in whatever order each rank runs them.
 #include "kernels.h"
 
 #include <atomic>
@@ -16,8 +16,8 @@ namespace {
 
 std::atomic<int> blocking_mode{static_cast<int>(Blocking::unknown)};
 
-// ---- handing tensors over --------------------------------------------------------------------------------------------------
-// `call` is gone afterwards.
+// ---- submission -----------------------------------------------------------------------------------------------------
+// Count down; `call` may be deleted afterwards.
 void one_less(Call* call) {
   if (call->left.fetch_sub(1, std::memory_order_acq_rel) > 1) return;
   Done done = std::move(call->done);
@@ -59,8 +59,8 @@ bool prepare(Call* call, Member* m, HvdRequest* q) {
   return true;
 }
 
-// Everything that can be refused without the engine, for all members, before the first of them is announced: half a group would wait
-// for the other half for ever.
+// Do all checks that do not need the engine, for all members, before the first is submitted; otherwise half a group
+// would wait for the other half forever.
 bool prepare_all(Call* call, std::vector<HvdRequest>* requests) {
   const Kernel& k = *call->kernel;
   const int n = k.kind == kJoin ? 1 : k.grouped ? tf().NumInputs(call->ctx) : 1;
@@ -88,7 +88,7 @@ std::string member_name(const Call& call, size_t i) {
   return call.name + "_" + std::to_string(i + 1) + "of" + std::to_string(call.members.size());
 }
 
-// Group members are matched by name or, without one, by order; the group itself needs a name that all ranks give it.
+// Group members are matched by name or else by order, but the group itself needs a name that is equal on all ranks.
 std::string group_name(const Call& call) {
   if (!call.kernel->grouped) return "";
   if (!call.name.empty()) return call.name;
@@ -97,7 +97,7 @@ std::string group_name(const Call& call) {
   return name;
 }
 
-// Announces the members; `announce` is one of the engine's two ways. What it refuses is a failure of the call.
+// Submit the members; `announce` is one of the engine's two functions. A refused member fails the call.
 template <class Announce>
 void announce_all(Call* call, std::vector<HvdRequest>& requests, Announce announce) {
   const std::string group = group_name(*call);
@@ -140,10 +140,10 @@ void warn_once(const char* why) {
       why);
 }
 
-// `done` null: a kernel that is not asynchronous.
+// `done` null: a synchronous kernel.
 void compute(const Kernel& k, TF_OpKernelContext* ctx, TF_AsyncOpKernelDoneCallback* done) {
   const bool must_block = blocking() == Blocking::yes || !done || !Done::readable(done);
-  const bool block = must_block || k.awaited;  // who waits anyway drives the engine itself, which saves two wake-ups
+  const bool block = must_block || k.awaited;  // a waiting caller drives the engine itself, which saves two wakeups
   if (must_block) {
     set_blocking(Blocking::yes);
     warn_once(done ? "this TensorFlow tells asynchronous kernels of their end in an unknown way"
@@ -157,11 +157,11 @@ void compute(const Kernel& k, TF_OpKernelContext* ctx, TF_AsyncOpKernelDoneCallb
   call->name = name_in_loop(k, ctx);
   std::vector<HvdRequest> requests;
   if (!prepare_all(call.get(), &requests)) {
-    call.reset();  // lets go of tensors while the context is there
+    call.reset();  // release tensors while the context exists
     if (done) tf().RunAsyncOpKernelDoneCallback(done);
     return;
   }
-  // One more than the members: the last of them may be done before all are announced.
+  // One more than the members, because the last member may be done before all are submitted.
   call->left = static_cast<int>(requests.size()) + 1;
   if (block) {
     run_blocking(call.get(), requests);
@@ -191,7 +191,7 @@ void answer(void* kernel, TF_OpKernelContext* ctx) {
   const HvdFaceApi* api = engine();
   const int32_t set = call.kernel->process_set;
   const int32_t value = api ? api->ask(kFace, kAsked, set) : -1;
-  if (value == -1 && kAsked != HVD_SET_INCLUDED) {  // that one's answer may be an error's number
+  if (value == -1 && kAsked != HVD_SET_INCLUDED) {  // for HVD_SET_INCLUDED, -1 is a valid answer
     call.fail(kFailedPrecondition, "Horovod has not been initialized in this process; call hvd.init() first");
   } else if (kAsked == HVD_SET_SIZE && value < 0) {
     call.fail(kInvalidArgument, "process set " + std::to_string(set) + " is unknown or was removed");
@@ -200,7 +200,7 @@ void answer(void* kernel, TF_OpKernelContext* ctx) {
   }
 }
 
-// Runs a kernel of the asynchronous sort for the sake of blocking().
+// Run an asynchronous kernel once to decide blocking().
 void probe(void* kernel, TF_OpKernelContext* ctx, TF_AsyncOpKernelDoneCallback* done) {
   Call call;
   call.kernel = static_cast<Kernel*>(kernel);
@@ -221,7 +221,7 @@ void* create(TF_OpKernelConstruction* c) {
 
 void destroy(void* kernel) { delete static_cast<Kernel*>(kernel); }
 
-// On a GPU the tensors are handed over in host memory, to and from which TensorFlow copies them.
+// On a GPU the kernels take tensors in host memory; TensorFlow does the copies.
 std::string add(const char* op, const char* device, TF_KernelBuilder* builder, const std::vector<const char*>& arguments) {
   if (std::strcmp(device, "GPU") == 0) {
     for (const char* argument : arguments) tf().KernelBuilder_HostMemory(builder, argument);

@@ -5,13 +5,13 @@
 
 namespace hvd::tensorflow {
 
-// Registers the kernels of all ops. Returns "" or what TensorFlow says against one.
+// Register the kernels of all ops. Return "" or TensorFlow's error.
 std::string register_kernels();
 
-// The engine's functions, from hvd_tf_attach() on.
+// Set the engine's functions; called by hvd_tf_attach().
 void attach(const HvdFaceApi* api);
 
-// Do kernels block the threads that TensorFlow runs them on? Decided when the first one runs.
+// Whether kernels block the TensorFlow threads that run them. Decided when the first one runs.
 enum class Blocking : int { unknown = -1, no = 0, yes = 1 };
 Blocking blocking();
 void set_blocking(Blocking blocking);

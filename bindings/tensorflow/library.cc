@@ -1,4 +1,5 @@
-// Where tf.load_op_library comes in: as the library is loaded it defines ops and kernels; Python then hands it the engine.
+// Entry points of the library: loading it with tf.load_op_library defines ops and kernels; then Python attaches the
+// engine.
 #include <cstdio>
 #include <string>
 
@@ -8,7 +9,7 @@
 namespace hvd::tensorflow {
 namespace {
 
-// Leaked: another thread may look at it while the process ends.
+// Leaked, because another thread may read it at exit.
 std::string& trouble() {
   static std::string* const it = new std::string;
   return *it;
@@ -29,7 +30,7 @@ __attribute__((constructor)) void load() {
 
 extern "C" {
 
-// `address`: of the HvdFaceApi that horovod._core.face_api() gives. 0: ready.
+// `address`: of the HvdFaceApi from horovod._core.face_api(). Return 0 if ready.
 __attribute__((visibility("default"))) int hvd_tf_attach(uintptr_t address) {
   const auto* api = reinterpret_cast<const HvdFaceApi*>(address);
   if (!hvd::tensorflow::trouble().empty()) return 1;
@@ -43,12 +44,13 @@ __attribute__((visibility("default"))) int hvd_tf_attach(uintptr_t address) {
   return 0;
 }
 
-// Why hvd_tf_attach() failed; "" if it did not.
+// Return why hvd_tf_attach() failed; "" if it did not.
 __attribute__((visibility("default"))) const char* hvd_tf_trouble() { return hvd::tensorflow::trouble().c_str(); }
 
-// -1: not known yet (no collective has run), 0: collectives run asynchronously, 1: they block TensorFlow's threads.
+// Return -1: unknown, because no collective has run; 0: collectives run asynchronously; 1: they block TensorFlow's
+// threads.
 __attribute__((visibility("default"))) int hvd_tf_blocking() { return static_cast<int>(hvd::tensorflow::blocking()); }
-// Overrules what the first kernel would find out.
+// Override the decision of the first kernel.
 __attribute__((visibility("default"))) void hvd_tf_set_blocking(int blocking) {
   hvd::tensorflow::set_blocking(blocking ? hvd::tensorflow::Blocking::yes : hvd::tensorflow::Blocking::no);
 }

@@ -13,7 +13,8 @@ class Attributes {
   void integer(const char* name, int32_t* out) {
     get(name, [&] { tf().OpKernelConstruction_GetAttrInt32(c_, name, out, status_); });
   }
-  // A float attribute, or the double that another one has in bits: TensorFlow's attributes know no doubles.
+  // Read a float attribute, or a double from another attribute with its bits, because TensorFlow has no double
+  // attributes.
   void number(const char* name, const char* bits_name, double* out) {
     float rounded = 1;
     int64_t bits = 0;
@@ -37,7 +38,7 @@ class Attributes {
     });
     return value;
   }
-  // Tells TensorFlow when something went wrong.
+  // Report an error to TensorFlow, if there is one.
   void finish() {
     if (!status_.ok()) tf().OpKernelConstruction_Failure(c_, status_);
   }
@@ -51,8 +52,9 @@ class Attributes {
   TfStatus status_;
 };
 
-// A node's name without the parts that TensorFlow numbers when it inlines functions, as in "cond/then/_12/cond/y": they count what else
-// is in the graph, which may differ between ranks, and no name is unique only by them.
+// Return a node's name without the numbers that TensorFlow adds when it inlines functions, as in
+// "cond/then/_12/cond/y". They count other nodes of the graph, so they may differ between ranks, and names are unique
+// without them.
 std::string without_counts(const std::string& node) {
   std::string name;
   for (size_t begin = 0; begin <= node.size();) {
@@ -65,8 +67,8 @@ std::string without_counts(const std::string& node) {
   return name;
 }
 
-// Can the node be in a loop within a loop? Loops of tf.function are "while/body/...". Those of sessions do not show, but their frames
-// have names of the program's.
+// True if the node may be in a nested loop. Loops of tf.function are named "while/body/...". Loops of sessions are not
+// visible, but the program names their frames.
 bool may_be_nested(const std::string& node) {
   const size_t first = node.find("/body/");
   return first == std::string::npos || node.find("/body/", first + 1) != std::string::npos;
@@ -100,17 +102,17 @@ std::unique_ptr<Kernel> make_kernel(Kind kind, bool grouped, TF_OpKernelConstruc
   return k;
 }
 
-// Within a loop several iterations of a node can be under way at once. A window of them is told apart by name; its names return, so
-// that steps look alike. TensorFlow runs 10 iterations at once unless told otherwise.
+// In a loop, several iterations of a node may be in flight at once (10 by default in TensorFlow). Names distinguish a
+// window of them and then repeat, so that steps look alike.
 std::string name_in_loop(const Kernel& k, TF_OpKernelContext* ctx) {
   constexpr int64_t kWindow = 32;
   if (k.name.empty() || !tf().GetIterId || !tf().GetFrameId) return k.name;
   const int64_t iteration = tf().GetIterId(ctx);
   const uint64_t frame = tf().GetFrameId(ctx);
-  if (iteration < 0 || frame == 0 || frame == UINT64_MAX) return k.name;  // in no loop
+  if (iteration < 0 || frame == 0 || frame == UINT64_MAX) return k.name;  // not in a loop
   char suffix[48];
-  // The frame is a hash of the names of loops, with what inlining counts in them, and of the outer iterations. Only a loop within a loop
-  // needs it.
+  // The frame is a hash of the loops' names, including inlining numbers, and of the outer iterations. Only a nested
+  // loop needs it.
   const auto shown = static_cast<unsigned long long>(k.nested ? frame : 0);
   std::snprintf(suffix, sizeof suffix, "@%llx.%d", shown, static_cast<int>(iteration % kWindow));
   return k.name + suffix;

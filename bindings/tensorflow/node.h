@@ -1,4 +1,4 @@
-// One node of a graph, as its kernel knows it.
+// One node of a graph, as used by its kernel.
 #pragma once
 #include <memory>
 #include <string>
@@ -15,16 +15,16 @@ struct Kernel {
   std::string node;  // the node's name
   std::string name;  // of the operation; "": matched by order
   bool grouped = false;
-  bool nested = false;  // perhaps in a loop within a loop
+  bool nested = false;  // may be in a nested loop
   bool awaited = false;  // run eagerly: the caller's thread waits for it
   int32_t process_set = 0, op = 1, root = 0, wire = 0;
   double prescale = 1, postscale = 1;
 };
 
-// From the node's attributes. What is wrong with them TensorFlow is told.
+// Read the node's attributes. Errors are reported to TensorFlow.
 std::unique_ptr<Kernel> make_kernel(Kind kind, bool grouped, TF_OpKernelConstruction* c);
 
-// The operation's name in this run of the node.
+// Return the operation's name in this execution of the node.
 std::string name_in_loop(const Kernel& kernel, TF_OpKernelContext* ctx);
 
 }  // namespace hvd::tensorflow

@@ -1,5 +1,5 @@
-// What the ops look like to TensorFlow: attributes, inputs, outputs, and what is known of shapes when a graph is built. All are
-// stateful, or TensorFlow would fold, merge and drop them.
+// Op definitions for TensorFlow: attributes, inputs, outputs, and shape inference. All are stateful; otherwise
+// TensorFlow would fold, merge or drop them.
 #include "ops.h"
 
 #include <vector>
@@ -21,7 +21,7 @@ class Shape {
   TF_ShapeHandle* it_;
 };
 
-// output i has the shape of input i
+// Give output i the shape of input i.
 void same_shapes(TF_ShapeInferenceContext* c, TF_Status* status) {
   const int64_t n = tf().ShapeInferenceContextNumInputs(c);
   for (int i = 0; i < n && tf().GetCode(status) == kOk; ++i) {
@@ -37,7 +37,7 @@ void other_rows_of(TF_ShapeInferenceContext* c, int i, TF_Status* status) {
   tf().ShapeInferenceContextGetInput(c, i, in, status);
   if (tf().GetCode(status) != kOk) return;
   if (!tf().ShapeInferenceContextRankKnown(c, in) || tf().ShapeInferenceContextRank(c, in) < 1) return;  // stays unknown
-  Shape rows(tf().ShapeInferenceContextVectorFromSize(c, SIZE_MAX));  // of size -1: unknown
+  Shape rows(tf().ShapeInferenceContextVectorFromSize(c, SIZE_MAX));  // size -1: unknown
   tf().ShapeInferenceContextSubshape(c, in, 1, INT64_MAX, rest, status);
   if (tf().GetCode(status) == kOk) tf().ShapeInferenceContextConcatenateShapes(c, rows, rest, out, status);
   if (tf().GetCode(status) == kOk) tf().ShapeInferenceContextSetOutput(c, i, out, status);
@@ -91,7 +91,7 @@ std::string define(const Definition& d, bool named) {
 std::string define_ops() {
   constexpr const char *pre = "prescale_factor: float = 1.0", *post = "postscale_factor: float = 1.0",
                        *op = "reduce_op: int",
-                       // The factors once more, as the bits of a double; 0: the float says it all.
+                       // The factors again, as the bits of a double; 0: the float is exact.
                            *pre_bits = "prescale_bits: int = 0", *post_bits = "postscale_bits: int = 0", *many = "num_tensors: int >= 1",
                        *wire = "wire: int = 0", *root = "root_rank: int", *set = "process_set_id: int = 0";
   const std::vector<const char*> one_in{"tensor: T"}, one_out{"output: T"}, many_in{"tensors: num_tensors * T"},

@@ -5,7 +5,7 @@
 
 namespace hvd::tensorflow {
 
-// Defines all ops. Returns "" or what TensorFlow says against one.
+// Define all ops. Return "" or TensorFlow's error.
 std::string define_ops();
 
 }  // namespace hvd::tensorflow

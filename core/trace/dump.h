@@ -13,8 +13,8 @@
 namespace hvd {
 
 // Append an entry:
-// {"number", "what", "begin", "end", "name", "kind", "dtype", "op", "set", "face", "shape", "dimensions", "count", "bytes",
-//  "schedule", "position", "guarded"}; times in ns of the host's monotonic clock.
+// {"number", "what", "begin", "end", "name", "kind", "dtype", "op", "set", "face", "shape", "dimensions", "count",
+//  "bytes", "schedule", "position", "guarded"}; times in ns of the host's monotonic clock.
 void append_entry(std::string* out, const FlightRecorder::Entry& entry, const TickScale::Line& line);
 
 enum class FolderKind {
