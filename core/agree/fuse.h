@@ -24,7 +24,7 @@ struct Ready {
   bool grouped() const { return group_size > 0; }
 };
 
-// Fuse operations into responses. Allreduces of equal set, face, dtype, op, wire format and scale are fused up to the
+// Fuse operations into responses. Allreduces of equal set, frontend, dtype, op, wire format and scale are fused up to the
 // threshold, also across other operations between them; likewise reducescatters (by input bytes) and allgathers (by
 // output bytes). Other kinds are never fused. A group of one such kind is one response whatever its size; a group that
 // needs several responses is fused with nothing else. Responses are ordered by their first members. Deterministic.

@@ -121,7 +121,7 @@ class Negotiator {
   bool any_over_ = false;              // true if any of them has `over` set
   // Operations failed by fail_rest(). A rank that requests one later had submitted it before it received the error.
   std::map<Key, Answered> answered_;
-  std::map<uint8_t, Joined> joined_;   // key: face
+  std::map<uint8_t, Joined> joined_;   // key: frontend
   double now_ = 0;                     // time of the last request
   double last_decision_ = 0;
   std::vector<Ready> ready_;

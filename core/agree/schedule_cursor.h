@@ -78,7 +78,7 @@ class ScheduleCursor {
   std::shared_ptr<const Schedule> schedule_;
   std::vector<Slot> slots_;
   std::vector<uint32_t> missing_;  // by bucket: number of this rank's entries without a waiting token
-  std::unordered_map<std::string, Stream> by_name_;    // key: set, face and name, see make_key()
+  std::unordered_map<std::string, Stream> by_name_;    // key: set, frontend and name, see make_key()
   std::unordered_map<uint64_t, Stream> unnamed_;       // key: stream_of()
   uint64_t ready_ = 0;
   uint64_t executed_ = 0;

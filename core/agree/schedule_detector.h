@@ -15,7 +15,7 @@ class ScheduleDetector {
   // `capacity`: maximum operations of a schedule; 0: never propose one.
   explicit ScheduleDetector(size_t capacity) : capacity_(capacity) {}
 
-  // Add a ready operation. `identity`: hash of what must repeat: set, face, name (unless unnamed) and signature on all
+  // Add a ready operation. `identity`: hash of what must repeat: set, frontend, name (unless unnamed) and signature on all
   // ranks. For operations that cannot be scheduled (errors, join, process sets) call reset() instead.
   void feed(const Ready& ready, uint64_t identity);
   void reset();

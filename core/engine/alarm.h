@@ -1,4 +1,4 @@
-// Wakes an engine's sleeping thread for submissions: triggers its wakeup event (bell) at once or, by a timer, a moment
+// Wakes an engine's sleeping thread for submissions: triggers its wakeup event at once or, by a timer, a moment
 // later.
 #pragma once
 #include <atomic>
@@ -15,7 +15,7 @@ class Alarm {
   Alarm();
   ~Alarm() { close(); }
   Alarm(const Alarm&) = delete;
-  // Use this bell from now on. Duplicates its descriptor and keeps its memory alive as long as this object exists.
+  // Use this wakeup event from now on. Duplicates its descriptor and keeps its memory alive as long as this object exists.
   void attach(const BellRef& bell, std::shared_ptr<Segment> memory);
 
   // ---- called after publishing work with a seq_cst store ------------------------------------------------------------

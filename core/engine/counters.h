@@ -8,18 +8,18 @@
 
 namespace hvd {
 
-#define HVD_COUNTERS(X)                                                        \
-  X(operations)    /* carried out, tensor by tensor */                         \
-  X(fused)         /* of them those that shared an operation with others */    \
-  X(bytes)         /* that this rank's operations had, see Execution::bytes */ \
-  X(announcements) /* messages to the coordinator that describe tensors */     \
-  X(negotiated)    /* rank 0: responses that the coordinator has decided */    \
-  X(scheduled)     /* buckets carried out by a schedule */                     \
-  X(schedules)     /* adopted */                                               \
-  X(revocations)   /* schedules left */                                        \
-  X(errors)        /* responses that fail operations */                        \
-  X(responses)     /* heard from the coordinator */                            \
-  X(control_ns)    /* CPU time beside collectives, in turns in which something moved: Observer::worked() */
+#define HVD_COUNTERS(X)                                                  \
+  X(operations)    /* tensors executed */                                \
+  X(fused)         /* those of them that were fused with others */       \
+  X(bytes)         /* of this rank's operations, see Execution::bytes */ \
+  X(announcements) /* request messages sent to the coordinator */        \
+  X(negotiated)    /* rank 0: responses decided by the coordinator */    \
+  X(scheduled)     /* buckets executed by a schedule */                  \
+  X(schedules)     /* schedules adopted */                               \
+  X(revocations)   /* schedules left */                                  \
+  X(errors)        /* responses that fail operations */                  \
+  X(responses)     /* responses received from the coordinator */         \
+  X(control_ns)    /* CPU time outside collectives, see Observer::worked() */
 
 // Snapshot of the counters.
 struct Counted {

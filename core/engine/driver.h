@@ -180,7 +180,7 @@ class Driver {
   std::vector<OperationPtr> to_announce_;
   size_t to_announce_bytes_ = 0;
   std::unordered_map<std::string, OperationPtr> pending_;  // operations requested from rank 0; key: key_of()
-  std::map<uint8_t, OperationPtr> joins_;                  // key: face
+  std::map<uint8_t, OperationPtr> joins_;                  // key: frontend
   std::deque<Response> order_;
   uint64_t epoch_ = 0;
   uint64_t executed_ = 0;  // operations of the common order that this rank has executed

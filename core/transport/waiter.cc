@@ -105,7 +105,7 @@ Status Wait::pause() {
   if (!started_) {
     started_ = true;
     begin_ = Clock::now();
-    // Armed by the wait before progress(); links report anew below what they want, so do not sleep before that.
+    // Armed by the wait before progress(); below, links report again what they wait for, so do not sleep before that.
     if (armed_) {
       armed_ = false;
       waiter_.bell_.word()->mood.store(static_cast<uint32_t>(Mood::awake), std::memory_order_seq_cst);
