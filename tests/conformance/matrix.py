@@ -15,25 +15,27 @@ Failures = Mapping[str, Iterable[Failure]]
 OfRow = Callable[[Case | str], bool]
 NOT_THERE = "-"
 
-HEAD = """# What each face has
+HEAD = """# What each frontend has
 
-One set of tests ([tests/conformance](../tests/conformance/__init__.py)) runs over all faces but Keras 2's: each
-function in each form that a face has it, with every dtype, shapes with and without elements, all reductions but Adasum,
-with and without names, groups, factors and process sets, on {sizes} ranks of one host. A number says how many calls of
-a kind were made and gave, on all ranks, what a computation in one process gives, bit for bit where nothing is rounded;
-`{none}` that the face has no such thing. This page is written by such a run,
-`python -m tests.conformance > docs/faces.md`. MXNet, which has an environment of its own, is not in it:
+You can look up here which functions, dtypes and errors each frontend supports. One set of tests
+([tests/conformance](../tests/conformance/__init__.py)) runs over all frontends except Keras 2's. It calls each
+function in each available form, with every dtype, shapes with and without elements, all reductions except Adasum,
+with and without names, groups, factors and process sets, on {sizes} ranks of one host.
+
+A number counts the tested calls of a kind. On all ranks they gave the result of a computation in one process, bit for
+bit if nothing is rounded. `{none}` means that the frontend does not have the function. Such a run writes this page:
+`python -m tests.conformance > docs/faces.md`. MXNet needs a separate environment and is not included;
 `make test-mxnet` makes the same calls.
 
-Of Keras it is the functions alone; its optimizers and callbacks have tests of their own, on all backends. JAX, which
-has no 64 bits unless told to, is tested without; within its compiled programs, whose shapes are known before, all ranks
-give equally many rows, and no splits.
+For Keras only the functions are listed; its optimizers and callbacks have separate tests, on all backends. JAX is
+tested without 64-bit types, which it has only on request. Within its compiled programs, whose shapes are fixed, all
+ranks give equally many rows, and no splits.
 """
 
-FUNCTIONS_TEXT = "What ends with `_` works in place, what has `_async` returns a handle.\n\n"
+FUNCTIONS_TEXT = "Names that end with `_` work in place; names with `_async` return a handle.\n\n"
 WRONG_TEXT = (
-    "Refused with an error that names what is given and what is accepted, or, where ranks disagree, what each has\n"
-    "given; and the next call works.\n\n"
+    "These calls are refused with an error that names the value and what is accepted or, if ranks disagree, both\n"
+    "values. The next call works.\n\n"
 )
 
 
