@@ -286,8 +286,13 @@ NO_LIBRARY = "import pathlib, horovod.common.native as n; n.library_path = lambd
     [
         ("torch", "sys.modules['torch'] = None", "pip install torch"),
         ("tensorflow", "sys.modules['tensorflow'] = None", "pip install tensorflow"),
-        ("tensorflow", NO_LIBRARY, "such"),
-        ("tensorflow.keras", "import os; os.environ['KERAS_BACKEND'] = 'torch'", "KERAS_BACKEND=tensorflow"),
+        pytest.param("tensorflow", NO_LIBRARY, "such", marks=pytest.mark.heavy),
+        pytest.param(
+            "tensorflow.keras",
+            "import os; os.environ['KERAS_BACKEND'] = 'torch'",
+            "KERAS_BACKEND=tensorflow",
+            marks=pytest.mark.heavy,
+        ),
     ],
 )
 def test_what_cannot_be_imported_says_why(frontend, broken, said):

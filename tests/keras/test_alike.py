@@ -11,6 +11,7 @@ from tests.keras.modules import hvd, keras, models
 from tests.ranks import on_keras2, on_keras3
 
 
+@pytest.mark.heavy
 @on_keras3(2)
 def test_what_no_config_tells_of_is_kept():
     def with_attribute(name, value):

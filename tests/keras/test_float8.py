@@ -34,6 +34,7 @@ def test_variables_overwritten_by_their_gradients_get_the_largest():
         np.testing.assert_allclose(updated(backward_passes_per_step=2, average_aggregated_gradients=True), mean)
 
 
+@pytest.mark.heavy
 @on_keras3(2)
 def test_float8_is_as_in_one_process():
     size, batch = hvd.size(), 4
@@ -103,6 +104,7 @@ def synchronized():
         assert all("the layers bn have" in text and "hvd.SyncBatchNormalization" in text for text in texts)
 
 
+@pytest.mark.heavy
 @pytest.mark.parametrize("backend", ["tensorflow", "legacy"])
 def test_a_layer_that_asks_for_synchronisation(keras_pool, backend):
     keras_pool(backend)(2).run(synchronized)

@@ -81,6 +81,7 @@ def test_gradients_are_reduced_once_on_every_road():
         models.assert_same_everywhere(ours)
 
 
+@pytest.mark.heavy
 @on_keras3(3)
 def test_loops_of_the_users_own():
     """Gradients of the user's own, through apply, apply_gradients and a train_step."""
@@ -165,6 +166,7 @@ def test_backward_passes_per_step():
             assert len(optimizer.variables) == len(alone.optimizer.variables)
 
 
+@pytest.mark.heavy
 @on_keras3(2)
 def test_an_infinite_gradient_on_one_rank_skips_the_step_on_all():
     rank = hvd.rank()

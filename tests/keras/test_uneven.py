@@ -1,6 +1,7 @@
 """Ranks with unlike numbers of batches in fit."""
 
 import numpy as np
+import pytest
 
 from tests.keras.modules import hvd, keras
 
@@ -38,6 +39,7 @@ def uneven(kind):
     raise AssertionError("no error")
 
 
+@pytest.mark.heavy
 def test_ranks_with_more_batches_than_others_are_named(keras3):
     job = keras3(2)
     for kind, text, _ in job.run(uneven, "known"):

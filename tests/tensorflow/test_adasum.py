@@ -25,6 +25,7 @@ def adasum(arrays):
     return partial[0]
 
 
+@pytest.mark.heavy
 @on_tensorflow(2, pytest.param(4, marks=pytest.mark.heavy))
 def test_tape():
     rank, size = hvd.rank(), hvd.size()

@@ -1,12 +1,14 @@
 """Kernels that block TensorFlow's threads: what is left where it runs asynchronous kernels in an unknown way."""
 
 import numpy as np
+import pytest
 import tensorflow as tf
 
 import horovod.tensorflow as hvd
 from horovod.tensorflow import _library
 
 
+@pytest.mark.heavy
 def test_blocking_kernels_give_the_same_results_without_deadlock(tf_pool):
     def work():
         assert not _library.blocking()

@@ -86,6 +86,7 @@ def on_compute_side(path):
     return got, wrong
 
 
+@pytest.mark.heavy
 def test_datasets_come_from_data_workers(tf_pool, tmp_path):
     *_, (got, wrong) = tf_pool(3).run(on_compute_side, str(tmp_path / "compute.json"))
     *passes, turns = got

@@ -3,6 +3,7 @@
 import time
 
 import numpy as np
+import pytest
 import tensorflow as tf
 
 import horovod.tensorflow as hvd
@@ -36,6 +37,7 @@ def all_have_reported():
     return [one["reported"] for one in hvd.stats()["job"]["ranks"]] == [{"done": 1.0}] * 2
 
 
+@pytest.mark.heavy
 def test_steps_within_a_function_are_found_and_who_is_late_is_seen(tf_pool):
     first, second = tf_pool(2).run(train, 40, fresh=True)
     for stats in (first, second):

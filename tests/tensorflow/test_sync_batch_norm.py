@@ -165,6 +165,7 @@ def ranks_with_another_history():
     return sorted(node.name for node in nodes if node.op.startswith("Horovod"))
 
 
+@pytest.mark.heavy
 @pytest.mark.parametrize("keras", ["tensorflow", pytest.param("legacy", marks=pytest.mark.heavy)])
 def test_ranks_with_another_history(keras_pool, keras):
     names = keras_pool(keras)(2).run(ranks_with_another_history, timeout=120.0)

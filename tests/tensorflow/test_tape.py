@@ -228,6 +228,7 @@ def test_refuses_bad_arguments():
         hvd.DistributedGradientTape(tape, num_groups=2)
 
 
+@pytest.mark.heavy
 def test_ranks_outside_of_the_process_set_keep_their_gradients(tf_pool):
     def work():
         pair = hvd.add_process_set([0, 2])
@@ -254,6 +255,7 @@ def test_before_init_it_says_so():
         gradient(hvd.DistributedGradientTape, v, lambda: v * 1.0)
 
 
+@pytest.mark.heavy
 @on_tensorflow(1, 2, HOROVOD_ELASTIC="1")
 def test_in_an_elastic_job_functions_survive_a_resize():
     mine, shared = tf.Variable(1.0), tf.Variable(1.0)

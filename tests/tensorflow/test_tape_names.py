@@ -1,5 +1,6 @@
 """Gradients travel under names that are unique and that ranks with another history agree on."""
 
+import pytest
 import tensorflow as tf
 
 import horovod.tensorflow as hvd
@@ -58,6 +59,7 @@ def _generic(variables):
     return hvd.DistributedGradientTape(tape).gradient(loss, variables, use_generic_names=True)
 
 
+@pytest.mark.heavy
 def test_do_not_depend_on_what_a_rank_did_before(tf_pool):
     results = tf_pool(2).run(ranks_with_another_history, timeout=120)
     assert results[0] == results[1]
@@ -98,6 +100,7 @@ def nested_functions_of_other_shapes():
     return inside
 
 
+@pytest.mark.heavy
 def test_do_not_depend_on_how_often_an_inner_function_is_traced(tf_pool):
     inside = tf_pool(2).run(nested_functions_of_other_shapes)
     assert inside[0] == inside[1]
