@@ -92,6 +92,7 @@ def imported(folder: Path, program: str = "from horovod import _core") -> str:
     return (ended.stdout + ended.stderr).strip().splitlines()[-1]
 
 
+@pytest.mark.heavy
 def test_a_package_that_is_not_built_says_so(tmp_path):
     assert "ImportError: Horovod's native part is not built: " in imported(tmp_path)
     assert "ImportError: Horovod's native part is not built: " in imported(tmp_path, "import horovod.numpy")

@@ -95,6 +95,7 @@ def frameworks():
         hvd.allreduce(torch.ones(3, requires_grad=True), name="x")
 
 
+@pytest.mark.heavy
 def test_tensors_of_pytorch(pool):
     pytest.importorskip("torch")
     pool(2).run(frameworks)

@@ -26,6 +26,7 @@ def job(request, tmp_path):
         yield made
 
 
+@pytest.mark.heavy
 def test_a_job_under_attack_goes_on_and_executes_nothing(job, tmp_path):
     marker = tmp_path / "executed"
     messages = everything(marker, make_key())

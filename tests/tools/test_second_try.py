@@ -4,6 +4,8 @@ import shutil
 import subprocess
 from pathlib import Path
 
+import pytest
+
 SCRIPTS = Path(__file__).resolve().parents[2] / "scripts"
 TESTS = """
 import pathlib
@@ -34,6 +36,7 @@ def run(folder, text):
     return done.returncode, done.stdout, notes.read_text() if notes.exists() else ""
 
 
+@pytest.mark.heavy
 def test_a_test_that_passes_alone_is_noted_and_the_run_passes(tmp_path):
     code, output, notes = run(tmp_path, TESTS)
     assert code == 0, output
@@ -41,6 +44,7 @@ def test_a_test_that_passes_alone_is_noted_and_the_run_passes(tmp_path):
     assert notes.endswith("Z test_here.py::test_flaky\n")
 
 
+@pytest.mark.heavy
 def test_a_test_that_fails_again_fails_the_run_and_is_not_noted(tmp_path):
     code, output, notes = run(tmp_path, TESTS + BROKEN)
     assert code == 1, output

@@ -62,9 +62,8 @@ def test_files_of_the_second_tier_need_not_be_imported_for_the_first(path, text,
     assert none_first(path, text) == expected
 
 
-@pytest.mark.parametrize(
-    "words", [[], pytest.param(["-n", "2"], marks=pytest.mark.heavy)], ids=["alone", "side by side"]
-)
+@pytest.mark.heavy
+@pytest.mark.parametrize("words", [[], ["-n", "2"]], ids=["alone", "side by side"])
 def test_a_run_of_one_tier_leaves_out_the_other(tmp_path, words):
     (tmp_path / "conftest.py").write_text("from tests.tiers import *\n")
     (tmp_path / "pytest.ini").write_text("[pytest]\nmarkers =\n    heavy\n    long\n")
