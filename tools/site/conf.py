@@ -30,6 +30,7 @@ PAGES = {
         "README",
         "docs/getting-started",
         "docs/before-and-after",
+        "docs/choosing",
         "docs/faq",
         "docs/glossary",
         "docs/status",
