@@ -18,20 +18,20 @@ typedef struct HvdRequest {
   uint32_t bytes;           // sizeof(HvdRequest)
   int32_t kind;             // KIND_* for one operation, or HVD_KIND_JOIN
   int32_t face;             // the frontend; each has separate operation names (horovod/common/faces.py)
-  const char* name;         // "" or null: matched by order
+  const char* name;         // operation name; "" or null: matched by order
   const void* in;           // owned by the caller; must live until the operation is done
   void* out;                // ignored for allgather and alltoall, see HvdResult.output
-  const int64_t* shape;     // of the input
+  const int64_t* shape;     // shape of the input
   int32_t dimensions;
   int32_t dtype;
   int32_t op;
-  int32_t root;             // broadcast: global rank
+  int32_t root;             // global rank of the source; broadcast only
   double prescale, postscale;
   int32_t process_set;
   int32_t wire;
-  const int64_t* splits;    // alltoall: rows for each set rank; splits_count 0: equal parts
+  const int64_t* splits;    // rows for each set rank; alltoall only; splits_count 0: equal parts
   int32_t splits_count;
-  int32_t group_size;       // 0: no group
+  int32_t group_size;       // number of group members; 0: no group
   const char* group;
   int32_t device_kind;      // where `in` and `out` are (DEVICE_*); 0: host memory
 } HvdRequest;
@@ -55,7 +55,7 @@ enum HvdCode {
 
 typedef struct HvdResult {
   int32_t code;             // HvdCode
-  const char* message;      // "" when HVD_OK
+  const char* message;      // error text; "" when HVD_OK
   const int64_t* sizes;     // allgather: first dimensions by set rank; alltoall: received splits; join: the last rank
   size_t sizes_count;
   const void* output;       // allgather, alltoall: the result; valid during the callback, or until release()
@@ -75,7 +75,7 @@ enum HvdQuestion {
   HVD_SET_SIZE = 4,
   HVD_SET_INCLUDED = 5,
   HVD_SET_RANK = 6,
-  HVD_JOB = 7,  // for any frontend: a number that differs for each job, and each epoch of a job, in this process
+  HVD_JOB = 7,  // a number that differs for each job, and each epoch of a job, in this process; any frontend may ask
 };
 #define HVD_UNKNOWN_PROCESS_SET (-3)
 

@@ -25,7 +25,7 @@ int32_t error_code(int32_t code) {
     case HVD_MISMATCH:
     case HVD_NOT_INITIALIZED: return xla::kFailedPrecondition;
     case HVD_INTERNAL: return xla::kInternal;
-    default: return xla::kUnknown;  // shutdown, lost peer, timeout
+    default: return xla::kUnknown;  // HVD_SHUTDOWN, HVD_PEER_LOST, HVD_TIMEOUT
   }
 }
 

@@ -18,9 +18,9 @@ constexpr int32_t kFace = 4;  // horovod/common/faces.py
 struct Order {
   int32_t kind, op, root, process_set, wire, priority;
   double prescale, postscale;
-  const char* name;          // of the whole operation, for its turn and for messages
+  const char* name;          // name of the whole operation, for its turn and for messages
   int32_t grouped, count;    // number of members
-  const char* const* names;  // of the members
+  const char* const* names;  // names of the members
   const int32_t* dtypes;
   const Handle* in;
   // Equal to `in`: in place. Allgather, alltoall: one array for all members, which stands for the result.
@@ -35,7 +35,7 @@ struct Gathered {
     std::vector<std::byte> bytes;
     std::vector<int64_t> sizes;
   };
-  std::vector<Piece> pieces;  // one per member
+  std::vector<Piece> pieces;  // one piece per member
 };
 
 const HvdFaceApi* engine();
@@ -55,7 +55,7 @@ struct Call {
   // Throws std::runtime_error for arrays that MXNet does not accept.
   explicit Call(const Order& order);
 
-  // Pass the operation to MXNet's engine, which then owns the call. On failure deletes the call and throws
+  // Pass the operation to MXNet's engine, which then owns the call. On failure delete the call and throw
   // std::runtime_error.
   static void push(std::unique_ptr<Call> call, int32_t priority);
 
@@ -64,7 +64,7 @@ struct Call {
   std::string turn;  // name for its turn, which distinguishes process sets
   bool grouped = false;
   std::vector<Member> members;
-  Array result;  // stands for the gathered data
+  Array result;  // MXNet array that stands for the gathered data
   std::vector<int64_t> splits;
   std::shared_ptr<Gathered> gathered;
 

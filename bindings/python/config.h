@@ -26,7 +26,7 @@ struct Config {
   double timeout = 30, heartbeat = 0, stall_warning = 60, stall_shutdown = 0;
   std::string algorithm, tuning;
   bool cuda_ipc = true;  // ranks of one host may access each other's GPU memory
-  std::string cuda_library;  // empty: the loader's default
+  std::string cuda_library;  // path of the CUDA driver library; empty: the loader's default
   std::vector<int> nccl_kinds;  // operations that NCCL may execute
   bool nccl_by_hosts = false;
   bool shared_gpu = false;  // do not warn when ranks share GPUs

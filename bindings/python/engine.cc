@@ -18,7 +18,7 @@ constexpr double kSignalSlice = 0.2;  // seconds between checks for Ctrl-C
 struct Work {
   std::shared_ptr<Engine> engine;
   OperationPtr op;
-  std::string name;  // as submitted; the engine's copy may change during negotiation
+  std::string name;  // name as submitted; the engine's copy may change during negotiation
 
   Work(std::shared_ptr<Engine> e, OperationPtr o, std::string n) : engine(std::move(e)), op(std::move(o)), name(std::move(n)) {}
   Work(Work&&) = default;

@@ -22,10 +22,10 @@ struct Member {
   Call* call = nullptr;
   int index = 0;
   TF_Tensor* in = nullptr;
-  TF_Tensor* out = nullptr;  // set where its size is known beforehand
+  TF_Tensor* out = nullptr;  // null if the output's size is not known beforehand
   std::vector<int64_t> shape;
   int dtype = 0;
-  HvdWork* work = nullptr;  // blocking kernels only
+  HvdWork* work = nullptr;  // set by blocking kernels only
 };
 
 struct Call {

@@ -91,7 +91,7 @@ std::unique_ptr<Kernel> make_kernel(Kind kind, bool grouped, TF_OpKernelConstruc
   a.number("postscale_factor", "postscale_bits", &k->postscale);
   k->name = a.text("tensor_name");
   const bool unnamed = a.flag("unnamed");
-  k->awaited = unnamed || !k->name.empty();  // graphs name their operations by their nodes
+  k->awaited = unnamed || !k->name.empty();  // operations in graphs are named by their nodes
   if (k->name.empty() && !unnamed) {
     const bool scoped = !a.flag("ignore_name_scope");
     k->nested = scoped && may_be_nested(k->node);
@@ -109,7 +109,7 @@ std::string name_in_loop(const Kernel& k, TF_OpKernelContext* ctx) {
   if (k.name.empty() || !tf().GetIterId || !tf().GetFrameId) return k.name;
   const int64_t iteration = tf().GetIterId(ctx);
   const uint64_t frame = tf().GetFrameId(ctx);
-  if (iteration < 0 || frame == 0 || frame == UINT64_MAX) return k.name;  // not in a loop
+  if (iteration < 0 || frame == 0 || frame == UINT64_MAX) return k.name;  // the node is not in a loop
   char suffix[48];
   // The frame is a hash of the loops' names, including inlining numbers, and of the outer iterations. Only a nested
   // loop needs it.

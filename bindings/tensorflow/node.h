@@ -12,8 +12,8 @@ enum Kind : int32_t { kAllreduce = 0, kAllgather = 1, kBroadcast = 2, kAlltoall 
 
 struct Kernel {
   Kind kind = kAllreduce;
-  std::string node;  // the node's name
-  std::string name;  // of the operation; "": matched by order
+  std::string node;  // name of the node
+  std::string name;  // name of the operation; "": matched by order
   bool grouped = false;
   bool nested = false;  // may be in a nested loop
   bool awaited = false;  // run eagerly: the caller's thread waits for it

@@ -36,8 +36,9 @@ void other_rows_of(TF_ShapeInferenceContext* c, int i, TF_Status* status) {
   Shape in, rest, out;
   tf().ShapeInferenceContextGetInput(c, i, in, status);
   if (tf().GetCode(status) != kOk) return;
-  if (!tf().ShapeInferenceContextRankKnown(c, in) || tf().ShapeInferenceContextRank(c, in) < 1) return;  // stays unknown
-  Shape rows(tf().ShapeInferenceContextVectorFromSize(c, SIZE_MAX));  // size -1: unknown
+  // Leave the shape unknown.
+  if (!tf().ShapeInferenceContextRankKnown(c, in) || tf().ShapeInferenceContextRank(c, in) < 1) return;
+  Shape rows(tf().ShapeInferenceContextVectorFromSize(c, SIZE_MAX));  // a dimension of size -1 is unknown
   tf().ShapeInferenceContextSubshape(c, in, 1, INT64_MAX, rest, status);
   if (tf().GetCode(status) == kOk) tf().ShapeInferenceContextConcatenateShapes(c, rows, rest, out, status);
   if (tf().GetCode(status) == kOk) tf().ShapeInferenceContextSetOutput(c, i, out, status);

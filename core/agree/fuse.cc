@@ -14,9 +14,9 @@ bool alike(const Response& x, const Response& y) {
 
 // Unit that is never split: one operation, or all members of a group that can share a response.
 struct Lump {
-  std::vector<size_t> members;  // indices
+  std::vector<size_t> members;  // indices of operations
   size_t bytes = 0;
-  bool apart = false;  // fused with nothing else
+  bool apart = false;  // must not be fused with other lumps
 };
 
 std::vector<Lump> lumps_of(const std::vector<Ready>& ready, const FuseOptions& options) {

@@ -83,7 +83,7 @@ void Negotiator::settle(const Key& key) {
   std::sort(p.by_rank.begin(), p.by_rank.end(), [](const Announced& a, const Announced& b) { return a.rank < b.rank; });
   const Request& like = p.by_rank.front().request;
   Ready ready;
-  ready.fence = like.fence;  // fence of the set's first rank; fences are comparable within one set only
+  ready.fence = like.fence;  // Fence of the set's first rank; fences are comparable only within one set.
   ready.unnamed = like.unnamed;
   ready.response = decide(key, p);
   ready.bytes = bytes_to_fuse(like, ready.response);
@@ -322,14 +322,14 @@ std::vector<Negotiator::Waiting> Negotiator::waiting(double since) const {
     if (set == table_.sets.end()) return;
     Waiting w{name, key.set, first, std::move(ready), {}};
     std::sort(w.ready.begin(), w.ready.end());
-    const std::vector<int>& left = joined(key.face);  // not waited for
+    const std::vector<int>& left = joined(key.face);  // ranks that have joined, which are not waited for
     for (int r : set->second) {
       if (std::binary_search(w.ready.begin(), w.ready.end(), r) || std::find(left.begin(), left.end(), r) != left.end()) continue;
       w.missing.push_back(r);
     }
     out.push_back(std::move(w));
   };
-  std::set<GroupKey> told;  // groups whose missing operation is reported by its own name
+  std::set<GroupKey> told;  // groups with a missing operation that is reported by its own name
   for (const auto& [key, p] : pending_) {
     if (p.decided) continue;
     for (const GroupKey& g : groups_of(key, p)) told.insert(g);

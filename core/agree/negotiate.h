@@ -74,23 +74,23 @@ class Negotiator {
   struct GroupKey {
     uint32_t set;
     uint8_t face;
-    uint32_t size;  // part of the key: different sizes mean different groups
+    uint32_t size;  // part of the key, because ranks that disagree about the size mean different groups
     std::string name;
     auto operator<=>(const GroupKey&) const = default;
   };
   struct Group {
-    uint32_t decided = 0;   // members that all ranks have requested
-    std::vector<Key> held;  // those of them that are held in pending_
+    uint32_t decided = 0;   // number of members that all ranks have requested
+    std::vector<Key> held;  // decided members that are held in pending_
     Status error;           // first error of a member; all others fail with it
-    bool over = false;      // ranks disagree about its size
+    bool over = false;      // ranks disagree about the group's size
   };
   struct Answered {
     Status why;
-    std::set<int> ranks;         // ranks that have requested it
-    std::set<GroupKey> groups;   // groups that counted it
+    std::set<int> ranks;         // ranks that have requested the operation
+    std::set<GroupKey> groups;   // groups that have counted the operation
   };
   struct Joined {
-    std::vector<int> ranks;  // in order of joining; not empty
+    std::vector<int> ranks;  // ranks in order of joining; not empty
     double last = 0;
   };
 

@@ -23,7 +23,7 @@ std::string base_of(const Request& q) {
 // may have no member name in common, so no member would ever be compared.
 std::vector<std::pair<Negotiator::Key, Status>> Negotiator::unlike_groups(double since) const {
   struct Spoken {
-    std::map<int, std::set<uint32_t>> sizes;  // key: rank
+    std::map<int, std::set<uint32_t>> sizes;  // group sizes announced by each rank
     std::vector<Key> members;
   };
   std::map<std::tuple<uint32_t, uint8_t, std::string>, Spoken> groups;

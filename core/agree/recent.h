@@ -28,7 +28,7 @@ class RecentRequests {
   size_t capacity_;
   uint64_t stamps_ = 0;
   std::unordered_map<std::string, Entry> by_key_;
-  std::deque<std::pair<uint64_t, std::string>> by_age_;  // stale if the stamp is not the newest of its key
+  std::deque<std::pair<uint64_t, std::string>> by_age_;  // an entry is stale if its stamp is not the newest of its key
 };
 
 }  // namespace hvd

@@ -22,7 +22,7 @@ enum class Kind : uint8_t {
   join = 6,
   add_set = 7,
   remove_set = 8,
-  adopt_schedule = 9,  // responses only
+  adopt_schedule = 9,  // used in responses only
 };
 const char* name_of(Kind kind);
 // True if the first dimension may differ between ranks.
@@ -46,7 +46,7 @@ struct Request {
   DeviceKind device = DeviceKind::host;  // where the tensor is; each rank chooses the device index itself
   // Allreduce only among ranks with the same local index, each of which holds a part of its host's reduction.
   bool across_hosts = false;
-  int32_t root = 0;             // broadcast: global rank
+  int32_t root = 0;             // global rank of the source; broadcast only
   double prescale = 1.0;
   double postscale = 1.0;
   std::vector<int64_t> shape;
@@ -80,7 +80,7 @@ struct Response {
   int32_t root = 0;
   double prescale = 1.0;
   double postscale = 1.0;
-  std::vector<std::string> names;               // one, or several if fused
+  std::vector<std::string> names;               // one name, or several if fused
   std::vector<std::vector<int64_t>> shapes;  // parallel to `names`; a rank that has joined learns the sizes from here
   // allgather: first dimensions, by name, then by set rank. alltoall: splits, row-major by sender. join: the last rank.
   // add_set: id, generation and ranks. remove_set: 1 if removed else 0, and the id.

@@ -35,7 +35,7 @@ struct Schedule {
   uint64_t id = 0;
   // Unit that starts, and is left, as a whole: one response, or all responses of a group that needs several.
   struct Bucket {
-    std::vector<Response> parts;  // of one process set; executed one after the other
+    std::vector<Response> parts;  // parts are of one process set and execute one after the other
     std::vector<uint32_t> entries;  // indices into Schedule::entries, in the order of the parts' names
     uint32_t set() const { return parts.front().set; }
   };

@@ -58,17 +58,17 @@ class ScheduleCursor {
  private:
   // Entries that only their order distinguishes: unnamed ones, and repeated names.
   struct Stream {
-    std::vector<uint32_t> entries;  // in order of submission
+    std::vector<uint32_t> entries;  // entries in order of submission
     uint64_t seen = 0;
     uint32_t next() const { return entries[seen % entries.size()]; }
     uint32_t previous() const { return entries[(seen + entries.size() - 1) % entries.size()]; }
   };
   struct Slot {
     Request request;             // the expected request
-    std::vector<void*> waiting;  // one per round; rarely more than one
+    std::vector<void*> waiting;  // one token per round; rarely more than one
     uint32_t bucket = 0;
     bool mine = false;
-    bool running = false;  // taken, not finished
+    bool running = false;  // taken but not finished
     Stream* stream = nullptr;
   };
   void add(uint32_t entry, void* token, bool* completed);

@@ -14,7 +14,7 @@ WorldShape shape_of(const Comm& c) {
   w.all_local = c.node != nullptr;
   w.links = c.node == nullptr;
   w.nested = c.local != nullptr;
-  w.hosts = w.all_local ? 1 : 2;  // only "more than one" matters
+  w.hosts = w.all_local ? 1 : 2;  // any number above one gives the same result
   w.power_of_two = (c.size & (c.size - 1)) == 0;
   return w;
 }
@@ -32,7 +32,7 @@ class HostBackend final : public Backend {
 
   Status allreduce(Comm& c, const Segments& s, DType d, ReduceOp op, const Scale& scale) override {
     if (c.size == 1) return alone(s, d, scale);
-    if (op == ReduceOp::adasum) return allreduce_adasum(c, s, d, scale);  // the only algorithm in the table for it
+    if (op == ReduceOp::adasum) return allreduce_adasum(c, s, d, scale);  // Adasum has only one algorithm
     const Algorithm algorithm = pick(Collective::allreduce, c, d, s.total * size_of(d));
     if (algorithm == Algorithm::shm) return allreduce_shm(c, s, d, op, scale);
     std::byte* data = pack(c, s, d);

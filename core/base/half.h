@@ -22,9 +22,9 @@ HVD_ON_DEVICE constexpr float half_to_float(uint16_t h) {
   const uint32_t magnitude = h & 0x7fff;
   // Zero or denormal: a multiple of 2^-24, which is the unit in the last place of float32 at 0.5.
   const uint32_t tiny = std::bit_cast<uint32_t>(std::bit_cast<float>(0x3f000000 | magnitude) - 0.5f);
-  uint32_t bits = (magnitude << 13) + (112u << 23);  // exponent bias from 15 to 127
-  bits += magnitude >= 0x7c00 ? 112u << 23 : 0;      // infinity and NaN: the exponent is all ones
-  bits |= magnitude > 0x7c00 ? 0x00400000 : 0;       // quiet
+  uint32_t bits = (magnitude << 13) + (112u << 23);  // changes the exponent bias from 15 to 127
+  bits += magnitude >= 0x7c00 ? 112u << 23 : 0;      // infinity and NaN have an exponent of all ones
+  bits |= magnitude > 0x7c00 ? 0x00400000 : 0;       // makes a NaN quiet
   return std::bit_cast<float>(sign | (magnitude < 0x0400 ? tiny : bits));
 }
 
@@ -38,7 +38,7 @@ HVD_ON_DEVICE constexpr uint16_t float_to_half(float f) {
   // A carry into the exponent gives the right result.
   uint32_t h = (magnitude - (112u << 23) + 0x0fff + ((magnitude >> 13) & 1)) >> 13;
   h = magnitude < 0x38800000 ? tiny : h;
-  h = magnitude >= 0x47800000 ? 0x7c00 : h;  // 2^16 and above, including infinity
+  h = magnitude >= 0x47800000 ? 0x7c00 : h;  // 2^16 and above become infinity
   h = magnitude > 0x7f800000 ? 0x7e00 | ((magnitude >> 13) & 0x03ff) : h;
   return static_cast<uint16_t>(sign | h);
 }

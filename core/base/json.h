@@ -33,7 +33,7 @@ void append_member(std::string* out, std::string_view name, Integer value) {
   append_json(out, value);
 }
 
-template <std::same_as<bool> Truth>  // only bool itself; nothing converts to it implicitly
+template <std::same_as<bool> Truth>  // accepts only bool itself, without implicit conversions
 void append_member(std::string* out, std::string_view name, Truth value) {
   append_name(out, name);
   out->append(value ? "true" : "false");

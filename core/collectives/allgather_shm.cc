@@ -30,7 +30,7 @@ Status allgather_shm(Comm& comm, const std::byte* in, std::byte* out, std::span<
 
   auto stage_in = [&](size_t k) { copy_bytes(subs.at(node.me(), k), in + k * step, some(me, k), false); };
   auto take_out = [&](size_t k) -> Status {
-    std::byte* to = out + before + bytes[me];  // part of the next member; wraps around
+    std::byte* to = out + before + bytes[me];  // output of the member after this one; wraps around
     for (size_t i = 1; i < members; ++i) {
       const size_t m = (me + i) % members;
       if (m == 0) to = out;

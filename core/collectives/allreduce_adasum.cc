@@ -102,7 +102,7 @@ class Adasum {
 
  private:
   struct Range {
-    size_t lo, hi;  // parts
+    size_t lo, hi;  // range of part indices
     Range half(bool low) const { return low ? Range{lo, (lo + hi) / 2} : Range{(lo + hi) / 2, hi}; }
   };
   size_t tensors() const { return data_.pieces.size(); }
@@ -114,7 +114,7 @@ class Adasum {
   int partner(int step) const { return comm_.rank ^ (1 << step); }
 
   template <class Visit>
-  void each_part(Visit visit) const;  // visit(piece, first element in the piece, first in the buffer, elements)
+  void each_part(Visit visit) const;  // calls visit(piece, first element in the piece, first in the buffer, elements)
   void pack();
   Status trade(int step, ConstBytes out, Bytes in);
   Status combine(int step, Range kept, const std::byte* theirs);
@@ -124,7 +124,7 @@ class Adasum {
   const Segments& data_;
   const DType dtype_, acc_;
   const size_t parts_;
-  size_t* starts_;          // [part][tensor], and the end
+  size_t* starts_;          // element index of [part][tensor], and the total
   std::byte* wide_;         // values in acc_
   std::byte* narrow_;       // result in dtype_; same memory as wide_ if the types are equal
   Sums *sums_, *received_;  // index: tensor

@@ -41,7 +41,7 @@ class Driver {
   DType dtype_;
   ReduceOp op_;
   std::byte* theirs_;
-  size_t block_;  // bytes
+  size_t block_;  // bytes per round
   std::vector<const std::byte*> sources_;
   std::vector<Transfer> transfers_;
 };

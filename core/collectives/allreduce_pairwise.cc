@@ -118,7 +118,8 @@ class Direct {
 
   bool waits_for(const Exchange& e) const { return !e.missing.empty() || !e.result.empty(); }
   bool owes(const Exchange& e) const { return !e.give.empty() || e.told < final_.size(); }
-  size_t final_ready() const { return ready_ / size_of(dtype_) * size_of(out_); }  // bytes of the final result
+  // Bytes of the result that are ready to be sent.
+  size_t final_ready() const { return ready_ / size_of(dtype_) * size_of(out_); }
 
   std::string text() const {
     // Name first a rank whose contribution is missing: the other ranks wait for it as well.
@@ -138,8 +139,8 @@ class Direct {
   DType dtype_, out_;
   ReduceOp op_;
   Bytes mine_;   // this rank's slice
-  Bytes final_;  // its result
-  size_t block_ = 0;  // bytes
+  Bytes final_;  // the result of this rank's slice
+  size_t block_ = 0;  // bytes reduced at a time
   size_t ready_ = 0;  // bytes of this rank's slice that are reduced
   std::byte* staging_ = nullptr;
   const std::byte** sources_ = nullptr;

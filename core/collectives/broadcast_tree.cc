@@ -14,7 +14,8 @@ namespace hvd {
 Status broadcast_tree(Comm& comm, std::byte* data, size_t bytes, int root) {
   if (bytes == 0 || comm.size == 1) return {};
   const unsigned size = static_cast<unsigned>(comm.size);
-  const unsigned place = static_cast<unsigned>((comm.rank - root + comm.size) % comm.size);  // the root is at 0
+  // Position in the tree; the root has 0.
+  const unsigned place = static_cast<unsigned>((comm.rank - root + comm.size) % comm.size);
   auto rank_at = [&](unsigned p) { return static_cast<int>((p + static_cast<unsigned>(root)) % size); };
   // The parent of a place has its lowest bit cleared; a child has one lower bit set.
   const unsigned lowest = place == 0 ? std::bit_ceil(size) : place & (~place + 1);

@@ -12,10 +12,10 @@ namespace hvd {
 
 // A range of one float32 tensor.
 struct CodedRun {
-  const std::byte* in;   // null: zeros
+  const std::byte* in;   // null: the input is zeros
   std::byte* out;        // null: the result is dropped
   std::byte* residual;   // null: the coding error is dropped
-  size_t count;          // elements
+  size_t count;          // number of elements
 
   CodedRun part(size_t first, size_t n) const {
     const size_t at = first * sizeof(float);

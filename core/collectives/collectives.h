@@ -19,11 +19,12 @@ Status allreduce_shm(Comm&, const Segments&, DType, ReduceOp, const Scale&);
 // Over links: in place on contiguous memory of `count` elements. 16-bit floats accumulate in float32 (see each file).
 Status allreduce_recursive_doubling(Comm&, std::byte* data, size_t count, DType, ReduceOp);
 Status allreduce_rabenseifner(Comm&, std::byte* data, size_t count, DType, ReduceOp);
-Status allreduce_pairwise(Comm&, std::byte* data, size_t count, DType, ReduceOp);   // direct reduce-scatter, then allgather
-Status allreduce_ring(Comm&, std::byte* data, size_t count, DType, ReduceOp);       // segmented
+// Direct reduce-scatter, then allgather.
+Status allreduce_pairwise(Comm&, std::byte* data, size_t count, DType, ReduceOp);
+Status allreduce_ring(Comm&, std::byte* data, size_t count, DType, ReduceOp);       // ring of segments
 // For comparison; never in the table.
 Status allreduce_naive(Comm&, std::byte* data, size_t count, DType, ReduceOp);      // every rank sends to every rank
-Status allreduce_driver(Comm&, std::byte* data, size_t count, DType, ReduceOp);  // every rank sends to rank 0, and back
+Status allreduce_driver(Comm&, std::byte* data, size_t count, DType, ReduceOp);  // gather at rank 0, then broadcast
 Status allreduce_tree(Comm&, std::byte* data, size_t count, DType, ReduceOp);       // binomial reduce, then broadcast
 // Hierarchical: reduce inside the hosts, then slices between them, then gather inside (comm.local, comm.cross). The
 // first two take 16-bit floats `d` whose sums over the ranks of a host are already computed: float32 sums are sent, and
@@ -49,7 +50,7 @@ Status allreduce_compressed_hierarchical(Comm&, const Segments&, std::span<float
 // ---- other collectives ----------------------------------------------------------------------------------------------
 // broadcast: `bytes` bytes at `data`, from set rank `root`.
 Status broadcast_shm(Comm&, std::byte* data, size_t bytes, int root);
-Status broadcast_tree(Comm&, std::byte* data, size_t bytes, int root);  // binomial
+Status broadcast_tree(Comm&, std::byte* data, size_t bytes, int root);  // binomial tree
 Status broadcast_pipelined(Comm&, std::byte* data, size_t bytes, int root);  // chain of segments
 
 // allgather: `in` has bytes[rank] bytes; `out` receives the parts of all ranks in rank order. `in` may already be in

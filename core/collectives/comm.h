@@ -24,8 +24,8 @@ namespace hvd {
 // Grow-only scratch memory, kept between operations. Not thread-safe; slots keep nested algorithms from colliding.
 class Scratch {
  public:
-  std::byte* get(int slot, size_t bytes);  // 64-byte aligned; contents undefined
-  size_t held() const { return held_.load(std::memory_order_relaxed); }  // bytes; callable from any thread
+  std::byte* get(int slot, size_t bytes);  // memory is 64-byte aligned; contents undefined
+  size_t held() const { return held_.load(std::memory_order_relaxed); }  // bytes held; callable from any thread
 
  private:
   struct Free {
@@ -42,22 +42,23 @@ class Scratch {
 struct Comm {
   int rank = 0;                 // this rank's index in the set
   int size = 1;
-  std::vector<Link*> links;     // by set rank; null for this rank (and for all ranks if `node` is set)
+  std::vector<Link*> links;     // link to each set rank; null for this rank (and for all ranks if `node` is set)
   NodeGroup* node = nullptr;    // set if all members are on this host
   Waiter* waiter = nullptr;
   Scratch* scratch = nullptr;
   Counter* traffic = nullptr;   // counts bytes sent over links; null: not counted
-  double timeout = 30;          // seconds without progress
+  double timeout = 30;          // seconds without progress after which an operation fails
   Tuning tuning;                // equal on all members
 
   // Hierarchy, set if the set spans several hosts and some host has several members; otherwise null. See
   // collectives/allreduce_hierarchical.cc.
-  Comm* local = nullptr;        // members on this host; local->node is set
-  Comm* cross = nullptr;        // members with this rank's local index on all hosts; null if that index is >= slices
+  Comm* local = nullptr;        // comm of the members on this host; local->node is set
+  // Comm of the members with this rank's local index on all hosts; null if that index is >= slices.
+  Comm* cross = nullptr;
   int slices = 0;               // smallest number of members on any host
 
-  std::vector<int> global_ranks;    // by set rank, for messages
-  std::vector<std::string> labels;  // by set rank, for messages; empty: "rank 3"
+  std::vector<int> global_ranks;    // global rank of each set rank, for messages
+  std::vector<std::string> labels;  // label of each set rank, for messages; empty: "rank 3"
 
   // Return the set rank of a global rank; -1 if it is not a member.
   int rank_of(int global) const;
@@ -76,8 +77,8 @@ Status exchange(Comm& comm, int to, ConstBytes out, int from, Bytes in);
 // consumed.
 struct Transfer {
   int peer;
-  ConstBytes out;  // sent to peer
-  Bytes in;        // received from peer
+  ConstBytes out;  // bytes to send to the peer
+  Bytes in;        // buffer for bytes from the peer
 };
 Status exchange_all(Comm& comm, std::span<Transfer> transfers);
 
@@ -85,12 +86,12 @@ Status exchange_all(Comm& comm, std::span<Transfer> transfers);
 // The concatenation of several tensors of one dtype, on which a fused operation works without packing them first.
 struct Segments {
   struct Piece {
-    const std::byte* in;  // null: zeros (a rank that has joined)
+    const std::byte* in;  // null: the input is zeros (a rank that has joined)
     std::byte* out;       // null: the result is dropped (a rank that has joined). in == out: in place
-    size_t count;         // elements
+    size_t count;         // number of elements
   };
   std::span<const Piece> pieces;
-  size_t total = 0;       // elements
+  size_t total = 0;       // number of elements of all pieces
 
   // Copy elements [first, first + count) of the concatenated inputs to `to`, or `from` to those of the outputs.
   void gather(size_t first, size_t count, size_t element, std::byte* to) const;

@@ -40,9 +40,9 @@ Status pump(Comm& comm, const Text& text, Step step) {
 
 // ---- receiving and combining ----------------------------------------------------------------------------------------------
 struct Combine {
-  DType dtype;  // of the values in memory: an accumulation type
+  DType dtype;  // type of the values in memory: an accumulation type
   ReduceOp op;
-  bool theirs_first;  // the peer's value is the operand of the lower rank
+  bool theirs_first;  // the peer's value is the left operand, that of the lower rank
   DType wire = dtype;  // type that arrives if it differs from `dtype`: 16-bit floats for float32 values
 };
 
@@ -105,7 +105,7 @@ constexpr size_t slice_at(size_t count, int n, int i) {
 enum LinkSlot : int {
   kSlotWide = 16,  // float32 copy of the data
   kSlotTheirs,     // data received from a peer
-  kSlotTheirsWide,  // the same as float32
+  kSlotTheirsWide,  // data received from a peer, as float32
   kSlotOffsets,
   kSlotCounts,
   kSlotSources,
@@ -116,7 +116,7 @@ enum LinkSlot : int {
   kSlotCodedTheirs,  // all ranks' contributions to this rank's part
   kSlotCodedCounts,
   kSlotCodedFloats,
-  kSlotAdasum,       // 16-bit result
+  kSlotAdasum,       // 16-bit result of Adasum
   kSlotGuardMine,    // collectives/guarded.h: kept between calls; no other collective runs then
   kSlotGuardTheirs,
 };

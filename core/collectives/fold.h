@@ -10,8 +10,8 @@
 namespace hvd {
 
 struct Fold {
-  int places;  // p
-  int folded;  // r
+  int places;  // number of places (p)
+  int folded;  // number of pairs that are folded (r)
   int place;   // this rank's place, or -1: another rank works for it
 
   static Fold of(int rank, int size) {

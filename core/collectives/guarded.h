@@ -55,7 +55,7 @@ class GuardedAllreduce {
   enum class Then : uint8_t { nothing, combine_mine_first, combine_theirs_first, take };
   struct Step {
     int peer;
-    uint32_t number;  // equal on both sides
+    uint32_t number;  // step number, equal on both sides
     bool sends;
     Then then;        // what to do with the received message; `nothing`: none is received
   };
@@ -72,7 +72,7 @@ class GuardedAllreduce {
   ReduceOp op_ = ReduceOp::sum;
   std::vector<Step> steps_;
   size_t at_ = 0;
-  std::byte *mine_ = nullptr, *theirs_ = nullptr;  // messages: header and data
+  std::byte *mine_ = nullptr, *theirs_ = nullptr;  // messages, each with header and data
   ConstBytes out_;
   Bytes in_;
 };

@@ -18,7 +18,7 @@ struct Kernels {
   using Reduce = void (*)(std::byte* dst, const std::byte* const* sources, size_t n, double factor);
 
   const char* name;
-  Reduce reduce[kDTypeCount][kReduceOps][kFusedSources];  // [dtype][op][k - 1]
+  Reduce reduce[kDTypeCount][kReduceOps][kFusedSources];  // index: [dtype][op][k - 1]
   // Variants for 16-bit floats (0: float16, 1: bfloat16) that leave the result in float32, and the conversion back.
   Reduce widen[2][kReduceOps][kFusedSources];
   Reduce narrow[2];

@@ -106,7 +106,7 @@ struct Block {
   int op;
   std::span<const std::byte* const> sources;
   Plan plan;
-  size_t at = 0, n = 0;  // elements
+  size_t at = 0, n = 0;  // first element and number of elements
 
   void leaf(std::byte* dst, size_t first, size_t count) const {
     const std::byte* s[kFusedSources];

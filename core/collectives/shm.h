@@ -19,7 +19,7 @@
 
 namespace hvd {
 
-inline constexpr size_t kLine = 64;  // bytes; slices start on separate cache lines
+inline constexpr size_t kLine = 64;  // bytes of a cache line, to which slices are aligned
 
 constexpr size_t round_up(size_t n, size_t multiple) { return (n + multiple - 1) / multiple * multiple; }
 constexpr size_t round_down(size_t n, size_t multiple) { return n / multiple * multiple; }
@@ -32,9 +32,9 @@ constexpr size_t ceil_div(size_t n, size_t d) { return (n + d - 1) / d; }
 struct SubBuffers {
   NodeGroup::Stage stage;
   size_t count;
-  size_t bytes;  // size of one, a multiple of kLine
+  size_t bytes;  // bytes of one sub-buffer, a multiple of kLine
 
-  size_t skip;   // bytes before the first
+  size_t skip;   // bytes before the first sub-buffer
 
   SubBuffers(const NodeGroup::Stage& s, size_t n, size_t skipped = 0)
       : stage(s), count(n), bytes(s.bytes > skipped ? round_down((s.bytes - skipped) / n, kLine) : 0), skip(skipped) {}

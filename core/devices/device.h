@@ -18,16 +18,16 @@ namespace hvd {
 
 class Device {
  public:
-  using Stream = void*;  // the framework's, or from make_stream(); null: the framework's default stream
-  using Event = void*;   // from take_event()
+  using Stream = void*;  // a stream of the framework or of make_stream(); null: the framework's default stream
+  using Event = void*;   // an event from take_event()
 
   virtual ~Device() = default;
   virtual DeviceKind kind() const = 0;
-  virtual int ordinal() const = 0;                  // as the process numbers them
+  virtual int ordinal() const = 0;                  // device number within the process
   virtual std::array<uint8_t, 16> uuid() const = 0;  // unique, and equal in all processes
   virtual int capability() const = 0;                // compute capability: 10 * major + minor; 0: unknown
   virtual int multiprocessors() const = 0;
-  virtual const std::string& description() const = 0;  // for messages: "CUDA GPU 0 (NVIDIA H200)"
+  virtual const std::string& description() const = 0;  // text for messages: "CUDA GPU 0 (NVIDIA H200)"
 
   // Create a stream that does not synchronize with the framework's default stream.
   virtual Status make_stream(Stream* out) = 0;
@@ -36,9 +36,9 @@ class Device {
 
   // Events come from a pool; an event that was never recorded counts as reached.
   virtual Status take_event(Event* out) = 0;
-  virtual void give_back(Event event) = 0;  // when no more waits for it will be issued
+  virtual void give_back(Event event) = 0;  // call it when no more waits for the event will be issued
   virtual Status record(Event event, Stream stream) = 0;
-  virtual Status wait(Stream stream, Event event) = 0;  // later work on the stream waits for the recorded work
+  virtual Status wait(Stream stream, Event event) = 0;  // makes later work on the stream wait for the recorded work
   virtual Status reached(Event event, bool* out) = 0;   // an error means that the device has failed
 
   // In stream order; from and to: device memory or memory from pin().
@@ -54,7 +54,7 @@ class Device {
   // Device memory shared with other processes of this host (CUDA IPC). A handle is valid only in other processes, not
   // in the one that created it.
   using Handle = std::array<std::byte, 64>;
-  virtual Status share(void* memory, Handle* out) = 0;  // a whole block from allocate()
+  virtual Status share(void* memory, Handle* out) = 0;  // `memory` must be a whole block from allocate()
   // Memory of another process, which must not free it before close(). Both calls may wait for all work on the device.
   virtual Status open(const Handle& handle, void** out) = 0;
   virtual void close(void* memory) = 0;

@@ -28,12 +28,12 @@ class PinnedPool : public std::enable_shared_from_this<PinnedPool> {
    private:
     std::shared_ptr<PinnedPool> pool_;
     std::byte* data_;
-    size_t bytes_;  // size of its class
+    size_t bytes_;  // bytes of its size class
   };
 
   // Take at least `bytes` bytes, contents undefined. Release the block only when no copy from or to it is in flight.
   Status take(size_t bytes, std::shared_ptr<Block>* out);
-  size_t held() const { return held_; }  // bytes, in use or not
+  size_t held() const { return held_; }  // bytes pinned, in use or not
   size_t used() const {
     std::lock_guard lock(mutex_);
     return used_;
@@ -44,7 +44,7 @@ class PinnedPool : public std::enable_shared_from_this<PinnedPool> {
 
   std::shared_ptr<Device> device_;
   mutable std::mutex mutex_;  // blocks are returned from any thread
-  std::map<size_t, std::vector<std::byte*>> free_;  // key: size
+  std::map<size_t, std::vector<std::byte*>> free_;  // free blocks by size
   size_t held_ = 0, used_ = 0;
 };
 

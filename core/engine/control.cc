@@ -151,7 +151,7 @@ void Control::handle(Neighbour& from, Frame frame) {
     case FrameType::note_down:
       for (auto& child : children_) queue(*child, frame);
       break;
-    default:  // towards the root
+    default:  // frames towards the root
       if (parent_) {
         queue(*parent_, frame);
         return;

@@ -73,11 +73,12 @@ class Control {
   // `parent` is null at the root. Takes ownership of the links.
   Control(int rank, std::unique_ptr<Link> parent, int parent_rank, std::map<int, std::unique_ptr<Link>> children);
 
-  void send_up(FrameType type, const std::string& payload);      // at the root: into its own inbox
-  void broadcast(FrameType type, const std::string& payload);    // root only; also into its own inbox
+  void send_up(FrameType type, const std::string& payload);      // at the root: adds to its own inbox
+  void broadcast(FrameType type, const std::string& payload);    // root only; adds to its own inbox as well
   // Root only: send to the subtree of `child`, or into the root's own inbox if `child` is this rank.
   void send_down(FrameType type, const std::string& payload, int child);
-  void flood(FrameType type, const std::string& payload);        // from any rank to all others; not into its own inbox
+  // Sends from any rank to all others; does not add to its own inbox.
+  void flood(FrameType type, const std::string& payload);
 
   // Send and receive without blocking, relay frames, fill the inbox. A neighbour whose link breaks is reported once
   // through take_lost().
@@ -121,8 +122,8 @@ class Control {
     std::string in;       // bytes of an incomplete frame
     bool broken = false;
     bool acked = false;   // has acknowledged our bye or abort
-    uint32_t number = 0;  // index in children_
-    bool watched = false, awaits_room = false;  // in watch_
+    uint32_t number = 0;  // index of the neighbour in children_
+    bool watched = false, awaits_room = false;  // state of the neighbour in watch_
   };
   short events_of(const Neighbour& n) const;
   void queue(Neighbour& to, const Frame& frame);

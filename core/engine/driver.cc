@@ -183,7 +183,7 @@ Status Driver::check(const Response& response, const std::vector<Operation*>& op
   if (response.names.empty())
     return Status(Code::internal, "a decision of rank 0's about " + std::string(name_of(response.kind)) + " names no operation");
   const Comm* comm = world_.comm(response.set);
-  if (!comm) return {};  // not a member of the set
+  if (!comm) return {};  // this rank is not a member of the set
   std::vector<const Request*> requests;
   for (const Operation* op : ops) requests.push_back(op ? &op->request : nullptr);
   return check_response(response, requests, comm->size, comm->rank);

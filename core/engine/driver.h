@@ -187,14 +187,14 @@ class Driver {
   std::unique_ptr<Steady> steady_;
   Guard guard_;
   RecentRequests recent_;
-  std::optional<Revoked> early_revoked_;  // arrived before this rank adopted the schedule that it ends
+  std::optional<Revoked> early_revoked_;  // Revoked message that arrived before this rank adopted its schedule
 
-  std::string busy_;                             // the operation being executed, for messages
+  std::string busy_;                             // description of the operation being executed, for messages
   const Schedule::Bucket* in_bucket_ = nullptr;  // the bucket being executed, for messages
   Farewell farewell_;
   std::atomic<bool> stopping_{false};
   uint64_t turns_ = 0;
-  bool timing_ = false;             // this turn is timed
+  bool timing_ = false;             // true if this turn is timed
   uint64_t in_collectives_ = 0;     // CPU time of this turn spent in collectives, in ns
 };
 

@@ -96,7 +96,7 @@ bool Driver::past_goodbye() const { return farewell_.leaving() && farewell_.past
 
 void Driver::collective_failed(const Status& status) {
   // A closed data link is a symptom; the control tree will soon tell which rank has gone and why.
-  const Deadline patience = Deadline::after(0.5);  // an overloaded machine needs a while
+  const Deadline patience = Deadline::after(0.5);  // an overloaded machine may need this long
   while (status.code() == Code::peer_lost && !farewell_.over() && !farewell_.beyond(executed_) && !patience.passed()) {
     world_.waiter().nap(Deadline::after(0.005));
     control_.probe();
@@ -104,10 +104,10 @@ void Driver::collective_failed(const Status& status) {
     hear_urgent();
   }
   if (!farewell_.over() && stopping_.load(std::memory_order_seq_cst)) {
-    --executed_;  // our goodbye must not promise it
+    --executed_;  // the goodbye of this rank must not promise it
     fail(status, false);
   } else if (!farewell_.over() && farewell_.beyond(executed_)) {
-    fail(farewell_.why(), false);  // all ranks get that from the rank that left
+    fail(farewell_.why(), false);  // the other ranks get the goodbye from the rank that left
   } else {
     fail(status, true);
   }
@@ -150,7 +150,7 @@ void Driver::fail(Status why, bool tell) {
     return;
   }
   farewell_.end(why);
-  look_at_devices();  // operations that all ranks have done complete
+  look_at_devices();  // complete operations that all ranks have executed
   std::vector<OperationPtr> ops = submissions_->end(why);
   for (OperationPtr& op : take_unfinished()) ops.push_back(std::move(op));
   submissions_->count_failures(ops.size());

@@ -15,7 +15,7 @@ Driver::Vote Driver::vote(const Submissions::Progress& p, bool* moved) {
   // Once any rank asked to leave, all votes should arrive soon, so the timeout applies; otherwise ranks may be late by
   // any time.
   if (const Status status = guard_.advance(steady_->frozen(), moved); !status.ok()) {
-    ++executed_;  // count it as started
+    ++executed_;  // count the operation as started
     collective_failed(status);
     return Vote::ended;
   }

@@ -108,11 +108,13 @@ bool Driver::run_bucket() {
   in_bucket_ = nullptr;
   if (status.ok()) {
     observers_->tell(&Observer::bucket_done, *bucket);
-    std::erase_if(ops, [](const Operation* op) { return op && op->on_device; });  // still in flight
+    // Device operations are still in flight.
+    std::erase_if(ops, [](const Operation* op) { return op && op->on_device; });
     finish(ops, status);
     return true;
   }
-  for (OperationPtr& op : keep) to_announce_.push_back(std::move(op));  // fail together with the rest
+  // These fail together with all other unfinished operations.
+  for (OperationPtr& op : keep) to_announce_.push_back(std::move(op));
   collective_failed(status);
   return false;
 }

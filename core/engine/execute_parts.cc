@@ -30,7 +30,7 @@ void Executor::Parts::add(size_t index, size_t bytes) {
 }
 
 void Executor::Parts::settle() {
-  if (packed.size() != 1) return;  // nothing to be packed with
+  if (packed.size() != 1) return;  // a single tensor has nothing to be packed with
   alone.push_back(packed.front());
   packed.clear();
 }

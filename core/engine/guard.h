@@ -37,7 +37,7 @@ class Guard {
   void deliver(const Response& response, const std::vector<Operation*>& operations) { executor_->deliver(response, operations, values_); }
 
   void poll_fds(std::vector<std::pair<int, short>>& fds) const { vote_.poll_fds(fds); }
-  double patience_left() const;  // seconds
+  double patience_left() const;  // seconds until the timeout
 
  private:
   World* world_;
@@ -48,7 +48,7 @@ class Guard {
   std::byte* values_ = nullptr;
   bool carries_ = false;
   bool hurry_ = false;
-  Clock::time_point since_{};  // last progress, while hurry_ is set
+  Clock::time_point since_{};  // time of the last progress, while hurry_ is set
 };
 
 }  // namespace hvd

@@ -27,7 +27,7 @@ void Lookout::start() {
 
 void Lookout::look() {
   uint64_t drained;
-  if (::read(timer_, &drained, sizeof drained) < 0) return;  // not yet
+  if (::read(timer_, &drained, sizeof drained) < 0) return;  // the timer has not expired yet
   running_.store(false, std::memory_order_seq_cst);
   bool waiting = false;
   // The driver's next turn sees that this rank leaves the schedule.

@@ -16,14 +16,14 @@
 namespace hvd {
 
 struct Settings {
-  size_t fusion_threshold = 128u << 20;  // bytes; 0: no fusion
+  size_t fusion_threshold = 128u << 20;  // maximum bytes of a fused operation; 0: no fusion
   double cycle_time = 1e-3;              // seconds: upper bound of the batching window
   size_t cache_capacity = 1024;          // maximum operations of a schedule; 0: always negotiate
   bool groups_apart = false;
-  double timeout = 30;                   // seconds without progress inside a collective
+  double timeout = 30;                   // seconds without progress after which a collective fails
   double heartbeat = 0;  // seconds without an acknowledgement after which a peer's host counts as lost; 0: never
-  double stall_warning = 60;             // seconds before a warning; 0: never
-  double stall_shutdown = 0;             // seconds before the job ends; 0: never
+  double stall_warning = 60;             // seconds until a stall warning; 0: never
+  double stall_shutdown = 0;             // seconds until a stall ends the job; 0: never
   std::string algorithm;                 // overrides the algorithm table
   Tuning tuning;                         // must be equal on all ranks
   int spins = 2000;
@@ -34,7 +34,7 @@ struct Settings {
 
 // Operations that NCCL may execute, and where its library is; see nccl::Search.
 struct NcclOptions {
-  std::array<bool, 6> kinds{true, true, true, true, true, true};  // index: Kind
+  std::array<bool, 6> kinds{true, true, true, true, true, true};  // whether NCCL may execute each Kind
   std::string library;
   std::vector<std::string> candidates;
   // Seconds for creating a communicator: a warning after `slow`, an error after `patience`.
@@ -57,7 +57,7 @@ struct EngineOptions {
   std::vector<std::string> labels;  // label of each rank, for messages
   // Shared memory of the node; if null (alone on the node), private memory is allocated.
   std::shared_ptr<Segment> segment;
-  std::vector<int> event_fds;  // one per local rank of this node; owned
+  std::vector<int> event_fds;  // wakeup eventfd of each local rank of this node; owned
   std::unique_ptr<Link> parent;  // control link, see Control
   std::map<int, std::unique_ptr<Link>> children;
   std::map<int, std::unique_ptr<Link>> data;  // links to ranks on other nodes

@@ -79,7 +79,7 @@ struct NoteUp {
 
 struct NoteDown {
   static constexpr FrameType kType = FrameType::note_down;
-  int32_t to;  // -1: all ranks
+  int32_t to;  // receiving rank; -1: all ranks
   uint32_t topic;
   std::string body;
 };

@@ -99,7 +99,7 @@ void Submissions::enter(const OperationPtr& op, uint32_t entry, bool* wake) {
   op->sequence = next_sequence_++;
   if (q.unnamed) op->unnamed_number = unnamed_[stream_of(q.set, q.face, q.kind)]++;
   if (op->on_done) {
-    last_ = op->submitted = Clock::now();  // for attended operations, waiting callers know the age
+    last_ = op->submitted = Clock::now();  // callers that wait know the age of other operations themselves
     must_watch_.store(true, std::memory_order_relaxed);
   }
   bool completed = false;
@@ -238,7 +238,7 @@ void Submissions::release(const std::vector<Operation*>& operations) {
   bool told = false;
   for (Operation* op : operations) {
     if (!op) continue;
-    const bool tells = op->on_done && !op->carries;  // notifies the program
+    const bool tells = op->on_done && !op->carries;  // true if completing the operation notifies the program
     if (tells && !told) ++fence_;
     told |= tells;
     forget_on_device(*op);

@@ -135,13 +135,13 @@ class Submissions {
   Assembly assembly_;
   std::vector<OperationPtr> queue_;
   std::atomic<size_t> queued_{0};
-  std::map<uint32_t, size_t> on_devices_;  // key: set
+  std::map<uint32_t, size_t> on_devices_;  // number of unfinished device operations, by set
   size_t expected_ = 0;                    // see expect()
   // Names of operations outside the schedule, and of launched device operations, which may outlive their schedule. The
   // cursor knows the other names.
   std::unordered_set<std::string> in_flight_;
   std::map<uint32_t, std::vector<int>> sets_;
-  std::map<uint64_t, uint64_t> unnamed_, groups_;  // key: stream_of(); value: next number
+  std::map<uint64_t, uint64_t> unnamed_, groups_;  // next number, by stream_of()
   uint64_t next_sequence_ = 0;
   uint64_t fence_ = 0;
   Clock::time_point last_{};

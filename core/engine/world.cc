@@ -166,7 +166,7 @@ void World::add_set(uint32_t id, uint32_t generation, const std::vector<int>& ra
 }
 
 void World::build_hierarchy(SetComms* set, const std::vector<int>& ranks) {
-  std::vector<std::vector<int>> by_node;  // in order of first appearance
+  std::vector<std::vector<int>> by_node;  // ranks of each node, in order of first appearance
   std::vector<int> nodes;
   for (int r : ranks) {
     const int i = index_of(nodes, node_of_[r]);

@@ -8,9 +8,9 @@
 namespace hvd::kernels {
 
 constexpr uint32_t kMostSources = 64;  // maximum sources of a reduction, and maximum destinations
-constexpr uint32_t kMostPieces = 512;  // maximum per packing launch
+constexpr uint32_t kMostPieces = 512;  // maximum pieces per packing launch
 constexpr uint32_t kMostChunkBytes = 64 << 10;
-constexpr uint32_t kThreads = 256;  // per block; kernels are compiled for no more
+constexpr uint32_t kThreads = 256;  // threads per block; kernels are compiled for no more
 
 // Same order as the rows of collectives/kernels.h.
 enum class Op : uint32_t { sum = 0, min = 1, max = 2, product = 3 };
@@ -47,9 +47,9 @@ static_assert(sizeof(ScaleParameters) == 56 && offsetof(ScaleParameters, scaling
 
 // One tensor, or part of it, to pack or unpack.
 struct Piece {
-  uint64_t source;  // 0: zeros
+  uint64_t source;  // address; 0: zeros
   uint64_t destination;
-  uint64_t elements;     // pack_bytes: bytes
+  uint64_t elements;     // number of elements; bytes for pack_bytes
   uint64_t first_chunk;  // number of chunks of the pieces before it
 };
 static_assert(sizeof(Piece) == 32);
@@ -61,7 +61,7 @@ static_assert(sizeof(Piece) == 32);
 struct PackParameters {
   Piece pieces[kMostPieces];
   Scaling scaling;
-  uint64_t chunks;  // of all pieces
+  uint64_t chunks;  // number of chunks of all pieces
   uint32_t chunk;
   uint32_t piece_count;
 };

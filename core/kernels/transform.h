@@ -83,7 +83,7 @@ HVD_KERNEL_INLINE void transform(uint64_t source, uint64_t destination, uint64_t
     }
   }
 
-  const uint64_t single = elements - vectors * kLanes;  // before the vectors and after them
+  const uint64_t single = elements - vectors * kLanes;  // elements before and after the vectors
   HVD_KERNEL_ROLL
   for (uint64_t i = share.first; i < single; i += share.stride) {
     const uint64_t at = i < head ? i : i + vectors * kLanes;

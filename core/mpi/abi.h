@@ -40,7 +40,7 @@ struct Abi {
   Handle int8 = 0, int16 = 0, int32 = 0, int64 = 0, uint8 = 0, uint16 = 0, float32 = 0, float64 = 0;
   Handle sum = 0, min = 0, max = 0, product = 0;
   void* status_ignore = nullptr;
-  int levels[4] = {0, 1, 2, 3};  // index: Threads
+  int levels[4] = {0, 1, 2, 3};  // MPI's constant for each Threads level
 
   // Return the handle of an element type or reduction; 0 if some library does not reduce it, or not as we do: 16-bit
   // floats, booleans.

@@ -42,7 +42,7 @@ struct Library {
   Abi abi;
   std::string path;     // file of the library
   std::string version;  // short version text
-  bool open_mpi = false;  // of_open_mpi(version)
+  bool open_mpi = false;  // result of of_open_mpi(version)
 
   // Return the text of a call's result, "" for success (0). `what`: the function.
   std::string error(int result, const char* what) const;

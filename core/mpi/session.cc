@@ -8,7 +8,7 @@ namespace hvd::mpi {
 namespace {
 
 constexpr int kTag = 0x4856;  // tag for creating communicators
-constexpr double kBetweenLooks = 0.5e-3;  // seconds
+constexpr double kBetweenLooks = 0.5e-3;  // seconds between polls of `look`
 
 std::atomic<Session*> the_session{nullptr};
 
@@ -114,7 +114,7 @@ Status Session::watch_finalize() {
 int Session::finalizing(Handle, int, void*, void* extra) {
   auto* session = static_cast<Session*>(extra);
   session->over_.store(true, std::memory_order_seq_cst);
-  std::lock_guard wait(session->using_);  // work in progress sees the flag
+  std::lock_guard wait(session->using_);  // wait for work in progress, which sees the flag and ends
   return 0;
 }
 

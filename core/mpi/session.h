@@ -34,10 +34,10 @@ class Session {
 
   const Library& library() const { return *library_; }
   const Abi& abi() const { return library_->abi; }
-  int rank() const { return rank_; }  // in MPI_COMM_WORLD
+  int rank() const { return rank_; }  // rank in MPI_COMM_WORLD
   int size() const { return size_; }
   Threads level() const { return level_; }
-  bool ours() const { return ours_; }  // initialized by us
+  bool ours() const { return ours_; }  // true if MPI was initialized here, not by the program
 
   // Run `work`, which calls MPI, where the library allows it: on this thread or on the MPI thread. One at a time. An
   // error if MPI is finalized.

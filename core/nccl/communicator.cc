@@ -45,7 +45,7 @@ Status Communicator::error() const {
 
 void Communicator::fail(Status why) {
   std::lock_guard lock(mutex_);
-  if (state_.load() != State::making) return;  // abandoned meanwhile, which is why it failed
+  if (state_.load() != State::making) return;  // it was abandoned meanwhile, which is why it failed
   error_ = std::move(why);
   state_.store(State::failed, std::memory_order_release);
 }
@@ -253,7 +253,7 @@ Status Ending::destroy_all(Communicators communicators) {
     auto finalizing = Communicator::End::finalizing;
     if (!c->end_.compare_exchange_strong(finalizing, Communicator::End::freeing)) {
       if (first.ok()) first = Status(Code::internal, "an NCCL communicator was aborted while it was destroyed");
-      continue;  // freed by the thread that seized it
+      continue;  // the thread that seized it frees it
     }
     Status s = status_of(l, r, "ncclCommFinalize", c->handle());
     // Memory is released even after an error.

@@ -31,7 +31,8 @@ struct WarmUp {
   Stream stream = nullptr;
   // Device memory; null: no warm-up. The stream uses it after creation, so record an event before freeing it.
   void* memory = nullptr;
-  size_t bytes = 0;  // at least warm_up_bytes(size); with more, each collective is called again with as much as fits
+  // Size of `memory`, at least warm_up_bytes(size); with more, each collective is called again with as much as fits.
+  size_t bytes = 0;
 };
 size_t warm_up_bytes(int size);
 
@@ -81,7 +82,7 @@ class Communicator {
   Status connect(const char* what, Call call);
   State give_up(Status why);  // returns the state before
   bool seize();  // take it over from the destroying thread, unless it is too late
-  bool wait_for_helper() const;  // false: nothing for NCCL to end
+  bool wait_for_helper() const;  // false: there is nothing for NCCL to end
   void fail(Status why);
 
   const Library& library_;

@@ -57,7 +57,7 @@ struct Reduction {
   Type type = Type::float32;
   Op op = Op::sum;
   bool premultiplied = false;  // replaces `op`: multiply each value by `scalar`, then sum
-  double scalar = 1.0;         // exact in `type`, or the nearest float32 or float64
+  double scalar = 1.0;         // factor, exact in `type` or the nearest float32 or float64
   Scaling before, after;       // scaling that the caller applies to the inputs, and to the result
 
   bool possible() const { return why_not.empty(); }

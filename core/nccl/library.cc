@@ -122,7 +122,7 @@ Found find(const Search& search) {
     if (const Library* l = try_one(name, RTLD_NOLOAD, &reasons)) return {l, {}};
   }
   for (const std::string& candidate : search.candidates) {
-    if (is_rccl(candidate) != search.rccl) continue;  // for another vendor's GPUs
+    if (is_rccl(candidate) != search.rccl) continue;  // skip libraries for another vendor's GPUs
     if (const Library* l = try_one(candidate, 0, &reasons)) return {l, {}};
   }
   if (reasons.empty())

@@ -73,7 +73,7 @@ struct Library {
   Result (*comm_shrink)(Handle, int* without, int count, Handle*, Config*, int flags) = nullptr;
   Result (*comm_revoke)(Handle, int flags) = nullptr;
 
-  int version = 0;           // 22809 means 2.28.9. Must be equal on all ranks of a communicator
+  int version = 0;           // version number, 22809 for 2.28.9; must be equal on all ranks of a communicator
   std::string path;          // file that the functions came from
   bool loaded_before = false;  // was loaded before, most likely by a framework that uses it
   bool rccl = false;
@@ -82,7 +82,7 @@ struct Library {
 };
 
 inline constexpr int kOldestVersion = 21800;
-std::string version_text(int version);  // "2.28.9"
+std::string version_text(int version);  // converts 22809 to "2.28.9"
 
 struct Search {
   std::string chosen;                   // HOROVOD_NCCL_LIBRARY; if not empty, the only one tried
@@ -92,7 +92,7 @@ struct Search {
 };
 struct Found {
   const Library* library = nullptr;  // never freed, because threads may use it when the process ends
-  std::string why_not;               // if null: one sentence
+  std::string why_not;               // why there is no library, in one sentence
 };
 // Find and load a library; starts nothing. Call it at the first device operation, never at import: if an older library
 // were loaded first, a framework imported later would get that one. Each call searches again, so keep the result.

@@ -83,8 +83,8 @@ struct Row {
   Where where;
   Values values;
   Sizes sizes;
-  int ranks;               // maximum
-  size_t Tuning::* bytes;  // maximum; null: any
+  int ranks;               // maximum number of ranks
+  size_t Tuning::* bytes;  // maximum bytes; null: any
   Algorithm algorithm;
 };
 std::span<const Row> table();

@@ -8,7 +8,7 @@
 namespace hvd {
 
 struct Topology {
-  int rank = 0;  // this rank
+  int rank = 0;  // number of this rank
   int size = 1;
   std::vector<int> host;                  // host index by rank; hosts are numbered in rank order
   std::vector<std::vector<int>> members;  // ranks of each host, ascending

@@ -20,10 +20,10 @@ class FlightRecorder final : public Observer {
  public:
   enum class What : uint8_t {
     announced,       // this rank is ready for it; not recorded for operations of a schedule
-    carried_out,     // together with count - 1 others
-    broke_off,       // as carried_out, but it failed and the job is over
-    failed,          // on all ranks, see Response::error
-    schedule_begun,  // with `count` buckets
+    carried_out,     // executed, together with count - 1 others
+    broke_off,       // execution failed and the job is over
+    failed,          // failed on all ranks, see Response::error
+    schedule_begun,  // a schedule with `count` buckets has begun
     schedule_ended,
     ended,           // the job ended; `name` is the beginning of the reason
   };
@@ -33,10 +33,10 @@ class FlightRecorder final : public Observer {
     uint64_t number;      // index of the entry on this rank, from 0
     uint64_t begin, end;  // ticks; equal except for carried_out and broke_off
     uint64_t bytes;
-    uint64_t schedule;    // 0: negotiated
+    uint64_t schedule;    // id of the schedule; 0: negotiated
     // carried_out and broke_off: number of earlier operations of its process set, equal on all ranks of the set.
     uint64_t position;
-    std::array<int64_t, kShape> shape;  // the first dimensions
+    std::array<int64_t, kShape> shape;  // first dimensions of the tensor
     uint32_t set, count;
     What what;
     Kind kind;
@@ -44,7 +44,7 @@ class FlightRecorder final : public Observer {
     ReduceOp op;
     uint8_t face, dimensions;
     bool guarded;
-    uint8_t name_length;  // kName: the name may have been cut
+    uint8_t name_length;  // kName if the name may have been cut
     std::array<char, kName + 1> name;
 
     std::string text() const { return {name.data(), name_length}; }
@@ -79,7 +79,7 @@ class FlightRecorder final : public Observer {
   std::vector<Slot> slots_;
   std::atomic<uint64_t> next_{0};
   uint64_t started_ = 0, schedule_ = 0;
-  std::map<uint32_t, uint64_t> executed_;  // by process set
+  std::map<uint32_t, uint64_t> executed_;  // number of executed operations by process set
 };
 
 const char* name_of(FlightRecorder::What what);

@@ -26,8 +26,8 @@ class StepMeter final : public Observer {
   // One step, from the end of the previous step to its own end. Times in ticks unless stated.
   struct Step {
     uint64_t number;      // number of steps before it; 0 is the first, whose start was not observed
-    uint64_t end;         // time of its end
-    uint64_t time;        // its length
+    uint64_t end;         // time at which the step ended
+    uint64_t time;        // duration of the step
     uint64_t data;        // ns that the program waited for data, as it reported
     uint64_t blocked;     // time that callers waited for operations (Waits)
     uint64_t collectives;  // time in collectives
@@ -85,7 +85,7 @@ class StepMeter final : public Observer {
   TickScale scale_;
   uint64_t started_ = 0;                     // used by the driver, like the following members
   bool scheduled_ = false;                  // a schedule is running
-  const Schedule::Bucket* last_ = nullptr;  // its bucket with which a step ends
+  const Schedule::Bucket* last_ = nullptr;  // bucket of the schedule with which a step ends
   std::string last_name_;                   // operation with which a step ends; empty before the first schedule
   std::string rival_;                        // last operation of a schedule that does not contain last_name_
   // Counts of other operations, any of which may prove to be the last one of a step.

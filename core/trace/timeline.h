@@ -37,7 +37,7 @@ struct TimelineOptions {
   std::function<void(Note)> say;      // sends a message, called from within events; needed if the clock differs
   LogSink log;                        // receives a warning when writing fails; called on the timeline's thread
   size_t most_bytes = 16u << 20;      // maximum size of unwritten events
-  double between_writes = 0.1;        // seconds
+  double between_writes = 0.1;        // seconds between writes to the file
 };
 
 // Return the path of the older half: "a/b.json" -> "a/b.before.json".
@@ -96,7 +96,7 @@ class Timeline final : public Observer {
   struct Begun {
     uint64_t number, bytes, schedule;
     std::string algorithm;
-    std::vector<uint64_t> submitted;  // ticks
+    std::vector<uint64_t> submitted;  // submission times in ticks
   };
   struct Event {
     explicit Event(What w) : what(w) {}

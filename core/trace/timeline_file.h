@@ -29,7 +29,7 @@ class TimelineFile {
   void close();
 
   const std::string& path() const { return path_; }
-  uint64_t bytes() const { return end_; }  // without the end of the array and the reserved space
+  uint64_t bytes() const { return end_; }  // size without the end of the array and the reserved space
 
  private:
   TimelineFile(std::string path, int fd) : path_(std::move(path)), fd_(fd) {}
@@ -39,7 +39,7 @@ class TimelineFile {
   const std::string path_;
   int fd_;
   uint64_t end_ = 0;   // offset of the end of the array
-  uint64_t size_ = 0;  // size of the file
+  uint64_t size_ = 0;  // size of the file, with the reserved space
   bool any_ = false;
 };
 

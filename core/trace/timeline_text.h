@@ -22,7 +22,7 @@ struct TimelineTensors {
   struct One {
     std::string name;
     std::vector<int64_t> dimensions;
-    std::string shape;  // in the format of shape_string()
+    std::string shape;  // dimensions in the format of shape_string()
     uint32_t set;
     uint8_t face;
     Kind kind;
@@ -57,7 +57,7 @@ class TimelineText {
   explicit TimelineText(About about) : about_(std::move(about)) {}
 
   // Each function appends elements followed by ",\n" to *out. `at`: ns on the monotonic clock.
-  void begin(std::string* out);  // first, and again for each new file: nothing is in flight then
+  void begin(std::string* out);  // call it first, and again for each new file: nothing is in flight then
   void ready(int64_t at, int rank, const TimelineTensors& tensors, std::string* out);
   void agreed(int64_t at, const TimelineTensors& tensors, std::string* out);
   void failed(int64_t at, const TimelineTensors& tensors, std::string_view why, std::string* out);
@@ -87,8 +87,8 @@ class TimelineText {
 
  private:
   struct State {
-    int64_t last = 0;    // timestamps of a tensor never decrease
-    int64_t agreed = 0;  // 0: not agreed, or no longer known
+    int64_t last = 0;    // time of the last event; timestamps of a tensor never decrease
+    int64_t agreed = 0;  // when the operation was agreed on; 0: not yet, or no longer known
     bool negotiating = false, running = false, active = false;
     bool mpi = false;  // the running operation uses MPI
   };

@@ -6,9 +6,9 @@ namespace hvd {
 
 enum class Topic : uint32_t {
   waiting = 1,  // local only: Observer::waiting() as a Mailbox message
-  python = 2,   // between the Python parts of telemetry (horovod/common/telemetry), JSON
+  python = 2,   // JSON between the Python parts of telemetry (horovod/common/telemetry)
   explain = 3,  // rank 0 asks what ranks do, see Question (trace/answer.h)
-  answer = 4,   // answer of an Answerer, JSON
+  answer = 4,   // JSON answer of an Answerer
   stacks = 5,   // local only: an Answerer asks Python for its stacks; the body is the question's number
   unnoticed = 6,  // local only: Observer::unnoticed() as a Mailbox message
   // Question to rank 0 for the time, and its answer (trace/clock.h). The question has the asker's clock; the answer

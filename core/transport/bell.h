@@ -31,7 +31,7 @@ class BellRef {
   void wake(Mood at_least) const {
     if (word_ && word_->mood.load(std::memory_order_seq_cst) >= static_cast<uint32_t>(at_least)) ring();
   }
-  void ring() const;  // unconditionally: one write(2)
+  void ring() const;  // wakes unconditionally, with one write(2)
   int fd() const { return fd_; }
   BellWord* word() const { return word_; }
 

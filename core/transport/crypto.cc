@@ -58,7 +58,7 @@ bool keeps(const CryptoLibrary& library, Cipher cipher) {
   const auto sealer = library.make(cipher, key, true), opener = library.make(cipher, key, false);
   if (!sealer || !opener) return false;
   std::vector<std::byte> out(text.size()), back(text.size()), mark(kCipherTag);
-  for (int round = 0; round < 2; ++round) {  // Twice, because a key is set once and used often.
+  for (int round = 0; round < 2; ++round) {  // two rounds, because a key is set once and used often
     if (!sealer->seal(nonce, extra, text, out.data(), mark.data()) || out != sealed || mark != tag) return false;
     if (!opener->open(nonce, extra, out, mark.data(), back.data()) || back != text) return false;
     mark[0] ^= std::byte{1};

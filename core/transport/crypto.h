@@ -24,7 +24,7 @@ bool processor_has_aes();
 
 using CipherKey = std::array<unsigned char, 32>;
 using CipherNonce = std::array<unsigned char, 12>;
-inline constexpr size_t kCipherTag = 16;  // bytes
+inline constexpr size_t kCipherTag = 16;  // bytes of a tag
 
 // Overwrite keys that are no longer needed.
 void wipe(void* data, size_t bytes);
@@ -56,7 +56,7 @@ class CryptoLibrary {
   // sends.
   virtual bool public_key(const CipherKey& secret, CipherKey* out) const = 0;
   virtual bool shared_key(const CipherKey& secret, const CipherKey& theirs, CipherKey* out) const = 0;
-  bool exchanges_keys() const;  // passed the check
+  bool exchanges_keys() const;  // true if key exchange passed the check
 
  protected:
   CryptoLibrary() = default;

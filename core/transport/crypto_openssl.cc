@@ -27,7 +27,7 @@ struct OpensslFunctions {
   int (*derive_init)(Opaque* ctx) = nullptr;
   int (*derive_set_peer)(Opaque* ctx, Opaque* pkey) = nullptr;
   int (*derive)(Opaque* ctx, unsigned char* out, size_t* bytes) = nullptr;
-  const Opaque* (*cipher[2])() = {nullptr, nullptr};  // index: Cipher; may be null
+  const Opaque* (*cipher[2])() = {nullptr, nullptr};  // cipher constructors by Cipher; may be null
 
   bool load(void* handle);
 };

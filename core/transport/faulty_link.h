@@ -12,7 +12,7 @@ namespace hvd {
 struct FaultScript {
   static constexpr uint64_t kNever = std::numeric_limits<uint64_t>::max();
   uint64_t cut_after_sent = kNever;                   // bytes after which the connection closes, as if the process died
-  uint64_t cut_after_received = kNever;               // the same for received bytes
+  uint64_t cut_after_received = kNever;               // bytes received after which the connection closes
   // Bytes after which the caller sleeps once, as if the system suspended the process.
   uint64_t nap_after_received = kNever;
   int nap_ms = 0;

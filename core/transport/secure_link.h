@@ -75,8 +75,8 @@ class SecureLink final : public Link {
   size_t under_way_ = 0;              // bytes of text in it
 
   std::unique_ptr<std::byte[]> in_;
-  size_t in_begin_ = 0, in_end_ = 0;  // received, not decrypted
-  Bytes text_;                        // decrypted in place, not yet returned; precedes in_begin_
+  size_t in_begin_ = 0, in_end_ = 0;  // range of bytes received but not decrypted
+  Bytes text_;                        // text decrypted in place but not yet returned; precedes in_begin_
 };
 
 }  // namespace hvd

@@ -39,7 +39,7 @@ struct SegmentHeader {
       let_go;
 };
 
-struct SetLine {  // one per process set and local rank
+struct SetLine {  // one line per process set and local rank
   alignas(64) std::atomic<uint64_t> progress{0};  // stages of collectives that this rank has finished (NodeGroup)
   // Position in the running schedule that this rank is ready for (engine).
   alignas(64) std::atomic<uint64_t> schedule{0};

@@ -23,7 +23,7 @@ namespace hvd {
 
 struct SpinPolicy {
   int spins = 2000;   // cpu_relax() rounds before the first yield; 0 if ranks outnumber cores
-  int yields = 20;    // sched_yield rounds after that
+  int yields = 20;    // sched_yield() rounds before the first sleep
 };
 
 class Waiter {
@@ -78,7 +78,7 @@ class Waiter {
   HookFds hook_fds_;
   HookPending hook_pending_;
   const std::atomic<uint32_t>* abort_flag_ = nullptr;
-  double longest_sleep_ = 0;  // 0: unlimited
+  double longest_sleep_ = 0;  // seconds; 0: unlimited
   std::vector<::pollfd> polls_;
   std::vector<std::pair<int, short>> extra_;
 };

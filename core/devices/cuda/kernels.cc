@@ -21,7 +21,7 @@ const char* kernel_hint(int code) {
 }  // namespace
 
 Status CudaKernels::load_module() {
-  constexpr int kErrorLog = 5, kErrorLogBytes = 6;  // options
+  constexpr int kErrorLog = 5, kErrorLogBytes = 6;  // numbers of the JIT options
   std::vector<char> log(16 << 10);
   int options[] = {kErrorLog, kErrorLogBytes};
   void* values[] = {log.data(), reinterpret_cast<void*>(log.size())};

@@ -29,7 +29,7 @@ class CudaKernels {
   bool asked_ = false;
   Status status_;
   CudaDriver::Module module_ = nullptr;
-  std::vector<CudaDriver::Function> functions_;  // same order as kernels::all()
+  std::vector<CudaDriver::Function> functions_;  // functions in the order of kernels::all()
 };
 
 }  // namespace hvd

@@ -219,7 +219,7 @@ Status ByHosts::look(Flight& flight, Look* how) {
     if (how->full) break;
     if (Status s = pool_->take(bytes, &part.pinned); !s.ok()) {
       if (used == 0) return s;
-      staged_memory_ = used;  // no more is available
+      staged_memory_ = used;  // no more memory is available
       how->full = true;
       break;
     }
@@ -281,7 +281,7 @@ Status ByHosts::finish(Flight& flight) {
   std::shared_ptr<const Completion> completion;
   HVD_RETURN_IF_ERROR(Completion::record(device_, sets_.stream(), &completion));
   for (const OperationPtr& op : flight.operations) op->on_device->completion = completion;
-  flight.buffer.reset();  // its next user runs on the same stream
+  flight.buffer.reset();  // safe, because the next user of the buffer runs on the same stream
   launched_.add(std::move(completion), flight.what);
   return {};
 }

@@ -81,7 +81,7 @@ class ByHosts {
   // State of a set, agreed on by the ranks of all hosts.
   struct Set {
     Way way = Way::unsettled;
-    int version = 0, capability = 0;  // minimum over all ranks
+    int version = 0, capability = 0;  // minima over all ranks
   };
   struct Word;
   struct Flight;
@@ -89,10 +89,11 @@ class ByHosts {
     ByHosts* self = nullptr;
     Flight* flight = nullptr;
     PartPlan plan;
-    std::shared_ptr<const Completion> reduced;  // set until the part is copied: its reduction inside the host
+    // Completion of the reduction inside the host; set until the part is copied.
+    std::shared_ptr<const Completion> reduced;
     std::shared_ptr<PinnedPool::Block> pinned;
     OperationPtr host;
-    Device::Event copied = nullptr;  // set until the data have arrived
+    Device::Event copied = nullptr;  // event of the copy; set until the data have arrived
   };
   struct Flight {
     std::vector<OperationPtr> operations;

@@ -10,7 +10,7 @@
 namespace hvd {
 namespace {
 
-constexpr double kStuckFor = 3;  // seconds
+constexpr double kStuckFor = 3;  // seconds to wait for work of an earlier job
 constexpr int kMostLocals = 64;  // limited by the one bit per rank in SegmentHeader::let_go
 
 // Reason of a failure, as sent to other ranks.
@@ -34,7 +34,7 @@ struct ByIpc::Hello {
 };
 struct ByIpc::Offer {
   Exchange::Card card;
-  Text why_not;  // empty: no failure
+  Text why_not;  // empty: the offer is valid
 };
 struct ByIpc::Verdict {
   Text why_not;

@@ -65,7 +65,7 @@ class ByNccl {
   Status broadcast(const NcclSet& set, const Response& response, const Comm& comm, const Operation& op);
   Status alltoall(const NcclSet& set, const Response& response, const Comm& comm, Operation& op);
 
-  const std::array<bool, 6> kinds_;  // by Kind: whether NCCL may execute it
+  const std::array<bool, 6> kinds_;  // whether NCCL may execute each Kind
   NcclSets sets_;
   std::shared_ptr<Device> device_;
   const NcclSet* set_ = nullptr;  // set of the last response asked about

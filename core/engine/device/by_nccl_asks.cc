@@ -28,13 +28,13 @@ uint64_t host_id() {
 
 // What ranks of a set tell each other about their GPUs.
 struct NcclSets::Record {
-  uint8_t device = 0;  // has a device
+  uint8_t device = 0;  // true if the rank has a device
   uint8_t wanted = 0;
-  uint8_t busy = 0;  // has or had another communicator
-  uint8_t told = 0;  // was warned of ranks that share a GPU
+  uint8_t busy = 0;  // true if the rank has or had another communicator
+  uint8_t told = 0;  // true if the rank was warned of ranks that share a GPU
   Uuid uuid{};
   uint64_t host_id = 0;
-  int32_t version = 0;  // NCCL version; 0: none
+  int32_t version = 0;  // NCCL version; 0: no NCCL
   int32_t capability = 0;
 };
 

@@ -38,17 +38,17 @@ class GpuMemory : public std::enable_shared_from_this<GpuMemory> {
    private:
     const std::shared_ptr<GpuMemory> pool_;
     std::byte* const data_;
-    const size_t bytes_;  // size of its class
+    const size_t bytes_;  // bytes of its size class
     const bool pinned_;
   };
 
   // Take at least `bytes` bytes, contents undefined. Release the block only when nothing uses it any more, or only the
   // stream on which the next user will run.
   Status take(size_t bytes, std::shared_ptr<Block>* out);
-  size_t pinned() const { return pinned_; }  // bytes in host memory, in use or not
+  size_t pinned() const { return pinned_; }  // bytes of pinned host memory, in use or not
 
  private:
-  using Free = std::map<size_t, std::vector<std::byte*>>;  // key: size
+  using Free = std::map<size_t, std::vector<std::byte*>>;  // free blocks by size
   std::byte* take_free(size_t most, size_t* size, bool* is_pinned);
   void give_back(std::byte* data, size_t bytes, bool pinned);
   Status pin(size_t bytes, std::byte** data);

@@ -12,7 +12,7 @@ namespace hvd {
 
 struct Packing {
   std::vector<size_t> packed, apart;  // indices of tensors
-  std::vector<size_t> offsets;        // byte offsets of the packed ones
+  std::vector<size_t> offsets;        // byte offsets of the packed tensors in the buffer
   size_t bytes = 0;                   // size of the buffer
 };
 

@@ -11,7 +11,7 @@
 namespace hvd {
 namespace {
 
-constexpr double kEndWithin = 5;  // seconds for communicators to end
+constexpr double kEndWithin = 5;  // seconds for communicators to shut down
 constexpr double kAbortWithin = 2;
 
 // Sets the device's context around calls on NCCL's helper threads.

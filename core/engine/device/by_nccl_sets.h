@@ -35,9 +35,10 @@ struct NcclSet {
 
 // State shared by all communicators of a rank: kernels of two of them must run in one order on all ranks.
 struct NcclCommon {
-  Device::Stream stream = nullptr;  // stream of all their work
-  std::shared_ptr<nccl::Communicator> first;  // the only one that may be warmed up, during its creation
-  bool told_of_sharing = false;  // warned that ranks share a GPU
+  Device::Stream stream = nullptr;  // stream for the work of all communicators
+  // The first communicator, the only one that may be warmed up, during its creation.
+  std::shared_ptr<nccl::Communicator> first;
+  bool told_of_sharing = false;  // a warning was logged that ranks share a GPU
 };
 
 class NcclSets {
@@ -72,8 +73,8 @@ class NcclSets {
   enum class State : uint8_t { unasked, making, by_nccl, by_host };
   struct Set : NcclSet {
     State state = State::unasked;
-    Clock::time_point begun;  // start of the creation
-    uint64_t waited = 0;      // responses since then, equal on all ranks
+    Clock::time_point begun;  // start of the communicator's creation
+    uint64_t waited = 0;      // responses since the start of the creation, equal on all ranks
     bool warned = false;
   };
   struct Record;
@@ -104,15 +105,15 @@ class NcclSets {
   const LogSink log_;
   std::shared_ptr<Device> device_;
   const nccl::Library* library_ = nullptr;
-  std::string why_not_;  // set if there is no library
+  std::string why_not_;  // why there is no library; empty if there is one
   bool looked_ = false;
   NcclCommon* const common_;
   std::shared_ptr<GpuMemory> memory_;
   std::unique_ptr<Compute> compute_;
   Status loaded_;  // result of loading the kernels
-  std::vector<std::shared_ptr<GpuMemory::Block>> warmed_;  // used by the first operations of communicators
+  std::vector<std::shared_ptr<GpuMemory::Block>> warmed_;  // memory for the warm-up of communicators
   std::map<uint32_t, Set> sets_;
-  std::vector<Leaving> leaving_;  // some may have ended
+  std::vector<Leaving> leaving_;  // communicators that are shutting down; some may have ended
 };
 
 }  // namespace hvd

@@ -38,7 +38,7 @@ class Compute {
 
   // One copy between a tensor and a buffer.
   struct Move {
-    const std::byte* from;  // null: zeros
+    const std::byte* from;  // null: the source is zeros
     std::byte* to;
     uint64_t elements;
   };

@@ -195,7 +195,7 @@ Status Exchange::await_probing() {
   for (const Deadline deadline = Deadline::after(kProbeWithin); !there;) {
     HVD_RETURN_IF_ERROR(completion->reached(&there));
     if (!there && deadline.passed()) {
-      pinned_ = nullptr;  // the copy may still arrive
+      pinned_ = nullptr;  // the buffer is leaked, because the copy may still arrive
       return Status(Code::internal, "a copy from there does not end");
     }
     if (!there) std::this_thread::sleep_for(std::chrono::microseconds(100));

@@ -21,7 +21,7 @@ namespace hvd {
 
 // Identity and location of this process. Ranks that are threads of one process use each other's pointers directly.
 struct Whereabouts {
-  uint64_t token;      // random number of the process
+  uint64_t token;      // random number that identifies the process
   uint64_t namespace_of_ids;  // PID namespace in which `process` is valid
   int32_t process;
   bool same_process(const Whereabouts& other) const { return token == other.token && process == other.process; }
@@ -43,8 +43,9 @@ class Exchange {
   };
   // Counters of each rank.
   enum Word : size_t {
-    kReady,  // the data for a slot are in place; one per slot
-    kDone = kReady + kSlots,  // it no longer needs the others' slots and has written everything
+    kReady,  // counts slots whose data are in place; one counter per slot
+    // Counts slots after which the rank no longer needs the others' slots and has written everything.
+    kDone = kReady + kSlots,
     kWritten = kDone + kSlots,  // the pattern is written
     kWords,
   };
@@ -55,8 +56,8 @@ class Exchange {
     size_t slot_bytes = 0;
     Whereabouts where{};
     int local_rank = 0;
-    bool opened = false;  // must be closed
-    bool met = false;  // its memory can be used here
+    bool opened = false;  // the memory was opened and must be closed
+    bool met = false;  // the peer's memory can be used here
   };
 
   // `slot_bytes`: a multiple of 2 MiB.
@@ -110,10 +111,10 @@ class Exchange {
   std::shared_ptr<Device> device_;
   Device::Stream stream_ = nullptr, probing_ = nullptr;
   bool scarce_ = false;
-  std::byte* pinned_ = nullptr;  // the pattern is written from it, and read to it
+  std::byte* pinned_ = nullptr;  // host buffer from which the pattern is written and to which it is read
   std::shared_ptr<Words> words_;
   Peer me_;
-  std::map<int, Peer> peers_;  // key: global rank
+  std::map<int, Peer> peers_;  // peers by global rank
 };
 
 }  // namespace hvd

@@ -17,7 +17,8 @@ class InFlight {
   void fail(const Status& why);
 
  private:
-  std::deque<std::pair<std::weak_ptr<const Completion>, std::string>> launched_;  // some may be ready
+  // Launched operations, some of which may be ready.
+  std::deque<std::pair<std::weak_ptr<const Completion>, std::string>> launched_;
 };
 
 }  // namespace hvd

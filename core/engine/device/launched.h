@@ -34,7 +34,7 @@ class Launched {
   };
   Status sweep();
 
-  std::deque<One> all_;  // in launch order; some may be done
+  std::deque<One> all_;  // operations in launch order; some may be done
   Clock::time_point next_look_{};
 };
 

@@ -7,8 +7,8 @@ namespace hvd {
 
 // A range of the tensors, split into one equal part per member. In elements.
 struct PartPlan {
-  size_t first = 0;  // start of the range
-  size_t part = 0;   // size of each member's part
+  size_t first = 0;  // first element of the range
+  size_t part = 0;   // elements of each member's part
 };
 
 // Return consecutive ranges of `members` parts of at most `most` bytes that cover `total` elements; the last may extend

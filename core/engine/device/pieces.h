@@ -7,10 +7,10 @@
 namespace hvd {
 
 struct Piece {
-  size_t tensor = 0;  // index
+  size_t tensor = 0;  // index of the tensor
   size_t number = 0;  // index of the piece within its tensor
-  size_t first = 0, bytes = 0;  // range in the tensor
-  size_t at = 0;  // offset in the memory of its load
+  size_t first = 0, bytes = 0;  // byte range in the tensor
+  size_t at = 0;  // byte offset in the memory of its load
 };
 
 // Pieces that are copied together.

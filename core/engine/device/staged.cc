@@ -149,7 +149,7 @@ Status Staged::bring_all() {
       if (!room(load)) return {};
       if (Status s = pool_->take(load.bytes, &load.block); !s.ok()) {
         if (pool_->used() == 0) return s;
-        memory_ = pool_->used();  // no more is available
+        memory_ = pool_->used();  // no more memory is available
         return {};
       }
       HVD_RETURN_IF_ERROR(bring(flight, load));

@@ -74,30 +74,30 @@ class Staged {
   };
   // One operation on host memory.
   struct Part {
-    size_t load = 0;  // index of its load
+    size_t load = 0;  // index of the part's load
     OperationPtr host;
     static constexpr size_t kNone = SIZE_MAX;
-    size_t in = 0, out = kNone, residual = kNone;  // offsets in the memory of the load
+    size_t in = 0, out = kNone, residual = kNone;  // byte offsets in the memory of the load
     std::vector<Copy> come, back;
-    Device::Event copied = nullptr;  // first part of a load only: set until the data have arrived
-    Operation* for_output = nullptr;  // receives sizes and output of `host`
+    Device::Event copied = nullptr;  // event of the copy, set until the data have arrived; first part of a load only
+    Operation* for_output = nullptr;  // operation that receives sizes and output of `host`
     bool submitted = false, launched = false;
   };
   // Parts that are copied together, and their memory.
   struct Loaded {
     size_t bytes = 0;
-    size_t first = 0, end = 0;  // range of its parts
-    size_t open = 0;  // parts that are not launched yet
+    size_t first = 0, end = 0;  // range of the load's parts
+    size_t open = 0;  // parts of the load that are not launched yet
     Block block;
   };
   struct Flight {
     std::vector<OperationPtr> operations;
     std::vector<Part> parts;
     std::vector<Loaded> loads;
-    size_t brought = 0;  // loads whose copies have started
+    size_t brought = 0;  // number of loads whose copies have started
     uint64_t carrier = 0;
     Status status;
-    size_t open = 1;  // parts not launched; not 0 before the flight has started
+    size_t open = 1;  // number of parts not launched yet; not 0 before the flight has started
     Clock::time_point begun = Clock::now();
   };
 
@@ -120,7 +120,7 @@ class Staged {
   std::shared_ptr<PinnedPool> pool_, outputs_;  // outputs_ are kept as long as the program needs them
   Device::Stream down_ = nullptr, up_ = nullptr;  // streams to the host, and back
   std::deque<Flight> flights_;
-  std::map<uint32_t, uint64_t> begun_;  // responses, by process set
+  std::map<uint32_t, uint64_t> begun_;  // number of responses by process set
   // Number of the current window: parts of one window, as many bytes as are copied at once, may be fused.
   uint64_t window_ = 0;
   size_t window_bytes_ = 0;

@@ -18,7 +18,7 @@ struct Window {
     size_t tensor, first, count, at;
   };
   std::vector<Part> parts;
-  size_t bytes = 0;  // up to the end of the last part
+  size_t bytes = 0;  // bytes up to the end of the last part
 };
 
 // Split concatenated tensors, given by their numbers of elements, into windows of at most `bytes`. Each part begins at

@@ -17,7 +17,7 @@ namespace hvd {
 
 class Words {
  public:
-  static constexpr size_t kMost = 8;  // words per rank
+  static constexpr size_t kMost = 8;  // maximum words per rank
 
   // Open the words of a rank of the host. Ranks that are threads of this process share the registration of the memory.
   // May wait for the device.
@@ -32,7 +32,7 @@ class Words {
 
  private:
   struct Registered;
-  struct Counter {  // each counter has its own cache line
+  struct Counter {  // each counter is in a separate cache line
     alignas(64) std::atomic<uint32_t> reached;  // value written by the GPU
     alignas(64) std::atomic<uint32_t> told;  // value published by the host
   };
