@@ -51,6 +51,7 @@ struct Member {
   int32_t dtype = 0;
 };
 
+// One operation and its members. Owned by MXNet's engine once pushed.
 struct Call {
   // Throws std::runtime_error for arrays that MXNet does not accept.
   explicit Call(const Order& order);

@@ -10,6 +10,7 @@
 
 namespace hvd::python {
 
+// Fields set from Python, see EngineConfig in horovod/_core.pyi.
 struct Config {
   int rank = 0, size = 1;
   std::vector<int> node_of{0};

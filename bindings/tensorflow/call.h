@@ -28,6 +28,7 @@ struct Member {
   HvdWork* work = nullptr;  // set by blocking kernels only
 };
 
+// State of one execution of a node, shared by its members.
 struct Call {
   const Kernel* kernel = nullptr;
   TF_OpKernelContext* ctx = nullptr;

@@ -10,6 +10,7 @@ namespace hvd::tensorflow {
 
 enum Kind : int32_t { kAllreduce = 0, kAllgather = 1, kBroadcast = 2, kAlltoall = 3, kReducescatter = 4, kJoin = HVD_KIND_JOIN, kQuestion };
 
+// Attributes of one node, read when its kernel is created.
 struct Kernel {
   Kind kind = kAllreduce;
   std::string node;  // name of the node

@@ -14,6 +14,8 @@ namespace hvd {
 
 class Coordinator {
  public:
+  // `world`: number of ranks. `labels`: by rank, for messages. `cache_capacity`: maximum operations of a schedule; 0:
+  // no schedules.
   Coordinator(int world, std::vector<std::string> labels, FuseOptions options, size_t cache_capacity);
 
   // Process requests of a rank. Requests of a past epoch are ignored (their rank sends them again); those of a future

@@ -6,6 +6,7 @@
 
 namespace hvd {
 
+// Limits of fusion, equal on all ranks.
 struct FuseOptions {
   size_t threshold = 128u << 20;  // maximum bytes of a fused operation; 0: no fusion
   bool groups_apart = false;      // fuse group members only with each other (HOROVOD_DISABLE_GROUP_FUSION)

@@ -22,6 +22,7 @@ namespace hvd {
 
 class Negotiator {
  public:
+  // `world`: number of ranks. `labels`: by rank, for messages.
   Negotiator(int world, std::vector<std::string> labels);
 
   // Record that `rank` is ready for `request`.

@@ -34,6 +34,7 @@ inline constexpr int kWeakFenceBits = 20;
 std::string unnamed_prefix(Kind kind);
 inline constexpr const char* kJoinName = "join.noname";
 
+// Request of one rank: it is ready for one tensor of an operation. The ranks' requests must agree (agree/validate.h).
 struct Request {
   Kind kind = Kind::allreduce;
   uint32_t set = 0;
@@ -67,6 +68,7 @@ struct Request {
   uint64_t signature_hash() const;
 };
 
+// Response to all ranks: the next operation to execute, possibly of several fused tensors, or an error.
 struct Response {
   Kind kind = Kind::allreduce;
   uint32_t set = 0;
@@ -103,6 +105,7 @@ constexpr uint64_t stream_of(uint32_t set, uint8_t face, Kind kind) {
   return static_cast<uint64_t>(set) << 16 | static_cast<uint64_t>(face) << 8 | static_cast<uint64_t>(kind);
 }
 
+// Return a shape for messages: "[2, 3]".
 std::string shape_string(const std::vector<int64_t>& shape);
 
 void encode(const std::vector<Request>& requests, std::string* out);

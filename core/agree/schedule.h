@@ -31,6 +31,7 @@ struct ScheduleEntry {
   uint8_t face = 0;
 };
 
+// Operations in a fixed order that all ranks repeat without negotiation, grouped into buckets.
 struct Schedule {
   uint64_t id = 0;
   // Unit that starts, and is left, as a whole: one response, or all responses of a group that needs several.
@@ -42,6 +43,7 @@ struct Schedule {
   std::vector<ScheduleEntry> entries;
   std::vector<Bucket> buckets;
 };
+// Append the encoded schedule to `out`. decode() returns false if encode() cannot have written these bytes.
 void encode(const Schedule& schedule, std::string* out);
 bool decode(const std::string& bytes, Schedule* out);
 

@@ -18,6 +18,7 @@ class ScheduleDetector {
   // Add a ready operation. `identity`: hash of what must repeat: set, frontend, name (unless unnamed) and signature on all
   // ranks. For operations that cannot be scheduled (errors, join, process sets) call reset() instead.
   void feed(const Ready& ready, uint64_t identity);
+  // Forget all operations seen so far.
   void reset();
 
   // Return the last period, in order, if the latest operations are two equal periods that begin at a fence; otherwise

@@ -9,6 +9,7 @@
 
 namespace hvd {
 
+// Kinds of errors, and the Python exceptions they become.
 enum class Code : unsigned char {
   ok = 0,
   invalid_argument,  // refused at call time; the engine continues                    -> ValueError

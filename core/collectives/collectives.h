@@ -67,6 +67,7 @@ Status alltoall_pairwise(Comm&, const std::byte* in, std::span<const size_t> sen
 Status reducescatter_shm(Comm&, const std::byte* in, std::byte* out, std::span<const size_t> counts, DType, ReduceOp, const Scale&);
 Status reducescatter_pairwise(Comm&, const std::byte* in, std::byte* out, std::span<const size_t> counts, DType, ReduceOp, const Scale&);
 
+// barrier: return only after all members have entered.
 Status barrier_shm(Comm&);
 Status barrier_dissemination(Comm&);
 

@@ -39,6 +39,7 @@ class Scratch {
   std::atomic<size_t> held_{0};
 };
 
+// One process set as seen by one member. Does not own what it points to.
 struct Comm {
   int rank = 0;                 // this rank's index in the set
   int size = 1;

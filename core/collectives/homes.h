@@ -10,6 +10,7 @@
 
 namespace hvd {
 
+// Arena offsets of one member's pieces, stored at the head of its staging area.
 struct Homes {
   static constexpr size_t kMost = 63;
   uint64_t count = 0;  // number of pieces; 0: not all of them are in this rank's arena and reduced in place

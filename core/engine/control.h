@@ -36,6 +36,7 @@ enum class FrameType : uint8_t {
   note_down = 13,  // down: message from an observer of rank 0 to others
 };
 
+// One message of the control plane: its type, the rank that sent it, and its encoded content.
 struct Frame {
   FrameType type;
   int32_t origin;

@@ -49,6 +49,7 @@ class Engine {
   Status submit_again(OperationPtr* op, const std::byte* in, std::byte* out, bool blocking);
   // Wait until the operation is done or `deadline` passes. Return true if done.
   bool wait(Operation& op, Deadline deadline);
+  // Return true if the operation is done. Repeated calls count as waiting: see Submissions::nudge().
   bool poll(Operation& op);
 
   // Leave the job: tell the peers `reason`, fail pending operations, end the thread, close the descriptors. Idempotent.

@@ -22,6 +22,7 @@ class Lookout {
   }
   // Readable when a check is due.
   int fd() const { return timer_; }
+  // Run a check that is due: give up on schedules and groups that cannot complete.
   void look();
 
   void close();

@@ -83,6 +83,7 @@ class Operation {
 
   bool done() const { return state_.load(std::memory_order_acquire) == kDone; }
   const Status& status() const { return status_; }
+  // Mark the operation as done, wake its waiters and call on_done.
   void complete(Status status);
   // Allocate `output`. Throws std::bad_alloc.
   void make_output(size_t bytes);

@@ -15,6 +15,7 @@
 
 namespace hvd {
 
+// Tunable settings of an engine. Those of rank 0 apply where ranks must agree.
 struct Settings {
   size_t fusion_threshold = 128u << 20;  // maximum bytes of a fused operation; 0: no fusion
   double cycle_time = 1e-3;              // seconds: upper bound of the batching window

@@ -84,6 +84,7 @@ class Submissions {
   void begin_schedule(std::unique_ptr<ScheduleCursor> cursor, const std::vector<OperationPtr>& unanswered);
   // Return to negotiation. Return all operations that still have to be requested, in order of submission.
   std::vector<OperationPtr> end_schedule();
+  // State of the running schedule on this rank: positions below `ready` are submitted, those below `executed` taken.
   struct Progress {
     uint64_t ready = 0, executed = 0;
     bool deviated = false, stuck = false;

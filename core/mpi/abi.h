@@ -32,6 +32,7 @@ std::string_view name_of(Family family);  // "Open MPI", "MPICH", "the standard 
 enum class Threads { single, funneled, serialized, multiple };
 std::string_view name_of(Threads level);  // "MPI_THREAD_MULTIPLE"
 
+// Constants and handles of one MPI library.
 struct Abi {
   Family family = Family::mpich;
   Handle world = 0, self = 0, comm_null = 0;

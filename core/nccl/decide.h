@@ -52,6 +52,7 @@ struct Question {
   bool scaled_afterwards = false;  // the caller runs a kernel after the reduction anyway, which scales at no extra cost
 };
 
+// The decision: an NCCL operation, and the scaling left to the caller.
 struct Reduction {
   std::string why_not;  // not empty: why NCCL cannot do it, starting with a lower-case letter
   Type type = Type::float32;

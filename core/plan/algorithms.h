@@ -43,6 +43,7 @@ std::string_view name_of(Algorithm);
 // Return the algorithms that exist for a collective.
 std::span<const Algorithm> algorithms_of(Collective);
 
+// Properties of a process set that decide which algorithms can run.
 struct WorldShape {
   int size = 1;
   int hosts = 1;

@@ -7,6 +7,7 @@
 
 namespace hvd {
 
+// Parameters of the cost model, in seconds.
 struct CostModel {
   // Between hosts, or over links in general. The defaults are rounded values for 10 Gbit/s Ethernet.
   double alpha = 30e-6;   // s per message
@@ -17,6 +18,7 @@ struct CostModel {
   double local_beta = 0.1e-9;   // s per byte copied
 };
 
+// Predicted cost of one algorithm.
 struct Cost {
   Collective collective;
   Algorithm algorithm;

@@ -7,6 +7,7 @@
 
 namespace hvd {
 
+// Hosts and ranks as seen by one rank.
 struct Topology {
   int rank = 0;  // number of this rank
   int size = 1;

@@ -11,6 +11,7 @@
 
 namespace hvd {
 
+// Size thresholds in bytes; the fields are named in tuning_fields().
 struct Tuning {
   // In shared memory.
   // Allreduce of two members up to this: one synchronisation less, but arithmetic done twice.

@@ -23,6 +23,7 @@
 
 namespace hvd {
 
+// Options of a timeline.
 struct TimelineOptions {
   std::string path;
   int rank = 0, size = 1;

@@ -11,12 +11,14 @@
 
 namespace hvd {
 
+// Whether and for what an engine sleeps; a higher value is woken for more events.
 enum class Mood : uint32_t {
   awake = 0,
   idle = 1,     // nothing in flight: wake for submissions, not for a peer's progress
   waiting = 2,  // waits for a peer's progress in shared memory
 };
 
+// The word that tells whether the engine sleeps, on its own cache line.
 struct BellWord {
   alignas(64) std::atomic<uint32_t> mood{0};
 };
@@ -26,7 +28,7 @@ class BellRef {
  public:
   BellRef() = default;
   BellRef(int eventfd, BellWord* word) : fd_(eventfd), word_(word) {}
-  // Wake the owner if it sleeps in `at_least` or a deeper mood: wake(Mood::waiting) for progress, wake(Mood::idle) for
+  // Wake the owner if it sleeps in `at_least` or a higher mood: wake(Mood::waiting) for progress, wake(Mood::idle) for
   // other news.
   void wake(Mood at_least) const {
     if (word_ && word_->mood.load(std::memory_order_seq_cst) >= static_cast<uint32_t>(at_least)) ring();

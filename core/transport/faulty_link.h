@@ -9,6 +9,7 @@
 
 namespace hvd {
 
+// Faults to inject, at byte counts or call counts.
 struct FaultScript {
   static constexpr uint64_t kNever = std::numeric_limits<uint64_t>::max();
   uint64_t cut_after_sent = kNever;                   // bytes after which the connection closes, as if the process died

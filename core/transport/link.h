@@ -21,6 +21,7 @@ class Link {
   // orderly close counts as broken once everything it sent has been received.
   virtual int64_t try_send(ConstBytes data) = 0;
   virtual int64_t try_recv(Bytes data) = 0;
+  // Why the link is broken; ok while it works.
   virtual const Status& error() const = 0;
 
   // What a sleeper must watch: a descriptor, and the poll(2) events that the last calls were blocked on (POLLIN after a

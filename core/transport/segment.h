@@ -23,6 +23,7 @@
 
 namespace hvd {
 
+// Sizes that determine the layout of a segment.
 struct SegmentSpec {
   int local_size = 1;
   size_t ring_bytes = 64 << 10;     // capacity of one ring, a power of two
@@ -33,10 +34,9 @@ struct SegmentSpec {
 struct SegmentHeader {
   uint64_t magic;
   uint32_t local_size;
-  alignas(64) std::atomic<uint32_t> abort;
-  std::atomic<uint64_t>
-      // One bit for each of the first 64 local ranks: set once it no longer uses other ranks' device memory.
-      let_go;
+  alignas(64) std::atomic<uint32_t> abort;  // not 0: the job is over, so every wait in shared memory ends
+  // One bit for each of the first 64 local ranks: set once it no longer uses other ranks' device memory.
+  std::atomic<uint64_t> let_go;
 };
 
 struct SetLine {  // one line per process set and local rank

@@ -21,6 +21,7 @@
 
 namespace hvd {
 
+// How long to spin and yield before sleeping.
 struct SpinPolicy {
   int spins = 2000;   // cpu_relax() rounds before the first yield; 0 if ranks outnumber cores
   int yields = 20;    // sched_yield() rounds before the first sleep
@@ -92,6 +93,7 @@ class Wait {
   ~Wait();
   Wait(const Wait&) = delete;
 
+  // Spin, yield or sleep once. Return ok if the condition should be checked again.
   Status pause();
   // Declare that checking the condition takes system calls, each about as long as kExpensivePoll rounds of cpu_relax().
   // The wait then spins correspondingly less and sleeps without yielding: a yield would give whole time slices to other

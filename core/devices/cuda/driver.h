@@ -11,6 +11,7 @@
 
 namespace hvd {
 
+// Table of the driver's functions.
 struct CudaDriver {
   using Device = int;
   using Pointer = uint64_t;
