@@ -1,6 +1,8 @@
-"""Jobs on the executors of a Spark application: `run` a function on ranks that Spark's tasks start, `run_elastic` the
-same with executors that come and go; `HorovodRunner` for notebooks that have used that of sparkdl. Needs pyspark 3.5
-or later (`pip install 'horovod[spark]'`) when they are called.
+"""Jobs on the executors of a Spark application.
+
+`run` calls a function on ranks that Spark tasks start, and `run_elastic` also handles executors that come and go.
+`HorovodRunner` replaces sparkdl's class of that name. Calling them needs pyspark 3.5 or later
+(`pip install 'horovod[spark]'`).
 """
 
 from typing import TYPE_CHECKING, Any
@@ -15,7 +17,7 @@ __all__ = ["HorovodRunner", "log_to_driver", "run", "run_elastic"]
 
 
 def __getattr__(name: str) -> Any:
-    # Loaded on demand: what runs on executors needs no launcher.
+    # Loaded on demand: code that runs on executors does not need the launcher.
     if name == "run":
         from horovod.spark.job import run
 

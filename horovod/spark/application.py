@@ -1,4 +1,4 @@
-"""The Spark application that the driver has: what it can run, and jobs of it that run beside the driver's program."""
+"""The driver's Spark application: its capacity, and Spark jobs that run in the background."""
 
 from __future__ import annotations
 
@@ -12,13 +12,18 @@ from typing import Any
 
 from horovod.spark import capacity, failures
 
-_POLL = 0.2  # s between two looks at how many executors there are: Spark does not tell
-_END_SECONDS = 10.0  # for Spark's jobs to end when they are cancelled
-_FAREWELL = 3.0  # s for tasks whose agents have ended to end by themselves
+_POLL = 0.2  # seconds between checks of the number of slots; Spark sends no notification
+_END_SECONDS = 10.0  # time that cancelled Spark jobs have to end
+_FAREWELL = 3.0  # seconds that tasks have to end by themselves after their agents have ended
 
 
 class Application:
-    """The active one. Raises RuntimeError without, ImportError without pyspark."""
+    """The active Spark application.
+
+    Raises:
+        RuntimeError: If this process has no active SparkContext.
+        ImportError: If pyspark is not installed.
+    """
 
     def __init__(self) -> None:
         try:
@@ -40,20 +45,23 @@ class Application:
 
     @property
     def is_dynamic(self) -> bool:
-        """Do executors come when there are tasks for them, and go?"""
+        """True if Spark adds and removes executors according to the number of tasks."""
         return self.conf.get("spark.dynamicAllocation.enabled", "false") == "true"
 
     @property
     def slots(self) -> int | None:
-        """Tasks that the executors of this moment can run at a time; None: Spark does not say."""
-        try:  # no public interface has it
+        """Number of tasks that the present executors can run concurrently, or None if Spark does not tell."""
+        try:  # no public API returns this
             scala = self.context._jsc.sc()
             return int(scala.maxNumConcurrentTasks(scala.resourceProfileManager().defaultResourceProfile()))
         except Exception:
             return None
 
     def check(self, num_proc: int, name: str) -> None:
-        """Raises ValueError for more than the application can ever run at a time, as far as that is known."""
+        """Raise ValueError if the application can never run `num_proc` tasks at once, as far as this is known.
+
+        `name` is the argument that the message names.
+        """
         bound = capacity.bound(self.conf, os.cpu_count() or 1)
         if bound is not None and num_proc > bound.slots:
             raise ValueError(
@@ -62,13 +70,15 @@ class Application:
             )
 
     def wait_for_slots(self, num_proc: int, over: threading.Event) -> None:
-        """Until there are so many, or it is over: a barrier stage that comes too early is tried again after a while
-        only."""
+        """Wait until `num_proc` tasks can run at once, or until `over` is set.
+
+        Spark retries a barrier stage that was submitted too early only after a delay.
+        """
         while (slots := self.slots) is not None and slots < num_proc and not over.wait(_POLL):
             pass
 
     def advice(self, num_proc: int) -> str:
-        """What to look at when tasks do not start."""
+        """Return a message that says what to check if tasks do not start."""
         slots = self.slots
         has = "" if slots is None else f"The Spark application has {slots} slots for tasks now, and the "
         return (
@@ -79,8 +89,10 @@ class Application:
 
 
 class Jobs:
-    """Spark jobs in threads of their own, under one group, which is cancelled when this is left as a context manager.
-    None of them is awaited before."""
+    """Context manager for Spark jobs that run in background threads, all in one job group.
+
+    Leaving it gives the jobs a few seconds to end, then cancels the group.
+    """
 
     def __init__(self, application: Application, description: str) -> None:
         self._context = application.context
@@ -88,11 +100,14 @@ class Jobs:
         self._group = f"horovod-{uuid.uuid4().hex}"
         self._threads: list[threading.Thread] = []
         self.over = threading.Event()
-        """Nothing is to be started any more."""
+        """Set when no further Spark jobs should be started."""
 
     def start(self, act: Callable[[Any], None]) -> None:
-        """`act`, with the SparkContext, in a thread that has this thread's settings (scheduler pool ...) and our group.
-        It must not raise."""
+        """Call `act(context)` with the SparkContext in a new thread.
+
+        The thread inherits the calling thread's Spark settings, such as its scheduler pool, and uses this job group.
+        `act` must not raise.
+        """
         from pyspark import InheritableThread
 
         def inside() -> None:
@@ -110,9 +125,9 @@ class Jobs:
         self.over.set()
         try:
             self._join(_FAREWELL)
-        finally:  # an interrupt may come while we wait
+        finally:  # also after a KeyboardInterrupt during the wait
             if any(thread.is_alive() for thread in self._threads):
-                with contextlib.suppress(Exception):  # the application has ended, and with it its jobs
+                with contextlib.suppress(Exception):  # fails if the application has ended, and its jobs with it
                     self._context.cancelJobGroup(self._group)
                 self._join(_END_SECONDS)
 
@@ -123,11 +138,11 @@ class Jobs:
 
 
 def said(error: BaseException) -> str:
-    """All that Spark says of a failure."""
+    """Return Spark's complete message about a failure."""
     java = getattr(error, "java_exception", None)
     return str(java.toString()) if java is not None else str(error)
 
 
 def words(error: BaseException) -> str:
-    """What of that tells most."""
+    """Return the most informative part of Spark's message about a failure."""
     return failures.explain(said(error))

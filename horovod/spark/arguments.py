@@ -1,4 +1,4 @@
-"""What `run` and `run_elastic` take, checked before anything is started."""
+"""Validation of the arguments of `run` and `run_elastic`, before anything is started."""
 
 from __future__ import annotations
 
@@ -15,19 +15,31 @@ _TIMEOUT = "HOROVOD_SPARK_START_TIMEOUT"
 
 
 def count(name: str, value: Any, default: int) -> int:
-    """A number of processes. Raises ValueError naming it."""
+    """Return `value` as a number of processes, or `default` for None.
+
+    Raises:
+        ValueError: If it is not an integer of at least 1. The message names the argument.
+    """
     return default if value is None else integer(name, value, 1)
 
 
 def start_timeout(value: Any) -> float:
-    """Seconds; the variable's where None is given. Raises ValueError naming it."""
+    """Return the start timeout in seconds; for None, the value of HOROVOD_SPARK_START_TIMEOUT or its default.
+
+    Raises:
+        ValueError: If it is not a valid number of seconds. The message names the argument.
+    """
     if value is None:
         return float(BY_NAME[_TIMEOUT].parse(os.environ.get(_TIMEOUT, "")))  # type: ignore[arg-type]
     return seconds("start_timeout", value)
 
 
 def variables(env: Any) -> dict[str, str]:
-    """Those of the ranks. Raises TypeError naming what is none."""
+    """Return the environment variables for the ranks.
+
+    Raises:
+        TypeError: If `env` is not a mapping of strings to strings.
+    """
     if not isinstance(env, (Mapping, type(None))):
         raise TypeError(f"env is {env!r}, accepted is a mapping of names to values, both strings")
     for key, value in (env or {}).items():
@@ -53,7 +65,11 @@ def wishes(
     timeout: float,
     executable: str | None = None,
 ) -> Wishes:
-    """Raises TypeError and ValueError naming what cannot be accepted."""
+    """Return the options of a job, validated.
+
+    Raises:
+        TypeError, ValueError: If an argument is invalid. The message names it.
+    """
     _check_stream("stdout", stdout)
     _check_stream("stderr", stderr)
     if not isinstance(verbose, (int, type(None))):
@@ -67,17 +83,15 @@ def wishes(
         verbose=(verbose or 0) >= 2,
         stdout=stdout,
         stderr=stderr,
-        handlers=(
-            "pyspark",
-        ),  # whose handler cancels all jobs of the driver at once, and then raises KeyboardInterrupt
+        handlers=("pyspark",),  # its SIGINT handler cancels all jobs of the driver, then raises KeyboardInterrupt
     )
 
 
 def of_the_driver() -> dict[str, str]:
-    """Variables of the driver that its tasks ask for."""
+    """Return the driver's HOROVOD_SPARK_* variables, which its tasks need."""
     return {name: value for name, value in os.environ.items() if name.startswith("HOROVOD_SPARK_")}
 
 
 def ports() -> str:
-    """On which the launcher may listen."""
+    """Return the range of ports on which the launcher may listen; empty means any port."""
     return os.environ.get("HOROVOD_PORT_RANGE", "")

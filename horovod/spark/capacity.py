@@ -1,4 +1,4 @@
-"""How many tasks a Spark application can run at a time, as far as its settings tell. Pure."""
+"""Upper bound of concurrent tasks of a Spark application, computed from its settings. Pure."""
 
 from __future__ import annotations
 
@@ -12,14 +12,19 @@ _LOCAL_CLUSTER = re.compile(r"local-cluster\[ *(\d+) *, *(\d+) *, *(\d+) *\]")
 
 @dataclass(frozen=True)
 class Bound:
-    """`slots`: it never has more. `why`, in words."""
+    """Upper bound of concurrent tasks (`slots`), and the reason for it as text (`why`)."""
 
     slots: int
     why: str
 
 
 def bound(conf: Mapping[str, str], cores: int) -> Bound | None:
-    """None: that cannot be told. `conf`: the application's settings by key; `cores`: of the driver's machine."""
+    """Return the upper bound of concurrent tasks, or None if the settings do not determine one.
+
+    Args:
+        conf: Settings of the application by key.
+        cores: Number of cores of the driver's host.
+    """
     master = conf.get("spark.master", "")
     per_task = _number(conf, "spark.task.cpus") or 1
     if found := _LOCAL.fullmatch(master):

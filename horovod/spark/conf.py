@@ -1,16 +1,16 @@
-"""Settings of Spark for elastic jobs, as (key, value): what becomes of executors and nodes on which tasks have failed.
+"""Spark settings for elastic jobs, as (key, value): whether executors and nodes with failed tasks are used again.
 
     SparkSession.builder.config(*conf.SPARK_CONF_REUSE_FAILED_EXECUTOR)
 
-The names are those of programs written for Horovod; the keys are those that the installed Spark understands, which
-since 3.1 calls excluded what was blacklisted before.
+The names are those of the original Horovod. The keys are those of the installed Spark: since 3.1 they contain
+"excludeOnFailure" instead of "blacklist".
 """
 
 import importlib.util
 
 
 def _group() -> str:
-    """What the keys have in common."""
+    """Return the common part of the keys, which depends on the version of Spark."""
     if importlib.util.find_spec("pyspark") is None:
         return "excludeOnFailure"
     from pyspark.version import __version__
@@ -46,7 +46,7 @@ SPARK_CONF_REUSE_EXECUTOR_ALWAYS_FOR_SAME_TASK = (_TASK_EXECUTOR, SPARK_CONF_MAX
 SPARK_CONF_REUSE_EXECUTOR_ONCE_FOR_SAME_TASK = (_TASK_EXECUTOR, "2")
 SPARK_CONF_DONT_REUSE_EXECUTOR_FOR_SAME_TASK = (_TASK_EXECUTOR, "1")
 
-# Spark refuses a number that is not below spark.task.maxFailures.
+# Spark requires a number below spark.task.maxFailures.
 SPARK_CONF_REUSE_NODE_ALWAYS_FOR_SAME_TASK = (_TASK_NODE, SPARK_CONF_MAX_INT_MINUS_ONE)
 SPARK_CONF_REUSE_NODE_ONCE_FOR_SAME_TASK = (_TASK_NODE, "2")
 SPARK_CONF_DONT_REUSE_NODE_FOR_SAME_TASK = (_TASK_NODE, "1")
@@ -67,4 +67,4 @@ SPARK_CONF_DEFAULT_VALUES = {
     _APPLICATION_EXECUTOR: "2",
     _APPLICATION_NODE: "2",
 }
-"""What Spark does by itself."""
+"""Spark's default values."""

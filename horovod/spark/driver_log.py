@@ -1,4 +1,4 @@
-"""What ranks tell the driver on purpose, among all that they print."""
+"""Messages that ranks send to the driver's output, marked within their standard output."""
 
 from __future__ import annotations
 
@@ -6,13 +6,21 @@ import os
 from typing import Any
 
 DRIVER_LOG = "HOROVOD_SPARK_DRIVER_LOG"
-"""Set for ranks whose output is read by a DriverLog."""
-_MARK = "\x02driver\x03"  # control characters that no program prints, and at which no line ends
+"""Environment variable that is set for ranks whose output a DriverLog reads."""
+_MARK = "\x02driver\x03"  # control characters that programs do not print and that do not end a line
 
 
 def log_to_driver(message: str) -> None:
-    """From a rank: shows a message where the driver's program prints, in a notebook below the cell, at any
-    ``driver_log_verbosity``. Elsewhere it is printed. Raises TypeError for what is no string."""
+    """Show a message of this rank in the driver's output (in a notebook, below the cell).
+
+    It is shown with every ``driver_log_verbosity``. Outside of jobs of ``HorovodRunner`` it is printed.
+
+    Args:
+        message: The text, which may have several lines.
+
+    Raises:
+        TypeError: If ``message`` is not a string.
+    """
     if not isinstance(message, str):
         raise TypeError(f"message is {message!r}, accepted is a string")
     mark = _MARK if os.environ.get(DRIVER_LOG) else ""
@@ -20,13 +28,15 @@ def log_to_driver(message: str) -> None:
 
 
 class DriverLog:
-    """A stream of text for the ranks' output: hands on to ``target`` the lines that were meant for the driver, and with
-    ``everything`` the others too."""
+    """Text stream for the ranks' output that forwards lines of ``log_to_driver`` to ``target``.
+
+    With ``everything`` it forwards all other lines, too.
+    """
 
     def __init__(self, target: Any, *, everything: bool) -> None:
         self._target = target
         self._everything = everything
-        self._left = ""  # of a line that is not complete yet
+        self._left = ""  # beginning of an incomplete line
 
     def write(self, text: str) -> int:
         *lines, self._left = (self._left + text).split("\n")
@@ -38,7 +48,7 @@ class DriverLog:
         self._target.flush()
 
     def close(self) -> None:
-        """The target stays open."""
+        """Forward an incomplete last line and flush; the target stays open."""
         if self._left:
             self._line(self._left)
             self._left = ""

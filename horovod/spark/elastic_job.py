@@ -1,6 +1,7 @@
-"""`horovod.spark.run_elastic`: ranks on executors that come and go. A Spark job of one task for each rank, submitted
-again when it ends before its time: a task that dies takes no other with it, and a new one starts as soon as there is
-room for it.
+"""`horovod.spark.run_elastic`: ranks on executors that come and go.
+
+Each rank is a separate Spark job with one task, which is resubmitted if it ends too early. So a lost task affects no
+other task, and its replacement starts as soon as there is a free slot.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ from horovod.spark.application import Application, Jobs, said, words
 from horovod.spark.task import attend
 
 _NAMES = replace(ARGUMENTS, cooldown="")
-_PAUSE, _LONGEST_PAUSE = 0.25, 5.0  # s until a task that has ended is submitted again; twice as long each time it fails
+_PAUSE, _LONGEST_PAUSE = 0.25, 5.0  # seconds until a task is resubmitted; doubled with each failure
 
 
 def run_elastic(
@@ -44,15 +45,36 @@ def run_elastic(
     min_np: int | None = None,
     max_np: int | None = None,
 ) -> list[Any]:
-    """Call `fn(*args, **kwargs)` on ranks that tasks of the active Spark application start, and go on when executors
-    are lost and come. What trains is in a function that `hvd.elastic.run` wraps. Returns the results of the last
-    min_num_proc first ranks.
+    """Call `fn(*args, **kwargs)` on ranks in Spark tasks, and continue when executors are lost or added.
 
-    Begins when num_proc tasks run (default: spark.default.parallelism; min_num_proc and max_num_proc: num_proc), goes
-    on as long as min_num_proc are left, and asks Spark for tasks until there are max_num_proc. elastic_timeout: s
-    without enough ranks after which the job ends, default HOROVOD_ELASTIC_TIMEOUT. reset_limit: how often members may
-    change. A rank that fails by itself is not replaced; one whose executor is lost is. `min_np` and `max_np` are older
-    names. The other arguments, and what is raised, as of `run`, but that a lost task is no failure.
+    The job begins when `num_proc` tasks run, continues while at least `min_num_proc` ranks are left, and requests tasks
+    from Spark until there are `max_num_proc`. A rank that fails by itself is not replaced; a rank whose executor is
+    lost is. `fn` should train in a function that `hvd.elastic.run` wraps.
+
+    Args:
+        fn: Function that each rank calls. It, its arguments and its results are serialized with cloudpickle.
+        args: Positional arguments of `fn`.
+        kwargs: Keyword arguments of `fn`.
+        num_proc: Number of ranks to begin with. Default: spark.default.parallelism.
+        min_num_proc: Least number of ranks. Default: `num_proc`.
+        max_num_proc: Largest number of ranks. Default: `num_proc`.
+        start_timeout: Seconds for the first tasks to start. Default: HOROVOD_SPARK_START_TIMEOUT.
+        elastic_timeout: Seconds without enough ranks after which the job ends. Default: HOROVOD_ELASTIC_TIMEOUT.
+        reset_limit: How many times the ranks may change. Default: no limit.
+        env: Environment variables of the ranks, see `run`.
+        stdout: Text stream for the ranks' standard output. Default: the driver's.
+        stderr: Text stream for the ranks' standard error. Default: the driver's.
+        verbose: 2 reports more about the job.
+        nics: Network interfaces for the ranks and the driver.
+        prefix_output_with_timestamp: Whether lines of output begin with the time.
+        min_np: Old name of `min_num_proc`.
+        max_np: Old name of `max_num_proc`.
+
+    Returns:
+        The results of the first `min_num_proc` ranks at the end of the job, by rank.
+
+    Raises:
+        The exceptions of `run`. A lost task is not a failure here.
     """
     for old, new, value in (("min_np", "min_num_proc", min_np), ("max_np", "max_num_proc", max_np)):
         renamed(old, new, value)
@@ -90,7 +112,7 @@ def run_elastic(
 
 
 class _Tasks:
-    """Those that Spark is asked for. `said`: what became of the last task that has failed, as the end of a sentence."""
+    """Spark tasks of the job. `said` is the last task's failure as the end of a message, or empty."""
 
     def __init__(self, gathering: Gathering, over: threading.Event) -> None:
         self._gathering = gathering
@@ -99,7 +121,7 @@ class _Tasks:
         self.said = ""
 
     def keep(self, context: Any) -> None:
-        """One task, again and again until the job is over. In a thread of its own."""
+        """Run a task, and replace it each time it ends, until the job is over. Runs in a separate thread."""
         given, pause = arguments.of_the_driver(), _PAUSE
         while not (self._over.is_set() or self._gathering.closed):
             act = functools.partial(attend, self._gathering.ticket, given, next(self._numbers))
@@ -107,7 +129,7 @@ class _Tasks:
                 context.parallelize([0], 1).mapPartitions(act).collect()
             except Exception as error:
                 self.said = f". The last task that failed: {words(error)}"
-                if lasting := failures.known(said(error)):  # ends a job that has not begun; in others it is a warning
+                if lasting := failures.known(said(error)):  # ends a job that has not begun; a warning in other jobs
                     self._gathering.fail(RuntimeError(lasting))
                 pause = min(2 * pause, _LONGEST_PAUSE)
             else:

@@ -1,10 +1,10 @@
-"""What Spark's failures mean for a job, in a sentence. Pure."""
+"""Explanations of Spark's failures, derived from its messages. Pure."""
 
 from __future__ import annotations
 
 import re
 
-_LINES = 12  # of what Spark says that are shown
+_LINES = 12  # maximum number of lines of Spark's message that are shown
 
 _KNOWN = (
     (
@@ -33,7 +33,7 @@ _KNOWN = (
 
 
 def known(text: str) -> str:
-    """A failure that comes again whenever it is tried, in words; empty: it is none of those."""
+    """Return the explanation of a failure that retrying cannot solve, or an empty string for other failures."""
     for pattern, words in _KNOWN:
         if found := re.search(pattern, text):
             return words.format(found[1])
@@ -41,7 +41,7 @@ def known(text: str) -> str:
 
 
 def explain(text: str) -> str:
-    """Of what Spark says about a job that has failed, what tells most."""
+    """Return the most informative part of Spark's message about a failed job, or an explanation of it."""
     if words := known(text):
         return words
     lost = re.findall(r"ExecutorLostFailure[^\n]*", text)

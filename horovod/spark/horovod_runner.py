@@ -1,4 +1,4 @@
-"""`HorovodRunner`: jobs as notebooks on Databricks start them, on the driver or on Spark's tasks, by one number."""
+"""`HorovodRunner`: the interface of Databricks notebooks for jobs on the driver or in Spark tasks."""
 
 from __future__ import annotations
 
@@ -16,18 +16,23 @@ VERBOSITIES = ("log_callback_only", "all")
 
 
 class HorovodRunner:
-    """Takes the place of ``sparkdl.HorovodRunner``: ``HorovodRunner(np=2).run(main, epochs=3)``."""
+    """Replacement for ``sparkdl.HorovodRunner``: ``HorovodRunner(np=2).run(main, epochs=3)``."""
 
     def __init__(
         self, *, np: int, driver_log_verbosity: str = "log_callback_only", env: Mapping[str, str] | None = None
     ) -> None:
-        """``np``: below 0, so many processes on the driver's machine, for trying things out; above 0, so many tasks of
-        the active Spark application, all at the same time; 0, which is deprecated, as many as it has slots now.
-        ``driver_log_verbosity``: of ranks on Spark's tasks, ``"log_callback_only"`` shows what they hand to
-        ``horovod.spark.log_to_driver`` and what they write to stderr, ``"all"`` also what they print; of those on the
-        driver all is shown. ``env``: variables of the ranks, over those that they have.
+        """Create a runner.
 
-        Raises ValueError naming an argument that cannot be.
+        Args:
+            np: Number of ranks. Positive: concurrent tasks of the active Spark application. Negative: ``-np`` processes
+                on the driver's host, for tests. 0 (deprecated): all present slots of the application.
+            driver_log_verbosity: What is shown of ranks in Spark tasks. ``"log_callback_only"``: their messages to
+                ``horovod.spark.log_to_driver`` and their standard error. ``"all"``: also their standard output. Ranks
+                on the driver's host always show everything.
+            env: Environment variables of the ranks, added to those that they inherit.
+
+        Raises:
+            ValueError: If an argument is invalid. The message names it.
         """
         if isinstance(np, bool) or not isinstance(np, int):
             raise ValueError(
@@ -44,10 +49,17 @@ class HorovodRunner:
         self._env = dict(env or {})
 
     def run(self, main: Callable[..., Any], **kwargs: Any) -> Any:
-        """Calls ``main(**kwargs)`` on all ranks and returns what rank 0 returned.
+        """Call ``main(**kwargs)`` on all ranks and return rank 0's result.
 
-        Raises TypeError for what cannot be called or sent; WorkerError, as ``horovod.run``, when a rank fails; with
-        tasks of Spark what ``horovod.spark.run`` raises.
+        Args:
+            main: Function to call, serialized with cloudpickle.
+            **kwargs: Its keyword arguments.
+
+        Raises:
+            TypeError: If ``main`` is not callable, or cannot be serialized.
+            WorkerError: If a rank fails, as with ``horovod.run``.
+
+        With ranks in Spark tasks, also the exceptions of ``horovod.spark.run``.
         """
         if not callable(main):
             raise TypeError(f"main is {main!r}, accepted is a function, called with the keywords given to run")

@@ -1,4 +1,4 @@
-"""`horovod.spark.run`: a job of a fixed size in a barrier stage, whose tasks all run at the same time or not at all."""
+"""`horovod.spark.run`: a job of a fixed size in a barrier stage, whose tasks all start at once or not at all."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from horovod.spark import arguments
 from horovod.spark.application import Application, Jobs, words
 from horovod.spark.task import attend_barrier
 
-_REASON_SECONDS = 3.0  # for Spark to say why a task is gone
+_REASON_SECONDS = 3.0  # time for Spark to report why a task was lost
 
 
 def run(
@@ -35,20 +35,37 @@ def run(
     prefix_output_with_timestamp: bool = False,
     executable: str | None = None,
 ) -> list[Any]:
-    """Call `fn(*args, **kwargs)` on `num_proc` ranks, each started by a task of the active Spark application, and
-    return the results by rank.
+    """Call `fn(*args, **kwargs)` on `num_proc` ranks, each in a task of the active Spark application.
 
-    num_proc: default spark.default.parallelism. Ranks of a host follow one another, and task 0 is rank 0.
-    start_timeout: s for all tasks to start, default HOROVOD_SPARK_START_TIMEOUT. env: variables of the ranks, over
-    those of their executors; HOROVOD_* of the driver reach them too. stdout, stderr: text streams for what ranks print,
-    each line with its rank in front; default: the driver's. verbose: 2 tells more of what the job does. nics: network
-    interfaces for the ranks and the driver. executable: in place of the executors' Python. `fn`, its arguments and its
-    results travel by cloudpickle.
+    Ranks of a host are consecutive, and task 0 has rank 0. A KeyboardInterrupt ends the job. Several jobs may run at
+    the same time, each called from a different thread.
 
-    Raises RuntimeError without an active SparkContext; TimeoutError naming what was waited for; ValueError and
-    TypeError for arguments that cannot be, among them a num_proc that the application can never run; WorkerError, as
-    `horovod.run`, when a rank fails or a task or its executor is lost, which ends the job. An interrupt
-    (KeyboardInterrupt) ends it, too. Several jobs may run at once, each called by a thread of its own.
+    Args:
+        fn: Function that each rank calls. It, its arguments and its results are serialized with cloudpickle.
+        args: Positional arguments of `fn`.
+        kwargs: Keyword arguments of `fn`.
+        num_proc: Number of ranks. Default: spark.default.parallelism.
+        start_timeout: Seconds for all tasks to start. Default: HOROVOD_SPARK_START_TIMEOUT.
+        use_mpi: Must not be True: ranks on Spark are not started by mpirun.
+        use_gloo: Accepted for compatibility; has no effect.
+        extra_mpi_args: Must be None.
+        env: Environment variables of the ranks, which override those of the executors. The driver's HOROVOD_*
+            variables are passed to the ranks, too.
+        stdout: Text stream for the ranks' standard output, each line prefixed with its rank. Default: the driver's.
+        stderr: Text stream for the ranks' standard error, likewise.
+        verbose: 2 reports more about the job.
+        nics: Network interfaces for the ranks and the driver.
+        prefix_output_with_timestamp: Whether lines of output begin with the time.
+        executable: Python interpreter of the ranks. Default: that of the executors.
+
+    Returns:
+        The results, by rank.
+
+    Raises:
+        RuntimeError: If there is no active SparkContext.
+        TimeoutError: If the job does not start in time. The message says what was missing.
+        ValueError, TypeError: If an argument is invalid, for example more ranks than the application can ever run.
+        WorkerError: If a rank fails, or a task or its executor is lost, which ends the job.
     """
     if use_mpi:
         raise ValueError(
@@ -83,7 +100,7 @@ def run(
 
 
 class _Stage:
-    """The Spark job whose tasks are the agents."""
+    """Spark job whose tasks are the job's agents."""
 
     def __init__(self, application: Application, gathering: Gathering, size: int) -> None:
         self._application = application
@@ -93,11 +110,11 @@ class _Stage:
         self._jobs_end: float | None = None
 
     def run(self, context: Any, over: threading.Event) -> None:
-        """In a thread of its own. `over`: it is not wanted any more."""
+        """Run the Spark job until it ends, in a separate thread; return early if `over` is set before it starts."""
         attend = functools.partial(attend_barrier, self._gathering.ticket, arguments.of_the_driver())
         try:
             rdd = context.parallelize(range(self._size), self._size)
-            # Spark has no barrier where executors come when they are needed.
+            # Spark does not support barrier stages with dynamic allocation.
             stage = rdd if self._application.is_dynamic else rdd.barrier()
             if not self._application.is_dynamic:
                 self._application.wait_for_slots(self._size, over)
@@ -111,7 +128,7 @@ class _Stage:
         self._gathering.fail(RuntimeError(f"the Spark job that was to start {self._size} ranks is over: {trouble}"))
 
     def explained(self, error: WorkerError) -> WorkerError:
-        """Of an agent that was lost, with what Spark says of its task."""
+        """Return the error, with Spark's reason appended if an agent was lost."""
         if error.rank is not None:
             return error
         until = time.monotonic() + _REASON_SECONDS

@@ -1,4 +1,4 @@
-"""What runs in Spark's tasks: each becomes an agent of the job."""
+"""Functions that run in Spark tasks, each of which becomes an agent of the job."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any
 from horovod.runner.cluster.task import become_agent
 from horovod.runner.cluster.ticket import ArrivalError, Ticket
 
-ATTEMPTS = 64  # numbers of a task's attempts; Spark's own limit of those is below that as a rule
+ATTEMPTS = 64  # maximum attempts of a task, part of the agent's number; Spark's limit is usually lower
 DEVICES = "HOROVOD_SPARK_DEVICES"
 SECRETS = (
     "PYTHON_WORKER_FACTORY_SECRET",
@@ -20,13 +20,16 @@ SECRETS = (
     "_SPARK_AUTH_SECRET",
     "_SPARK_LAUNCHER_SECRET",
 )
-"""Variables by which Spark's own processes know one another."""
+"""Variables with which Spark's own processes authenticate each other."""
 _PYTHONPATH, _WORK_DIR = "HOROVOD_SPARK_PYTHONPATH", "HOROVOD_SPARK_WORK_DIR"
 
 
 def attend_barrier(ticket: Ticket, given: Mapping[str, str], index: int, _: Iterable[Any]) -> Iterator[Any]:
-    """Of a job of a fixed size. Spark gives up a barrier stage that has lost a task; the tasks of a plain one, as we
-    have with dynamic allocation, it tries again, when the job is over already."""
+    """Become agent `index` of a job of a fixed size.
+
+    If a task is lost, Spark ends a barrier stage. Tasks of other stages, which are used with dynamic allocation, are
+    retried although the job is already over; these raise ArrivalError.
+    """
     context = _context()
     if context.attemptNumber():
         raise ArrivalError(
@@ -38,7 +41,10 @@ def attend_barrier(ticket: Ticket, given: Mapping[str, str], index: int, _: Iter
 
 
 def attend(ticket: Ticket, given: Mapping[str, str], task: int, _: Iterable[Any]) -> Iterator[Any]:
-    """One that may come and go. `task`: its number; an attempt of Spark's to repeat it is another one to us."""
+    """Become an agent of an elastic job.
+
+    `task` is the number of the task. A retry by Spark gets a different agent number.
+    """
     context = _context()
     attempt = context.attemptNumber()
     if attempt >= ATTEMPTS:
@@ -49,8 +55,11 @@ def attend(ticket: Ticket, given: Mapping[str, str], task: int, _: Iterable[Any]
 
 
 def get_available_devices() -> list[str]:
-    """In a rank: addresses of the GPUs that Spark has given to its task, by spark.task.resource.gpu.amount; none where
-    it gives out none."""
+    """Return the addresses of the GPUs that Spark assigned to this rank's task.
+
+    Returns:
+        The addresses as strings; empty unless spark.task.resource.gpu.amount is set.
+    """
     return [name for name in os.environ.get(DEVICES, "").split(",") if name]
 
 
@@ -61,8 +70,7 @@ def _context() -> Any:
 
 
 def _home(context: Any, given: Mapping[str, str]) -> dict[str, Any]:
-    """Environment and directory of the ranks. `given`: variables of the driver about that; the executor's own count
-    more."""
+    """Return environment and working directory of the ranks; the executor's variables override the driver's `given`."""
     environ = own_environment(os.environ, sys.path, (sys.prefix, sys.base_prefix), given)
     gpus = context.resources().get("gpu")
     if gpus is not None:
@@ -73,8 +81,16 @@ def _home(context: Any, given: Mapping[str, str]) -> dict[str, Any]:
 def own_environment(
     environ: Mapping[str, str], path: Iterable[str], installed: tuple[str, ...], given: Mapping[str, str]
 ) -> dict[str, str]:
-    """The executor's, without what only Spark's own processes are to know, and with all places in which this process
-    looks for modules: files that were added to the application are in none that others know. Pure."""
+    """Return the executor's environment without Spark's secrets, and with this process's module path. Pure.
+
+    Files that were added to the application are only on the `sys.path` of Spark's own processes.
+
+    Args:
+        environ: Environment of this process.
+        path: Its `sys.path`.
+        installed: Prefixes of the Python installation, whose directories are not added.
+        given: HOROVOD_SPARK_* variables of the driver.
+    """
     made = {name: value for name, value in environ.items() if name not in SECRETS}
     asked = environ.get(_PYTHONPATH) or given.get(_PYTHONPATH) or ""
     added = [os.path.abspath(entry) for entry in path if entry not in ("", ".") and not entry.startswith(installed)]

@@ -1,6 +1,7 @@
-"""What the estimators of all frameworks share.
+"""Framework-independent parts of the estimators.
 
-Pure: which params there are (``param_table``), what a column becomes (``columns``), what a rank is told (``plan``).
-What acts: params of Spark ML (``params``, ``saving``), where files lie (``store``), a DataFrame as Parquet
-(``prepare``, ``parquet_parts``), reading it in ranks (``reader``), starting ranks (``backend``), the whole of it
-(``estimator``). No framework."""
+Pure modules: the list of params (``param_table``), columns and their types (``columns``), the description of a training
+run that ranks receive (``plan``). Others: Spark ML's params (``params``, ``saving``), storage (``store``), writing a
+DataFrame as Parquet (``prepare``, ``parquet_parts``), reading it in ranks (``reader``), starting ranks (``backend``),
+and the estimator that connects them (``estimator``).
+"""

@@ -1,4 +1,4 @@
-"""Backends: how an estimator's ranks are started."""
+"""Backends, which start an estimator's ranks."""
 
 import os
 from collections.abc import Callable, Mapping, Sequence
@@ -10,7 +10,11 @@ Function = Callable[..., Any]
 
 
 def default_num_proc() -> int:
-    """As many ranks as Spark runs tasks side by side by default. Raises RuntimeError without a SparkContext."""
+    """Return Spark's default parallelism.
+
+    Raises:
+        RuntimeError: If there is no active SparkContext.
+    """
     from pyspark import SparkContext
 
     context = SparkContext._active_spark_context
@@ -20,7 +24,7 @@ def default_num_proc() -> int:
 
 
 class Backend:
-    """Where an estimator trains. For backends of your own."""
+    """Base class of backends, also for your own subclasses: starts the ranks that train for an estimator."""
 
     def run(
         self,
@@ -29,15 +33,24 @@ class Backend:
         kwargs: Mapping[str, Any] | None = None,
         env: Mapping[str, str] | None = None,
     ) -> list[Any]:
-        """Calls ``fn(*args, **kwargs)`` in each rank of a job, in which ``hvd.init()`` finds the others, and returns
-        what they return, by rank. ``env``: variables of their environment, beside those that they have."""
+        """Call ``fn(*args, **kwargs)`` on all ranks of a job, in which ``hvd.init()`` works.
+
+        Args:
+            fn: Function to call.
+            args: Its positional arguments.
+            kwargs: Its keyword arguments.
+            env: Environment variables to add to those of the ranks.
+
+        Returns:
+            The results, by rank.
+        """
         raise NotImplementedError(f"{type(self).__name__} does not say how ranks are started")
 
     def check(self) -> None:
-        """Raises ValueError for what can be known not to run, before anything does. By default nothing is known."""
+        """Raise ValueError if the job cannot run, as far as this is known before it starts. Default: no check."""
 
     def num_processes(self) -> int:
-        """How many ranks there will be."""
+        """Return the number of ranks that ``run`` starts."""
         raise NotImplementedError(f"{type(self).__name__} does not say how many ranks there are")
 
 
@@ -50,16 +63,21 @@ class _Numbered(Backend):
 
 
 class SparkBackend(_Numbered):
-    """Ranks are tasks of Spark: ``horovod.spark.run``."""
+    """Backend whose ranks are Spark tasks, started by ``horovod.spark.run``."""
 
     def __init__(self, num_proc: int | None = None, env: Mapping[str, str] | None = None, **kwargs: Any) -> None:
-        """``num_proc``: ranks; Spark's default parallelism if not given. ``env``: of the ranks. ``kwargs``: further
-        arguments of ``horovod.spark.run``, such as ``start_timeout``, ``verbose``, ``stdout``."""
+        """Create a backend.
+
+        Args:
+            num_proc: Number of ranks. Default: Spark's default parallelism.
+            env: Environment variables of the ranks.
+            **kwargs: Further arguments of ``horovod.spark.run``, such as ``start_timeout``, ``verbose``, ``stdout``.
+        """
         super().__init__(num_proc)
         self._env, self._kwargs = dict(env or {}), kwargs
 
     def check(self) -> None:
-        """Raises ValueError for more ranks than the application can ever run at a time."""
+        """Raise ValueError if the application can never run that many ranks at once."""
         from horovod.spark.application import Application
 
         Application().check(self.num_processes(), "num_proc")
@@ -71,7 +89,7 @@ class SparkBackend(_Numbered):
         kwargs: Mapping[str, Any] | None = None,
         env: Mapping[str, str] | None = None,
     ) -> list[Any]:
-        """Raises what ``horovod.spark.run`` raises."""
+        """Call ``fn`` on all ranks, see ``Backend.run``. Raises the exceptions of ``horovod.spark.run``."""
         from horovod.spark.job import run
 
         told = {"num_proc": self.num_processes(), "env": {**self._env, **(env or {})}, **self._kwargs}
@@ -83,12 +101,19 @@ _ELASTIC = ("min_num_proc", "min_np")
 
 
 class LocalBackend(_Numbered):
-    """Ranks are processes of the driver's host, or of ``hosts``, started by ``horovod.run``: for a Spark of one host,
-    for trying things, and for hosts outside of Spark that see the store."""
+    """Backend whose ranks are processes on the driver's host or on other hosts, started by ``horovod.run``.
+
+    For Spark on one host, for tests, and for hosts outside of Spark that can access the store.
+    """
 
     def __init__(self, num_proc: int, env: Mapping[str, str] | None = None, **kwargs: Any) -> None:
-        """``num_proc``: ranks. ``env``: of the ranks. ``kwargs``: further arguments of ``horovod.run``, such as
-        ``hosts``."""
+        """Create a backend.
+
+        Args:
+            num_proc: Number of ranks.
+            env: Environment variables of the ranks.
+            **kwargs: Further arguments of ``horovod.run``, such as ``hosts``.
+        """
         super().__init__(num_proc)
         self._env, self._kwargs = dict(env or {}), kwargs
 
@@ -99,17 +124,17 @@ class LocalBackend(_Numbered):
         kwargs: Mapping[str, Any] | None = None,
         env: Mapping[str, str] | None = None,
     ) -> list[Any]:
-        """Raises what ``horovod.run`` raises."""
+        """Call ``fn`` on all ranks, see ``Backend.run``. Raises the exceptions of ``horovod.run``."""
         import horovod
 
         call, size, told = _InEnvironment(fn, {**self._env, **(env or {})}), self.num_processes(), dict(self._kwargs)
         if all(told.get(name) is None for name in (*_PLACES, *_ELASTIC)):
-            told["hosts"] = f"localhost:{size}"  # horovod.run would look for those that a training service has given
+            told["hosts"] = f"localhost:{size}"  # else horovod.run would use the hosts of a training service
         return horovod.run(call, args=args, kwargs=kwargs, num_proc=size, **told)
 
 
 class _InEnvironment:
-    """A function that sets variables first: of a rank whose environment its launcher has made."""
+    """Picklable function that sets environment variables before it calls another function."""
 
     def __init__(self, fn: Function, env: Mapping[str, str]) -> None:
         self._fn, self._env = fn, dict(env)

@@ -1,5 +1,7 @@
-"""What a param may be: functions of its name and a value that return the value, or raise ValueError naming both and
-what is accepted. Pure, and without pyspark."""
+"""Validators of param values. Pure, and without pyspark.
+
+A validator takes the param's name and a value. It returns the value, or raises ValueError that says what is accepted.
+"""
 
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -16,7 +18,7 @@ def anything(name: str, value: Any) -> Any:
 
 
 class Count:
-    """An integer of at least ``least``, and at most ``most`` where that is given."""
+    """Validator of integers of at least ``least``, and of at most ``most`` if it is given."""
 
     def __init__(self, least: int, most: int | None = None) -> None:
         self.least, self.most = least, most
@@ -46,7 +48,7 @@ def text(name: str, value: Any) -> str:
 
 
 class OneOf:
-    """One of some texts."""
+    """Validator that accepts one of the given strings."""
 
     def __init__(self, *choices: str) -> None:
         self.choices = choices
@@ -58,7 +60,7 @@ class OneOf:
 
 
 def names(name: str, value: Any) -> list[str]:
-    """Names of columns, each once."""
+    """Check for a list of column names without duplicates, and return it."""
     if isinstance(value, str) or not isinstance(value, Sequence) or not all(isinstance(one, str) for one in value):
         raise refuse(name, value, "a list of names of columns")
     if len(set(value)) < len(value):
@@ -67,7 +69,7 @@ def names(name: str, value: Any) -> list[str]:
 
 
 def shapes(name: str, value: Any) -> list[list[int]]:
-    """Shapes, whose first number may be -1, for the rows."""
+    """Check for a list of shapes, in which -1 may stand for the number of rows, and return it."""
     good = isinstance(value, Sequence) and not isinstance(value, str)
     good = good and all(
         isinstance(shape, Sequence) and all(isinstance(size, int) and size >= -1 for size in shape) for shape in value
@@ -85,7 +87,7 @@ def weights(name: str, value: Any) -> list[float]:
 
 
 def validation(name: str, value: Any) -> float | str:
-    """A fraction of the rows, or the name of a column that says which rows."""
+    """Check for a fraction of the rows, or the name of the column that selects validation rows, and return it."""
     if isinstance(value, str) and value:
         return value
     if isinstance(value, (int, float)) and not isinstance(value, bool) and 0 <= value < 1:

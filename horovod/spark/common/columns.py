@@ -1,5 +1,7 @@
-"""What the columns of a DataFrame are, and what becomes of them. Pure: neither pyspark nor pyarrow; types come in as
-Spark's own words for them (``DataType.jsonValue()``)."""
+"""Columns of a DataFrame: their types, shapes and storage. Pure.
+
+Uses neither pyspark nor pyarrow; types are given as Spark's JSON values (``DataType.jsonValue()``).
+"""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -15,7 +17,7 @@ NUMBERS = {
     "float": "float32",
     "double": "float64",
 }
-"""Types of Spark, and of NumPy."""
+"""NumPy dtypes by Spark type."""
 
 VECTOR = "vector"
 _ACCEPTED = "accepted are numbers, booleans, vectors of Spark ML and arrays of numbers"
@@ -23,10 +25,17 @@ _ACCEPTED = "accepted are numbers, booleans, vectors of Spark ML and arrays of n
 
 @dataclass(frozen=True)
 class Column:
-    """``kind``: number, list, vector, sparse (a vector as indices and values), or other (texts, times: for a
-    transformation_fn). ``dtype``: NumPy's name, empty for others. ``depth``: of lists in lists. ``shape``: of a row's
-    value; None where it is not known yet, or has none. ``named``: an argument names it; others are read for a
-    transformation_fn, where they can be."""
+    """Column that is written or read.
+
+    Attributes:
+        name: Its name in the DataFrame.
+        kind: "number", "list", "vector", "sparse" (a vector stored as indices and values), or "other" (strings, times
+            and so on, for a transformation_fn).
+        dtype: Name of the NumPy dtype; empty for kind "other".
+        depth: Number of nested list levels.
+        shape: Shape of one row's value; None if it is unknown or not fixed.
+        named: True if an argument names the column. Other columns are read for a transformation_fn, if possible.
+    """
 
     name: str
     kind: str
@@ -37,20 +46,25 @@ class Column:
 
     @property
     def size(self) -> int:
-        """Numbers in a row's value."""
+        """Number of elements in one row's value."""
         return math.prod(self.shape or ())
 
 
 def chosen(
     fields: Mapping[str, Any], wanted: Mapping[str, Sequence[str]], transformed: bool, sparse: bool
 ) -> list[Column]:
-    """The columns that are used, each once.
+    """Return the columns to use, without duplicates.
 
-    ``fields``: the types of all columns, as of ``DataType.jsonValue()``. ``wanted``: names by the argument that names
-    them. ``transformed``: a transformation_fn makes numbers of what is none, and columns that are not there, and may
-    use all that there are.
-    ``sparse``: vectors are stored as indices and values. Raises ValueError naming the argument and the column that is
-    not there, or of a type that nothing can be made of."""
+    Args:
+        fields: Types of all columns by name, as returned by ``DataType.jsonValue()``.
+        wanted: Column names by the argument that names them.
+        transformed: Whether there is a transformation_fn. It can convert other types to numbers, add columns, and use
+            any column of the DataFrame.
+        sparse: Whether vectors are stored as indices and values.
+
+    Raises:
+        ValueError: If a column does not exist or has an unsupported type. The message names argument and column.
+    """
     found: dict[str, Column] = {}
     for argument, names in wanted.items():
         for name in names:
@@ -67,7 +81,7 @@ def chosen(
 
 
 def _nested(kind: Any) -> bool:
-    """Of a type that becomes no array: a struct or map, say."""
+    """Return True if the type cannot be converted to an array, for example a struct or a map."""
     if not isinstance(kind, dict):
         return kind == "void"
     if kind.get("type") == "array":
@@ -101,7 +115,7 @@ def _number(kind: Any) -> str:
 
 @dataclass
 class Found:
-    """What has been seen of a column in some rows."""
+    """Statistics of a column over some rows: number of rows, nulls, and smallest and largest size at each depth."""
 
     rows: int = 0
     nulls: int = 0
@@ -111,7 +125,7 @@ class Found:
 
     @property
     def even(self) -> bool:
-        """Nothing is missing, and all rows have one shape, of more than nothing."""
+        """True if there are no nulls and all rows have the same non-empty shape."""
         return not self.nulls and not self.inner_nulls and self.least == self.most and 0 not in (self.least or ())
 
     def add(self, other: "Found") -> None:
@@ -124,8 +138,13 @@ class Found:
 
 
 def all_settled(columns: Sequence[Column], found: Mapping[str, Found]) -> tuple[Column, ...]:
-    """The columns with their shapes. Raises ValueError where rows of one lack a value, or differ in their shape; one
-    that nobody names is left out."""
+    """Return the columns with their shapes, determined from the statistics.
+
+    Columns that no argument names are left out if they have nulls or differing shapes.
+
+    Raises:
+        ValueError: If a named column has nulls, or rows of different shapes.
+    """
     made = []
     for column in columns:
         try:
@@ -137,7 +156,11 @@ def all_settled(columns: Sequence[Column], found: Mapping[str, Found]) -> tuple[
 
 
 def settled(column: Column, found: Found) -> Column:
-    """The column with its shape. Raises ValueError where rows lack a value, or differ in their shape."""
+    """Return the column with its shape.
+
+    Raises:
+        ValueError: If it has nulls, or rows of different shapes.
+    """
     where = f"column {column.name!r}"
     if found.nulls:
         raise ValueError(
@@ -163,8 +186,14 @@ def settled(column: Column, found: Found) -> Column:
 
 
 def check_shapes(what: str, columns: Sequence[Column], shapes: Sequence[Sequence[int]] | None, argument: str) -> None:
-    """Raises ValueError unless the columns can take the shapes that they are to have. ``what``: label or feature;
-    ``argument``: that says the shapes."""
+    """Raise ValueError unless the columns can be reshaped to `shapes`.
+
+    Args:
+        what: "label" or "feature", for the message.
+        columns: Columns to check.
+        shapes: A shape for each column; None skips the check.
+        argument: Name of the argument that gives the shapes, for the message.
+    """
     if shapes is None:
         return
     if len(shapes) != len(columns):
@@ -177,7 +206,10 @@ def check_shapes(what: str, columns: Sequence[Column], shapes: Sequence[Sequence
 
 
 def fits(shape: Sequence[int], wanted: Sequence[int]) -> bool:
-    """Can a row's value of a shape take another? A -1 takes what is left; one at the front may stand for the rows."""
+    """Return True if a row's value of `shape` can be reshaped to `wanted`.
+
+    A -1 in `wanted` is inferred; a -1 at the front may also stand for the number of rows.
+    """
     size = math.prod(shape)
     known = math.prod(one for one in wanted if one >= 0)
     if -1 not in wanted:
@@ -186,7 +218,7 @@ def fits(shape: Sequence[int], wanted: Sequence[int]) -> bool:
 
 
 def row_shape(wanted: Sequence[int], size: int) -> tuple[int, ...]:
-    """The shape of a row's value of ``size`` numbers: ``wanted`` may begin with a -1 that stands for the rows."""
+    """Return the shape of a row's value of ``size`` elements; ``wanted`` may begin with -1 for the number of rows."""
     inner = list(wanted)
     rest = math.prod(one for one in inner[1:] if one >= 0)
     if inner and inner[0] == -1 and -1 not in inner[1:] and rest == size:

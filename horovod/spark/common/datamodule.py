@@ -1,4 +1,4 @@
-"""DataModules: what reads an estimator's data in a rank."""
+"""DataModules, which read an estimator's data in a rank."""
 
 import contextlib
 import logging
@@ -15,12 +15,14 @@ log = logging.getLogger("horovod.data")
 
 
 class DataModule:
-    """A context in which there are ``train_data()`` and ``val_data()``: what the framework's loop takes batches from.
-    For readers of your own; an estimator's ``data_module`` is the class, which it calls in each rank with all of the
-    arguments below, and with more that it may ignore."""
+    """Context manager that provides ``train_data()`` and ``val_data()``, from which the training loop takes batches.
+
+    Subclass it for a custom reader and pass the class as an estimator's ``data_module``. Each rank calls the class with
+    all of the arguments below, and with further ones that it may ignore.
+    """
 
     short_name = "custom"
-    """For messages."""
+    """Name for messages."""
 
     def __init__(
         self,
@@ -42,10 +44,27 @@ class DataModule:
         verbose: Any = True,
         **kwargs: Any,
     ) -> None:
-        """``train_dir``, ``val_dir``: folders of Parquet. ``has_val``: is there a ``val_dir``? ``transform_fn``: of a
-        pandas.DataFrame, a batch. ``cur_shard``, ``shard_count``: rank and size. ``schema_fields``: columns that are
-        read, all if not given. ``storage_options``: what fsspec is told. ``steps_per_epoch_train``, ``_val``: batches
-        that are taken in an epoch, of each rank."""
+        """Store the arguments.
+
+        Args:
+            train_dir: Folder of the Parquet files to train with.
+            val_dir: Folder of the Parquet files to validate with.
+            num_train_epochs: Number of epochs.
+            has_val: Whether there is a ``val_dir``.
+            train_batch_size: Rows of a rank in each training step.
+            val_batch_size: Rows of a rank in each validation step.
+            shuffle: Whether each epoch has a different order of rows.
+            transform_fn: Function that maps a batch, as a pandas.DataFrame, to another one.
+            inmemory_cache_all: Whether to keep the rank's rows in memory after reading them once.
+            cur_shard: Rank.
+            shard_count: Number of ranks.
+            schema_fields: Columns to read. Default: all.
+            storage_options: Options for fsspec.
+            steps_per_epoch_train: Batches that each rank takes in an epoch.
+            steps_per_epoch_val: Batches that each rank takes in a validation.
+            verbose: The estimator's ``verbose``.
+            **kwargs: Further arguments, kept in ``self.kwargs``.
+        """
         self.train_dir, self.val_dir, self.has_val = train_dir, val_dir, has_val
         self.num_train_epochs = num_train_epochs
         self.train_batch_size, self.val_batch_size = train_batch_size, val_batch_size
@@ -57,26 +76,28 @@ class DataModule:
 
     @classmethod
     def check(cls) -> None:
-        """Called on the driver, before anything runs: raises for what the module lacks."""
+        """Raise an exception if requirements of this class are missing. Called on the driver, before training."""
 
     def __enter__(self) -> "DataModule":
         return self
 
     def __exit__(self, *error: object) -> None:
-        """Ends what reads."""
+        """Stop the readers."""
 
     def train_data(self) -> Any:
-        """Batches to train with, without an end: ``steps_per_epoch_train`` are an epoch."""
+        """Return an endless iterable of training batches, of which ``steps_per_epoch_train`` are an epoch."""
         raise NotImplementedError(f"{type(self).__name__} has no train_data of its own")
 
     def val_data(self) -> Any:
-        """Batches to validate with, without an end: ``steps_per_epoch_val`` are one validation."""
+        """Return an endless iterable of validation batches, of which ``steps_per_epoch_val`` are one validation."""
         raise NotImplementedError(f"{type(self).__name__} has no val_data of its own")
 
 
 class ParquetDataModule(DataModule):
-    """The built-in reader, as dicts of NumPy arrays by column; the next batches, of the next epoch too, are read ahead
-    in a thread. Frameworks make theirs of it."""
+    """Built-in reader, whose batches are dicts of NumPy arrays by column. Base class of the frameworks' DataModules.
+
+    A thread prefetches the next batches, also across epochs.
+    """
 
     short_name = "parquet"
 
@@ -93,10 +114,20 @@ class ParquetDataModule(DataModule):
         debug_data_loader: bool = False,
         **kwargs: Any,
     ) -> None:
-        """``train_reader_worker_count``, ``val_reader_worker_count``: batches that are read ahead, in a
-        thread; none with ``reader_pool_type`` "dummy". ``random_seed``: of the order. ``train_table``, ``val_table``:
-        the folders as the driver has opened them. ``debug_data_loader``: the log ``horovod.data`` tells at level info
-        how long each batch has been waited for. The rest is DataModule's."""
+        """Create a reader.
+
+        Args:
+            reader_pool_type: "dummy" disables prefetching; all other values mean a thread.
+            train_reader_worker_count: Number of training batches to prefetch.
+            val_reader_worker_count: Number of validation batches to prefetch.
+            random_seed: Seed of the order of rows.
+            train_table: Data set in ``train_dir``, if the driver has already opened it.
+            val_table: Data set in ``val_dir``, likewise.
+            transformation_edit_fields: Columns that ``transform_fn`` adds, as (name, dtype, shape, nullable).
+            transformation_removed_fields: Columns that ``transform_fn`` removes.
+            debug_data_loader: Whether to log the time waited for each batch (logger ``horovod.data``, level INFO).
+            **kwargs: Arguments of DataModule.
+        """
         super().__init__(**kwargs)
         self._ahead = reader_pool_type != "dummy"
         self._depths = train_reader_worker_count, val_reader_worker_count
@@ -144,12 +175,12 @@ class ParquetDataModule(DataModule):
 
 
 class NeedsNVTabular:
-    """What the NVTabular modules of all frameworks do: say what they would need. Stands before their other base."""
+    """Mixin for the frameworks' NVTabular modules, which only report what is missing. Must be the first base class."""
 
     def __init__(
         self, label_cols: Any = (), categorical_cols: Any = (), continuous_cols: Any = (), **kwargs: Any
     ) -> None:
-        """Raises ImportError."""
+        """Raise ImportError."""
         self.check()
 
     @classmethod

@@ -1,4 +1,4 @@
-"""HorovodEstimator and HorovodModel: what the estimators and models of all frameworks do the same way."""
+"""HorovodEstimator and HorovodModel, the base classes of all frameworks' estimators and models."""
 
 import json
 import secrets
@@ -27,7 +27,7 @@ from horovod.spark.common.saving import ObjectsReader, ObjectsWriter, pickled
 
 
 class _Saved(MLReadable, MLWritable):  # type: ignore[misc]
-    """Saved as stages of Spark ML are, by ``save(path)`` and ``write().overwrite().save(path)``; read by ``load``."""
+    """Base class of Spark ML stages with ``save(path)``, ``write().overwrite().save(path)`` and ``load(path)``."""
 
     @classmethod
     def read(cls) -> ObjectsReader:
@@ -38,61 +38,85 @@ class _Saved(MLReadable, MLWritable):  # type: ignore[misc]
 
     @classmethod
     def _packed(cls, objects: dict[str, Any]) -> dict[str, Any]:
-        """Values of params as something that can be pickled."""
+        """Return the values of params in a form that can be pickled."""
         return objects
 
     @classmethod
     def _unpacked(cls, objects: dict[str, Any]) -> dict[str, Any]:
+        """Return the values of params from their pickled form. Inverse of `_packed`."""
         return objects
 
 
 class HorovodEstimator(_Saved, Estimator, EstimatorParams):  # type: ignore[misc]
-    """Trains a model on ranks that read the rows of a DataFrame from Parquet in a store.
+    """Estimator that trains a model on ranks, which read the rows of a DataFrame from Parquet files in a store.
 
-    A framework's estimator says what is its own: ``_check``, ``_payload``, ``_train_in_rank``, ``_model_of``."""
+    Frameworks' subclasses implement ``_check``, ``_payload``, ``_train_in_rank`` and ``_model_of``.
+    """
 
     _framework = ""
     _data_module: type
 
     def _check(self) -> None:
-        """Raises ValueError for params of the framework."""
+        """Raise ValueError for invalid values of the framework's params."""
 
     def _feature_shapes(self) -> tuple[list[list[int]] | None, str]:
-        """Those that features are to take, None where that is not known; and what says so."""
+        """Return the shapes of the model's inputs, or None if unknown, and the name of their source for messages."""
         return None, ""
 
     def _payload(self) -> dict[str, Any]:
-        """What ranks need of the params of the framework."""
+        """Return the values of the framework's params that ranks need."""
         raise NotImplementedError
 
     def _train_in_rank(self) -> Any:
-        """The function that each rank calls with a Plan and that returns an Outcome on rank 0."""
+        """Return the function that each rank calls with a Plan; on rank 0 it must return an Outcome."""
         raise NotImplementedError
 
     def _model_of(self, outcome: Outcome, run_id: str, metadata: dict[str, Any]) -> Any:
-        """The HorovodModel of a training."""
+        """Return the HorovodModel with the result of training."""
         raise NotImplementedError
 
     def _environment(self) -> dict[str, str]:
-        """Variables of the ranks."""
+        """Return environment variables for the ranks."""
         return {}
 
     def _module_arguments(self) -> dict[str, Any]:
-        """What the DataModule is told beside what all are told."""
+        """Return the framework's additional arguments for the DataModule."""
         return {}
 
     def fit(self, df: Any = None, params: Any = None, *, dataset: Any = None) -> Any:
-        """Trains on the rows of a DataFrame, and returns the model; with a list of ``params`` a list of models.
+        """Train on the rows of a DataFrame.
 
-        ``params``: values for this time, by param. ``dataset``: ``df`` under the name that Spark ML has for it. Raises
-        ValueError naming what does not fit, StoreNotWritableError, and what a rank raises."""
+        Args:
+            df: The DataFrame.
+            params: Values of params for this call, by param, or a list of such dicts.
+            dataset: Spark ML's name for ``df``; give one of them.
+
+        Returns:
+            The trained model; a list of models if ``params`` is a list.
+
+        Raises:
+            ValueError: If columns, params or model do not match. The message names them.
+            StoreNotWritableError: If the store cannot be written.
+
+        Also raises the exceptions of ranks.
+        """
         return super().fit(_one_of(df, dataset), params)
 
     def fit_on_parquet(self, params: Mapping[Any, Any] | None = None, dataset_idx: int | None = None) -> Any:
-        """Trains on Parquet that is in the store already, under ``store.get_train_data_path(dataset_idx)``, and
-        validates with ``get_val_data_path`` if ``validation`` is set. ``params``: values for this time, by param.
+        """Train on existing Parquet files in ``store.get_train_data_path(dataset_idx)``.
 
-        Returns the model. Raises as ``fit`` does, and ValueError for files that are torn."""
+        If the param ``validation`` is set, those in ``store.get_val_data_path(dataset_idx)`` are used to validate.
+
+        Args:
+            params: Values of params for this call, by param.
+            dataset_idx: Number of the data set; None for the one without a number.
+
+        Returns:
+            The trained model.
+
+        Raises:
+            ValueError: If a file is damaged, and as for ``fit``.
+        """
         if params:
             return self.copy(params).fit_on_parquet(None, dataset_idx)
         store = self._check_all()
@@ -105,7 +129,7 @@ class HorovodEstimator(_Saved, Estimator, EstimatorParams):  # type: ignore[misc
         return self._train(store, train, val, dataset_idx)
 
     def _fit(self, dataset: Any) -> Any:
-        """What ``fit`` does once it has its params: writes the DataFrame, trains, removes what was written."""
+        """Write the DataFrame to the store, train, and remove the written files. Called by ``fit``."""
         store = self._check_all()
         transformed = self.getTransformationFn() is not None
         columns = prepare.columns_of(dataset, self._wanted(), transformed, self.getCompressSparseCols())
@@ -231,7 +255,7 @@ class HorovodEstimator(_Saved, Estimator, EstimatorParams):  # type: ignore[misc
 
 
 def _keep_history(store: AbstractFilesystemStore, path: str, history: Mapping[str, Any]) -> None:
-    """A warning where that cannot be: the model, which has it too, is not to be lost by it."""
+    """Write the history to the store, or warn: a failure must not lose the model, which has the history, too."""
     try:
         store.write_text(path, json.dumps(history))
     except Exception as error:  # each file system has errors of its own
@@ -239,21 +263,30 @@ def _keep_history(store: AbstractFilesystemStore, path: str, history: Mapping[st
 
 
 class HorovodModel(_Saved, Model, ModelParams):  # type: ignore[misc]
-    """A model that has been trained: adds its outputs to DataFrames.
+    """Trained model that adds its outputs to DataFrames as columns.
 
-    A framework's model says how it is loaded in a task: ``_predictor``."""
+    Frameworks' subclasses implement ``_predictor``.
+    """
 
     def _predictor(self) -> tuple[Any, bytes]:
-        """A function of bytes that returns a Predict, and the bytes."""
+        """Return the pickled model, and before it a function that turns it into a Predict in a Spark task."""
         raise NotImplementedError
 
     def transform(self, df: Any = None, params: Any = None, *, dataset: Any = None) -> Any:
-        """The DataFrame with the model's outputs as further columns. ``params``: values for this time, by param.
-        ``dataset``: ``df`` under the name that Spark ML has for it. Raises ValueError naming what is missing."""
+        """Return the DataFrame with the model's outputs as additional columns.
+
+        Args:
+            df: The DataFrame.
+            params: Values of params for this call, by param.
+            dataset: Spark ML's name for ``df``; give one of them.
+
+        Raises:
+            ValueError: If the model or a column is missing.
+        """
         return super().transform(_one_of(df, dataset), params)
 
     def _transform(self, dataset: Any) -> Any:
-        """What ``transform`` does once it has its params. Raises ValueError naming what is missing."""
+        """Add the outputs to the DataFrame. Called by ``transform``."""
         if self.getModel() is None:
             raise ValueError("model is not given")
         known = {column["name"]: _column(column) for column in (self.getMetadata() or {}).get("columns", [])}
@@ -286,7 +319,7 @@ class HorovodModel(_Saved, Model, ModelParams):  # type: ignore[misc]
 
 
 def _one_of(df: Any, dataset: Any) -> Any:
-    """The DataFrame, under whichever name it is given."""
+    """Return the argument that is given; raise TypeError unless it is exactly one."""
     if (df is None) == (dataset is None):
         raise TypeError("df and dataset are both given, or neither; accepted is a DataFrame as one of them")
     return dataset if df is None else df

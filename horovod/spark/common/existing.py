@@ -1,4 +1,4 @@
-"""Files of Parquet that are there already, whoever has written them, as a data set."""
+"""Data sets from existing Parquet files, written by any program."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -17,11 +17,18 @@ _KINDS = set(NUMBERS.values())
 def open_existing(
     store: AbstractFilesystemStore, folder: str, wanted: Mapping[str, Sequence[str]], transformed: bool
 ) -> Table:
-    """The data set in a folder of a store. Only the ends of files are read, and the first rows of one.
+    """Open the data set in a folder of a store, reading only the files' footers and the first rows of one file.
 
-    ``wanted``: columns by the argument that names them; none: all. ``transformed``: a transformation_fn makes numbers
-    of what is none. Raises ValueError naming the folder without files, a file that is torn or of other columns, columns
-    that are not there, lack values, or are of types that nothing can be made of."""
+    Args:
+        store: Store that contains the folder.
+        folder: Folder with the Parquet files.
+        wanted: Column names by the argument that names them; empty for all columns.
+        transformed: Whether there is a transformation_fn, which can convert other types to numbers.
+
+    Raises:
+        ValueError: If the folder has no files, a file is damaged or has other columns, or a column is missing, has
+            nulls or an unsupported type. The message names it.
+    """
     files = store.parquet_files(folder)
     if not files:
         raise ValueError(f"{folder} has no files *.parquet")
@@ -53,8 +60,7 @@ def open_existing(
 
 
 def _looked_into(files: Sequence[str], filesystem: Any) -> tuple[Any, Any, dict[str, int]]:
-    """The schema, the first rows of the first file that has some, and how many values columns lack, as far as their
-    files say so."""
+    """Return the schema, the first rows of a file, and the number of nulls by column, from the files' statistics."""
     import pyarrow as pa
 
     schema: Any = None

@@ -1,5 +1,7 @@
-"""The params that estimators and models of all frameworks have: one row each. Pure, and without pyspark; ``params``
-makes Spark ML's of them, and frameworks have rows of their own."""
+"""Table of the params that estimators and models of all frameworks have. Pure, and without pyspark.
+
+``params`` creates Spark ML's params from it. Frameworks have additional rows.
+"""
 
 from dataclasses import dataclass
 from typing import Any
@@ -8,13 +10,20 @@ from horovod.spark.common import checks
 from horovod.spark.common.checks import Check, Count, OneOf
 
 SEED = Count(0, (1 << 63) - 1)
-"""Spark's integers have 64 bits and a sign."""
+"""Validator of seeds, which must fit into Spark's signed 64-bit integers."""
 
 
 @dataclass(frozen=True)
 class Row:
-    """``name``: as an argument; ``get``/``set`` and the same in CamelCase are its methods. ``default``: None where
-    there is none. ``shown``: what the constructor's signature says, where that is not None."""
+    """Description of one param.
+
+    Attributes:
+        name: Name of the argument. The methods are ``get`` and ``set`` with this name in CamelCase.
+        doc: Description, the end of a sentence.
+        default: Default value, or None.
+        check: Validator of values.
+        shown: Default value that the constructor's signature shows.
+    """
 
     name: str
     doc: str
@@ -91,7 +100,7 @@ ESTIMATOR = (
     ),
     Row("data_module", "class of what reads the data, a DataModule"),
 )
-"""Those of all estimators."""
+"""Params of all estimators."""
 
 MODEL = (
     Row("history", "by name of a figure, its value of each epoch", None, checks.mapping),
@@ -108,4 +117,4 @@ MODEL = (
     Row("_metadata", "what is known of the columns", None, checks.mapping),
     Row("batch_size", "rows that are predicted at once", 1024, Count(1)),
 )
-"""Those of all models."""
+"""Params of all models."""

@@ -1,4 +1,4 @@
-"""EstimatorParams and ModelParams: the tables' rows as params of Spark ML, with a getter and a setter each."""
+"""EstimatorParams and ModelParams: Spark ML params with getters and setters, created from the tables of params."""
 
 import copy
 import functools
@@ -41,7 +41,7 @@ def _setter(row: Row) -> Callable[[Any, Any], Any]:
 
 
 def with_params(*rows: Row) -> Callable[[P], P]:
-    """Decorator of a class of Params: gives it the rows, beside those of its bases."""
+    """Return a class decorator that adds the params in `rows`, with getters and setters."""
 
     def add(cls: P) -> P:
         for row in rows:
@@ -56,8 +56,10 @@ def with_params(*rows: Row) -> Callable[[P], P]:
 
 
 def with_signature(order: str) -> Callable[[P], P]:
-    """Decorator of a class that has all of its params: its constructor takes them as keywords, those of ``order``,
-    names with spaces between them, first, and says so to help() and inspect.signature."""
+    """Return a class decorator that documents all params as keyword arguments of the constructor.
+
+    It sets the signature and extends the docstring. The params named in ``order``, separated by spaces, come first.
+    """
 
     def add(cls: P) -> P:
         rows: dict[str, Row] = cls._rows  # type: ignore[attr-defined]
@@ -75,13 +77,20 @@ def with_signature(order: str) -> Callable[[P], P]:
 
 
 class _TableParams(Params):  # type: ignore[misc]
-    """Params that are rows of a table."""
+    """Spark ML Params that come from a table of rows."""
 
     _rows: dict[str, Row]
 
     def __init__(self, **given: Any) -> None:
-        """``given``: values by name; None: not given. Raises TypeError for names that are none of the params, and
-        ValueError naming argument, value and what is accepted."""
+        """Set params.
+
+        Args:
+            **given: Values by name of the param; None means not given.
+
+        Raises:
+            TypeError: If a name is not a param.
+            ValueError: If a value is invalid. The message names param, value and what is accepted.
+        """
         super().__init__()
         if wrong := [name for name in given if name not in self._rows]:
             raise TypeError(f"{type(self).__name__} has no argument {wrong[0]!r}; there are {', '.join(self._rows)}")
@@ -99,9 +108,9 @@ class _TableParams(Params):  # type: ignore[misc]
 
 @with_params(*ESTIMATOR)
 class EstimatorParams(_TableParams):
-    """What all estimators can be told."""
+    """Params of all estimators."""
 
 
 @with_params(*MODEL)
 class ModelParams(_TableParams):
-    """What all models know."""
+    """Params of all models."""
