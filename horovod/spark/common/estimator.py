@@ -269,7 +269,7 @@ class HorovodModel(_Saved, Model, ModelParams):  # type: ignore[misc]
     """
 
     def _predictor(self) -> tuple[Any, bytes]:
-        """Return the pickled model, and before it a function that turns it into a Predict in a Spark task."""
+        """Return ``(load, payload)``: in a Spark task, ``load(payload)`` returns the model as a Predict."""
         raise NotImplementedError
 
     def transform(self, df: Any = None, params: Any = None, *, dataset: Any = None) -> Any:

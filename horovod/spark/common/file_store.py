@@ -1,7 +1,7 @@
-"""What all stores have in common: where an estimator's data, checkpoints and logs lie, on a file system of fsspec.
+"""Base classes of stores, which keep an estimator's data, checkpoints and logs on an fsspec file system.
 
-PREFIX/intermediate_train_data.N   intermediate_val_data.N   intermediate_test_data.N    Parquet
-PREFIX/runs/RUN_ID/checkpoint      logs/                                                  of a run
+PREFIX/intermediate_train_data.N   intermediate_val_data.N   intermediate_test_data.N    Parquet files
+PREFIX/runs/RUN_ID/checkpoint      logs/                                                 files of a run
 """
 
 import contextlib
@@ -17,12 +17,12 @@ from horovod.spark.common.checks import refuse
 
 
 class StoreNotWritableError(ValueError):
-    """Nothing can be written where the store is to be."""
+    """Error of a store whose files cannot be written."""
 
 
 @dataclass(frozen=True)
 class RemoteStore:
-    """What a rank needs of a store for one run. Can be pickled."""
+    """Picklable paths and functions of a store that a rank needs for one run."""
 
     store: "AbstractFilesystemStore"
     run_id: str
@@ -40,27 +40,34 @@ class RemoteStore:
 
 
 class Store:
-    """A place for data, checkpoints and logs. Its kinds are in ``store``; ``create`` chooses one."""
+    """Storage for data, checkpoints and logs. ``create`` chooses one of the subclasses in module ``store``."""
 
     _kinds: ClassVar[list[type["AbstractFilesystemStore"]]] = []
-    """Those that ``create`` chooses from, in the order in which they are asked."""
+    """Subclasses that ``create`` chooses from; the first one that matches is used."""
 
     @staticmethod
     def create(prefix_path: str, *args: Any, **kwargs: Any) -> "AbstractFilesystemStore":
-        """The store for ``prefix_path``: HDFSStore for ``hdfs://``, DBFSLocalStore for ``dbfs:/``, ``file:///dbfs`` and
-        ``/dbfs``, else a FilesystemStore: a folder, ``s3://bucket/folder``, ``gs://`` and what else fsspec knows. The
-        rest goes to its constructor. Raises what that does."""
+        """Create the store for a path or URL.
+
+        The class is HDFSStore for ``hdfs://``, DBFSLocalStore for ``dbfs:/``, ``file:///dbfs`` and ``/dbfs``, otherwise
+        FilesystemStore: for a folder, ``s3://bucket/folder``, ``gs://`` and all other file systems of fsspec.
+
+        Args:
+            prefix_path: Path or URL of the folder.
+            *args: Further arguments of the class's constructor.
+            **kwargs: Further keyword arguments of the constructor, which may raise exceptions.
+        """
         kind = next(kind for kind in Store._kinds if kind.matches(os.fspath(prefix_path)))
         return kind(prefix_path, *args, **kwargs)
 
     @classmethod
     def matches(cls, path: str) -> bool:
-        """Is this the kind of store for the path?"""
+        """Return True if this class should be used for the path."""
         return False
 
 
 class AbstractFilesystemStore(Store):
-    """A store in a folder of a file system. Can be pickled; the file system is opened where it is used."""
+    """Store in a folder of a file system. Picklable; each process opens the file system when it uses it."""
 
     def __init__(
         self,
@@ -74,12 +81,23 @@ class AbstractFilesystemStore(Store):
         checkpoint_filename: str | None = None,
         **kwargs: Any,
     ) -> None:
-        """``prefix_path``: the folder, made if it is not there. ``train_path``, ``val_path``, ``test_path``,
-        ``runs_path``: other places for these, the first three without the number of a data set. ``save_runs``: keep
-        checkpoints and logs. ``storage_options``: what fsspec is told, as keys of S3. ``checkpoint_filename``: the name
-        of checkpoints in the folder of their run. Further keywords are added to ``storage_options``.
+        """Open the file system.
 
-        Raises ValueError for a path that is none, ImportError naming the package that its file system needs."""
+        Args:
+            prefix_path: The folder, created when needed.
+            train_path: Path for training data, without the number of the data set. Default: in ``prefix_path``.
+            val_path: Path for validation data, likewise.
+            test_path: Path for test data, likewise.
+            runs_path: Folder for runs. Default: ``prefix_path``/runs.
+            save_runs: Whether to keep checkpoints and logs.
+            storage_options: Options for fsspec, such as access keys for S3.
+            checkpoint_filename: Name of checkpoints in the folder of a run. Default: "checkpoint".
+            **kwargs: Added to ``storage_options``.
+
+        Raises:
+            ValueError: If the path is invalid.
+            ImportError: If the file system needs a package that is not installed. The message names it.
+        """
         if not isinstance(prefix_path, (str, os.PathLike)) or not os.fspath(prefix_path):
             raise refuse("prefix_path", prefix_path, "the path or URL of a folder")
         self.storage_options = {**(storage_options or {}), **kwargs}
@@ -93,20 +111,23 @@ class AbstractFilesystemStore(Store):
         self._save_runs = save_runs
         self._checkpoint_filename = checkpoint_filename or "checkpoint"
         self._fs: Any = None
-        self.fs  # noqa: B018  (what is wrong with it is to be told now)
+        self.fs  # noqa: B018  (opens it, so that errors are raised here)
 
-    # -- which file system: what kinds of stores differ in
+    # -- the file system, which differs between subclasses
 
     def _open(self) -> Any:
-        """The fsspec file system."""
+        """Open and return the fsspec file system."""
         raise NotImplementedError(f"{type(self).__name__} does not say which file system it is on")
 
     def _normal(self, path: str) -> str:
         return path.rstrip("/") or "/"
 
     def wait_for(self, paths: Sequence[str]) -> None:
-        """Returns when files that have just been written can be seen here. Raises ValueError naming one that cannot,
-        which another host has on a disk of its own."""
+        """Wait until files that were just written are visible to this process.
+
+        Raises:
+            ValueError: If a file is not visible, for example because another host wrote it to its local disk.
+        """
         if lost := [path for path in paths if not self.exists(path)]:
             raise ValueError(
                 f"{lost[0]} has been written and cannot be seen here; the store {self.prefix_path} has to be on a file "
@@ -115,13 +136,13 @@ class AbstractFilesystemStore(Store):
 
     @property
     def fs(self) -> Any:
-        """The fsspec file system, opened in this process."""
+        """The fsspec file system, opened on first use in this process."""
         if self._fs is None:
             self._fs = self._open()
         return self._fs
 
     def arrow_filesystem(self) -> Any:
-        """For pyarrow; None: its own, of this host."""
+        """Return the file system for pyarrow; None for the local one, for which pyarrow has its own."""
         from pyarrow.fs import FSSpecHandler, PyFileSystem
 
         return None if is_local(self.fs) else PyFileSystem(FSSpecHandler(self.fs))
@@ -129,7 +150,7 @@ class AbstractFilesystemStore(Store):
     def __getstate__(self) -> dict[str, Any]:
         return {**self.__dict__, "_fs": None}
 
-    # -- names
+    # -- paths
 
     def _under(self, *parts: str) -> str:
         return "/".join([self.prefix_path.rstrip("/"), *parts])
@@ -138,109 +159,127 @@ class AbstractFilesystemStore(Store):
         return self._paths[kind] if idx is None else f"{self._paths[kind]}.{idx}"
 
     def get_train_data_path(self, idx: int | None = None) -> str:
-        """The folder of data set number ``idx``, or of the one without a number."""
+        """Return the folder of the training data of data set ``idx``; None means the data set without a number."""
         return self._data("train", idx)
 
     def get_val_data_path(self, idx: int | None = None) -> str:
+        """Return the folder of the validation data of data set ``idx``."""
         return self._data("val", idx)
 
     def get_test_data_path(self, idx: int | None = None) -> str:
+        """Return the folder of the test data of data set ``idx``."""
         return self._data("test", idx)
 
     def saving_runs(self) -> bool:
-        """Are checkpoints and logs kept?"""
+        """Return True if checkpoints and logs are kept."""
         return self._save_runs
 
     def get_runs_path(self) -> str:
+        """Return the folder that contains the folders of runs."""
         return self._paths["runs"]
 
     def get_run_path(self, run_id: str) -> str:
+        """Return the folder of a run."""
         return f"{self.get_runs_path()}/{run_id}"
 
     def get_checkpoint_filename(self) -> str:
+        """Return the name of checkpoints in the folder of a run."""
         return self._checkpoint_filename
 
     def get_checkpoint_path(self, run_id: str) -> str:
+        """Return the path of a run's checkpoint."""
         return f"{self.get_run_path(run_id)}/{self._checkpoint_filename}"
 
     def get_checkpoints(self, run_id: str, suffix: str = ".ckpt") -> list[str]:
-        """Files of the run whose names end so, sorted by name."""
+        """Return the run's files whose names end with `suffix`, sorted by name."""
         folder = self.get_run_path(run_id)
         if not self.exists(folder):
             return []
         return sorted(path for path in self.fs.ls(folder, detail=False) if path.endswith(suffix))
 
     def get_logs_path(self, run_id: str) -> str:
+        """Return the folder of a run's logs."""
         return f"{self.get_run_path(run_id)}/logs"
 
     def get_full_path(self, path: str) -> str:
-        """With the protocol in front, as Spark wants it."""
+        """Return the path with its protocol, as Spark needs it."""
         return str(self.fs.unstrip_protocol(path))
 
-    # -- what lies there
+    # -- files
 
     def exists(self, path: str) -> bool:
-        # What others have written since is not in what fsspec remembers.
+        """Return True if there is a file or folder at `path`."""
+        # fsspec's cache lacks files that other processes have written since.
         self.fs.invalidate_cache()
         return bool(self.fs.exists(path))
 
     def read(self, path: str) -> bytes:
-        """The whole file. Raises FileNotFoundError."""
+        """Return the content of a file. Raises FileNotFoundError if it does not exist."""
         return bytes(self.fs.cat_file(path))
 
     def write(self, path: str, data: bytes) -> None:
-        """A file that is there whole or not at all, in place of one of that name. Raises StoreNotWritableError."""
+        """Write or replace a file atomically. Raises StoreNotWritableError."""
         with self.new_file(path) as name, open(name, "wb") as file:
             file.write(data)
 
     def write_text(self, path: str, text: str) -> None:
+        """Write or replace a text file atomically, in UTF-8. Raises StoreNotWritableError."""
         self.write(path, text.encode())
 
     def remove(self, path: str) -> None:
-        """A file, or a folder with all that is in it; nothing where there is none."""
+        """Remove a file, or a folder with its contents, if it exists."""
         if self.exists(path):
             self.fs.rm(path, recursive=True)
 
     def is_parquet_dataset(self, path: str) -> bool:
-        """A folder with files of Parquet?"""
+        """Return True if the folder contains Parquet files."""
         return bool(self.parquet_files(path))
 
     def parquet_files(self, path: str) -> list[str]:
-        """Those in a folder and its folders, sorted; files whose names begin with ``_`` or ``.`` are passed over."""
+        """Return the Parquet files in a folder and its subfolders, sorted.
+
+        Files whose names begin with ``_`` or ``.`` are ignored.
+        """
         if not self.exists(path):
             return []
         found = (name for name in self.fs.find(path) if name.endswith(".parquet"))
         return sorted(name for name in found if name.rpartition("/")[2][0] not in "._")
 
     def check_writable(self, data: bool = True) -> None:
-        """Raises StoreNotWritableError naming the file, unless one can be made and removed where runs are kept, if they
-        are, and with ``data`` where a DataFrame is written."""
+        """Check that files can be created and removed in the store.
+
+        Args:
+            data: Whether to check the paths for data sets, too, and not only the path for runs.
+
+        Raises:
+            StoreNotWritableError: If a file cannot be created or removed. The message names it.
+        """
         places = [self._paths["train"], self._paths["val"]] if data else []
         if self._save_runs:
-            runs = self._paths["runs"]  # in it, unless that would leave a folder behind
+            runs = self._paths["runs"]  # probe beside a local folder that does not exist yet, to leave none behind
             places.append(runs if is_local(self.fs) and not os.path.isdir(runs) else f"{runs}/")
         for place in {place.rpartition("/")[0]: place for place in places}.values():
-            # Who may write there may do so under names that begin like this, and perhaps under no others.
+            # Permissions of object stores may be limited to names with this prefix.
             probe = f"{place}.probe-{secrets.token_hex(4)}"
             self.write(probe, b"")
             try:
                 self.fs.rm(probe)
-            except Exception as error:  # each file system has errors of its own
+            except Exception as error:  # each file system has its own exceptions
                 raise StoreNotWritableError(
                     f"{probe} can be written and not be removed, and stays: {type(error).__name__}: {error}; accepted "
                     f"are places where both are allowed; the store is {self.prefix_path}"
                 ) from error
 
     def get_local_output_dir_fn(self, run_id: str) -> Callable[[], Any]:
-        """A function that returns a context: a temporary folder of this host, for ``sync_fn``."""
+        """Return a function that returns a context manager of a temporary local folder, for use with ``sync_fn``."""
         return _local_folder
 
     def sync_fn(self, run_id: str) -> Callable[[str], None]:
-        """A function that copies what is in a folder of this host to the folder of the run."""
+        """Return a function that copies the contents of a local folder to the folder of the run."""
         return _Sync(self, self.get_run_path(run_id))
 
     def to_remote(self, run_id: str, dataset_idx: int | None = None) -> RemoteStore:
-        """What ranks need of the store, for a run and a data set."""
+        """Return the parts of the store that ranks need for a run and a data set."""
         return RemoteStore(
             store=self,
             run_id=run_id,
@@ -259,7 +298,11 @@ class AbstractFilesystemStore(Store):
 
     @contextlib.contextmanager
     def new_file(self, path: str) -> Iterator[str]:
-        """The name of a local file to be written, which then becomes ``path``, at once."""
+        """Yield the name of a local file to write, which then becomes ``path`` atomically.
+
+        Raises:
+            StoreNotWritableError: If the file cannot be written.
+        """
         refused: type[Exception] = OSError
         try:
             if is_local(self.fs):
@@ -277,7 +320,7 @@ class AbstractFilesystemStore(Store):
                 with tempfile.TemporaryDirectory(prefix="horovod-store-") as folder:
                     name = f"{folder}/new"
                     yield name
-                    refused = Exception  # each file system has errors of its own
+                    refused = Exception  # each file system has its own exceptions
                     self._upload(name, path)
         except refused as error:
             raise StoreNotWritableError(
@@ -285,7 +328,7 @@ class AbstractFilesystemStore(Store):
             ) from error
 
     def _upload(self, name: str, path: str) -> None:
-        """To file systems where a file appears when it has been sent whole, as object stores do."""
+        """Copy the local file `name` to `path`, for file systems with atomic uploads, such as object stores."""
         self.fs.put_file(name, path)
 
 
@@ -307,7 +350,7 @@ def _local_folder() -> Any:
 
 
 def is_local(fs: Any) -> bool:
-    """Is this file system of fsspec that of this host?"""
+    """Return True if the fsspec file system is the local one."""
     return "file" in ([fs.protocol] if isinstance(fs.protocol, str) else fs.protocol)
 
 

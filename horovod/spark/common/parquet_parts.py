@@ -1,8 +1,9 @@
-"""A part of a DataFrame as files of Parquet: what a task of Spark does. Needs pyarrow; no pyspark.
+"""Writing of a DataFrame's partition to Parquet files, in a Spark task. Needs pyarrow, but not pyspark.
 
-Arrays and vectors that arguments name, which all have one size, are stored as bytes of that size, which read four times
-as fast as lists of Parquet: those carry levels for what might be missing. What the bytes are says the metadata of the
-field. Those that nobody names may be of any size, and stay lists."""
+Arrays and vectors of named columns have one size per column. They are stored as fixed-size binary values, which are
+read four times as fast as Parquet's lists with their levels for missing elements. The field's metadata contains dtype
+and shape. Arrays of columns that no argument names may have any size, and are stored as lists.
+"""
 
 import json
 import secrets
@@ -14,20 +15,20 @@ from horovod.spark.common.columns import Column, Found
 from horovod.spark.common.file_store import AbstractFilesystemStore
 
 IS_VALIDATION = "__horovod_validation"
-"""Column that says into which of two data sets a row goes."""
+"""Boolean column that is true in rows to validate with."""
 DTYPE, SHAPE = "horovod.dtype", "horovod.shape"
 GROUP_BYTES = 4 << 20
-"""Of a row group, as arrays: what a rank reads at once."""
+"""Size of a row group as arrays, which a rank reads at once."""
 REPORT = "path string, validation boolean, rows long, found string"
-"""What a task returns of each file."""
+"""Schema of a task's result, which has a row for each file."""
 
 
 class _Dropped(Exception):
-    """Ends a file that nobody wants."""
+    """Makes ``new_file`` discard the file."""
 
 
 class _File:
-    """One that is being written, a row group whenever there are enough rows."""
+    """Parquet file that is being written, a row group as soon as enough rows are collected."""
 
     def __init__(self, store: AbstractFilesystemStore, path: str, columns: Sequence[Column]) -> None:
         self._store, self.path, self._columns = store, path, columns
@@ -36,7 +37,7 @@ class _File:
         self._writer: Any = None
         self._name: Any = None
         self.found = {column.name: Found() for column in columns}
-        self._refused = False  # the driver will refuse the rows: they need not be written
+        self._refused = False  # True if the driver will reject the rows, so that they need not be written
 
     def add(self, batch: Any) -> None:
         if not batch.num_rows:
@@ -56,7 +57,7 @@ class _File:
             self._write()
 
     def _dense_bytes(self, batch: Any) -> int:
-        """Of the arrays that it will be in a rank."""
+        """Return the size of the arrays that a rank will create from the batch."""
         import numpy as np
 
         total = 0
@@ -76,7 +77,7 @@ class _File:
         if self._writer is None:
             texts = [column.name for column in self._columns if column.kind == "other"]
             self._name = self._store.new_file(self.path)
-            # Numbers of features hardly ever repeat: a dictionary costs time and finds nothing.
+            # Numbers rarely repeat, so dictionary encoding would cost time without saving space.
             self._writer = parquet.ParquetWriter(
                 self._name.__enter__(),
                 table.schema,
@@ -89,7 +90,7 @@ class _File:
         self._waiting, self._bytes = [], 0
 
     def close(self, error: BaseException | None = None) -> None:
-        """Gives the file its name, unless there has been an error."""
+        """Finish the file; discard it if there was an error."""
         if error is None and self._waiting:
             self._write()
         if self._writer is not None:
@@ -103,7 +104,7 @@ class _File:
 
 
 def packed(table: Any, columns: Sequence[Column]) -> Any:
-    """A table whose lists in columns that are named, all of one size in a column, are bytes."""
+    """Return the table with lists of named columns as fixed-size binary values."""
     import numpy as np
     import pyarrow as pa
 
@@ -126,7 +127,7 @@ def packed(table: Any, columns: Sequence[Column]) -> Any:
 
 
 def unpacked_field(field: Any) -> tuple[str, tuple[int, ...]] | None:
-    """Dtype and shape of a row's value of a field that ``packed`` has made; None for any other."""
+    """Return dtype and shape of one row's value of a field that ``packed`` created; None for other fields."""
     about = field.metadata or {}
     if DTYPE.encode() not in about:
         return None
@@ -134,7 +135,7 @@ def unpacked_field(field: Any) -> tuple[str, tuple[int, ...]] | None:
 
 
 def unpacked(chunks: Sequence[Any], dtype: str, shape: Sequence[int]) -> Any:
-    """The array of a column of such bytes."""
+    """Return the array stored in the chunks of a column that ``packed`` created."""
     import numpy as np
 
     parts = []
@@ -148,11 +149,21 @@ def unpacked(chunks: Sequence[Any], dtype: str, shape: Sequence[int]) -> Any:
 def write_part(
     batches: Iterator[Any], store: AbstractFilesystemStore, folders: Sequence[str], columns: Sequence[Column], part: int
 ) -> Iterator[Any]:
-    """Writes a partition's batches (``pyarrow.RecordBatch``, of ``columns`` in their order, whatever they are called
-    there, and IS_VALIDATION) into a file in ``folders[0]``, and rows that are to
-    validate with into one in ``folders[1]``. Yields one batch, a row for each file: ``REPORT``.
+    """Write a partition to a file for training and, if there are two folders, one for validation.
 
-    A file has a name of its own for each attempt, so those of tasks that Spark has given up do no harm."""
+    File names are different for each attempt of a task, so files of abandoned attempts do no harm.
+
+    Args:
+        batches: Batches (``pyarrow.RecordBatch``) with ``columns`` in their order, under any names, and IS_VALIDATION
+            if there are two folders.
+        store: Store to write to.
+        folders: Folder of the training data, and optionally the folder of the validation data.
+        columns: Columns to write.
+        part: Number of the partition.
+
+    Yields:
+        One batch of schema ``REPORT``, with a row for each file.
+    """
     import pyarrow as pa
 
     attempt = secrets.token_hex(4)
@@ -190,7 +201,7 @@ def _not(mask: Any) -> Any:
 
 
 def look(array: Any, column: Column) -> Found:
-    """What rows of a column lack, and how long their lists are at each depth. ``array``: a ``pyarrow.Array``."""
+    """Return the number of nulls in rows of a column (a ``pyarrow.Array``), and the sizes of lists at each depth."""
     import pyarrow.compute as pc
 
     found = Found(len(array), array.null_count)

@@ -1,4 +1,4 @@
-"""What an estimator tells its ranks, and what rank 0 tells of the end. Can be pickled; no framework."""
+"""Plan, which an estimator sends to its ranks, and Outcome, which rank 0 returns. Framework-independent."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -10,7 +10,7 @@ from horovod.spark.common.reader import Table
 
 @dataclass(frozen=True)
 class Plan:
-    """Of one training. Sizes are rows, of a rank and step."""
+    """Picklable description of a training run. Batch sizes are rows of one rank in one step."""
 
     remote: RemoteStore
     train: Table
@@ -33,12 +33,12 @@ class Plan:
     mp_start_method: str | None
     backward_passes_per_step: int
     payload: bytes
-    """The params of the framework, pickled together."""
+    """Values of the framework's params, pickled together."""
     checkpoint: bytes | None = None
-    """Of the run that goes on."""
+    """Checkpoint to continue from, if the run is resumed."""
 
     def open_data(self, rank: int, ranks: int) -> Any:
-        """The DataModule of a rank: a context."""
+        """Return the rank's DataModule, a context manager."""
         schema = self.train.columns
         return self.data_module(
             train_dir=self.remote.train_data_path,
@@ -64,16 +64,16 @@ class Plan:
 
 @dataclass
 class Outcome:
-    """Of a training, from rank 0."""
+    """Result of a training run, from rank 0."""
 
     history: dict[str, list[float]]
     model: bytes
     outputs: list[tuple[tuple[int, ...], str]] = field(default_factory=list)
-    """Shape of a row's value and dtype of each output."""
+    """Shape of one row's value, and dtype, of each output."""
 
 
 def pick(batch: dict[str, Any], names: Sequence[str], what: str) -> list[Any]:
-    """The columns of a batch. Raises ValueError naming one that a transformation_fn has left out."""
+    """Return columns of a batch; raise ValueError if transformation_fn's result lacks one."""
     for name in names:
         if name not in batch:
             raise ValueError(f"{what} names {name!r}, what transformation_fn returns has {', '.join(map(repr, batch))}")
@@ -81,7 +81,7 @@ def pick(batch: dict[str, Any], names: Sequence[str], what: str) -> list[Any]:
 
 
 def reshaped(values: Any, shape: Sequence[int] | None) -> Any:
-    """Rows in another shape, in which a -1 at the front may stand for the rows."""
+    """Return rows reshaped to `shape`, in which a -1 at the front may stand for the number of rows."""
     from horovod.spark.common.columns import row_shape
 
     if shape is None:

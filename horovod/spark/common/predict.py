@@ -1,4 +1,4 @@
-"""What a model's transform adds to a DataFrame: a UDF that takes rows in batches."""
+"""Prediction on a DataFrame: adds a model's outputs with a pandas UDF that processes rows in batches."""
 
 import math
 import typing
@@ -10,14 +10,21 @@ from horovod.spark.common.columns import VECTOR, Column
 from horovod.spark.common.prepare import array_of, without_decimals
 
 Predict = Callable[[list[Any]], list[Any]]
-"""From an array for each feature, with the rows in dimension 0, to one for each output."""
+"""Function from an array for each feature to an array for each output; dimension 0 is rows."""
 
 _RESULT = "__horovod_outputs"
 
 
 @dataclass(frozen=True)
 class Output:
-    """``shape``: of a row's value; None: not known, then arrays. ``vector``: becomes a vector of Spark ML."""
+    """Output column of a model.
+
+    Attributes:
+        name: Name of the column.
+        shape: Shape of one row's value. If it is None (unknown), the column contains arrays.
+        dtype: Name of the NumPy dtype.
+        vector: True if the column contains Spark ML vectors.
+    """
 
     name: str
     shape: tuple[int, ...] | None
@@ -42,9 +49,18 @@ def add_outputs(
     payload: bytes,
     batch_size: int,
 ) -> Any:
-    """``df`` with the outputs as further columns. ``load``: makes the function of ``payload``, once in a task.
+    """Return ``df`` with the outputs as additional columns.
 
-    A task raises ValueError for columns that lack values, or whose rows differ in their shapes."""
+    Tasks raise ValueError if a column has nulls, or rows of different shapes.
+
+    Args:
+        df: The DataFrame.
+        columns: Columns that the model takes.
+        outputs: Columns to add.
+        load: Function that each task calls once with ``payload``. It returns the model as a Predict.
+        payload: The serialized model.
+        batch_size: Rows to predict at once.
+    """
     from pyspark.ml.functions import array_to_vector
     from pyspark.sql import functions as F
 
@@ -70,7 +86,7 @@ def _in_batches(shared: Any, load: Any, columns: list[Column], outputs: list[Out
     def predict(parts: typing.Iterator[typing.Tuple[pd.Series, ...]]) -> typing.Iterator[pd.DataFrame]:  # noqa: UP006
         function = load(shared.value)
         for part in parts:
-            part = (part,) if isinstance(part, pd.Series) else part  # of one column
+            part = (part,) if isinstance(part, pd.Series) else part  # pandas passes a single column without a tuple
             arrays = [rows(series, column) for series, column in zip(part, columns, strict=True)]
             yield frame(function, arrays, outputs, batch_size)
 
@@ -78,7 +94,11 @@ def _in_batches(shared: Any, load: Any, columns: list[Column], outputs: list[Out
 
 
 def rows(series: Any, column: Column) -> Any:
-    """A column of a batch (``pandas.Series``) as an array. Raises ValueError naming it."""
+    """Return a column of a batch (``pandas.Series``) as an array.
+
+    Raises:
+        ValueError: If the column has nulls, or rows of unexpected shapes. The message names it.
+    """
     import numpy as np
 
     if series.isna().any():
@@ -98,7 +118,7 @@ def rows(series: Any, column: Column) -> Any:
 
 
 def _number(values: Any, column: Column) -> Any:
-    """In the dtype that the model has been trained with; decimals come as objects."""
+    """Return the values in the dtype of training; decimals arrive as objects."""
     if not column.dtype:
         return values
     made = values.astype(column.dtype)
@@ -115,7 +135,7 @@ def _nested(value: Any) -> Any:
 
 
 def frame(function: Predict, arrays: list[Any], outputs: Sequence[Output], batch_size: int) -> Any:
-    """The outputs of one batch of Spark's, in batches of the model's."""
+    """Return the model's outputs for one batch of Spark as a pandas.DataFrame, computed `batch_size` rows at a time."""
     import numpy as np
     import pandas as pd
 

@@ -1,4 +1,4 @@
-"""A DataFrame as Parquet in a store, once: its tasks write the files, so no row goes through the driver."""
+"""Writing of a DataFrame to a store as Parquet. Spark tasks write the files, so no row passes through the driver."""
 
 import json
 import re
@@ -13,13 +13,20 @@ from horovod.spark.common.file_store import AbstractFilesystemStore
 from horovod.spark.common.parquet_parts import IS_VALIDATION, REPORT, write_part
 
 _ARRAY = "float32"
-"""What vectors are stored as."""
+"""Dtype in which vectors are stored."""
 
 
 @dataclass(frozen=True)
 class Written:
-    """A data set in a store. ``val``: files of the rows to validate with, none without ``validation``. ``rows``: of
-    both together, as the tasks have counted them."""
+    """Data set in a store.
+
+    Attributes:
+        dataset_idx: Its number.
+        columns: Its columns.
+        train: Files to train with.
+        val: Files to validate with; empty without ``validation``.
+        rows: Number of rows in all files, as counted by the tasks.
+    """
 
     dataset_idx: int
     columns: tuple[Column, ...]
@@ -29,13 +36,13 @@ class Written:
 
 
 def columns_of(df: Any, wanted: Mapping[str, Sequence[str]], transformed: bool, sparse: bool) -> list[Column]:
-    """The columns of a DataFrame that are used; see ``columns.chosen``."""
+    """Return the columns of a DataFrame to use; see ``columns.chosen``."""
     fields = {field.name: field.dataType.jsonValue() for field in df.schema.fields}
     return chosen(fields, wanted, transformed, sparse)
 
 
 def check_validation(df: Any, validation: float | str | None) -> None:
-    """Raises ValueError for a column that is not there, or none of booleans or numbers."""
+    """Raise ValueError if `validation` names a column that does not exist, or is neither boolean nor numeric."""
     if not isinstance(validation, str):
         return
     if validation not in df.columns:
@@ -57,13 +64,25 @@ def write(
     shuffle: bool = True,
     seed: int | None = 0,
 ) -> Written:
-    """Writes the columns of ``df`` into the store, in about so many ``files``, under a number of its own.
+    """Write columns of ``df`` to the store as a new data set with a random number.
 
-    ``validation``: a fraction of the rows, chosen by ``seed``, or a column, whose rows with True (or not 0) are to
-    validate with. ``shuffle``: rows that are neighbours go to different files. With a ``seed`` the same rows make the
-    same data set, wherever tasks have run and however the DataFrame was partitioned. It is computed once. Raises
-    ValueError naming the column where rows lack values or differ in their shapes, and where no rows are left to train
-    or validate with; StoreNotWritableError. Leaves nothing behind when it fails."""
+    With a ``seed``, the same rows give the same data set, independent of the DataFrame's partitions and of where tasks
+    run. The DataFrame is computed once. A failure leaves no files behind.
+
+    Args:
+        df: The DataFrame.
+        store: The store.
+        columns: Columns to write.
+        files: Approximate number of files.
+        validation: Fraction of the rows to validate with, or the column that is True (or not 0) in these rows.
+        shuffle: Whether to distribute neighbouring rows to different files.
+        seed: Seed for choosing validation rows and for shuffling.
+
+    Raises:
+        ValueError: If a column has nulls or rows of different shapes, or if there are no rows to train or validate
+            with.
+        StoreNotWritableError: If the store cannot be written.
+    """
     store.check_writable()
     number = secrets.randbelow(10**9)
     folders = [store.get_train_data_path(number), *([store.get_val_data_path(number)] if validation else [])]
@@ -93,31 +112,32 @@ def write(
 
 
 def remove(store: AbstractFilesystemStore, number: int) -> None:
-    """What ``write`` has written. What cannot be removed is told of and stays: nothing is lost by it."""
+    """Remove the files of a data set from ``write``; warn if this fails."""
     for folder in (store.get_train_data_path(number), store.get_val_data_path(number)):
         try:
             store.remove(folder)
-        except Exception as error:  # each file system has errors of its own
+        except Exception as error:  # each file system has its own exceptions
             warn_user(f"{folder} could not be removed, and stays: {type(error).__name__}: {error}")
 
 
 def _shuffled(df: Any, names: Sequence[str], files: int, seed: int | None) -> Any:
-    """The rows in so many partitions: with a seed in an order that the rows themselves, and nothing else, decide. So
-    that equal rows are spread, too, each has a number among them; it does not matter which of them has which.
+    """Return the rows shuffled into `files` partitions.
 
-    Spark's own round robin depends on how the rows are partitioned, and leaves them in the order in which the parts of
-    a partition happen to arrive, by which a fraction to validate with would be of other rows each time."""
+    With a seed, only the contents of rows determine the order. Equal rows get different numbers, so that they are
+    distributed, too. Spark's own round-robin depends on the partitions of the DataFrame and on the order in which data
+    arrive, so each call would choose other rows to validate with.
+    """
     from pyspark.sql import Window
     from pyspark.sql import functions as F
 
     kinds = {name: df.schema[name].dataType.simpleString() for name in names}
-    # Spark has no hashes of maps and variants.
+    # Spark cannot hash maps and variants.
     hashed = [F.col(_quoted(name)) for name, kind in kinds.items() if "map<" not in kind and "variant" not in kind]
     if seed is None or not hashed:
         return df.repartition(files)
     row = F.xxhash64(F.lit(seed), *hashed)
     number = F.row_number().over(Window.partitionBy(row).orderBy(row))
-    place = "_" * (1 + max(map(len, names)))  # longer than the names that are there
+    place = "_" * (1 + max(map(len, names)))  # longer than all existing names, so unique
     placed = df.select(*(F.col(_quoted(name)) for name in kinds), F.xxhash64(row, number).alias(place))
     return placed.repartition(files, place).sortWithinPartitions(place).drop(place)
 
@@ -125,7 +145,7 @@ def _shuffled(df: Any, names: Sequence[str], files: int, seed: int | None) -> An
 def _selected(df: Any, columns: Sequence[Column], validation: float | str | None, seed: int) -> Any:
     from pyspark.sql import functions as F
 
-    # Under names of ours: mapInArrow takes a dot in a name for a field of a struct.
+    # Columns get new names because mapInArrow interprets a dot in a name as a field of a struct.
     made = []
     for place, column in enumerate(columns):
         value = F.col(_quoted(column.name))
@@ -146,8 +166,10 @@ def _selected(df: Any, columns: Sequence[Column], validation: float | str | None
 
 
 def array_of(vector: Any, dtype: str) -> Any:
-    """A column (``pyspark.sql.Column``) of vectors as one of arrays; a row without one stays so, which Spark's own
-    function fails at."""
+    """Convert a column (``pyspark.sql.Column``) of vectors to arrays.
+
+    Unlike Spark's function, it accepts nulls.
+    """
     from pyspark.ml.functions import vector_to_array
     from pyspark.sql import functions as F
 
@@ -155,14 +177,14 @@ def array_of(vector: Any, dtype: str) -> Any:
 
 
 def without_decimals(value: Any, kind: Any) -> Any:
-    """A column (``pyspark.sql.Column``) of type ``kind``, in which decimals, also those of arrays, are doubles."""
+    """Convert decimals in a column (``pyspark.sql.Column``) of type ``kind`` to doubles, also within arrays."""
     kind = kind.simpleString()
     numbers = re.sub(r"decimal\(\d+,\d+\)", "double", kind)
     return value.cast(numbers) if numbers != kind else value
 
 
 def _sparse(array: Any) -> Any:
-    """A column of arrays as structs of their size, and the places and values of what is not 0."""
+    """Convert a column of arrays to structs of size, and of the indices and values of non-zero elements."""
     from pyspark.sql import functions as F
 
     places = F.filter(F.sequence(F.lit(0), F.size(array) - 1), lambda place: array[place] != 0)

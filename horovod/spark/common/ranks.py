@@ -1,4 +1,4 @@
-"""What every rank of an estimator does before it trains."""
+"""Preparation of an estimator's ranks for training."""
 
 import multiprocessing
 import os
@@ -10,8 +10,10 @@ from horovod.spark.task import get_available_devices
 
 
 def prepare_rank(plan: Plan, rank: int) -> None:
-    """Seeds Python's and NumPy's random numbers, differently in each rank, where there is a seed; sets how processes
-    are started."""
+    """Seed the generators of Python and NumPy, differently on each rank, and set multiprocessing's start method.
+
+    Both happen only if the plan contains a value.
+    """
     if plan.mp_start_method is not None:
         multiprocessing.set_start_method(plan.mp_start_method, force=True)
     if plan.seed is not None:
@@ -22,20 +24,31 @@ def prepare_rank(plan: Plan, rank: int) -> None:
 
 
 def own_gpu(count: int, local_rank: int) -> int:
-    """Which of the ``count`` GPUs that this process sees is the rank's, from 0: the first of those that Spark has given
-    to its task; where Spark gives out none, that of the rank's number on its host."""
+    """Return the index of this rank's GPU among the ``count`` visible ones.
+
+    It is the first GPU that Spark assigned to the task. If Spark assigned none, it follows from the local rank.
+    """
     return gpu_number(get_available_devices(), os.environ.get("CUDA_VISIBLE_DEVICES"), count, local_rank)
 
 
 def gpu_number(given: Sequence[str], visible: str | None, count: int, local_rank: int) -> int:
-    """``own_gpu``, pure. ``given``: addresses of Spark. ``visible``: of the GPUs that the process sees, in their order;
-    None: all of the host. Raises ValueError naming an address of a GPU that is not among them."""
+    """Return the index of a rank's GPU among the visible ones. Pure part of ``own_gpu``.
+
+    Args:
+        given: Addresses of the GPUs that Spark assigned to the task.
+        visible: Value of CUDA_VISIBLE_DEVICES; None if all GPUs of the host are visible.
+        count: Number of visible GPUs.
+        local_rank: Number of the rank on its host.
+
+    Raises:
+        ValueError: If the assigned GPU is not visible.
+    """
     if not given:
         return local_rank % count
     address, seen = given[0], [name.strip() for name in visible.split(",")] if visible is not None else []
     if address in seen[:count]:
         return seen.index(address)
-    # A container may number those that it has from 0, whatever they are called outside.
+    # Within a container, GPUs may be numbered from 0, independent of their numbers on the host.
     if address.isdecimal() and int(address) < count:
         return int(address)
     raise ValueError(

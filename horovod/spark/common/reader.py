@@ -1,4 +1,4 @@
-"""Data sets of Parquet as batches for ranks: on top of horovod.data, which shares rows out by row groups."""
+"""Reading of Parquet data sets as batches for ranks, based on horovod.data, which shards by row groups."""
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
@@ -13,21 +13,29 @@ from horovod.spark.common.file_store import AbstractFilesystemStore
 from horovod.spark.common.parquet_parts import unpacked
 
 MIXED_BYTES = 32 << 20
-"""Of row groups whose rows are mixed, as arrays: so much a rank holds."""
+"""Size, as arrays, of the row groups whose rows a rank mixes, and therefore holds in memory."""
 
 BLOCK_BYTES = 16 << 20
-"""Of a row group, as arrays, that is held whole; larger ones are read in parts."""
+"""Largest size, as arrays, of a row group that is read at once; larger ones are read in parts."""
 
 Batch = dict[str, Any]
-"""NumPy arrays by column; the first dimension is that of rows."""
+"""NumPy arrays by column; dimension 0 is rows."""
 
 
 class TableFiles(ParquetFiles):
-    """Files of Parquet in which bytes may be arrays (see ``parquet_parts``), and structs of ``size``, ``indices`` and
-    ``values`` sparse vectors: arrays of zeros and these values."""
+    """Parquet files with arrays stored as binary values (see ``parquet_parts``), and sparse vectors.
+
+    Sparse vectors are structs of ``size``, ``indices`` and ``values``; they are returned as dense arrays.
+    """
 
     def __init__(self, files: Sequence[str], columns: Sequence[Column] | None, filesystem: Any) -> None:
-        """``columns``: None for all of the files'. Raises what ParquetFiles does."""
+        """Open the files. Raises the exceptions of ParquetFiles.
+
+        Args:
+            files: Their paths.
+            columns: Columns to read; None for all.
+            filesystem: File system for pyarrow; None for the local one.
+        """
         names = None if columns is None else [column.name for column in columns]
         lists = [column for column in columns or () if column.kind in ("list", "vector") and column.shape is not None]
         self._stored = {column.name: (column.dtype, column.shape) for column in lists}
@@ -46,7 +54,7 @@ class TableFiles(ParquetFiles):
 
 
 def _dense(column: Any, where: str, known: int | None) -> Any:
-    """Arrays of sparse vectors. ``known``: their size in other row groups."""
+    """Return sparse vectors as dense arrays. ``known`` is their size in other row groups, or None."""
     chunks = column.chunks if hasattr(column, "chunks") else [column]
     made = []
     sizes = set() if known is None else {known}
@@ -65,7 +73,7 @@ def _dense(column: Any, where: str, known: int | None) -> Any:
 
 @dataclass
 class Table:
-    """A data set: its files, looked into on the driver, and what their columns are. Can be pickled."""
+    """Picklable data set: its files, whose metadata the driver has read, and its columns."""
 
     source: TableFiles
     columns: tuple[Column, ...]
@@ -75,25 +83,31 @@ class Table:
         return sum(self.source.lengths)
 
     def mix(self, ranks: int) -> int:
-        """Row groups, or parts of them, whose rows are mixed: so that a rank holds about MIXED_BYTES, but at least one
-        of them, and at most as many as there are for each rank."""
+        """Return the number of blocks (row groups, or parts of large ones) whose rows a rank mixes.
+
+        They have about MIXED_BYTES in total. The number is at least 1, and at most a rank's share of the blocks.
+        """
         row = sum(max(1, column.size) * np.dtype(column.dtype or "S64").itemsize for column in self.columns)
         most = max(self.source.lengths, default=1)
         fair = len(self.source.lengths) // ranks
         return max(1, min(fair, MIXED_BYTES // max(1, row * most)))
 
     def steps(self, ranks: int, batch_size: int) -> int:
-        """Batches of each rank, the last of which may be smaller: all ranks have equally many, of the same sizes."""
+        """Return the number of batches per epoch, which is the same on all ranks. The last batch may be smaller."""
         return math.ceil(math.ceil(self.rows / ranks) / batch_size)
 
 
 def open_table(store: AbstractFilesystemStore, files: Sequence[str], columns: Sequence[Column]) -> Table:
-    """Raises ValueError naming a file that is torn or has other columns than the first one."""
+    """Open Parquet files as a data set.
+
+    Raises:
+        ValueError: If a file is damaged, or has other columns than the first one. The message names it.
+    """
     return Table(TableFiles(files, columns, store.arrow_filesystem()), tuple(columns))
 
 
 class Batches:
-    """A rank's batches of a table."""
+    """Batches of a table for one rank."""
 
     def __init__(
         self,
@@ -105,8 +119,17 @@ class Batches:
         ranks: int = 1,
         cache: bool = False,
     ) -> None:
-        """``batch_size``: rows. ``shuffle``: another order in each epoch, the same on all ranks. ``rank``, ``ranks``:
-        whose they are. ``cache``: the rank's rows are read once, and kept; each epoch it has the same rows."""
+        """Create the stream of batches.
+
+        Args:
+            table: The data set.
+            batch_size: Rows of a batch.
+            shuffle: Whether each epoch has a different order, the same on all ranks.
+            seed: Seed of the order.
+            rank: The rank that reads.
+            ranks: Number of ranks.
+            cache: Whether to read the rank's rows once and keep them, so that each epoch has the same rows.
+        """
         self.table, self.batch_size, self.cache = table, batch_size, cache
         self._shuffle, self._seed = shuffle, seed
         self._stream = StreamingDataset(
@@ -116,11 +139,11 @@ class Batches:
         self._rank = rank
 
     def __len__(self) -> int:
-        """Of an epoch: equally many on all ranks."""
+        """Return the number of batches of an epoch, which is the same on all ranks."""
         return len(self._stream)
 
     def epoch(self, number: int) -> Iterator[Batch]:
-        """The batches of epoch ``number``, from 0."""
+        """Yield the batches of epoch ``number``, counted from 0."""
         if self.cache:
             yield from self._from_memory(number)
             return
@@ -128,14 +151,14 @@ class Batches:
         yield from self._stream
 
     def forever(self) -> Iterator[Batch]:
-        """One epoch after the other: so what reads ahead has the next one's first batch when it is wanted."""
+        """Yield the batches of all epochs without end, so that prefetching continues across epochs."""
         number = 0
         while True:
             yield from self.epoch(number)
             number += 1
 
     def first(self, steps: int) -> Iterator[Batch]:
-        """The same so many batches again and again."""
+        """Yield the first `steps` batches of epoch 0, repeatedly and without end."""
         while True:
             taken = 0
             while taken < steps:
@@ -157,7 +180,7 @@ class Batches:
 
 
 class _Number:
-    """A function that can be pickled."""
+    """Picklable function that returns a constant number."""
 
     def __init__(self, number: int) -> None:
         self._number = number
@@ -167,8 +190,17 @@ class _Number:
 
 
 def transformed(batch: Batch, function: Any, edited: Sequence[Any] | None, removed: Sequence[str] | None) -> Batch:
-    """What a transformation_fn of a pandas.DataFrame makes of a batch. Raises ValueError for something else than a
-    DataFrame, and for columns whose rows differ in their shapes."""
+    """Apply a transformation_fn to a batch.
+
+    Args:
+        batch: The batch.
+        function: Function that maps a pandas.DataFrame to another one.
+        edited: Columns that it adds, as (name, dtype, shape, nullable).
+        removed: Columns to leave out of the result.
+
+    Raises:
+        ValueError: If it does not return a pandas.DataFrame, or if a column has rows of different shapes.
+    """
     import pandas as pd
 
     frame = pd.DataFrame({name: list(values) if values.ndim > 1 else values for name, values in batch.items()})

@@ -1,8 +1,9 @@
-"""Estimators and models as Spark ML saves them: ``metadata``, as of all its stages, and beside it ``objects``, a table
-with what is not JSON. So they are stages of a Pipeline, and lie on whatever file system Spark knows.
+"""Saving and loading of estimators and models as stages of Spark ML, on any file system that Spark supports.
 
-Objects are pickled together, so that what they share, an optimizer its model's parameters, stays shared. Who loads
-them runs code of who has saved them."""
+Each is saved as ``metadata``, as for all stages, and ``objects``, a table with the values that are not JSON. Objects
+are pickled together, so shared objects, such as a model's parameters in its optimizer, stay shared. Loading runs code
+from the saved file, so load only trusted files.
+"""
 
 import json
 import pickle
@@ -16,14 +17,14 @@ _PIECE = 16 << 20  # bytes in a row of the table
 
 
 class ObjectsWriter(MLWriter):  # type: ignore[misc]
-    """``instance``: has ``_packed`` and is made again by ``_unpacked``, which say what becomes of its params."""
+    """Spark ML writer for an estimator or model, whose ``_packed`` returns its params in a form to pickle."""
 
     def __init__(self, instance: Any) -> None:
         super().__init__()
         self._instance = instance
 
     def saveImpl(self, path: str) -> None:
-        """Raises ValueError naming the param that cannot be pickled."""
+        """Save the instance at `path`; raise ValueError naming a param that cannot be pickled."""
         given = {param.name: value for param, value in self._instance._paramMap.items() if value is not None}
         plain = {name: value for name, value in given.items() if _is_json(value)}
         objects = pickled(type(self._instance)._packed({n: v for n, v in given.items() if n not in plain}))
@@ -35,7 +36,7 @@ class ObjectsWriter(MLWriter):  # type: ignore[misc]
 
 
 class ObjectsReader(MLReader):  # type: ignore[misc]
-    """``cls``: of what is to be read."""
+    """Spark ML reader for estimators or models of class ``cls``."""
 
     def __init__(self, cls: type) -> None:
         super().__init__()
@@ -62,7 +63,7 @@ def _is_json(value: Any) -> bool:
 
 
 def pickled(objects: dict[str, Any]) -> bytes:
-    """All of them as one. Raises ValueError naming the one that cannot be pickled."""
+    """Pickle the dict as a whole; raise ValueError naming an object that cannot be pickled."""
     try:
         return pickling.dumps(objects)
     except Exception as error:

@@ -1,4 +1,4 @@
-"""Stores: where an estimator's data, checkpoints and logs lie, on any file system that fsspec knows."""
+"""Stores for an estimator's data, checkpoints and logs, on any file system that fsspec supports."""
 
 import os
 import re
@@ -21,10 +21,10 @@ _MOUNT = "/dbfs"
 
 
 class FilesystemStore(AbstractFilesystemStore):
-    """On any file system of fsspec: a folder of this host or of a network, ``s3://``, ``gs://``, ``abfs://``."""
+    """Store on any file system of fsspec: a local or shared folder, ``s3://``, ``gs://``, ``abfs://``."""
 
     def __init__(self, prefix_path: str, *args: Any, **kwargs: Any) -> None:
-        """As AbstractFilesystemStore."""
+        """Open the store; the arguments are those of AbstractFilesystemStore."""
         super().__init__(prefix_path, *args, **kwargs)
 
     @classmethod
@@ -50,20 +50,27 @@ class FilesystemStore(AbstractFilesystemStore):
 
 
 class LocalStore(FilesystemStore):
-    """In a folder of this host, or one that all hosts have under this name."""
+    """Store in a local folder, or in a shared folder with the same path on all hosts."""
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
-        """As AbstractFilesystemStore. Raises ValueError for a URL of another file system."""
+        """Open the store; the arguments are those of AbstractFilesystemStore.
+
+        Raises:
+            ValueError: If ``prefix_path`` is the URL of another file system.
+        """
         super().__init__(*args, **kwargs)
         if not is_local(self.fs):
             raise refuse("prefix_path", self.prefix_path, "a folder of this host")
 
 
 class DBFSLocalStore(LocalStore):
-    """On Databricks' file system, which driver and executors see under ``/dbfs``."""
+    """Store on the Databricks file system, which is mounted at ``/dbfs`` on driver and executors."""
 
     def __init__(self, prefix_path: str, *args: Any, **kwargs: Any) -> None:
-        """As AbstractFilesystemStore; ``dbfs:/x``, ``file:///dbfs/x`` and ``/dbfs/x`` are the same."""
+        """Open the store; the arguments are those of AbstractFilesystemStore.
+
+        The paths ``dbfs:/x``, ``file:///dbfs/x`` and ``/dbfs/x`` mean the same.
+        """
         super().__init__(prefix_path, *args, **kwargs)
 
     @classmethod
@@ -74,8 +81,10 @@ class DBFSLocalStore(LocalStore):
         return super()._normal(_DATABRICKS.sub("/dbfs/", path))
 
     def check_writable(self, data: bool = True) -> None:
-        """Raises StoreNotWritableError where there is no such file system either, and a folder of this host would be
-        made in its place."""
+        """Check that the store is writable, see AbstractFilesystemStore.
+
+        Raises StoreNotWritableError also if ``/dbfs`` does not exist, instead of creating a local folder.
+        """
         if not os.path.isdir(_MOUNT):
             raise StoreNotWritableError(
                 f"{self.prefix_path} cannot be written: {_MOUNT} is not here, where Databricks has its file system on "
@@ -84,8 +93,11 @@ class DBFSLocalStore(LocalStore):
         super().check_writable(data)
 
     def wait_for(self, paths: Sequence[str]) -> None:
-        """Files appear there with a delay: waits for DATABRICKS_FILE_AVAILABILITY_WAIT_TIMEOUT_SECS (30), looking every
-        DATABRICKS_FILE_AVAILABILITY_CHECK_INTERVAL_SECS (0.1)."""
+        """Wait until files are visible, which takes time on this file system.
+
+        Checks every DATABRICKS_FILE_AVAILABILITY_CHECK_INTERVAL_SECS (default: 0.1), for up to
+        DATABRICKS_FILE_AVAILABILITY_WAIT_TIMEOUT_SECS (default: 30).
+        """
         limit = float(os.environ.get("DATABRICKS_FILE_AVAILABILITY_WAIT_TIMEOUT_SECS", "30"))
         interval = float(os.environ.get("DATABRICKS_FILE_AVAILABILITY_CHECK_INTERVAL_SECS", "0.1"))
         deadline = time.monotonic() + limit
@@ -95,7 +107,7 @@ class DBFSLocalStore(LocalStore):
 
 
 class HDFSStore(AbstractFilesystemStore):
-    """On HDFS, through pyarrow and libhdfs."""
+    """Store on HDFS, accessed with pyarrow and libhdfs."""
 
     def __init__(
         self,
@@ -109,12 +121,24 @@ class HDFSStore(AbstractFilesystemStore):
         *args: Any,
         **kwargs: Any,
     ) -> None:
-        """``prefix_path``: ``hdfs://host:port/folder``, or a path with ``host`` and ``port``; without either Hadoop's
-        own configuration says. ``user``, ``kerb_ticket``, ``extra_conf``: as of pyarrow.fs.HadoopFileSystem. The rest
-        is AbstractFilesystemStore's.
+        """Connect to HDFS.
 
-        Raises ValueError for another ``driver``, ImportError where libhdfs is not, ConnectionError where no HDFS
-        answers."""
+        Args:
+            prefix_path: ``hdfs://host:port/folder``, or a path.
+            host: Host of the name node. Default: from the URL, or else from Hadoop's configuration.
+            port: Its port, likewise.
+            user: User name, see pyarrow.fs.HadoopFileSystem.
+            kerb_ticket: Path of the Kerberos ticket cache, likewise.
+            driver: Must be "libhdfs".
+            extra_conf: Further settings of Hadoop, likewise.
+            *args: Further arguments of AbstractFilesystemStore.
+            **kwargs: Further keyword arguments of AbstractFilesystemStore.
+
+        Raises:
+            ValueError: If ``driver`` or ``prefix_path`` is invalid.
+            ImportError: If libhdfs is not found.
+            ConnectionError: If HDFS does not answer.
+        """
         if driver != "libhdfs":
             raise refuse("driver", driver, "'libhdfs'")
         match = re.fullmatch(r"hdfs://([^/:]*)(?::(\d+))?(/.*)?", prefix_path)
@@ -145,8 +169,11 @@ class HDFSStore(AbstractFilesystemStore):
             raise ConnectionError(f"no HDFS answers at {self._host}:{self._port}: {error}") from error
 
     def _data(self, kind: str, idx: int | None) -> str:
-        """With the protocol: ``spark.write.parquet`` takes a path without one for Hadoop's default file system, and
-        other programs' readers for a file of this host."""
+        """Return the path of a data set with its protocol.
+
+        Without a protocol, ``spark.write.parquet`` would use Hadoop's default file system, and other readers the local
+        one.
+        """
         return self.get_full_path(super()._data(kind, idx))
 
     def get_full_path(self, path: str) -> str:
@@ -156,7 +183,7 @@ class HDFSStore(AbstractFilesystemStore):
         return f"hdfs://{where}{path}"
 
     def _upload(self, name: str, path: str) -> None:
-        part = f"{path}.{secrets.token_hex(4)}.tmp"  # a file that is being written can be seen there
+        part = f"{path}.{secrets.token_hex(4)}.tmp"  # HDFS shows files that are still being written
         self.fs.put_file(name, part)
         if self.fs.exists(path):
             self.fs.rm(path)

@@ -1,1 +1,1 @@
-"""Loaders of batches for training loops of programs' own."""
+"""Data loaders for custom training loops."""

@@ -1,8 +1,9 @@
-"""Loaders of tensors for PyTorch, over what reads columns.
+"""PyTorch data loaders on top of readers of columns.
 
-A *reader* is iterable over batches of any numbers of rows, one pass each time: dicts of arrays by column, or tuples
-with names (as petastorm's ``make_batch_reader`` gives them). A reader that is an iterator goes on where it was. Batches
-come out as dicts of tensors by column; columns that are no numbers stay arrays."""
+A *reader* is an iterable of batches with any numbers of rows: dicts of arrays by column, or named tuples (as from
+petastorm's ``make_batch_reader``). Each iteration is one pass; a reader that is an iterator continues where it stopped.
+The loaders return batches as dicts of tensors by column. Columns that are not numeric stay arrays.
+"""
 
 from collections.abc import Iterable, Iterator
 from typing import Any
@@ -17,13 +18,23 @@ _Rows = dict[str, Any]
 
 
 class PetastormBatchedDataLoader(BaseDataLoader):
-    """What the loaders have in common."""
+    """Base class of the loaders."""
 
     def __init__(
         self, name: str = "", limit_step_per_epoch: int = -1, verbose: bool = False, *args: Any, **kwargs: Any
     ) -> None:
-        """``name``: for what ``verbose`` prints at the end of an epoch. ``limit_step_per_epoch``: batches of an epoch;
-        -1: as many as there are. ValueError for another number below 1."""
+        """Create a loader.
+
+        Args:
+            name: Name in messages.
+            limit_step_per_epoch: Batches of an epoch; -1 means all.
+            verbose: Whether to print the number of batches at the end of each epoch.
+            *args: Arguments of further base classes.
+            **kwargs: Keyword arguments of further base classes.
+
+        Raises:
+            ValueError: If ``limit_step_per_epoch`` is below 1 and not -1.
+        """
         if limit_step_per_epoch != -1:
             Count(1)("limit_step_per_epoch", limit_step_per_epoch)
         self.name, self.limit_step_per_epoch, self.verbose = name, limit_step_per_epoch, verbose
@@ -50,7 +61,7 @@ class PetastormBatchedDataLoader(BaseDataLoader):
 
 
 class PytorchDataLoader(PetastormBatchedDataLoader):
-    """A pass over the reader for each epoch."""
+    """Loader with one pass over the reader per epoch."""
 
     def __init__(
         self,
@@ -61,8 +72,19 @@ class PytorchDataLoader(PetastormBatchedDataLoader):
         limit_step_per_epoch: int = -1,
         verbose: bool = False,
     ) -> None:
-        """``batch_size``: rows; the last batch of a pass may have fewer. ``shuffling_queue_capacity``: rows among which
-        each is chosen; 0: as they come. ValueError for numbers below 1, or 0."""
+        """Create a loader.
+
+        Args:
+            reader: The reader.
+            batch_size: Rows of a batch; the last batch of a pass may have fewer.
+            shuffling_queue_capacity: Size of the buffer from which rows are drawn at random; 0 keeps their order.
+            name: See PetastormBatchedDataLoader.
+            limit_step_per_epoch: See PetastormBatchedDataLoader.
+            verbose: See PetastormBatchedDataLoader.
+
+        Raises:
+            ValueError: If a number is invalid.
+        """
         super().__init__(name, limit_step_per_epoch, verbose)
         self.reader, self.batch_size = reader, Count(1)("batch_size", batch_size)
         self.shuffling_queue_capacity = Count(0)("shuffling_queue_capacity", shuffling_queue_capacity)
@@ -72,19 +94,25 @@ class PytorchDataLoader(PetastormBatchedDataLoader):
 
 
 class PytorchAsyncDataLoader(AsyncDataLoaderMixin, PytorchDataLoader):
-    """The same, read ahead in a thread: ``async_loader_queue_size``, ``debug_data_loader`` and PytorchDataLoader's."""
+    """PytorchDataLoader with a thread that prefetches batches."""
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
-        """As AsyncDataLoaderMixin, and then PytorchDataLoader."""
+        """Create a loader; the arguments are those of AsyncDataLoaderMixin, then of PytorchDataLoader."""
         super().__init__(*args, **kwargs)
 
 
 class PytorchInfiniteDataLoader(PytorchDataLoader):
-    """Passes over the reader without an end: an epoch is ``limit_step_per_epoch`` batches, and the next one goes on
-    where it ended."""
+    """Loader with endless passes over the reader.
+
+    An epoch has ``limit_step_per_epoch`` batches, and the next epoch continues where it ended.
+    """
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
-        """As PytorchDataLoader; ValueError without ``limit_step_per_epoch``."""
+        """Create a loader; the arguments are those of PytorchDataLoader.
+
+        Raises:
+            ValueError: If ``limit_step_per_epoch`` is not given, or a number is invalid.
+        """
         super().__init__(*args, **kwargs)
         if self.limit_step_per_epoch == -1:
             raise refuse("limit_step_per_epoch", -1, "the number of batches of an epoch, of a loader without an end")
@@ -97,15 +125,15 @@ class PytorchInfiniteDataLoader(PytorchDataLoader):
 
 
 class PytorchInfiniteAsyncDataLoader(AsyncDataLoaderMixin, PytorchInfiniteDataLoader):
-    """The same, read ahead in a thread."""
+    """PytorchInfiniteDataLoader with a thread that prefetches batches."""
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
-        """As AsyncDataLoaderMixin, and then PytorchInfiniteDataLoader."""
+        """Create a loader; the arguments are those of AsyncDataLoaderMixin, then of PytorchInfiniteDataLoader."""
         super().__init__(*args, **kwargs)
 
 
 class PytorchInmemDataLoader(PetastormBatchedDataLoader):
-    """One pass over the reader, whose rows stay in memory."""
+    """Loader that reads all rows once and keeps them in memory."""
 
     def __init__(
         self,
@@ -117,8 +145,20 @@ class PytorchInmemDataLoader(PetastormBatchedDataLoader):
         limit_step_per_epoch: int = -1,
         verbose: bool = False,
     ) -> None:
-        """``num_epochs``: how often may be iterated; then a RuntimeError says so. ``shuffle``: another order each
-        time. The reader is read now."""
+        """Read all rows.
+
+        Args:
+            reader: The reader.
+            batch_size: Rows of a batch; the last batch of an epoch may have fewer.
+            num_epochs: How many times the loader can be iterated. More iterations raise RuntimeError.
+            name: See PetastormBatchedDataLoader.
+            shuffle: Whether each epoch has a different order.
+            limit_step_per_epoch: See PetastormBatchedDataLoader.
+            verbose: See PetastormBatchedDataLoader.
+
+        Raises:
+            ValueError: If a number is invalid, or the reader has no rows.
+        """
         super().__init__(name, limit_step_per_epoch, verbose)
         self.batch_size, self.num_epochs = Count(1)("batch_size", batch_size), Count(1)("num_epochs", num_epochs)
         self.shuffle, self._epoch = shuffle, 0
@@ -139,16 +179,18 @@ class PytorchInmemDataLoader(PetastormBatchedDataLoader):
 
 
 class PytorchInmemAsyncDataLoader(AsyncDataLoaderMixin, PytorchInmemDataLoader):
-    """The same, made ready in a thread."""
+    """PytorchInmemDataLoader with a thread that prepares batches."""
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
-        """As AsyncDataLoaderMixin, and then PytorchInmemDataLoader."""
+        """Create a loader; the arguments are those of AsyncDataLoaderMixin, then of PytorchInmemDataLoader."""
         super().__init__(*args, **kwargs)
 
 
 def in_batches(reader: Iterable[Any], batch_size: int, capacity: int, seed: int = 0) -> Iterator[_Rows]:
-    """Rows of a reader in batches of ``batch_size``, the last of which may have fewer; chosen at random among
-    ``capacity`` rows, unless that is 0."""
+    """Yield the reader's rows in batches of ``batch_size``; the last batch may have fewer.
+
+    Rows are drawn at random from a buffer of ``capacity`` rows; 0 keeps their order.
+    """
     random = np.random.default_rng(seed)
     held: list[_Rows] = []
     rows, least = 0, max(capacity, batch_size - 1)

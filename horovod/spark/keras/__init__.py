@@ -1,4 +1,4 @@
-"""Estimators for Keras, 3 on any backend or 2 (tf_keras), on Spark."""
+"""Spark estimators for Keras 3 on any backend, and for Keras 2 (tf_keras)."""
 
 from horovod.spark.keras.estimator import KerasEstimator, KerasModel
 

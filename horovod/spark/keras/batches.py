@@ -1,4 +1,4 @@
-"""What a model of Keras takes, made of a batch of the reader. No Keras is imported."""
+"""Conversion of the reader's batches to inputs of Keras models. Does not import Keras."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -10,13 +10,13 @@ Shape = tuple[int | None, ...]
 
 
 def input_shapes(model: Any) -> list[Shape] | None:
-    """Of the model's inputs, without the rows; None for a model that does not say."""
+    """Return the shapes of the model's inputs without the dimension of rows, or None if they are unknown."""
     inputs = getattr(model, "inputs", None)
     return None if not inputs else [tuple(one.shape[1:]) for one in inputs]
 
 
 def check_inputs(names: Sequence[str], shapes: Sequence[Shape] | None) -> None:
-    """Raises ValueError for fewer or more features than the model has inputs, where it says how many."""
+    """Raise ValueError unless there is one feature for each of the model's inputs, if their number is known."""
     if shapes is not None and len(shapes) != len(names):
         raise ValueError(
             f"feature_cols are {list(names)}, the model has {len(shapes)} inputs, accepted is a column for each; a "
@@ -25,8 +25,11 @@ def check_inputs(names: Sequence[str], shapes: Sequence[Shape] | None) -> None:
 
 
 def inputs_of(values: Sequence[Any], names: Sequence[str], shapes: Sequence[Shape] | None) -> Any:
-    """Features in the shapes of the model's inputs: an array, or a tuple of several. Raises ValueError naming a feature
-    that does not fit."""
+    """Return the features in the shapes of the model's inputs, as an array, or a tuple of several arrays.
+
+    Raises:
+        ValueError: If a feature does not fit. The message names it.
+    """
     check_inputs(names, shapes)
     made = []
     if shapes is None:
@@ -43,7 +46,7 @@ def inputs_of(values: Sequence[Any], names: Sequence[str], shapes: Sequence[Shap
 
 
 def for_fit(batch: dict[str, Any], plan: Plan, shapes: Sequence[Shape] | None) -> tuple[Any, ...]:
-    """Inputs and labels, and the rows' weights where there are some."""
+    """Return a tuple of inputs, labels and, if there is a weight column, the rows' weights."""
     inputs = inputs_of(pick(batch, plan.features, "feature_cols"), plan.features, shapes)
     labels = []
     for number, value in enumerate(pick(batch, plan.labels, "label_cols")):

@@ -1,4 +1,4 @@
-"""DataModules for Keras: batches as ``fit`` takes them from a generator."""
+"""DataModules for Keras, whose batches are dicts of NumPy arrays by column."""
 
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -7,7 +7,7 @@ from horovod.spark.common.datamodule import NeedsNVTabular, ParquetDataModule
 
 
 class PetastormDataModule(ParquetDataModule):
-    """The built-in reader of Parquet. (The name is that of programs written for Horovod; petastorm is not needed.)"""
+    """Built-in reader of Parquet files. It has the original Horovod's name, but does not need petastorm."""
 
     short_name = "petastorm"
 
@@ -21,9 +21,18 @@ class PetastormDataModule(ParquetDataModule):
         tensorflow_dataset_prefetch_buffer_size: int = 0,
         **kwargs: Any,
     ) -> None:
-        """``make_dataset``: from an iterator of dicts of NumPy arrays, without an end, to what ``train_data`` and
-        ``val_data`` return. ``tensorflow_dataset_prefetch_buffer_size``: batches that are read ahead, in place of the
-        counts of workers, unless 0. The rest is ParquetDataModule's."""
+        """Create a reader.
+
+        Args:
+            reader_pool_type: See ParquetDataModule.
+            train_reader_worker_count: See ParquetDataModule.
+            val_reader_worker_count: See ParquetDataModule.
+            make_dataset: Function that converts an endless iterator of dicts of NumPy arrays to the result of
+                ``train_data`` and ``val_data``. Default: the iterator itself.
+            random_seed: See ParquetDataModule.
+            tensorflow_dataset_prefetch_buffer_size: Number of batches to prefetch. 0 means the two counts above.
+            **kwargs: Further arguments of ParquetDataModule.
+        """
         ahead = tensorflow_dataset_prefetch_buffer_size
         super().__init__(
             reader_pool_type,
@@ -35,10 +44,11 @@ class PetastormDataModule(ParquetDataModule):
         self._make_dataset = make_dataset
 
     def train_data(self) -> Any:
-        """Dicts of arrays, without an end."""
+        """Return an endless iterator of dicts of arrays, or ``make_dataset``'s result."""
         return self._made(self.train_batches())
 
     def val_data(self) -> Any:
+        """Return an endless iterator of dicts of arrays, or ``make_dataset``'s result."""
         return self._made(self.val_batches())
 
     def _made(self, batches: Iterator[Any]) -> Any:
@@ -46,4 +56,4 @@ class PetastormDataModule(ParquetDataModule):
 
 
 class NVTabularDataModule(NeedsNVTabular, PetastormDataModule):
-    """What programs written for NVTabular name; says what it would need."""
+    """Unsupported; raises ImportError with a message about its requirements."""

@@ -23,7 +23,7 @@ _ORDER = (
 
 
 class _Packed:
-    """Objects of Keras among the params are saved by Keras' own means."""
+    """Mixin that saves the Keras objects among the params with Keras' methods."""
 
     @classmethod
     def _packed(cls, objects_: dict[str, Any]) -> dict[str, Any]:
@@ -41,14 +41,15 @@ _OF_KERAS = ("model", "optimizer", "metrics")
 @with_signature(_ORDER)
 @with_params(*KERAS)
 class KerasEstimator(_Packed, HorovodEstimator):
-    """Trains a model of Keras on the ranks of a job: of Keras 3 on any backend, or of Keras 2 (tf_keras).
+    """Estimator that trains a model of Keras 3 (any backend) or Keras 2 (tf_keras) on the ranks of a job.
 
-    ``model``, ``optimizer``, ``loss``, ``metrics`` and ``callbacks`` are what ``compile`` and ``fit`` take; the
-    optimizer becomes distributed in the ranks. Without ``optimizer`` and ``loss`` the model has to be compiled.
-    Features take the shapes of the model's inputs. The model that ``fit`` returns has what the ranks ended with, or
-    what ``checkpoint_callback`` has kept.
+    ``model``, ``optimizer``, ``loss``, ``metrics`` and ``callbacks`` are as for Keras' ``compile`` and ``fit``. Ranks
+    wrap the optimizer in a DistributedOptimizer. Without ``optimizer`` and ``loss``, the model must be compiled.
+    Features are reshaped to the model's inputs. ``fit`` returns the model at the end of training, or the one that
+    ``checkpoint_callback`` saved.
 
-    ``fit`` raises ValueError naming what does not fit, on the driver where that can be known there."""
+    ``fit`` raises ValueError for arguments that do not match, before training if possible.
+    """
 
     _framework = "keras"
     _data_module = PetastormDataModule
@@ -120,7 +121,7 @@ class KerasEstimator(_Packed, HorovodEstimator):
 @with_signature("history model feature_columns label_columns custom_objects run_id _metadata _floatx")
 @with_params(*KERAS_MODEL)
 class KerasModel(_Packed, HorovodModel):
-    """A model of Keras that has been trained; ``transform`` adds its outputs to a DataFrame."""
+    """Trained Keras model whose ``transform`` adds its outputs to a DataFrame."""
 
     def _predictor(self) -> tuple[Any, bytes]:
         given = {"model": objects.pack_model(self.getModel()), "custom_objects": self.getCustomObjects()}
@@ -128,7 +129,7 @@ class KerasModel(_Packed, HorovodModel):
 
 
 def load_predictor(payload: bytes) -> Predict:
-    """In a task of Spark: the model as a function of arrays."""
+    """Return the model as a function of arrays. Called in a Spark task."""
     import os
     import pickle
 

@@ -1,5 +1,8 @@
-"""Objects of Keras, 3 or 2, as something that can be pickled, and back: models as their files, optimizers and metrics
-as their classes and configs. Which Keras it is follows from the object."""
+"""Conversion of Keras objects to a form that can be pickled, and back.
+
+Models are packed as their files, optimizers and metrics as class and config. The object determines whether it is Keras
+2 or 3.
+"""
 
 import contextlib
 import copy
@@ -17,7 +20,14 @@ from horovod._keras.versions import backend_of, is_legacy, keras_of
 
 @dataclass(frozen=True)
 class PackedModel:
-    """``legacy``: of Keras 2. ``backend``: of Keras. ``file``: what ``model.save`` writes."""
+    """Serialized Keras model.
+
+    Attributes:
+        legacy: True for Keras 2.
+        backend: Name of Keras' backend.
+        floatx: Keras' default float dtype.
+        file: Content of the file that ``model.save`` writes.
+    """
 
     legacy: bool
     backend: str
@@ -27,7 +37,10 @@ class PackedModel:
 
 @dataclass(frozen=True)
 class PackedObject:
-    """``more``: attributes that are in no config, by name; those that are variables as their values."""
+    """Serialized optimizer or metric: class and config.
+
+    `more` has attributes that are missing in the config, by name; for variables their values.
+    """
 
     kind: type
     config: dict[str, Any]
@@ -35,12 +48,12 @@ class PackedObject:
 
 
 def module_of(value: Any) -> Any:
-    """The Keras that an object is of."""
+    """Return the Keras module that an object belongs to, or None."""
     return keras_of(value, None)
 
 
 def pack(value: Any) -> Any:
-    """Of a model, an optimizer, a metric, and lists and dicts of these; anything else as it is."""
+    """Pack models, optimizers and metrics, also in lists and dicts; return other objects unchanged."""
     if isinstance(value, (list, tuple)):
         return [pack(one) for one in value]
     if isinstance(value, Mapping):
@@ -58,12 +71,13 @@ def pack(value: Any) -> Any:
 
 
 def _pack_optimizer(keras: Any, optimizer: Any) -> PackedObject:
-    """Raises ValueError naming the attributes that cannot be packed. What training has set is left behind."""
+    """Pack an optimizer without its trained state; raise ValueError naming attributes that cannot be packed."""
     config: dict[str, Any] = optimizer.get_config()
     more: dict[str, Any] = {}
     schedule = getattr(optimizer, "_learning_rate", None)
     if callable(schedule) and not hasattr(schedule, "assign") and not is_legacy(keras):
-        config, more = {**config, "learning_rate": 0.001}, {"learning_rate": schedule}  # of a class unknown to ranks
+        # The schedule's class may be unknown to ranks, so do not pack it as part of the config.
+        config, more = {**config, "learning_rate": 0.001}, {"learning_rate": schedule}
     packed = PackedObject(type(optimizer), config, more)
     state = _set_by_training(keras, optimizer, packed)
 
@@ -74,7 +88,7 @@ def _pack_optimizer(keras: Any, optimizer: Any) -> PackedObject:
         if name in vars(optimizer):
             value = vars(optimizer)[name]
             more[name] = value.numpy() if _is_variable(value) else pack(value)
-    # An optimizer within this one has been compared when it was packed.
+    # An inner optimizer was already compared when it was packed.
     if still := [name for name in lost() if not isinstance(more.get(name), PackedObject)]:
         raise ValueError(
             f"optimizer: a {type(optimizer).__name__} cannot be sent to the ranks, because its get_config does not "
@@ -84,11 +98,11 @@ def _pack_optimizer(keras: Any, optimizer: Any) -> PackedObject:
 
 
 def _set_by_training(keras: Any, optimizer: Any, packed: PackedObject) -> set[str]:
-    """Return the names of an optimizer's attributes that belong to the variables it has trained; none if it is new."""
+    """Return the names of the optimizer's attributes that training sets; empty if it has not been used."""
     if not any(getattr(optimizer, name, False) for name in ("built", "_built", "_hypers_created")):
         return set()
     fresh, used = unpack(packed), unpack(packed)
-    with contextlib.suppress(Exception):  # some need more than a gradient; then their attributes are all compared
+    with contextlib.suppress(Exception):  # for optimizers that need more than a gradient, all attributes are compared
         if is_legacy(keras):
             import tensorflow as tf
 
@@ -106,7 +120,7 @@ def _is_variable(value: Any) -> bool:
 
 
 def unpack(value: Any, custom_objects: Mapping[str, Any] | None = None) -> Any:
-    """What ``pack`` was given, equal to it."""
+    """Return an object equal to the one given to ``pack``."""
     if isinstance(value, list):
         return [unpack(one, custom_objects) for one in value]
     if isinstance(value, dict):
@@ -114,7 +128,7 @@ def unpack(value: Any, custom_objects: Mapping[str, Any] | None = None) -> Any:
     if isinstance(value, PackedModel):
         return unpack_model(value, custom_objects)
     if isinstance(value, PackedObject):
-        config = copy.deepcopy(value.config)  # some optimizers take entries out of it
+        config = copy.deepcopy(value.config)  # some optimizers remove entries
         made = value.kind.from_config(config)  # type: ignore[attr-defined]
         for name, one in value.more.items():
             if isinstance(one, (np.ndarray, np.generic)) and hasattr(getattr(made, name, None), "assign"):
@@ -126,7 +140,7 @@ def unpack(value: Any, custom_objects: Mapping[str, Any] | None = None) -> Any:
 
 
 def pack_model(model: Any) -> PackedModel:
-    """Raises ValueError for one that Keras cannot save."""
+    """Pack a model; raise ValueError if Keras cannot save it."""
     keras = module_of(model)
     with tempfile.TemporaryDirectory(prefix="horovod-keras-") as folder:
         path = f"{folder}/model.keras"
@@ -139,8 +153,16 @@ def pack_model(model: Any) -> PackedModel:
 
 
 def unpack_model(packed: PackedModel, custom_objects: Mapping[str, Any] | None = None, compiled: bool = True) -> Any:
-    """``compiled``: as it was, where its file tells of all that it was compiled with. Raises ValueError for classes
-    that ``custom_objects`` should name."""
+    """Load a packed model.
+
+    Args:
+        packed: The packed model.
+        custom_objects: Classes and functions of the model by name.
+        compiled: Whether to restore the compiled state, if the file contains all of it.
+
+    Raises:
+        ValueError: If the model cannot be loaded, for example because ``custom_objects`` lacks a class.
+    """
     keras = import_keras_for(packed)
     with tempfile.TemporaryDirectory(prefix="horovod-keras-") as folder:
         path = f"{folder}/model.keras"
@@ -150,7 +172,7 @@ def unpack_model(packed: PackedModel, custom_objects: Mapping[str, Any] | None =
             try:
                 return keras.models.load_model(path, custom_objects=dict(custom_objects or {}))
             except (TypeError, ValueError, AttributeError):
-                pass  # a loss that is a function of the program, say
+                pass  # for example, the loss is a function of the program
         try:
             return keras.models.load_model(path, custom_objects=dict(custom_objects or {}), compile=False)
         except (TypeError, ValueError) as error:
@@ -158,13 +180,13 @@ def unpack_model(packed: PackedModel, custom_objects: Mapping[str, Any] | None =
 
 
 def environment_for(packed: PackedModel) -> dict[str, str]:
-    """What a process needs before it imports Keras."""
+    """Return the environment variables that must be set before Keras is imported."""
     legacy = {"TF_USE_LEGACY_KERAS": "1" if packed.legacy else "0"}
     return legacy if packed.legacy else {**legacy, "KERAS_BACKEND": packed.backend}
 
 
 def import_keras_for(packed: PackedModel) -> Any:
-    """The Keras of a model. Raises ImportError when this process has Keras on another backend already."""
+    """Import and return the model's Keras; raise ImportError if this process already uses another one or backend."""
     import importlib
     import sys
 

@@ -1,4 +1,4 @@
-"""What a rank of a KerasEstimator does."""
+"""Training in a rank of a KerasEstimator."""
 
 import os
 import pickle
@@ -13,7 +13,7 @@ from horovod.spark.keras.batches import Shape, for_fit, input_shapes
 
 
 def train(plan: Plan) -> Outcome | None:
-    """Trains, and returns the Outcome on rank 0."""
+    """Train on this rank; return the Outcome on rank 0, and None on other ranks."""
     if not plan.use_gpu:
         os.environ["CUDA_VISIBLE_DEVICES"] = "-1"
     given = pickle.loads(plan.payload)
@@ -25,7 +25,7 @@ def train(plan: Plan) -> Outcome | None:
         prepare_rank(plan, hvd.rank())
         keras.backend.set_floatx(given["model"].floatx)
         if plan.seed is not None:
-            keras.utils.set_random_seed((plan.seed + hvd.rank()) % (1 << 32))  # NumPy takes no more
+            keras.utils.set_random_seed((plan.seed + hvd.rank()) % (1 << 32))  # NumPy's seeds have 32 bits
         if plan.use_gpu:
             _take_gpu(objects.backend_of(keras), hvd.local_rank())
         with plan.open_data(hvd.rank(), hvd.size()) as data:
@@ -52,7 +52,7 @@ def _fit(plan: Plan, given: dict[str, Any], keras: Any, hvd: Any, data: Any) -> 
         _tuples(data.train_data(), plan, shapes, first),
         steps_per_epoch=plan.steps,
         epochs=plan.epochs,
-        shuffle=False,  # the reader has done so
+        shuffle=False,  # the reader shuffles
         callbacks=callbacks,
         verbose=plan.verbose if hvd.rank() == 0 else 0,
         **val,
@@ -73,7 +73,7 @@ def _model(plan: Plan, given: dict[str, Any], keras: Any, hvd: Any) -> Any:
     custom = given["custom_objects"]
     own = given["optimizer"] is None
     model = objects.unpack_model(packed, custom, compiled=own or plan.checkpoint is not None)
-    optimizer = getattr(model, "optimizer", None)  # with its state
+    optimizer = getattr(model, "optimizer", None)  # includes its state
     if own and optimizer is None:
         raise ValueError("model was compiled with what its file does not tell of; give optimizer and loss")
     if optimizer is None:
@@ -99,13 +99,13 @@ def _model(plan: Plan, given: dict[str, Any], keras: Any, hvd: Any) -> Any:
 
 
 def _own_metrics(model: Any) -> Any:
-    """What the model was compiled with."""
+    """Return the metrics with which the model was compiled."""
     config = model.get_compile_config() if hasattr(model, "get_compile_config") else None
     return (config or {}).get("metrics")
 
 
 def _tuples(batches: Any, plan: Plan, shapes: list[Shape] | None, first: list[Any]) -> Iterator[tuple[Any, ...]]:
-    """``first``: gets the inputs of the first batch."""
+    """Yield batches as Keras' ``fit`` takes them, and store the inputs of the first one in `first`."""
     for batch in batches:
         made = for_fit(batch, plan, shapes)
         if not first:
@@ -114,8 +114,10 @@ def _tuples(batches: Any, plan: Plan, shapes: list[Shape] | None, first: list[An
 
 
 def _repeated(keras: Any, batches: Iterator[Any], steps: int) -> Any:
-    """Batches that begin anew every so many, as what Keras asks for by number: of a generator it takes more than a
-    validation needs, and drops them."""
+    """Return the batches as a Keras dataset of length `steps`, of which each pass takes exactly `steps` batches.
+
+    From a generator, Keras would take more batches than a validation needs, and discard them.
+    """
     base = getattr(keras.utils, "PyDataset", None) or keras.utils.Sequence
 
     class Repeated(base):  # type: ignore[misc, valid-type]
@@ -140,7 +142,7 @@ def _repeated(keras: Any, batches: Iterator[Any], steps: int) -> Any:
 
 
 def _take_gpu(backend: str, local_rank: int) -> None:
-    """The rank's (``own_gpu``), of TensorFlow or PyTorch; others follow what their launcher makes visible."""
+    """Select the rank's GPU in TensorFlow or PyTorch; other backends use the GPUs that the launcher makes visible."""
     if backend == "tensorflow":
         import tensorflow as tf
 
@@ -157,8 +159,10 @@ def _take_gpu(backend: str, local_rank: int) -> None:
 
 
 def _keeper(plan: Plan, given: dict[str, Any], keras: Any) -> Any:
-    """Keeps the model's file after each epoch, or when the user's checkpoint_callback says so; in the store and, for
-    the result, what the callback has kept."""
+    """Return an object that saves the model to the store after each epoch.
+
+    With the user's checkpoint_callback, it saves the model that the callback kept, which also becomes the result.
+    """
     users = given["checkpoint_callback"]
     folder = plan.remote.get_local_output_dir()
     path = os.path.join(folder.__enter__(), "checkpoint.keras")

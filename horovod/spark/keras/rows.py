@@ -1,4 +1,4 @@
-"""The params of estimators and models of Keras that others do not have. Pure."""
+"""Additional params of Keras estimators and models. Pure."""
 
 from horovod.spark.common import checks
 from horovod.spark.common.param_table import Row

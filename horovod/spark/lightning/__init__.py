@@ -1,8 +1,8 @@
-"""Estimators for Lightning on Spark."""
+"""Spark estimators for Lightning."""
 
 from horovod.torch.lightning.package import package_of as _package_of
 
-_package_of("horovod.spark.lightning")  # says what to install
+_package_of("horovod.spark.lightning")  # raises ImportError with instructions if Lightning is missing
 
 from horovod.spark.lightning.estimator import MIN_PL_VERSION, TorchEstimator, TorchModel  # noqa: E402
 

@@ -1,4 +1,4 @@
-"""DataModules for Lightning: batches as dicts of tensors by column."""
+"""DataModules for Lightning, whose batches are dicts of tensors by column."""
 
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -9,7 +9,7 @@ PETASTORM_HDFS_DRIVER = "libhdfs"
 
 
 class PetastormDataModule(of_torch.PetastormDataModule):
-    """The built-in reader of Parquet. (The name is that of programs written for Horovod; petastorm is not needed.)"""
+    """Built-in reader of Parquet files. It has the original Horovod's name, but does not need petastorm."""
 
     def __init__(
         self,
@@ -44,9 +44,18 @@ class PetastormDataModule(of_torch.PetastormDataModule):
         val_reader_worker_count: int | None = None,
         **kwargs: Any,
     ) -> None:
-        """``transformation``: as ``transform_fn`` of other DataModules. ``reader_worker_count``: batches that are read
-        ahead, unless the sizes of queues or the two counts say so. ``num_reader_epochs``: accepted for old programs.
-        The rest is ParquetDataModule's."""
+        """Create a reader. Arguments that are not listed are those of ParquetDataModule.
+
+        Args:
+            num_reader_epochs: Accepted for compatibility; has no effect.
+            reader_worker_count: Number of batches to prefetch, unless one of the following arguments gives it.
+            train_async_data_loader_queue_size: Number of training batches to prefetch.
+            val_async_data_loader_queue_size: Number of validation batches to prefetch.
+            train_reader_worker_count: Number of training batches to prefetch, if no queue size is given.
+            val_reader_worker_count: Number of validation batches to prefetch, if no queue size is given.
+            transformation: Other name of ``transform_fn``.
+            seed: Other name of ``random_seed``.
+        """
         ahead = [
             queue if queue is not None else count if count is not None else reader_worker_count
             for queue, count in (

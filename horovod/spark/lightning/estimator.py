@@ -1,4 +1,4 @@
-"""TorchEstimator and TorchModel of Lightning."""
+"""TorchEstimator and TorchModel for Lightning."""
 
 from typing import Any
 
@@ -15,7 +15,7 @@ from horovod.spark.torch import estimator as of_torch
 from horovod.torch.lightning.package import is_module, package_of
 
 MIN_PL_VERSION = "1.3.8"
-"""The oldest Lightning that estimators were written for; what is tested is Lightning 2."""
+"""Oldest version of Lightning that the original Horovod supported. Lightning 2 is tested here."""
 
 _OURS = {
     "strategy": "",
@@ -27,7 +27,7 @@ _OURS = {
     "callbacks": "callbacks",
     "accumulate_grad_batches": "backward_passes_per_step",
 }
-"""Arguments of the Trainer that the estimator says, and its param that says what."""
+"""Trainer arguments that the estimator sets, and the params that determine their values."""
 _ORDER = (
     "num_proc model backend store optimizer loss loss_constructors metrics loss_weights sample_weight_col "
     "gradient_compression feature_cols input_shapes validation label_cols callbacks batch_size val_batch_size epochs "
@@ -40,13 +40,14 @@ _ORDER = (
 @with_signature(_ORDER)
 @with_params(*LIGHTNING)
 class TorchEstimator(HorovodEstimator):
-    """Trains a LightningModule on the ranks of a job, each with a Trainer of its own; their optimizers are distributed.
+    """Estimator that trains a LightningModule on the ranks of a job.
 
-    A step's batch is a dict of tensors by column. Or ``model`` is a torch.nn.Module with ``optimizer`` and ``loss``, as
-    of ``horovod.spark.torch.TorchEstimator``. History and ``log(..., sync_dist=True)`` are means over the ranks.
-    Callbacks are Lightning's.
+    Each rank has a Trainer with distributed optimizers. A batch is a dict of tensors by column. ``model`` may also be
+    a torch.nn.Module, with ``optimizer`` and ``loss`` as for ``horovod.spark.torch.TorchEstimator``. The history and
+    ``log(..., sync_dist=True)`` contain means over the ranks. Callbacks are Lightning callbacks.
 
-    ``fit`` raises ValueError naming what does not fit, on the driver where that can be known there."""
+    ``fit`` raises ValueError for arguments that do not match, before training if possible.
+    """
 
     _framework = "lightning"
     _data_module = PetastormDataModule
@@ -108,4 +109,4 @@ class TorchEstimator(HorovodEstimator):
 
 
 class TorchModel(of_torch.TorchModel):
-    """A LightningModule, or a torch.nn.Module, that has been trained; ``transform`` adds its outputs to a DataFrame."""
+    """Trained LightningModule or torch.nn.Module whose ``transform`` adds its outputs to a DataFrame."""

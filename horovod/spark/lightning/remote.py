@@ -1,4 +1,4 @@
-"""What a rank of a TorchEstimator of Lightning does."""
+"""Training in a rank of Lightning's TorchEstimator."""
 
 import math
 import pickle
@@ -20,7 +20,7 @@ from horovod.torch.lightning.package import is_module, package_of
 
 
 def train(plan: Plan) -> Outcome | None:
-    """Trains, and returns the Outcome on rank 0."""
+    """Train on this rank; return the Outcome on rank 0, and None on other ranks."""
     hvd.init()
     try:
         prepare_rank(plan, hvd.rank())
@@ -71,8 +71,10 @@ def _fit(plan: Plan, given: dict[str, Any], data: Any) -> Outcome | None:
 
 
 class _Loader:
-    """An epoch's batches of a stream without an end: dicts of tensors by column, in the shapes and dtypes that the
-    model takes. Has a length, without which Lightning would take one batch more of each epoch than it uses."""
+    """Batches of an epoch from an endless stream, as dicts of tensors with the model's input shapes and dtypes.
+
+    It has a length, because without it Lightning takes one batch more in each epoch than it uses.
+    """
 
     def __init__(self, batches: Iterator[Any], plan: Plan, given: dict[str, Any], dtype: Any, steps: int) -> None:
         self._batches, self._plan, self._shapes = batches, plan, given["input_shapes"]
@@ -93,7 +95,7 @@ class _Loader:
 
 
 def _watch(pl: Any, plan: Plan, model: torch.nn.Module, finite: bool) -> Any:
-    """The callback that writes the history down, keeps checkpoints, and looks whether the loss is a number."""
+    """Return a callback that records the history and saves checkpoints, and with `finite` rejects infinite losses."""
 
     class Watch(pl.callbacks.Callback):  # type: ignore[misc, name-defined]
         def __init__(self) -> None:
@@ -110,7 +112,7 @@ def _watch(pl: Any, plan: Plan, model: torch.nn.Module, finite: bool) -> Any:
 
         def on_train_epoch_end(self, trainer: Any, module: Any) -> None:
             figures = {name: float(value) for name, value in sorted(trainer.callback_metrics.items())}
-            if figures:  # each rank has logged those of its own rows
+            if figures:  # each rank has only the values of its own rows
                 own = torch.tensor(list(figures.values()), dtype=torch.float64, device="cpu")
                 figures = dict(zip(figures, hvd.allreduce(own, name="spark.figures").tolist(), strict=True))
             for name, value in figures.items():

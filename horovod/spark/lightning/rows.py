@@ -1,4 +1,4 @@
-"""The params of estimators of Lightning that others do not have. Pure."""
+"""Additional params of Lightning estimators. Pure."""
 
 from horovod.spark.common import checks
 from horovod.spark.common.checks import Count

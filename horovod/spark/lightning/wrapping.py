@@ -1,4 +1,4 @@
-"""A torch.nn.Module with an optimizer and losses, as a LightningModule."""
+"""Wrapper that turns a torch.nn.Module with optimizer and losses into a LightningModule."""
 
 from typing import Any
 
@@ -10,7 +10,7 @@ from horovod.spark.torch.batches import outputs_of
 
 
 def wrap(pl: Any, given: dict[str, Any], plan: Plan) -> Any:
-    """A LightningModule that is trained as TorchEstimator trains."""
+    """Return a LightningModule that trains like ``horovod.spark.torch.TorchEstimator``."""
     functions = losses.made(given["loss"], given["loss_constructors"], plan.weight is not None, len(plan.labels))
 
     class Wrapped(pl.LightningModule):  # type: ignore[misc, name-defined]

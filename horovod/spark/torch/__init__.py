@@ -1,4 +1,4 @@
-"""Estimators for PyTorch on Spark."""
+"""Spark estimators for PyTorch."""
 
 try:
     import torch as _torch  # noqa: F401

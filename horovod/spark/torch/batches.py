@@ -1,4 +1,4 @@
-"""What a model of PyTorch takes, made of a batch of the reader."""
+"""Conversion of the reader's batches to inputs of PyTorch models."""
 
 import math
 from collections.abc import Sequence
@@ -10,7 +10,7 @@ from horovod.spark.common.plan import Plan, pick, reshaped
 
 
 def floating_dtype(model: torch.nn.Module) -> torch.dtype:
-    """Of the model's parameters."""
+    """Return the dtype of the model's first floating-point parameter, or PyTorch's default dtype."""
     found = (one.dtype for one in model.parameters() if one.is_floating_point())
     return next(found, torch.get_default_dtype())
 
@@ -18,8 +18,18 @@ def floating_dtype(model: torch.nn.Module) -> torch.dtype:
 def inputs_of(
     values: Sequence[Any], names: Sequence[str], shapes: Sequence[Sequence[int]] | None, dtype: torch.dtype, device: Any
 ) -> list[torch.Tensor]:
-    """Features in the shapes and, those of floating numbers, in the dtype that the model takes. Raises ValueError
-    naming a feature that does not fit."""
+    """Return the features as tensors of the model's input shapes.
+
+    Args:
+        values: Arrays or tensors of the features.
+        names: Their names, for messages.
+        shapes: Shape of each feature, with -1 for rows; None keeps the shapes.
+        dtype: Dtype for floating-point features; others keep theirs.
+        device: Device of the tensors.
+
+    Raises:
+        ValueError: If a feature cannot be reshaped or converted. The message names it.
+    """
     made = []
     for number, (name, value) in enumerate(zip(names, values, strict=True)):
         tensor = _tensor(value, f"feature {name!r}", device)
@@ -37,7 +47,7 @@ def inputs_of(
 
 
 def labels_of(values: Sequence[Any], plan: Plan, dtype: torch.dtype, device: Any) -> list[torch.Tensor]:
-    """Labels in their shapes, floating numbers in the model's dtype, integers as int64."""
+    """Return the labels as tensors in the plan's shapes: floating-point ones in `dtype`, integers as int64."""
     made = []
     for number, (name, value) in enumerate(zip(plan.labels, values, strict=True)):
         tensor = _tensor(value, f"label {name!r}", device)
@@ -49,7 +59,7 @@ def labels_of(values: Sequence[Any], plan: Plan, dtype: torch.dtype, device: Any
 
 
 def split(batch: dict[str, Any], plan: Plan, shapes: Any, dtype: torch.dtype, device: Any) -> tuple[Any, Any, Any]:
-    """Features, labels and the rows' weights, None without."""
+    """Split a batch into features, labels and the rows' weights (None without a weight column)."""
     features = inputs_of(pick(batch, plan.features, "feature_cols"), plan.features, shapes, dtype, device)
     labels = labels_of(pick(batch, plan.labels, "label_cols"), plan, dtype, device)
     weights = None
@@ -59,12 +69,12 @@ def split(batch: dict[str, Any], plan: Plan, shapes: Any, dtype: torch.dtype, de
 
 
 def outputs_of(result: Any) -> list[torch.Tensor]:
-    """What a model returns, as a list."""
+    """Return a model's output, or its tuple or list of outputs, as a list."""
     return list(result) if isinstance(result, (list, tuple)) else [result]
 
 
 def shapes_of(outputs: Sequence[torch.Tensor]) -> list[tuple[tuple[int, ...], str]]:
-    """Shape of a row's value, and dtype, of each."""
+    """Return for each output the shape of one row's value, and the name of the dtype."""
     return [(tuple(one.shape[1:]), str(one.dtype).removeprefix("torch.")) for one in outputs]
 
 

@@ -1,4 +1,4 @@
-"""DataModules for PyTorch: batches as dicts of tensors by column."""
+"""DataModules for PyTorch, whose batches are dicts of tensors by column."""
 
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any
@@ -7,7 +7,7 @@ from horovod.spark.common.datamodule import NeedsNVTabular, ParquetDataModule
 
 
 class MapIterable:
-    """``map_fn`` of each item of ``data``, which is gone through ``epochs`` times, or without an end if not given."""
+    """Iterable of ``map_fn(item)`` for each item of ``data``, repeated ``epochs`` times; None means endlessly."""
 
     def __init__(
         self, data: Iterable[Any], epochs: int | None = None, map_fn: Callable[[Any], Any] = lambda x: x
@@ -23,7 +23,7 @@ class MapIterable:
 
 
 class PetastormDataModule(ParquetDataModule):
-    """The built-in reader of Parquet. (The name is that of programs written for Horovod; petastorm is not needed.)"""
+    """Built-in reader of Parquet files. It has the original Horovod's name, but does not need petastorm."""
 
     short_name = "petastorm"
 
@@ -35,23 +35,24 @@ class PetastormDataModule(ParquetDataModule):
         random_seed: int | None = 0,
         **kwargs: Any,
     ) -> None:
-        """See ParquetDataModule."""
+        """Create a reader; the arguments are those of ParquetDataModule."""
         super().__init__(reader_pool_type, train_reader_worker_count, val_reader_worker_count, random_seed, **kwargs)
 
     def train_data(self) -> Iterator[Any]:
-        """Dicts of tensors, without an end."""
+        """Return an endless iterator of dicts of tensors by column."""
         return iter(MapIterable(self.train_batches(), 1, tensors))
 
     def val_data(self) -> Iterator[Any]:
+        """Return an endless iterator of dicts of tensors by column."""
         return iter(MapIterable(self.val_batches(), 1, tensors))
 
 
 class NVTabularDataModule(NeedsNVTabular, PetastormDataModule):
-    """What programs written for NVTabular name; says what it would need."""
+    """Unsupported; raises ImportError with a message about its requirements."""
 
 
 def tensors(batch: dict[str, Any]) -> dict[str, Any]:
-    """Columns of numbers as tensors; others as they are."""
+    """Convert numeric columns to tensors; leave other columns unchanged."""
     import torch
 
     return {name: torch.from_numpy(values) if values.dtype.kind in "biuf" else values for name, values in batch.items()}

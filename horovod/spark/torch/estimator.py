@@ -1,4 +1,4 @@
-"""TorchEstimator and TorchModel."""
+"""TorchEstimator and TorchModel for PyTorch."""
 
 import copy
 from typing import Any
@@ -26,8 +26,15 @@ _ORDER = (
 
 
 def named_metrics(metrics: list[Any], labels: list[str]) -> list[tuple[str, Any, int]]:
-    """Name, function and number of the output of each metric. ``metrics``: functions, of all outputs, or a list of
-    functions for each label. Raises ValueError for something else."""
+    """Return (name, function, index of the output) for each metric.
+
+    Args:
+        metrics: Functions that are applied to all outputs, or a list of functions for each label.
+        labels: Names of the labels.
+
+    Raises:
+        ValueError: If ``metrics`` is anything else.
+    """
     lists = [one for one in metrics if isinstance(one, (list, tuple))]
     if lists and (len(lists) != len(metrics) or len(metrics) != len(labels)):
         raise refuse("metrics", metrics, f"a list of functions, or a list of such for each of {len(labels)} label_cols")
@@ -45,18 +52,22 @@ def named_metrics(metrics: list[Any], labels: list[str]) -> list[tuple[str, Any,
 @with_signature(_ORDER)
 @with_params(*TORCH)
 class TorchEstimator(HorovodEstimator):
-    """Trains a torch.nn.Module on the ranks of a job.
+    """Estimator that trains a torch.nn.Module on the ranks of a job.
 
-    ``model`` is called with the features in their order and returns an output, or a tuple of one for each label;
-    ``loss`` is called with an output and its label. Features and labels of floating numbers come in the dtype of the
-    model's parameters, labels of integers as int64. Metrics are functions as losses are. A callback is a function of an
-    epoch's number and its figures, or has an ``on_epoch_end`` that is one. ``train_minibatch_fn(model, optimizer,
-    transform_outputs, loss_fns, inputs, labels, sample_weights)`` returns the outputs and the loss, and takes the step;
-    ``transform_outputs`` of what the model returns and the labels gives a list of outputs, and the labels in their
-    shapes; ``loss_fns`` has a function for each label. The step of ``backward_passes_per_step`` batches takes place at
-    the end of an epoch too, of fewer batches then.
+    ``model`` is called with the features in their order and returns an output, or a tuple with one for each label.
+    ``loss`` and the metrics are called with an output and its label. Floating-point features and labels have the dtype
+    of the model's parameters, integer labels are int64. A callback is a function of the epoch's number and its metrics
+    (a dict), or an object with a method ``on_epoch_end`` of this kind.
 
-    ``fit`` raises ValueError naming what does not fit, on the driver where that can be known there."""
+    ``train_minibatch_fn(model, optimizer, transform_outputs, loss_fns, inputs, labels, sample_weights)`` does a
+    training step, including ``optimizer.step()``, and returns the outputs and the loss. ``transform_outputs(result,
+    labels)`` converts the model's result to a list of outputs, and reshapes the labels to match; ``loss_fns`` has a
+    function for each label.
+
+    With ``backward_passes_per_step``, the last step of an epoch may have fewer batches.
+
+    ``fit`` raises ValueError for arguments that do not match, before training if possible.
+    """
 
     _framework = "torch"
     _data_module = PetastormDataModule
@@ -87,8 +98,7 @@ class TorchEstimator(HorovodEstimator):
 
 
 def model_of(estimator: Any, kind: Any, outcome: Outcome, run_id: str, metadata: dict[str, Any]) -> Any:
-    """What an estimator returns: a copy of its model, and of its optimizer, with the state that the ranks ended with.
-    ``kind``: class of the result."""
+    """Return a model of class ``kind`` with copies of the estimator's model and optimizer in their trained state."""
     model, optimizer = copy.deepcopy((estimator.getModel(), estimator.getOptimizer()))
     states.put_into(states.load(outcome.model, "the ranks' result"), model, optimizer, "the ranks' result")
     return kind(
@@ -106,7 +116,7 @@ def model_of(estimator: Any, kind: Any, outcome: Outcome, run_id: str, metadata:
 
 
 def check_torch(estimator: Any) -> None:
-    """Raises ValueError for a model, optimizer or losses that do not fit together."""
+    """Raise ValueError unless the estimator's model, optimizer, losses and shapes are valid and match."""
     model, optimizer = estimator.getModel(), estimator.getOptimizer()
     if not isinstance(model, torch.nn.Module):
         raise refuse("model", model, "a torch.nn.Module")
@@ -120,7 +130,7 @@ def check_torch(estimator: Any) -> None:
 
 
 def check_input_shapes(estimator: Any) -> None:
-    """Raises ValueError for fewer or more shapes than features."""
+    """Raise ValueError unless there are no input shapes, or one for each feature."""
     shapes, features = estimator.getInputShapes(), estimator.getFeatureCols()
     if shapes is not None and len(shapes) != len(features):
         raise refuse("input_shapes", shapes, f"one shape for each of {len(features)} feature_cols")
@@ -142,7 +152,7 @@ def _check_losses(estimator: Any) -> None:
 )
 @with_params(*TORCH_MODEL)
 class TorchModel(HorovodModel):
-    """A torch.nn.Module that has been trained; ``transform`` adds its outputs to a DataFrame."""
+    """Trained torch.nn.Module whose ``transform`` adds its outputs to a DataFrame."""
 
     def _predictor(self) -> tuple[Any, bytes]:
         model = self.getModel()
@@ -152,7 +162,7 @@ class TorchModel(HorovodModel):
 
 
 def load_predictor(payload: bytes) -> Predict:
-    """In a task of Spark: the model as a function of arrays."""
+    """Return the model as a function of arrays. Called in a Spark task."""
     import pickle
 
     from horovod.spark.torch.batches import floating_dtype, inputs_of, outputs_of

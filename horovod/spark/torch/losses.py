@@ -1,4 +1,4 @@
-"""Losses of several outputs, with weights of outputs and of rows."""
+"""Losses for several outputs, with weights for outputs and rows."""
 
 import copy
 import inspect
@@ -8,7 +8,7 @@ from typing import Any
 from horovod.spark.torch.batches import outputs_of
 
 Loss = Callable[[Any, Any], Any]
-"""Of an output and its label."""
+"""Function of an output and its label."""
 
 
 def as_list(losses: Any) -> list[Any]:
@@ -16,10 +16,19 @@ def as_list(losses: Any) -> list[Any]:
 
 
 def made(losses: Any, constructors: Any, by_row: bool, labels: int = 1) -> list[Loss]:
-    """``losses``, or what ``constructors`` return, one for each of so many ``labels``. ``by_row``: without the mean
-    over the rows, where losses know how to: modules with a ``reduction``, functions and constructors that take one.
-    Others have to return a value for each row by themselves. Raises ValueError for several losses that are not as many
-    as the labels."""
+    """Return a loss function for each label.
+
+    Args:
+        losses: A loss, or a list with one for each label.
+        constructors: Functions that return the losses, used instead of ``losses`` unless None.
+        by_row: Whether the losses should return one value per row. This works for modules with an attribute
+            ``reduction``, and for functions and constructors with such a parameter. Other losses must return one value
+            per row by themselves.
+        labels: Number of labels.
+
+    Raises:
+        ValueError: If there are several losses, but not one for each label.
+    """
     if constructors is not None:
         found = [
             one(reduction="none") if by_row and _takes_reduction(one) else _by_row(one(), by_row)
@@ -59,9 +68,19 @@ def total(
     labels: Sequence[Any],
     sample_weights: Any,
 ) -> Any:
-    """The sum of the losses, one of each output, each times its weight; with ``sample_weights`` each the mean over the
-    rows of a row's loss times its weight. Raises ValueError for outputs that are more or fewer than labels, and for
-    losses that are not one value for each row where rows have weights."""
+    """Return the weighted sum of the losses of all outputs.
+
+    Args:
+        losses: Loss of each output.
+        weights: Weight of each loss; None means 1.
+        outputs: The model's outputs.
+        labels: The labels.
+        sample_weights: Weight of each row's loss before the mean over rows; None means no weights.
+
+    Raises:
+        ValueError: If the numbers of outputs and labels differ, or if there are row weights and a loss does not return
+            one value per row.
+    """
     outputs, labels = fitted(outputs, labels)
     result: Any = 0
     for number, (loss, output, label) in enumerate(zip(losses, outputs, labels, strict=True)):
@@ -78,8 +97,11 @@ def total(
 
 
 def fitted(result: Any, labels: Sequence[Any]) -> tuple[list[Any], list[Any]]:
-    """What a model returns, an output or several, as a list, and the labels in the outputs' shapes (``shaped_like``).
-    Raises ValueError for outputs that are more or fewer than labels."""
+    """Return the model's outputs as a list, and the labels in the shapes of the outputs (see ``shaped_like``).
+
+    Raises:
+        ValueError: If the numbers of outputs and labels differ.
+    """
     outputs = outputs_of(result)
     if len(outputs) != len(labels):
         raise ValueError(f"the model has {len(outputs)} outputs, label_cols are {len(labels)}")
@@ -87,8 +109,10 @@ def fitted(result: Any, labels: Sequence[Any]) -> tuple[list[Any], list[Any]]:
 
 
 def shaped_like(label: Any, output: Any) -> Any:
-    """A label of floating numbers, as many as its output has, in the output's shape: PyTorch would make a table of (n)
-    and (n, 1)."""
+    """Return a floating-point label in the shape of its output, if both have the same number of elements.
+
+    Otherwise PyTorch would broadcast shapes such as (n) and (n, 1) to (n, n).
+    """
     if label.is_floating_point() and label.shape != output.shape and label.numel() == output.numel():
         return label.reshape(output.shape)
     return label

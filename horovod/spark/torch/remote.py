@@ -1,4 +1,4 @@
-"""What a rank of a TorchEstimator does."""
+"""Training in a rank of a TorchEstimator."""
 
 import pickle
 from collections import defaultdict
@@ -16,7 +16,7 @@ from horovod.spark.torch.batches import floating_dtype, outputs_of, shapes_of, s
 
 
 def train(plan: Plan) -> Outcome | None:
-    """Trains, and returns the Outcome on rank 0."""
+    """Train on this rank; return the Outcome on rank 0, and None on other ranks."""
     hvd.init()
     try:
         prepare_rank(plan, hvd.rank())
@@ -33,7 +33,7 @@ class _Training:
             torch.manual_seed(plan.seed)
         self.device = own_device(plan.use_gpu)
         self.model, self.optimizer = self.given["model"], self.given["optimizer"]
-        # First: an optimizer loads its state to where its parameters are.
+        # Before loading the optimizer's state, which goes to the device of its parameters.
         self.model.to(self.device)
         if plan.checkpoint is not None:
             where = plan.remote.checkpoint_path
@@ -79,7 +79,7 @@ class _Training:
             inputs, labels, weights = split(batch, self.plan, self.given["input_shapes"], self.dtype, self.device)
             if number % passes == 0:
                 self.optimizer.zero_grad()
-            # An epoch ends with a step, also of fewer passes: each rank has the same steps.
+            # An epoch ends with a step, even after fewer passes, so that all ranks have the same steps.
             self._last_pass = (number + 1) % passes == 0 or number + 1 == self.plan.steps
             outputs, loss = step(self.model, self.optimizer, losses.fitted, self.losses, inputs, labels, weights)
             self._measure(figures, outputs_of(outputs), labels, loss)
@@ -128,7 +128,7 @@ class _Training:
 
 
 class _Figures:
-    """Means over rows, and then over ranks."""
+    """Accumulator of metrics, averaged over rows and then over ranks."""
 
     def __init__(self) -> None:
         self._sums: dict[str, float] = defaultdict(float)
@@ -139,7 +139,11 @@ class _Figures:
         self._rows[name] += rows
 
     def averaged(self, name: str) -> dict[str, float]:
-        """Ranks have equally many rows, so the mean of their means is that of all rows."""
+        """Return the means over the rows of all ranks.
+
+        Ranks have equal numbers of rows, so this is the mean of the ranks' means. `name` is part of the allreduce's
+        name.
+        """
         means = [self._sums[key] / self._rows[key] for key in self._sums]
         own = torch.tensor(means, dtype=torch.float64, device="cpu")
         everybody = hvd.allreduce(own, name=f"spark.figures.{name}")
@@ -147,7 +151,7 @@ class _Figures:
 
 
 def own_device(use_gpu: bool) -> torch.device:
-    """The rank's GPU (``own_gpu``), where there are some and they are to be used."""
+    """Return the rank's GPU (see ``own_gpu``), or the CPU without GPUs or with ``use_gpu=False``."""
     if not use_gpu or not torch.cuda.is_available():
         return torch.device("cpu")
     torch.cuda.set_device(own_gpu(torch.cuda.device_count(), hvd.local_rank()))

@@ -1,4 +1,4 @@
-"""A model's and its optimizer's state as bytes: tensors and plain values, which load without running code."""
+"""State of a model and its optimizer as bytes that load without running code: only tensors and plain values."""
 
 import io
 import pickle
@@ -8,7 +8,10 @@ import torch
 
 
 def dump(model: torch.nn.Module, optimizer: torch.optim.Optimizer | None, epoch: int) -> bytes:
-    """For ``load``, and for ``torch.load(weights_only=True)``: a dict of ``model``, ``optimizer`` and ``epoch``."""
+    """Serialize the state dicts as a dict with ``model``, ``optimizer`` and ``epoch``.
+
+    Both ``load`` and ``torch.load(weights_only=True)`` can read it.
+    """
     stream = io.BytesIO()
     state = {"model": model.state_dict(), "optimizer": optimizer.state_dict() if optimizer else None, "epoch": epoch}
     torch.save(state, stream)
@@ -16,8 +19,15 @@ def dump(model: torch.nn.Module, optimizer: torch.optim.Optimizer | None, epoch:
 
 
 def load(data: bytes, where: str) -> dict[str, Any]:
-    """Raises ValueError naming ``where`` the bytes are from when they are torn, or hold more than tensors and plain
-    values."""
+    """Load bytes from ``dump``.
+
+    Args:
+        data: The bytes.
+        where: Their origin, for messages.
+
+    Raises:
+        ValueError: If the data are damaged, or contain anything except tensors and plain values.
+    """
     try:
         return torch.load(io.BytesIO(data), map_location="cpu", weights_only=True)  # type: ignore[no-any-return]
     except (pickle.UnpicklingError, RuntimeError, EOFError) as error:
@@ -29,7 +39,7 @@ def load(data: bytes, where: str) -> dict[str, Any]:
 def put_into(
     state: dict[str, Any], model: torch.nn.Module, optimizer: torch.optim.Optimizer | None, where: str
 ) -> None:
-    """Raises ValueError for the state of another model."""
+    """Load a state from ``load`` into model and optimizer; raise ValueError if it belongs to another model."""
     try:
         model.load_state_dict(state["model"])
         if optimizer is not None and state["optimizer"] is not None:
