@@ -1,4 +1,4 @@
-"""Horovod on Ray: ranks are actors, placed by Ray's scheduler, in which functions are called as often as one likes.
+"""Horovod on Ray: ranks are actors that Ray's scheduler places, and that execute any number of functions.
 
     import ray
     from horovod.ray import RayExecutor
@@ -9,8 +9,8 @@
     print(executor.run(train, args=[0.1]))
     executor.shutdown()
 
-``RayExecutor`` with ``min_workers``, and ``ElasticRayExecutor``: workers come and go with the cluster's nodes. For Ray
-Tune: ``horovod.ray.tune``, for Ray Train: ``horovod.ray.train``.
+With ``RayExecutor(min_workers=...)`` and ``ElasticRayExecutor``, workers come and go with the cluster's nodes.
+``horovod.ray.tune`` is for Ray Tune, and ``horovod.ray.train`` for Ray Train.
 """
 
 import importlib
@@ -36,7 +36,7 @@ _HOMES = {"BaseHorovodWorker": "worker", "ElasticRayExecutor": "elastic", "RayEx
 
 
 def __getattr__(name: str) -> Any:
-    # Loaded on demand: what a driver needs would cost every worker a part of its start.
+    # Loaded on demand: importing the driver's modules would delay the start of every worker.
     if name not in _HOMES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     return getattr(importlib.import_module(f"{__name__}.{_HOMES[name]}"), name)

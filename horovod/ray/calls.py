@@ -1,4 +1,4 @@
-"""Calls in actors, as events of one mailbox: a result, an exception, a worker that is gone, something logged."""
+"""Events of calls in actors, delivered to a mailbox: a result or exception, the loss of a worker, a log message."""
 
 from __future__ import annotations
 
@@ -23,13 +23,20 @@ from horovod.runner.resident.mailbox import Mailbox
 
 Callback = Callable[[dict[str, Any]], Any]
 _OURS = os.path.join("horovod", "ray", "")
-_LATE = 5.0  # s for what was logged to come
+_LATE = 5.0  # seconds to wait for the last log messages
 ENDED = "its process has ended"
 
 
 @dataclass(frozen=True)
 class Done:
-    """A call has ended. ``turn``: which one; ``number``: of the worker; ``error``: None where there is a ``value``."""
+    """End of a call in a worker.
+
+    Attributes:
+        turn: Identifier of the group of calls.
+        number: Number of the worker.
+        value: Result, if the call succeeded.
+        error: Exception, or None if the call succeeded.
+    """
 
     turn: str
     number: int
@@ -38,37 +45,43 @@ class Done:
 
     @property
     def victim(self) -> bool:
-        """Has it failed only because others have, or was it told that it has no place any more?"""
+        """True if the call failed only because other workers did, or because the worker was removed from the job."""
         return isinstance(self.cause, (HorovodInternalError, NoPlaceError))
 
     @property
     def died(self) -> bool:
-        """Is there no process any more?"""
+        """True if the worker's process has ended."""
         return isinstance(self.error, RayActorError)
 
     @property
     def cause(self) -> BaseException | None:
-        """What the function has raised."""
+        """Exception that the function raised."""
         return self.error.cause if isinstance(self.error, RayTaskError) else self.error
 
     def words(self) -> str:
-        """How it has failed, on a line."""
+        """Return a description of the failure in one line."""
         if self.died:
             return f"its process has died: {_reason(str(self.error))}"
         said = str(self.cause)
-        if isinstance(self.cause, RayError):  # whose texts are for terminals
+        if isinstance(self.cause, RayError):  # its messages are formatted for terminals
             said = shortened(said)
         what = f"{type(self.cause).__name__}: {said}"
         return f"what the function has returned cannot be sent: {what}" if self._unsent else what
 
     @property
     def _unsent(self) -> bool:
-        """Did it fail when it had returned? Then Ray's pickle is what was called first."""
+        """True if the function's result could not be pickled: the outermost frame is then in Ray's cloudpickle."""
         found = _FRAME.search(str(self.error)) if isinstance(self.error, RayTaskError) else None
         return found is not None and os.path.basename(found[1]) == "cloudpickle.py"
 
     def raised(self, who: str, host: str, rank: int | None) -> WorkerError:
-        """The same as an exception of the driver's. ``who``: in words."""
+        """Return the failure as an exception for the driver.
+
+        Args:
+            who: Description of the worker.
+            host: Its host.
+            rank: Its rank, or None.
+        """
         if not isinstance(self.error, RayTaskError):
             return worker_error(f"{who}: {self.words()}", rank, host)
         text = shortened(str(self.error))
@@ -82,10 +95,9 @@ _COMMON = ("The actor died", "class_name:", "actor_id:", "pid:", "namespace:", "
 
 
 def shortened(text: str) -> str:
-    """Of a traceback as Ray shows it, what is the user's: without colours, frames of ours, and what Ray leaves of
-    frames of its own."""
+    """Return a traceback from Ray with only the user's frames: without colours and frames of Ray and Horovod."""
     kept: list[str] = []
-    ours = True  # the header comes first, then what is left of Ray's frames
+    ours = True  # after the header come the remains of Ray's frames
     for line in _COLOUR.sub("", text).rstrip().splitlines():
         if line.startswith("  File "):
             ours = _OURS in line
@@ -99,7 +111,7 @@ def shortened(text: str) -> str:
 
 
 def _reason(text: str) -> str:
-    """What Ray says of how an actor has died, without what it says always."""
+    """Return the specific part of Ray's message about the death of an actor."""
     lines = [line.strip() for line in text.splitlines() if line.strip()]
     told = [line for line in lines if not line.startswith(_COMMON)]
     return " ".join(told or lines).partition(" Some common causes")[0][:500]
@@ -107,20 +119,20 @@ def _reason(text: str) -> str:
 
 @dataclass(frozen=True)
 class Gone:
-    """The worker's process has ended; or it lives, and stands still, which ``still`` says in words."""
+    """Loss of a worker: its process has ended, or is alive but stopped, which ``still`` then describes."""
 
     number: int
     still: str = ""
 
     @property
     def how(self) -> str:
-        """In words."""
+        """Description of the loss, for messages."""
         return self.still or ENDED
 
 
 @dataclass(frozen=True)
 class Logged:
-    """``ray_logger.log`` was called in rank 0. ``value`` None: nothing more comes."""
+    """Call of ``ray_logger.log`` on rank 0. A ``value`` of None marks the end of messages."""
 
     value: Any
 
@@ -129,7 +141,7 @@ Event = Done | Gone | Logged
 
 
 def watch(ref: Any, turn: str, number: int, box: Mailbox[Any]) -> None:
-    """Puts a ``Done`` into the box when the call has ended."""
+    """Put a ``Done`` into the mailbox when the call ends."""
 
     def done(future: Future[Any]) -> None:
         error = future.exception()
@@ -139,10 +151,18 @@ def watch(ref: Any, turn: str, number: int, box: Mailbox[Any]) -> None:
 
 
 class Ear:
-    """Hears what workers log, for the callbacks of one ``run``; without any it is deaf and costs nothing."""
+    """Receiver of the workers' log messages for the callbacks of one ``run``; inactive if there are none."""
 
     def __init__(self, callbacks: Sequence[Callback] | None, box: Mailbox[Any]) -> None:
-        """Raises TypeError naming a callback that cannot be called."""
+        """Create a queue if there are callbacks.
+
+        Args:
+            callbacks: Functions of a dict.
+            box: Mailbox that gets a ``Logged`` for each message.
+
+        Raises:
+            TypeError: If a callback cannot be called. The message names it.
+        """
         if callable(callbacks):
             raise TypeError(f"callbacks is {callbacks!r}, accepted is a list of callables that take a dict")
         self._callbacks = list(callbacks or ())
@@ -152,17 +172,17 @@ class Ear:
         self._box = box
         self._end = uuid.uuid4().hex
         self.queue = Queue(actor_options=_beside_us()) if self._callbacks else None
-        """For ``BaseHorovodWorker.set_queue``."""
+        """Queue for ``BaseHorovodWorker.set_queue``, or None."""
         if self.queue is not None:
             self._listen()
 
     def _listen(self) -> None:
         queue = self.queue
-        if queue is None:  # closed, in another thread
+        if queue is None:  # closed by another thread
             return
 
         def heard(future: Future[Any]) -> None:
-            if future.exception() is None:  # else the queue was ended
+            if future.exception() is None:  # an exception means that the queue has ended
                 told = future.result()
                 self._box.put(Logged(None if told == self._end else told))
                 if told != self._end:
@@ -171,17 +191,19 @@ class Ear:
         queue.actor.get.remote().future().add_done_callback(heard)
 
     def tell(self, event: Logged) -> None:
-        """Calls the callbacks."""
+        """Call the callbacks with the message."""
         if event.value is not None:
             for callback in self._callbacks:
                 callback(event.value)
 
     def finish(self, pass_on: Callable[[Any], None] = lambda event: None) -> None:
-        """All workers are done: what they have logged before comes still. ``pass_on``: gets what else happens
-        meanwhile."""
+        """Deliver the last messages, after all workers have returned.
+
+        ``pass_on`` is called with other events that arrive meanwhile.
+        """
         if self.queue is None:
             return
-        self.queue.actor.put.remote(self._end)  # `Queue.put` would wait for it, without a deadline
+        self.queue.actor.put.remote(self._end)  # `Queue.put` would wait without a deadline
         until, waits = time.monotonic() + _LATE, True
         while waits and time.monotonic() < until:
             for event in self._box.take(until)[0]:
@@ -192,7 +214,7 @@ class Ear:
                     pass_on(event)
 
     def close(self) -> None:
-        """Ends the queue. May be called again."""
+        """End the queue. Idempotent."""
         if self.queue is not None:
             with contextlib.suppress(RayActorError):
                 ray.kill(self.queue.actor)
@@ -200,7 +222,9 @@ class Ear:
 
 
 def _beside_us() -> dict[str, Any]:
-    """Options of an actor on the node of this program. On any other node it could be lost while all workers are well,
-    and what they log would raise."""
+    """Return actor options that place an actor on this program's node.
+
+    On another node, the actor could be lost while all workers are alive, and logging would raise an exception.
+    """
     node = ray.get_runtime_context().get_node_id()
     return {"num_cpus": 0, "scheduling_strategy": NodeAffinitySchedulingStrategy(node, soft=False)}

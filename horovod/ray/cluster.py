@@ -1,4 +1,4 @@
-"""What is asked of Ray's cluster: the nodes that workers can be on, and this driver's address."""
+"""Queries of Ray's cluster: nodes for workers, and the driver's address; and the driver's side of a job."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from horovod.runner.resident.seat import Resident, Seat
 
 
 def require() -> None:
-    """Raises RuntimeError when this program is not connected to Ray."""
+    """Raise RuntimeError if this program is not connected to Ray."""
     if not ray.is_initialized():
         raise RuntimeError(
             "this program is not connected to Ray: call ray.init() before start(), or ray.init(address=...)"
@@ -28,8 +28,14 @@ def require() -> None:
 
 
 def address(nics: Collection[str]) -> str:
-    """Of this host, by which workers reach the driver. ``nics``: the interfaces to be used; none: Ray's own address.
-    Raises ValueError naming one that is not there."""
+    """Return this host's address at which workers can reach the driver.
+
+    Args:
+        nics: Network interfaces to use; empty for the address that Ray uses.
+
+    Raises:
+        ValueError: If this host has none of the interfaces.
+    """
     if not nics:
         return str(get_node_ip_address())
     found = {one.name: one for one in interfaces.scan() if one.up and one.addresses}
@@ -41,7 +47,7 @@ def address(nics: Collection[str]) -> str:
 
 
 def variables(nics: Collection[str]) -> dict[str, str]:
-    """What all workers get of this program's settings. ``nics``: for the engine and for NCCL."""
+    """Return the environment variables for all workers: this program's settings, and `nics` for engine and NCCL."""
     shared, names = residence.passed_on(os.environ), ",".join(nics)
     return shared | ({"HOROVOD_GLOO_IFACE": names, "NCCL_SOCKET_IFNAME": names} if nics else {})
 
@@ -49,8 +55,20 @@ def variables(nics: Collection[str]) -> dict[str, str]:
 def open_residence(
     nics: Collection[str], own: Mapping[str, str], gone: Callable[[int, str], None], front: Front | None = None
 ) -> tuple[Residence, dict[str, str]]:
-    """The driver's side of a job, and the variables of all its workers: ``own`` and this program's settings. ``gone``,
-    ``front``, and what is raised, as of ``Residence``; ``nics`` as of ``address``."""
+    """Create the driver's side of a job.
+
+    Args:
+        nics: Network interfaces, see ``address``.
+        own: Environment variables for the workers, in addition to this program's settings.
+        gone: Function that is called with the number of a lost worker and a description, see ``Residence``.
+        front: Membership server of an elastic job.
+
+    Returns:
+        The driver's side, and the environment variables of all workers.
+
+    Raises:
+        The exceptions of ``Residence`` and ``address``.
+    """
     shared = variables(nics) | dict(own)
     return Residence(address(nics), gone, front, shared), shared
 
@@ -63,8 +81,19 @@ def seats(
     shared: Mapping[str, str],
     seconds: float,
 ) -> list[Seat]:
-    """In ``made``, of the workers of a fixed number, by rank, as is all that is given here. ``gpus``: what Ray has
-    given each; ``seconds`` to take the seat."""
+    """Assign the ranks of a job of a fixed size to its workers.
+
+    Args:
+        made: The driver's side of the job.
+        slots: Hosts and numbers, by rank.
+        residents: Processes of the workers, by rank.
+        gpus: GPUs that Ray assigned to each worker, by rank.
+        shared: Environment variables of all workers.
+        seconds: Time that workers have to use their assignment.
+
+    Returns:
+        The assignments, by rank.
+    """
     hosts = [slot.hostname for slot in slots]
     told = []
     for slot, resident in zip(slots, residents, strict=True):
@@ -74,8 +103,10 @@ def seats(
 
 
 class Names:
-    """Names of nodes: the address of each, with a part of its id where another one of the same address was there
-    before. A node keeps its name. Pure, but for what it remembers."""
+    """Names of nodes: the node's address, extended by a part of its id if another node has the same address.
+
+    A node keeps its name. Does not access the cluster.
+    """
 
     def __init__(self) -> None:
         self._names: dict[str, str] = {}  # by id
@@ -83,7 +114,7 @@ class Names:
         self._machines = Machines()
 
     def of(self, node: Mapping[str, Any]) -> str:
-        """Of a node as in ``ray.nodes()``."""
+        """Return the name of a node, given as an element of ``ray.nodes()``."""
         number, address = node["NodeID"], node["NodeManagerAddress"]
         if number not in self._names:
             taken = address in self._names.values()
@@ -93,18 +124,24 @@ class Names:
         return self._names[number]
 
     def machine(self, name: str) -> str:
-        """Several nodes may be on one machine."""
+        """Return the name of the host that a node is on; several nodes may share one."""
         return self._machine_of.get(name, name)
 
     def node(self, name: str) -> str | None:
-        """The id of the node that goes by this name."""
-        known = list(self._names.items())  # at once: what finds hosts adds to it, in another thread
+        """Return the id of the node with this name, or None."""
+        known = list(self._names.items())  # a copy, because the discovery thread adds names
         return next((number for number, one in known if one == name), None)
 
 
 def slots(nodes: Sequence[Mapping[str, Any]], names: Names, cpus: int, gpus: int) -> dict[str, int]:
-    """How many workers with so many CPUs and GPUs each node that is alive has room for, by its name; those without any
-    are left out. ``nodes``: as ``ray.nodes()`` returns them."""
+    """Return how many workers fit on each live node, by name, without nodes on which none fits.
+
+    Args:
+        nodes: Result of ``ray.nodes()``.
+        names: Names of the nodes.
+        cpus: CPUs of a worker.
+        gpus: GPUs of a worker.
+    """
     found = {}
     for node in nodes:
         if strategy.lives(node) and (room := strategy.fitting(node["Resources"], cpus, gpus)) > 0:
@@ -113,7 +150,7 @@ def slots(nodes: Sequence[Mapping[str, Any]], names: Names, cpus: int, gpus: int
 
 
 def find(nodes: Sequence[Mapping[str, Any]], host: str) -> str | None:
-    """The id of a node that is alive and has this address, host name or name."""
+    """Return the id of a live node with this address, host name or name, or None."""
     keys = ("NodeManagerAddress", "NodeManagerHostname", "NodeName")
     return next(
         (node["NodeID"] for node in nodes if strategy.lives(node) and host in (node[key] for key in keys)), None

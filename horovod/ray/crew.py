@@ -1,4 +1,4 @@
-"""Workers of a fixed number that live until they are told to go: what ``RayExecutor`` is without ``min_workers``."""
+"""Fixed-size group of workers that live until they are shut down; used by ``RayExecutor`` without ``min_workers``."""
 
 from __future__ import annotations
 
@@ -25,19 +25,33 @@ from horovod.runner.resident.mailbox import Mailbox
 from horovod.runner.resident.residence import Residence
 from horovod.runner.resident.seat import Resident
 
-_GRACE = 5.0  # s for the other ranks to notice that one has failed
-_LATE = 5.0  # s beyond the time that workers have to take their seats
-_DEATH = 1.0  # s for Ray to say how a worker has died, beyond that it has
-_LEAVE = 2.0  # s for workers that do nothing else to leave the job
-_END = 10.0  # s for killed ones to be gone
+_GRACE = 5.0  # seconds for the other ranks to notice that one has failed
+_LATE = 5.0  # seconds added to the timeout of workers, so that they report their errors first
+_DEATH = 1.0  # seconds to wait for Ray's reason after a worker's death is known
+_LEAVE = 2.0  # seconds for idle workers to leave the job
+_END = 10.0  # seconds for killed workers to end
 
 
 class Crew:
-    """``start`` it once. ``workers``: the actors by rank; ``hosts``: by rank, where they are. Threads that call
-    something take turns; ``shutdown`` ends what another thread waits for."""
+    """Group of workers, which can be started once.
+
+    Calls from several threads are executed one after another. ``shutdown`` interrupts calls of other threads.
+
+    Attributes:
+        workers: Actors, by rank.
+        hosts: Their hosts, by rank.
+    """
 
     def __init__(self, settings: Settings, plan: Plan, group: Any, cpus: int, gpus: int) -> None:
-        """``group``: a placement group that exists, or None. Nothing is started yet."""
+        """Store the arguments without starting anything.
+
+        Args:
+            settings: Settings of the executor.
+            plan: Resources to request.
+            group: Existing placement group to use, or None.
+            cpus: CPUs of each worker.
+            gpus: GPUs of each worker.
+        """
         self._settings = settings
         self._plan = plan
         self._group = group
@@ -47,23 +61,30 @@ class Crew:
         self._room: Room | None = None
         self._residence: Residence | None = None
         self._box: Mailbox[Event] = Mailbox()
-        self._turn = threading.RLock()  # to listen to the box
-        self._listener: int | None = None  # the thread whose turn it is
-        self._over = False  # `shutdown` was called, maybe while `start` is under way
-        self._seated: dict[int, Any] = {}  # ranks whose end the residence tells
-        self._dead: dict[int, str] = {}
-        self._still: dict[int, str] = {}  # of those, who has not ended but stands still
+        self._turn = threading.RLock()  # held by the thread that reads the mailbox
+        self._listener: int | None = None  # that thread
+        self._over = False  # True after `shutdown` was called, possibly during `start`
+        self._seated: dict[int, Any] = {}  # ranks whose end the residence reports
+        self._dead: dict[int, str] = {}  # descriptions of lost workers, by rank
+        self._still: dict[int, str] = {}  # those of them that are alive but stopped
 
     # Start
 
     def start(self, variables: Mapping[str, str]) -> None:
-        """Returns when all workers have their seats. ``variables``: for all of them, beside our own. Raises ValueError
-        and TimeoutError as ``strategy.find_room``, RuntimeError naming a worker that does not start or does not fit, or
-        when another thread has called ``shutdown`` meanwhile; ``shutdown`` then ends what has been started."""
+        """Start the workers and wait until all have their ranks. After an exception, call ``shutdown``.
+
+        Args:
+            variables: Environment variables for all workers, in addition to Horovod's.
+
+        Raises:
+            ValueError, TimeoutError: If the cluster lacks resources, see ``strategy.find_room``.
+            RuntimeError: If a worker does not start or does not match the others, or if another thread calls
+                ``shutdown`` meanwhile.
+        """
         size = len(self._plan.places)
         self._room = strategy.find_room(self._plan, self._group, self._settings.placement_group_timeout_s)
         with self._listening():
-            # Whatever is made is kept first and `_over` read then; `shutdown` does both in the other order.
+            # Store what was created, then read `_over`; `shutdown` does both in reverse order, so nothing is missed.
             self._go_on()
             made = [self._actor(number, size) for number in range(size)]
             self.workers = made
@@ -103,19 +124,29 @@ class Crew:
         ranks = [residents[number] for number in order]
         seats = cluster.seats(self._residence, slots, ranks, owned, shared, self._settings.timeout_s)
         refs = [worker.sit.remote(seat) for worker, seat in zip(self.workers, seats, strict=True)]
-        # A worker says more of why than that it is late.
+        # The workers' own timeout comes first because its error is more specific.
         self._ask(refs, self._seated, "did not take its seat", _LATE)
 
     def _ask(self, refs: Sequence[Any], answers: dict[int, Any], trouble: str, longer: float = 0.0) -> list[Any]:
-        """The answers of all workers, within the timeout and so many seconds more. ``answers``: gets each as it
-        comes."""
+        """Wait for the answers of all workers and return them by number.
+
+        Args:
+            refs: Ray references of the answers, by number of the worker.
+            answers: Dict to which each answer is added when it arrives.
+            trouble: What has failed if there is no answer, for messages.
+            longer: Seconds to add to the timeout.
+
+        Raises:
+            RuntimeError: If a call fails.
+            TimeoutError: If answers are missing after the timeout.
+        """
         seconds = self._settings.timeout_s + longer
         turn, deadline = uuid.uuid4().hex, time.monotonic() + seconds
         for number, ref in enumerate(refs):
             watch(ref, turn, number, self._box)
         while len(answers) < len(refs):
             failed: list[Done] = []
-            for event in self._box.take(deadline)[0]:  # all of them: one may be the end of another worker
+            for event in self._box.take(deadline)[0]:  # process all of them: others may report lost workers
                 self._bury(event)
                 if isinstance(event, Done) and event.turn == turn:
                     if event.error is None:
@@ -123,7 +154,7 @@ class Crew:
                     else:
                         failed.append(event)
             if failed:
-                self._go_on()  # else whoever has called `shutdown` knows why
+                self._go_on()  # after `shutdown`, report this as the reason
                 one = failed[0]
                 raise RuntimeError(f"worker {one.number} {trouble}: {one.words()}{_advice(one)}")
             if time.monotonic() >= deadline:
@@ -137,15 +168,19 @@ class Crew:
     # Calls
 
     def send(self, method: str, *args: Any) -> list[Any]:
-        """Calls a method of all workers; what comes of it, by rank, as Ray's references. Raises RuntimeError when
-        workers are not there any more."""
+        """Call a method of all workers and return Ray's references to the results, by rank.
+
+        Raises:
+            RuntimeError: If there are no workers, or one was lost.
+        """
         self.require()
         return [getattr(worker, method).remote(*args) for worker in self.workers]
 
     def require(self) -> None:
-        """Raises RuntimeError without workers, or when one has died."""
+        """Raise RuntimeError if there are no workers, or one was lost."""
         self._there()
-        # Whose turn it is, that hears of deaths; a callback must not take what the call around it waits for.
+        # Another thread that reads the mailbox records losses itself, and a callback must not take the events that the
+        # surrounding call waits for.
         if self._listener != threading.get_ident() and self._turn.acquire(blocking=False):
             try:
                 self._catch_up()
@@ -159,7 +194,11 @@ class Crew:
 
     @contextlib.contextmanager
     def _listening(self) -> Iterator[None]:
-        """In turn with other threads. Raises RuntimeError in a callback of a call: its events would be lost."""
+        """Wait for other threads' calls, then reserve the mailbox for this thread.
+
+        Raises:
+            RuntimeError: In a callback, because the surrounding call would lose events.
+        """
         me = threading.get_ident()
         if self._listener == me:
             raise RuntimeError(
@@ -183,9 +222,18 @@ class Crew:
             raise RuntimeError("there are no workers: call start() before, and nothing after shutdown()")
 
     def call(self, method: str, *args: Any, callbacks: Sequence[Callback] | None = None) -> list[Any]:
-        """The results of all workers, by rank. Raises WorkerError, a RuntimeError, when one fails, naming the first
-        that did by itself; where it raised an exception, of its class too. The others have had some seconds to end.
-        RuntimeError within a callback, too."""
+        """Call a method of all workers and return the results, by rank.
+
+        Args:
+            method: Name of the method.
+            *args: Its arguments.
+            callbacks: Functions that get the messages of ``ray_logger.log``.
+
+        Raises:
+            WorkerError: If a worker fails, after the others had a few seconds to end. It names the first worker that
+                failed by itself, and is also an instance of the class of the exception raised there.
+            RuntimeError: Within a callback, or if workers are missing.
+        """
         with self._listening():
             self.require()
             ear = Ear(callbacks, self._box)
@@ -200,13 +248,13 @@ class Crew:
                         worker.set_queue.remote(None)
 
     def call_first(self, method: str, *args: Any) -> Any:
-        """The result of rank 0, which alone is called; otherwise as ``call``."""
+        """Call a method of rank 0 only and return its result; otherwise like ``call``."""
         with self._listening():
             self.require()
             return self._gather({0: getattr(self.workers[0], method).remote(*args)})[0]
 
     def _gather(self, refs: Mapping[int, Any], ear: Ear | None = None) -> list[Any]:
-        """What comes of these calls, by rank, in the order of ranks."""
+        """Wait for calls, given as references by rank, and return their results in the order of ranks."""
         turn = uuid.uuid4().hex
         done: dict[int, Done] = {}
         gone: set[int] = set()
@@ -218,7 +266,7 @@ class Crew:
                 if isinstance(event, Logged):
                     if ear is not None:
                         ear.tell(event)
-                    self._there()  # after whatever a callback has done
+                    self._there()  # a callback may have shut down the workers
                     continue
                 self._bury(event)
                 if isinstance(event, Gone) and event.number in refs:
@@ -239,7 +287,7 @@ class Crew:
         return [done[rank].value for rank in sorted(refs)]
 
     def _hear_out(self, done: dict[int, Done], gone: set[int], turn: str) -> None:
-        """Ray says a moment later what it knows of the end of those that are gone."""
+        """Wait a moment for Ray's reasons why the lost workers ended."""
         until = time.monotonic() + _DEATH
         while gone - done.keys() and time.monotonic() < until:
             for event in self._box.take(until)[0]:
@@ -252,12 +300,15 @@ class Crew:
             self._dead.setdefault(event.number, event.how)
             if event.still:
                 self._still[event.number] = event.still
-                self._kill(self.workers[event.number])  # the others wait for it
+                self._kill(self.workers[event.number])  # otherwise the other ranks would wait for it
         elif isinstance(event, Done) and event.died and event.number not in self._still:
             self._dead[event.number] = event.words()
 
     def _judge(self, done: Mapping[int, Done], gone: set[int]) -> BaseException | None:
-        """Whom to blame: who has died, before who has raised an exception of its own, before all others."""
+        """Return the error of the worker that failed first, or None.
+
+        Lost workers come before workers that raised their own exception, and these before all others.
+        """
         failed = [one for _, one in sorted(done.items()) if one.error is not None]
         for rank in sorted(gone):
             if rank in self._still:
@@ -274,12 +325,14 @@ class Crew:
     # End
 
     def shutdown(self) -> None:
-        """Ends the workers and gives back what they had. May be called again, also when it was interrupted.
-        ``start`` in another thread raises then."""
+        """End the workers and release their resources. Idempotent, also after an interrupt.
+
+        ``start`` raises RuntimeError if it is running in another thread.
+        """
         self._over = True
-        if ray.is_initialized():  # else all that was Ray's has ended with it
+        if ray.is_initialized():  # otherwise the workers have ended together with Ray
             self._dismiss()
-        mine = self._turn.acquire(timeout=_END)  # of a thread whose workers are dead now
+        mine = self._turn.acquire(timeout=_END)  # the thread that holds it returns because its workers are dead
         try:
             self._close(mine)
         finally:
@@ -292,7 +345,7 @@ class Crew:
                 self._await_end()
             self._residence.close()
         if ray.is_initialized():
-            for worker in self.workers:  # again: some may have been made meanwhile
+            for worker in self.workers:  # again, because `start` may have created some meanwhile
                 self._kill(worker)
             if self._room is not None:
                 self._room.give_back()
@@ -303,14 +356,14 @@ class Crew:
 
     def _dismiss(self) -> None:
         if self._residence is not None and not self._dead:
-            with contextlib.suppress(Exception):  # one may have died just now
+            with contextlib.suppress(Exception):  # workers may die meanwhile
                 ray.wait([one.leave.remote() for one in self.workers], num_returns=len(self.workers), timeout=_LEAVE)
         for worker in self.workers:
             self._kill(worker)
 
     @staticmethod
     def _kill(worker: Any) -> None:
-        with contextlib.suppress(RayError):  # of an earlier ray.init(), and gone
+        with contextlib.suppress(RayError):  # raised if the worker ended with an earlier ray.init()
             ray.kill(worker, no_restart=True)
 
     def _await_end(self) -> None:

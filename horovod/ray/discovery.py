@@ -1,4 +1,4 @@
-"""Hosts of elastic jobs: the nodes of Ray's cluster."""
+"""Host discovery for elastic jobs: the nodes of Ray's cluster."""
 
 from __future__ import annotations
 
@@ -16,22 +16,28 @@ from horovod.runner.elastic.discovery import HostDiscovery
 
 
 class RayHostDiscovery(HostDiscovery):
-    """Hosts are the nodes of the cluster that are alive; slots, how many workers they have the resources for."""
+    """Host discovery whose hosts are the cluster's live nodes, with a slot for each worker that fits on them."""
 
     def __init__(self, use_gpu: bool = False, cpus_per_slot: int = 1, gpus_per_slot: int = 1) -> None:
         self._cpus, self._gpus = given.needs("slot", cpus_per_slot, use_gpu, gpus_per_slot if use_gpu else None)
         self.names = Names()
-        """Which node is meant by a host's name."""
+        """Names of the nodes, by which hosts are known."""
 
     def find_available_hosts_and_slots(self) -> dict[str, int]:
-        """By the node's address; where several nodes have the same, all but the first have a part of their id behind
-        it."""
+        """Return the number of slots by host.
+
+        A host's name is the node's address. If several nodes have the same address, all but the first one have a part
+        of their id appended.
+        """
         return cluster.slots(ray.nodes(), self.names, self._cpus, self._gpus)
 
 
 class TestDiscovery(RayHostDiscovery):
-    """For tests of elastic programs: of the cluster's hosts a number between ``min_hosts`` and ``max_hosts``, chosen
-    anew every ``change_frequency_s`` s. ``_graceful``: workers of a host that goes are told; else they are killed."""
+    """Host discovery for tests of elastic programs, which returns a random choice of the cluster's hosts.
+
+    Every ``change_frequency_s`` seconds it chooses from ``min_hosts`` to ``max_hosts`` hosts. Workers on removed hosts
+    are notified, or killed if ``_graceful`` is False.
+    """
 
     __test__ = False  # for pytest
 
@@ -56,12 +62,12 @@ class TestDiscovery(RayHostDiscovery):
         self._next = 0.0
 
     def find_available_hosts_and_slots(self) -> dict[str, int]:
-        """Some of the hosts."""
+        """Return the number of slots by host, for the hosts that are chosen at present."""
         found = super().find_available_hosts_and_slots()
         if time.monotonic() >= self._next:
             self._next = time.monotonic() + self._every
             kept = random.randint(min(self._least, len(found)), min(self._most, len(found)))
-            before = [host for host in self._chosen if host in found]  # one of these at least has to stay
+            before = [host for host in self._chosen if host in found]  # keep at least one of these
             stay = random.sample(before, 1) if before else []
             others = [host for host in found if host not in stay]
             chosen = {*stay, *random.sample(others, max(0, kept - len(stay)))}

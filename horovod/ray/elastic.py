@@ -1,4 +1,4 @@
-"""``ElasticRayExecutor``, and what finds hosts for it. What runs: ``members``."""
+"""``ElasticRayExecutor`` and its host discovery. Jobs are run by module ``members``."""
 
 from __future__ import annotations
 
@@ -19,8 +19,7 @@ _LEAST = 1
 
 
 class ElasticRayExecutor:
-    """An elastic job on Ray's cluster: as many workers as it has room for, at least and at most as many as the settings
-    say."""
+    """Executor of elastic jobs on Ray's cluster, with as many workers as fit within the limits of the settings."""
 
     def __init__(
         self,
@@ -31,10 +30,20 @@ class ElasticRayExecutor:
         env_vars: Mapping[str, str] | None = None,
         override_discovery: bool = True,
     ) -> None:
-        """``settings``: of ``create_settings``; each worker has ``cpus_per_slot`` CPUs and, with ``use_gpu``,
-        ``gpus_per_slot`` GPUs (1), which it alone sees. ``env_vars``: variables for the workers.
-        ``override_discovery`` False: ``settings.discovery`` finds hosts, not ``RayHostDiscovery``. Raises ValueError
-        naming what is wrong."""
+        """Create an executor of elastic jobs.
+
+        Args:
+            settings: Result of ``create_settings``.
+            use_gpu: Whether workers have GPUs.
+            cpus_per_slot: CPUs of each worker.
+            gpus_per_slot: GPUs of each worker with ``use_gpu``, visible only to this worker. Default: 1.
+            env_vars: Environment variables for the workers.
+            override_discovery: Whether to use ``RayHostDiscovery``. If False, ``settings.discovery`` finds hosts.
+
+        Raises:
+            ValueError: If an argument is invalid. The message names it.
+            TypeError: If ``settings`` has the wrong type.
+        """
         if not isinstance(settings, Settings):
             raise TypeError(f"settings is {settings!r}, accepted is what ElasticRayExecutor.create_settings() returns")
         cpus, gpus = given.needs("slot", cpus_per_slot, use_gpu, gpus_per_slot)
@@ -61,12 +70,26 @@ class ElasticRayExecutor:
         placement_group_timeout_s: float = 100,
         **kw: Any,
     ) -> Settings:
-        """``min_num_proc``, ``max_num_proc`` (None: any number): workers; ``reset_limit``: how often they may change,
-        ``elastic_timeout``: s without enough of them. ``timeout_s``: s for a worker to reach this program. Beside these
-        ``num_proc`` (to begin with), ``cooldown_range``, ``discovery`` and ``verbose`` (0: say nothing). ``min_np`` and
-        ``max_np`` are old names; where the new one says something else than its default, it counts. What begins with
-        ``ssh`` has no effect, neither has ``placement_group_timeout_s``: such jobs are in no placement group. Raises
-        ValueError and TypeError naming what is wrong."""
+        """Create settings for the executor.
+
+        Args:
+            min_num_proc: Least number of workers.
+            max_num_proc: Largest number of workers. Default: no limit.
+            reset_limit: How many times the workers may change. Default: no limit.
+            elastic_timeout: Seconds without enough workers after which the job ends.
+            timeout_s: Seconds for a worker to reach this program.
+            ssh_identity_file: No effect.
+            nics: Network interfaces to use. Default: any.
+            min_np: Old name of ``min_num_proc``, used if that has its default value.
+            max_np: Old name of ``max_num_proc``, likewise.
+            ssh_str: No effect.
+            placement_group_timeout_s: No effect, because elastic jobs do not use placement groups.
+            **kw: ``num_proc`` (number of workers to begin with), ``cooldown_range``, ``discovery``, ``verbose`` (0
+                disables messages).
+
+        Raises:
+            ValueError, TypeError: If an argument is invalid. The message names it.
+        """
         for old, new, value in (("min_np", "min_num_proc", min_np), ("max_np", "max_num_proc", max_np)):
             renamed(old, new, value)
         unknown = sorted(kw.keys() - {"num_proc", "cooldown_range", "discovery", "verbose"})
@@ -88,15 +111,22 @@ class ElasticRayExecutor:
         return made
 
     def start(self) -> None:
-        """Looks whether this program is connected to Ray. Raises RuntimeError when it is not."""
+        """Prepare for ``run``. Raises RuntimeError if this program is not connected to Ray."""
         self._job.prepare(self._variables)
 
     def run(self, worker_fn: Callable[[], Any], callbacks: Sequence[Callback] | None = None) -> list[Any]:
-        """``worker_fn()`` in each worker, which has its training in a function that ``hvd.elastic.run`` calls; the
-        results of the last members, by rank. ``callbacks``: as of ``RayExecutor.run``.
+        """Call ``worker_fn()`` in each worker.
 
-        Raises WorkerError, a RuntimeError, when the job fails: too few workers for too long, too many changes, or none
-        that holds the state of the training.
+        Args:
+            worker_fn: Function that trains in another function, wrapped by ``hvd.elastic.run``.
+            callbacks: Functions that get the messages of ``ray_logger.log``, see ``RayExecutor.run``.
+
+        Returns:
+            The results of the workers at the end of the job, by rank.
+
+        Raises:
+            WorkerError: If the job fails: too few workers for too long, too many changes, or no worker left that has
+                the training state. It is a RuntimeError.
         """
         if not callable(worker_fn):
             raise TypeError(f"worker_fn is {worker_fn!r}, accepted is a function")

@@ -1,4 +1,4 @@
-"""Host discovery for elastic jobs, where programs written for Horovod import it from."""
+"""Host discovery for elastic jobs, under the original Horovod's import path."""
 
 from typing import Any
 

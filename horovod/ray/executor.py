@@ -1,4 +1,4 @@
-"""``RayExecutor``: functions on ranks that are actors."""
+"""``RayExecutor``: calls functions on ranks that are Ray actors."""
 
 from __future__ import annotations
 
@@ -21,8 +21,11 @@ _NAMES = dataclasses.replace(ARGUMENTS, start="num_workers", least="min_workers"
 
 
 class RayExecutor:
-    """Workers on the nodes of Ray's cluster. ``start`` them, call functions in them as often as you like, and
-    ``shutdown``. With ``min_workers`` the job is elastic: each ``run`` has workers of its own, which come and go."""
+    """Executor of functions on ranks that are actors on Ray's cluster.
+
+    Call ``start``, then ``run`` and similar methods any number of times, then ``shutdown``. With ``min_workers`` the
+    job is elastic: each ``run`` starts new workers, which come and go.
+    """
 
     def __init__(
         self,
@@ -41,17 +44,31 @@ class RayExecutor:
         elastic_timeout: float = 600,
         override_discovery: bool = True,
     ) -> None:
-        """``settings``: of ``create_settings``. Either ``num_workers``, wherever Ray has room for them, or
-        ``num_hosts`` nodes with ``num_workers_per_host`` workers each. ``gpus_per_worker``: with ``use_gpu``, 1 by
-        default; workers of one host see each other's GPUs, and number ``hvd.local_rank()`` is a worker's own. In a
-        program that runs within a placement group, a trial of Ray Tune, say, the workers are placed in it, unless
-        ``use_current_placement_group`` is False.
+        """Create an executor. Give either ``num_workers`` or ``num_hosts``.
 
-        ``min_workers``: an elastic job of at least so many workers, at most ``max_workers`` (None: as many as there is
-        room for), which begins with ``num_workers`` (by default the least); ``reset_limit``, ``cooldown_range`` and
-        ``elastic_timeout`` (s) as of ``horovodrun``. ``override_discovery`` False: ``settings.discovery`` finds hosts.
+        Args:
+            settings: Result of ``create_settings``.
+            num_workers: Number of workers, placed wherever they fit. For elastic jobs, the number to begin with.
+                Default there: ``min_workers``.
+            num_hosts: Number of nodes, with ``num_workers_per_host`` workers each.
+            num_workers_per_host: Number of workers per node, with ``num_hosts``.
+            cpus_per_worker: CPUs of each worker.
+            use_gpu: Whether workers have GPUs.
+            gpus_per_worker: GPUs of each worker with ``use_gpu``. Default: 1. Workers on a host can access each other's
+                GPUs; a worker's own GPU is number ``hvd.local_rank()``.
+            use_current_placement_group: Whether to place workers in the placement group that this program runs in, if
+                any, for example in a trial of Ray Tune.
+            min_workers: Least number of workers. If it is given, the job is elastic.
+            max_workers: Largest number of workers of an elastic job. Default: as many as fit.
+            reset_limit: How many times the workers of an elastic job may change, see ``horovodrun``.
+            cooldown_range: Bounds of the pause before a failed host is used again, see ``horovodrun``.
+            elastic_timeout: Seconds without enough workers after which an elastic job ends.
+            override_discovery: Whether an elastic job uses ``RayHostDiscovery``. If False, ``settings.discovery`` finds
+                hosts.
 
-        Raises ValueError naming what is wrong or does not fit together, TypeError for ``settings`` of another kind.
+        Raises:
+            ValueError: If arguments are invalid or contradictory. The message names them.
+            TypeError: If ``settings`` has the wrong type.
         """
         if not isinstance(settings, Settings):
             raise TypeError(f"settings is {settings!r}, accepted is what RayExecutor.create_settings() returns")
@@ -61,7 +78,7 @@ class RayExecutor:
         self._crew: Crew | None = None
         self._job: ElasticJob | None = None
         if min_workers is not None:
-            self._settings = settings = dataclasses.replace(settings)  # which several executors may be made with
+            self._settings = settings = dataclasses.replace(settings)  # a copy, as other executors may share them
             settings.names = _NAMES
             settings.min_num_proc = integer("min_workers", min_workers, 1)
             settings.num_proc = size
@@ -96,16 +113,26 @@ class RayExecutor:
         nics: Collection[str] | str | None = None,
         strategy: str = "PACK",
     ) -> Settings:
-        """``timeout_s``: s for workers to start and to reach this program; ``placement_group_timeout_s``: s for Ray to
-        find room; ``nics``: network interfaces to be used, None: any; ``strategy``: of ``num_workers``, as of Ray's
-        placement groups: PACK, SPREAD, STRICT_PACK or STRICT_SPREAD. What begins with ``ssh`` has no effect. Raises
-        ValueError naming what is wrong."""
+        """Create settings for the executor.
+
+        Args:
+            timeout_s: Seconds for workers to start and to reach this program.
+            ssh_identity_file: No effect.
+            ssh_str: No effect.
+            placement_group_timeout_s: Seconds for Ray to reserve resources.
+            nics: Network interfaces to use. Default: any.
+            strategy: How ``num_workers`` workers are distributed to nodes: Ray's placement strategy PACK, SPREAD,
+                STRICT_PACK or STRICT_SPREAD.
+
+        Raises:
+            ValueError: If an argument is invalid. The message names it.
+        """
         ssh = {"ssh_identity_file": ssh_identity_file, "ssh_str": ssh_str}
         return given.make(timeout_s, placement_group_timeout_s, nics, ssh, strategy)
 
     @property
     def num_workers(self) -> int:
-        """Of a job that is not elastic how many there are, else how many it begins with."""
+        """Number of workers; for an elastic job, the number to begin with."""
         return len(self._plan.places) if self._job is None else self._job.limits.start
 
     def start(
@@ -115,12 +142,20 @@ class RayExecutor:
         executable_kwargs: Mapping[str, Any] | None = None,
         extra_env_vars: Mapping[str, str] | None = None,
     ) -> None:
-        """Starts the workers, with these variables beside ours and the driver's own ``HOROVOD_*``; then each makes an
-        executable, ``executable_cls(*executable_args, **executable_kwargs)``, to which ``execute`` gives functions.
+        """Start the workers. The workers of an elastic job are started by each ``run``.
 
-        Raises RuntimeError without Ray, or naming a worker that does not start; ValueError naming what was asked for
-        and what the cluster has when it is too small; TimeoutError when it has no room in time; WorkerError for
-        exceptions of the executable's.
+        Args:
+            executable_cls: Class of which each worker creates an object, which ``execute`` passes to functions.
+            executable_args: Positional arguments of the class.
+            executable_kwargs: Keyword arguments of the class.
+            extra_env_vars: Environment variables for the workers, in addition to Horovod's and the driver's
+                ``HOROVOD_*`` variables.
+
+        Raises:
+            RuntimeError: If Ray is not initialized, or a worker does not start. The message names the worker.
+            ValueError: If the cluster is too small. The message contains the requested and existing resources.
+            TimeoutError: If resources are not free in time.
+            WorkerError: If creating an object fails.
         """
         cluster.require()
         variables = {str(name): str(value) for name, value in (extra_env_vars or {}).items()}
@@ -139,7 +174,7 @@ class RayExecutor:
             if executable_cls is not None:
                 crew.call("start_executable", *made)
         except BaseException:
-            self._end(crew)  # which may not be this executor's any more
+            self._end(crew)  # not self._crew, which another thread may have replaced
             raise
 
     def run(
@@ -149,23 +184,32 @@ class RayExecutor:
         kwargs: Mapping[str, Any] | None = None,
         callbacks: Sequence[Callback] | None = None,
     ) -> list[Any]:
-        """``fn(*args, **kwargs)`` on every rank; the results by rank, of an elastic job those of its last members.
-        ``callbacks`` get each dict that rank 0 gives to ``ray_logger.log``, in this thread. They may call
-        ``run_remote`` and ``shutdown``; what would wait for workers raises RuntimeError in them.
+        """Call ``fn(*args, **kwargs)`` on every rank.
 
-        Raises WorkerError, a RuntimeError, when a worker fails, naming rank and host of the first; where it raised an
-        exception, the error is of that one's class too.
+        Args:
+            fn: Function to call.
+            args: Its positional arguments.
+            kwargs: Its keyword arguments.
+            callbacks: Functions that are called in this thread with each dict that rank 0 passes to ``ray_logger.log``.
+                They may call ``run_remote`` and ``shutdown``; methods that wait for workers raise RuntimeError there.
+
+        Returns:
+            The results, by rank; for an elastic job those of the workers at its end.
+
+        Raises:
+            WorkerError: If a worker fails. It names rank and host of the first one, and is also an instance of the
+                class of the exception raised there. It is a RuntimeError.
         """
         return self._call("run", _function(fn, args, kwargs), callbacks)
 
     def run_remote(
         self, fn: Callable[..., Any], args: Sequence[Any] | None = None, kwargs: Mapping[str, Any] | None = None
     ) -> list[Any]:
-        """As ``run``, but returns at once, by rank a reference each, for ``ray.get``."""
+        """Call ``fn(*args, **kwargs)`` on every rank without waiting; return references for ``ray.get``, by rank."""
         return self._require("run_remote").send("execute", _function(fn, args, kwargs))
 
     def execute(self, fn: Callable[[Any], Any], callbacks: Sequence[Callback] | None = None) -> list[Any]:
-        """``fn(executable)`` on every rank; otherwise as ``run``."""
+        """Call ``fn(executable)`` on every rank; otherwise like ``run``."""
         return self._call("execute", fn, callbacks)
 
     def _call(self, method: str, fn: Callable[[Any], Any], callbacks: Sequence[Callback] | None) -> list[Any]:
@@ -174,12 +218,14 @@ class RayExecutor:
         return self._require(method).call("execute", fn, callbacks=callbacks)
 
     def execute_single(self, fn: Callable[[Any], Any]) -> Any:
-        """``fn(executable)`` on rank 0 alone; its result."""
+        """Call ``fn(executable)`` on rank 0 only, and return its result."""
         return self._require("execute_single").call_first("execute", fn)
 
     def shutdown(self) -> None:
-        """Ends the workers, and what other threads wait for: ``start``, ``run`` and the like raise RuntimeError there.
-        May be called again, also when an interrupt (Ctrl-C) has ended it early."""
+        """End the workers. Idempotent, also after an interrupt (Ctrl-C).
+
+        Methods that wait in other threads, such as ``start`` and ``run``, raise RuntimeError.
+        """
         if (crew := self._crew) is not None:
             self._end(crew)
         if self._job is not None:
@@ -212,7 +258,7 @@ def _function(
 
 
 def _size(workers: int | None, hosts: int | None, per_host: int, least: int | None) -> int:
-    """How many workers are asked for. Raises ValueError."""
+    """Return the requested number of workers; raise ValueError if it is not clear."""
     if workers is not None and hosts is not None:
         raise ValueError(f"num_workers={workers!r} and num_hosts={hosts!r} are both given; accepted is one of them")
     if workers is not None:

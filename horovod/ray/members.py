@@ -1,7 +1,7 @@
-"""Elastic jobs on Ray: a worker for each slot that the cluster has, from the first look at it to the last.
+"""Elastic jobs on Ray, whose workers follow the slots that the cluster has.
 
-Who is in the job is decided as in elastic jobs of horovodrun (``horovod.runner.resident.course``); an actor on a node
-stands for a process on a host. Each is started for one ``run``, and ends with it.
+Membership is decided as in horovodrun's elastic jobs (``horovod.runner.resident.course``), with actors on nodes instead
+of processes on hosts. Actors are started for one ``run`` and end with it.
 """
 
 from __future__ import annotations
@@ -31,27 +31,40 @@ from horovod.runner.resident import residence
 from horovod.runner.resident.course import Course
 from horovod.runner.resident.mailbox import Mailbox
 
-_EVERY = 1.0  # s between two looks at the cluster
-_END = 10.0  # s for killed workers to be gone
+_EVERY = 1.0  # seconds between checks of the cluster
+_END = 10.0  # seconds for killed workers to end
 
 
 class _Over:
-    """``shutdown`` was called."""
+    """Event: ``shutdown`` was called."""
 
 
 @dataclass(frozen=True)
 class _Found:
-    """``slots`` by host; ``trouble``: why there are none."""
+    """Event: result of host discovery. `slots` by host, or `trouble`, the reason why discovery failed."""
 
     slots: Mapping[str, int]
     trouble: str = ""
 
 
 class ElasticJob:
-    """What is the same for all runs. ``limits``: of each."""
+    """Elastic job whose workers are started by each ``run``.
+
+    Attributes:
+        limits: Limits of the number of workers and of changes, for each run.
+    """
 
     def __init__(self, settings: Settings, cpus: int, gpus: int) -> None:
-        """``settings.discovery`` finds hosts. Raises ValueError naming what is wrong."""
+        """Check and store the settings.
+
+        Args:
+            settings: Settings of the executor; ``settings.discovery`` finds hosts.
+            cpus: CPUs of each worker.
+            gpus: GPUs of each worker.
+
+        Raises:
+            ValueError: If a setting is invalid. The message names it.
+        """
         self.limits = settings.limits()
         if not callable(getattr(settings.discovery, "find_available_hosts_and_slots", None)):
             raise ValueError(
@@ -62,29 +75,39 @@ class ElasticJob:
         self._options = {"num_cpus": cpus, "num_gpus": gpus, "max_restarts": 0}
         self._variables: Mapping[str, str] | None = None
         self._executable: tuple[Any, ...] = ()
-        self._boxes: dict[int, Mailbox[Any]] = {}  # of the runs under way, by thread
+        self._boxes: dict[int, Mailbox[Any]] = {}  # mailboxes of active runs, by thread
 
     def prepare(self, variables: Mapping[str, str], executable: tuple[Any, ...] = (None, None, None)) -> None:
-        """What the workers of each run get, and make first."""
+        """Allow runs, and set their workers' environment variables and executable (class, args, kwargs)."""
         cluster.require()
         self._variables, self._executable = dict(variables), executable
 
     def forget(self) -> None:
-        """Nothing runs after it any more, until ``prepare``; what runs in other threads is ended."""
+        """End runs in other threads, and reject new ones until ``prepare`` is called."""
         self._variables = None
         for box in list(self._boxes.values()):
             box.put(_Over())
 
     def run(self, func: Callable[[Any], Any], callbacks: Sequence[Callback] | None) -> list[Any]:
-        """``func(executable)`` in workers that come and go; the results of the last members, by rank. Raises
-        RuntimeError when ``forget`` was called before or is called meanwhile, and in a callback of a run; WorkerError
-        when the job fails."""
+        """Call ``func(executable)`` in workers that come and go.
+
+        Args:
+            func: Function to call.
+            callbacks: Functions that get the messages of ``ray_logger.log``.
+
+        Returns:
+            The results of the workers at the end, by rank.
+
+        Raises:
+            RuntimeError: In a callback, or if ``forget`` was called before or is called meanwhile.
+            WorkerError: If the job fails.
+        """
         me = threading.get_ident()
         if me in self._boxes:
             raise RuntimeError(
                 "a callback has called the executor that waits for it: call it when run() or execute() has returned"
             )
-        box = self._boxes[me] = Mailbox()  # before the look at the variables: `forget` does both in the other order
+        box = self._boxes[me] = Mailbox()  # before reading `_variables`, because `forget` does both in reverse order
         try:
             return self._run(box, func, callbacks)
         finally:
@@ -104,7 +127,7 @@ class ElasticJob:
 
 
 class _Run:
-    """One run: a loop over what happens, in the thread of who has called it."""
+    """One run of an elastic job: an event loop in the caller's thread."""
 
     def __init__(
         self,
@@ -133,7 +156,7 @@ class _Run:
         self._actors: dict[int, Any] = {}
         self._seated: set[int] = set()
         self._hosts: set[str] = set()
-        self._turns: dict[str, str] = {}  # of a call, what is called
+        self._turns: dict[str, str] = {}  # the method called, by identifier of the call
         self._results: dict[int, Any] = {}
         self._failed: Done | None = None
         self._ear: Ear | None = None
@@ -166,7 +189,7 @@ class _Run:
         )
         return self._failed.raised(who, host, rank)
 
-    # What happens
+    # Events
 
     def _take(self, event: Any, ear: Ear) -> None:
         if isinstance(event, Logged):
@@ -228,7 +251,7 @@ class _Run:
         self._watch(actor.sit.remote(seat), "sit", event.number)
 
     def _set_to_work(self, number: int) -> None:
-        """Not before it has its seat: without one, ``hvd.init()`` would make a job of its own there."""
+        """Call the function in a worker that has its assignment; without it, ``hvd.init()`` would start another job."""
         actor = self._actors[number]
         if self._ear is not None and self._ear.queue is not None:
             actor.set_queue.remote(self._ear.queue)
@@ -240,23 +263,23 @@ class _Run:
         watch(ref, turn, number, self._box)
 
     def _find(self) -> None:
-        """In a thread: what is new."""
+        """Run host discovery repeatedly in a separate thread, and report changes."""
         last: Any = None
         while not self._stop.is_set():
             try:
                 slots = self._settings.discovery.find_available_hosts_and_slots()
                 found = _Found(dict(slots))
-            except Exception as error:  # of a discovery that the user has given, say
+            except Exception as error:  # for example from a discovery object of the user
                 found = _Found({}, f"hosts could not be found: {type(error).__name__}: {error}")
             if (found.trouble, list(found.slots.items())) != last:
                 last = found.trouble, list(found.slots.items())
                 self._box.put(found)
             self._stop.wait(_EVERY)
 
-    # What is to be done (``course.Hands``)
+    # Actions (``course.Hands``)
 
     def start(self, number: int, host: str) -> None:
-        """An actor on one of the nodes of this name."""
+        """Start an actor on the node with this name."""
         node = self._names.node(host) or cluster.find(ray.nodes(), host)
         if node is None:
             self._box.put(Done("", number, error=RuntimeError(f"Ray has no node that goes by the name {host}")))
@@ -267,31 +290,31 @@ class _Run:
         self._watch(actor.describe.remote(), "describe", number)
 
     def kill(self, number: int) -> None:
-        """Its end comes as an event."""
+        """Kill a worker; its end is reported as an event."""
         if number in self._actors:
             ray.kill(self._actors[number], no_restart=True)
-            if number not in self._seated:  # it has no line whose end would tell
+            if number not in self._seated:  # it has no connection yet whose end would be noticed
                 self._box.put(Gone(number))
 
     def say(self, text: str) -> None:
-        """To this program's stderr."""
+        """Print a message to this program's stderr, if `verbose` is set."""
         if self._settings.verbose:
             print(f"horovod: {text}", file=sys.stderr, flush=True)
 
     def _end(self, number: int) -> None:
-        """It has nothing to do any more."""
+        """Kill the worker, if it exists, and remove it from the job."""
         if (actor := self._actors.pop(number, None)) is not None:
             with contextlib.suppress(RayError):
                 ray.kill(actor, no_restart=True)
         self._residence.forget(number)
 
     def _note(self, event: Any) -> None:
-        """At the end, when no more is decided."""
+        """Record a worker's end at the end of the run, when no more decisions are made."""
         if isinstance(event, Gone):
             self._seated.discard(event.number)
 
     def close(self) -> None:
-        """Nothing of the run goes on afterwards."""
+        """End all workers and threads of the run."""
         self._stop.set()
         for number in list(self._actors):
             self._end(number)

@@ -1,4 +1,4 @@
-"""What a worker tells the driver while it trains: ``log`` in the function, callbacks of ``run`` on the other side."""
+"""Messages from workers to the driver during training: ``log`` in the worker, callbacks of ``run`` in the driver."""
 
 from __future__ import annotations
 
@@ -12,8 +12,14 @@ _queue: Any = None
 
 
 def configure(queue: Any) -> None:
-    """What is logged from now on goes to ``queue``, anything with a method ``put``; None: nowhere. An executor that is
-    given callbacks does this itself."""
+    """Set the destination of log messages. Executors with callbacks call this themselves.
+
+    Args:
+        queue: Object with a method ``put``, or None to discard messages.
+
+    Raises:
+        TypeError: If ``queue`` has no method ``put``.
+    """
     global _queue
     if queue is not None and not callable(getattr(queue, "put", None)):
         raise TypeError(f"queue is {queue!r}, accepted is an object with a method put, such as ray.util.queue.Queue")
@@ -21,8 +27,14 @@ def configure(queue: Any) -> None:
 
 
 def log(info_dict: Mapping[str, Any]) -> None:
-    """Gives a copy of this to the callbacks, if this is rank 0 and there are any. Other ranks may call it as well, and
-    nothing happens. Raises TypeError when it is no mapping."""
+    """Send a copy of ``info_dict`` to the driver's callbacks, if this is rank 0. No effect on other ranks.
+
+    Args:
+        info_dict: Values to send, by name.
+
+    Raises:
+        TypeError: If ``info_dict`` is not a mapping.
+    """
     if not isinstance(info_dict, Mapping):
         raise TypeError(f"info_dict is {info_dict!r}, accepted is a dict")
     unknown = "" if WORKER in os.environ else "0"  # in an elastic job, before hvd.init()

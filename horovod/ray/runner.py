@@ -1,4 +1,4 @@
-"""``RayExecutor`` and ``BaseHorovodWorker`` where programs written for Horovod import them from."""
+"""``RayExecutor`` and ``BaseHorovodWorker``, under the original Horovod's import path."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""What an executor is made with, checked."""
+"""Settings of executors, and their validation."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from horovod.runner.elastic.cooldown import check_range
 from horovod.runner.elastic.limits import Limits
 
 LONGEST = 1e7
-"""s: what a worker takes for HOROVOD_ELASTIC_TIMEOUT."""
+"""Longest timeout in seconds, which workers accept as HOROVOD_ELASTIC_TIMEOUT."""
 
 STRATEGIES = ("PACK", "SPREAD", "STRICT_PACK", "STRICT_SPREAD")
 _NO_SSH = "Ray starts the workers, and no ssh is used: {} has no effect"
@@ -21,10 +21,17 @@ _NO_SSH = "Ray starts the workers, and no ssh is used: {} has no effect"
 
 @dataclass
 class Settings:
-    """Of ``RayExecutor.create_settings`` and ``ElasticRayExecutor.create_settings``. ``timeout_s``: s for the workers
-    to start and to reach the driver; ``placement_group_timeout_s``: s for Ray to find room for them; ``strategy``: how
-    they are spread over nodes; the others of elastic jobs. ``discovery``: finds hosts, used with
-    ``override_discovery`` False."""
+    """Settings of an executor, created by ``create_settings`` of ``RayExecutor`` and ``ElasticRayExecutor``.
+
+    Attributes from ``min_num_proc`` on are for elastic jobs only.
+
+    Attributes:
+        timeout_s: Seconds for workers to start and to reach the driver.
+        placement_group_timeout_s: Seconds for Ray to reserve resources.
+        nics: Network interfaces to use; empty for any.
+        strategy: Ray's placement strategy.
+        discovery: Object that finds hosts, used with ``override_discovery=False``.
+    """
 
     timeout_s: float = 30.0
     placement_group_timeout_s: float = 100.0
@@ -39,17 +46,17 @@ class Settings:
     discovery: Any = None
     verbose: int = 1
     names: Names = ARGUMENTS
-    """What an executor calls these."""
+    """Names of the settings in messages, which differ between executors."""
 
     def limits(self) -> Limits:
-        """Of an elastic job. Raises ValueError in the words of the executor."""
+        """Return the limits of an elastic job; raise ValueError if they are invalid."""
         least, most = self.min_num_proc, self.max_num_proc
         start = least if self.num_proc is None else integer("num_proc", self.num_proc, 1)
         if self.reset_limit is not None:
             integer("reset_limit", self.reset_limit, 0)
         seconds("elastic_timeout", self.elastic_timeout, LONGEST)
         check_range(self.cooldown_range)
-        # An actor takes long to start, the first on a node above all; those that come later would change the ranks.
+        # Actors start slowly, above all the first one on a node. Wait for them: late ones would change the ranks.
         gather = min(self.timeout_s, self.elastic_timeout / 2)
         return Limits(start, least, most, self.reset_limit, self.elastic_timeout, gather=gather, names=self.names)
 
@@ -61,7 +68,18 @@ def make(
     ssh: Mapping[str, Any] | None = None,
     strategy: str = "PACK",
 ) -> Settings:
-    """Checked. ``ssh``: arguments that mean something elsewhere. Raises ValueError naming what is wrong."""
+    """Create settings from validated arguments.
+
+    Args:
+        timeout_s: See ``Settings``.
+        placement_group_timeout_s: See ``Settings``.
+        nics: Network interfaces to use. Default: any.
+        ssh: Arguments about ssh, which have no effect; a warning is issued for values that are not None.
+        strategy: See ``Settings``.
+
+    Raises:
+        ValueError: If an argument is invalid. The message names it.
+    """
     for name, value in (ssh or {}).items():
         if value is not None:
             warn_user(_NO_SSH.format(f"{name}={value!r}" if name != "ssh_str" else name))
@@ -76,7 +94,11 @@ def make(
 
 
 def needs(of: str, cpus: Any, use_gpu: bool, gpus: Any) -> tuple[int, int]:
-    """The CPUs and GPUs of each ``of``, worker or slot. Raises ValueError for what does not fit together."""
+    """Return the numbers of CPUs and GPUs of each worker or slot (``of``).
+
+    Raises:
+        ValueError: If the arguments are invalid or contradictory.
+    """
     if not use_gpu and gpus:
         raise ValueError(f"gpus_per_{of} is {gpus!r} and use_gpu is False; accepted is use_gpu=True, or none of them")
     least = 0 if use_gpu else 1

@@ -1,4 +1,4 @@
-"""Where workers are to be: what Ray is asked for, and what is said when it has not got it."""
+"""Placement of workers: the resources requested from Ray, and messages if the cluster lacks them."""
 
 from __future__ import annotations
 
@@ -15,15 +15,21 @@ from ray.util.placement_group import (
     remove_placement_group,
 )
 
-_JOINING = 5.0  # s for nodes that are about to join a cluster that is too small
+_JOINING = 5.0  # seconds to wait for joining nodes before a cluster counts as too small
 
 Resources = Mapping[str, float]
 
 
 @dataclass(frozen=True)
 class Plan:
-    """``bundles``: resources that are to be together, each on one node; ``strategy``: how they are spread over nodes;
-    ``places``: the bundle of each worker, -1: any. ``asked``: in words."""
+    """Request to Ray for the workers' resources.
+
+    Attributes:
+        bundles: Resources; each bundle is reserved on one node.
+        strategy: Ray's placement strategy, or empty for an existing placement group.
+        places: Index of the bundle of each worker; -1 means any.
+        asked: Description of the request, for messages.
+    """
 
     bundles: Sequence[Resources]
     strategy: str
@@ -35,12 +41,12 @@ class Plan:
 
 
 def resources(cpus: int, gpus: int, workers: int = 1) -> dict[str, float]:
-    """Of so many workers."""
+    """Return the resources that the workers need, as Ray's dict."""
     return {"CPU": float(cpus * workers)} | ({"GPU": float(gpus * workers)} if gpus else {})
 
 
 def colocated(hosts: int, per_host: int, cpus: int, gpus: int) -> Plan:
-    """The same number of workers on each of several nodes."""
+    """Return a plan with ``per_host`` workers on each of ``hosts`` nodes."""
     asked = (
         f"num_hosts={hosts} nodes with room for num_workers_per_host={per_host} workers of {_needs(cpus, gpus)} each"
     )
@@ -49,15 +55,18 @@ def colocated(hosts: int, per_host: int, cpus: int, gpus: int) -> Plan:
 
 
 def loose(workers: int, cpus: int, gpus: int, strategy: str) -> Plan:
-    """So many workers; ``strategy`` PACK: on as few nodes as possible, SPREAD: on as many; STRICT_ in front: or not at
-    all."""
+    """Return a plan for a number of workers without a fixed number of nodes.
+
+    The strategy PACK uses as few nodes as possible, SPREAD as many as possible. With the prefix STRICT_, the placement
+    fails unless all are on one node, or each on a different one.
+    """
     how = "" if strategy == "PACK" else f", {strategy}"
     asked = f"num_workers={workers} workers of {_needs(cpus, gpus)} each{how}"
     return Plan([resources(cpus, gpus)] * workers, strategy, list(range(workers)), asked)
 
 
 def within(bundles: Sequence[Resources], workers: int, cpus: int, gpus: int) -> Plan:
-    """So many workers within a placement group that exists. Raises ValueError when it is too small."""
+    """Return a plan for workers within an existing placement group; raise ValueError if it is too small."""
     asked = f"{workers} workers of {_needs(cpus, gpus)} each"
     room = sum(fitting(bundle, cpus, gpus) for bundle in bundles)
     if room < workers:
@@ -70,17 +79,17 @@ def within(bundles: Sequence[Resources], workers: int, cpus: int, gpus: int) -> 
 
 
 def fitting(has: Resources, cpus: int, gpus: int) -> int:
-    """How many workers fit there."""
+    """Return how many workers fit into the resources ``has``."""
     return _times(resources(cpus, gpus), has)
 
 
 def _times(bundle: Resources, has: Resources) -> int:
-    """How often that fits into what there is."""
+    """Return how many times the bundle fits into the resources ``has``."""
     return min((int(has.get(name, 0.0) // amount) for name, amount in bundle.items() if amount), default=0)
 
 
 def lacking(plan: Plan, nodes: Sequence[Resources]) -> str:
-    """Why these nodes could not hold it even if nothing else ran there, with what they have; empty: they could."""
+    """Return a message if these nodes could not satisfy the plan even when idle; otherwise an empty string."""
     rooms = [_times(plan.bundles[0], node) for node in nodes]
     if plan.strategy == "STRICT_SPREAD":
         room = sum(1 for one in rooms if one)
@@ -96,9 +105,16 @@ def lacking(plan: Plan, nodes: Sequence[Resources]) -> str:
 
 
 def visible(gpus: Sequence[Sequence[str]], hosts: Sequence[str], rank: int) -> dict[str, str]:
-    """CUDA_VISIBLE_DEVICES of a rank; nothing without GPUs. ``gpus``, ``hosts``: by rank, what Ray has given it, and
-    where it is. All those of the ranks on its host, so that they reach each other's, in an order in which device number
-    ``local_rank`` is the rank's own first one."""
+    """Return CUDA_VISIBLE_DEVICES for a rank as a dict, which is empty if no rank has GPUs.
+
+    It contains the GPUs of all ranks on the same host, so that they can access each other's memory. Device number
+    ``local_rank`` is the rank's first own GPU.
+
+    Args:
+        gpus: GPUs that Ray assigned to each rank.
+        hosts: Host of each rank.
+        rank: The rank.
+    """
     if not any(gpus):
         return {}
     beside = [own for own, host in zip(gpus, hosts, strict=True) if host == hosts[rank]]
@@ -120,7 +136,13 @@ def _shown(has: Resources) -> str:
 
 @dataclass(frozen=True)
 class Room:
-    """A placement group that is ready. ``own``: made for this, so that nobody else has a use for it."""
+    """Placement group that is ready to use.
+
+    Attributes:
+        group: The placement group.
+        places: Index of the bundle of each worker; -1 means any.
+        own: True if the group was created for this job, and must be removed after it.
+    """
 
     group: PlacementGroup
     places: Sequence[int]
@@ -132,15 +154,21 @@ class Room:
 
 
 def current_group(use: bool) -> PlacementGroup | None:
-    """The placement group in which this program runs, if it is to be used."""
+    """Return the placement group in which this program runs, or None if there is none or ``use`` is False."""
     return get_current_placement_group() if use else None
 
 
 def find_room(plan: Plan, group: PlacementGroup | None, timeout: float) -> Room:
-    """Waits for Ray to make room, or for a group that exists.
+    """Create a placement group, or use the given one, and wait until it is ready.
 
-    Raises ValueError when the cluster is too small and does not grow by itself, TimeoutError after ``timeout`` s; both
-    say what was asked for and what the cluster has.
+    Args:
+        plan: Resources to request.
+        group: Existing placement group, or None.
+        timeout: Seconds to wait.
+
+    Raises:
+        ValueError: If the cluster is too small and does not grow by itself.
+        TimeoutError: If the resources are not free in time. Both messages contain the requested and existing resources.
     """
     made = placement_group([dict(one) for one in plan.bundles], strategy=plan.strategy) if group is None else group
     try:
@@ -169,22 +197,24 @@ def _wait(plan: Plan, group: PlacementGroup, timeout: float) -> None:
 
 
 def node_resources() -> list[dict[str, float]]:
-    """What each node that is alive has."""
+    """Return the resources of each live node."""
     return [node["Resources"] for node in ray.nodes() if lives(node)]
 
 
 def lives(node: Mapping[str, Any]) -> bool:
-    """Return True if the node, as in ``ray.nodes()``, is alive. Ray has both spellings of the key, and what stands for
-    it in tests of programs has the one in lower case."""
+    """Return True if the node, an element of ``ray.nodes()``, is alive.
+
+    Ray uses both spellings of the key; mocks in tests often have only the one in lower case.
+    """
     return bool(node["Alive"] if "Alive" in node else node["alive"])
 
 
 def grows() -> bool:
-    """Does Ray add nodes to this cluster by itself, as far as it says?"""
+    """Return True if the cluster scales automatically, or if this is unknown."""
     try:
         from ray._private.state import state
 
         config: Any = state.get_cluster_config()
-    except Exception:  # another version of Ray; then whoever asks waits
+    except Exception:  # a different version of Ray; then callers wait
         return True
     return config is not None and bool(config.node_group_configs)

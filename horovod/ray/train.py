@@ -1,11 +1,11 @@
-"""Horovod in Ray Train: workers, datasets, checkpoints and restarts after failures are Ray Train's, the job is ours.
+"""Horovod in Ray Train, which manages workers, datasets, checkpoints and restarts after failures.
 
     from horovod.ray.train import HorovodTrainer
 
     trainer = HorovodTrainer(train_loop, scaling_config=ray.train.ScalingConfig(num_workers=4))
     result = trainer.fit()
 
-``hvd.rank()`` is Ray Train's world rank. ``HorovodConfig`` is a backend for any trainer that takes one.
+``hvd.rank()`` is Ray Train's world rank. ``HorovodConfig`` can be used with any trainer that has ``backend_config``.
 """
 
 from __future__ import annotations
@@ -37,8 +37,12 @@ except ModuleNotFoundError as error:
 
 @dataclass
 class HorovodConfig(BackendConfig):
-    """``nics``: network interfaces to be used, None: any. ``timeout_s``: s for a worker to reach Ray Train's
-    controller."""
+    """Configuration of Ray Train's backend.
+
+    Attributes:
+        nics: Network interfaces to use; None for any.
+        timeout_s: Seconds for a worker to reach Ray Train's controller.
+    """
 
     nics: str | tuple[str, ...] | None = None
     timeout_s: float = 30.0
@@ -48,22 +52,22 @@ class HorovodConfig(BackendConfig):
 
     @property
     def backend_cls(self) -> type[Backend]:
-        """The backend."""
+        """Class of the backend, HorovodBackend."""
         return HorovodBackend
 
     def to_dict(self) -> dict[str, Any]:
-        """For Ray's records."""
+        """Return the attributes as a dict, for Ray's records."""
         return {"nics": self.nics, "timeout_s": self.timeout_s}
 
 
 class HorovodBackend(Backend):
-    """Makes ranks of the workers of Ray Train, in its controller's process."""
+    """Backend that turns Ray Train's workers into ranks. Runs in the controller's process."""
 
     def __init__(self) -> None:
         self._residence: Residence | None = None
 
     def on_start(self, worker_group: Any, backend_config: HorovodConfig) -> None:
-        """Each worker gets its seat. Raises RuntimeError naming one that does not fit to the others."""
+        """Assign ranks to the workers; raise RuntimeError naming a worker that does not match the others."""
         self._close()
         try:
             self._seat(worker_group, backend_config)
@@ -85,7 +89,7 @@ class HorovodBackend(Backend):
         worker_group.execute(_sit, cluster.seats(made, slots, residents, gpus, shared, settings.timeout_s))
 
     def on_shutdown(self, worker_group: Any, backend_config: HorovodConfig) -> None:
-        """The workers leave the job."""
+        """Make the workers leave the job, and end it."""
         try:
             worker_group.execute(_leave)
         finally:
@@ -98,9 +102,8 @@ class HorovodBackend(Backend):
 
 
 def _gone(worker_group: Any, rank: int) -> None:
-    """Ray Train looks after its workers itself, but bears one that stands still for ten minutes. Of one that is killed
-    it knows in no time."""
-    with contextlib.suppress(Exception):  # it is gone by now, or the group is
+    """Kill a worker that is stopped: Ray Train notices this at once, but a stopped worker only after ten minutes."""
+    with contextlib.suppress(Exception):  # the worker or the group may have ended meanwhile
         ray.kill(worker_group.get_workers()[rank].actor, no_restart=True)
 
 
@@ -111,14 +114,17 @@ def _sit(orders: list[Seat]) -> None:
 
 
 def _leave() -> None:
-    with contextlib.suppress(Exception):  # it ends anyway
+    with contextlib.suppress(Exception):  # the worker ends in any case
         basics.leave()
     seats.rise()
 
 
 class HorovodTrainer(DataParallelTrainer):
-    """``train_loop_per_worker`` on each of ``scaling_config.num_workers`` ranks, where it calls ``hvd.init()`` and, at
-    its end, ``ray.train.report``. All other arguments are those of Ray's ``TorchTrainer``, and mean the same."""
+    """Ray Train trainer that calls ``train_loop_per_worker`` on ``scaling_config.num_workers`` ranks.
+
+    The function calls ``hvd.init()`` and, at its end, ``ray.train.report``. All other arguments are the same as for
+    Ray's ``TorchTrainer``.
+    """
 
     def __init__(
         self,
@@ -128,7 +134,17 @@ class HorovodTrainer(DataParallelTrainer):
         horovod_config: HorovodConfig | None = None,
         **kwargs: Any,
     ) -> None:
-        """Raises TypeError when ``horovod_config`` is none."""
+        """Create a trainer with Horovod's backend.
+
+        Args:
+            train_loop_per_worker: Function that each rank calls.
+            train_loop_config: Its argument, if it takes one.
+            horovod_config: Configuration of the backend. Default: ``HorovodConfig()``.
+            **kwargs: Further arguments of Ray's data-parallel trainers, such as ``scaling_config``.
+
+        Raises:
+            TypeError: If ``horovod_config`` has the wrong type.
+        """
         if horovod_config is not None and not isinstance(horovod_config, HorovodConfig):
             raise TypeError(f"horovod_config is {horovod_config!r}, accepted is a HorovodConfig")
         super().__init__(

@@ -1,4 +1,4 @@
-"""Horovod in Ray Tune: each trial is a job of several ranks.
+"""Horovod in Ray Tune, where each trial is a job of several ranks.
 
 from horovod.ray.tune import report, trainable
 
@@ -34,12 +34,22 @@ def trainable(
     gpus_per_worker: int | None = None,
     timeout_s: float = 30,
 ) -> Any:
-    """What ``tune.Tuner`` takes: calls ``func(config)`` on ``num_workers`` ranks for each trial, within a placement
-    group of the trial's own. A dict that rank 0 gives to ``report`` becomes a result of the trial; what the other ranks
-    give is passed over. A trial whose ranks fail, fails with their error.
+    """Return a trainable for ``tune.Tuner`` that calls ``func(config)`` on several ranks for each trial.
 
-    ``cpus_per_worker``, ``use_gpu``, ``gpus_per_worker``, ``timeout_s``: as of ``RayExecutor``. Raises ValueError
-    naming what is wrong.
+    Each trial has its own placement group. A dict that rank 0 passes to ``report`` becomes a result of the trial; calls
+    on other ranks have no effect. If a rank fails, the trial fails with its error.
+
+    Args:
+        func: Function of a trial's config.
+        num_workers: Number of ranks per trial.
+        cpus_per_worker: CPUs of each rank.
+        use_gpu: Whether ranks have GPUs.
+        gpus_per_worker: GPUs of each rank with ``use_gpu``. Default: 1.
+        timeout_s: Seconds for the ranks to start.
+
+    Raises:
+        ValueError: If an argument is invalid. The message names it.
+        TypeError: If ``func`` is not callable.
     """
     if not callable(func):
         raise TypeError(f"func is {func!r}, accepted is a function of a trial's config")
@@ -55,6 +65,6 @@ def trainable(
         finally:
             executor.shutdown()
 
-    trial.__name__ = getattr(func, "__name__", "trial")  # under which results are kept
-    # The trial itself only waits for its ranks.
+    trial.__name__ = getattr(func, "__name__", "trial")  # Tune stores results under this name
+    # The first bundle is empty because the trial itself only waits for its ranks.
     return tune.with_resources(trial, tune.PlacementGroupFactory([{}, *[bundle] * size]))
