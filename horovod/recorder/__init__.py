@@ -1,4 +1,5 @@
-"""What flight recorders have written (by ``hvd.dump()``, SIGUSR2, the end of a job by an error).
+"""Reader of the files of flight recorders.
 
-Each rank writes a file recorder.rankN.jsonl of its last operations; see docs/hangs.md.
+Each rank writes its last operations to a file recorder.rankN.jsonl after ``hvd.dump()``, SIGUSR2, or a failure of the
+job; see docs/hangs.md.
 """

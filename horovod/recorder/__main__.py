@@ -1,6 +1,6 @@
-"""python -m horovod.recorder diff DIR
+"""Command line: python -m horovod.recorder diff DIR
 
-Exits with 0 where the ranks did the same, 1 where they part, 2 for what cannot be read.
+The exit code is 0 if the ranks did the same, 1 if they diverged, and 2 if the files cannot be read.
 """
 
 import argparse

@@ -1,9 +1,8 @@
-"""Where ranks first did different things. Pure: dumps in, text out.
+"""First divergence between ranks, as text. Pure.
 
-All ranks of a process set carry out the same operations in the same order, so those have numbers that agree
-("position"). Ranks part where one carries out another operation than the others under a number, which would be a
-mistake of ours; where one stops earlier; and, most often, in what they announce after the last operation that all
-carried out.
+All ranks of a process set execute the same operations in the same order, so positions in this order match. Most often,
+ranks diverge in what they request after the last operation that all of them executed. Other cases are ranks that
+stopped earlier, and different operations at one position, which would be a bug in Horovod.
 """
 
 from collections.abc import Sequence
@@ -15,7 +14,7 @@ _SIGNATURE = ("kind", "name", "dtype", "op")
 
 
 def compare(dumps: Sequence[Dump]) -> tuple[str, bool]:
-    """The text, and whether the ranks part."""
+    """Return the report as text, and True if the ranks diverge."""
     lines = [_about(dump) for dump in dumps]
     size = dumps[0].size
     have = {dump.rank for dump in dumps}
@@ -40,7 +39,7 @@ def _about(dump: Dump) -> str:
 
 
 def _first(dumps: Sequence[Dump], number: int) -> list[str]:
-    """The first difference within a process set; empty: none."""
+    """Return the lines about the first divergence within a process set; empty if there is none."""
     executed = {dump.rank: _executed(dump, number) for dump in dumps}
     members = [dump for dump in dumps if executed[dump.rank] or _announced(dump, number, -1)]
     if len(members) < 2:
@@ -68,7 +67,7 @@ def _other_operation(dumps: Sequence[Dump], executed: dict[int, dict[int, dict[s
 
 
 def _failed(dumps: Sequence[Dump], number: int) -> list[str]:
-    """An operation that ranks announced differently, so that it failed on all."""
+    """Return lines about an operation that failed on all ranks because they requested it differently."""
     for entry in (entry for dump in dumps for entry in dump.entries if entry["what"] == "failed"):
         if entry["set"] != number:
             continue
@@ -83,7 +82,7 @@ def _failed(dumps: Sequence[Dump], number: int) -> list[str]:
 
 
 def _before_it_failed(dump: Dump, failed: dict[str, Any]) -> dict[str, Any] | None:
-    """What the rank last announced under the name before that failed; it went well before, perhaps."""
+    """Return the rank's last request of the failed operation's name before it failed."""
     found = None
     for entry in dump.entries:
         if (entry["name"], entry["set"], entry["face"]) != (failed["name"], failed["set"], failed["face"]):
@@ -96,8 +95,7 @@ def _before_it_failed(dump: Dump, failed: dict[str, Any]) -> dict[str, Any] | No
 
 
 def _announced(dump: Dump, number: int, after: int) -> list[dict[str, Any]]:
-    """What the rank announced after the operation at position ``after`` was carried out, and has not carried out itself
-    since."""
+    """Return the rank's requests recorded after the executed operation at position ``after``."""
     begin = next(
         (
             e["number"]
@@ -112,7 +110,7 @@ def _announced(dump: Dump, number: int, after: int) -> list[dict[str, Any]]:
 def _other_announcement(
     dumps: Sequence[Dump], executed: dict[int, dict[int, dict[str, Any]]], number: int
 ) -> list[str]:
-    """After the last operation that all have carried out."""
+    """Return lines about the first different request after the last operation that all ranks executed."""
     last = min((max(executed[dump.rank], default=-1) for dump in dumps), default=-1)
     after = {dump.rank: _announced(dump, number, last) for dump in dumps}
     for index in range(max(map(len, after.values()))):
@@ -148,7 +146,7 @@ def _signature(entry: dict[str, Any]) -> tuple[Any, ...]:
 
 
 def _listed(entries: dict[int, dict[str, Any]]) -> list[str]:
-    """A line for each kind of entry, with the ranks that have it."""
+    """Return a line for each different entry, with the ranks that have it."""
     by: dict[str, list[int]] = {}
     for rank, entry in entries.items():
         by.setdefault(_text(entry), []).append(rank)

@@ -1,4 +1,4 @@
-"""Reading the files that flight recorders write."""
+"""Parser of the files that flight recorders write."""
 
 import os
 import stat
@@ -14,21 +14,23 @@ _Natural = Annotated[int, msgspec.Meta(ge=0)]
 
 @dataclass(frozen=True)
 class Dump:
-    """One rank's."""
+    """Flight recorder of one rank."""
 
     rank: int
     size: int
     label: str
-    """How messages name the rank, with its host and process."""
+    """Name of the rank in messages, with host and process."""
     why: str
+    """Reason why the file was written."""
     entries: tuple[dict[str, Any], ...]
-    """Oldest first; the fields are those of core/trace/dump.h."""
+    """Recorded events, oldest first, with the fields of core/trace/dump.h."""
     unix: float
-    """When it was written, in s of the epoch; the entries' times are of the host's monotonic clock, see ``ago``."""
+    """Time of writing, in seconds since the Unix epoch."""
     monotonic: int
+    """The same time in ns of the host's monotonic clock, which the entries use; see ``ago``."""
 
     def ago(self, entry: dict[str, Any]) -> float:
-        """How many seconds before the dump the entry's end was."""
+        """Return the seconds from the entry's end to the writing of the file."""
         return max(0.0, (self.monotonic - entry["end"]) * 1e-9)
 
 
@@ -67,20 +69,20 @@ _entry = msgspec.json.Decoder(_Entry)
 
 
 def read(path: Path) -> Dump:
-    """Read a rank's file, which anyone may have written.
+    """Read a rank's file. Its content is not trusted.
 
     Raises:
-        ValueError: It is no recorder's; the text names it.
-        OSError: It cannot be read.
+        ValueError: If it is not a flight recorder's file. The message names it.
+        OSError: If it cannot be read.
     """
-    with open(os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC), "rb") as lines:  # a pipe would block
+    with open(os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC), "rb") as lines:  # do not block on a pipe
         try:
             if not stat.S_ISREG(os.fstat(lines.fileno()).st_mode):
                 raise ValueError
             head = _head.decode(next(lines))
             if head.rank >= head.size:
                 raise ValueError
-            # The last one of a disk that was full may be a part.
+            # If the disk was full, the last line may be incomplete.
             entries = [dict(_entry.decode(line)) for line in lines if line.endswith(b"}\n")]
         except (StopIteration, ValueError, RecursionError):
             raise ValueError(f"{path} is not what a flight recorder writes") from None
@@ -90,12 +92,16 @@ def read(path: Path) -> Dump:
 
 
 def shown(text: str) -> str:
-    """Return the text with escapes for what a terminal would obey."""
+    """Return the text with unprintable characters escaped, such as control sequences of terminals."""
     return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
 
 
 def read_folder(folder: Path) -> list[Dump]:
-    """By rank. Raises ValueError when there are none, or several of one rank."""
+    """Read the files in a folder and return them by rank.
+
+    Raises:
+        ValueError: If there are none, or several of one rank, or one is invalid.
+    """
     found: dict[int, Dump] = {}
     for path in sorted(folder.glob("*.jsonl")):
         dump = read(path)
