@@ -21,7 +21,7 @@ class HorovodRunner:
     def __init__(
         self, *, np: int, driver_log_verbosity: str = "log_callback_only", env: Mapping[str, str] | None = None
     ) -> None:
-        """Create a runner.
+        """Create a runner for a number of ranks.
 
         Args:
             np: Number of ranks. Positive: concurrent tasks of the active Spark application. Negative: ``-np`` processes

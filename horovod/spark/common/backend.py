@@ -66,7 +66,7 @@ class SparkBackend(_Numbered):
     """Backend whose ranks are Spark tasks, started by ``horovod.spark.run``."""
 
     def __init__(self, num_proc: int | None = None, env: Mapping[str, str] | None = None, **kwargs: Any) -> None:
-        """Create a backend.
+        """Create a backend that starts Spark tasks.
 
         Args:
             num_proc: Number of ranks. Default: Spark's default parallelism.
@@ -107,7 +107,7 @@ class LocalBackend(_Numbered):
     """
 
     def __init__(self, num_proc: int, env: Mapping[str, str] | None = None, **kwargs: Any) -> None:
-        """Create a backend.
+        """Create a backend that calls ``horovod.run``.
 
         Args:
             num_proc: Number of ranks.

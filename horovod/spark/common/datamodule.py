@@ -44,7 +44,7 @@ class DataModule:
         verbose: Any = True,
         **kwargs: Any,
     ) -> None:
-        """Store the arguments.
+        """Store the arguments as attributes.
 
         Args:
             train_dir: Folder of the Parquet files to train with.
@@ -82,7 +82,7 @@ class DataModule:
         return self
 
     def __exit__(self, *error: object) -> None:
-        """Stop the readers."""
+        """Stop the threads that read ahead, if any."""
 
     def train_data(self) -> Any:
         """Return an endless iterable of training batches, of which ``steps_per_epoch_train`` are an epoch."""
@@ -114,7 +114,7 @@ class ParquetDataModule(DataModule):
         debug_data_loader: bool = False,
         **kwargs: Any,
     ) -> None:
-        """Create a reader.
+        """Create a reader of Parquet files.
 
         Args:
             reader_pool_type: "dummy" disables prefetching; all other values mean a thread.
@@ -180,7 +180,7 @@ class NeedsNVTabular:
     def __init__(
         self, label_cols: Any = (), categorical_cols: Any = (), continuous_cols: Any = (), **kwargs: Any
     ) -> None:
-        """Raise ImportError."""
+        """Raise ImportError, see ``check``."""
         self.check()
 
     @classmethod

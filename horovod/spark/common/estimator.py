@@ -258,7 +258,7 @@ def _keep_history(store: AbstractFilesystemStore, path: str, history: Mapping[st
     """Write the history to the store, or warn: a failure must not lose the model, which has the history, too."""
     try:
         store.write_text(path, json.dumps(history))
-    except Exception as error:  # each file system has errors of its own
+    except Exception as error:  # each file system has its own exceptions
         warn_user(f"the history could not be written to {path}: {type(error).__name__}: {error}")
 
 

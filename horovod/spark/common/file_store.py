@@ -81,7 +81,7 @@ class AbstractFilesystemStore(Store):
         checkpoint_filename: str | None = None,
         **kwargs: Any,
     ) -> None:
-        """Open the file system.
+        """Set the paths and open the file system.
 
         Args:
             prefix_path: The folder, created when needed.

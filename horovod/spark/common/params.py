@@ -82,7 +82,7 @@ class _TableParams(Params):  # type: ignore[misc]
     _rows: dict[str, Row]
 
     def __init__(self, **given: Any) -> None:
-        """Set params.
+        """Set the given params and the defaults of the others.
 
         Args:
             **given: Values by name of the param; None means not given.
@@ -113,4 +113,4 @@ class EstimatorParams(_TableParams):
 
 @with_params(*MODEL)
 class ModelParams(_TableParams):
-    """Params of all models."""
+    """Params that all models have."""

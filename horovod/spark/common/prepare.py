@@ -18,7 +18,7 @@ _ARRAY = "float32"
 
 @dataclass(frozen=True)
 class Written:
-    """Data set in a store.
+    """Data set that was written to a store.
 
     Attributes:
         dataset_idx: Its number.

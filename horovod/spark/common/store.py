@@ -121,7 +121,7 @@ class HDFSStore(AbstractFilesystemStore):
         *args: Any,
         **kwargs: Any,
     ) -> None:
-        """Connect to HDFS.
+        """Connect to HDFS and set the paths.
 
         Args:
             prefix_path: ``hdfs://host:port/folder``, or a path.

@@ -23,7 +23,7 @@ class PetastormBatchedDataLoader(BaseDataLoader):
     def __init__(
         self, name: str = "", limit_step_per_epoch: int = -1, verbose: bool = False, *args: Any, **kwargs: Any
     ) -> None:
-        """Create a loader.
+        """Create a loader with the options that all loaders have.
 
         Args:
             name: Name in messages.
@@ -72,7 +72,7 @@ class PytorchDataLoader(PetastormBatchedDataLoader):
         limit_step_per_epoch: int = -1,
         verbose: bool = False,
     ) -> None:
-        """Create a loader.
+        """Create a loader for a reader.
 
         Args:
             reader: The reader.
@@ -145,7 +145,7 @@ class PytorchInmemDataLoader(PetastormBatchedDataLoader):
         limit_step_per_epoch: int = -1,
         verbose: bool = False,
     ) -> None:
-        """Read all rows.
+        """Create a loader and read all rows.
 
         Args:
             reader: The reader.

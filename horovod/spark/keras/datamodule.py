@@ -21,7 +21,7 @@ class PetastormDataModule(ParquetDataModule):
         tensorflow_dataset_prefetch_buffer_size: int = 0,
         **kwargs: Any,
     ) -> None:
-        """Create a reader.
+        """Create a reader of Parquet files.
 
         Args:
             reader_pool_type: See ParquetDataModule.

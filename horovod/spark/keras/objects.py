@@ -20,7 +20,7 @@ from horovod._keras.versions import backend_of, is_legacy, keras_of
 
 @dataclass(frozen=True)
 class PackedModel:
-    """Serialized Keras model.
+    """Keras model in a form that can be pickled.
 
     Attributes:
         legacy: True for Keras 2.
@@ -153,7 +153,7 @@ def pack_model(model: Any) -> PackedModel:
 
 
 def unpack_model(packed: PackedModel, custom_objects: Mapping[str, Any] | None = None, compiled: bool = True) -> Any:
-    """Load a packed model.
+    """Load a model from its packed form.
 
     Args:
         packed: The packed model.
