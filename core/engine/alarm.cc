@@ -10,7 +10,7 @@
 namespace hvd {
 namespace {
 
-// How long the sleeping thread stays asleep after a submission. A program that keeps submitting and then waits drives
+// Delay in ns after a submission before the sleeping thread is woken. A program that keeps submitting and then waits drives
 // the engine itself by then; waking the thread, perhaps on the same core, would only slow it down.
 constexpr long kRingAfterNs = 30'000;
 

@@ -29,7 +29,7 @@ class Baton {
   bool drive(Operation& op, Deadline deadline);
   // Called by another thread: make run() return and end all sleeps.
   void stop();
-  // Stop all driving for good, after calling `last` with the lock held.
+  // Stop all driving permanently, after calling `last` with the lock held.
   template <class Last>
   void retire(Last last) {
     std::lock_guard baton(mutex_);

@@ -48,7 +48,7 @@ class Waits {
   }
   // Start of the current wait; 0: no caller waits.
   uint64_t since() const { return since_.load(std::memory_order_relaxed); }
-  // Time of the last first wait or unattended submission; 0: never.
+  // When a caller last started to wait for an operation, or left one unattended; 0: never.
   uint64_t arrival() const { return arrival_.load(std::memory_order_relaxed); }
   uint64_t left_unattended() const { return unattended_.load(std::memory_order_relaxed); }
 

@@ -43,7 +43,7 @@ struct Abi {
   void* status_ignore = nullptr;
   int levels[4] = {0, 1, 2, 3};  // MPI's constant for each Threads level
 
-  // Return the handle of an element type or reduction; 0 if some library does not reduce it, or not as we do: 16-bit
+  // Return the handle of an element type or reduction; 0 if some library does not reduce it, or not as the engine does: 16-bit
   // floats, booleans.
   Handle type_of(DType d) const;
   Handle op_of(ReduceOp op) const;

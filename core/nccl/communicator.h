@@ -128,7 +128,7 @@ class Ending {
 };
 
 // Abort communicators after the loss of a rank. The owner must mark their operations as failed before, because their
-// events then fire over garbage. Communicators may still be in creation, or being destroyed and waiting for that rank:
+// events then fire although the data are invalid. Communicators may still be in creation, or being destroyed and waiting for that rank:
 // these end too while NCCL waits for their kernels, but are abandoned once it frees them. From NCCL 2.22 on all are
 // aborted in one group, as they can only end together; before that on one thread each. Every rank of the host must do
 // this. `why`: the error of later calls on them.

@@ -46,7 +46,7 @@ std::string timeline_before(const std::string& path);
 
 class Timeline final : public Observer {
  public:
-  // An error has a sentence and sets `error` to errno if the file cannot be opened.
+  // Open the file and start the thread. On failure return an error with a full sentence and set `error` to errno.
   static Status start(TimelineOptions options, std::shared_ptr<Timeline>* out, int* error);
   ~Timeline() override;
 

@@ -16,8 +16,8 @@ namespace hvd {
 
 class TimelineFile {
  public:
-  // Create or truncate the file. An error has a sentence and sets `error` to errno: the file cannot be written, is not
-  // a regular file, or is open in another process on this host.
+  // Create or truncate the file. If it is not writable, not a regular file, or open in another process on this host,
+  // return an error with a full sentence and set `error` to errno.
   static Status open(const std::string& path, std::unique_ptr<TimelineFile>* out, int* error);
   ~TimelineFile();  // calls close()
   TimelineFile(const TimelineFile&) = delete;

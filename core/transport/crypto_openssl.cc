@@ -69,7 +69,7 @@ class OpensslAead final : public Aead {
     if (f_.cipher_update(ctx_, raw(out), &done, raw(in.data()), static_cast<int>(in.size())) != 1) return false;
     return f_.cipher_final(ctx_, raw(out) + done, &rest) == 1;
   }
-  // Clear errors: OpenSSL's error queue belongs to the thread, and other users of OpenSSL on it would mistake ours for
+  // Clear errors: OpenSSL's error queue belongs to the thread, and other users of OpenSSL on it would mistake these for
   // theirs.
   bool said(bool good) {
     if (!good) f_.clear_error();

@@ -24,7 +24,7 @@ class Link {
   // Why the link is broken; ok while it works.
   virtual const Status& error() const = 0;
 
-  // What a sleeper must watch: a descriptor, and the poll(2) events that the last calls were blocked on (POLLIN after a
+  // Events that a sleeper must watch: a descriptor, and the poll(2) events that the last calls were blocked on (POLLIN after a
   // try_recv that returned 0, POLLOUT after such a try_send; cleared by a call that moves bytes). Links that trigger
   // the owner's wakeup event instead have fd -1.
   virtual int fd() const { return -1; }

@@ -45,7 +45,7 @@ class Waiter {
   // Run the hook if the abort flag is set.
   Status glance();
 
-  // Hook called between spins (rarely) and after every sleep; it progresses the control plane. An error ends the
+  // Hook called between spins (rarely) and after every sleep; it advances the control plane. An error ends the
   // current wait and every later one. `hook_fds` adds descriptors (fd, events) to watch before each sleep.
   using Hook = std::function<Status()>;
   // `pending` returns true if the hook already has work that no descriptor and no later wakeup would signal.

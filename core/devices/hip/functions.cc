@@ -17,7 +17,7 @@ constexpr int kInvalidContext = 201, kNotSupported = 801;
 void* memory_at(Pointer pointer) { return reinterpret_cast<void*>(pointer); }
 
 // Clear HIP's per-thread last error, which includes "event not ready": a framework that checks its own kernels would
-// find ours. CUDA's driver has no such state.
+// find it. CUDA's driver has no such state.
 int answered(int code) {
   if (code != 0) static_cast<void>(hip.last_error());
   return code;
@@ -75,9 +75,7 @@ int alloc(Pointer* out, size_t bytes) {
 }
 int free_memory(Pointer pointer) { return answered(hip.free(memory_at(pointer))); }
 int alloc_host(void** memory, size_t bytes) {
-  // HIP compares unsigned numbers, so after a counter wraps around (2^31 waits) it waits too long. HIP may also refuse
-  // our memory, which was not allocated by hipMallocSignalMemory.
-  constexpr unsigned kPortable = 1;
+  constexpr unsigned kPortable = 1;  // for all devices, like CUDA's
   return answered(hip.alloc_host(memory, bytes, kPortable));
 }
 
@@ -99,7 +97,7 @@ int write_word(Stream stream, Pointer word, uint32_t value, unsigned flags) {
   return answered(hip.write_word(stream, memory_at(word), value, flags));
 }
 // HIP compares unsigned numbers, so after a counter wraps around (2^31 waits) it waits too long. HIP may also refuse
-// memory that was not allocated by hipMallocSignalMemory, as ours.
+// this memory, because it was not allocated by hipMallocSignalMemory.
 int await_word(Stream stream, Pointer word, uint32_t value, unsigned flags) {
   return answered(hip.await_word(stream, memory_at(word), value, flags, ~uint32_t{0}));
 }

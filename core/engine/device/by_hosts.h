@@ -50,7 +50,7 @@ class ByHosts {
   // Decide whether it does. All members of the set ask this for the same responses that fit, in the same order. An
   // error means that the job is over.
   Status asks(const Response& response, Comm& comm, const std::shared_ptr<Device>& device, bool* yes);
-  // True if this path is closed to the set for good. Equal on all members.
+  // True if the set can never use this path. Equal on all members.
   bool gives_up(uint32_t set) const {
     const auto it = settled_.find(set);
     return it != settled_.end() && it->second.way == Way::no;
@@ -59,7 +59,7 @@ class ByHosts {
   // over.
   Status start(const Response& response, const Comm& comm, std::vector<OperationPtr> operations);
 
-  // Progress operations in flight. Return true if something moved. An error in `status` means that the job is over.
+  // Advance the operations in flight. Return true if something moved. An error in `status` means that the job is over.
   bool advance(std::vector<Staged::Done>* done, Status* status);
   bool idle() const { return flights_.empty(); }
   // Maximum seconds to sleep before the next advance().

@@ -45,7 +45,7 @@ class ByNccl {
   void forget(uint32_t set) { sets_.forget(set); }
   // The job is over because of `why`. Destroy communicators if all is well (Code::shutdown, and `all_take_part` in the
   // launched work), otherwise abort them, on a separate thread. Unfinished work has then failed: its events fire, but
-  // the data are garbage.
+  // the data are invalid.
   void end(const Status& why, bool all_take_part);
   // Wait until they have ended, some seconds at most, because the process must not exit while NCCL works.
   void await_end() { sets_.await_end(); }

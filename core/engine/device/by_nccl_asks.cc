@@ -26,7 +26,7 @@ uint64_t host_id() {
 
 }  // namespace
 
-// What ranks of a set tell each other about their GPUs.
+// GPU properties that the ranks of a set exchange.
 struct NcclSets::Record {
   uint8_t device = 0;  // true if the rank has a device
   uint8_t wanted = 0;

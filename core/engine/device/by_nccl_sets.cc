@@ -30,7 +30,7 @@ nccl::Surroundings surroundings_of(const std::shared_ptr<Device>& device) {
   return {&Around::enter, &Around::leave, &all.try_emplace(device.get(), Around{device}).first->second};
 }
 
-// Whether a rank has its communicator.
+// State of a rank's communicator.
 enum class Made : uint8_t { not_yet, yes, failed, late };
 
 // `first`: the communicator that may be warming up. Its kernels run meanwhile, and those of another one must not.

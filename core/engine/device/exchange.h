@@ -33,7 +33,7 @@ class Exchange {
   static constexpr int kSlots = 2;
   static constexpr size_t kPatternBytes = 64;
 
-  // What one rank offers to the others.
+  // Offer of one rank to the others.
   struct Card {
     Whereabouts where;
     int32_t local_rank;
@@ -88,8 +88,8 @@ class Exchange {
   bool scarce() const { return scarce_; }
 
   // End of the job: release everything once the device has finished the work on the stream and the peers have closed
-  // this rank's memory; until then keep it aside. `release`: the stream may wait for a lost rank; let it continue, over
-  // garbage.
+  // this rank's memory; until then keep it aside. `release`: the stream may wait for a lost rank; let it continue,
+  // with invalid data.
   void retire(bool release);
   // Clean up what this process has kept aside. Return true if some of it still waits for its device, possibly forever.
   static bool sweep();

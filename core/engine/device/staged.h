@@ -56,7 +56,7 @@ class Staged {
     std::vector<OperationPtr> operations;
     Status status;
   };
-  // Progress operations in flight. Return true if something moved. An error in `status` means that the job is over.
+  // Advance the operations in flight. Return true if something moved. An error in `status` means that the job is over.
   bool advance(std::vector<Done>* done, Status* status);
   bool idle() const { return flights_.empty(); }
   // Maximum seconds to sleep before the next advance().

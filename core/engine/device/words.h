@@ -3,7 +3,7 @@
 //
 //   tell(w)       increment the counter when this rank's stream gets there; publish the new value at once, for waiters
 //   await(r, w)   make this rank's stream wait until rank r's counter reaches the value published at the time of this call
-//   release()     set all counters to their final values: streams continue over garbage, after the loss of a rank
+//   release()     advance all counters after the loss of a rank, so that all streams continue, with invalid data
 //
 // A wait must be called after the barrier that follows the other rank's tell(). Call with a Turn on the device.
 #pragma once
