@@ -25,8 +25,8 @@ struct Ready {
   bool grouped() const { return group_size > 0; }
 };
 
-// Fuse operations into responses. Allreduces of equal set, frontend, dtype, op, wire format and scale are fused up to the
-// threshold, also across other operations between them; likewise reducescatters (by input bytes) and allgathers (by
+// Fuse operations into responses. Allreduces of equal set, frontend, dtype, op, wire format and scale are fused up to
+// the threshold, also across other operations between them; likewise reducescatters (by input bytes) and allgathers (by
 // output bytes). Other kinds are never fused. A group of one such kind is one response whatever its size; a group that
 // needs several responses is fused with nothing else. Responses are ordered by their first members. Deterministic.
 std::vector<Response> fuse(std::vector<Ready> ready, const FuseOptions& options);

@@ -15,8 +15,8 @@ class ScheduleDetector {
   // `capacity`: maximum operations of a schedule; 0: never propose one.
   explicit ScheduleDetector(size_t capacity) : capacity_(capacity) {}
 
-  // Add a ready operation. `identity`: hash of what must repeat: set, frontend, name (unless unnamed) and signature on all
-  // ranks. For operations that cannot be scheduled (errors, join, process sets) call reset() instead.
+  // Add a ready operation. `identity`: hash of what must repeat: set, frontend, name (unless unnamed) and signature on
+  // all ranks. For operations that cannot be scheduled (errors, join, process sets) call reset() instead.
   void feed(const Ready& ready, uint64_t identity);
   // Forget all operations seen so far.
   void reset();

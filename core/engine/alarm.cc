@@ -10,8 +10,8 @@
 namespace hvd {
 namespace {
 
-// Delay in ns after a submission before the sleeping thread is woken. A program that keeps submitting and then waits drives
-// the engine itself by then; waking the thread, perhaps on the same core, would only slow it down.
+// Delay in ns after a submission before the sleeping thread is woken. A program that keeps submitting and then waits
+// drives the engine itself by then; waking the thread, perhaps on the same core, would only slow it down.
 constexpr long kRingAfterNs = 30'000;
 
 void drain_fd(int fd) {

@@ -15,7 +15,8 @@ class Alarm {
   Alarm();
   ~Alarm() { close(); }
   Alarm(const Alarm&) = delete;
-  // Use this wakeup event from now on. Duplicates its descriptor and keeps its memory alive as long as this object exists.
+  // Use this wakeup event from now on. Duplicates its descriptor and keeps its memory alive as long as this object
+  // exists.
   void attach(const BellRef& bell, std::shared_ptr<Segment> memory);
 
   // ---- called after publishing work with a seq_cst store ------------------------------------------------------------

@@ -90,8 +90,8 @@ class Control {
   // Pop a goodbye or abort; these are handled ahead of all other frames.
   bool pop_urgent(Frame* frame);
   bool inbox_empty() const { return inbox_.empty(); }
-  // True if every neighbour has received all frames from this rank, up to the flood that ended the job, or is gone. Closing a
-  // socket while the peer's messages are unread would reset it, and the last frames would be lost.
+  // True if every neighbour has received all frames from this rank, up to the flood that ended the job, or is gone.
+  // Closing a socket while the peer's messages are unread would reset it, and the last frames would be lost.
   bool parted() const;
   bool unsent() const;
   // True if shared memory has work for pump(): messages to read, or room for pending ones. Ask only after the mood

@@ -75,8 +75,8 @@ class Submissions {
 
   void add_set(uint32_t id, std::vector<int> ranks);
   void remove_set(uint32_t id);
-  // Restart the numbering of a frontend's unnamed operations and groups in the set at 0. Ranks may have submitted different
-  // counts, but none may be in flight.
+  // Restart the numbering of a frontend's unnamed operations and groups in the set at 0. Ranks may have submitted
+  // different counts, but none may be in flight.
   void restart_unnamed(uint32_t id, uint8_t face);
   std::map<uint32_t, std::vector<int>> sets() const;
 

@@ -10,7 +10,8 @@
 // otherwise because memory is little-endian. Arrays of handles would have another stride, so no function that takes one
 // is used.
 //
-// Source: mpi.h of Open MPI 5.0.11 and MPICH 5.0.2, mpi_abi.h of MPICH 5.0.2 (the ABI of the MPI standard 5.0, appendix A.1).
+// Source: mpi.h of Open MPI 5.0.11 and MPICH 5.0.2, mpi_abi.h of MPICH 5.0.2 (the ABI of the MPI standard 5.0, appendix
+// A.1).
 #pragma once
 #include <cstddef>
 #include <cstdint>
@@ -43,8 +44,8 @@ struct Abi {
   void* status_ignore = nullptr;
   int levels[4] = {0, 1, 2, 3};  // MPI's constant for each Threads level
 
-  // Return the handle of an element type or reduction; 0 if some library does not reduce it, or not as the engine does: 16-bit
-  // floats, booleans.
+  // Return the handle of an element type or reduction; 0 if some library does not reduce it, or not as the engine does:
+  // 16-bit floats, booleans.
   Handle type_of(DType d) const;
   Handle op_of(ReduceOp op) const;
 };

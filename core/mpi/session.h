@@ -1,5 +1,5 @@
-// MPI in this process, initialized by the engine or by the program, and finalized by the same. One per process, whatever number
-// of engines use it in turn, because MPI cannot be initialized twice.
+// MPI in this process, initialized by the engine or by the program, and finalized by the same. One per process,
+// whatever number of engines use it in turn, because MPI cannot be initialized twice.
 #pragma once
 #include <sys/types.h>
 
@@ -56,8 +56,8 @@ class Session {
   // Release it; all members call this at the same place.
   void forget(const std::vector<int>& ranks, const Look& look);
 
-  // Finalize MPI if the engine initialized it and it is usable. MPI_Finalize waits for the other processes; MPI must not be
-  // used any more. Return false if it has not ended after `seconds`; a later call continues waiting.
+  // Finalize MPI if the engine initialized it and it is usable. MPI_Finalize waits for the other processes; MPI must
+  // not be used any more. Return false if it has not ended after `seconds`; a later call continues waiting.
   bool finish(double seconds);
 
  private:

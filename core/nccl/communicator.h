@@ -128,10 +128,10 @@ class Ending {
 };
 
 // Abort communicators after the loss of a rank. The owner must mark their operations as failed before, because their
-// events then fire although the data are invalid. Communicators may still be in creation, or being destroyed and waiting for that rank:
-// these end too while NCCL waits for their kernels, but are abandoned once it frees them. From NCCL 2.22 on all are
-// aborted in one group, as they can only end together; before that on one thread each. Every rank of the host must do
-// this. `why`: the error of later calls on them.
+// events then fire although the data are invalid. Communicators may still be in creation, or being destroyed and
+// waiting for that rank: these end too while NCCL waits for their kernels, but are abandoned once it frees them. From
+// NCCL 2.22 on all are aborted in one group, as they can only end together; before that on one thread each. Every rank
+// of the host must do this. `why`: the error of later calls on them.
 std::shared_ptr<Ending> abort(std::span<const std::shared_ptr<Communicator>> communicators, Status why, double seconds);
 
 // Destroy communicators when all ranks are well and nothing is in flight. Waits for enqueued work, then for the other

@@ -1,9 +1,9 @@
 // Mapping of a reduction to NCCL: which NCCL reduction is used, and what scaling the caller must do. Pure.
 //
-// NCCL's arithmetic differs from the engine's. It multiplies by a scalar *of the data's type*, so a premultiplied sum by 1/3 in
-// bfloat16 is off by 0.2%, always in the same direction; an average is such a sum. So in 16 bits and fewer it is used
-// only if the factor is a power of two. Two differences cannot be avoided here: sums of 16-bit values are rounded at
-// every hop, and min and max drop NaN where the host's keep it.
+// NCCL's arithmetic differs from the engine's. It multiplies by a scalar *of the data's type*, so a premultiplied sum
+// by 1/3 in bfloat16 is off by 0.2%, always in the same direction; an average is such a sum. So in 16 bits and fewer it
+// is used only if the factor is a power of two. Two differences cannot be avoided here: sums of 16-bit values are
+// rounded at every hop, and min and max drop NaN where the host's keep it.
 #pragma once
 #include <cstdint>
 #include <string>

@@ -1,4 +1,5 @@
-// libsodium. The prototypes are those of its documentation: aead/aes-256-gcm, aead/chacha20-poly1305, advanced/scalar_multiplication.
+// libsodium. The prototypes are those of its documentation: aead/aes-256-gcm, aead/chacha20-poly1305,
+// advanced/scalar_multiplication.
 #include <algorithm>
 #include <new>
 

@@ -24,9 +24,9 @@ class Link {
   // Why the link is broken; ok while it works.
   virtual const Status& error() const = 0;
 
-  // Events that a sleeper must watch: a descriptor, and the poll(2) events that the last calls were blocked on (POLLIN after a
-  // try_recv that returned 0, POLLOUT after such a try_send; cleared by a call that moves bytes). Links that trigger
-  // the owner's wakeup event instead have fd -1.
+  // Events that a sleeper must watch: a descriptor, and the poll(2) events that the last calls were blocked on (POLLIN
+  // after a try_recv that returned 0, POLLOUT after such a try_send; cleared by a call that moves bytes). Links that
+  // trigger the owner's wakeup event instead have fd -1.
   virtual int fd() const { return -1; }
   virtual short wanted() const { return 0; }
   // True if bytes arrive in memory, announced by the owner's wakeup event. fd(), if any, then only tells of the peer's

@@ -227,7 +227,8 @@ void NcclSets::await_end() {
             Status(Code::timeout, "NCCL did not end its communicators within " + std::to_string(std::lround(kEndWithin)) + " s"));
   }
   leaving_.clear();
-  // Freeing waits for the device. No work of this engine on it waits for other ranks any more, unless something did not end.
+  // Freeing waits for the device. No work of this engine on it waits for other ranks any more, unless something did not
+  // end.
   if (!all_over)
     leave_behind(std::make_shared<std::pair<std::shared_ptr<GpuMemory>, std::vector<std::shared_ptr<GpuMemory::Block>>>>(
         std::move(memory_), std::move(warmed_)));
