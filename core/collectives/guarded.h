@@ -3,7 +3,7 @@
 // minimum. After log2(P) steps every rank knows the minimum over all ranks and, if all were ready, the reduction of all
 // data. If some rank was not ready, all ranks learn it together; since the data were a copy, no tensor was changed.
 //
-// A rank may be late by any time, depending on its program, so this collective never blocks: advance() moves what can
+// A rank may be arbitrarily late, depending on its program, so this collective never blocks: advance() moves what can
 // be moved.
 //
 // Cost: log2(P) * (alpha + N * (beta + gamma)), two steps more if P is not a power of two (collectives/fold.h).

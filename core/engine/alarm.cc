@@ -22,7 +22,7 @@ void drain_fd(int fd) {
 
 }  // namespace
 
-// Without a timer, submissions ring at once.
+// Without a timer, submissions trigger the wakeup event at once.
 Alarm::Alarm() : timer_(::timerfd_create(CLOCK_MONOTONIC, TFD_NONBLOCK | TFD_CLOEXEC)) {}
 
 void Alarm::attach(const BellRef& bell, std::shared_ptr<Segment> memory) {

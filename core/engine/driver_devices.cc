@@ -1,4 +1,4 @@
-// Driver: device operations: starting those agreed on, and polling those in flight.
+// Driver: start device operations that were agreed on, and poll those in flight.
 #include <algorithm>
 #include <cmath>
 

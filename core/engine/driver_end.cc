@@ -1,4 +1,4 @@
-// Driver: the end of a job, when a rank leaves or is lost, or a collective fails: whom to notify, and what happens to
+// Driver: end the job when a rank leaves or is lost, or a collective fails: notify the ranks and complete the
 // operations in flight.
 #include <algorithm>
 

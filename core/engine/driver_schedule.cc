@@ -1,4 +1,4 @@
-// Driver: adopting a schedule, running its buckets, leaving it.
+// Driver: adopt a schedule, run its buckets, leave it.
 #include <algorithm>
 
 #include "agree/check_response.h"

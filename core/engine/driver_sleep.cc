@@ -1,4 +1,4 @@
-// Driver: decisions before sleeping: which events must wake it, how long it may sleep, and whether there is work after
+// Driver: before sleeping, decide which events must wake it, how long it may sleep, and whether there is work after
 // all.
 #include <algorithm>
 

@@ -1,4 +1,4 @@
-// Submissions: operations in a schedule: into its cursor, out of it bucket by bucket or at its end, and on to
+// Submissions: move operations into a schedule's cursor, out of it bucket by bucket or at its end, and on to
 // negotiation where a wait cannot succeed.
 #include <algorithm>
 

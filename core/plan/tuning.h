@@ -14,8 +14,7 @@ namespace hvd {
 // Size thresholds in bytes; the fields are named in tuning_fields().
 struct Tuning {
   // In shared memory.
-  // Allreduce of two members up to this: one synchronisation less, but arithmetic done twice.
-  size_t direct_bytes = 16 << 10;
+  size_t direct_bytes = 16 << 10;   // allreduce of two up to this: one synchronisation less, arithmetic twice
   size_t chunk_bytes = 128 << 10;   // staged by a member per round: at most half the usual L2 cache
   size_t stream_bytes = 8 << 20;    // outputs from this size on bypass the cache
   // Over links.

@@ -69,7 +69,7 @@ Status ByHosts::asks(const Response& r, Comm& comm, const std::shared_ptr<Device
 
 namespace {
 
-// Return the factor by which values are reduced before the sum and enlarged afterwards, because sums of 16-bit floats
+// Return the factor by which values are divided before the sum and multiplied afterwards, because sums of 16-bit floats
 // overflow easily even if their average does not. A power of two, so it changes no bits except in denormals.
 double reserve(const Response& r, const Comm& comm) {
   const bool needed = r.op == ReduceOp::average && r.dtype == DType::float16;
