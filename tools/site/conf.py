@@ -29,6 +29,7 @@ PAGES = {
     "Start": [
         "README",
         "docs/getting-started",
+        "docs/tutorial",
         "docs/before-and-after",
         "docs/choosing",
         "docs/faq",
