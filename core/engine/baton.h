@@ -1,10 +1,10 @@
-// Progress lock: decides whether the engine's thread or a waiting caller drives the engine. A caller that drives saves
-// the several microseconds that waking the thread would take.
+// Progress lock: decides whether the engine's thread or a waiting caller drives the engine, that is, runs its progress
+// loop. A caller that drives saves the several microseconds that waking the thread would take.
 //
-//   the thread   run(): turns while something progresses -> park(): sleeps without the lock until the wakeup event, a message or a
-//                timeout
-//   a caller     drive(): turns until its operation is done. After a while without progress it leaves the rest to the thread and
-//                sleeps on its operation; while only a peer's message is missing it may doze() holding the lock
+//   the thread   run(): turns while something progresses -> park(): sleeps without the lock until the wakeup event, a
+//                message or a timeout
+//   a caller     drive(): turns until its operation is done. After a while without progress it leaves the rest to the
+//                thread and sleeps on its operation; while only a peer's message is missing it may doze() with the lock
 //
 // A thread that releases the lock sets the matching mood, and wakes the engine's thread if there is work left.
 #pragma once

@@ -1,6 +1,6 @@
-// Driver: one turn of the engine's work. The thread that holds the progress lock (the engine's own, or a waiting
-// caller) calls step(), so turns never overlap. A turn takes submissions, sends requests, handles messages and executes
-// agreed operations, in this order.
+// Driver: one turn of the engine's progress loop. The thread that holds the progress lock (the engine's own, or a
+// waiting caller) calls step(), so turns never overlap. A turn takes submissions, sends requests, handles messages and
+// executes agreed operations, in this order.
 //
 //                    adopt(): its turn in the common order has come
 //   negotiating ----------------------------------------------------> following a schedule

@@ -12,8 +12,8 @@ Driver::Vote Driver::vote(const Submissions::Progress& p, bool* moved) {
     if (!leave) submissions_->peek_bucket(&ops);
     guard_.begin(steady_->schedule(), p.executed, leave ? p.executed : p.ready, ops);
   }
-  // Once any rank asked to leave, all votes should arrive soon, so the timeout applies; otherwise ranks may be late by
-  // any time.
+  // Once any rank asked to leave, all votes should arrive soon, so the timeout applies; otherwise ranks may be
+  // arbitrarily late.
   if (const Status status = guard_.advance(steady_->frozen(), moved); !status.ok()) {
     ++executed_;  // count the operation as started
     collective_failed(status);

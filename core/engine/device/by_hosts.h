@@ -3,13 +3,13 @@
 // NCCL gathers the result inside each host. So each rank moves only its part through host memory. Used for sets that
 // NCCL cannot connect as a whole, and where HOROVOD_HIERARCHICAL_ALLREDUCE requests it.
 //
-//   start() ---> pack, NCCL reduces inside the host; advance() copies the parts to pinned memory without waiting for the device
+//   start() ---> pack, NCCL reduces inside the host; advance() copies the parts to pinned memory without waiting
 //                  |
 //                  v the copy has arrived: advance() submits
 //                "NAME/hosts" on host memory, negotiated and executed like any other operation
 //                  |
-//                  v done, in the common order: the part is copied back, NCCL gathers, unpack; then the program's operation is
-//                  done, which means launched
+//                  v done, in the common order: the part is copied back, NCCL gathers, unpack; then the program's
+//                  operation is done, which means launched
 //
 // Used only by the thread that drives the engine.
 #pragma once

@@ -4,11 +4,11 @@
 //   agreed ---> start() ---> data are copied to pinned memory, without waiting for the device
 //   (device)                    |
 //                               v the copy has arrived: advance() submits
-//                             "NAME/staged" on host memory, negotiated and executed like any other operation: it starts when the
-//                             data of every rank are there
+//                             "NAME/staged" on host memory, negotiated and executed like any other operation: it starts
+//                             when the data of every rank are there
 //                               |
 //                               v done
-//                             the result is copied back; then the program's operation is done, which means launched (Completion)
+//                             the result is copied back; then the program's operation is done, which means launched
 //
 // Devices are ready at different times. Negotiation of the second operation waits for them, with everything that
 // belongs to waiting: deadlines, warnings, lost ranks. Large allreduces and broadcasts are split into pieces, so that

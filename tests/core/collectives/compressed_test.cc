@@ -1,5 +1,5 @@
-// The compressed allreduces: bit for bit against the definition (code each contribution, add in THE order, code the result), on every
-// shape of world; the same bits whatever is fused with what; and that error feedback loses nothing.
+// The compressed allreduces: bit for bit against the definition (code each contribution, add in the canonical order, code the
+// result), on every shape of world; the same bits whatever is fused with what; and that error feedback loses nothing.
 #include <doctest/doctest.h>
 
 #include "collectives/codec.h"

@@ -98,7 +98,7 @@ Acc combine(ReduceOp op, Acc a, Acc b) {
   return (op == ReduceOp::min) == (a < b) && a != b ? a : b;
 }
 
-// THE order, as written in reduce.h: fold the first ranks in pairs, then combine neighbours until one value is left.
+// The canonical order, as written in reduce.h: fold the first ranks in pairs, then combine neighbours until one value is left.
 template <class Acc>
 Acc in_order(ReduceOp op, std::vector<Acc> x) {
   size_t p = 1;
@@ -143,7 +143,7 @@ void reference_floats(DType d, ReduceOp op, std::byte* dst, const std::vector<co
   }
 }
 
-// Bit for bit what reduce_many and every collective of THE order must give.
+// Bit for bit what reduce_many and every collective of the canonical order must give.
 inline Buffer reference(DType d, ReduceOp op, const std::vector<const std::byte*>& sources, size_t n, const Scale& scale = {}) {
   Buffer out(n * size_of(d));
   std::byte* dst = out.data();

@@ -115,7 +115,7 @@ TEST_CASE("ring allreduce: integers exactly, floats near the sum in float64, the
 
 namespace {
 
-// What the hierarchical algorithm promises: THE order inside each host, then THE order among the hosts, rounded once.
+// What the hierarchical algorithm promises: the canonical order inside each host, then the canonical order among the hosts, rounded once.
 Buffer by_host(const std::vector<Buffer>& in, const std::vector<int>& host_of, DType d, ReduceOp op, size_t n) {
   const DType acc = accumulator(d);
   std::vector<Buffer> sums;

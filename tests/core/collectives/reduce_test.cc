@@ -125,7 +125,7 @@ TEST_CASE("reduce_many follows THE order for any number of sources, scaled or no
 }
 
 TEST_CASE("the order is visible: a sum that depends on it") {
-  // In float32 a 1 next to 1e8 is lost: 7 in THE order, 8 from left to right.
+  // In float32 a 1 next to 1e8 is lost: 7 in the canonical order, 8 from left to right.
   const float x[6] = {1e8f, 1.0f, -1e8f, 1.0f, 3.0f, 4.0f};
   std::vector<const std::byte*> p;
   for (auto& v : x) p.push_back(reinterpret_cast<const std::byte*>(&v));
