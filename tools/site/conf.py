@@ -80,6 +80,7 @@ PAGES = {
     "Develop": [
         "docs/architecture",
         "docs/how-a-job-starts",
+        "docs/failure-detection",
         "docs/wire",
         "docs/where-to-change",
         "CONTRIBUTING",
