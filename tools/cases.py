@@ -7,13 +7,13 @@ A case is a ``.py`` or ``.sh`` file. Its header may say how to run it, in a line
     Run: KERAS_BACKEND=tensorflow|torch horovodrun -np 2 python case.py first|second [optional]
 
 Alternatives (``a|b``) are run one after another, ``KERAS_BACKEND=...`` stands for all backends, ``FOLDER`` for an empty
-folder, and words in brackets are left out. Without such a line a shell file runs as ``bash FILE`` and a Python file as
+folder, and words in brackets are left out. Without such a line, a shell file runs as ``bash FILE`` and a Python file as
 ``horovodrun -np 2 python FILE``, or as ``python FILE`` if it starts its jobs itself. Modules that other cases import
-are no cases. ``--commands`` names a TOML file with a list of commands for each file name that the header does not
+are not cases. ``--commands`` names a TOML file with a list of commands for each file name that the header does not
 describe fully.
 
-A case fails if it exits with another code than 0, prints a line with the word FAILS, or does not end in time. What a
-security case prints must be judged by its reader: the report shows the last lines of each.
+A case fails if its exit code is not 0, if it prints a line with the word FAILS, or if it does not end in time. The
+output of a security case must be judged by the reader: the report shows the last lines of each case.
 """
 
 import argparse
@@ -98,7 +98,7 @@ def prepare(folder: Path, scratch: Path) -> None:
 
 
 def run(case: Path, name: str, command: str, scratch: Path, timeout: float) -> Outcome:
-    """Run one command in the case's folder; end everything that it started."""
+    """Run one command in the case's folder, and end all processes that it started."""
     empty = tempfile.mkdtemp(dir=scratch)
     paths = f"{sys.prefix}/bin{os.pathsep}{os.environ.get('PATH', '')}"
     environment = {**os.environ, "PATH": paths, "BIN": f"{sys.prefix}/bin", "H": f"{sys.prefix}/bin"}
@@ -125,7 +125,7 @@ def run(case: Path, name: str, command: str, scratch: Path, timeout: float) -> O
 
 
 def end_session(process: subprocess.Popen[bytes]) -> None:
-    """End what a command left behind: its process group, then orphans, which this subreaper adopts."""
+    """Kill the processes that a command left behind: its process group, then orphans, which this subreaper adopts."""
     try:
         os.killpg(process.pid, signal.SIGKILL)
     except ProcessLookupError:
@@ -144,7 +144,7 @@ def children() -> list[int]:
 
 
 def judge(code: int | None, lines: list[str]) -> str:
-    """Return the result that an exit code (None: killed after the time limit) and the output stand for."""
+    """Return the result for an exit code (None if killed after the time limit) and the lines of output."""
     if code is None:
         return "timeout"
     if any(re.search(r"\bFAILS\b", line) for line in lines):
@@ -153,13 +153,13 @@ def judge(code: int | None, lines: list[str]) -> str:
 
 
 def telling(lines: list[str], most: int = 12) -> list[str]:
-    """Return the lines that say FAILS, else the last ones; at most ``most``, each cut at 400 characters."""
+    """Return the lines with FAILS, or else the last ones; at most ``most``, each cut at 400 characters."""
     chosen = [line for line in lines if re.search(r"\bFAILS\b", line)] or [line for line in lines if line.strip()]
     return [line[:400] for line in chosen[-most:]]
 
 
 def cases_in(folder: Path, only: str, given: dict[str, list[str]]) -> list[tuple[Path, list[str]]]:
-    """Return the cases below a folder whose path contains ``only``, with their commands: as given, else by header."""
+    """Return the cases in a folder whose path contains ``only``, with commands from ``given`` or else the header."""
     files = [path for path in sorted(folder.rglob("*")) if path.suffix in (".py", ".sh")]
     imported = {(p.parent, m) for p in files for m in re.findall(r"^import (\w+)", p.read_text(errors="replace"), re.M)}
     return [
@@ -170,7 +170,7 @@ def cases_in(folder: Path, only: str, given: dict[str, list[str]]) -> list[tuple
 
 
 def main() -> int:
-    """Run the cases and print a line for each command; exit code 1 if any did not end as ``ok``."""
+    """Run the cases, print a line for each command, and return exit code 1 unless all are ``ok``."""
     parser = argparse.ArgumentParser(prog="python -m tools.cases", description=__doc__.splitlines()[0])
     parser.add_argument("folder", type=Path)
     parser.add_argument("--only", default="", help="run the cases whose path contains this text")
@@ -185,7 +185,7 @@ def main() -> int:
     outcomes = []
     with tempfile.TemporaryDirectory(prefix="cases-") as temporary:
         scratch = Path(temporary)
-        scratch.chmod(0o755)  # some cases become other users
+        scratch.chmod(0o755)  # some cases switch to other users
         prepare(arguments.folder, scratch)
         for path, commands in cases_in(scratch / "cases", arguments.only, given):
             for command in commands:
@@ -200,7 +200,7 @@ def main() -> int:
 
 
 def show(outcome: Outcome) -> None:
-    """Print one outcome: a headline, then the lines that tell."""
+    """Print one outcome: a headline, then the relevant lines of output."""
     print(f"{outcome.result:8}{outcome.seconds:7.1f} s  {outcome.case}  [{outcome.command}]  code {outcome.code}")
     for line in outcome.lines:
         print(f"          | {line}")

@@ -1,10 +1,10 @@
-"""Are there circles of imports in the package? Part of `make lint`, where import-linter looks after the rooms.
+"""Check for import cycles between the modules of the package. Part of `make lint`.
 
     python tools/check_imports.py [folder of the package]
 
-Each module is a point and each import an arrow, those within functions and under TYPE_CHECKING too: a circle that only
-type checkers see, or that is put off until a function runs, is a circle of ideas all the same. Importing a name from a
-package is an arrow to the module of that name where there is one, else to the package.
+Imports within functions and under TYPE_CHECKING count, too: such cycles also make modules depend on each other. An
+import of a name from a package counts as an import of the module with this name, if it exists, or else of the package.
+import-linter checks the layers.
 """
 
 import ast
@@ -13,11 +13,11 @@ from collections.abc import Iterator
 from pathlib import Path
 
 Graph = dict[str, set[str]]
-"""Modules by name, with those that each imports."""
+"""Names of the imported modules, by name of the importing module."""
 
 
 def modules_of(package: Path) -> dict[str, Path]:
-    """The file of each module of a package, by the module's full name."""
+    """Return the files of a package's modules, by the module's full name."""
     found = {}
     for path in sorted(package.rglob("*.py")):
         parts = path.relative_to(package.parent).with_suffix("").parts
@@ -26,7 +26,7 @@ def modules_of(package: Path) -> dict[str, Path]:
 
 
 def graph_of(package: Path) -> Graph:
-    """What the modules of a package import of it."""
+    """Return the imports between the modules of a package."""
     files = modules_of(package)
     graph: Graph = {}
     for name, path in files.items():
@@ -50,7 +50,7 @@ def _imported(tree: ast.Module, module: str, is_package: bool) -> Iterator[str]:
 
 
 def _module_of(full: str, modules: set[str]) -> str | None:
-    """The module that is meant by ``a.b.c``: itself, or ``a.b`` of which it is a name; None for other packages."""
+    """Return the module that ``a.b.c`` refers to: itself, or ``a.b`` if it is a name there; None in other packages."""
     for name in (full, full.rpartition(".")[0]):
         if name in modules:
             return name
@@ -58,7 +58,7 @@ def _module_of(full: str, modules: set[str]) -> str | None:
 
 
 def circles(graph: Graph) -> list[list[str]]:
-    """The knots of the graph: sets of modules each of which leads to all others, largest first (Tarjan 1972)."""
+    """Return the graph's strongly connected components of two or more modules, largest first (Tarjan 1972)."""
     index: dict[str, int] = {}
     low: dict[str, int] = {}
     stack: list[str] = []

@@ -1,10 +1,9 @@
 #!/usr/bin/env python3
-"""Check that the includes of the C++ core go down only.
+"""Check that files of the C++ core include only headers of their own and lower layers.
 
-The floors, lowest first, are in ``DIRECT``: a file may include headers of its own floor and of those that it uses.
-Besides, the core includes no header of Python, of a framework or of the library of an accelerator or of MPI; those
-belong to the bindings, or are found with dlopen. Prints each offending line as ``file:line: reason`` and exits with 1
-if there is any.
+The layers, lowest first, are in ``DIRECT``. The core must not include headers of Python, of frameworks, of MPI or of
+accelerator libraries; those belong to the bindings, or are found with dlopen. Prints each offending line as
+``file:line: reason``, and exits with 1 if there is any.
 
     python tools/check_includes.py [ROOT]
 """
@@ -36,8 +35,7 @@ FOREIGN = re.compile(
     r"(Python\.h|(nanobind|pybind11|torch|ATen|c10|tensorflow|tsl|xla|jax|mxnet|numpy)/|mpi\.h|nccl\.h|rccl/|cuda|hip/)"
 )
 INCLUDE = re.compile(r"""\s*#\s*include\s*(?P<open>["<])(?P<path>[^">]+)[">]""")
-# What the pure floors decide is a function of its arguments: no threads, no locks, no waiting, no calls of
-# the operating system.
+# Pure layers contain functions of their arguments only: no threads, locks, waiting or system calls.
 PURE = {"agree", "kernels"}
 ACTING = re.compile(
     r"(thread|mutex|shared_mutex|atomic|condition_variable|future|semaphore|chrono|fstream|[a-z_]+\.h|sys/.*)$"
@@ -46,7 +44,7 @@ SUFFIXES = {".h", ".hpp", ".cc", ".cpp", ".cu", ".inc"}
 
 
 def below(floor: str) -> set[str]:
-    """The floors that files of `floor` may include from, itself among them."""
+    """Return the layers that files of layer `floor` may include from, including itself."""
     found = {floor}
     for used in DIRECT[floor]:
         found |= below(used)
@@ -57,7 +55,7 @@ USES = {floor: below(floor) for floor in DIRECT}
 
 
 def reason(floor: str, path: str, quoted: bool) -> str | None:
-    """Why a file of `floor` may not include `path`; None when it may."""
+    """Return why a file of layer `floor` may not include `path`, or None if it may."""
     if floor != "bindings" and FOREIGN.match(path):
         return f"the core includes no foreign header; {path} belongs to bindings/ or behind dlopen"
     if floor in PURE and not quoted and ACTING.match(path):
@@ -71,14 +69,14 @@ def reason(floor: str, path: str, quoted: bool) -> str | None:
 
 
 def sources(root: Path) -> Iterator[tuple[str, Path]]:
-    """All C++ files with the floor that they are on."""
+    """Yield all C++ files with their layers."""
     for floor in DIRECT:
         folder = root / "bindings" if floor == "bindings" else root / "core" / floor
         yield from ((floor, path) for path in sorted(folder.rglob("*")) if path.suffix in SUFFIXES)
 
 
 def offences(root: Path) -> Iterator[str]:
-    """One line for each include that breaks a rule."""
+    """Yield a line for each include that breaks a rule."""
     for floor, path in sources(root):
         for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), start=1):
             match = INCLUDE.match(line)
@@ -87,7 +85,7 @@ def offences(root: Path) -> Iterator[str]:
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Return the exit status: 0 clean, 1 with offences, 2 when there is nothing to check."""
+    """Run the check and return the exit code: 0 for no offences, 1 for offences, 2 for no files."""
     parser = argparse.ArgumentParser(description="Check that the includes of the C++ core go down only.")
     here = Path(__file__).resolve().parent.parent
     parser.add_argument("root", nargs="?", type=Path, default=here, help="of the repository")

@@ -1,10 +1,10 @@
-"""Check that every Python interpreter of ours is started without the current directory on its path.
+"""Check that all Python interpreters are started without the current directory on their module path.
 
     python tools/check_starts.py [root of the repository]
 
-Part of `make lint`. `horovod/common/contract/boot.py` says why and makes the arguments. Forbidden are, in the package,
-commands that begin with an interpreter and one of Python's options, and in `deploy/`, `-m` and programs on stdin or
-after `-c` that leave the current directory on `sys.path`.
+Part of `make lint`. `horovod/common/contract/boot.py` explains the reason and creates the arguments. In the package,
+commands with an interpreter followed by one of Python's options are forbidden. In `deploy/`, `-m`, and programs on
+stdin or after `-c`, are forbidden if the current directory stays on `sys.path`.
 """
 
 import ast
@@ -24,7 +24,7 @@ _SAFE = "sys.path[:] = [p for p in sys.path if p]"
 
 
 def in_python(text: str) -> Iterator[int]:
-    """Yield the line of each command that names an interpreter and gives it options itself."""
+    """Yield the line number of each command with an interpreter followed by its options."""
     for node in ast.walk(ast.parse(text)):
         if not isinstance(node, ast.List | ast.Tuple):
             continue
@@ -35,7 +35,7 @@ def in_python(text: str) -> Iterator[int]:
 
 
 def in_text(text: str) -> Iterator[int]:
-    """Yield the line of each start of an interpreter in a manifest or shell script that is not safe."""
+    """Yield the line number of each unsafe start of an interpreter in a manifest or shell script."""
     lines = text.splitlines()
     for number, line in enumerate(lines, 1):
         following = "\n".join(lines[number - 1 : number + 3])
@@ -48,7 +48,7 @@ def in_text(text: str) -> Iterator[int]:
 
 
 def check(root: Path) -> list[str]:
-    """Return a sentence for each start that is not safe."""
+    """Return a message for each unsafe start."""
     found = []
     for path in sorted((root / "horovod").rglob("*.py")):
         if path.relative_to(root) != _ALLOWED:
@@ -64,7 +64,7 @@ def check(root: Path) -> list[str]:
 
 
 def main(arguments: list[str]) -> int:
-    """Print what is wrong and return the exit code."""
+    """Print the unsafe starts and return the exit code."""
     found = check(Path(arguments[0]) if arguments else Path(__file__).resolve().parents[1])
     print(*found, sep="\n", end="\n" if found else "")
     return 1 if found else 0

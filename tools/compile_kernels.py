@@ -1,10 +1,10 @@
-"""Compile the device kernels to the PTX that is committed, with NVRTC 12.1.105 and no GPU.
+"""Compile the device kernels to the committed PTX, with NVRTC 12.1.105 and without a GPU.
 
     python tools/compile_kernels.py [--nvrtc FOLDER] [--output FILE]
 
-FOLDER is where ``pip install --target`` put the package nvidia-cuda-nvrtc-cu12 (scripts/install-nvrtc.sh). The same
-source gives the same bytes on every machine: the version of the compiler is pinned, and no path gets into the text.
-Why this compiler and these options: docs/adr/0023-kernels.md.
+FOLDER is the target of ``pip install --target`` for the package nvidia-cuda-nvrtc-cu12 (scripts/install-nvrtc.sh). The
+result is the same on every machine because the compiler's version is pinned and the text contains no paths.
+docs/adr/0023-kernels.md explains the choice of compiler and options.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ COMMITTED = ROOT / "core/kernels/kernels.ptx"
 NVRTC = Path(sys.prefix) / "nvrtc"
 LIBRARIES = "nvidia/cuda_nvrtc/lib"
 VERSION = (12, 1)
-# compute_70 is the oldest that this NVRTC's successors still take; drivers translate it for all later GPUs.
+# The oldest architecture that later versions of NVRTC still support; drivers translate it for all later GPUs.
 OPTIONS = [
     "--gpu-architecture=compute_70",
     "--std=c++17",
-    "--fmad=false",  # a contracted a * b + c has other bits than the CPU's
+    "--fmad=false",  # a contracted a * b + c would differ from the CPU's result
     "--ftz=false",
     "--prec-div=true",
     "--prec-sqrt=true",
@@ -36,15 +36,15 @@ OPTIONS = [
 
 
 class CompileError(Exception):
-    """NVRTC is missing, of another version, or refuses the source; the text says which, with its log."""
+    """Error if NVRTC is missing, has another version, or rejects the source; the message contains its log."""
 
 
 class Nvrtc:
-    """The few calls of NVRTC that are needed. `folder`: a ``pip install --target``."""
+    """Interface to NVRTC in `folder`, the target of ``pip install --target``."""
 
     def __init__(self, folder: Path) -> None:
         libraries = folder / LIBRARIES
-        # NVRTC looks for its built-in functions by name only; what is loaded already is found.
+        # NVRTC loads its built-in functions by file name only, so load this library first.
         try:
             ctypes.CDLL(str(libraries / "libnvrtc-builtins.so.12.1"), mode=ctypes.RTLD_GLOBAL)
             self._library = ctypes.CDLL(str(libraries / "libnvrtc.so.12"))
@@ -71,7 +71,7 @@ class Nvrtc:
         return text.value.decode()
 
     def compile(self, source: str, name: str, options: Sequence[str]) -> str:
-        """PTX of a CUDA C++ source."""
+        """Return the PTX for a CUDA C++ source."""
         program = ctypes.c_void_p()
         self._call("nvrtcCreateProgram", ctypes.byref(program), source.encode(), name.encode(), 0, None, None)
         try:
@@ -86,7 +86,7 @@ class Nvrtc:
 
 
 def tidy(ptx: str) -> str:
-    """Leave out the constants of NVRTC's own headers, which no kernel mentions, and blank space at ends of lines."""
+    """Remove unused constants, which come from NVRTC's headers, and blank space at ends of lines."""
     constant = re.compile(r"\.global \.align \d+ \.\w+ (?P<name>\w+)(\[\d+\])?( = .*)?;$")
     lines = [line.rstrip() for line in ptx.splitlines()]
     kept = []
@@ -99,7 +99,7 @@ def tidy(ptx: str) -> str:
 
 
 def compile_kernels(nvrtc: Path = NVRTC) -> str:
-    """The PTX of core/kernels/kernels.cu as it should be committed."""
+    """Return the PTX of core/kernels/kernels.cu in the form in which it is committed."""
     return tidy(Nvrtc(nvrtc).compile(SOURCE.read_text(encoding="utf-8"), SOURCE.name, OPTIONS))
 
 

@@ -1,12 +1,11 @@
-"""What a GPU and its driver are like, found in seconds before longer checks: versions, the machine, copy rates, what
-calls of the driver cost, whether processes can share memory and events, and whether a wait for a value leaves the GPU
-to others.
+"""Short report on a GPU and its driver, to run before longer checks.
 
     python tools/gpu_probe.py [--driver libcuda.so.1] [--megabytes 256] [--json probe.json]
 
-Needs nothing but Python, and gpu_probe_driver.py and gpu_probe_machine.py beside it. Each part runs in a process of
-its own with a deadline: one that fails or hangs is named, and the others go on. Ends with 1 when CUDA does not start or
-a part that has to work failed.
+It contains versions, data on the machine, copy rates, the cost of driver calls, whether processes can share memory and
+events, and whether a stream that waits for a value lets other processes use the GPU. Needs only Python, with
+gpu_probe_driver.py and gpu_probe_machine.py in the same folder. Each part runs in a separate process with a deadline; a
+part that fails or hangs is reported, and the others continue. The exit code is 1 if a required part fails.
 """
 
 from __future__ import annotations
@@ -37,7 +36,7 @@ ATTRIBUTES = {
     "stream values of 64 bits": 122,
     "events between processes": 125,
 }
-# -- parts, each a process ------------------------------------------------------------------------------------------
+# -- parts, each in a process ------------------------------------------------------------------------------------------
 
 
 def part_device(path: str, megabytes: int) -> dict[str, Any]:
@@ -60,7 +59,7 @@ def part_device(path: str, megabytes: int) -> dict[str, Any]:
 
 
 def part_copies(path: str, megabytes: int) -> dict[str, Any]:
-    """GB/s, counting the bytes of the copy once."""
+    """Measure copy rates in GB/s, counting each byte once."""
     cuda = Cuda(path)
     size = megabytes << 20
     there, other = cuda.allocate(size), cuda.allocate(size)
@@ -99,7 +98,7 @@ def part_copies(path: str, megabytes: int) -> dict[str, Any]:
 
 
 def part_calls(path: str, megabytes: int) -> dict[str, Any]:
-    """Microseconds on the host. Python's own share is that of the first."""
+    """Measure the host's time for driver calls in microseconds. The first value is Python's overhead."""
     cuda = Cuda(path)
     one, two, event, version = cuda.stream(), cuda.stream(), cuda.event(), ctypes.c_int()
     mode, popped = ctypes.c_int(2), ctypes.c_void_p()
@@ -138,7 +137,7 @@ def part_calls(path: str, megabytes: int) -> dict[str, Any]:
 
 
 class Handle(ctypes.Structure):
-    """64 bytes, passed by value."""
+    """IPC handle of 64 bytes, which C functions take by value."""
 
     _fields_ = [("bytes", ctypes.c_char * 64)]
 
@@ -152,7 +151,7 @@ def text_of(handle: Handle) -> str:
 
 
 class Peer:
-    """This program once more, for the other half of a part; they speak by lines."""
+    """Second process of a part, which runs this program and exchanges lines of text."""
 
     def __init__(self, part: str, path: str) -> None:
         words = [sys.executable, __file__, "--driver", path, "--part", part]
@@ -180,7 +179,7 @@ TURNS = 200
 
 
 def part_memory(path: str, megabytes: int) -> dict[str, Any]:
-    """Memory of one process, read and written by another."""
+    """Check that another process can read and write this process's GPU memory."""
     cuda = Cuda(path)
     stream, memory, handle = cuda.stream(), cuda.allocate(SHARED), Handle()
     mine = (ctypes.c_char * SHARED)(*(bytes(range(256)) * (SHARED // 256)))
@@ -211,7 +210,7 @@ def part_memory_peer(path: str, megabytes: int) -> None:
 
 
 def part_events(path: str, megabytes: int) -> dict[str, Any]:
-    """Turns of two processes on one GPU: each waits for the other's event, copies 4 KiB, records its own."""
+    """Measure alternating turns of two processes: wait for the other's event, copy 4 KiB, record an event."""
     cuda = Cuda(path)
     stream, mine, handle, theirs = cuda.stream(), cuda.event(2 | 4), Handle(), ctypes.c_void_p()
     here, there = cuda.allocate(4096), cuda.allocate(4096)
@@ -252,8 +251,10 @@ def part_events_peer(path: str, megabytes: int) -> None:
 
 
 def part_values(path: str, megabytes: int) -> dict[str, Any]:
-    """The same by values in memory that both have mapped, without the host in between: does a stream that waits for a
-    value leave the GPU to the other process?"""
+    """Measure alternating turns that are synchronized by values in shared memory, without the host.
+
+    It shows whether a stream that waits for a value lets another process use the GPU.
+    """
     cuda = Cuda(path)
     stream, memory, handle = cuda.stream(), cuda.allocate(SHARED), Handle()
     cuda.up(memory, ctypes.create_string_buffer(64), 64, stream)
@@ -301,7 +302,7 @@ NEEDED = ("device", "copies, GB/s", "calls, us")
 def run_part(name: str, path: str, megabytes: int, seconds: float) -> Any:
     words = [sys.executable, __file__, "--driver", path, "--megabytes", str(megabytes), "--part", name]
     process = subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True)
-    killer = threading.Timer(seconds, lambda: os.killpg(process.pid, 9))  # its peer with it
+    killer = threading.Timer(seconds, lambda: os.killpg(process.pid, 9))  # kills its peer, too
     killer.start()
     out, complaints = process.communicate()
     late = not killer.is_alive() and process.returncode != 0

@@ -1,4 +1,4 @@
-"""CUDA's driver by ctypes, for gpu_probe.py and nccl_probe.py: the first GPU's primary context, and its functions."""
+"""Interface to the CUDA driver by ctypes, for gpu_probe.py and nccl_probe.py."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ class CudaError(Exception):
 
 
 class Cuda:
-    """The driver, with the primary context of the first GPU current here."""
+    """CUDA driver, with the first GPU's primary context current in the calling thread."""
 
     def __init__(self, path: str) -> None:
         self.library = ctypes.CDLL(path)
@@ -52,7 +52,7 @@ class Cuda:
         return event
 
     def wait(self, *streams: ctypes.c_void_p, seconds: float = 20.0) -> None:
-        """Until they have come to their ends."""
+        """Wait until the streams are idle; raise CudaError after `seconds`."""
         deadline = time.monotonic() + seconds
         for stream in streams:
             event = self.event()
@@ -71,7 +71,7 @@ class Cuda:
 
 
 def microseconds(run: Callable[[], Any], times: int = 300) -> float:
-    """The median of single calls."""
+    """Return the median time of single calls in microseconds."""
     taken = []
     for _ in range(times):
         start = time.perf_counter()

@@ -1,4 +1,4 @@
-"""What a machine with a GPU is like, for gpu_probe.py: everything that can be asked without CUDA."""
+"""Data on a machine with a GPU that are available without CUDA, for gpu_probe.py."""
 
 from __future__ import annotations
 

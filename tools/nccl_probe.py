@@ -1,10 +1,10 @@
-"""What the real NCCL does with two ranks on one GPU, which it takes for two hosts (NCCL_HOSTID): the right sums, what
-an allreduce takes, and how a rank gets free when the other one has died.
+"""Check of the real NCCL with two ranks on one GPU, which appear as two hosts (NCCL_HOSTID).
 
     python tools/nccl_probe.py [--driver libcuda.so.1] [--nccl PATH] [--json nccl.json]
 
-Needs nothing but Python, and tools/gpu_probe.py with its parts beside it. Its times are those of two processes that
-take turns. Ends with 1 when something is wrong or hangs.
+Checks sums, measures allreduces, and checks that a rank can abort after the other rank has died. Needs only Python,
+with tools/gpu_probe.py and its modules in the same folder. The processes share one GPU, so times are those of processes
+that take turns. The exit code is 1 if a result is wrong or an operation hangs.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ COUNT = 1 << 20
 
 
 class Id(ctypes.Structure):
-    """Passed by value."""
+    """NCCL's unique id, which C functions take by value."""
 
     _fields_ = [("bytes", ctypes.c_char * 128)]
 
@@ -64,7 +64,7 @@ class Nccl:
 
 
 def rank(me: int, driver: str, path: str) -> None:
-    """Speaks by lines with whoever started it."""
+    """Run one rank, which exchanges lines of text with the process that started it."""
     cuda, lib, found = Cuda(driver), Nccl(path), {}
     unique = Id()
     if me == 0:
@@ -93,15 +93,15 @@ def rank(me: int, driver: str, path: str) -> None:
         cuda.wait(stream)
         found[label] = round(1e6 * (time.perf_counter() - start) / times, 1)
     say("ready")
-    input()  # the other one is not there any more, or is to be killed now
+    input()  # returns when rank 1 has been killed; rank 1 itself is killed here
     if me == 0:
         found |= alone(cuda, lib, memory, stream)
         say(json.dumps(found))
-    os._exit(0)  # what hangs in a library must not keep the process
+    os._exit(0)  # end even if a library's thread hangs
 
 
 def alone(cuda: Cuda, lib: Nccl, memory: ctypes.c_uint64, stream: ctypes.c_void_p) -> dict[str, Any]:
-    """An operation that the other rank does not take part in any more."""
+    """Start an allreduce without the other rank, then abort the communicator, and return what happened."""
     found: dict[str, Any] = {}
     event = cuda.event()
     lib.allreduce(memory, 1024, stream)

@@ -1,11 +1,12 @@
-"""A Kubernetes on this machine, for tests. `python -m tools.kubernetes_bed [--nodes N] COMMAND...` runs a command
-beside it.
+"""Kubernetes cluster on this machine, for tests.
 
-Real: etcd, API server, controller manager (garbage collector, endpoints, quotas, service accounts, time to live),
-scheduler, and on each node kubelet, containerd, runc and a pod network of bridges. They are of Kubernetes 1.20, the
-newest that can be built from Debian's sources. What that version lacks is played here, on the real API: the controller
-of Jobs as later versions have it (Indexed, suspended, with a failure policy), and a name server in place of CoreDNS.
-There is no kube-proxy: services have no addresses of their own, headless ones have their pods'.
+`python -m tools.kubernetes_bed [--nodes N] COMMAND...` runs a command with access to the cluster.
 
-All of it runs in namespaces of its own (network, mounts, processes), which end with it, however it ends.
+Real components: etcd, API server, controller manager (garbage collector, endpoints, quotas, service accounts, time to
+live), scheduler, and on each node kubelet, containerd, runc and a pod network of bridges. Their version is Kubernetes
+1.20, the newest that can be built from Debian's sources. Features of later versions are simulated on the real API: the
+controller of Jobs (Indexed, suspended, with a failure policy), and a name server instead of CoreDNS. There is no
+kube-proxy, so services have no addresses, and headless services have those of their pods.
+
+All of it runs in separate namespaces (network, mounts, processes), which disappear with it in every case.
 """

@@ -1,5 +1,7 @@
-"""python -m tools.kubernetes_bed [--nodes N] [COMMAND...]: makes a cluster, runs the command (a shell) beside it, and
-takes the cluster down again, however the command ends. As root, on Debian 12. What is built is kept in a folder."""
+"""Create a Kubernetes cluster, run a command (default: a shell) with access to it, and remove the cluster again.
+
+Must run as root, on Debian 12. Built programs and images are kept in a cache folder.
+"""
 
 import argparse
 import contextlib
@@ -30,19 +32,19 @@ PACKAGES = {
     "openssl": "openssl",
     "ip": "iproute2",
 }
-DEFAULT_SHARES, LIGHTER = 1024, 1.25  # of the CPU, and by how much less for each step of niceness: the kernel's own
-THREADS = 8  # of ours together would have as much of the CPU as the cluster has
+DEFAULT_SHARES, LIGHTER = 1024, 1.25  # the kernel's CPU shares, and their factor for each step of niceness
+THREADS = 8  # the cluster gets as much CPU time as this many threads of the tests
 
 
 def default_cache() -> Path:
-    """Where what is built stays."""
+    """Return the cache folder for built programs and images."""
     given = os.environ.get("HOROVOD_KUBERNETES_BED")
     base = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
     return Path(given) if given else Path(base, "horovod/kubernetes-bed")
 
 
 def install_packages() -> None:
-    """Those that are missing."""
+    """Install the missing packages with apt-get."""
     path = f"{os.environ.get('PATH', '')}:/usr/sbin:/sbin"
     missing = [
         package
@@ -62,8 +64,10 @@ def install_packages() -> None:
 
 @contextlib.contextmanager
 def cgroups(prefix: str, nodes: Sequence[str]) -> Iterator[str]:
-    """One in each hierarchy for all that runs, with one for each node; nothing of them stays. It has a share of the CPU
-    as our niceness says, which counts only inside of one cgroup."""
+    """Create a cgroup in each hierarchy, with a child for each node; yield its name, and remove all at the end.
+
+    Its CPU shares follow from this process's niceness, which itself has an effect only within one cgroup.
+    """
     name = f"{prefix}{os.getpid()}"
     made = [each / name for each in sorted(CGROUPS.iterdir()) if (each / "cgroup.procs").exists()]
     for path in made:
@@ -87,18 +91,18 @@ def cgroups(prefix: str, nodes: Sequence[str]) -> Iterator[str]:
 
 
 def prefix_of(cache: Path) -> str:
-    """With what the names of cgroups begin: another for each folder, since a cluster of another one may run now."""
+    """Return the prefix of cgroups' names, which depends on the cache because several clusters may run at once."""
     return f"hvd-bed-{hashlib.sha256(os.fsencode(cache.resolve())).hexdigest()[:12]}-"
 
 
 def remove_old(prefix: str) -> None:
-    """What one that was killed has left: its processes have ended with it."""
+    """Remove cgroups that a killed run left behind; its processes ended with it."""
     for each in CGROUPS.glob(f"*/{prefix}*"):
         _remove(each)
 
 
 def clear(folder: Path) -> None:
-    """Removes it, but nothing that is mounted there."""
+    """Remove a folder, except for file systems that are mounted in it."""
     if folder.exists():
         subprocess.run(["rm", "-rf", "--one-file-system", str(folder)], check=True, timeout=120)
 
@@ -111,7 +115,7 @@ def _remove(path: Path) -> bool:
 
 
 def entering(name: str) -> Callable[[], None]:
-    """What a new process does first: it enters those cgroups, and dies with this one."""
+    """Return a function for a new process that enters the cgroups, and lets it die with this process."""
     dies = dying_with(os.getpid())
 
     def enter() -> None:
@@ -125,8 +129,16 @@ def entering(name: str) -> Callable[[], None]:
 
 
 def run(words: Sequence[str], environ: Mapping[str, str], enter: Callable[[], None]) -> int:
-    """The exit code of this command, which ends with us at the latest. `enter`: what its process does first. Raises
-    OSError or SubprocessError when it cannot be started."""
+    """Run a command that ends with this process at the latest, and return its exit code.
+
+    Args:
+        words: The command.
+        environ: Its environment.
+        enter: Function that its process calls first.
+
+    Raises:
+        OSError, SubprocessError: If it cannot be started.
+    """
     process = subprocess.Popen(words, env=environ, preexec_fn=enter)
     try:
         while True:
@@ -138,7 +150,7 @@ def run(words: Sequence[str], environ: Mapping[str, str], enter: Callable[[], No
 
 
 def main() -> int:
-    """The command's exit code."""
+    """Run the cluster with the command, and return the command's exit code."""
     parser = argparse.ArgumentParser(prog="python -m tools.kubernetes_bed", description=__doc__)
     parser.add_argument("--nodes", type=int, default=1, choices=(1, 2, 3), help="how many there are (1)")
     parser.add_argument("--logs", type=Path, help="a folder for what the cluster's programs write")
@@ -154,7 +166,7 @@ def main() -> int:
     for number in (signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, lambda number, _: sys.exit(128 + number))
     with open(cache / "bed.lock", "w") as lock, contextlib.ExitStack() as stack:
-        fcntl.flock(lock, fcntl.LOCK_EX)  # nodes' images are there once
+        fcntl.flock(lock, fcntl.LOCK_EX)  # runs with the same cache share the nodes' images
         prefix = prefix_of(cache)
         remove_old(prefix)
         work = cache / "run"

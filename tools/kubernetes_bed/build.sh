@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
-# Builds the programs of a Kubernetes 1.20 (apiserver, controller-manager, scheduler, kubelet, kubectl) from Debian's source package into a cache,
-# where they stay: about 7 minutes of 2 cores, 34 MB to fetch. Debian's later releases package the client alone, so this is the newest
-# that can be built without a Go proxy. Nothing of the system's package lists is touched.
+# Builds the programs of Kubernetes 1.20 (apiserver, controller-manager, scheduler, kubelet, kubectl) from Debian's source package into a
+# cache, unless they are there: about 7 minutes on 2 cores, 34 MB to download. Debian's later releases package only the client, so this is
+# the newest version that can be built without a Go proxy. The system's package lists are not changed.
 #
 #     tools/kubernetes_bed/build.sh [FOLDER]    (default: $HOROVOD_KUBERNETES_BED, or ~/.cache/horovod/kubernetes-bed)
 set -euo pipefail
@@ -14,7 +14,7 @@ package=kubernetes=1.20.5+really1.20.2-1.1+deb12u1
 programs="kube-apiserver kube-controller-manager kube-scheduler kubelet kubectl"
 
 exec 9>"$cache/lock"
-flock 9  # two builds at once would spoil each other; the second finds the first's programs
+flock 9  # one build at a time; the second one finds the first one's programs
 if [[ -x $cache/bin/kubectl && $(cat "$cache/bin/version" 2>/dev/null) == "$version" ]]; then
     exit 0
 fi
@@ -36,7 +36,7 @@ apt=(apt-get -qq -o "Dir::Etc::sourcelist=$work/apt/sources.list" -o Dir::Etc::s
 for deb in golang-*.deb; do
     dpkg -x "$deb" go
 done
-# Its root is links into /usr/share of the system that it would be installed on.
+# Its root contains links to /usr/share, where it would be installed; make them point into the unpacked packages.
 root=$work/go/usr/lib/go-1.15
 find "$root" -maxdepth 1 -type l | while read -r link; do
     ln -sfn "$(realpath -m "$work/go/$(realpath -m --relative-to="$work/go" "$link/../$(readlink "$link")")")" "$link"

@@ -1,4 +1,4 @@
-"""The API server, spoken to by those who play its parts: paths and plain dicts."""
+"""Client of the API server for the simulated components, with paths and plain dicts."""
 
 import http.client
 import json
@@ -15,7 +15,7 @@ ADMIN = "token-of-admin"
 
 
 class Refused(RuntimeError):
-    """`status`: HTTP's; `reason`: Kubernetes' word."""
+    """Error response of the API server, with HTTP `status` and Kubernetes' `reason`."""
 
     def __init__(self, status: int, told: dict[str, Any]) -> None:
         super().__init__(told.get("message", f"HTTP {status}"))
@@ -24,20 +24,20 @@ class Refused(RuntimeError):
 
 
 def connect(seconds: float = SECONDS) -> http.client.HTTPSConnection:
-    """The server's certificate is its own, made when it started, inside these namespaces."""
+    """Return a connection to the server, whose self-signed certificate is not checked within these namespaces."""
     context = ssl._create_unverified_context()
     return http.client.HTTPSConnection(HOST, PORT, timeout=seconds, context=context)
 
 
 class Client:
-    """Of one thread."""
+    """Client of the API server, for one thread."""
 
     def __init__(self, token: str = ADMIN) -> None:
         self._headers = {"Authorization": f"Bearer {token}", "Accept": "application/json"}
         self._kept: http.client.HTTPSConnection | None = None
 
     def request(self, method: str, path: str, body: Any = None, content: str = "application/json") -> dict[str, Any]:
-        """Raises Refused, OSError."""
+        """Send a request and return the response's JSON. Raises Refused, OSError."""
         data = None if body is None else json.dumps(body).encode()
         headers = {**self._headers, **({"Content-Type": content} if data else {})}
         for last in (False, True):
@@ -49,7 +49,7 @@ class Client:
             except (OSError, http.client.HTTPException):
                 self._kept.close()
                 self._kept = None
-                if last or method == "POST":  # it may have been done
+                if last or method == "POST":  # do not repeat a POST, which may have succeeded
                     raise
                 continue
             if answer.status >= 300:
@@ -58,12 +58,15 @@ class Client:
         raise AssertionError
 
     def patch(self, path: str, change: Any) -> dict[str, Any]:
-        """By a merge."""
+        """Send a merge patch and return the response's JSON. Raises Refused, OSError."""
         return self.request("PATCH", path, change, MERGE)
 
     def follow(self, path: str) -> Iterator[tuple[str, dict[str, Any]]]:
-        """All objects of `path` as ("ADDED", object), then ("", {}), then events as they come; ends when it has to be
-        begun anew. Raises Refused, OSError."""
+        """Watch the objects of `path`.
+
+        Yields all objects as ("ADDED", object), then ("", {}), then (event, object) for each event. Ends when the watch
+        expires; then call it again. Raises Refused, OSError.
+        """
         found = self.request("GET", path)
         kind, version = found["kind"].removesuffix("List"), found["apiVersion"]
         for each in found["items"]:

@@ -1,4 +1,4 @@
-"""The controller of Jobs: does what `jobs` decides, on the real API."""
+"""Controller of Jobs, which executes the decisions of module `jobs` on the real API."""
 
 import copy
 import queue
@@ -13,7 +13,7 @@ from tools.kubernetes_bed.client import Client, Refused
 
 JOBS, PODS = "/apis/batch/v1/jobs", "/api/v1/pods"
 AGAIN = 1.0
-REFUSED_AGAIN = 5.0  # s after a pod could not be created
+REFUSED_AGAIN = 5.0  # seconds until the next attempt after a pod could not be created
 TO_INDEX = {"fieldRef": {"fieldPath": f"metadata.annotations['{jobs.INDEX}']"}}
 
 
@@ -22,7 +22,7 @@ def now() -> str:
 
 
 def pod_of(job: dict[str, Any], number: int | None) -> dict[str, Any]:
-    """A new one, as the API takes it. Pure."""
+    """Return a new pod for a Job, with index `number` in Indexed Jobs, as JSON for the API. Pure."""
     template, name = copy.deepcopy(job["spec"]["template"]), job["metadata"]["name"]
     metadata = template.setdefault("metadata", {})
     metadata["generateName"] = f"{name}-" if number is None else f"{name}-{number}-"
@@ -39,7 +39,7 @@ def pod_of(job: dict[str, Any], number: int | None) -> dict[str, Any]:
 
 
 class Controller:
-    """Of all Jobs."""
+    """Controller of all Jobs of the cluster."""
 
     def __init__(self) -> None:
         self._news: queue.Queue[tuple[str, str, dict[str, Any]]] = queue.Queue()
@@ -50,7 +50,7 @@ class Controller:
         self._wakes: dict[str, float] = {}
 
     def run(self) -> None:
-        """Until the process ends."""
+        """Watch and reconcile Jobs until the process ends."""
         for path in (JOBS, PODS):
             threading.Thread(target=self._follow, args=(path,), daemon=True).start()
         while True:
@@ -74,7 +74,7 @@ class Controller:
                 time.sleep(AGAIN)
 
     def _take(self) -> set[str]:
-        """The Jobs to look at."""
+        """Wait for events or the next deadline, and return the uids of the Jobs to reconcile."""
         soonest = min(self._wakes.values(), default=None)
         try:
             news = [self._news.get(timeout=None if soonest is None else max(0.0, soonest - time.monotonic()))]
@@ -94,7 +94,7 @@ class Controller:
         if event == "DELETED":
             known.pop(uid, None)
         elif int(known.get(uid, thing)["metadata"]["resourceVersion"]) <= int(thing["metadata"]["resourceVersion"]):
-            known[uid] = thing  # what we have changed may be newer than what the watch tells
+            known[uid] = thing  # the known version may be newer than the event, after a change of our own
         if path == JOBS:
             return str(uid)
         owners = thing["metadata"].get("ownerReferences", [])
@@ -110,7 +110,7 @@ class Controller:
     def _reconcile(self, uid: str) -> None:
         job, pods = self._jobs.get(uid), self._pods_of(uid)
         if job is None or "deletionTimestamp" in job["metadata"]:
-            for pod in pods:  # nobody counts them any more
+            for pod in pods:  # they need not be counted any more
                 if jobs.FINALIZER in pod["metadata"].get("finalizers", ()):
                     self._release(pod)
             return

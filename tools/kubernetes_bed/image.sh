@@ -1,12 +1,11 @@
 #!/usr/bin/env bash
-# Builds the images of the bed into archives that containerd imports: image.sh FOLDER
+# Builds the test cluster's images as archives that containerd imports: image.sh FOLDER
 #
-#     FOLDER/app.tar     localhost/horovod:bed: horovod:cpu and horovod:cpu-ssh, by the files of deploy/docker, on a Debian that debootstrap
-#                        makes (BASE=IMAGE: on that one), with the Python of this clone. What is compiled is compiled anew when its sources
-#                        have changed
+#     FOLDER/app.tar     localhost/horovod:bed: horovod:cpu and horovod:cpu-ssh from deploy/docker, on a Debian from debootstrap (or on
+#                        BASE=IMAGE), with the Python files of this clone. The libraries are compiled again if their sources have changed
 #     FOLDER/pause.tar   localhost/pause:1, the process that holds a pod's namespaces
 #
-# Layers are kept in FOLDER/images, so that another build compiles only what has changed. As root.
+# Layers are kept in FOLDER/images, so a later build compiles only changes. Must run as root.
 set -euo pipefail
 cd "$(dirname "$0")/../.."
 
@@ -21,11 +20,11 @@ outside() {
   flock 9
   work=$(mktemp -d)
   trap 'rm -rf --one-file-system "$work"' EXIT
-  # Its processes and mounts end with it, however it ends.
+  # The namespaces end all its processes and mounts in every case.
   unshare --mount --propagation private --pid --fork --kill-child --mount-proc tools/kubernetes_bed/image.sh --inside "$(realpath "$1")" "$work" 9>&-
 }
 
-# Waits for the children it inherits, until it is told to end.
+# Image of the pause process.
 pause() {
   mkdir "$work/pause"
   gcc -static -O1 -o "$work/pause/pause" tools/kubernetes_bed/pause.c

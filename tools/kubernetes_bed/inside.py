@@ -1,4 +1,7 @@
-"""python -m tools.kubernetes_bed.inside WORK CACHE NODES CGROUP -- COMMAND...: the cluster, in namespaces for it."""
+"""Start the cluster within its namespaces and run a command.
+
+python -m tools.kubernetes_bed.inside WORK CACHE NODES CGROUP -- COMMAND...
+"""
 
 import os
 import signal
@@ -16,12 +19,12 @@ from tools.kubernetes_bed.process import Process, wait_until
 ROOT = Path(__file__).resolve().parents[2]
 PROXY_PORT = 8443
 USERS = {"bob": "token-of-bob", "nobody": "token-of-nobody"}
-"""Who may do nothing but what a test gives them."""
+"""Users without any permissions except those that a test grants."""
 IMAGE = "localhost/horovod:bed"
 
 
 class ControlPlane:
-    """etcd, the API server and the controllers, in `home`."""
+    """Control plane: etcd, API server and controllers, with files in `home`."""
 
     def __init__(self, home: Path, binaries: Path, nodes: range) -> None:
         self.home, self.binaries = home, binaries
@@ -34,7 +37,7 @@ class ControlPlane:
         node.run("openssl", "genrsa", "-out", str(home / "accounts.key"), "2048")
 
     def start(self) -> None:
-        """Until the API server answers; the others come by themselves."""
+        """Start all processes and wait until the API server answers."""
         etcd = [
             *("etcd", "--data-dir", str(self.home / "etcd"), "--unsafe-no-fsync"),
             *("--listen-client-urls", "http://127.0.0.1:2379", "--advertise-client-urls", "http://127.0.0.1:2379"),
@@ -76,7 +79,7 @@ def _answers(path: str) -> bool:
         Client().request("GET", path)
     except Refused as error:
         return error.status < 500 and error.status != 403
-    except ValueError:  # "ok" is no JSON
+    except ValueError:  # the answer "ok" is not JSON
         return True
     except OSError:
         return False
@@ -101,7 +104,7 @@ def _ready(nodes: range) -> bool:
 
 
 def start(work: Path, cache: Path, nodes: range, cgroup: str) -> dict[str, str]:
-    """Environment of who uses it."""
+    """Start the cluster and return the environment variables for its users."""
     node.run("ip", "link", "set", "lo", "up")
     node.run("ip", "link", "add", "nodes0", "type", "bridge")
     node.run("ip", "address", "add", f"{node.DNS}/24", "dev", "nodes0")
@@ -147,14 +150,14 @@ def _environment(work: Path, nodes: int, binaries: Path) -> dict[str, str]:
 
 
 def main() -> int:
-    """The command's exit code."""
+    """Run the command with the cluster, and return its exit code."""
     work, cache, count, cgroup, _, *command = sys.argv[1:]
     began = time.monotonic()
     nodes = range(1, int(count) + 1)
     environ = start(Path(work), Path(cache), nodes, cgroup)
     print(f"kubernetes_bed: {count} node(s) ready after {time.monotonic() - began:.1f} s", file=sys.stderr, flush=True)
     process = subprocess.Popen(command, env={**os.environ, **environ})
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the terminal tells the command, too
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the terminal sends it to the command, too
     signal.signal(signal.SIGTERM, lambda *_: process.terminate())
     code = process.wait()
     return code if code >= 0 else 128 - code

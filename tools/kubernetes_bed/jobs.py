@@ -1,7 +1,7 @@
-"""What the controller of Jobs of Kubernetes 1.28 and later decides, as far as this project's Jobs need it. Pure.
+"""Decisions of the controller of Jobs of Kubernetes 1.28 and later, as far as this project needs them. Pure.
 
-Pods carry a finalizer until they are counted, so none goes unnoticed. Where a failure policy is given a pod that goes
-is replaced, and counted, once it has ended; else at once, as failed.
+Pods have a finalizer until they are counted, so that none is missed. With a failure policy, a deleted pod is counted
+and replaced when it has ended; without, it counts as failed at once.
 """
 
 from dataclasses import dataclass, field
@@ -18,19 +18,28 @@ Pod = dict[str, Any]
 
 @dataclass
 class Record:
-    """What has been counted of one Job."""
+    """Counts of one Job's pods."""
 
     failed: int = 0
     done: set[int] = field(default_factory=set)
     counted: set[str] = field(default_factory=set)  # uids of pods
-    streak: int = 0  # of failures since the last success
+    streak: int = 0  # number of failures since the last success
     last_failure: float = 0.0
     failing: bool = False
 
 
 @dataclass
 class Plan:
-    """What is to be done. `create`: numbers of pods, None in Jobs that have none; `wake`: s until another look."""
+    """Actions for one Job.
+
+    Attributes:
+        create: Indexes of pods to create; None in Jobs that are not Indexed.
+        delete: Pods to delete.
+        release: Pods whose finalizer to remove.
+        condition: Condition to set.
+        active: Number of active pods.
+        wake: Seconds until the next check, or None.
+    """
 
     create: list[int | None] = field(default_factory=list)
     delete: list[Pod] = field(default_factory=list)
@@ -41,30 +50,30 @@ class Plan:
 
 
 def finished(job: dict[str, Any]) -> bool:
-    """Is there nothing to be done for it any more?"""
+    """Return True if the Job is complete or has failed."""
     found = job.get("status", {}).get("conditions") or []
     return any(each["type"] in ("Complete", "Failed") and each["status"] == "True" for each in found)
 
 
 def index_of(pod: Pod) -> int | None:
-    """Its number; None: it has none."""
+    """Return the pod's index, or None if it has none."""
     text = (pod["metadata"].get("annotations") or {}).get(INDEX)
     return None if text is None else int(text)
 
 
 def going(pod: Pod) -> bool:
-    """Has it been deleted?"""
+    """Return True if the pod is being deleted."""
     return "deletionTimestamp" in pod["metadata"]
 
 
 def ended(pod: Pod) -> bool:
-    """Does nothing of it run any more?"""
+    """Return True if no process of the pod is running any more."""
     gone = going(pod) and pod["metadata"].get("deletionGracePeriodSeconds") == 0
     return gone or pod["status"].get("phase") in ("Succeeded", "Failed")
 
 
 def decide(job: dict[str, Any], pods: list[Pod], record: Record, now: float) -> Plan:
-    """Counts into `record`. `now`: of a clock that never goes back."""
+    """Count pods in `record` and return the actions for the Job. `now` is a time of a monotonic clock."""
     spec, more = job["spec"], kept.fields(job)
     policy = more.get("podFailurePolicy")
     plan = Plan()
@@ -109,7 +118,7 @@ def _count(pods: list[Pod], record: Record, policy: dict[str, Any] | None, plan:
 
 def _ignored(pod: Pod, policy: dict[str, Any]) -> bool:
     there = {(each["type"], each["status"]) for each in pod["status"].get("conditions", [])}
-    if pod["status"].get("reason") in ("Evicted", "NodeShutdown", "NodeLost"):  # kubelets mark them since 1.26
+    if pod["status"].get("reason") in ("Evicted", "NodeShutdown", "NodeLost"):  # kubelets set the condition since 1.26
         there.add(("DisruptionTarget", "True"))
     return any(
         rule["action"] == "Ignore" and (each["type"], each.get("status", "True")) in there

@@ -1,6 +1,7 @@
-"""Fields of Jobs that Kubernetes 1.20 does not know, kept in an annotation. Pure.
+"""Conversion of Jobs with fields that Kubernetes 1.20 lacks: they are stored in an annotation. Pure.
 
-Clients see them where they belong; the controller of this bed acts on them; the API server only stores them.
+Clients see the fields in the Job's spec. The test cluster's controller implements them; the API server only stores
+them.
 """
 
 import json
@@ -15,7 +16,7 @@ ANNOTATION = "kubernetes-bed/kept"
 
 
 def stored(job: dict[str, Any]) -> dict[str, Any]:
-    """A Job as a client gives it, as the server takes it."""
+    """Convert a Job from a client to the form in which the server stores it."""
     spec = job.get("spec") or {}
     found = {name: spec[name] for name in FIELDS if name in spec}
     if not found:
@@ -25,7 +26,7 @@ def stored(job: dict[str, Any]) -> dict[str, Any]:
 
 
 def shown(job: dict[str, Any]) -> dict[str, Any]:
-    """The opposite."""
+    """Convert a Job from the server to the form that clients see. Inverse of `stored`."""
     if "spec" not in job:
         return job
     metadata = dict(job["metadata"])
@@ -38,12 +39,12 @@ def shown(job: dict[str, Any]) -> dict[str, Any]:
 
 
 def fields(job: dict[str, Any]) -> dict[str, Any]:
-    """Those of a Job as the server has it."""
+    """Return the additional fields of a Job from the server, with defaults."""
     return {**DEFAULTS, **json.loads((job["metadata"].get("annotations") or {}).get(ANNOTATION, "{}"))}
 
 
 def patched(change: dict[str, Any], job: dict[str, Any]) -> dict[str, Any]:
-    """A merge of a client's, for `job` as the server has it, as the server takes it."""
+    """Convert a client's merge patch for the server's `job` to the form that the server accepts."""
     spec = change.get("spec") or {}
     found = {name: spec[name] for name in FIELDS if name in spec}
     if not found:

@@ -1,6 +1,6 @@
-"""The cluster's name server, in place of CoreDNS: headless services lead to their pods.
+"""Name server of the cluster instead of CoreDNS: names of headless services resolve to their pods.
 
-That a name is not there is said for 5 s, as by CoreDNS, whose cache keeps such answers: who asks too early waits.
+Negative answers are cached for 5 s, as by CoreDNS, so a client that asks too early must wait.
 """
 
 import socket
@@ -22,7 +22,7 @@ TTL = 5
 
 
 class Names:
-    """Addresses by name, and what was asked for in vain, and when."""
+    """Addresses by name, and a cache of negative answers."""
 
     def __init__(self) -> None:
         self._found: dict[str, set[str]] = {}
@@ -30,7 +30,7 @@ class Names:
         self._lock = threading.Lock()
 
     def learn(self, event: str, thing: dict[str, Any]) -> None:
-        """Of an Endpoints object."""
+        """Update the addresses from an event of an Endpoints object."""
         metadata = thing["metadata"]
         base = f"{metadata['name']}.{metadata['namespace']}.{ZONE}"
         with self._lock:
@@ -44,7 +44,7 @@ class Names:
                         self._found.setdefault(name, set()).add(each["ip"])
 
     def addresses(self, name: str, now: float) -> set[str]:
-        """Empty: there are none, or lately were none."""
+        """Return the addresses of a name; empty if there are none, or if a negative answer is cached."""
         name = name.lower()
         with self._lock:
             if now < self._vain.get(name, 0.0):
@@ -55,7 +55,7 @@ class Names:
             return found
 
     def answer(self, query: dns.message.Message, now: float) -> dns.message.Message:
-        """Of one question."""
+        """Return the response to a query with one question."""
         answer = dns.message.make_response(query)
         answer.flags |= dns.flags.AA | dns.flags.RA
         question = query.question[0]
@@ -68,7 +68,7 @@ class Names:
 
 
 def serve(address: str, port: int = 53) -> None:
-    """In threads of its own, until the process ends."""
+    """Start threads that answer queries until the process ends."""
     names = Names()
     sock = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
     sock.bind((address, port))
@@ -90,7 +90,7 @@ def serve(address: str, port: int = 53) -> None:
             try:
                 query = dns.message.from_wire(data)
                 sock.sendto(names.answer(query, time.monotonic()).to_wire(), asker)
-            except Exception as error:  # one bad question is to end nothing
+            except Exception as error:  # an invalid query must not end the thread
                 print(f"names: {type(error).__name__}: {error}", flush=True)
 
     for target in (follow, answer):

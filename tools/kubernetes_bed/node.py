@@ -1,4 +1,4 @@
-"""A node: mounts, a network and cgroups of its own, containerd, and a kubelet."""
+"""Node of the cluster: namespaces for mounts and network, cgroups, containerd and a kubelet."""
 
 import json
 import shlex
@@ -10,7 +10,7 @@ import yaml
 from tools.kubernetes_bed.process import Process, wait_until
 
 DNS, API = "10.77.0.1", "https://10.77.0.1:6443"
-SETTINGS = {  # what kubelets set of the whole machine's: here they find it so
+SETTINGS = {  # kernel settings that kubelets require; nodes see these values instead of the machine's
     "vm/overcommit_memory": "1",
     "vm/panic_on_oom": "0",
     "kernel/panic": "10",
@@ -34,7 +34,7 @@ def token_of(number: int) -> str:
 
 
 def run(*words: str, seconds: float = 60) -> str:
-    """What it has written. Raises CalledProcessError, TimeoutExpired."""
+    """Run a command and return its output. Raises RuntimeError if it fails, and TimeoutExpired."""
     done = subprocess.run(words, capture_output=True, text=True, timeout=seconds)
     if done.returncode:
         raise RuntimeError(f"{shlex.join(words)}: exit code {done.returncode}: {done.stderr.strip()[-2000:]}")
@@ -42,7 +42,7 @@ def run(*words: str, seconds: float = 60) -> str:
 
 
 def kubeconfig(server: str, token: str, certificate: str = "") -> dict[str, object]:
-    """For one user. Without a certificate: the server's is not checked. Pure."""
+    """Return a kubeconfig for one user. Without `certificate`, the server's is not checked. Pure."""
     cluster: dict[str, object] = {"server": server}
     if certificate:
         cluster["certificate-authority"] = certificate
@@ -59,7 +59,7 @@ def kubeconfig(server: str, token: str, certificate: str = "") -> dict[str, obje
 
 
 def kubelet_config(number: int, cgroup: str) -> dict[str, object]:
-    """Pure. Where Kubernetes 1.20 has other defaults than later ones it gets theirs."""
+    """Return a kubelet's configuration, with the defaults of later versions of Kubernetes. Pure."""
     return {
         "apiVersion": "kubelet.config.k8s.io/v1beta1",
         "kind": "KubeletConfiguration",
@@ -87,7 +87,7 @@ def kubelet_config(number: int, cgroup: str) -> dict[str, object]:
 
 
 def containerd_config(home: Path, store: Path, nodes_pods: Path) -> str:
-    """TOML. Pure."""
+    """Return containerd's configuration as TOML. Pure."""
     cri = 'plugins."io.containerd.grpc.v1.cri"'
     runc = f"{cri}.containerd.runtimes.runc"
     return f"""version = 2
@@ -112,7 +112,7 @@ state = "{home}/containerd"
 
 
 def network_config(number: int, home: Path) -> dict[str, object]:
-    """The pods' network of one node. Pure."""
+    """Return the configuration of a node's pod network. Pure."""
     ranges = [[{"subnet": f"10.244.{number}.0/24"}]]
     addresses = {
         "type": "host-local",
@@ -125,7 +125,16 @@ def network_config(number: int, home: Path) -> dict[str, object]:
 
 
 class Node:
-    """`home`: a folder for this time; `store`: one for images, which stays."""
+    """Node of the cluster.
+
+    Attributes:
+        number: Its number, from 1.
+        home: Folder for files of this run.
+        store: Folder for images, which is kept between runs.
+        binaries: Folder of Kubernetes' programs.
+        cgroup: Its cgroup.
+        name: Its name.
+    """
 
     def __init__(self, number: int, home: Path, store: Path, binaries: Path, cgroup: str) -> None:
         self.number, self.home, self.store, self.binaries, self.cgroup = number, home, store, binaries, cgroup
@@ -135,7 +144,7 @@ class Node:
         self._holder = self._hold()
 
     def _hold(self) -> Process:
-        """The process whose namespaces are the node's."""
+        """Start the process that holds the node's namespaces, and wait until they are ready."""
         settings = self.home / "settings"
         lines = ["set -e", "mount -t tmpfs -o mode=755 tmpfs /run", "mount -t tmpfs tmpfs /var/log"]
         lines += ["mount -t tmpfs -o mode=755 tmpfs /var/lib", "mkdir -p /run/netns /run/lock"]
@@ -145,19 +154,19 @@ class Node:
             path.write_text(value + "\n")
             lines.append(f"mount --bind {path} /proc/sys/{name}")
         lines += [f"hostname {self.name}", "ip link set lo up", f"touch {self.home}/ready", "exec sleep infinity"]
-        own = ["--net"] if self.number > 1 else []  # the first one is where the control plane is
+        own = ["--net"] if self.number > 1 else []  # the first node shares the control plane's network
         words = ["unshare", "--mount", "--uts", "--propagation", "private", *own, "bash", "-c", "\n".join(lines)]
         holder = Process(f"node {self.number}", words, self.home / "node.log")
         wait_until(lambda: (self.home / "ready").exists(), 10, f"{self.name}'s namespaces", holder)
         return holder
 
     def inside(self, *words: str) -> list[str]:
-        """A command line that runs these on the node."""
+        """Return a command line that runs the given command on the node."""
         names = ["--mount", "--uts", *(["--net"] if self.number > 1 else [])]
         return ["nsenter", "-t", str(self._holder.pid), *names, "--", *words]
 
     def connect(self, others: range) -> None:
-        """To the nodes' network, whose bridge is the first node's, and to the pods of the others."""
+        """Connect the node to the nodes' network, whose bridge is on the first node, and to the other nodes' pods."""
         if self.number > 1:
             port = f"node{self.number}"
             run("ip", "link", "add", port, "type", "veth", "peer", "name", "eth0", "netns", str(self._holder.pid))
@@ -170,7 +179,7 @@ class Node:
                 run(*self.inside("ip", "route", "add", f"10.244.{other}.0/24", "via", address_of(other)))
 
     def start_containers(self, images: list[Path]) -> None:
-        """containerd, with these images and nothing of another time."""
+        """Start containerd with these images, and without containers of earlier runs."""
         socket = self.home / "containerd.sock"
         (self.home / "cni/10-pods.conflist").write_text(json.dumps(network_config(self.number, self.home)))
         config = self.home / "containerd.toml"
@@ -196,7 +205,7 @@ class Node:
         return True
 
     def ctr(self, *words: str, seconds: float = 60) -> str:
-        """What containerd's client says."""
+        """Run containerd's client and return its output."""
         return run(*self.inside("ctr", "-a", f"{self.home}/containerd.sock", "-n", "k8s.io", *words), seconds=seconds)
 
     def start_kubelet(self) -> None:

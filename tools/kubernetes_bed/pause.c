@@ -1,4 +1,4 @@
-/* The first process of a pod: holds its namespaces, waits for children that nobody waits for, and ends when it is told to. */
+/* First process of a pod: holds its namespaces, reaps orphaned children, and ends on SIGTERM or SIGINT. */
 #include <signal.h>
 #include <sys/wait.h>
 #include <unistd.h>

@@ -1,5 +1,7 @@
-"""python -m tools.kubernetes_bed.played ADDRESS PORT CERTIFICATE: the parts of the cluster that are played,
-until it is ended."""
+"""Run the simulated components of the cluster until the process is ended.
+
+python -m tools.kubernetes_bed.played ADDRESS PORT CERTIFICATE
+"""
 
 import sys
 

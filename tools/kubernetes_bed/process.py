@@ -1,15 +1,15 @@
-"""The bed's processes, which end with its namespaces, and waiting for them."""
+"""Processes of the cluster, which end with its namespaces, and waiting for conditions."""
 
 import subprocess
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-EVERY = 0.05  # s between looks
+EVERY = 0.05  # seconds between checks
 
 
 class Process:
-    """One that runs on, and writes to `log`."""
+    """Background process that writes to the file `log`."""
 
     def __init__(self, name: str, words: Sequence[str], log: Path, cwd: Path | None = None) -> None:
         self.name, self.log = name, log
@@ -20,14 +20,19 @@ class Process:
         self.pid = self._process.pid
 
     def check(self) -> None:
-        """Raises RuntimeError when it has ended."""
+        """Raise RuntimeError if the process has ended."""
         if self._process.poll() is not None:
             text = self.log.read_text(errors="replace")[-3000:]
             raise RuntimeError(f"{self.name} has ended with exit code {self._process.returncode}:\n{text}")
 
 
 def wait_until(holds: Callable[[], bool], seconds: float, what: str, process: Process | None = None) -> None:
-    """Raises TimeoutError, or RuntimeError when the process ends meanwhile."""
+    """Wait until `holds()` returns True.
+
+    Raises:
+        TimeoutError: If this takes longer than `seconds`. The message names `what`.
+        RuntimeError: If `process` ends meanwhile.
+    """
     until = time.monotonic() + seconds
     while not holds():
         if process:

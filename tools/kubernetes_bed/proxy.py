@@ -1,5 +1,8 @@
-"""What clients of the bed speak to: the API server, but that Jobs keep their newer fields, and that pods evicted by the
-API are marked as since 1.26. Credentials go through, so it is the server that knows and allows."""
+"""Proxy of the API server for the cluster's clients, which adds features of later versions.
+
+Jobs keep their newer fields, and pods evicted by the API get the condition DisruptionTarget as since 1.26. Credentials
+are passed on, so the server authenticates and authorizes.
+"""
 
 import http.client
 import json
@@ -30,7 +33,7 @@ STREAM_SECONDS = WATCH_SECONDS * 4.0
 
 
 class Handler(BaseHTTPRequestHandler):
-    """Of one client's connection, with one of its own to the server."""
+    """Handler of a client's connection, which has its own connection to the server."""
 
     protocol_version = "HTTP/1.1"
     disable_nagle_algorithm = True
@@ -110,7 +113,7 @@ class Handler(BaseHTTPRequestHandler):
             for piece in pieces:
                 self.wfile.write(f"{len(piece):x}\r\n".encode() + piece + b"\r\n")
             self.wfile.write(b"0\r\n\r\n")
-        except (OSError, http.client.HTTPException):  # one of both is gone
+        except (OSError, http.client.HTTPException):  # client or server has closed the connection
             self.close_connection = True
             if self._server:
                 self._server.close()
@@ -139,7 +142,7 @@ def _answered(body: bytes) -> bytes:
 
 
 def mark_disrupted(path: str, reason: str = "EvictionByEvictionAPI") -> None:
-    """As the API server and others do since 1.26, before a pod has to give way. Raises Refused."""
+    """Set a pod's condition DisruptionTarget, as the API server does since 1.26 before evictions. Raises Refused."""
     condition = {"type": "DisruptionTarget", "status": "True", "reason": reason, "message": "Eviction API: evicting"}
     client = Client()
     there = client.request("GET", path)["status"].get("conditions", [])
@@ -148,8 +151,10 @@ def mark_disrupted(path: str, reason: str = "EvictionByEvictionAPI") -> None:
 
 
 def serve(address: str, port: int, certificate: str) -> None:
-    """In threads of its own, until the process ends. Encrypted, as clients send no tokens otherwise. `certificate`: a
-    file, with its key."""
+    """Start threads that serve clients until the process ends.
+
+    It uses TLS, because clients do not send tokens without it. `certificate` is a file with certificate and key.
+    """
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.load_cert_chain(certificate)
 
@@ -161,7 +166,7 @@ def serve(address: str, port: int, certificate: str) -> None:
             super().finish_request(context.wrap_socket(request, server_side=True), client_address)
 
         def handle_error(self, *_: Any) -> None:
-            pass  # a client that has gone
+            pass  # the client has closed the connection
 
     server = Server((address, port), Handler)
     threading.Thread(target=server.serve_forever, name="proxy", daemon=True).start()

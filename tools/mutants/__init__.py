@@ -1,1 +1,1 @@
-"""Mutation testing: `python -m tools.mutants`; README.md tells the rest."""
+"""Mutation testing: `python -m tools.mutants`; see README.md."""

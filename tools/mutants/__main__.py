@@ -1,9 +1,9 @@
-"""Do the tests notice small mistakes? Makes some, one at a time, and runs the tests that should.
+"""Mutation tests: make small mistakes, one at a time, and check that the tests notice them.
 
     python -m tools.mutants [--most 20] [--seed 1] [--jobs N] [--only TEXT] [--python | --native] [--list]
 
-README.md beside this file says what is tried and what lives. Exit code 1 when fewer than 90 % were noticed,
-or when a list names what is not there any more.
+README.md in this folder describes the mistakes and the known survivors. The exit code is 1 if fewer than 90 % were
+noticed, or if a list names code that does not exist any more.
 """
 
 from __future__ import annotations
@@ -28,8 +28,13 @@ Known = dict[tuple[str, str, str], str]
 
 
 def known(text: str) -> Known:
-    """What may live: (file, change, the line where it begins) -> why. A paragraph each: `file: change`, below it `in: `
-    and the line, and in the next lines the reason."""
+    """Parse the list of known survivors.
+
+    Each is a paragraph: `file: change`, then `in: ` and the line where the change begins, then lines with the reason.
+
+    Returns:
+        The reasons, by (file, change, line).
+    """
     found = {}
     for paragraph in text.split("\n\n"):
         lines = [line for line in paragraph.splitlines() if line and not line.startswith("#")]
@@ -41,7 +46,7 @@ def known(text: str) -> Known:
 
 
 def outdated(root: Path, reasons: Known) -> list[str]:
-    """Reasons for what is not there any more."""
+    """Return a message for each known survivor whose code does not exist any more."""
     found = []
     for file, change, at in reasons:
         source = (root / file).read_text(encoding="utf-8") if (root / file).exists() else ""
@@ -58,7 +63,7 @@ def tell(mutant: Mutant) -> None:
 
 
 def summary(mutants: list[Mutant], reasons: Known) -> list[str]:
-    """A line a file, one for all, and what lives with the reason where there is one."""
+    """Return a line for each file, one for all files, and lines about survivors with their reasons."""
     files = list(dict.fromkeys(mutant.file for mutant in mutants))
     lines = []
     for file in [*files, "all"]:
@@ -110,7 +115,7 @@ def main() -> int:
         print(target.file, flush=True)
         try:
             made += try_all(ROOT, target, options.most, options.seed, options.jobs, tell)
-        except RuntimeError as error:  # the others can be tried
+        except RuntimeError as error:  # continue with the other modules
             failed.append(str(error))
     if native := [c for c in chosen if c.binary]:
         print("chosen by hand in C++", flush=True)

@@ -1,6 +1,6 @@
-"""Mutants that are chosen by hand, in Python and C++: the table `by_hand.txt`.
+"""Mutants chosen by hand, in Python and C++, from the table `by_hand.txt`.
 
-Those in Python are tried here, those in C++ in `native_mutants.py`.
+Python mutants are tried here, C++ mutants in `native_mutants.py`.
 """
 
 from __future__ import annotations
@@ -15,10 +15,15 @@ from tools.mutants.python_mutants import Mutant, Target, patience, run_tests
 
 @dataclass(frozen=True)
 class Chosen:
-    """In `file` the text `before`, which is there once, becomes `after`.
+    """Mutant that replaces the text `before`, which occurs once in `file`, by `after`.
 
-    `binary`: the test binary of a C++ file, empty for a Python file. `tests`: what should notice; of C++ names of
-    doctest separated by commas, of Python test files separated by spaces.
+    Attributes:
+        file: Path of the file.
+        binary: Test binary for a C++ file; empty for a Python file.
+        tests: Tests that should notice: names of doctest cases separated by commas, or Python test files separated by
+            spaces.
+        before: Text to replace.
+        after: Its replacement.
     """
 
     file: str
@@ -32,7 +37,7 @@ def table(text: str) -> list[Chosen]:
     """Parse paragraphs of a line `file binary: tests`, or `file.py: tests`, then lines `- before` and `+ after`.
 
     Raises:
-        ValueError: A paragraph has another form.
+        ValueError: If a paragraph has a different form.
     """
     found = []
     for paragraph in text.split("\n\n"):
@@ -54,7 +59,7 @@ def table(text: str) -> list[Chosen]:
 
 
 def mutated(source: str, chosen: Chosen) -> str:
-    """Return the text with the change. ValueError unless `before` is there exactly once."""
+    """Return the text with the change; raise ValueError unless `before` occurs exactly once."""
     if source.count(chosen.before) != 1:
         raise ValueError(
             f"{chosen.file}: {chosen.before!r} must be there once, got {source.count(chosen.before)} times"
@@ -63,14 +68,14 @@ def mutated(source: str, chosen: Chosen) -> str:
 
 
 def mutant(source: str, chosen: Chosen, outcome: str) -> Mutant:
-    """Return what is reported of one. `outcome` of its tests: "passed", "failed" or "hung"."""
+    """Return the Mutant to report. `outcome` is its tests' result: "passed", "failed" or "hung"."""
     line = source[: source.index(chosen.before)].count("\n") + 1
     change = " ".join(f"{chosen.before} -> {chosen.after}".split())
     return Mutant.after(outcome, chosen.file, line, change, source)
 
 
 def outdated(root: Path, entries: list[Chosen]) -> list[str]:
-    """Return what is wrong with entries whose text is not there any more."""
+    """Return a message for each entry whose text does not exist any more."""
     found = []
     for entry in entries:
         try:
@@ -81,7 +86,7 @@ def outdated(root: Path, entries: list[Chosen]) -> list[str]:
 
 
 def by_tests(entries: list[Chosen]) -> list[list[Chosen]]:
-    """Return the Python entries in groups that have the same tests."""
+    """Return the Python entries, grouped by their tests."""
     groups: dict[str, list[Chosen]] = {}
     for entry in entries:
         if not entry.binary:
@@ -90,7 +95,7 @@ def by_tests(entries: list[Chosen]) -> list[list[Chosen]]:
 
 
 def try_python(root: Path, group: list[Chosen], jobs: int, tell: Callable[[Mutant], None]) -> list[Mutant]:
-    """Try Python mutants that have the same tests. RuntimeError if these fail without a change."""
+    """Try Python mutants with the same tests; raise RuntimeError if these fail without a change."""
     tests = tuple(group[0].tests.split())
     seconds = patience(root, Target(group[0].file, tests))
 

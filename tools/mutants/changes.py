@@ -1,10 +1,10 @@
-"""Small mistakes that somebody could make in a Python file, as changes of its text. Pure.
+"""Small mistakes in a Python file, as changes of its text. Pure.
 
-Each is one that a test ought to notice: a comparison that takes the border in or leaves it out, `and` for `or`, a sign,
-a number one greater, True for False, a condition turned round, a result that is not returned, a statement left out,
-`min` for `max`. Left alone are texts (messages are for people), annotations, decorators, `assert`, what only shows an
-object (`__repr__`), statements without which the next line would be a NameError, and a module's constants of plain
-numbers (limits and times that somebody chose: a test that repeats them shows nothing).
+A test should notice each of them: `<` instead of `<=`, `and` instead of `or`, a wrong sign, a number that is one too
+large, True instead of False, a negated condition, a missing return value, a missing statement, `min` instead of `max`.
+Not changed are strings (such as messages), annotations, decorators, `assert`, methods that format an object
+(`__repr__`), statements without which the next line would raise NameError, and module constants that are plain numbers
+(chosen limits and times, which tests need not repeat).
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ SHOWS = {"__repr__", "__str__", "__rich_repr__"}
 
 @dataclass(frozen=True)
 class Change:
-    """Bytes `start` to `end` of a file become `text`. `line`: from 1, where it begins."""
+    """Replacement of a file's bytes from `start` to `end` by `text`. `line` is its first line, from 1."""
 
     line: int
     start: int
@@ -59,7 +59,7 @@ class Change:
 
 
 def changes_of(source: str) -> list[Change]:
-    """All changes of a file's text, in its order, each once. SyntaxError if it is not Python."""
+    """Return all changes of a file's text, in order and without duplicates. Raises SyntaxError."""
     data = source.encode()
     starts = [0]
     for line in data.splitlines(keepends=True):
@@ -73,7 +73,7 @@ def changes_of(source: str) -> list[Change]:
 
 
 def applied(source: str, change: Change) -> str:
-    """The text with the change."""
+    """Return the file's text with the change."""
     data = source.encode()
     return (data[: change.start] + change.text.encode() + data[change.end :]).decode()
 
@@ -82,7 +82,7 @@ _Node = ast.expr | ast.stmt
 
 
 def _changed(tree: ast.AST) -> Iterator[tuple[_Node, str]]:
-    """Nodes, and what stands there instead."""
+    """Yield nodes with the texts that replace them."""
     for child in _worth_changing(tree):
         if isinstance(child, ast.stmt):
             yield from _statement(child)
@@ -93,7 +93,7 @@ def _changed(tree: ast.AST) -> Iterator[tuple[_Node, str]]:
 
 
 def _worth_changing(node: ast.AST) -> Iterator[ast.AST]:
-    """Its children but annotations, decorators, texts, and blocks that tests do not run or should not look at."""
+    """Yield a node's children except annotations, decorators, strings, and blocks that tests do not run or check."""
     if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)):
         if node.name not in SHOWS:
             yield from node.args.defaults
@@ -113,17 +113,17 @@ def _worth_changing(node: ast.AST) -> Iterator[ast.AST]:
 
 
 def _is_strict(node: ast.AST) -> bool:
-    """zip(a, b, strict=True): an assertion, too"""
+    """Return True for the keyword in zip(a, b, strict=True), which is an assertion."""
     return isinstance(node, ast.keyword) and node.arg == "strict"
 
 
 def _is_apart(node: ast.AST) -> TypeGuard[ast.If]:
-    """Is the block for type checkers, or for a program?"""
+    """Return True for a block for type checkers, or for the main program."""
     return isinstance(node, ast.If) and ast.unparse(node.test) in ("TYPE_CHECKING", "__name__ == '__main__'")
 
 
 def _is_chosen_number(node: ast.AST) -> bool:
-    """LIMIT = 1 << 20"""
+    """Return True for the assignment of a numeric constant, such as LIMIT = 1 << 20."""
     if not (isinstance(node, ast.Assign) and isinstance(node.targets[0], ast.Name) and node.targets[0].id.isupper()):
         return False
     parts = (ast.Constant, ast.BinOp, ast.operator, ast.Tuple, ast.Name, ast.Load)
@@ -131,7 +131,7 @@ def _is_chosen_number(node: ast.AST) -> bool:
 
 
 def _statement(node: ast.stmt) -> Iterator[tuple[_Node, str]]:
-    """What instead of a statement, or of a part of it."""
+    """Yield the replacements of a statement, or of a part of it."""
     is_call = isinstance(node, ast.Expr) and isinstance(node.value, ast.Call)
     if is_call or isinstance(node, (ast.Raise, ast.Continue, ast.Break, ast.Delete)):
         yield node, "pass"
@@ -153,7 +153,7 @@ def _statement(node: ast.stmt) -> Iterator[tuple[_Node, str]]:
 
 
 def _expression(node: ast.expr) -> Iterator[ast.expr]:
-    """What instead of an expression."""
+    """Yield the replacements of an expression."""
     if isinstance(node, ast.Compare):
         for i, op in enumerate(node.ops):
             yield ast.Compare(node.left, [*node.ops[:i], COMPARISONS[type(op)](), *node.ops[i + 1 :]], node.comparators)

@@ -1,4 +1,4 @@
-"""C++ mutants of the table `by_hand.txt`: each is compiled in a copy of the tree, and tried with the tests it names."""
+"""C++ mutants of the table `by_hand.txt`, compiled in a copy of the tree and tried with the tests that it names."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from tools.mutants.by_hand import Chosen, mutant, mutated
 from tools.mutants.python_mutants import Mutant
 
 PARTS = ("CMakeLists.txt", "core", "tests/core", "tests/simulated", "tests/vectors", "benchmarks/engine", "fuzz/core")
-BUILD_SECONDS = 1800.0  # of everything, on a machine that is slow and busy
+BUILD_SECONDS = 1800.0  # enough for a full build on a slow and busy machine
 TEST_SECONDS = 120.0
 
 
 def copy_changed(root: Path, copy: Path) -> None:
-    """Makes the copy's parts equal to the tree's; what is equal already keeps its time, so it is not compiled again."""
+    """Update a copy of the tree; equal files keep their times, so they are not compiled again."""
     wanted = set()
     for part in PARTS:
         files = [root / part] if (root / part).is_file() else [f for f in (root / part).rglob("*") if f.is_file()]
@@ -34,12 +34,12 @@ def copy_changed(root: Path, copy: Path) -> None:
 
 
 class Build:
-    """Test binaries of a copy of the tree, in `folder`."""
+    """Build of test binaries from a copy of the tree in `folder`."""
 
     def __init__(self, root: Path, folder: Path, jobs: int) -> None:
         self.tree, self._build, self._jobs = folder / "tree", folder / "build", jobs
         copy_changed(root, self.tree)
-        # No optimisation: the tests need little, and a mutant is compiled in seconds.
+        # Little optimization, because compiling takes longer than the tests.
         options = ("-DCMAKE_BUILD_TYPE=Release", "-DCMAKE_CXX_FLAGS_RELEASE=-O1 -DNDEBUG")
         options += ("-DHVD_BUILD_TESTS=ON", "-DHVD_BUILD_PYTHON=OFF", "-DHVD_UNITY=OFF")
         self._run(["cmake", "-S", str(self.tree), "-B", str(self._build), "-G", "Ninja", *options], BUILD_SECONDS)
@@ -52,11 +52,11 @@ class Build:
         return done.stdout
 
     def make(self, *binaries: str) -> None:
-        """RuntimeError with what the compiler says."""
+        """Build test binaries; raise RuntimeError with the compiler's messages."""
         self._run(["cmake", "--build", str(self._build), "-j", str(self._jobs), "--target", *binaries], BUILD_SECONDS)
 
     def passes(self, native: Chosen) -> str:
-        """ "passed", "failed", or "hung"."""
+        """Run a mutant's tests and return "passed", "failed" or "hung"."""
         command = [str(self._build / "tests/core" / native.binary), f"-tc={native.tests}"]
         try:
             done = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, timeout=TEST_SECONDS)
@@ -70,7 +70,7 @@ class Build:
 def try_table(
     root: Path, folder: Path, natives: list[Chosen], jobs: int, tell: Callable[[Mutant], None]
 ) -> list[Mutant]:
-    """All mutants of the table. RuntimeError if tests fail without a change or a mutant does not compile."""
+    """Try all mutants of the table; raise RuntimeError if tests fail without a change or a mutant does not compile."""
     os.nice(5)
     build = Build(root, folder, jobs)
     build.make(*sorted({native.binary for native in natives}))

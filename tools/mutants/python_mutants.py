@@ -1,4 +1,4 @@
-"""Mutants of Python modules: each is tried with the tests of its module in processes of its own."""
+"""Mutants of Python modules, each tried with its module's tests in a separate process."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ from pathlib import Path
 from tools.mutants.changes import applied, changes_of
 
 HOOK = Path(__file__).parent / "hook"
-PATIENCE = 5  # times as long as without a change, and
-LEAST = 20.0  # s, before a mutant hangs
+PATIENCE = 5  # a mutant hangs if its tests take this many times as long as without a change,
+LEAST = 20.0  # and at least so many seconds
 
 
 @dataclass(frozen=True)
 class Target:
-    """A file and the tests that shall notice a change of it, as paths from the repository's root."""
+    """File, and the tests that should notice its mutants, as paths from the repository's root."""
 
     file: str
     tests: tuple[str, ...]
@@ -36,7 +36,7 @@ class Target:
 
 @dataclass(frozen=True)
 class Mutant:
-    """A change, and what became of it: "killed", "hung" or "lives". `at`: the text of the line where it begins."""
+    """Change and its outcome: "killed", "hung" or "lives". `at` is the text of the line where it begins."""
 
     file: str
     line: int
@@ -46,13 +46,13 @@ class Mutant:
 
     @classmethod
     def after(cls, outcome: str, file: str, line: int, change: str, source: str) -> Mutant:
-        """Make one of the outcome of its tests. `source`: the file's text without the change."""
+        """Create a Mutant from the outcome of its tests. `source` is the file's text without the change."""
         words = {"passed": "lives", "failed": "killed", "hung": "hung"}
         return cls(file, line, change, words[outcome], source.split("\n")[line - 1].strip())
 
 
 def targets(text: str) -> list[Target]:
-    """Lines `file tests...`; ValueError for another line."""
+    """Parse lines `file tests...`; raise ValueError for other lines."""
     found = []
     for number, line in enumerate(text.splitlines(), 1):
         words = line.partition("#")[0].split()
@@ -64,7 +64,11 @@ def targets(text: str) -> list[Target]:
 
 
 def run_tests(root: Path, target: Target, text: str, seconds: float) -> str:
-    """Runs its tests with `text` for the file: "passed", "failed", or "hung" after so long; then all of it is ended."""
+    """Run the target's tests with `text` as the file's content, then end all their processes.
+
+    Returns:
+        "passed", "failed", or "hung" if they take longer than `seconds`.
+    """
     with tempfile.TemporaryDirectory(prefix="mutant") as folder:
         mutant = Path(folder) / "text.py"
         mutant.write_text(text, encoding="utf-8")
@@ -87,7 +91,7 @@ def run_tests(root: Path, target: Target, text: str, seconds: float) -> str:
 
 @contextlib.contextmanager
 def _group(command: list[str], **options: object) -> Iterator[subprocess.Popen[bytes]]:
-    """A process in a group of its own, of which nothing is left afterwards."""
+    """Start a process in a new process group, which is killed at the end."""
     process = subprocess.Popen(  # type: ignore[call-overload]
         command,
         stdin=subprocess.DEVNULL,
@@ -105,7 +109,7 @@ def _group(command: list[str], **options: object) -> Iterator[subprocess.Popen[b
 
 
 def patience(root: Path, target: Target) -> float:
-    """Return the seconds after which its tests hang. RuntimeError if they fail without a change."""
+    """Return the seconds after which the tests count as hung; raise RuntimeError if they fail without a change."""
     start = time.monotonic()
     outcome = run_tests(root, target, (root / target.file).read_text(encoding="utf-8"), 600)
     if outcome != "passed":
@@ -116,7 +120,7 @@ def patience(root: Path, target: Target) -> float:
 def try_all(
     root: Path, target: Target, most: int, seed: int, jobs: int, tell: Callable[[Mutant], None]
 ) -> list[Mutant]:
-    """At most `most` mutants of a file, chosen by `seed`. RuntimeError if its tests fail without a change."""
+    """Try up to `most` mutants of a file, chosen by `seed`; raise RuntimeError if its tests fail without a change."""
     source = (root / target.file).read_text(encoding="utf-8")
     seconds = patience(root, target)
     changes = changes_of(source)

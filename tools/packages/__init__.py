@@ -1,4 +1,4 @@
-"""Installing Python packages for this project: with uv where it can be had, else with pip.
+"""Install Python packages for this project, with uv if it is available or can be installed, otherwise with pip.
 
     python -m tools.packages install [arguments of pip install]
     python -m tools.packages pytorch 2.13.0

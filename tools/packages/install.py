@@ -1,4 +1,4 @@
-"""Install packages into the environment of this Python, with uv where it can be had, else with pip."""
+"""Install packages into this Python's environment, with uv if it is available, otherwise with pip."""
 
 import fcntl
 import json
@@ -23,7 +23,7 @@ def read_settings() -> settings.Settings:
 
 
 def find_uv() -> str | None:
-    """Return the path of uv: this environment's, another one on the PATH, or one that is installed here now."""
+    """Return the path of uv in this environment or on the PATH; install it if it is missing. None if this fails."""
     here = Path(sys.prefix) / "bin" / "uv"
     if found := shutil.which("uv", path=f"{here.parent}{os.pathsep}{os.environ.get('PATH', os.defpath)}"):
         return found
@@ -60,7 +60,7 @@ def with_uv(arguments: list[str]) -> str | None:
     """Install with uv.
 
     Returns:
-        None, or why pip has to do it.
+        None if it succeeded, or the reason why pip must be used.
     """
     found = read_settings()
     if names := settings.unknown(found):
@@ -68,7 +68,7 @@ def with_uv(arguments: list[str]) -> str | None:
     uv = find_uv()
     if uv is None:
         return "uv cannot be installed"
-    # pip passes over folders that are not there, uv refuses them.
+    # pip ignores missing folders, but uv rejects them.
     links = [os.path.expanduser(link) for link in found.get("find-links", "").split()]
     found["find-links"] = " ".join(link for link in links if "://" in link or os.path.exists(link))
     environ = settings.uv_environment(found, built_wheels(pip_cache(found)), os.environ)
@@ -78,7 +78,7 @@ def with_uv(arguments: list[str]) -> str | None:
 
 
 def with_pip(arguments: list[str]) -> int:
-    """Install with pip, of at least 23.1, whose exit code is returned."""
+    """Install with pip, after upgrading it to 23.1 or later if needed, and return its exit code."""
     pip = [sys.executable, "-m", "pip", "install", "-qq", "--no-compile", "--disable-pip-version-check"]
     version = subprocess.run([*pip[:3], "--version"], capture_output=True, text=True, check=True).stdout
     if (match := re.match(r"pip (\d+)\.(\d+)", version)) and (int(match[1]), int(match[2])) < (23, 1):
@@ -87,9 +87,9 @@ def with_pip(arguments: list[str]) -> int:
 
 
 def install(arguments: list[str]) -> int:
-    """Install what the arguments say, which are those of ``pip install``, and return the exit code.
+    """Install packages, given as arguments of ``pip install``, and return the exit code.
 
-    One call at a time for each environment, so that steps of a parallel `make` may install side by side.
+    A lock allows one installation at a time per environment, for steps of a parallel `make`.
     """
     with open(Path(sys.prefix) / ".install.lock", "w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)

@@ -1,4 +1,4 @@
-"""Look at this machine for what `pytorch.py` decides on: GPUs, local wheels, PyTorch's index."""
+"""Find the facts on which `pytorch.py` decides: GPUs, local wheels, PyTorch's index."""
 
 import ctypes.util
 import os
@@ -14,11 +14,11 @@ from tools.packages.pytorch import CPU_INDEX, Choice, choose, cpu_build
 from tools.packages.settings import Settings
 
 DEADLINE = 5.0
-"""Seconds for the index's whole answer."""
+"""Seconds to wait for the index's complete answer."""
 
 
 def gpu() -> str | None:
-    """Return what shows that there is an NVIDIA GPU here, or None."""
+    """Return the path of a program, folder or library that indicates an NVIDIA GPU, or None."""
     if program := shutil.which("nvidia-smi"):
         return program
     if Path("/proc/driver/nvidia").exists():
@@ -34,7 +34,7 @@ def tags() -> frozenset[str]:
 
 
 def local_wheels(find_links: list[str]) -> list[str]:
-    """Return the names of the files in folders among pip's find-links; its URLs are left to pip."""
+    """Return the names of files in the folders of pip's find-links; its URLs are ignored."""
     names = []
     for link in find_links:
         path = Path(urllib.request.url2pathname(urllib.parse.urlparse(link).path) if "://" in link else link)
@@ -52,7 +52,7 @@ def read_index(index: str, certificates: str | None, deadline: float) -> list[st
         deadline: Seconds for everything, name resolution included.
 
     Raises:
-        OSError: No complete answer came in time.
+        OSError: If no complete answer arrives in time.
     """
     answers: list[list[str] | OSError] = []
 
@@ -70,7 +70,7 @@ def read_index(index: str, certificates: str | None, deadline: float) -> list[st
                 [urllib.parse.unquote(urllib.parse.urlparse(link).path).rpartition("/")[2] for link in links]
             )
 
-    # A thread, because neither name resolution nor an answer that trickles in obeys a socket's timeout.
+    # A thread, because a socket's timeout limits neither name resolution nor a slow but steady answer.
     thread = threading.Thread(target=ask, daemon=True)
     thread.start()
     thread.join(deadline)
@@ -81,7 +81,7 @@ def read_index(index: str, certificates: str | None, deadline: float) -> list[st
 
 
 def pytorch(version: str, settings: Settings, index: str = CPU_INDEX, deadline: float = DEADLINE) -> Choice:
-    """Return the build of PyTorch for this machine; ask the index only where its answer counts.
+    """Return the build of PyTorch for this machine; query the index only if the choice depends on it.
 
     Args:
         version: Public version of PyTorch, such as "2.13.0".

@@ -1,7 +1,7 @@
-"""Choose the build of PyTorch to install. Pure: `probe.py` looks at the machine and asks the index.
+"""Choose the build of PyTorch to install. Pure: `probe.py` examines the machine and queries the index.
 
-PyTorch's package on PyPI is built for CUDA and brings several GB of NVIDIA's libraries. Its CPU build has the same
-version with the local label ``+cpu`` and lies on an index of PyTorch's own.
+PyTorch's package on PyPI is built for CUDA and depends on several GB of NVIDIA libraries. The CPU build has the same
+version with the local label ``+cpu``, and is on PyTorch's own index.
 """
 
 import re
@@ -13,7 +13,7 @@ CPU_INDEX = "https://download.pytorch.org/whl/cpu"
 
 @dataclass(frozen=True)
 class Choice:
-    """What to install and why.
+    """Build to install, and the reason.
 
     Attributes:
         arguments: Arguments of ``pip install``.
@@ -24,7 +24,7 @@ class Choice:
     reason: str
 
     def line(self) -> str:
-        """Return the line that is printed: what is installed, why, and how to choose another build."""
+        """Return a line to print: the build, the reason, and how to choose another one."""
         return f'PyTorch: {" ".join(self.arguments)} ({self.reason}); another build: make ... TORCH="torch==..."'
 
 
@@ -37,7 +37,7 @@ def cpu_build(version: str, wheels: Iterable[str], tags: frozenset[str]) -> str 
         tags: Tags that this Python accepts, such as "cp311-cp311-manylinux_2_28_x86_64".
 
     Returns:
-        The full version, or None where no wheel fits.
+        The full version, or None if no wheel fits.
     """
     pattern = re.compile(rf"torch-({re.escape(version)}\+cpu[\w.]*)-([\w.]+)-([\w.]+)-([\w.]+)\.whl")
     for name in wheels:
@@ -61,10 +61,10 @@ def choose(
 
     Args:
         version: Public version of PyTorch.
-        gpu: What shows that there is an NVIDIA GPU, or None.
+        gpu: Indication of an NVIDIA GPU, for the reason, or None.
         local: Full version of a CPU build in pip's find-links folders, or None.
         remote: Full version of the CPU build on PyTorch's own index, or None.
-        missing: Why there is no `remote`.
+        missing: The reason why `remote` is None.
         index: URL of PyTorch's own index.
     """
     if gpu:

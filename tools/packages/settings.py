@@ -1,4 +1,4 @@
-"""Read pip's settings and say the same to uv, which does not read them. Pure."""
+"""Translate pip's settings, which uv does not read, to uv's environment variables. Pure."""
 
 import ast
 import re
@@ -15,7 +15,7 @@ _IRRELEVANT = {
     "no-color", "no-compile", "no-input", "no-python-version-warning", "no-warn-script-location", "progress-bar",
     "quiet", "require-virtualenv", "retries", "root-user-action", "verbose",
 }  # fmt: skip
-"""Settings that change neither what is installed in a virtual environment nor where it comes from."""
+"""Settings without influence on which packages are installed in a virtual environment, and from where."""
 _UV = {
     "cert": "SSL_CERT_FILE",
     "client-cert": "SSL_CLIENT_CERT",
@@ -31,7 +31,7 @@ _UV = {
     "trusted-host": "UV_INSECURE_HOST",
 }
 _SEPARATORS = {"find-links": ","}
-"""What uv separates the elements of a variable with, where it is not a space."""
+"""Separators of uv's lists, where they are not spaces."""
 
 
 def parse(listing: str) -> Settings:
@@ -49,19 +49,19 @@ def parse(listing: str) -> Settings:
 
 
 def unknown(settings: Settings) -> list[str]:
-    """Return the settings that uv cannot be told, so that pip has to install."""
+    """Return the settings that cannot be translated, so that pip must be used."""
     return sorted(settings.keys() - _UV.keys() - _IRRELEVANT)
 
 
 def uv_environment(settings: Settings, wheels: Iterable[str], environ: Mapping[str, str]) -> dict[str, str]:
-    """Return the variables that make uv find what pip would find.
+    """Return the environment with which uv finds the same packages as pip.
 
     Args:
         settings: pip's settings.
         wheels: Folders of wheels that pip has built and cached, which uv does not need to build again.
         environ: This process's environment. Its variables for uv (UV_*) win over pip's settings.
     """
-    # As pip does: the best version of all indexes, and the system's certificates.
+    # Like pip, use the best version of all indexes, and the system's certificates.
     said = {"UV_INDEX_STRATEGY": "unsafe-best-match", "UV_SYSTEM_CERTS": "1", "UV_PYTHON_DOWNLOADS": "never"}
     for name, variable in _UV.items():
         if settings.get(name):

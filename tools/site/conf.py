@@ -1,7 +1,7 @@
-"""The site: all pages of the repository and the reference of the public API. `make site` builds it.
+"""Sphinx configuration of the site: all pages of the repository and the API reference. Built by `make site`.
 
-Its source is the repository itself, so a link between two pages is written once, relative, and works on the code's host
-and on the site alike. What the site alone needs, the order of the pages, is added here while they are read.
+The source is the repository itself, so relative links between pages work both on the code host and on the site. Only
+the order of pages is added here, while they are read.
 """
 
 import importlib
@@ -10,9 +10,9 @@ import re
 from pathlib import Path
 from typing import Any
 
-# Frameworks as the reference imports them: quiet, on the CPU, Keras on the backend with all that there is.
+# Import frameworks without messages and on the CPU, and Keras on the backend that supports all features.
 os.environ.update(TF_CPP_MIN_LOG_LEVEL="3", CUDA_VISIBLE_DEVICES="-1", KERAS_BACKEND="tensorflow", JAX_PLATFORMS="cpu")
-os.environ["TF_ENABLE_ONEDNN_OPTS"] = "0"  # it would say that they are on
+os.environ["TF_ENABLE_ONEDNN_OPTS"] = "0"  # otherwise TensorFlow prints that they are on
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -22,7 +22,7 @@ version = release = re.findall(r'__version__ = "(.+)"', (ROOT / "horovod/_versio
 
 extensions = ["myst_parser", "sphinx.ext.autodoc", "sphinx.ext.napoleon", "sphinxcontrib.mermaid"]
 include_patterns = ["*.md", "docs/*.md", "docs/**/*.md", "benchmarks/*.md", "tools/mutants/README.md"]
-# Not even looked into.
+# Folders that Sphinx does not search.
 exclude_patterns = [".*", "build", "dist", "runs", "core", "horovod", "tests", "examples", "fuzz", "bindings"]
 root_doc = "docs/index"
 PAGES = {
@@ -92,7 +92,7 @@ PAGES = {
         "CHANGELOG",
     ],
 }
-"""Every page has to be here, or the build fails."""
+"""All pages by section; the build fails if one is missing."""
 
 suppress_warnings = [
     "myst.header",  # RESULTS.md is written by a program
@@ -129,8 +129,8 @@ REFERENCE = [
 ]
 CONSTANTS = ["Adasum", "Average", "Max", "Min", "Product", "Sum", "global_process_set"]
 ELSEWHERE = ["Compression", "ProcessSet", "callbacks", *CONSTANTS]
-"""Names of several of these modules that are described for one of them, in a section of their own or on the first page
-of the reference."""
+"""Names that several modules share, and that are described only once: for one module, in a separate section or on the
+first page of the reference."""
 
 
 def _names(module: Any) -> list[str]:
@@ -138,14 +138,14 @@ def _names(module: Any) -> list[str]:
 
 
 def _load(app: Any) -> None:
-    """autodoc sees what a module holds; some names are loaded when they are asked for."""
+    """Load all public names, some of which modules import on demand, so that autodoc finds them."""
     for module in map(importlib.import_module, REFERENCE):
         vars(module).update({name: getattr(module, name) for name in _names(module)})
 
 
 def _check(app: Any, environment: Any) -> None:
-    """Nothing public is left out."""
-    from sphinx.util import logging  # not there where only the tests read this file
+    """Warn about public names that are missing in the reference."""
+    from sphinx.util import logging  # imported here because tests read this file without Sphinx
 
     described = environment.domains["py"].objects
     for module in map(importlib.import_module, REFERENCE):
@@ -155,7 +155,7 @@ def _check(app: Any, environment: Any) -> None:
 
 
 def _add_order(app: Any, name: str, content: list[str]) -> None:
-    """The tree of pages, below the page on which GitHub's readers find links."""
+    """Append the tree of pages to the root page, which on GitHub has links instead."""
     if name != root_doc:
         return
     for caption, pages in PAGES.items():
@@ -166,7 +166,7 @@ def _add_order(app: Any, name: str, content: list[str]) -> None:
 def _shorten(
     app: Any, what: str, name: str, value: Any, options: Any, arguments: str | None, returns: str | None
 ) -> tuple[str | None, str | None]:
-    """Defaults as in the source. (autodoc_preserve_defaults does not know functions that are bound methods.)"""
+    """Show defaults as in the source. (autodoc_preserve_defaults does not support functions that are bound methods.)"""
     for pattern, words in DEFAULTS.items():
         arguments = arguments and re.sub(pattern, words, arguments)
     return arguments, returns

@@ -1,1 +1,1 @@
-"""The wheels that a release consists of: `make wheels`, or `python -m tools.wheels --help`; see docs/releasing.md."""
+"""Build of a release's wheels: `make wheels`, or `python -m tools.wheels --help`; see docs/releasing.md."""

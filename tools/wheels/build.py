@@ -1,4 +1,4 @@
-"""Builds the sdist, and from it the wheels for a CPU."""
+"""Build of the sdist, and from it of the wheels for a CPU architecture."""
 
 import email
 import os
@@ -13,29 +13,29 @@ from tools.wheels import sysroot
 from tools.wheels.plan import WANTED, Wanted, platform_tag
 
 ROOT = Path(__file__).resolve().parents[2]
-DEADLINE = 3600  # s for one build, on a slow machine
+DEADLINE = 3600  # seconds for one build on a slow machine
 TOOLS = ("build", "nanobind", "scikit-build-core")
 
 
 class BuildFailed(RuntimeError):
-    """A build ended with an error, which it has shown."""
+    """Error of a build, which has printed its messages."""
 
 
 def version() -> str:
-    """The version of the sources."""
+    """Return the version of the sources."""
     found = re.search(r'__version__ = "([^"]+)"', (ROOT / "horovod/_version.py").read_text())
     assert found, "horovod/_version.py names no version"
     return found[1]
 
 
 def compiler_version(arch: sysroot.Arch) -> str:
-    """The version of the compiler for a CPU."""
+    """Return the version of the compiler for a CPU architecture."""
     command = [arch.tool("g++"), "-dumpfullversion"]
     return subprocess.run(command, capture_output=True, text=True, check=True, timeout=60).stdout.strip()
 
 
 def requirements(archive: Path) -> list[str]:
-    """What an sdist says that the package needs, without extras."""
+    """Return the package's requirements from an sdist, without extras."""
     with tarfile.open(archive) as packed:
         file = packed.extractfile(f"horovod-{version()}/PKG-INFO")
         assert file is not None, f"{archive} has no PKG-INFO"
@@ -44,9 +44,10 @@ def requirements(archive: Path) -> list[str]:
 
 
 def find_pythons(versions: list[str], given: list[Path]) -> dict[str, Path]:
-    """An interpreter for each version: one of those given, one on the PATH, or one of pyenv's.
+    """Return an interpreter for each version: a given one, one on the PATH, or one of pyenv.
 
-    :raises sysroot.Missing: there is none for one of them, or one that is given does not run.
+    Raises:
+        sysroot.Missing: If there is none for a version, or a given one does not run.
     """
     pyenv = Path(os.environ.get("PYENV_ROOT", Path.home() / ".pyenv")) / "versions"
     found = {}
@@ -77,9 +78,10 @@ def _python_version(path: Path) -> str | None:
 
 
 def run(command: list[str | Path], **options: object) -> None:
-    """Runs a program, what it writes included.
+    """Run a program and show its output.
 
-    :raises BuildFailed: it ended with an error, or did not end.
+    Raises:
+        BuildFailed: If it fails, or does not end in time.
     """
     words = list(map(str, command))
     try:
@@ -89,9 +91,9 @@ def run(command: list[str | Path], **options: object) -> None:
 
 
 def checkout(place: Path) -> Path:
-    """Copies the files that git knows, with changes that are not committed, to a folder: the checkout itself has
-    environments in it, through which whoever packs it would walk, and perhaps somebody's keys; and it may change
-    meanwhile.
+    """Copy the files that git tracks to a folder, with uncommitted changes, and return it.
+
+    The checkout itself may contain virtual environments and keys, and may change during the build.
     """
     shutil.rmtree(place, ignore_errors=True)
     listed = subprocess.run(
@@ -103,16 +105,17 @@ def checkout(place: Path) -> Path:
         timeout=DEADLINE,
     )
     for name in filter(None, listed.stdout.split("\0")):
-        if (ROOT / name).is_file():  # one that is deleted and not committed is listed, too
+        if (ROOT / name).is_file():  # git also lists files that are deleted but not committed
             (place / name).parent.mkdir(parents=True, exist_ok=True)
             shutil.copy(ROOT / name, place / name)
     return place
 
 
 def empty(folder: Path) -> None:
-    """Makes it, without what was built into it before.
+    """Create a folder, or remove the files of earlier builds from it.
 
-    :raises BuildFailed: it has something else in it, which is somebody's.
+    Raises:
+        BuildFailed: If it contains other files.
     """
     folder.mkdir(parents=True, exist_ok=True)
     others = sorted(path.name for path in folder.iterdir() if not path.name.startswith("horovod-"))
@@ -123,13 +126,13 @@ def empty(folder: Path) -> None:
 
 
 def sdist(sources: Path, to: Path) -> Path:
-    """Packs sources (see `checkout`) into a folder."""
+    """Build the sdist from sources (see `checkout`) into a folder, and return its path."""
     run([sys.executable, "-m", "build", "--sdist", "--no-isolation", "--outdir", to, sources])
     return to / f"horovod-{version()}.tar.gz"
 
 
 def unpacked(archive: Path, place: Path) -> Path:
-    """The sources as who installs the sdist has them: what is not in it is not in the wheels."""
+    """Unpack the sdist and return the folder. Wheels are built from it, so they contain only files of the sdist."""
     shutil.rmtree(place, ignore_errors=True)
     with tarfile.open(archive) as packed:
         packed.extractall(place, filter="data")
@@ -138,9 +141,10 @@ def unpacked(archive: Path, place: Path) -> Path:
 
 
 def environment(python: Path, place: Path) -> Path:
-    """An environment of that Python with what builds the package, at the versions of requirements.txt.
+    """Create an environment of the given Python with the build tools, in the versions of requirements.txt.
 
-    :returns: its Python.
+    Returns:
+        The environment's Python.
     """
     requirements = ROOT / "tools/wheels/requirements.txt"
     stamp = place / "requirements.txt"
@@ -157,12 +161,17 @@ def environment(python: Path, place: Path) -> Path:
 def wheel(
     wanted: Wanted, arch: sysroot.Arch, python: Path, source: Path, toolchain: Path, place: Path, to: Path
 ) -> Path:
-    """Builds one wheel.
+    """Build one wheel and return its path.
 
-    :param python: of the environment that builds it.
-    :param source: the unpacked sdist.
-    :param place: where CMake builds. Wheels of one CPU share it: only the extension is compiled for each Python.
-    :param to: the folder that gets the wheel.
+    Args:
+        wanted: The wheel to build.
+        arch: CPU architecture.
+        python: Python of the environment that builds it.
+        source: The unpacked sdist.
+        toolchain: CMake's toolchain file.
+        place: Build folder of CMake. Wheels of one architecture share it: only the extension is compiled for each
+            Python.
+        to: Folder for the wheel.
     """
     here = place.parent / "wheel"
     shutil.rmtree(here, ignore_errors=True)
@@ -183,7 +192,7 @@ def wheel(
 
 
 def _settings(wanted: Wanted, arch: sysroot.Arch, toolchain: Path) -> dict[str, str]:
-    """The environment of a build: nothing of the user's that would go into the libraries."""
+    """Return the environment for a build, without the user's variables that would affect the libraries."""
     flags = ("CFLAGS", "CXXFLAGS", "LDFLAGS", "CPPFLAGS", "PYTHONPATH")
     kept = {name: value for name, value in os.environ.items() if name not in flags}
     tools = Path(sys.executable).parent  # cmake and ninja
@@ -198,10 +207,14 @@ def _settings(wanted: Wanted, arch: sysroot.Arch, toolchain: Path) -> dict[str, 
 
 
 def wheels(arch: sysroot.Arch, pythons: dict[str, Path], archive: Path, work: Path, to: Path) -> list[Path]:
-    """Builds all wheels for a CPU anew.
+    """Build all wheels for a CPU architecture from scratch, and return their paths.
 
-    :param pythons: the interpreter of each version in WANTED.
-    :param work: a folder for what is needed on the way.
+    Args:
+        arch: CPU architecture.
+        pythons: Interpreter for each version in WANTED.
+        archive: The sdist.
+        work: Folder for intermediate files.
+        to: Folder for the wheels.
     """
     place = work / arch.name
     source = unpacked(archive, place / "source")

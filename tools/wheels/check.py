@@ -1,4 +1,4 @@
-"""Checks of wheels that are built: their files, their size, and what their libraries ask of a system."""
+"""Checks of built wheels: their files, their size, and what their libraries require of a system."""
 
 import io
 import re
@@ -20,7 +20,7 @@ DEADLINE = 300  # s
 
 
 def undefined(library: bytes) -> list[tuple[str, str | None, bool]]:
-    """What an ELF file expects of others: of each symbol its name, its version, and whether it is weak."""
+    """Return the undefined symbols of an ELF file: name, version, and True if it is weak."""
     elf = ELFFile(io.BytesIO(library))
     needed: dict[int, str] = {}
     versions = None
@@ -42,23 +42,23 @@ def undefined(library: bytes) -> list[tuple[str, str | None, bool]]:
 
 
 def defined(library: bytes) -> list[str]:
-    """Names that an ELF file shows to others."""
+    """Return the names of the symbols that an ELF file exports."""
     symbols = ELFFile(io.BytesIO(library)).get_section_by_name(".dynsym")
     assert isinstance(symbols, SymbolTableSection)
     return [symbol.name for symbol in symbols.iter_symbols() if symbol.name and symbol["st_shndx"] != "SHN_UNDEF"]
 
 
 def libraries_needed(library: bytes) -> list[str]:
-    """The libraries that an ELF file asks the loader for."""
+    """Return the libraries that an ELF file needs."""
     section = ELFFile(io.BytesIO(library)).get_section_by_name(".dynamic")
     assert isinstance(section, DynamicSection)
     return [tag.needed for tag in section.iter_tags() if tag.entry.d_tag == "DT_NEEDED"]
 
 
 def has_executable_stack(library: bytes) -> bool:
-    """Whether an ELF file wants memory of stacks to be executable: from 2.41 on glibc does not load such a library."""
+    """Return True if an ELF file requires an executable stack; glibc 2.41 and later do not load such a library."""
     stacks = [part for part in ELFFile(io.BytesIO(library)).iter_segments() if part["p_type"] == "PT_GNU_STACK"]
-    return not stacks or any(part["p_flags"] & P_FLAGS.PF_X for part in stacks)  # without a word it wants one
+    return not stacks or any(part["p_flags"] & P_FLAGS.PF_X for part in stacks)  # required by default
 
 
 def _output(*words: str | Path) -> tuple[int, str]:
@@ -68,9 +68,10 @@ def _output(*words: str | Path) -> tuple[int, str]:
 
 
 def complaints(wheel: Path) -> list[str]:
-    """What is wrong with a wheel of ours; nothing if it may be released.
+    """Return messages about a wheel's defects; empty if it may be released.
 
-    :raises ValueError: it has a name that none of ours has.
+    Raises:
+        ValueError: If its name is not the name of one of this project's wheels.
     """
     version = wheel.name.removeprefix("horovod-").partition("-")[0]
     arch = next((name for name in ARCHES if wheel.stem.endswith(f"_{name}")), "x86_64")
@@ -97,6 +98,6 @@ def complaints(wheel: Path) -> list[str]:
 
 
 def _and_later(tag: str) -> list[str]:
-    """A tag of auditwheel's, and those of the later versions of glibc up to ours: what runs on 2.17 runs on 2.28."""
+    """Return a platform tag and those of all later versions of glibc, with which the wheel is compatible, too."""
     known = re.fullmatch(r"manylinux_2_(\d+)_(\w+)", tag)
     return [f"manylinux_2_{minor}_{known[2]}" for minor in range(int(known[1]), 100)] if known else [tag]

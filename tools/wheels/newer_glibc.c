@@ -1,5 +1,5 @@
-/* What the static libstdc++ of the compiler's own system, and its headers, ask for and glibc 2.28 does not have yet. Part of
-   libc.so in the sysroot, as libc_nonshared.a is; only what an object asks for is linked, and it is hidden there. */
+/* Functions that libstdc++ and its headers need but glibc 2.28 lacks. Part of libc.so in the sysroot, like libc_nonshared.a:
+   only the needed ones are linked, as hidden symbols. */
 #define _GNU_SOURCE
 #include <dlfcn.h>
 #include <errno.h>
@@ -11,10 +11,10 @@
 
 #define OURS __attribute__((visibility("hidden")))
 
-/* glibc 2.32: may atomics be left out, since there is one thread? Never is a right answer. */
+/* glibc 2.32: true if there is one thread, so that atomics are not needed. Always false is correct, too. */
 OURS char __libc_single_threaded = 0;
 
-/* glibc 2.36, for std::random_device. Four bytes come whole or not at all, and once the system has started they come. */
+/* glibc 2.36, for std::random_device. getrandom returns four bytes completely or not at all, and succeeds after the system's start. */
 OURS uint32_t arc4random(void) {
   uint32_t value;
   while (getrandom(&value, sizeof value, 0) != (ssize_t)sizeof value) {
@@ -30,9 +30,9 @@ static int64_t now(clockid_t clock) {
   return nanoseconds(time);
 }
 
-/* glibc 2.30, for a std::condition_variable that waits until a time of the steady clock. The system's, where it has one.
-   Before, waits know the clock that can be set only: a second at a time, so that a clock that is set forward ends none
-   too early; one that is set back while a thread waits prolongs that wait. */
+/* glibc 2.30, for a std::condition_variable that waits until a time of the steady clock. Uses the system's function if it exists.
+   Otherwise it waits on the system clock, one second at a time, so that setting the clock forward does not end a wait too early.
+   Setting it back during a wait prolongs the wait. */
 OURS int pthread_cond_clockwait(pthread_cond_t* condition, pthread_mutex_t* mutex, clockid_t clock, const struct timespec* until) {
   typedef int Wait(pthread_cond_t*, pthread_mutex_t*, clockid_t, const struct timespec*);
   Wait* system = (Wait*)dlsym(RTLD_DEFAULT, "pthread_cond_clockwait");

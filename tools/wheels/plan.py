@@ -1,4 +1,4 @@
-"""Which wheels a release has, what they are called, and what is in them. Pure."""
+"""List of a release's wheels, with their names and contents. Pure."""
 
 import re
 from dataclasses import dataclass
@@ -6,37 +6,37 @@ from dataclasses import dataclass
 from tools.wheels.sysroot import GLIBC
 
 LARGEST = 6 * 1024 * 1024
-"""Bytes that a wheel may have."""
+"""Maximum size of a wheel in bytes."""
 
 LIBRARIES = ("horovod/_jax/_jax.so", "horovod/mxnet/_mxnet.so", "horovod/tensorflow/_tf.so")
-"""The native libraries beside horovod._core, which no Python's version changes."""
+"""Native libraries other than horovod._core, which do not depend on the version of Python."""
 
 
 @dataclass(frozen=True)
 class Wanted:
-    """A wheel to be made."""
+    """Wheel to build."""
 
     python: str
-    """The version that it is built with."""
+    """Version of Python with which it is built."""
     tag: str
-    """For which Pythons it is, as in its name."""
+    """Python and ABI tags in its name."""
 
     def file_name(self, version: str, arch: str) -> str:
         return f"horovod-{version}-{self.tag}-{platform_tag(arch)}.whl"
 
     def extension(self, arch: str) -> str:
-        """The file of horovod._core."""
+        """Return the path of horovod._core in the wheel."""
         if self.tag.endswith("-abi3"):
             return "horovod/_core.abi3.so"
         return f"horovod/_core{self.suffix(arch)}"
 
     def suffix(self, arch: str) -> str:
-        """What the names of extension modules end with in this Python on that CPU."""
+        """Return the suffix of extension modules' names in this Python on the given CPU architecture."""
         return f".cpython-{self.python.replace('.', '')}-{arch}-linux-gnu.so"
 
 
 WANTED = (Wanted("3.10", "cp310-cp310"), Wanted("3.11", "cp311-cp311"), Wanted("3.12", "cp312-abi3"))
-"""From 3.12 on there is a stable ABI that nanobind can keep to: one wheel for all that come."""
+"""Since Python 3.12, nanobind can use the stable ABI, so there is one wheel for all later versions."""
 
 
 def platform_tag(arch: str) -> str:
@@ -50,16 +50,17 @@ OF_THE_SYSTEM = re.compile(r"lib(c|m|dl|rt|pthread|gcc_s)\.so\.\d+|ld-linux-[\w-
 def library_complaints(
     file: str, undefined: list[tuple[str, str | None, bool]], defined: list[str], needed: list[str]
 ) -> list[str]:
-    """What is wrong with the symbols of a library and the libraries that it needs.
+    """Return messages about a library's symbols and the libraries that it needs.
 
-    What glibc and libgcc_s define has a version, and what has none is Python's. auditwheel looks at versions only, and
-    does not see a function that glibc 2.28 lacks.
+    Symbols of glibc and libgcc_s have a version; those without are Python's. auditwheel checks only versions, so it
+    does not notice a function that glibc 2.28 lacks.
 
-    :param undefined: of each symbol that others are to have its name, its version (``GLIBC_2.14``; None: none), and
-        whether it may be missing (weak).
-    :param defined: names of symbols that others see; those of the C++ library that is in it must not be among them, or
-        the ones of a framework could be taken for them.
-    :param needed: names of libraries.
+    Args:
+        file: Name of the library.
+        undefined: Undefined symbols: name, version (such as ``GLIBC_2.14``, or None), and True if it is weak.
+        defined: Exported symbols. Those of the statically linked C++ library must not be among them, because they
+            could be confused with a framework's.
+        needed: Names of the libraries that it needs.
     """
     lost = [
         name for name, version, weak in undefined if not version and not weak and not name.startswith(("Py", "_Py"))
@@ -74,11 +75,12 @@ def library_complaints(
 
 
 def contents_complaints(names: list[str], extension: str, size: int) -> list[str]:
-    """What is wrong with a wheel's files and its size.
+    """Return messages about a wheel's files and its size.
 
-    :param names: of the files in it.
-    :param extension: the one of horovod._core.
-    :param size: of the wheel, in bytes.
+    Args:
+        names: Names of the files in it.
+        extension: Path of horovod._core in it.
+        size: Size of the wheel in bytes.
     """
     native = {name for name in names if name.endswith(".so")}
     wanted = {extension, *LIBRARIES}

@@ -1,4 +1,4 @@
-"""The bill of materials of a release, as CycloneDX: what is in wheels besides our own code, and what they ask for."""
+"""Bill of materials of a release as CycloneDX: third-party code in the wheels, and their requirements."""
 
 import hashlib
 import re
@@ -33,8 +33,13 @@ def _package(name: str, version: str | None, **more: object) -> Component:
 
 
 def linked(nanobind: str, robin_map: str, compilers: Iterable[str]) -> list[Component]:
-    """What is compiled into the libraries: versions of nanobind, of the map that it brings, and of GCC, of which each
-    CPU may have another."""
+    """Return the components that are compiled into the libraries.
+
+    Args:
+        nanobind: Version of nanobind.
+        robin_map: Version of the hash map that nanobind includes.
+        compilers: Versions of GCC, which may differ between CPU architectures.
+    """
     return [
         _package("nanobind", nanobind, licenses=[LICENSE.make_with_expression("BSD-3-Clause")]),
         Component(
@@ -60,7 +65,7 @@ def linked(nanobind: str, robin_map: str, compilers: Iterable[str]) -> list[Comp
 
 
 def asked_for(requirements: Iterable[str]) -> list[Component]:
-    """What pip installs beside a wheel, without extras. Which version, it decides; the range is in the description."""
+    """Return the packages that pip installs with a wheel, without extras; the description has the version range."""
     found = [Requirement(text) for text in requirements]
     return [_package(each.name, None, description=str(each), scope=ComponentScope.REQUIRED) for each in found]
 
@@ -73,14 +78,18 @@ def document(
     tools: Mapping[str, str],
     epoch: int,
 ) -> str:
-    """The document as JSON, the same for the same arguments.
+    """Return the document as JSON, which depends only on the arguments.
 
-    :param files: name and content of the sdist and the wheels.
-    :param parts: see `linked`.
-    :param needs: see `asked_for`.
-    :param tools: name and version of what it was built with.
-    :param epoch: the time of the release, seconds since 1970.
-    :raises ValueError: it is not what CycloneDX 1.6 asks for.
+    Args:
+        version: Version of the release.
+        files: Content of the sdist and the wheels by name.
+        parts: Components from `linked`.
+        needs: Components from `asked_for`.
+        tools: Versions of the build tools by name.
+        epoch: Time of the release, in seconds since 1970.
+
+    Raises:
+        ValueError: If the document is not valid CycloneDX 1.6.
     """
     hashes = {name: hashlib.sha256(content).hexdigest() for name, content in sorted(files.items())}
     bom = Bom(serial_number=uuid5(NAMESPACE_URL, f"horovod {version} {hashes}"))
@@ -113,7 +122,7 @@ def document(
 
 
 def robin_map_version(nanobind: Path) -> str:
-    """The version of the map in a folder of nanobind's."""
+    """Return the version of the hash map (robin-map) in nanobind's folder."""
     text = (nanobind / "ext/robin_map/include/tsl/robin_growth_policy.h").read_text()
     numbers = re.findall(r"#define TSL_RH_VERSION_(?:MAJOR|MINOR|PATCH) (\d+)", text)
     return ".".join(numbers) or "unknown"

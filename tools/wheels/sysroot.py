@@ -1,9 +1,8 @@
-"""An older glibc to compile and link against with the system's own GCC: headers, stub libraries, a toolchain file.
+"""Sysroot with an older glibc for the system's GCC: headers, stub libraries and a toolchain file.
 
-The headers and stubs are those of Zig's (the package ziglang), which has every version of glibc as data; its compiler
-makes the stubs and compiles nothing of ours: Clang's libc++ would not fit `bindings/tensorflow/done.cc`, which needs
-the std::function of libstdc++. That library is linked statically, so a wheel asks for nothing of the system but glibc
-and libgcc_s.
+Headers and stubs come from Zig (package ziglang), which contains all versions of glibc as data. Its compiler creates
+only the stubs. It does not compile Horovod, because `bindings/tensorflow/done.cc` needs the std::function of libstdc++,
+and Zig uses libc++. libstdc++ is linked statically, so a wheel requires only glibc and libgcc_s of the system.
 """
 
 import hashlib
@@ -20,7 +19,7 @@ from pathlib import Path
 GLIBC = (2, 28)
 HERE = Path(__file__).resolve().parent
 NEWER = "newer_glibc.c"
-DEADLINE = 600  # s for the compiler that makes the stubs, on a slow machine
+DEADLINE = 600  # seconds for creating the stubs on a slow machine
 
 LIBRARIES = {"libc": "6", "libm": "6", "libpthread": "0", "libdl": "2", "librt": "1"}
 
@@ -28,37 +27,37 @@ NEWER_IN_LIBSTDCXX = (
     "_GLIBCXX_USE_PTHREAD_MUTEX_CLOCKLOCK",  # 2.30
     "_GLIBCXX_USE_PTHREAD_RWLOCK_CLOCKLOCK",  # 2.30
 )
-"""What libstdc++'s headers use of glibc if the compiler was built with it, and the version that brought it."""
+"""Features of newer versions of glibc that libstdc++'s headers use if the compiler was built with them."""
 
 SHADOWS = {
     "bits/c++config.h": "#include_next <bits/c++config.h>\n"
     + "".join(f"#undef {name}\n" for name in NEWER_IN_LIBSTDCXX),
-    # libnewer.a has this one: without it a wait for the steady clock would go by the clock that can be set.
+    # From libnewer.a. Without it, waits on the steady clock would use the system clock, which can be set.
     "pthread.h": """#include_next <pthread.h>
 #pragma once
 extern "C" int pthread_cond_clockwait(pthread_cond_t*, pthread_mutex_t*, clockid_t, const struct timespec*);
 """,
-    # Zig's says by an error that glibc 2.28 has no such header; libstdc++ asks whether there is the file.
+    # Zig's header is an #error, because glibc 2.28 lacks it, but libstdc++ checks whether the file exists.
     "sys/single_threaded.h": """#pragma once
 extern "C" char __libc_single_threaded;  // libnewer.a has it
 """,
 }
-"""Headers that come before libstdc++'s and glibc's: which, and what is in them."""
+"""Headers that are found before those of libstdc++ and glibc: contents by name."""
 
 
 @dataclass(frozen=True)
 class Arch:
-    """A CPU, as the tools call it."""
+    """CPU architecture, with its names in different tools."""
 
     name: str
-    """As in the tags of wheels, and in CMake."""
+    """Name in the tags of wheels and in CMake."""
     headers: str
-    """Folder of its Linux headers in Zig's."""
+    """Name in Zig's folders of Linux headers."""
     loader: str
     """Soname of the dynamic loader."""
 
     def tool(self, name: str) -> str:
-        """GCC's or binutils' program of that name; on another machine the cross compiler's."""
+        """Return the name of a program of GCC or binutils; on another architecture the cross compiler's."""
         return name if self.name == platform.machine() else f"{self.name}-linux-gnu-{name}"
 
 
@@ -69,13 +68,11 @@ ARCHES = {
 
 
 class Missing(RuntimeError):
-    """A tool is not there; says what to install."""
+    """Error for a missing tool; the message says what to install."""
 
 
 def include_folders(search_list: str) -> list[str]:
-    """The folders of C++'s and the compiler's own headers in what ``g++ -E -v`` writes to stderr, in their order; the
-    system's are left out.
-    """
+    """Return the folders of the C++ and compiler headers in the output of ``g++ -E -v``, without the system's."""
     lines = iter(search_list.splitlines())
     for line in lines:
         if line.startswith("#include <...>"):
@@ -93,23 +90,25 @@ def include_folders(search_list: str) -> list[str]:
 
 
 def toolchain(arch: Arch, root: Path, folders: list[str], top: Path) -> str:
-    """The text of CMake's toolchain file.
+    """Return the text of CMake's toolchain file.
 
-    :param root: the sysroot, which has ``include`` (what goes before the compiler's headers) and ``lib``.
-    :param folders: of headers, in the order in which they are searched.
-    :param top: what is to be left out of names of files in the libraries: they are the same wherever they are built.
+    Args:
+        arch: CPU architecture.
+        root: The sysroot, with ``include`` (searched before the compiler's headers) and ``lib``.
+        folders: Folders of headers, in the order in which they are searched.
+        top: Prefix to remove from paths in the libraries, so that they do not depend on the build folder.
     """
     includes = ["-nostdinc", *(f"-isystem {folder}" for folder in [str(root / "include"), *folders])]
     compiling = [*includes, f"-D__GLIBC_MINOR__={GLIBC[1]}", f"-ffile-prefix-map={top}=."]
-    # libgcc_s stays the system's, for one unwinder in the process; and a static one would ask for glibc 2.35.
+    # Use the system's libgcc_s, so that a process has one unwinder; a static one would also require glibc 2.35.
     linking = [
         f"-B{root / 'lib'}",
         f"-L{root / 'lib'}",
         f"-Wl,--version-script={root / 'hidden.map'}",
         "-static-libstdc++",
         "-Wl,--exclude-libs,ALL",
-        "-Wl,--build-id=sha1,--strip-debug",  # Zig's objects name folders, and that would count
-        "-Wl,-z,noexecstack",  # Zig's objects do not say so, and glibc 2.41 does not load what may want such a stack
+        "-Wl,--build-id=sha1,--strip-debug",  # Zig's objects contain paths, which would change the build id
+        "-Wl,-z,noexecstack",  # Zig's objects lack this mark, and glibc 2.41 rejects libraries without it
     ]
     lines = [
         f"set(CMAKE_CXX_COMPILER {arch.tool('g++')})",
@@ -122,11 +121,18 @@ def toolchain(arch: Arch, root: Path, folders: list[str], top: Path) -> str:
 
 
 def make(arch: Arch, root: Path, top: Path) -> Path:
-    """Makes the sysroot of a CPU in a folder, unless it is there as these tools would make it.
+    """Create the sysroot of a CPU architecture in a folder, unless it is up to date.
 
-    :param top: see `toolchain`.
-    :returns: the toolchain file in it.
-    :raises Missing: there is no compiler for it, or no Zig.
+    Args:
+        arch: CPU architecture.
+        root: The folder.
+        top: See `toolchain`.
+
+    Returns:
+        The toolchain file in the folder.
+
+    Raises:
+        Missing: If there is no compiler for the architecture, or no Zig.
     """
     package = importlib.util.find_spec("ziglang")
     if package is None or package.origin is None:
@@ -153,7 +159,7 @@ def make(arch: Arch, root: Path, top: Path) -> Path:
         (root / "lib").mkdir(parents=True)
         _stubs(arch, zig / "zig", root)
         _shadow(root)
-        # Templates of the C++ library's that are instantiated in our own objects are nobody else's business either.
+        # Do not export instantiations of the C++ library's templates either.
         (root / "hidden.map").write_text("{ local: _Z*; };\n")
         _add_newer(arch, root, folders)
         stamp.write_text(digest)
@@ -163,7 +169,7 @@ def make(arch: Arch, root: Path, top: Path) -> Path:
 
 
 def _stubs(arch: Arch, zig: Path, root: Path) -> None:
-    """Lets Zig link a program with glibc, and takes the libraries that it has made for that."""
+    """Let Zig link a program with glibc, and copy the stub libraries that it creates for this."""
     cache = root / "zig"
     (root / "empty.c").write_text("int main(void) { return 0; }\n")
     target = f"{arch.name}-linux-gnu.{GLIBC[0]}.{GLIBC[1]}"
@@ -199,7 +205,7 @@ def _stubs(arch: Arch, zig: Path, root: Path) -> None:
     shutil.copy(made("libc_nonshared.a"), lib)
     shutil.copy(made("crt1.o"), lib)
     shutil.copy(lib / "crt1.o", lib / "Scrt1.o")
-    # Everything of ours is in .init_array, so there is no function _init that these would begin and end.
+    # These files can be empty: Horovod uses .init_array only, so it has no _init function that they would wrap.
     for name in ("crti.o", "crtn.o"):
         _compile(arch, ["-x", "assembler", "/dev/null"], lib / name)
     found = f"libdl.so.2 libpthread.so.0 {arch.loader}"

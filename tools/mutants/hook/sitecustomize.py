@@ -1,6 +1,7 @@
-"""Found by Python at its start where MUTANT_MODULE is set: that module's text comes from MUTANT_FILE.
+"""Start-up hook of Python that loads the module MUTANT_MODULE from the file MUTANT_FILE.
 
-So a mutant never lies in the source tree, several can be tried at once, and processes that a test starts have it too.
+So the source tree is never changed, several mutants can be tried at once, and processes that a test starts use the
+mutant, too.
 """
 
 import importlib.abc
