@@ -15,26 +15,27 @@ from tests.simulated import libraries
 from tests.testbed import hosts as testbed
 from tests.testbed.cluster import Cluster
 
-# What a run leaves out, in which order and beside what the rest runs, and what is said of it at the end.
+# Plugins that select tests, order them, run them in parallel, and report on them at the end.
 pytest_plugins = ("tests.lanes", "tests.quick", "tests.skips", "tests.slowest", "tests.tiers")
 
-# Reports and dumps of jobs that are meant to fail go where the session leaves nothing.
+# Jobs that fail on purpose write their reports and dumps to a folder that the session removes.
 _reports = tempfile.TemporaryDirectory(prefix="horovod-reports-")
 os.environ["HOROVOD_REPORT_DIR"] = _reports.name
-# What somebody once calibrated on this machine is none of the tests' business.
+# Ignore any calibration stored on this machine.
 os.environ["HOROVOD_CALIBRATE"] = "0"
-# Shells start programs in the background with SIGINT ignored, nohup with SIGHUP, and their children would inherit that.
+# Shells start background programs with SIGINT ignored, nohup with SIGHUP, and child processes would inherit
+# that.
 signal.signal(signal.SIGINT, signal.default_int_handler)
 signal.signal(signal.SIGHUP, signal.SIG_DFL)
-# For the session itself, in which the tests of several frameworks are collected: it only imports them.
+# For the test session's own process, which only imports the frameworks to collect their tests.
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
 os.environ.setdefault("KERAS_BACKEND", "tensorflow")
 os.environ.setdefault("JAX_PLATFORMS", "cpu")
 
-if importlib.util.find_spec("hypothesis"):  # environments that run one framework's tests alone do without
+if importlib.util.find_spec("hypothesis"):  # environments that run one framework's tests lack it
     import hypothesis
 
-    # The same examples in each run, and no limit of time for one: the machines are busy.
+    # Use the same examples in each run, without a time limit for one example, because machines may be busy.
     hypothesis.settings.register_profile("tests", deadline=None, derandomize=True, database=None, max_examples=50)
     hypothesis.settings.load_profile("tests")
 
@@ -54,20 +55,23 @@ def pool(fleets: Fleets) -> Callable[..., Pool]:
 
 @pytest.fixture
 def tf_pool(fleets: Fleets) -> Callable[..., Pool]:
-    """The same with workers that have imported TensorFlow; Keras is Keras 3 on TensorFlow."""
+    """Like ``pool``, with workers that have imported TensorFlow; Keras is Keras 3 on TensorFlow."""
     return fleets.maker(TENSORFLOW)
 
 
 @pytest.fixture
 def jax_pool(fleets: Fleets) -> Callable[..., Pool]:
-    """The same with workers that have imported JAX, for the CPU."""
+    """Like ``pool``, with workers that have imported JAX for the CPU."""
     return fleets.maker(JAX)
 
 
 @pytest.fixture
 def keras_pool(fleets: Fleets) -> Callable[[str], Callable[..., Pool]]:
-    """keras_pool(backend)(size, initialized=True, **environment) -> Pool; backend: "tensorflow", "torch", "jax", or
-    "legacy" for Keras 2, where tf.keras is that or tf_keras. Skips the test where that is not installed."""
+    """keras_pool(backend)(size, initialized=True, **environment) -> Pool.
+
+    ``backend`` is "tensorflow", "torch", "jax", or "legacy" for Keras 2, which is tf.keras or tf_keras. Skips the
+    test if the backend is not installed.
+    """
 
     def of(backend: str) -> Callable[..., Pool]:
         keras3 = int(importlib.metadata.version("keras").split(".")[0]) >= 3
@@ -83,14 +87,19 @@ def keras_pool(fleets: Fleets) -> Callable[[str], Callable[..., Pool]]:
 
 @pytest.fixture(scope="session")
 def simulated_cuda() -> Path:
-    """The simulated CUDA driver, for HOROVOD_CUDA_LIBRARY: that of the C++ unit tests' build, or one built now."""
+    """Path of the simulated CUDA driver, for HOROVOD_CUDA_LIBRARY.
+
+    It comes from the build of the C++ unit tests if there is one, and is built otherwise.
+    """
     return libraries.folder() / "libcuda.so.1"
 
 
 @pytest.fixture(scope="session")
 def bed() -> Iterator[Cluster]:
-    """Four hosts made of namespaces (host1 ... host4), and a desk; tests take them through `cluster`. Skips the test
-    where such hosts cannot be made."""
+    """Four hosts made of namespaces (host1 ... host4) and a launch machine.
+
+    Tests use them through ``cluster``. Skips the test if this machine cannot create such hosts.
+    """
     if reason := testbed.why_not():
         pytest.skip(reason)
     made = Cluster(4)
@@ -100,6 +109,6 @@ def bed() -> Iterator[Cluster]:
 
 @pytest.fixture
 def cluster(bed: Cluster) -> Iterator[Cluster]:
-    """The four hosts, put in order again after the test whatever it did to them."""
+    """The four hosts, reset after each test."""
     yield bed
     bed.reset()

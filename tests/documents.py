@@ -1,13 +1,13 @@
-"""The programs in README.md and docs, for the tests that run them.
+"""Programs in README.md and docs, for the tests that run them.
 
-Before a block, in the source of a page and invisible to its readers, stands a comment that says what becomes of it:
+A comment before each code block, which readers do not see, says how the block is tested:
 
-    <!-- run: torch: five lines -->         run by tests/torch/test_documentation.py, under this name
-    <!-- not run: it needs two hosts -->    and why
+    <!-- run: torch: five lines -->         run by tests/torch/test_documentation.py under this name
+    <!-- not run: it needs two hosts -->    not run, and why
 
-A block of a diff (```diff) is two programs: without what is added, and without what is removed. No comment is needed
-before output and pictures (```text), what the site draws (```mermaid, ```{...}), and commands of which the tests know
-that they are understood (tests/runner/test_documentation.py).
+A diff block (```diff) is two programs: one without the added lines and one without the removed lines. Output and
+text (```text), diagrams (```mermaid, ```{...}) and commands that tests/runner/test_documentation.py parses need no
+comment.
 """
 
 import re
@@ -22,22 +22,22 @@ _BLOCK = re.compile(
 
 @dataclass(frozen=True)
 class Block:
-    """A fenced block of a page."""
+    """A fenced code block of a page."""
 
     where: str
-    """README.md:57"""
+    """Location, such as README.md:57."""
     language: str
     mark: str
-    """Text of the comment before it, or empty."""
+    """Text of the comment before the block, or empty."""
     text: str
 
     def without(self, sign: str) -> str:
-        """The program of a diff without the lines that begin with ``sign``, + or -."""
+        """Return the program of a diff block without the lines that begin with ``sign``, + or -."""
         return "".join(line[1:] for line in self.text.splitlines(keepends=True) if not line.startswith(sign))
 
 
 def blocks() -> list[Block]:
-    """All of README.md, docs and what else is at the top; none where tests run without them."""
+    """Return all code blocks of README.md, the other top-level pages and docs; empty if the pages are not installed."""
     pages = [*sorted(ROOT.glob("*.md")), *sorted((ROOT / "docs").rglob("*.md")), *sorted(ROOT.glob("benchmarks/*.md"))]
     found = []
     for page in pages:
@@ -50,6 +50,6 @@ def blocks() -> list[Block]:
 
 
 def programs(folder: str) -> dict[str, Block]:
-    """The blocks that the tests of tests/``folder`` run, by name."""
+    """Return by name the blocks that the tests of tests/``folder`` run."""
     prefix = f"run: {folder}: "
     return {block.mark.removeprefix(prefix): block for block in blocks() if block.mark.startswith(prefix)}

@@ -1,11 +1,11 @@
-"""Which tests belong together, and in which order groups of them begin.
+"""Group tests into lanes and order the lanes.
 
-A lane is a list of tests that one process runs one after another, because they share something that is dear to start: a
-fleet of workers that have imported TensorFlow, or hosts made of namespaces. All other tests make a lane of each file.
-With ``-n`` (pytest-xdist) lanes run side by side, and the longest begin first; without it the order alone keeps a fleet
-from being put to sleep and woken again for each backend of Keras.
+A lane is a list of tests that one process runs in sequence because they share something slow to start: worker
+processes that have imported TensorFlow, or hosts made of namespaces. Every other test file is a lane by itself.
+With ``-n`` (pytest-xdist) lanes run in parallel, longest first. Without it, the order keeps workers from being
+stopped and restarted for each Keras backend.
 
-A test that is put into the wrong lane costs time and nothing else.
+A test in the wrong lane costs time but stays correct.
 """
 
 import re
@@ -29,8 +29,10 @@ LONGEST_FIRST = (
     "jax",
     "keras-legacy",
 )
-"""Lanes of several files, in the order in which they begin: the longest first, those that wait between those that
-compute and take gigabytes."""
+"""Lanes of several files in start order.
+
+The longest first, with lanes that mostly wait placed between lanes that use much CPU and memory.
+"""
 SINGLE = {
     "tests/cluster": "cluster",
     "tests/launchers": "launchers",
@@ -39,26 +41,28 @@ SINGLE = {
     "tests/jax": "jax",
     "tests/ray": "ray",
 }
-"""Folders that are a lane each."""
+"""Folders that form one lane each."""
 OF_ALL_FRONTENDS = ("tests/conformance", "tests/test_api.py")
-"""Tests of these go to the lane and the part of the frontend that they name, and of its backend."""
+"""Tests in these folders go to the lane and part of the frontend, and its backend, that their id names."""
 FRAMEWORKS = ("tests/keras", "tests/tensorflow")
-"""Folders whose tests go to the lane of the backend that they name in their first parameter or in their file's name."""
+"""Folders whose tests go to the lane of the backend named by their first parameter or by their file name."""
 PARTS = {
     "torch": ("tests/torch", "tests/gpu"),
     "tensorflow": ("tests/tensorflow", "tests/keras", "tests/test_two_faces.py"),
     "jax": ("tests/jax",),
     "spark-ray": ("tests/spark", "tests/ray"),
 }
-"""Folders and files whose tests run in a pytest of their own (``--part``): the others need not import the framework to
-collect them, and its workers start once."""
+"""Folders and files whose tests run in a separate pytest process (``--part``).
+
+Other parts then need not import the framework to collect them, and the framework's workers start only once.
+"""
 OTHERS = "others"
 """The part of all other tests."""
 _ROOT = Path(__file__).parent.parent
 
 
 def lane(nodeid: str) -> str:
-    """The lane of a test by its id, such as ``tests/keras/test_clients.py::test_names[torch-2]``."""
+    """Return the lane of a test by its id, such as ``tests/keras/test_clients.py::test_names[torch-2]``."""
     path, _, name = nodeid.partition("::")
     folder = "/".join(path.split("/")[:2])
     if folder in FRAMEWORKS:
@@ -74,7 +78,10 @@ def lane(nodeid: str) -> str:
 
 
 def _of_face(parameters: str) -> str:
-    """The lane for a column of the matrix, such as ``keras, on jax``; empty for faces that need no framework."""
+    """Return the lane for a column of the conformance matrix, such as ``keras, on jax``.
+
+    Empty for frontends that need no framework.
+    """
     keras = re.match(r"keras, on (jax|torch)", parameters)
     if keras:
         return f"keras-{keras[1]}"
@@ -83,7 +90,7 @@ def _of_face(parameters: str) -> str:
 
 
 def order(nodeid: str) -> int:
-    """What to sort tests by: the number of their lane, after which come all files that are a lane each."""
+    """Return the sort key of a test: its lane's index; lanes of a single file come last."""
     name = lane(nodeid)
     return LONGEST_FIRST.index(name) if name in LONGEST_FIRST else len(LONGEST_FIRST)
 
@@ -113,7 +120,7 @@ def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     if chosen := config.getoption("--part"):
         items[:] = [item for item in items if part(item.nodeid) == chosen]
-    items.sort(key=lambda item: order(item.nodeid))  # a stable sort: inside a lane they stay as they were
+    items.sort(key=lambda item: order(item.nodeid))  # a stable sort keeps the order within a lane
 
 
 @pytest.hookimpl(optionalhook=True)
@@ -121,8 +128,8 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> "LoadScopeSc
     from xdist.scheduler import LoadScopeScheduling
 
     class Lanes(LoadScopeScheduling):
-        def _split_scope(self, nodeid: str) -> str:  # what pytest-xdist's documentation says to override
+        def _split_scope(self, nodeid: str) -> str:  # pytest-xdist documents this method as the one to override
             return lane(nodeid)
 
-    config.option.loadscopereorder = False  # by the number of tests; ours are in order
+    config.option.loadscopereorder = False  # would sort by the number of tests; lanes are already ordered
     return Lanes(config, log)

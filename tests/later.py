@@ -1,7 +1,7 @@
-"""Modules that only the process that uses them imports.
+"""Modules imported only in the process that uses them.
 
-A test module names them at its top, and its functions, which run in workers, use them like any module. The process that
-collects tests imports none of them: it may have another backend of Keras, or lack the framework.
+A test module names them at its top; its functions, which run in workers, use them like any other module. The
+process that collects tests never imports them: it may use another Keras backend or lack the framework.
 """
 
 import importlib
@@ -18,7 +18,7 @@ class Later:
         self._name = name
 
     def __getattr__(self, attribute: str) -> Any:
-        if attribute.startswith("_"):  # pytest looks for marks on everything in a test module
+        if attribute.startswith("_"):  # pytest looks up marks on everything in a test module
             raise AttributeError(attribute)
         return getattr(importlib.import_module(self._name), attribute)
 
@@ -27,7 +27,7 @@ class Later:
 
 
 def need(*names: str) -> None:
-    """Skip the test module, or the test, that calls this where a package is not installed, without importing it."""
+    """Skip the calling test or test module if a package is not installed, without importing it."""
     for name in names:
         if importlib.util.find_spec(name) is None:
             pytest.skip(f"{name} is not installed", allow_module_level=True)

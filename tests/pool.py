@@ -1,4 +1,4 @@
-"""Real worker processes for tests, kept from test to test.
+"""Worker processes that tests share.
 
     def test_sum(pool):
         def work(x):                      # runs on every rank; shipped by cloudpickle
@@ -6,9 +6,9 @@
         assert pool(3).run(work, 5) == [...]            # results by rank
         pool(2, HOROVOD_TRANSPORT="tcp").run(work, 5)   # another world size, other settings
 
-One fleet of processes serves all world sizes and settings: the workers join another job by shutdown and init with
-another environment, through the same contract as under the launcher. A worker that dies or hangs fails the test and is
-replaced. What a process decides only once, the framework that it imports and Keras' backend, is a fleet's Kind.
+One fleet of processes serves all world sizes and settings: workers join another job by shutdown and init with
+another environment, as they would under the launcher. A worker that dies or hangs fails the test and is replaced.
+Choices that a process makes only once, such as the imported framework and the Keras backend, are the fleet's Kind.
 """
 
 import contextlib
@@ -34,13 +34,13 @@ from horovod.common.store import StoreServer
 from tests.stuck import describe
 
 ROOT = Path(__file__).resolve().parent.parent
-GRACE = 3.0  # seconds that ranks have to end by themselves after another failed
-GRACE_DEAD = 20.0  # the same when a process died: peers notice that by themselves, and nobody can leave in its place
+GRACE = 3.0  # seconds that ranks get to end by themselves after another rank failed
+GRACE_DEAD = 20.0  # the same if a process died: its peers must notice without its help
 START_SECONDS = 60.0
 RUN_SECONDS = 60.0
-# For fleets that import a framework (5 s of CPU each) and trace functions (seconds again), on a busy machine.
+# For fleets that import a framework (5 s of CPU each) and trace functions, on a busy machine.
 FRAMEWORK_SECONDS = 180.0
-AWAKE = 1  # fleets beside the plain one that keep their workers: a worker with TensorFlow takes 600 MB
+AWAKE = 1  # other fleets that stay alive besides the plain one: a TensorFlow worker takes 600 MB
 
 
 class WorkerDied(RuntimeError):
@@ -64,20 +64,18 @@ class Failure:
 
 @dataclass(frozen=True)
 class Kind:
-    """What the processes of a fleet are, from their start on."""
+    """Properties of a fleet's processes that are fixed when they start."""
 
     faces: tuple[str, ...] = ("tests", "torch", "numpy")
-    """Names of the faces that are initialised in a job."""
+    """Frontends that are initialized in a job."""
     environ: tuple[tuple[str, str], ...] = ()
     imports: tuple[str, ...] = ()
     """Modules to import before the first job, so that no test's time limit pays for them."""
 
 
 PLAIN = Kind()
-"""Numpy and the engine, no framework."""
-TORCH = Kind(
-    imports=("torch", "torch._dynamo")
-)  # optimizers need the second, which takes as long to import as the first
+"""NumPy and the engine, without a framework."""
+TORCH = Kind(imports=("torch", "torch._dynamo"))  # optimizers need the second, which is as slow to import as the first
 
 
 def _framework_kind(backend: str, *imports: str, **environ: str) -> Kind:
@@ -94,14 +92,14 @@ KERAS = {
     "jax": _framework_kind("jax", "keras"),
     "legacy": _framework_kind("tensorflow", "tensorflow", TF_USE_LEGACY_KERAS="1"),
 }
-"""Kinds for the backends of Keras 3, and "legacy": Keras 2, tf_keras beside TensorFlow 2.16 and later."""
+"""Kinds for the backends of Keras 3; "legacy" is Keras 2 (tf_keras with TensorFlow 2.16 and later)."""
 MXNET = Kind(("tests", "mxnet"), imports=("horovod.mxnet",))
 
 JAX = Kind(("tests", "torch", "jax"), (("JAX_PLATFORMS", "cpu"),), ("jax",))
 
 
 class Worker:
-    """One process."""
+    """One worker process."""
 
     def __init__(self, number: int, key_fd: int, folder: str, kind: Kind = PLAIN) -> None:
         self.number = number
@@ -125,12 +123,12 @@ class Worker:
         self.connection = Connection(ours.detach())
 
     def send(self, *message: Any) -> None:
-        # A worker that is gone shows when its answer is awaited.
+        # A dead worker is detected when its answer is awaited.
         with contextlib.suppress(OSError):
             self.connection.send_bytes(cloudpickle.dumps(message))
 
     def receive(self) -> Any:
-        """What it answered. WorkerDied when it ended instead."""
+        """Return the worker's answer; raise WorkerDied if it ended instead."""
         try:
             return cloudpickle.loads(self.connection.recv_bytes())
         except (EOFError, OSError):
@@ -141,7 +139,7 @@ class Worker:
             ) from None
 
     def dump_stacks(self) -> None:
-        """Asks it to write the stacks of all its threads to its log."""
+        """Ask the worker to write the stacks of all its threads to its log."""
         with contextlib.suppress(OSError):
             self.process.send_signal(signal.SIGUSR1)
             time.sleep(0.3)
@@ -158,7 +156,7 @@ class Worker:
 
 
 class Fleet:
-    """Worker processes of one kind, as many as tests have asked for so far, and the job that they form now."""
+    """Worker processes of one kind and the job that they currently form; grows to the largest size requested."""
 
     def __init__(self, kind: Kind = PLAIN) -> None:
         self.kind = kind
@@ -171,7 +169,7 @@ class Fleet:
         self._job: tuple[Any, ...] | None = None
 
     def dismiss(self) -> None:
-        """Ends the processes; the next job gets new ones."""
+        """End the processes; the next job starts new ones."""
         for worker in self._workers:
             worker.end()
         self._workers.clear()
@@ -188,14 +186,14 @@ class Fleet:
         return [worker.process.pid for worker in self._workers]
 
     def run(self, job: "Pool", message: tuple[Any, ...], timeout: float, fresh: bool) -> list[Any]:
-        """Results, or Failures, by rank."""
+        """Run a function on the first ranks; return its result, or a Failure, by rank."""
         wanted = (job.size, job.environ, job.initialized)
-        if fresh or not job.initialized or self._job != wanted:  # an earlier function may have left a job behind
+        if fresh or not job.initialized or self._job != wanted:  # an earlier function may have left a job running
             self._form(job)
             self._job = wanted
         results = self._ask(self._workers[: job.size], message, timeout)
         if any(isinstance(result, Failure) for result in results):
-            self._job = None  # the engines may be in any state
+            self._job = None  # the engines' state is unknown
         return results
 
     def _form(self, job: "Pool") -> None:
@@ -205,10 +203,10 @@ class Fleet:
                 self._workers[number] = Worker(number, self._key_fd, self._folder, self.kind)
         for number in range(len(self._workers), job.size):
             self._workers.append(Worker(number, self._key_fd, self._folder, self.kind))
-        # Imports at once in all, also in those that this job does not need; the second time they cost nothing.
+        # Import in all workers at once, even those this job does not need; repeated imports are free.
         for failure in self._ask(self._workers, ("leave", self.kind.imports), self._start_seconds):
             raise_if_failed(failure)
-        if self._job is None:  # what a worker that failed left in the store is no part of this job
+        if self._job is None:  # remove keys that a failed worker left in the store
             self._server.close()
             self._server = StoreServer(self._key)
         messages = [("join", self._environ(job, rank), job.initialized, self.kind.faces) for rank in range(job.size)]
@@ -238,10 +236,10 @@ class Fleet:
         return self._collect(workers, timeout, abort=message[0] == "run")
 
     def _collect(self, workers: Sequence[Worker], timeout: float, abort: bool) -> list[Any]:
-        """Answers in order.
+        """Return the workers' answers by rank.
 
-        After a failure the others get GRACE seconds (GRACE_DEAD when a worker died), then the failed ranks leave the
-        job, which ends what the others wait for; who then still does not answer is killed.
+        After a failure the other ranks get GRACE seconds (GRACE_DEAD if a worker died). Then the failed ranks leave
+        the job, which ends the operations that the others wait for. Workers that still do not answer are killed.
         """
         results: dict[int, Any] = {}
         deadline = time.monotonic() + timeout
@@ -279,7 +277,10 @@ class Fleet:
                 self._answer(worker)
 
     def _give_up(self, workers: Sequence[Worker], indices: Any, results: dict[int, Any], timeout: float) -> None:
-        """Kills those that have not answered. Each one's error tells of all: who is first need not be who hangs."""
+        """Kill workers that have not answered.
+
+        Each error lists all of them, because the first one need not be the one that hangs.
+        """
         stuck = {index: workers[index] for index in indices}
         texts = []
         for worker in stuck.values():
@@ -293,13 +294,13 @@ class Fleet:
 
 
 class Fleets:
-    """The fleets of a test session by kind, each started when a test first asks for it.
+    """The fleets of a test session by kind, each started on first use.
 
-    Those that no test has used for the longest time lose their processes when more than AWAKE kinds of them run.
+    If more than AWAKE kinds run, the least recently used ones lose their processes.
     """
 
     def __init__(self) -> None:
-        self._made: dict[Kind, Fleet] = {}  # the one that was used last comes last
+        self._made: dict[Kind, Fleet] = {}  # ordered by last use, most recent last
 
     def of(self, kind: Kind) -> Fleet:
         fleet = self._made.pop(kind, None) or Fleet(kind)
@@ -324,7 +325,7 @@ class Fleets:
 
 
 def raise_if_failed(result: Any) -> None:
-    """Raises a worker's exception here, its traceback as the cause."""
+    """Raise a worker's exception here, with its traceback as the cause."""
     if isinstance(result, Failure):
         raise result.error from (RemoteTraceback(result.trace) if result.trace else None)
 
@@ -335,13 +336,13 @@ def _is_test_module(name: str) -> bool:
 
 @dataclass(frozen=True)
 class Pool:
-    """A job of ``size`` ranks with some environment variables; from a fixture such as pool or tf_pool."""
+    """A job of ``size`` ranks with some environment variables; created by a fixture such as pool or tf_pool."""
 
     fleet: Fleet
     size: int
     environ: tuple[tuple[str, str], ...]
     initialized: bool = True
-    """False: hvd.init has not been called, the test's function does it itself."""
+    """False if the test's function calls hvd.init itself."""
 
     def run(
         self,
@@ -352,11 +353,13 @@ class Pool:
         errors: bool = False,
         **kwargs: Any,
     ) -> list[Any]:
-        """``function(*args, **kwargs)`` on every rank; returns the results by rank.
+        """Run ``function(*args, **kwargs)`` on every rank; return the results by rank.
 
-        ``timeout``: seconds, by default RUN_SECONDS or FRAMEWORK_SECONDS. ``fresh``: shut down and initialise again
-        before. ``errors``: give exceptions back in place of results. Otherwise the first exception that is no
-        consequence of another rank's is raised; WorkerDied for a worker that ended or hung.
+        Args:
+            timeout: seconds; RUN_SECONDS or FRAMEWORK_SECONDS by default.
+            fresh: shut down and initialize again first.
+            errors: return exceptions in place of results. Otherwise the first exception that is not a consequence
+                of another rank's is raised; WorkerDied for a worker that ended or hung.
         """
         if _is_test_module(function.__module__):
             cloudpickle.register_pickle_by_value(sys.modules[function.__module__])
@@ -367,7 +370,7 @@ class Pool:
         if errors:
             return [result.error if isinstance(result, Failure) else result for result in results]
         failures = [result for result in results if isinstance(result, Failure)]
-        # Ranks that only lost a peer are victims; look for the culprit.
+        # Ranks that only lost a peer are victims; look for the original failure.
         failures.sort(key=lambda failure: type(failure.error).__name__ == "HorovodInternalError")
         for failure in failures:
             raise_if_failed(failure)

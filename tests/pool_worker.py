@@ -1,4 +1,4 @@
-"""A worker process of tests/pool.py: takes commands from a socket and answers each with a result or a failure."""
+"""A worker process of tests/pool.py: it reads commands from a socket and answers each with a result or a failure."""
 
 import ctypes
 import faulthandler
@@ -19,13 +19,13 @@ PR_SET_PDEATHSIG = 1
 def main() -> None:
     connection = Connection(int(sys.argv[1]))
     os.set_inheritable(connection.fileno(), False)
-    # However it waits, a worker must not outlive the test session.
+    # A worker must not outlive the test session, whatever it waits for.
     ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
     if os.getppid() != int(sys.argv[2]):
         return
     faulthandler.enable()
     faulthandler.register(signal.SIGUSR1, all_threads=True)
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the session's business
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the test session handles Ctrl-C
     joined: list[Any] = []
     while True:
         try:
@@ -72,26 +72,28 @@ def leave(joined: list[Any]) -> None:
         basics.shutdown()
     joined.clear()
     forget_names()
-    for face in list(state.faces):  # what the test's function began itself
+    for face in list(state.faces):  # frontends that the test's function initialized itself
         from horovod.common.basics import HorovodBasics
 
         HorovodBasics(face).shutdown()
     if "horovod.torch" in sys.modules:
-        sys.modules["horovod.torch"].shutdown()  # forgets handles, too, which keep the job's engine alive
+        sys.modules["horovod.torch"].shutdown()  # also drops handles, which keep the job's engine alive
     if "HOROVOD_CUDA_LIBRARY" in os.environ:
-        gc.collect()  # likewise: the next job's engine would find its device open, and make more streams there
+        gc.collect()  # otherwise the next job's engine would find the device open and create more streams there
 
 
 def forget_names() -> None:
-    """Keras numbers what it makes, and gradients have names with those numbers: a worker that took another's place
-    would not meet the others, which have made more before."""
+    """Reset Keras' counters for automatic names.
+
+    Gradients are named after these numbers, so a replaced worker's names would not match those of older workers.
+    """
     for name in ("keras", "tf_keras"):
         if name in sys.modules:
             sys.modules[name].backend.clear_session()
 
 
 def forget_loaders() -> None:
-    """That an earlier test has read by a loader of which we know how long it is waited for."""
+    """Forget data loaders of earlier tests, whose wait times are recorded."""
     from horovod.common.steps import marks
 
     marks.data_seen = False

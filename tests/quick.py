@@ -1,6 +1,6 @@
 """``python -m pytest --quick``: tests of the launcher and of pure parts, without any framework.
 
-``make quick`` runs them in an environment that has none. Where one is installed, an import of it fails here as if it
+``make quick`` runs them in an environment without frameworks. If one is installed, importing it here fails as if it
 were not.
 """
 
@@ -36,7 +36,7 @@ PARTS = (
     "tests/timeline/test_tool.py",
     "tests/tools/test_lanes.py",
 )
-"""Files and folders; a test of theirs that needs a framework says so by ``pytest.importorskip``."""
+"""Files and folders to run; a test in them that needs a framework calls ``pytest.importorskip``."""
 FRAMEWORKS = ("flax", "jax", "keras", "lightning", "mxnet", "pyspark", "ray", "tensorflow", "tf_keras", "torch")
 _ROOT = Path(__file__).parent.parent
 
@@ -52,7 +52,7 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
-    """Leave out what is neither within a part nor on the way to one."""
+    """Leave out paths that are neither within a part nor a parent of one."""
     if not config.getoption("--quick") or not collection_path.is_relative_to(_ROOT):
         return None
     path = collection_path.relative_to(_ROOT)

@@ -5,8 +5,9 @@
         assert hvd.allreduce(tf.ones(1), op=hvd.Sum) == 2
 
 ``@on_tensorflow(2, 3)`` repeats the test with 3 ranks; a size may be a ``pytest.param`` with marks. Parameters and
-fixtures of the test, such as ``tmp_path``, reach the ranks pickled. A test that looks at what ranks return takes the
-pool itself (tests/pool.py). A backend of Keras is part of the test's name, by which tests/lanes.py finds its lane.
+fixtures of the test, such as ``tmp_path``, are pickled and sent to the ranks. A test that checks the ranks' results
+uses the pool directly (tests/pool.py). A Keras backend is part of the test's name, from which tests/lanes.py finds
+its lane.
 """
 
 import functools
@@ -20,7 +21,11 @@ Decorator = Callable[[Callable[..., Any]], Callable[..., None]]
 
 
 def of(fixture: str, backend: str = "") -> Callable[..., Decorator]:
-    """Return a decorator's maker for the pools of a fixture; ``backend``: argument of ``keras_pool``."""
+    """Return a decorator factory for the pools of a fixture.
+
+    Args:
+        backend: argument of ``keras_pool``.
+    """
 
     def on(
         *sizes: Any, initialized: bool = True, timeout: float | None = None, fresh: bool = False, **environ: str

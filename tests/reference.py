@@ -1,4 +1,4 @@
-"""What collectives have to give, computed with NumPy alone: tests with old versions of TensorFlow have no more."""
+"""Expected results of collectives, computed with NumPy alone, because some test environments lack other packages."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -12,15 +12,17 @@ Array = np.ndarray[Any, Any]
 
 
 def value(rank: int, dtype: Any, shape: Sequence[int], high: int = 4) -> Array:
-    """The input of a rank: small whole numbers, so that sums are exact in every dtype; the same in every process."""
+    """Return the input of a rank: small integers, so that sums are exact in every dtype; deterministic."""
     generator = np.random.default_rng(1000 * rank + sum((i + 1) * n for i, n in enumerate(shape)))
     return np.asarray(generator.integers(0, high, tuple(shape))).astype(dtype)
 
 
 def reduced(op: int, inputs: Sequence[Array], pre: float = 1.0, post: float = 1.0) -> Array:
-    """Reduction of all inputs, for values that are exact in every dtype: in double precision, rounded once. Integers
-    lose what is behind the point, before the reduction (``pre``) and after it (``post``, and the division of an
-    average). Of bool, Sum and Max are "or", Product and Min "and"."""
+    """Return the reduction of all inputs, for values that are exact in every dtype.
+
+    It is computed in double precision and rounded once. Integers are truncated before the reduction (``pre``) and
+    after it (``post``, and the division of an average). For bool, Sum and Max are "or", Product and Min "and".
+    """
     dtype = inputs[0].dtype
     if dtype == np.bool_:
         wide = np.stack(inputs)
@@ -35,7 +37,7 @@ def reduced(op: int, inputs: Sequence[Array], pre: float = 1.0, post: float = 1.
 
 
 def assert_same(actual: Any, expected: Array) -> None:
-    """Equal in dtype, shape and every bit. ``actual``: an array, or something that NumPy takes for one."""
+    """Assert equal dtype, shape and bits. ``actual``: an array or array-like object."""
     actual = np.asarray(actual)
     assert actual.dtype == expected.dtype, (actual.dtype, expected.dtype)
     assert actual.shape == expected.shape, (actual.shape, expected.shape)
@@ -43,7 +45,7 @@ def assert_same(actual: Any, expected: Array) -> None:
 
 
 def assert_close(actual: Any, expected: Array) -> None:
-    """Equal in dtype and shape, and in values but for one rounding."""
+    """Assert equal dtype and shape, and values equal up to one rounding."""
     actual = np.asarray(actual)
     assert actual.dtype == expected.dtype, (actual.dtype, expected.dtype)
     assert actual.shape == expected.shape, (actual.shape, expected.shape)
@@ -52,11 +54,11 @@ def assert_close(actual: Any, expected: Array) -> None:
 
 
 def is_exact(op: int, dtype: Any, pre: float, post: float) -> bool:
-    """Return True if a reduction of such values is exact, and not rounded once."""
+    """Return True if the reduction of such values is exact, without rounding."""
     return dtype.name not in FLOATS or (op != ops.Average and pre == 1.0 and post == 1.0)
 
 
 def assert_reduced(actual: Any, op: int, inputs: Sequence[Array], pre: float = 1.0, post: float = 1.0) -> None:
-    """``actual`` is the reduction: exactly, but for one rounding in floats that are divided or scaled."""
+    """Assert that ``actual`` is the reduction: exactly, or up to one rounding for floats that are divided or scaled."""
     expected = reduced(op, inputs, pre, post)
     (assert_same if is_exact(op, expected.dtype, pre, post) else assert_close)(actual, expected)

@@ -1,4 +1,4 @@
-"""A server of S3 for tests, moto's, and how fsspec reaches it."""
+"""A moto S3 server for tests, and the fsspec options to reach it."""
 
 import contextlib
 import importlib.util
@@ -16,7 +16,7 @@ import pytest
 
 @contextlib.contextmanager
 def server(folder: Path, bucket: str) -> Iterator[str]:
-    """The URL of a server with that bucket. Skips the test where its packages are not there. ``folder``: for a log."""
+    """Yield the URL of a server with that bucket; skip the test if its packages are missing. ``folder``: for a log."""
     s3fs = pytest.importorskip("s3fs")
     if importlib.util.find_spec("moto") is None or importlib.util.find_spec("flask") is None:
         pytest.skip("moto's server is not installed")
@@ -46,5 +46,5 @@ def server(folder: Path, bucket: str) -> Iterator[str]:
 
 
 def options(url: str) -> dict[str, Any]:
-    """What fsspec is told."""
+    """Return the options for fsspec."""
     return {"key": "a", "secret": "b", "client_kwargs": {"endpoint_url": url, "region_name": "eu-west-1"}}

@@ -1,4 +1,4 @@
-"""A job of the process that runs the tests, alone."""
+"""A single-rank job in the test process itself."""
 
 import importlib
 from collections.abc import Iterator
@@ -7,7 +7,7 @@ import pytest
 
 
 def fixture(module: str) -> object:
-    """Return a fixture named ``single``, within which a frontend is initialised."""
+    """Return a fixture named ``single`` that initializes a frontend around each test."""
 
     @pytest.fixture
     def single() -> Iterator[None]:

@@ -1,7 +1,8 @@
-"""What is skipped is said at the end of a run, with what would bring it back; and in CI (CI=true) a skip whose reason
-is not in skips.txt fails the run: nobody would notice that a whole group of tests is gone.
+"""Report skipped tests at the end of a run, with what is needed to run them.
 
-A line of skips.txt: a regular expression for the reason, two or more spaces, what brings the tests back.
+In CI (CI=true) a skip whose reason is not in skips.txt fails the run; otherwise a whole group of tests could
+disappear unnoticed. A line of skips.txt: a regular expression for the reason, two or more spaces, what makes the
+tests run again.
 """
 
 import importlib.util
@@ -17,22 +18,22 @@ import pytest
 LIST = Path(__file__).with_name("skips.txt")
 UNKNOWN = "a line in tests/skips.txt, if that has to be so"
 STATUS = 20
-"""Of a run that fails for its skips: another number than pytest's own, whatever the tests have done."""
+"""Exit status of a run that fails because of its skips; distinct from pytest's own."""
 
 
 def left_out() -> list[tuple[str, str]]:
-    """(folder of tests, the framework that it needs) where that is not installed, as in make test-tf-matrix."""
+    """Return (folder of tests, framework it needs) if that framework is not installed, as in make test-tf-matrix."""
     pairs = (("torch", "torch"), ("tensorflow", "tensorflow"), ("keras", "keras"))
     return [(folder, needs) for folder, needs in pairs if not importlib.util.find_spec(needs)]
 
 
 def pytest_ignore_collect(collection_path: Path) -> bool | None:
-    """Leaves those out."""
+    """Leave out folders whose framework is not installed."""
     return True if collection_path in [LIST.with_name(folder) for folder, _ in left_out()] else None
 
 
 def parse(text: str) -> list[tuple[re.Pattern[str], str]]:
-    """(reason, what brings it back) of each line. ValueError naming a line without the second."""
+    """Return (reason, remedy) of each line; raise ValueError naming a line without a remedy."""
     known = []
     for number, line in enumerate(text.splitlines(), 1):
         if line.strip() and not line.startswith("#"):
@@ -44,13 +45,13 @@ def parse(text: str) -> list[tuple[re.Pattern[str], str]]:
 
 
 def reason_of(report: Any) -> str:
-    """Of a skipped test or module."""
+    """Return the reason why a test or module was skipped."""
     text = report.longrepr[2] if isinstance(report.longrepr, tuple) else str(report.longrepr)
     return str(text).removeprefix("Skipped: ")
 
 
 def summary(reasons: Sequence[str], known: Sequence[tuple[re.Pattern[str], str]]) -> tuple[list[str], list[str]]:
-    """(a line for each remedy with the number of its tests, reasons that are not known)."""
+    """Return (a line for each remedy with its number of tests, unknown reasons)."""
     counts: Counter[str] = Counter()
     whys: dict[str, str] = {}
     unknown = []
@@ -65,7 +66,7 @@ def summary(reasons: Sequence[str], known: Sequence[tuple[re.Pattern[str], str]]
 
 
 def fails(unknown: Sequence[str], environ: Mapping[str, str]) -> bool:
-    """In CI unknown reasons do."""
+    """Return True if unknown reasons must fail the run: in CI."""
     return bool(unknown) and environ.get("CI", "").lower() in ("1", "true")
 
 
@@ -77,7 +78,7 @@ def _found(terminal: Any) -> tuple[list[str], list[str]]:
 
 @pytest.hookimpl(wrapper=True, tryfirst=True)
 def pytest_sessionfinish(session: pytest.Session) -> Generator[None, None, None]:
-    """Writes after everything that pytest writes."""
+    """Write the report after all of pytest's own output."""
     yield
     terminal = session.config.pluginmanager.get_plugin("terminalreporter")
     if terminal is None:

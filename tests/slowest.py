@@ -1,9 +1,9 @@
-"""Where the time of a run went: at its end the slowest tests, and their share of what all tests took.
+"""List the slowest tests at the end of a run, with their share of the total time.
 
     python -m pytest --slowest=20
 
-A test's seconds are its own and those of the fixtures that it was the first to ask for or the last to need. The seconds
-of tests that run side by side (``-n``) add up to more than the run took.
+A test's time includes the fixtures that it was the first to request or the last to need. The times of tests that
+run in parallel (``-n``) add up to more than the run took.
 """
 
 from collections.abc import Iterable, Mapping
@@ -19,7 +19,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def seconds_of(reports: Iterable[Any]) -> dict[str, float]:
-    """By test: seconds of its setup, call and teardown together. Others than reports of tests are passed over."""
+    """Return by test the seconds of its setup, call and teardown together; other reports are ignored."""
     seconds: dict[str, float] = {}
     for report in reports:
         if isinstance(report, pytest.TestReport):
@@ -28,7 +28,7 @@ def seconds_of(reports: Iterable[Any]) -> dict[str, float]:
 
 
 def summary(seconds: Mapping[str, float], most: int) -> list[str]:
-    """Lines: a head that tells the share of the `most` slowest tests, then a line for each, the slowest first."""
+    """Return lines: a heading with the share of the `most` slowest tests, then one line for each, slowest first."""
     ranked = sorted(seconds.items(), key=lambda item: (-item[1], item[0]))[:most]
     if not ranked:
         return []

@@ -1,4 +1,4 @@
-"""What a process that does not answer is doing: whether its threads run or wait, and where, outside Python as well."""
+"""Describe a process that does not answer: whether its threads run or wait, and where, including native frames."""
 
 import json
 import os
@@ -10,20 +10,22 @@ from typing import Any
 
 from horovod import _core
 
-LOOK_SECONDS = 0.5  # between two looks, for who runs
+LOOK_SECONDS = 0.5  # between two samples of the threads' CPU time
 GDB_SECONDS = 60.0
 
 
 def describe(pid: int, native: bool = False) -> str:
-    """A line for each thread, with the CPU time that it has taken in all and lately, then the host's load. ``native``:
-    and the stacks of all threads as gdb shows them, where there is one; that takes seconds."""
+    """Return a line for each thread with its total and recent CPU time, then the host's load.
+
+    ``native``: add the stacks of all threads from gdb if it is installed, which takes seconds.
+    """
     before = _threads(pid)
     time.sleep(LOOK_SECONDS)
     lines = [f"--- threads of {pid}: CPU seconds in all, in the last {LOOK_SECONDS:g} s, where the kernel has them ---"]
     for number, thread in _threads(pid).items():
         late = thread["cpu"] - before.get(number, thread)["cpu"]
         waits = f"call {thread['call']} {thread['wait']} {thread['file']}".rstrip()
-        times = f"{thread['cpu'] / 100:.2f} {late / 100:.2f}"  # ticks, see core/trace/process_state.h
+        times = f"{thread['cpu'] / 100:.2f} {late / 100:.2f}"  # clock ticks, see core/trace/process_state.h
         lines.append(f"{number} {thread['name']} {thread['state']} {times} {waits}")
     lines.append(f"--- host: {os.cpu_count()} CPUs, load {Path('/proc/loadavg').read_text().strip()} ---")
     for kind in ("cpu", "memory", "io"):
@@ -45,7 +47,7 @@ def _native_stacks(pid: int) -> str:
     if gdb is None:
         return "no gdb here for stacks outside Python"
     command = [gdb, "-nx", "-batch", "-p", str(pid), "-ex", "thread apply all backtrace 20"]
-    environ = {**os.environ, "DEBUGINFOD_URLS": ""}  # it would ask there
+    environ = {**os.environ, "DEBUGINFOD_URLS": ""}  # gdb would query that server
     try:
         done = subprocess.run(
             command, env=environ, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=GDB_SECONDS

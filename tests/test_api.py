@@ -1,7 +1,7 @@
-"""Names of all frontends that scripts use, with their parameters in order and their defaults.
+"""Public names of all frontends, with the order and defaults of their parameters.
 
-Each frontend is imported in a process of its own kind, so that this file needs none of the frameworks itself. MXNet
-has an environment of its own, in which the others are skipped.
+Each frontend is imported in a worker process of its own kind, so this file needs no framework. MXNet has a separate
+environment, in which the other frontends are skipped.
 """
 
 import importlib
@@ -18,7 +18,7 @@ import pytest
 from tests.pool import JAX, KERAS, MXNET, PLAIN, TENSORFLOW, TORCH
 
 PAGE = Path(__file__).resolve().parents[1] / "docs/api/mxnet.md"
-KINDS = {  # by frontend: its module, the kind of its processes, and what has to be installed
+KINDS = {  # by frontend: module, kind of its processes, and required packages
     "numpy": ("horovod.numpy", PLAIN, "numpy"),
     "torch": ("horovod.torch", TORCH, "torch"),
     "tensorflow": ("horovod.tensorflow", TENSORFLOW, "tensorflow"),
@@ -51,7 +51,7 @@ NAMES = {
 }
 ABSENT = {"jax": "join", "mxnet": "join", "numpy": "alreduce", "tensorflow": "no_such_name"}
 
-# Parameters: `compression` and `process_set` alone have Compression.none and the set of all ranks as their defaults.
+# Only parameters named `compression` and `process_set` default to Compression.none and the set of all ranks.
 SCALE = "prescale_factor=1.0 postscale_factor=1.0"
 REDUCE = f"average=None name=None op=None {SCALE} process_set"
 REDUCE_COMP = f"average=None name=None compression op=None {SCALE} process_set"
@@ -180,7 +180,7 @@ PARAMETERS = {
 
 
 def job(fleets, frontend):
-    """Return (a job of one process in which the frontend can be imported, the frontend's module)."""
+    """Return (a single-rank job in which the frontend can be imported, the frontend's module)."""
     module, kind, needed = KINDS[frontend]
     names = [needed, "keras"] if "keras" in frontend else [needed]
     for name in names:
@@ -250,7 +250,7 @@ def names_of_numpy_and_torch():
 def test_plain_arrays_have_the_names_and_arguments_of_pytorch(fleets):
     process, _ = job(fleets, "torch")
     ((lacking, more),) = process.run(names_of_numpy_and_torch)
-    assert lacking == {  # of gradients, modules and sparse tensors, which arrays have none of
+    assert lacking == {  # gradients, modules and sparse tensors do not exist for arrays
         *("DistributedOptimizer", "SyncBatchNorm", "broadcast_optimizer_state", "empty_shared", "in_shared_memory"),
         "sparse_allreduce_async",
     }
@@ -258,7 +258,7 @@ def test_plain_arrays_have_the_names_and_arguments_of_pytorch(fleets):
 
 
 def older_paths(module):
-    """What other software imports from `mpi_ops`."""
+    """Return the names that other software imports from `mpi_ops`."""
     hvd, mpi_ops = (importlib.import_module(name) for name in (module, f"{module}.mpi_ops"))
     assert mpi_ops.allgather is hvd.allgather
     assert mpi_ops._basics.is_initialized() is hvd.is_initialized()
@@ -352,13 +352,13 @@ def test_the_page_of_mxnet_has_all_names_with_their_parameters(fleets):
     for name, parameters in PARAMETERS["mxnet"].items():
         found = re.search(rf"`{name}\((.*?)\)`", text)
         assert found, name
-        # The page says Average for 0, and what the other two defaults are.
+        # The page shows Average for 0, and the values of the other two defaults.
         plain = re.sub(r"=(global_process_set|Compression.none)", "", found[1]).replace("op=Average", "op=0")
         assert plain.split(", ")[: len(parameters.split())] == parameters.split(), name
 
 
 SPARK_COMMON = "Store AbstractFilesystemStore FilesystemStore LocalStore HDFSStore DBFSLocalStore"
-PATHS = {  # beside the packages themselves; what no program outside has used is not here
+PATHS = {  # besides the packages themselves; only paths that outside programs use
     "horovod.spark.task": "get_available_devices",
     "horovod.spark.conf": "SPARK_CONF_DEFAULT_VALUES",
     "horovod.spark.common.backend": "Backend SparkBackend default_num_proc",

@@ -1,4 +1,4 @@
-"""The HTTP server of the live page, the figures and the timeline's view: strangers do not keep its clients out."""
+"""The HTTP server of the dashboard, the metrics and the timeline's view: idle strangers do not block its clients."""
 
 import contextlib
 import socket
@@ -81,7 +81,7 @@ def test_the_oldest_without_a_request_goes_first(monkeypatch):
 
 
 def test_many_clients_at_once_have_their_time():
-    """None is closed for another one that comes while it is about to speak."""
+    """A connection that has not sent its request yet is not closed in favour of a newer one."""
     server = BoundedServer(("127.0.0.1", 0), Answer, most=4, patience=20.0, name="test-http", grace=0.5)
     clients = [stranger(server) for _ in range(4)]
     try:
@@ -109,7 +109,7 @@ def test_a_request_that_is_answered_for_long_is_left_alone(server):
     late = BoundedServer(("127.0.0.1", 0), Late, most=1, patience=0.2)
     with stranger(late, b"GET / HTTP/1.0\r\n\r\n") as client:
         eventually(lambda: late.connections == 1 and not late._silent, 20, "the request is there")
-        with stranger(late) as other:  # the only place is taken
+        with stranger(late) as other:  # occupies the only slot
             eventually(lambda: closed(other), 20, "it is hung up on")
         go.set()
         assert client.recv(100) == b"late"

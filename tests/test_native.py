@@ -1,4 +1,4 @@
-"""The import of the native part, where it does not fit."""
+"""Errors when the native extension is missing or does not fit the system."""
 
 import importlib.util
 import platform
@@ -81,11 +81,11 @@ def test_errors_of_the_loader():
 
 
 def imported(folder: Path, program: str = "from horovod import _core") -> str:
-    """The last line of what the import of a copy of the package without its native part writes, put into a folder."""
+    """Return the last line printed by importing a copy of the package, in ``folder``, without its native extension."""
     shutil.copytree(
         PACKAGE, folder / "horovod", ignore=shutil.ignore_patterns("*.so", "__pycache__"), dirs_exist_ok=True
     )
-    # Without site: an installation that is editable would find its own.
+    # Without site, because an editable installation would find its own extension.
     path = [str(folder), *{sysconfig.get_path("purelib"), sysconfig.get_path("platlib")}]
     command = [sys.executable, "-S", "-c", f"import sys; sys.path[:0] = {path}\n{program}"]
     ended = subprocess.run(command, capture_output=True, text=True, timeout=60, cwd=folder)
@@ -116,7 +116,7 @@ def test_the_loader_that_was_found_is_the_modules_own():
 
 
 def test_a_system_that_is_too_old_is_named(tmp_path):
-    """A library that needs a version of glibc that no system has yet, loaded for real."""
+    """Load a real library that needs a glibc version that no system has yet."""
     if shutil.which("cc") is None:
         pytest.skip("there is no C compiler (cc)")
     (tmp_path / "horovod").mkdir()

@@ -17,7 +17,7 @@ keras, hvd_keras, hvd_tf_keras = Later("keras"), Later("horovod.keras"), Later("
 
 @on_tensorflow(2)
 def test_equal_names_at_once():
-    """Ranks begin with different frontends: operations would meet the wrong ones if a name were shared."""
+    """Ranks begin with different frontends, so shared names would match the wrong operations."""
     from horovod.common.state import state
 
     rank, engine, before = hvd_torch.rank(), state.engine, state.engine.stats()["operations"]
@@ -46,7 +46,7 @@ def test_equal_names_at_once():
 
 @on_tensorflow(2)
 def test_equal_names_from_three_threads():
-    """Each frontend has a thread that uses the same names, for tensors of other shapes and types."""
+    """Three frontends, each in a thread, use the same names for tensors of different shapes and dtypes."""
     rank, results, names = hvd_np.rank(), {}, ["x", "allreduce.x", "y"]
 
     def repeat(kind, act):
@@ -57,7 +57,7 @@ def test_equal_names_from_three_threads():
         ("torch", lambda x, name: hvd_torch.allreduce(torch.full((3,), x), op=hvd_torch.Max, name=name).tolist()),
         ("tensorflow", lambda x, name: hvd_tf.allreduce(tf.fill((1,), x), op=hvd_tf.Sum, name=name).numpy().tolist()),
     ]
-    # Another one first on the other rank.
+    # On the other rank, another frontend starts first.
     threads = [threading.Thread(target=repeat, args=job, daemon=True) for job in jobs[rank:] + jobs[:rank]]
     for thread in threads:
         thread.start()
@@ -103,7 +103,7 @@ def test_shutdown_of_one_leaves_the_others_at_work():
         tensorflow_works()
     assert torch_works()
     hvd_np.init()
-    with pytest.raises(ValueError, match="complex128"):  # leaves the others at work
+    with pytest.raises(ValueError, match="complex128"):  # does not disturb the other frontends
         hvd_np.allreduce(np.ones(3, complex), name="y")
     hvd_np.shutdown()
     with pytest.raises(RuntimeError, match="shut down"):
@@ -113,7 +113,7 @@ def test_shutdown_of_one_leaves_the_others_at_work():
     assert set(state.faces) == {"torch"}
     hvd_torch.shutdown()
     assert state.engine is None
-    hvd_tf.shutdown()  # harmless
+    hvd_tf.shutdown()  # has no effect on the others
 
     hvd_tf.init()
     assert tensorflow_works()
@@ -141,7 +141,7 @@ def test_keras_on_jax_pytorch_and_plain_arrays():
         assert np.asarray(third).tolist() == [1.0] * 2
         assert hvd_torch.synchronize(other).tolist() == [2.0 * turn] * 4
         assert mine.result(60).tolist() == [2 * turn + 1] * 3
-    # Arrays of one library through the frontend of another.
+    # Pass arrays of one library to the frontend of another.
     assert hvd_np.allreduce(jnp.ones(2), op=hvd_np.Sum).tolist() == [2.0, 2.0]
     with pytest.raises(ValueError, match=r"allreduce\.x on rank \d: .*cannot be changed in place"):
         hvd_np.allreduce_(jnp.ones(2), name="x")

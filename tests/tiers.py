@@ -1,12 +1,12 @@
-"""The tiers of tests.
+"""Tiers of tests.
 
     python -m pytest --tier=first     what `make test` runs: each behaviour once
-    python -m pytest --tier=more      what `make test-more` runs: all others, but for
-    python -m pytest --tier=long      those marked long, which `make test-all` runs besides
+    python -m pytest --tier=more      what `make test-more` runs: all others except
+    python -m pytest --tier=long      those marked long, which `make test-all` adds
 
-Without the option all run. A test belongs to the second tier if it is marked ``heavy`` (it takes seconds of CPU, or
-repeats what others show) or belongs to an integration or a second backend (`SECOND_FOLDERS`, `SECOND_LANES`), unless
-it is marked ``smoke``: one short test of each of those stays in the first tier.
+Without the option all tests run. A test belongs to the second tier if it is marked ``heavy`` (it takes seconds of
+CPU, or repeats what others show) or belongs to an integration or a second backend (`SECOND_FOLDERS`,
+`SECOND_LANES`). A test marked ``smoke`` stays in the first tier: one short test for each of those.
 """
 
 import re
@@ -22,7 +22,7 @@ SECOND_FOLDERS = tuple(
     f"tests/{name}" for name in ("benchmark", "clouds", "cluster", "examples", "launchers", "notebook", "ray", "spark")
 )
 SECOND_LANES = ("keras-torch", "keras-jax", "keras-legacy")
-"""Where all tests but those marked ``smoke`` belong to the second tier."""
+"""Lanes in which only tests marked ``smoke`` stay in the first tier."""
 _ROOT = Path(__file__).parent.parent
 
 
@@ -51,14 +51,14 @@ def _second(nodeid: str) -> bool:
 
 
 def none_first(path: str, text: str) -> bool:
-    """Return True if no test of a file belongs to the first tier, as far as its text shows without an import."""
+    """Return True if no test of a file belongs to the first tier, judging by its text without importing it."""
     if re.search(r"^pytestmark = pytest\.mark\.(heavy|long)$", text, re.MULTILINE):
         return True
     return _second(path) and "mark.smoke" not in text
 
 
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
-    """Leave out files whose import would be in vain: Spark's and Ray's take seconds."""
+    """Leave out files without selected tests; importing those of Spark and Ray takes seconds."""
     path = collection_path
     if config.getoption("--tier") != "first" or path.suffix != ".py" or not path.is_relative_to(_ROOT):
         return None

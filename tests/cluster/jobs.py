@@ -1,4 +1,4 @@
-"""Jobs on the hosts of the test bed: started as a user does, checked for what they leave behind."""
+"""Jobs on the hosts of the test bed, started as a user would and checked for leftovers."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from horovod.runner.base import linux
 from tests.testbed.cluster import Cluster
 from tests.testbed.hosts import Host, HostProcess
 
-LIMIT = 120.0  # s after which a job that should have ended long ago is taken for hanging
+LIMIT = 120.0  # seconds after which a job that should have ended counts as hanging
 WORKER = [sys.executable, "-m", "tests.cluster.worker"]
 
 
@@ -26,7 +26,7 @@ def launcher(*arguments: str | Path) -> list[str]:
 
 
 def words(err: str) -> list[str]:
-    """What horovodrun itself has said."""
+    """Return the messages of horovodrun itself."""
     return [line.removeprefix("horovodrun: ") for line in err.splitlines() if line.startswith("horovodrun: ")]
 
 
@@ -42,18 +42,20 @@ class Done:
 
     @property
     def complaints(self) -> str:
-        """stderr without the lines that say what a slow start waits for: on a busy machine there may be some."""
+        """Return stderr without the messages about a slow start, which a busy machine may cause."""
         return "".join(line for line in self.err.splitlines(True) if not line.startswith("horovodrun: waiting "))
 
     @property
     def lines(self) -> list[str]:
-        """stdout, sorted: ranks print in any order."""
+        """Return stdout's lines, sorted, because ranks print in any order."""
         return sorted(self.out.splitlines())
 
 
 def no_litter(cluster: Cluster, seconds: float = 60.0, ignoring: tuple[str, ...] = ()) -> None:
-    """Fails the test when something of a job is left anywhere. sshd needs a moment to notice the end of a session, and
-    a host that was cut off does not hear of it."""
+    """Fail the test if a job left anything on any host.
+
+    sshd needs a moment to notice the end of a session, and a host that was cut off never notices it.
+    """
     deadline = time.monotonic() + seconds
     while left := cluster.litter(ignoring):
         if time.monotonic() > deadline:
@@ -64,8 +66,10 @@ def no_litter(cluster: Cluster, seconds: float = 60.0, ignoring: tuple[str, ...]
 def run_job(
     cluster: Cluster, *arguments: str | Path, on: Host | None = None, clean: bool = True, **options: object
 ) -> Done:
-    """Run `horovodrun arguments` on host1, or `on`, to its end. Nothing of it may be left on any host afterwards,
-    unless `clean` is False because of what the test did. Options are those of Host.run."""
+    """Run `horovodrun arguments` to its end on host1, or `on`; options are those of Host.run.
+
+    Nothing of the job may be left on any host, unless the test sets `clean` to False because of what it did.
+    """
     done = (on or cluster.launcher).run(launcher(*arguments), timeout=LIMIT, **options)
     if clean:
         no_litter(cluster)
@@ -73,7 +77,7 @@ def run_job(
 
 
 class Running:
-    """A job in the background; its output is collected in files that nobody else sees."""
+    """A background job whose output goes to private files."""
 
     def __init__(
         self, host: Host, folder: Path, arguments: Sequence[str | Path], env: Mapping[str, str | None]
@@ -92,10 +96,10 @@ class Running:
         return self._err.read_text(errors="replace")
 
     def wait_for(self, condition: Callable[[], bool], what: str) -> None:
-        """Fails the test, with all that the job has said, when it ends first or the condition takes too long."""
+        """Wait for a condition; fail the test with the job's output if it ends first or takes too long."""
         deadline = time.monotonic() + LIMIT
         while True:
-            ended = self.process.poll() is not None  # before the look at the condition, as its last words count
+            ended = self.process.poll() is not None  # checked first, because output may arrive just before the end
             if condition():
                 return
             if ended or time.monotonic() > deadline:
@@ -121,7 +125,7 @@ def running(
     on: Host | None = None,
     env: Mapping[str, str | None] | None = None,
 ) -> Iterator[Running]:
-    """A job that is ended by force when the test is over."""
+    """Yield a job that is killed when the test is over."""
     job = Running(on or cluster.launcher, folder, arguments, env or {})
     try:
         yield job

@@ -1,4 +1,4 @@
-"""One rank of `ranks.py`: joins the job, says by which connections, works or idles, and says how it ended.
+"""One rank of `ranks.py`: joins the job, reports its connections, works or idles, and reports how it ended.
 
 Argument: what it does once in the job. Writes one JSON object a line.
 """
@@ -20,7 +20,7 @@ from horovod.common.state import state
 
 
 def connections() -> list[tuple[str, str]]:
-    """(own address, peer's address) of this process's TCP connections."""
+    """Return (own address, peer's address) of this process's TCP connections."""
     found = []
     for name in os.listdir("/proc/self/fd"):
         with contextlib.suppress(OSError), socket.socket(fileno=os.dup(int(name))) as sock:
@@ -30,7 +30,7 @@ def connections() -> list[tuple[str, str]]:
 
 
 def listening() -> int:
-    """How many TCP sockets of this process listen."""
+    """Return the number of this process's listening TCP sockets."""
     count = 0
     for name in os.listdir("/proc/self/fd"):
         with contextlib.suppress(OSError), socket.socket(fileno=os.dup(int(name))) as sock:

@@ -1,4 +1,4 @@
-"""Ranks on hosts of the test bed, started without a launcher: only what they do with each other is tested."""
+"""Ranks on hosts of the test bed, started without a launcher, to test only how they interact."""
 
 from __future__ import annotations
 
@@ -25,18 +25,18 @@ server = StoreServer(open(sys.argv[1], "rb").read(), host=sys.argv[2])
 print(server.address[1], flush=True)
 sys.stdin.read()
 """
-PATIENCE = 120.0  # s for anything that is expected to come
+PATIENCE = 120.0  # seconds to wait for any expected event
 
 
 class Rank:
-    """A running rank; what it says, in order."""
+    """A running rank and its reports, in order."""
 
     def __init__(self, process: HostProcess) -> None:
         self.process = process
         self._buffer = b""
 
     def hear(self, seconds: float = PATIENCE) -> dict[str, Any]:
-        """The next thing that it says. Raises AssertionError, with what is on its stderr, when nothing comes."""
+        """Return the rank's next report; raise AssertionError with its stderr if none arrives."""
         deadline = time.monotonic() + seconds
         stream = self.process.stdout
         assert stream is not None
@@ -51,7 +51,7 @@ class Rank:
         return dict(json.loads(line))
 
     def nothing_heard(self, seconds: float) -> bool:
-        """Whether it says nothing for so long."""
+        """Return True if no report arrives for so many seconds."""
         return not self._buffer and not select.select([self.process.stdout], [], [], seconds)[0]
 
 
@@ -64,9 +64,11 @@ def ranks(
     names: Sequence[str] = (),
     store: str = "",
 ) -> Iterator[list[Rank]]:
-    """A rank on each of `hosts` (numbers, several times the same for several ranks there), whose identities are
-    `names`, host1 and so on by default. The job's store is on the desk, which nothing that happens to hosts cuts off;
-    the ranks reach it by `store`, its address on the first network by default."""
+    """Start a rank on each of `hosts`, given by number; a number may repeat for several ranks on a host.
+
+    Host identities are `names`, host1 and so on by default. The job's store is on the desk, which faults of hosts
+    do not cut off; ranks reach it at `store`, by default its address on the first network.
+    """
     names = names or [f"host{number}" for number in hosts]
     with tempfile.TemporaryDirectory() as folder, contextlib.ExitStack() as stack:
         key = Path(folder, "key")

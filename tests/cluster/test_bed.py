@@ -1,4 +1,4 @@
-"""The hosts made of namespaces are what other tests take them for: apart where hosts are apart, and gone afterwards."""
+"""The hosts made of namespaces are isolated like real hosts, and leave nothing behind."""
 
 import os
 import subprocess
@@ -14,13 +14,13 @@ from tests.testbed.hosts import ROOT
 
 
 def reaches(cluster: Cluster, a: int, b: int) -> bool:
-    """Can a job on host a log in on host b?"""
+    """Return True if a job on host a can log in on host b."""
     command = ["ssh", "-o", "BatchMode=yes", "-o", "ConnectTimeout=5", cluster.host(b).name, "true"]
     return cluster.host(a).run(command).returncode == 0
 
 
 def connects(cluster: Cluster, a: int, b: int, port: int) -> str:
-    """ "ok", or what a TCP connection from a to b gets."""
+    """Return "ok", or the error of a TCP connection from a to b."""
     code = f"import socket; socket.create_connection(({cluster.host(b).address!r}, {port}), 2); print('ok')"
     done = cluster.host(a).run([sys.executable, "-I", "-c", code])
     return done.stdout.strip() or done.stderr.strip().splitlines()[-1]
@@ -48,7 +48,7 @@ time.sleep(600)
 
 
 def test_nothing_is_left_when_the_tests_are_killed() -> None:
-    """Another process makes hosts and gets kill -9: every process of theirs goes with it, and with them all else."""
+    """Another process creates hosts and is killed by SIGKILL; all their processes, mounts and networks go with it."""
     from tests.testbed.hosts import why_not
 
     if reason := why_not():

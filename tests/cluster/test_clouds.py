@@ -1,5 +1,7 @@
-"""horovodrun without hosts in containers of training services, played on the hosts of the test bed: by the variables
-that those services set."""
+"""horovodrun without a host list in containers of cloud training services.
+
+The containers are hosts of the test bed with the variables that those services set.
+"""
 
 import json
 import os
@@ -30,24 +32,24 @@ def test_a_job_on_the_machines_that_sagemaker_has_given(cluster: Cluster) -> Non
     assert ranks == ["0 host1 host1none", "1 host1 host1none", "2 host2 none"], "host2 is not told that it is host1"
 
 
-# The command of containers that all start alike
+# The command of containers that all start the same way
 
 
 def start(number: int, *words: str, service: str = "sagemaker", **variables: str) -> tuple[list[str], dict[str, str]]:
-    """deploy/clouds/start.sh in the container on that host."""
+    """Start deploy/clouds/start.sh in the container on that host."""
     if service == "sagemaker":
         names = '["host1", "host2", "host3"]'
         told = {"SM_HOSTS": names, "SM_CURRENT_HOST": f"host{number}", "SSH_PORT": "2200"}
     else:
         task = {"type": "workerpool0" if number == 1 else "workerpool1", "index": max(0, number - 2)}
-        told = {"CLUSTER_SPEC": json.dumps({**SPEC, "task": task})}  # which names the port
+        told = {"CLUSTER_SPEC": json.dumps({**SPEC, "task": task})}  # it contains the port
     path = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
     env = {"SSHD": "/usr/sbin/sshd -f /run/bed/sshd_config", "PATH": path, **told, **variables}
     return [str(ROOT / "deploy/clouds/start.sh"), *words], env
 
 
 def start_others(cluster: Cluster, *words: str, **told: str) -> list[HostProcess]:
-    """All containers but the first."""
+    """Start all containers except the first."""
     made = []
     for number in (2, 3):
         command, env = start(number, *words, **told)
@@ -78,7 +80,7 @@ def test_all_containers_start_alike_and_end_with_the_job(cluster: Cluster, servi
 
 @pytest.mark.heavy
 def test_a_key_made_for_the_job(cluster: Cluster) -> None:
-    """The machines accept it, know no other, and the ranks do not see it."""
+    """The machines accept only this key, and the ranks do not see it."""
     folders = [cluster.host(number).path(f"{HOME}/.ssh") for number in (1, 2, 3)]
     before = [{path: path.read_bytes() for path in folder.iterdir()} for folder in folders]
     try:
@@ -114,7 +116,7 @@ print("stopped in order", flush=True)
 
 @pytest.mark.heavy
 def test_a_warning_of_the_cloud_stops_all_ranks_in_order(cluster: Cluster, tmp_path: Path) -> None:
-    """SIGTERM to all containers, as managed spot training sends it."""
+    """All containers get SIGTERM, as managed spot training sends it."""
     words = ["-np", "3", sys.executable, "-c", STOPS]
     others = start_others(cluster, *words)
     command, env = start(1, *words)

@@ -1,4 +1,4 @@
-"""horovodrun --doctor on hosts: what is wrong is found and named, the rest examined all the same."""
+"""horovodrun --doctor on hosts: it names each fault and still examines the rest."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def test_hosts_without_fault(cluster: Cluster) -> None:
 
 
 def test_faults_are_named_with_what_to_do(cluster: Cluster) -> None:
-    """A firewall in one direction, one in both, a name that nobody knows."""
+    """A firewall in one direction, one in both, and an unknown host name."""
     cluster.firewall(2)
     cluster.firewall(3)
     done = doctor(cluster.host(1), "-H", "host1:1,host2:1,host3:1,host9:1")
@@ -46,7 +46,7 @@ def test_faults_are_named_with_what_to_do(cluster: Cluster) -> None:
 
 
 def test_an_interrupt_ends_it(cluster: Cluster) -> None:
-    """Even while it waits for a host that does not answer."""
+    """An interrupt ends it even while it waits for a host that does not answer."""
     cluster.partition(2)
     process = cluster.host(1).popen(COMMAND + ["-H", "host1:1,host2:1"], text=True)
     deadline = time.monotonic() + 120

@@ -1,4 +1,4 @@
-"""Elastic jobs over ssh: hosts are lost, come back, are added and taken away, and the others go on."""
+"""Elastic jobs over ssh: hosts are lost, return, are added and removed, and the other hosts continue."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ PROGRAM = [sys.executable, "-m", "tests.runner.elastic.program"]
 
 
 class Elastic:
-    """A job whose hosts are those in a file."""
+    """A job whose hosts are listed in a file."""
 
     def __init__(self, folder: Path) -> None:
         self._hosts = folder / "hosts"
@@ -32,13 +32,13 @@ class Elastic:
         self._seen = 0
 
     def hosts(self, **slots: int) -> None:
-        """What is found from now on."""
+        """Set the hosts that discovery finds from now on."""
         new = self._hosts.with_suffix(".new")
         new.write_text("".join(f"{host}:{count}\n" for host, count in slots.items()))
         new.rename(self._hosts)
 
     def until_said(self, pattern: str) -> str:
-        """The first line that the pattern is found in, after that of the last call."""
+        """Return the first line that matches the pattern after the line found by the previous call."""
 
         def found() -> bool:
             lines = self.job.err.splitlines()
@@ -52,7 +52,7 @@ class Elastic:
         return self._line
 
     def trains(self, size: int) -> None:
-        """Waits until so many ranks have begun, and done some steps since."""
+        """Wait until this many ranks have begun and taken some steps since."""
         since = time.monotonic()
 
         def so_many() -> bool:
@@ -65,31 +65,31 @@ class Elastic:
 
 
 def agent_of(host: Host) -> int:
-    """The one below its guard."""
+    """Return the agent process, the child of its guard."""
     found = {p for p, line in host.processes().items() if "runner.agent" in line and "sys.argv" in line}
     guard = next(pid for pid in sorted(found) if found & set(linux.descendants(pid)))
     return (found & set(linux.descendants(guard))).pop()
 
 
 def test_hosts_come_and_go(cluster: Cluster, tmp_path: Path) -> None:
-    """The launcher is on none of them."""
+    """The launcher runs on none of the hosts."""
     one = Elastic(tmp_path)
     one.hosts(host1=1, host2=2, host3=1)
     flags = ["-np", "4", "--min-np", "1", "--blacklist-cooldown-range", "1", "2", "--host-discovery-script", one.script]
     with running(cluster, tmp_path, *flags, *PROGRAM, one.stop, on=cluster.desk) as one.job:
         one.trains(4)
-        # An agent dies, and with it all on its host; the host is back after its cooldown.
+        # An agent dies, and all workers on its host with it; the host returns after its cooldown.
         os.kill(agent_of(cluster.host(2)), signal.SIGKILL)
         one.until_said("host host2 is lost: its agent ended: .*signal 9")
         one.until_said(r"rank 1 on host host2 failed: its host is lost; 2 ranks left")
         one.until_said("4 ranks now; new: rank 2 on host host2, rank 3 on host host2")
         one.trains(4)
-        # A host more, and one that nobody can reach, which is no end.
+        # One host is added, and one that is unreachable, which does not end the job.
         one.hosts(host1=1, host2=2, host3=1, host4=1, host9=1)
         one.until_said("host host9: .*")
         one.until_said("5 ranks now; new: rank 4 on host host4")
         one.trains(5)
-        # One is taken away: what runs there ends in order, and then the agent does.
+        # A host is removed: its workers stop in order, and then its agent.
         one.hosts(host1=1, host3=1, host4=1)
         one.job.wait_for(
             lambda: not any("runner.agent" in line for line in cluster.host(2).processes().values()), "end"
@@ -105,7 +105,7 @@ def test_hosts_come_and_go(cluster: Cluster, tmp_path: Path) -> None:
 
 @pytest.mark.heavy
 def test_a_rank_cuts_its_host_off_and_makes_a_link_slow(cluster: Cluster, tmp_path: Path) -> None:
-    """The others notice, and go on; the kernel ends the cut when its time is over, and the host is used again."""
+    """The other ranks continue; the kernel ends the cut when its time is over, and the host is used again."""
     one = Elastic(tmp_path)
     one.hosts(host1=1, host2=1, host3=1)
     flags = ["-np", "3", "--min-np", "1", "--blacklist-cooldown-range", "1", "2", "--host-discovery-script", one.script]

@@ -1,7 +1,7 @@
-"""Whatever fails, the job ends soon, on all hosts, leaves nothing behind, and its last lines say who failed and why.
+"""After any fault the job ends soon on all hosts, leaves nothing behind, and names the failed rank and the cause.
 
-A row of FAULTS is one way to fail. Two hosts with two ranks each; `make test-cluster` repeats all with four hosts, of
-which each but the first is reached through another, and checks that they end as soon as promised.
+A row of FAULTS is one kind of fault, on two hosts with two ranks each. `make test-cluster` repeats all with four
+hosts, where each but the first is reached through another, and checks that they end within the promised time.
 """
 
 from __future__ import annotations
@@ -24,14 +24,14 @@ from tests.testbed.cluster import Cluster
 from tests.testbed.hosts import SSHD_SESSIONS, Host
 
 SLOTS = 2
-HEARTBEAT = 6  # s of silence; where silence is how the fault is found
-WORD = 10.0  # s, the promise: from when a fault is known to the end of the job everywhere
-DEATH = 5.0  # s, the promise for the death of a process
+HEARTBEAT = 6  # seconds of silence before a fault is assumed, where silence is the only sign
+WORD = 10.0  # seconds: promised time from when a fault is known to the end of the job everywhere
+DEATH = 5.0  # seconds: promised time for the death of a process
 SMALL = "/mnt"  # a file system of 64 KiB on host1
 LAYOUTS = {"2 hosts": (2, 32), "4 in a row": (4, 1)}  # number of hosts, fan-out of the tree of agents
 CHOSEN = [pytest.param(name, marks=[pytest.mark.heavy] if name != "2 hosts" else []) for name in LAYOUTS]
-LONG = ("never calls init", "partition")  # a timeout has to pass
-GENEROUS = 60.0  # s in place of the promises in `make test`, which may run on a machine that is busy with anything
+LONG = ("never calls init", "partition")  # waits for a timeout
+GENEROUS = 60.0  # seconds in place of the promises in `make test`, which may run on a busy machine
 
 
 @dataclass
@@ -58,7 +58,7 @@ class Scene:
         raise AssertionError(f"no process of rank {rank}")
 
     def agents(self) -> list[int]:
-        """Guard and agent on the last host."""
+        """Return the guard and agent processes on the last host."""
         found = {p for p, line in self.last_host.processes().items() if "runner.agent" in line and "sys.argv" in line}
         guard = next(pid for pid in sorted(found) if found & set(linux.descendants(pid)))
         return [guard, *(found & set(linux.descendants(guard)))]
@@ -84,14 +84,14 @@ def kill_launcher(scene: Scene) -> None:
 
 
 def kill_ssh(scene: Scene) -> None:
-    """The connection to the last host, where the launcher has one of its own; else the one that it goes through."""
+    """Kill the ssh connection to the last host, or the one through which it is reached."""
     for pid, line in scene.hosts[0].processes().items():
         if line.startswith("ssh ") and ("-- host" in line):
             os.kill(pid, signal.SIGKILL)
 
 
 def cut_off(scene: Scene) -> None:
-    """Half of the hosts see the launcher no more, but one another."""
+    """Cut half of the hosts off from the launcher, but not from one another."""
     half = scene.hosts[len(scene.hosts) // 2 :]
     scene.cluster.partition(*(host.number for host in half))
 
@@ -104,11 +104,11 @@ def interrupt_twice(scene: Scene) -> None:
 
 @dataclass
 class Fault:
-    """One way to fail.
+    """One kind of fault.
 
-    `worker`: what the last rank does by itself (worker.py), else `action` is done to the job. `says`: patterns found in
-    this order in the last lines, with <rank> and <host> for the last rank and its host. `silence`: s until anybody can
-    know. `within`: s from then to the end of the launcher.
+    `worker`: what the last rank does by itself (worker.py); otherwise `action` is applied to the job. `says`:
+    patterns found in this order in the last lines, with <rank> and <host> for the last rank and its host.
+    `silence`: seconds until the fault can be detected. `within`: seconds from then to the end of the launcher.
     """
 
     name: str
@@ -144,7 +144,7 @@ FAULTS = [
         [FIRST + "it did not call hvd.init\\(\\) within 16 s"],
         1,
         "never",
-        silence=16,  # the others must have come so far until then, on any machine
+        silence=16,  # long enough for the other ranks to get there on any machine
         flags=["--start-timeout", "16"],
     ),
     Fault("agent killed", [LOST + ": its agent ended.*SIGKILL"], 1, action=kill_agent, within=DEATH),
@@ -161,16 +161,16 @@ FAULTS = [
 
 @pytest.fixture
 def small(cluster: Cluster) -> Iterator[None]:
-    """SMALL is there."""
+    """Mount a small file system at SMALL."""
     host = cluster.launcher
     assert host.run(f"mount -t tmpfs -o size=64k tmpfs {SMALL}").returncode == 0
     yield
-    # lazily: after a failure the job may still have files there
+    # lazily: after a failure the job may still have files open there
     assert host.run(["umount", "-l", SMALL]).returncode == 0
 
 
 def slowness() -> float:
-    """How much longer things take on this machine, as loaded as it is now, than on an idle one: at least 1.5."""
+    """Return how much slower this machine is now than an idle one: at least 1.5."""
     start = time.monotonic()
     subprocess.run([sys.executable, "-c", "import horovod.runner.job.job"], check=True, timeout=120)
     return max(1.5, (time.monotonic() - start) / 0.3)
@@ -182,7 +182,7 @@ def slowness() -> float:
     "fault", [pytest.param(f, id=f.name, marks=[pytest.mark.heavy] * (f.name in LONG)) for f in FAULTS]
 )
 def test_fault(request: pytest.FixtureRequest, cluster: Cluster, tmp_path: Path, fault: Fault, layout: str) -> None:
-    alone = "PYTEST_XDIST_WORKER" not in os.environ  # as in make test-cluster: nothing else runs beside
+    alone = "PYTEST_XDIST_WORKER" not in os.environ  # as in make test-cluster: no other tests run in parallel
     size, fanout = LAYOUTS[layout]
     hosts = [cluster.host(number) for number in range(1, size + 1)]
     rank = SLOTS * size - 1
@@ -205,7 +205,7 @@ def test_fault(request: pytest.FixtureRequest, cluster: Cluster, tmp_path: Path,
     slower = max(before, slowness()) if alone else 0.0
     limit = fault.silence + (fault.within * slower if alone else GENEROUS)
     grace = fault.silence + (WORD * slower if alone else GENEROUS)
-    if cluster.is_cut:  # of a connection that has vanished, the ssh server there learns when it is mended
+    if cluster.is_cut:  # the ssh server notices a lost connection only after the network is repaired
         no_litter(cluster, grace, ignoring=SSHD_SESSIONS)
         cluster.heal()
     no_litter(cluster, grace)

@@ -1,4 +1,4 @@
-"""Pods on hosts of their own, with their own networks: of `horovodrun kubernetes`, and of Kubeflow's MPIJobs."""
+"""Pods on separate hosts with separate networks: those of `horovodrun kubernetes` and of Kubeflow's MPIJobs."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ print(socket.gethostname(), "rank", hvd.rank(), hvd.local_rank(), "of", hvd.size
 
 
 class Nodes(fake.Cluster):
-    """Whose nodes are hosts: the launcher's pod runs on host1, those of the ranks on the others, one on each."""
+    """Simulated nodes that are hosts: the launcher's pod runs on host1, one rank's pod on each of the others."""
 
     def __init__(self, cluster: Cluster) -> None:
         super().__init__()
@@ -66,14 +66,14 @@ def test_pods_find_the_launcher_and_one_another(cluster: Cluster, capfd: pytest.
 
 
 def replicas(name: str) -> dict[str, Any]:
-    """The containers of an MPIJob of deploy/kubeflow, by replica."""
+    """Return the containers of an MPIJob of deploy/kubeflow, by replica."""
     job = yaml.safe_load((DEPLOY / f"kubeflow/mpijob-{name}.yaml").read_text())
     found = job["spec"]["mpiReplicaSpecs"]
     return {"spec": job["spec"], **{kind: each["template"]["spec"]["containers"][0] for kind, each in found.items()}}
 
 
 def command_of(launcher: dict[str, Any], hostfile: Path) -> str:
-    """Its command, with this host file and a program of ours."""
+    """Return the container's command with this host file and a test program."""
     hostfile.write_text("host2 slots=1\nhost3 slots=1\nhost4 slots=2\n")
     command = [str(hostfile) if word == "/etc/mpi/hostfile" else word for word in launcher["command"]]
     at = command.index("python")
@@ -87,7 +87,7 @@ def assert_all_sum(out: str) -> None:
 
 
 def test_launchers_of_mpijobs_v1(cluster: Cluster, tmp_path: Path) -> None:
-    """What the operator gives the launcher's pod: a host file, and a script that runs programs in pods."""
+    """The operator gives the launcher's pod a host file, and a script that runs programs in pods."""
     kubexec = tmp_path / "kubexec.sh"
     kubexec.write_text('#!/bin/sh\npod=$1; shift\nexec ssh "$pod" "echo by kubexec >&2; $*"\n')
     kubexec.chmod(0o755)
@@ -97,9 +97,10 @@ def test_launchers_of_mpijobs_v1(cluster: Cluster, tmp_path: Path) -> None:
     assert_all_sum(done.stdout)
 
 
-# A container of deploy/docker/ssh.Dockerfile as far as ssh is concerned: its files, its user and who that is, and the
-# operator's keys as a Secret is mounted, root's and for all to read. In mounts of its own, so nothing stays. The hosts
-# have servers of their own at 2222. The one capability lets the user reach a Python that may lie in root's home.
+# The parts of a container of deploy/docker/ssh.Dockerfile that matter to ssh: its files, its user, and the
+# operator's keys mounted as a Secret, owned by root and readable by all. Private mounts ensure that nothing
+# stays. The hosts have servers of their own at 2222. The one capability lets the user reach a Python that may
+# lie in root's home.
 POD = """
 set -e
 keys=$1 docker=$2 && shift 2
@@ -116,7 +117,7 @@ exec setpriv --reuid 1000 --regid 1000 --clear-groups --inh-caps +dac_read_searc
 
 
 def test_an_mpijob_v2beta1_in_images_with_ssh(cluster: Cluster, tmp_path: Path) -> None:
-    """Workers serve ssh by the operator's keys, as the image's user, and the launcher believes these and no others."""
+    """Workers serve ssh with the operator's keys as the image's user, and the launcher accepts only these keys."""
     found = replicas("v2beta1")
     assert found["spec"]["sshAuthMountPath"] == "/etc/horovod/ssh"
     assert found["Worker"]["readinessProbe"]["tcpSocket"]["port"] == 2222
@@ -148,7 +149,7 @@ def test_an_mpijob_v2beta1_in_images_with_ssh(cluster: Cluster, tmp_path: Path) 
 
 
 def operators_keys(folder: Path) -> Path:
-    """The Secret that the operator makes for a job: a key of P-521 in PEM, whatever its name says."""
+    """Return the Secret that the operator creates for a job: a P-521 key in PEM, although its name says RSA."""
     folder.mkdir()
     key = folder / "id_rsa"
     subprocess.run(

@@ -1,4 +1,4 @@
-"""horovodrun on several hosts over ssh: who runs where, what reaches the workers, what comes back, what goes wrong."""
+"""horovodrun on several hosts over ssh: placement of ranks, what reaches the workers, output, and errors."""
 
 from __future__ import annotations
 
@@ -38,8 +38,7 @@ def test_workers_on_all_hosts_meet(cluster: Cluster) -> None:
 
 
 def test_what_reaches_a_worker(cluster: Cluster, tmp_path: Path) -> None:
-    """Directory, variables, also those in front of the command, arguments as they are, and standard input for rank 0
-    alone."""
+    """Directory, variables (including those before the command) and arguments; standard input for rank 0 alone."""
     names = "[os.environ.get(name) for name in ('WITH', 'IN_FRONT')]"
     program = f"import os, sys; print([os.getcwd(), {names}, sys.argv[1:], sys.stdin.read()])"
     arguments = ["two words", "$HOME", "'", "", "ü", "-H", "a\nb"]
@@ -56,7 +55,7 @@ def test_what_reaches_a_worker(cluster: Cluster, tmp_path: Path) -> None:
 
 
 def test_a_directory_that_a_host_does_not_have(cluster: Cluster) -> None:
-    """/var/tmp is each host's own."""
+    """/var/tmp is private to each host."""
     cluster.launcher.run("mkdir -p /var/tmp/here")
     done = run_job(cluster, "-np", "2", "-H", "host1:1,host2:1", "true", cwd="/var/tmp/here", clean=False)
     assert done.code != 0
@@ -64,11 +63,11 @@ def test_a_directory_that_a_host_does_not_have(cluster: Cluster) -> None:
     assert "host2" in done.err
 
 
-# How ssh is used
+# Use of ssh
 
 
 def test_port_and_identity_file(cluster: Cluster) -> None:
-    """The second port of the bed's servers, and a key that is not the default one."""
+    """Use the second port of the test bed's servers, and a key that is not the default one."""
     key, public = make_key("another")
     for host in (cluster.desk, cluster.host(3)):
         host.path(f"{HOME}/.ssh/id_ed25519").unlink()
@@ -83,7 +82,7 @@ def test_port_and_identity_file(cluster: Cluster) -> None:
 
 
 def test_the_users_configuration_of_ssh(cluster: Cluster) -> None:
-    """An alias, with a port of its own, and a connection that the user has already: jobs share it and leave it open."""
+    """Use an alias with its own port, and an existing connection of the user: jobs share it and leave it open."""
     sharing = f"ControlMaster auto\n  ControlPath {HOME}/.ssh/shared-%C\n  ControlPersist 300\n"
     config = f"Host node\n  HostName 10.77.0.2\n  Port 2222\n  {sharing}"
     cluster.desk.path(f"{HOME}/.ssh/config").write_text(config)
@@ -106,7 +105,7 @@ def test_noisy_shells(cluster: Cluster) -> None:
     assert "Welcome" not in done.out
 
 
-# What goes wrong: named within 10 s, by host, with what to try
+# Errors: named within 10 s, by host, with what to try
 
 
 def failing(cluster: Cluster, *arguments: str, **options: object) -> str:
@@ -145,14 +144,14 @@ def test_a_name_that_does_not_exist(cluster: Cluster) -> None:
 
 
 def test_no_python_there(cluster: Cluster) -> None:
-    """Its folder is hidden on host2."""
+    """The interpreter's folder is hidden on host2."""
     said = with_hidden(cluster, sys.prefix)
     assert "host host2 (rank 1)" in said
     assert "Python does not start there" in said
 
 
 def test_no_package_there(cluster: Cluster) -> None:
-    """Where the interpreter there looks for packages is nothing."""
+    """The interpreter's package folder is empty on host2."""
     import msgspec
 
     said = with_hidden(cluster, str(Path(msgspec.__file__).parent.parent))
@@ -162,7 +161,7 @@ def test_no_package_there(cluster: Cluster) -> None:
 
 
 def with_hidden(cluster: Cluster, folder: str) -> str:
-    """What a job says whose second host sees nothing in a folder."""
+    """Return the error of a job whose second host sees an empty folder at this path."""
     host = cluster.host(2)
     assert host.run(["mount", "-t", "tmpfs", "tmpfs", folder]).returncode == 0
     try:
@@ -191,8 +190,10 @@ def test_a_shell_that_refuses_or_hangs(cluster: Cluster) -> None:
 
 
 def test_nothing_secret_is_seen_from_outside(cluster: Cluster, tmp_path: Path) -> None:
-    """Neither the job's key nor the value of a forwarded variable is on any command line; the key is in no environment,
-    the value only in the workers'."""
+    """Neither the job's key nor the value of a forwarded variable is on any command line.
+
+    The key is in no environment, the value only in the workers'.
+    """
     value = "s3cret-of-the-user"
     report = "import os, sys; sys.stderr.write(os.pread(int(os.environ['HOROVOD_KEY_FD']), 99, 0).hex() + '\\n')"
     program = f"{sys.executable} -c {shlex.quote(report)}; exec sleep 600"
@@ -202,7 +203,7 @@ def test_nothing_secret_is_seen_from_outside(cluster: Cluster, tmp_path: Path) -
         machines = [cluster.desk, *cluster.hosts]
         job.wait_for(
             lambda: sum(line == "sleep 600" for host in machines for line in host.processes().values()) == 3,
-            "three workers that sleep",  # what has printed their keys is gone then
+            "three workers that sleep",  # by then, the processes that printed their keys have ended
         )
         said = re.compile(r"^\[\d\]<stderr>:([0-9a-f]+)$", re.MULTILINE)
         job.wait_for(lambda: len(said.findall(job.err)) == 3, "three keys")
@@ -217,7 +218,7 @@ def test_nothing_secret_is_seen_from_outside(cluster: Cluster, tmp_path: Path) -
                 try:
                     environment = Path(f"/proc/{pid}/environ").read_bytes()
                     command = Path(f"/proc/{pid}/cmdline").read_bytes()
-                except OSError:  # it has ended meanwhile
+                except OSError:  # the process has ended meanwhile
                     continue
                 seen += 1
                 assert value.encode() not in command, line

@@ -1,4 +1,4 @@
-"""Ranks on hosts find each other whatever networks there are, and say clearly when they cannot."""
+"""Ranks on hosts connect over any usable network, and explain clearly if they cannot."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from tests.testbed.cluster import Cluster
 
 
 def networks_in_use(heard: Sequence[dict[str, Any]]) -> set[str]:
-    """The first three numbers, or the first word, of the addresses of all connections."""
+    """Return the networks of all connections: the first three numbers, or the first group, of their addresses."""
     peers = [peer for facts in heard for _, peer in facts["connections"]]
     return {peer.split(":")[0] if ":" in peer else peer.rpartition(".")[0] for peer in peers}
 
 
 def formed(made: Sequence[Rank]) -> list[dict[str, Any]]:
-    """What ranks say when they are in the job; asserts that none listens any more and that data gets through."""
+    """Return the ranks' reports once in the job; assert that no rank still listens and that data gets through."""
     heard = [rank.hear() for rank in made]
     assert not [facts["error"] for facts in heard if "error" in facts]
     assert [facts["listening"] for facts in heard] == [0] * len(made)
@@ -29,7 +29,7 @@ def formed(made: Sequence[Rank]) -> list[dict[str, Any]]:
 
 
 def first_error(made: Sequence[Rank]) -> tuple[str, float]:
-    """What all ranks fail with, and the most seconds that it took one; asserts that it is the same for all."""
+    """Return the ranks' common error and the longest time, in seconds, that it took; assert that errors are equal."""
     heard = [rank.hear() for rank in made]
     assert {facts.get("error") for facts in heard} == {heard[0].get("error")}
     assert [facts["listening"] for facts in heard] == [0] * len(made)
@@ -41,7 +41,7 @@ def test_unequal_hosts_in_any_order(cluster: Cluster) -> None:
         heard = formed(made)
     assert networks_in_use(heard) == {"10.77.0"}
     assert {peer for _, peer in heard[1]["connections"]} == {"10.77.0.1"}
-    assert len(heard[1]["connections"]) == 4  # control, and data with each of three
+    assert len(heard[1]["connections"]) == 4  # control, and data with each of three ranks
 
 
 def test_two_names_of_one_machine_use_its_loopback(cluster: Cluster) -> None:
@@ -52,7 +52,7 @@ def test_two_names_of_one_machine_use_its_loopback(cluster: Cluster) -> None:
 
 
 def test_addresses_that_every_host_has_lead_nowhere(cluster: Cluster) -> None:
-    """A bridge with the same address on both hosts, as Docker makes it, and a network that only one host is on."""
+    """A bridge with the same address on both hosts, as Docker creates it, and a network that only one host has."""
     for number in (1, 2):
         cluster.host(number).run("ip link add docker0 type dummy; ip link set docker0 up")
         cluster.host(number).run("ip addr add 172.17.0.1/16 dev docker0")
@@ -67,9 +67,9 @@ def test_addresses_that_every_host_has_lead_nowhere(cluster: Cluster) -> None:
 
 
 def test_a_dead_network_is_passed_by(cluster: Cluster) -> None:
-    """Both hosts are on it, its links are up, but nothing gets through."""
+    """Both hosts are on the network and its links are up, but no packets get through."""
     cluster.add_network(1, 2)
-    cluster.partition(2)  # cuts eth0 of host2; the desk with the store is on that network, so the ranks are on another
+    cluster.partition(2)  # cuts eth0 of host2; the desk with the store is on that network, so ranks use another
     desk = cluster.add_network(1, 2, 254)
     with ranks(cluster, [1, 2], store=desk[254]) as made:
         assert networks_in_use(formed(made)) == {"10.78.1"}
@@ -99,7 +99,7 @@ def test_hosts_that_have_only_ipv6_in_common(cluster: Cluster) -> None:
 
 @pytest.mark.parametrize("closed", [1, 2])
 def test_a_firewall_in_one_direction(cluster: Cluster, closed: int) -> None:
-    """Whichever host lets nobody in, the other one is connected to, encrypted or not."""
+    """Whichever host blocks incoming connections, the other accepts one, encrypted or not."""
     cluster.firewall(closed)
     with ranks(cluster, [1, 2, 3], env={"HOROVOD_ENCRYPT_DATA": str(closed - 1)}) as made:
         formed(made)
@@ -123,12 +123,12 @@ def test_firewalls_in_both_directions_are_named(cluster: Cluster) -> None:
         r"\[fd77::1\]:\d+ \(eth0\): no answer; and none came from there\. Is there a firewall\?",
         text,
     ), text
-    assert seconds < 100  # not only when the time to start is over; 6 where the machine has nothing else to do
+    assert seconds < 100  # well before the start timeout; takes 6 on an idle machine
 
 
 @pytest.mark.parametrize("what", ["idle", "busy"])
 def test_a_host_that_vanishes_is_named_on_the_others(cluster: Cluster, what: str) -> None:
-    """No end of a connection tells: the kernel's probes do, in about HOROVOD_HEARTBEAT_TIMEOUT seconds."""
+    """No connection reports its end: the kernel's probes detect it after about HOROVOD_HEARTBEAT_TIMEOUT seconds."""
     with ranks(cluster, [1, 2, 3], what, env={"HOROVOD_HEARTBEAT_TIMEOUT": "4"}) as made:
         assert all("connections" in rank.hear() for rank in made)
         assert made[0].nothing_heard(1)
@@ -140,7 +140,7 @@ def test_a_host_that_vanishes_is_named_on_the_others(cluster: Cluster, what: str
 
 
 def test_two_hosts_that_lose_only_each_other(cluster: Cluster) -> None:
-    """Both wait for what they have sent to be acknowledged, as the kernel alone would for a quarter of an hour."""
+    """Both hosts wait for acknowledgements, for which the kernel's default timeout is a quarter of an hour."""
     env = {"HOROVOD_HEARTBEAT_TIMEOUT": "4", "HOROVOD_GLOO_TIMEOUT_SECONDS": "100"}
     with ranks(cluster, [1, 2, 3], "sums", env=env) as made:
         assert all("connections" in rank.hear() for rank in made)
@@ -148,7 +148,7 @@ def test_two_hosts_that_lose_only_each_other(cluster: Cluster) -> None:
         cluster.separate(2, 3)
         begin = time.monotonic()
         for rank in made:
-            lost = rank.hear(60)["lost"]  # 4 s, where the machine has nothing else to do
+            lost = rank.hear(60)["lost"]  # takes 4 s on an idle machine
             assert re.match(
                 r"rank (1 \(host host2|2 \(host host3), pid \d+\) was lost: its host has not answered that of", lost
             )

@@ -1,4 +1,4 @@
-"""What passes to workers on other hosts, and how what they write is shown."""
+"""Environment variables passed to workers on other hosts, and display of the workers' output."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ SHOW = "import os; print({name: os.environ.get(name) for name in %r.split()})"
 
 
 def environments(cluster: Cluster, *flags: str) -> list[dict[str, str | None]]:
-    """Of rank 0, on the launcher's own host, and rank 1, on another."""
+    """Return the environments of rank 0, on the launcher's host, and rank 1, on another."""
     names = "KEPT SECRET_A TMPDIR SSH_AUTH_SOCK DISPLAY HOME USER PWD LANG"
     given = {
         "KEPT": "k",
@@ -36,7 +36,7 @@ def test_what_belongs_to_the_launchers_machine_stays_there(cluster: Cluster) -> 
     assert (near["TMPDIR"], near["DISPLAY"], near["USER"]) == ("/launchers/tmp", "launcher:0", "launchers-name")
     assert (far["KEPT"], far["SECRET_A"], far["LANG"]) == ("k", "s", "C.UTF-8")
     assert (far["DISPLAY"], far["SSH_AUTH_SOCK"]) == (None, None)
-    # the host's own login gives these
+    # set by the host's own login
     assert far["TMPDIR"] == "/var/tmp"
     assert far["HOME"] is not None
     assert far["USER"] not in (None, "launchers-name")

@@ -1,4 +1,4 @@
-"""Jobs on several hosts that are slow or hang because of a host or the network, and what they say of it."""
+"""Jobs on several hosts that are slow or hang because of a host or the network, and their reports."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ hvd.shutdown()
 
 
 def test_a_slow_link_is_told_from_a_slow_rank(cluster: Cluster, tmp_path: Path) -> None:
-    """Nobody is accused, the speed is said, and the doctor names the hosts."""
+    """No rank is blamed, the link's speed is reported, and the doctor names the hosts."""
     program = tmp_path / "train.py"
     program.write_text(HEAD + STEPS)
     hosts = ["-H", "host1:1,host2:1"]
@@ -49,7 +49,7 @@ allreduce("a")
 
 
 def test_a_rank_that_is_stopped_on_another_host(cluster: Cluster, tmp_path: Path) -> None:
-    """Its neighbour there looks at it; the report is asked for on rank 0's host, before anybody is warned."""
+    """A neighbour on its host inspects it; the report is requested on rank 0's host before any warning is printed."""
     program = tmp_path / "train.py"
     program.write_text(HEAD + STOPS)
     reports = tmp_path / "reports"
@@ -60,7 +60,7 @@ def test_a_rank_that_is_stopped_on_another_host(cluster: Cluster, tmp_path: Path
 
         def explained() -> bool:
             nonlocal text
-            text = cluster.launcher.run(launcher("--explain", "."), timeout=LIMIT).stdout  # both are in its home
+            text = cluster.launcher.run(launcher("--explain", "."), timeout=LIMIT).stdout  # both in its home
             return "its process is stopped" in text
 
         job.wait_for(explained, "an explanation")

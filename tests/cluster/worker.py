@@ -1,7 +1,7 @@
-"""A rank of a job that does next to nothing: python -m tests.cluster.worker [--fault NAME --rank N] [--steps N].
+"""A minimal worker: python -m tests.cluster.worker [--fault NAME --rank N] [--steps N].
 
 It joins the job without any framework, takes steps that need all ranks, prints "ready" (rank, host, pid) after some
-and, if it is the chosen rank, then does what the name of the fault says.
+and, if it is the chosen rank, then triggers the named fault.
 """
 
 import argparse
@@ -50,7 +50,8 @@ def main() -> None:
         assert ranks == list(range(hvd.size()))
         if step == READY:
             print("ready", hvd.rank(), socket.gethostname(), os.getpid(), flush=True)
-        # The step after READY was over for nobody before all ranks had begun it, and so had said that they are ready.
+        # No rank finishes the step after READY before all ranks have begun it and so printed that they are
+        # ready.
         if mine and step == READY + 1 and "fault_" + options.fault in globals():
             globals()["fault_" + options.fault]()
         time.sleep(0.01)

@@ -1,11 +1,13 @@
-"""One set of cases for all faces but Keras 2's: each operation, in each form that a face has it, with each dtype,
-shape, reduction but Adasum and process set, and what each face has to say of wrong use.
+"""One set of cases for all frontends except Keras 2's.
 
-``cases`` (pure) says which there are, ``reference`` what has to come out. A face has an adapter in ``adapters``, which
-``running`` takes on every rank of a job. ``test_conformance`` runs them, a part in ``make test``;
-``python -m tests.conformance`` runs all and writes the matrix, docs/faces.md.
+Cases are each operation, in each form that a frontend offers, with each dtype, shape, process set and reduction
+except Adasum, and the errors that each frontend must raise for wrong use.
 
-MXNet has an environment of its own and no column in the matrix: ``tests/mxnet/test_conformance.py`` runs its cases.
+``cases`` (pure) lists them and ``reference`` computes the expected results. Each frontend has an adapter in
+``adapters``, which ``running`` uses on every rank of a job. ``test_conformance`` runs the cases, some of them in
+``make test``; ``python -m tests.conformance`` runs all and writes the matrix, docs/faces.md.
 
-To add a face: an adapter, a line in ``adapters.ALL``.
+MXNet has a separate environment and no column in the matrix: ``tests/mxnet/test_conformance.py`` runs its cases.
+
+To add a frontend: write an adapter and add it to ``adapters.ALL``.
 """

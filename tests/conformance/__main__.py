@@ -1,7 +1,9 @@
-"""Runs all cases of all faces on 1 to 4 ranks and prints docs/faces.md; failures go to stderr, and end it with 1.
+"""Run all cases of all frontends on 1 to 4 ranks and print docs/faces.md.
 
-python -m tests.conformance > docs/faces.md
-python -m tests.conformance numpy "keras, on jax"    tries these alone, and prints no page
+Failures go to stderr, and the exit status is then 1.
+
+    python -m tests.conformance > docs/faces.md
+    python -m tests.conformance numpy "keras, on jax"    runs only these, and prints no page
 """
 
 from __future__ import annotations

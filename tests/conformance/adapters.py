@@ -1,7 +1,8 @@
-"""The faces' adapters: how the cases make tensors, call functions and read results.
+"""Adapters of the frontends: how the cases create tensors, call functions and read results.
 
-An adapter is a class with what ``Adapter`` has. What it offers is said without importing its framework; its methods run
-on every rank, in a process of the kind ``kind``, and are few. To change how a function is called, override ``call``.
+An adapter is a class with the attributes and methods of ``Adapter``. Its attributes describe what the frontend
+supports without importing its framework. Its methods run on every rank, in a process of the kind ``kind``. To
+change how a function is called, override ``call``.
 """
 
 from __future__ import annotations
@@ -19,20 +20,20 @@ from tests.pool import JAX, KERAS, MXNET, PLAIN, TENSORFLOW, TORCH, Kind
 
 _NOT_ASYNC = ("allreduce", "grouped_allreduce", "allgather", "grouped_allgather", "broadcast", "alltoall")
 _SCATTERS = ("reducescatter", "grouped_reducescatter")
-_WITHOUT_64_BITS = tuple(d for d in DTYPES if "64" not in d)  # JAX has none unless it is told to
+_WITHOUT_64_BITS = tuple(d for d in DTYPES if "64" not in d)  # JAX has 64-bit types only if they are enabled
 _WHEN_OPS_RUN = frozenset(("root outside", "splits that do not fit"))
 _KERAS_LACKS = frozenset(("process_set", "reducescatter: prescale_factor"))
 
 
 class Adapter:
-    """What the faces have in common, and NumPy's as it is."""
+    """Base class of all adapters, and the adapter of horovod.numpy."""
 
     name: ClassVar[str] = "numpy"
-    """Its column in the matrix: that of the module, ``horovod.numpy``, and perhaps how it is used."""
+    """Column in the matrix: the module, ``horovod.numpy``, and how it is used where that matters."""
     module: ClassVar[str] = "horovod.numpy"
     kind: ClassVar[Kind] = PLAIN
     needs: ClassVar[tuple[str, ...]] = ()
-    """Modules without which its tests are skipped."""
+    """Modules without which the frontend's tests are skipped."""
     offer: ClassVar[Offer] = Offer()
 
     @cached_property
@@ -40,33 +41,35 @@ class Adapter:
         return importlib.import_module(self.module)
 
     def make(self, array: np.ndarray[Any, Any]) -> Any:
-        """A tensor with the values of ``array``, in memory of its own."""
+        """Return a tensor with the values of ``array`` in memory of its own."""
         return array.copy()
 
     def to_numpy(self, tensor: Any) -> np.ndarray[Any, Any]:
-        """Its values; bfloat16 as that of ml_dtypes."""
+        """Return a tensor's values; bfloat16 as ml_dtypes' type."""
         return np.asarray(tensor)
 
     def call(self, function: str, tensor: Any, **arguments: Any) -> Any:
-        """``function`` of the face, for a tensor, or a list of them where it is one for groups. A blocking one returns
-        the result, the others something for ``wait``."""
+        """Call ``function`` of the frontend with a tensor, or a list of tensors for grouped operations.
+
+        A blocking function returns the result, the others a handle for ``wait``.
+        """
         return getattr(self.hvd, function)(tensor, **arguments)
 
     def wait(self, handle: Any) -> Any:
         return self.hvd.synchronize(handle)
 
     def unsupported(self) -> Any:
-        """A tensor of a dtype that cannot travel, complex64."""
+        """Return a tensor of a dtype that is not supported, complex64."""
         return self.make(np.ones(3, np.complex64))
 
     @property
     def wrong(self) -> tuple[type[BaseException], ...]:
-        """What is raised for a bad argument."""
+        """Return the exception types raised for a bad argument."""
         return (ValueError,)
 
     @property
     def disagreeing(self) -> tuple[type[BaseException], ...]:
-        """What is raised when ranks disagree."""
+        """Return the exception types raised when ranks disagree."""
         return (self.hvd.HorovodInternalError,)
 
 
@@ -120,7 +123,7 @@ class TensorFlow(Adapter):
 
 
 class InFunction(TensorFlow):
-    """The same inside of a tf.function."""
+    """TensorFlow within a tf.function."""
 
     name = "tensorflow, in a tf.function"
 
@@ -132,7 +135,7 @@ class InFunction(TensorFlow):
 
 
 class Keras(TensorFlow):
-    """Keras on a backend whose tensors NumPy reads."""
+    """Keras on a backend whose tensors NumPy can read."""
 
     name = "keras, on tensorflow"
     module = "horovod.keras"
@@ -152,7 +155,7 @@ class KerasTorch(Torch):
 
 
 class Jax(Adapter):
-    """Outside of compiled programs."""
+    """JAX outside of compiled programs."""
 
     name = "jax"
     module = "horovod.jax"
@@ -165,7 +168,7 @@ class Jax(Adapter):
 
 
 class InProgram(Jax):
-    """The same within a program that JAX compiles."""
+    """JAX within a compiled program."""
 
     name = "jax, in a compiled program"
     offer = replace(Jax.offer, uneven=False)
@@ -177,7 +180,7 @@ class InProgram(Jax):
 
     @property
     def disagreeing(self) -> tuple[type[BaseException], ...]:
-        return (ValueError, RuntimeError)  # JAX's, depending on how it called the program
+        return (ValueError, RuntimeError)  # JAX chooses between them by how it called the program
 
 
 class KerasJax(Jax):
@@ -189,7 +192,7 @@ class KerasJax(Jax):
 
 
 class MXNet(Adapter):
-    """Arrays of mx.np, which may be scalars and without elements; of bfloat16, which those do not have, of mx.nd."""
+    """Arrays of mx.np, which support scalars and empty arrays; mx.nd for bfloat16, which mx.np lacks."""
 
     name = "mxnet"
     module = "horovod.mxnet"
@@ -197,7 +200,7 @@ class MXNet(Adapter):
     needs = ("mxnet", "ml_dtypes")
     offer = Offer(
         (*(f for f in FUNCTIONS if "_async" not in f),),
-        tuple(d for d in DTYPES if d not in ("uint16", "int16")),  # which MXNet's Python has no names for
+        tuple(d for d in DTYPES if d not in ("uint16", "int16")),  # MXNet's Python API has no names for these
         frozenset(("complex64",)),
     )
 
@@ -209,7 +212,7 @@ class MXNet(Adapter):
         with self.mx.util.np_shape(True):
             if array.dtype.name != "bfloat16":
                 return self.mx.np.array(array, dtype=array.dtype)
-            wide = self.mx.nd.array(array.astype(np.float32).reshape(-1))  # MXNet casts no scalars
+            wide = self.mx.nd.array(array.astype(np.float32).reshape(-1))  # MXNet cannot cast scalars
             return self.mx.nd.amp_cast(wide, dtype=np.dtype([("bfloat16", np.uint16)])).reshape(array.shape)
 
     def to_numpy(self, tensor: Any) -> np.ndarray[Any, Any]:
@@ -225,11 +228,11 @@ class MXNet(Adapter):
         with self.mx.util.np_shape(True):
             result = super().call(function, tensor, **arguments)
             for one in result if isinstance(result, list | tuple) else [result]:
-                one.wait_to_read()  # which tells of failures
+                one.wait_to_read()  # raises the operation's error
             return result
 
 
 ALL: tuple[type[Adapter], ...] = (Adapter, Torch, TensorFlow, InFunction, Jax, InProgram, Keras, KerasTorch, KerasJax)
 """Columns of the matrix, in order."""
 BY_NAME = {adapter.name: adapter for adapter in (*ALL, MXNet)}
-"""Also of what has an environment of its own (tests/mxnet/test_conformance.py)."""
+"""All adapters by name, including those with a separate environment (tests/mxnet/test_conformance.py)."""

@@ -1,4 +1,4 @@
-"""Which cases there are. Pure, and without any framework: the matrix in docs/faces.md can be checked in a moment."""
+"""The list of cases. Pure and without any framework, so that the matrix in docs/faces.md is checked quickly."""
 
 from __future__ import annotations
 
@@ -20,34 +20,38 @@ FUNCTIONS = (
     *(f"alltoall{form}" for form in ("", "_async")),
     *(f"{group}reducescatter{form}" for group in ("", "grouped_") for form in ("", "_async")),
 )
-"""All functions of all faces that have cases here."""
+"""All functions of all frontends that have cases here."""
 
 SIZES = (1, 2, 3, 4)
-"""Numbers of ranks of the whole run."""
+"""World sizes of the complete run."""
 
 
 @dataclass(frozen=True)
 class Offer:
-    """What a face has: which functions, dtypes and arguments."""
+    """Functions, dtypes and arguments that a frontend supports."""
 
     functions: tuple[str, ...] = FUNCTIONS
     dtypes: tuple[str, ...] = DTYPES
     lacks: frozenset[str] = field(default_factory=frozenset)
-    """Arguments that its functions do not take: "process_set", "prescale_factor" (which stands for both factors);
-    "reducescatter: prescale_factor" where it is this operation alone; and "complex64" where there is no dtype that
-    cannot travel."""
+    """Arguments that the frontend's functions do not take.
+
+    "process_set", or "prescale_factor" (for both factors); "reducescatter: prescale_factor" if it applies to this
+    operation alone; "complex64" if the framework has no unsupported dtype to test with.
+    """
     ops: tuple[str, ...] = OPS
-    """Of allreduce."""
+    """Reductions of allreduce."""
     uneven: bool = True
-    """May ranks give different numbers of rows to an allgather, and splits to an alltoall? Not where shapes have to be
-    known before."""
+    """True if ranks may give different numbers of rows to an allgather, and splits to an alltoall.
+
+    False where shapes must be known in advance.
+    """
     anonymous: frozenset[str] = frozenset()
-    """Of ERRORS those which the engine refuses when an operation of the framework runs, without naming the rank."""
+    """Entries of ERRORS that the engine detects when a framework's operation runs, without naming the rank."""
 
 
 @dataclass(frozen=True)
 class Case:
-    """One call that works. ``shape``: of rank 0; dim 0 depends on the rank where it may."""
+    """One valid call. ``shape`` is that of rank 0; dimension 0 depends on the rank where allowed."""
 
     function: str
     dtype: str = "float32"
@@ -55,15 +59,15 @@ class Case:
     op: str = "Sum"
     scale: tuple[float, float] = (1.0, 1.0)
     part: bool = False
-    """On the process set of all ranks but 0; there have to be at least two."""
+    """True if it uses the process set of all ranks but 0, which needs at least two ranks."""
     splits: bool = False
     named: bool = True
     even: bool = False
-    """All ranks give equally many rows to an allgather, which else differ."""
+    """True if all ranks give the same number of rows to an allgather; by default they differ."""
 
     @property
     def operation(self) -> str:
-        """``allreduce`` for ``grouped_allreduce_async_``."""
+        """Return the base operation, such as ``allreduce`` for ``grouped_allreduce_async_``."""
         return self.function.removeprefix("grouped_").removesuffix("_").removesuffix("_async")
 
     @property
@@ -76,7 +80,7 @@ class Case:
 
     @property
     def waits(self) -> bool:
-        """Is the result there when the call returns?"""
+        """Return True if the call blocks until the result is available."""
         return "_async" not in self.function
 
     @property
@@ -97,13 +101,13 @@ ERRORS = (
     "ops differ",
     "roots differ",
 )
-"""Wrong use. Those that differ come out on all ranks, after the ranks have spoken with one another."""
+"""Kinds of wrong use. Errors of ranks that disagree are raised on all ranks, after negotiation."""
 OF_TWO = frozenset(("not a member", "shapes differ", "dtypes differ", "ops differ", "roots differ"))
-"""What takes at least two ranks."""
+"""Kinds of wrong use that need at least two ranks."""
 
 
 def cases(offer: Offer, size: int) -> list[Case]:
-    """The calls that work, for a face on ``size`` ranks."""
+    """Return the valid calls of a frontend on ``size`` ranks."""
     made: list[Case] = []
     for function in offer.functions:
         for case in _of(function, offer):
@@ -146,7 +150,7 @@ def _of(function: str, offer: Offer) -> Iterator[Case]:
 
 
 def errors(offer: Offer, size: int) -> list[str]:
-    """The wrong uses that a face on ``size`` ranks has to refuse."""
+    """Return the kinds of wrong use that a frontend on ``size`` ranks must reject."""
     lacking: Collection[str] = {
         name
         for name, lacks in (

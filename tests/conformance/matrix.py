@@ -1,4 +1,4 @@
-"""The matrix, docs/faces.md, from what became of the cases. Pure: with no failures it is known without a run."""
+"""The matrix, docs/faces.md, from the failures of the cases. Pure: without failures it is known without a run."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from tests.conformance.adapters import ALL, Adapter
 from tests.conformance.cases import DTYPES, ERRORS, FUNCTIONS, SIZES, Case, cases, errors
 
 Failure = tuple[int, Case | str]
-"""On how many ranks, and which case or wrong use."""
+"""Number of ranks, and the case or kind of wrong use."""
 Failures = Mapping[str, Iterable[Failure]]
-"""By name of the face."""
+"""Failures by frontend name."""
 OfRow = Callable[[Case | str], bool]
 NOT_THERE = "-"
 
@@ -40,7 +40,7 @@ WRONG_TEXT = (
 
 
 def page(failures: Failures = {}) -> str:  # noqa: B006
-    """Text of docs/faces.md. ``failures``: none if not given."""
+    """Return the text of docs/faces.md. ``failures``: none if not given."""
     failed = {name: Counter(which) for name, which in failures.items()}
     functions = [(f"`{name}`", _is_call(function=name)) for name in FUNCTIONS]
     dtypes = [(f"`{name}`", _is_call(dtype=name)) for name in DTYPES]

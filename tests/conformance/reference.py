@@ -1,4 +1,4 @@
-"""What ranks give and what has to come out, computed in one process in double precision or 64-bit integers."""
+"""Inputs of all ranks and expected results, computed in one process in double precision or 64-bit integers."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -18,7 +18,7 @@ def dtype_of(name: str) -> np.dtype[Any]:
 
 
 def shapes(case: Case, rank: int, size: int) -> list[tuple[int, ...]]:
-    """What a rank gives: one shape, or those of a group. ``rank``, ``size``: within the case's process set."""
+    """Return the shapes of a rank's inputs: one, or those of a group. ``rank``, ``size``: within the process set."""
     first = case.shape
     if case.operation == "allgather":
         first = (first[0] + (0 if case.even else rank % 2), *first[1:])
@@ -31,19 +31,21 @@ def shapes(case: Case, rank: int, size: int) -> list[tuple[int, ...]]:
 
 
 def splits(rank: int, size: int) -> list[int]:
-    """Rows that a rank sends to each."""
+    """Return the number of rows that a rank sends to each rank."""
     return [(rank + to) % 3 for to in range(size)]
 
 
 def inputs(case: Case, ranks: Sequence[int]) -> list[list[Array]]:
-    """What each rank of the set gives, by its index there."""
+    """Return the inputs of each rank, by its index in the process set."""
     dtype, size = dtype_of(case.dtype), len(ranks)
     return [[value(ranks[index], dtype, shape) for shape in shapes(case, index, size)] for index in range(size)]
 
 
 def outputs(case: Case, ranks: Sequence[int], me: int, root: int) -> list[Array]:
-    """What comes out on the rank with index ``me``, for each array that it gives; of an alltoall with splits the rows
-    received, too. ``root``: index of a broadcast's root."""
+    """Return the expected results on the rank with index ``me``, one for each input array.
+
+    For an alltoall with splits, also the numbers of rows received. ``root``: index of a broadcast's root.
+    """
     given = inputs(case, ranks)
     columns = list(zip(*given, strict=True))
     if case.operation == "broadcast":

@@ -1,5 +1,7 @@
-"""Runs the cases on a rank. What comes out is for each case "" or why it failed; a case that fails does not keep the
-others from being tried."""
+"""Run the cases on a rank.
+
+The result of each case is "" or the reason why it failed; a failed case does not stop the others.
+"""
 
 from __future__ import annotations
 
@@ -21,13 +23,13 @@ from tests.reference import assert_close, assert_same, is_exact
 Outcomes = list[str]
 
 SETTINGS = {"HOROVOD_DYNAMIC_PROCESS_SETS": "1", "HOROVOD_STALL_SHUTDOWN_TIME_SECONDS": "60"}
-"""Of the jobs. Ranks of which one has gone another way do not wait for the others till the end of time."""
+"""Settings of the jobs. The timeout ends jobs in which one rank diverges, instead of waiting for ever."""
 PATIENCE = 240.0
-"""Seconds for all cases of a face on a busy machine."""
+"""Seconds for all cases of a frontend on a busy machine."""
 
 
 def failures(fleets: Fleets, name: str, size: int) -> tuple[int, dict[Case | str, str]]:
-    """Return how many cases and wrong uses a frontend has on ``size`` ranks, and why those fail that do."""
+    """Return how many cases and kinds of wrong use a frontend has on ``size`` ranks, and the reasons of failures."""
     adapter = BY_NAME[name]
     calls, wrong = cases(adapter.offer, size), errors(adapter.offer, size)
     job = fleets.maker(adapter.kind)(size, **SETTINGS)
@@ -40,8 +42,10 @@ def failures(fleets: Fleets, name: str, size: int) -> tuple[int, dict[Case | str
 
 
 def run(name: str, cases: Sequence[Case], errors: Sequence[str]) -> tuple[Outcomes, Outcomes]:
-    """What became of the cases and of the wrong uses, with the face ``name``, in the order given. All ranks call it
-    alike, in a job with dynamic process sets."""
+    """Return the results of the cases and wrong uses for the frontend ``name``, in the given order.
+
+    All ranks call it with the same arguments, in a job with dynamic process sets.
+    """
     adapter = BY_NAME[name]()
     size, part = adapter.hvd.size(), global_process_set
     if size > 1:
@@ -63,7 +67,7 @@ def _tried(act: Callable[[], None]) -> str:
         act()
     except Exception:
         return traceback.format_exc(limit=-4)
-    except BaseException as error:  # what pytest.raises says when nothing is
+    except BaseException as error:  # pytest.raises fails with a BaseException if nothing is raised
         if isinstance(error, KeyboardInterrupt | SystemExit):
             raise
         return f"{type(error).__name__}: {error}"
@@ -91,7 +95,7 @@ def _check(adapter: Adapter, case: Case, process_set: ProcessSet, index: int) ->
     if not case.waits:
         result = adapter.wait(result)
     if case.operation == "alltoall" and not case.waits and not case.splits:
-        result = result[0]  # handles give what was received, too
+        result = result[0]  # handles also return the received splits
     several = case.grouped or case.splits
     results = [adapter.to_numpy(one) for one in (result if several else [result])]
     _compare(case, results, reference.outputs(case, ranks, me, root))
@@ -117,7 +121,7 @@ def _refused(adapter: Adapter, error: str, part: ProcessSet) -> None:
     def reduce(tensor: Any, **arguments: Any) -> Any:
         return adapter.call("allreduce", tensor, **{"name": "wrong", "op": ops.Sum, **arguments})
 
-    other = rank == size - 1  # who does something else than the others
+    other = rank == size - 1  # the rank that differs from the others
     disagreements: dict[str, tuple[Callable[[], Any], tuple[str, ...]]] = {
         "shapes differ": (lambda: reduce(ones((4 + other,))), ("wrong", "4", "5", "rank 0", f"rank {size - 1}")),
         "dtypes differ": (lambda: reduce(ones((4,), "int32" if other else "float32")), ("wrong", "int32", "float32")),
@@ -151,7 +155,7 @@ def _refused(adapter: Adapter, error: str, part: ProcessSet) -> None:
     try:
         if error != "not a member" or rank == 0:
             _raises(call, kinds, texts)
-    finally:  # the next one works, and the ranks meet again
+    finally:  # the next operation works, and ranks are in step again
         np.testing.assert_array_equal(adapter.to_numpy(reduce(ones(), name="right")), np.full(4, size))
 
 

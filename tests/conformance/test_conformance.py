@@ -1,4 +1,4 @@
-"""Every face, with the cases of all: in short on 2 ranks, at length on 1 to 4."""
+"""The cases of every frontend: some of them on 2 ranks, all of them on 1 to 4."""
 
 import importlib.util
 
@@ -22,7 +22,7 @@ def conform(fleets, name, size):
 
 @pytest.mark.parametrize(
     "name",
-    # Functions of TensorFlow and of JAX are traced anew for each case, which takes a minute.
+    # TensorFlow and JAX trace their functions again for each case, which takes a minute.
     [pytest.param(a.name, marks=[pytest.mark.heavy] * (a in (InFunction, InProgram))) for a in ALL],
 )
 def test_a_face_does_what_all_do(fleets, name):

@@ -1,18 +1,18 @@
-"""What the jobs of test_mpi_carrier.py run: collectives on all dtypes, told as digests that two jobs can compare.
+"""Worker program of test_mpi_carrier.py: collectives on all dtypes, with digests that two jobs can compare.
 
-`python carried.py FILE [WHAT]`: rank r writes its digests to FILE.r as JSON. WHAT, one or several of these, separated
-by commas:
-    print       rank r prints one digest of all, in place of FILE.r
-    hosts:N     ranks believe to be on hosts of N ranks each
+`python carried.py FILE [WHAT]`: rank r writes its digests to FILE.r as JSON. WHAT is a comma-separated list of:
+
+    print       rank r prints one digest of all, instead of FILE.r
+    hosts:N     ranks act as if they were on hosts of N ranks each
     short       one size of tensors only
-    again       all of it a second time, after shutdown and init
-    mpi4py      uses MPI by mpi4py before, between and after; `level:NAME` with this thread level
-    early       calls MPI_Finalize before shutdown
-    late        calls it after shutdown; init then has to refuse
+    again       repeat everything after shutdown and init
+    mpi4py      use MPI through mpi4py before, between and after; `level:NAME` with this thread level
+    early       call MPI_Finalize before shutdown
+    late        call it after shutdown; init must then refuse
     kill:R      rank R dies by SIGKILL while the others are in a collective with it
     raise:R     rank R raises ValueError while the others wait for it
     after:R     rank R dies by SIGKILL after shutdown, when the others wait for it in MPI_Finalize
-    leave       shutdown while operations are under way, and init, several times
+    leave       shutdown while operations are in flight, and init, several times
     sets        process sets, one of them removed and another one added
 """
 
@@ -39,7 +39,7 @@ FLOATS = {"float16", "float32", "float64", "bfloat16"}
 
 
 def values(name, count, seed):
-    """The same for a rank in every run."""
+    """Return the values of a rank, the same in every run."""
     random = np.random.default_rng(seed)
     if name == "bool":
         return random.integers(0, 2, count).astype(bool)
@@ -99,7 +99,7 @@ def collectives(told, prefix, sizes, process_set=hvd.global_process_set):
 
 
 def steps(told):
-    """The same operations again and again, which become a schedule."""
+    """Repeat the same operations until they become a schedule."""
     for step in range(12):
         mine = [values(dtype, 77, 31 * hvd.rank() + step) for dtype in ("float32", "int32", "bfloat16")]
         handles = [hvd.allreduce_async(each, op=hvd.Sum, name=f"step {i}") for i, each in enumerate(mine)]
@@ -132,7 +132,7 @@ def leave():
 
 
 def was_told(error):
-    """Into a file as well: a launcher that ends in haste may lose what a rank has printed last."""
+    """Also written to a file: a launcher that exits quickly may lose the ranks' last output."""
     text = f"rank {hvd.rank()} was told: {error}"
     print(text, flush=True)
     Path(f"{sys.argv[1]}.{hvd.rank()}.error").write_text(text)
@@ -146,7 +146,7 @@ def die(what):
             raise ValueError("no more data")
         os.kill(os.getpid(), signal.SIGKILL)
     try:
-        while True:  # so that most are in one
+        while True:  # makes it likely that most ranks are within one
             hvd.allreduce(np.ones(200_000, np.float32), op=hvd.Sum, name="large")
             if action == "raise":
                 time.sleep(0.05)
@@ -216,12 +216,12 @@ def main():
 
 
 def finalize():
-    """By whatever means a program has."""
+    """Call MPI_Finalize through whichever library the program has."""
     assert ctypes.CDLL(os.environ["HOROVOD_MPI_LIBRARY"]).MPI_Finalize() == 0
 
 
 def believe_in_hosts(ranks):
-    """As APART in test_mpi.py does, for several ranks a host."""
+    """Set variables as APART in test_mpi.py does, for several ranks on a host."""
     size, rank = told_size, int(os.environ.get("OMPI_COMM_WORLD_RANK") or os.environ["PMI_RANK"])
     local = min(ranks, size - rank // ranks * ranks)
     os.environ.update(

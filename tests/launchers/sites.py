@@ -1,4 +1,4 @@
-"""A launcher of MPI with the library that fits it, for the tests of MPI as carrier."""
+"""MPI launchers with matching libraries, for the tests of MPI as transport."""
 
 import dataclasses
 import json
@@ -13,13 +13,13 @@ from tests.launchers.programs import ROOT, Done
 
 CARRIED = str(ROOT / "tests/launchers/carried.py")
 _MPICH = "Intel(R) MPI " if "intel" in programs.MPICH else "MPICH "
-# Each rank a node of its own: so there are links, or MPI, between all of them.
+# Each rank is a node of its own, so every pair of ranks communicates over links or MPI.
 APART = {"HOROVOD_TRANSPORT": "tcp"}
 
 
 @dataclass
 class Site:
-    """A launcher, and the library that fits it."""
+    """A launcher and a matching library."""
 
     launcher: Path
     folder: str
@@ -46,7 +46,7 @@ class Site:
             "HOROVOD_MPI_LIBRARY": str(ROOT / self.folder / "lib" / self.library),
             "HOROVOD_LOG_LEVEL": "info",
             "PYTHONPATH": f"{ROOT}:{packages}",
-            # What mpi4py loads.
+            # The library that mpi4py loads.
             "MPI4PY_LIBMPI": str(ROOT / self.folder / "lib" / self.library),
             "TMPDIR": str(self.tmp),
             **variables,
@@ -62,7 +62,7 @@ class Site:
         return dataclasses.replace(done, text="\n".join([done.text, *errors]))
 
     def told(self, size: int, *what: str, ranks: range | None = None, **variables: str) -> list[dict]:
-        """What each rank has got, by rank."""
+        """Return each rank's digests, by rank."""
         done = self.run(size, *what, **variables)
         assert done.code == 0, done.text
         if variables.get("operations") != "gloo":
@@ -87,6 +87,6 @@ def site_of(request, name: str, tmp_path: Path) -> Site:
 
 
 def staying(site: Site) -> tuple[str, ...]:
-    """Flags with which the launcher leaves the others alone when a process dies."""
+    """Return the flags with which the launcher leaves other processes alone when one dies."""
     site.not_open_mpi_4("ends the others whatever it is told")
     return ("--runtime-options", "continuous") if site.open_mpi else ("-disable-auto-cleanup",)

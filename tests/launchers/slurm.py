@@ -14,7 +14,7 @@ from tests.launchers.programs import environment, run, system
 
 NODES = 4
 PROGRAMS = ("slurmctld", "slurmd", "srun", "salloc", "sbatch", "sinfo", "scancel", "munged", "munge")
-_STARTUP = 60.0  # s; it takes two
+_STARTUP = 60.0  # seconds; it usually takes two
 _MUNGE = Path("/run/munge")  # where libmunge looks
 _CONFIG = """
 ClusterName=test
@@ -44,7 +44,7 @@ PartitionName=main Nodes=n[1-{nodes}] Default=YES MaxTime=INFINITE State=UP
 
 
 def why_not() -> str | None:
-    """Why this machine cannot have such a cluster; None when it can."""
+    """Return why this machine cannot have such a cluster; None if it can."""
     if os.geteuid() != 0:
         return "a Slurm cluster needs root"
     missing = [name for name in PROGRAMS if system(name) is None]
@@ -52,7 +52,7 @@ def why_not() -> str | None:
 
 
 class Slurm:
-    """Runs until `close`. `env`: of whoever uses it."""
+    """A cluster that runs until `close`. `env`: environment for its users."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
@@ -60,7 +60,7 @@ class Slurm:
         self._made_munge = False
         (folder / "state").mkdir()
         config = folder / "slurm.conf"
-        if not os.path.ismount("/sys/fs/cgroup"):  # looking for the right plugin would end slurmd
+        if not os.path.ismount("/sys/fs/cgroup"):  # slurmd would fail while looking for the cgroup plugin
             (folder / "cgroup.conf").write_text("CgroupPlugin=cgroup/v1\nCgroupAutomount=no\n")
         host = socket.gethostname().split(".")[0]
         config.write_text(_CONFIG.format(folder=folder, host=host, nodes=NODES, ports=_five_ports()))
@@ -76,11 +76,11 @@ class Slurm:
             raise
 
     def run(self, *command: str, **variables: str):
-        """A command of Slurm's, as srun, or any other that uses the cluster."""
+        """Run a Slurm command such as srun, or another program that uses the cluster."""
         return run(command, {**self.env, **variables})
 
     def close(self) -> None:
-        """Ends all jobs and daemons."""
+        """End all jobs and daemons."""
         with contextlib.suppress(AssertionError, OSError):
             run(["scancel", "--user", "root"], self.env, 20)
         for daemon in reversed(self._daemons):
@@ -106,7 +106,7 @@ class Slurm:
             )  # fmt: skip
 
     def _start_munge(self) -> None:
-        """The system's own when it runs."""
+        """Start munge, or use the system's own if it runs."""
         if subprocess.run(["munge", "-n"], capture_output=True, timeout=_STARTUP).returncode == 0:
             return
         self._made_munge = not _MUNGE.exists()
@@ -138,7 +138,7 @@ class Slurm:
 
 
 def _five_ports() -> list[int]:
-    """Five ports in a row that are free now."""
+    """Return the first of five consecutive free ports."""
     for first in range(17000, 19000, 5):
         with contextlib.ExitStack() as sockets:
             try:

@@ -1,4 +1,4 @@
-"""mpi4py's communicators in jobs of mpirun of Open MPI and of mpiexec of MPICH; what they run: communicators.py."""
+"""mpi4py's communicators in jobs of Open MPI's mpirun and MPICH's mpiexec; worker program: communicators.py."""
 
 import sys
 
@@ -15,7 +15,7 @@ WORKER = [sys.executable, str(ROOT / "tests/launchers/communicators.py")]
     ids=["Open MPI", "MPICH"],
 )
 def run(request, monkeypatch):
-    """run(case, size, **variables): all ranks end well, and nobody complains."""
+    """run(case, size, **variables): check that all ranks succeed without warnings."""
     launcher, folder = request.param
     launch, mpi = request.getfixturevalue(launcher), with_mpi4py(folder)
     monkeypatch.setattr("tests.launchers.conftest.WORKER", WORKER)

@@ -15,7 +15,7 @@ HOROVODRUN = [sys.executable, "-m", "horovod.runner"]
 
 @pytest.fixture(params=["mpirun_path", "mpiexec_path"])
 def path(request, tmp_path):
-    """A PATH on which mpirun is one of the two; their environments have a python of their own, so only that."""
+    """A PATH on which mpirun is one of the two; it excludes the environments' own python."""
     return programs.as_mpirun(tmp_path / "bin", request.getfixturevalue(request.param))
 
 
@@ -25,7 +25,7 @@ def run(path, tmp_path, *words):
 
 
 def test_a_job(path, tmp_path):
-    # A variable in front of the command, as in a shell, gets there too.
+    # A variable before the command, as in a shell, also reaches the ranks.
     shell = ["IN_FRONT=it's $1", "sh", "-c", """test "$IN_FRONT" = "it's \\$1" && exec "$0" "$@" """]
     flags = ["-np", "2", "--cycle-time-ms", "2", "--output-filename", str(tmp_path / "out")]
     done = run(path, tmp_path, *flags, *shell, *WORKER)
@@ -51,13 +51,13 @@ def test_who_failed_first(path, tmp_path, what, words):
     said = [line.removeprefix("horovodrun: ") for line in done.text.splitlines() if line.startswith("horovodrun: ")]
     assert any(line.startswith("mpirun has ended: exit code ") for line in said)
     if what == "raise:1" and ">:ValueError: no more data" not in done.text:
-        words = words[:1]  # Hydra has put its prefix into the line, which Python writes in parts
+        words = words[:1]  # Hydra inserted its prefix into the line, which Python writes in parts
     for word in words:
         assert any(line.startswith(word) for line in said), done.text
 
 
 def test_ranks_see_an_interrupt(path, tmp_path):
-    """mpirun would end them by SIGTERM, and soon by SIGKILL."""
+    """Without forwarding, mpirun would send SIGTERM and soon SIGKILL."""
     script = (
         "import os, signal, time\nfrom horovod.common import basics\nhvd = basics.HorovodBasics('tests')\nhvd.init()\n"
         "print('ready', flush=True)\n"

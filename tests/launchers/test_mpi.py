@@ -1,4 +1,4 @@
-"""Jobs that mpirun of Open MPI and mpiexec of MPICH start."""
+"""Jobs started by Open MPI's mpirun and MPICH's mpiexec."""
 
 import sys
 
@@ -7,7 +7,7 @@ import pytest
 from tests.launchers import programs
 from tests.launchers.programs import WORKER
 
-# Ranks that believe to be on a host each: so they need the launcher's own ways to each other, and a network.
+# Each rank acts as if it were on its own host, so bootstrap uses the launcher's key exchange and the network.
 APART = """
 import os, sys
 rank = os.environ.get("OMPI_COMM_WORLD_RANK") or os.environ["PMI_RANK"]
@@ -21,7 +21,7 @@ TWO_HOSTS = [([0, 1], [0, 2]), ([0, 1], [1, 2])]
 
 @pytest.fixture(params=["mpirun", "mpiexec"])
 def launch(request):
-    """Either launcher."""
+    """Each of the two launchers."""
     return request.getfixturevalue(request.param)
 
 

@@ -1,4 +1,4 @@
-"""Jobs that MPI carries (Open MPI, MPICH, the standard ABI) compute what those over our own links do."""
+"""Jobs over MPI (Open MPI, MPICH, the standard ABI) compute the same results as jobs over Horovod's own links."""
 
 import sys
 
@@ -16,7 +16,7 @@ def site(request, tmp_path):
 
 @pytest.fixture(params=["Open MPI", pytest.param("MPICH", marks=pytest.mark.heavy)])
 def family(request, tmp_path):
-    """One library for each launcher. What differs most between them is shown with ``site`` too."""
+    """One library for each launcher; ``site`` covers all libraries where they differ most."""
     return site_of(request, request.param, tmp_path)
 
 
@@ -72,7 +72,7 @@ def test_the_timeline_names_mpi(request, tmp_path, what, variables, algorithm):
 def test_one_thread_alone_calls_mpi(family):
     done = family.run(2, "short", HOROVOD_MPI_THREADS_DISABLE="1", **APART)
     assert done.code == 0, done.text
-    if not family.open_mpi:  # Open MPI may grant more than it is asked for
+    if not family.open_mpi:  # Open MPI may grant a higher level than requested
         assert "MPI_THREAD_FUNNELED" in done.text
         assert "THREADS False" in done.text
 
@@ -85,8 +85,11 @@ def test_a_killed_rank_is_named(family):
 
 
 def test_a_rank_that_dies_after_shutdown_does_not_keep_the_others_in_mpi_finalize(family):
-    """It ends, which is what counts here: Open MPI and MPICH 4 tell the library, mpiexec of MPICH 5 may end the other
-    process before that has given up by itself. What is said then: tests/common/wiring/test_mpi_end.py."""
+    """The job must end.
+
+    Open MPI and MPICH 4 tell the library; mpiexec of MPICH 5 may end the other process before the library gives up.
+    The messages are tested in tests/common/wiring/test_mpi_end.py.
+    """
     done = family.run(2, "short", "after:1", before=staying(family), **APART)
     if not family.open_mpi and "MPICH 4" not in done.text:
         assert done.code != 0
@@ -104,7 +107,7 @@ def test_mpi_adds_where_that_is_wanted(family):
         "        every = [each.astype(dtype) for each in every]\n"
         "        for op, reference in ((hvd.Sum, sum(every)), (hvd.Max, np.max(every, 0))):\n"
         "            got = hvd.allreduce(every[hvd.rank()], op=op, name=f'{dtype} {count} {op}')\n"
-        "            assert (got == reference).all(), (dtype, count)\n"  # halves are exact in any order
+        "            assert (got == reference).all(), (dtype, count)\n"  # halves are exact in any order of addition
         "print('RIGHT', flush=True)\n"
     )
     command = [*family.command(3), sys.executable, str(script)]
@@ -124,7 +127,7 @@ def test_a_rank_that_fails_ends_the_job(family):
 
 
 def test_a_program_uses_mpi_too(family):
-    programs.with_mpi4py(family.folder)  # whose wheels know no standard ABI
+    programs.with_mpi4py(family.folder)  # its wheels lack the standard ABI
     assert len(family.told(2, "short", "mpi4py", "again", **APART)) == 2
 
 
@@ -138,7 +141,7 @@ def test_a_thread_level_of_the_programs_that_is_too_low(family, level):
     programs.with_mpi4py(family.folder)
     done = family.run(2, "mpi4py", f"level:{level}", **APART)
     if f"MPI_THREAD_{level.upper()}" not in done.text and done.code == 0:
-        return  # the library grants more than it was asked for
+        return  # the library grants a higher level than requested
     assert done.code != 0
     assert f"the program has begun MPI with MPI_THREAD_{level.upper()}" in done.text
     assert "mpi4py.rc.thread_level" in done.text

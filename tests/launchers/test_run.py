@@ -14,7 +14,7 @@ from horovod.runner import WorkerError
 
 @pytest.fixture
 def open_mpi(mpirun_path, monkeypatch, tmp_path):
-    """Open MPI on PATH; its files and ours go to a folder in which nothing may be left."""
+    """Put Open MPI on PATH; its files and ours go to a folder in which nothing may be left."""
     monkeypatch.setenv("PATH", f"{mpirun_path.parent}{os.pathsep}{os.environ['PATH']}")
     monkeypatch.setenv("TMPDIR", str(tmp_path))
     monkeypatch.setattr(tempfile, "tempdir", None)
@@ -56,5 +56,5 @@ def test_the_exception_of_a_worker_and_mpiruns_exit_code(open_mpi, capsys):
     assert f"mpirun has ended: exit code {error.exit_code}" in str(error)
     assert 'raise KeyError("mine", os.environ["OMPI_COMM_WORLD_RANK"])' in str(error)
     shown = capsys.readouterr().err
-    assert "Traceback" not in shown  # that is in the error
+    assert "Traceback" not in shown  # the error contains it already
     assert "<stderr>:KeyError: ('mine', '" in shown

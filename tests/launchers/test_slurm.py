@@ -1,4 +1,4 @@
-"""Jobs that srun starts, and processes in an allocation that it has not started."""
+"""Jobs started by srun, and processes in an allocation that srun has not started."""
 
 import re
 import sys
@@ -9,7 +9,7 @@ import pytest
 
 from tests.launchers.programs import DEADLINE, LIMITS, ROOT, WORKER, Done
 
-# Slurm fills nodes of four CPUs in its own way: three tasks on two nodes are two and one.
+# Slurm fills nodes of four CPUs differently: three tasks on two nodes become two and one.
 TWO_AND_ONE = [([0, 2], [0, 2]), ([1, 2], [0, 1]), ([0, 1], [1, 2])]
 KEY = "c3" * 32
 
@@ -53,13 +53,13 @@ def test_who_failed_first_is_said(slurm_cluster):
     done = slurm_cluster.run("srun", "-N2", "-n3", *WORKER, "raise:1")
     assert done.code != 0
     assert "ValueError: no more data" in done.text
-    # srun lets the others go on, and they say it too.
+    # srun does not stop the other ranks, so they report it too.
     assert "rank 1 (host n" in done.text
     assert "has left the job: it ended with ValueError: no more data (in come_to_an_end, worker.py:" in done.text
 
 
 def test_a_job_that_hangs_says_why(slurm_cluster, tmp_path):
-    """The rank that is waited for is on another node."""
+    """The rank that the others wait for is on another node."""
     step = ["srun", "--kill-on-bad-exit=1", "--wait=5", "-N2", "-n3", *WORKER, "sleep:2"]
     done = slurm_cluster.run(*step, HOROVOD_REPORT_DIR=str(tmp_path / "reports"), **LIMITS)
     done.why_it_hung(2, tmp_path / "reports")
@@ -74,7 +74,7 @@ runpy.run_path({WORKER[1]!r}, run_name="__main__")
 
 
 def end_of_batch_job(cluster, submitted):
-    """(state, log) of a batch job, once it has ended."""
+    """Return (state, log) of a batch job once it has ended."""
     job = re.search(r"Submitted batch job (\d+)", submitted.text)
     assert job, submitted.text
     deadline = time.monotonic() + DEADLINE
@@ -89,7 +89,7 @@ def end_of_batch_job(cluster, submitted):
 
 
 def test_the_batch_file_of_the_documentation(slurm_cluster, tmp_path):
-    """As it stands there, in a directory with an environment .venv and a train.py: one job ends well, one fails."""
+    """Run it unchanged in a directory with an environment .venv and a train.py: one job succeeds, one fails."""
     page = (ROOT / "docs/launchers/slurm.md").read_text()
     (file,) = re.findall(r"```bash\n(#!/bin/bash\n.*?)```", page, re.DOTALL)
     (tmp_path / "train.sbatch").write_text(file)

@@ -1,4 +1,4 @@
-"""Elastic jobs by horovodrun in an allocation of Slurm, whose nodes are drained, lost and given back."""
+"""Elastic jobs by horovodrun in a Slurm allocation whose nodes are drained, lost and returned."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ LAUNCHER = [sys.executable, "-m", "horovod.runner"]
 
 
 class Job:
-    """One that writes into a file."""
+    """A job that writes its output to a file."""
 
     def __init__(self, log: Path) -> None:
         self._log = log
@@ -31,7 +31,7 @@ class Job:
         return self._log.read_text(errors="replace") if self._log.exists() else ""
 
     def until(self, pattern: str) -> str:
-        """The first line that the pattern is found in, after that of the last call."""
+        """Return the first line that matches the pattern after the line found by the previous call."""
         deadline = time.monotonic() + DEADLINE
         while True:
             lines = self.text.splitlines()
@@ -66,14 +66,14 @@ def running(cluster, folder: Path, *command: str | Path) -> Iterator[tuple[subpr
 
 @pytest.mark.heavy
 def test_nodes_are_drained_given_back_and_lost(slurm_cluster, tmp_path):
-    """Each is another host, and is reached by a step."""
+    """Each node is another host, reached by a job step."""
     stop = tmp_path / "stop"
     salloc = ["salloc", "-Q", "--no-kill", "--nodelist=n[1-3]", "-N3", "-n3", "--ntasks-per-node=1"]
     job = [*LAUNCHER, "-np", "3", "--min-np", "1", "--verbose", *PROGRAM, stop]
     with running(slurm_cluster, tmp_path, *salloc, *job) as (process, log):
         log.until(" begins 0 . 3")
         slurm_cluster.run("scontrol", "update", "nodename=n2", "state=drain", "reason=test")
-        log.until(r" begins [1-9]\d* . 2")  # in order: nothing is said to have failed
+        log.until(r" begins [1-9]\d* . 2")  # a planned change: no failure is reported
         assert "failed" not in log.text
         slurm_cluster.run("scontrol", "update", "nodename=n2", "state=resume")
         log.until("3 ranks now; new: rank 2 on host n2")
@@ -108,7 +108,7 @@ hvd.shutdown()
 
 @pytest.mark.heavy
 def test_the_batch_file_of_the_documentation_stops_when_slurm_warns(slurm_cluster, tmp_path):
-    """As it stands there. Where the shell is warned it is put into the queue again."""
+    """Run it unchanged; when Slurm sends its warning to the batch shell, the job is requeued."""
     page = (ROOT / "docs/elastic.md").read_text()
     (file,) = re.findall(r"```bash\n(#!/bin/bash\n.*?)```", page, re.DOTALL)
     (tmp_path / "elastic.sbatch").write_text(file)

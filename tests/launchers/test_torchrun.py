@@ -1,4 +1,4 @@
-"""Jobs with the variables of torch.distributed: torchrun's, and those of a PyTorchJob's pods."""
+"""Jobs with the variables of torch.distributed: from torchrun, or from a PyTorchJob's pods."""
 
 import os
 import socket
@@ -15,8 +15,8 @@ TWO_HOSTS = [([0, 1], [0, 2]), ([0, 1], [1, 2])]
 
 
 def pods(master: str, **variables: str) -> Done:
-    """Two processes with what the operator sets in the pods of a PyTorchJob; each believes to be on its own host."""
-    port = 22000 + os.getpid() % 900 * 10  # the store takes the first of the eight after it that is free
+    """Run two processes with the variables of a PyTorchJob's pods, each as if on its own host."""
+    port = 22000 + os.getpid() % 900 * 10  # the store uses the first free port of the eight after it
     place = {"WORLD_SIZE": "2", "MASTER_ADDR": master, "MASTER_PORT": str(port)}
     each = [{**place, "RANK": str(rank), "HOROVOD_HOSTNAME": f"train-worker-{rank}"} for rank in range(2)]
     return programs.finish(programs.start_each(WORKER, [programs.environment(**one, **variables) for one in each]))
@@ -57,7 +57,7 @@ def test_torchrun():
 @pytest.mark.heavy
 @pytest.mark.skipif(find_spec("torch") is None, reason="torch is not installed")
 def test_torchrun_starts_workers_again():
-    """The second time they are another job, which must not meet what is left of the first."""
+    """The restarted workers are another job, which must not meet leftovers of the first."""
     options = ["--nproc-per-node", "2", "--master-port", "0", "--max-restarts", "1", "--no-python"]
     script = 'test $TORCHELASTIC_RESTART_COUNT = 1 || set -- raise:1; exec "$0" "$W" "$@"'
     command = [sys.executable, "-m", "torch.distributed.run", *options, "bash", "-c", script, sys.executable]

@@ -1,13 +1,14 @@
-"""What the jobs of these tests run: joins the job without a framework, says who it is, and perhaps fails.
+"""Worker program of these tests: joins the job without a framework, prints its ranks, and fails on request.
 
-`python worker.py [WHAT]`, WHAT one of
+`python worker.py [WHAT]`, WHAT is one of
+
     (none)      init, a collective, shutdown, and all of it once more
     raise:R     rank R raises ValueError("no more data") while the others wait for it
     sleep:R     rank R sleeps while the others wait for it
-    kill:R      rank R ends by SIGKILL
+    kill:R      rank R dies by SIGKILL
     absent:R    rank R never calls init
-    child:R     rank R starts this program again, which is no rank
-    mpi4py      uses MPI by mpi4py before and after
+    child:R     rank R starts this program again; that process is no rank
+    mpi4py      uses MPI through mpi4py before and after
 """
 
 import json

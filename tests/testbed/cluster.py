@@ -1,4 +1,4 @@
-"""Hosts, a network between them, and what can happen to it. The fixtures are in tests/conftest.py."""
+"""Hosts, the network between them, and network faults. The fixtures are in tests/conftest.py."""
 
 from __future__ import annotations
 
@@ -27,9 +27,11 @@ _REPORT = re.compile(
 
 
 class Cluster:
-    """`size` hosts host1 ... hostN, and a desk, on one network. Hosts are given by number, 1 to N; desk is 254.
+    """`size` hosts host1 ... hostN and a launch machine (desk) on one network.
 
-    Raises BedError when the machine does not do as it should; `hosts.why_not()` says beforehand whether it can."""
+    Hosts are given by number, 1 to N; the desk is 254. Raises BedError if the machine cannot provide them;
+    `hosts.why_not()` tells that beforehand.
+    """
 
     def __init__(self, size: int, *, ipv6: bool = True, shm: str = "1g") -> None:
         self._names = {**{f"host{i}": i for i in range(1, size + 1)}, "desk": DESK}
@@ -39,7 +41,7 @@ class Cluster:
         self._cut: set[int] = set()
         self._down: set[int] = set()
         self._filtered: set[int] = set()
-        self._deaf: set[int] = set()  # do not hear somebody
+        self._deaf: set[int] = set()  # hosts that drop packets of some other host
         self._slow: set[int] = set()
         self._hosts: dict[int, Host] = {}
         self._switch = Switch()
@@ -66,44 +68,44 @@ class Cluster:
 
     @property
     def hosts(self) -> list[Host]:
-        """host1 ... hostN."""
+        """Return host1 ... hostN."""
         return [host for host in self._hosts.values() if host.number != DESK]
 
     @property
     def desk(self) -> Host:
-        """A machine that is none of the hosts and cannot be logged in to: a place to start jobs from."""
+        """A machine outside the set of hosts, without a login server, from which jobs can be started."""
         return self._hosts[DESK]
 
     @property
     def launcher(self) -> Host:
-        """Where jobs are started by default: host1."""
+        """The host on which jobs are started by default: host1."""
         return self._hosts[1]
 
     def _port(self, number: int) -> str:
         return f"h{number}"
 
-    # What can happen to the network; `heal` or `reset` undoes it
+    # Network faults; `heal` or `reset` undoes them.
 
     def partition(self, *numbers: int) -> None:
-        """Cut these hosts off from all others, not from one another. Packets vanish; no host sees its link change."""
+        """Cut these hosts off from all others, not from one another. Packets are dropped; links stay up."""
         for number in numbers:
             self._switch.move(self._port(number), "cut")
             self._cut.add(number)
 
     def separate(self, one: int, other: int) -> None:
-        """Cut the path between two hosts, which both still reach all others. Packets vanish."""
+        """Cut the path between two hosts, which both still reach all others. Packets are dropped."""
         for here, there in ((one, other), (other, one)):
             far = self.host(there)
             drop_packets_from(self.host(here).pid, [far.address, *([far.address6] if self._ipv6 else [])])
             self._deaf.add(here)
 
     def link_down(self, number: int) -> None:
-        """Pull the host's cable: it sees its link lost."""
+        """Unplug the host's cable: the host sees its link go down."""
         self._switch.set_link(self._port(number), False)
         self._down.add(number)
 
     def slow_link(self, number: int, rate: str) -> None:
-        """The host's cable carries no more than `rate` each way, as in "100mbit"."""
+        """Limit the host's bandwidth to `rate` in each direction, such as "100mbit"."""
         limit_rate(self.host(number).pid, "eth0", rate)
         limit_rate(self._switch.pid, self._port(number), rate)
         self._slow.add(number)
@@ -116,7 +118,7 @@ class Cluster:
         filter_new_connections(self.host(number).pid, incoming=incoming, allowed=allowed, refuse=refuse)
 
     def heal(self) -> None:
-        """The network as it was at first; added networks stay."""
+        """Undo all network faults; added networks stay."""
         for number in sorted(self._cut):
             self._switch.move(self._port(number), "main")
         for number in sorted(self._down):
@@ -132,12 +134,14 @@ class Cluster:
 
     @property
     def is_cut(self) -> bool:
-        """Are packets to some hosts lost?"""
+        """Return True if packets to some hosts are dropped."""
         return bool(self._cut or self._down or self._deaf)
 
     def add_network(self, *numbers: int, subnet: str = "", ipv6: bool = False) -> dict[int, str]:
-        """One more network that connects only these hosts, by an interface ethK of each; K is 1 for the first one.
-        `subnet`: the first three numbers of its /24, 10.78.K unless given. Returns each host's address there."""
+        """Add a network that connects only these hosts, by an interface ethK of each; K is 1 for the first one.
+
+        `subnet`: the first three numbers of its /24, 10.78.K unless given. Returns each host's address there.
+        """
         index = self._next
         self._next += 1
         subnet = subnet or f"10.78.{index}"
@@ -154,17 +158,20 @@ class Cluster:
         return made
 
     def name_hosts(self, names: Mapping[str, str]) -> None:
-        """What /etc/hosts says on all hosts: names to addresses, besides localhost. `reset` restores it."""
+        """Set /etc/hosts on all hosts: addresses by name, besides localhost. `reset` restores it."""
         for host in self._hosts.values():
             host.path("/run/bed/etc-hosts").write_text(hosts_file(names))
 
     # Between tests
 
     def litter(self, ignoring: tuple[str, ...] = ()) -> dict[str, object]:
-        """What is left of jobs: processes, listening ports, files, shared memory, by host. Empty when all is clean.
-        What a job writes to say why it failed is there to stay, half of it where the writer was killed.
+        """Return what jobs left behind, by host: processes, listening ports, files, shared memory. Empty if nothing.
 
-        `ignoring`: how the command lines of processes begin that do not count."""
+        Reports that a job writes about its failure are not counted; they may be incomplete if their writer was
+        killed.
+
+        `ignoring`: how the command lines of processes begin that are not counted.
+        """
         found: dict[str, object] = {}
         for number, host in self._hosts.items():
             left = {
@@ -176,7 +183,7 @@ class Cluster:
         return found
 
     def reset(self) -> None:
-        """End what runs, mend and simplify the network, remove new files, restore those in the home directories."""
+        """End all processes, repair the network, remove added networks and new files, restore home directories."""
         self.heal()
         if self._added:
             self._switch.remove(reversed(self._added))
@@ -194,7 +201,7 @@ class Cluster:
                 path.chmod(0o600)
 
     def close(self) -> None:
-        """Switch everything off."""
+        """Shut everything down."""
         for host in self._hosts.values():
             host.close()
         self._switch.close()

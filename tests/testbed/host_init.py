@@ -1,8 +1,8 @@
-"""Process 1 of a host of the test bed: makes the namespaces it was started in look like a machine, and runs sshd.
+"""Process 1 of a host of the test bed: sets up its namespaces to look like a machine, and runs sshd.
 
-Started as `python -I host_init.py` by `hosts.py`, which writes one line of JSON to stdin and then keeps the pipe open:
-its end, however it comes, is the end of the host, and the kernel then kills everything in it. No file is left, because
-all that is written lies in file systems in memory that only this host sees.
+`hosts.py` starts it as `python -I host_init.py`, writes one line of JSON to stdin and keeps the pipe open. When the
+pipe closes for any reason, the host ends, and the kernel kills everything in it. No file is left, because all
+writes go to in-memory file systems that only this host sees.
 """
 
 import ctypes
@@ -20,7 +20,7 @@ _libc = ctypes.CDLL(None, use_errno=True)
 
 
 def mount(source: str, target: str, kind: str = "", flags: int = 0, data: str = "") -> None:
-    """mount(2); raises OSError that names the target."""
+    """Call mount(2); raise OSError naming the target on failure."""
     if _libc.mount(source.encode(), target.encode(), kind.encode(), ctypes.c_ulong(flags), data.encode()) != 0:
         raise OSError(ctypes.get_errno(), f"{os.strerror(ctypes.get_errno())}: mount {kind or source}", target)
 
@@ -37,16 +37,16 @@ def memory(target: str, size: str, mode: str = "755") -> None:
 
 
 def replace(target: str, text: str) -> None:
-    """Bind a file of this host's own over the machine's."""
+    """Bind-mount a file of this host over the machine's file."""
     own = f"{BED}/{target.strip('/').replace('/', '-')}"
     write(own, text)
-    if not os.path.exists(target):  # nothing to bind over, and the machine's directories stay as they are
+    if not os.path.exists(target):  # there is no file to bind over, and the machine's directories must not change
         return
     mount(own, target, "", MS_BIND)
 
 
 def accounts(home: str) -> tuple[str, str]:
-    """passwd and shadow: the machine's, but root's home is another, and root can log in by key."""
+    """Provide passwd and shadow: the machine's, with another home for root and root login by key."""
     with open("/etc/passwd") as file:
         lines = [line for line in file.read().splitlines() if not line.startswith("root:")]
     if not any(line.startswith("sshd:") for line in lines):
@@ -56,22 +56,22 @@ def accounts(home: str) -> tuple[str, str]:
 
 
 def private_mounts() -> None:
-    """What is mounted from here on, no other process of the machine sees."""
+    """Make later mounts invisible to all other processes of the machine."""
     try:
         mount("none", "/", "", MS_REC | MS_PRIVATE)
-    except OSError:  # the root directory of a chroot need not be a mount; then it depends on what there is
+    except OSError:  # the root directory of a chroot need not be a mount point; then use the existing mounts
         with open("/proc/self/mountinfo") as file:
             if any(" shared:" in line for line in file):
                 raise
 
 
 def settle(config: dict) -> None:
-    """Mounts, names and files of the host."""
+    """Set up mounts, names and files of the host."""
     socket.sethostname(config["name"])
     private_mounts()
     mount("proc", "/proc", "proc")
     try:
-        mount("sysfs", "/sys", "sysfs")  # /sys/class/net shows the interfaces of whoever mounts it
+        mount("sysfs", "/sys", "sysfs")  # sysfs shows the network interfaces of the namespace that mounts it
     except OSError:
         pass
     memory("/run", "64m")
@@ -92,7 +92,7 @@ def settle(config: dict) -> None:
 
 
 def serve(sshd: str) -> None:
-    """Run sshd and take in orphans until the pipe of stdin ends."""
+    """Run sshd and reap orphans until stdin closes."""
     wake, wake_end = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
     signal.signal(signal.SIGCHLD, lambda *_: None)
     signal.set_wakeup_fd(wake_end, warn_on_full_buffer=False)

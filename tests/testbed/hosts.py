@@ -1,11 +1,13 @@
-"""Hosts made of namespaces: each with its own network, host name, processes, mounts, /dev/shm, home directory, boot id
-and, except the desk, an ssh server that lets the test user in by key. They share /tmp, the repository and Python's
-environment, as hosts with a network file system do.
+"""Hosts made of namespaces.
+
+Each has its own network, host name, processes, mounts, /dev/shm, home directory, boot id and, except the desk, an
+ssh server that accepts the test user's key. They share /tmp, the repository and the Python environment, as hosts
+with a network file system do.
 
     cluster.host(1) ... cluster.host(N)    host1 10.77.0.1 fd77::1, ...
-    cluster.desk                           a machine from which somebody starts jobs; nobody can log in there
+    cluster.desk                           a machine to start jobs from; accepts no logins
 
-Nothing on the machine itself is changed: see host_init.py and network.py for why nothing can be left behind.
+Nothing on the machine itself is changed; host_init.py and network.py explain why nothing can be left behind.
 """
 
 from __future__ import annotations
@@ -29,9 +31,9 @@ from tests.testbed.network import BedError, enter, find_program, hosts_file, ip,
 ROOT = Path(__file__).resolve().parents[2]
 HOME = "/run/home"
 PROGRAMS = ("ip", "nft", "nsenter", "sshd", "ssh", "ssh-keygen", "unshare")
-SSHD_SESSIONS = ("sshd: ", "sshd-session: ")  # how their command lines begin; the second since OpenSSH 9.8
+SSHD_SESSIONS = ("sshd: ", "sshd-session: ")  # prefixes of their command lines; the second since OpenSSH 9.8
 NAMESPACES = ("--net", "--uts", "--mount", "--ipc", "--pid")
-STARTUP_LIMIT = 60.0  # s for a host to come up; it takes a tenth of one
+STARTUP_LIMIT = 60.0  # seconds for a host to come up; usually a tenth of one
 SSHD_CONFIG = f"""
 Port 22
 Port 2222
@@ -49,7 +51,7 @@ MaxStartups 100
 
 
 def why_not() -> str | None:
-    """Why this machine cannot have such hosts; None when it can."""
+    """Return why this machine cannot have such hosts; None if it can."""
     if os.geteuid() != 0:
         return "hosts made of namespaces need root"
     missing = [name for name in PROGRAMS if find_program(name) is None]
@@ -67,7 +69,7 @@ def why_not() -> str | None:
 
 
 def make_key(comment: str) -> tuple[str, str]:
-    """A new ssh key: the private key's file content and the public key's line."""
+    """Create an ssh key; return the private key file's content and the public key's line."""
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder, "key")
         subprocess.run(
@@ -79,8 +81,11 @@ def make_key(comment: str) -> tuple[str, str]:
 
 
 class HostProcess(subprocess.Popen):  # type: ignore[type-arg]
-    """A program that runs on a host. Popen's own process is nsenter, which waits for it and ends as it does; `target`
-    is the program's own pid, as this machine's processes number it."""
+    """A program that runs on a host.
+
+    Popen's own process is nsenter, which waits for the program and exits with its status. `target` is the program's
+    pid in this machine's pid namespace.
+    """
 
     @property
     def target(self) -> int:
@@ -99,7 +104,7 @@ class HostProcess(subprocess.Popen):  # type: ignore[type-arg]
 
 
 class Host:
-    """One host. Processes are numbered as by this machine, so os.kill and /proc of the test reach them."""
+    """One host. Its processes have pids in this machine's namespace, so os.kill and /proc of the test reach them."""
 
     def __init__(self, name: str, number: int, config: Mapping[str, object]) -> None:
         self.name = name
@@ -122,7 +127,7 @@ class Host:
         self.pid = 0
 
     def wait_until_up(self) -> None:
-        """Until the host has its mounts and its ssh server listens."""
+        """Wait until the host has its mounts and its ssh server listens."""
         assert self._process.stdout is not None
         readable, _, _ = select.select([self._process.stdout], [], [], STARTUP_LIMIT)
         line = self._process.stdout.readline().decode().strip() if readable else "no answer"
@@ -136,14 +141,14 @@ class Host:
             time.sleep(0.01)
         self._quiet = {self.pid, *linux.descendants(self.pid)}
 
-    # Running things
+    # Running programs
 
     def environment(self) -> dict[str, str]:
-        """What a login on this host has in its environment, with the test's own search paths."""
+        """Return the environment of a login on this host, with the test's own search paths."""
         kept = {k: v for k, v in os.environ.items() if not k.startswith(("SSH_", "HOROVOD_", "XDG_"))}
         path = f"{Path(sys.executable).parent}:{kept.get('PATH', '')}:/usr/sbin:/sbin"
         fixed = {"HOME": HOME, "USER": "root", "LOGNAME": "root", "PATH": path, "HOROVOD_CALIBRATE": "0"}
-        fixed["TMPDIR"] = "/var/tmp"  # the host's own, so that what is left there is found
+        fixed["TMPDIR"] = "/var/tmp"  # private to the host, so that leftover files are found
         return {**kept, **fixed, "PYTHONPATH": os.pathsep.join(filter(None, [str(ROOT), kept.get("PYTHONPATH")]))}
 
     def popen(
@@ -154,8 +159,11 @@ class Host:
         cwd: str | Path | None = None,
         **options: object,
     ) -> HostProcess:
-        """Start a command (a str is one of bash) in a session of its own. `env` is added to environment(), None removes
-        a variable. `cwd` is the home directory unless given. Further options are Popen's."""
+        """Start a command (a str is run by bash) in a new session.
+
+        `env` is added to environment(); None removes a variable. `cwd` is the home directory unless given. Further
+        options are Popen's.
+        """
         line = ["bash", "-c", command] if isinstance(command, str) else [str(word) for word in command]
         if cwd is not None:
             line = ["env", "-C", str(cwd), "--", *line]
@@ -171,8 +179,10 @@ class Host:
     def run(
         self, command: Sequence[str | Path] | str, *, timeout: float = 120, input: str | None = None, **options: object
     ) -> subprocess.CompletedProcess[str]:
-        """Run a command to its end, output as text. Raises subprocess.TimeoutExpired after `timeout` seconds, when it
-        has been killed. Options are popen's."""
+        """Run a command to its end, with output as text; options are popen's.
+
+        Raises subprocess.TimeoutExpired after `timeout` seconds, once the command has been killed.
+        """
         if input is not None:
             options["stdin"] = subprocess.PIPE
         process = self.popen(command, text=True, errors="surrogateescape", **options)
@@ -186,14 +196,14 @@ class Host:
             raise
         return subprocess.CompletedProcess(process.args, process.returncode, out, err)
 
-    # Looking at it from outside
+    # Inspecting a host from outside
 
     def path(self, path: str | Path) -> Path:
-        """Where this machine finds a file of the host."""
+        """Return the path by which this machine accesses a file of the host."""
         return Path(f"/proc/{self.pid}/root/{str(path).lstrip('/')}")
 
     def processes(self) -> dict[int, str]:
-        """The command line of every living process, but for the host's own init and ssh server (its sessions count)."""
+        """Return the command line of every process except the host's init and ssh server; ssh sessions are included."""
         mine = os.readlink(f"/proc/{self.pid}/ns/pid")
         found = {}
         for name in os.listdir("/proc"):
@@ -205,7 +215,7 @@ class Host:
         return found
 
     def listening(self, all_of_them: bool = False) -> list[tuple[str, int]]:
-        """(local address as in /proc/net/tcp, port) of every listening TCP socket, but for the ssh server's."""
+        """Return (local address as in /proc/net/tcp, port) of every listening TCP socket except the ssh server's."""
         found = []
         for table in ("tcp", "tcp6"):
             with contextlib.suppress(FileNotFoundError):
@@ -217,11 +227,11 @@ class Host:
         return found
 
     def shm(self) -> list[str]:
-        """What lies in /dev/shm."""
+        """Return the contents of /dev/shm."""
         return sorted(os.listdir(self.path("/dev/shm")))
 
     def files(self) -> set[str]:
-        """All files and sockets in what is the host's own: home, /run, /dev/shm, /var/tmp."""
+        """Return all files and sockets in the host's private directories: home, /run, /dev/shm, /var/tmp."""
         found = set()
         for top in ("/run", "/dev/shm", "/var/tmp"):
             base = self.path(top)
@@ -229,7 +239,7 @@ class Host:
                 found |= {os.path.join(top, os.path.relpath(folder, base), name).replace("/./", "/") for name in names}
         return found
 
-    # Its end
+    # Ending a host
 
     def kill_all(self) -> None:
         """End every process of jobs on this host."""
@@ -242,7 +252,7 @@ class Host:
             time.sleep(0.01)
 
     def close(self) -> None:
-        """Switch it off: all its processes are killed by the kernel."""
+        """Shut the host down; the kernel kills all its processes."""
         assert self._process.stdin is not None
         assert self._process.stdout is not None
         with contextlib.suppress(BrokenPipeError):
@@ -257,7 +267,7 @@ def _is_zombie(pid: int) -> bool:
 
 
 def start_hosts(names: Mapping[str, int], shm: str) -> list[Host]:
-    """Start hosts (name -> number; 254 has no ssh server) that know and trust one another; without network yet."""
+    """Start hosts (number by name; 254 has no ssh server) with each other's host keys, but without network yet."""
     user_key, user_public = make_key("test user")
     host_keys = {name: make_key(name) for name, number in names.items() if number != 254}
     known = []

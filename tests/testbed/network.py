@@ -1,7 +1,7 @@
-"""The cables and switches between the hosts of the test bed: a network namespace of its own with bridges in it.
+"""Cables and switches between the hosts of the test bed: a network namespace with bridges in it.
 
-The namespace has no name and belongs to one process, so nothing in the machine's own network is touched, beds of
-several test runs never meet, and when the process ends, whoever kills it, bridges and cables are gone.
+The namespace has no name and belongs to one process. So the machine's own network stays untouched, test beds of
+several runs do not interfere, and bridges and cables disappear when that process ends for any reason.
 """
 
 from __future__ import annotations
@@ -13,14 +13,14 @@ from collections.abc import Iterable, Mapping
 
 from horovod.runner.base import linux
 
-PROGRAM_LIMIT = 30.0  # s for one call of ip or nft
+PROGRAM_LIMIT = 30.0  # seconds for one call of ip or nft
 
 
-SEARCH = os.environ.get("PATH", "") + ":/usr/local/sbin:/usr/sbin:/sbin"  # as root's should be
+SEARCH = os.environ.get("PATH", "") + ":/usr/local/sbin:/usr/sbin:/sbin"  # like root's PATH
 
 
 class BedError(Exception):
-    """The test bed cannot do what it was asked to: a fault of the bed or of the machine, not of what is tested."""
+    """The test bed cannot do what was requested: a fault of the test bed or machine, not of the tested code."""
 
 
 def find_program(name: str) -> str | None:
@@ -28,12 +28,12 @@ def find_program(name: str) -> str | None:
 
 
 def enter(pid: int, *flags: str) -> list[str]:
-    """The command prefix that runs a program in namespaces of process `pid` (flags of nsenter)."""
+    """Return the command prefix that runs a program in namespaces of process `pid` (flags of nsenter)."""
     return ["nsenter", "-t", str(pid), *flags]
 
 
 def in_network(pid: int, command: list[str], text: str = "") -> str:
-    """Run a program of this machine in the network of process `pid`; its stdout. Raises BedError when it fails."""
+    """Run a program of this machine in the network of process `pid`; return its stdout. Raises BedError on failure."""
     line, environment = enter(pid, "--net") + command, {**os.environ, "PATH": SEARCH}
     done = subprocess.run(line, input=text, capture_output=True, text=True, timeout=PROGRAM_LIMIT, env=environment)
     if done.returncode:
@@ -42,12 +42,12 @@ def in_network(pid: int, command: list[str], text: str = "") -> str:
 
 
 def ip(pid: int, lines: Iterable[str]) -> None:
-    """Calls of ip(8) in the network of process `pid`, one a line."""
+    """Call ip(8) in the network of process `pid` once for each line."""
     in_network(pid, ["ip", "-batch", "-"], "\n".join(lines) + "\n")
 
 
 class Switch:
-    """Bridges, and cables from them to hosts; a cable is a veth pair, whose other end is an interface of the host."""
+    """Bridges, and cables from them to hosts; a cable is a veth pair whose other end is an interface of the host."""
 
     def __init__(self) -> None:
         self._process = subprocess.Popen(
@@ -57,7 +57,7 @@ class Switch:
         self._wait_for_namespace()
 
     def _wait_for_namespace(self) -> None:
-        """Until the process has become `cat`, it has not yet left the machine's network."""
+        """Wait until the process has executed `cat`; before that, it is still in the machine's network."""
         while self._process.poll() is None:
             if os.readlink(f"/proc/{self.pid}/ns/net") != os.readlink("/proc/self/ns/net"):
                 return
@@ -67,7 +67,7 @@ class Switch:
         ip(self.pid, [f"link add {name} type bridge forward_delay 0 mcast_snooping 0", f"link set {name} up"])
 
     def plug(self, bridge: str, host: int, port: str, interface: str, addresses: Iterable[str]) -> None:
-        """A cable from `port` of a bridge to a new interface of the host with process `host`; addresses with prefix."""
+        """Connect `port` of a bridge to a new interface, with these addresses, of the host with process `host`."""
         ip(
             self.pid,
             [
@@ -88,7 +88,7 @@ class Switch:
         ip(self.pid, [f"link set {port} master {bridge}"])
 
     def set_link(self, port: str, up: bool) -> None:
-        """The host at the other end sees its link lost or come back."""
+        """Set the link up or down as seen by the host at the other end."""
         ip(self.pid, [f"link set {port} {'up' if up else 'down'}"])
 
     def remove(self, names: Iterable[str]) -> None:
@@ -103,9 +103,11 @@ class Switch:
 
 
 def filter_new_connections(pid: int, *, incoming: bool, allowed: Iterable[int], refuse: bool) -> None:
-    """A firewall in the network of process `pid`: new TCP connections in one direction are dropped (or refused with a
-    reset), except to the allowed ports; answers pass. What uses the loopback interface is left alone. Replaces an
-    earlier one."""
+    """Install a firewall in the network of process `pid`, replacing an earlier one.
+
+    New TCP connections in one direction are dropped (or refused with a reset), except to the allowed ports; replies
+    pass. The loopback interface is not filtered.
+    """
     hook, interface = ("input", "iif") if incoming else ("output", "oif")
     ports = ", ".join(str(port) for port in allowed)
     match = f"tcp dport != {{ {ports} }} " if ports else ""
@@ -125,7 +127,7 @@ def filter_new_connections(pid: int, *, incoming: bool, allowed: Iterable[int], 
 
 
 def limit_rate(pid: int, interface: str, rate: str) -> None:
-    """What leaves by this interface in the network of process `pid` gets no faster than `rate`, as in "100mbit"."""
+    """Limit outgoing traffic of this interface, in the network of process `pid`, to `rate`, such as "100mbit"."""
     shape = ["root", "tbf", "rate", rate, "burst", "64kb", "latency", "50ms"]
     in_network(pid, ["tc", "qdisc", "replace", "dev", interface, *shape])
 
@@ -136,8 +138,10 @@ def lift_limit(pid: int, interface: str) -> None:
 
 
 def drop_packets_from(pid: int, addresses: Iterable[str]) -> None:
-    """Nothing from these addresses (IPv4 or IPv6) arrives in the network of process `pid` any more, until
-    `receive_again`. May be called again for more."""
+    """Drop packets from these addresses (IPv4 or IPv6) in the network of process `pid` until `receive_again`.
+
+    May be called again for more addresses.
+    """
     rules = "\n".join(f"add rule inet cut c {'ip6' if ':' in a else 'ip'} saddr {a} drop" for a in addresses)
     begin = "add table inet cut\nadd chain inet cut c { type filter hook input priority 0; }\n"
     in_network(pid, ["nft", "-f", "-"], f"{begin}{rules}\n")
@@ -148,8 +152,7 @@ def receive_again(pid: int) -> None:
 
 
 def try_network() -> None:
-    """Make each thing of which networks of test beds are made once. Raises BedError where the kernel does not allow it
-    or lacks it."""
+    """Try each operation that test bed networks need once. Raises BedError if the kernel forbids or lacks one."""
     switch = Switch()
     try:
         switch.add_bridge("main")
@@ -167,6 +170,6 @@ def open_network(pid: int) -> None:
 
 
 def hosts_file(names: Mapping[str, str]) -> str:
-    """The text of /etc/hosts: address of every name."""
+    """Return the text of /etc/hosts: the address of every name."""
     lines = ["127.0.0.1 localhost", "::1 localhost ip6-localhost"]
     return "\n".join([*lines, *(f"{address} {name}" for name, address in names.items())]) + "\n"
