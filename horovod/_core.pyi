@@ -15,7 +15,6 @@ WIRE_BF16: int
 WIRE_INT8: int
 DEVICE_HOST: int
 DEVICE_CUDA: int
-DEVICE_HIP: int
 
 class Buffer:
     """Memory of the engine: the output of an allgather or alltoall, or a result of Engine.allocate().

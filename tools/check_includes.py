@@ -32,7 +32,7 @@ DIRECT = {
     "bindings": ("trace",),
 }
 FOREIGN = re.compile(
-    r"(Python\.h|(nanobind|pybind11|torch|ATen|c10|tensorflow|tsl|xla|jax|mxnet|numpy)/|mpi\.h|nccl\.h|rccl/|cuda|hip/)"
+    r"(Python\.h|(nanobind|pybind11|torch|ATen|c10|tensorflow|tsl|xla|jax|mxnet|numpy)/|mpi\.h|nccl\.h|cuda)"
 )
 INCLUDE = re.compile(r"""\s*#\s*include\s*(?P<open>["<])(?P<path>[^">]+)[">]""")
 # Pure layers contain functions of their arguments only: no threads, locks, waiting or system calls.

@@ -138,7 +138,7 @@ Work submit(PyEngine& self, int kind, nb::str name, uintptr_t in, uintptr_t out,
   const auto* source = reinterpret_cast<const std::byte*>(in);
   auto* target = reinterpret_cast<std::byte*>(out);
   auto* carried = reinterpret_cast<float*>(residual);
-  const Place on{code("device_kind", device_kind, DeviceKind::hip), device, reinterpret_cast<Device::Stream>(stream)};
+  const Place on{code("device_kind", device_kind, DeviceKind::cuda), device, reinterpret_cast<Device::Stream>(stream)};
   const Place* place = on.kind == DeviceKind::host ? nullptr : &on;
   OperationPtr operation;
   check(kBlocking ? engine.submit_blocking(std::move(q), source, target, &operation, carried, place)

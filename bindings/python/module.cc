@@ -36,7 +36,6 @@ NB_MODULE(_core, m) {
   m.attr("WIRE_INT8") = static_cast<int>(WireFormat::int8);
   m.attr("DEVICE_HOST") = static_cast<int>(DeviceKind::host);
   m.attr("DEVICE_CUDA") = static_cast<int>(DeviceKind::cuda);
-  m.attr("DEVICE_HIP") = static_cast<int>(DeviceKind::hip);
   python::define_buffer(m);
   python::define_crypto(m);
   python::define_config(m);

@@ -115,7 +115,7 @@ void get(Reader& r, Request* q) {
   r.get(&q->dtype, DType::bfloat16);
   r.get(&q->op, ReduceOp::product);
   r.get(&q->wire, WireFormat::int8);
-  r.get(&q->device, DeviceKind::hip);
+  r.get(&q->device, DeviceKind::cuda);
   r.get(&q->across_hosts);
   r.get(&q->root);
   r.get(&q->prescale);
@@ -157,7 +157,7 @@ void get(Reader& r, Response* p) {
   r.get(&p->dtype, DType::bfloat16);
   r.get(&p->op, ReduceOp::product);
   r.get(&p->wire, WireFormat::int8);
-  r.get(&p->device, DeviceKind::hip);
+  r.get(&p->device, DeviceKind::cuda);
   r.get(&p->across_hosts);
   r.get(&p->partial);
   r.get(&p->root);

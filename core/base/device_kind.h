@@ -6,10 +6,11 @@
 
 namespace hvd {
 
-enum class DeviceKind : uint8_t { host = 0, cuda = 1, hip = 2 };
+// 2 stood for AMD's GPUs and is not given again (docs/adr/0035-no-hip.md).
+enum class DeviceKind : uint8_t { host = 0, cuda = 1 };
 
 constexpr std::string_view name_of(DeviceKind kind) {
-  constexpr std::string_view names[3] = {"CPU", "CUDA GPU", "ROCm GPU"};
+  constexpr std::string_view names[2] = {"CPU", "CUDA GPU"};
   return names[static_cast<size_t>(kind)];
 }
 

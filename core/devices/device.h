@@ -1,5 +1,5 @@
 // Device: memory, streams, events, copies and kernels of one accelerator behind one small interface, used by the
-// engine's device code. core/devices/cuda is the only implementation so far, over CUDA's driver or HIP.
+// engine's device code. core/devices/cuda is the only implementation so far, over CUDA's driver.
 //
 // No call waits for the device's work unless stated. Every call needs a Turn on the calling thread, which makes the
 // device's context current and lets the thread use the device while another stream is captured into a graph.
@@ -10,7 +10,6 @@
 #include <memory>
 #include <string>
 
-#include "base/device_kind.h"
 #include "base/status.h"
 #include "kernels/launch.h"
 
@@ -22,7 +21,6 @@ class Device {
   using Event = void*;   // an event from take_event()
 
   virtual ~Device() = default;
-  virtual DeviceKind kind() const = 0;
   virtual int ordinal() const = 0;                  // device number within the process
   virtual std::array<uint8_t, 16> uuid() const = 0;  // unique, and equal in all processes
   virtual int capability() const = 0;                // compute capability: 10 * major + minor; 0: unknown

@@ -48,7 +48,7 @@ struct Question {
   double postscale = 1.0;
   int size = 1;                 // number of ranks
   int version = kOldestVersion;  // NCCL version
-  int capability = 90;          // minimum compute capability of the ranks' devices, 90 for 9.0; RCCL: 90
+  int capability = 90;          // minimum compute capability of the ranks' devices, 90 for 9.0
   bool scaled_afterwards = false;  // the caller runs a kernel after the reduction anyway, which scales at no extra cost
 };
 

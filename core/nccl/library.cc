@@ -47,21 +47,17 @@ std::string path_of(void* function, const std::string& asked) {
   return ::dladdr(function, &info) != 0 && info.dli_fname ? info.dli_fname : asked;
 }
 
-bool is_rccl(const std::string& path) { return path.substr(path.rfind('/') + 1).find("rccl") != std::string::npos; }
-
 // Fill the table. Return why the library cannot be used, or "". The version is checked first, because an old library
 // may lack many names, and its age is the better explanation.
 std::string fill(void* handle, const std::string& asked, Library* l) {
   void* ask = ::dlsym(handle, "ncclGetVersion");
   if (!ask) return asked + " has no ncclGetVersion, so it is not NCCL";
   l->path = path_of(ask, asked);
-  l->rccl = is_rccl(l->path);
-  const char* kind = l->rccl ? "RCCL" : "NCCL";
   l->get_version = reinterpret_cast<Result (*)(int*)>(ask);
   if (const Result r = l->get_version(&l->version); r != kSuccess)
     return l->path + " does not tell its version (error " + std::to_string(r) + ")";
   if (l->version < kOldestVersion) {
-    return l->path + " is " + kind + " " + version_text(l->version) + "; needed is " + version_text(kOldestVersion) + " or later";
+    return l->path + " is NCCL " + version_text(l->version) + "; needed is " + version_text(kOldestVersion) + " or later";
   }
   const char* missing = nullptr;
 #define HVD_NCCL_FIND(member, name, required)                               \
@@ -69,7 +65,7 @@ std::string fill(void* handle, const std::string& asked, Library* l) {
   if (required && !l->member && !missing) missing = name;
   HVD_NCCL_FUNCTIONS(HVD_NCCL_FIND)
 #undef HVD_NCCL_FIND
-  if (missing) return l->path + " (" + kind + " " + version_text(l->version) + ") has no " + missing;
+  if (missing) return l->path + " (NCCL " + version_text(l->version) + ") has no " + missing;
   return {};
 }
 
@@ -116,17 +112,11 @@ Found find(const Search& search) {
     if (const Library* l = try_one(search.chosen, 0, &reasons)) return {l, {}};
     return {nullptr, reasons};
   }
-  // PyTorch's wheels contain RCCL under a name without a version.
-  const auto names = search.rccl ? std::vector<std::string>{"librccl.so.1", "librccl.so"} : std::vector<std::string>{"libnccl.so.2"};
-  for (const std::string& name : names) {
-    if (const Library* l = try_one(name, RTLD_NOLOAD, &reasons)) return {l, {}};
-  }
+  if (const Library* l = try_one("libnccl.so.2", RTLD_NOLOAD, &reasons)) return {l, {}};
   for (const std::string& candidate : search.candidates) {
-    if (is_rccl(candidate) != search.rccl) continue;  // skip libraries for another vendor's GPUs
     if (const Library* l = try_one(candidate, 0, &reasons)) return {l, {}};
   }
-  if (reasons.empty())
-    reasons = std::string("the process has not loaded ") + (search.rccl ? "RCCL" : "NCCL") + ", and no place to look for it is known";
+  if (reasons.empty()) reasons = "the process has not loaded NCCL, and no place to look for it is known";
   return {nullptr, reasons};
 }
 

@@ -1,6 +1,6 @@
 // libnccl as a table of functions that is filled at run time. Nothing here is linked with NCCL or includes its header,
 // so one build serves machines with and without it. Types, numbers and layouts are those of nccl.h 2.18, which later
-// versions keep. AMD's librccl exports the same names; using it has never been tested.
+// versions keep.
 #pragma once
 #include <climits>
 #include <cstddef>
@@ -76,7 +76,6 @@ struct Library {
   int version = 0;           // version number, 22809 for 2.28.9; must be equal on all ranks of a communicator
   std::string path;          // file that the functions came from
   bool loaded_before = false;  // was loaded before, most likely by a framework that uses it
-  bool rccl = false;
 
   bool aborts_in_groups() const { return version >= 22200; }
 };
@@ -88,7 +87,6 @@ struct Search {
   std::string chosen;                   // HOROVOD_NCCL_LIBRARY; if not empty, the only one tried
   // Otherwise tried after the libraries already loaded: paths, or names for the loader.
   std::vector<std::string> candidates;
-  bool rccl = false;                    // search for AMD's library, which works only on AMD's GPUs
 };
 struct Found {
   const Library* library = nullptr;  // never freed, because threads may use it when the process ends

@@ -254,7 +254,7 @@ class HorovodBasics(observed.Observed):
         return util.cuda_built()
 
     def rocm_built(self) -> bool:
-        """Return False: there is no separate build for ROCm."""
+        """Return False: ROCm is not supported."""
         return util.rocm_built()
 
     def _get_process_set_ids_and_ranks(self) -> dict[int, list[int]]:

@@ -157,7 +157,7 @@ def gloo_built(verbose: bool = False) -> bool:
 
 
 def nccl_built(verbose: bool = False) -> int:
-    """Return the version code (22205 for 2.22.5) of the NCCL or RCCL library that ranks here would use; 0 without one.
+    """Return the version code (22205 for 2.22.5) of the NCCL library that ranks here would use; 0 without one.
 
     The library is not loaded into this process, because a framework imported later would get this copy instead of its
     own.
@@ -189,7 +189,7 @@ def cuda_built(verbose: bool = False) -> bool:
 
 
 def rocm_built(verbose: bool = False) -> bool:
-    """Return False: there is no separate build for ROCm."""
+    """Return False: ROCm is not supported."""
     return False
 
 

@@ -60,7 +60,7 @@ def form_of(tensor: torch.Tensor) -> Form | None:
         raise ValueError(f"has layout {tensor.layout}; accepted are {torch.strided} and sparse layouts")
     if tensor.is_nested or not (tensor.is_cpu or devices.accepts(tensor) or tensor.layout in _PARTS):
         kind = "is nested" if tensor.is_nested else f"is on device {tensor.device}"
-        raise ValueError(f"{kind}; accepted are tensors on {' and '.join(('cpu', *devices.ADAPTERS))}")
+        raise ValueError(f"{kind}; accepted are {devices.accepted()}")
     parts = parts_of(tensor)
     for part in parts:
         if not (part.is_cpu or devices.accepts(part)):

@@ -7,6 +7,7 @@ import pytest
 import torch
 
 import horovod.torch as hvd
+from horovod.torch.ops import devices
 from tests.ranks import on_ranks
 
 
@@ -157,6 +158,17 @@ def test_by_cuda_array_interface_with_a_stream_of_each_thread(waits):
     with pytest.raises(ValueError, match=r"allreduce: a \S*OnGpu that cannot be taken .* the thread's own"):
         hvd.allreduce_(OnGpu(2))
     assert waits == []
+
+
+@pytest.mark.usefixtures("single", "waits")
+def test_amd_gpus_are_refused(monkeypatch):
+    """PyTorch for ROCm gives its device the name of CUDA's."""
+    monkeypatch.setattr(torch.version, "hip", "6.2")
+    monkeypatch.setattr(devices, "ADAPTERS", {})
+    with pytest.raises(ValueError, match=r"tensors on cpu \(AMD GPUs are not supported: send tensor.cpu\(\)\)"):
+        hvd.allreduce_(OnGpu(None))
+    with pytest.raises(ValueError, match=r"is on device meta; accepted are tensors on cpu \(AMD GPUs are not"):
+        hvd.allreduce(torch.ones(2, device="meta"))
 
 
 @pytest.mark.usefixtures("single", "waits")

@@ -39,7 +39,6 @@ class CudaDevice final : public Device {
     driver_.primary_release(device_);
   }
 
-  DeviceKind kind() const override { return driver_.kind; }
   int ordinal() const override { return ordinal_; }
   std::array<uint8_t, 16> uuid() const override { return uuid_; }
   int capability() const override { return capability_; }
@@ -188,8 +187,8 @@ Status make(const CudaDriver& driver, int ordinal, std::shared_ptr<Device>* out)
   int count = 0;
   HVD_RETURN_IF_ERROR(driver.check(driver.device_count(&count), "cuDeviceGetCount"));
   if (ordinal < 0 || ordinal >= count) {
-    return Status(Code::invalid_argument, std::string(name_of(driver.kind)) + " " + std::to_string(ordinal) +
-                                              " does not exist; this process sees " + std::to_string(count) + " of them");
+    return Status(Code::invalid_argument,
+                  "CUDA GPU " + std::to_string(ordinal) + " does not exist; this process sees " + std::to_string(count) + " of them");
   }
   CudaDriver::Device device = 0;
   HVD_RETURN_IF_ERROR(driver.check(driver.device_get(&device, ordinal), "cuDeviceGet"));
@@ -204,8 +203,7 @@ Status make(const CudaDriver& driver, int ordinal, std::shared_ptr<Device>* out)
   driver.device_attribute(&minor, kMinor, device);
   CudaDriver::Context context = nullptr;
   HVD_RETURN_IF_ERROR(driver.check(driver.primary_retain(&context, device), "cuDevicePrimaryCtxRetain"));
-  *out = std::make_shared<CudaDevice>(driver, ordinal, device, context,
-                                      std::string(name_of(driver.kind)) + " " + std::to_string(ordinal) + " (" + name + ")", uuid,
+  *out = std::make_shared<CudaDevice>(driver, ordinal, device, context, "CUDA GPU " + std::to_string(ordinal) + " (" + name + ")", uuid,
                                       10 * major + minor, multiprocessors);
   return {};
 }
@@ -215,16 +213,12 @@ Status make(const CudaDriver& driver, int ordinal, std::shared_ptr<Device>* out)
 Status open_cuda_device(const std::string& library, int ordinal, std::shared_ptr<Device>* out) {
   const CudaDriver* driver = nullptr;
   HVD_RETURN_IF_ERROR(cuda_driver(library, &driver));
-  return open_device(*driver, ordinal, out);
-}
-
-Status open_device(const CudaDriver& driver, int ordinal, std::shared_ptr<Device>* out) {
   static std::mutex& mutex = *new std::mutex;
-  static auto& open = *new std::map<std::pair<DeviceKind, int>, std::weak_ptr<Device>>;
+  static auto& open = *new std::map<int, std::weak_ptr<Device>>;
   std::lock_guard lock(mutex);
-  std::weak_ptr<Device>& known = open[{driver.kind, ordinal}];
+  std::weak_ptr<Device>& known = open[ordinal];
   if ((*out = known.lock())) return {};
-  HVD_RETURN_IF_ERROR(make(driver, ordinal, out));
+  HVD_RETURN_IF_ERROR(make(*driver, ordinal, out));
   known = *out;
   return {};
 }

@@ -53,7 +53,7 @@ Loaded load(const std::string& library) {
 
 std::string CudaDriver::say(int code) const {
   const char *name = nullptr, *text = nullptr;
-  std::string said = std::string(interface) + " error " + std::to_string(code);
+  std::string said = "CUDA error " + std::to_string(code);
   if (error_name(code, &name) == 0 && name) said += std::string(" (") + name + ")";
   if (error_text(code, &text) == 0 && text) said += std::string(": ") + text;
   return said;
@@ -61,7 +61,7 @@ std::string CudaDriver::say(int code) const {
 
 Status CudaDriver::check(int code, const char* what) const {
   if (code == 0) return {};
-  return Status(Code::internal, (call_name ? call_name(what) : what) + " failed: " + say(code));
+  return Status(Code::internal, std::string(what) + " failed: " + say(code));
 }
 
 Status cuda_driver(const std::string& library, const CudaDriver** out) {

@@ -6,7 +6,6 @@
 #include <cstdint>
 #include <string>
 
-#include "base/device_kind.h"
 #include "base/status.h"
 
 namespace hvd {
@@ -73,12 +72,6 @@ struct CudaDriver {
 #define HVD_CUDA_MEMBER(member, symbol, arguments) int(*member) arguments = nullptr;
   HVD_CUDA_FUNCTIONS(HVD_CUDA_MEMBER)
 #undef HVD_CUDA_MEMBER
-
-  // Description by the library that fills the table; HIP fills it too (devices/hip).
-  DeviceKind kind = DeviceKind::cuda;
-  const char* interface = "CUDA";
-  const char* no_kernels = nullptr;                        // why it cannot run the engine's kernels; null: it can
-  std::string (*call_name)(const char* cuda) = nullptr;  // maps a CUDA function name to its own
 
   static constexpr int kNotReady = 600, kDeinitialized = 4, kLegacyStreamUnusable = 906;
 

@@ -44,7 +44,6 @@ Status CudaKernels::load(const std::function<Status(CudaDriver::Stream*)>& make_
   std::lock_guard lock(mutex_);
   if (asked_) return status_;
   asked_ = true;
-  if (driver_.no_kernels) return status_ = Status(Code::internal, driver_.no_kernels);
   status_ = load_module();
   CudaDriver::Stream stream = nullptr;
   if (status_.ok()) status_ = make_stream(&stream);

@@ -1,20 +1,18 @@
 #include "engine/device/accelerator.h"
 
 #include "devices/cuda/device.h"
-#include "devices/hip/driver.h"
 
 namespace hvd {
 
 Status Accelerator::open(const Place& place, std::shared_ptr<Device>* out) {
   std::lock_guard lock(mutex_);
   if (!device_) {
-    const bool hip = place.kind == DeviceKind::hip;
-    HVD_RETURN_IF_ERROR(hip ? open_hip_device(place.ordinal, &device_) : open_cuda_device(cuda_library_, place.ordinal, &device_));
+    HVD_RETURN_IF_ERROR(open_cuda_device(cuda_library_, place.ordinal, &device_));
     const Device::Turn turn(*device_);
     // A failure is reported when the kernels are needed.
     if (kernels_ && turn.status().ok()) static_cast<void>(device_->load_kernels());
   }
-  if (device_->kind() != place.kind || device_->ordinal() != place.ordinal) {
+  if (device_->ordinal() != place.ordinal) {
     return Status(Code::invalid_argument, "the tensor is on " + std::string(name_of(place.kind)) + " " + std::to_string(place.ordinal) +
                                               ", and this rank works on " + device_->description() +
                                               "; accepted: tensors of one device in a process. Choose it before the first one is used, "

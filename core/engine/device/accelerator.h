@@ -4,6 +4,7 @@
 #include <mutex>
 #include <string>
 
+#include "base/device_kind.h"
 #include "devices/device.h"
 #include "engine/device/held.h"
 #include "engine/operation.h"

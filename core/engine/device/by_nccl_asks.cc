@@ -42,7 +42,7 @@ void NcclSets::open() {
   if (looked_ || !device_) return;
   looked_ = true;
   if (!options_.wanted()) return;
-  const nccl::Found found = nccl::find({options_.library, options_.candidates, device_->kind() == DeviceKind::hip});
+  const nccl::Found found = nccl::find({options_.library, options_.candidates});
   library_ = found.library;
   why_not_ = found.why_not;
 }

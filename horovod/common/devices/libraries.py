@@ -1,4 +1,4 @@
-"""Location of GPU libraries: CUDA's driver, NCCL or AMD's RCCL, and NVTX.
+"""Location of GPU libraries: CUDA's driver, NCCL and NVTX.
 
 They are searched at run time, so that one wheel works with and without GPUs. Nothing is loaded here, except for CUDA's
 driver by ``driver_error``, which does not initialize it.
@@ -19,7 +19,6 @@ from typing import Final, NamedTuple
 
 DRIVER: Final = "libcuda.so.1"  # not libcuda.so, which may be the toolkit's stub
 NCCL: Final = "libnccl.so.2"
-RCCL: Final = "librccl.so.1"
 
 NCCL_FILES: Final = ("~/.nccl.conf", "/etc/nccl.conf")
 NCCL_VARIABLE: Final = "HOROVOD_NCCL_LIBRARY"
@@ -30,7 +29,6 @@ _NCCL_WHEEL: Final = "nccl/lib/libnccl.so.2"
 _NVTX_WHEELS: Final = ("cu13/lib/libnvtx3interop.so.1", "nvtx/lib/libnvToolsExt.so.1")
 _SYSTEM: Final = ("/usr/lib/x86_64-linux-gnu", "/usr/lib/aarch64-linux-gnu", "/usr/lib64", "/usr/local/lib", "/lib64")
 CACHE = "/etc/ld.so.cache"
-_ROCM: Final = "/opt/rocm/lib"
 JIT: Final = "libnvidia-ptxjitcompiler.so.1"
 
 
@@ -44,8 +42,8 @@ class Library(NamedTuple):
     source: str
     """How it was found.
 
-    A variable's name, "loaded already", "a package of Python", "beside Python" (as in conda's environments), "PyTorch"
-    or "the system".
+    A variable's name, "loaded already", "a package of Python", "beside Python" (as in conda's environments) or
+    "the system".
     """
 
 
@@ -91,7 +89,7 @@ def nccl_search(environ: Mapping[str, str]) -> Search:
     key = (environ.get("LD_LIBRARY_PATH", ""), *sys.path)
     if key not in _searched:
         _searched[key] = [library.path for library in _nccls(environ) if library.source != LOADED]
-    return Search(environ.get(NCCL_VARIABLE, "").strip(), [*_searched[key], NCCL, RCCL])
+    return Search(environ.get(NCCL_VARIABLE, "").strip(), [*_searched[key], NCCL])
 
 
 _searched: dict[tuple[str, ...], list[str]] = {}
@@ -100,7 +98,7 @@ _searched: dict[tuple[str, ...], list[str]] = {}
 def nccl(environ: Mapping[str, str]) -> Library | Missing:
     """Return the NCCL that a rank of this environment uses, without loading it.
 
-    The order is: the variable, a library already in this process, Python's packages, the system, AMD's RCCL.
+    The order is: the variable, a library already in this process, Python's packages, the system.
     """
     given = environ.get(NCCL_VARIABLE, "").strip()
     if given:
@@ -117,18 +115,13 @@ def nccl(environ: Mapping[str, str]) -> Library | Missing:
 
 
 def _nccls(environ: Mapping[str, str]) -> Iterator[Library]:
-    for name in (NCCL, RCCL):
-        if path := loaded(name):
-            yield Library(path, LOADED)
+    if path := loaded(NCCL):
+        yield Library(path, LOADED)
     for path in in_packages(_NCCL_WHEEL):
         yield Library(path, "a package of Python")
     if path := _file(os.path.join(sys.prefix, "lib", NCCL)):
         yield Library(path, "beside Python")
     if path := of_system(NCCL, environ):
-        yield Library(path, "the system")
-    for path in beside_torch("librccl.so"):
-        yield Library(path, "PyTorch")
-    if path := of_system(RCCL, environ) or _file(f"{_ROCM}/{RCCL}"):
         yield Library(path, "the system")
 
 
@@ -192,13 +185,6 @@ def in_packages(below: str) -> Iterator[str]:
     """Yield files with this path in the directories of the package `nvidia`, which may be several."""
     for folder in folders_of("nvidia"):
         if path := _file(os.path.join(folder, below)):
-            yield path
-
-
-def beside_torch(name: str) -> Iterator[str]:
-    """Yield files with this name among PyTorch's own libraries."""
-    for folder in folders_of("torch"):
-        if path := _file(os.path.join(folder, "lib", name)):
             yield path
 
 

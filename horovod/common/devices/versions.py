@@ -16,7 +16,7 @@ MINIMUM: Final = 21800
 """Oldest NCCL that ranks use; it is the first that can split communicators."""
 
 PACKAGES: Final = ("nvidia-nccl-cu13", "nvidia-nccl-cu12", "nvidia-nccl-cu11")
-_JAX_PLUGINS: Final = ("jax_cuda13_plugin", "jax_cuda12_plugin", "jax_rocm7_plugin", "jax_rocm60_plugin")
+_JAX_PLUGINS: Final = ("jax_cuda13_plugin", "jax_cuda12_plugin")
 SECONDS: Final = 20.0
 _WORDS: Final = rb"NCCL version (\d+\.\d+\.\d+)"
 _LOAD: Final = """
@@ -122,22 +122,21 @@ def load_elsewhere(path: str) -> tuple[int, str]:
 
 
 def built_for_gpus(framework: str) -> bool:
-    """Return True if the framework (torch, tensorflow, jax, keras) is built for GPUs, without importing it."""
+    """Return True if the framework (torch, tensorflow, jax, keras) is built for NVIDIA GPUs, without importing it."""
     if framework == "torch":
-        return any(torch_builds())
+        return bool(torch_cuda())
     if framework == "tensorflow":
         text = _first_text("tensorflow", "python/platform/build_info.py")
-        return any(f"('is_{kind}_build', True)" in text for kind in ("cuda", "rocm"))
+        return "('is_cuda_build', True)" in text
     if framework == "jax":
         return any(map(folders_of, _JAX_PLUGINS))
     return framework == "keras" and any(map(built_for_gpus, ("torch", "tensorflow", "jax")))
 
 
-def torch_builds() -> tuple[str, str]:
-    """Return the (CUDA, ROCm) versions that PyTorch was built for, without importing it; empty if not built for it."""
-    text = _first_text("torch", "version.py")
-    found = dict(re.findall(r"^(cuda|hip)\b[^=\n]*= *'([^'\n]*)'", text, re.MULTILINE))
-    return found.get("cuda", ""), found.get("hip", "")
+def torch_cuda() -> str:
+    """Return the CUDA version that PyTorch was built for, without importing it; empty if not built for CUDA."""
+    found = re.search(r"^cuda\b[^=\n]*= *'([^'\n]*)'", _first_text("torch", "version.py"), re.MULTILINE)
+    return found[1] if found is not None else ""
 
 
 def _first_text(package: str, file: str) -> str:

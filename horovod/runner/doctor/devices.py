@@ -27,7 +27,6 @@ def examine(environ: Mapping[str, str] = os.environ, root: str = "/") -> DeviceR
     library = libraries.nccl(environ)
     nvtx = libraries.nvtx(environ)
     code, nccl_error = _nccl(library)
-    cuda, rocm = versions.torch_builds()
     tried = trying.try_cuda(libraries.driver(environ)) if survey.gpus and not driver_error else trying.Tried()
     return DeviceReport(
         survey=survey,
@@ -42,8 +41,7 @@ def examine(environ: Mapping[str, str] = os.environ, root: str = "/") -> DeviceR
         jit=libraries.of_system(libraries.JIT, environ),
         cache=cache[:4000],
         cache_error=cache_error[:4000],
-        torch_cuda=cuda,
-        torch_rocm=rocm,
+        torch_cuda=versions.torch_cuda(),
         nccl=library.path[:4000] if isinstance(library, Library) else "",
         nccl_source=library.source if isinstance(library, Library) else "",
         nccl_version=code,

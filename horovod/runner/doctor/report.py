@@ -60,7 +60,6 @@ class DeviceReport(msgspec.Struct, frozen=True):
     cache: _Text = ""  # folder of compiled kernels
     cache_error: _Text = ""
     torch_cuda: _Text = ""  # CUDA version for which PyTorch was built
-    torch_rocm: _Text = ""
     nccl: _Text = ""  # path of the library
     nccl_source: _Text = ""
     nccl_version: int = 0

@@ -106,6 +106,8 @@ def tensor_of(array: Any, operation: str, in_place: bool = False) -> Any:
 
 
 def _by_interface(array: Any) -> torch.Tensor:
+    if "cuda" not in devices.ADAPTERS:
+        raise ValueError(f"accepted are {devices.accepted()}")
     interface = array.__cuda_array_interface__
     tensor = _over_memory(array, interface)
     other = _stream_of(interface, tensor.device)

@@ -15,7 +15,7 @@ from typing import Any, Protocol
 
 import torch
 
-from horovod._core import DEVICE_CUDA, DEVICE_HIP
+from horovod._core import DEVICE_CUDA
 from horovod.common.exceptions import HorovodInternalError
 from horovod.common.faces import TORCH as face
 
@@ -49,9 +49,9 @@ class Adapter(Protocol):
 
 
 class Cuda:
-    """NVIDIA GPUs, and AMD GPUs with PyTorch for ROCm, which uses the same names."""
+    """NVIDIA GPUs."""
 
-    kind = DEVICE_HIP if torch.version.hip else DEVICE_CUDA
+    kind = DEVICE_CUDA
 
     def current_stream(self, device: torch.device) -> int:
         if _raw_stream is not None and device.index is not None:
@@ -76,8 +76,9 @@ class Cuda:
         return torch.empty(shape, dtype=dtype, device=device)
 
 
-ADAPTERS: dict[str, Adapter] = {"cuda": Cuda()}
-"""Adapters by device type. Tensors on other types of devices are rejected."""
+ADAPTERS: dict[str, Adapter] = {} if torch.version.hip else {"cuda": Cuda()}
+"""Adapters by device type. Tensors on other types of devices are rejected, and AMD GPUs, which PyTorch for ROCm calls
+"cuda"."""
 
 _parked: list["DeviceWork"] = []
 _parking = threading.Lock()
@@ -177,6 +178,12 @@ def _sweep(*more: DeviceWork) -> None:
 def accepts(tensor: torch.Tensor) -> bool:
     """Return True if operations accept this tensor, which is not in CPU memory."""
     return tensor.device.type in ADAPTERS
+
+
+def accepted() -> str:
+    """Return which tensors operations accept, for messages."""
+    rocm = " (AMD GPUs are not supported: send tensor.cpu())" if torch.version.hip else ""
+    return f"tensors on {' and '.join(('cpu', *ADAPTERS))}{rocm}"
 
 
 def sender(tensor: torch.Tensor, *others: torch.Tensor | None) -> Callable[..., DeviceWork]:

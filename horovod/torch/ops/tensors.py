@@ -54,8 +54,7 @@ def refuse(tensor: Any, operation: str, name: str | None) -> NoReturn:
         dtype = str(tensor.dtype).removeprefix("torch.")
         raise ValueError(f"{what}: dtype {dtype} is not supported; accepted are {dtypes.SUPPORTED}")
     if not tensor.is_cpu and not devices.accepts(tensor):
-        accepted = " and ".join(("cpu", *devices.ADAPTERS))
-        raise ValueError(f"{what}: the tensor is on device {tensor.device}; accepted are tensors on {accepted}")
+        raise ValueError(f"{what}: the tensor is on device {tensor.device}; accepted are {devices.accepted()}")
     if tensor.is_contiguous():
         raise ValueError(
             f"{what}: the tensor is a view that is negated when read (its negative bit is set, as in x.conj().imag); "

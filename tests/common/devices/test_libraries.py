@@ -33,7 +33,6 @@ def nowhere(monkeypatch):
     monkeypatch.setattr(versions, "folders_of", lambda package: [])
     monkeypatch.setattr(libraries, "loaded", lambda name: "")
     monkeypatch.setattr(libraries, "_SYSTEM", ())
-    monkeypatch.setattr(libraries, "_ROCM", "/nowhere")
     monkeypatch.setattr(libraries, "CACHE", "/nowhere")
     monkeypatch.setattr(sys, "prefix", "/nowhere")
 
@@ -50,9 +49,7 @@ def test_the_order_in_which_nccl_is_looked_for(nowhere, monkeypatch, tmp_path):
     assert "there is no libnccl.so.2" in missing.reason
     assert versions.of_nccl(missing) == 0
 
-    amd = file(tmp_path / "torch/lib/librccl.so")
     monkeypatch.setattr(libraries, "folders_of", lambda package: [str(tmp_path / package)])
-    assert libraries.nccl({}) == Library(amd, "PyTorch")
     system = file(tmp_path / "system/libnccl.so.2")
     environ = {"LD_LIBRARY_PATH": f"/nowhere::{tmp_path}/system"}
     assert libraries.nccl(environ) == Library(system, "the system")
@@ -65,7 +62,7 @@ def test_the_order_in_which_nccl_is_looked_for(nowhere, monkeypatch, tmp_path):
     assert libraries.nccl(environ) == Library("/torch/libnccl.so.2", "loaded already")
     assert libraries.nccl_search({**environ, "HOROVOD_NCCL_LIBRARY": " x.so "}) == (
         "x.so",
-        [package, beside, system, amd, "libnccl.so.2", "librccl.so.1"],
+        [package, beside, system, "libnccl.so.2"],
     )
     chosen = file(tmp_path / "mine.so")
     assert libraries.nccl({**environ, "HOROVOD_NCCL_LIBRARY": chosen}) == Library(chosen, "HOROVOD_NCCL_LIBRARY")
@@ -191,9 +188,9 @@ def test_what_frameworks_were_built_for(nowhere, monkeypatch, tmp_path):
     (tmp_path / "torch/version.py").write_text(
         "__version__ = '2'\ncuda: Optional[str] = None\nhip: Optional[str] = None\n"
     )
-    assert versions.torch_builds() == ("", "")
+    assert versions.torch_cuda() == ""
     (tmp_path / "torch/version.py").write_text("cuda: Optional[str] = '13.0'\nhip: Optional[str] = None\n")
-    assert versions.torch_builds() == ("13.0", "")
+    assert versions.torch_cuda() == "13.0"
     info = tmp_path / "tensorflow/python/platform/build_info.py"
     info.parent.mkdir(parents=True)
     info.write_text("build_info = dict([('is_cuda_build', False), ('is_rocm_build', False)])")

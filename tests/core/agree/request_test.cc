@@ -20,7 +20,7 @@ Request rich_request() {
   q.dtype = DType::bfloat16;
   q.op = ReduceOp::product;
   q.wire = WireFormat::bf16;
-  q.device = DeviceKind::hip;
+  q.device = DeviceKind::cuda;
   q.across_hosts = true;
   q.root = -3;
   q.prescale = 0.25;
@@ -217,6 +217,20 @@ TEST_CASE("shapes that no tensor has are refused") {
   CHECK(empty.elements() == 0);
 }
 
+TEST_CASE("the retired device code 2 is refused") {
+  Request q;
+  q.device = static_cast<DeviceKind>(2);
+  Response r;
+  r.device = q.device;
+  std::string requests, responses;
+  encode(std::vector<Request>{q}, &requests);
+  encode(std::vector<Response>{r}, &responses);
+  std::vector<Request> back;
+  std::vector<Response> more;
+  CHECK(!decodes(requests, &back));
+  CHECK(!decodes(responses, &more));
+}
+
 TEST_CASE("every truncation is refused") {
   std::string requests, responses, schedule;
   encode(std::vector<Request>{rich_request(), rich_request()}, &requests);
@@ -279,7 +293,7 @@ TEST_CASE("a signature holds everything but fence and an unnamed operation's num
   differs([](Request& q) { q.dtype = DType::int8; });
   differs([](Request& q) { q.op = ReduceOp::sum; });
   differs([](Request& q) { q.wire = WireFormat::int8; });
-  differs([](Request& q) { q.device = DeviceKind::cuda; });
+  differs([](Request& q) { q.device = DeviceKind::host; });
   differs([](Request& q) { q.across_hosts = false; });
   differs([](Request& q) { q.root = 1; });
   differs([](Request& q) { q.prescale = 1; });

@@ -55,7 +55,7 @@ class Gpu {
   // It has failed: there is nothing to be given back.
   void lose() { lost_ = true; }
 
-  Place place() const { return {DeviceKind::cuda, ordinal_, stream_}; }  // of HIP's too, but for the kind
+  Place place() const { return {DeviceKind::cuda, ordinal_, stream_}; }
   Device::Stream stream() const { return stream_; }
 
   std::byte* allocate(size_t bytes) {
@@ -144,7 +144,7 @@ class Gpu {
 // One rank's program on its GPU: operations on tensors that its stream writes, read behind their results on the same stream.
 class GpuProgram {
  public:
-  GpuProgram(Program& program, int gpu, DeviceKind kind = DeviceKind::cuda) : program_(program), gpu_(gpu), kind_(kind) {}
+  GpuProgram(Program& program, int gpu) : program_(program), gpu_(gpu) {}
   explicit GpuProgram(Program& program) : GpuProgram(program, program.rank) {}
   // Tensors stay until nothing can use them any more, also those of operations that have failed.
   ~GpuProgram() {
@@ -176,8 +176,7 @@ class GpuProgram {
       task->out = out_bytes ? gpu_.allocate(out_bytes) : task->in;
       gpu_.write(task->in, std::move(values));
     }
-    Place place = gpu_.place();
-    place.kind = kind_;
+    const Place place = gpu_.place();
     return program_.engine.submit(std::move(q), task->in, task->out, &task->op, residual, &place);
   }
   Task submit(Request q, std::vector<std::byte> values, size_t out_bytes = 0, float* residual = nullptr) {
@@ -215,7 +214,6 @@ class GpuProgram {
  private:
   Program& program_;
   Gpu gpu_;
-  const DeviceKind kind_;
   std::vector<OperationPtr> finished_;
 };
 
