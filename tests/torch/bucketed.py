@@ -1,4 +1,4 @@
-"""A network whose optimizer keeps gradients in buckets, and what tests ask of it."""
+"""A network whose optimizer keeps gradients in buckets, and helpers that inspect them."""
 
 import torch
 
@@ -34,5 +34,5 @@ def buckets(optimizer):
 
 
 def in_buckets(optimizer):
-    # Without the mark that optimizers get whose parameters have the names of an earlier one's.
+    # Without the suffix added when parameters have the names of an earlier optimizer's.
     return {slot.name.split("#")[0] for bucket in buckets(optimizer) for slot in bucket.members}

@@ -51,7 +51,7 @@ def _with_gpu(function: Callable[..., Any], args: Any, kwargs: Any) -> Any:
 
 @pytest.fixture
 def single() -> Iterator[None]:
-    """A job of this process alone."""
+    """A single-rank job in the test process."""
     torch.set_num_threads(1)
     hvd.init()
     yield

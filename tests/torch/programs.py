@@ -1,4 +1,4 @@
-"""Networks, batches and training loops that the tests of this folder share; they run on every rank."""
+"""Networks, batches and training loops that tests of this folder share; they run on every rank."""
 
 import torch
 
@@ -25,7 +25,7 @@ def wrap(net, make=OPTIMIZERS["sgd"], **options):
 
 
 def batch(number, rank=None, rows=4):
-    """The rows of a rank, by default this one, in step ``number``."""
+    """Return the batch of a rank, by default this one, in step ``number``."""
     generator = torch.Generator().manual_seed(1000 * number + (hvd.rank() if rank is None else rank))
     return torch.randn(rows, 5, generator=generator, dtype=torch.float64)
 
@@ -35,7 +35,7 @@ def loss_of(net, x):
 
 
 def everybody(net, number, loss=loss_of):
-    """The mean of all ranks' losses, computed in this process."""
+    """Return the mean of all ranks' losses, computed in this process."""
     return sum(loss(net, batch(number, r)) for r in range(hvd.size())) / hvd.size()
 
 
@@ -48,7 +48,7 @@ def train(net, optimizer, numbers):
 
 
 class Twins:
-    """A network with a wrapped optimizer, and its twin that this process trains on the batches of all ranks."""
+    """A network with a wrapped optimizer, and a copy that this process trains on the batches of all ranks."""
 
     def __init__(self, make=OPTIMIZERS["sgd"], **options):
         self.net, self.twin = network(), network()
@@ -88,7 +88,7 @@ class Twins:
 
 
 def assert_close(net, reference, **tolerance):
-    """The parameters are the same, and the gradients."""
+    """Assert that parameters and gradients are equal up to rounding."""
     for (name, p), q in zip(net.named_parameters(), reference.parameters(), strict=True):
         for a, b in ((p, q), (p.grad, q.grad)):
             assert (a is None) == (b is None), name
@@ -97,13 +97,13 @@ def assert_close(net, reference, **tolerance):
 
 
 def assert_all_equal(net):
-    """All ranks have the same bits."""
+    """Assert that all ranks have the same bits."""
     mine = [bits(p).tolist() for p in net.parameters()]
     assert hvd.allgather_object(mine) == [mine] * hvd.size()
 
 
 def votes(optimizer):
-    """A list that grows with each round in which the ranks agree on gradients."""
+    """Return a list that grows with each round in which the ranks vote on gradients."""
     reducer = optimizer._hvd.reducer
     seen, plain = [], reducer._on_the_way.vote
     reducer._on_the_way.vote = lambda *a: (seen.append(a), plain(*a))[1]

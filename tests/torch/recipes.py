@@ -1,4 +1,4 @@
-"""What is to be true on each rank after a recipe of docs/pytorch: functions that get the program's variables."""
+"""Checks on each rank after a recipe of docs/pytorch; they get the program's variables."""
 
 import contextlib
 import functools
@@ -13,15 +13,15 @@ import torch.nn.functional as F
 
 import horovod.torch as hvd
 
-LEARNED = 2.2  # the loss of a model that knows nothing is log(10) = 2.30
+LEARNED = 2.2  # an untrained model's loss is log(10) = 2.30
 
 
 def execute(text: str) -> SimpleNamespace:
-    """Runs a program; its variables, what it has printed and how often it has called the debugger."""
+    """Run a program; return its variables, its output and how often it called the debugger."""
     stops: list[str] = []
     shown = io.StringIO()
     plain, hook = torch.compile, sys.breakpointhook
-    torch.compile = functools.partial(plain, backend="aot_eager")  # the default one takes seconds to make C++
+    torch.compile = functools.partial(plain, backend="aot_eager")  # the default backend takes seconds to generate C++
     sys.breakpointhook = lambda *_, **__: stops.append("here")
     variables: dict[str, Any] = {"__name__": "__main__"}
     try:
@@ -33,13 +33,13 @@ def execute(text: str) -> SimpleNamespace:
 
 
 def in_sync(left: SimpleNamespace) -> None:
-    """The ranks have the same models, optimizers and schedulers."""
+    """Check that ranks have the same models, optimizers and schedulers."""
     kinds = (torch.nn.Module, torch.optim.Optimizer, torch.optim.lr_scheduler.LRScheduler)
     hvd.check_in_sync({name: value for name, value in sorted(vars(left).items()) if isinstance(value, kinds)})
 
 
 def learned(left: SimpleNamespace) -> None:
-    """The ranks have one model, and it knows more than nothing of the training data."""
+    """Check that ranks have the same model, and that it has learned from the training data."""
     in_sync(left)
     with torch.no_grad():
         left.model.eval()
@@ -64,7 +64,7 @@ def evaluation(left):
 
 
 def checkpoint(left):
-    """Two epochs, then all again from the file: the same as four at once."""
+    """Train two epochs, then resume from the file: equal to four epochs at once."""
     if hvd.rank() == 0:
         os.remove("checkpoint.pt")
     half = left.TEXT.replace('"checkpoint.pt", 4', '"checkpoint.pt", 2')
@@ -110,4 +110,4 @@ CHECKS = {
     "debugging": (debugging,),
     "scaling efficiency": (efficiency,),
 }
-"""By the name in the page."""
+"""Checks by the recipe's name in the page."""

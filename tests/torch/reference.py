@@ -1,4 +1,4 @@
-"""What reductions have to give, as tests/reference.py computes it, for tensors of PyTorch."""
+"""Expected results of reductions (tests/reference.py) as PyTorch tensors."""
 
 from collections.abc import Sequence
 
@@ -13,14 +13,14 @@ SHAPES = [(), (1,), (17,), (3, 5), (0,), (4, 0, 2), (2, 3, 4), (1031,)]
 
 
 def value(rank: int, dtype: torch.dtype, shape: Sequence[int]) -> torch.Tensor:
-    """The input of a rank: small whole numbers, so that sums are exact in every dtype; the same in every process."""
+    """Return the input of a rank: small integers, so that sums are exact in every dtype; deterministic."""
     generator = torch.Generator().manual_seed(1000 * rank + sum((i + 1) * n for i, n in enumerate(shape)))
     whole = torch.randint(0, 4, tuple(shape), generator=generator)
     return whole.bool() if dtype is torch.bool else whole.to(dtype)
 
 
 def same_bits(a: torch.Tensor, b: torch.Tensor) -> bool:
-    """True if both are equal in dtype, shape and every bit."""
+    """Return True if both are equal in dtype, shape and every bit."""
     return a.dtype is b.dtype and a.shape == b.shape and torch.equal(bits(a), bits(b))
 
 

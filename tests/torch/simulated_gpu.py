@@ -1,9 +1,12 @@
-"""Tensors on a simulated GPU: PyTorch for CPUs computes where the simulated driver (tests/simulated/cuda) keeps the
-memory of its device, and the tensors' addresses are those of the device, which the CPU cannot touch.
+"""Tensors on a simulated GPU.
 
-PyTorch computes right away, when what is on the current stream has been done: so it sees what a GPU would see that is
-as fast as can be, and a stream that does not wait for an operation sees old values. Like PyTorch's allocator this one
-gives freed memory to the next tensor at once. What a real device refuses is refused here too: CPU and GPU in one call.
+PyTorch for CPUs computes on the memory where the simulated driver (tests/simulated/cuda) keeps its device memory.
+The tensors' addresses are device addresses, which the CPU cannot access.
+
+PyTorch computes immediately, once earlier work on the current stream is done. So it sees what an infinitely fast
+GPU would see, and a stream that does not wait for an operation sees old values. Like PyTorch's allocator, this one
+gives freed memory to the next tensor at once. Mixing CPU and GPU tensors in one call raises an error, as on a real
+device.
 
 ``present()``: a context in which ``device="cuda"`` means this device.
 """
@@ -26,11 +29,11 @@ from horovod._core import DEVICE_CUDA
 from horovod.torch.ops import devices
 
 _DEVICE = torch.device("cuda", 0)
-_GRAIN = 512  # bytes to whose multiple memory is rounded up, as PyTorch does
+_GRAIN = 512  # bytes; sizes are rounded up to a multiple of this, as in PyTorch
 
 
 class Stream:
-    """One of the device's."""
+    """A stream of the simulated device."""
 
     def __init__(self, driver: "Driver") -> None:
         self._driver = driver
@@ -42,23 +45,25 @@ class Stream:
         return self.handle.value or 0
 
     def wait_stream(self, other: "Stream") -> None:
-        """What comes later on this one waits for what is on ``other``."""
+        """Make later work on this stream wait for the current work of ``other``."""
         event = self._driver.record(other)
         self._driver.check(self._driver.library.cuStreamWaitEvent(self.handle, event, 0))
 
     def synchronize(self) -> None:
-        """Until the stream has come to its end. Asleep: on a busy machine the stream's thread and other ranks would
-        else wait for who looks again and again."""
+        """Sleep until the stream's work is done.
+
+        Polling would slow down the stream's thread and other ranks on a busy machine.
+        """
         event = self._driver.record(self)
         self._driver.check(self._driver.library.cuEventSynchronize(event))
         self._driver.check(self._driver.library.cuEventDestroy_v2(event))
 
     def occupy(self, done: threading.Event) -> None:
-        """Later work on the stream begins when ``done`` is set."""
+        """Block later work on the stream until ``done`` is set."""
         self._enqueue(_READY(lambda _: int(done.is_set())), _WORK(lambda _: None))
 
     def later(self, before: Callable[[], None], tensor: torch.Tensor, new: torch.Tensor) -> None:
-        """Writes ``new`` into ``tensor`` when the stream comes to it, after ``before()``."""
+        """Queue a write of ``new`` into ``tensor``, preceded by ``before()``."""
         with torch._C.DisableTorchFunctionSubclass(), torch._C._DisableTorchDispatch():
             to = torch.Tensor.data_ptr(tensor)
 
@@ -78,7 +83,7 @@ _READY = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_void_p)
 
 
 class Driver:
-    """The simulated driver of this process, as a framework uses it."""
+    """The simulated driver of this process, as used by a framework."""
 
     def __init__(self) -> None:
         self.library = library = ctypes.CDLL(os.environ["HOROVOD_CUDA_LIBRARY"])
@@ -88,29 +93,29 @@ class Driver:
         context = ctypes.c_void_p()
         self.check(library.cuDevicePrimaryCtxRetain(ctypes.byref(context), 0))
         self.check(library.cuCtxPushCurrent_v2(context))
-        self.stream = Stream(self)  # the current one
+        self.stream = Stream(self)  # the current stream
         self._free: dict[tuple[int, int], list[tuple[int, int]]] = {}
-        self._addresses: dict[int, tuple[int, int]] = {}  # by where the CPU finds the memory: address, bytes
-        self._places: list[int] = []  # of all, sorted
+        self._addresses: dict[int, tuple[int, int]] = {}  # size in bytes and device address by CPU address
+        self._places: list[int] = []  # sorted CPU addresses
 
     def check(self, code: int) -> None:
         assert code == 0, f"CUDA error {code}"
 
     def set(self, knob: str, value: int) -> None:
-        """Of tests/simulated/cuda/knobs.h."""
+        """Set a knob of tests/simulated/cuda/knobs.h."""
         self.check(self.library.simcuda_set(knob.encode(), ctypes.c_int64(value)))
 
     def record(self, stream: Stream) -> ctypes.c_void_p:
-        """An event behind what is on the stream."""
+        """Record an event after the current work of the stream."""
         event = ctypes.c_void_p()
         self.check(self.library.cuEventCreate(ctypes.byref(event), 2))
         self.check(self.library.cuEventRecord(event, stream.handle))
         return event
 
     def allocate(self, nbytes: int) -> Any:
-        """Memory as an array of bytes that the CPU can use."""
+        """Allocate device memory; return it as an array of bytes that the CPU can access."""
         nbytes = -(-max(nbytes, 1) // _GRAIN) * _GRAIN
-        free = self._free.setdefault((nbytes, self.stream.cuda_stream), [])  # used again on the same stream only
+        free = self._free.setdefault((nbytes, self.stream.cuda_stream), [])  # reused on the same stream only
         if free:
             address, alias = free.pop()
         else:
@@ -124,7 +129,7 @@ class Driver:
         return memory
 
     def address_of(self, pointer: int) -> int | None:
-        """On the device, of a pointer of the CPU's."""
+        """Return the device address of a CPU pointer."""
         at = bisect.bisect_right(self._places, pointer) - 1
         if at >= 0:
             address, nbytes = self._addresses[self._places[at]]
@@ -134,7 +139,7 @@ class Driver:
 
 
 class Adapter:
-    """In the place of that for CUDA."""
+    """Replacement of the CUDA adapter."""
 
     kind = DEVICE_CUDA
 
@@ -157,7 +162,7 @@ class Adapter:
 
 
 def adapter() -> Adapter:
-    """This process's, in use from the first call on."""
+    """Return this process's adapter, which is installed on the first call."""
     present = devices.ADAPTERS["cuda"]
     if not isinstance(present, Adapter):
         devices.ADAPTERS["cuda"] = present = Adapter()
@@ -166,7 +171,7 @@ def adapter() -> Adapter:
 
 @contextlib.contextmanager
 def on_stream(stream: Stream) -> Iterator[None]:
-    """In this context it is the current one."""
+    """Make a stream the current one within this context."""
     driver = adapter().driver
     before, driver.stream = driver.stream, stream
     try:
@@ -176,7 +181,7 @@ def on_stream(stream: Stream) -> Iterator[None]:
 
 
 class OnGpu(torch.Tensor):
-    """A tensor of the simulated GPU. What is computed from it is there too."""
+    """A tensor of the simulated GPU; results computed from it are on the GPU, too."""
 
     @property
     def is_cpu(self) -> bool:
@@ -204,7 +209,7 @@ class OnGpu(torch.Tensor):
         if function is torch.Tensor.backward:
             return _backward(*args, **(kwargs or {}))
         if function is torch.Tensor.__deepcopy__:
-            adapter().driver.stream.synchronize()  # it copies the storage, which no operation below here sees
+            adapter().driver.stream.synchronize()  # copies the storage, which the dispatcher below does not see
         if function in (torch.Tensor.to, torch.Tensor.cuda, torch.Tensor.cpu):
             return _moved(function, args, kwargs or {})
         return _on_the_device(function, args, kwargs or {})
@@ -283,7 +288,7 @@ def _is_cuda(device: Any) -> bool:
 
 
 def _moved(function: Any, args: Any, kwargs: Any) -> Any:
-    """``to``, ``cuda``, ``cpu``."""
+    """Implement ``to``, ``cuda``, ``cpu``."""
     tensor, *rest = args
     kwargs = {name: value for name, value in kwargs.items() if name != "non_blocking"}
     device = kwargs.pop("device", None)
@@ -310,7 +315,7 @@ def _moved(function: Any, args: Any, kwargs: Any) -> Any:
 def _backward(
     tensor: torch.Tensor, gradient: Any = None, retain_graph: Any = None, create_graph: bool = False, inputs: Any = ()
 ) -> None:
-    # Past Tensor.backward, which would come here again, or call hooks without what is in force here.
+    # Bypass Tensor.backward, which would return here, or call hooks outside of the current mode.
     gradient = torch.ones_like(tensor) if gradient is None else gradient
     keep = create_graph if retain_graph is None else retain_graph
     options = {"allow_unreachable": True, "accumulate_grad": True}
@@ -320,7 +325,7 @@ def _backward(
 
 
 def _on_the_device(function: Any, args: Any, kwargs: Any) -> Any:
-    """Calls with ``device="cuda"`` as this device."""
+    """Run calls with ``device="cuda"`` on this device."""
     asked = kwargs.get("device")
     if _is_cuda(asked):
         kwargs = {**kwargs, "device": "cpu"}
@@ -337,7 +342,7 @@ class _Mode(TorchFunctionMode):
         kwargs = kwargs or {}
         if function in (torch.Tensor.to, torch.Tensor.cuda, torch.Tensor.cpu) and not isinstance(args[0], OnGpu):
             return _moved(function, args, kwargs)
-        if function is torch.Tensor.backward:  # hooks are called with what is in force here
+        if function is torch.Tensor.backward:  # hooks run within the current mode
             with self:
                 return _backward(*args, **kwargs)
         device = kwargs.get("device")
@@ -348,11 +353,11 @@ class _Mode(TorchFunctionMode):
 
 @contextlib.contextmanager
 def present() -> Iterator[None]:
-    """See above."""
+    """Make ``device="cuda"`` mean the simulated device; see the module docstring."""
     adapter()
     common = torch.cuda.amp.common
     before, common.amp_definitely_not_available = common.amp_definitely_not_available, lambda: False
-    # A parameter cannot become one of this class; modules get new ones.
+    # Parameters cannot change their class, so modules get new ones.
     torch.__future__.set_overwrite_module_params_on_conversion(True)
     try:
         with _Mode():
@@ -363,23 +368,23 @@ def present() -> Iterator[None]:
 
 
 def empty(shape: Any, dtype: torch.dtype = torch.float32) -> OnGpu:
-    """Memory of the GPU."""
+    """Return uninitialized GPU memory."""
     return torch.Tensor._make_subclass(OnGpu, _allocated(shape, dtype))  # type: ignore[return-value]
 
 
 def gpu(values: torch.Tensor) -> OnGpu:
-    """A copy on the GPU."""
+    """Return a copy on the GPU."""
     if values.is_sparse:
         return torch.Tensor._make_subclass(OnGpu, values.clone())  # type: ignore[return-value]
     on_gpu = empty(values.shape, values.dtype)
-    adapter().driver.stream.synchronize()  # who had the memory before may still be writing there
+    adapter().driver.stream.synchronize()  # earlier work may still be writing to that memory
     with torch._C.DisableTorchFunctionSubclass(), torch._C._DisableTorchDispatch(), torch.no_grad():
         on_gpu.copy_(values)
     return on_gpu
 
 
 def values(tensor: torch.Tensor) -> torch.Tensor:
-    """What the current stream sees, as a tensor of the CPU."""
+    """Return the values that the current stream sees, as a CPU tensor."""
     assert isinstance(tensor, OnGpu), type(tensor)
     adapter().driver.stream.synchronize()
     with torch._C.DisableTorchFunctionSubclass(), torch._C._DisableTorchDispatch(), torch.no_grad():

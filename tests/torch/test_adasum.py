@@ -1,4 +1,4 @@
-"""op=Adasum: collectives and the optimizer, against the definition in double precision."""
+"""op=Adasum: collectives and the optimizer, compared with the definition in double precision."""
 
 import warnings
 
@@ -24,7 +24,7 @@ def pair(a, b):
 
 
 def adasum(tensors):
-    """By the definition: neighbours first, then neighbours among the results."""
+    """Compute Adasum by its definition: first of neighbours, then of neighbouring results."""
     partial = [t.double() for t in tensors]
     while len(partial) > 1:
         partial = [pair(partial[i], partial[i + 1]) for i in range(0, len(partial), 2)]
@@ -47,7 +47,7 @@ def test_allreduce_in_all_forms():
         assert same_bits(hvd.allreduce_(mine.clone(), op=hvd.Adasum, name=f"{dtype}"), out)
         assert same_bits(hvd.synchronize(hvd.allreduce_async(mine, op=hvd.Adasum, name=f"{dtype}")), out)
         close(hvd.allreduce(mine, op=hvd.Adasum, prescale_factor=2.0, postscale_factor=0.25), want / 2)
-        # As a member of a group each tensor has the bits that it has alone.
+        # A grouped tensor has the same bits as one reduced alone.
         for member in hvd.grouped_allreduce([mine, mine], op=hvd.Adasum):
             assert same_bits(member, out)
 
@@ -89,7 +89,7 @@ def test_what_is_refused_on_three_ranks():
 @pytest.mark.parametrize(("kind", "passes", "groups"), [("momentum", 1, None), ("adam", 2, 2)])
 @on_ranks(4)
 def test_optimizer_combines_what_steps_have_moved(kind, passes, groups):
-    """The wrapped optimizer against plain ones, one a rank, whose moves are combined here."""
+    """Compare with plain optimizers, one for each rank, whose updates are combined here."""
     n = hvd.size()
     net, copies = network(), [network() for _ in range(n)]
     plain = [OPTIMIZERS[kind](c.parameters()) for c in copies]
@@ -132,9 +132,9 @@ def test_corners_of_the_optimizer():
     optimizer.zero_grad()
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        optimizer.synchronize()  # has nothing to do
+        optimizer.synchronize()  # has no effect
         optimizer.step()
-    # A gradient on one rank only: the other one's parameters go along; nobody's: they stay.
+    # If one rank lacks a gradient, its parameter is still updated; if all ranks do, it stays unchanged.
     before = [p.detach().clone() for p in net.parameters()]
     optimizer.zero_grad()
     if hvd.rank() == 0:
@@ -143,7 +143,7 @@ def test_corners_of_the_optimizer():
     torch.testing.assert_close(net[2].weight.detach(), before[2] - 0.1, rtol=1e-3, atol=1e-3)
     assert torch.equal(net[0].weight.detach(), before[0])
 
-    # With a closure, in other layouts, and parameters that come later.
+    # With a closure, with other layouts, and with parameters added later.
     conv = torch.nn.Conv2d(2, 2, 3).to(memory_format=torch.channels_last)
     optimizer.add_param_group({"params": list(conv.parameters())})
     start = conv.weight.detach().clone()
@@ -167,7 +167,7 @@ def test_corners_of_the_optimizer():
 @on_ranks(2)
 def test_a_failed_step_leaves_parameters_where_they_were():
     net = network()
-    # Names that no other optimizer has are those on the wire.
+    # Without name clashes, names on the wire have no suffix.
     names = [f"failing.{name}" for name, _ in net.named_parameters()]
     named = dict(zip(names, net.parameters(), strict=True))
     optimizer = hvd.DistributedOptimizer(torch.optim.SGD(net.parameters(), lr=0.1), named.items(), op=hvd.Adasum)
@@ -176,7 +176,7 @@ def test_a_failed_step_leaves_parameters_where_they_were():
         net(batch(0, 0)).sum().backward()
         with pytest.raises(hvd.HorovodInternalError, match=names[0]):
             optimizer.step()
-    else:  # disagrees about the first parameter alone
+    else:  # differs in the first parameter alone
         other = {name: torch.ones(7) if name == names[0] else p.detach() for name, p in named.items()}
         handles = [hvd.allreduce_async(t, op=hvd.Adasum, name=name) for name, t in other.items()]
         with pytest.raises(hvd.HorovodInternalError, match=names[0]):
@@ -185,12 +185,12 @@ def test_a_failed_step_leaves_parameters_where_they_were():
             hvd.synchronize(handle)
     assert all(torch.equal(p.detach(), b) for p, b in zip(net.parameters(), before, strict=True))
     net(batch(0)).sum().backward()
-    optimizer.step()  # and the next step works
+    optimizer.step()  # and the next step succeeds
     assert_all_equal(net)
 
 
 class RaisesHalfway(torch.optim.SGD):
-    """Has moved the parameters when it raises."""
+    """An optimizer that raises after it has changed the parameters."""
 
     armed = True
 
@@ -222,7 +222,7 @@ def test_a_plain_step_that_raises_leaves_parameters_where_they_were():
     assert all(torch.equal(p.detach(), b) for p, b in zip(net.parameters(), before, strict=True))
     optimizer.armed = False
     optimizer.zero_grad()
-    net(batch(0)).sum().backward()  # a pass more than agreed, if those before still counted
+    net(batch(0)).sum().backward()  # would be one pass too many if the earlier ones still counted
     optimizer.step()
     assert not all(torch.equal(p.detach(), b) for p, b in zip(net.parameters(), before, strict=True))
     assert_all_equal(net)

@@ -10,7 +10,7 @@ from tests.torch.programs import batch, network, wrap
 
 
 def scaled(op, compression, unscale, overflow, device="cpu", low=torch.bfloat16):
-    """Train with losses that overflow on one rank now and then; return how many steps were skipped."""
+    """Train with losses that sometimes overflow on one rank; return how many steps were skipped."""
     net = network(dtype=torch.float32).to(device)
     optimizer = wrap(net, lambda p: torch.optim.Adam(p, lr=0.01), op=op, compression=compression)
     scaler = torch.amp.GradScaler(device, init_scale=256.0, growth_interval=5)
@@ -20,10 +20,10 @@ def scaled(op, compression, unscale, overflow, device="cpu", low=torch.bfloat16)
         with torch.autocast(device, low):
             loss = net(batch(number).float().to(device)).square().mean()
         if number % 7 == 3 and hvd.rank() == number % hvd.size():
-            loss = loss * overflow  # on this rank alone
+            loss = loss * overflow  # on this rank only
         before = [p.detach().clone() for p in net.parameters()]
         scaler.scale(loss).backward()
-        apart = unscale and number % 2  # backward() has reduced gradients, and synchronize() may be called all the same
+        apart = unscale and number % 2  # backward() has reduced gradients; synchronize() is still allowed
         if apart:
             optimizer.synchronize()
         if unscale:

@@ -1,4 +1,4 @@
-"""Arrays of other libraries as arguments: they travel without a copy, and results are of the same library."""
+"""Arrays of other libraries as arguments: no copies, and results are of the same library."""
 
 import types
 
@@ -12,7 +12,7 @@ from tests.ranks import on_ranks
 
 
 class Array:
-    """One with DLPack, as the standard of array libraries has it."""
+    """An array with DLPack, as the array API standard requires."""
 
     def __init__(self, values):
         self.values = np.asarray(values)
@@ -35,7 +35,7 @@ def test_every_call():
         return Array(np.full(count, me + 1.0, dtype=np.float32))
 
     total = n * (n + 1) / 2
-    for _ in range(3):  # the same operations come again
+    for _ in range(3):  # repeats the same operations
         x = mine()
         y = hvd.allreduce(x, op=hvd.Sum, name="new")
         assert type(y) is Array
@@ -100,7 +100,7 @@ def test_mistakes():
 
 
 class Stream:
-    """One of the device's: notes in ``waits`` who waits for whom."""
+    """A device stream that records in ``waits`` which stream waits for which."""
 
     def __init__(self, name, waits):
         self.name, self.waits = name, waits
@@ -111,8 +111,10 @@ class Stream:
 
 @pytest.fixture
 def waits(monkeypatch):
-    """What streams wait for, PyTorch's current one is called "current"; as_tensor takes memory of the CPU for that of
-    a GPU, and copies what ``array.elsewhere`` says is on another one."""
+    """Record which streams wait for which; PyTorch's current one is called "current".
+
+    as_tensor treats CPU memory as GPU memory and copies arrays that ``array.elsewhere`` places on another device.
+    """
     noted = []
     cuda = types.SimpleNamespace(
         current_stream=lambda device: Stream("current", noted),
@@ -126,7 +128,7 @@ def waits(monkeypatch):
 
 
 class OnGpu:
-    """An array of a library without DLPack; its memory is the CPU's here."""
+    """An array of a library without DLPack; its memory is on the CPU here."""
 
     def __init__(self, stream, elsewhere="", count=3):
         self.tensor = torch.ones(count)
@@ -149,7 +151,7 @@ def test_by_cuda_array_interface(waits, stream, other):
     assert waits == there_and_back
     handle = hvd.allreduce_async(array)
     assert waits == there_and_back + there_and_back[:1]
-    assert isinstance(hvd.synchronize(handle), torch.Tensor)  # its library does not say how to take one
+    assert isinstance(hvd.synchronize(handle), torch.Tensor)  # its library offers no way to import one
     assert waits == there_and_back * 2
 
 

@@ -12,7 +12,7 @@ def values(rank, *shape):
 
 
 def backward_scaled(tensor, factor):
-    """Return the tensor itself, with its gradient times a factor: some of ours are averages where the sum is meant."""
+    """Return the tensor with its gradient scaled: some gradients are averages where these tests expect sums."""
     return tensor * factor + (tensor * (1 - factor)).detach()
 
 
@@ -26,8 +26,10 @@ def exchanged(xs, me):
 
 
 def operations():
-    """By name: the operation on this rank's rows; what it gives on rank ``me``, with our gradients, computed from the
-    rows of all ranks in one process; and how many rows a rank has."""
+    """Return by name: the operation on this rank's rows; its expected result, and the number of rows of a rank.
+
+    The expected result on rank ``me``, with gradients, is computed in one process from the rows of all ranks.
+    """
     n = hvd.size()
 
     def alike(rank):
@@ -63,7 +65,7 @@ def operations():
             for root in {0, n - 1}
         },
         "alltoall": (hvd.alltoall, lambda xs, me: torch.cat([x[2 * me : 2 * me + 2] for x in xs]), alike),
-        "alltoall with splits": (  # two rows stay
+        "alltoall with splits": (  # two rows are not sent
             lambda x: hvd.alltoall(x, splits=splits(hvd.rank()), name="splits")[0],
             exchanged,
             lambda rank: sum(splits(rank)) + 2,
@@ -82,7 +84,7 @@ def operations():
 
 
 def penalty(loss, inputs):
-    """Return the sum of the squares of a loss' gradients."""
+    """Return the sum of squares of a loss's gradients."""
     gradients = torch.autograd.grad(loss, inputs, create_graph=True, allow_unused=True)
     return sum(g.square().sum() for g in gradients if g is not None)
 
@@ -105,7 +107,7 @@ def test_derivatives_of_operations(order):
         else:
             penalty((ours(x) ** 3).sum(), [x]).backward()
             penalty(sum((output**3).sum() for output in outputs), xs).backward()
-        wanted = torch.zeros_like(x) if xs[me].grad is None else xs[me].grad  # only the root's is used in a broadcast
+        wanted = torch.zeros_like(x) if xs[me].grad is None else xs[me].grad  # a broadcast uses only the root's
         torch.testing.assert_close(x.grad, wanted, msg=lambda text, name=name: f"{name}: {text}")
     hvd.barrier()
 
@@ -114,7 +116,7 @@ def test_derivatives_of_operations(order):
 def test_gradients_that_are_missing_expanded_or_compressed():
     n, me = hvd.size(), hvd.rank()
     x, unused = values(me, 3, 2).requires_grad_(), values(me, 4).requires_grad_()
-    hvd.grouped_allreduce([x, unused], op=hvd.Sum)[0].sum().backward()  # an expanded gradient; none of the second
+    hvd.grouped_allreduce([x, unused], op=hvd.Sum)[0].sum().backward()  # an expanded gradient; none for the second
     assert x.grad.tolist() == [[float(n)] * 2] * 3
     assert not unused.grad.any()
     x, other = values(me, me + 1).requires_grad_(), values(me, 2).requires_grad_()

@@ -1,4 +1,4 @@
-"""When backward() returns, gradients are reduced."""
+"""Gradients are reduced when backward() returns."""
 
 import pytest
 import torch
@@ -29,7 +29,7 @@ ACCUMULATED = {
 
 
 def several_backward_calls(op, buckets, groups):
-    # Two losses over parts of the model, then both again without zero_grad: each call adds the reduction of its own.
+    # Two losses over parts of the model, both repeated without zero_grad: each call adds its own reduction.
     net = network()
     optimizer = wrap(net, op=op, gradient_as_bucket_view=buckets, groups=groups)
     halves = [lambda x: net(x).square().mean(), lambda x: net[2](x.repeat(1, 2)[:, :8]).sum()]
@@ -80,7 +80,8 @@ def test_sparse_gradients_accumulate(op):
 
 @on_ranks(2)
 def test_one_pass_for_several_optimizers():
-    # In one backward pass ranks come to optimizers in different orders, and one of two ranks to more of them.
+    # Within one backward pass ranks reach optimizers in different orders, and one of two ranks reaches more
+    # of them.
     nets = [network(i) for i in range(3)]
     optimizers = [wrap(net) for net in nets]
     for number in range(12):
@@ -98,7 +99,7 @@ def test_one_pass_for_several_optimizers():
 
 
 def no_backward():
-    # Ranks without a backward pass in a step meet those with several of them.
+    # Ranks without a backward pass in a step meet ranks with several of them.
     net = network()
     optimizer = wrap(net, op=hvd.Sum)
     rounds = votes(optimizer)
@@ -119,7 +120,7 @@ def no_backward():
         optimizer.step()
         for p, w, b in zip(net.parameters(), want, before, strict=True):
             torch.testing.assert_close(p.detach(), b - 0.1 * w, rtol=1e-9, atol=1e-12)
-        # Since a step has had two rounds, those without a backward pass have to hear that there is none to come.
+        # A step had two rounds, so ranks without a backward pass must learn that no pass will come.
         told = number > 6 and calls == 1 and len(busy) < hvd.size()
         assert len(rounds) == calls + told, number
     assert_all_equal(net)
@@ -152,7 +153,7 @@ def test_different_numbers_of_backward_passes():
 @pytest.mark.parametrize(("set_later", "groups"), [(False, None), (True, 2)])
 @on_ranks(2)
 def test_backward_passes_per_step(set_later, groups):
-    # More passes than agreed, and a last step with fewer.
+    # More passes than configured, and a last step with fewer.
     twins = Twins(OPTIMIZERS["momentum"], backward_passes_per_step=1 if set_later else 2, groups=groups)
     if set_later:
         twins.optimizer.set_backward_passes_per_step(2)
@@ -169,7 +170,7 @@ def test_backward_passes_per_step(set_later, groups):
     assert_all_equal(twins.net)
 
 
-def penalty(net, x):  # a gradient within the loss
+def penalty(net, x):  # uses a gradient within the loss
     x = x.clone().requires_grad_()
     (slope,) = torch.autograd.grad(net(x).sum(), x, create_graph=True)
     return net(x).square().mean() + (slope.norm(dim=1) - 1).square().mean()
@@ -193,14 +194,14 @@ def nested(net, x):
     return checkpoint(outer, x.clone().requires_grad_(), use_reentrant=True).square().mean()
 
 
-def shared(net, x):  # a layer that is recomputed twice: its gradient is made twice in one pass
+def shared(net, x):  # a layer that is recomputed twice: its gradient is computed twice in one pass
     x = net[0](x)
     for _ in range(2):
         x = checkpoint(net[2], x, use_reentrant=True)
     return net[4](x).square().mean()
 
 
-def inner(net, x):  # a gradient in the forward pass
+def inner(net, x):  # computes a gradient in the forward pass
     hidden = net[:2](x)
     step = torch.autograd.grad(net[2:](hidden).sum(), hidden)[0]
     return net[2:](hidden - step).square().mean()
@@ -232,7 +233,7 @@ def test_checkpoints_and_gradients_of_gradients():
     assert_all_equal(twins.net)
 
 
-@pytest.mark.heavy  # of compiled steps, test_compiled.py shows one
+@pytest.mark.heavy  # test_compiled.py has one compiled step in the first tier
 @pytest.mark.parametrize("autograd", [False, True])
 @on_ranks(2)
 def test_compiled_models(autograd):
@@ -245,7 +246,7 @@ def test_compiled_models(autograd):
 
             with compiled_autograd._enable(torch.compile(backend="eager")):
                 loss_of(model, batch(number)).backward()
-            twins.optimizer.synchronize()  # the end of such a backward pass is not seen
+            twins.optimizer.synchronize()  # Horovod cannot see the end of such a backward pass
         else:
             loss_of(model, batch(number)).backward()
         twins.twin_backward(number)
@@ -258,11 +259,12 @@ def test_compiled_models(autograd):
 @pytest.mark.parametrize("options", [{}, {"op": hvd.Sum}, {"op": hvd.Sum, "gradient_as_bucket_view": True}])
 @on_ranks(2)
 def test_passes_that_are_thrown_away(options):
-    """One pass of two, then zero_grad(): the next two belong together, and nothing from before comes back."""
+    """After one pass of two, zero_grad(): the next two passes form a step, without the discarded gradients."""
     twins = Twins(backward_passes_per_step=2, **options)
     for number in range(6):
         if number % 2:
-            # What the last step has left is still there, and is put aside where results are added to it.
+            # The gradients of the last step still exist, and are set aside because results are added to
+            # p.grad.
             loss_of(twins.net, batch(number)).backward()
         twins.zero_grad(set_to_none=number % 3 == 0)
         for i in range(2):
@@ -278,5 +280,5 @@ def test_passes_that_are_thrown_away_with_adasum():
     optimizer = wrap(net, op=hvd.Adasum)
     for number in range(3):
         train(net, optimizer, [number])
-        loss_of(net, batch(number)).backward()  # as that of a generator, through its discriminator
+        loss_of(net, batch(number)).backward()  # like a generator's, through its discriminator
     assert_all_equal(net)

@@ -1,4 +1,4 @@
-"""Backward passes that raise, on one rank or on all, and gradients that change at the wrong moment."""
+"""Backward passes that raise on one or all ranks, and gradients that change at the wrong moment."""
 
 import pytest
 import torch
@@ -9,7 +9,7 @@ from tests.torch.programs import assert_all_equal, batch, loss_of, network, wrap
 
 
 class Raises(torch.autograd.Function):
-    """Lets ``count`` backward passes fail."""
+    """Makes ``count`` backward passes raise."""
 
     count = 0
 
@@ -70,13 +70,14 @@ def zero(net, optimizer, failed):
 
 
 def something_else(net, optimizer, failed):
-    # The rank that has failed comes to wait for another operation, in which the others take part after their backward.
+    # The failed rank next waits for another operation, in which the others take part after their backward
+    # pass.
     flag = hvd.allreduce(torch.tensor([float(failed)]), op=hvd.Max)
     assert flag.item() == 1
 
 
 def take_step(net, optimizer, failed):
-    optimizer.step()  # with whatever gradients there are
+    optimizer.step()  # with whichever gradients exist
     hvd.broadcast_parameters(net.state_dict(), 0)
 
 
@@ -94,7 +95,7 @@ def test_backward_fails_on_all_ranks_and_in_an_earlier_pass(pool):
 
 @on_ranks(2, initialized=False)
 def test_a_failure_before_shutdown():
-    # What has failed in one job is of no interest to the next.
+    # Failures of one job do not affect the next.
     hvd.init()
     net = network()
     optimizer = wrap(net)
@@ -145,7 +146,7 @@ def test_gradients_that_change_while_they_are_reduced(change, buckets):
 
 
 def changed_before():
-    # A hook that was there before the optimizer was wrapped runs first.
+    # A hook registered before the optimizer was wrapped runs first.
     net = network()
     net[2].weight.register_post_accumulate_grad_hook(halve)
     optimizer = wrap(net)
@@ -155,7 +156,7 @@ def changed_before():
         (want,) = torch.autograd.grad(loss_of(net, batch(number)), net[2].weight)
         torch.testing.assert_close(net[2].weight.grad, hvd.allreduce(want) / 2)
         optimizer.zero_grad()
-    # One that makes all gradients None in the middle of backward.
+    # A hook that sets all gradients to None in the middle of backward.
     hook = net[0].weight.register_hook(lambda _: optimizer.zero_grad())
     with pytest.raises((AssertionError, RuntimeError), match="being reduced"):
         loss_of(net, batch(3)).backward()
@@ -167,7 +168,7 @@ def changed_before():
 
 
 def taken_away(everywhere, **options):
-    # A hook that was there before takes its step with the rank's own gradient and leaves none.
+    # A hook registered earlier takes its step with the rank's local gradient and clears it.
     net, reference = network(), network()
     taken = []
 
@@ -190,7 +191,7 @@ def taken_away(everywhere, **options):
             elif everywhere:
                 assert p.grad is None
                 assert torch.equal(taken[-1], q.grad)
-            else:  # zeros from the rank that has none
+            else:  # zeros from the rank without a gradient
                 torch.testing.assert_close(p.grad, hvd.allreduce(q.grad * (hvd.rank() > 0)))
         optimizer.step()
     assert_all_equal(net)

@@ -1,4 +1,4 @@
-"""What ranks tell each other in a round: vectors of which the engine takes the largest bytes."""
+"""Readiness flags that ranks exchange in a round: byte vectors whose maximum the engine computes."""
 
 import pytest
 
@@ -42,7 +42,7 @@ def test_a_pass_that_has_failed_is_named():
         ballot.check(outcome(cast(0), cast(1, failed=8)), 0)
     with pytest.raises(HorovodInternalError, match=r"backward\(\) has failed on rank 253, "):
         ballot.check(outcome(cast(0), cast(1, failed=254)), 0)
-    for failed in (255, 256, 5000):  # more than a byte can name
+    for failed in (255, 256, 5000):  # more than a byte can hold
         with pytest.raises(HorovodInternalError, match=r"backward\(\) has failed on another rank, "):
             ballot.check(outcome(cast(0), cast(1, failed=failed)), 0)
 
@@ -69,4 +69,4 @@ def test_ranks_in_different_steps():
 def test_ranks_in_different_epochs():
     told = outcome(cast(0, epoch=3), cast(1, epoch=4))
     assert (told.last_epoch, told.first_epoch) == (4, 3)
-    ballot.check(told, 0)  # no error: the program may mean it
+    ballot.check(told, 0)  # no error: it may be intended

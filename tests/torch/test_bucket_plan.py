@@ -1,4 +1,4 @@
-"""Which gradients share a bucket: pure functions."""
+"""Assignment of gradients to buckets: pure functions."""
 
 from types import SimpleNamespace
 
@@ -16,7 +16,7 @@ def floats(*counts):
 
 def test_neighbours_in_the_order_of_arrival_share_a_bucket():
     gradients = floats(16, 16, 16, 16, 16)
-    # 64 bytes each; one in the first bucket, two in the others.
+    # 64 bytes each; one in the first bucket, two in each other bucket.
     assert plan(gradients, [4, 2, 0, 1, 3], first=64, most=128) == [[4], [2, 0], [1, 3]]
     assert plan(gradients, [0, 1, 2, 3, 4], first=1 << 20, most=1 << 20) == [[0, 1, 2, 3, 4]]
 
@@ -69,9 +69,9 @@ def test_nothing():
 
 @pytest.mark.parametrize(("present", "made"), [(2, 0), (3, 1)])
 def test_no_bucket_is_made_while_a_rank_takes_no_part(monkeypatch, present, made):
-    """A rank that has joined would not know of it."""
+    """A joined rank would not know of the new bucket."""
     slots = [Slot(torch.nn.Parameter(torch.ones(4)), f"layer.{number}", number) for number in range(2)]
-    message = torch.tensor([present, 2, 1])  # and the places in which the gradients came
+    message = torch.tensor([present, 2, 1])  # and the order in which gradients arrived
     bucketing = Bucketing(1 << 20, SimpleNamespace(ranks=(0, 1, 2)))
     candidates = [(slot, slot.shape) for slot in slots]
     bucketing._proposal = _Proposal(None, message, len(slots), candidates, [], None)

@@ -1,4 +1,4 @@
-"""Gradients that are views of buckets: who is in one, and that nothing else changes."""
+"""Gradients that are views of buckets: which gradients share a bucket, and that nothing else changes."""
 
 import copy
 import pickle
@@ -40,7 +40,7 @@ def test_gradients_lie_in_a_bucket_in_the_order_they_arrive(wanted):
 
 
 def large_gradients():
-    # By default large ones are reduced where they are; otherwise they have buckets of their own.
+    # By default large gradients are reduced in place; otherwise they have their own buckets.
     for wanted, expected in ((None, [["0.bias", "1.bias", "1.weight"]]), (True, None), (False, [])):
         net = torch.nn.Sequential(torch.nn.Linear(400, 1000), torch.nn.Linear(1000, 10))
         optimizer = wrap(net, gradient_as_bucket_view=wanted)
@@ -53,10 +53,10 @@ def large_gradients():
             assert sorted(name for group in names for name in group) == sorted(
                 name for name, _ in net.named_parameters()
             )
-            assert ["0.weight"] in names  # by itself
+            assert ["0.weight"] in names  # alone
         else:
             assert names == expected
-        # No second copy: all gradients together take the memory of the parameters, but for the alignment.
+        # No second copy: all gradients together take the memory of the parameters, plus alignment.
         storages = {p.grad.untyped_storage().data_ptr(): p.grad.untyped_storage().nbytes() for p in net.parameters()}
         assert sum(storages.values()) < 1.01 * sum(p.nbytes for p in net.parameters())
 
@@ -110,7 +110,7 @@ def test_the_bits_are_those_without_buckets(variant):
 
 @on_ranks(2)
 def test_who_has_no_buckets():
-    class Whole:  # looks at more than one number at a time
+    class Whole:  # a compressor that works on several elements at once
         compress = staticmethod(lambda t: (t / 2, None))
         decompress = staticmethod(lambda t, _: t * 2)
 
@@ -118,7 +118,7 @@ def test_who_has_no_buckets():
         {"groups": 1},
         {"compression": Whole},
         {"gradient_as_bucket_view": False},
-        {"gradient_as_bucket_view": hvd.rank() == 0},  # all have to want them
+        {"gradient_as_bucket_view": hvd.rank() == 0},  # all ranks must request them
     ):
         net = network()
         optimizer = wrap(net, **options)
@@ -142,12 +142,12 @@ def test_create_graph():
             net(x).square().sum().backward(create_graph=True)
             assert net[0].weight.grad.requires_grad
             optimizer.synchronize()
-            assert net[0].weight.grad.requires_grad  # the graph is still there
+            assert net[0].weight.grad.requires_grad  # the graph still exists
             results.append([bits(p.grad).tolist() for p in net.parameters()])
             with optimizer.skip_synchronize():
                 optimizer.step()
         for p in net.parameters():
-            p.grad = None  # torch warns of the cycle otherwise
+            p.grad = None  # otherwise torch warns of the cycle
         optimizer.zero_grad()
         step(net, optimizer, 9)
     assert results[:4] == results[4:]
@@ -176,7 +176,7 @@ def test_kinds_of_parameters():
     assert net["conv"].weight.grad.is_contiguous(memory_format=torch.channels_last)
     assert in_buckets(optimizer) == {"conv.bias", "line.weight", "line.bias", "wide.weight", "wide.bias"}
     assert all(len({slot.parameter.dtype for slot in bucket.members}) == 1 for bucket in buckets(optimizer))
-    # One that gets sparse later is reduced all the same.
+    # A gradient that becomes sparse later is still reduced.
     for p in net.parameters():
         p.grad = None
     p = net["line"].weight
@@ -200,7 +200,7 @@ def test_parameters_that_are_frozen_thawed_and_added():
     for number in range(1, 4):
         step(net, optimizer, number)
     assert len(in_buckets(optimizer)) == 6
-    # Frozen again: what is left of the bucket goes alone, and after some steps has a bucket of its own.
+    # After freezing again, the rest of the bucket is reduced alone, and after some steps gets its own bucket.
     net[2].requires_grad_(False)
     frozen = net[2].weight.detach().clone()
     for number in range(4, 12):

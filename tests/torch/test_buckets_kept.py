@@ -1,4 +1,4 @@
-"""Buckets while the program keeps, replaces and moves gradients, or changes what parameters are."""
+"""Buckets when the program keeps, replaces and moves gradients, or changes its parameters."""
 
 import pytest
 import torch
@@ -11,7 +11,7 @@ from tests.torch.reference import bits
 
 
 def kept_gradients(keep, replace):
-    # What the program keeps of a gradient over zero_grad keeps its values, as without buckets.
+    # A gradient that the program keeps across zero_grad keeps its values, as without buckets.
     net, reference = network(), network()
     optimizer, plain = wrap(net), wrap(reference, gradient_as_bucket_view=False)
     kept, expected = [], []
@@ -25,7 +25,7 @@ def kept_gradients(keep, replace):
     for a, b in zip(kept, expected, strict=True):
         assert torch.equal(a, b)
     del kept, a
-    # Nobody keeps any: the memory stays.
+    # If no gradient is kept, the memory is reused.
     memory = []
     for number in range(5, 8):
         step(net, optimizer, number)
@@ -61,7 +61,7 @@ def test_gradients_that_the_program_replaces():
         with optimizer.skip_synchronize():
             optimizer.step()
         assert torch.equal(net[0].weight, before - 0.5)
-    # Gradients that no backward pass made.
+    # Gradients that were not computed by a backward pass.
     for p in net.parameters():
         p.grad = torch.full(p.shape[::-1], float(hvd.rank())).t() if p.dim() == 2 else torch.full_like(p, hvd.rank())
     optimizer.step()
@@ -72,7 +72,7 @@ def test_gradients_that_the_program_replaces():
 
 
 def moved_gradients(move, set_to_none):
-    # What the program does to p.grad in place takes the view itself out of the bucket.
+    # Changing p.grad in place by these operations removes the view from the bucket.
     net, reference = network(), network()
     optimizer, plain = wrap(net), wrap(reference, gradient_as_bucket_view=False)
     for number in range(3):
@@ -82,7 +82,7 @@ def moved_gradients(move, set_to_none):
         for n, o in ((net, optimizer), (reference, plain)):
             for i, p in enumerate(n.parameters()):
                 move(p, torch.arange(float(p.numel())).view(p.shape) * (hvd.rank() + i))
-            o.step()  # with gradients that no backward pass made
+            o.step()  # with gradients that were not computed by a backward pass
             o.zero_grad(set_to_none=set_to_none)
             backward(n, number)
             o.step()
@@ -113,12 +113,12 @@ def test_gradients_that_the_program_moves(pool, move):
 
 @on_ranks(2)
 def test_gradients_that_are_kept_while_others_are_moved():
-    # One gradient leaves the bucket, another is kept: the one does not hide the other.
+    # One gradient leaves the bucket while another is kept.
     net = network()
     optimizer = wrap(net)
     for number in range(3):
         step(net, optimizer, number)
-    kept = net[2].weight.grad.data  # one use of the storage more, and no reference to the gradient
+    kept = net[2].weight.grad.data  # one more use of the storage, but no reference to the gradient
     expected = kept.clone()
     net[0].weight.grad.data = torch.ones_like(net[0].weight)
     for number in range(3, 6):
@@ -143,7 +143,7 @@ def test_parameters_that_get_another_dtype(before, after, keep):
         for number in range(3):
             step(net, optimizer, number)
         kept = net[2].weight.grad[3:5] if keep and hvd.rank() == 0 else None
-        net.to(after)  # and the gradients that are there
+        net.to(after)  # with the existing gradients
         start = [p.detach().clone() for p in net.parameters()]
         for number in range(3, 7):
             step(net, optimizer, number)
@@ -168,5 +168,5 @@ def test_parameters_whose_dtype_changes_again_and_again_go_alone():
         net.to(torch.float64 if number // 3 % 2 else torch.float32)
         step(net, optimizer, number)
         assert_all_equal(net)
-        # A step to notice it, one alone; after the second time for good.
+        # The first occurrence costs one step without the bucket; after the second, it stays out.
         assert len(in_buckets(optimizer)) == (0 if number == 3 or number >= 6 else 6), number

@@ -1,4 +1,4 @@
-"""Buckets where ranks differ: some lack gradients, are new, have joined, or die."""
+"""Buckets when ranks differ: some lack gradients, are new, have joined, or die."""
 
 import pytest
 import torch
@@ -29,7 +29,7 @@ def test_gradients_that_only_some_ranks_have():
                 loss.backward()
             if number % 4 == 3:
                 optimizer.synchronize()
-                # A second backward pass: what it does not touch must not be reduced again.
+                # Gradients that a second backward pass does not compute must not be reduced again.
                 net[number % 5](torch.ones(1, 3)).sum().backward()
             optimizer.step()
             results.append([[p is not None and bits(p).tolist() for p in (q, q.grad)] for q in net.parameters()])
@@ -44,7 +44,7 @@ def test_a_bucket_that_always_lacks_gradients_is_given_up():
     for number in range(3):
         step(net, optimizer, number)
     assert len(in_buckets(optimizer)) == 6
-    for _ in range(5):  # one more than it takes to notice; after a step alone they share a bucket again
+    for _ in range(5):  # one more than needed to detect it; after a step alone they share a bucket again
         optimizer.zero_grad()
         net[4](torch.ones(1, 40)).sum().backward()
         optimizer.step()
@@ -56,7 +56,7 @@ def test_a_bucket_that_always_lacks_gradients_is_given_up():
 
 @on_ranks(2, initialized=False)
 def test_a_new_job():
-    # A rank that is new in a job has no buckets, the others give theirs up.
+    # A rank that is new in a job has no buckets, so the others discard theirs.
     hvd.init()
     net = network()
     optimizer = wrap(net)
@@ -80,7 +80,7 @@ def test_a_new_job():
 
 @on_ranks(3)
 def test_ranks_that_have_joined():
-    # A rank that has run out of data does not learn of buckets made meanwhile, so none are made or given up.
+    # A joined rank would not learn of new buckets, so none are created or discarded.
     net = network()
     optimizer = wrap(net)
     hvd.broadcast_parameters(net.state_dict(), 0)

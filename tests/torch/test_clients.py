@@ -1,4 +1,4 @@
-"""Names and messages that programs in use today rely on."""
+"""Names and messages that existing programs rely on."""
 
 import importlib
 
@@ -26,7 +26,7 @@ def test_attributes_of_the_optimizer():
     assert optimizer._requires_update == {p for p in net.parameters() if p.requires_grad}
     assert not optimizer._handles
 
-    # A program that reduces gradients itself, waiting for them by itself or by synchronize().
+    # A program that reduces gradients itself, and waits for each handle or calls synchronize().
     for compression in (hvd.Compression.none, hvd.Compression.fp16, hvd.Compression.wire_bf16):
         optimizer = wrap(net, compression=compression, op=hvd.Sum)
         first, second = net[0].weight, net[0].bias
@@ -36,7 +36,7 @@ def test_attributes_of_the_optimizer():
         total = hvd.size() * (hvd.size() + 1) / 2
         assert torch.equal(result, torch.full_like(first, total))
         optimizer._handles[second] = optimizer._allreduce_grad_async(second)
-        optimizer.synchronize()  # does not reduce it once more
+        optimizer.synchronize()  # does not reduce gradients again
         assert not optimizer._handles
         assert torch.equal(second.grad, torch.full_like(second, total))
         with optimizer.skip_synchronize():
@@ -45,7 +45,7 @@ def test_attributes_of_the_optimizer():
 
 @on_ranks(2)
 def test_sparse_as_dense_around_sparse_adam():
-    # Ranks look up different rows, one of them none at all in some steps.
+    # Ranks look up different embedding rows, one rank none at all in some steps.
     results = []
     for options in ({}, {"sparse_as_dense": True}, {"sparse_as_dense": True, "groups": 1}):
         torch.manual_seed(4)
@@ -61,7 +61,7 @@ def test_sparse_as_dense_around_sparse_adam():
     for weight, grad in results[1:]:
         torch.testing.assert_close(weight, results[0][0])
         torch.testing.assert_close(grad, results[0][1])
-    # Rows that nobody looked up are left alone, as they are by SparseAdam without us.
+    # Rows that no rank looked up are unchanged, as with plain SparseAdam.
     torch.manual_seed(4)
     start = torch.nn.Embedding(12, 5, sparse=True).weight.detach()
     assert torch.equal(results[1][0][11], start[11])

@@ -1,4 +1,4 @@
-"""step(closure): all ranks see one loss, so an optimizer that searches along a line goes one way on all of them."""
+"""step(closure): all ranks see the same loss, so a line search takes the same path on all of them."""
 
 import warnings
 
@@ -19,7 +19,7 @@ def rows(rank):
 @pytest.mark.parametrize(("op", "kind"), [(hvd.Average, "tensor"), (hvd.Sum, "number")])
 @on_ranks(3)
 def test_line_search_on_uneven_data(op, kind):
-    """LBFGS on uneven data beside one process that has all of it."""
+    """Compare LBFGS on uneven data with one process that has all of the data."""
     net, reference = network(), network()
     options = {"lr": 1.0, "max_iter": 12, "history_size": 6, "line_search_fn": "strong_wolfe"}
     optimizer = hvd.DistributedOptimizer(torch.optim.LBFGS(net.parameters(), **options), net.named_parameters(), op=op)
@@ -77,7 +77,7 @@ def test_a_loss_with_its_graph_brings_no_warning():
 
 @on_ranks(2)
 def test_closures_of_optimizers_that_ignore_the_loss():
-    # Ranks may return what they like where nobody looks at it.
+    # Ranks may return different values where the optimizer ignores them.
     net = network()
     optimizer = hvd.DistributedOptimizer(torch.optim.SGD(net.parameters(), lr=0.1), net.named_parameters())
     for number in range(4):

@@ -1,4 +1,4 @@
-"""Collectives beyond what tests/conformance shows of every frontend: orders, empty parts, polling, sparse tensors."""
+"""Collectives beyond tests/conformance: orders, empty parts, polling, sparse tensors."""
 
 import random
 
@@ -27,7 +27,7 @@ def test_corners():
         handles[name] = hvd.grouped_allreduce_async(pair, name=name, op=hvd.Sum)
     for name, handle in handles.items():
         assert hvd.synchronize(handle)[0].tolist() == [float(name[3:]) * n] * 2
-    # Some ranks, or all, have nothing.
+    # Some or all ranks contribute nothing.
     assert hvd.allgather(torch.ones(0 if me == 0 else 2, 5)).shape == (2 * (n - 1), 5)
     assert hvd.allgather(torch.ones(0, 5)).shape == (0, 5)
     output, received = hvd.alltoall(torch.ones(3), splits=[3] + [0] * (n - 1))
@@ -35,7 +35,7 @@ def test_corners():
     assert received.tolist() == [3 if me == 0 else 0] * n
     with pytest.raises(ValueError, match=rf"{2 * n + 1}.*multiple of"):
         hvd.alltoall(torch.ones(2 * n + 1))
-    # Fewer rows than ranks, and a name that another operation may use at once.
+    # Fewer rows than ranks, and a name that another operation uses at the same time.
     assert hvd.reducescatter(torch.ones(1, 2), name="again", op=hvd.Sum).shape == (int(me == 0), 2)
     hvd.reducescatter(torch.ones(2 * n), name="again")
     assert hvd.allreduce(torch.ones(1), name="again").item() == 1
@@ -51,7 +51,7 @@ def test_poll():
         if hvd.rank() == 0:
             handle = start(torch.ones(10), name="late")
             assert not hvd.poll(handle)
-        hvd.barrier()  # only now rank 1 submits its part
+        hvd.barrier()  # rank 1 submits its part only now
         if hvd.rank() == 1:
             handle = start(torch.ones(10), name="late")
         while not hvd.poll(handle):
@@ -62,7 +62,7 @@ def test_poll():
 @on_ranks(3)
 def test_sparse_allreduce():
     n, me = hvd.size(), hvd.rank()
-    rows = torch.tensor([[me, n, me]])  # one of its own, twice, and one shared by all
+    rows = torch.tensor([[me, n, me]])  # one row of its own, twice, and one shared by all ranks
     t = torch.sparse_coo_tensor(rows, torch.ones(3, 2), (n + 1, 2), check_invariants=False)
     want = torch.zeros(n + 1, 2)
     want[:n] = 2

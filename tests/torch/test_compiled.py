@@ -1,4 +1,4 @@
-"""torch.compile around collectives, SyncBatchNorm and whole steps: values of eager code, one graph break a call."""
+"""torch.compile with collectives, SyncBatchNorm and whole steps: values of eager code, one graph break per call."""
 
 import pytest
 import torch
@@ -14,7 +14,7 @@ CALLS = {
     "reducescatter": lambda x: hvd.reducescatter(x * 3, name="c.scatter", op=hvd.Sum) + 1,
     "alltoall": lambda x: hvd.alltoall(x * 3, name="c.alltoall") + 1,
 }
-STEPS = 3  # of which the second takes the path for a repeated operation
+STEPS = 3  # from the second step on, operations take the path for repeated calls
 
 
 def in_place(x):
@@ -49,7 +49,7 @@ def compare(name, plain, traced, backend, grad=True, breaks=2):
         if grad:
             want.sum().backward(), got.sum().backward()
             torch.testing.assert_close(b.grad, a.grad, msg=lambda text: f"{name}: {text}")
-    # One for each call, and perhaps once more where a compiled part is made general.
+    # One break for each call, and possibly one more when a compiled part is generalized.
     assert sum(counters["graph_break"].values()) <= breaks, (name, counters["graph_break"])
     assert counters["frames"]["total"] <= 8, (name, counters["frames"])
 

@@ -1,4 +1,4 @@
-"""Wire formats: float32 tensors whose values travel as fp16, bf16 or int8."""
+"""Wire formats: float32 tensors sent as fp16, bf16 or int8."""
 
 import pickle
 
@@ -19,7 +19,7 @@ class Forgetful(hvd.Compression.wire_int8):
 
 
 def wire_bytes():
-    from horovod.common.state import state  # the worker's, not one that travels with this module
+    from horovod.common.state import state  # the worker's module, not one pickled with this test
 
     return state.engine.stats()["wire_bytes"]
 
@@ -106,9 +106,9 @@ def test_bytes_on_the_wire(pool):
 
 
 def drift(compression, steps=200, **options):
-    """Where SGD with rate 1 takes a parameter whose gradient is the same in every step, divided by the steps.
+    """Return the change of a parameter by SGD with rate 1 and a constant gradient, divided by the number of steps.
 
-    One element of a block has gradient 1, the others are far below what int8 can tell from 0 next to it.
+    One element of a block has gradient 1; the others are too small for int8 to represent next to it.
     """
     p = torch.nn.Parameter(torch.zeros(256))
     gradient = torch.full((256,), 1e-3 * (1 + hvd.rank()))
@@ -128,7 +128,8 @@ def test_error_feedback_makes_the_mean_of_many_steps_right(pool, options):
     for result in pool(workers).run(drift, hvd.Compression.wire_int8, **options):
         assert result[0] == pytest.approx(factor, rel=1e-3)
         for x in result[1:]:
-            # A rank's residual is at most half a step of int8, 1/254 here, and there are two, and one of the result.
+            # A rank's residual is at most half an int8 step, here 1/254; there are two ranks, and the
+            # result's own residual.
             assert x == pytest.approx(1.5e-3 * factor, abs=factor * 4 / 254 / 200)
     for result in pool(workers).run(drift, Forgetful, **options):
         assert result[1:] == [0.0] * 255
@@ -150,9 +151,9 @@ def test_residuals_begin_anew_with_another_shape():
 
 @on_ranks(2)
 def test_residuals_are_no_state():
-    """Whether a load of the optimizer's state forgets residuals, and what a pickled optimizer has of them."""
+    """Test whether loading the optimizer's state clears residuals, and what pickling keeps of them."""
     p = torch.nn.Parameter(torch.zeros(256))
-    gradient = torch.full((256,), 3e-3)  # 0.38 of a step: its residual alone would round to one after two steps
+    gradient = torch.full((256,), 3e-3)  # 0.38 of an int8 step: rounds to 1 after two steps with the residual
     gradient[0] = 1.0
     optimizer = hvd.DistributedOptimizer(torch.optim.SGD([p], 1.0), [("p", p)], hvd.Compression.wire_int8)
     for _ in range(6):

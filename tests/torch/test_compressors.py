@@ -9,7 +9,7 @@ from tests.torch.programs import network
 
 
 class Halves:
-    """A user's: halves what travels, and keeps something to undo it."""
+    """A user-defined compressor that halves values and keeps the data to undo it."""
 
     @staticmethod
     def compress(tensor):
@@ -20,7 +20,7 @@ class Halves:
         return tensor * context
 
 
-# By name: the largest relative error of one rounding; of int8 it is the largest of 256 neighbours that counts.
+# By name: the largest relative rounding error; for int8, relative to the largest of 256 neighbours.
 ROUNDING = {
     "none": 0.0,
     "fp16": 2.0**-11,
@@ -61,7 +61,7 @@ def through_collectives(name):
     x = mine.clone().requires_grad_()
     (hvd.allreduce(x, name="d", compression=compression) * 3).sum().backward()
     near(name, x.grad, torch.full_like(mean, 3.0))
-    assert torch.equal(mine, kept)  # nobody changes what is given
+    assert torch.equal(mine, kept)  # inputs are unchanged
 
     rows = 6 // hvd.size()
     part = slice(hvd.rank() * rows, (hvd.rank() + 1) * rows)
@@ -95,7 +95,7 @@ def through_the_optimizer(name):
         optimizer = hvd.DistributedOptimizer(
             torch.optim.SGD(net.parameters(), lr=0.0), net.named_parameters(), compression=compression, **given
         )
-        for step in range(3):  # alone, in new buckets, in known ones
+        for step in range(3):  # first without buckets, then with new and with existing buckets
             optimizer.zero_grad()
             want = [torch.zeros_like(p) for p in net.parameters()]
             for i in range(passes):
@@ -115,7 +115,7 @@ def through_the_optimizer(name):
         optimizer = hvd.DistributedOptimizer(
             torch.optim.SGD(net.parameters(), lr=0.1), net.named_parameters(), compression=compression, op=hvd.Adasum
         )
-        net(noise(0, 8, 5)).square().sum().backward()  # the same on all ranks, so Adasum makes the plain step
+        net(noise(0, 8, 5)).square().sum().backward()  # equal on all ranks, so Adasum takes the plain step
         optimizer.step()
         for p, start in zip(net.parameters(), before, strict=True):
             near(name, p.detach(), start - 0.1 * p.grad, roundings=8)

@@ -1,4 +1,4 @@
-"""No gradient is stepped with that the ranks have not reduced, however the program has made it."""
+"""No step uses a gradient that was not reduced, however the program computed it."""
 
 import warnings
 
@@ -25,7 +25,7 @@ from tests.torch.programs import (
 @pytest.mark.parametrize("buckets", BUCKET_VIEWS)
 @on_ranks(2)
 def test_steps_in_hooks(buckets, hooks_first):
-    """A step for each parameter as soon as it has its gradient, to save the memory of gradients."""
+    """A step for each parameter as soon as its gradient exists, to save gradient memory."""
     twins = Twins()
     net, optimizers = network(), {}
     twins.net = net
@@ -60,11 +60,11 @@ def in_place_of_another(optimizer, more):
     optimizer.param_groups[0]["params"][-1] = more
 
 
-WAYS = [appended, in_place_of_another]  # test_parameter_names.py has more
+WAYS = [appended, in_place_of_another]  # test_parameter_names.py covers more
 
 
 def surgery(way, buckets, op, when):
-    """A parameter comes in by hand, as that of a layer that replaces another one."""
+    """Replace a parameter by hand, as when a layer is replaced."""
     twins = Twins(gradient_as_bucket_view=buckets, op=op)
     both = ((twins.net, twins.optimizer), (twins.twin, twins.plain))
     for number in range(6):
@@ -115,7 +115,7 @@ def test_parameters_that_come_by_hand_with_adasum(way):
 
 
 class _Made(torch.autograd.Function):
-    """Sets a parameter's gradient by itself, as kernels do that add to it in place."""
+    """An autograd function that sets a parameter's gradient itself, as kernels do that accumulate in place."""
 
     @staticmethod
     def forward(ctx, x, weight):
@@ -157,7 +157,7 @@ def of_a_frozen_parameter(net, x):
 
 
 def taken_and_given_back(net, x):
-    """Sums gradients up elsewhere, in a hook before ours, and gives them to the optimizer before its step."""
+    """Accumulate gradients elsewhere in a hook that runs first, and restore them before the step."""
     weight, sums = net[2].weight, {}
 
     def take(p):
@@ -219,7 +219,7 @@ def test_gradients_that_a_closure_sets(buckets):
 @pytest.mark.parametrize("buckets", BUCKET_VIEWS)
 @on_ranks(2)
 def test_gradients_of_earlier_steps_stay(buckets, op):
-    """What a step before has reduced is not reduced once more, though it is still there."""
+    """Gradients reduced in an earlier step are not reduced again, although they still exist."""
     net = network()
     optimizer = wrap(net, gradient_as_bucket_view=buckets, op=op)
     rounds = votes(optimizer)
@@ -235,7 +235,7 @@ def test_gradients_of_earlier_steps_stay(buckets, op):
         optimizer.step()
         assert len(rounds) == number + 1
     assert_all_equal(net)
-    # Nor what the program puts in the place of a reduced one.
+    # The same holds for a gradient that the program puts in place of a reduced one.
     optimizer.zero_grad()
     loss_of(net, batch(99)).backward()
     want = [p.grad / 3 for p in net.parameters()]

@@ -1,4 +1,4 @@
-"""Jobs and optimizers that come and go leave nothing behind."""
+"""Repeated jobs and optimizers leave nothing behind."""
 
 import gc
 import itertools
@@ -13,7 +13,7 @@ from horovod.torch.buckets import Bucket, Slot
 
 
 def left(net):
-    """What there is of our objects, hooks and memory, and of all objects."""
+    """Count Horovod's objects, hooks and memory, and all objects."""
     gc.collect()
     objects = gc.get_objects()
     ours = sum(isinstance(o, Slot | Bucket) for o in objects)
@@ -22,15 +22,15 @@ def left(net):
 
 
 def has_more(now, before):
-    """Of any kind but that of all objects."""
+    """Return True if any count grew, except that of all objects."""
     return any(count > then for count, then in zip(now[:3], before[:3], strict=True))
 
 
 def cycles(op):
-    """What is left after each cycle of init, new optimizer on the same model, shutdown."""
+    """Return what is left after each cycle of init, new optimizer on the same model, shutdown."""
     net = torch.nn.Sequential(torch.nn.Linear(6, 20), torch.nn.Linear(20, 2))
     counts = []
-    before = left(net)  # of earlier tests of this process
+    before = left(net)  # may include objects of earlier tests in this process
     for _ in range(4):
         hvd.init()
         optimizer = hvd.DistributedOptimizer(torch.optim.SGD(net.parameters(), lr=0.1), net.named_parameters(), op=op)
@@ -41,7 +41,7 @@ def cycles(op):
         optimizer.zero_grad()
         del optimizer
         hvd.shutdown()
-        # Another thread may still hold what it has just worked on.
+        # Another thread may still hold the object that it worked on last.
         until = time.monotonic() + 20
         while has_more(now := left(net), before) and time.monotonic() < until:
             time.sleep(0.05)
@@ -56,8 +56,8 @@ def cycles(op):
 def test_a_new_optimizer_in_each_job(pool, op):
     for before, counts in pool(2, initialized=False).run(cycles, op):
         assert not any(has_more(count, before) for count in counts), (before, counts)
-        # Of others: the tuple of this test in each cycle. Once in a while something is made for good, as a module
-        # that is first needed on a slow machine, and what earlier tests of this process have left may add one of
-        # its own; an optimizer or a job that leaks does so in each, and is some hundreds.
+        # Other objects: each cycle adds this test's own tuple. Occasionally one is created permanently, such
+        # as a module imported late on a slow machine, or by leftovers of earlier tests. A leaking optimizer
+        # or job adds some hundreds in each cycle.
         objects = [count[3] for count in counts]
         assert min(after - before for before, after in itertools.pairwise(objects[1:])) <= 16, counts

@@ -1,4 +1,4 @@
-"""A stream in the processes of PyTorch's DataLoader."""
+"""A data stream in the worker processes of PyTorch's DataLoader."""
 
 import pytest
 
@@ -20,15 +20,15 @@ class Shared(IterableDataset):
 
 
 def two_epochs(start):
-    """The batches of a rank's DataLoader in two epochs, and those of its stream."""
-    from tests.torch import test_data  # by its name, which the processes know
+    """Return the batches of a rank's DataLoader in two epochs, and those of its stream."""
+    from tests.torch import test_data  # by its importable name, which the worker processes know
 
     stream = StreamingDataset(Numbers([10, 11, 9]), 4)
     loader = DataLoader(test_data.Shared(stream), batch_size=None, num_workers=2, multiprocessing_context=start)
     got, expected = [], []
     for epoch in range(2):
         stream.set_epoch(epoch)
-        expected += list(stream)  # it has made its order by then
+        expected += list(stream)  # its order was fixed by then
         got += list(loader)
     return got, expected
 

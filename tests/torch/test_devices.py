@@ -1,4 +1,4 @@
-"""Tensors on a GPU, which is simulated; what a real one would have to show besides is in scripts/gpu-check.sh."""
+"""Tensors on a simulated GPU; scripts/gpu-check.sh shows what needs a real one."""
 
 import contextlib
 import threading
@@ -33,7 +33,7 @@ def test_operations_as_on_a_real_one(gpu_ranks, completion):
 
 
 class FakeWork:
-    """A Work that is launched; ``looked`` is called when somebody asks whether the device has done it."""
+    """A launched Work; ``looked`` is called at each query whether the device has finished it."""
 
     def __init__(self, looked):
         self.looked = looked
@@ -52,7 +52,7 @@ class FakeWork:
 
 
 class FakeStreams:
-    """Number 2 is the current one."""
+    """Streams of which number 2 is the current one."""
 
     def current_stream(self, device):
         return 2
@@ -69,7 +69,7 @@ def test_what_waits_on_another_stream_keeps_its_memory():
 
     over, threads = False, []
 
-    def looked():  # at the first; another thread comes to wait meanwhile, and looks as well
+    def looked():  # at the first query, another thread starts waiting and queries as well
         if over and not threads:
             threads.append(threading.Thread(target=work(lambda: False).wait))
             threads[0].start()
@@ -154,7 +154,7 @@ def test_the_device_of_the_tensor_is_asked_not_the_current_one(monkeypatch):
 
 @pytest.mark.parametrize("how", ["shutdown", "wait"])
 def test_what_fails_is_parked_while_the_device_works_on(how):
-    """Of handles that nobody waits for, and of what waits besides the operation's own tensors."""
+    """Covers handles without a waiter, and objects kept alive besides the operation's own tensors."""
     from horovod.torch.ops import devices, handles
 
     def fails(*_):

@@ -1,11 +1,11 @@
-"""The programs for PyTorch in README.md and docs run as they stand there, and train."""
+"""The PyTorch programs in README.md and docs run unchanged, and train."""
 
 import pytest
 
 from tests.documents import programs
 from tests.torch.recipes import CHECKS
 
-# What the programs leave to the reader.
+# Definitions that the programs leave to the reader.
 BEFORE = """
 import torch
 from torch.utils.data import DataLoader, Dataset
@@ -120,7 +120,7 @@ AROUND = {
     "lightning": ("", LIGHTNING),
     "an async loader": ("", "assert squares == [number**2 for number in range(10)]"),
 }
-"""By name: what comes before the program, beside BEFORE, and after it."""
+"""By name: code to run before the program, after BEFORE, and code to run after it."""
 
 
 def run(text, folder):

@@ -61,7 +61,7 @@ def test_a_job_of_another_size_goes_on(pool, tmp_path):
 
 
 def test_another_rank_0_goes_on_too(tmp_path, monkeypatch, single):
-    """The first one was lost before all had what it had read."""
+    """The first rank 0 was lost before all ranks had the state that it read."""
     monkeypatch.setenv("HOROVOD_RESUME", "1")
     checkpoint = hvd.elastic.Checkpoint(tmp_path)
     checkpoint.save(1, trained(1, seed=3))

@@ -1,4 +1,4 @@
-"""Commits that are copied beside the next step."""
+"""Commits that are copied while the next step runs."""
 
 import ctypes
 import os
@@ -15,7 +15,7 @@ from horovod.torch.elastic import copying
 
 @pytest.fixture
 def slow(monkeypatch):
-    """Copies wait while this is cleared."""
+    """Copies wait while this event is cleared."""
     go = threading.Event()
     go.set()
     move = ctypes.memmove
@@ -33,7 +33,7 @@ def slow(monkeypatch):
 def made():
     model = torch.nn.Sequential(torch.nn.Linear(700, 700), torch.nn.BatchNorm1d(700))
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
-    step(model, optimizer)  # momentum is there
+    step(model, optimizer)  # creates the momentum
     state = hvd.elastic.TorchState(model, optimizer, step=0)
     state.save()
     state._copies.wait()
@@ -62,9 +62,9 @@ def test_a_commit_is_what_it_was_though_training_goes_on(slow):
     committed = values(model, optimizer)
     state.save()
     assert state._copies._batch.is_alive(), "it has not waited"
-    model(torch.randn(4, 700)).square().sum().backward()  # changes moving statistics alone
+    model(torch.randn(4, 700)).square().sum().backward()  # changes only the moving statistics
     threading.Timer(0.05, slow.set).start()
-    optimizer.step()  # waits
+    optimizer.step()  # waits for the copy
     assert state._copies._batch is None
     assert not same(values(model, optimizer), committed)
     for _ in range(2):
@@ -91,10 +91,10 @@ def test_what_is_changed_long_after_a_commit_is_not_in_it(slow):
     step(model, optimizer)
     committed = values(model, optimizer)
     state.save()
-    state._copies._batch.join()  # without anybody asking
+    state._copies._batch.join()  # without any caller waiting
     with torch.no_grad():
         for p in model.parameters():
-            p.zero_()  # averaged weights for an evaluation, in which a rank is lost
+            p.zero_()  # averaged weights for an evaluation in which a rank is lost
     state.restore()
     assert same(values(model, optimizer), committed)
 
@@ -107,10 +107,10 @@ def test_a_change_that_was_under_way_is_not_torn(slow, monkeypatch):
     weight = model[0].weight
     version = weight._version
     state.save()
-    weight.data.fill_(3)  # is not counted
+    weight.data.fill_(3)  # is not detected as a change
     assert weight._version == version
     with torch.no_grad():
-        weight.add_(0)  # is, after the copy
+        weight.add_(0)  # is detected, after the copy
     seen.set()
     with pytest.warns(UserWarning, match="were changed"):
         state.wait()
@@ -138,7 +138,7 @@ def test_small_states_need_no_thread():
 
 
 def resident():
-    """Bytes of this process that are in memory."""
+    """Return the resident memory of this process in bytes."""
     return int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
 
 

@@ -1,4 +1,4 @@
-"""Which programs a TorchState goes on with after a failure without going back to its last commit."""
+"""Programs that a TorchState lets continue after a failure without restoring the last commit."""
 
 import torch
 
@@ -9,7 +9,7 @@ from horovod.common.exceptions import HorovodInternalError, HostsUpdatedInterrup
 
 
 def one_weight(**counters):
-    """It grows by 1 with each step."""
+    """A weight that grows by 1 with each step."""
     model = torch.nn.Linear(1, 1, bias=False)
     with torch.no_grad():
         model.weight.zero_()
@@ -19,7 +19,7 @@ def one_weight(**counters):
 
 
 def backward(state, last):
-    """``last``: the last of three ranks leaves without a word."""
+    """Run a backward pass. ``last``: the last of three ranks leaves without notice."""
     if last and hvd.size() == 3 and hvd.rank() == 2:
         hvd.shutdown()
         raise KeyboardInterrupt
@@ -50,7 +50,7 @@ def usual(state):
 
 
 def with_passes(state):
-    """Two backward passes make a step, which alone is counted."""
+    """Two backward passes make a step; only steps are counted."""
     state.optimizer.set_backward_passes_per_step(2)
     for state.unit in range(state.unit, 6):  # noqa: B020
         state.optimizer.zero_grad()
@@ -64,7 +64,7 @@ def with_passes(state):
 
 
 def counts_passes(state):
-    """Of two that make a step."""
+    """Two backward passes make a step; passes are counted."""
     state.optimizer.set_backward_passes_per_step(2)
     while state.unit < 12:
         if state.unit == 9 and hvd.size() == 3 and hvd.rank() == 2:
@@ -80,7 +80,7 @@ def counts_passes(state):
 
 
 def fails_in(programs):
-    """What the weight is after each program, and what it should be; how many commits were restored."""
+    """Return the weight after each program, its expected value, and the number of restored commits."""
     found = []
     for program, more in programs:
         hvd.init()
@@ -115,8 +115,11 @@ def test_only_a_program_that_counts_each_step_goes_on_without_a_commit(pool):
 
 
 def fails_with_two_optimizers(at, together):
-    """The weights of two networks, how many commits were restored. ``at``: before which backward pass of step 4 the
-    last of three ranks leaves. ``together``: both step after both passes."""
+    """Return the weights of two networks and the number of restored commits.
+
+    ``at``: the backward pass of step 4 before which the last of three ranks leaves. ``together``: both optimizers
+    step after both passes.
+    """
     hvd.init()
     networks = [torch.nn.Linear(1, 1, bias=False) for _ in range(2)]
     optimizers = []
@@ -161,7 +164,7 @@ def test_two_optimizers_lose_no_step_where_none_is_ahead(pool):
 
 
 def accumulates(passes):
-    """Two backward passes make a step, by the optimizer's own count or the program's."""
+    """Two backward passes make a step, counted by the optimizer or by the program."""
     model = torch.nn.Linear(4, 2)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     optimizer = hvd.DistributedOptimizer(

@@ -1,5 +1,7 @@
-"""After a recovery the optimizer finds the gradients that it would have found in a run without failures: zeros where a
-program keeps zeros, and None where it keeps None."""
+"""After a recovery the optimizer finds the same gradients as in a run without failures.
+
+Zeros or None, as the program cleared them.
+"""
 
 import pytest
 import torch
@@ -11,13 +13,15 @@ from horovod.torch.elastic.taken_steps import Steps
 
 STEPS = 8
 FAILS = 5
-# How a program clears gradients: when, and as zeros or as None.
+# Whether a program clears gradients before or after the step, and to zeros or None.
 WAYS = [("before", False), ("before", True), ("after", False), ("after", True)]
 
 
 class Layers(torch.nn.ModuleList):
-    """Step k uses layer k % 3, so the third is used for the first time in step 2, and no step uses the fourth. The last
-    one counts forward passes."""
+    """Layers of which step k uses k % 3, so the third is first used in step 2 and the fourth never.
+
+    The last layer counts forward passes.
+    """
 
     def forward(self, step: int) -> torch.Tensor:
         self[4](torch.ones(2, 1, dtype=torch.float64))
@@ -44,8 +48,10 @@ def one_step(model: Layers, optimizer: torch.optim.Optimizer, step: int, way: tu
 
 
 def loses_a_rank(way: tuple[str, bool], at: str):
-    """The last rank leaves in step FAILS: before the gradients are reduced, or before a metric is. Return the largest
-    difference from a run without a failure."""
+    """The last rank leaves in step FAILS before the reduction of gradients or of a metric.
+
+    Return the largest difference from a run without a failure.
+    """
     hvd.init()
     world = hvd.rank()
     model = layers()
@@ -94,7 +100,7 @@ def test_training_goes_on_as_without_a_failure(pool, way, at):
 
 
 def joins(way: tuple[str, bool]):
-    """Rank 1 is new: rank 0 has taken three steps before they meet."""
+    """Rank 1 is new: rank 0 has taken three steps before it joins."""
     model = layers()
     optimizer = optimizer_of(model)
     state = hvd.elastic.TorchState(model, optimizer, step=0)
@@ -117,7 +123,7 @@ def test_a_new_rank_gets_the_kinds_of_gradients_that_others_have(pool):
 
 
 def joins_and_goes_on():
-    """Rank 1 is new, and the next step uses the first layer alone. Return the parameters after it."""
+    """Rank 1 is new, and the next step uses only the first layer. Return the parameters after that step."""
     model = layers()
     optimizer = hvd.DistributedOptimizer(optimizer_of(model), model.named_parameters())
     state = hvd.elastic.TorchState(model, optimizer, step=0)
@@ -163,7 +169,7 @@ def test_sparse_gradients_stay_sparse_and_parameters_added_later_have_none():
     added = torch.nn.Parameter(torch.ones(1))
     added.grad = torch.ones(1)
     optimizer.add_param_group({"params": [added]})
-    for _ in range(2):  # with a gradient, as on a rank that goes on, and without one, as on a new rank
+    for _ in range(2):  # with a gradient, as on a continuing rank, and without, as on a new rank
         steps.reset_gradients(kinds)
         assert table.weight.grad.is_sparse
         assert table.weight.grad.to_dense().abs().sum() == 0

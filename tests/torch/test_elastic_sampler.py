@@ -1,4 +1,4 @@
-"""ElasticSampler: each sample once in an epoch, whatever becomes of the ranks."""
+"""ElasticSampler: each sample once in an epoch, even if the ranks change."""
 
 from unittest import mock
 
@@ -47,7 +47,7 @@ def test_a_loader_goes_on_where_it_was():
 
 
 def test_an_epoch_that_is_under_way_keeps_what_is_done():
-    """Also for programs that say at its beginning which it is, and are called again in the middle of it."""
+    """Also for programs that call set_epoch at its beginning, and again in the middle."""
     with of(0, 2):
         sampler = ElasticSampler(range(8), shuffle=False)
         sampler.set_epoch(1)
@@ -87,7 +87,7 @@ def test_what_is_loaded_is_what_was_saved():
 
 @pytest.mark.parametrize("shuffle", [False, True])
 def test_a_loop_goes_on_after_what_was_recorded_is_taken_back(shuffle):
-    """As after ``state.restore()`` in the middle of it: numbers of batches are those of the loop."""
+    """As after ``state.restore()`` in the middle of a loop: batch numbers are those of the loop."""
     for rank in (0, 1):
         with of(rank, 2):
             sampler = ElasticSampler(range(24), shuffle=shuffle)
@@ -110,7 +110,7 @@ def test_a_loop_goes_on_after_what_was_recorded_is_taken_back(shuffle):
             assert sampler.processed_num == 4
             sampler.record_batch(next(loop)[0], 2)
             assert sampler.processed_num == 24
-            # A loop that begins anew counts from there.
+            # A loop that restarts counts from there.
             sampler.load_state_dict(saved)
             sampler.record_batch(0, 2)
             assert sampler.processed_num == 12

@@ -1,4 +1,4 @@
-"""TorchState: what it holds, brings together and gives back."""
+"""TorchState: its contents, synchronization and restoring."""
 
 import copy
 import pickle
@@ -31,7 +31,7 @@ def test_ranks_are_brought_together():
     state.sync()
     assert (state.epoch, state.extra, optimizer.param_groups[0]["lr"]) == (0, [0], 0.1)
     hvd.check_in_sync(model=model, optimizer=optimizer)
-    # Saved and restored, again and again, in the same memory.
+    # Saving and restoring repeatedly uses the same memory.
     saved = [p.clone() for p in model.parameters()]
     places = {name: t.data_ptr() for name, t in state._handlers["model"]._saved.items()}
     for _ in range(2):
@@ -43,7 +43,7 @@ def test_ranks_are_brought_together():
         assert state.epoch == 0
     state.commit()
     assert places == {name: t.data_ptr() for name, t in state._handlers["model"]._saved.items()}
-    # Another model in its place is committed at once.
+    # A replaced model is committed at once.
     other = model_of(7)
     state.model = other
     with torch.no_grad():
@@ -51,7 +51,7 @@ def test_ranks_are_brought_together():
     state.restore()
     assert state.model is other
     assert other[0].weight.abs().sum() > 0
-    # All hear of changed hosts when rank 0 does.
+    # All ranks learn of changed hosts when rank 0 does.
     if me == 0:
         state.on_hosts_updated(1.0, HostUpdateResult.added)
     with pytest.raises(HostsUpdatedInterrupt):
@@ -151,7 +151,7 @@ class Counter:
 
 
 class CounterHandler(StateHandler):
-    """A handler of an old program: its sync takes no root."""
+    """A user's handler with an older interface: its sync takes no root."""
 
     def __init__(self, counter):
         super().__init__(counter)
@@ -191,7 +191,7 @@ def test_handlers_of_old_programs_take_what_rank_0_has():
     state = counting_state(hvd.rank() + 5, step=hvd.rank())
     state.sync()
     assert (state.counter.value, state.step) == (5, 0)
-    # The last rank has committed once more than the others.
+    # The last rank has one more commit than the others.
     for _ in range(1 + hvd.rank()):
         state.counter.value += 1
         state.step += 1
@@ -225,7 +225,7 @@ def test_a_step_that_is_done_again_begins_as_it_did():
     for _ in range(2):
         statistics, random = model[0].running_mean.clone(), torch.get_rng_state()
         first = model(data)
-        model(data)  # a second one in the same step
+        model(data)  # a second forward pass in the same step
         assert not torch.equal(model[0].running_mean, statistics)
         before.put_back()
         assert torch.equal(model[0].running_mean, statistics)

@@ -1,12 +1,15 @@
-"""When a program may go on from what it holds: what programs do between two steps, a word for each thing, and where a
-failure in a reduction leaves training that can go on as it is."""
+"""When a program may continue with its current state after a failure.
+
+Programs are strings with one letter for each action between two steps; the tests say after which failed reductions
+training can continue.
+"""
 
 import pytest
 
 from horovod.torch.elastic.step_by_step import StepByStep
 
-# c: counts; C: something else is counted besides, more rarely; r: gradients are reduced; m: parameters are moved;
-# s: a step
+# c: counts a step; C: counts something else, less often; r: reduces gradients; m: changes parameters; s:
+# takes a step
 USUAL = "rsc"
 GO_ON = ("usual", "two reductions", "moved for a second pass")
 PROGRAMS = {
@@ -23,7 +26,7 @@ PROGRAMS = {
 
 
 def whole(program: str, turns: int = 3) -> list[list[bool]]:
-    """For each turn of the loop, whether a failure in each of its reductions leaves it whole."""
+    """Return for each iteration whether a failure in each of its reductions leaves the state consistent."""
     state, count, touched, found = StepByStep(), 0, 0, []
     state.go_on(count, touched)
     for _ in range(turns):
@@ -39,7 +42,7 @@ def whole(program: str, turns: int = 3) -> list[list[bool]]:
 
 
 def test_a_program_that_counts_each_step_goes_on_as_it_is():
-    # In the second turn of all it has not shown yet that it counts each step.
+    # By the second iteration it has not yet shown that it counts each step.
     assert whole(USUAL, 4) == [[True], [False], [True], [True]]
     for name in ("two reductions", "moved for a second pass"):
         assert whole(PROGRAMS[name], 4) == [[True, False], [False, False], [True, False], [True, False]]

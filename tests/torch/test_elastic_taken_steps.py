@@ -1,4 +1,4 @@
-"""What is known of a step that has failed."""
+"""Which part of a failed step was completed."""
 
 from types import SimpleNamespace
 

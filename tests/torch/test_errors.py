@@ -1,4 +1,4 @@
-"""Wrong use: an error on every rank that names what disagrees, and the next collective works."""
+"""Wrong use raises an error on every rank that names what disagrees, and the next collective works."""
 
 import time
 
@@ -36,7 +36,7 @@ def test_outside_of_a_job():
     ("kind", "earlier"), [("allreduce_", 0), ("allreduce_", 5), ("allreduce", 1), ("broadcast_", 0), ("allgather", 0)]
 )
 def test_ctrl_c_in_a_blocking_call_leaves_the_memory_to_the_engine(pool, kind, earlier):
-    """The caller may drop its tensors after an interrupt; the engine still writes when the others come."""
+    """The caller may drop its tensors after an interrupt, but the engine writes to them when other ranks arrive."""
 
     def work(kind, earlier):
         import gc

@@ -66,7 +66,7 @@ KINDS = ["sgd", "momentum", "adam", "adamw tensor lr", "adagrad", "groups"]
 
 
 def flat(value):
-    """A state dict with lists in place of tensors, so that == compares it."""
+    """Return a state dict with lists in place of tensors, which can be compared with ==."""
     if isinstance(value, torch.Tensor):
         return [str(value.dtype), list(value.shape), value.reshape(-1).tolist()]
     if isinstance(value, dict):
@@ -101,7 +101,7 @@ def optimizer_state(kind, wrapped):
         assert after == own
     if isinstance(tensor_lr, torch.Tensor):
         assert optimizer.param_groups[0]["lr"] is tensor_lr
-    # It works on.
+    # The optimizer still works.
     for p in net.parameters():
         p.grad = torch.ones_like(p)
     with torch.no_grad():
@@ -126,7 +126,7 @@ def test_options_of_groups_without_a_state():
         optimizer.step()
         scheduler.step()
         optimizer.param_groups[0]["note"] = ["any", {"python": ("object", None)}]
-    else:  # has a state that rank 0 has not
+    else:  # has state that rank 0 lacks
         for p in net.parameters():
             p.grad = torch.ones_like(p)
         optimizer.step()

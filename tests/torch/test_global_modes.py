@@ -1,4 +1,4 @@
-"""PyTorch's global modes: what is made inside does not land on the default device, which stands for a GPU here."""
+"""PyTorch's global modes: Horovod's internal tensors ignore the default device, which stands for a GPU here."""
 
 import torch
 

@@ -49,7 +49,7 @@ def layout():
     assert len(in_buckets(optimizer)) == 6
     kept = net[0].weight.grad
     before = bits(kept)
-    one_step(net, optimizer, 5)  # what the program keeps stays as it is
+    one_step(net, optimizer, 5)  # gradients that the program keeps are unchanged
     assert bits(kept) == before
     assert bits(net[0].weight.grad) != before
     one_step(net, optimizer, 6)
@@ -57,7 +57,7 @@ def layout():
 
 
 def mixed():
-    """A model on both sides has buckets on both; what cannot share one goes alone."""
+    """A model on CPU and GPU has buckets on both; gradients that cannot share one are reduced alone."""
     torch.manual_seed(5)
     net = torch.nn.ModuleDict(
         {
@@ -73,7 +73,7 @@ def mixed():
         optimizer.zero_grad()
         x = net["here"](torch.full((2, 6), float(number + hvd.rank()))).to("cuda")
         x = net["line"](x) + net["table"](torch.tensor([hvd.rank(), 7]).to("cuda"))
-        if number < 3 or hvd.rank() == 0:  # on one rank only: the other one has zeros
+        if number < 3 or hvd.rank() == 0:  # on one rank only: the other contributes zeros
             x = net["more"](x)
         x.square().sum().backward()
         optimizer.step()
@@ -97,7 +97,7 @@ def test_buckets_on_a_gpu(gpu_ranks):
 
 @on_gpu_ranks(2)
 def test_gradients_of_several_streams():
-    """Gradients are written late, on two streams by turns; the bucket is filled on a third one."""
+    """Gradients are written late, on two streams in turn; the bucket is filled on a third one."""
     from tests.torch.simulated_gpu import Stream, adapter, values
 
     driver = adapter().driver

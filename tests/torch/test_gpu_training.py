@@ -1,8 +1,9 @@
-"""Training on a simulated GPU: what tests/gpu does on a real one, with two ranks that have a device of their own each,
-and what a real one would not show.
+"""Training on a simulated GPU.
 
-PyTorch itself has no CUDA here, so some of it stays with tests/gpu: backward passes on streams, autocast, graphs,
-``torch.compile`` (dynamo does not trace tensors of another class that says that it is on a GPU).
+The tests of tests/gpu with two ranks that each have a device, and cases that a real GPU would not show.
+
+PyTorch itself has no CUDA here, so some tests need tests/gpu: backward passes on streams, autocast, graphs,
+``torch.compile`` (dynamo does not trace tensor subclasses that claim to be on a GPU).
 """
 
 import ctypes
@@ -73,7 +74,7 @@ def test_ranks_with_different_numbers_of_steps():
 
 @on_gpu_ranks(2)
 def test_on_other_streams():
-    """Results belong to the stream that waits for them; the program goes on while a stream is busy."""
+    """Results belong to the stream that waits for them; the program continues while a stream is busy."""
     from tests.torch.simulated_gpu import Stream, adapter, gpu, on_stream, values
 
     n, driver = hvd.size(), adapter().driver
@@ -101,7 +102,7 @@ def test_on_other_streams():
 
 
 def orphans():
-    """A forked child can do nothing with what is on its parent's GPU, and says so without calling the driver."""
+    """A forked child cannot use its parent's GPU, and reports that without calling the driver."""
     from tests.torch.simulated_gpu import gpu, values
 
     handles = [hvd.allreduce_async_(gpu(torch.ones(4)), op=hvd.Sum, name=f"x{i}") for i in range(3)]
@@ -158,7 +159,7 @@ def test_capture_into_a_graph():
         hvd.allreduce(x, name="x")
     with pytest.raises(ValueError, match=r"allreduce\.lost: the current stream is being captured.*outside"):
         hvd.synchronize(lost)
-    driver.check(driver.library.cuStreamEndCapture(stream, ctypes.byref(graph)))  # it is not spoilt
+    driver.check(driver.library.cuStreamEndCapture(stream, ctypes.byref(graph)))  # the capture is still valid
     assert values(hvd.synchronize(kept)).tolist() == [float(hvd.size())] * 4
 
 

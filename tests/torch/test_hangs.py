@@ -1,4 +1,4 @@
-"""Data loaders that make a job hang, and what it says of them."""
+"""Data loaders that make a job hang, and the reports about them."""
 
 import re
 import sys

@@ -34,7 +34,7 @@ def test_the_first_difference_is_named():
     means = hvd.allgather(model[1].running_mean).view(3, 8)
     assert not torch.equal(means[0], means[1])
 
-    if rank == 0:  # what happens where only rank 0 reads the checkpoint, and nobody tells the others
+    if rank == 0:  # a common mistake: only rank 0 reads the checkpoint, without a broadcast
         scheduler.load_state_dict({**scheduler.state_dict(), "last_epoch": 5})
     with pytest.raises(OutOfSyncError, match=r"differ: scheduler\.last_epoch is 5 on rank 0 and 0 on ranks 1-2; 1 of"):
         hvd.check_in_sync(model, optimizer, scheduler)
@@ -49,7 +49,7 @@ def test_the_first_difference_is_named():
     with pytest.raises(OutOfSyncError, match=r"b is -0\.0 on rank 0 and 0\.0 on ranks 1-2"):
         hvd.check_in_sync(a=torch.zeros(3), b=torch.tensor(-0.0 if rank == 0 else 0.0))
     if rank == 1:
-        model[2].running_var[3] += 1  # of the synchronised one
+        model[2].running_var[3] += 1  # of the synchronized one
     with pytest.raises(OutOfSyncError, match=r"model\.2\.running_var "):
         hvd.check_in_sync(model)
 
@@ -58,7 +58,7 @@ def test_the_first_difference_is_named():
 def test_a_rank_that_fails_alone_kinds_of_tensors_and_process_sets():
     rank = hvd.rank()
     model = torch.nn.Linear(2, 2)
-    # A rank that fails alone does not leave the others waiting.
+    # If one rank fails, the others do not wait for it.
     kind, words = (
         (ValueError, "weights is a method") if rank == 1 else (OutOfSyncError, "rank 1 could not.*is a method")
     )
@@ -83,11 +83,11 @@ def test_a_rank_that_fails_alone_kinds_of_tensors_and_process_sets():
 @pytest.mark.parametrize("scheduled", [False, True])
 @on_ranks(2, HOROVOD_CHECK_IN_SYNC_STEPS="2")
 def test_steps_are_checked_where_the_setting_asks_for_it(scheduled):
-    """A learning rate of its own on rank 1: the second step finds it, before the models have gone far apart."""
+    """Rank 1 has another learning rate: the check in the second step detects it before the models diverge far."""
     torch.manual_seed(1)
     model = torch.nn.Linear(4, 2)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-    scheduler = StepLR(optimizer, 100) if scheduled else None  # puts a step of its own into the optimizer
+    scheduler = StepLR(optimizer, 100) if scheduled else None  # wraps the optimizer's step
     optimizer = hvd.DistributedOptimizer(optimizer, named_parameters=model.named_parameters())
 
     def step():
@@ -102,5 +102,5 @@ def test_steps_are_checked_where_the_setting_asks_for_it(scheduled):
     optimizer.param_groups[0]["lr"] = 0.5 if hvd.rank() == 1 else 0.1
     with pytest.raises(OutOfSyncError, match=r"optimizer\.param_groups\[0\]\.lr is 0\.1 on rank 0 and 0\.5 on rank 1"):
         step()
-    step()  # the fifth
+    step()  # the fifth step
     assert hvd.allreduce(torch.ones(1), op=hvd.Sum).item() == 2

@@ -1,4 +1,4 @@
-"""Integers that are averaged or scaled do not wrap around; what has no arithmetic is refused where it needs some."""
+"""Averaged or scaled integers do not overflow; unsupported dtypes are rejected where arithmetic is needed."""
 
 import pytest
 import torch
@@ -30,7 +30,7 @@ def test_averages_and_scaled_sums():
         for what, result in results.items():
             assert result.dtype is dtype
             assert value - 1 <= int(result) <= value + n, (what, dtype, result)
-    assert hvd.allreduce(torch.tensor([-1 if me else 0])).tolist() == [0]  # -2/3, cut off towards zero
+    assert hvd.allreduce(torch.tensor([-1 if me else 0])).tolist() == [0]  # -2/3, truncated
     counts = (torch.ones(2, 2, dtype=torch.uint8) * (200 + me)).to_sparse()
     average = hvd.sparse_allreduce_async(counts, name="counts", op=hvd.Average)().to_dense()
     assert average.dtype is torch.uint8

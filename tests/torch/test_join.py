@@ -7,7 +7,7 @@ from tests.torch.programs import Twins, assert_all_equal, batch, loss_of
 
 
 def several_passes(options, calls=2):
-    """Steps of several backward calls, each reduced: what the first have left must not shrink while a rank is gone."""
+    """Steps of several reduced backward calls: the results of earlier calls must not shrink while a rank has joined."""
     twins = Twins(**options)
     net, reference = twins.net, twins.twin
     n, me = hvd.size(), hvd.rank()
@@ -17,7 +17,7 @@ def several_passes(options, calls=2):
             break
         twins.zero_grad()
         for i in range(calls):
-            if number != 5 or me != n - 1:  # without data, it still steps
+            if number != 5 or me != n - 1:  # a rank without data still calls step()
                 loss_of(net, batch(10 * number + i)).backward()
             for r in working:
                 if number != 5 or r != n - 1:
@@ -26,7 +26,7 @@ def several_passes(options, calls=2):
     last = hvd.join()
     assert last == n - 1
     hvd.broadcast_parameters(net.state_dict(), last)
-    # Everybody is back.
+    # All ranks are back.
     reference.load_state_dict(net.state_dict())
     for number in range(3):
         twins.zero_grad()

@@ -1,4 +1,4 @@
-"""Training that is a mistake though no operation fails, and programs that look like it but are right."""
+"""Warnings about wrong training in which no operation fails, and correct programs that look similar."""
 
 import contextlib
 import io
@@ -61,7 +61,7 @@ def no_wrapper():
 def no_wrapper_for_long():
     net = model()
     train(net, plain(net), loader(rows(800)), 1)
-    hvd.barrier()  # ranks end together, so that hvd.rank() 0 hears of step 100 from all
+    hvd.barrier()  # ranks end together, so that rank 0 receives step 100 from all
 
 
 def no_broadcast():
@@ -111,7 +111,7 @@ def right():
         sampler.set_epoch(epoch)
         train(net, optimizer, loader(data, sampler=sampler), 1)
         with torch.no_grad():
-            for batch in loader(check):  # the same on all ranks
+            for batch in loader(check):  # the same data on all ranks
                 net(batch[0])
 
 
@@ -138,7 +138,7 @@ def accumulation():
 def in_a_set():
     some = hvd.add_process_set([0, 1])
     net = model(seed=hvd.rank() // 2)
-    train(net, wrapped(net, process_set=some), loader(rows()))  # hvd.rank() 2 trains alone, with steps of its own
+    train(net, wrapped(net, process_set=some), loader(rows()))  # rank 2 trains alone, with its own steps
     hvd.barrier()
 
 
@@ -208,7 +208,7 @@ RIGHT += (uneven_with_join, local_steps, one_rank_alone, adasum)
 
 
 def in_a_job(program):
-    """Run a program in a job of its own; return what the rank has written to stderr."""
+    """Run a program in a new job; return the rank's stderr."""
     from horovod.torch.noticing import batches
 
     batches.__init__()  # as in a new process

@@ -1,4 +1,4 @@
-"""DistributedOptimizer trains as one process on the joined batch would."""
+"""DistributedOptimizer trains like one process on the combined batch."""
 
 import pytest
 import torch
@@ -36,13 +36,13 @@ def test_parameters_without_names():
 
 @on_ranks(2)
 def test_gradients_are_divided_before_they_are_added():
-    """The gradients of all ranks add up to 1.5 times the largest float32."""
+    """The sum of all ranks' gradients is 1.5 times the largest float32."""
     large = 1.5 * torch.finfo(torch.float32).max / hvd.size()
 
     def steps(**options):
         weights = [torch.nn.Parameter(torch.zeros(1)) for _ in range(2)]
         optimizer = hvd.DistributedOptimizer(torch.optim.SGD(weights, lr=1.0), **options)
-        for _ in range(2):  # from the second one on in buckets
+        for _ in range(2):  # in buckets from the second step on
             optimizer.zero_grad()
             (weights[0] * large + weights[1]).sum().backward()
             optimizer.synchronize()
@@ -57,7 +57,7 @@ def test_gradients_are_divided_before_they_are_added():
 def test_lists_as_groups():
     twins = Twins()
     p = list(twins.net.parameters())
-    # Another order on each rank; the one of rank 0 counts. One parameter is in no group.
+    # Each rank has another order; rank 0's counts. One parameter is in no group.
     lists = [[p[0], p[3]], [p[1], p[2], p[4]]]
     if hvd.rank():
         lists = [list(reversed(group)) for group in reversed(lists)]
@@ -82,7 +82,7 @@ def test_closures():
     twins.optimizer.step(closure=mine)
     twins.plain.step(closure=joined)
     twins.compare()
-    # Gradients made before the step.
+    # Gradients computed before the step.
     twins.zero_grad()
     twins.backward(1)
     twins.optimizer.step(lambda: torch.tensor(1.0))
@@ -123,10 +123,10 @@ def test_channels_last():
 
 @on_ranks(2)
 def test_overlap():
-    # With overlap the first gradients are on their way while the backward pass still runs.
+    # With overlap the first gradients are sent while the backward pass still runs.
     twins = Twins(gradient_as_bucket_view=False)
     busy = []
     twins.net[0].weight.register_hook(lambda g: busy.append(twins.optimizer._hvd.reducer.busy))
     train(twins.net, twins.optimizer, range(2))
-    # In the first pass it is not known yet which gradients are computed more than once.
+    # The first pass cannot know yet which gradients are computed more than once.
     assert busy == [False, True]

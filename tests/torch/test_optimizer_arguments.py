@@ -1,4 +1,4 @@
-"""What DistributedOptimizer accepts, and what one does that is alone."""
+"""Arguments that DistributedOptimizer accepts, and its behaviour on a single rank."""
 
 import pytest
 import torch
@@ -64,7 +64,7 @@ class TestArguments:
     def test_alone_it_is_the_plain_optimizer(self):
         net, make = self.make()
         optimizer = make()
-        for _ in range(2):  # no count of passes, no race
+        for _ in range(2):  # without counting passes or detecting a race
             net(torch.ones(1, 2)).sum().backward()
         optimizer.zero_grad(set_to_none=False)
         net(torch.ones(1, 2)).sum().backward()

@@ -1,5 +1,4 @@
-"""The corners of DistributedOptimizer: parameters without gradients, sparse ones, several optimizers, wrong use,
-identity."""
+"""Special cases of DistributedOptimizer: missing and sparse gradients, several optimizers, wrong use, identity."""
 
 import copy
 import gc
@@ -38,7 +37,7 @@ def test_parameters_unused_on_some_ranks(groups, set_to_none):
     for step in range(5):
         before = [b.weight.detach().clone() for b in net.branches]
         optimizer.zero_grad(set_to_none=set_to_none)
-        # Branch 0 is used by all, 1 by rank 0 alone, 2 by the last rank every other step, 3 by nobody.
+        # All ranks use branch 0, rank 0 alone uses 1, the last rank uses 2 every other step, no rank uses 3.
         used = [0]
         if hvd.rank() == 0:
             used.append(1)
@@ -49,7 +48,7 @@ def test_parameters_unused_on_some_ranks(groups, set_to_none):
         wanted = [1.0, 1.0 / n, (1.0 / n) if step % 2 else 0.0, 0.0]
         for i, (branch, grad) in enumerate(zip(net.branches, wanted, strict=True)):
             if grad == 0 and branch.weight.grad is None:
-                # No rank had a gradient: not even the weight decay moves it.
+                # No rank had a gradient: not even weight decay changes it.
                 assert torch.equal(branch.weight, before[i])
                 continue
             assert branch.weight.grad is not None
@@ -100,7 +99,7 @@ def test_wrapped_again():
         optimizer.step()
         optimizer.zero_grad()
     assert p.item() == pytest.approx(-3 * 1.5)
-    # One that is gone does not reduce any more.
+    # A deleted optimizer reduces nothing.
     del optimizer, sgd
     gc.collect()
     optimizer = hvd.DistributedOptimizer(torch.optim.SGD([p], lr=1.0), named_parameters=[("p", p)])
@@ -114,15 +113,15 @@ def test_wrong_order_of_calls():
     p = torch.zeros(2, requires_grad=True)
     optimizer = hvd.DistributedOptimizer(torch.optim.SGD([p], lr=1.0), named_parameters=[("p", p)])
     p.sum().backward()
-    optimizer.zero_grad()  # no race: backward() has returned
+    optimizer.zero_grad()  # not a race: backward() has returned
     for _ in range(2):
         p.sum().backward()
     assert p.grad.tolist() == [2.0, 2.0]
     optimizer.step()
     optimizer.zero_grad()
-    # A forgotten skip_synchronize: one warning, and the gradients are not reduced twice.
+    # If skip_synchronize is forgotten, one warning appears and gradients are not reduced twice.
     optimizer = hvd.DistributedOptimizer(torch.optim.SGD([p], lr=1.0), named_parameters=[("p", p)], op=hvd.Sum)
-    torch.optim.lr_scheduler.StepLR(optimizer, 1)  # puts a frame of PyTorch's between; the warning passes it over
+    torch.optim.lr_scheduler.StepLR(optimizer, 1)  # adds a frame of PyTorch's, which the warning skips
     before = p.detach().clone()
     p.sum().backward()
     optimizer.synchronize()
@@ -161,7 +160,7 @@ def test_load_state_dict():
     net(x).square().sum().backward()
     optimizer.step()
     other, resumed = make()
-    other(x).sum().backward()  # on its way when the state is loaded
+    other(x).sum().backward()  # in flight when the state is loaded
     other.load_state_dict(saved[0])
     resumed.load_state_dict(saved[1])
     resumed.zero_grad()
@@ -172,7 +171,7 @@ def test_load_state_dict():
 
 @on_ranks(2)
 def test_failure_in_step():
-    # A reduction that fails leaves nothing behind: the next step works.
+    # A failed reduction leaves nothing behind: the next step works.
     p = torch.zeros(2 + hvd.rank(), requires_grad=True)
     optimizer = hvd.DistributedOptimizer(torch.optim.SGD([p], lr=1.0), named_parameters=[("p", p)])
     with pytest.raises(hvd.HorovodInternalError, match="p"):
@@ -208,11 +207,11 @@ def test_identity():
     assert type(clone) is NeedsArguments
     assert clone.param_groups[0]["lr"] == 0.5
     (p * 2).sum().backward()
-    # Hooks of the user's run once for each step, and super().step() inside of a step does not synchronize again.
+    # The user's hooks run once for each step, and super().step() within a step does not synchronize again.
     calls = []
     optimizer.register_step_pre_hook(lambda *_: calls.append("pre"))
     optimizer.step()
-    assert calls.count("pre") in (1, 2)  # torch runs them for the class and, where that has a step of its own, its base
+    assert calls.count("pre") in (1, 2)  # torch runs them for the class and for its base if the class overrides step
     assert p.item() == -1.0
 
 
@@ -225,7 +224,7 @@ def test_schedulers_before_and_after():
         optimizer = hvd.DistributedOptimizer(optimizer, named_parameters=[("p", p)])
         made.append(LambdaLR(optimizer, lambda e: 1.0) if before else StepLR(optimizer, 1, 0.5))
         with warnings.catch_warnings():
-            warnings.simplefilter("error")  # torch warns when it thinks that step was replaced or not called
+            warnings.simplefilter("error")  # torch warns if it believes that step was replaced or not called
             for _ in range(3):
                 optimizer.zero_grad()
                 (p * float(hvd.rank())).sum().backward()

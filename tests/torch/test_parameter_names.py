@@ -1,4 +1,4 @@
-"""Every change of an optimizer's parameters is seen."""
+"""Every change of an optimizer's parameters is detected."""
 
 import itertools
 
@@ -20,14 +20,14 @@ def members_of(params):
 
 
 def taken_in(members):
-    """Names of all parameters that have come since the beginning."""
+    """Return the names of all parameters added so far."""
     members.take_in(None)
     return [name for name in members.names.values() if "noname" in name]
 
 
 @pytest.mark.parametrize(("old", "new"), list(itertools.product(SHAPES, SHAPES)))
 def test_a_parameter_in_the_place_of_another(old, new):
-    """Also one that compares as equal, or cannot be compared."""
+    """Also for a replacement that compares as equal, or cannot be compared."""
     optimizer, members = members_of([parameter((2,)), parameter(old)])
     optimizer.param_groups[0]["params"][1] = parameter(new)
     assert taken_in(members) == ["allreduce.noname.0.1"]
@@ -47,7 +47,7 @@ def test_other_changes():
     assert taken_in(members) == ["allreduce.noname.0.6"]
     optimizer.param_groups.append({**group, "params": [parameter((2,))]})
     assert taken_in(members) == ["allreduce.noname.0.6", "allreduce.noname.1.0"]
-    for _ in range(2):  # names of their own, though they are in the place of one that has left
+    for _ in range(2):  # new names, although they replace a removed parameter
         group["params"][-1] = parameter((1,))
         members.take_in(None)
     assert taken_in(members)[2:] == ["allreduce.noname.0.6'", "allreduce.noname.0.6''"]

@@ -12,7 +12,7 @@ def even_and_odd(make):
     mine, other = (even, odd) if hvd.rank() % 2 == 0 else (odd, even)
     r, total = float(hvd.rank()), float(sum(mine.ranks))
     assert (mine.size(), mine.rank(), mine.included(), other.included()) == (2, hvd.rank() // 2, True, False)
-    # Both sets at work at once under the same names, and the global one between.
+    # Both sets and the global one work at the same time under the same names.
     for _ in range(20):
         handle = hvd.allreduce_async(torch.tensor([r]), name="x", op=hvd.Sum, process_set=mine)
         everybody = hvd.allreduce_async(torch.tensor([r]), name="x", op=hvd.Sum)
@@ -27,7 +27,7 @@ def even_and_odd(make):
     assert hvd.allgather_object(hvd.rank(), process_set=mine) == mine.ranks
     hvd.barrier(process_set=mine)
     if hvd.rank() == 0:
-        for call in (  # a set of others, and a root that is no member: an error at once, here alone
+        for call in (  # sets of other ranks, and a root that is no member: an immediate error on this rank alone
             lambda: hvd.reducescatter(torch.ones(1), process_set=odd),
             lambda: hvd.broadcast(torch.ones(1), 1, process_set=even),
         ):
@@ -53,8 +53,7 @@ def test_static():
 
 @on_ranks(3, HOROVOD_DYNAMIC_PROCESS_SETS="1", fresh=True)
 def test_removal():
-    # A set that is removed leaves its id to another one; unnamed groups of the new members start at number 0
-    # everywhere.
+    # A removed set's id is reused; unnamed groups of the new members start at number 0 on all ranks.
     first = hvd.add_process_set([0, 1])
     if first.included():
         for _ in range(3):

@@ -25,7 +25,7 @@ def test_the_profiler_shows_operations_by_name():
 
     operations()
     with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU]) as profile:
-        operations()  # once more: the calls of some take a shorter way now
+        operations()  # again: repeated calls take a shorter path
     seen = {event.key: event for event in profile.key_averages()}
     submitted = ["allreduce.background", "grouped_allreduce.pair_1of2", "grouped_allreduce.pair_2of2"]
     waited = ["allreduce.blocking", *submitted, "broadcast.sent", "barrier.noname", "noname"]
@@ -33,7 +33,7 @@ def test_the_profiler_shows_operations_by_name():
         assert seen[name].count == 1, (name, list(seen))
     assert seen["hvd.wait allreduce.blocking"].cpu_time_total > 0
     assert any(name.startswith("hvd.wait ") and "gradients" in name for name in seen)
-    # An operation that fails ends its event, too.
+    # A failed operation ends its event, too.
     with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU]) as profile:
         with pytest.raises(hvd.HorovodInternalError):
             hvd.allreduce_(torch.ones(1 + hvd.rank()), name="failing")

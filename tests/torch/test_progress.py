@@ -1,4 +1,4 @@
-"""Ranks that are in different steps notice it in their next exchange."""
+"""Ranks that are in different steps detect it in their next exchange."""
 
 import pytest
 import torch
@@ -9,7 +9,7 @@ from tests.torch.programs import assert_all_equal, batch, loss_of, network, wrap
 
 
 def train(net, optimizer, numbers, skips=None):
-    """``skips``: called with the number of a step before it is taken."""
+    """Train some steps. ``skips``: called with the number of a step before it is taken."""
     for number in numbers:
         optimizer.zero_grad()
         loss_of(net, batch(number)).backward()
@@ -28,7 +28,7 @@ def test_a_rank_that_leaves_a_step_out():
     with pytest.raises(hvd.HorovodInternalError, match=match):
         train(net, optimizer, range(20), lambda number: hvd.rank() == 1 == number)
     assert optimizer._hvd.reducer.reductions == before + 2, "it was noticed later than in the next exchange"
-    # A program may go on from there: all ranks count anew.
+    # A program may continue afterwards: all ranks restart their counts.
     hvd.broadcast_parameters(net.state_dict(), 0)
     train(net, optimizer, range(3))
     assert_all_equal(net)
@@ -36,7 +36,7 @@ def test_a_rank_that_leaves_a_step_out():
 
 @on_ranks(2)
 def test_a_state_that_one_rank_loads():
-    """One rank loads a state; the others get it from there."""
+    """One rank loads a state; the others receive it from that rank."""
     net = network()
     optimizer = wrap(net, lambda p: torch.optim.Adam(p, lr=0.01))
     train(net, optimizer, range(3))

@@ -1,4 +1,4 @@
-"""The programs of docs/pytorch run as they stand there, and do what the pages say."""
+"""The programs of docs/pytorch run unchanged, and have the documented effect."""
 
 import os
 import shutil
@@ -24,7 +24,7 @@ def run(folder, text, name):
     finally:
         torch.set_rng_state(random)
         os.chdir("/")
-        hvd.barrier()  # a program that leaves one rank behind fails here
+        hvd.barrier()  # fails if the program leaves one rank behind
 
 
 @pytest.mark.heavy
@@ -33,12 +33,12 @@ def test_recipe(pool, tmp_path, name):
     found = programs("torch")
     text = found["beginning"].text + found[name].text
     if name == "IterableDataset" and sys.version_info >= (3, 14):
-        text = text.replace("WORKERS, BATCH = 2, 32", "WORKERS, BATCH = 0, 32")  # not forked, and this is no module
+        text = text.replace("WORKERS, BATCH = 2, 32", "WORKERS, BATCH = 0, 32")  # spawning needs a module
     pool(2).run(run, str(tmp_path), text, name)
 
 
 def migrate(folder, begins, before, after):
-    """Both programs on this rank; rank 0 compares what they have saved."""
+    """Run both programs on this rank; rank 0 compares the files that they saved."""
     os.chdir(folder)
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))

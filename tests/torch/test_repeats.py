@@ -1,4 +1,4 @@
-"""Calls that repeat take a shorter way (ops/repeats.py); it must not be taken by calls that changed."""
+"""Repeated calls take a shorter path (ops/repeats.py); changed calls must not take it."""
 
 import copy
 import gc
@@ -34,7 +34,7 @@ def total():
 
 @on_ranks(2)
 def test_a_call_that_changed_is_not_taken_for_the_last_one():
-    # Each change comes after enough equal steps for a schedule, twice, and back again.
+    # Each change comes after enough equal steps for a schedule, twice, and is then reverted.
     changes = [
         (lambda: ones(4), {}, total()),
         (lambda: ones(2, 2), {}, total()),
@@ -74,7 +74,7 @@ def test_process_sets():
     assert hvd.remove_process_set(pair)
     with pytest.raises(ValueError, match="not a registered process set"):
         hvd.allreduce_(ones(3), name="s", op=hvd.Sum, process_set=pair)
-    again = hvd.add_process_set([1, 2])  # gets the first one's id
+    again = hvd.add_process_set([1, 2])  # reuses the first set's id
     if again.included():
         assert hvd.allreduce_(ones(3), name="s", op=hvd.Sum, process_set=again).tolist() == [5.0] * 3
     if hvd.rank() < 2:
@@ -118,12 +118,12 @@ def test_names_and_handles():
         waiting = hvd.allreduce_async_(torch.ones(3), name="z", op=hvd.Sum)
         with pytest.raises(ValueError, match=r"'allreduce.z' is still in flight"):
             hvd.allreduce_async_(torch.ones(3), name="z", op=hvd.Sum)
-    hvd.barrier()  # only now rank 1 submits its part
+    hvd.barrier()  # rank 1 submits its part only now
     if hvd.rank() == 1:
         waiting = hvd.allreduce_async_(torch.ones(3), name="z", op=hvd.Sum)
     assert first.tolist() == [3.0, 3.0]
     assert hvd.synchronize(waiting).tolist() == [2.0] * 3
-    # A handle that was not synchronised keeps what is its own, also when its name is used anew after it was complete.
+    # An unsynchronized handle keeps its own result, even if its name is reused after completion.
     old, new = ones(2), 10 * ones(2)
     before = hvd.allreduce_async_(old, name="x", op=hvd.Sum)
     while not hvd.poll(before):
@@ -142,7 +142,7 @@ def test_another_engine_and_a_forked_child():
             assert hvd.allreduce_(ones(2), name="x", op=hvd.Sum).tolist() == [3.0] * 2
         assert repeats.idle
         hvd.shutdown()
-        for face in tuple(job.state.faces):  # the engine ends with the last one
+        for face in tuple(job.state.faces):  # the engine ends with the last frontend
             HorovodBasics(face).shutdown()
         assert not repeats.idle
         with pytest.raises(hvd.HorovodInternalError, match="has been shut down"):
@@ -194,7 +194,7 @@ def test_what_comes_back_after_its_engine_has_ended_is_not_kept(single):
 
 
 def test_room_is_made_while_other_threads_change_what_is_kept(single, monkeypatch):
-    # The moment at which another thread adds a name while the oldest one is looked for.
+    # Another thread adds a name while the oldest one is being looked up.
     class Changing(dict):
         def __iter__(self):
             names = super().__iter__()

@@ -30,7 +30,7 @@ def test_shared_tensors():
             assert torch.equal(t, sum(value(i, dtype, shape) for i in range(n)))
     assert hvd.empty_shared((2, 3)).shape == (2, 3)
     assert hvd.empty_shared().dtype is torch.float32
-    assert not hvd.in_shared_memory(hvd.empty_shared(0))  # no memory at all
+    assert not hvd.in_shared_memory(hvd.empty_shared(0))  # uses no memory
     assert not hvd.in_shared_memory(torch.ones(3))
     assert not hvd.in_shared_memory(torch.ones(3).to_sparse())
 
@@ -42,7 +42,7 @@ def test_what_lies_there_is_not_staged():
     t.fill_(1)
     hvd.allreduce_(t, op=hvd.Sum)
     assert stats("unstaged_bytes") - before == t.nbytes
-    # If one rank's tensor is elsewhere, the result is the same.
+    # The result is the same if one rank's tensor is in other memory.
     other = t if hvd.rank() else torch.ones(1 << 18)
     other.fill_(1)
     hvd.allreduce_(other, op=hvd.Sum)
@@ -56,14 +56,14 @@ def test_memory_is_given_back():
     gc.collect()
     start = stats("arena_bytes")
     part = hvd.empty_shared(1 << 20)[:3]
-    assert stats("arena_bytes") >= start + (4 << 20)  # a view keeps it
+    assert stats("arena_bytes") >= start + (4 << 20)  # a view keeps the memory alive
     where = part.data_ptr()
     del part
     assert stats("arena_bytes") == start
     again = hvd.empty_shared(1 << 20)
     assert again.data_ptr() == where
     assert not again.any()
-    # A tensor over memory that was given back is not taken for one that lies there.
+    # A tensor at a freed shared address is not treated as shared.
     del again
     assert not hvd.in_shared_memory(torch.ones(8))
 
@@ -104,4 +104,4 @@ def test_arguments():
         hvd.empty_shared(2.5)
     with pytest.raises(ValueError, match="complex64"):
         hvd.empty_shared(2, dtype=torch.complex64)
-    assert hvd.empty_shared(2, 2).tolist() == [[0.0, 0.0], [0.0, 0.0]]  # alone
+    assert hvd.empty_shared(2, 2).tolist() == [[0.0, 0.0], [0.0, 0.0]]  # on a single rank

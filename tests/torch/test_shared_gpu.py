@@ -1,4 +1,4 @@
-"""Ranks of one host that reduce in each other's memory on the GPU (CUDA IPC): processes, over the simulated driver."""
+"""Ranks of one host that reduce in each other's GPU memory (CUDA IPC): real processes with the simulated driver."""
 
 import ctypes
 import os
@@ -13,7 +13,7 @@ pytestmark = pytest.mark.heavy
 
 
 def calls(name):
-    """How often this process has called a function of the driver."""
+    """Return how often this process has called a driver function."""
     from tests.torch.simulated_gpu import adapter
 
     count = adapter().driver.library.simcuda_calls
@@ -57,7 +57,7 @@ def test_the_same_bits_as_on_the_cpu(gpus):
 def counted():
     from tests.torch.simulated_gpu import gpu, values
 
-    for _ in range(2):  # the first one loads kernels, which launches each
+    for _ in range(2):  # the first reduction loads kernels
         before = calls("cuLaunchKernel")
         assert values(hvd.allreduce(gpu(torch.ones(5)), name="x", op=hvd.Sum)).tolist() == [float(hvd.size())] * 5
     return calls("cuLaunchKernel") - before
@@ -68,13 +68,13 @@ def test_it_can_be_switched_off(gpus):
 
 
 def leave():
-    """Every face of the process does, so that its engine ends; their names."""
+    """Shut down every frontend of the process, so that its engine ends; return their names."""
     from horovod.common.state import state
 
     names = list(state.faces)
     for name in names:
         HorovodBasics(name).shutdown()
-    hvd.shutdown()  # forgets handles, too
+    hvd.shutdown()  # also drops handles
     return names
 
 
@@ -86,7 +86,8 @@ def again():
     for _ in range(4):
         engine = TORCH.engine
         counts.append(counted())
-        # A job waits for what the one before had open before it opens anything; the end of that one may be too busy to.
+        # A new job waits until the previous one has closed its handles, which may take long on a busy
+        # machine.
         seen.append((calls("cuIpcOpenMemHandle_v2") - opened, calls("cuIpcCloseMemHandle") - closed))
         for name in leave():
             HorovodBasics(name).init()

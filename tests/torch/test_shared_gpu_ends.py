@@ -1,5 +1,4 @@
-"""How jobs end in which ranks reduce in each other's memory on the GPU (CUDA IPC), while the GPU has not done all:
-processes, over the simulated driver."""
+"""Shutdown and failures of jobs with unfinished GPU reductions over CUDA IPC: processes with the simulated driver."""
 
 import os
 import signal
@@ -16,12 +15,12 @@ pytestmark = pytest.mark.heavy
 
 @pytest.fixture
 def two(gpus):
-    """two(function, *args) -> what it returns on rank 0, or rank 0's error; rank 1 may die."""
+    """two(function, *args) returns the function's result on rank 0, or raises rank 0's error; rank 1 may die."""
     return lambda function, *args: gpus(2).run(function, *args, errors=True, timeout=80.0)[0]
 
 
 def stop():
-    """Ends the engine. (hvd.shutdown() leaves it to other faces, of which the test workers have one.)"""
+    """End the engine. (hvd.shutdown() keeps it for other frontends, of which test workers have one.)"""
     from horovod.common import basics
 
     with basics._lock:
@@ -29,7 +28,7 @@ def stop():
 
 
 def reduces():
-    """Where the GPU's kernels are launched for a reduction, so not by way of the host."""
+    """Return True if a reduction launches GPU kernels, instead of using the host."""
     from tests.torch.simulated_gpu import gpu, values
     from tests.torch.test_shared_gpu import calls
 
@@ -40,7 +39,7 @@ def reduces():
 
 
 def done_within(seconds):
-    """Does this program's stream come to its end?"""
+    """Return True if the program's stream finishes in time."""
     from tests.torch.simulated_gpu import adapter
 
     driver = adapter().driver
@@ -52,28 +51,28 @@ def done_within(seconds):
 
 
 def loses_a_rank_that_is_waited_for(launched):
-    """``launched``: a file that says that rank 0 has come so far."""
+    """Lose a rank that rank 0 waits for. ``launched``: a file that rank 0 creates when it waits."""
     from tests.torch.simulated_gpu import adapter, gpu
 
     assert reduces()
-    hvd.allgather(gpu(torch.ones(10)), name="staged")  # pins memory, which is given back at the end
+    hvd.allgather(gpu(torch.ones(10)), name="staged")  # pins memory, which is freed at the end
     driver = adapter().driver
     driver.stream.synchronize()
     tensor = gpu(torch.ones(1 << 20))
-    if hvd.rank() == 1:  # what it has launched is never done
+    if hvd.rank() == 1:  # its launched work never finishes
         driver.stream.occupy(threading.Event())
         hvd.allreduce_async_(tensor, name="lost", op=hvd.Sum)
         deadline = time.monotonic() + 30
         while not launched.exists() and time.monotonic() < deadline:
             time.sleep(0.01)
         os.kill(os.getpid(), signal.SIGKILL)
-    hvd.allreduce_(tensor, name="lost", op=hvd.Sum)  # returns: it is launched, and the program's stream waits for it
+    hvd.allreduce_(tensor, name="lost", op=hvd.Sum)  # returns once launched; the program's stream waits for the result
     assert not done_within(0.1)
     launched.touch()
     assert done_within(15), "the program's stream waits for a rank that is lost"
     with pytest.raises(hvd.HorovodInternalError, match="rank 1"):
         hvd.allreduce_(tensor, name="next", op=hvd.Sum)
-    driver.set("sync_chance", 100)  # giving back waits for all that the GPU has to do
+    driver.set("sync_chance", 100)  # freeing memory waits for all work of the GPU
     start = time.monotonic()
     stop()
     driver.set("sync_chance", 0)

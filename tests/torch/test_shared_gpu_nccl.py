@@ -1,5 +1,7 @@
-"""NCCL among ranks of one GPU, which it takes for ranks of several hosts: processes, over the simulated libraries.
-(tests/gpu/test_nccl.py is the same for the real ones.) And what it says when something fails."""
+"""NCCL among ranks of one GPU, which NCCL takes for ranks of several hosts, and its error messages.
+
+Processes with the simulated libraries; tests/gpu/test_nccl.py uses the real ones.
+"""
 
 import os
 import subprocess

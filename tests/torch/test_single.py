@@ -1,4 +1,4 @@
-"""One process without a launcher: everything works, and no collective changes a bit."""
+"""One process without a launcher: everything works, and collectives return their input unchanged."""
 
 import warnings
 
@@ -12,8 +12,10 @@ pytestmark = pytest.mark.usefixtures("single")
 
 
 def odd_values(dtype: torch.dtype, shape: tuple[int, ...]) -> torch.Tensor:
-    """Values that a needless conversion, sum or scaling would change: NaN payloads, denormals, signed zeros,
-    extremes."""
+    """Return values that a needless conversion, sum or scaling would change.
+
+    NaN payloads, denormals, signed zeros, extremes.
+    """
     generator = torch.Generator().manual_seed(7)
     count = torch.Size(shape).numel() * torch.empty(0, dtype=dtype).element_size()
     raw = torch.randint(0, 256, (count,), generator=generator, dtype=torch.int64).to(torch.uint8)
@@ -110,7 +112,7 @@ def calls_with(t):
         lambda: hvd.allreduce(t, op=hvd.Sum),
         lambda: hvd.allreduce_(t, op=hvd.Sum),
         lambda: hvd.allreduce_async(t, op=hvd.Sum),
-        # Every member is checked, not the first alone, and before any is on its way.
+        # Every member of the group is checked before any is submitted.
         lambda: hvd.grouped_allreduce([good, t], op=hvd.Sum),
         lambda: hvd.grouped_allreduce_([good, t], op=hvd.Sum),
         lambda: hvd.grouped_allgather([good, t]),
@@ -124,7 +126,7 @@ def calls_with(t):
 
 
 def negated() -> torch.Tensor:
-    """-2 and 3, in memory 2 and -3: contiguous and real, but read through a lazy negation."""
+    """Return -2 and 3, stored as 2 and -3: contiguous and real, but read through a lazy negation."""
     view = torch.view_as_real(torch.tensor([1 + 2j, 1 - 3j]))[:, 1].contiguous()
     return torch._neg_view(view)
 

@@ -1,4 +1,4 @@
-"""Jobs that are slow for a known reason, and what the line at their end says of it; figures while they run."""
+"""Jobs that are slow for a known reason, their metrics, and the explanation at the end."""
 
 import contextlib
 import io
@@ -43,7 +43,7 @@ def train(wait_for_data=0.0, wait=0.0):
 
 
 def slow_rank():
-    """Return the rank's figures, and the page of metrics of rank 0."""
+    """Return the rank's statistics, and the metrics page of rank 0."""
     hvd.report(loss=0.5, rank=hvd.rank(), **{NAME: 1.5})
     train(wait=WAIT if hvd.rank() == 1 else 0.0)
     if hvd.rank() > 0:
@@ -57,7 +57,7 @@ def slow_loader():
 
 
 def in_a_job(program):
-    """Return what a program returns in a job of its own, and the lines at the end of that job."""
+    """Run a program in a new job; return its result and the lines at the end of that job."""
     with contextlib.redirect_stderr(io.StringIO()) as said:
         hvd.init()
         result = program()
@@ -85,7 +85,7 @@ def test_a_slow_rank_is_named(pool, tmp_path):
     linear, exposed, step = numbers(
         r"^2 workers, 60 steps, (\d+)% of linear; .*; (\d+) ms of each (\d+) ms step were exposed communication\b", line
     )
-    assert 10 < exposed < step  # half of what the one waits for the other
+    assert 10 < exposed < step  # half of the time that the one rank waits for the other
     assert abs(linear - 100 * (1 - exposed / step)) < 5
     assert "job" not in second
     assert second["made"] == 60
@@ -150,6 +150,6 @@ def test_a_job_without_steps_has_no_thread_and_of_several_optimizers_one_counts(
     ]
     assert errors[2].startswith("report: more than 100 names")
     assert reported == {"loss": 2.5}
-    # Two of the first one; then the second one takes over, with its second step in a row.
+    # Two warnings about the first rank; then the second rank is slow for two steps in a row.
     assert made == 4
     assert written["horovod/step_ms"][1] >= 10

@@ -1,4 +1,4 @@
-"""State that is no plain dense memory of a common dtype: it arrives all the same, or all ranks raise one error."""
+"""State that is not plain dense memory of a common dtype: it is broadcast correctly, or all ranks raise one error."""
 
 import pytest
 import torch
@@ -51,7 +51,7 @@ def test_parameters():
 @on_ranks(2)
 def test_optimizer_state():
     for kind in ARRIVES:
-        for here in (True, False):  # has this rank such a state, too?
+        for here in (True, False):  # True if this rank has such a state
             p = torch.nn.Parameter(torch.ones(3))
             optimizer = torch.optim.SGD([p], lr=0.1)
             if here or hvd.rank() == 1:

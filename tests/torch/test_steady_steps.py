@@ -1,4 +1,4 @@
-"""What a step costs that is like the last one: what it asks of the engine, and how many calls Python makes."""
+"""Cost of a repeated step: engine operations, and the number of Python calls."""
 
 import sys
 
@@ -24,7 +24,7 @@ def step(net, optimizer):
 
 
 def settled(freeze=0, unused=0, **options):
-    """A network and its optimizer, whose steps have become alike; the first layers frozen, others never used."""
+    """Return a network and its optimizer after enough equal steps; the first layers are frozen, others never used."""
     net = network()
     net[:freeze].requires_grad_(False)
     others = torch.nn.Sequential(*[torch.nn.Linear(8, 8) for _ in range(unused)])
@@ -36,7 +36,7 @@ def settled(freeze=0, unused=0, **options):
 
 
 def of_the_engine(net, optimizer, steps=5):
-    """(Operations of a step, names of those whose requests were built anew.)"""
+    """Return (operations of a step, names of those whose requests were built again)."""
     face = faces.TORCH
     built, plain = [], face.submit
     before = face.engine.stats()["operations"]
@@ -63,7 +63,7 @@ def test_gradients_and_votes_are_submitted_again():
 
 
 def calls_of(backward):
-    """How many functions a backward pass calls, those written in C too."""
+    """Return the number of function calls in a backward pass, including C functions."""
     made = 0
 
     def count(_, event, __):
@@ -94,16 +94,17 @@ def test_frozen_and_unused_parameters_cost_nothing_in_a_step():
         for what in ({"freeze": LAYERS // 2, "unused": 20}, {"freeze": LAYERS // 2, "unused": 60}):
             net, optimizer = settled(gradient_as_bucket_view=bucket_views, **what)
             assert of_the_engine(net, optimizer) == (operations, [])
-            assert calls(net, optimizer) == some  # none for each
+            assert calls(net, optimizer) == some  # no calls for each unused parameter
             assert all(p.grad is None for p in net[: LAYERS // 2].parameters())
 
 
 @pytest.mark.parametrize("who", [[0, 1], [0]])
 @on_ranks(2)
 def test_parameters_that_are_thawed_while_training(who):
-    # Half a model thawed in mid-training, on all ranks or on one, whose gradients then count with zeros of the others.
+    # Half of the model is unfrozen during training, on all ranks or on one; the other ranks then contribute
+    # zeros.
     net, optimizer = settled(freeze=LAYERS // 2)
-    assert of_the_engine(net, optimizer) == (2, [])  # a bucket and the vote
+    assert of_the_engine(net, optimizer) == (2, [])  # a bucket and the readiness flags
     if hvd.rank() in who:
         net.requires_grad_(True)
     for _ in range(20):

@@ -1,4 +1,4 @@
-"""hvd.should_stop: one rank is asked to stop, and all ranks know it at the same step."""
+"""hvd.should_stop: one rank is asked to stop, and all ranks learn of it at the same step."""
 
 import os
 import signal

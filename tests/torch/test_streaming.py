@@ -22,7 +22,7 @@ def train():
     stream.record()
     state.restore()
     here = stream.processed_num
-    stream.record(2 * hvd.rank())  # as where a rank is ahead: all get what one of them has
+    stream.record(2 * hvd.rank())  # as if one rank were ahead: all ranks get the union of their records
     state.sync()
     told = stream.state_dict()
     return here, told, seen, flat(stream)

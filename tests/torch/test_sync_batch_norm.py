@@ -1,4 +1,4 @@
-"""SyncBatchNorm equals batch normalisation over the joined batch."""
+"""SyncBatchNorm equals batch normalization over the combined batch."""
 
 import pytest
 import torch
@@ -63,7 +63,7 @@ def test_bfloat16():
 @on_ranks(2)
 def test_small_batches():
     net = hvd.SyncBatchNorm(2)
-    assert net(torch.ones(1, 2)).shape == (1, 2)  # two values in all
+    assert net(torch.ones(1, 2)).shape == (1, 2)  # two values over all ranks
     with pytest.raises(ValueError) as caught:
         net(torch.ones(1 if hvd.rank() == 0 else 0, 2))
     assert "one value" in str(caught.value)

@@ -11,7 +11,7 @@ from tests.torch.programs import assert_all_equal, assert_close, batch, everybod
 
 
 def in_threads(*calls):
-    """Run all calls at once; return what they raised."""
+    """Run all calls concurrently; return the exceptions that they raised."""
     raised = []
 
     def run(call):
@@ -31,7 +31,7 @@ def in_threads(*calls):
 @pytest.mark.parametrize("bucketed", [None, False])
 @on_ranks(2)
 def test_passes_that_follow_one_another(bucketed):
-    """Three threads go backward through the same network, each when it has the lock; ranks' orders differ."""
+    """Three threads run backward through the same network under a lock, in an order that differs between ranks."""
     net, reference = network(), network()
     optimizer = wrap(net, gradient_as_bucket_view=bucketed)
     plain = torch.optim.SGD(reference.parameters(), lr=0.1)
@@ -56,17 +56,17 @@ def test_passes_that_follow_one_another(bucketed):
 @pytest.mark.parametrize("rank", [0, 1])
 @on_ranks(2)
 def test_passes_at_the_same_time_are_an_error_on_all_ranks(rank):
-    """On one rank a thread goes backward through one tower while another thread is within the other tower."""
+    """On one rank, a thread runs backward through one tower while another thread does so in the other tower."""
     towers = torch.nn.ModuleList([network(3), network(4)])
     optimizer = wrap(towers, gradient_as_bucket_view=None)
-    for step in range(4):  # buckets are there then
+    for step in range(4):  # buckets exist by then
         for tower in towers:
             loss_of(tower, batch(step)).backward()
         optimizer.step()
         optimizer.zero_grad()
     raised = []
     hidden, other = towers[0][:2](batch(9)), loss_of(towers[1], batch(9))
-    if hvd.rank() == rank:  # called when the gradients of the last layers have been made
+    if hvd.rank() == rank:  # called when the gradients of the last layers are complete
         hidden.register_hook(lambda _: raised.extend(in_threads(other.backward)))
     with pytest.raises(hvd.HorovodInternalError, match=f"rank {rank}"):
         towers[0][2:](hidden).square().mean().backward()

@@ -1,4 +1,4 @@
-"""Timelines of real jobs: by the program, the environment, horovodrun; writers that are killed."""
+"""Timelines of real jobs: started by the program, the environment or horovodrun; writers that are killed."""
 
 import json
 import time
@@ -17,7 +17,7 @@ NAME = 'a "name" of\ntwo lines, 重み'
 
 
 def together(path):
-    """Each operation that all have, by rank."""
+    """Return the operations that all ranks recorded, by rank."""
     traces = [read(name) for name in find([str(path)])]
     base = base_of(traces)
     return by_number([operations(trace, to_common(trace, base)) for trace in traces])

@@ -1,4 +1,4 @@
-"""Which device a rank has, of those that the Trainer names."""
+"""The device of a rank, among those that the Trainer lists."""
 
 import pytest
 import torch

@@ -1,4 +1,4 @@
-"""Lightning on two ranks: what it trains is what one process trains on the batches of both."""
+"""Lightning on two ranks trains as one process does on the batches of both ranks."""
 
 import pathlib
 
@@ -108,7 +108,7 @@ def test_under_the_other_name(pool, tmp_path):
 
 
 def _by_hand(folder):
-    """Two optimizers in training steps that go backward themselves, and the loops beside fit."""
+    """Manual optimization with two optimizers, and the loops besides fit."""
     pl, part = training.lightning, training.line_of().__class__
 
     class ByHand(part):
@@ -135,7 +135,7 @@ def _by_hand(folder):
 
     module = ByHand()
     trainer = pl.Trainer(strategy=HorovodStrategy(), max_epochs=2, **training.QUIET)
-    for _ in range(2):  # the second makes other optimizers, of the same parameters
+    for _ in range(2):  # the second call creates new optimizers of the same parameters
         trainer.fit(module, training.loader())
         trainer.fit_loop.max_epochs += 2
     rows = trainer.validate(module, training.loader(), verbose=False)[0]["rows"]

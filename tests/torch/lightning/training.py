@@ -1,4 +1,4 @@
-"""What ranks of these tests do: a training by Lightning, and the same in one process without it."""
+"""Functions that ranks of these tests run: a training with Lightning, and the same in one process without it."""
 
 import pathlib
 
@@ -22,7 +22,7 @@ QUIET = {
 
 
 def line_of(pl=lightning):
-    """A LightningModule whose weights are others on each rank."""
+    """Return a LightningModule whose weights differ between ranks."""
 
     class Line(pl.LightningModule):
         def __init__(self):
@@ -55,7 +55,7 @@ def loader(x=X, y=Y, batch=BATCH):
 
 
 def fit(folder, epochs, begin=None, pl=lightning, **more):
-    """The rank's module and Trainer after a training; rank 0 reads the checkpoint ``begin`` of its folder."""
+    """Train, and return the rank's module and Trainer; rank 0 reads the checkpoint ``begin`` of its folder."""
     own = pathlib.Path(folder, str(hvd.rank()))
     own.mkdir(exist_ok=True)
     module = line_of(pl)
@@ -66,13 +66,13 @@ def fit(folder, epochs, begin=None, pl=lightning, **more):
 
 
 def alone(epochs, passes, clip):
-    """Weights and the loss of the last epoch, in this process on the batches of both ranks together."""
+    """Train in this process on the batches of both ranks; return the weights and the loss of the last epoch."""
     torch.manual_seed(0)
     net = torch.nn.Sequential(torch.nn.Linear(4, 3), torch.nn.Tanh(), torch.nn.Linear(3, 1))
     optimizer = torch.optim.Adam(net.parameters(), 0.1)
     scheduler = torch.optim.lr_scheduler.StepLR(optimizer, 1, 0.5)
     dataset = TensorDataset(X, Y)
-    shards = [DistributedSampler(dataset, 2, rank) for rank in range(2)]  # what Lightning gives loaders in training
+    shards = [DistributedSampler(dataset, 2, rank) for rank in range(2)]  # as Lightning does
     for epoch in range(epochs):
         losses = []
         for shard in shards:
@@ -92,7 +92,7 @@ def alone(epochs, passes, clip):
 
 
 def train_and_resume(folder):
-    """Three epochs at once, and one followed by two of a program that begins anew; 4 batches an epoch, 3 a step."""
+    """Train three epochs at once, and as one epoch plus two in a restarted program; 4 batches an epoch, 3 a step."""
     said = {"accumulate_grad_batches": 3, "gradient_clip_val": 0.5}
     whole, trainer = fit(folder, 3, **said)
     first, _ = fit(folder, 1, **said)
