@@ -1,9 +1,9 @@
-"""The jobs of the files beside this one, by Azure ML's SDK (v2): from a notebook, or
+"""Submit the jobs defined in this folder with Azure ML's SDK (v2), from a notebook or as a program:
 
     pip install azure-ai-ml azure-identity
     python deploy/azureml/submit.py --nodes 2 --distribution mpi
 
-with the workspace in config.json, as the studio lets it be downloaded.
+The workspace is read from config.json, which can be downloaded from the studio.
 """
 
 from __future__ import annotations
@@ -20,10 +20,17 @@ CHECKPOINTS = "azureml://datastores/workspaceblobstore/paths/checkpoints/digits-
 
 
 def job(nodes: int, each: int, distribution: str, compute: str, *words: str) -> Command:
-    """`nodes` machines with `each` ranks, from one machine on. `distribution`: `mpi` or `pytorch`. `words`: further
-    arguments of the program.
+    """Return a job.
 
-    Raises ValueError naming what cannot be.
+    Args:
+        nodes: Number of machines, at least 1.
+        each: Number of ranks on each machine.
+        distribution: "mpi" or "pytorch".
+        compute: Name of the compute cluster.
+        *words: Further arguments of the program.
+
+    Raises:
+        ValueError: If an argument is invalid. The message names it.
     """
     if nodes < 1 or each < 1:
         raise ValueError(f"nodes is {nodes} and each is {each}, accepted are integers of at least 1")
@@ -32,7 +39,7 @@ def job(nodes: int, each: int, distribution: str, compute: str, *words: str) -> 
         raise ValueError(f"distribution is {distribution!r}, accepted are {' and '.join(kinds)}")
     variables = {"HOROVOD_RESUME": "1"}
     if distribution == "pytorch":
-        # The ranks know one another by it. Whoever may read the job's description can read it, so each job has its own.
+        # Ranks authenticate each other with the key. The job's description contains it, so each job has a new one.
         variables["HOROVOD_JOB_KEY"] = secrets.token_hex(32)
     return command(
         experiment_name="digits",

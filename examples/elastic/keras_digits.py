@@ -1,10 +1,9 @@
-"""Keras' fit on handwritten digits while workers come and go, with TensorFlow, PyTorch or JAX as its backend; see
-pytorch_digits.py for how to start it.
+"""Elastic training of a Keras model on handwritten digits, with TensorFlow, PyTorch or JAX as the backend.
 
     KERAS_BACKEND=torch horovodrun -np 2 --min-np 1 --host-discovery-script ./hosts.sh \\
         python examples/elastic/keras_digits.py
 
-The places marked `# elastic` are what makes a program of Horovod elastic.
+See pytorch_digits.py for hosts.sh. The lines marked `# elastic` make a Horovod program elastic.
 """
 
 from __future__ import annotations
@@ -20,7 +19,7 @@ import horovod.keras as hvd
 
 
 def load_data() -> tuple[tuple[np.ndarray, np.ndarray], tuple[np.ndarray, np.ndarray]]:
-    """Training and held-out images and labels, cut by a shuffle that is the same on every worker."""
+    """Return training and held-out images and labels, split by the same shuffle on every worker."""
     digits = load_digits()
     images = (digits.images.reshape(-1, 64) / 16.0).astype("float32")
     labels = digits.target.astype("int32")
@@ -29,7 +28,7 @@ def load_data() -> tuple[tuple[np.ndarray, np.ndarray], tuple[np.ndarray, np.nda
 
 
 class Pause(keras.callbacks.Callback):
-    """After each step, to have time to watch it."""
+    """Pause after each step, so that there is time to watch the training."""
 
     def __init__(self, seconds: float) -> None:
         super().__init__()
@@ -40,7 +39,7 @@ class Pause(keras.callbacks.Callback):
 
 
 class Report(keras.callbacks.Callback):
-    """A line an epoch; the end of the training when SIGTERM to any rank has asked for it, as a cloud does."""
+    """Print a line per epoch, and stop after SIGTERM to any rank, which clouds send before they stop a machine."""
 
     def on_epoch_end(self, epoch: int, logs: dict[str, float] | None = None) -> None:
         if hvd.rank() == 0:
@@ -61,35 +60,36 @@ def main() -> None:
         [keras.layers.Input((64,)), keras.layers.Dense(128, activation="relu"), keras.layers.Dense(10)]
     )
 
-    hvd.init()  # after what takes time: the others train on until a new worker comes here
+    hvd.init()  # after slow preparations: the other workers continue training until a new worker calls this
     model.compile(
         optimizer=hvd.DistributedOptimizer(keras.optimizers.Adam(args.lr)),
         loss=keras.losses.SparseCategoricalCrossentropy(from_logits=True),
     )
 
-    @hvd.elastic.run  # elastic 1: called again, with the state as it is then, whenever the workers have changed
+    @hvd.elastic.run  # elastic 1: calls the function again, with the current state, when the workers have changed
     def train(state: hvd.elastic.KerasState) -> None:
         print(f"goes on in epoch {state.data.epoch} as rank {hvd.rank()} of {hvd.size()}", flush=True)
         model.stop_training = False
         while state.data.epoch < args.epochs and not model.stop_training:
             model.fit(
-                iter(state.data),  # what is left of the epoch
+                iter(state.data),  # the rest of the epoch
                 steps_per_epoch=len(state.data),
                 initial_epoch=state.data.epoch,
                 epochs=state.data.epoch + 1,
                 verbose=0,
-                shuffle=False,  # they come in another order in each epoch
+                shuffle=False,  # the dataset shuffles
                 callbacks=[
                     Report(),
                     Pause(args.pause),
-                    hvd.elastic.UpdateDatasetCallback(state.data),  # elastic 2: what is done is not done again
-                    hvd.elastic.CommitStateCallback(state, 5),  # elastic 3: what is gone back to; here others may join
+                    hvd.elastic.UpdateDatasetCallback(state.data),  # elastic 2: do not repeat finished batches
+                    hvd.elastic.CommitStateCallback(state, 5),  # elastic 3: to return to; new workers join here
                 ],
             )
 
-    # elastic 4: each image once in an epoch, and as many in a step whoever comes and goes: the learning rate may stay
+    # elastic 4: each image once per epoch, and the same global batch with any number of workers, so the learning rate
+    # need not change
     data = hvd.elastic.ElasticDataset((images, labels), global_batch=args.batch_size)
-    train(hvd.elastic.KerasState(model, data=data))  # elastic 5: everything that a worker has to know to go on
+    train(hvd.elastic.KerasState(model, data=data))  # elastic 5: all that a worker needs to continue
 
     loss = model.evaluate(*test, verbose=0)
     accuracy = float((np.argmax(model.predict(test[0], verbose=0), 1) == test[1]).mean())

@@ -1,10 +1,10 @@
-"""Trains a small network on scikit-learn's handwritten digits while workers come and go.
+"""Elastic training of a small network on scikit-learn's handwritten digits.
 
     echo 'echo localhost:4' > hosts.sh; sed -i '1i #!/bin/sh' hosts.sh; chmod +x hosts.sh
     horovodrun -np 2 --min-np 1 --max-np 4 --host-discovery-script ./hosts.sh python examples/elastic/pytorch_digits.py
 
-Kill a worker, or change what hosts.sh prints, and see what becomes of it. The places marked `# elastic` are what makes
-a program of Horovod elastic.
+Kill a worker, or change the output of hosts.sh, and the job continues with the remaining or new workers. The lines
+marked `# elastic` make a Horovod program elastic.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ import horovod.torch as hvd
 
 
 def load_data() -> tuple[TensorDataset, TensorDataset]:
-    """Training and held-out images, cut by a shuffle that is the same on every worker."""
+    """Return training and held-out images, split by the same shuffle on every worker."""
     digits = load_digits()
     images = torch.tensor(digits.images, dtype=torch.float32).flatten(1) / 16.0
     labels = torch.tensor(digits.target, dtype=torch.int64)
@@ -32,24 +32,24 @@ def load_data() -> tuple[TensorDataset, TensorDataset]:
     )
 
 
-@hvd.elastic.run  # elastic 1: called again, with the state as it is then, whenever the workers have changed
+@hvd.elastic.run  # elastic 1: calls the function again, with the current state, when the workers have changed
 def train(state: hvd.elastic.TorchState, loader: DataLoader, args: argparse.Namespace) -> None:
     print(f"goes on in epoch {state.epoch} as rank {hvd.rank()} of {hvd.size()}", flush=True)
-    loss = torch.tensor(float("nan"))  # nothing may be left of the epoch
-    while state.epoch < args.epochs and not hvd.should_stop():  # asked by SIGTERM to any rank, as of a cloud
+    loss = torch.tensor(float("nan"))  # if the epoch has no batches left
+    while state.epoch < args.epochs and not hvd.should_stop():  # True after SIGTERM to any rank, as in clouds
         for index, (images, labels) in enumerate(loader):
             state.optimizer.zero_grad()
             loss = F.cross_entropy(state.model(images), labels)
             loss.backward()
             state.optimizer.step()
-            state.sampler.record_batch(index, args.batch_size)  # elastic 2: what is done is not done again
-            state.check_host_updates()  # elastic 3: here others may join
+            state.sampler.record_batch(index, args.batch_size)  # elastic 2: do not repeat finished batches
+            state.check_host_updates()  # elastic 3: new workers may join here
             time.sleep(args.pause)
         state.epoch += 1
         state.sampler.set_epoch(state.epoch)
         if hvd.rank() == 0:
             print(f"epoch {state.epoch}/{args.epochs}  loss {loss.item():.4f}  {hvd.size()} ranks", flush=True)
-        state.commit()  # elastic 4: what is gone back to when it is not known how far a failed step had come
+        state.commit()  # elastic 4: state to return to if a step failed on some ranks only
 
 
 def main() -> None:
@@ -64,10 +64,10 @@ def main() -> None:
     torch.manual_seed(1)
     model = nn.Sequential(nn.Linear(64, 128), nn.ReLU(), nn.Dropout(0.1), nn.Linear(128, 10))
 
-    hvd.init()  # after what takes time: the others train on until a new worker comes here
+    hvd.init()  # after slow preparations: the other workers continue training until a new worker calls this
     optimizer = torch.optim.SGD(model.parameters(), lr=args.lr * hvd.size(), momentum=0.9)
     optimizer = hvd.DistributedOptimizer(optimizer, named_parameters=model.named_parameters())
-    sampler = hvd.elastic.ElasticSampler(train_set)  # elastic 5: each image once in an epoch, whoever comes and goes
+    sampler = hvd.elastic.ElasticSampler(train_set)  # elastic 5: each image once per epoch
     loader = DataLoader(train_set, args.batch_size, sampler=sampler)
     state = hvd.elastic.TorchState(model, optimizer, sampler=sampler, epoch=0)
 
@@ -75,7 +75,7 @@ def main() -> None:
         for group in optimizer.param_groups:
             group["lr"] = args.lr * hvd.size()
 
-    state.register_reset_callbacks([adapt])  # elastic 6: another number of workers, another learning rate
+    state.register_reset_callbacks([adapt])  # elastic 6: adapt the learning rate to the number of workers
     train(state, loader, args)
 
     model.eval()

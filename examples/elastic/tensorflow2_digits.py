@@ -1,9 +1,8 @@
-"""Trains a small network on scikit-learn's handwritten digits with a TensorFlow 2 training loop, while workers come and
-go; see pytorch_digits.py for how to start it.
+"""Elastic training of a small network on scikit-learn's handwritten digits with a TensorFlow 2 training loop.
 
     horovodrun -np 2 --min-np 1 --host-discovery-script ./hosts.sh python examples/elastic/tensorflow2_digits.py
 
-The places marked `# elastic` are what makes a program of Horovod elastic.
+See pytorch_digits.py for hosts.sh. The lines marked `# elastic` make a Horovod program elastic.
 """
 
 from __future__ import annotations
@@ -19,7 +18,7 @@ import horovod.tensorflow as hvd
 
 
 def load_data() -> tuple[tuple[np.ndarray, np.ndarray], tuple[np.ndarray, np.ndarray]]:
-    """Training and held-out images and labels, cut by a shuffle that is the same on every worker."""
+    """Return training and held-out images and labels, split by the same shuffle on every worker."""
     digits = load_digits()
     images = (digits.images.reshape(-1, 64) / 16.0).astype(np.float32)
     labels = digits.target.astype(np.int64)
@@ -41,9 +40,9 @@ def main() -> None:
     )
     loss_of = tf.keras.losses.SparseCategoricalCrossentropy(from_logits=True)
     optimizer = tf.keras.optimizers.SGD(args.lr, momentum=0.9)
-    optimizer.build(model.trainable_variables)  # so that its variables are there for the state
+    optimizer.build(model.trainable_variables)  # create its variables, which are part of the state
 
-    hvd.init()  # after what takes time: the others train on until a new worker comes here
+    hvd.init()  # after slow preparations: the other workers continue training until a new worker calls this
 
     @tf.function(reduce_retracing=True)  # the last batch of an epoch may be smaller
     def train_step(batch: tf.Tensor, batch_labels: tf.Tensor) -> tf.Tensor:
@@ -54,17 +53,17 @@ def main() -> None:
         optimizer.apply_gradients(zip(gradients, model.trainable_variables, strict=True))
         return loss
 
-    @hvd.elastic.run  # elastic 1: called again, with the state as it is then, whenever the workers have changed
+    @hvd.elastic.run  # elastic 1: calls the function again, with the current state, when the workers have changed
     def train(state: hvd.elastic.TensorFlowState) -> None:
         print(f"goes on in epoch {state.data.epoch} as rank {hvd.rank()} of {hvd.size()}", flush=True)
-        loss = float("nan")  # nothing may be left of the epoch
-        optimizer.learning_rate = args.lr * hvd.size()  # another number of workers, another learning rate
-        while state.data.epoch < args.epochs and not hvd.should_stop():  # asked by SIGTERM to any rank, as of a cloud
-            for step, batch in enumerate(state.data, 1):  # elastic 2: what is left of the epoch
+        loss = float("nan")  # if the epoch has no batches left
+        optimizer.learning_rate = args.lr * hvd.size()  # adapt the learning rate to the number of workers
+        while state.data.epoch < args.epochs and not hvd.should_stop():  # True after SIGTERM to any rank, as in clouds
+            for step, batch in enumerate(state.data, 1):  # elastic 2: the rest of the epoch
                 loss = train_step(*batch)
-                state.data.record()  # elastic 3: what is done is not done again
+                state.data.record()  # elastic 3: do not repeat finished batches
                 if step % 5 == 0:
-                    state.commit()  # elastic 4: what is gone back to after a failure; here others may join
+                    state.commit()  # elastic 4: state to return to after a failure; new workers may join here
                 time.sleep(args.pause)
             state.data.set_epoch(state.data.epoch + 1)
             if hvd.rank() == 0:
@@ -72,12 +71,12 @@ def main() -> None:
                 print(f"epoch {done}  loss {float(loss):.4f}  {hvd.size()} ranks", flush=True)
             state.commit()
 
-    # elastic 5: each image once in an epoch, whoever comes and goes
+    # elastic 5: each image once per epoch, with any number of workers
     source = tf.data.Dataset.from_tensor_slices((images, labels))
     data = hvd.elastic.ElasticDataset(source, args.batch_size)
     variables = optimizer.variables
     variables = variables() if callable(variables) else variables
-    # elastic 6: everything that a worker has to know to go on
+    # elastic 6: all that a worker needs to continue
     train(hvd.elastic.TensorFlowState([*model.variables, *variables], data=data))
 
     accuracy = float((np.argmax(model(test_images).numpy(), 1) == test_labels).mean())

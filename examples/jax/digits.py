@@ -1,9 +1,9 @@
-"""Trains a small network on scikit-learn's handwritten digits with JAX and Optax, on one worker or on many.
+"""Train a small network on scikit-learn's handwritten digits with JAX and Optax, on one or more workers.
 
     horovodrun -np 2 python examples/jax/digits.py
 
-The data (1,797 images of 8 x 8 pixels) ship inside scikit-learn, so nothing is downloaded. The places marked `# hvd`
-are all that Horovod adds.
+The data (1,797 images of 8 x 8 pixels) are part of scikit-learn, so nothing is downloaded. The lines marked `# hvd` are
+all that Horovod adds.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ import horovod.jax as hvd
 
 
 def load_data(seed: int) -> tuple[Any, Any, Any, Any]:
-    """Training and held-out images (n, 64) and labels (n,), cut by a seeded shuffle that all workers make alike."""
+    """Return training and held-out images (n, 64) and labels (n,), split by the same shuffle on every worker."""
     digits = load_digits()
     images, labels = digits.data.astype("float32") / 16.0, digits.target.astype("int32")
     order = np.random.default_rng(seed).permutation(len(labels))
@@ -33,7 +33,7 @@ def load_data(seed: int) -> tuple[Any, Any, Any, Any]:
 
 
 def make_parameters(key: Any) -> Any:
-    """Two dense layers."""
+    """Return the parameters of two dense layers."""
     first, second = jax.random.split(key)
     return {
         "first": {"w": jax.random.normal(first, (64, 128)) * (2 / 64) ** 0.5, "b": jnp.zeros(128)},
@@ -64,7 +64,7 @@ def main() -> None:
     hvd.init()  # hvd
     images, labels, test_images, test_labels = load_data(args.seed)
     params = make_parameters(jax.random.key(args.seed + hvd.rank()))
-    params = hvd.broadcast_parameters(params, root_rank=0)  # hvd: everybody begins with rank 0's
+    params = hvd.broadcast_parameters(params, root_rank=0)  # hvd: all ranks begin with rank 0's
     optimizer = hvd.DistributedOptimizer(optax.adam(args.lr))  # hvd: reduces gradients first
     state = optimizer.init(params)
 
@@ -78,16 +78,16 @@ def main() -> None:
     def evaluate(params: Any) -> Any:
         return (logits_of(params, test_images).argmax(1) == test_labels).mean()
 
-    steps = len(labels) // (args.batch_size * hvd.size())  # equally many on all ranks
+    steps = len(labels) // (args.batch_size * hvd.size())  # the same number on all ranks
     for epoch in range(1, args.epochs + 1):
         order = np.random.default_rng([args.seed, epoch]).permutation(len(labels))
-        mine = order[hvd.rank() :: hvd.size()]  # hvd: each rank its share
+        mine = order[hvd.rank() :: hvd.size()]  # hvd: each rank has a shard
         losses = []
         for i in range(steps):
             batch = mine[i * args.batch_size : (i + 1) * args.batch_size]
             params, state, loss = step(params, state, images[batch], labels[batch])
             losses.append(loss)
-        loss = hvd.allreduce(jnp.stack(losses).mean(), name="loss")  # hvd: of all ranks
+        loss = hvd.allreduce(jnp.stack(losses).mean(), name="loss")  # hvd: average over all ranks
         if hvd.rank() == 0:
             print(
                 f"epoch {epoch:3d}/{args.epochs}  loss {loss:.4f}  held-out accuracy {evaluate(params):.4f}", flush=True

@@ -1,10 +1,10 @@
-"""Keras' fit on many workers, with TensorFlow, PyTorch or JAX as its backend: a small CNN reads handwritten digits.
+"""Train a small Keras CNN on handwritten digits on many workers, with TensorFlow, PyTorch or JAX as the backend.
 
     KERAS_BACKEND=torch horovodrun -np 2 python examples/keras/digits.py
 
-The data, 1,797 digits of 8 x 8 pixels, ship inside scikit-learn, so nothing is downloaded. The places marked
-`# Horovod:` are all that it takes to train on many workers. The model saved at the end loads in programs that know
-nothing of Horovod.
+The data, 1,797 digits of 8 x 8 pixels, are part of scikit-learn, so nothing is downloaded. The lines marked
+`# Horovod:` are all that is needed to train on many workers. Programs without Horovod can load the model that is saved
+at the end.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ import horovod.keras as hvd
 
 
 def load_data() -> tuple[tuple[np.ndarray, np.ndarray], tuple[np.ndarray, np.ndarray]]:
-    """Training and held-out images and labels, cut alike on every worker."""
+    """Return training and held-out images and labels, split in the same way on every worker."""
     digits = load_digits()
     images = (digits.images[..., np.newaxis] / 16.0).astype("float32")
     labels = digits.target.astype("int32")
@@ -29,7 +29,7 @@ def load_data() -> tuple[tuple[np.ndarray, np.ndarray], tuple[np.ndarray, np.nda
 
 
 def build_model() -> keras.Model:
-    """Two convolutions and two dense layers."""
+    """Return a model of two convolutions and two dense layers."""
     return keras.Sequential(
         [
             keras.layers.Input((8, 8, 1)),
@@ -55,7 +55,7 @@ def parse_args() -> argparse.Namespace:
 
 def main() -> None:
     args = parse_args()
-    # Horovod: initialise.
+    # Horovod: initialize.
     hvd.init()
     keras.utils.set_random_seed(hvd.rank())
     (images, labels), test = load_data()
@@ -73,11 +73,11 @@ def main() -> None:
         metrics=["accuracy"],
     )
     callbacks = [
-        # Horovod: begin everywhere with the weights of rank 0.
+        # Horovod: begin with rank 0's weights on all workers.
         hvd.callbacks.BroadcastGlobalVariablesCallback(0),
-        # Horovod: metrics of all workers' data, for the callbacks that follow and for what is printed.
+        # Horovod: average metrics over all workers, for the following callbacks and for the output.
         hvd.callbacks.MetricAverageCallback(),
-        # Horovod: approach the larger learning rate slowly.
+        # Horovod: increase the learning rate gradually.
         hvd.callbacks.LearningRateWarmupCallback(rate, warmup_epochs=2),
     ]
     history = model.fit(
@@ -89,14 +89,14 @@ def main() -> None:
 
     loss, accuracy = model.evaluate(*test, verbose=0)
     report(model, loss, accuracy, len(test[0]))
-    # Horovod: one worker writes.
+    # Horovod: only one worker writes files.
     if hvd.rank() == 0:
         model.save(args.save)
         print(f"saved {args.save}")
 
 
 def report(model: keras.Model, loss: float, accuracy: float, images: int) -> None:
-    """Prints what rank 0 found, or ends the job where the ranks found different things."""
+    """Print rank 0's results, or end the job if the ranks have different results."""
     digest = hvd.check_in_sync(model, loss=loss)
     if hvd.rank() == 0:
         print(f"final held-out accuracy {accuracy:.4f} on {images} images")

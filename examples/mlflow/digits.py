@@ -1,15 +1,15 @@
-"""Trains a small network on scikit-learn's handwritten digits, and tells MLflow about it.
+"""Train a small network on scikit-learn's handwritten digits, and log the run to MLflow.
 
     pip install mlflow
     export MLFLOW_TRACKING_URI=http://127.0.0.1:5000
     horovodrun -np 2 python examples/mlflow/digits.py --checkpoints runs/digits
 
-Rank 0 alone speaks with MLflow: it logs parameters, figures and the model. Where the tracking server is and which run
-is meant, it finds in MLFLOW_TRACKING_URI and MLFLOW_RUN_ID, which Azure ML sets; elsewhere it makes a run.
+Only rank 0 uses MLflow: it logs parameters, metrics and the model. MLFLOW_TRACKING_URI and MLFLOW_RUN_ID, which Azure
+ML sets, identify the tracking server and the run; without a run id, it creates a run.
 
-When the machine is to be taken away (SIGTERM, as clouds send it), all ranks stop at the same step, and rank 0 writes a
-checkpoint. Started again with HOROVOD_RESUME=1, or by `horovodrun --resume`, the job goes on from there, in the same
-run of MLflow.
+After SIGTERM, which clouds send before they stop a machine, all ranks stop at the same step, and rank 0 writes a
+checkpoint. If it is started again with HOROVOD_RESUME=1 or `horovodrun --resume`, the job continues from the
+checkpoint, in the same MLflow run.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ import horovod.torch as hvd
 
 
 class Tracking:
-    """The run of MLflow, on rank 0; on the others nothing happens."""
+    """MLflow run on rank 0; no effect on other ranks."""
 
     def __init__(self, args: argparse.Namespace, state: hvd.elastic.TorchState) -> None:
         self.mlflow: Any = None
@@ -37,12 +37,12 @@ class Tracking:
             import mlflow
 
             self.mlflow = mlflow
-            # Without a name a new run. A job that goes on has its run's from the checkpoint.
+            # None creates a new run. A resumed job has the run id from its checkpoint.
             name = os.environ.get("MLFLOW_RUN_ID") or state.run_id
             state.run_id = (mlflow.active_run() or mlflow.start_run(run_id=name)).info.run_id
             if state.step == 0:
                 mlflow.log_params({"lr": args.lr, "batch_size": args.batch_size, "ranks": hvd.size()})
-        state.run_id = hvd.broadcast_object(state.run_id, root_rank=0)  # of whoever is rank 0 when this one is lost
+        state.run_id = hvd.broadcast_object(state.run_id, root_rank=0)  # in case rank 0 is lost
 
     def figures(self, step: int, **values: float) -> None:
         if self.mlflow is not None:
@@ -52,7 +52,7 @@ class Tracking:
         if self.mlflow is None:
             return
         if model is not None:
-            # Not as a pickle, which would run code where it is loaded; with two images to know its shape.
+            # Not as a pickle, because loading a pickle executes code. Two images show the input's shape.
             self.mlflow.pytorch.log_model(
                 model, name="model", serialization_format="pt2", input_example=EXAMPLE, pip_requirements=["torch"]
             )
@@ -63,7 +63,7 @@ EXAMPLE = torch.zeros(2, 64).numpy()
 
 
 def load_data() -> tuple[TensorDataset, TensorDataset]:
-    """Training and held-out images, cut by a shuffle that is the same on every rank."""
+    """Return training and held-out images, split by the same shuffle on every rank."""
     digits = load_digits()
     images = torch.tensor(digits.images, dtype=torch.float32).flatten(1) / 16.0
     labels = torch.tensor(digits.target, dtype=torch.int64)
@@ -77,7 +77,7 @@ def load_data() -> tuple[TensorDataset, TensorDataset]:
 def train(
     state: hvd.elastic.TorchState, loader: DataLoader, checkpoint: hvd.elastic.Checkpoint, args: argparse.Namespace
 ) -> tuple[str, Tracking]:
-    """Returns how the run ends, in MLflow's words, and the run."""
+    """Train, and return MLflow's status for the end of the run, and the run."""
     tracking = Tracking(args, state)
     if hvd.rank() == 0:
         print(f"begins at step {state.step} with {hvd.size()} ranks, run {state.run_id}", flush=True)
@@ -125,11 +125,11 @@ def main() -> None:
         for group in optimizer.param_groups:
             group["lr"] = args.lr * hvd.size()
 
-    state.register_reset_callbacks([adapt])  # another number of ranks than before
+    state.register_reset_callbacks([adapt])  # called when the number of ranks has changed
     checkpoint = hvd.elastic.Checkpoint(args.checkpoints, keep=2)
     checkpoint.resume(state)
     status, tracking = train(state, loader, checkpoint, args)
-    checkpoint.close()  # waits until it is there
+    checkpoint.close()  # waits until it is written
 
     model.eval()
     with torch.no_grad():

@@ -1,9 +1,9 @@
-"""Trains a small convolutional network on scikit-learn's handwritten digits with MXNet's Gluon.
+"""Train a small convolutional network on scikit-learn's handwritten digits with MXNet's Gluon.
 
     horovodrun -np 2 python examples/mxnet/digits.py
 
-The data (1,797 images of 8 x 8 pixels) ship inside scikit-learn, so nothing is downloaded. The places marked `# hvd`
-are all that Horovod adds to the training itself. MXNet 1.9.1 needs an environment of its own, see docs/mxnet.md.
+The data (1,797 images of 8 x 8 pixels) are part of scikit-learn, so nothing is downloaded. The lines marked `# hvd` are
+all that Horovod adds to the training itself. MXNet 1.9.1 needs a separate environment, see docs/mxnet.md.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ import horovod.mxnet as hvd
 
 
 def make_model() -> gluon.nn.HybridSequential:
-    """Images (n, 1, 8, 8) in, logits (n, 10) out. Layers find out in the first batch how many inputs they have."""
+    """Return a model from images (n, 1, 8, 8) to logits (n, 10). The first batch determines the layers' input sizes."""
     net = gluon.nn.HybridSequential()
     net.add(
         gluon.nn.Conv2D(32, 3, padding=1, activation="relu"),
@@ -35,7 +35,7 @@ def make_model() -> gluon.nn.HybridSequential:
 
 
 def load_data(held_out: int = 360) -> tuple[tuple[np.ndarray, np.ndarray], tuple[np.ndarray, np.ndarray]]:
-    """Training and held-out images and labels, cut by a shuffle that is the same on every worker."""
+    """Return training and held-out images and labels, split by the same shuffle on every worker."""
     digits = load_digits()
     images = (digits.images[:, np.newaxis] / 16.0).astype(np.float32)
     labels = digits.target.astype(np.float32)
@@ -56,10 +56,10 @@ def main() -> None:
     args = parse_args()
     hvd.init()  # hvd 1: join the job
     rank, size = hvd.rank(), hvd.size()
-    mx.random.seed(1 + rank)  # other dropout on every rank; the weights are made equal below
+    mx.random.seed(1 + rank)  # different dropout on every rank; the weights are made equal below
 
     (images, labels), (test_images, test_labels) = load_data()
-    # hvd 2: a shard of the data each, with the same number of batches on all ranks
+    # hvd 2: each rank has a shard of the data, with the same number of batches
     shard = slice(rank, len(labels) // size * size, size)
     np.random.seed(rank)
     data = gluon.data.DataLoader(
@@ -70,8 +70,8 @@ def main() -> None:
     net.initialize(mx.init.Xavier())
     net.hybridize()
     params = net.collect_params()
-    hvd.broadcast_parameters(params, root_rank=0)  # hvd 3: start alike, as soon as the parameters have shapes
-    # hvd 4: average the gradients; a larger batch in all, a larger step
+    hvd.broadcast_parameters(params, root_rank=0)  # hvd 3: start with equal weights, as soon as they have shapes
+    # hvd 4: average the gradients; the global batch is larger, so the learning rate is, too
     trainer = hvd.DistributedTrainer(params, "sgd", {"learning_rate": args.lr * size, "momentum": 0.9})
     loss_of = gluon.loss.SoftmaxCrossEntropyLoss()
 

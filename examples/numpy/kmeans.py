@@ -1,11 +1,11 @@
-"""Mini-batch k-means on many workers: clusters of handwritten digits, of which each worker has a part.
+"""Mini-batch k-means of handwritten digits on many workers, each of which has a part of the data.
 
     horovodrun -np 2 python examples/numpy/kmeans.py
 
-In each step a worker assigns a batch of its digits to the nearest centres; the sums and numbers of digits of each
-cluster are added up over the workers while it draws the next batch, and all move the centres alike. The data, 1,797
-digits of 8 x 8 pixels, ship inside scikit-learn, so nothing is downloaded. The places marked `# Horovod:` are all that
-it takes to do this on many workers.
+In each step, a worker assigns a batch of its digits to the nearest centers. The sums and counts of each cluster are
+added over the workers while each draws its next batch, and all workers move the centers in the same way. The data,
+1,797 digits of 8 x 8 pixels, are part of scikit-learn, so nothing is downloaded. The lines marked `# Horovod:` are all
+that is needed for many workers.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ import horovod.numpy as hvd
 
 
 def sums_of(batch: np.ndarray, centres: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Of each cluster: the sum of its digits in the batch, and how many there are."""
+    """Return for each cluster the sum and the number of its digits in the batch."""
     nearest, _ = pairwise_distances_argmin_min(batch, centres)
     members = np.eye(len(centres))[nearest]
     return members.T @ batch, members.sum(0)
@@ -37,21 +37,21 @@ def parse_args() -> argparse.Namespace:
 
 def main() -> None:
     args = parse_args()
-    # Horovod: initialise.
+    # Horovod: initialize.
     hvd.init()
     digits = load_digits()
-    # Horovod: every worker has a part of the data, and draws by itself.
+    # Horovod: every worker has a part of the data, and draws its own batches.
     mine = slice(hvd.rank(), None, hvd.size())
     images, labels = digits.data[mine] / 16, digits.target[mine]
     random = np.random.default_rng(hvd.rank())
 
     centres, _ = kmeans_plusplus(images, args.clusters, random_state=0)
-    # Horovod: begin everywhere with the centres of rank 0.
+    # Horovod: begin with rank 0's centers on all workers.
     hvd.broadcast_(centres, 0)
     seen = np.zeros(args.clusters)
     batch = random.choice(images, args.batch_size)
     for _ in range(args.steps):
-        # Horovod: add up over the workers, while this one draws its next batch.
+        # Horovod: add over all workers, while this one draws its next batch.
         handle = hvd.grouped_allreduce_async_(sums_of(batch, centres), op=hvd.Sum, name="step")
         batch = random.choice(images, args.batch_size)
         sums, counts = handle.result()
@@ -59,7 +59,7 @@ def main() -> None:
         centres += (sums - counts[:, np.newaxis] * centres) / np.maximum(seen, 1)[:, np.newaxis]
 
     nearest, distances = pairwise_distances_argmin_min(images, centres)
-    # Horovod: the figures are those of all workers' data.
+    # Horovod: add the results of all workers.
     inertia = float(hvd.allreduce(np.square(distances).sum(), op=hvd.Sum)) / len(digits.data)
     clusters, digit = hvd.grouped_allgather([nearest, labels])
     digest = hvd.check_in_sync(centres=centres)

@@ -1,10 +1,10 @@
-"""scikit-learn on many workers: a linear classifier reads handwritten digits, each worker learns from a part of them.
+"""Train scikit-learn's linear classifier on handwritten digits on many workers, each with a part of the data.
 
     horovodrun -np 2 python examples/numpy/sgd_classifier.py
 
-After each pass over its part (`SGDClassifier.partial_fit`) a worker takes the average of all workers' weights. The
-data, 1,797 digits of 8 x 8 pixels, ship inside scikit-learn, so nothing is downloaded. The places marked `# Horovod:`
-are all that it takes to train on many workers.
+After each pass over its part (`SGDClassifier.partial_fit`), a worker takes the average of all workers' weights. The
+data, 1,797 digits of 8 x 8 pixels, are part of scikit-learn, so nothing is downloaded. The lines marked `# Horovod:`
+are all that is needed to train on many workers.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ import horovod.numpy as hvd
 
 
 def load_data() -> tuple[tuple[np.ndarray, np.ndarray], tuple[np.ndarray, np.ndarray]]:
-    """Training and held-out images and labels, cut alike on every worker."""
+    """Return training and held-out images and labels, split in the same way on every worker."""
     digits = load_digits()
     order = np.random.RandomState(1).permutation(len(digits.target))
     images, labels = digits.data[order] / 16, digits.target[order]
@@ -37,7 +37,7 @@ def parse_args() -> argparse.Namespace:
 
 def main() -> None:
     args = parse_args()
-    # Horovod: initialise.
+    # Horovod: initialize.
     hvd.init()
     (images, labels), (test_images, test_labels) = load_data()
     # Horovod: every worker learns from a part of the data.
@@ -46,14 +46,14 @@ def main() -> None:
     model = SGDClassifier(loss="log_loss", alpha=args.alpha, random_state=hvd.rank())
     for epoch in range(1, args.epochs + 1):
         model.partial_fit(images[mine], labels[mine], classes=np.arange(10))
-        # Horovod: go on from the average of all workers' weights.
+        # Horovod: continue with the average of all workers' weights.
         hvd.grouped_allreduce_([model.coef_, model.intercept_])
-        # Horovod: a metric of all workers' data.
+        # Horovod: average the metric over all workers.
         accuracy = float(hvd.allreduce(model.score(images[mine], labels[mine])))
         if hvd.rank() == 0:
             print(f"epoch {epoch:2}/{args.epochs}  accuracy {accuracy:.4f}")
 
-    # Horovod: all workers have the same model; this ends the job where they have not.
+    # Horovod: end the job unless all workers have the same model.
     digest = hvd.check_in_sync(coef=model.coef_, intercept=model.intercept_)
     if hvd.rank() == 0:
         print(f"final held-out accuracy {model.score(test_images, test_labels):.4f} on {len(test_labels)} images")

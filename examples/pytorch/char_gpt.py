@@ -1,14 +1,14 @@
-"""Trains a small GPT, character by character, on the source text of Python's own standard library.
+"""Train a small character-level GPT on the source text of Python's standard library.
 
     horovodrun -np 2 python examples/pytorch/char_gpt.py
     horovodrun -np 2 python examples/pytorch/char_gpt.py --steps 800 --resume
     horovodrun -np 2 python examples/pytorch/char_gpt.py --device cuda
 
-The text lies on every machine that runs Python, so nothing is downloaded. The loss starts near ln(vocabulary), about
-4.6 nats per character, and falls below 2.0 within a few hundred steps. The places marked `# hvd` are all that Horovod
-adds to the training.
+Every machine with Python has the text, so nothing is downloaded. The loss starts near ln(vocabulary), about 4.6 nats
+per character, and falls below 2.0 within a few hundred steps. The lines marked `# hvd` are all that Horovod adds to the
+training.
 
-Model: decoder-only transformer with pre-normalisation (Vaswani et al. 2017; Radford et al. 2019), rotary positions (Su
+Model: decoder-only transformer with pre-normalization (Vaswani et al. 2017; Radford et al. 2019), rotary positions (Su
 et al. 2021), output weights tied to the character embedding, no dropout, AdamW with warm-up and cosine decay.
 """
 
@@ -33,13 +33,11 @@ from tqdm import tqdm
 
 import horovod.torch as hvd
 
-VOCABULARY = (
-    "\n" + "".join(chr(code) for code in range(32, 127)) + "\0"
-)  # the last one stands for every other character
+VOCABULARY = "\n" + "".join(chr(code) for code in range(32, 127)) + "\0"  # the last one represents all other characters
 
 
 def read_corpus(characters: int) -> Tensor:
-    """The first `characters` characters of the standard library's modules, taken by name, as indices (uint8)."""
+    """Return the first `characters` characters of the standard library's modules, by name, as indices (uint8)."""
     folder = Path(sysconfig.get_path("stdlib"))
     text = ""
     for path in sorted(folder.glob("*.py")):
@@ -56,7 +54,7 @@ def read_corpus(characters: int) -> Tensor:
 
 
 class Windows(Dataset[Tensor]):
-    """The text cut into windows of `context` characters and the one that follows, without overlap."""
+    """Dataset of windows of `context` characters plus the following one, without overlap."""
 
     def __init__(self, text: Tensor, context: int) -> None:
         self.text, self.context = text, context
@@ -70,7 +68,7 @@ class Windows(Dataset[Tensor]):
 
 
 class Block(nn.Module):
-    """Causal self-attention and a perceptron, each fed a normalised copy and added to the stream (n, time, width)."""
+    """Transformer block: causal self-attention and a perceptron with pre-normalization, on (n, time, width)."""
 
     def __init__(self, width: int, heads: int) -> None:
         super().__init__()
@@ -90,20 +88,20 @@ class Block(nn.Module):
 
 
 def rotate(x: Tensor, turns: tuple[Tensor, Tensor]) -> Tensor:
-    """Turns each pair (first half, second half) of the last dimension by its angle; x: (n, heads, time, 2 * pairs)."""
+    """Rotate each pair (first half, second half) of the last dimension by its angle; x: (n, heads, time, 2 * pairs)."""
     cosines, sines = turns
     a, b = x.chunk(2, dim=-1)
     return torch.cat([a * cosines - b * sines, a * sines + b * cosines], dim=-1)
 
 
 def angles(length: int, pairs: int) -> tuple[Tensor, Tensor]:
-    """Cosines and sines (length, pairs) of the angles of rotary positions, with the base 10,000 of the paper."""
+    """Return cosines and sines (length, pairs) of the rotary positions' angles, with the paper's base 10,000."""
     angle = torch.outer(torch.arange(length), 10_000.0 ** (-torch.arange(pairs) / pairs))
     return angle.cos(), angle.sin()
 
 
 class GPT(nn.Module):
-    """Indices (n, time) in, logits (n, time, vocabulary) out."""
+    """Model from indices (n, time) to logits (n, time, vocabulary)."""
 
     def __init__(self, layers: int, width: int, heads: int) -> None:
         super().__init__()
@@ -113,7 +111,7 @@ class GPT(nn.Module):
         self.norm = nn.LayerNorm(width)
         spread = 0.5 / math.sqrt(width)
         for name, parameter in self.named_parameters():
-            if parameter.dim() == 2:  # what is added to the stream 2 * layers times has to start smaller
+            if parameter.dim() == 2:  # scale down, because 2 * layers outputs are added to the stream
                 shrink = math.sqrt(2 * layers) if name.endswith(("out.weight", "mlp.2.weight")) else 1.0
                 nn.init.normal_(parameter, std=spread / shrink)
 
@@ -127,13 +125,13 @@ class GPT(nn.Module):
 
 
 def next_character_loss(model: nn.Module, windows: Tensor) -> Tensor:
-    """Mean cross-entropy in nats per character; windows: (n, context + 1) indices."""
+    """Return the mean cross-entropy in nats per character; windows: (n, context + 1) indices."""
     logits = model(windows[:, :-1])
     return F.cross_entropy(logits.flatten(0, 1), windows[:, 1:].flatten())
 
 
 def endless(loader: DataLoader[Tensor], sampler: DistributedSampler[Tensor], first_step: int) -> Iterator[Tensor]:
-    """This rank's batches, epoch after epoch; a resumed run goes on exactly where the old one stopped."""
+    """Yield this rank's batches, epoch after epoch; a resumed run continues exactly where the old one stopped."""
     epoch, skip = divmod(first_step, len(loader))
     while True:
         sampler.set_epoch(epoch)
@@ -143,7 +141,7 @@ def endless(loader: DataLoader[Tensor], sampler: DistributedSampler[Tensor], fir
 
 @torch.no_grad()
 def held_out_loss(model: nn.Module, windows: list[Tensor], device: torch.device) -> float:
-    """Mean over the windows of all ranks, each rank having its own share of them."""
+    """Return the mean loss over the windows of all ranks, each of which has a share of them."""
     total = torch.zeros(2, dtype=torch.float64)
     for batch in windows:
         total += torch.tensor(
@@ -154,14 +152,14 @@ def held_out_loss(model: nn.Module, windows: list[Tensor], device: torch.device)
 
 
 def set_learning_rate(optimizer: torch.optim.Optimizer, peak: float, step: int, steps: int) -> None:
-    """Linear warm-up over 40 steps, then half a cosine down to a tenth of the peak at the last step."""
+    """Set the learning rate: linear warm-up over 40 steps, then half a cosine down to a tenth of the peak."""
     decay = 0.1 + 0.45 * (1 + math.cos(math.pi * step / steps))
     for group in optimizer.param_groups:
         group["lr"] = peak * min((step + 1) / 40, decay)
 
 
 def save_checkpoint(path: Path, model: nn.Module, optimizer: torch.optim.Optimizer, step: int) -> None:
-    """Writes beside the target and renames: a crash in the middle leaves no broken file under the good name."""
+    """Write to a temporary file and rename it, so that a crash leaves no incomplete checkpoint."""
     path.parent.mkdir(parents=True, exist_ok=True)
     partial = path.with_name(path.name + ".partial")
     torch.save({"model": model.state_dict(), "optimizer": optimizer.state_dict(), "step": step}, partial)
@@ -169,7 +167,7 @@ def save_checkpoint(path: Path, model: nn.Module, optimizer: torch.optim.Optimiz
 
 
 def load_checkpoint(path: Path, model: nn.Module, optimizer: torch.optim.Optimizer) -> int:
-    """Returns the number of steps that the checkpoint has behind it."""
+    """Load a checkpoint and return its number of finished steps."""
     if not path.exists():
         raise SystemExit(
             f"--resume: no checkpoint at {path}; run once without --resume, or name the file with --checkpoint"
@@ -181,7 +179,7 @@ def load_checkpoint(path: Path, model: nn.Module, optimizer: torch.optim.Optimiz
 
 
 def check_same_everywhere(model: nn.Module) -> None:
-    """Prints that all ranks hold the same parameters bit for bit, or ends the job."""
+    """Print that all ranks have the same parameters bit for bit, or end the job."""
     digest = hvd.check_in_sync(model)
     if hvd.rank() == 0:
         print(f"parameters identical on all {hvd.size()} ranks: sha256 {digest[:16]}", flush=True)
@@ -261,12 +259,12 @@ def train(args: argparse.Namespace) -> None:
     torch.manual_seed(args.seed)
     device = torch.device(args.device)
     if args.device == "cuda":
-        torch.cuda.set_device(hvd.local_rank() % torch.cuda.device_count())  # hvd: a GPU each
+        torch.cuda.set_device(hvd.local_rank() % torch.cuda.device_count())  # hvd: one GPU per rank
 
     text = read_corpus(args.corpus)
     cut = len(text) - len(text) // 20
     train_set, test_set = Windows(text[:cut], args.context), Windows(text[cut:], args.context)
-    # hvd 2: a shard of the data each
+    # hvd 2: each rank has a shard of the data
     sampler = DistributedSampler(train_set, num_replicas=size, rank=rank, seed=args.seed)
     loader = DataLoader(train_set, args.batch_size, sampler=sampler, drop_last=True)
     if len(loader) == 0:
@@ -277,7 +275,7 @@ def train(args: argparse.Namespace) -> None:
     test = [torch.stack(chosen[i : i + 64]) for i in range(0, len(chosen), 64)]
 
     model = GPT(args.layers, args.width, args.heads).to(device)
-    peak = args.lr * size  # hvd 3: a larger batch in all, a larger step
+    peak = args.lr * size  # hvd 3: the global batch is larger, so the learning rate is, too
     optimizer: Any = torch.optim.AdamW(model.parameters(), lr=peak, betas=(0.9, 0.95), weight_decay=0.01)
     done = load_checkpoint(args.checkpoint, model, optimizer) if args.resume and rank == 0 else 0
     done = hvd.broadcast_object(done, root_rank=0, name="done")
@@ -285,7 +283,7 @@ def train(args: argparse.Namespace) -> None:
     optimizer = hvd.DistributedOptimizer(
         optimizer, named_parameters=model.named_parameters(), compression=getattr(hvd.Compression, args.compression)
     )
-    hvd.broadcast_parameters(model.state_dict(), root_rank=0)  # hvd 5: start alike
+    hvd.broadcast_parameters(model.state_dict(), root_rank=0)  # hvd 5: start with equal weights
     hvd.broadcast_optimizer_state(optimizer, root_rank=0)
 
     if rank == 0:
@@ -314,7 +312,7 @@ def train(args: argparse.Namespace) -> None:
             if step == done + 1 or step % args.log_every == 0 or step == args.steps:
                 mean = hvd.allreduce(
                     torch.stack(recent).mean(), name="loss"
-                ).item()  # every rank has as many: a plain average
+                ).item()  # a plain average, because every rank has the same number
                 rate = (step - first) * args.batch_size * args.context / (time.perf_counter() - start)
                 if rank == 0:
                     tqdm.write(
@@ -323,7 +321,7 @@ def train(args: argparse.Namespace) -> None:
                     )
                 recent, first, start = [], step, time.perf_counter()
             if step % args.save_every == 0 or step == args.steps:
-                hvd.check_in_sync(model, optimizer)  # on all ranks; what is saved is what all of them hold
+                hvd.check_in_sync(model, optimizer)  # on all ranks, so that the checkpoint is valid for all of them
                 if rank == 0:
                     save_checkpoint(args.checkpoint, model, optimizer, step)
 

@@ -1,11 +1,11 @@
-"""Trains a small convolutional network on scikit-learn's handwritten digits, on one worker or on many.
+"""Train a small convolutional network on scikit-learn's handwritten digits, on one or more workers.
 
     horovodrun -np 2 python examples/pytorch/digits.py
     horovodrun -np 2 python examples/pytorch/digits.py --epochs 40 --resume
 
-The data (1,797 images of 8 x 8 pixels) ship inside scikit-learn, so nothing is downloaded. The places marked `# hvd`
-are all that Horovod adds to the training itself; what else of `hvd.` is below reports numbers about the whole job
-instead of one worker's share.
+The data (1,797 images of 8 x 8 pixels) are part of scikit-learn, so nothing is downloaded. The lines marked `# hvd` are
+all that Horovod adds to the training itself; other calls of `hvd.` report numbers about the whole job instead of one
+worker's share.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ import horovod.torch as hvd
 
 
 class Net(nn.Module):
-    """Two convolutions and two dense layers: images (n, 1, 8, 8) in, logits (n, 10) out; 151,306 parameters."""
+    """Model of two convolutions and two dense layers: images (n, 1, 8, 8) to logits (n, 10); 151,306 parameters."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -49,7 +49,7 @@ class Net(nn.Module):
 
 @dataclass
 class Total:
-    """Sums over samples. Sums, not averages: shards differ in size, and a mean of means would weigh them alike."""
+    """Sums over samples. Not averages, because a mean of means would give shards of different sizes equal weights."""
 
     samples: float = 0.0
     loss: float = 0.0
@@ -66,7 +66,7 @@ class Total:
 
 
 def load_data(seed: int, held_out: float) -> tuple[TensorDataset, TensorDataset]:
-    """Training and held-out images, cut by a seeded shuffle that is the same on every worker."""
+    """Return training and held-out images, split by the same seeded shuffle on every worker."""
     digits = load_digits()
     images = torch.tensor(digits.images, dtype=torch.float32).unsqueeze(1) / 16.0
     labels = torch.tensor(digits.target, dtype=torch.int64)
@@ -76,7 +76,7 @@ def load_data(seed: int, held_out: float) -> tuple[TensorDataset, TensorDataset]
 
 
 def shift(images: Tensor) -> Tensor:
-    """Moves every image by -1, 0 or 1 pixels in both directions: 1,400 images are few, and a moved digit stays one."""
+    """Move every image by -1, 0 or 1 pixels in both directions, because 1,400 images are few."""
     n, _, height, width = images.shape
     padded = F.pad(images, (1, 1, 1, 1))
     rows = torch.randint(0, 3, (n, 1, 1)) + torch.arange(height).view(1, -1, 1)
@@ -85,7 +85,7 @@ def shift(images: Tensor) -> Tensor:
 
 
 def set_learning_rate(optimizer: torch.optim.Optimizer, peak: float, epoch: int, epochs: int) -> None:
-    """Linear warm-up over the first tenth, so that a large peak does no harm, then half a cosine down to nothing."""
+    """Set the learning rate: linear warm-up over the first tenth of the epochs, then half a cosine down to zero."""
     warm_up = max(1, epochs // 10)
     factor = min(
         (epoch + 1) / warm_up, (1 + math.cos(math.pi * max(0, epoch - warm_up) / max(1, epochs - warm_up))) / 2
@@ -119,7 +119,7 @@ def evaluate(model: nn.Module, loader: DataLoader[Any]) -> Total:
 
 
 def save_checkpoint(path: Path, model: nn.Module, optimizer: torch.optim.Optimizer, epoch: int) -> None:
-    """Writes beside the target and renames: a crash in the middle leaves no broken file under the good name."""
+    """Write to a temporary file and rename it, so that a crash leaves no incomplete checkpoint."""
     path.parent.mkdir(parents=True, exist_ok=True)
     partial = path.with_name(path.name + ".partial")
     torch.save({"model": model.state_dict(), "optimizer": optimizer.state_dict(), "epoch": epoch}, partial)
@@ -127,7 +127,7 @@ def save_checkpoint(path: Path, model: nn.Module, optimizer: torch.optim.Optimiz
 
 
 def load_checkpoint(path: Path, model: nn.Module, optimizer: torch.optim.Optimizer) -> int:
-    """Returns the number of epochs that the checkpoint has behind it."""
+    """Load a checkpoint and return its number of finished epochs."""
     if not path.exists():
         raise SystemExit(
             f"--resume: no checkpoint at {path}; run once without --resume, or name the file with --checkpoint"
@@ -139,14 +139,14 @@ def load_checkpoint(path: Path, model: nn.Module, optimizer: torch.optim.Optimiz
 
 
 def check_same_everywhere(model: nn.Module) -> None:
-    """Prints that all ranks hold the same parameters bit for bit, or ends the job."""
+    """Print that all ranks have the same parameters bit for bit, or end the job."""
     digest = hvd.check_in_sync(model)
     if hvd.rank() == 0:
         print(f"parameters identical on all {hvd.size()} ranks: sha256 {digest[:16]}", flush=True)
 
 
 def report(epoch: int, epochs: int, train: Total, test: Total, seconds: float) -> None:
-    """One line an epoch. seconds: this rank's training time."""
+    """Print a line about an epoch. seconds: this rank's training time."""
     mine = train.samples / seconds
     rates = hvd.allgather(torch.tensor([mine], dtype=torch.float64), name="rates")
     train, test = train.over_all_ranks(), test.over_all_ranks()
@@ -200,23 +200,23 @@ def main() -> None:
     args = parse_args()
     hvd.init()  # hvd 1: join the job
     rank, size = hvd.rank(), hvd.size()
-    torch.manual_seed(args.seed + rank)  # other dropout on every rank; the weights are made equal below
+    torch.manual_seed(args.seed + rank)  # different dropout on every rank; the weights are made equal below
 
     train_set, test_set = load_data(args.seed, args.held_out)
-    # hvd 2: a shard of the data each
+    # hvd 2: each rank has a shard of the data
     sampler = DistributedSampler(train_set, num_replicas=size, rank=rank, seed=args.seed)
     train_loader = DataLoader(train_set, args.batch_size, sampler=sampler)
-    # Every image once: a DistributedSampler would repeat some to make the shards equal, and they would count twice.
+    # Each image once. DistributedSampler would repeat some to make the shards equal, so they would count twice.
     test_loader = DataLoader(Subset(test_set, range(rank, len(test_set), size)), batch_size=256)
 
     model = Net()
-    peak = args.lr * size  # hvd 3: a larger batch in all, a larger step
+    peak = args.lr * size  # hvd 3: the global batch is larger, so the learning rate is, too
     optimizer: Any = torch.optim.SGD(model.parameters(), lr=peak, momentum=0.9)
     done = load_checkpoint(args.checkpoint, model, optimizer) if args.resume and rank == 0 else 0
     done = hvd.broadcast_object(done, root_rank=0, name="done")
     # hvd 4: average the gradients
     optimizer = hvd.DistributedOptimizer(optimizer, named_parameters=model.named_parameters())
-    hvd.broadcast_parameters(model.state_dict(), root_rank=0)  # hvd 5: start alike
+    hvd.broadcast_parameters(model.state_dict(), root_rank=0)  # hvd 5: start with equal weights
     hvd.broadcast_optimizer_state(optimizer, root_rank=0)
 
     if rank == 0:
@@ -238,7 +238,7 @@ def main() -> None:
             train = train_epoch(model, optimizer, train_loader, bar)
             seconds = time.perf_counter() - start
             report(epoch + 1, args.epochs, train, evaluate(model, test_loader), seconds)
-            hvd.check_in_sync(model, optimizer)  # on all ranks; what is saved is what all of them hold
+            hvd.check_in_sync(model, optimizer)  # on all ranks, so that the checkpoint is valid for all of them
             if rank == 0:
                 save_checkpoint(args.checkpoint, model, optimizer, epoch + 1)
 

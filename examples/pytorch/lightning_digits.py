@@ -1,10 +1,10 @@
-"""PyTorch Lightning under Horovod: a LightningModule reads handwritten digits.
+"""Train a LightningModule on handwritten digits with Horovod's strategy for PyTorch Lightning.
 
     horovodrun -np 2 python examples/pytorch/lightning_digits.py
     horovodrun -np 2 python examples/pytorch/lightning_digits.py --epochs 20 --resume digits/last.ckpt
 
-The strategy is all that is Horovod's: it gives each rank its part of the data, makes the weights equal before training
-begins, and averages gradients, logged values and metrics. Rank 0 writes the checkpoints, and reads them.
+The strategy is all that Horovod adds: it gives each rank a part of the data, makes the weights equal before training
+begins, and averages gradients, logged values and metrics. Rank 0 writes and reads the checkpoints.
 """
 
 from __future__ import annotations
@@ -31,12 +31,12 @@ class Reader(LightningModule):
 
     def training_step(self, batch: tuple[torch.Tensor, torch.Tensor], number: int) -> torch.Tensor:
         loss = cross_entropy(self.net(batch[0]), batch[1])
-        self.log("loss", loss, on_step=False, on_epoch=True, sync_dist=True)  # of all ranks
+        self.log("loss", loss, on_step=False, on_epoch=True, sync_dist=True)  # average over all ranks
         return loss
 
     def validation_step(self, batch: tuple[torch.Tensor, torch.Tensor], number: int) -> None:
         self.accuracy(self.net(batch[0]), batch[1])
-        self.log("accuracy", self.accuracy)  # a metric of torchmetrics is of all ranks by itself
+        self.log("accuracy", self.accuracy)  # torchmetrics combines the values of all ranks
 
     def configure_optimizers(self) -> torch.optim.Optimizer:
         return torch.optim.Adam(self.parameters(), lr=5e-3)

@@ -1,10 +1,10 @@
-"""Trains a small network on scikit-learn's handwritten digits in actors of Ray.
+"""Train a small network on scikit-learn's handwritten digits in Ray actors.
 
     python examples/ray/digits.py --workers 2
     python examples/ray/digits.py --workers 2 --elastic        # workers may come and go
-    python examples/ray/digits.py --workers 8 --address auto   # on a cluster that runs
+    python examples/ray/digits.py --workers 8 --address auto   # on a running cluster
 
-The data ship inside scikit-learn, so nothing is downloaded. `train` is what every rank runs; what is below it is Ray's.
+The data are part of scikit-learn, so nothing is downloaded. Every rank runs `train`; the code below it is about Ray.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from horovod.ray import RayExecutor
 
 
 def load_data() -> Any:
-    """(training images, their labels, held-out images, their labels), the same on every rank."""
+    """Return training images, their labels, held-out images and their labels, the same on every rank."""
     import torch
     from sklearn.datasets import load_digits
 
@@ -30,7 +30,7 @@ def load_data() -> Any:
 
 
 def train(epochs: int, lr: float, batch_size: int) -> float:
-    """The held-out accuracy, the same on all ranks."""
+    """Train, and return the held-out accuracy, which is the same on all ranks."""
     import torch
     import torch.nn.functional as F
     from torch.utils.data import DataLoader, TensorDataset
@@ -67,10 +67,10 @@ def train(epochs: int, lr: float, batch_size: int) -> float:
             state.sampler.set_epoch(state.epoch)
             ray_logger.log(
                 {"epoch": state.epoch, "loss": loss.item(), "accuracy": accuracy(), "ranks": hvd.size()}
-            )  # rank 0's reach the callbacks
+            )  # the callbacks get rank 0's values
             state.commit()
 
-    # A job of fixed members goes through the same function once; there `hvd.elastic.run` has nothing to do.
+    # In a job of a fixed size, `hvd.elastic.run` just calls the function once.
     hvd.elastic.run(loop)(state)
     hvd.check_in_sync(model)
     return accuracy()

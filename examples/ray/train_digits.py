@@ -1,9 +1,9 @@
-"""Trains a small network on scikit-learn's handwritten digits with Ray Train: its datasets, checkpoints and restarts.
+"""Train a small network on scikit-learn's handwritten digits with Ray Train's datasets, checkpoints and restarts.
 
     python examples/ray/train_digits.py --workers 2
-    python examples/ray/train_digits.py --workers 2 --fail-at 3   # a worker is killed in that epoch, and all go on
+    python examples/ray/train_digits.py --workers 2 --fail-at 3   # kills a worker in that epoch; training continues
 
-The data ship inside scikit-learn, so nothing is downloaded. `train` is what every rank runs.
+The data are part of scikit-learn, so nothing is downloaded. Every rank runs `train`.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from horovod.ray.train import HorovodTrainer
 
 
 def load_data() -> tuple[Any, Any]:
-    """(training rows, held-out rows), each an image and its label."""
+    """Return training rows and held-out rows, each with an image and its label."""
     import numpy as np
     from sklearn.datasets import load_digits
 
@@ -59,7 +59,7 @@ def train(config: dict[str, Any]) -> None:
     images = torch.tensor(np.stack([row["image"] for row in held_out]))
     labels = torch.tensor([row["label"] for row in held_out])
     for epoch in range(first, config["epochs"]):
-        # Shards may differ in length; in `join` those that are done wait for the others.
+        # Shards may differ in length; ranks that are done wait in `join` for the others.
         for batch in rows.iter_torch_batches(batch_size=config["batch_size"], local_shuffle_buffer_size=512):
             optimizer.zero_grad()
             loss = F.cross_entropy(model(batch["image"]), batch["label"])
@@ -88,11 +88,11 @@ def main() -> None:
     parser.add_argument("--fail-at", type=int, default=-1, help="epoch in which a worker is killed (default: none)")
     parser.add_argument("--address", help="of a cluster that runs, such as auto (default: one for this program)")
     args = parser.parse_args()
-    # One CPU more than workers: Ray's data are read by tasks.
+    # One CPU more than workers, for the tasks that read Ray's datasets.
     own = {} if args.address else {"num_cpus": args.workers + 1, "include_dashboard": False}
     ray.init(address=args.address, **own)
     training, _ = load_data()
-    with tempfile.TemporaryDirectory() as folder:  # of a training that matters: a place that all nodes can reach
+    with tempfile.TemporaryDirectory() as folder:  # use shared storage for real training runs
         trainer = HorovodTrainer(
             train,
             train_loop_config={

@@ -1,9 +1,9 @@
-"""A study over learning rate and batch size: each trial is a job of two ranks, and a table comes at the end.
+"""Search learning rate and batch size with Ray Tune: each trial is a job of two ranks; prints a table at the end.
 
     python examples/ray/tune_digits.py
     python examples/ray/tune_digits.py --lrs 0.01 0.05 --batches 16 64 --workers 2 --at-once 2
 
-Ray Tune runs as many trials side by side as the cluster has room for.
+Ray Tune runs as many trials at once as fit on the cluster.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from horovod.ray.tune import report, trainable
 
 
 def train(config: dict[str, Any]) -> None:
-    """What each rank of a trial runs."""
+    """Train a model with a trial's config. Each rank of the trial calls this."""
     import torch
     import torch.nn.functional as F
     from sklearn.datasets import load_digits

@@ -1,9 +1,9 @@
-"""KerasEstimator on Spark, in a Pipeline that is saved and loaded: a small network of Keras reads handwritten digits.
+"""Train a small Keras network on handwritten digits with KerasEstimator, in a Spark Pipeline that is saved and loaded.
 
     KERAS_BACKEND=torch python examples/spark/keras_digits.py
     spark-submit --master spark://host:7077 examples/spark/keras_digits.py --num-proc 4 --store hdfs://host:8020/digits
 
-Keras runs on the backend that it has here, in the ranks and where the model predicts as well.
+Ranks, and tasks that predict, use the same Keras backend as this program.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ def main() -> None:
     keras.utils.set_random_seed(1)
     model = keras.Sequential(
         [
-            keras.layers.Input((8, 8, 1)),  # the vectors of 64 numbers take this shape
+            keras.layers.Input((8, 8, 1)),  # the vectors of 64 numbers are reshaped to this
             keras.layers.Conv2D(16, 3, padding="same", activation="relu"),
             keras.layers.MaxPooling2D(2),
             keras.layers.Flatten(),

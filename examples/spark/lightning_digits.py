@@ -1,9 +1,9 @@
-"""Lightning's TorchEstimator on Spark: a LightningModule reads handwritten digits.
+"""Train a LightningModule on handwritten digits with Lightning's TorchEstimator on Spark.
 
     python examples/spark/lightning_digits.py
     spark-submit --master spark://host:7077 examples/spark/lightning_digits.py --num-proc 4 --store hdfs://host/digits
 
-The module is what it would be without Spark; a step's batch is a dict of tensors by column.
+The module is the same as without Spark, except that a batch is a dict of tensors by column.
 """
 
 from __future__ import annotations

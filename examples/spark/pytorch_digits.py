@@ -1,11 +1,11 @@
-"""Trains a small network on scikit-learn's handwritten digits, on ranks that the tasks of a Spark application start.
+"""Train a small network on scikit-learn's handwritten digits, on ranks in tasks of a Spark application.
 
     python examples/spark/pytorch_digits.py
     python examples/spark/pytorch_digits.py --elastic
     spark-submit --master spark://HOST:7077 examples/spark/pytorch_digits.py --num-proc 4
 
-Without a master, executors of one core run on this machine, one for each rank. With --elastic the training goes on when
-an executor is lost (kill one to see it), and new ranks join when Spark has started another.
+Without a master, executors with one core each run on this machine, one for each rank. With --elastic, training
+continues if an executor is lost (kill one to try it), and new ranks join when Spark has started another executor.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ import horovod.spark
 
 
 def train(epochs: int, batch: int, learning_rate: float, elastic: bool) -> tuple[float, int, dict[str, Any] | None]:
-    """What every rank does. Returns the accuracy on held-out images, the number of ranks, and on rank 0 the model."""
+    """Train on this rank; return the held-out accuracy, the number of ranks and, on rank 0, the model."""
     import torch
     import torch.nn.functional as F
     from sklearn.datasets import load_digits
@@ -46,7 +46,7 @@ def train(epochs: int, batch: int, learning_rate: float, elastic: bool) -> tuple
     def loop(state: Any) -> None:
         while state.epoch < epochs:
             shuffled = ours[torch.randperm(len(ours), generator=torch.Generator().manual_seed(state.epoch))]
-            # Equal parts, so that all ranks take equally many steps.
+            # Equal parts, so that all ranks do the same number of steps.
             share = len(shuffled) // hvd.size()
             mine = shuffled[hvd.rank() * share : (hvd.rank() + 1) * share]
             model.train()

@@ -1,10 +1,10 @@
-"""TorchEstimator on Spark: a small network of PyTorch reads handwritten digits.
+"""Train a small PyTorch network on handwritten digits with TorchEstimator on Spark.
 
     python examples/spark/torch_digits.py
     spark-submit --master spark://host:7077 examples/spark/torch_digits.py --num-proc 4 --store hdfs://host:8020/digits
 
-The DataFrame goes to Parquet in the store once; each rank reads its own part of it. What comes back is a model of
-Spark ML.
+The DataFrame is written to the store as Parquet files, and each rank reads a part of them. The result is a Spark ML
+model.
 """
 
 from __future__ import annotations

@@ -1,11 +1,11 @@
-"""Slow preprocessing in processes of its own, by tf.data's data service.
+"""Move slow preprocessing to separate processes with tf.data's data service.
 
     horovodrun -np 2 python -m horovod.tensorflow.data.compute_worker compute.json &    # the data workers
     horovodrun -np 2 python examples/tensorflow/data_service.py compute.json            # the training
     horovodrun -np 2 python examples/tensorflow/data_service.py                         # the same without them
 
-Without data workers each batch costs the training the time of its preprocessing. With them, on cores or hosts of their
-own, it waits for what they send.
+Without data workers, training waits for the preprocessing of each batch. With data workers on other cores or hosts, it
+only waits for finished batches.
 """
 
 import argparse
@@ -30,7 +30,7 @@ hvd.init()
 
 
 def slow(x, y):
-    """Stands for decoding and augmentation."""
+    """Simulate slow decoding and augmentation."""
     noise = tf.zeros(8)
     for _ in tf.range(arguments.effort):
         noise = tf.sin(noise + x) * 0.1
@@ -41,7 +41,7 @@ points = np.random.RandomState(1).randn(arguments.samples, 8).astype("float32")
 dataset = tf.data.Dataset.from_tensor_slices((points, points @ np.arange(8, dtype="float32")))
 if arguments.configfile:
     config = TfDataServiceConfig.read(arguments.configfile, wait_for_file_creation=True)
-    # The ranks share each pass of the dataset: who asks first gets the next batch, so they may get unequal numbers.
+    # The ranks share each pass over the dataset: the first rank to ask gets the next batch, so numbers may differ.
     dataset = dataset.map(slow).batch(16).send_to_data_service(config, hvd.rank(), hvd.size(), reuse_dataset=True)
 else:
     dataset = dataset.shard(hvd.size(), hvd.rank()).map(slow).batch(16)

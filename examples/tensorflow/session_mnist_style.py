@@ -1,11 +1,10 @@
-"""The script that made Horovod known, for TensorFlow 1: a graph, a MonitoredTrainingSession and hooks, on the
-TensorFlow of today.
+"""Horovod's well-known example for TensorFlow 1 (graph, MonitoredTrainingSession, hooks), on TensorFlow 2.
 
     horovodrun -np 2 python examples/tensorflow/session_mnist_style.py
 
-Compared with what it was for TensorFlow 1, only the import of TensorFlow differs (`tensorflow.compat.v1`, and one line
-to switch to its behaviour). The data, 1,797 handwritten digits of 8 x 8 pixels, ship inside scikit-learn, so nothing is
-downloaded. The places marked `# Horovod:` are all that it takes to train on many workers.
+Only the import of TensorFlow differs from the original (`tensorflow.compat.v1`, and a line that enables its behavior).
+The data, 1,797 handwritten digits of 8 x 8 pixels, are part of scikit-learn, so nothing is downloaded. The lines marked
+`# Horovod:` are all that is needed to train on many workers.
 """
 
 from __future__ import annotations
@@ -24,7 +23,10 @@ tf.logging.set_verbosity(tf.logging.INFO)
 
 
 def conv_model(images: tf.Tensor, labels: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
-    """Two convolutions and two dense layers. images: (n, 8, 8, 1), labels: (n,). Returns mean loss and accuracy."""
+    """Return mean loss and accuracy of a model of two convolutions and two dense layers.
+
+    images: (n, 8, 8, 1), labels: (n,).
+    """
 
     def weights(name: str, shape: list[int]) -> tf.Tensor:
         return tf.get_variable(name, shape, initializer=tf.glorot_uniform_initializer())
@@ -49,7 +51,7 @@ def conv_model(images: tf.Tensor, labels: tf.Tensor) -> tuple[tf.Tensor, tf.Tens
 
 
 def load_data() -> tuple[tuple[np.ndarray, np.ndarray], tuple[np.ndarray, np.ndarray]]:
-    """Training and held-out images and labels, cut alike on every worker."""
+    """Return training and held-out images and labels, split in the same way on every worker."""
     digits = load_digits()
     images = (digits.images[..., np.newaxis] / 16.0).astype(np.float32)
     labels = digits.target.astype(np.int64)
@@ -59,7 +61,7 @@ def load_data() -> tuple[tuple[np.ndarray, np.ndarray], tuple[np.ndarray, np.nda
 
 
 class EvaluateAtEnd(tf.train.SessionRunHook):
-    """Keeps the values of some tensors and the trained variables from the end of the session."""
+    """Hook that keeps the values of some tensors and of the trained variables at the end of the session."""
 
     def __init__(self, tensors: dict[str, tf.Tensor]) -> None:
         self.tensors = tensors
@@ -89,7 +91,7 @@ def parse_args() -> argparse.Namespace:
 
 def main() -> None:
     args = parse_args()
-    # Horovod: initialise.
+    # Horovod: initialize.
     hvd.init()
     if args.reference_variables:
         tf.disable_resource_variables()
@@ -97,7 +99,7 @@ def main() -> None:
         tf.enable_resource_variables()
 
     (train_images, train_labels), test = load_data()
-    # Horovod: every worker reads a part of the data, in an order of its own.
+    # Horovod: every worker reads a part of the data, in its own order.
     mine = slice(hvd.rank(), None, hvd.size())
     dataset = tf.data.Dataset.from_tensor_slices((train_images[mine], train_labels[mine]))
     dataset = dataset.shuffle(2000, seed=hvd.rank()).repeat().batch(args.batch_size)
@@ -117,7 +119,7 @@ def main() -> None:
 
     at_end = EvaluateAtEnd({"loss": test_loss, "accuracy": test_accuracy})
     hooks = [
-        # Horovod: give all workers the variables of rank 0, when training begins and when it goes on from a checkpoint.
+        # Horovod: give all workers rank 0's variables when training begins, or continues from a checkpoint.
         hvd.BroadcastGlobalVariablesHook(0),
         # Horovod: adjust the number of steps to the number of workers.
         tf.train.StopAtStepHook(last_step=args.steps // hvd.size()),
@@ -126,7 +128,7 @@ def main() -> None:
     if hvd.rank() == 0:
         hooks.append(tf.train.LoggingTensorHook({"step": global_step, "loss": loss}, every_n_iter=100))
 
-    # Horovod: a GPU for each worker of this machine.
+    # Horovod: one GPU for each worker on this machine.
     config = tf.ConfigProto()
     config.gpu_options.allow_growth = True
     config.gpu_options.visible_device_list = str(hvd.local_rank())
@@ -141,7 +143,7 @@ def main() -> None:
 
 
 def report(at_end: EvaluateAtEnd) -> None:
-    """Prints what rank 0 found, or ends the job where the ranks found different things."""
+    """Print rank 0's results, or end the job if the ranks have different results."""
     results = hvd.allgather_object((at_end.digest, float(at_end.values["loss"])))
     if len(set(results)) != 1:
         raise SystemExit(f"the ranks differ: parameters (sha256) and held-out loss by rank {results}")

@@ -1,9 +1,9 @@
-"""Trains a small convolutional network on scikit-learn's handwritten digits with a TensorFlow 2 training loop.
+"""Train a small convolutional network on scikit-learn's handwritten digits with a TensorFlow 2 training loop.
 
     horovodrun -np 2 python examples/tensorflow/tf2_digits.py
 
-The data (1,797 images of 8 x 8 pixels) ship inside scikit-learn, so nothing is downloaded. The places marked `# hvd`
-are all that Horovod adds to the training itself.
+The data (1,797 images of 8 x 8 pixels) are part of scikit-learn, so nothing is downloaded. The lines marked `# hvd` are
+all that Horovod adds to the training itself.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ import horovod.tensorflow as hvd
 
 
 def make_model() -> tf.keras.Model:
-    """Images (n, 8, 8, 1) in, logits (n, 10) out; 151,306 parameters."""
+    """Return a model from images (n, 8, 8, 1) to logits (n, 10) with 151,306 parameters."""
     return tf.keras.Sequential(
         [
             tf.keras.Input((8, 8, 1)),
@@ -34,7 +34,7 @@ def make_model() -> tf.keras.Model:
 
 
 def load_data(held_out: int = 360) -> tuple[tuple[np.ndarray, np.ndarray], tuple[np.ndarray, np.ndarray]]:
-    """Training and held-out images and labels, cut by a shuffle that is the same on every worker."""
+    """Return training and held-out images and labels, split by the same shuffle on every worker."""
     digits = load_digits()
     images = (digits.images[..., np.newaxis] / 16.0).astype(np.float32)
     labels = digits.target.astype(np.int64)
@@ -56,12 +56,12 @@ def main() -> None:
     hvd.init()  # hvd 1: join the job
     rank, size = hvd.rank(), hvd.size()
     gpus = tf.config.list_physical_devices("GPU")
-    if gpus:  # hvd 2: a GPU for each worker of this machine
+    if gpus:  # hvd 2: one GPU for each worker on this machine
         tf.config.set_visible_devices(gpus[hvd.local_rank() % len(gpus)], "GPU")
-    tf.random.set_seed(1 + rank)  # other dropout on every rank; the weights are made equal below
+    tf.random.set_seed(1 + rank)  # different dropout on every rank; the weights are made equal below
 
     (images, labels), (test_images, test_labels) = load_data()
-    # hvd 3: a shard of the data each, with the same number of batches on all ranks
+    # hvd 3: each rank has a shard of the data, with the same number of batches
     shard = slice(rank, len(labels) // size * size, size)
     steps = len(labels) // size // args.batch_size
     data = tf.data.Dataset.from_tensor_slices((images[shard], labels[shard]))
@@ -69,7 +69,7 @@ def main() -> None:
 
     model = make_model()
     loss_of = tf.keras.losses.SparseCategoricalCrossentropy(from_logits=True)
-    # hvd 4: a larger batch in all, a larger step
+    # hvd 4: the global batch is larger, so the learning rate is, too
     optimizer = tf.keras.optimizers.SGD(args.lr * size, momentum=0.9)
 
     @tf.function
@@ -81,7 +81,7 @@ def main() -> None:
         optimizer.apply_gradients(zip(gradients, model.trainable_variables, strict=True))
         return loss
 
-    # hvd 6: start alike
+    # hvd 6: start with equal weights
     optimizer.build(model.trainable_variables)
     hvd.broadcast_variables(model.variables, root_rank=0)
     variables = optimizer.variables
@@ -96,7 +96,7 @@ def main() -> None:
 
     correct = np.argmax(model(test_images, training=False).numpy(), 1) == test_labels
     accuracy = float(correct.mean())
-    digest = hvd.check_in_sync(model, optimizer, accuracy=accuracy)  # names the first difference, if there is one
+    digest = hvd.check_in_sync(model, optimizer, accuracy=accuracy)  # the error names the first difference
     if rank == 0:
         print(f"parameters identical on all {size} ranks: sha256 {digest[:16]}")
         print(f"final held-out accuracy {accuracy:.4f} on {len(test_labels)} images", flush=True)
