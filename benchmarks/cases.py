@@ -1,4 +1,4 @@
-"""What is measured: how much data, how often, and in which ways each peer can do it. Pure data, no framework."""
+"""Benchmark cases: amounts of data, numbers of repetitions, and the modes of each peer. Pure data, no framework."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ MANY = [(1024,)] * 200  # 200 tensors of 4 KiB
 
 
 def resnet50() -> list[tuple[int, ...]]:
-    """Shapes of ResNet-50's 161 parameters (He et al. 2015), 25,557,032 numbers, in the order of the layers."""
+    """Return the shapes of ResNet-50's 161 parameters (He et al. 2015), 25,557,032 numbers, in the order of layers."""
     shapes: list[tuple[int, ...]] = [(64, 3, 7, 7), (64,), (64,)]
     channels = 64
     for width, blocks in ((64, 3), (128, 4), (256, 6), (512, 3)):
@@ -27,8 +27,15 @@ def resnet50() -> list[tuple[int, ...]]:
 
 @dataclass(frozen=True)
 class Case:
-    """kind: allreduce (one tensor), many or resnet (a set of them), or a whole training step of one of TRAINING, in
-    which `bytes` is the number of examples that a rank has in a step. A sample is the mean of `inner` operations."""
+    """Benchmark case.
+
+    Attributes:
+        kind: "allreduce" (one tensor), "many" or "resnet" (a set of tensors), or a training step of one of TRAINING.
+        label: Name in tables.
+        bytes: Size of the data; for a training step, the number of examples per rank.
+        inner: Number of operations whose mean is one sample.
+        samples: Number of samples.
+    """
 
     kind: str
     label: str
@@ -65,12 +72,12 @@ def gradient_sets() -> list[Case]:
     ]
 
 
-# Networks that are trained, and what is counted in them: (units in an example, their name).
+# Networks that are trained, with the unit of throughput: (units per example, name of the unit).
 TRAINING = {"char_gpt": (64, "characters"), "resnet18": (1, "images")}
 
 
 def training_steps() -> list[Case]:
-    """Small, middling and large shares of a batch: the less there is to compute, the more the exchange shows."""
+    """Return training steps with small to large batches; communication has the largest share in small ones."""
     shares = {"char_gpt": ((1, 20), (8, 10), (64, 4)), "resnet18": ((1, 8), (4, 4), (16, 3))}
     return [
         Case(kind, f"{kind}, {batch} a rank", batch, 1, samples)
@@ -84,7 +91,7 @@ QUICK = [4, 64 * KIB, MIB, 16 * MIB]
 
 DEFAULT = ["horovod", "optimizer", "horovod shared", "limit", "gloo", "DDP", "Open MPI"]  # columns
 
-# Column -> (job that runs it, case kind -> modes). A column's cell is its best mode. DDP runs in gloo's processes.
+# Column -> (job that runs it, case kind -> modes). A cell shows the best mode. DDP runs in gloo's processes.
 COLUMNS: dict[str, tuple[str, dict[str, list[str]]]] = {
     "horovod": (
         "horovod",
@@ -95,9 +102,9 @@ COLUMNS: dict[str, tuple[str, dict[str, list[str]]]] = {
             **{kind: ["step"] for kind in TRAINING},
         },
     ),
-    # As it is without arguments: autograd's own work is in it, which the calls of the first column do not have.
+    # The optimizer with default arguments. Unlike the first column, it includes autograd's work.
     "optimizer": ("horovod", {"many": ["optimizer"], "resnet": ["optimizer"]}),
-    # Tensors that live in the memory that the ranks share, for the optimizer all gradients as views of its buckets.
+    # Tensors in memory that the ranks share; for the optimizer, all gradients are views of its buckets.
     "horovod shared": (
         "horovod",
         {

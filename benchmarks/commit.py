@@ -1,10 +1,10 @@
-"""What a commit of an elastic state costs, as a share of a training step: PyTorch on the CPU, SGD with momentum.
+"""Measure the cost of committing an elastic state, relative to a training step: PyTorch on the CPU, with momentum.
 
     horovodrun -np 2 python benchmarks/commit.py [--network resnet50] [--batch 8] [--pairs 30] [--json FILE]
 
-Steps with `state.commit()` and steps that only ask for changed hosts take turns in the same processes. Since what is
-copied beside the next step may make that one slower, the figure is the time of a whole step that follows a commit and
-has one at its end, less that of one without; the call itself is told besides.
+Steps with `state.commit()` and steps that only check for changed hosts alternate in the same processes. The copy runs
+in parallel with the next step and may slow it down. So the result is the time of a whole step between two commits,
+minus that of a step without commits; the time of the call itself is reported, too.
 """
 
 from __future__ import annotations
@@ -26,26 +26,27 @@ import horovod.torch as hvd
 
 @dataclass(frozen=True)
 class Cost:
-    """Seconds; medians of steps, or over the pairs of one with and one without a commit."""
+    """Times in seconds: medians over steps, or over pairs of a step with and a step without a commit."""
 
     without: float
-    """A step that only asks for changed hosts."""
+    """Time of a step that only checks for changed hosts."""
     call: float
-    """`commit()` itself."""
+    """Time of the call of `commit()`."""
     extra: float
-    """What a step with a commit takes more: the median over pairs, each of neighbours in time."""
+    """Additional time of a step with a commit: median over pairs of consecutive steps."""
     low: float
+    """Lower quartile of the pairs' differences."""
     high: float
-    """Between these lie half of the pairs' differences."""
+    """Upper quartile of the pairs' differences."""
 
     @property
     def share(self) -> float:
-        """Of a step."""
+        """Additional time relative to a step without a commit."""
         return self.extra / self.without
 
 
 def cost(without: Sequence[float], with_commit: Sequence[float], calls: Sequence[float]) -> Cost:
-    """Of pairs of steps, and of calls of commit. Raises ValueError for fewer than two pairs."""
+    """Return the cost from the times of pairs of steps and of calls; raise ValueError for fewer than two pairs."""
     if len(without) != len(with_commit) or len(without) < 2:
         raise ValueError(f"{len(without)} and {len(with_commit)} steps, accepted are equal numbers from 2 on")
     more = [b - a for a, b in zip(without, with_commit, strict=True)]
@@ -63,7 +64,7 @@ def line(name: str, numbers: int, found: Cost) -> str:
 
 
 class Bottleneck(nn.Module):
-    """Three convolutions around which the input is added (He et al. 2015, the block of ResNet-50)."""
+    """Block of ResNet-50: three convolutions with a shortcut (He et al. 2015)."""
 
     def __init__(self, inputs: int, width: int, stride: int) -> None:
         super().__init__()
@@ -82,7 +83,7 @@ class Bottleneck(nn.Module):
 
 
 def resnet50() -> nn.Module:
-    """For 224 x 224 images and 1000 classes: 25,557,032 parameters in 161 tensors."""
+    """Return ResNet-50 for 224 x 224 images and 1000 classes: 25,557,032 parameters in 161 tensors."""
     first = (nn.Conv2d(3, 64, 7, 2, 3, bias=False), nn.BatchNorm2d(64), nn.ReLU(), nn.MaxPool2d(3, 2, 1))
     layers: list[nn.Module] = [*first]
     channels = 64
@@ -94,7 +95,7 @@ def resnet50() -> nn.Module:
 
 
 NETWORKS = {"resnet50": (resnet50, 224), "resnet18": (resnet18, 32)}
-"""How they are made, and the size of their images."""
+"""Functions that create the networks, and the sizes of their images."""
 
 
 def measure(network: str, batch: int, pairs: int, block: int) -> tuple[int, Cost]:
@@ -120,7 +121,7 @@ def measure(network: str, batch: int, pairs: int, block: int) -> tuple[int, Cost
 
     def steps(commits: bool) -> float:
         state.wait()
-        step(commits)  # of the kind before, in part
+        step(commits)  # not measured, as it overlaps with the work of the other kind
         begin = time.perf_counter()
         for _ in range(block):
             step(commits)

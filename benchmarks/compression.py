@@ -1,10 +1,10 @@
-"""Loss curves and bytes on the wire of examples/pytorch/char_gpt.py for each way of compression, over TCP on one host.
+"""Compare loss curves and bytes sent of examples/pytorch/char_gpt.py for each compressor, over TCP on one host.
 
 python benchmarks/compression.py --steps 200 [--np 2] [--ways none,wire_int8] [-- further flags of the example]
 
-Prints a table in Markdown: the mean training loss of the steps before each mark, the loss on held-out text, bytes that
-rank 0 sent a step, and whether all ranks ended with equal parameters. The same seed everywhere: without compression a
-run repeats to the last bit, so differences come from the roundings. Times are not measured.
+Prints a Markdown table: mean training loss before each mark, loss on held-out text, bytes that rank 0 sent per step,
+and whether all ranks ended with equal parameters. All runs use the same seed, and runs without compression are
+bitwise reproducible, so differences are due to rounding. Times are not measured.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ WAYS = ("none", "fp16", "bf16", "wire_fp16", "wire_bf16", "wire_int8")
 
 @dataclass
 class Curve:
-    """What one run of the example printed. ``losses``: by step, the mean since the line before."""
+    """Results that one run of the example printed. ``losses`` has means since the previous line, by step."""
 
     losses: dict[int, float]
     held_out: float
@@ -35,7 +35,7 @@ class Curve:
 
 
 def parse(output: str) -> Curve:
-    """Raises ValueError, naming the part, when something is missing."""
+    """Parse the output of a run; raise ValueError if a part is missing."""
     losses = {int(step): float(loss) for step, loss in re.findall(r"step +(\d+)/\d+  loss ([\d.]+|nan)", output)}
     held_out = re.search(r"final held-out loss ([\d.]+|nan)", output)
     sent = re.search(r"bytes sent by rank 0: (\d+)", output)
@@ -47,8 +47,8 @@ def parse(output: str) -> Curve:
 
 
 def table(curves: dict[str, Curve], steps: int) -> str:
-    """The first way is what the bytes of the others are compared with."""
-    marks = sorted(next(iter(curves.values())).losses)[1:]  # the first line tells of one step only
+    """Return the Markdown table. The bytes of all compressors are compared with those of the first one."""
+    marks = sorted(next(iter(curves.values())).losses)[1:]  # the first line is about one step only
     head = ["compression", *(f"step {m}" for m in marks), "held-out", "bytes a step", "share", "ranks equal"]
     rows = [head, ["---"] * len(head)]
     base = next(iter(curves.values())).bytes_sent
@@ -61,7 +61,7 @@ def table(curves: dict[str, Curve], steps: int) -> str:
 
 
 def run(way: str, args: argparse.Namespace) -> Curve:
-    """One job. Raises subprocess errors when it fails or takes more than ``--timeout`` seconds."""
+    """Run a job. Raises subprocess errors if it fails or takes longer than ``--timeout`` seconds."""
     with tempfile.TemporaryDirectory() as folder:
         flags = ["--steps", args.steps, "--log-every", args.every, "--compression", way, "--no-progress"]
         command = [
@@ -92,7 +92,7 @@ def run(way: str, args: argparse.Namespace) -> Curve:
 
 
 def work() -> None:
-    """A worker of the job: the example as it is, then what its rank has sent for everything but the start."""
+    """Run the unchanged example in a worker, then print the bytes that its rank sent, except during the start."""
     sys.argv = [str(EXAMPLE), *sys.argv[2:]]
     runpy.run_path(str(EXAMPLE), run_name="__main__")
     import horovod.torch as hvd

@@ -1,10 +1,10 @@
-"""What agreeing costs as the world grows: messages, bytes and CPU time of rank 0 and of others, 2 to 1,024 ranks.
+"""Measure the cost of negotiation for 2 to 1,024 ranks: messages, bytes and CPU time of rank 0 and of other ranks.
 
     scripts/unit-tests.sh build/unit "" && python benchmarks/control.py [--most 1024] [--json FILE] [--plot NAME.svg]
 
-Runs engine/control_bench.cc for each case: engines of one process on pretended hosts, whose operations move no data.
-Counts are exact. CPU times are of rank 0's two threads, the program's and the engine's; the time of a step is what all
-ranks need on this machine's cores together and says nothing about a cluster. How to read it: docs/performance.md.
+Runs engine/control_bench.cc for each case: engines in one process on simulated hosts, whose operations move no data.
+Counts are exact. CPU times are those of rank 0's two threads (program and engine). The time of a step is that of all
+ranks together on this machine's cores, and does not apply to a cluster. docs/performance.md explains the results.
 """
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ from typing import Any
 
 PROGRAM = Path(__file__).resolve().parents[1] / "build" / "unit" / "benchmarks" / "engine" / "control_bench"
 TENSORS = 32
-PATIENCE = 300  # s for one case
+PATIENCE = 300  # seconds for one case
 PER_HOST = (8, 1)
 ROLES = ("rank0", "first_of_host", "last")
 Figures = dict[str, Any]
 
 
 def delays(ranks: int, per_host: int, schedules: bool) -> int:
-    """How many messages follow one upon another until all ranks know that an operation may start."""
+    """Return the length of the longest chain of messages until all ranks know that an operation may start."""
     hosts = -(-ranks // per_host)
     if schedules and hosts == 1:
         return 1  # a word in shared memory
@@ -42,7 +42,7 @@ def steps_for(ranks: int) -> int:
 
 
 def measure(program: Path, ranks: int, per_host: int, schedules: bool, tensors: int = TENSORS) -> Figures:
-    """One run. Raises CalledProcessError or TimeoutExpired where it fails."""
+    """Run one case and return its results. Raises CalledProcessError, TimeoutExpired."""
     words = [str(program), *map(str, (ranks, per_host, int(schedules), tensors, steps_for(ranks)))]
     done = subprocess.run(words, stdout=subprocess.PIPE, text=True, timeout=PATIENCE, check=True)
     found: Figures = json.loads(done.stdout)
@@ -50,7 +50,7 @@ def measure(program: Path, ranks: int, per_host: int, schedules: bool, tensors: 
 
 
 def middle(runs: Sequence[Figures]) -> Figures:
-    """Medians of runs of one case, figure by figure."""
+    """Return the medians of the results of several runs of one case."""
     found: Figures = {}
     for name, first in runs[0].items():
         if isinstance(first, dict):
@@ -63,19 +63,21 @@ def middle(runs: Sequence[Figures]) -> Figures:
 
 
 def busy(role: Figures) -> float:
-    """CPU time of a rank a step, in us."""
+    """Return the CPU time of a rank per step in us."""
     return float(role["engine_us"] + role["program_us"])
 
 
 def of_root(case: Figures, way: str) -> float:
-    """Rank 0's in a step, votes among them: every rank sends and receives as many (engine/guard.h). ``way``: "sent",
-    "received", "sent_bytes" or "received_bytes"."""
+    """Return rank 0's messages or bytes per step, including readiness votes, which are equal on all ranks.
+
+    ``way`` is "sent", "received", "sent_bytes" or "received_bytes". See engine/guard.h for the votes.
+    """
     votes = case["vote_bytes"] if way.endswith("bytes") else case["votes"]
     return float(case["rank0"][way] + votes / case["ranks"])
 
 
 def table(cases: Iterable[Figures]) -> list[str]:
-    """Markdown: a line for each case."""
+    """Return the lines of a Markdown table with a row for each case."""
     lines = [
         "| ranks | hosts | schedules | rank 0: messages in, out | KiB in, out | CPU ms | other ranks: CPU ms |"
         " messages of all | one after another | start: an engine, first step |",
@@ -96,7 +98,7 @@ def table(cases: Iterable[Figures]) -> list[str]:
 
 
 def draw(cases: Sequence[Figures], path: Path) -> None:
-    """Rank 0's messages, bytes and CPU time over the number of ranks."""
+    """Plot rank 0's messages, bytes and CPU time against the number of ranks."""
     import matplotlib as mpl
 
     mpl.use("Agg")

@@ -1,9 +1,9 @@
-"""What data workers save: the time of a pass of a slow dataset with none, one and two of them.
+"""Measure the time that data workers save: a pass over a slow dataset with zero, one and two of them.
 
     python benchmarks/data_service.py [--elements 200] [--slow 0.02] [--step 0.005] [--workers 0 1 2]
 
-Preprocessing an element takes ``--slow`` seconds and a step of the training ``--step``. Both sleep, so the numbers tell
-of waiting for one another, and cores do not matter. Without data workers the training reads ahead, as tf.data does.
+Preprocessing an element takes ``--slow`` seconds, and a training step ``--step`` seconds. Both only sleep, so results
+do not depend on the number of cores. Without data workers, tf.data prefetches in the training process.
 """
 
 import argparse
@@ -19,9 +19,9 @@ SECONDS = 600
 
 
 def train(elements: int, slow: float, step: float, configfile: str | None) -> float:
-    """Seconds of the second pass, from its first element to its last: all data workers have come by then."""
+    """Train, and return the seconds of the second pass, before which all data workers have started."""
     import tensorflow as tf
-    from tensorflow.python.data.experimental.ops import testing  # an operation that sleeps, as nothing public does
+    from tensorflow.python.data.experimental.ops import testing  # has an operation that sleeps; there is no public one
 
     from horovod.tensorflow.data.compute_service import TfDataServiceConfig
 
@@ -47,7 +47,7 @@ def train(elements: int, slow: float, step: float, configfile: str | None) -> fl
 
 
 def measure(workers: int, options: list[str], folder: str) -> float:
-    """The seconds that a training of its own says, with so many data workers."""
+    """Run a training process with the given number of data workers, and return its result in seconds."""
     quiet = {"TF_CPP_MIN_LOG_LEVEL": "2", "CUDA_VISIBLE_DEVICES": "-1", "PYTHONPATH": str(ROOT)}
     environ = {**os.environ, **quiet}
     configfile = os.path.join(folder, f"compute-{workers}.json")

@@ -1,10 +1,10 @@
-"""What elastic jobs do when something happens to them, beside torchrun and torchft on the same training.
+"""Measure how elastic jobs recover from failures, compared with torchrun and torchft on the same training.
 
     python benchmarks/elastic.py [--parts kill,join,many,idle,chaos] [--kills 20] [--peer-kills 3] [--json FILE]
 
-Parts: *kill*, one of 4 ranks, by SIGKILL, again and again; *join*, a newcomer gets a state of 1 GB; *many*, one of 64
-processes without a framework is killed; *idle*, steps of an elastic job and of a fixed one in turns; *chaos*, random
-faults from seeds, in as many jobs as it takes, and the final parameters against a run without any. All on this machine.
+Parts: *kill* repeatedly kills one of 4 ranks (SIGKILL). In *join*, a new worker gets a state of 1 GB. *many* kills one
+of 64 processes without a framework. *idle* alternates steps of an elastic job and of a fixed one. *chaos* injects
+random faults in many jobs, and compares the final parameters with a run without faults. All run on this machine.
 """
 
 from __future__ import annotations
@@ -43,12 +43,12 @@ GB = 1 << 30
 
 @dataclass
 class Kills:
-    """Seconds and steps, a number for each kill; the pauses are of those that stay while the next one joins."""
+    """Results of kills, in seconds and steps, one per kill. Pauses are those of remaining workers during a join."""
 
     recoveries: list[float] = field(default_factory=list)
     lost: list[int] = field(default_factory=list)
     pauses: list[float] = field(default_factory=list)
-    failed: bool = False  # at the kill after these
+    failed: bool = False  # True if the job failed at the next kill
 
     def cell(self) -> str:
         if not self.recoveries:
@@ -59,11 +59,11 @@ class Kills:
         )
 
 
-# -- one of 4 is killed ------------------------------------------------------------------------------------------------
+# -- one of 4 ranks is killed ------------------------------------------------------------------------------------------
 
 
 def kill_ours(folder: Folder, count: int, drawn: random.Random, made: Kills) -> None:
-    """In jobs of some kills each: what workers have written is read whole again and again."""
+    """Kill workers of several jobs. Each job has few kills, because the workers' files are always read completely."""
     flags = ["-np", str(RANKS), "--min-np", "2", "--max-np", str(RANKS)]
     for first in range(0, count, KILLS_A_JOB):
         where = folder("ours")
@@ -99,7 +99,7 @@ def kill_torchft(folder: Folder, count: int, drawn: random.Random, made: Kills) 
 
 
 def kill_one(job: jobs.Job, made: Kills, drawn: random.Random, newcomer: bool) -> None:
-    """Kills, and waits until the others have gone on; `newcomer`: and until another has joined by itself."""
+    """Kill a worker and wait until the others have continued and, with `newcomer`, another one has joined."""
     there = job.until_train(RANKS)
     victim = drawn.choice(sorted(there))
     rest = set(there) - {victim}
@@ -111,7 +111,7 @@ def kill_one(job: jobs.Job, made: Kills, drawn: random.Random, newcomer: bool) -
 
 
 def strike(victim: int, drawn: random.Random) -> float:
-    time.sleep(drawn.uniform(0.0, 0.05))  # anywhere in a step
+    time.sleep(drawn.uniform(0.0, 0.05))  # at a random time within a step
     at = time.monotonic()
     os.kill(victim, signal.SIGKILL)
     return at
@@ -136,7 +136,7 @@ def kill(folder: Folder, options: argparse.Namespace) -> list[str]:
             found[name] = Kills()
             try:
                 measure(folder, count, drawn, found[name])
-            except SystemExit as error:  # the figures that there are are not lost
+            except SystemExit as error:  # keep the results so far
                 found[name].failed = True
                 print(error, file=sys.stderr)
     options.figures["kill"] = {name: vars(kills) for name, kills in found.items()}
@@ -163,11 +163,11 @@ def has_torchft() -> bool:
     return True
 
 
-# -- a newcomer with a large state, many processes ---------------------------------------------------------------------
+# -- a new worker with a large state, many processes -------------------------------------------------------------------
 
 
 def join(folder: Folder, options: argparse.Namespace) -> list[str]:
-    """One rank, and then another on another "host" of this machine, so that the state goes over TCP."""
+    """Start one rank, then another on a second "host" of this machine, so that the state is sent over TCP."""
     pauses = {}
     links = [both_loopbacks()]
     for extra in (4, options.state):
@@ -217,7 +217,7 @@ def many(folder: Folder, options: argparse.Namespace) -> list[str]:
     return [row(f"kill -9 of one of {options.workers} bare processes", spread(found), "under 1 s")]
 
 
-# -- nothing happens ---------------------------------------------------------------------------------------------------
+# -- no faults ---------------------------------------------------------------------------------------------------------
 
 
 def idle(folder: Folder, options: argparse.Namespace) -> list[str]:
@@ -232,11 +232,11 @@ def idle(folder: Folder, options: argparse.Namespace) -> list[str]:
         turns: list[tuple[float, float]] = []
         for number in range(options.turns + 1):
             took = {}
-            for kind in kinds if number % 2 else reversed(kinds):  # neither is always the first
+            for kind in kinds if number % 2 else reversed(kinds):  # alternate which is first
                 (places[kind] / f"go.{number}").touch()
                 lines = by_kind[kind].until(lambda lines: len(blocks(lines, number)) == count, "a block")  # noqa: B023
                 took[kind] = max(blocks(lines, number))
-            if number:  # the first block warms up
+            if number:  # the first block is a warm-up
                 turns.append((took["fixed"], took["elastic"]))
         for kind in kinds:
             (places[kind] / "end").touch()
@@ -257,7 +257,7 @@ def blocks(lines: list[Line], number: int) -> list[float]:
     return [float(line.words[1]) for line in lines if line.what == "block" and line.number(0) == number]
 
 
-# -- all of it ---------------------------------------------------------------------------------------------------------
+# -- main program ------------------------------------------------------------------------------------------------------
 
 PARTS: dict[str, Callable[[Folder, Any], list[str]]] = {
     "kill": kill,
@@ -303,8 +303,8 @@ def main() -> None:
             before = os.getloadavg()[0]
             try:
                 rows += (of_part := PARTS[name](folder, options))
-                print("\n".join(of_part), file=sys.stderr)  # at once: the table comes at the end
-            except SystemExit as error:  # the other parts' figures are not lost
+                print("\n".join(of_part), file=sys.stderr)  # immediately; the table follows at the end
+            except SystemExit as error:  # keep the other parts' results
                 print(error, file=sys.stderr)
                 rows.append(row(name, "failed", "-"))
                 failed = True

@@ -1,8 +1,8 @@
-"""Random faults of elastic.py: jobs one after the other, until there were enough of them.
+"""Random faults of elastic.py: runs jobs one after another until there were enough faults.
 
-A job ends in one of two ways that are right: one rank is asked to stop when its faults are over, and the parameters are
-those that one process computes for the same steps and sizes; or all that held the state were lost at once, and the
-launcher says so.
+There are two correct results of a job. Either a rank is asked to stop after the faults, and the parameters equal those
+that one process computes for the same steps and sizes. Or all workers with the state were lost at once, and the
+launcher reports this.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ NOBODY = "no worker is left that holds the state"
 
 @dataclass
 class Ended:
-    """A job: ``how`` is "equal" or "nobody left", or what was wrong."""
+    """Result of a job: ``how`` is "equal", "nobody left", or a description of the error."""
 
     seed: int
     where: str
@@ -73,7 +73,7 @@ def one_job(folder: Path, options: argparse.Namespace, seed: int, where: str) ->
             time.sleep(0.5)
         if not job.is_over():
             os.kill(one_that_trains(job), signal.SIGTERM)
-        code = job.end(60 + lasts)  # each rank computes all steps again
+        code = job.end(60 + lasts)  # time for each rank to recompute all steps
         judge(made, job, code)
     except (subprocess.TimeoutExpired, SystemExit) as error:
         made.how = f"hung: {error}"
@@ -84,7 +84,7 @@ def one_job(folder: Path, options: argparse.Namespace, seed: int, where: str) ->
 
 
 def one_that_trains(job: jobs.Job) -> int:
-    """A worker that has done some steps, whoever else there is."""
+    """Wait for a worker that has done some steps, and return its pid."""
     found: set[int] = set()
 
     def trains(lines: list[Line]) -> bool:

@@ -1,4 +1,4 @@
-"""What workers of elastic.py have written down, and the figures that follow from it. Pure."""
+"""Parsing of the files that workers of elastic.py write, and the results derived from them. Pure."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ _RECOVERED = re.compile(r"chaos: recovered after p50 ([\d.]+) s, p99 ([\d.]+) s,
 
 @dataclass(frozen=True)
 class Line:
-    """`at`: s of the machine's monotonic clock, which all its processes share."""
+    """Line of a worker's file. `at` is in seconds of the monotonic clock, which all processes of the machine share."""
 
     at: float
     pid: int
-    what: str  # begins: step, rank, size. step: its number, size. block: its number, median s. ends: nothing
+    what: str  # "begins": step, rank, size; "step": number, size; "block": number, median in s; "ends": no values
     words: tuple[str, ...] = ()
 
     def number(self, place: int) -> int:
@@ -26,7 +26,7 @@ class Line:
 
 
 def parse(pid: int, text: str) -> list[Line]:
-    """Lines of one worker. The last one is left out where it has not come to its end: its process was killed."""
+    """Parse the lines of one worker, without an incomplete last line of a killed process."""
     found = []
     for line in text.split("\n")[:-1]:
         at, what, *words = line.split()
@@ -35,7 +35,7 @@ def parse(pid: int, text: str) -> list[Line]:
 
 
 def members(lines: Iterable[Line], living: Collection[int]) -> dict[int, tuple[int, int]]:
-    """By pid: rank and size when it began last, of workers that live and have begun."""
+    """Return rank and size at the last beginning, by pid, of the live workers that have begun."""
     ordered = sorted(lines, key=lambda line: line.at)
     return {
         line.pid: (line.number(1), line.number(2)) for line in ordered if line.what == "begins" and line.pid in living
@@ -43,7 +43,7 @@ def members(lines: Iterable[Line], living: Collection[int]) -> dict[int, tuple[i
 
 
 def first_step_after(lines: Iterable[Line], pid: int, since: float, size: int | None = None) -> Line | None:
-    """The first step that a worker finished after it had begun anew after `since` (with so many ranks)."""
+    """Return the first step that a worker finished after it had begun again after `since` (with `size` ranks)."""
     begun = False
     for line in sorted((line for line in lines if line.pid == pid and line.at > since), key=lambda line: line.at):
         if line.what == "begins":
@@ -59,14 +59,17 @@ def last_step_before(lines: Iterable[Line], pid: int, until: float) -> Line | No
 
 
 def recovery(lines: Sequence[Line], pids: Collection[int], at: float) -> float | None:
-    """Seconds from `at` until the last of these has finished its first step in the new membership; None: not yet."""
+    """Return the seconds from `at` until all workers finished a step with the new ranks, or None if not yet."""
     firsts = [first_step_after(lines, pid, at) for pid in pids]
     return max(line.at for line in firsts if line) - at if firsts and all(firsts) else None
 
 
 def lost(lines: Sequence[Line], pids: Collection[int], at: float) -> int:
-    """How many finished steps were done again, counted on the worker (of a job that began before) that lost most: the
-    highest number that anybody had finished against the first that comes afterwards."""
+    """Return the number of finished steps that were repeated, on the worker that lost most.
+
+    It is the difference between the highest step that any worker had finished and the first step after `at`. Only
+    workers that had begun before `at` count.
+    """
     firsts = [first for pid in pids if (first := first_step_after(lines, pid, at))]
     began = min(first.at for first in firsts)
     done = [line.number(0) for line in lines if line.what == "step" and line.at < began]
@@ -74,7 +77,7 @@ def lost(lines: Sequence[Line], pids: Collection[int], at: float) -> int:
 
 
 def pause(lines: Sequence[Line], pids: Collection[int], since: float, size: int) -> float | None:
-    """The longest time without a finished step on any of these while the ranks became `size`; None: not yet."""
+    """Return the longest time without a finished step on any worker until the size became `size`, or None."""
     longest = 0.0
     for pid in pids:
         first = first_step_after(lines, pid, since, size)
@@ -93,7 +96,7 @@ def seconds(value: float) -> str:
 
 
 def spread(values: Sequence[float]) -> str:
-    """As a cell: median, 99th percentile, the longest. With less than 100 values the second is the last."""
+    """Return a cell with median, 99th percentile and maximum; with fewer than 100 values the latter two are equal."""
     if not values:
         return "-"
     return f"p50 {seconds(quantile(values, 0.5))}, p99 {seconds(quantile(values, 0.99))}, max {seconds(max(values))}"
@@ -104,7 +107,7 @@ def row(what: str, figure: str, goal: str) -> str:
 
 
 def ratio_of_turns(blocks: Sequence[tuple[float, float]]) -> tuple[float, float, float]:
-    """Of (fixed, elastic) step times in turns: median ratio, and those at 10 and 90 percent."""
+    """Return the median and the 10th and 90th percentiles of the ratios of (fixed, elastic) step times."""
     ratios = [elastic / fixed for fixed, elastic in blocks]
     return quantile(ratios, 0.5), quantile(ratios, 0.1), quantile(ratios, 0.9)
 
@@ -115,13 +118,13 @@ class Chaos:
     kinds: str
     detected: int
     recovered: int
-    p50: float | None = None  # s, of recoveries
+    p50: float | None = None  # median recovery time in seconds
     p99: float | None = None
     longest: float | None = None
 
 
 def chaos_report(text: str) -> Chaos | None:
-    """Out of what the launcher has written; None: it has written no report."""
+    """Parse the report in the launcher's output, or return None if there is none."""
     found, after = _CHAOS.search(text), _RECOVERED.search(text)
     if found is None:
         return None

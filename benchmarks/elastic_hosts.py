@@ -1,9 +1,9 @@
-"""How long the ranks of an elastic job on several hosts need to go on after a kill, and after a host's cable is pulled.
+"""Measure how long an elastic job on several hosts needs to continue after a kill, or after a host's cable is pulled.
 
     python benchmarks/elastic_hosts.py [--kills 20] [--pulls 5] [--heartbeat 4] [--json FILE]
 
-Four hosts of one rank each, made of namespaces with an ssh server each (tests/testbed), and the launcher on a fifth.
-Needs root and what scripts/install-system-packages.sh installs; leaves nothing behind. The training is that of
+Four hosts with one rank each, simulated by namespaces with ssh servers (tests/testbed), and the launcher on a fifth.
+They are removed at the end. Needs root, and the packages of scripts/install-system-packages.sh. The training is that of
 elastic.py.
 """
 
@@ -30,11 +30,11 @@ from tests.testbed.cluster import Cluster
 from tests.testbed.hosts import why_not
 
 HOSTS = 4
-_A_HOST = 10_000_000  # more than any process has as its number: those of hosts have the same ones
+_A_HOST = 10_000_000  # larger than any pid; used to combine host and pid, because hosts use the same pids
 
 
 class HostsJob:
-    """A job with one rank on each host; its workers are told apart by host and process."""
+    """Job with one rank on each host, whose workers are identified by host and pid."""
 
     def __init__(self, cluster: Cluster, folder: Path, heartbeat: float) -> None:
         self._cluster = cluster
@@ -67,7 +67,7 @@ class HostsJob:
         return lines
 
     def until_train(self, steps: int = 10) -> dict[int, int]:
-        """Waits until all ranks have done some steps together; the worker of each host."""
+        """Wait until all ranks have done some steps together, and return the worker of each host."""
         there: dict[int, int] = {}
 
         def trains(lines: list[Line]) -> bool:
@@ -87,7 +87,7 @@ class HostsJob:
         return there
 
     def kill(self, number: int) -> float:
-        """The rank of a host, by SIGKILL. Returns when."""
+        """Kill the rank of a host by SIGKILL, and return the time."""
         program = [sys.executable, str(jobs.PROGRAM)]
         workers = [pid for pid in self._cluster.host(number).processes() if _command_of(pid)[:2] == program]
         at = time.monotonic()
@@ -96,9 +96,9 @@ class HostsJob:
         return at
 
     def close(self) -> None:
-        """By force, with an exception, where it does not end by itself."""
+        """Wait for the end of the job; kill it and raise an exception if it does not end by itself."""
         below = linux.descendants(self._process.pid)
-        for pid in below[:1]:  # what is above only waits for it
+        for pid in below[:1]:  # its parents only wait for it
             linux.send_signal(pid, signal.SIGTERM)
         try:
             self._process.wait(jobs.LIMIT)
@@ -110,7 +110,7 @@ class HostsJob:
 
 
 def _command_of(pid: int) -> list[str]:
-    """Nothing of a process that has ended meanwhile."""
+    """Return the command line of a process; empty if it has ended."""
     try:
         return Path(f"/proc/{pid}/cmdline").read_bytes().decode().split("\0")
     except (FileNotFoundError, ProcessLookupError):
@@ -120,13 +120,13 @@ def _command_of(pid: int) -> list[str]:
 def measure(
     job: HostsJob, fault: Callable[[int], float], after: Callable[[], Any], count: int, drawn: random.Random
 ) -> tuple[list[float], list[int]]:
-    """Seconds until all others have finished a step, and steps done again, of `count` faults one after the other."""
+    """Inject `count` faults, one after another; return the seconds until the others finished a step, and lost steps."""
     took, again = [], []
     for _ in range(count):
         there = job.until_train()
         victim = drawn.randint(1, HOSTS)
         rest = {worker for number, worker in there.items() if number != victim}
-        time.sleep(drawn.uniform(0.0, 0.05))  # anywhere in a step
+        time.sleep(drawn.uniform(0.0, 0.05))  # at a random time within a step
         at = fault(victim)
         lines = job.until(lambda lines: recovery(lines, rest, at) is not None, "going on")  # noqa: B023
         took.append(recovery(lines, rest, at) or 0.0)

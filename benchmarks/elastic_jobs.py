@@ -1,4 +1,4 @@
-"""Jobs of elastic.py: ours, torchrun's and torchft's, and what their workers write down."""
+"""Jobs of elastic.py, with Horovod, torchrun and torchft, and the files that their workers write."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ from elastic_figures import Line, members, parse
 
 ROOT = Path(__file__).resolve().parents[1]
 PROGRAM = Path(__file__).with_name("elastic_program.py")
-LIMIT = 180.0  # s for anything that a job is waited for
+LIMIT = 180.0  # longest wait for a job in seconds
 _MARK = "HVD_BENCHMARK_ELASTIC"
 
 
 class Job:
-    """A command in a session of its own, and the files of its workers. `folder` is its own, too."""
+    """Command in a new session, with the files of its workers in `folder`, which no other job uses."""
 
     def __init__(self, folder: Path, command: list[str], variables: dict[str, str] | None = None) -> None:
         path = os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH")]))
@@ -58,20 +58,20 @@ class Job:
         return found
 
     def processes(self) -> set[int]:
-        """All that are alive and come from this job, wherever they are in the tree of processes."""
+        """Return the pids of all live processes of this job, wherever they are in the process tree."""
         wanted, found = f"{_MARK}={self._mark}".encode(), set()
         for name in filter(str.isdigit, os.listdir("/proc")):
             try:
                 variables = Path(f"/proc/{name}/environ").read_bytes().split(b"\0")
                 zombie = Path(f"/proc/{name}/stat").read_bytes().rpartition(b")")[2].split()[0] == b"Z"
             except OSError:
-                continue  # it has just ended
+                continue  # it has ended meanwhile
             if wanted in variables and not zombie:
                 found.add(int(name))
         return found
 
     def until(self, condition: Callable[[list[Line]], bool], what: str, limit: float = LIMIT) -> list[Line]:
-        """The lines with which it became true."""
+        """Wait until `condition` is true for the workers' lines, and return these lines."""
         deadline = time.monotonic() + limit
         while True:
             lines = self.lines()
@@ -86,7 +86,7 @@ class Job:
         return self.process.poll() is not None
 
     def until_train(self, size: int, steps: int = 10, but: Collection[int] = ()) -> dict[int, int]:
-        """Waits until so many workers have done some steps together; ranks by pid. `but`: these do not count."""
+        """Wait until `size` workers have done some steps together; return ranks by pid. Pids in `but` do not count."""
         there: dict[int, int] = {}
 
         def trains(lines: list[Line]) -> bool:
@@ -104,11 +104,11 @@ class Job:
         return there
 
     def end(self, limit: float = 30.0) -> int:
-        """Waits for the end of the command by itself; its exit code."""
+        """Wait until the command ends by itself, and return its exit code."""
         return self.process.wait(limit)
 
     def close(self) -> set[int]:
-        """Asks the command to end, then ends what is left of it, which is returned."""
+        """Terminate the command, then kill its remaining processes and return their pids."""
         if self.process.poll() is None:
             self.process.terminate()
             with contextlib.suppress(subprocess.TimeoutExpired):
@@ -124,7 +124,7 @@ class Job:
 
 @contextlib.contextmanager
 def folders() -> Iterator[Callable[[str], Path]]:
-    """Makes folders for jobs, which are gone afterwards."""
+    """Yield a function that creates folders for jobs, which are removed at the end."""
     with tempfile.TemporaryDirectory(prefix="hvd-elastic-") as top:
 
         def make(name: str) -> Path:
@@ -140,7 +140,7 @@ def worker(face: str, folder: Path, *arguments: str) -> list[str]:
 
 
 def hosts(folder: Path, text: str) -> None:
-    """What the discovery script of a job prints from now on."""
+    """Set the output of a job's discovery script."""
     new = folder / "hosts.new"
     new.write_text(text + "\n")
     new.rename(folder / "hosts")
@@ -153,7 +153,7 @@ def ours(
     flags: list[str],
     variables: dict[str, str] | None = None,
 ) -> Job:
-    """`horovodrun` with a discovery script that prints `found`."""
+    """Start `horovodrun` with a discovery script that prints `found`."""
     hosts(folder, found)
     script = folder / "hosts.sh"
     script.write_text(f"#!/bin/sh\ncat {folder / 'hosts'}\n")
@@ -169,20 +169,20 @@ def fixed(folder: Path, command: list[str], count: int) -> Job:
 def torchrun(folder: Path, count: int, restarts: int) -> Job:
     launcher = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(count)]
     program = worker("torchrun", folder, "--snapshot", str(folder / "snapshot"))[1:]
-    # Otherwise torch 2.13 finds addresses of the processes before in the launcher's store, and fails again each time.
+    # Otherwise torch 2.13 uses addresses of earlier processes from the launcher's store, and always fails again.
     told = {"TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1"}
     return Job(folder, [*launcher, "--max-restarts", str(restarts), "--monitor-interval", "0.1", *program], told)
 
 
 class Torchft(Job):
-    """A lighthouse and replicas of one process each. A replica that has ended stays so until `again`."""
+    """Job of a lighthouse and of replicas with one process each. An ended replica is restarted only by `again`."""
 
     def __init__(self, folder: Path, count: int) -> None:
         port = free_port()
-        lighthouse = folder / "lighthouse.py"  # a file, since it reads the process' arguments, not Python's
+        lighthouse = folder / "lighthouse.py"  # a file, because it reads the process's arguments, not Python's
         lighthouse.write_text("from torchft._torchft import lighthouse_main\nlighthouse_main()\n")
         flags = ["--bind", f"127.0.0.1:{port}", "--min_replicas", "1"]
-        # Heartbeats come ten times a second by default; the default patience, 5 s, would be all that is measured.
+        # By default there are ten heartbeats per second. The default timeout of 5 s would dominate the results.
         flags += ["--join_timeout_ms", "1000", "--heartbeat_timeout_ms", "1000", "--quorum_tick_ms", "20"]
         told = {"TORCHFT_LIGHTHOUSE": f"http://127.0.0.1:{port}"}
         super().__init__(folder, [sys.executable, str(lighthouse), *flags], told)
@@ -192,7 +192,7 @@ class Torchft(Job):
         return self.start(worker("torchft", self.folder), REPLICA=str(number))
 
     def is_over(self) -> bool:
-        """One has been killed; more that end have not survived it."""
+        """Return True if more replicas have ended than the one that was killed."""
         return super().is_over() or sum(process.poll() is not None for process in self._replicas) > 1
 
     def again(self) -> None:
@@ -214,8 +214,13 @@ def free_port() -> int:
 
 
 def loopback(count: int, whole: bool = False) -> float:
-    """Bytes a second of one bare connection of this machine to itself, `count` bytes long: out of one buffer of 4 MiB
-    into another, which caches hold; `whole`: out of `count` bytes of memory into as many, as a state is."""
+    """Measure the throughput of a loopback connection in bytes per second.
+
+    Args:
+        count: Number of bytes to send.
+        whole: If True, send `count` bytes of memory to as many, like a state. If False, send one buffer of 4 MiB
+            repeatedly to another one, so that both stay in the caches.
+    """
     chunk = 1 << 22
     source, target = (memoryview(bytearray(b"x") * (count if whole else chunk)) for _ in range(2))
     with socket.create_server(("127.0.0.1", 0)) as server, socket.create_connection(server.getsockname()) as sender:

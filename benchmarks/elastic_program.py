@@ -1,4 +1,4 @@
-"""A worker of elastic.py: the same small training for all peers; it writes what it does into a file of its own."""
+"""Worker of elastic.py: the same small training for all peers, which records its progress in a separate file."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
-WAIT = 600  # s that a rank waits for the driver
+WAIT = 600  # seconds that a rank waits for the driver
 
 
 class Notes:
-    """A line for each thing that happens, with the time, in one write each."""
+    """File of events, each written as one line with the time in a single write."""
 
     def __init__(self, folder: Path) -> None:
         self._file = (folder / f"{os.uname().nodename}-{os.getpid()}.lines").open("ab", buffering=0)
@@ -26,11 +26,14 @@ class Notes:
         self._file.write((" ".join(map(str, (time.monotonic(), *words))) + "\n").encode())
 
 
-# -- the model, which is the same everywhere -------------------------------------------------------------------------
+# -- the model, which is the same for all peers ----------------------------------------------------------------------
 
 
 def model_of(width: int, extra: int = 0) -> Any:
-    """`extra`: bytes of a frozen parameter: part of the state, and of no step. (Buffers are copied in each.)"""
+    """Return a model. `extra` is the size in bytes of a frozen parameter, which makes the state larger.
+
+    It is not a buffer, because buffers are copied in each step.
+    """
     import torch
 
     torch.manual_seed(1)
@@ -47,7 +50,7 @@ def optimizer_of(model: Any) -> Any:
 
 
 def loss_of(model: Any, step: int, rank: int) -> Any:
-    """Follows from step and rank, so that any run can be computed again."""
+    """Return the loss of a step on a rank, which depends only on these, so that any run can be recomputed."""
     import torch
 
     drawn = torch.Generator().manual_seed(1000 * step + rank)
@@ -56,7 +59,7 @@ def loss_of(model: Any, step: int, rank: int) -> Any:
 
 
 def alone(sizes: list[int], width: int) -> Any:
-    """The model after steps of so many ranks each, computed by one process without faults."""
+    """Return the model after steps with the given numbers of ranks, computed by one process without faults."""
     model = model_of(width)
     optimizer = optimizer_of(model)
     for step, size in enumerate(sizes):
@@ -67,18 +70,18 @@ def alone(sizes: list[int], width: int) -> Any:
     return model
 
 
-# -- the faces -------------------------------------------------------------------------------------------------------
+# -- the peers -------------------------------------------------------------------------------------------------------
 
 
 def horovod(options: argparse.Namespace, notes: Notes) -> None:
-    """Trains until it is asked to stop. At the end each rank compares its parameters with those of `alone`."""
+    """Train until asked to stop; at the end, each rank compares its parameters with those of `alone`."""
     import torch
 
     import horovod.torch as hvd
 
     torch.set_num_threads(1)
     model = model_of(options.width, options.extra)
-    optimizer = optimizer_of(model)  # before init, for which the others do not wait: torch's first one takes a second
+    optimizer = optimizer_of(model)  # before init, so that others do not wait: the first optimizer takes a second
     hvd.init()
     optimizer = hvd.DistributedOptimizer(optimizer, named_parameters=model.named_parameters())
     state = hvd.elastic.TorchState(model, optimizer, step=0, sizes=[])
@@ -111,7 +114,7 @@ def horovod(options: argparse.Namespace, notes: Notes) -> None:
 
 
 def bare(options: argparse.Namespace, notes: Notes) -> None:
-    """Without a framework, so that many fit on a machine. A step is an allgather of a number."""
+    """Train without a framework, so that many workers fit on a machine. A step is an allgather of a number."""
     from horovod.common import faces
     from horovod.common.basics import HorovodBasics, failures
     from horovod.common.elastic import ObjectState, run_fn
@@ -143,14 +146,14 @@ def bare(options: argparse.Namespace, notes: Notes) -> None:
 
 
 def idle(options: argparse.Namespace, notes: Notes) -> None:
-    """Blocks of steps, each when the driver says so: `go.0`, `go.1`, ...; a file `end` ends it."""
+    """Run a block of steps for each file `go.0`, `go.1` and so on of the driver; end with the file `end`."""
     import torch
 
     import horovod.torch as hvd
 
     torch.set_num_threads(1)
     model = model_of(options.width)
-    optimizer = optimizer_of(model)  # before init, for which the others do not wait: torch's first one takes a second
+    optimizer = optimizer_of(model)  # before init, so that others do not wait: the first optimizer takes a second
     hvd.init()
     optimizer = hvd.DistributedOptimizer(optimizer, named_parameters=model.named_parameters())
 
@@ -177,7 +180,7 @@ def idle(options: argparse.Namespace, notes: Notes) -> None:
 
 
 def wait_for(folder: Path, number: int) -> bool:
-    """Sleeps until the driver asks for the block; False: it asks for no more."""
+    """Wait until the driver requests the block; return False if it requests no more."""
     deadline = time.monotonic() + WAIT
     while not (folder / f"go.{number}").exists():
         if (folder / "end").exists():
@@ -189,7 +192,7 @@ def wait_for(folder: Path, number: int) -> bool:
 
 
 def torchrun(options: argparse.Namespace, notes: Notes) -> None:
-    """With DDP and a snapshot of rank 0 every 10 steps, as torch's own guide has it, here in memory."""
+    """Train with DDP and a snapshot of rank 0 every 10 steps, as in torch's tutorial, but in memory."""
     import torch
     import torch.distributed as dist
 
@@ -219,7 +222,7 @@ def torchrun(options: argparse.Namespace, notes: Notes) -> None:
 
 
 def torchft(options: argparse.Namespace, notes: Notes) -> None:
-    """Each process is a replica group. A step counts where the manager has committed it."""
+    """Train with torchft, where each process is a replica group. Steps count if the manager committed them."""
     import torch
     import torch.distributed as dist
     from torchft import DistributedDataParallel, Manager, Optimizer, ProcessGroupGloo

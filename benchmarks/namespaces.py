@@ -1,8 +1,7 @@
-"""Hosts out of network namespaces: each with its own address on one bridge, on request with a limited rate.
+"""Simulated hosts: network namespaces with addresses on one bridge, optionally with limited rates.
 
-Nothing has a name that others could see: this process enters a network namespace of its own, in which the bridge is,
-and each host's namespace is held by a process that ends when this one does, however it ends. Needs root and the
-programs of iproute2 and util-linux.
+No names are created on the machine: this process enters a new network namespace, which contains the bridge, and each
+host's namespace is held by a process that ends with this one in every case. Needs root, iproute2 and util-linux.
 """
 
 from __future__ import annotations
@@ -20,7 +19,7 @@ _CLONE_NEWNET = 0x40000000
 
 
 def missing() -> str:
-    """Why hosts cannot be made here; empty when they can."""
+    """Return the reason why hosts cannot be created here, or an empty string."""
     absent = [program for program in PROGRAMS if not shutil.which(program)]
     if os.geteuid() != 0:
         return "network namespaces need root"
@@ -32,23 +31,27 @@ def address(host: int) -> str:
 
 
 def shaping(rate_mbit: float, delay_free_burst: int = 256 << 10) -> list[str]:
-    """Arguments of tc after `dev NAME` for a token bucket of that rate: what leaves by the device."""
+    """Return tc's arguments after `dev NAME` for a token bucket that limits the device's outgoing rate."""
     bucket = ["rate", f"{rate_mbit:g}mbit", "burst", str(delay_free_burst), "latency", "20ms"]
     return ["root", "tbf", *bucket]
 
 
 def run(*command: str) -> None:
-    """Raises RuntimeError with what the command said when it fails."""
+    """Run a command; raise RuntimeError with its output if it fails."""
     done = subprocess.run(command, capture_output=True, text=True)
     if done.returncode:
         raise RuntimeError(f"{' '.join(command)}: {done.stderr.strip() or done.returncode}")
 
 
 class Hosts:
-    """`count` hosts. Use as a context manager, before this process has threads: it moves to another network namespace.
+    """Simulated hosts.
 
-    rate_mbit: what a host's interface sends at most, in Mbit/s; None: as fast as it goes. `incoming`: and what it
-    receives.
+    Use as a context manager, before this process starts threads, because it moves to another network namespace.
+
+    Attributes:
+        count: Number of hosts.
+        rate_mbit: Maximum outgoing rate of a host's interface in Mbit/s, or None for no limit.
+        incoming: True if the limit applies to incoming data, too.
     """
 
     def __init__(self, count: int, rate_mbit: float | None = None, incoming: bool = False) -> None:
@@ -72,13 +75,13 @@ class Hosts:
         return self
 
     def _add(self, host: int) -> None:
-        # Ends at the end of its input, which comes with the end of this process at the latest.
+        # It ends when its stdin is closed, at the latest at the end of this process.
         holder = subprocess.Popen(
             ["unshare", "--net", "sh", "-c", "echo; exec cat"], stdin=subprocess.PIPE, stdout=subprocess.PIPE
         )
         self._holders.append(holder)
         assert holder.stdout is not None
-        if holder.stdout.read(1) != b"\n":  # its namespace exists from here on
+        if holder.stdout.read(1) != b"\n":  # printed when its namespace exists
             raise RuntimeError("unshare --net failed")
         port = f"port{host}"
         run("ip", "link", "add", port, "type", "veth", "peer", "name", "eth0", "netns", str(holder.pid))
@@ -92,12 +95,12 @@ class Hosts:
                 run("tc", "qdisc", "add", "dev", port, *shaping(self._rate))
 
     def inside(self, host: int, command: list[str]) -> list[str]:
-        """The command line that runs `command` in that host's network."""
+        """Return the command line that runs `command` in the host's network namespace."""
         return ["nsenter", f"--net=/proc/{self._holders[host].pid}/ns/net", "--", *command]
 
     def close(self) -> None:
         for holder in self._holders:
-            holder.communicate(timeout=10)  # closes its input
+            holder.communicate(timeout=10)  # closes its stdin
         self._holders.clear()
 
     def __exit__(

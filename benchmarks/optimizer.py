@@ -1,10 +1,10 @@
-"""What DistributedOptimizer adds to a backward pass, beside raw asynchronous calls and DDP, and which part is whose.
+"""Measure what DistributedOptimizer and its parts add to a backward pass, compared with asynchronous calls and DDP.
 
     horovodrun -np 2 python benchmarks/optimizer.py [--rounds 7] [--cases many resnet]
 
-The model's backward pass hands out gradients that lie ready (peers/model.py), so that it alone costs what autograd
-costs and the rest is the exchange. All variants live in the same processes and take turns, round by round: a machine
-that changes its speed changes it for all. How to read the tables: benchmarks/README.md.
+The model's backward pass returns prepared gradients (peers/model.py), so it costs only autograd's overhead, and the
+rest is communication. All variants run in the same processes in turn, so changes of the machine's speed affect all of
+them. benchmarks/README.md explains the tables.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from horovod.torch.bucket_plan import BUCKET, SMALL
 
 Step = Callable[[], None]
 
-WARM_UP = 60  # steps before those that are counted: until the schedule of this variant runs again
+WARM_UP = 60  # steps before the measured ones, until the variant's schedule runs again
 
 
 def alone(case: Case) -> Step:
@@ -50,7 +50,7 @@ def distributed(case: Case, name: str, bucket_views: bool | None) -> Step:
 
     def both() -> None:
         step(model, model)
-        optimizer._hvd.reducer.stepped()  # as step() does; the update itself is not what is measured
+        optimizer._hvd.reducer.stepped()  # like step(), but without the update, which is not measured
 
     return both
 
@@ -62,7 +62,7 @@ def ddp(case: Case) -> Step:
 
 
 def raw(name: str, tensors: list[torch.Tensor]) -> Step:
-    """``allreduce_async_`` of every tensor, then ``synchronize``."""
+    """Return a step of ``allreduce_async_`` of every tensor, then ``synchronize``."""
     names = [f"{name}.{i}" for i in range(len(tensors))]
 
     def together() -> None:
@@ -74,7 +74,7 @@ def raw(name: str, tensors: list[torch.Tensor]) -> Step:
 
 
 def parts(case: Case) -> dict[str, Step]:
-    """What the default has to do, piece by piece, without an optimizer."""
+    """Return steps that do parts of the default's work, without an optimizer."""
     model = GradientsOnly(case.shapes)
     for weight in model.weights:
         weight.register_post_accumulate_grad_hook(lambda _: None)
@@ -115,16 +115,16 @@ def variants(case: Case) -> dict[str, Step]:
 
 
 ADDS = ("optimizer", "DDP", "hooks")
-"""Variants that go backward, too: what they add is the difference to backward alone."""
+"""Variants that include backward; the difference to backward alone is reported."""
 
 
 def measure(case: Case, rounds: int, steps: int) -> dict[str, list[float]]:
-    """Microseconds of each variant: by round the median of its steps; on this rank."""
+    """Return each variant's median step time on this rank in microseconds, by round."""
     every = variants(case)
     medians: dict[str, list[float]] = {name: [] for name in every}
     for _ in range(rounds):
         for name, run in every.items():
-            few = max(2, steps // 4) if name == "DDP" else steps  # it takes many times as long, and needs no warming
+            few = max(2, steps // 4) if name == "DDP" else steps  # much slower, and needs no warm-up
             hvd.barrier()
             for _ in range(few if name == "DDP" else WARM_UP):
                 run()
@@ -138,7 +138,7 @@ def measure(case: Case, rounds: int, steps: int) -> dict[str, list[float]]:
 
 
 def report(case: Case, ranks: list[dict[str, list[float]]]) -> list[str]:
-    """Lines of a table; a round's figure is the slowest rank's."""
+    """Return the lines of a table with the values of the slowest rank in each round."""
     slowest = {name: [max(values) for values in zip(*(r[name] for r in ranks), strict=True)] for name in ranks[0]}
     base = slowest["backward alone"]
     calls = statistics.median(slowest["raw asynchronous calls"])
@@ -161,10 +161,10 @@ def main() -> None:
     args = parser.parse_args()
     torch.set_num_threads(1)
     hvd.init()
-    os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")  # all ranks are here
+    os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")  # all ranks are on this host
     meeting = hvd.broadcast_object(tempfile.mktemp() if hvd.rank() == 0 else None, 0)
     dist.init_process_group("gloo", init_method=f"file://{meeting}", rank=hvd.rank(), world_size=hvd.size())
-    dist.barrier()  # all threads are there
+    dist.barrier()  # starts all threads
     cores = sorted(os.sched_getaffinity(0))
     for thread in map(int, os.listdir("/proc/self/task")):
         os.sched_setaffinity(thread, {cores[hvd.local_rank() % len(cores)]})

@@ -1,12 +1,12 @@
-"""What the engine costs beside moving bytes: agreeing in the steady state, memory, and CPU while nothing happens.
+"""Measure the engine's overheads: negotiation in the steady state, memory, and CPU time while idle.
 
     horovodrun -np 2 python benchmarks/overheads.py [--idle 10] [--realtime]
 
-Trains a small network until its steps repeat, counts over the next ones what was announced and negotiated and how long
-the engine was busy with anything but collectives; reduces tensors far larger than any buffer and reports by how much
-the process has grown; repeats a small operation and reports the CPU time of one, in which the counters, and whoever
-else listens to the engine, have their part; says what step accounting costs; sleeps and reports the CPU time that
-passed. Rank 0 prints a table; see benchmarks/README.md.
+It trains a small network until its steps repeat, and counts the requests and negotiations of the next steps, and the
+engine's CPU time outside of collectives. It reduces tensors far larger than any buffer, and reports the growth of the
+process. It repeats a small operation and reports its CPU time, including that of counters and other observers. It
+reports the cost of step accounting. It sleeps, and reports the CPU time used. Rank 0 prints a table; see
+benchmarks/README.md.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from horovod import _core
 from horovod.common.state import state
 
 MIB = 1 << 20
-SETTLE, STEPS = 100, 400  # steps until the schedule runs, steps that are counted
+SETTLE, STEPS = 100, 400  # number of steps until the schedule runs, and of measured steps
 ACCOUNTED = 5000
 
 
@@ -36,14 +36,14 @@ def stats() -> dict[str, float]:
 
 
 def resident() -> dict[str, int]:
-    """Bytes of this process's resident memory: its own ("RssAnon") and shared ("RssShmem")."""
+    """Return this process's resident memory in bytes: private ("RssAnon") and shared ("RssShmem")."""
     with open("/proc/self/status") as status:
         lines = dict(line.split(":", 1) for line in status)
     return {name: int(lines[name].split()[0]) * 1024 for name in ("RssAnon", "RssShmem")}
 
 
 def agreeing() -> list[str]:
-    """The steady state of a network with 66 parameters."""
+    """Measure negotiation in the steady state of a network with 66 parameters."""
     layers = [layer for _ in range(33) for layer in (nn.Linear(64, 64), nn.Tanh())]
     model = nn.Sequential(*layers)
     optimizer = hvd.DistributedOptimizer(torch.optim.SGD(model.parameters(), lr=0.01), model.named_parameters())
@@ -71,7 +71,7 @@ def agreeing() -> list[str]:
 
 
 def memory() -> list[str]:
-    """Growth of the process by allreduces of 256 MiB in all, of one tensor, of eight and of 256 that are fused."""
+    """Measure the growth of the process by allreduces of 256 MiB: as one tensor, as 8, and as 256 fused ones."""
     tensors = {count: [torch.ones(256 * MIB // 4 // count) for _ in range(count)] for count in (1, 8, 256)}
     before = resident()
     for some in tensors.values():
@@ -88,9 +88,9 @@ def memory() -> list[str]:
 
 
 def repeating(turns: int = 200, operations: int = 2000) -> list[str]:
-    """A barrier through the engine alone, submitted again and again: nothing but the engine and a call from Python.
+    """Measure repeated barriers, which consist only of a call from Python and the engine's work.
 
-    With several ranks waiting for the others is in it; a job of one rank shows the engine alone.
+    With several ranks, the time includes waiting for the others; a job of one rank shows the engine alone.
     """
     assert state.engine is not None
     work = state.engine.run(_core.KIND_BARRIER, "repeated", 0, 0, (), 0, 1, 0, 1.0, 1.0, 0, None, "", 0)
@@ -103,13 +103,13 @@ def repeating(turns: int = 200, operations: int = 2000) -> list[str]:
             again(0, 0)
             wait()
         spent.append((time.thread_time_ns() - before) / operations)
-    deciles = statistics.quantiles(spent[1:], n=10)  # the first turn begins without a schedule
+    deciles = statistics.quantiles(spent[1:], n=10)  # without the first turn, which begins without a schedule
     median = f"{statistics.median(spent[1:]):.0f} ns ({deciles[0]:.0f}-{deciles[-1]:.0f})"
     return [f"| CPU time of an operation that repeats, of the calling thread | {median} |"]
 
 
 def accounting() -> list[str]:
-    """What step accounting costs: a mark, and its threads while steps of about a millisecond go on."""
+    """Measure step accounting: the cost of marking a step, and of its threads during steps of about a millisecond."""
     model = nn.Linear(64, 64)
     optimizer = hvd.DistributedOptimizer(torch.optim.SGD(model.parameters(), lr=0.01), model.named_parameters())
     data = torch.randn(4, 64)
@@ -133,7 +133,7 @@ def accounting() -> list[str]:
 
 
 def observers_cpu() -> float:
-    """Seconds of CPU time that the threads of telemetry have used: Python's, and the engine's observers' own."""
+    """Return the CPU seconds of the telemetry threads, both Python's and those of the engine's observers."""
     python = {
         str(thread.native_id) for thread in threading.enumerate() if thread.name in ("hvd-steps", "hvd-telemetry")
     }
@@ -143,7 +143,7 @@ def observers_cpu() -> float:
             with open(f"/proc/self/task/{task}/comm") as comm, open(f"/proc/self/task/{task}/schedstat") as figures:
                 if task in python or comm.read().strip() in ("hvd-answer", "hvd-timeline"):
                     used += int(figures.read().split()[0]) * 1e-9
-        except FileNotFoundError:  # it has ended
+        except FileNotFoundError:  # the thread has ended
             continue
     return used
 

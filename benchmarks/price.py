@@ -1,12 +1,12 @@
-"""What observing a job costs: steps with each part of it and without, in turns in the same two processes.
+"""Measure the cost of observing a job: steps with and without each observer, alternating in the same two processes.
 
     horovodrun -np 2 python benchmarks/price.py [--rounds 30] [--cases many char_gpt resnet18] [--json FILE]
 
-A comparison is a walk of four blocks of steps, off on on off; its figure is the median step of the two in the middle
-over that of the outer two, so that a machine which changes its speed steadily changes nothing. Comparisons take turns.
-Given are the median of these ratios and the interval which the true one is in with 95 % confidence. "nothing" compares
-off with off: what that shows is the machine's. Beside it stands what the observers' own threads use, which the median
-step does not show where a core is free for them. How to read the tables: benchmarks/README.md.
+A comparison consists of four blocks of steps: off, on, on, off. Its result is the ratio of the median steps of the
+middle and the outer blocks, which a steady change of the machine's speed does not affect. Comparisons alternate. The
+table has the median of these ratios and its 95 % confidence interval. "nothing" compares off with off and shows the
+machine's noise. The table also has the CPU time of the observers' threads, which the median step does not show if a
+core is free for them. benchmarks/README.md explains the tables.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ CASES = {
 }
 RECORDER, STEPS, HANGS, TIMELINE = "flight recorder", "step accounting", "hang explainer", "timeline"
 DEFAULTS = frozenset({RECORDER, STEPS, HANGS})
-# Name -> what runs in the outer blocks, what runs in those in the middle, and what the difference may be.
+# Name -> observers in the outer blocks, observers in the middle blocks, and the accepted difference.
 COMPARISONS: dict[str, tuple[frozenset[str], frozenset[str], float]] = {
     "nothing": (frozenset(), frozenset(), 0.01),
     RECORDER: (frozenset(), frozenset({RECORDER}), 0.01),
@@ -53,7 +53,7 @@ WALK = (False, True, True, False)
 
 
 class Switches:
-    """Which parts observe this rank."""
+    """Switches of the observers on this rank."""
 
     def __init__(self, folder: str) -> None:
         self._file = os.path.join(folder, "timeline.json")
@@ -77,7 +77,7 @@ class Switches:
 
 
 def run(step: Step, steps: int) -> list[float]:
-    """Seconds of each step."""
+    """Run steps and return the time of each in seconds."""
     taken = []
     for _ in range(steps):
         start = time.perf_counter()
@@ -88,8 +88,10 @@ def run(step: Step, steps: int) -> list[float]:
 
 
 def walk(switches: Switches, name: str, step: Step, settle: int, steps: int) -> list[float]:
-    """The median steps of the four blocks of a comparison, in seconds. Steps are collectives, so ranks change at the
-    same one without being told."""
+    """Return the median steps of a comparison's four blocks in seconds.
+
+    Steps contain collectives, so all ranks change observers at the same step.
+    """
     outer, inner, _ = COMPARISONS[name]
     medians = []
     for i, on in enumerate(WALK):
@@ -101,8 +103,10 @@ def walk(switches: Switches, name: str, step: Step, settle: int, steps: int) -> 
 
 
 def background(switches: Switches, name: str, step: Step, steps: int) -> float:
-    """Seconds of CPU time that the observers' threads use in a step, with what runs in the middle. Some seconds of it:
-    step accounting has something to do once in each."""
+    """Return the CPU seconds per step of the observers' threads in the middle blocks.
+
+    It runs for several seconds, because step accounting works once per second.
+    """
     switches.turn(COMPARISONS[name][1])
     run(step, max(1, steps // 4))
     used = observers_cpu()
@@ -111,16 +115,19 @@ def background(switches: Switches, name: str, step: Step, steps: int) -> float:
 
 
 def ratio(figures: Sequence[float]) -> float:
-    """Of the blocks in the middle to the outer ones."""
+    """Return the ratio of the middle blocks to the outer ones."""
     return (figures[1] + figures[2]) / (figures[0] + figures[3])
 
 
 def interval(values: Sequence[float], confidence: float = 0.95) -> tuple[float, float, float]:
-    """Median, and between which of the values the true median lies with at least this confidence, whatever their
-    distribution: so many of n values are below it as heads in n throws of a coin. All of them where they are few."""
+    """Return the median and its confidence interval, for any distribution of the values.
+
+    The number of values below the true median has a binomial distribution. With few values, the interval contains all
+    of them.
+    """
     ordered = sorted(values)
     n = len(ordered)
-    left_out, outside = 0, 2 / 2**n  # on each side; the chance that it lies beyond what is left
+    left_out, outside = 0, 2 / 2**n  # values left out on each side; probability that the median is outside of the rest
     while left_out < (n - 1) // 2:
         outside += 2 * math.comb(n, left_out + 1) / 2**n
         if outside > 1 - confidence:
@@ -130,7 +137,7 @@ def interval(values: Sequence[float], confidence: float = 0.95) -> tuple[float, 
 
 
 def measure(case: str, given: argparse.Namespace, peer: Peer, switches: Switches) -> dict[str, list[list[float]]]:
-    """On this rank, by comparison: its walks, and last, alone, what ``background`` says."""
+    """Return this rank's results by comparison: those of ``walk`` and, as the last element, of ``background``."""
     what, mode = CASES[case]
     step = peer.prepare(what, mode)
     run(step, 60)  # until the schedule runs
@@ -153,8 +160,12 @@ def measure(case: str, given: argparse.Namespace, peer: Peer, switches: Switches
 
 
 def together(ranks: Sequence[dict[str, list[list[float]]]]) -> dict[str, dict[str, list[float]]]:
-    """Of all ranks, by comparison: ratios, the seconds of a step without what is compared, and what the observers'
-    threads use of it, as a share; of two ranks that step together the mean counts."""
+    """Combine the results of all ranks.
+
+    Returns:
+        By comparison: ratios, seconds of a step without the observers, and the share of CPU time of the observers'
+        threads. Values are means over ranks, because these do their steps together.
+    """
     found: dict[str, dict[str, list[float]]] = {}
     for name in ranks[0]:
         *walks, (threads,) = (
@@ -168,7 +179,7 @@ def together(ranks: Sequence[dict[str, list[list[float]]]]) -> dict[str, dict[st
 
 
 def report(label: str, found: dict[str, dict[str, list[float]]]) -> list[str]:
-    """Lines of a table."""
+    """Return the lines of a table."""
     usual = median([s for figures in found.values() for s in figures["seconds"]])
     lines = [f"| {label}: {1e3 * usual:.2f} ms | a step takes more | its threads | limit |", "|---|---|---|---|"]
     for name, figures in found.items():
@@ -181,7 +192,7 @@ def report(label: str, found: dict[str, dict[str, list[float]]]) -> list[str]:
 
 
 def go_first(policy: int) -> None:
-    """Before other programs (SCHED_RR), or no more: this thread and the engine's, but not those of observers."""
+    """Set the scheduling policy, such as SCHED_RR, of this thread and the engine's, but not of observers' threads."""
     for task in os.listdir("/proc/self/task"):
         with open(f"/proc/self/task/{task}/comm") as comm:
             if int(task) == os.getpid() or comm.read().strip() == "hvd-engine":
@@ -190,10 +201,12 @@ def go_first(policy: int) -> None:
 
 
 def keep_memory() -> None:
-    """Freed memory stays, so that each step has its tensors where the one before had them. Else a block of ResNet-18 is
-    a quarter slower or faster for where the kernel's pages happen to lie, whatever else runs."""
+    """Make malloc keep freed memory, so that each step uses the same memory.
+
+    Otherwise the time of a block of ResNet-18 varies by a quarter with the location of the kernel's pages.
+    """
     libc = ctypes.CDLL(None)
-    for parameter, value in ((-1, 1 << 30), (-3, 1 << 25)):  # M_TRIM_THRESHOLD, M_MMAP_THRESHOLD (the most there is)
+    for parameter, value in ((-1, 1 << 30), (-3, 1 << 25)):  # M_TRIM_THRESHOLD, M_MMAP_THRESHOLD (its maximum)
         libc.mallopt(parameter, value)
 
 
@@ -208,11 +221,11 @@ def main() -> None:
     parser.add_argument("--no-pin", action="store_true", help="does not bind each rank to a core of its own")
     parser.add_argument("--realtime", action="store_true", help="ranks go before whatever else keeps the machine busy")
     args = parser.parse_args()
-    if not args.no_pin:  # before any thread begins
+    if not args.no_pin:  # before any thread starts
         cores = sorted(os.sched_getaffinity(0))
         os.sched_setaffinity(0, {cores[int(os.environ.get("HOROVOD_LOCAL_RANK", "0")) % len(cores)]})
     keep_memory()
-    os.environ.setdefault("HOROVOD_TIMELINE", "DYNAMIC")  # none runs, but they may be started
+    os.environ.setdefault("HOROVOD_TIMELINE", "DYNAMIC")  # no timeline runs, but one can be started
     peer = Peer()
     all_found = {}
     with tempfile.TemporaryDirectory() as folder:

@@ -1,11 +1,12 @@
-"""What Horovod adds to Ray: from the start of workers to their first allreduce, from a lost raylet to the next step.
+"""Measure what Horovod adds to Ray: start of workers until the first allreduce, and recovery from a lost raylet.
 
     python benchmarks/ray_start.py [--runs 5] [--workers 4] [--kills 5]
 
-On clusters of three raylets, all on this machine. *Start*: a placement group, actors in it, and a call of each that
-imports NumPy, by Ray alone; then a RayExecutor and a function that ends with its first allreduce. In turns, with a CPU
-for each worker; the difference is ours. *Kill*: the raylet with two of four elastic workers is killed (SIGKILL, the
-raylet alone). Seconds from the kill to the last step of all four, and to the first one of those that are left.
+Clusters have three raylets on this machine. *Start* alternates two programs with one CPU per worker. The first uses
+only Ray: a placement group, actors in it, and a call in each that imports NumPy. The second is a RayExecutor with a
+function that ends with its first allreduce. The difference is Horovod's part. *Kill* kills the raylet of two of four
+elastic workers (SIGKILL). It reports the seconds from the kill to the last step of all four, and to the first step of
+the remaining ones.
 """
 
 from __future__ import annotations
@@ -25,11 +26,11 @@ from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
 from horovod.ray import ElasticRayExecutor, RayExecutor
 
-REST = 4.0  # s in which Ray starts processes ahead, for whoever comes next
+REST = 4.0  # seconds in which Ray starts processes in advance for later workers
 
 
 class Plain:
-    """What Ray alone starts."""
+    """Actor for measuring Ray alone."""
 
     def call(self) -> int:
         import numpy as np
@@ -76,7 +77,7 @@ def by_horovod(workers: int) -> float:
 
 
 def cluster(workers: int) -> tuple[Cluster, Any]:
-    """Of three raylets, to which this program is connected, and the last of them, which has half of the CPUs."""
+    """Start and connect to a cluster of three raylets; return it and the last raylet, which has half of the CPUs."""
     first, last = 1, workers // 2
     made = Cluster(initialize_head=True, head_node_args={"num_cpus": first, "include_dashboard": False})
     made.add_node(num_cpus=workers - first - last)
@@ -88,7 +89,7 @@ def cluster(workers: int) -> tuple[Cluster, Any]:
 def start(runs: int, workers: int) -> None:
     made, _ = cluster(workers)
     rays, ours, loads = [], [], []
-    by_ray(workers), by_horovod(workers)  # what is loaded from disk once
+    by_ray(workers), by_horovod(workers)  # warm-up, which loads files from disk
     for _ in range(runs):
         for measure, values in ((by_ray, rays), (by_horovod, ours)):
             time.sleep(REST)

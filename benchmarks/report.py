@@ -1,4 +1,4 @@
-"""From samples to numbers and tables. Pure."""
+"""Statistics of samples, and tables of them. Pure."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ OURS = "horovod"
 
 @dataclass
 class Cell:
-    """One column of one case: the samples of each of its modes, over all rounds, in seconds."""
+    """Results of one case in one column: samples in seconds of all rounds, by mode."""
 
     modes: dict[str, list[float]] = field(default_factory=dict)
     failure: str = ""
@@ -40,7 +40,7 @@ def cell_text(cell: Cell | None, ours: Cell | None, is_ours: bool) -> str:
 
 
 def table(np: int, columns: list[str], rows: dict[str, dict[str, Cell]]) -> str:
-    """Markdown. A cell: median (10th-90th percentile) in microseconds, for peers also as a multiple of our median."""
+    """Return a Markdown table of medians (10th-90th percentile) in us and, for peers, their ratio to Horovod."""
     lines = [f"### {np} processes", "", "| | " + " | ".join(columns) + " |", "|---" * (len(columns) + 1) + "|"]
     for label, cells in rows.items():
         texts = [cell_text(cells.get(column), cells.get(OURS), column == OURS) for column in columns]
@@ -49,7 +49,7 @@ def table(np: int, columns: list[str], rows: dict[str, dict[str, Cell]]) -> str:
 
 
 def of_limit(rows: dict[str, dict[str, Cell]], column: str = "horovod shared") -> str:
-    """A line of Markdown: the share of the limit's speed that `column` reaches, by label; empty without such rows."""
+    """Return a line of Markdown with `column`'s speed relative to the limit, by label; empty without such rows."""
     shares = []
     for label, cells in rows.items():
         limit, reached = (cells[c].best() if c in cells else None for c in ("limit", column))
@@ -61,8 +61,14 @@ def of_limit(rows: dict[str, dict[str, Cell]], column: str = "horovod shared") -
 def throughput(
     np: int, columns: list[str], rows: dict[str, dict[str, Cell]], counted: dict[str, tuple[int, str]]
 ) -> str:
-    """Markdown, a line for each training step: units per second of all ranks together, by column. `counted`: units in
-    the step of one rank and their name, by label."""
+    """Return a Markdown table of the throughput of training steps.
+
+    Args:
+        np: Number of ranks.
+        columns: Names of the columns.
+        rows: Results by label and column.
+        counted: Number of units in one rank's step, and name of the unit, by label.
+    """
     lines = []
     for label, (units, name) in counted.items():
         for column in columns:

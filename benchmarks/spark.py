@@ -1,13 +1,13 @@
-"""What a job on Spark takes beside Spark's own: its start, and the loss of an executor.
+"""Measure what Horovod adds to Spark: the start of a job, and recovery from the loss of an executor.
 
     python benchmarks/spark.py [--ranks 4] [--repeats 5] [--master local-cluster[2,2,1024]]
 
-Start: from the call of `horovod.spark.run` to the end of the first allreduce on the last rank, and the same of an empty
-barrier stage of as many tasks, which is what Spark takes by itself; executors are there and have run something before.
+Start: time from the call of `horovod.spark.run` to the end of the first allreduce on the last rank, and time of an
+empty barrier stage of as many tasks, which is Spark's part. Executors have run tasks before.
 
-Loss: an executor of an elastic job is killed (SIGKILL). From there to the launcher's word that it is lost (notice),
-from that to the first step of those that are left, and to the first step of as many as before, which is Spark's time to
-start an executor for the most part.
+Loss: an executor of an elastic job is killed (SIGKILL). Times: until the launcher reports the loss, from there to the
+first step of the remaining ranks, and to the first step of as many ranks as before, which is mostly Spark's time to
+start an executor.
 """
 
 import argparse
@@ -31,7 +31,7 @@ SECONDS = 180
 
 
 def first_allreduce() -> float:
-    """On each rank: when (s since 1970) it was done."""
+    """Do an allreduce on each rank, and return the time of its end in seconds since 1970."""
     import numpy as np
 
     import horovod.numpy as hvd
@@ -42,7 +42,7 @@ def first_allreduce() -> float:
 
 
 def train(folder: str, ranks: int) -> None:
-    """Steps of 20 ms, each told in a file, until as many ranks as at the beginning have come back from fewer."""
+    """Do steps of 20 ms, recorded in a file, until there are as many ranks as at the beginning after a loss."""
     import numpy as np
 
     import horovod.numpy as hvd
@@ -67,7 +67,7 @@ def train(folder: str, ranks: int) -> None:
 
 
 class Listener:
-    """A stream that remembers when a line with a certain text came."""
+    """Stream that records when a line with a certain text arrived."""
 
     def __init__(self, text: str) -> None:
         self.text, self.at, self.written = text, 0.0, ""
@@ -105,7 +105,7 @@ def measure_loss(ranks: int) -> dict[str, float]:
         times: dict[str, float] = {}
 
         def step(number: int) -> Callable[[], list[Any]]:
-            """That with which rank 0 began its period of this number."""
+            """Return a function that finds the step with which rank 0 began its period of this number."""
             return lambda: _read(folder / f"0.{number}")
 
         def kill() -> None:
@@ -149,7 +149,7 @@ def main() -> None:
     context = SparkContext(conf=conf)
     context.setLogLevel("OFF")
     wait_for(lambda: context._jsc.sc().statusTracker().getExecutorInfos(), SECONDS)
-    measure_start(context, options.ranks)  # executors start their Python
+    measure_start(context, options.ranks)  # warm-up: executors start Python
     told: dict[str, list[float]] = {}
     for _ in range(options.repeats):
         for name, seconds in measure_start(context, options.ranks).items():

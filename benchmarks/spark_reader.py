@@ -1,18 +1,17 @@
-"""How fast ranks read what an estimator has written, beside a plain loop of pyarrow, and how much memory they hold.
+"""Measure how fast ranks read an estimator's files, compared with a plain pyarrow loop, and how much memory they use.
 
     python benchmarks/spark_reader.py [--megabytes 1024] [--ranks 2] [--repeats 5] [--json FILE]
 
-Writes rows of 1,000 floats and a label on this host's disk, once as lists of Parquet, as everybody does, and once as
-the estimators' tasks do. Then, again and again, the ranks (processes) each read their part of an epoch, in one of four
-ways:
+It writes rows of 1,000 floats and a label to this host's disk, once as usual Parquet lists, and once like the
+estimators' tasks. Then ranks (processes) repeatedly read their part of an epoch in one of four ways:
 
-    pyarrow   iter_batches over every n-th row group of the lists, as NumPy arrays: nothing shuffled or read ahead
-    lists     what an estimator's rank does in fit_on_parquet: rows shared out, shuffled, the next batches read ahead
-    group     the same, of a file of lists that is one row group
-    reader    the same in fit: of what an estimator has written
+    pyarrow   iter_batches over every n-th row group of the lists, as NumPy arrays, without shuffling or prefetching
+    lists     like an estimator's rank in fit_on_parquet: sharded, shuffled, with prefetching
+    group     like lists, from a file of lists with a single row group
+    reader    like an estimator's rank in fit: from the estimator's own files
 
-A way's throughput is the bytes of all arrays over the time of the slowest rank, memory that of the rank with the most
-(resident, its peak, with Python, NumPy and pyarrow). Files are in the page cache: what is measured is work, not a disk.
+Throughput is the bytes of all arrays divided by the time of the slowest rank. Memory is the largest peak of resident
+memory of a rank, including Python, NumPy and pyarrow. Files are in the page cache, so the disk is not measured.
 """
 
 from __future__ import annotations
@@ -34,7 +33,7 @@ WAYS = ("pyarrow", "lists", "group", "reader")
 
 
 def write(folder: str, megabytes: int) -> int:
-    """Files of Parquet of so many MB of arrays, as a task of Spark writes them. Returns how many rows they have."""
+    """Write Parquet files with so many MB of arrays, like a Spark task, and return the number of rows."""
     import numpy as np
     import pyarrow as pa
     from pyarrow import parquet
@@ -68,7 +67,7 @@ def write(folder: str, megabytes: int) -> int:
 
 
 def one_row_group(source: str, target: str) -> None:
-    """The rows of all files in a folder, in a new folder, as a file of one row group."""
+    """Copy the rows of all files in a folder to one file with a single row group in a new folder."""
     from pyarrow import parquet
 
     os.mkdir(target)
@@ -109,25 +108,25 @@ def rank_reads(way: str, folder: str, rank: int, ranks: int, barrier: Any, resul
     batches = plain(folder, rank, ranks) if way == "pyarrow" else ours(f"{folder}/{way}", rank, ranks)
     total = 0.0
     size = 0
-    first = next(batches)  # imports, and the ends of files
+    first = next(batches)  # warm-up: imports, and reading the files' footers
     barrier.wait(120)
     begin, computed = time.perf_counter(), time.process_time()
     for batch in batches:
         size += batch["features"].nbytes
-        total += float(batch["features"][:, 0].sum())  # somebody looks at it
+        total += float(batch["features"][:, 0].sum())  # use the data
     seconds = time.perf_counter() - begin
     del first
     results.put((seconds, time.process_time() - computed, size, peak_megabytes()))
 
 
 def peak_megabytes() -> float:
-    """Of resident memory, of this process since it began."""
+    """Return this process's peak of resident memory in MB."""
     with open("/proc/self/status") as status:
         return next(int(line.split()[1]) for line in status if line.startswith("VmHWM")) / 1024
 
 
 def measure(way: str, folder: str, ranks: int) -> tuple[float, float, float]:
-    """MB/s of all ranks, seconds of CPU for a GB, and MB of the one with the most memory."""
+    """Return MB/s of all ranks together, CPU seconds per GB, and the largest peak memory of a rank in MB."""
     context = multiprocessing.get_context("spawn")
     barrier, results = context.Barrier(ranks), context.Queue()
     workers = [

@@ -1,11 +1,11 @@
-"""How long a job takes to start, do one allreduce and stop, and what it says to the store meanwhile; no framework.
+"""Measure a job's time to start, do one allreduce and stop, and its messages to the store, without a framework.
 
     python benchmarks/start.py [--workers 2,16,64] [--hosts 1,4] [--repeats 3] [--json FILE]
 
-Each row is `horovodrun` with so many workers on so many "hosts": names of this machine (127.0.0.x), which the engine
-takes for different hosts, so that their ranks are connected by TCP, each to each. For comparison the same number of
-interpreters is started at once without anything to do. Times are medians of the repeats; a machine that does other
-things makes them longer, so the CPU time of the whole job stands beside them.
+Each row is a run of `horovodrun` with a number of workers and of "hosts". Hosts are addresses of this machine
+(127.0.0.x), which the engine treats as different hosts, so all their ranks are connected by TCP. For comparison, the
+same number of Python interpreters is started at once without work. Times are medians of the repeats. They depend on
+other load of the machine, so the table also has the CPU time of the whole job.
 """
 
 from __future__ import annotations
@@ -25,26 +25,26 @@ from pathlib import Path
 from typing import Any
 
 ROOT = Path(__file__).resolve().parents[1]
-LIMIT = 600  # s for one job
-COUNT = 1024  # numbers in the allreduce
+LIMIT = 600  # seconds for one job
+COUNT = 1024  # number of elements in the allreduce
 
 
 @dataclass
 class Row:
-    """Seconds, but for the last four. The phases are those of the slowest worker, and add up to `total`."""
+    """Results of a job, in seconds unless noted. Phases are those of the slowest worker and add up to `total`."""
 
     workers: int
     hosts: int
-    interpreters: float  # so many of them, with nothing to do
+    interpreters: float  # time of the same number of interpreters without work
     total: float
     launch: float  # until the last worker's first line of Python
     imports: float  # of horovod.common
     init: float
     allreduce: float
     stop: float
-    cpu: float  # of launcher, agents and workers together
-    messages: float  # a worker sends to the store and receives from it
-    sent: float  # bytes, of a worker
+    cpu: float  # CPU time of launcher, agents and workers together
+    messages: float  # number of messages between a worker and the store
+    sent: float  # bytes that a worker sends
     received: float
 
     @property
@@ -56,7 +56,7 @@ class Row:
 
 
 class Traffic:
-    """Counts what this process says to the store, before encryption."""
+    """Counter of this process's messages to the store, before encryption."""
 
     def __init__(self) -> None:
         import zmq
@@ -112,7 +112,7 @@ def worker(traffic_too: bool) -> None:
 
 
 def environment(bytecode: str) -> dict[str, str]:
-    """Compiled once, as an installed package is, whatever the checkout looks like: `bytecode` is a folder for that."""
+    """Return an environment that compiles modules once into the folder `bytecode`, like an installed package."""
     path = os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH")]))
     made = {**os.environ, "PYTHONPATH": path, "PYTHONPYCACHEPREFIX": bytecode, "OMP_NUM_THREADS": "1"}
     made.pop("PYTHONDONTWRITEBYTECODE", None)
@@ -120,7 +120,7 @@ def environment(bytecode: str) -> dict[str, str]:
 
 
 def interpreters(count: int) -> float:
-    """Seconds that so many interpreters, started at once, need to start and stop."""
+    """Return the seconds that `count` interpreters, started at once, need to start and stop."""
     begin = time.monotonic()
     processes = [subprocess.Popen([sys.executable, "-c", "pass"]) for _ in range(count)]
     for process in processes:
@@ -129,7 +129,7 @@ def interpreters(count: int) -> float:
 
 
 def host_list(workers: int, hosts: int) -> str:
-    """As many workers on each as possible, the rest on the first ones."""
+    """Return a host list that distributes the workers evenly, with the remainder on the first hosts."""
     if hosts == 1:
         return f"localhost:{workers}"
     counts = [workers // hosts + (index < workers % hosts) for index in range(hosts)]
@@ -139,7 +139,7 @@ def host_list(workers: int, hosts: int) -> str:
 def run_job(
     workers: int, hosts: int, traffic: bool, variables: dict[str, str]
 ) -> tuple[float, float, float, list[dict[str, Any]]]:
-    """(begin, end, CPU seconds, what the workers wrote) of one job."""
+    """Run a job and return its begin, its end, its CPU seconds, and the workers' records."""
     command = [sys.executable, "-m", "horovod.runner", "-np", str(workers), "-H", host_list(workers, hosts)]
     command += ["--start-timeout", str(LIMIT), sys.executable, str(Path(__file__).resolve())]
     command += ["--worker-with-traffic" if traffic else "--worker"]
@@ -170,7 +170,7 @@ def measure(workers: int, hosts: int, repeats: int, variables: dict[str, str]) -
     for _ in range(repeats):
         idle = interpreters(workers)
         begin, end, cpu, records = run_job(workers, hosts, traffic=False, variables=variables)
-        # Each phase ends when the last worker is through.
+        # Each phase ends when the last worker has finished it.
         ends = [max(record["times"][phase] for record in records) for phase in range(4)]
         samples.append(
             (

@@ -1,4 +1,4 @@
-"""What with_tensorflow.py measures and in which columns. Pure data, no framework."""
+"""Cases and columns of with_tensorflow.py. Pure data, no framework."""
 
 from __future__ import annotations
 
@@ -6,15 +6,15 @@ from math import prod
 
 from cases import Case, resnet50
 
-OPS = 100  # operations of 1024 floats in one function, or one after another
-STEPS = 20  # training steps of one call of fit
+OPS = 100  # number of operations of 1024 floats in one function, or one after another
+STEPS = 20  # training steps per call of fit
 
-# A sample covers so many of what the table counts.
+# Number of counted operations or steps per sample.
 PARTS = {"independent": OPS, "chained": OPS, "eager": OPS, "resnet": 1, "mlp": STEPS, "cnn": STEPS}
 
 
 def tensorflow_cases() -> list[Case]:
-    """`bytes`: of one tensor, or of the set; of a fit, the examples that a rank has in a step."""
+    """Return the cases. `bytes` is the size of the tensor or set; for fit, the number of examples per rank."""
     small = [
         Case("independent", f"one of {OPS} in a tf.function", 4096, 5, 10),
         Case("chained", f"one of a chain of {OPS} in a tf.function", 4096, 2, 10),
@@ -28,11 +28,11 @@ def tensorflow_cases() -> list[Case]:
 OPERATIONS = {kind: ["op"] for kind in ("independent", "chained", "eager")}
 FIT = {kind: ["fit"] for kind in ("mlp", "cnn")}
 
-# Column -> (job that runs it, case kind -> modes), as in cases.py. The fit of Keras 3.15 fails under
-# MultiWorkerMirroredStrategy (on its per-replica data), so the peer has Keras 2, and we have both.
+# Column -> (job that runs it, case kind -> modes), as in cases.py. Keras 3.15's fit fails with
+# MultiWorkerMirroredStrategy (because of its per-replica data), so the peer uses Keras 2, and Horovod both.
 TENSORFLOW_COLUMNS: dict[str, tuple[str, dict[str, list[str]]]] = {
     "horovod": ("horovod-keras2", {**OPERATIONS, "resnet": ["tape", "grouped"], **FIT}),
-    # The same functions with tf.identity in place of the operation: what is TensorFlow's own.
+    # The same functions with tf.identity instead of the operation, which shows TensorFlow's part.
     "no operation": ("horovod-keras2", {kind: ["identity"] for kind in OPERATIONS}),
     "horovod, Keras 3": ("horovod-keras3", FIT),
     "MultiWorkerMirrored": (

@@ -1,4 +1,4 @@
-"""Measures the TensorFlow face beside tf.distribute.MultiWorkerMirroredStrategy, in one run, in turns.
+"""Measure Horovod's TensorFlow frontend and tf.distribute.MultiWorkerMirroredStrategy, alternating within one run.
 
     python benchmarks/with_tensorflow.py [--rounds 4] [--kinds resnet mlp] [--out runs/tensorflow.jsonl]
 
@@ -20,7 +20,7 @@ from tensorflow_cases import PARTS, TENSORFLOW_COLUMNS, tensorflow_cases
 
 
 class TensorFlowRun(Run):
-    """Samples are those of one operation or one step, of which a call does several."""
+    """Run whose samples are times of one operation or step, of which each call does several."""
 
     table = TENSORFLOW_COLUMNS
 
@@ -49,7 +49,7 @@ def parse_args() -> argparse.Namespace:
 
 def main() -> None:
     args = parse_args()
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # an exit that ends the jobs, not a death that leaves them
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # exit normally, so that the jobs are ended
     args.out.parent.mkdir(parents=True, exist_ok=True)
     with args.out.open("w") as out:
         run = TensorFlowRun(args, out)

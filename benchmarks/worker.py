@@ -1,7 +1,7 @@
-"""One rank of one peer's job. Connects to the driver's Unix socket and measures what it is told to; sleeps in between.
+"""Rank of a peer's job, which connects to the driver's Unix socket, measures on request, and sleeps in between.
 
-Imports nothing but the standard library and ``serving`` (horovod/benchmark/standalone, on PYTHONPATH), because MPI runs
-in an environment without PyTorch.
+Imports only the standard library and ``serving`` (horovod/benchmark/standalone, on PYTHONPATH), because MPI runs in an
+environment without PyTorch.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""Hosts with a delay between any two: network namespaces joined by switch.c.
+"""Simulated hosts with a network delay between any two: network namespaces connected by switch.c.
 
-Nothing has a name that others could see: this process enters a network namespace of its own, in which the job's store
-listens, and each host's namespace is held by a process that ends when this one does, however it ends. Needs root,
-/dev/net/tun, a C compiler, and the programs of iproute2 and util-linux.
+No names are created on the machine: this process enters a new network namespace, in which the job's store listens, and
+each host's namespace is held by a process that ends with this one in every case. Needs root, /dev/net/tun, a C
+compiler, iproute2 and util-linux.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _PROGRAMS = ("ip", "unshare", "nsenter", "cat")
 
 
 def missing() -> str:
-    """Why hosts cannot be made here; empty when they can."""
+    """Return the reason why hosts cannot be created here, or an empty string."""
     absent = [program for program in _PROGRAMS if not shutil.which(program)]
     if os.geteuid() != 0:
         return "network namespaces need root"
@@ -32,17 +32,17 @@ def missing() -> str:
 
 
 def run(*command: str) -> None:
-    """Raises RuntimeError with what the command said when it fails."""
+    """Run a command; raise RuntimeError with its output if it fails."""
     done = subprocess.run(command, capture_output=True, text=True)
     if done.returncode:
         raise RuntimeError(f"{' '.join(command)}: {done.stderr.strip() or done.returncode}")
 
 
 class DelayedHosts:
-    """`count` hosts, at most 63, and this process, every packet between two of them `delay_us` microseconds on its way.
+    """Up to 63 hosts, connected to each other and to this process with a delay of `delay_us` microseconds per packet.
 
-    Use as a context manager, before this process has threads: it moves to another network namespace. Raises
-    RuntimeError when something cannot be set up.
+    Use as a context manager, before this process starts threads, because it moves to another network namespace. Raises
+    RuntimeError if the setup fails.
     """
 
     def __init__(self, count: int, delay_us: float) -> None:
@@ -53,7 +53,7 @@ class DelayedHosts:
 
     @property
     def here(self) -> str:
-        """This process's address."""
+        """Address of this process in the hosts' network."""
         return self.address(self._count)
 
     @staticmethod
@@ -61,7 +61,7 @@ class DelayedHosts:
         return f"10.0.0.{host + 1}"
 
     def inside(self, host: int, command: list[str]) -> list[str]:
-        """The command line that runs `command` in that host's network."""
+        """Return the command line that runs `command` in the host's network namespace."""
         return ["nsenter", f"--net=/proc/{self._holders[host].pid}/ns/net", "--", *command]
 
     def __enter__(self) -> DelayedHosts:
@@ -82,12 +82,12 @@ class DelayedHosts:
         program = os.path.join(self._folder.name, "switch")
         compiler = shutil.which("cc") or "gcc"
         run(compiler, "-O2", "-o", program, str(Path(__file__).resolve().parent / "switch.c"))
-        # It must not wait for a core, or the delay would be the scheduler's.
+        # With real-time priority, so that scheduling does not add to the delay.
         first = ["chrt", "-f", "50"] if shutil.which("chrt") else []
         self._start([*first, program, str(self._count + 1), str(self._delay_us)], "ready")
 
     def _start(self, command: list[str], sign: str) -> subprocess.Popen[bytes]:
-        """A process that ends at the end of its input, which comes with the end of this process at the latest."""
+        """Start a process that ends when its stdin is closed, at the latest at the end of this process."""
         process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
         self._processes.append(process)
         assert process.stdout is not None
@@ -98,7 +98,7 @@ class DelayedHosts:
     def _add(self, host: int) -> None:
         holder = self._start(
             ["unshare", "--net", "sh", "-c", "echo; exec cat"], ""
-        )  # says so once its namespace exists
+        )  # prints the sign when its namespace exists
         self._holders.append(holder)
         run("ip", "link", "set", f"delay{host + 1}", "netns", str(holder.pid))
         self._configure(self.inside(host, []), host)
@@ -106,13 +106,13 @@ class DelayedHosts:
     def _configure(self, prefix: list[str], host: int) -> None:
         device = f"delay{host + 1}"
         run(*prefix, "ip", "addr", "add", f"{self.address(host)}/24", "dev", device)
-        # Large packets, so that the work of the switch, which real networks do not have, is little.
+        # Large packets keep the switch's work, which real networks do not have, small.
         run(*prefix, "ip", "link", "set", device, "mtu", "9000", "txqueuelen", "1000", "up")
         run(*prefix, "ip", "link", "set", "lo", "up")
 
     def close(self) -> None:
         for process in reversed(self._processes):
-            process.communicate(timeout=10)  # closes its input
+            process.communicate(timeout=10)  # closes its stdin
         self._processes.clear()
         self._folder.cleanup()
 

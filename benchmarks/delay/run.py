@@ -1,11 +1,10 @@
-"""Measures a small blocking allreduce between hosts with a delay between any two.
+"""Measure a small blocking allreduce between hosts with a network delay between any two.
 
     python benchmarks/delay/run.py [--delay 200] [--hosts 2,4,8] [--sizes 4,4096] [--rounds 5] [--gloo] [--realtime]
 
-Makes its hosts itself, network namespaces joined by a switch that holds every packet for the delay (hosts.py,
-switch.c), and leaves nothing behind. Needs root. Reports medians over all operations of rank 0, with the 10th and the
-90th percentile, and how often the time of one message between two bare sockets fits in; that is measured in the same
-rounds.
+The hosts are network namespaces, connected by a switch that delays every packet (hosts.py, switch.c), which are removed
+at the end. Needs root. Reports medians over all operations of rank 0 with 10th and 90th percentiles, and the ratio to
+the time of one message between two sockets, which is measured in the same rounds.
 """
 
 from __future__ import annotations
@@ -24,12 +23,12 @@ from hosts import DelayedHosts, missing
 
 HERE = Path(__file__).resolve().parent
 ROOT = HERE.parent.parent
-WARM = 30  # operations before those that count: until a schedule runs
+WARM = 30  # operations before the measured ones, until a schedule runs
 COUNT = 60
 
 
 class Job:
-    """One process a host, for `peer`."""
+    """Job of `peer` with one process per host."""
 
     def __init__(
         self, hosts: DelayedHosts, peer: str, count: int, environ: list[dict[str, str]], first: list[str]
@@ -57,7 +56,7 @@ class Job:
         return json.loads(line)
 
     def measure(self, nbytes: int) -> dict[str, Any]:
-        """Rank 0's answer; raises RuntimeError when a result was wrong."""
+        """Measure operations of a size and return rank 0's results; raise RuntimeError if a sum was wrong."""
         for process in self._processes:
             assert process.stdin is not None
             process.stdin.write(json.dumps([nbytes, WARM, COUNT]) + "\n")
@@ -85,7 +84,7 @@ def environments(hosts: DelayedHosts, peer: str, count: int, store: tuple[int, s
         return [where | {"RANK": str(rank)} for rank in range(count)]
     if peer == "gloo":
         where = {"MASTER_ADDR": hosts.address(0), "MASTER_PORT": str(port), "WORLD_SIZE": str(count)}
-        where["TORCH_CPP_LOG_LEVEL"] = "ERROR"  # addresses here have no names
+        where["TORCH_CPP_LOG_LEVEL"] = "ERROR"  # hide warnings about addresses without names
         return [where | {"RANK": str(rank), "GLOO_SOCKET_IFNAME": f"delay{rank + 1}"} for rank in range(count)]
     from horovod.common.contract.worker_env import WorkerEnv
 

@@ -1,6 +1,7 @@
-"""A rank of benchmarks/delay/run.py: obeys commands on its input, one JSON list a line, and answers on its output.
+"""Rank of benchmarks/delay/run.py, which reads commands from stdin (a JSON list per line) and answers on stdout.
 
-ours: the engine without a framework; gloo: torch.distributed; bare: two sockets, for the network's own delay.
+Peers: "ours" is the engine without a framework, "gloo" is torch.distributed, "bare" two sockets that measure the
+network's delay.
 """
 
 from __future__ import annotations
@@ -23,10 +24,10 @@ _PR_SET_PDEATHSIG = 1
 
 class Peer(Protocol):
     def prepare(self, nbytes: int) -> Callable[[], None]:
-        """What does one operation on `nbytes` bytes."""
+        """Return a function that does one operation on `nbytes` bytes."""
 
     def check(self) -> bool:
-        """Was the last operation's result right?"""
+        """Return True if the last operation's result was correct."""
 
     def counters(self) -> dict[str, Any]: ...
 
@@ -34,7 +35,7 @@ class Peer(Protocol):
 
 
 class Ours:
-    """A blocking allreduce in place through the engine: float32, sum."""
+    """Blocking in-place allreduce with the engine: float32, sum."""
 
     def __init__(self) -> None:
         from horovod.common.basics import HorovodBasics
@@ -69,7 +70,7 @@ class Ours:
 
 
 class Gloo:
-    """A blocking all_reduce of torch.distributed on gloo: float32, sum."""
+    """Blocking all_reduce with torch.distributed on gloo: float32, sum."""
 
     def __init__(self) -> None:
         import torch
@@ -100,7 +101,7 @@ class Gloo:
 
 
 class Bare:
-    """A ping and its answer between ranks 0 and 1, of which an exchange in one direction takes half."""
+    """Round trip between ranks 0 and 1; one message takes half of it."""
 
     def __init__(self) -> None:
         self._rank = int(os.environ["RANK"])
@@ -137,7 +138,7 @@ class Bare:
 
 
 def main() -> None:
-    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)  # whatever it waits for
+    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)  # end with the parent, even during a wait
     parser = argparse.ArgumentParser()
     parser.add_argument("peer", choices=["ours", "gloo", "bare"])
     peer: Peer = {"ours": Ours, "gloo": Gloo, "bare": Bare}[parser.parse_args().peer]()

@@ -1,5 +1,7 @@
-"""What the link gives: sockets around a ring, without any collective. For 2 (P-1)/P times the case's bytes, which is
-what an allreduce has to move out of each host and into it, each rank sends to the next and receives from the previous.
+"""Plain sockets in a ring, which show the link's speed without a collective.
+
+Each rank sends to the next one and receives from the previous one 2 (P-1)/P times the case's bytes, which is what an
+allreduce must send and receive on each host.
 """
 
 from __future__ import annotations
@@ -17,8 +19,10 @@ _CONNECT_SECONDS = 30.0
 
 
 class Peer:
-    """Rank BENCH_RANK of BENCH_SIZE at the addresses BENCH_ADDRESSES (commas between them, by rank). The bytes go over
-    BENCH_STREAMS connections, unset: one.
+    """Rank BENCH_RANK of BENCH_SIZE.
+
+    BENCH_ADDRESSES has the ranks' addresses, separated by commas. BENCH_STREAMS is the number of connections (default:
+    one).
     """
 
     def __init__(self) -> None:
@@ -42,7 +46,7 @@ class Peer:
         return out, incoming
 
     def barrier(self) -> None:
-        for _ in range(2):  # the first trip gathers, the second tells
+        for _ in range(2):  # the first trip collects values, the second distributes them
             if self.rank == 0:
                 self.out[0].sendall(b"x")
             take(self.incoming[0], memoryview(bytearray(1)))
@@ -81,7 +85,7 @@ def connect(where: tuple[str, int]) -> socket.socket:
 
 
 def take(connection: socket.socket, target: memoryview) -> None:
-    """Fills `target`. Raises ConnectionError at an early end of the stream."""
+    """Receive bytes until `target` is full; raise ConnectionError if the stream ends early."""
     while target:
         n = connection.recv_into(target)
         if n == 0:

@@ -1,6 +1,6 @@
-"""What both TensorFlow peers train and reduce, so that nothing but the distribution differs.
+"""Models and data that both TensorFlow peers use, so that only the distribution differs.
 
-Keras is an argument: Keras 2 and Keras 3 have the names used here in common.
+Keras is passed as an argument; the code works with Keras 2 and 3.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ EXAMPLES = 1024
 
 
 def keras_module(version: int) -> ModuleType:
-    """Keras 2 (tf_keras, or tf.keras of a TensorFlow that has it) or Keras 3."""
+    """Return the module of Keras 2 (tf_keras, or TensorFlow's own) or Keras 3."""
     if version == 3:
         import keras
     else:
@@ -25,7 +25,7 @@ def keras_module(version: int) -> ModuleType:
 
 
 def network(keras: ModuleType, kind: str) -> Any:
-    """`mlp`: 784 - 512 - 512 - 10, 0.67 million parameters. `cnn`: three convolutions on 28 x 28, 0.4 million."""
+    """Return a model: "mlp" (784-512-512-10, 0.67 million parameters) or "cnn" (three convolutions, 0.4 million)."""
     layers = keras.layers
     if kind == "mlp":
         inner = [layers.Flatten(), layers.Dense(512, activation="relu"), layers.Dense(512, activation="relu")]
@@ -43,7 +43,7 @@ def network(keras: ModuleType, kind: str) -> Any:
 
 
 def data(batch: int) -> tf.data.Dataset:
-    """The same random images for ever, in batches. Not sharded by TensorFlow: each rank has its own already."""
+    """Return an endless dataset of batches of the same random images, without sharding by TensorFlow."""
     images = tf.random.stateless_normal((EXAMPLES, 28, 28, 1), (1, 2))
     labels = tf.random.stateless_uniform((EXAMPLES,), (3, 4), 0, CLASSES, tf.int32)
     options = tf.data.Options()
@@ -62,5 +62,5 @@ def fit(model: Any, batches: tf.data.Dataset) -> Any:
 
 
 def gradients(shapes: list[tuple[int, ...]]) -> list[tf.Tensor]:
-    """Tensors as backward makes them, last layer first."""
+    """Return tensors in the order of backward, last layer first."""
     return [tf.fill(shape, 0.5) for shape in reversed(shapes)]

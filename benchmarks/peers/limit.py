@@ -1,7 +1,7 @@
-"""No library: each process sums its share of all processes' vectors, in place, and nobody waits for anybody.
+"""Upper limit of speed: each process sums its share of all processes' vectors in place, without synchronization.
 
-That is all that an allreduce of vectors in shared memory has to do, so no allreduce can be faster; its result is right
-only because all vectors are zeros. Needs a C compiler, and nothing but Python's standard library otherwise.
+An allreduce of vectors in shared memory must do at least this, so none can be faster. The result is correct only
+because all vectors are zeros. Needs a C compiler and Python's standard library.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ SECONDS = 30.0
 
 
 def compiler() -> str | None:
-    """The C compiler's command, if there is one."""
+    """Return the C compiler's command, or None if there is none."""
     return next(filter(None, map(shutil.which, (os.environ.get("CC", "cc"), "gcc", "clang"))), None)
 
 
@@ -43,7 +43,7 @@ def compiled() -> ctypes.CDLL:
 
 
 def shared_file(rank: int, folder: str, nbytes: int) -> int:
-    """A descriptor of memory without a name, made by rank 0; the others find it by what rank 0 notes in ``folder``."""
+    """Return a descriptor of anonymous shared memory, created by rank 0, whose note in ``folder`` the others read."""
     note = Path(folder, "memory")
     if rank == 0:
         made = os.memfd_create("bench-limit")
@@ -64,7 +64,7 @@ class Peer:
         self.rank, self.size = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
         self.about = "bare loop in C, no synchronisation"
         self._library = compiled()
-        self._stride = max(FULL) + (64 << 10)  # vectors do not begin at the same place of the cache
+        self._stride = max(FULL) + (64 << 10)  # so that vectors do not begin in the same cache sets
         descriptor = shared_file(self.rank, os.environ["LIMIT_FOLDER"], HEADER + self.size * self._stride)
         self._memory = mmap.mmap(descriptor, HEADER + self.size * self._stride)
         self._start = ctypes.addressof(ctypes.c_char.from_buffer(self._memory))
@@ -88,7 +88,7 @@ class Peer:
         return lambda: loop(vectors, size, first, last)
 
     def stop(self) -> None:
-        """The memory vanishes with its last user."""
+        """Do nothing: the memory is released with its last user."""
 
 
 def start() -> Peer:

@@ -1,4 +1,4 @@
-"""A model whose backward costs only autograd's own overhead, so that a step measures the exchange of gradients."""
+"""Model whose backward costs only autograd's overhead, so that a step measures the communication of gradients."""
 
 from __future__ import annotations
 
@@ -16,17 +16,17 @@ class _ReadyGradients(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, _: Tensor) -> Any:
-        # A new alias of the same memory each time, which autograd adopts as param.grad without a copy.
+        # A new alias of the memory each time, which autograd uses as param.grad without a copy.
         return (None, *(gradient.detach() for gradient in ctx.gradients))
 
 
 class GradientsOnly(nn.Module):
-    """Parameters of the given shapes; backward() hands out gradients that lie ready (zeros: sums never overflow)."""
+    """Module with parameters of the given shapes, whose backward() returns prepared gradients (zeros)."""
 
     def __init__(self, shapes: list[tuple[int, ...]]) -> None:
         super().__init__()
         self.weights = nn.ParameterList([nn.Parameter(torch.zeros(shape)) for shape in shapes])
-        self.gradients = [torch.ones(shape).zero_() for shape in shapes]  # ones first: every page is really there
+        self.gradients = [torch.ones(shape).zero_() for shape in shapes]  # writing ones first allocates all pages
 
     def forward(self, _: None) -> Tensor:
         return _ReadyGradients.apply(self.gradients, *self.weights)

@@ -1,4 +1,4 @@
-"""mpi4py with numpy arrays, reduced in place."""
+"""Peer with mpi4py, which reduces NumPy arrays in place."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class Peer:
         return {"blocking": one_by_one, "one flat": one_by_one, "async": together}[mode]
 
     def stop(self) -> None:
-        """MPI_Finalize runs at exit."""
+        """Do nothing: MPI_Finalize runs at exit."""
 
 
 def start() -> Peer:

@@ -1,4 +1,4 @@
-"""tf.distribute.MultiWorkerMirroredStrategy: collectives of TensorFlow's own over gRPC, as rings."""
+"""Peer with tf.distribute.MultiWorkerMirroredStrategy: TensorFlow's ring collectives over gRPC."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class Peer:
         self.barrier = lambda: self._sum(ones).numpy()
 
     def stop(self) -> None:
-        os._exit(0)  # the strategy's own end waits for peers that may be gone
+        os._exit(0)  # a normal exit would wait for peers that may have ended
 
     def prepare(self, case: Any, mode: str) -> Callable[[], object]:
         if mode == "fit":
@@ -55,7 +55,7 @@ class Peer:
         return lambda: function(value).numpy()
 
     def _reduce(self, op: tf.distribute.ReduceOp, values: Any, bytes_per_pack: int = 0) -> Any:
-        """In a replica's function. The copies (of nothing: identity shares memory) have a device, as the call wants."""
+        """Reduce values within a replica's function. tf.identity, which shares memory, sets the required device."""
         placed = tf.nest.map_structure(tf.identity, values)
         return tf.distribute.get_replica_context().all_reduce(op, placed, options(bytes_per_pack))
 
@@ -67,7 +67,7 @@ class Peer:
         with self._strategy.scope():
             model = network(keras, case.kind)
             compile_for(keras, model, keras.optimizers.SGD(0.01, momentum=0.9))
-        batches = data(case.bytes * self._strategy.num_replicas_in_sync)  # the strategy gives each rank its part
+        batches = data(case.bytes * self._strategy.num_replicas_in_sync)  # the strategy divides it among the ranks
         return lambda: fit(model, batches)
 
 

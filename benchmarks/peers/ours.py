@@ -1,4 +1,4 @@
-"""Ours, through the PyTorch face."""
+"""Peer with Horovod's PyTorch frontend."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import horovod.torch as hvd
 from .model import GradientsOnly
 from .training import step
 
-# What the optimizer is told by mode.
+# The optimizer's argument by mode.
 BUCKET_VIEWS = {"optimizer": None, "step": None, "bucket views": True, "one by one": False}
 
 
@@ -57,7 +57,7 @@ class Peer:
             gradient_as_bucket_view=bucket_views,
         )
 
-        def step() -> None:  # DDP reduces within backward() and has no step either
+        def step() -> None:  # without optimizer.step(), like the peer with DDP
             model(None).backward()
             optimizer.synchronize()
             model.drop_gradients()

@@ -1,4 +1,4 @@
-"""Ours, through the TensorFlow face; with Keras 2 where TF_USE_LEGACY_KERAS is set, else with Keras 3."""
+"""Peer with Horovod's TensorFlow frontend, with Keras 2 if TF_USE_LEGACY_KERAS is set, otherwise with Keras 3."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ class Peer:
         values = gradients(shapes)
         if mode == "grouped":
             step = tf.function(lambda *given: hvd.grouped_allreduce(list(given)), autograph=False)
-        else:  # what DistributedGradientTape and the optimizers call
+        else:  # the function that DistributedGradientTape and the optimizers call
             from horovod.tensorflow.reduction import make_allreduce_grads
 
             reduce = make_allreduce_grads("Benchmark")

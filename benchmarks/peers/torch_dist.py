@@ -1,4 +1,4 @@
-"""torch.distributed on gloo, and DistributedDataParallel on top of it."""
+"""Peers with torch.distributed on gloo, and with DistributedDataParallel on top of it."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""Whole training steps, forward to optimizer, of two real networks; what a data scientist's script spends its time on.
+"""Complete training steps of two real networks, from forward to optimizer.
 
-A peer gives `wrap(module, optimizer)`: what it makes of both. The data of a step is always the same, so nothing but the
+A peer provides `wrap(module, optimizer)`, which returns its versions of both. All steps use the same data, so only the
 step is measured.
 """
 
@@ -18,11 +18,11 @@ from torch import Tensor, nn
 
 Wrap = Callable[[nn.Module, torch.optim.Optimizer], tuple[nn.Module, torch.optim.Optimizer]]
 
-CONTEXT = 64  # characters of a window, as the example has it
+CONTEXT = 64  # characters of a window, as in the example
 
 
 def example(name: str) -> ModuleType:
-    """An example of this repository as a module."""
+    """Load an example of this repository as a module."""
     path = Path(__file__).resolve().parents[2] / "examples" / "pytorch" / f"{name}.py"
     spec = importlib.util.spec_from_file_location(f"example_{name}", path)
     assert spec is not None
@@ -34,7 +34,7 @@ def example(name: str) -> ModuleType:
 
 
 class Residual(nn.Module):
-    """Two 3x3 convolutions around which the input is added (He et al. 2015, the block of ResNet-18)."""
+    """Block of ResNet-18: two 3x3 convolutions with a shortcut (He et al. 2015)."""
 
     def __init__(self, inputs: int, outputs: int, stride: int) -> None:
         super().__init__()
@@ -51,7 +51,7 @@ class Residual(nn.Module):
 
 
 def resnet18() -> nn.Module:
-    """ResNet-18 for 32 x 32 images and 10 classes: 11.2 million parameters, 62 tensors."""
+    """Return ResNet-18 for 32 x 32 images and 10 classes: 11.2 million parameters, 62 tensors."""
     layers: list[nn.Module] = [nn.Conv2d(3, 64, 3, 1, 1, bias=False), nn.BatchNorm2d(64), nn.ReLU()]
     channels = 64
     for width, stride in ((64, 1), (128, 2), (256, 2), (512, 2)):
@@ -61,7 +61,7 @@ def resnet18() -> nn.Module:
 
 
 def step(kind: str, batch: int, wrap: Wrap) -> Callable[[], None]:
-    """A training step of the network `kind` ("char_gpt" or "resnet18") on `batch` examples a rank."""
+    """Return a training step of a network ("char_gpt" or "resnet18") on `batch` examples per rank."""
     torch.manual_seed(1)
     if kind == "char_gpt":
         gpt = example("char_gpt")
