@@ -7,11 +7,10 @@ cd "$(dirname "$0")/.."
 # Editable, with warnings as errors: the C++ unit tests use the library that is compiled here.
 hook=build_wheel errors=
 [ "${1:-}" = --editable ] && hook=build_editable errors=", 'cmake.define.HVD_WERROR': 'ON'"
-# Measured: up to 160 s of processor time; one file alone, the engine's, takes 20 s.
-[ -e build/python/CMakeCache.txt ] || echo "Compiling the extension: about $((160 / $(nproc) + 20)) s at most on the $(nproc) processors of this machine."
 rm -rf build/installed
 mkdir -p build/installed
 log=build/installed/log.txt
 python -c "from scikit_build_core.build import $hook as build
-build('build/installed', {'build-dir': 'build/python'$errors})" >$log 2>&1 || { cat $log >&2; exit 1; }
+build('build/installed', {'build-dir': 'build/python'$errors})" 2>&1 | tee $log |
+  { grep --line-buffered -o 'Compiling the extension:.*' || true; } || { cat $log >&2; exit 1; } # CMake's estimate, at the first build
 exec python -m tools.packages install --no-deps --force-reinstall build/installed/*.whl
