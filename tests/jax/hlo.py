@@ -1,4 +1,4 @@
-"""Which collectives a compiled program makes, in which order, and whether XLA has to keep that order.
+"""The collectives of a compiled program, their order, and whether XLA must keep that order.
 
 Reads the text of XLA's optimized program (`compiled.as_text()`).
 """
@@ -16,7 +16,8 @@ _BODIES = re.compile(
 def order(text):
     """Return the collectives of a compiled program as a nested list, in the order that dependencies enforce.
 
-    Each call is the sorted tuple of its names, each loop, branch or function a list of what is in its parts.
+    Each call is the sorted tuple of its names; each loop, branch or function is a list of the collectives in its
+    parts.
 
     Raises:
         AssertionError: two elements of a computation have no order.
@@ -42,7 +43,7 @@ def order(text):
 
 
 def _computations(text):
-    """Return {computation: {instruction: its line}}, both in the order of the text, and the entry's name."""
+    """Return {computation: {instruction: its line}}, both in text order, and the name of the entry computation."""
     computations, entry, current = {}, None, {}
     for line in text.splitlines():
         if begins := _COMPUTATION.match(line):
@@ -58,7 +59,7 @@ def _used(line):
 
 
 def _depends(instructions, line, other):
-    """Return True if an instruction needs, perhaps through others, the result of another one."""
+    """Return True if an instruction depends, directly or indirectly, on the result of another one."""
     seen, stack = set(), [line]
     while stack:
         here = stack.pop()

@@ -1,7 +1,7 @@
 """Random programs of collectives, loops, branches, functions and derivatives, which ranks write in different orders.
 
-A program is data, drawn from a seed: a list of nodes, each of which uses the values of some earlier nodes. `run`
-writes it for a rank; with `mean_of_rows` in place of an allreduce it computes what all ranks must get.
+A program is drawn from a seed as a list of nodes, each of which uses the values of some earlier nodes. `run`
+executes it for a rank; with `mean_of_rows` in place of an allreduce it computes the expected results.
 """
 
 import random
@@ -13,7 +13,7 @@ from jax import numpy as jnp
 
 @dataclass
 class Node:
-    """One value of a program. All kinds but "call" have a program of their own in them."""
+    """One value of a program. All kinds except "call" contain a program of their own."""
 
     kind: str
     name: str
@@ -22,7 +22,7 @@ class Node:
 
 
 def draw(seed, size=6):
-    """Return the nodes of a random program; at least one is no call, often the last."""
+    """Return the nodes of a random program; at least one is not a call, often the last."""
     choose = random.Random(seed)
     nodes = _nodes(choose, size, 2, "n", AROUND)
     nodes[choose.choice((-1, -1, choose.randrange(size)))] = _inner(choose, 2, "n", size, [], AROUND)
@@ -75,7 +75,7 @@ def run(nodes, x, two, reduce, seed):
 
 
 def _written(nodes, seed):
-    """Return an order that puts each node behind those it uses; nodes that are no calls keep theirs."""
+    """Return an order that puts each node after those it uses; nodes other than calls keep theirs."""
     choose, rest, order = random.Random(seed), list(range(len(nodes))), []
     while rest:
         inner = [i for i in rest if nodes[i].body][:1]
@@ -86,7 +86,7 @@ def _written(nodes, seed):
 
 
 def mean_of_rows(x, name):
-    """The reference for an average: rows are ranks."""
+    """Compute the expected average: rows are ranks."""
     return jnp.broadcast_to(x.mean(0), x.shape)
 
 

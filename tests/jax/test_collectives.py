@@ -1,4 +1,4 @@
-"""The collectives of horovod.jax on values and in compiled programs: dtypes, shapes, pytrees, process sets."""
+"""Collectives of horovod.jax, eager and in compiled programs: dtypes, shapes, pytrees, process sets."""
 
 import numpy as np
 import pytest
@@ -14,7 +14,7 @@ DTYPES = ["bool", "uint16", "int64", "bfloat16", "float64", "float8_e4m3fn", "fl
 
 
 def value(rank, dtype, shape):
-    """Small whole numbers, exact in every dtype; the same in every process."""
+    """Return small integers, exact in every dtype; deterministic."""
     return np.random.default_rng([rank, len(shape), *shape]).integers(0, 4, shape).astype(jnp.dtype(dtype))
 
 
@@ -60,7 +60,7 @@ def test_dtypes_in_every_collective(jax_pool):
                     "reducescatter": inputs[rank] if dtype == "bool" else total[own],
                 }
                 for name, expected in right.items():
-                    rounded = expected.astype(jnp.dtype(dtype)).astype(np.float64)  # 9 is none of 8 bits
+                    rounded = expected.astype(jnp.dtype(dtype)).astype(np.float64)  # 8-bit floats cannot represent 9
                     assert results[dtype][name] == rounded.tolist(), (dtype, name)
 
 
@@ -92,7 +92,7 @@ def test_pytrees_unsigned_integers_and_rows_that_differ():
 
 @pytest.mark.heavy
 def test_reductions_of_unsigned_integers(jax_pool):
-    """Of 32 and 64 bits, whose highest bit counts."""
+    """32 and 64 bits, with the highest bit set."""
 
     def work():
         with jax.enable_x64(True):
@@ -141,7 +141,7 @@ def test_alltoall_of_pytrees():
 
 
 def test_arrays_of_a_pytree_travel_together(jax_pool):
-    """They are submitted in one go, and those of groups as groups, of values as in programs."""
+    """They are submitted together, and grouped operations as groups, both eager and in programs."""
 
     def work():
         from horovod._arrays import starting

@@ -1,4 +1,4 @@
-"""``jax.distributed.initialize()`` in jobs of horovodrun: programs of several processes in JAX's own way."""
+"""``jax.distributed.initialize()`` in jobs of horovodrun: JAX's own multi-process programs."""
 
 import sys
 from pathlib import Path
@@ -45,7 +45,7 @@ def test_initialize_finds_everything(tmp_path):
 
 @pytest.mark.heavy
 def test_initialize_on_two_hosts(cluster: Cluster, tmp_path: Path) -> None:
-    """Rank 0 and a rank beside it on one, another rank on the other."""
+    """Rank 0 and another rank share one host; a third rank is on the other."""
     program = tmp_path / "program.py"
     program.write_text(PROGRAM)
     done = cluster_jobs.run_job(cluster, "-np", "3", "-H", "host2:2,host3:1", sys.executable, str(program))
@@ -54,7 +54,7 @@ def test_initialize_on_two_hosts(cluster: Cluster, tmp_path: Path) -> None:
 
 
 def test_everybody_goes_where_rank_0_was_reached(jax_pool):
-    """Ranks that are nodes of their own are connected by TCP, as those of several hosts are."""
+    """Each rank is its own node, so ranks connect by TCP, as on several hosts."""
 
     def work():
         own = known.coordinator()

@@ -1,4 +1,4 @@
-"""The programs for JAX in docs run as they stand there."""
+"""The JAX programs in docs run unchanged."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""The elastic state of this face, and errors of compiled programs as the loop of an elastic program sees them."""
+"""The elastic state of horovod.jax, and errors of compiled programs as the elastic loop sees them."""
 
 import numpy as np
 import pytest
@@ -24,7 +24,7 @@ def test_states_go_back_and_are_brought_together():
     state.params, state.step = update(state.params), 5
     state.save()
     state.params, state.step = update(state.params), 6
-    update(state.params)  # donated: gone
+    update(state.params)  # donated: its buffers are deleted
     state.restore()
     assert (hvd.elastic.batch(9).local, hvd.elastic.batch(9).shares.of) == (5 - rank, (5, 4))
     assert (together, np.asarray(state.params["w"]).tolist(), state.step) == (([0.0] * 3, 0), [1.0] * 3, 5)
@@ -51,7 +51,7 @@ def test_a_program_that_fails_is_run_again_with_the_last_commit():
 
 
 def test_no_program_outlives_its_epoch(monkeypatch):
-    """Not where rank and size have stayed either: it holds ids of process sets, and roots."""
+    """Even if rank and size are unchanged, because programs contain ids of process sets, and roots."""
     cleared = []
     monkeypatch.setattr(jax, "clear_caches", lambda: cleared.append(True))
     monkeypatch.setattr(elastic.basics, "shutdown", lambda: None)

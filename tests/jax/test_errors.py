@@ -1,4 +1,4 @@
-"""What is refused, and what goes wrong while a compiled program runs: a text that names what, and no hang."""
+"""Rejected calls, and failures while a compiled program runs: the error names the cause, and nothing hangs."""
 
 import pytest
 

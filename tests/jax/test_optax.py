@@ -1,4 +1,4 @@
-"""DistributedOptimizer among Optax's transformations: those that look at the loss, and those that leave steps out."""
+"""DistributedOptimizer with Optax transformations that use the loss, and with those that skip steps."""
 
 import numpy as np
 import pytest
@@ -26,7 +26,7 @@ def loss(params, x, y):
 
 
 def train(optimizer, batches, extra):
-    """Return the parameters after a step for each batch. `extra`: makes arguments of value, gradients, x and y."""
+    """Return the parameters after a step for each batch. `extra`: creates arguments of value, gradients, x and y."""
 
     @jax.jit
     def step(params, state, x, y):
@@ -161,7 +161,7 @@ def test_what_is_reduced_already_is_not_sent_again():
     ]
     assert "extra.value" in same
     assert "extra.grad" not in same
-    assert same.count("custom_call @horovod_collective") == 1  # with the gradients
+    assert same.count("custom_call @horovod_collective") == 1  # together with the gradients
     assert "extra.grad" in other
     assert "extra" not in none
     assert "extra.value" in constant
@@ -185,7 +185,7 @@ def test_steps_are_counted_in_front_of_branches_only():
 @pytest.mark.parametrize("inner_function", [False, True])
 def test_a_step_that_one_rank_leaves_out_is_an_error_at_the_next_exchange(jax_pool, inner_function):
     x, y = data(2, steps=4)
-    x[1, 0] = np.nan  # rank 0 leaves the second step out
+    x[1, 0] = np.nan  # rank 0 skips the second step
 
     def work():
         distributed = hvd.DistributedOptimizer(optax.sgd(0.1), name="lost")

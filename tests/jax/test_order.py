@@ -1,4 +1,4 @@
-"""Programs whose calls ranks write, or compile, in different orders: they end, with the right values."""
+"""Programs whose calls ranks write, or compile, in different orders finish with the right values."""
 
 import numpy as np
 import pytest
@@ -34,7 +34,7 @@ def test_independent_calls_travel_as_one_and_dependent_ones_do_not(jax_pool):
 
 
 def compiled_in_order(program, *args):
-    """Return a compiled program, once all ranks know that they make the same collectives in the same enforced order."""
+    """Return a compiled program after checking that all ranks make the same collectives in the same enforced order."""
     compiled = jax.jit(program).lower(*args).compile()
     mine = hlo.order(compiled.as_text())
     everyone = hvd.allgather_object(mine)

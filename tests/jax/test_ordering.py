@@ -1,4 +1,4 @@
-"""The order of a program's collectives, read from what XLA makes of it; no job, nothing runs."""
+"""The order of a program's collectives, read from the compiled program without a job or execution."""
 
 import numpy as np
 import pytest
@@ -40,7 +40,7 @@ def branch(x, name, steps=""):
 
 @pytest.mark.parametrize("kind", programs.AROUND)
 def test_kinds_at_the_end_have_an_order(kind):
-    """They are written behind the calls and before them."""
+    """They are written after the calls and before them."""
 
     def program(first):
         def write(x, two):
@@ -74,7 +74,7 @@ def test_calls_merge_by_how_many_calls_they_depend_on():
 
 
 def test_results_go_to_those_who_asked():
-    """Merged calls of different shapes and dtypes: every use has the result of its own argument."""
+    """Merged calls of different shapes and dtypes: every use gets the result of its own argument."""
 
     def program(x):
         return reduced(x, "a"), reduced(jnp.ones((2, 5), jnp.int32), "b"), reduced(jnp.float16(1), "c")
@@ -85,7 +85,7 @@ def test_results_go_to_those_who_asked():
         ((2, 5), np.int32),
         ((), np.float16),
     ]
-    lowered.compile()  # types are checked
+    lowered.compile()  # compiling checks types
 
 
 def test_operations_of_one_name_follow_one_another():

@@ -1,4 +1,4 @@
-"""Optimizers, gradients, parameters and objects; networks of the libraries that people use."""
+"""Optimizers, gradients, parameters and objects; networks of popular libraries."""
 
 import functools
 
@@ -17,7 +17,7 @@ STEPS = 4
 
 
 def data(rank, ranks=2):
-    """This rank's part of 12 samples (x: 3 numbers, y: one) that do not depend on the number of ranks."""
+    """Return this rank's part of 12 samples (x: 3 numbers, y: one) that do not depend on the number of ranks."""
     rows = np.random.default_rng(0).normal(size=(12, 4)).astype("float32")[rank::ranks]
     return rows[:, :3], rows[:, 3:]
 
@@ -46,7 +46,7 @@ def trained(optimizer, batches, **extra):
 
 @functools.cache
 def alone():
-    """What one process makes of all samples."""
+    """Return what one process computes from all samples."""
     return trained(optax.adam(0.1), [data(0, 1)] * STEPS)
 
 
@@ -114,7 +114,7 @@ def test_value_and_grad(jax_pool):
 )
 @on_jax(2)
 def test_weighted_means_in_few_bits(run):
-    """Of counts that 16 bits do not hold, times gradients that are large; a rank without samples has NaN."""
+    """Counts that 16 bits cannot hold, multiplied by large gradients; a rank without samples has NaN."""
 
     counts, base = (70000, 30000), jnp.asarray([100.0, -3.5, 0.25, 200.0])
     for dtype, close in (("float16", 2e-3), ("bfloat16", 2e-2), ("float8_e5m2", 0.3), ("float32", 1e-6)):
@@ -140,7 +140,7 @@ def test_weighted_means_in_few_bits(run):
 
 @on_jax(2)
 def test_passes_that_only_add_up_look_like_steps():
-    """Also where updates have another dtype than gradients: branches of a compiled program have to be alike."""
+    """Also if updates and gradients have different dtypes: branches of a compiled program must have equal types."""
 
     wider = optax.stateless(lambda updates, params: jax.tree_util.tree_map(lambda u: u.astype("float32"), updates))
     optimizer = hvd.DistributedOptimizer(wider, backward_passes_per_step=3, average_aggregated_gradients=True)
@@ -151,7 +151,7 @@ def test_passes_that_only_add_up_look_like_steps():
             updates, state = run(optimizer.update)(grads, state)
             results.append((updates.dtype.name, updates.tolist()))
         assert results == [("float32", [0, 0])] * 2 + [("float32", [257, 257])]
-    large = jnp.full(2, 30000, "float16")  # whose sum over passes is too much for 16 bits
+    large = jnp.full(2, 30000, "float16")  # their sum over passes exceeds 16 bits
     state = optimizer.init(large)
     for _ in range(3):
         updates, state = optimizer.update(large, state)

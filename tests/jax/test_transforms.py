@@ -32,7 +32,7 @@ def test_gradients(run):
     assert g[2] == ([1.5, 2.5, 3.5, 4.5] if rank == 1 else [0] * 4)
     assert g[3] == [1.5 * (i + 4 * rank) for i in range(4)]
     assert g[4] == ([1, 2, 2, 3] if rank == 0 else [3, 4, 4, 5])
-    assert g[5] == [2, 2, 4, 4]  # times 2, the ranks, as in other faces
+    assert g[5] == [2, 2, 4, 4]  # times 2, the number of ranks, as in other frontends
     assert g[6] == [1, 1, 2, 0]
     assert g[7] == [0, 2, 4, 6]
     assert g[8] == [i + 1.0 + rank for i in range(4)]
@@ -98,7 +98,7 @@ def test_reductions_without_a_gradient():
         for derive in (jax.grad, lambda f: jax.jit(jax.grad(f))):
             with pytest.raises(NotImplementedError, match="has no gradient"):
                 derive(lambda x, op=op: loss(x, op))(x)
-    # What no gradient needs is no error.
+    # Operations whose gradient is not needed raise no error.
     for derive in (jax.value_and_grad, lambda f, has_aux: jax.jit(jax.value_and_grad(f, has_aux=has_aux))):
         (_, metric), gradient = derive(with_metric, has_aux=True)(x)
         assert (metric.tolist(), gradient.tolist()) == ([2, 2], [2.0 * (1 + rank)] * 2)

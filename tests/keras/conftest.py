@@ -9,22 +9,22 @@ from tests.pool import Pool
 Maker = Callable[..., Pool]
 Pools = Callable[[str], Maker]
 HEAVY = {backend: pytest.param(backend, marks=pytest.mark.heavy) for backend in ("torch", "jax")}
-"""What only these do has tests of its own (test_torch_*, test_jax_*); the conformance suite runs on all backends."""
+"""Backends whose specific code has its own tests (test_torch_*, test_jax_*); the conformance suite runs on all."""
 
 
 @pytest.fixture(params=["tensorflow", *HEAVY.values()])
 def keras3(request: pytest.FixtureRequest, keras_pool: Pools) -> Maker:
-    """keras3(size, initialized=True, **environment) -> Pool: each backend of Keras 3 in turn."""
+    """keras3(size, initialized=True, **environment) -> Pool, for each backend of Keras 3."""
     return keras_pool(request.param)
 
 
 @pytest.fixture(params=["tensorflow", *(pytest.param(name, marks=pytest.mark.smoke) for name in HEAVY)])
 def smoke_keras3(request: pytest.FixtureRequest, keras_pool: Pools) -> Maker:
-    """The same for the one test of each backend that the first tier runs."""
+    """Like ``keras3``, for the one test of each backend that the first tier runs."""
     return keras_pool(request.param)
 
 
 @pytest.fixture(params=["tensorflow", HEAVY["torch"]])
 def stateful(request: pytest.FixtureRequest, keras_pool: Pools) -> Maker:
-    """The same for the backends whose training changes variables, all but JAX."""
+    """Like ``keras3``, for the backends whose training changes variables: all but JAX."""
     return keras_pool(request.param)

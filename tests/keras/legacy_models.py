@@ -29,7 +29,7 @@ def model() -> Any:
 
 
 def kind(legacy: bool) -> Any:
-    """Return the module of optimizers, or that of the older ones."""
+    """Return the module of the new or the legacy optimizers."""
     return tf.keras.optimizers.legacy if legacy else tf.keras.optimizers
 
 

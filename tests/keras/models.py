@@ -17,7 +17,7 @@ def data(samples: int, seed: int = 0) -> tuple[np.ndarray, np.ndarray]:
 
 
 def shard(x: np.ndarray, batch: int) -> np.ndarray:
-    """This rank's samples, so that ``batch`` of them on each rank are one batch of ``batch * size`` of all."""
+    """Return this rank's samples, so that ``batch`` of them on each rank form a global batch of ``batch * size``."""
     size, rank = hvd.size(), hvd.rank()
     return np.concatenate([x[i + rank * batch : i + (rank + 1) * batch] for i in range(0, len(x), batch * size)])
 
@@ -37,12 +37,12 @@ def weights(model: Any) -> list[np.ndarray]:
 
 
 def untraced() -> dict[str, Any]:
-    """Arguments of ``compile`` with which few steps take least time: TensorFlow traces no functions."""
+    """Return arguments of ``compile`` that make few steps fast: TensorFlow traces no functions."""
     return {"run_eagerly": True} if keras.config.backend() == "tensorflow" else {}
 
 
 def plainly(make_optimizer: Any, x: np.ndarray, y: np.ndarray, batch: int, epochs: int = 1) -> Any:
-    """A model trained by this process alone on everything."""
+    """Return a model that this process trained alone on all samples."""
     alone = model()
     alone.compile(optimizer=make_optimizer(), loss="mse", **untraced())
     alone.fit(x, y, batch_size=batch, epochs=epochs, shuffle=False, verbose=0)
@@ -64,7 +64,7 @@ def assert_same_everywhere(model: Any) -> None:
 
 
 class Boosted(keras.optimizers.SGD):
-    """With an argument of its own and no get_config."""
+    """An optimizer with an extra argument and without get_config."""
 
     def __init__(self, learning_rate: Any = 0.1, boost: float = 1.0, **kwargs: Any) -> None:
         super().__init__(learning_rate, **kwargs)
@@ -75,7 +75,7 @@ class Boosted(keras.optimizers.SGD):
 
 
 class Constant(keras.optimizers.schedules.LearningRateSchedule):
-    """With a config that lacks its argument."""
+    """An optimizer whose config lacks its argument."""
 
     def __init__(self, peak: float = 0.001) -> None:
         self.peak = peak

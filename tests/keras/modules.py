@@ -1,4 +1,4 @@
-"""What the functions of these tests use in the workers, each of which has a backend of Keras of its own."""
+"""Modules for use in the workers, each of which has its own Keras backend."""
 
 from tests.later import Later
 

@@ -1,4 +1,4 @@
-"""A distributed optimizer makes the updates of the one that was given, whatever its config tells of it."""
+"""A distributed optimizer makes the same updates as the wrapped one, even if its config is incomplete."""
 
 import inspect
 import sys
@@ -35,11 +35,11 @@ def test_what_no_config_tells_of_is_kept():
         "an inner one": lambda: keras.optimizers.LossScaleOptimizer(models.Boosted(0.01, boost=4.0), initial_scale=4.0),
     }
     if keras.config.backend() == "jax":
-        del ways["an inner one"]  # scales losses within a compiled step alone
-    gradients = [np.full((3,), 0.5, "float32"), np.full((2, 2), -0.25, "float32")]  # the same everywhere
+        del ways["an inner one"]  # scales losses within a compiled step only
+    gradients = [np.full((3,), 0.5, "float32"), np.full((2, 2), -0.25, "float32")]  # the same on all ranks
 
     def moved(optimizer):
-        """What two updates do to variables."""
+        """Return how two updates change the variables."""
         variables = [keras.Variable(np.ones_like(gradient)) for gradient in gradients]
         optimizer.build(variables)
         scale = getattr(optimizer, "initial_scale", 1.0)
@@ -55,7 +55,7 @@ def test_what_no_config_tells_of_is_kept():
 @pytest.mark.heavy
 @on_keras3(1)
 def test_optimizers_of_keras_are_made_anew():
-    """All optimizers of Keras, each argument away from its default, are made anew: the given ones stay plain."""
+    """Every Keras optimizer, with each argument changed from its default; the given optimizers stay unwrapped."""
     from horovod._keras.alike import differing
 
     base = keras.optimizers.Optimizer

@@ -1,4 +1,4 @@
-"""BroadcastGlobalVariablesCallback: all ranks begin with the root's state, and nothing that is a rank's own is lost."""
+"""BroadcastGlobalVariablesCallback: all ranks begin with the root's state; rank-local state is kept."""
 
 from types import SimpleNamespace
 
@@ -16,7 +16,7 @@ def test_gradients_that_are_accumulated_stay_with_their_rank():
     size, batch = hvd.size(), 2
 
     class Check(keras.callbacks.Callback):
-        """In the middle of an accumulation, too."""
+        """Check the state, also in the middle of an accumulation."""
 
         def on_train_batch_end(self, batch, logs=None):
             hvd.check_in_sync(self.model)
@@ -40,7 +40,7 @@ def test_gradients_that_are_accumulated_stay_with_their_rank():
 
 @on_keras_on_tensorflow(2)
 def test_broadcast_variables_leaves_gradients_that_are_accumulated():
-    """As programs with loops of their own do."""
+    """As called by programs with custom loops."""
     import tensorflow as tf
 
     import horovod.tensorflow as hvd
@@ -120,7 +120,7 @@ def test_ranks_with_other_variables_are_told():
 
 
 def test_the_broadcast_is_done_again_with_new_ranks(monkeypatch):
-    # In an elastic job a new rank has a new callback; ranks that stayed may have theirs from before.
+    # In an elastic job a new rank has a new callback; the other ranks may still use theirs.
     done = []
     monkeypatch.setattr(batches, "all_built", lambda face, shapes: True)
     callback = callbacks.BroadcastGlobalVariables(0)

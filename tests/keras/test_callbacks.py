@@ -12,7 +12,7 @@ def test_broadcast_at_the_end_of_the_first_batch():
     rank, size = hvd.rank(), hvd.size()
     x, y = models.data(8 * size)
     parts = models.shard(x, 4), models.shard(y, 4)
-    model = models.model(seed=rank)  # every rank starts elsewhere
+    model = models.model(seed=rank)  # every rank starts with different weights
     optimizer = keras.optimizers.Adam(0.01)
     optimizer.build(model.trainable_variables)
     for variable in optimizer.variables[2:]:
@@ -43,7 +43,7 @@ def test_broadcast_at_the_end_of_the_first_batch():
                 assert equal == (i != 1 or other is everybody[1][0]), (batch, name)
         for a, b in zip(other_state, state, strict=True):
             np.testing.assert_array_equal(a, b)
-    # Another fit does not broadcast again: what ranks have differently stays so.
+    # Another fit does not broadcast again: differences between ranks remain.
     model.set_weights([w * 0 + rank for w in model.get_weights()])
     seen.clear()
     model.fit(*parts, batch_size=4, shuffle=False, verbose=0, callbacks=[callback, Watch()])
@@ -99,7 +99,7 @@ def test_learning_rates():
     seen, _, _ = fit(constant, epochs=2)
     np.testing.assert_allclose(seen, [0.2] * 8, rtol=1e-6)
 
-    # Momentum correction: velocities hold the rate, so they change with it.
+    # Momentum correction: velocities contain the learning rate, so they change with it.
     def momentum(corrected):
         steps = cbs.LearningRateScheduleCallback(
             0.8, lambda epoch: 0.25**epoch, momentum_correction=corrected, start_epoch=1
@@ -135,7 +135,7 @@ def test_learning_rates():
             np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-6)
     assert any((a != b).any() for a, b in zip(*wanted.values(), strict=True))
 
-    # A rate that is not to be set, and arguments that cannot be.
+    # A learning rate that cannot be set, and invalid arguments.
     schedule = keras.optimizers.schedules.ExponentialDecay(0.1, 10, 0.9)
     with pytest.raises(ValueError, match="learning_rate is a ExponentialDecay"):
         fit(cbs.LearningRateWarmupCallback(0.8, 1), optimizer=keras.optimizers.SGD(schedule))
@@ -199,13 +199,13 @@ def test_load_model(tmp_path):
         assert isinstance(loaded.optimizer, kind)
         for a, b in zip(model.optimizer.variables, loaded.optimizer.variables, strict=True):
             np.testing.assert_array_equal(keras.ops.convert_to_numpy(a), keras.ops.convert_to_numpy(b))
-    # And it goes on together with the others.
+    # It continues together with the others.
     for one in (model, loaded):
         one.fit(*parts, batch_size=4, shuffle=False, verbose=0)
     models.assert_equal(loaded, model)
     models.assert_same_everywhere(loaded)
     if keras.config.backend() == "tensorflow":
-        # A file of a plain process on a host with a GPU, where "auto" means XLA.
+        # A file written by a plain process on a host with a GPU, where "auto" means XLA.
         from unittest import mock
 
         import tensorflow as tf

@@ -1,4 +1,4 @@
-"""Each compressor through each public function of the Keras faces that takes one, on each backend."""
+"""Each compressor through each public function of the Keras frontends that takes one, on each backend."""
 
 import numpy as np
 import pytest
@@ -13,7 +13,7 @@ def given(rank):
 
 
 def through_everything(folder):
-    """By compressor and function: the average of all ranks' values."""
+    """Return by compressor and function the average of all ranks' values."""
     rank = hvd.rank()
     mine = given(rank)
 
@@ -52,5 +52,5 @@ def test_each_compressor_through_each_function(keras3, tmp_path):
             assert result.dtype == np.float32, what
             np.testing.assert_array_equal(result, second[choice][name], err_msg=what)
             np.testing.assert_allclose(result, exact, atol=0.02, err_msg=what)
-            rounded = np.mean(np.abs(result - exact) > 1e-6)  # is it what travels that was made smaller?
+            rounded = np.mean(np.abs(result - exact) > 1e-6)  # True if values were compressed before they were sent
             assert (rounded > 0.3) == (choice != "none"), f"{what}: {rounded}"

@@ -51,7 +51,7 @@ def test_ranks_are_brought_together():
 
 @on_stateful_keras3(2)
 def test_gradients_that_are_accumulated_go_back_with_the_state():
-    """Of several steps for one update: what a rank has accumulated stays its own."""
+    """With several passes for one update, each rank's accumulated gradients are local."""
     rank = hvd.rank()
     model = keras.Sequential([keras.layers.Input((2,)), keras.layers.Dense(1, use_bias=False)])
     model.set_weights([np.zeros((2, 1))])
@@ -64,7 +64,7 @@ def test_gradients_that_are_accumulated_go_back_with_the_state():
     state = hvd.elastic.KerasState(model, step=0)
     apply(1.0)
     state.commit()
-    apply(5.0)  # and goes back to the commit
+    apply(5.0)  # and restores the commit
     apply(7.0)
     state.restore()
     state.sync()
@@ -89,7 +89,7 @@ def test_callbacks_keep_the_state_up_to_date():
     model.fit(x, y, batch_size=4, epochs=2, verbose=0, callbacks=callbacks)
     epoch = [(0, 2), (0, 4), (1, 0)]
     assert seen == [*epoch, (1, 1), (1, 3), (1, 5), (2, 0)], seen
-    # An epoch that was interrupted goes on: three batches of it are done.
+    # An interrupted epoch continues: three of its batches are done.
     for given in ({"epochs": 1}, {"epochs": 3, "initial_epoch": 2}):
         state.epoch, state.batch = 2, 3
         seen.clear()
@@ -120,7 +120,7 @@ def test_several_batches_may_be_one_call():
     import types
 
     made = hvd.elastic
-    # By versions of Keras: the numbers at the beginning and at the end of each call, what the model says.
+    # By Keras version: the batch numbers at the beginning and end of each call, as the model reports them.
     for calls, together in (
         ([(0, 2), (3, 5), (6, 8), (9, 11)], 3),
         ([(0, 0), (3, 3), (6, 6), (9, 9)], 3),
@@ -154,7 +154,7 @@ def test_one_more_may_be_lost_while_ranks_are_brought_together():
     from horovod.common.exceptions import HorovodInternalError
 
     class LostError(Exception):
-        """The framework's own."""
+        """The framework's own error."""
 
     def errors_as_ours(func):
         def translated(*args):
@@ -186,7 +186,7 @@ def test_what_is_compiled_follows_the_number_of_ranks():
     me = hvd.rank()
     model = models.model()
     optimizer = hvd.DistributedOptimizer(keras.optimizers.SGD(1.0))
-    optimizer.register_local_var(model.trainable_variables[-1])  # added at the end: its gradient is 1
+    optimizer.register_local_var(model.trainable_variables[-1])  # added last: its gradient is 1
     model.compile(optimizer=optimizer, loss=lambda y, predicted: predicted + 0 * y)
     model.build((None, models.FEATURES))
     x, y = models.data(4)

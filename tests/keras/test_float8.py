@@ -1,4 +1,4 @@
-"""Variables that are overwritten by their gradients, as of float8, and layers that ask for synchronisation."""
+"""Variables that are overwritten by their gradients, as for float8, and layers that request synchronization."""
 
 import numpy as np
 import pytest
@@ -12,7 +12,7 @@ def test_variables_overwritten_by_their_gradients_get_the_largest():
     rank, size = hvd.rank(), hvd.size()
 
     def updated(**options):
-        """-Update of an ordinary variable whose gradient is rank + 1."""
+        """Return the negated update of an ordinary variable whose gradient is rank + 1."""
         plain, history, own = (keras.Variable(np.zeros(count, "float32")) for count in (2, 3, 3))
         for one in (history, own):
             one.overwrite_with_gradient = True
@@ -56,7 +56,7 @@ def test_float8_is_as_in_one_process():
     for mine, theirs in zip(ours.weights, alone.weights, strict=True):
         actual, expected = (keras.ops.convert_to_numpy(one) for one in (mine, theirs))
         if "outputs_grad" in mine.path:
-            # A rank's loss is the mean over fewer rows, so that the gradients that it quantizes are larger.
+            # A rank's loss is the mean over fewer rows, so its quantized gradients are larger.
             expected = expected * (1 if "scale" in mine.path and expected == 1 else size)
         np.testing.assert_allclose(actual, expected, rtol=1e-3, atol=1e-3, err_msg=mine.path)
 

@@ -1,4 +1,4 @@
-"""check_in_sync in the Keras faces and the TensorFlow face."""
+"""check_in_sync in the Keras and TensorFlow frontends."""
 
 import numpy as np
 import pytest
@@ -11,7 +11,7 @@ def compared():
 
     rank = hvd.rank()
     if rank == 1:
-        keras.layers.Dense(1)  # other names than on rank 0
+        keras.layers.Dense(1)  # shifts automatic names relative to rank 0
     keras.utils.set_random_seed(1)
     model = keras.Sequential(
         [keras.Input((3,)), keras.layers.Dense(4), keras.layers.BatchNormalization(), keras.layers.Dense(2)]
@@ -45,7 +45,7 @@ def compared():
     with pytest.raises(ValueError, match=r"list_iterator is an iterator"):
         hvd.check_in_sync(iter([1]))
 
-    # The setting asks the callback: an optimizer of one rank's own is found.
+    # With the setting, the callback checks: it detects an optimizer that differs on one rank.
     fit()
     if rank == 1:
         optimizer.iterations.assign(500)

@@ -1,4 +1,4 @@
-"""Collectives on JAX arrays: values, programs that are compiled, and the two mixed."""
+"""Collectives on JAX arrays: eager, in compiled programs, and both mixed."""
 
 import numpy as np
 import pytest
@@ -34,7 +34,7 @@ def test_gradients_of_collectives():
         lambda x: (backend.broadcast(x, 1, "params") * weights).sum(),
         lambda x: (x * backend.allreduce(jnp.arange(3), "whole", Sum)).sum(),
     ]
-    # S halves and adds, both ranks have equal values: the gradient of (S(x)^2).sum() is 2 S(S(x)), and so on.
+    # S averages, and both ranks have equal values: the gradient of (S(x)^2).sum() is 2 S(S(x)), and so on.
     second = jax.grad(
         lambda x: jax.grad(lambda y: (backend.allreduce(y, "twice", Sum, prescale=0.5) ** 2).sum())(x).sum()
     )

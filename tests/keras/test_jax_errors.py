@@ -1,4 +1,4 @@
-"""What is refused, and what goes wrong while a compiled program runs."""
+"""Rejected calls, and failures while a compiled program runs."""
 
 import ctypes
 import os
@@ -128,7 +128,7 @@ def test_several_devices_in_one_process_are_refused():
     done = subprocess.run(run, env={**os.environ, **environ}, capture_output=True, text=True, timeout=120)
     assert done.returncode == 0, done.stderr
     refused = "a process is one rank"
-    if "unknown to this jaxlib" in done.stdout:  # an old one, with which the first device is refused, too
+    if "unknown to this jaxlib" in done.stdout:  # an old jaxlib, with which the first device is rejected, too
         assert done.stdout.count(refused) == 2
     else:
         assert done.stdout.startswith("[[1. 1. 1.]\n [1. 1. 1.]]\n")
@@ -154,7 +154,7 @@ def test_the_library_refuses_a_table_of_another_version():
 
 
 class OwnError(Exception):
-    """A user's."""
+    """A user-defined exception."""
 
 
 @on_keras_on_jax(1)

@@ -1,4 +1,4 @@
-"""What a step that has failed leaves behind on JAX, and the next fit."""
+"""State left by a failed step on JAX, and the next fit."""
 
 from types import SimpleNamespace
 

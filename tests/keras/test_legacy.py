@@ -1,4 +1,4 @@
-"""Keras 2: optimizers of tf_keras, new and legacy ones, reduce gradients exactly once on every road."""
+"""Keras 2: new and legacy optimizers of tf_keras reduce gradients exactly once in every kind of training."""
 
 import numpy as np
 import pytest
@@ -30,7 +30,7 @@ def test_training(legacy):
     ours.fit(*parts, batch_size=batch, epochs=2, shuffle=False, verbose=0)
     models.assert_equal(ours, alone(adam()))
 
-    # With Sum, what is reduced twice or never shows.
+    # With Sum, a gradient that is reduced twice or never changes the result.
     summed = alone(kind(legacy).SGD(0.02 * size))
     for options in ({}, {"run_eagerly": True}, {"steps_per_execution": 2}):
         ours = models.model()
@@ -78,7 +78,7 @@ def test_loops_of_the_users_own(legacy):
     ones = [tf.fill(v.shape, rank + 1.0) for v in variables]
     optimizer.apply_gradients(zip(ones, variables, strict=True))
     check(variables, 2)
-    # Gradients that the program asks for are reduced, and not once more when they are applied.
+    # Gradients that the program requests are reduced, and not reduced again when applied.
     pairs = optimizer._compute_gradients(loss_of(variables), lambda: variables, grad_loss=tf.constant(2.0))
     np.testing.assert_allclose(pairs[0][0].numpy(), [2 * total, 2 * total])
     with pytest.raises(ValueError, match="tape"):
@@ -116,7 +116,7 @@ def test_loops_of_the_users_own(legacy):
 @pytest.mark.parametrize("legacy", [False, True])
 @on_keras2(2)
 def test_gradients_handed_out(legacy):
-    """What has been reduced is not reduced again, and nothing else is taken for it."""
+    """Returned gradients are not reduced again, and other gradients are not mistaken for them."""
     rank, size = hvd.rank(), hvd.size()
     total = sum(range(1, size + 1))
     v, w = tf.Variable([0.0, 0.0]), tf.Variable([0.0])
@@ -173,11 +173,11 @@ def test_gradients_handed_out(legacy):
         assert moved(wrap(lambda: with_another(tf.constant([rank + 1.0])))) == total
         np.testing.assert_allclose(w.numpy(), [-total])
         assert moved(wrap(lambda: apply(compute()))) == total
-    # Handed out eagerly, applied in a function.
+    # Returned eagerly, applied in a function.
     pairs = compute()
     assert moved(tf.function(lambda: apply(pairs))) == total
     assert moved(tf.function(lambda: apply(own()))) == total
-    # Programs that never apply what they look at do not gather it.
+    # Programs that never apply returned gradients do not accumulate records of them.
     for _ in range(20):
         compute()
     assert len(optimizer._hvd.marks._eager) == 8
@@ -275,7 +275,7 @@ def test_saving(legacy, tmp_path):
 @pytest.mark.parametrize("legacy", [False, True])
 @on_keras2(2)
 def test_compression(legacy):
-    """float16 is what travels: 1 + 2^-12 becomes 1."""
+    """Values are sent as float16: 1 + 2^-12 becomes 1."""
     for choice, moved in (("none", 1 + 2.0**-12), ("fp16", 1.0)):
         compression = getattr(hvd.Compression, choice)
         optimizer = hvd.DistributedOptimizer(kind(legacy).SGD(1.0), compression=compression)
@@ -308,7 +308,7 @@ def test_callbacks(legacy):
         ],
     )
     rates = ours.history.history["lr"]
-    # By samples: 4 on the first rank and 12 on the second, of which the first's loss is known to be another.
+    # Weighted by samples: 4 on the first rank and 12 on the second, whose losses differ.
     still = models.model()
     still.compile(optimizer=hvd.DistributedOptimizer(kind(legacy).SGD(0.0)), loss="mse")
     mine = slice(0, 4) if hvd.rank() == 0 else slice(4, 16)

@@ -16,12 +16,12 @@ def test_metrics_are_averages_over_all_samples():
     mine = slice(begin[rank], begin[rank] + 4 * (rank + 1))
     tests = [slice(40, 46), slice(46, 49), slice(49, 51)]
     model = models.model()
-    # A rate of 0: the model's loss on all samples is what the ranks' have to average to.
+    # A learning rate of 0: the ranks' losses must average to the model's loss on all samples.
     model.compile(optimizer=hvd.DistributedOptimizer(keras.optimizers.SGD(0.0)), loss="mse", metrics=["mae"])
     data = keras.utils.PyDataset
 
     class OneBatch(data):
-        """Ranks take equally many steps, of unlike sizes."""
+        """A data set of one batch: ranks take equally many steps, of different sizes."""
 
         def __len__(self):
             return 1
@@ -51,7 +51,7 @@ def test_metrics_are_averages_over_all_samples():
     first, *others = allgather_object(history, "history")
     assert all(other == first for other in others)
 
-    # Without validation; and a metric that one rank alone has.
+    # Without validation; and with a metric that only one rank has.
     class Own(keras.callbacks.Callback):
         def on_epoch_end(self, epoch, logs=None):
             logs["rank"] = float(self.rank)
@@ -63,7 +63,7 @@ def test_metrics_are_averages_over_all_samples():
     average = hvd.callbacks.MetricAverageCallback()
     with mock.patch.object(metric_average, "allgather_object", wraps=allgather_object) as gather:
         history = model.fit(OneBatch(), verbose=0, callbacks=[own, average]).history
-    # Of two frameworks in one process each has operations of its own.
+    # Two frameworks in one process have separate operations.
     expected = {"tensorflow": "tensorflow", "torch": "torch", "jax": "keras"}[keras.config.backend()]
     assert gather.call_args.kwargs["face"].name == expected
     np.testing.assert_allclose(history["loss"], [loss], rtol=1e-5)
@@ -75,10 +75,10 @@ def test_metrics_are_averages_over_all_samples():
 @pytest.mark.heavy
 @on_keras3(2)
 def test_weighted_metrics_are_those_of_one_process():
-    """Sample weights, validation data of unlike sizes, and what the callbacks behind this one see."""
+    """Sample weights, validation data of different sizes, and the values that later callbacks see."""
 
     class Largest(keras.metrics.Metric):
-        """A user's own metric, whose state must not be added up."""
+        """A user-defined metric whose state must not be summed."""
 
         def __init__(self, name="largest"):
             super().__init__(name=name)
@@ -131,9 +131,9 @@ def test_weighted_metrics_are_those_of_one_process():
     for key in ("loss", "mse", "mae", "auc", "val_loss", "val_mse", "val_mae", "val_auc"):
         np.testing.assert_allclose(ours[key], alone[key], rtol=2e-4, err_msg=key)
         np.testing.assert_allclose([logs[key] for logs in seen if key in logs], ours[key], err_msg=key)
-    # Not added up: between the ranks' values.
+    # Not summed: between the ranks' values.
     assert all(0 < value <= 1 for value in ours["largest"] + ours["val_largest"])
-    # evaluate is each rank's own, and the metrics hold what they held.
+    # evaluate stays local to each rank, and metrics keep their values.
     from horovod.common.objects import allgather_object
 
     part = (vx[mine], (vy[mine] > 0) * np.float32(1.0))

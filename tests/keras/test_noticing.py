@@ -1,4 +1,4 @@
-"""Optimizers in ``fit`` that average nothing are noticed."""
+"""Warnings about optimizers in ``fit`` that average nothing."""
 
 from types import SimpleNamespace
 
@@ -11,7 +11,7 @@ from horovod.common.training import training
 
 @pytest.fixture
 def traffic():
-    """Bytes that this rank's operations have had, in a list."""
+    """Replace the count of bytes in this rank's operations by the value of a list."""
     had = [0]
     training.open(lambda note: None, lambda: had[0])
     yield had

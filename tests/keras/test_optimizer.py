@@ -1,4 +1,4 @@
-"""What a distributed optimizer is, what its arguments do, and what it refuses."""
+"""The class of a distributed optimizer, its arguments, and the arguments that it rejects."""
 
 import importlib.util
 
@@ -29,13 +29,13 @@ def test_it_is_like_the_plain_optimizer():
         ours, theirs = (keras.saving.serialize_keras_object(o) for o in (made, plain))
         assert ours == theirs
 
-    # What is in no config stays too.
+    # Attributes missing from the config are kept, too.
     excluding = keras.optimizers.AdamW(0.01)
     excluding.exclude_from_weight_decay(var_names=["bias"])
     made = hvd.DistributedOptimizer(excluding)
     assert made._exclude_from_weight_decay_pattern.pattern == "bias"
 
-    # A schedule and an optimizer that cannot be made from a config.
+    # A schedule and an optimizer that cannot be created from a config.
     class Schedule(keras.optimizers.schedules.LearningRateSchedule):
         def __call__(self, step):
             return 0.25
@@ -53,7 +53,7 @@ def test_arguments():
     total = sum(range(1, size + 1))
 
     def updated(value=None, count=3, **options):
-        """-Update of variables whose gradients are (rank + 1) * (1, 2, ...), by a rate of 1."""
+        """Return the negated update, with a rate of 1, of variables whose gradients are (rank + 1) * (1, 2, ...)."""
         variables = [keras.Variable(np.zeros((i + 1, 2), "float32"), name=f"v{i}") for i in range(count)]
         if callable(options.get("groups")):
             options["groups"] = options["groups"](variables)
@@ -73,7 +73,7 @@ def test_arguments():
     np.testing.assert_allclose(updated(), [mean] * 3)
     np.testing.assert_allclose(updated(op=hvd.Sum), [total] * 3)
     np.testing.assert_allclose(updated(gradient_predivide_factor=4.0), [mean] * 3)
-    # Divided before they are added: all together are 1.5 times the largest float32.
+    # Divided before they are summed: the sum is 1.5 times the largest float32.
     large = 1.5 * float(np.finfo(np.float32).max) / size
     np.testing.assert_allclose(updated(large, count=1), [np.inf])
     np.testing.assert_allclose(updated(large, count=1, gradient_predivide_factor=float(size)), [large], rtol=1e-6)
@@ -83,7 +83,7 @@ def test_arguments():
     np.testing.assert_allclose(updated(groups=7), [mean] * 3)
     np.testing.assert_allclose(updated(groups=lambda v: [[v[2], v[0]]], op=hvd.Sum), [total] * 3)
     np.testing.assert_allclose(updated(compression=hvd.Compression.fp16), [mean] * 3)
-    # float16 is what travels: 1 + 2^-12 becomes 1.
+    # Values are sent as float16: 1 + 2^-12 becomes 1.
     np.testing.assert_allclose(updated(1 + 2.0**-12, compression=hvd.Compression.fp16, count=1), [1.0], rtol=0)
     np.testing.assert_allclose(updated(local=[1]), [mean, (rank + 1) / size, mean])
     np.testing.assert_allclose(updated(local=[1], scale_local_gradients=False), [mean, rank + 1, mean])
@@ -125,7 +125,7 @@ def test_copies_and_pickles_are_distributed():
         assert made.get_config() == optimizer.get_config()
         check(made)
         check(optimizer)
-        # What Keras itself makes of the class is plain, and so are copies of that.
+        # Objects that Keras itself creates from the class are plain, and so are copies of them.
         plain = type(optimizer).from_config(optimizer.get_config())
         check(way(plain), rank + 1)
     variable = keras.Variable(np.zeros(2, "float32"))
@@ -253,7 +253,7 @@ def test_before_init_and_after_shutdown():
 
 @on_keras3(2)
 def test_scalars_and_the_older_argument_of_allreduce():
-    """What is not in the conformance suite."""
+    """Cases that the conformance suite lacks."""
     rank, size = hvd.rank(), hvd.size()
     np.testing.assert_allclose(float(hvd.allreduce(rank + 1.0)), (size + 1) / 2)
     with pytest.warns(DeprecationWarning, match="average"):
@@ -264,7 +264,7 @@ def test_scalars_and_the_older_argument_of_allreduce():
 
 @on_keras3(2)
 def test_ranks_that_disagree():
-    """Ranks with unlike gradients get an error, all of them, and go on."""
+    """Ranks with different gradients all get an error, and then continue."""
     rank = hvd.rank()
     optimizer = hvd.DistributedOptimizer(keras.optimizers.SGD(1.0))
     variable = keras.Variable(np.zeros(2 + rank, "float32"))
@@ -286,7 +286,7 @@ def test_xla():
     model.compile(optimizer=hvd.DistributedOptimizer(keras.optimizers.SGD(0.1)), loss="mse")
     assert model.jit_compile is False
     model.fit(*models.data(8), verbose=0)
-    # Where there is a GPU, "auto" would mean XLA.
+    # With a GPU, "auto" would mean XLA.
     from unittest import mock
 
     import tensorflow as tf

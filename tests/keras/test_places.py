@@ -1,4 +1,4 @@
-"""Ranks that are in other epochs, train at other rates, or have ended their training, in fit."""
+"""Ranks in fit that are in different epochs, train at different rates, or have stopped."""
 
 import pytest
 
@@ -6,7 +6,7 @@ from tests.keras.modules import hvd, keras, models
 
 
 def stopping(how):
-    """What a rank is told when rank 0 alone stops, or None if fit returns."""
+    """Return the warning that a rank gets when rank 0 alone stops, or None if fit returns."""
     rank = hvd.rank()
     x, y = models.data(16)
     model = models.model()

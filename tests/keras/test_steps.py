@@ -1,4 +1,4 @@
-"""Steps of Keras' fit: told by the optimizer on PyTorch, found by the engine on TensorFlow and JAX."""
+"""Steps of Keras' fit: reported by the optimizer on PyTorch, detected by the engine on TensorFlow and JAX."""
 
 import numpy as np
 import pytest
@@ -25,12 +25,12 @@ def train(batches):
 
 @pytest.mark.parametrize(("backend", "data_is_seen"), [("tensorflow", False), ("torch", True), ("jax", False)])
 def test_steps_of_fit_are_seen(keras_pool, backend, data_is_seen):
-    # In a job of its own: steps are counted by names of operations, which earlier tests of a job may have used.
+    # In a new job: steps are counted by names of operations, which earlier tests of a job may have used.
     first, second = keras_pool(backend)(2).run(train, 60, fresh=True)
     for stats in (first, second):
         assert stats["made"] == 60
         assert stats["step_seconds"] > 0.018
         assert (stats["data_seconds"] is not None) == data_is_seen
-    if backend != "tensorflow":  # which waits where nobody can look
-        # Of which a busy machine has some, too.
+    if backend != "tensorflow":  # it waits where the wait cannot be measured
+        # A busy machine adds some of its own.
         assert first["exposed_seconds"] > max(0.01, second["exposed_seconds"])

@@ -1,6 +1,7 @@
-"""Keras on PyTorch: Ctrl-C while gradients are on their way.
+"""Keras on PyTorch: Ctrl-C while gradients are in flight.
 
-It must end the wait at once, and the engine, which goes on writing, must find its memory."""
+It must end the wait at once, and the memory must stay valid, because the engine still writes to it.
+"""
 
 import pytest
 
@@ -34,7 +35,7 @@ def interrupted(when):
     grads = [torch.ones(50_000) for _ in variables]
     optimizer = hvd.DistributedOptimizer(keras.optimizers.SGD(1.0), compression=Compression)
     if rank == 1:
-        # The others hear of the first rank's interrupt before its gradients can be reduced.
+        # The other ranks learn of the first rank's interrupt before its gradients can be reduced.
         assert horovod.torch.allreduce(torch.ones(1), op=hvd.Sum, name="interrupted").item() == 2.0
         count = 3 if when == "waiting" else 2
         optimizer.apply(grads[:count], variables[:count])

@@ -1,4 +1,4 @@
-"""N workers on parts of the batches do what one process does on the whole ones, on every road to an update."""
+"""N workers on parts of the batches train like one process on whole batches, in every kind of update."""
 
 import numpy as np
 import pytest
@@ -33,7 +33,7 @@ def test_workers_on_shards_equal_one_process_on_all():
 @pytest.mark.heavy
 @on_keras3(2, timeout=120)
 def test_gradients_are_reduced_once_on_every_road():
-    """With Sum a gradient that is reduced twice shows, and one that is not too."""
+    """With Sum, a gradient that is reduced twice or not at all changes the result."""
     size, batch, steps = hvd.size(), 4, 4
     x, y = models.data(batch * size * steps)
     parts = models.shard(x, batch), models.shard(y, batch)
@@ -65,13 +65,13 @@ def test_gradients_are_reduced_once_on_every_road():
         ours.train_on_batch(xs, ys)
     models.assert_equal(ours, alone)
 
-    # An optimizer that has state keeps it and becomes distributed itself.
+    # An optimizer with state keeps it and becomes distributed itself.
     built = models.model()
     optimizer = keras.optimizers.SGD(0.02)
     optimizer.build(built.trainable_variables)
     distributed = hvd.DistributedOptimizer(optimizer, op=hvd.Sum)
     assert distributed is optimizer
-    # Distributed twice is distributed once.
+    # Wrapping a distributed optimizer again has no effect.
     twice = hvd.DistributedOptimizer(hvd.DistributedOptimizer(keras.optimizers.SGD(0.02)), op=hvd.Sum)
     for ours, optimizer in ((built, distributed), (models.model(), twice)):
         ours.compile(optimizer=optimizer, loss="mse", **models.untraced())
@@ -84,7 +84,7 @@ def test_gradients_are_reduced_once_on_every_road():
 @pytest.mark.heavy
 @on_keras3(3)
 def test_loops_of_the_users_own():
-    """Gradients of the user's own, through apply, apply_gradients and a train_step."""
+    """The user's own gradients through apply, apply_gradients and a train_step."""
     backend = keras.config.backend()
     rank, size = hvd.rank(), hvd.size()
     total = sum(range(1, size + 1))
@@ -102,7 +102,7 @@ def test_loops_of_the_users_own():
     variables, optimizer, grads = start()
     optimizer.apply(grads, variables)
     check(variables)
-    optimizer.apply(grads)  # to the variables that it knows by now; the caller's gradients are as they were
+    optimizer.apply(grads)  # to the variables that it already knows; the caller's gradients are unchanged
     check(variables, 2)
     variables, optimizer, grads = start()
     optimizer.apply_gradients(zip(grads, variables, strict=True))
@@ -147,7 +147,7 @@ def test_loops_of_the_users_own():
 def test_backward_passes_per_step():
     size, batch = hvd.size(), 2
     x, y = models.data(batch * size * 6)
-    # Two passes of each rank, averaged, are one batch of everything in them.
+    # Two averaged passes of each rank equal one batch of all their samples.
     alone = models.plainly(lambda: keras.optimizers.SGD(0.05, momentum=0.9), x, y, batch * size * 2)
     parts = models.shard(x, batch), models.shard(y, batch)
     for average, rate in ((True, 0.05), (False, 0.025)):
@@ -221,7 +221,7 @@ def test_loss_scaling_with_accumulation():
 @pytest.mark.heavy
 @on_keras_on_tensorflow(2)
 def test_two_optimizers_in_one_function():
-    """As in a GAN: two optimizers of one kind in one function, whose gradients may be on their way at once."""
+    """As in a GAN: two optimizers of one kind in one function, whose gradients may be in flight together."""
     import tensorflow as tf
 
     rank, size = hvd.rank(), hvd.size()

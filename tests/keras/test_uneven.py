@@ -1,4 +1,4 @@
-"""Ranks with unlike numbers of batches in fit."""
+"""Ranks with different numbers of batches in fit."""
 
 import numpy as np
 import pytest
@@ -7,7 +7,7 @@ from tests.keras.modules import hvd, keras
 
 
 def uneven(kind):
-    """What rank 0 with 5 batches and rank 1 with 4 are told."""
+    """Return the warnings of rank 0 with 5 batches and rank 1 with 4."""
     import contextlib
     import io
 
@@ -26,7 +26,7 @@ def uneven(kind):
             yield x[:2], y[:2]
 
     options = {"verbose": 0, "callbacks": callbacks}
-    model.fit(endless(), steps_per_epoch=3, epochs=2, **options)  # equal: nothing is said
+    model.fit(endless(), steps_per_epoch=3, epochs=2, **options)  # equal: no warning
     printed = io.StringIO()
     with contextlib.redirect_stderr(printed):
         try:

@@ -1,4 +1,4 @@
-"""One Ray on this machine for all tests of the folder, and clusters of several raylets; nothing of them stays."""
+"""One Ray instance on this machine for all tests of the folder, and clusters of several raylets; all are removed."""
 
 import contextlib
 import os
@@ -10,14 +10,14 @@ from pathlib import Path
 
 import pytest
 
-# What Ray would otherwise write into the home of whoever runs the tests, or say to somebody.
+# Keep Ray from writing to the user's home directory and from sending usage statistics.
 os.environ["RAY_AUTH_MODE"] = "disabled"
 os.environ["RAY_USAGE_STATS_ENABLED"] = "0"
 os.environ["RAY_TRAIN_METRICS_ENABLED"] = "0"
-# By default Ray's workers yield to all other processes; beside other tests they then take minutes to start.
+# By default Ray's workers yield to all other processes; they then take minutes to start during other tests.
 os.environ["RAY_worker_niceness"] = "0"  # noqa: SIM112 - the name that Ray reads
 
-WITHIN = 120.0  # s
+WITHIN = 120.0  # seconds
 
 
 def _alive(pid):
@@ -28,7 +28,7 @@ def _alive(pid):
 
 
 def _of_session(folder):
-    """Processes that have the session's folder among their arguments, or a parent that has."""
+    """Return processes that have the session's folder among their arguments, or whose parent does."""
     found, parents = set(), {}
     for entry in Path("/proc").iterdir():
         if entry.name.isdigit():
@@ -43,8 +43,8 @@ def _of_session(folder):
 
 @contextlib.contextmanager
 def _nothing_stays(stop):
-    """Gives a folder for Ray's session. After ``stop`` none of its processes is there, and neither is the folder."""
-    folder = tempfile.mkdtemp(prefix="hvd-ray-", dir="/tmp")  # short: names of sockets are
+    """Yield a folder for Ray's session; check that ``stop`` ends all its processes, then remove the folder."""
+    folder = tempfile.mkdtemp(prefix="hvd-ray-", dir="/tmp")  # short, because socket paths are limited
     try:
         yield folder
     finally:
@@ -60,7 +60,7 @@ def _nothing_stays(stop):
 
 
 def _start(folder, start, stop):
-    """Call ``start``, again if Ray's processes were too slow: it gives them 30 s, which a busy machine may not keep."""
+    """Call ``start``, again if Ray's processes did not start within Ray's limit of 30 s, as on a busy machine."""
     try:
         start()
     except Exception:
@@ -69,7 +69,7 @@ def _start(folder, start, stop):
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
         start()
-    os.environ.pop("PYTHONBREAKPOINT", None)  # Ray's debugger, for whatever else runs in this process later
+    os.environ.pop("PYTHONBREAKPOINT", None)  # Ray's debugger would affect later tests in this process
 
 
 def _init(**options):
@@ -79,14 +79,14 @@ def _init(**options):
 
 
 class Rays:
-    """There is one Ray at a time in a process: this machine as one node, or a cluster of several."""
+    """The single Ray instance of this process: this machine as one node, or a cluster of several."""
 
     def __init__(self):
         self._running = contextlib.ExitStack()
         self._local = False
 
     def local(self):
-        """Ray with one node of 6 CPUs and 2 GPUs, the same until something else is wanted; the module."""
+        """Return the ray module after starting one node of 6 CPUs and 2 GPUs; reused by later tests."""
         import ray
 
         if not self._local:
@@ -94,7 +94,7 @@ class Rays:
             folder = self._running.enter_context(_nothing_stays(ray.shutdown))
             options = {
                 "num_cpus": 6,
-                "num_gpus": 2,  # for Ray's books; there need be none
+                "num_gpus": 2,  # only for scheduling; no GPU is needed
                 "include_dashboard": False,
                 "object_store_memory": 200 << 20,
                 "_temp_dir": folder,
@@ -133,18 +133,18 @@ class Rays:
 
 
 class Nodes:
-    """What a test does to a cluster."""
+    """Changes that a test makes to a cluster."""
 
     def __init__(self, cluster):
         self._cluster = cluster
 
     def add(self, cpus):
-        """One more raylet."""
+        """Add a raylet."""
         return self._cluster.add_node(num_cpus=cpus, object_store_memory=100 << 20)
 
     @staticmethod
     def kill(node):
-        """Its raylet, and nothing else."""
+        """Kill the node's raylet, and nothing else."""
         os.kill(node.all_processes["raylet"][0].process.pid, signal.SIGKILL)
 
 

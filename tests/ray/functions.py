@@ -1,10 +1,10 @@
-"""What is called in workers."""
+"""Functions that are called in workers."""
 
 import os
 
 
 def ranks(extra=0.0):
-    """(rank, size, local rank, cross size, a sum over ranks)"""
+    """Return (rank, size, local rank, cross size, a sum over ranks)."""
     import numpy as np
 
     import horovod.numpy as hvd
@@ -15,7 +15,7 @@ def ranks(extra=0.0):
 
 
 def afresh():
-    """The same in a new job."""
+    """Return the result of ``ranks`` in a new job."""
     import horovod.numpy as hvd
 
     hvd.shutdown()
@@ -23,7 +23,7 @@ def afresh():
 
 
 def fails(rank):
-    """One raises, the others wait for it."""
+    """One rank raises while the others wait for it."""
     import numpy as np
 
     import horovod.numpy as hvd
@@ -35,7 +35,7 @@ def fails(rank):
 
 
 def dies(rank):
-    """One is killed, the others wait for it."""
+    """One rank is killed while the others wait for it."""
     import numpy as np
 
     import horovod.numpy as hvd
@@ -48,7 +48,7 @@ def dies(rank):
 
 
 def stops(rank):
-    """One is stopped, the others wait for it."""
+    """One rank is stopped while the others wait for it."""
     import signal
 
     import numpy as np
@@ -63,7 +63,7 @@ def stops(rank):
 
 
 def logs(count, rest=0.0):
-    """Each rank logs, and is done some seconds later."""
+    """Each rank logs, and returns some seconds later."""
     import time
 
     import horovod.numpy as hvd
@@ -91,8 +91,10 @@ class Executable:
 
 
 def trains(steps, full, fall=None, pause=0.05, stopped=None):
-    """An elastic program of at least so many steps, which ends with ``full`` ranks: (rank, size). ``fall``,
-    ``stopped``: the number of a worker that is killed, or stopped, at step 5."""
+    """Run an elastic program for at least so many steps, until it has ``full`` ranks; return (rank, size).
+
+    ``fall``, ``stopped``: the number of a worker that is killed, or stopped, at step 5.
+    """
     import signal
     import time
 

@@ -1,4 +1,4 @@
-"""Seats that cannot be taken."""
+"""Assignments that a worker cannot join."""
 
 import dataclasses
 
@@ -6,7 +6,7 @@ from horovod.runner.resident.residence import Residence
 
 
 def one_that_nobody_gets(monkeypatch, number):
-    """The worker of this number is sent to a port at which nobody is."""
+    """Send the worker of this number to a port without a listener."""
     usual = Residence.seat
 
     def seat(self, whose, *args):

@@ -1,4 +1,4 @@
-"""What executors, loggers and settings refuse, and how they say it. Without a cluster."""
+"""Arguments that executors, loggers and settings reject, and their messages. Without a cluster."""
 
 import inspect
 import math

@@ -1,4 +1,4 @@
-"""What Ray says of failures, made short; what is heard of workers. Without a cluster."""
+"""Shortened error messages of Ray, and messages from workers. Without a cluster."""
 
 import time
 from concurrent.futures import Future
@@ -70,7 +70,7 @@ def test_a_callback_that_cannot_be_called():
 
 
 class Actor:
-    """Of a queue that never has anything by itself. ``asked``: what has been called, in order."""
+    """The actor of a queue that never delivers anything by itself. ``asked``: the methods called, in order."""
 
     def __init__(self):
         self.asked = []
@@ -86,7 +86,7 @@ class Actor:
 
 @pytest.fixture
 def ear(monkeypatch):
-    """(an ear, its queue's actor, what that was made with, the box, what callbacks have heard)"""
+    """Return (a receiver, its queue's actor, the actor's arguments, the inbox, what callbacks received)."""
     actor, options, box, heard = Actor(), {}, Mailbox(), []
 
     def make(actor_options):

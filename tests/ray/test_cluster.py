@@ -52,7 +52,7 @@ def test_a_node_is_looked_for_while_another_one_comes():
     names = Names()
     names.of(node("1"))
 
-    class Coming:  # as if another thread had its turn between two steps
+    class Coming:  # as if another thread ran between two steps
         def __eq__(self, other):
             names.of(node("2"))
             return False

@@ -32,13 +32,13 @@ def ref(value=None, error=None):
 
 
 def idle():
-    """A crew without any cluster."""
+    """A worker group without a cluster."""
     executor = RayExecutor(RayExecutor.create_settings(timeout_s=5), num_workers=2)
     return Crew(executor._settings, executor._plan, None, 1, 0)
 
 
 class Actor:
-    """What is called in it is done in a thread, one after the other, until it is killed."""
+    """An actor that runs its calls sequentially in a thread until it is killed."""
 
     def __init__(self, number=0):
         self.number = number
@@ -65,7 +65,7 @@ class Actor:
 
 
 class Heard:
-    """In place of an Ear, without any cluster."""
+    """Replaces an Ear, without a cluster."""
 
     queue = None
 
@@ -85,7 +85,7 @@ class Heard:
 
 @pytest.fixture
 def staffed(monkeypatch):
-    """A crew of two actors without any cluster."""
+    """A worker group of two actors without a cluster."""
     monkeypatch.setattr(crew, "Ear", Heard)
     made = idle()
     made.workers, made.hosts = [Actor(0), Actor(1)], ["a", "b"]
@@ -95,7 +95,7 @@ def staffed(monkeypatch):
 
 
 def within(seconds, call, *args, **kwargs):
-    """In a thread, so that a test ends whose call does not."""
+    """Run the call in a thread, so that the test ends even if the call hangs."""
     future = Future()
 
     def run():
@@ -130,7 +130,7 @@ def test_a_callback_that_waits_for_its_own_workers(staffed, nested):
 
 
 def test_a_callback_that_sends(staffed):
-    """What the call around it waits for is not lost."""
+    """Results for the outer call are not lost."""
     sent = []
 
     def logs(actor):
@@ -139,7 +139,7 @@ def test_a_callback_that_sends(staffed):
         return slow(actor)
 
     def send(_):
-        time.sleep(1)  # the results come meanwhile
+        time.sleep(1)  # results arrive meanwhile
         sent.extend(staffed.send("execute", number))
 
     assert within(20, staffed.call, "execute", logs, callbacks=[send]) == [0, 1]
@@ -158,7 +158,7 @@ def test_sending_does_not_wait_for_the_call_of_another_thread(staffed):
         call = threads.submit(staffed.call, "execute", waits)
         try:
             assert begun.wait(10)
-            sent = within(10, staffed.send, "execute", number)  # while the other call goes on
+            sent = within(10, staffed.send, "execute", number)  # while the other call is still running
             assert not call.done()
         finally:
             go_on.set()
@@ -168,7 +168,7 @@ def test_sending_does_not_wait_for_the_call_of_another_thread(staffed):
 
 @pytest.mark.parametrize("during", ["room", "actors", "answers", "seats"])
 def test_a_shutdown_while_another_thread_starts(monkeypatch, during):
-    """It leaves no actor and no placement group, and the start does not look like a success."""
+    """It leaves no actor and no placement group, and the start does not look successful."""
     executor = RayExecutor(RayExecutor.create_settings(timeout_s=300), num_workers=2)
     actors, given_back, ended = [], [], []
     threads = ThreadPoolExecutor(1)
@@ -229,7 +229,7 @@ def test_what_comes_together_with_a_failure_is_kept():
 
 @pytest.mark.heavy
 def test_a_worker_without_a_seat_does_not_hold_up_the_end(local, monkeypatch):
-    """It is waited for as long as a worker may need to start, on a busy machine too, and its end no longer."""
+    """The worker may take as long to join as a worker needs to start; the shutdown does not wait longer."""
     one_that_nobody_gets(monkeypatch, 1)
     executor = RayExecutor(RayExecutor.create_settings(timeout_s=20), num_workers=2)
     ended = []
@@ -256,7 +256,7 @@ def test_a_shutdown_after_that_of_ray(monkeypatch):
         raise ActorHandleNotFoundError("of another session")
 
     monkeypatch.setattr(crew.ray, "kill", kill)
-    for again in (False, True):  # ray.init() after ray.shutdown(), or not
+    for again in (False, True):  # with or without ray.init() after ray.shutdown()
         made.workers = ["a", "b"]
         monkeypatch.setattr(crew.ray, "is_initialized", lambda again=again: again)
         made.shutdown()
@@ -271,7 +271,7 @@ def test_a_callback_that_shuts_down(local):
         executor.run(functions.logs, [1, 60.0], callbacks=[lambda told: executor.shutdown()])
 
 
-@pytest.mark.heavy  # starts Ray anew
+@pytest.mark.heavy  # restarts Ray
 def test_a_shutdown_that_is_interrupted_can_be_finished(local, monkeypatch):
     executor = RayExecutor(RayExecutor.create_settings(timeout_s=300), num_workers=2)
     executor.start()

@@ -1,4 +1,4 @@
-"""The programs of docs/ray.md run as they stand there."""
+"""The programs of docs/ray.md run unchanged."""
 
 import pytest
 
@@ -7,7 +7,7 @@ pytest.importorskip("torch")
 
 from tests.documents import programs
 
-# The page shows them one after another; here they are one program, in a Ray that runs.
+# The page shows them in sequence; here they form one program, in a running Ray.
 ORDER = ["in short", "an exception", "elastic"]
 
 

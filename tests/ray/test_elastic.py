@@ -1,4 +1,4 @@
-"""Elastic jobs of a real Ray with one node."""
+"""Elastic jobs on a real Ray with one node."""
 
 import itertools
 import os
@@ -16,7 +16,7 @@ from tests.ray.seats import one_that_nobody_gets
 
 
 def test_a_killed_worker_is_replaced(local, capfd):
-    """The host is left alone for a second or two, then a new worker joins."""
+    """The host is in cooldown for a second or two, then a new worker joins."""
     settings = ElasticRayExecutor.create_settings(
         min_num_proc=1, num_proc=3, max_num_proc=3, cooldown_range=(1, 1), elastic_timeout=60
     )
@@ -45,7 +45,7 @@ def test_an_executor_with_min_workers_is_elastic(local):
 
 
 def test_results_of_a_function_without_horovod(local):
-    """There are no members then, and each worker has a result."""
+    """Without members, each worker returns a result."""
     executor = ElasticRayExecutor(ElasticRayExecutor.create_settings(min_num_proc=2, max_num_proc=2, verbose=0))
     executor.start()
     pids = executor.run(os.getpid)

@@ -14,7 +14,7 @@ from horovod.runner.function.worker_error import WorkerError
 from tests.ray import functions
 from tests.runner.cluster.tasks import gone
 
-WITHIN = 15.0  # s for a failure to be told; waiting for a deadline would take longer
+WITHIN = 15.0  # seconds for a failure to be reported; waiting for a deadline would take longer
 
 
 @pytest.fixture(scope="module")
@@ -121,7 +121,7 @@ def test_workers_without_the_package_are_told_what_to_install(local, tmp_path):
 
 
 def _start(ray, folder):
-    """A driver within Ray, whose workers get another PYTHONPATH."""
+    """Start a driver within Ray whose workers get another PYTHONPATH."""
     from horovod.ray import crew
 
     options = {"runtime_env": {"env_vars": {"PYTHONPATH": str(folder)}}}
@@ -141,7 +141,7 @@ def test_workers_of_a_host_see_each_others_gpus(local):
         seen = executor.run(os.getenv, ["CUDA_VISIBLE_DEVICES"])
         own = [local.get(one.get_gpu_ids.remote())[0] for one in executor._crew.workers]
         assert sorted(own) == ["0", "1"]
-        assert seen == [",".join(own)] * 2  # number local_rank is one's own
+        assert seen == [",".join(own)] * 2  # a rank's own GPU has index local_rank
     finally:
         executor.shutdown()
 

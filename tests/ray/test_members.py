@@ -1,4 +1,4 @@
-"""Elastic runs without any cluster: none has a host, so that all wait for one."""
+"""Elastic runs without a cluster: there is no host, so all runs wait for one."""
 
 import threading
 from concurrent.futures import ThreadPoolExecutor

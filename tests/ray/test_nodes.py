@@ -16,7 +16,7 @@ pytestmark = pytest.mark.heavy
 
 
 class Call:
-    """Of a function, in a thread; nodes can be added by the main one only."""
+    """A function call in a thread, because only the main thread can add nodes."""
 
     def __init__(self, func):
         self._func = func

@@ -1,4 +1,4 @@
-"""Workers that stand still (SIGSTOP): they keep their connections, and are found by their silence."""
+"""Stopped workers (SIGSTOP) keep their connections, and are detected by their silence."""
 
 import itertools
 import os

@@ -1,4 +1,4 @@
-"""What Ray is asked for, and what is said of a cluster that is too small. Pure."""
+"""Resources requested from Ray, and errors for a cluster that is too small. Pure."""
 
 import pytest
 

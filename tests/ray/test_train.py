@@ -59,7 +59,7 @@ def test_a_training_with_data_and_checkpoints_goes_on_after_a_failure(local, tmp
     result = trainer.fit()
     assert result.metrics["rows"] == 64.0
     assert result.metrics["step"] == 3
-    assert result.metrics["begin"] > 0  # it was killed, and went on where it was
+    assert result.metrics["begin"] > 0  # it was killed, and resumed from its checkpoint
     assert result.checkpoint is not None
 
 

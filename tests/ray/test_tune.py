@@ -1,4 +1,4 @@
-"""Trials of Ray Tune that are jobs of several ranks."""
+"""Ray Tune trials that are jobs of several ranks."""
 
 import pytest
 

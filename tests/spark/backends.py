@@ -6,7 +6,7 @@ from horovod.spark.common.backend import Backend
 
 
 class InThisProcess(Backend):
-    """One rank: this process. Without Spark and without starting anything."""
+    """A single rank in this process, without Spark and without starting a process."""
 
     def num_processes(self):
         return 1

@@ -1,4 +1,4 @@
-"""One Spark application for the tests: two executors of two cores, on this machine."""
+"""One Spark application for the tests: two executors with two cores each, on this machine."""
 
 import contextlib
 import importlib.util
@@ -15,7 +15,7 @@ MASTER = "local-cluster[2,2,1024]"
 
 @pytest.fixture(scope="session")
 def spark():
-    """The SparkContext. Skips the test where pyspark or Java is not there."""
+    """The SparkContext. Skips the test if pyspark or Java is missing."""
     if importlib.util.find_spec("pyspark") is None:
         pytest.skip("pyspark is not installed")
     if shutil.which("java") is None:
@@ -41,7 +41,7 @@ def spark():
         yield context
         gateway = SparkContext._gateway
         context.stop()
-        # Spark leaves its JVM to the end of this process.
+        # Spark keeps its JVM until this process ends.
         with contextlib.suppress(Exception):
             gateway.shutdown()
         gateway.proc.stdin.close()

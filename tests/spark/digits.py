@@ -1,8 +1,8 @@
-"""Handwritten digits as a DataFrame, and what of them a model gets right."""
+"""Handwritten digits as a DataFrame, and the accuracy of a model on them."""
 
 
 def frame(session):
-    """1,797 rows: ``features``, a vector of 64 numbers from 0 to 1, and ``label``."""
+    """Return 1,797 rows: ``features``, a vector of 64 numbers from 0 to 1, and ``label``."""
     from pyspark.ml.linalg import Vectors
     from sklearn.datasets import load_digits
 
@@ -12,6 +12,6 @@ def frame(session):
 
 
 def accuracy(rows, output="label__output"):
-    """``rows``: with ``label`` and the ten numbers of a model."""
+    """Return the accuracy. ``rows`` have ``label`` and the model's ten outputs."""
     right = [max(range(10), key=lambda digit, row=row: row[output][digit]) == row.label for row in rows]
     return sum(right) / len(right)

@@ -1,4 +1,4 @@
-"""What is done to executors of the tests' application, and to what runs on them."""
+"""Helpers that kill executors of the tests' application, or wait for processes on them."""
 
 import os
 import signal
@@ -7,7 +7,7 @@ from pathlib import Path
 
 
 def parents(pid):
-    """Its ancestors' process ids, the nearest first."""
+    """Return the ancestors' process ids, nearest first."""
     found = []
     while pid > 1:
         pid = int(Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[1])
@@ -16,7 +16,7 @@ def parents(pid):
 
 
 def executor_of(pid):
-    """The JVM of the executor on which this process of a rank runs."""
+    """Return the pid of the executor's JVM on which this rank's process runs."""
     for one in parents(pid):
         if b"CoarseGrainedExecutorBackend" in Path(f"/proc/{one}/cmdline").read_bytes():
             return one
@@ -24,13 +24,13 @@ def executor_of(pid):
 
 
 def kill_executor_of(pid):
-    """Returns the time (s since 1970)."""
+    """Kill the executor of a rank; return the time (seconds since 1970)."""
     os.kill(executor_of(pid), signal.SIGKILL)
     return time.time()
 
 
 def wait_for(there, seconds=60):
-    """Until it is true, or something; returns that."""
+    """Wait until the condition returns a true value; return that value."""
     end = time.monotonic() + seconds
     while time.monotonic() < end:
         if found := there():

@@ -7,7 +7,7 @@ from horovod.spark.application import Jobs
 
 
 class Interrupted(threading.Thread):
-    """An interrupt comes when it is joined for the first time."""
+    """A thread whose first join is interrupted."""
 
     def __init__(self, target):
         super().__init__(target=target, daemon=True)

@@ -12,7 +12,7 @@ def test_without_a_context(monkeypatch):
         pytest.skip("pyspark is not installed")
     import pyspark
 
-    monkeypatch.setattr(pyspark.SparkContext, "_active_spark_context", None)  # of the tests before
+    monkeypatch.setattr(pyspark.SparkContext, "_active_spark_context", None)  # left by earlier tests
     with pytest.raises(RuntimeError, match="no active SparkContext"):
         horovod.spark.run(print)
     with pytest.raises(RuntimeError, match="no active SparkContext"):

@@ -39,7 +39,7 @@ def test_the_keys_are_those_of_the_installed_spark(monkeypatch, version, group):
 
 
 def test_spark_knows_every_key(spark):
-    """And has the values by itself that are said to be its own."""
+    """Spark's own defaults equal those that are documented as such."""
     jvm = spark._jvm
     package = jvm.org.apache.spark.internal.config
     entries = {

@@ -1,4 +1,4 @@
-"""The programs for Spark in docs run as they stand there."""
+"""The Spark programs in docs run unchanged."""
 
 import pytest
 

@@ -1,5 +1,4 @@
-"""The estimators of PyTorch and Lightning learn digits on two ranks, as stages of a Pipeline that is saved and
-loaded."""
+"""The PyTorch and Lightning estimators learn digits on two ranks, as stages of a Pipeline that is saved and loaded."""
 
 import os
 
@@ -73,8 +72,10 @@ def test_digits_are_learnt_in_a_pipeline_and_the_model_is_saved_and_loaded(frame
 
 @pytest.mark.heavy
 def test_lightning_learns_the_same(frame, tmp_path):
-    """The same network, optimizer, seed and rows, shuffled on two ranks: the same figures as with TorchEstimator,
-    however the rows are partitioned."""
+    """The same network, optimizer, seed and rows, shuffled on two ranks, give the same metrics as TorchEstimator.
+
+    The result does not depend on how the rows are partitioned.
+    """
     pl = pytest.importorskip("lightning.pytorch")
     from horovod.spark.lightning import TorchEstimator as Lightning
     from horovod.spark.torch import TorchEstimator

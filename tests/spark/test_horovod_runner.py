@@ -1,4 +1,4 @@
-"""Jobs as notebooks on Databricks start them."""
+"""Jobs started as by notebooks on Databricks."""
 
 import io
 import os
@@ -26,7 +26,7 @@ def main(base, loud=True):
 
 
 def test_below_0_processes_of_the_driver(capsys):
-    """Of no Spark at all."""
+    """Without Spark."""
     made = HorovodRunner(np=-2, env={"GIVEN": "yes"})
     assert made.run(main, base=10) == (0, 2, [21], "yes", None)
     out = capsys.readouterr().out.splitlines()

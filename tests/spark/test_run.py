@@ -42,7 +42,7 @@ def test_more_than_there_can_be(spark):
         horovod.spark.run(describe, (1,), num_proc=9)
     with pytest.raises(ValueError, match=r"num_proc is 9, .* at most 4 slots"):
         horovod.spark.run_elastic(describe, (1,), num_proc=9)
-    assert time.monotonic() - started < 60  # not only when the time to start is over
+    assert time.monotonic() - started < 60  # well before the start timeout
 
 
 def test_what_cannot_be_sent_is_found_before_anything_starts(spark, monkeypatch):
@@ -77,7 +77,7 @@ def wait(folder):
 
 
 def pids(folder, count):
-    """Of the ranks, when all are there."""
+    """Return the ranks' pids once all ranks have started."""
     files = [folder / str(rank) for rank in range(count)]
     return [int(file.read_text() or 0) for file in files] if all(file.exists() for file in files) else []
 
@@ -99,7 +99,7 @@ def test_two_jobs_at_once(spark):
 
 @pytest.mark.heavy
 def test_where_executors_come_when_they_are_needed(spark, monkeypatch):
-    """Spark has no barrier there: the stage is a plain one."""
+    """Spark has no barrier mode with dynamic allocation: the stage is a plain one."""
     monkeypatch.setattr(Application, "is_dynamic", property(lambda self: True))
     results = horovod.spark.run(describe, (10,), num_proc=2, stdout=io.StringIO())
     assert [place[:2] for place, *_ in results] == [(0, 2), (1, 2)]
@@ -133,7 +133,7 @@ def test_an_interrupt_ends_all(spark, tmp_path):
 
 @pytest.mark.heavy
 def test_executors_without_horovod_are_named(spark, tmp_path, monkeypatch):
-    """Their Python has nothing but itself."""
+    """The executors' Python has no packages."""
     venv.create(tmp_path / "bare", with_pip=False)
     monkeypatch.setattr(spark, "pythonExec", str(tmp_path / "bare" / "bin" / "python"))
     started = time.monotonic()

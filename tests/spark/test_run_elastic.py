@@ -15,7 +15,7 @@ def pids(folder):
 
 
 def test_a_killed_executor_is_replaced(spark, tmp_path):
-    """Four ranks on two executors; one executor is killed, two ranks go on, and two new ones come."""
+    """Four ranks on two executors: one executor is killed, two ranks continue, and two new ones join."""
     noticed = []
 
     def kill():

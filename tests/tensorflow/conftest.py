@@ -1,4 +1,4 @@
-"""Fixtures of these tests."""
+"""Fixtures of the TensorFlow tests."""
 
 from tests.single import fixture
 

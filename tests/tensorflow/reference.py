@@ -1,4 +1,4 @@
-"""Inputs by TensorFlow's dtypes, for the ranks of the job that runs."""
+"""Inputs of the current job's ranks in TensorFlow's dtypes."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -18,17 +18,17 @@ ALL = [tf.bool, *INTS, *FLOATS]
 
 
 def value(rank: int, dtype: tf.DType, shape: Sequence[int], high: int = 4) -> np.ndarray:
-    """The input of a rank: small whole numbers, so that sums are exact in every dtype; the same in every process."""
+    """Return the input of a rank: small integers, so that sums are exact in every dtype; deterministic."""
     return of_numpy(rank, dtype.as_numpy_dtype, shape, high)
 
 
 def values(dtype: tf.DType, shape: Sequence[int]) -> list[np.ndarray]:
-    """The inputs of all ranks."""
+    """Return the inputs of all ranks."""
     return [value(rank, dtype, shape) for rank in range(hvd.size())]
 
 
 def assert_close(actual: Any, expected: Any, tolerance: float = 1e-6) -> None:
-    """Equal in shape, and in values but for rounding."""
+    """Assert equal shape, and values equal up to rounding."""
     actual = np.asarray(actual, np.float64)
     expected = np.asarray(expected, np.float64)
     assert actual.shape == expected.shape, (actual.shape, expected.shape)

@@ -1,4 +1,4 @@
-"""op=Adasum of the tape, which combines gradients, and of optimizers of tf.compat.v1, which combine weight changes."""
+"""op=Adasum of the tape, which combines gradients, and of tf.compat.v1 optimizers, which combine weight changes."""
 
 import numpy as np
 import pytest
@@ -18,7 +18,7 @@ def pair(a, b):
 
 
 def adasum(arrays):
-    """By the definition: neighbours first, then neighbours among the results."""
+    """Compute Adasum by its definition: first of neighbours, then of neighbouring results."""
     partial = list(arrays)
     while len(partial) > 1:
         partial = [pair(*partial[i : i + 2]) for i in range(0, len(partial), 2)]
@@ -66,7 +66,7 @@ RATE, MOMENTUM = 0.125, 0.5
 
 
 def simulated(start, curvature, cycles, passes):
-    """Momentum's descent of curvature * x**2 / 2 on each rank, combined after every cycle."""
+    """Simulate Momentum's descent on curvature * x**2 / 2 on each rank, combined after every cycle."""
     weights, speed = start, [np.zeros_like(start) for _ in curvature]
     for _ in range(cycles):
         ends = []

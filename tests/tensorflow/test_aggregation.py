@@ -1,4 +1,4 @@
-"""LocalGradientAggregationHelper sums gradients up over passes, in eager mode, in functions and in graphs."""
+"""LocalGradientAggregationHelper accumulates gradients over passes in eager mode, functions and graphs."""
 
 import pytest
 import tensorflow as tf
@@ -12,7 +12,7 @@ MODES = {"eager": lambda f: f, "function": tf.function}
 
 
 def make_step(helper, variables, gradients_of):
-    """(pass number) -> None: a pass that descends by what the helper gives."""
+    """Return a function (pass number) -> None that applies the helper's result as gradient descent."""
 
     def step(number):
         gradients = helper.compute_gradients(gradients_of(number), variables)
@@ -63,7 +63,7 @@ def test_survives_another_trace():
     v = tf.Variable(tf.zeros([4]))
     helper = hvd.LocalGradientAggregationHelper(2, make_allreduce_grads("survives"))
     step = tf.function(make_step(helper, [v], lambda number: [tf.ones([4]) * tf.cast(tf.size(number), tf.float32)]))
-    for length in (1, 2, 3, 4):  # each shape is traced again, in the middle of a cycle too
+    for length in (1, 2, 3, 4):  # each shape is traced again, even in the middle of a cycle
         step(tf.zeros([length]))
     assert_close(v, [-10.0] * 4)
 

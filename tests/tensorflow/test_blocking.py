@@ -1,4 +1,4 @@
-"""Kernels that block TensorFlow's threads: what is left where it runs asynchronous kernels in an unknown way."""
+"""Kernels that block TensorFlow's threads: the fallback for versions whose asynchronous kernels are unknown."""
 
 import numpy as np
 import pytest
@@ -18,7 +18,8 @@ def test_blocking_kernels_give_the_same_results_without_deadlock(tf_pool):
 
             @tf.function
             def step(x):
-                # More than there are threads: they would all be taken, by other operations on each rank.
+                # More operations than threads: each rank's threads would all be blocked by different
+                # operations.
                 sums = [hvd.allreduce(x * float(i), op=hvd.Sum, name=f"blocked.{i}") for i in range(40)]
                 return tf.add_n(sums), hvd.allgather(x[: hvd.rank() + 1], name="blocked.gathered")
 

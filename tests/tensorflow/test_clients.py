@@ -1,4 +1,4 @@
-"""Names, words and behaviour that programs in use rely on, on TensorFlow; each test names what."""
+"""Names, messages and behaviour that existing TensorFlow programs rely on."""
 
 import pytest
 import tensorflow as tf
@@ -11,8 +11,7 @@ V1 = tf.compat.v1
 
 
 def test_names_that_other_software_asks_for(single):
-    """_LegacyOptimizer, _DistributedOptimizer, _allreduce, mpi_ops.{_allreduce, _grouped_allreduce, _alltoall_grad,
-    broadcast_}; on optimizers of compat.v1 the attribute _optimizer."""
+    """Private names that other software imports, and the attribute _optimizer on compat.v1 optimizers."""
     assert hvd._LegacyOptimizer is V1.train.Optimizer
     plain = V1.train.GradientDescentOptimizer(0.5)
     assert isinstance(plain, hvd._LegacyOptimizer)
@@ -34,8 +33,10 @@ def test_names_that_other_software_asks_for(single):
 
 
 def test_not_initialized_is_said_in_these_words():
-    """ "Horovod has not been initialized", a ValueError: queries and collectives before init and after shutdown. In
-    graphs the type is TensorFlow's."""
+    """ "Horovod has not been initialized", a ValueError, for queries and collectives before init and after shutdown.
+
+    In graphs the type is TensorFlow's.
+    """
     hvd.shutdown()
     one = tf.ones([1])
     calls = [
@@ -46,14 +47,14 @@ def test_not_initialized_is_said_in_these_words():
         lambda: hvd.alltoall(one),
         lambda: hvd.reducescatter(one),
     ]
-    for kind in (tf.errors.FailedPreconditionError, tf.errors.UnknownError):  # before the first init, after shutdown
+    for kind in (tf.errors.FailedPreconditionError, tf.errors.UnknownError):  # before the first init and after shutdown
         for call in [hvd.rank, hvd.size, hvd.local_rank, *calls]:
             with pytest.raises(ValueError, match="Horovod has not been initialized"):
                 call()
         for call in calls:
             with pytest.raises(Exception, match="Horovod has not been initialized") as caught:
                 call()
-            # Another test may have been here before with a job.
+            # An earlier test may have run a job here.
             assert isinstance(caught.value, (kind, tf.errors.UnknownError))
         with pytest.raises(tf.errors.OpError, match="Horovod has not been initialized"):
             tf.function(lambda: hvd.allreduce(one, name="in_a_graph"))()
@@ -64,7 +65,7 @@ def test_not_initialized_is_said_in_these_words():
 @pytest.mark.heavy
 @on_tensorflow(2)
 def test_gradients_of_groups_may_be_of_another_floating_dtype():
-    """Calls the registered gradient functions as autodiff does, with gradients of other floating dtypes."""
+    """Call the registered gradient functions as autodiff does, with gradients of other floating dtypes."""
     from tensorflow.python.framework import ops
 
     n = hvd.size()
@@ -79,7 +80,7 @@ def test_gradients_of_groups_may_be_of_another_floating_dtype():
             return ops.get_gradient_function(results[0].op)(results[0].op, *incoming)
 
         told.append([(g.dtype.name, g.shape.as_list(), float(tf.reduce_sum(tf.cast(g, tf.float32)))) for g in run()])
-    # Allgather: the average; reducescatter with Average: what was given for the rows.
+    # Allgather: the average; reducescatter with Average: the gradient of the rows.
     assert told == [[("float16", [2, 2], 4.0), ("float16", [4, 1], 4.0)]] * 2
 
 

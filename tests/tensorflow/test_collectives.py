@@ -1,4 +1,4 @@
-"""What the conformance suite leaves out: one graph of all operations, other forms of tensors, slices, Adasum, sets."""
+"""Collectives beyond the conformance suite: one graph of all operations, tensor-like inputs, slices, Adasum, sets."""
 
 import numpy as np
 import pytest
@@ -15,7 +15,7 @@ OPS = [hvd.Sum, hvd.Average, hvd.Min, hvd.Max, hvd.Product]
 def test_all_operations_and_dtypes_in_one_function():
     rank, size = hvd.rank(), hvd.size()
     reductions = [(op, dtype) for dtype in ALL for op in OPS if dtype != tf.bool or op != hvd.Average]
-    shape = (2 * size + 1, 2)  # of a reducescatter the first rank gets one row more
+    shape = (2 * size + 1, 2)  # the first rank gets one more row of a reducescatter
     begin, end = (0, 3) if rank == 0 else (2 * rank + 1, 2 * rank + 3)
 
     @tf.function
@@ -154,7 +154,7 @@ def test_questions():
 
 
 def joined():
-    """Rank r does r + 1 steps; the last to join is the last rank."""
+    """Rank r takes r + 1 steps; the last rank joins last."""
     sums = [hvd.allreduce(tf.ones([3]), op=hvd.Sum).numpy().tolist()[0] for _ in range(hvd.rank() + 1)]
     return sums, int(hvd.join())
 

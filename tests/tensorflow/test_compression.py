@@ -11,7 +11,7 @@ CHOICES = ("none", "fp16", "bf16", "wire_fp16", "wire_bf16", "wire_int8")
 
 
 class Doubled:
-    """Of a user's own."""
+    """A user-defined compressor."""
 
     @staticmethod
     def compress(tensor):
@@ -28,8 +28,7 @@ def given(rank):
 
 
 def through_everything(choice):
-    """The average of all ranks' tensors by each function, as far as it takes this compressor; for the others the
-    error."""
+    """Return the average of all ranks' tensors by each function that accepts this compressor; else the error."""
     compression = Doubled if choice == "own" else getattr(hvd.Compression, choice)
     mine = tf.constant(given(hvd.rank()))
     layer = tf.keras.layers.Dense(1, use_bias=False)
@@ -101,7 +100,7 @@ def test_each_compressor_through_each_function(tf_pool, choice):
         assert isinstance(result, np.ndarray), f"{name}: {result}"
         np.testing.assert_array_equal(result, second[name], err_msg=name)
         np.testing.assert_allclose(result, exact, atol=0.02, err_msg=name)
-        rounded = np.mean(np.abs(result - exact) > 1e-6)  # is it what travels that was made smaller?
+        rounded = np.mean(np.abs(result - exact) > 1e-6)  # True if the tensor was compressed before it was sent
         assert (rounded > 0.3) == (choice not in ("none", "own") and name != "sparse"), f"{name}: {rounded}"
 
 
@@ -114,6 +113,6 @@ def test_what_cannot_be_compressed():
                 hvd.allreduce(mine, compression=compression, op=op)
         with pytest.raises(ValueError, match="float64"):
             hvd.allreduce(tf.cast(mine, tf.float64), compression=compression)
-    # Whole numbers are left alone.
+    # Integers are not compressed.
     whole = tf.constant([2**20 + 1])
     assert hvd.allreduce(whole, op=hvd.Max, compression=hvd.Compression.fp16).numpy().tolist() == [2**20 + 1]

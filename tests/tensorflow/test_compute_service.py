@@ -40,7 +40,7 @@ def serve(path, dispatchers, workers, side):
 
 @contextlib.contextmanager
 def served_elsewhere(path):
-    """Run the first worker of the data service that is described at ``path`` in a process of its own."""
+    """Run the first worker of the data service described at ``path`` in a separate process."""
     code = (
         "from horovod.tensorflow.data.compute_service import TfDataServiceConfig, compute_worker_fn\n"
         f"compute_worker_fn(TfDataServiceConfig.read({path!r}), 0)"
@@ -54,7 +54,7 @@ def served_elsewhere(path):
 
 
 def on_compute_side(path):
-    """A pass for each rank, one that ranks share, elements in turn."""
+    """Read one pass for each rank, one that ranks share, and elements in turn."""
     if hvd.rank() == 0:
         serve(path, 1, 2, "compute")
         return threading.active_count()
@@ -103,7 +103,7 @@ def test_datasets_come_from_data_workers(tf_pool, tmp_path):
 
 
 def a_training(path):
-    """What this rank gets of two datasets that the ranks share."""
+    """Return the elements of two shared datasets that this rank gets."""
     config = TfDataServiceConfig.read(path)
     numbers, got = tf.data.Dataset.range(400), []
     for _ in range(2):
@@ -114,7 +114,7 @@ def a_training(path):
 
 @pytest.mark.heavy
 def test_trainings_one_after_the_other_each_get_all(tf_pool, tmp_path):
-    """The second one, this process, has counted nothing yet."""
+    """The second training, in this process, has counted nothing yet."""
     path = str(tmp_path / "compute.json")
     with ComputeService(1, 1, KEY, {"lo"}) as service:
         TfDataServiceConfig(1, 1, "compute", service.addresses(), KEY).write(path)
@@ -131,7 +131,7 @@ def test_trainings_one_after_the_other_each_get_all(tf_pool, tmp_path):
 
 
 def on_training_side(path):
-    """Two dispatchers in two ranks that train, a worker for each."""
+    """Run two dispatchers in two training ranks, with a worker for each."""
     if hvd.rank() == 0:
         serve(path, 2, 1, "training")
         return None
@@ -157,7 +157,7 @@ def test_dispatchers_on_the_training_side(tf_pool, tmp_path):
 
 
 def one_leaves_early(path):
-    """Rank 0 is the compute side; of the two that train, the one with the dispatcher leaves while the other reads."""
+    """Rank 0 is the compute side; of two training ranks, the one with the dispatcher leaves while the other reads."""
     if hvd.rank() == 0:
         serve(path, 1, 1, "training")
         return 0
@@ -185,7 +185,7 @@ def test_a_dispatcher_stays_while_others_read(tf_pool, tmp_path):
 @pytest.mark.heavy
 @on_tensorflow(1)
 def test_a_training_leaves_a_service_that_is_gone():
-    """The training side alone, whose data service goes away when all has been read."""
+    """Run only the training side, whose data service disappears after all data has been read."""
     with ComputeService(1, 1, KEY, {"lo"}) as service:
         config = TfDataServiceConfig(1, 1, "training", service.addresses(), KEY, 20)
         with config.compute_client() as client:

@@ -1,4 +1,4 @@
-"""A process of the compute side: its words, and what becomes of it when its data worker fails."""
+"""A process of the compute side: its messages, and the effect of a failed data worker."""
 
 import os
 import stat
@@ -11,7 +11,7 @@ need("tensorflow")
 
 
 def fails(path, words):
-    """The error of a rank 0 whose data worker is the program ``words``."""
+    """Return the error of a rank 0 whose data worker is the program ``words``."""
     import os
     import sys
 
@@ -29,7 +29,7 @@ def fails(path, words):
 
 
 def beside_a_training(path):
-    """What is there when the service that this process runs beside its own training has ended."""
+    """Return the state after the end of a service that this process ran while it was training."""
     import threading
 
     import numpy as np
@@ -42,7 +42,7 @@ def beside_a_training(path):
     found = []
 
     def read():
-        # A time-out that is shorter than importing TensorFlow takes.
+        # A timeout shorter than the import of TensorFlow.
         config = TfDataServiceConfig.read(path, wait_for_file_creation=True)
         dataset = tf.data.Dataset.range(4).map(lambda x: x * 2).send_to_data_service(config, 0, 1)
         found.extend(int(x) for x in dataset)
@@ -52,7 +52,7 @@ def beside_a_training(path):
     reader.start()
     compute_worker.main(1, "compute", path, 1.0)
     reader.join()
-    np.testing.assert_array_equal(hvd.allreduce(tf.ones(2)), [1, 1])  # is still initialized
+    np.testing.assert_array_equal(hvd.allreduce(tf.ones(2)), [1, 1])  # Horovod is still initialized
     return sorted(found)
 
 

@@ -1,4 +1,4 @@
-"""Both sides of a data service as jobs of their own, and a data worker that is killed."""
+"""Both sides of a data service as separate jobs, and a data worker that is killed."""
 
 import os
 import signal
@@ -25,7 +25,7 @@ def job(ranks, *words):
 
 
 def workers(config):
-    """Pids of its data workers."""
+    """Return the pids of its data workers."""
     found = []
     for pid in filter(str.isdigit, os.listdir("/proc")):
         try:
@@ -39,7 +39,7 @@ def workers(config):
 
 
 def killed_worker(config, training):
-    """Kills one while the training is under way."""
+    """Kill one data worker during training."""
     for line in training.stdout:
         if "epoch 0" in line:
             victim = workers(config)[-1]

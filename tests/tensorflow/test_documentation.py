@@ -1,10 +1,10 @@
-"""The programs for TensorFlow and Keras in README.md and docs run as they stand there."""
+"""The TensorFlow and Keras programs in README.md and docs run unchanged."""
 
 import pytest
 
 from tests.documents import programs
 
-# What the programs leave to the reader.
+# Definitions that the programs leave to the reader.
 BEFORE = """
 import keras
 import numpy as np
@@ -75,7 +75,7 @@ AROUND = {
     "an elastic loop": ("", "assert state.data.epoch == 2"),
     "an elastic session": ("", SESSION_AFTER),
 }
-"""By name: what comes before the program, beside BEFORE, and after it."""
+"""By name: code to run before the program, after BEFORE, and code to run after it."""
 COMPLETE = ["a complete script, before", "a complete script, after"]
 
 

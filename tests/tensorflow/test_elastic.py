@@ -58,7 +58,7 @@ def test_ranks_are_brought_together():
         session.run([add])
         state.restore()
         assert session.run(weight) == 11.0
-        state._new = me == 0  # as one that has come since, and is rank 0
+        state._new = me == 0  # as if rank 0 were a new rank
         if me == 1:
             session.run(add)
         with mock.patch("horovod.tensorflow.elastic._broadcast", side_effect=hvd.elastic._broadcast) as pickled:

@@ -1,4 +1,4 @@
-"""A recovery in the middle of several backward passes: the cycle begins anew, and new ranks are at the same pass."""
+"""Recovery in the middle of several backward passes: the cycle restarts, and new ranks are at the same pass."""
 
 import contextlib
 
@@ -15,7 +15,7 @@ PASSES, STEPS, FAILS = 2, 6, 3
 
 
 class Eager:
-    """Two passes are a step of SGD with rate 1, from 0."""
+    """Two passes are a step of SGD with rate 1, starting at 0."""
 
     def __init__(self, wrap) -> None:
         self.weight = tf.Variable([0.0])
@@ -97,8 +97,8 @@ def trains(kind):
 
 @pytest.mark.parametrize("kind", [pytest.param("eager", marks=pytest.mark.heavy), "function", "session"])
 def test_a_cycle_that_failed_begins_anew(tf_pool, kind):
-    """And what divides by the number of ranks, in functions and graphs that are there already, follows it."""
+    """The division by the number of ranks, in existing functions and graphs, uses the new number."""
     expected = -sum(10.0 * step + number for step in range(STEPS) for number in range(PASSES))
-    expected -= FAILS * PASSES * 0.5  # two ranks, whose gradients differ by 1, up to the step that fails
+    expected -= FAILS * PASSES * 0.5  # two ranks, whose gradients differ by 1, until the step that fails
     found = tf_pool(2, initialized=False, HOROVOD_ELASTIC="1").run(loses_a_rank, kind)
     assert found == [([expected], [0, FAILS]), (None, [0])]

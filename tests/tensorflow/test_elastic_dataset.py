@@ -18,7 +18,7 @@ def made(source, batch_size=None, rank=0, size=1, **more):
 
 
 def samples(length):
-    """Not NumPy's: some that are read in their order only, of a structure, and of which nobody knows how many."""
+    """Return datasets other than NumPy arrays: sequential, structured, and of unknown length."""
     numbers = tf.data.Dataset.range(2 * length).filter(lambda number: number % 2 == 0)
     return numbers.map(lambda number: (number // 2, {"squared": number * number}))
 
@@ -34,7 +34,7 @@ def test_each_sample_is_visited_once_whatever_becomes_of_the_ranks(seed):
     for size, steps in changes:
         every = [made(source, rank=rank, size=size, shuffle=shuffle, seed=seed, **of) for rank in range(size)]
         for rank, one in enumerate(every):
-            tf.random.set_seed(rank)  # which orders must not follow from
+            tf.random.set_seed(rank)  # orders must not depend on it
             if told is not None:
                 one.load_state_dict(told)
             for number, (numbers, more) in enumerate(one):

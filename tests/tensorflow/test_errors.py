@@ -1,4 +1,4 @@
-"""Wrong use: TensorFlow's errors on every rank that name what disagrees, and the next collective works."""
+"""Wrong use raises TensorFlow's errors on every rank, naming what disagrees, and the next collective works."""
 
 import threading
 
@@ -18,17 +18,17 @@ def expect(kind, call, texts):
         call()
     missing = [text for text in texts if text not in str(caught.value)]
     assert not missing, f"{missing} not in: {caught.value}"
-    # The next one works.
+    # The next operation works.
     assert hvd.allreduce(tf.ones([2]), op=hvd.Sum).numpy().tolist() == [float(hvd.size())] * 2
 
 
 def odd(this, that):
-    """``this`` on rank 1, ``that`` elsewhere."""
+    """Return ``this`` on rank 1, ``that`` elsewhere."""
     return this if hvd.rank() == 1 else that
 
 
 MISMATCHES = {
-    # what: (call, texts that every rank's message has); the conformance suite has others
+    # Kind of error: (call, texts in every rank's message); the conformance suite has other kinds
     "prescale": (
         lambda: hvd.allreduce(tf.ones([4]), name="t", op=hvd.Sum, prescale_factor=odd(1.5, 2.5)),
         ["t", "1.5", "2.5", "rank 1"],
@@ -71,7 +71,7 @@ def test_ranks_that_disagree_in_eager_mode_functions_and_sessions():
 
 
 def refused(call, *texts):
-    """By Python, before an op is made: a ValueError and TensorFlow's InvalidArgumentError."""
+    """Rejected by Python before an op is created, as both ValueError and TensorFlow's InvalidArgumentError."""
     expect(ARGUMENT, call, texts)
     expect(ValueError, call, texts)
 
@@ -118,7 +118,7 @@ def test_bad_arguments():
             call()
     with pytest.raises(ValueError, match="both given"):
         hvd.allreduce(x, average=True, op=hvd.Sum)
-    # By the op, when it runs.
+    # Raised by the op when it runs.
     for run in (lambda call: call, tf.function):
         expect(ARGUMENT, run(lambda: hvd.alltoall(x, [1] * (size + 1))), ["splits"])
         expect(ARGUMENT, run(lambda: hvd.alltoall(x, [5] + [0] * (size - 1))), ["splits"])
@@ -135,7 +135,7 @@ def test_bad_arguments():
 
 @on_tensorflow(2)
 def test_a_name_in_flight():
-    """Of two threads that use a name at once, one is told so, whichever comes second."""
+    """Of two threads that use a name at once, the later one gets an error."""
     if hvd.rank() == 1:
         hvd.allreduce([1.0], name="go")
         hvd.allreduce([1.0], name="same")
@@ -147,7 +147,7 @@ def test_a_name_in_flight():
             hvd.allreduce([1.0], name="same")
         except ARGUMENT as error:
             told.append(str(error))
-            hvd.allreduce([1.0], name="go")  # only now does the other rank complete the first
+            hvd.allreduce([1.0], name="go")  # the other rank completes the first operation only now
 
     threads = [threading.Thread(target=attempt) for _ in range(2)]
     for thread in threads:

@@ -1,4 +1,4 @@
-"""Scale factors that 32 bits cannot hold, and names in loops."""
+"""Scale factors that 32-bit floats cannot hold, and names in loops."""
 
 import tensorflow as tf
 
@@ -42,7 +42,7 @@ def test_scale_factors_keep_their_double_precision():
 def test_a_loop_within_a_branch_meets_itself_where_ranks_have_other_branches_too():
     @tf.function
     def step(x):
-        if hvd.rank() == 0:  # while tracing: a part of the graph that the other rank does not have
+        if hvd.rank() == 0:  # while tracing: a part of the graph that the other rank lacks
             tf.cond(tf.reduce_sum(x) > 100.0, lambda: tf.print("large"), tf.no_op, name="report")
 
         def looped():

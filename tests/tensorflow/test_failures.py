@@ -1,4 +1,4 @@
-"""A rank that is killed: an error on the others that names the operation and the rank, soon, in all modes."""
+"""A killed rank: the other ranks promptly get an error that names the operation and the rank, in all modes."""
 
 import os
 import signal
@@ -11,7 +11,7 @@ import tensorflow as tf
 import horovod.tensorflow as hvd
 
 V1 = tf.compat.v1
-LIMIT = 20.0  # seconds, less than the timeout of collectives; 2 are promised, on a machine that is not busy
+LIMIT = 20.0  # seconds, below the timeout of collectives; on an idle machine 2 are promised
 
 
 def eager_step():
@@ -33,7 +33,7 @@ MODES = {"eager": lambda: eager_step, "function": function_step, "session": sess
 
 
 def train_until_killed(modes, note):
-    """Endless steps; all modes call the operation by one name, so that each rank can have another."""
+    """Train without end; all modes use the same operation name, so ranks can use different modes."""
     step = MODES[modes[hvd.rank()]]()
     for _ in range(3):
         step()
@@ -53,7 +53,7 @@ def train_until_killed(modes, note):
     with pytest.raises(tf.errors.UnknownError) as caught:
         steps()
     noticed = time.time()
-    # So do later ones.
+    # Later operations fail as well.
     for make in MODES.values():
         with pytest.raises(tf.errors.UnknownError, match="step"):
             make()()

@@ -1,4 +1,4 @@
-"""Variables and objects from the root to everybody, in eager mode, in functions and in sessions."""
+"""Broadcasts of variables and objects from the root in eager mode, functions and sessions."""
 
 import numpy as np
 import pytest
@@ -19,7 +19,7 @@ def within_a_function(variables, root):
     @tf.function
     def step():
         hvd.broadcast_variables(variables, root)
-        return variables[-1] + 0.0  # read after it was written
+        return variables[-1] + 0.0  # read after the write
 
     assert step().numpy() == root
 
@@ -113,7 +113,7 @@ def refusals(use_resource):
 
 
 def with_the_hook(folder, use_resource):
-    """Fresh variables, then those that the root alone has restored, are the root's everywhere."""
+    """New variables, and variables that only the root restored, take the root's values on all ranks."""
     checkpoints = folder if hvd.rank() == 0 else None
     for attempt in range(2):
         with tf.Graph().as_default():

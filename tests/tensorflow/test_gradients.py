@@ -1,4 +1,7 @@
-"""Gradients of every operation: what the API's table says, in eager mode, functions and old graphs, twice over."""
+"""Gradients of every operation, as in the API's table.
+
+Eager mode, functions and graphs of TensorFlow 1, first and second order.
+"""
 
 import numpy as np
 import pytest
@@ -12,7 +15,7 @@ V1 = tf.compat.v1
 
 
 def tape_gradient(operation, x, seed):
-    """d sum(operation(x) * seed) / dx, where both may be lists."""
+    """Return d sum(operation(x) * seed) / dx, where both may be lists."""
     with tf.GradientTape() as tape:
         tape.watch(x)
         y = operation(x)
@@ -30,7 +33,7 @@ def in_a_session(operation, x, seed):
 
 
 def gradients(operation, x, seed):
-    """The gradient computed in three ways."""
+    """Return the gradient computed in three ways."""
     x, seed = (tf.nest.map_structure(tf.constant, t) for t in (x, seed))
     return [
         tape_gradient(operation, x, seed),
@@ -64,7 +67,7 @@ def of_reductions():
     for result in half:
         assert_close(result, np.sum(seeds, axis=0), 1e-2)
 
-    # One member of a group is not used: zeros arrive in its place on all ranks.
+    # One member of a group is unused: its gradient is zero on all ranks.
     def partly(t):
         return hvd.grouped_allreduce(t, op=hvd.Sum)[1]
 
@@ -112,7 +115,7 @@ def of_scatters():
     splits = [rank + i for i in range(size)]
     x = noise(rank, sum(splits) + 1, 2)
 
-    def sent_back(r):  # by rank r: its seed for what came from here
+    def sent_back(r):  # by rank r: its seed for the rows from this rank
         received = [s + r for s in range(size)]
         begin = sum(received[:rank])
         return noise(r, sum(received), 2)[begin : begin + received[rank]]
@@ -128,7 +131,7 @@ def of_scatters():
 
 
 def second_order():
-    """d2/dx2 of sum(allreduce(x, Sum) ** 3): through the gradient's own gradient."""
+    """Return d2/dx2 of sum(allreduce(x, Sum) ** 3), through the gradient's own gradient."""
     rank, size = hvd.rank(), hvd.size()
     x = tf.constant(value(rank, tf.float64, (3,)))
 
@@ -147,7 +150,7 @@ def second_order():
         assert_close(first, size * 3 * total**2)
         # Every rank's first gradient is the same sum, so the second sums over ranks twice.
         assert_close(second, size * size * 6 * total)
-    # An allgather's gradient holds an allgather of row counts and an allreduce: both have gradients.
+    # An allgather's gradient contains an allgather of row counts and an allreduce; both have gradients.
     with tf.GradientTape() as outer:
         outer.watch(x)
         with tf.GradientTape() as inner:
@@ -155,11 +158,11 @@ def second_order():
             y = tf.reduce_sum(hvd.allgather(x) ** 2)
         first = inner.gradient(y, x)
     assert_close(first, 2 * x)
-    assert_close(outer.gradient(first, x), np.full(3, 2.0 / size))  # each rank asks about its own part only
+    assert_close(outer.gradient(first, x), np.full(3, 2.0 / size))  # each rank differentiates its own part only
 
 
 def second_order_of_movements():
-    """Every rank takes part in the second derivative, also where its first gradient is zero."""
+    """Every rank takes part in the second derivative, even if its first gradient is zero."""
     rank, size = hvd.rank(), hvd.size()
     x = tf.constant(value(rank, tf.float64, (size,)) + 1)
 
@@ -176,7 +179,7 @@ def second_order_of_movements():
     for run in (second, tf.function(second)):
         wanted = 6 * x / size if rank == 0 else tf.zeros_like(x)
         assert_close(run(lambda t: hvd.broadcast(t, 0)), wanted)
-        # Rank r has element r of the sum; each first gradient has 3 size total^2 there, on every rank.
+        # Rank r has element r of the sum; each first gradient is 3 size total^2 there, on every rank.
         assert_close(run(lambda t: hvd.reducescatter(t, op=hvd.Sum)), 6 * size**3 * total)
 
 
@@ -232,7 +235,6 @@ def test_gradients_with_sizes_read_at_run_time():
 
 @on_tensorflow(3, HOROVOD_DYNAMIC_PROCESS_SETS="1")
 def test_gradients_in_a_process_set():
-    """Gradients stay within the process set."""
     process_set = hvd.add_process_set([0, 2])
     rank = hvd.rank()
     if rank != 1:

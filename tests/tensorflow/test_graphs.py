@@ -1,4 +1,4 @@
-"""Operations inside functions, loops, branches, pipelines, sessions and saved models, and many of them at once."""
+"""Operations inside functions, loops, branches, pipelines, sessions and saved models, and many at once."""
 
 import random
 
@@ -15,7 +15,7 @@ V1 = tf.compat.v1
 
 @on_tensorflow(2)
 def test_many_at_once_in_a_session():
-    """64 operations in a step, which every rank makes in an order of its own: none may wait for another."""
+    """Each rank issues 64 operations in a different order: none may wait for another."""
     size, order = hvd.size(), list(range(64))
     random.Random(hvd.rank()).shuffle(order)
     for threads in (0, 1):
@@ -32,7 +32,7 @@ def test_many_at_once_in_a_session():
 @pytest.mark.parametrize("seed", [1, pytest.param(2, marks=pytest.mark.heavy)])
 @on_tensorflow(2, pytest.param(3, marks=pytest.mark.heavy))
 def test_every_kind_at_once_in_a_function(seed):
-    """In an order of each rank's own, with results that need memory of their own."""
+    """Each rank uses a different order; results need memory of their own."""
     rank, size = hvd.rank(), hvd.size()
     makers = {}
     for i in range(8):
@@ -137,7 +137,7 @@ def test_control_flow():
 
 @on_tensorflow(2)
 def test_ranks_with_other_graphs_around():
-    """Rank 0 alone has other branches and loops before. What has the same name, or no scope, still meets."""
+    """Rank 0 alone has extra branches and loops before them; operations with equal names, or none, still match."""
     size = float(hvd.size())
 
     @tf.function
@@ -277,7 +277,7 @@ def test_saved_model(tmp_path):
     assert y.numpy().tolist() == again.numpy().tolist() == [2.0 * size] * 2
     assert gathered.shape == (2 * hvd.size(),)
     assert tape.gradient(loss, x).numpy().tolist() == [2.0 * size] * 2
-    # And in a session.
+    # The same in a session.
     with tf.Graph().as_default(), V1.Session() as session:
         signature = V1.saved_model.loader.load(session, ["serve"], path).signature_def["serving_default"]
         outputs = {key: info.name for key, info in signature.outputs.items()}
@@ -289,7 +289,7 @@ def test_saved_model(tmp_path):
 @pytest.mark.parametrize("old", [False, True])
 @on_tensorflow(2)
 def test_sessions(old):
-    """Also with loops of TensorFlow 1, whose frames the kernels see themselves."""
+    """Includes loops of TensorFlow 1, whose frames are visible to the kernels."""
     size = float(hvd.size())
     with old_graph() if old else tf.Graph().as_default():
         x = V1.placeholder(tf.float32, [2])

@@ -1,4 +1,4 @@
-"""Unnamed groups are numbered within their process set, as on every face."""
+"""Unnamed groups are numbered within their process set, as in every frontend."""
 
 import tensorflow as tf
 
@@ -7,7 +7,7 @@ from tests.ranks import on_tensorflow
 
 
 def counts_of_sets(mine):
-    """Rank 0 has groups in a set of its own first, of which rank 1 knows nothing."""
+    """Rank 0 first has groups in a process set that does not contain rank 1."""
     alone = hvd.ProcessSet([0])
     hvd.init(process_sets=[alone])
     group = [tf.ones([2]), tf.ones([3])]
@@ -26,7 +26,7 @@ def test_a_group_in_one_set_does_not_count_in_another(tf_pool):
 
 @on_tensorflow(2)
 def test_counts_begin_anew_after_a_join():
-    """Ranks have had unlike numbers of groups when they have all joined."""
+    """Ranks had different numbers of groups when all of them joined."""
     for _ in range(1 + hvd.rank()):
         hvd.grouped_allreduce([tf.ones([2]), tf.ones([3])], op=hvd.Sum)
     hvd.join()
@@ -35,7 +35,7 @@ def test_counts_begin_anew_after_a_join():
 
 @on_tensorflow(2)
 def test_a_group_that_is_smaller_on_one_rank_is_an_error():
-    """Rank 0 has no gradient for one of the variables; what each form says of that, and a reduction after it."""
+    """Rank 0 has no gradient for one of the variables; check each form's error, and a reduction afterwards."""
     one, other = tf.Variable([1.0, 2.0]), tf.Variable([3.0])
     told = []
     for groups in (None, 1, [[other, one]]):

@@ -1,4 +1,4 @@
-"""What TensorFlow's registry knows of the kernels."""
+"""Registration of the kernels with TensorFlow."""
 
 from tensorflow.python.framework import kernels, op_def_registry
 

@@ -1,4 +1,4 @@
-"""DistributedOptimizer for optimizers of tf.compat.v1: trains as one process on the joined batch would."""
+"""DistributedOptimizer for tf.compat.v1 optimizers trains like one process on the combined batch."""
 
 import numpy as np
 import pytest
@@ -20,13 +20,13 @@ OPTIMIZERS = {
 
 
 def batch_of(case, step, passes, part):
-    """What ``passes`` passes see, the rows one after another."""
+    """Return the combined rows of ``passes`` passes."""
     batches = [case.batch(step * passes + i, part) for i in range(passes)]
     return {key: np.concatenate([batch[key] for batch in batches]) for key in batches[0]}
 
 
 def train(case, kind, distributed, reference=False, passes=1, average=True, steps=4):
-    """The variables, and global_step, after steps of ``passes`` passes each."""
+    """Return the variables and global_step after steps of ``passes`` passes each."""
     with old_graph(), tf1.variable_scope("net", use_resource=not reference):
         # Only rank 0 begins with the values of the case.
         shift = hvd.rank() if distributed else 0.0
@@ -67,7 +67,7 @@ def compare(kinds, seeds, reference, **options):
         for seed in seeds:
             case = Case(seed)
             trained, steps = train(case, kind, True, reference, **options)
-            if hvd.rank() == 0:  # the others have the same bits, says the caller
+            if hvd.rank() == 0:  # the caller checks that other ranks have the same bits
                 expected, expected_steps = train(case, kind, False, **options)
                 assert_equal_training(case, trained, expected)
                 assert steps == expected_steps

@@ -1,4 +1,4 @@
-"""Training in sessions as scripts for TensorFlow 1 do it."""
+"""Training in sessions, as in scripts for TensorFlow 1."""
 
 import os
 
@@ -14,7 +14,7 @@ tf1 = tf.compat.v1
 
 
 def monitored(case, distributed, reference, steps, folder=None):
-    """Trains in a MonitoredTrainingSession on data that the graph itself produces; the variables at the end."""
+    """Train in a MonitoredTrainingSession on data that the graph produces; return the final variables."""
     with old_graph(), tf1.variable_scope("net", use_resource=not reference):
         shift = hvd.rank() if distributed else 0.0
         variables = {name: tf1.get_variable(name, initializer=value + shift) for name, value in case.initial()}
@@ -41,7 +41,7 @@ def monitored(case, distributed, reference, steps, folder=None):
 
 
 class KeepVariables(tf1.train.SessionRunHook):
-    """Reads variables at the end of a session."""
+    """Session hook that reads variables at the end."""
 
     def __init__(self, variables):
         self.variables = variables
@@ -59,7 +59,7 @@ def test_the_classic_loop_equals_one_process(tf_pool, tmp_path, reference):
             trained = monitored(case, True, reference, 4, where)
             expected = monitored(case, False, reference, 4)
             assert_equal_training(case, trained, expected)
-            # Rank 0 goes on from its checkpoint, and takes the others along.
+            # Rank 0 resumes from its checkpoint, and the others follow.
             longer = monitored(case, True, reference, 6, where)
             assert any(not np.array_equal(a, b) for a, b in zip(longer, trained, strict=True))
             digests.append([value.tobytes() for value in [*trained, *longer]])

@@ -1,4 +1,4 @@
-"""Steps of compiled functions: found where the engine's schedule comes round, and who is late among them."""
+"""Steps of compiled functions, detected by the repetition of the engine's schedule, and which rank is late."""
 
 import time
 
@@ -29,7 +29,7 @@ def train(steps):
     if hvd.rank() == 0:
         eventually(all_have_reported, 60, "both ranks have told of all steps")
     stats = hvd.stats()
-    hvd.allreduce(tf.zeros(1), name="told")  # until then rank 1 stays
+    hvd.allreduce(tf.zeros(1), name="told")  # rank 1 is kept in the job until then
     return stats
 
 
@@ -43,7 +43,7 @@ def test_steps_within_a_function_are_found_and_who_is_late_is_seen(tf_pool):
     for stats in (first, second):
         assert stats["made"] == 40
         assert stats["step_seconds"] > 0.045
-        # What is not seen is not told.
+        # Undetected steps are not reported.
         assert stats["exposed_seconds"] is stats["data_seconds"] is stats["efficiency"] is None
         assert stats["collective_seconds"] > 0
     job = first["job"]

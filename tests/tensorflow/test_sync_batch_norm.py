@@ -1,4 +1,4 @@
-"""SyncBatchNormalization equals batch normalisation over the joined batch."""
+"""SyncBatchNormalization equals batch normalization over the combined batch."""
 
 import numpy as np
 import pytest
@@ -11,18 +11,18 @@ from tests.tensorflow.reference import assert_close
 
 
 def legacy():
-    """Is tf.keras Keras 2 in this process?"""
+    """Return True if tf.keras is Keras 2 in this process."""
     return hasattr(tf.keras.layers.BatchNormalization, "_calculate_mean_and_var")
 
 
 def batch(rank, shape, empty):
-    """Batches differ in size; rank 1's is empty on request."""
+    """Return a rank's batch; sizes differ, and rank 1's is empty on request."""
     rows = 0 if empty and rank == 1 else rank + 2
     return np.random.default_rng(rank).normal(5.0, 2.0, (rows, *shape)).astype(np.float32)
 
 
 def train(layer, x, weights):
-    """One step: (output, gradient of sum(weights * output**2) with respect to x, gamma and beta)."""
+    """Run one step; return (output, gradient of sum(weights * output**2) with respect to x, gamma and beta)."""
     with tf.GradientTape() as tape:
         tape.watch(x)
         y = layer(x, training=True)
@@ -40,7 +40,7 @@ def compare(shape, axis, as_function, empty=False):
 
     def layers():
         settings = {"axis": axis, "momentum": 0.7, "epsilon": 1e-4}
-        plain = {"fused": False} if legacy() else {}  # the fused kernel keeps another moving variance
+        plain = {"fused": False} if legacy() else {}  # the fused kernel computes a different moving variance
         for made in (hvd.SyncBatchNormalization(**settings), tf.keras.layers.BatchNormalization(**settings, **plain)):
             made.build([None, *shape])
             made.gamma.assign(np.linspace(0.5, 2.0, made.gamma.shape[0]))
@@ -53,7 +53,7 @@ def compare(shape, axis, as_function, empty=False):
         wanted, (all_x, all_gamma, all_beta) = train(theirs, tf.constant(joined), tf.constant(seed))
     assert_close(y, wanted[mine], 1e-4)
     assert_close(of_x, all_x[mine], 1e-3)
-    # Gradients of parameters are local ones, for the optimizer to reduce.
+    # Gradients of parameters are local, to be reduced by the optimizer.
     assert_close(hvd.allreduce(of_gamma, op=hvd.Sum), all_gamma, 1e-3)
     assert_close(hvd.allreduce(of_beta, op=hvd.Sum), all_beta, 1e-3)
     assert_close(ours.moving_mean, theirs.moving_mean, 1e-4)
@@ -72,7 +72,7 @@ def forms():
 
 def precision_and_masks():
     rank, size = hvd.rank(), hvd.size()
-    # Values far from zero, whose squares would lose all digits of the variance.
+    # Values far from zero, for which E[x^2] - E[x]^2 would lose all digits of the variance.
     x = tf.constant(np.random.default_rng(rank).normal(1000.0, 0.1, (50, 2)).astype(np.float32))
     everything = hvd.allgather(x).numpy().astype(np.float64)
     mean, variance = joined_moments(x, [0])
@@ -134,7 +134,7 @@ def ranks_with_another_history():
     rank, size = hvd.rank(), hvd.size()
     batches = [batch(r, (2,), False) for r in range(size)]
     x = tf.constant(batches[rank])
-    for _ in range(2 * rank):  # other numbers in Keras' names
+    for _ in range(2 * rank):  # shifts Keras' automatic numbers
         model_of(x)
     model = model_of(x)
     model.fit(x, tf.zeros([len(x), 3]), batch_size=len(x), epochs=2, verbose=0)
@@ -155,7 +155,7 @@ def ranks_with_another_history():
     def step(x):
         return part(x[:2]), part(x[rows:])
 
-    if rank:  # traced on one rank alone, and not run
+    if rank:  # traced on one rank alone, and never run
         part.get_concrete_function(x[:1])
     rows = 2 if rank == 0 else 1
     for gradient in step(x[: rows + 2]):

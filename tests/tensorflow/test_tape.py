@@ -1,4 +1,4 @@
-"""DistributedGradientTape: gradients of shards equal those of the joined batch; it is used like the tape it wraps."""
+"""DistributedGradientTape: gradients of shards equal those of the combined batch; it behaves like the wrapped tape."""
 
 import functools
 
@@ -13,7 +13,7 @@ from tests.tensorflow.training import Case, assert_equal_training, shard
 
 
 def train(case, mode, distributed, steps=5):
-    """The variables after some steps of gradient descent: on shards if ``distributed``, else on the joined batches."""
+    """Return the variables after gradient descent: on shards if ``distributed``, else on the combined batches."""
     variables = {name: tf.Variable(value, name=name) for name, value in case.initial()}
     chosen = list(variables.values())
     options = case.options(chosen)
@@ -78,13 +78,13 @@ def test_behaves_like_the_tape():
     assert distributed.watched_variables() == tape.watched_variables()
     for _ in range(2):
         assert_close(distributed.gradient(target, v), [mean, mean])
-        assert_close(tape.gradient(target, v), [rank + 1.0] * 2)  # the given tape stays as it was
+        assert_close(tape.gradient(target, v), [rank + 1.0] * 2)  # the given tape is unchanged
     nested = distributed.gradient(target, {"a": [v], "b": w})
     assert_close(nested["a"][0], [mean, mean])
     assert nested["b"] is None
     zero = tf.UnconnectedGradients.ZERO
     assert_close(distributed.gradient(target, w, unconnected_gradients=zero), 0)
-    assert_close(distributed.gradient(target, [w], None, zero)[0], 0)  # where the plain tape has it
+    assert_close(distributed.gradient(target, [w], None, zero)[0], 0)  # on the device where the plain tape has it
     assert_close(distributed.gradient(target, v, tf.constant(2.0), True), [2 * mean] * 2)
     again = hvd.DistributedGradientTape(distributed, op=hvd.Sum)
     assert_close(again.gradient(target, v), [mean * size] * 2)
@@ -130,7 +130,7 @@ def test_compresses_and_averages_slices():
 
 @on_tensorflow(2)
 def test_divides_before_it_adds():
-    """1.5 times the largest float32 is what the gradients of all ranks add up to."""
+    """The sum of all ranks' gradients is 1.5 times the largest float32."""
     rank, size = hvd.rank(), hvd.size()
     v, w = tf.Variable([1.0]), tf.Variable([1.0])
     large = 1.5 * float(np.finfo(np.float32).max) / size
@@ -169,7 +169,7 @@ def test_keeps_local_gradients():
     mean = sum(range(1, size + 1)) / size
     assert_close(gradient(local(), [mine, shared], loss), [2 * (rank + 1) / size, mean])
     assert_close(gradient(local(scale_local_gradients=False), [mine, shared], loss), [2 * (rank + 1), mean])
-    mine = tf.Variable([[1.0], [2.0], [3.0]])  # of which only one row gets a gradient
+    mine = tf.Variable([[1.0], [2.0], [3.0]])  # only one row gets a gradient
 
     def sparse_loss():
         return (rank + 1) * (tf.reduce_sum(tf.gather(mine, [2])) + shared)

@@ -1,4 +1,4 @@
-"""Gradients travel under names that are unique and that ranks with another history agree on."""
+"""Gradients have unique names that agree between ranks with different histories."""
 
 import pytest
 import tensorflow as tf
@@ -9,14 +9,14 @@ from tests.tensorflow.reference import assert_close
 
 
 def names_in(function, *args):
-    """Of all Horovod operations in a traced function and in functions inside of it, as the kernels use them."""
+    """Return the names of all Horovod operations in a traced function and its inner functions."""
     graph = function.get_concrete_function(*args).graph.as_graph_def()
     nodes = [*graph.node, *(node for inner in graph.library.function for node in inner.node_def)]
     return sorted(node.name for node in nodes if node.op.startswith("Horovod"))
 
 
 def reduced(variables, factor=1.0, **options):
-    """Gradients of the sum of the variables times rank + 1: the mean of rank + 1 each."""
+    """Return the gradients of (rank + 1) * sum of the variables: each is the mean of rank + 1."""
     with tf.GradientTape() as tape:
         loss = tf.add_n([tf.reduce_sum(v) for v in variables]) * (hvd.rank() + 1) * factor
     return hvd.DistributedGradientTape(tape, **options).gradient(loss, variables)
@@ -27,7 +27,7 @@ MEAN = 1.5
 
 def ranks_with_another_history():
     rank = hvd.rank()
-    for _ in range(3 * rank):  # other numbers in Keras' names
+    for _ in range(3 * rank):  # shifts Keras' automatic numbers
         tf.keras.Sequential([tf.keras.layers.Dense(2)]).build((None, 2))
     layer = tf.keras.layers.Dense(2, kernel_initializer="ones")
     layer.build((None, 2))
@@ -70,7 +70,7 @@ def test_do_not_depend_on_what_a_rank_did_before(tf_pool):
 
 
 def nested_functions_of_other_shapes():
-    """Rank 1 traces the function inside twice, rank 0 once: 3 + 3 rows and 3 + 4."""
+    """Rank 1 traces the inner function twice, rank 0 once: 3 + 3 rows and 3 + 4."""
     rank = hvd.rank()
     variables = [tf.Variable(1.0, name="kernel"), tf.Variable([1.0], name="bias")]
 

@@ -1,4 +1,4 @@
-"""Random small models whose training on shards must equal training on the joined batch; and what trainings share."""
+"""Small random models to compare training on shards with training on the combined batch, and shared helpers."""
 
 import contextlib
 import random
@@ -14,21 +14,21 @@ import horovod.tensorflow as hvd
 from horovod.common.elastic import run_fn
 from horovod.tensorflow.elastic_errors import errors_as_ours
 
-ROWS = 4  # of each rank's shard
+ROWS = 4  # rows of each rank's shard
 kinds_of_variables = pytest.mark.parametrize(
     "reference", [pytest.param(False, id="resource"), pytest.param(True, id="reference", marks=pytest.mark.heavy)]
 )
-"""For tests that take TensorFlow 1's variables: the usual ones, and the older reference variables."""
+"""For tests with TensorFlow 1 variables: resource variables, and the older reference variables."""
 
 
 @dataclass
 class Case:
-    """A model, data and options, the same on every rank for one seed."""
+    """A model, data and options, equal on every rank for one seed."""
 
     seed: int
     width: list[int] = field(default_factory=list)  # of each layer, inputs first
-    words: int = 0  # rows of an embedding; 0: there is none
-    unused: bool = False  # has the model a variable that the loss does not use?
+    words: int = 0  # rows of an embedding; 0: no embedding
+    unused: bool = False  # True if the model has a variable that the loss does not use
 
     def __post_init__(self) -> None:
         choose = random.Random(self.seed)
@@ -41,7 +41,7 @@ class Case:
         self.choose = choose
 
     def initial(self) -> list[tuple[str, np.ndarray]]:
-        """(name, value) of every variable."""
+        """Return (name, value) of every variable."""
         rng = np.random.default_rng(self.seed)
         shapes = [(f"w{i}", pair) for i, pair in enumerate(zip(self.width, self.width[1:], strict=False))]
         shapes += [(f"b{i}", (n,)) for i, n in enumerate(self.width[1:])]
@@ -52,7 +52,7 @@ class Case:
         return [(name, rng.normal(size=shape) / 2) for name, shape in shapes]
 
     def options(self, variables: list[Any]) -> dict[str, Any]:
-        """Of the tape and the optimizer."""
+        """Return the options of the tape and the optimizer."""
         groups: Any = self.groups
         if groups == "lists":
             half = len(variables) // 2
@@ -64,7 +64,7 @@ class Case:
         }
 
     def batch(self, step: int, part: Any = slice(None)) -> dict[str, np.ndarray]:
-        """``part`` of the batch of all ranks together."""
+        """Return this ``part`` of the combined batch of all ranks."""
         rng = np.random.default_rng(1000 * self.seed + step)
         rows = ROWS * hvd.size()
         made = {
@@ -75,7 +75,7 @@ class Case:
         return {key: value[part] for key, value in made.items()}
 
     def loss(self, variables: dict[str, Any], batch: dict[str, Any]) -> Any:
-        """Mean over the rows."""
+        """Return the mean loss over the rows."""
         hidden = batch["x"]
         if self.words:
             hidden = hidden + tf.gather(variables["embedding"], batch["ids"])
@@ -85,7 +85,7 @@ class Case:
 
 
 def shard() -> slice:
-    """This rank's rows."""
+    """Return this rank's rows."""
     return slice(hvd.rank() * ROWS, (hvd.rank() + 1) * ROWS)
 
 
@@ -99,7 +99,7 @@ def assert_equal_training(case: Case, actual: list[np.ndarray], expected: list[n
 
 @contextlib.contextmanager
 def old_graph() -> Iterator[tf.Graph]:
-    """A graph with the control flow that scripts of TensorFlow 1 have; reference variables work in no other."""
+    """Return a graph with TensorFlow 1 control flow; reference variables work in no other."""
     tf1 = tf.compat.v1
     before = tf1.control_flow_v2_enabled()
     tf1.disable_control_flow_v2()
@@ -112,7 +112,7 @@ def old_graph() -> Iterator[tf.Graph]:
 
 
 def train_elastically(train: Callable[..., Any], state: Any, left: Sequence[int]) -> Any:
-    """Return what an elastic program returns in a job in which the ranks ``left`` remain after a failure."""
+    """Return the result of an elastic program in a job in which the ranks ``left`` remain after a failure."""
 
     def reset() -> None:
         hvd.shutdown()

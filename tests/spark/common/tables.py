@@ -6,7 +6,7 @@ from pyarrow import parquet
 
 
 def write_numbers(folder, rows, files=3, group=7, **columns):
-    """``rows`` rows in ``files`` files: ``id`` from 0, ``x`` of 4 numbers that follow from it; and further columns."""
+    """Write ``rows`` rows to ``files`` files: ``id`` from 0, ``x`` of 4 numbers computed from it, and more columns."""
     folder.mkdir(parents=True, exist_ok=True)
     ids = np.arange(rows)
     x = np.stack([ids * 1.0, ids * 2.0, -ids * 1.0, ids % 3 * 1.0], 1).astype("float32")
@@ -22,9 +22,10 @@ def write_numbers(folder, rows, files=3, group=7, **columns):
 
 
 def write_sums(store, rows=60, **columns):
-    """Write the data sets of a store to train and to validate with: ``z`` of 4 numbers, and ``sum``, their sum.
+    """Write the training and validation data of a store: ``z`` of 4 numbers, and ``sum``, their sum.
 
-    Returns: the numbers, one row each.
+    Returns:
+        The numbers, one row each.
     """
     z = np.random.default_rng(0).normal(size=(rows, 4)).astype("float32")
     for part in ("train", "val"):

@@ -1,4 +1,4 @@
-"""How ranks are started, and with what."""
+"""How ranks are started, and with which arguments and environment."""
 
 import os
 
@@ -21,7 +21,7 @@ def test_sparks_tasks_get_the_environment_and_further_arguments(monkeypatch):
 
 
 def test_processes_of_this_host_get_the_environment(monkeypatch):
-    monkeypatch.setenv("SM_HOSTS", '["algo-1", "algo-2"]')  # of this host, whatever a training service has given
+    monkeypatch.setenv("SM_HOSTS", '["algo-1", "algo-2"]')  # for this host, ignoring the training service's variables
     monkeypatch.setenv("SM_CURRENT_HOST", "algo-1")
 
     def look(name, more):

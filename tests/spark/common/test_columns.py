@@ -1,4 +1,4 @@
-"""Which columns of a DataFrame can be learnt from, and what is said of others."""
+"""Supported columns of a DataFrame, and errors for others."""
 
 import pytest
 

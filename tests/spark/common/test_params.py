@@ -1,4 +1,4 @@
-"""Params: one table, of which setters, getters, the constructor and its help are made."""
+"""Params: one table that generates setters, getters, the constructor and its help."""
 
 import inspect
 import pickle

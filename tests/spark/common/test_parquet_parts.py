@@ -1,4 +1,4 @@
-"""What a task of Spark writes of its part of a DataFrame, without Spark."""
+"""Files that a Spark task writes from its part of a DataFrame, without Spark."""
 
 import json
 import os
@@ -81,7 +81,7 @@ def test_rows_that_the_driver_will_refuse_are_reported_and_harm_nothing(tmp_path
 
 
 def test_a_column_that_nobody_names_costs_no_rows(tmp_path):
-    """The driver leaves it out, and takes the rows."""
+    """The driver leaves the column out and keeps the rows."""
     missing = pa.RecordBatch.from_arrays(
         [pa.array([None], pa.list_(pa.list_(pa.float32()))), pa.array([12], pa.int32()), pa.array([None], pa.string())],
         ["c0", "c1", "c2"],

@@ -1,4 +1,4 @@
-"""What a model's outputs become in a DataFrame, in batches."""
+"""Conversion of a model's outputs to DataFrame columns, in batches."""
 
 import decimal
 

@@ -1,4 +1,4 @@
-"""A DataFrame as Parquet: what is written, once, and what is said of rows that cannot be learnt from."""
+"""DataFrames written as Parquet: contents, written once, and errors for unsupported rows."""
 
 import decimal
 import os
@@ -29,7 +29,7 @@ def rows_of(store, written, files):
 
 @pytest.fixture
 def frame(session):
-    """100 rows of all kinds of columns."""
+    """Return 100 rows of all kinds of columns."""
     from pyspark.ml.linalg import Vectors
 
     rows = [
@@ -95,7 +95,7 @@ def test_rows_to_validate_with_are_a_column_or_a_fraction(frame, tmp_path):
 
 
 def test_with_a_seed_the_same_rows_make_the_same_data_set(frame, tmp_path):
-    """However the DataFrame is partitioned and its rows are ordered, which decides what arrives when in a shuffle."""
+    """Partitions and row order, which affect the order of arrival in a shuffle, do not matter."""
     store = LocalStore(tmp_path)
 
     def of(frame, seed):
@@ -108,13 +108,13 @@ def test_with_a_seed_the_same_rows_make_the_same_data_set(frame, tmp_path):
     other = of(frame, 8)
     assert other[0] != first[0]
     assert sorted(other[1]) != sorted(first[1])
-    # Spark has no hash of a map: such rows are shuffled all the same.
+    # Spark cannot hash a map; such rows are still shuffled.
     shuffled = prepare._shuffled(frame.selectExpr("id", "map(id, id) pairs"), ["pairs"], 3, 7)
     assert [bool(part) for part in shuffled.rdd.glom().collect()] == [True] * 3
 
 
 def test_equal_rows_are_spread_as_others_are(session):
-    """And are in the same places however the DataFrame is partitioned."""
+    """Their positions do not depend on the partitioning of the DataFrame."""
     frame = session.range(300).selectExpr("id", "id % 3 few")
 
     def of(frame, seed=1):

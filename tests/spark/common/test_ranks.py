@@ -1,4 +1,4 @@
-"""Which GPU is a rank's."""
+"""Assignment of GPUs to ranks."""
 
 import pytest
 
@@ -14,7 +14,7 @@ from horovod.spark.common.ranks import gpu_number, own_gpu
         (["1", "3"], None, 4, 0, 1),
         (["3"], "1,3", 2, 0, 1),
         (["0"], "1, 0", 2, 0, 1),
-        (["1"], "5,6", 2, 0, 1),  # numbered anew in a container
+        (["1"], "5,6", 2, 0, 1),  # renumbered in a container
         (["GPU-b"], "GPU-a,GPU-b", 2, 0, 1),
     ],
 )

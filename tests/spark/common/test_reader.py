@@ -1,4 +1,4 @@
-"""A rank's batches: every row once in an epoch, as many steps on every rank, whatever the sizes of files are."""
+"""A rank's batches: every row once in an epoch and equally many steps on every rank, for any file sizes."""
 
 import itertools
 import os
@@ -89,7 +89,7 @@ def test_sparse_vectors_become_arrays(tmp_path):
     assert table.columns[0].shape == (5,)
     values = np.concatenate([batch["v"] for batch in Batches(table, 4).epoch(0)])
     assert values.tolist() == [[0, 2, 0, 0, 3], [0] * 5] * 3
-    for first in (6, 5):  # of the second row group: the driver looks at the first rows only
+    for first in (6, 5):  # in the second row group: the driver checks only the first rows
         more = [*rows * 5, {**rows[0], "size": first}, {**rows[1], "size": 6}]
         pa.parquet.write_table(pa.table({"v": pa.array(more, kind)}), folder / "a.parquet", row_group_size=30)
         with pytest.raises(ValueError, match="row group 1, column v has vectors of 5 and of 6 elements, accepted is"):
@@ -173,7 +173,7 @@ def test_torn_foreign_and_empty_files_are_named(tmp_path):
     (folder / "part-1.parquet").write_bytes(damaged)
     with pytest.raises(ValueError, match=r"part-1.parquet is torn"):
         list(Batches(table, 8).epoch(0))
-    (folder / "part-0.parquet").write_bytes(damaged)  # of the first file the first rows are looked at
+    (folder / "part-0.parquet").write_bytes(damaged)  # only the first rows of the first file are checked
     with pytest.raises(ValueError, match=r"part-0.parquet is torn"):
         open_existing(store, str(folder), {}, False)
 
@@ -199,7 +199,7 @@ def test_columns_that_cannot_be_learnt_from_are_named(tmp_path, columns, wanted,
 
 @pytest.mark.heavy
 def test_a_rank_of_1_gb_in_one_row_group_stays_below_1_gb(tmp_path):
-    """What a rank holds does not follow from what others have made of their files."""
+    """A rank's memory use does not depend on how the files were written."""
     from benchmarks.spark_reader import measure, write
 
     write(str(tmp_path), 1024)

@@ -1,4 +1,4 @@
-"""A store on S3, here moto's server: written by Spark's tasks, read by ranks in processes of their own."""
+"""A store on a moto S3 server, written by Spark's tasks and read by ranks in separate processes."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""Stores: names, files that are there whole or not at all, and what is said where nothing can be written."""
+"""Stores: names, atomic files, and errors if nothing can be written."""
 
 import os
 import pickle
@@ -156,11 +156,11 @@ def test_hdfs_without_its_library_says_what_it_needs(monkeypatch):
 
 
 def test_data_on_hdfs_are_named_with_their_protocol(tmp_path):
-    """For ``spark.write.parquet`` and readers of other programs; and ours find them under these names."""
+    """``spark.write.parquet`` and other readers need the protocol; our reader accepts these names, too."""
     from fsspec.implementations.arrow import ArrowFSWrapper
     from pyarrow.fs import LocalFileSystem
 
-    class Local(HDFSStore):  # a file system of pyarrow, as that of HDFS is, but there
+    class Local(HDFSStore):  # a local file system of pyarrow, of the same kind as that of HDFS
         def _open(self):
             return ArrowFSWrapper(LocalFileSystem())
 

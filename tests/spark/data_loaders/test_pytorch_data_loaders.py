@@ -1,4 +1,4 @@
-"""Loaders of tensors over what reads columns."""
+"""Tensor loaders on top of a reader of columns."""
 
 import collections
 import itertools

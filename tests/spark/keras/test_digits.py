@@ -1,5 +1,7 @@
-"""The estimator of Keras learns digits on two ranks: Keras 3 and Keras 2, each in a program of its own, as a process
-has one backend of Keras."""
+"""The Keras estimator learns digits on two ranks.
+
+Keras 3 and Keras 2 run in separate programs, because a process has one Keras backend.
+"""
 
 import os
 import subprocess

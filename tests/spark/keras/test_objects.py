@@ -1,4 +1,4 @@
-"""Optimizers on their way to the ranks."""
+"""Serialization of optimizers for the ranks."""
 
 import pickle
 

@@ -1,4 +1,4 @@
-"""What KerasEstimator does with its params, on Parquet, in one rank: this process. No Spark runs."""
+"""Effects of KerasEstimator's params, on Parquet, with a single rank in this process; without Spark."""
 
 import json
 import warnings
@@ -29,7 +29,7 @@ def line(*shape):
 
 
 def estimator(tmp_path, columns=None, **given):
-    """Learns sum = x0 + x1 + x2 + x3 of scaled rows."""
+    """Return an estimator that learns sum = x0 + x1 + x2 + x3 of scaled rows."""
     write_sums(tmp_path / "store", ROWS, **(columns or {}))
     told = {"model": line(), "optimizer": keras.optimizers.SGD(0.1), "loss": "mse", "verbose": 0, "epochs": 4}
     backend, store = InThisProcess(), LocalStore(tmp_path / "store")
@@ -40,7 +40,7 @@ def estimator(tmp_path, columns=None, **given):
 
 def test_it_learns_validates_and_keeps_what_it_has_learnt(tmp_path):
     made = estimator(tmp_path, validation=0.5, metrics=["mae"], batch_size=16, val_batch_size=7, run_id="r", epochs=8)
-    model = made.setRandomSeed((1 << 40) + 2).fit_on_parquet()  # more than NumPy's seeds
+    model = made.setRandomSeed((1 << 40) + 2).fit_on_parquet()  # larger than NumPy's seeds
     assert isinstance(model, KerasModel)
     history = model.getHistory()
     assert set(history) == {"loss", "mae", "val_loss", "val_mae"}
@@ -59,7 +59,7 @@ def test_it_learns_validates_and_keeps_what_it_has_learnt(tmp_path):
 
 
 def test_a_compiled_model_needs_neither_optimizer_nor_loss(tmp_path):
-    model = line(2, 2)  # the feature takes the shape of the input
+    model = line(2, 2)  # the feature is reshaped to the input's shape
     model.compile(optimizer=keras.optimizers.SGD(0.1), loss="mse", metrics=["mae"])
     made = estimator(tmp_path, model=model, optimizer=None, loss=None)
     history = made.fit_on_parquet().getHistory()

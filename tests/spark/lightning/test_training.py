@@ -1,4 +1,4 @@
-"""Lightning's TorchEstimator on Parquet, in one rank: this process. No Spark runs."""
+"""Lightning's TorchEstimator on Parquet, with a single rank in this process; without Spark."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""What TorchEstimator does with its params, on Parquet, in one rank: this process. No Spark runs."""
+"""Effects of TorchEstimator's params, on Parquet, with a single rank in this process; without Spark."""
 
 import copy
 import json
@@ -21,7 +21,7 @@ from tests.spark.backends import InThisProcess
 from tests.spark.common.tables import write_sums
 
 SEEN: list = []
-"""What classes and functions of this module have noticed: those travel to ranks by name, so to this process."""
+"""Records of this module's classes and functions, which are pickled by name and so run in this process."""
 
 
 @pytest.fixture(autouse=True)
@@ -45,7 +45,7 @@ class Watching(PetastormDataModule):
 
 
 def estimator(tmp_path, columns=None, seed=1, model=None, optimizer=None, **given):
-    """Learns sum = x0 + x1 + x2 + x3 of scaled rows."""
+    """Return an estimator that learns sum = x0 + x1 + x2 + x3 of scaled rows."""
     store = LocalStore(tmp_path / "store")
     if not store.exists(store.get_train_data_path()):
         write_sums(tmp_path / "store", **(columns or {}))
@@ -73,7 +73,7 @@ def test_it_learns_validates_and_keeps_what_it_has_learnt(tmp_path):
     assert SEEN[2][1] == {name: values[2] for name, values in history.items()}
     assert model.getModel().weight.detach().numpy() == pytest.approx(np.ones((1, 4)), abs=0.1)
     assert (made.getModel().weight == before).all(), "the estimator's own model is left alone"
-    # The optimizer of the result is of its model's parameters.
+    # The returned optimizer refers to the returned model's parameters.
     assert model.getOptimizer().param_groups[0]["params"][0] is model.getModel().weight
     kept = torch.load(tmp_path / "store/runs/r/checkpoint", weights_only=True)
     assert (kept["model"]["weight"] == model.getModel().weight).all()
@@ -112,7 +112,7 @@ def test_an_epoch_ends_with_a_step_whatever_the_passes_are(tmp_path, passes, ste
 
 
 def test_a_step_of_fewer_passes_has_the_gradients_of_all_of_them(tmp_path):
-    """One step of an epoch: that of the sum of the batches' gradients."""
+    """With one step in an epoch: the step uses the sum of the batches' gradients."""
     made = estimator(tmp_path, batch_size=20, epochs=1, shuffle=False, backward_passes_per_step=7)
     before = copy.deepcopy(made.getModel())
     after = made.fit_on_parquet().getModel()
