@@ -32,7 +32,10 @@ class _Member(tarfile.TarInfo):
         assert archive.fileobj is not None
         if archive.fileobj.tell() >= archive.checked_to:  # some versions of Python also call this for each of _HEADERS
             archive.checked_to = _check_headers(archive.fileobj)
-        made = super().fromtarfile(archive)
+        try:
+            made = super().fromtarfile(archive)
+        except tarfile.InvalidHeaderError as error:  # after the first member, tarfile would take it for the end
+            raise tarfile.ReadError(str(error)) from error
         if made.size < 0:
             raise ValueError(f"{made.name} has {made.size} bytes")
         return made

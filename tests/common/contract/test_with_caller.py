@@ -1,5 +1,6 @@
 """A process that ends with the one that has started it, also while it imports something slow."""
 
+import contextlib
 import os
 import select
 import signal
@@ -54,5 +55,6 @@ def test_it_ends_with_its_caller(tmp_path, how):
         caller.wait()
         assert ended.poll(60_000), "it outlives its caller"
     finally:
-        os.killpg(caller.pid, signal.SIGKILL)
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(caller.pid, signal.SIGKILL)
         caller.stdout.close()
