@@ -78,11 +78,8 @@ def with_uv(arguments: list[str]) -> str | None:
 
 
 def with_pip(arguments: list[str]) -> int:
-    """Install with pip, after upgrading it to 23.1 or later if needed, and return its exit code."""
+    """Install with pip, and return its exit code."""
     pip = [sys.executable, "-m", "pip", "install", "-qq", "--no-compile", "--disable-pip-version-check"]
-    version = subprocess.run([*pip[:3], "--version"], capture_output=True, text=True, check=True).stdout
-    if (match := re.match(r"pip (\d+)\.(\d+)", version)) and (int(match[1]), int(match[2])) < (23, 1):
-        subprocess.run([*pip, "pip>=23.1"], check=True)
     return subprocess.run([*pip, *arguments], check=False).returncode
 
 
