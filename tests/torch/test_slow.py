@@ -142,7 +142,7 @@ def on_its_own():
 
 
 def test_a_job_without_steps_has_no_thread_and_of_several_optimizers_one_counts(pool):
-    idle, errors, reported, made, written = pool(2).run(on_its_own)[1]
+    idle, errors, reported, made, written = pool(2).run(on_its_own, fresh=True)[1]
     assert idle == []
     assert errors[:2] == [
         "report: loss is 'high'; accepted are numbers",

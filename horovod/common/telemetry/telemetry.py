@@ -43,6 +43,7 @@ class Telemetry:
         self.timelines = Timelines(job, engine, settings)
         self._account: Account | None = None
         self._making = threading.Lock()
+        self._closing = False
         self._live = self._open_live() if job.rank == 0 and settings.flag("HOROVOD_DASHBOARD") else None
         self._of_account = (job, engine, self.post, settings, link, [self._live] if self._live is not None else [])
         for kind in _ABOUT_STEPS:
@@ -68,11 +69,14 @@ class Telemetry:
     def account(self) -> "Account":
         """Step accounting, created at the first step or query, because importing it takes some ms."""
         with self._making:
-            if self._account is None:
-                from horovod.common.telemetry.account import Account
+            return self._make_account()
 
-                self._account = Account(*self._of_account)
-            return self._account
+    def _make_account(self) -> "Account":
+        if self._account is None:
+            from horovod.common.telemetry.account import Account
+
+            self._account = Account(*self._of_account)
+        return self._account
 
     def _open_live(self) -> "Live":
         from horovod.common.telemetry.live import Live
@@ -80,7 +84,10 @@ class Telemetry:
         return Live(self.post, lambda: self._account, lambda: self.hangs.last_guess)
 
     def _about_steps(self, kind: str, rank: int, what: dict[str, Any]) -> None:
-        self.account.heard(kind, rank, what)
+        with self._making:  # a message that arrives during `close` must not create an account: nothing would close it
+            account = self._account if self._closing else self._make_account()
+        if account is not None:
+            account.heard(kind, rank, what)
 
     def close(self, failed: bool = False) -> None:
         """Close all observers even if one raises, because Python cannot exit cleanly with a remaining thread.
@@ -88,6 +95,8 @@ class Telemetry:
         Args:
             failed: True if an exception ends this process.
         """
+        with self._making:
+            self._closing = True
         with contextlib.ExitStack() as then:  # callbacks run in reverse order
             then.callback(self.timelines.stop)
             then.callback(self.witness.close)  # after the message bus, whose thread writes to these files

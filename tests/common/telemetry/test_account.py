@@ -39,6 +39,21 @@ def test_an_account_ends_with_its_job_and_leaves_nothing_behind(pool):
         assert len({(files, threads) for _, _, files, threads in seen[1:]}) == 1, seen
 
 
+def late_message():
+    from horovod.common import observed
+
+    hvd = HorovodBasics("tests")
+    hvd.init()
+    telemetry = observed._observers()
+    hvd.shutdown()
+    telemetry._about_steps("stepping", 0, {})  # as when the bus delivers it while the job ends
+    return [thread.name for thread in threading.enumerate() if thread.name == "hvd-steps"]
+
+
+def test_a_message_during_the_end_of_a_job_starts_no_thread(pool):
+    assert pool(2, initialized=False).run(late_message) == [[], []]
+
+
 class Engine:
     def __init__(self):
         self.steps, self.end, self.made = [], None, 0
