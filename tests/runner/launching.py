@@ -1,4 +1,4 @@
-"""Starting real jobs from tests, and finding every process that belongs to one."""
+"""Start real jobs from tests, and find every process that belongs to one."""
 
 from __future__ import annotations
 
@@ -19,16 +19,16 @@ from horovod.runner.base import linux
 
 ROOT = Path(__file__).resolve().parents[2]
 MARK = "HVD_TEST_MARK"
-LIMIT = 180.0  # s; no job of these tests takes a tenth of that on a machine that does nothing else
+LIMIT = 180.0  # seconds; a job of these tests takes less than a tenth on an idle machine
 
 
 def python(code: str) -> list[str]:
-    """The command that runs a piece of Python."""
+    """Return the command that runs a piece of Python."""
     return [sys.executable, "-c", code]
 
 
 def executable(path: Path, text: str) -> Path:
-    """Write a program that may be executed."""
+    """Write an executable program."""
     path.write_text(text)
     path.chmod(0o755)
     return path
@@ -39,7 +39,10 @@ def launcher(arguments: Sequence[str]) -> list[str]:
 
 
 def marked_environment(extra: Mapping[str, str | None] | None = None) -> dict[str, str]:
-    """An environment by which `processes_with` finds all that inherit it; None in `extra` removes a variable."""
+    """Return an environment by which `processes_with` finds all processes that inherit it.
+
+    None in `extra` removes a variable.
+    """
     path = os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH")]))
     made = {**os.environ, "PYTHONPATH": path, MARK: uuid.uuid4().hex, **(extra or {})}
     return {name: value for name, value in made.items() if value is not None}
@@ -59,7 +62,7 @@ def run_job(
     stdin: bytes | int = subprocess.DEVNULL,
     cwd: Path | None = None,
 ) -> Done:
-    """Run `horovodrun arguments` to its end; afterwards nothing of it may be left."""
+    """Run `horovodrun arguments` to its end, and check that nothing of the job is left."""
     env = marked_environment(environment)
     given = {"input": stdin} if isinstance(stdin, bytes) else {"stdin": stdin}
     result = subprocess.run(launcher(arguments), env=env, cwd=cwd, capture_output=True, timeout=LIMIT, **given)
@@ -68,7 +71,7 @@ def run_job(
 
 
 def processes_with(mark: str) -> list[int]:
-    """Living processes whose environment has the mark, wherever in the process tree they are by now."""
+    """Return living processes whose environment has the mark, wherever they are in the process tree."""
     wanted = f"{MARK}={mark}".encode()
     found = []
     for name in os.listdir("/proc"):
@@ -84,7 +87,7 @@ def processes_with(mark: str) -> list[int]:
 
 
 def eventually(condition: Callable[[], bool], seconds: float, what: str) -> float:
-    """Wait until the condition holds; fails the test after `seconds`. Returns how long it took."""
+    """Wait until the condition holds; fail the test after `seconds`. Returns the elapsed time."""
     start = time.monotonic()
     while not condition():
         if time.monotonic() - start > seconds:
@@ -94,7 +97,7 @@ def eventually(condition: Callable[[], bool], seconds: float, what: str) -> floa
 
 
 class Running:
-    """A job in the background."""
+    """A background job."""
 
     def __init__(
         self, arguments: Sequence[str], environment: Mapping[str, str | None] | None = None, **options: object
@@ -109,7 +112,7 @@ class Running:
         return processes_with(self.environment[MARK])
 
     def commands(self) -> dict[int, str]:
-        """The command line of every process of the job."""
+        """Return the command line of every process of the job."""
         lines = {}
         for pid in self.left():
             with contextlib.suppress(OSError):
@@ -117,7 +120,7 @@ class Running:
         return lines
 
     def agents(self) -> list[int]:
-        """The guard and the agent, its child; where agents start others, theirs follow in the order of the tree."""
+        """Return the pids of the guard and its child, the agent, then those of further agents in tree order."""
         found = {pid for pid, line in self.commands().items() if "runner.agent" in line}
         return sorted(found, key=lambda pid: len(found & set(linux.descendants(pid))), reverse=True)
 
@@ -128,7 +131,7 @@ class Running:
 
 @contextlib.contextmanager
 def running(arguments: Sequence[str], **options: object) -> Iterator[Running]:
-    """A job that is ended by force when the test is over."""
+    """Yield a job that is killed when the test is over."""
     job = Running(arguments, **options)
     try:
         yield job

@@ -1,4 +1,4 @@
-"""Hosts that lack what a job needs: a sentence names it."""
+"""Hosts that lack something a job needs: an error names it."""
 
 import subprocess
 import sys
@@ -9,7 +9,7 @@ from tests.runner.launching import LIMIT, launcher, marked_environment
 
 
 def run(*before: str) -> str:
-    """What a job of two processes says whose launcher is started behind these words."""
+    """Return the output of a job of two processes whose launcher is started by this command prefix."""
     done = subprocess.run(
         [*before, *launcher(["-np", "2", sys.executable, "-c", "print(1)"])],
         env=marked_environment(),
@@ -25,7 +25,7 @@ def run(*before: str) -> str:
 
 
 def within(kind: str, script: str) -> list[str]:
-    """The words that start a program in a namespace of its own, after a line of shell."""
+    """Return the command prefix that starts a program in new namespaces, after a line of shell."""
     return ["unshare", kind, "sh", "-c", f'{script}; exec "$@"', "sh"]
 
 

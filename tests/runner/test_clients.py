@@ -1,4 +1,4 @@
-"""Words, flags and names of the launcher on which programs written for Horovod rely; each test names its row."""
+"""Messages, flags and names of the launcher that existing programs rely on; each test names its row."""
 
 import subprocess
 import sys
@@ -21,7 +21,7 @@ NEGATED = {f"--no-{name[2:]}": flag for name, flag in LONG.items() if flag.no}
 
 
 def prefixes():
-    """(beginning, what it may mean: flags and whether it switches them off), up to the first that means one flag."""
+    """Return (prefix, its meaning: flags and whether it disables them), up to the first that means one flag."""
     meanings = {name: (flag.dest, True) for name, flag in LONG.items()}
     meanings |= {name: (flag.dest, False) for name, flag in NEGATED.items()} | {"--help": ("help", True)}
     for name in meanings:
@@ -32,7 +32,7 @@ def prefixes():
             found = {meaning for other, meaning in meanings.items() if other.startswith(beginning)}
             yield beginning, found
             if len(found) == 1:
-                break  # longer ones mean the same
+                break  # longer prefixes mean the same
 
 
 SAMPLES = {"N": "1", "N[,N...]": "1", "F": "0.5", "LEVEL": "info", "SHELL": "bash", "FIRST:END": "1:2"}

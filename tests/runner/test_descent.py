@@ -1,4 +1,4 @@
-"""What a rank starts inherits the job's variables, but is no rank."""
+"""Child processes of a rank inherit the job's variables, but are no ranks."""
 
 import sys
 
@@ -6,7 +6,7 @@ import pytest
 
 from tests.runner.launching import run_job
 
-# With init at the top, as many scripts have it: helpers that multiprocessing starts import that too.
+# With init at the top, as in many scripts: helpers started by multiprocessing import that, too.
 SCRIPT = """
 import multiprocessing, multiprocessing.forkserver, os, subprocess, sys
 from horovod.common.basics import HorovodBasics
@@ -65,4 +65,4 @@ def test_only_ranks_join(tmp_path):
         "job": "['[0]<stdout>:2', '[1]<stdout>:2']",
         "program": "1 True",
     }
-    assert done.err.count('below `if __name__ == "__main__":`') == 2  # of spawn's and the fork server's
+    assert done.err.count('below `if __name__ == "__main__":`') == 2  # of spawn's and the fork server's processes

@@ -1,4 +1,4 @@
-"""What README.md and docs show of the launcher works; and no program in them is forgotten."""
+"""Launcher commands in README.md and docs work, and every program in the documents is accounted for."""
 
 import re
 import shlex
@@ -10,24 +10,24 @@ import pytest
 from horovod.runner.command import cli
 from tests.documents import ROOT, blocks, programs
 
-# What the programs leave to the reader.
+# Definitions that the programs leave to the reader.
 AROUND = {
     "a function": ("", "\nprint(results)\n"),
     "an exception": ("\ndef work():\n    open('/nowhere')\n\n", ""),
 }
 WORDS = {"...": ["-np", "2", "python", "train.py"]}
-"""What a command leaves out."""
+"""Replacements for parts that a command leaves out."""
 
 DRAWN = ("text", "mermaid", "{eval-rst}")
 SHELL = ("", "bash", "sh", "console")
 FOLDERS = "torch|tensorflow|jax|numpy|mxnet|ray|spark|launchers?"
-"""Of the tests that run programs of the documents."""
+"""Folders of tests that run programs of the documents."""
 OUTSIDE = ("pip", "export", "cd")
-"""Commands of others that need no comment."""
+"""Commands of other software that need no comment."""
 
 
 def test_every_program_is_run_or_says_why_not():
-    """Others are run by tests/torch, tensorflow, jax and so on, which look that they know what is theirs."""
+    """The tests of tests/torch, tensorflow, jax and so on check that they know the programs assigned to them."""
     wrong = [
         f"{block.where}: <!-- run: FOLDER: NAME --> or <!-- not run: WHY --> stands before it, see tests/documents.py"
         for block in blocks()
@@ -56,7 +56,7 @@ def test_the_programs_of_horovod_run(tmp_path):
 
 
 def commands():
-    """(where, words) of each command in a block that has no comment of its own."""
+    """Return (location, words) of each command in a block without a comment."""
     for block in blocks():
         if block.language in SHELL and not block.mark:
             lines = [line for line in block.text.splitlines() if line.strip() and not line.startswith("#")]
@@ -69,7 +69,7 @@ def commands():
 
 
 def complaint(words):
-    """What is wrong with a command, or nothing."""
+    """Return the error in a command, or an empty string."""
     if words[0] == "make":
         targets = re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(), re.MULTILINE)
         return "" if words[1] in targets or "=" in words[1] else f"no target {words[1]} in the Makefile"
@@ -81,7 +81,7 @@ def complaint(words):
 
 
 def test_commands_are_understood(monkeypatch):
-    """Parsed and checked, without being started."""
+    """They are parsed and checked without being started."""
     monkeypatch.delenv("SLURM_JOB_ID", raising=False)
     wrong, seen = [], 0
     for where, words in commands():
@@ -102,13 +102,13 @@ def test_commands_are_understood(monkeypatch):
 
 
 def pages():
-    """Text of README.md and of all pages of docs, by name."""
+    """Return the text of README.md and of all pages of docs, by name."""
     found = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
     return {str(page.relative_to(ROOT)): page.read_text() for page in found}
 
 
 def test_no_page_installs_the_original_project():
-    """That is what the package index has under this name."""
+    """The package index has the original project under this name."""
     told = {name: re.findall(r"pip install '?horovod\b(?!==V)[^`\n]*", text) for name, text in pages().items()}
     assert told.pop("README.md") == ["pip install horovod"], "which says so"
     assert {name: found for name, found in told.items() if found} == {}

@@ -1,4 +1,4 @@
-"""Jobs that fail or are stopped: who is to blame, what the exit code is, how long it takes."""
+"""Jobs that fail or are stopped: attribution, exit code, and duration."""
 
 import shlex
 import signal
@@ -24,7 +24,7 @@ def test_the_first_exit_code_is_the_exit_code_of_the_job():
     done = run_job(["-np", "3", "bash", "-c", "[ $HOROVOD_RANK = 1 ] && exit 7; sleep 60"])
     assert done.code == 7
     assert last_words(done.err)[-1] == "rank 1 on host localhost failed first: exit code 7"
-    assert time.monotonic() - start < 40  # long before the others end by themselves
+    assert time.monotonic() - start < 40  # well before the others would end by themselves
 
 
 def test_victims_that_end_before_the_culprit_are_not_blamed(tmp_path):
@@ -101,7 +101,7 @@ def test_a_disk_that_is_full():
 
 
 def test_a_working_directory_that_is_gone(tmp_path):
-    """Also when it goes between the start of Python and that of the job."""
+    """Also if it is removed between the start of Python and that of the job."""
     (tmp_path / "gone").mkdir()
     code = (
         "import os, sys; from horovod.runner import launch\n"
@@ -139,7 +139,7 @@ def test_workers_that_ignore_sigterm_are_killed(tmp_path):
 
 
 def started(job, count):
-    """Wait until `count` workers say so; the rest of their output is still to be read."""
+    """Wait until `count` workers report their start; the rest of their output is still unread."""
     for _ in range(count):
         assert job.process.stdout.readline().endswith(b"ready\n")
 
@@ -205,7 +205,7 @@ finally:
 
 @pytest.mark.parametrize("around", ["", *(pytest.param(words, marks=HEAVY) for words in ("python", "sh", "bash"))])
 def test_an_interrupt_reaches_ranks_and_not_what_they_have_started(tmp_path, around):
-    """The cleanup takes longer than a moment, and what is around the rank neither ends it nor goes on for long."""
+    """The cleanup takes a while; wrappers around the rank neither end it nor outlive it for long."""
     path = tmp_path / "rank.py"
     path.write_text(RANK)
     command = [sys.executable, str(path)]

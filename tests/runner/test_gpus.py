@@ -1,4 +1,4 @@
-"""`--gpus-per-worker`: each worker sees GPUs of its own, of those that its host has. With a simulated NVML."""
+"""`--gpus-per-worker`: each worker sees its own share of its host's GPUs. With a simulated NVML."""
 
 import os
 
@@ -28,7 +28,8 @@ def test_each_worker_gets_its_own(library, tmp_path):
     done = job(library, "-np", "2", "--gpus-per-worker", "2")
     assert (done.code, done.err) == (0, "")
     assert sorted(done.out.splitlines()) == ["[0]<stdout>:0,1 PCI_BUS_ID", "[1]<stdout>:2,3 PCI_BUS_ID"]
-    # Of those that the launcher's user may use, by that user's numbers; two names of this machine are two hosts.
+    # Of the GPUs that the launcher's user may use, numbered as that user sees them; two names of this machine
+    # are two hosts.
     config = tmp_path / "horovod.yaml"
     config.write_text("params:\n  gpus_per_worker: 1\n")
     flags = ["-np", "3", "-H", "localhost:2,127.0.0.1:1", "--config-file", str(config)]
@@ -51,7 +52,7 @@ CPUS = "import os; print(sorted(os.sched_getaffinity(0)))"
 
 @pytest.mark.heavy
 def test_workers_run_near_their_gpus(library):
-    """GPUs of which each has one of the CPUs that are for this process; local ranks go round."""
+    """Each GPU is near one of the CPUs available to this process; local ranks take turns."""
     here = sorted(os.sched_getaffinity(0))
     one, other = here[0], here[-1]
     if other > 63:

@@ -1,4 +1,4 @@
-"""Real jobs that hang, each for another reason, and what they say of it."""
+"""Real jobs that hang, each for another reason, and their reports."""
 
 import contextlib
 import os
@@ -18,7 +18,7 @@ HEAD = f"""import ctypes, os, signal{jobs.HEAD}
 for name in "ab":
     allreduce(name)
 """
-# What makes each job hang; %%% is the line that is to be named.
+# The code that makes each job hang; %%% is the line that the report must name.
 PLANTS = {
     "sleep": """
 if rank == 1:
@@ -72,7 +72,10 @@ allreduce("grad")
 
 @contextlib.contextmanager
 def job(tmp_path, plant, size=2, head="", **environment):
-    """The running job, and the line that is to be named. ``plant``: of PLANTS, or a program after HEAD."""
+    """Return the running job, and the line that its report must name.
+
+    ``plant``: one of PLANTS, or a program after HEAD.
+    """
     path = tmp_path / "train.py"
     path.write_text(head + HEAD + PLANTS.get(plant, plant))
     line = next((n for n, text in enumerate(path.read_text().splitlines(), 1) if "%%%" in text), 0)
@@ -90,7 +93,7 @@ def said(tmp_path):
 
 
 def reason(tmp_path):
-    """The sentence, once it has been said."""
+    """Return the reported reason, once it has been printed."""
     eventually(lambda: "stacks of all threads" in said(tmp_path), LIMIT, "an explanation")
     return re.search(r"why the job waits: (.*)", said(tmp_path))[1]
 
@@ -160,7 +163,7 @@ def test_rank_0_is_stopped_and_another_rank_says_so(tmp_path):
 
 @pytest.mark.heavy
 def test_a_debugger_a_loop_a_process_in_the_kernel_and_an_odd_name(tmp_path):
-    """One job: each rank that is waited for does something else, and all are described."""
+    """In one job, each absent rank does something else, and all are described."""
     odd = """läyer "7"\n'日本'\x07"""
     head = f"NAME, FIFO = {odd!r}, {str(tmp_path / 'fifo')!r}\n"
     with job(tmp_path, "each something else", 4, head=head) as (_, line):
@@ -170,7 +173,7 @@ def test_a_debugger_a_loop_a_process_in_the_kernel_and_an_odd_name(tmp_path):
             "state: it waits for a process that it starts to begin its program (vfork)",
             f"train.py:{line} in <module>",
         ]
-        # On a machine that has much else to do, the first report may have come before some answers.
+        # On a busy machine the first report may have been written before some answers arrived.
         eventually(lambda: all(part in report(tmp_path) for part in wanted), LIMIT, "what all ranks do")
         text = report(tmp_path)
     assert re.match(r"rank 1 does not go on: a debugger has it \(pid \d+\)", found)

@@ -1,4 +1,4 @@
-"""Jobs that go well: output, input, environment, files."""
+"""Successful jobs: output, input, environment, files."""
 
 import collections
 import hashlib
@@ -26,7 +26,7 @@ def by_rank(text, stream="stdout"):
 
 
 def test_what_a_rank_is_given(tmp_path):
-    """Its identity, the directory and environment of the launcher, what flags say; two names are two hosts."""
+    """Its identity, the launcher's directory and environment, and flags; two host names are two hosts."""
     environment = {
         "ODD": "a=b\nc",
         "EMPTY": "",
@@ -69,7 +69,7 @@ def test_what_a_rank_is_given(tmp_path):
         1: "1 3 1 2 0 1 localhost",
         2: "2 3 0 1 1 2 127.0.0.1",
     }
-    # --verbose tells of variables and no values.
+    # --verbose prints names of variables without values.
     assert "command: " in done.err
     assert "MY_TOKEN" in done.err
     assert "hush-hush" not in done.err
@@ -99,7 +99,7 @@ def test_lines_of_many_ranks_never_mix_and_nothing_is_lost_or_slow():
 
 def test_output_arrives_in_time():
     with running(["-np", "1", *python("import time; print('here'); time.sleep(60)")]) as job:
-        assert job.process.stdout.readline() == b"[0]<stdout>:here\n"  # although the worker goes on
+        assert job.process.stdout.readline() == b"[0]<stdout>:here\n"  # although the worker continues
 
 
 def test_environment_lists_and_host_prefix():
@@ -120,7 +120,8 @@ def test_output_files_are_whole_though_equal_lines_are_collapsed(tmp_path):
     lines = done.out.splitlines()
     mine = [f"[{rank}]<stdout>:mine {rank}" for rank in range(3)]
     assert sorted(line for line in lines if "mine" in line) == mine
-    # Ranks on a busy machine may be further apart than a line is held; then it is shown up to three times.
+    # On a busy machine ranks may be further apart than the delay for merging lines; then one is shown up to
+    # three times.
     same = [line for line in lines if line not in mine]
     assert same == ["[0-2]<stdout>:same"] or (
         1 < len(same) < 4 and all(line.endswith("<stdout>:same") for line in same)
@@ -131,7 +132,7 @@ def test_output_files_are_whole_though_equal_lines_are_collapsed(tmp_path):
 
 
 def test_a_file_that_cannot_be_written_ends_the_job_and_is_named(tmp_path):
-    """A full disk, for example; here a limit of this process's, which fails in the same way."""
+    """A full disk, for example; simulated by this process's file size limit."""
     code = "import os, time; print('x' * 5000 * int(os.environ['HOROVOD_RANK'])); time.sleep(600)"
     words = launcher(["-np", "2", "--output-filename", str(tmp_path), *python(code)])
     limited = ["bash", "-c", 'ulimit -f 1; exec "$@"', "bash", *words]
@@ -195,7 +196,7 @@ def test_a_slow_reader_makes_the_job_wait_not_grow():
         pages = int(Path(f"/proc/{job.process.pid}/statm").read_text().split()[1])
         assert pages * os.sysconf("SC_PAGE_SIZE") < 120 << 20
         assert job.process.stdout.readline().startswith(b"[0]<stdout>:xxx")
-        job.process.terminate()  # a launcher that cannot write must still obey
+        job.process.terminate()  # a launcher that cannot write must still react
         assert job.process.wait(60) == 143
 
 

@@ -1,4 +1,4 @@
-"""A misspelt variable is told once, wherever it was set."""
+"""A misspelt variable is reported once, wherever it was set."""
 
 import sys
 

@@ -1,5 +1,6 @@
-"""Modules that somebody has put into the current directory are not imported by programs of ours: all that we start, the
-user's own script apart, in a directory full of modules that tell on whoever imports them.
+"""Modules planted in the current directory are not imported by Horovod's programs.
+
+Each program, except the user's own script, is started in a directory full of modules that record their import.
 """
 
 import os
@@ -14,7 +15,7 @@ from horovod.runner.function.worker import joined_path
 from horovod.runner.reach import ssh
 from tests.runner.launching import LIMIT, ROOT, marked_environment, processes_with
 
-# Third-party modules that we import or ask for, the package itself, and the whole standard library.
+# Third-party modules that Horovod imports or looks for, the package itself, and the whole standard library.
 NAMES = (
     *("cloudpickle", "zmq", "msgspec", "yaml", "numpy", "torch", "mpi4py", "matplotlib", "horovod", "tensorflow"),
     *sorted(sys.stdlib_module_names),
@@ -30,7 +31,7 @@ LAUNCH = "from horovod.runner.launch import main; sys.exit(main())"
 
 @pytest.fixture
 def planted(tmp_path):
-    """(a directory that others have filled, the file where its modules say that they ran, a safe one beside it)."""
+    """Return (a directory of planted modules, the file that records their imports, a safe directory beside it)."""
     log, place, safe = tmp_path / "log", tmp_path / "planted", tmp_path / "safe"
     place.mkdir()
     safe.mkdir()
@@ -40,7 +41,7 @@ def planted(tmp_path):
 
 
 def run(planted, code, *arguments, **variables):
-    """A program of the user's that lies in the safe directory, run in the other one; nothing planted may have run."""
+    """Run a user's program from the safe directory in the planted one; check that no planted module ran."""
     place, log, safe = planted
     script = safe / "program.py"
     script.write_text(f"import sys; sys.path.append({str(ROOT)!r})\n{code}\n")
@@ -72,14 +73,14 @@ def test_horovod_run(planted):
 
 
 def test_horovodrun(planted):
-    """Launcher, agent, guard; the user's script lies elsewhere."""
+    """Launcher, agent and guard; the user's script is in another directory."""
     worker = planted[2] / "worker.py"
     worker.write_text("print('trained')\n")
     assert run(planted, LAUNCH, "-np", "2", sys.executable, str(worker)).count("trained") == 2
 
 
 def directly(planted, command, stdin=subprocess.DEVNULL, **variables):
-    """A program of ours, run in the directory that others have filled; what it said. Nothing planted may have run."""
+    """Run one of Horovod's programs in the planted directory; return its output. No planted module may have run."""
     place, log, _ = planted
     env = marked_environment({"PYTHONPATH": None, **variables})
     done = subprocess.run(command, cwd=place, env=env, stdin=stdin, capture_output=True, timeout=LIMIT)
@@ -89,7 +90,7 @@ def directly(planted, command, stdin=subprocess.DEVNULL, **variables):
 
 @pytest.mark.parametrize("program", ["worker", "launcher"])
 def test_the_programs_of_pods(planted, program):
-    """A pod's working directory is often a volume that others write to, and these programs hold the job's token."""
+    """A pod's working directory is often a volume that others can write to, and these programs hold the job's token."""
     words = {"worker": ["--launcher", "x", "--port", "1"], "launcher": ["--port", "1", "--", "--", "true"]}[program]
     command = [sys.executable, *boot.words_elsewhere(f"horovod.runner.kubernetes.{program}"), *words]
     code, said = directly(planted, command, HOROVOD_POD_TOKEN="x" * 32)
@@ -108,7 +109,7 @@ def test_the_start_on_a_cloud(planted):
 
 @pytest.mark.parametrize("switch", [{}, {"PYTHONSAFEPATH": "1"}])
 def test_an_agent(planted, switch):
-    """As ssh starts it, in the directory where the user's login begins."""
+    """Started as by ssh, in the directory where the user's login begins."""
     place, log, _ = planted
     env = marked_environment({"PYTHONPATH": None, **switch})
     done = subprocess.run(
@@ -120,7 +121,7 @@ def test_an_agent(planted, switch):
 
 @pytest.mark.heavy
 def test_modules_of_the_launching_program_are_found(tmp_path):
-    """Beside its script, before those of the same name elsewhere; and in the current directory where it looks there."""
+    """Modules beside its script come first; the current directory is searched only where that program would."""
     (tmp_path / "mine.py").write_text("def who(): return __file__\n")
     (tmp_path / "pytest.py").write_text("def who(): return __file__\n")
     script = (
@@ -149,5 +150,5 @@ def test_where_a_function_looks_for_modules(tmp_path, monkeypatch):
     assert (front, rest) == ([str(tmp_path), "/beside", "relative"], [library, "/site", "__editable__.finder"])
     (tmp_path / "relative").mkdir()
     assert search_path(["relative", library])[0] == [str(tmp_path / "relative")]
-    assert search_path(["/only"]) == ([], ["/only"])  # a Python that keeps its modules elsewhere
+    assert search_path(["/only"]) == ([], ["/only"])  # a Python whose modules are elsewhere
     assert joined_path(front, ["/here", "/beside"], rest) == [*front, "/here", *rest]

@@ -1,4 +1,4 @@
-"""Real jobs whose end the launcher understands by what ranks report to it."""
+"""Real jobs whose end the launcher explains by the ranks' reports."""
 
 import subprocess
 import sys
@@ -68,7 +68,7 @@ def train(tmp_path, what):
 )
 def test_a_rank_that_goes_without_a_word_is_blamed(tmp_path, what, how):
     done, words = train(tmp_path, what)
-    assert done.code in (1, 4)  # that of the first to suffer
+    assert done.code in (1, 4)  # the exit code of the first victim
     assert words[0] == "ranks 0, 2 failed with HorovodInternalError as a consequence"
     assert any(line.startswith("rank 1 on host localhost failed first: " + how) for line in words), words
     assert ("stopped by horovodrun: rank 1" in words) == (what == "exec")
@@ -90,7 +90,7 @@ def test_who_gave_up_waiting_is_not_named_as_absent(tmp_path):
 
 @pytest.mark.heavy
 def test_that_nobody_called_init_is_said_soon_and_at_the_end(tmp_path):
-    """Soon is after a minute, which is half a second here."""
+    """Soon means after a minute, shortened to half a second here."""
     path = tmp_path / "train.py"
     path.write_text("import os, sys, time\nwhile not os.path.exists(sys.argv[1]): time.sleep(0.01)\n")
     soon = (

@@ -1,5 +1,7 @@
-"""Jobs where /dev/shm is small, cannot be written or is not there, as in containers: ranks share memory all the same,
-since theirs has no name in a file system."""
+"""Jobs where /dev/shm is small, read-only or missing, as in containers.
+
+Ranks still share memory, because Horovod's shared memory has no name in a file system.
+"""
 
 import subprocess
 import sys

@@ -1,4 +1,4 @@
-"""A job of which one rank reads from a disk that does not answer, and what is said of it."""
+"""A job in which one rank reads from a disk that does not answer, and its report."""
 
 import contextlib
 import os
@@ -25,7 +25,7 @@ allreduce("a")
 
 @contextlib.contextmanager
 def slow_disk(folder: Path):
-    """A control group (version 1) that reads 4 kB/s from the folder's disk; skips the test where none can be made."""
+    """Create a control group (version 1) that reads 4 kB/s from the folder's disk; skip the test if impossible."""
     group = Path("/sys/fs/cgroup/blkio", f"horovod-{uuid.uuid4().hex[:8]}")
     device = os.stat(folder).st_dev
     try:

@@ -1,4 +1,4 @@
-"""The scripts and commands of docs/tutorial.md run and show what the page says."""
+"""The scripts and commands of docs/tutorial.md run and print what the page shows."""
 
 import shlex
 import subprocess

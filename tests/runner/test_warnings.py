@@ -1,4 +1,4 @@
-"""What a launcher does with the signal by which batch systems warn of the end."""
+"""The launcher's reaction to the signal by which batch systems announce the end."""
 
 import signal
 import time
@@ -30,6 +30,6 @@ def test_ranks_that_catch_it_hear_it_and_nobody_ends_by_it():
     assert time.monotonic() - since < LIMIT
     assert "SIGUSR1 received: passed on to the ranks (hvd.should_stop())" in done.err
     assert "[1]<stderr>:warned" in done.err
-    # The other has not been hit by it: it was ended as others are when a rank has failed.
+    # The other rank did not fail by the signal: it was ended because a rank had failed.
     assert done.code == 1
     assert "SIGUSR1" not in done.err.replace("SIGUSR1 received", "")

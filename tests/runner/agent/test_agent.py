@@ -1,4 +1,4 @@
-"""An agent without a launcher: what it does with requests that come one after the other."""
+"""An agent without a launcher: how it handles a sequence of requests."""
 
 import contextlib
 import os
@@ -33,7 +33,7 @@ STUBBORN = "trap '' TERM; echo ready; while :; do sleep 0.1; done"
 
 
 class Talk:
-    """With an agent."""
+    """A conversation with an agent."""
 
     def __init__(self, environment):
         self.variables = [(os.fsencode(name), os.fsencode(value)) for name, value in environment.items()]
@@ -55,7 +55,7 @@ class Talk:
         os.write(self._agent.stdin.fileno(), frame(message))
 
     def until(self, wanted, seconds=LIMIT):
-        """Reads what the agent says until one of these has come, and returns that."""
+        """Read the agent's messages until one of these types arrives, and return that message."""
         end = time.monotonic() + seconds
         while time.monotonic() < end:
             while self._come:
@@ -83,7 +83,7 @@ def talk():
         assert agent.ended() == 0
         assert processes_with(environment[MARK]) == []
     finally:
-        for pid in processes_with(environment[MARK]):  # only where something went wrong
+        for pid in processes_with(environment[MARK]):  # leftovers of a failed test
             linux.send_signal(pid, signal.SIGKILL)
         agent.close()
 
@@ -111,19 +111,19 @@ def test_workers_of_a_lasting_job_come_and_go_one_by_one():
             told = agent.until(Output)
             assert (told.rank, told.data.split()[1]) == (number, b"%d" % number)
             assert told.data.split()[0].isdigit(), "the payload is there for later ones too"
-        # One is stopped and goes on, which nobody has to look for.
+        # One worker is stopped and continued, which needs no detection.
         for sent, stopped in ((signal.SIGSTOP, True), (signal.SIGCONT, False)):
             os.kill(pids[8], sent)
             assert agent.until(Stopped) == Stopped(8, stopped)
-        # One is killed with what it has started; the other lives on.
+        # One worker is killed together with its children; the other survives.
         below = linux.descendants(pids[7])
         assert len(below) == 1
         agent.send(KillWorker(7))
         assert agent.until(Exited) == Exited(7, -signal.SIGKILL)
         eventually(lambda: below[0] not in processes_with(agent.mark), 10, "its child is killed")
         assert pids[8] in processes_with(agent.mark)
-        agent.send(KillWorker(7))  # too late, which is no mistake
-        # One ends by itself: what it leaves behind ends soon, though the job goes on.
+        agent.send(KillWorker(7))  # too late, which is no error
+        # One worker ends by itself: its leftover processes end soon, although the job continues.
         agent.send(StartWorker(Worker(9, [(b"NUMBER", b"9")])))
         pids.update(agent.until(Started).pids)
         assert agent.until(Exited) == Exited(9, 0)
@@ -134,7 +134,7 @@ def test_workers_of_a_lasting_job_come_and_go_one_by_one():
 
 
 def test_a_warning_is_for_those_that_catch_it():
-    """Nobody ends by it, whoever sends it, and it comes once."""
+    """Processes that do not catch the warning survive it, whoever sends it, and it is delivered once."""
     program = 'if [ $NUMBER = 1 ]; then trap "echo warned" USR1; fi; echo ready; while :; do sleep 0.05; done'
     with talk() as agent:
         agent.send(StartJob([b"sh", b"-c", program.encode()], b"/", agent.variables, [], b"k" * 32, lasting=True))
@@ -143,7 +143,7 @@ def test_a_warning_is_for_those_that_catch_it():
             agent.send(StartWorker(Worker(number, [(b"NUMBER", b"%d" % number)])))
             pids.update(agent.until(Started).pids)
             assert agent.until(Output) == Output(number, 1, b"ready\n")
-        for pid in (agent.pid, linux.descendants(agent.pid)[0]):  # as Slurm does: guard and agent
+        for pid in (agent.pid, linux.descendants(agent.pid)[0]):  # as Slurm does: to guard and agent
             os.kill(pid, signal.SIGUSR1)
         assert agent.until(Output) == Output(1, 1, b"warned\n")
         agent.send(PassOn(signal.SIGUSR1))

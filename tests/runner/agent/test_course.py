@@ -46,7 +46,7 @@ def test_term_once_and_kill_until_it_helps():
 
 
 def interrupted(first: int = signal.SIGINT) -> Course:
-    """A job with a rank, 7, and its data loader, 8, stopped at 10 s with 20 s for the rank."""
+    """Return a job with a rank, 7, and its data loader, 8, stopped at 10 s with 20 s for the rank."""
     course = running()
     course.stop(20.0, 10.0, first)
     assert course.stopping

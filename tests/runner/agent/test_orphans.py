@@ -1,4 +1,4 @@
-"""Whoever gets kill -9, nothing of the job runs on."""
+"""After SIGKILL of any process, no process of the job is left."""
 
 import contextlib
 import os
@@ -9,7 +9,7 @@ import pytest
 
 from tests.runner.launching import eventually, python, run_job, running
 
-# A worker as nasty as scripts are: a shell with a child, and a daemon in a session of its own.
+# A difficult worker: a shell with a child, and a daemon in a session of its own.
 DAEMON = "import os, time; os.fork() and os._exit(0); os.setsid(); os.fork() and os._exit(0); time.sleep(63)"
 
 

@@ -1,10 +1,10 @@
-"""Which processes Ctrl-C is for."""
+"""Which processes get SIGINT."""
 
 import pytest
 
 from horovod.runner.agent.ranks import ranks_of
 
-# 10 and 20 are workers of the agent 1. 10 is a shell around the rank 11, which has two data loaders.
+# 10 and 20 are workers of agent 1. 10 is a shell around rank 11, which has two data loaders.
 PARENTS = {1: 0, 10: 1, 11: 10, 12: 11, 13: 12, 20: 1, 21: 20, 30: 1}
 
 

@@ -1,4 +1,4 @@
-"""What workers' and strangers' connections to the store cost the agent and the launcher that pass them on."""
+"""Cost, for the agent and the launcher, of relaying connections of workers and strangers to the store."""
 
 import contextlib
 import socket
@@ -26,14 +26,14 @@ def test_an_agent_accepts_few_more_than_its_workers():
         assert len(opened) == 2 * 3 + relay.STRANGERS
     streams.serve(listening=True)
     assert len([report for report in reports if isinstance(report, StreamEnd)]) == len(opened)
-    with socket.create_connection(where):  # there are places again
+    with socket.create_connection(where):  # free slots are available again
         streams.serve(listening=True)
     assert len([report for report in reports if isinstance(report, StreamOpen)]) == len(opened) + 1
     streams.close()
 
 
 def test_strangers_who_come_without_end_do_not_hold_the_agent_up(monkeypatch):
-    """It has to say now and then that it lives."""
+    """The agent must still send its heartbeats."""
     streams = Streams(lambda report: None)
     streams.listen(1)
 
@@ -58,7 +58,7 @@ def test_strangers_who_come_without_end_do_not_hold_the_agent_up(monkeypatch):
 
 @pytest.fixture
 def mute_store():
-    """A store that accepts and does not read."""
+    """Return a store that accepts and does not read."""
     with socket.create_server(("127.0.0.1", 0)) as listener:
         yield listener
 

@@ -9,7 +9,7 @@ from horovod.runner.protocol.messages import Exited, StartJob, Worker
 
 
 def test_the_agent_comes_to_say_something_between_the_starts():
-    """Starting hundreds of workers on a crowded host takes longer than the launcher bears silence."""
+    """Starting hundreds of workers on a busy host takes longer than the launcher's heartbeat timeout."""
     reports, words = [], []
     table = WorkerTable(reports.append)
     job = StartJob(

@@ -1,4 +1,4 @@
-"""Fixtures for jobs whose agents call home."""
+"""Fixtures for jobs whose agents connect to the launcher."""
 
 import pytest
 

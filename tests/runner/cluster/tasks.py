@@ -1,4 +1,4 @@
-"""Processes in place of those that a cluster's manager would start."""
+"""Local processes in place of those that a cluster manager would start."""
 
 import base64
 import contextlib
@@ -18,13 +18,13 @@ become_agent(ticket, number, **options)
 
 
 class Tasks:
-    """A context manager: none of them runs on afterwards."""
+    """A context manager that ends all tasks on exit."""
 
     def __init__(self):
         self.started = {}
 
     def start(self, ticket, number, *, before="", **options):
-        """`before`: a statement that runs first."""
+        """Start a task. `before`: a statement that it runs first."""
         task = subprocess.Popen(
             [sys.executable, "-c", before + "\n" + _CODE],
             stdin=subprocess.PIPE,
@@ -38,11 +38,11 @@ class Tasks:
         return task
 
     def kill(self, number):
-        """As a manager that has lost its patience: only the process itself."""
+        """Kill only the process itself, as a cluster manager does after its grace period."""
         os.kill(self.started[number].pid, signal.SIGKILL)
 
     def end(self, seconds=20):
-        """(exit code, stderr) of each, by number; they have to end by themselves."""
+        """Return (exit code, stderr) of each task, by number; they must end by themselves."""
         told = {}
         for number, task in self.started.items():
             task.wait(seconds)
@@ -61,7 +61,7 @@ class Tasks:
 
 
 def gone(pid, seconds=10):
-    """Has the process ended, or does it within so long?"""
+    """Return True if the process ends within the given time."""
     until = time.monotonic() + seconds
     while time.monotonic() < until:
         try:

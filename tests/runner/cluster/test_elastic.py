@@ -14,7 +14,7 @@ from horovod.runner.plan.settings import ElasticSettings
 
 
 def train(folder, until):
-    """Steps until so many ranks have done one together, with a file for each."""
+    """Train until so many ranks have taken a step together, with a file for each step."""
     import horovod.numpy as hvd
 
     hvd.init()
@@ -38,7 +38,7 @@ def train(folder, until):
 
 
 def seen(folder, size, seconds=30):
-    """Waits until a step was done by so many ranks."""
+    """Wait until so many ranks have taken a step."""
     end = time.monotonic() + seconds
     while time.monotonic() < end:
         for file in folder.glob("step.*"):
@@ -77,7 +77,7 @@ def test_one_is_killed_and_one_more_arrives(tasks, gathering, tmp_path):
     said = err.getvalue()
     assert re.search(r"host \S+, task 1 is lost: the connection to its agent broke", said)
     assert re.search(r"failed: its host is lost; 2 ranks left", said)
-    assert "gets no new workers" not in said  # a lost task never comes back
+    assert "gets no new workers" not in said  # a lost task never returns
     assert {number: code for number, (code, _) in tasks.end().items()} == {0: 0, 1: -signal.SIGKILL, 2: 0, 7: 0}
 
 

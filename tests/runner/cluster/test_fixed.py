@@ -29,7 +29,7 @@ def describe(base):
 
 
 def test_a_job_of_three_among_strangers(tasks, gathering, tmp_path):
-    """Strangers of all kinds, more than are looked at, at a time."""
+    """Strangers of all kinds connect, more than are examined at a time."""
     port = gathering.ticket.endpoints[-1].port
     words = [b"GET / HTTP/1.0\r\n\r\n", bytes(4096), os.urandom(4096), b"", pickle.dumps({"a": 1})]
     out, err = io.StringIO(), io.StringIO()
@@ -89,7 +89,7 @@ def test_a_task_that_is_killed_ends_the_job_by_its_name(tasks, gathering, tmp_pa
     wishes = Wishes(start_timeout=30, stdout=io.StringIO(), stderr=io.StringIO())
     with pytest.raises(WorkerError, match=r"host \S+, task 1 of 3 \(rank 1\) is lost: the connection to"):
         run_fixed(gathering, Call(sleep_and_tell, (str(tmp_path),)), 3, wishes)
-    assert time.monotonic() - killed[0] < 60  # long before the others end by themselves
+    assert time.monotonic() - killed[0] < 60  # well before the others would end by themselves
     pids = [int(file.read_text()) for file in tmp_path.iterdir()]
     assert len(pids) == 3
     assert all(gone(pid) for pid in pids)
@@ -97,7 +97,7 @@ def test_a_task_that_is_killed_ends_the_job_by_its_name(tasks, gathering, tmp_pa
 
 
 def told(folder, count, seconds=30):
-    """Process ids of the ranks, when all have told theirs."""
+    """Return the ranks' pids once all ranks have reported."""
     end = time.monotonic() + seconds
     while time.monotonic() < end:
         pids = [file.read_text() for file in folder.iterdir()]
@@ -112,7 +112,7 @@ def test_a_task_that_never_comes_is_named(tasks, gathering):
     assert select.select([gathering.fd], [], [], 60)[0], "it has come"
     with pytest.raises(TimeoutError, match=r"waited 2 s for 2 tasks to start .* 1 have .*task 0.* Give it room"):
         run_fixed(gathering, Call(describe, (1,)), 2, Wishes(start_timeout=2, advice="Give it room."))
-    assert tasks.end()[0][0] == 0  # it was let go
+    assert tasks.end()[0][0] == 0  # it was released
 
 
 @pytest.mark.heavy

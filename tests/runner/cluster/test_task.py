@@ -18,7 +18,7 @@ SIZE = 3 << 20
 
 
 class Plain:
-    """In place of a channel: nothing is encrypted."""
+    """An unencrypted channel."""
 
     def __init__(self):
         self._data = bytearray()
@@ -37,7 +37,7 @@ class Plain:
 
 @pytest.fixture
 def agent():
-    """One that says what it has to say, and ends."""
+    """An agent that sends its messages and ends."""
     command = [sys.executable, "-c", f"import sys; sys.stdout.write('x' * {SIZE})"]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, bufsize=0) as process:
         yield process
@@ -77,7 +77,7 @@ def test_a_launcher_that_is_slow_gets_all(agent, monkeypatch):
 
 
 class Busy:
-    """A launcher that hangs up on whoever comes; after so many times it is gone."""
+    """A launcher that closes each connection, and after some connections stops listening."""
 
     def __init__(self, times):
         self.came = []

@@ -13,7 +13,7 @@ ALL = {
 
 
 def marks(text):
-    """The rows of each table: name to whether it is marked."""
+    """Return for each table whether a name is marked."""
     tables = {}
     for line in text.splitlines():
         if line.startswith("Available "):
@@ -39,7 +39,7 @@ def marks(text):
 )
 def test_what_is_there_is_marked(monkeypatch, missing, unmarked):
     monkeypatch.setattr(check_build, "_present", lambda module: module in ALL - missing)
-    # what the engine cannot use, are never marked
+    # Features that the engine cannot use are never marked.
     able = {"TensorFlow", "PyTorch", "Keras", "MXNet", "JAX", "Gloo"} - unmarked
     tables = marks(check_build.report())
     assert {title: list(rows) for title, rows in tables.items()} == {

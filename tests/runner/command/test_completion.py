@@ -1,4 +1,4 @@
-"""Completion, in the shells themselves."""
+"""Completion, tested in the shells themselves."""
 
 import shutil
 import subprocess
@@ -10,7 +10,7 @@ from horovod.runner.command import completion
 from horovod.runner.command.flags import FLAGS
 from tests.runner.output.test_terminal import terminal
 
-# Calls the function as readline does, with the words cut at COMP_WORDBREAKS as bash cuts them, and shows its answers.
+# Calls the function as readline does, with words split at COMP_WORDBREAKS as in bash, and prints its answers.
 ASK = """
 COMP_LINE=$1 COMP_POINT=${#1}
 shift
@@ -81,7 +81,7 @@ def test_bash(scripts, tmp_path, words, answers):
 
 
 def test_names_that_look_like_commands_are_not_run(scripts, tmp_path):
-    """An administrator or a container's runtime may name an interface so; the names are offered quoted."""
+    """An administrator or container runtime may choose such interface names; they are offered quoted."""
     devices = tmp_path / "dev"
     devices.write_text("Inter-|   Receive\n $(id>ran): 0 0\n  `id>ran`: 0\n    l*: 0\n    lo: 0\n")
     (tmp_path / "lots").touch()
@@ -154,7 +154,7 @@ def test_fish(scripts, tmp_path, line, answers):
 
 
 def test_zsh_is_told_what_excludes_what_and_what_a_value_is(scripts):
-    """Nothing asks a zsh: what it completes shows only at a terminal."""
+    """Only the generated script is checked, because zsh completes at a terminal only."""
     rows = scripts["zsh"].read_text().splitlines()
     for row in (
         "'(--num-proc -n -np)-np[number of processes]:N: '",

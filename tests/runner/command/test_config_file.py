@@ -1,4 +1,4 @@
-"""--config-file: every key, what beats what, and what is said about a wrong file."""
+"""--config-file: every key, precedence, and errors for invalid files."""
 
 import warnings
 
@@ -7,7 +7,7 @@ import pytest
 from horovod.runner.command import cli, config_file
 from tests.runner.launching import ROOT
 
-# Frozen: what users have in their files. A change of this table breaks their jobs.
+# Frozen, because users have these keys in their files. Changing this table breaks their jobs.
 KEYS = {
     "params.fusion_threshold_mb": ("32", {"HOROVOD_FUSION_THRESHOLD": "33554432"}),
     "params.cycle_time_ms": ("2.5", {"HOROVOD_CYCLE_TIME": "2.5"}),
@@ -45,7 +45,7 @@ pytestmark = pytest.mark.filterwarnings("ignore:.*(not part of this version yet|
 
 
 def text_of(values):
-    """A file with these keys and values, by section."""
+    """Return the text of a file with these keys and values, by section."""
     sections = {}
     for key, value in values.items():
         section, name = key.split(".")
@@ -173,7 +173,7 @@ def test_a_file_that_cannot_be_read(tmp_path, content, why):
 def test_flag_then_file_then_variable_then_default(read):
     text = text_of({"params.cycle_time_ms": 2, "logging.with_timestamp": "true", "params.fusion_threshold_mb": 1})
     environ = {"HOROVOD_CYCLE_TIME": "4", "HOROVOD_CACHE_CAPACITY": "7"}
-    # what is not in `variables` is left to the environment, which passes to the workers, and to their defaults
+    # Values missing from `variables` come from the environment passed to the workers, or from their defaults
     assert read(text, environ=environ).variables == {
         "HOROVOD_CYCLE_TIME": "2",
         "HOROVOD_LOG_HIDE_TIME": "0",

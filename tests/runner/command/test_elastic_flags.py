@@ -1,4 +1,4 @@
-"""Which flags make a job elastic, and what is said of those that do not fit together."""
+"""Flags that make a job elastic, and errors for conflicting flags."""
 
 import pytest
 

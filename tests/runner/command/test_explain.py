@@ -1,4 +1,4 @@
-"""Who answers `horovodrun --explain`."""
+"""Which processes answer `horovodrun --explain`."""
 
 import contextlib
 import os
@@ -17,7 +17,7 @@ from horovod.runner.command import explain
 
 @contextlib.contextmanager
 def answering(name, text=b"why\n"):
-    """A socket of this process's that answers each connection."""
+    """Open a socket of this process that answers each connection."""
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as door:
         door.bind(name)
         door.listen()
@@ -26,7 +26,7 @@ def answering(name, text=b"why\n"):
             with contextlib.suppress(OSError):
                 while True:
                     connection, _ = door.accept()
-                    with connection, contextlib.suppress(BrokenPipeError):  # it may have gone again
+                    with connection, contextlib.suppress(BrokenPipeError):  # the client may have disconnected
                         connection.sendall(text)
 
         thread = threading.Thread(target=answer, daemon=True)
@@ -40,7 +40,7 @@ def answering(name, text=b"why\n"):
 
 @pytest.fixture
 def only_mine(monkeypatch):
-    """Not the sockets of jobs that other tests have in workers."""
+    """Hide the sockets of jobs that other tests run in workers."""
     doors = reports.doors
     monkeypatch.setattr(reports, "doors", lambda: [door for door in doors() if door[0] == os.getpid()])
 
@@ -60,7 +60,7 @@ def test_only_what_the_processs_own_user_says_is_shown(monkeypatch, only_mine):
 
 
 def test_names_that_other_processes_have_taken(only_mine):
-    """They may contain digits that `int` does not know, or claim to be of this process."""
+    """Names may contain digits that `int` does not accept, or claim to be of this process."""
     mine = os.getpid()
     taken = f"\0horovod-explain-{mine}-{'0' * 16}"
     code = (
@@ -85,7 +85,7 @@ def test_names_that_other_processes_have_taken(only_mine):
 
 
 def test_a_stranger_that_claims_to_be_another_rank(monkeypatch):
-    """Of all processes that a target means, the one that has made the socket itself is asked."""
+    """Of all processes that a target matches, only the one that created the socket is asked."""
     mine, other = os.getpid(), os.getppid()
     claimed = f"\0horovod-explain-{other}-{secrets.token_hex(8)}"
     monkeypatch.setattr(explain, "find", lambda target, doors: [pid for pid in doors if pid in (mine, other)])
@@ -94,7 +94,7 @@ def test_a_stranger_that_claims_to_be_another_rank(monkeypatch):
 
 
 def test_a_socket_of_which_no_more_is_known_is_of_a_stranger(monkeypatch):
-    """As one of another container, whose process has no number here, or other namespaces."""
+    """For example a process of another container, which has no pid here, or other namespaces."""
     one, other = socket.socketpair()
     with one, other:
         assert unix_peer.is_this_user_or_root(one)

@@ -1,4 +1,4 @@
-"""The command line is a promise: flags, keys' variables, defaults and what --help says of them."""
+"""The command line is stable: flags, variables of keys, defaults, and the text of --help."""
 
 import pytest
 
@@ -6,8 +6,8 @@ from horovod.common.contract.settings import TABLE
 from horovod.runner.command import cli, help
 from horovod.runner.command.flags import FLAGS, GROUPS
 
-# Frozen: (names, metavar, number of values, variable without HOROVOD_, at most one of). People have these words in
-# their scripts: a line that has to change breaks these. A new flag gets a line.
+# Frozen: (names, metavar, number of values, variable without HOROVOD_, at most one of). Users have these
+# flags in their scripts, which a changed line would break. Each new flag gets a line.
 # fmt: off
 FROZEN = [
     ('-v --version', '', 0, '', ''),

@@ -1,4 +1,4 @@
-"""What somebody may have meant."""
+"""Suggestions for misspelt commands."""
 
 import os
 import sys
@@ -12,7 +12,7 @@ from tests.runner.launching import python, run_job
 
 
 def refused(capfd, *words):
-    """What the launcher says of words for which it starts nothing."""
+    """Return the launcher's error for a command that it does not start."""
     assert launch.main(words) == 2
     out, err = capfd.readouterr()
     assert out == ""
@@ -54,7 +54,7 @@ def test_spellings_of_the_number_of_processes(arguments):
 def test_the_number_of_processes_behind_the_command(number, capfd):
     said = refused(capfd, *python("print('ran')"), *number)
     assert f"error: {' '.join(number)} stands behind the command, to which all that follows it belongs" in said
-    # One that is a program's own, as far as can be known.
+    # The option may belong to the program itself.
     assert spelling.moved_number(["train.py", "-n", "relu"]) == ""
 
 
@@ -85,7 +85,7 @@ def test_a_file_that_does_not_exist_starts_nothing(tmp_path, monkeypatch, capfd)
     (tmp_path / "train.py").touch()
     said = refused(capfd, "-np", "2", sys.executable, "trian.py")
     assert "error: there is no file 'trian.py', which Python is to run; did you mean train.py?" in said
-    # On another host, or in another directory, it may be there.
+    # The file may exist on another host, or in another directory.
     for words in (["-H", "far.test:1"], ["--mpi", "--mpi-args=-wdir /elsewhere"]):
         assert not cli.settings(*cli.parse(["-np", "1", *words, "python", "trian.py"]), {}).in_this_directory
     assert cli.settings(*cli.parse(["-np", "1", "--mpi", "python", "trian.py"]), {}).in_this_directory
@@ -98,7 +98,7 @@ def test_a_script_is_no_command(tmp_path, monkeypatch, capfd):
     assert "did you mean `horovodrun -np 2 --verbose -- python train.py --lr '0 1'`?" in said
     said = refused(capfd, "-np", "1", "A=1", "train.py")
     assert "did you mean `horovodrun -np 1 A=1 python train.py`?" in said
-    # What the shell itself could not start either, and what it can.
+    # Commands that the shell cannot start either, and one that it can.
     os.chmod("train.py", 0o755)
     assert "only searched for on PATH" in spelling.refusal_of_script(["-np", "1", "train.py"], ["train.py"])
     assert "#!" in spelling.refusal_of_script(["-np", "1", "./train.py"], ["./train.py"])
@@ -106,7 +106,7 @@ def test_a_script_is_no_command(tmp_path, monkeypatch, capfd):
     assert spelling.refusal_of_script(["-np", "1", "./train.py"], ["./train.py"]) == ""
     monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
     assert spelling.refusal_of_script(["-np", "1", "train.py"], ["train.py"]) == ""
-    # One that is not here may be on other hosts; there it is named with what to write.
+    # A program missing here may exist on other hosts; if it is missing there, the error says what to write.
     assert spelling.refusal_of_script(["-np", "1", "other.py"], ["other.py"]) == ""
     assert spelling.refusal_of_script(["-np", "1"], []) == ""
     missing = run_job(["-np", "1", "other.py"], cwd=tmp_path)

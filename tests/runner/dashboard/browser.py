@@ -1,4 +1,4 @@
-"""A real browser, and jobs whose live page it shows."""
+"""A real browser, and jobs whose dashboard it shows."""
 
 import contextlib
 import re
@@ -16,7 +16,7 @@ _ADDRESS = re.compile(r"^horovodrun: live page: (http://127\.0\.0\.1:\d+/[\w-]+/
 
 
 class Job:
-    """horovodrun with a page."""
+    """A horovodrun job with a dashboard."""
 
     def __init__(self, arguments, environment=None, cwd=None):
         self.environment = marked_environment(environment)
@@ -39,7 +39,7 @@ class Job:
             self.err += line.decode(errors="replace")
 
     def wait(self):
-        """Its exit code."""
+        """Wait for the job's end; return its exit code."""
         code = self.process.wait(LIMIT)
         self._reader.join()
         return code
@@ -62,7 +62,7 @@ def job(*arguments, cwd=None, **environment):
 
 @contextlib.contextmanager
 def pages():
-    """page(address, width) -> a page of Chromium's that has loaded it; nothing may leave the machine, no error come."""
+    """pages(address, width) opens a page in Chromium; external requests and page errors fail the test."""
     api = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
     chromium = shutil.which("chromium") or pytest.skip("chromium is not installed")
     troubles = []

@@ -1,4 +1,4 @@
-"""What a job tells the launcher, made up, and programs of real ones."""
+"""Simulated messages from a job to the launcher, and programs of real jobs."""
 
 from horovod.common.contract import live
 from horovod.runner.plan.hosts import Host, assign
@@ -22,7 +22,7 @@ def allreduce(name, value=0.0):
 hvd.init()
 rank = hvd.rank()
 """
-"""How programs of real jobs begin that need no framework."""
+"""Beginning of programs of real jobs that need no framework."""
 
 
 def slots(size, each=8):
@@ -34,7 +34,7 @@ def parts(step=0.05, data=0.005, compute=0.03, exposed=0.015, hidden=0.01):
 
 
 def second(size, at, made, loss=0.5, late=1):
-    """Messages of one second, as lines."""
+    """Return the messages of one second, as lines."""
     last = live.Last(late, 0.71, 0.008)
     overall = live.Overall(float(at), made, made, parts(), parts(), 1e9, 2e9, last, last, "a sentence")
     rows = [

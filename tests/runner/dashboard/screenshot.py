@@ -1,4 +1,4 @@
-"""Makes docs/dashboard.png anew: `python -m tests.runner.dashboard.screenshot docs/dashboard.png`."""
+"""Regenerate docs/dashboard.png: `python -m tests.runner.dashboard.screenshot docs/dashboard.png`."""
 
 import sys
 import tempfile
@@ -41,7 +41,7 @@ for step, (x, y) in enumerate(torch.utils.data.DataLoader(Batches(), batch_size=
 
 
 def write(folder: str) -> Path:
-    """The program, where it is started."""
+    """Write the program to the directory where it is started."""
     Path(folder, "train.py").write_text(PROGRAM)
     return Path(folder)
 

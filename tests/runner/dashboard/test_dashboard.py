@@ -1,4 +1,4 @@
-"""State and server together: large jobs, and what the launcher's loop pays."""
+"""State and server together: large jobs, and the cost for the launcher's loop."""
 
 import socket
 
@@ -41,7 +41,7 @@ def test_flags_and_variables_ask_for_it():
             LaunchError, match=r"--dashboard-port: .* is not accepted; expected an integer from 0 to 65535"
         ):
             parsed("--dashboard", "--dashboard-port", port)
-    # Workers are told that there is a page, but a launcher among them must be able to have one, too.
+    # Workers know that a dashboard exists, but a launcher among them must be able to have its own.
     given = parsed("--dashboard", "--dashboard-port", "8800")
     assert job_environment({"HOROVOD_DASHBOARD_PORT": "8800"}, given.variables)["HOROVOD_DASHBOARD"] == "1"
     assert "HOROVOD_DASHBOARD_PORT" not in job_environment({"HOROVOD_DASHBOARD_PORT": "8800"}, given.variables)

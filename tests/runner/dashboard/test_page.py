@@ -1,4 +1,4 @@
-"""Real jobs, and their live page in a real browser."""
+"""The dashboard of real jobs in a real browser."""
 
 import os
 import signal
@@ -61,7 +61,7 @@ def test_it_shows_what_the_job_does_and_how_it_fails(tmp_path):
     with pages() as open_page, started(tmp_path) as running:
         page = open_page(running.address)
         phone = open_page(running.address, 360, 740, color_scheme="dark")
-        open_page(running.address).close()  # in the middle
+        open_page(running.address).close()  # while the job is running
         status = page.get_by_role("status")
         status.get_by_text("The job is running", exact=True).wait_for()
 
@@ -80,11 +80,11 @@ def test_it_shows_what_the_job_does_and_how_it_fails(tmp_path):
         assert (rank0[:3], rank1[:3]) == (["0", "localhost", "in the job"], ["1", "localhost", "in the job"])
         assert float(rank1[4].rstrip("%")) > float(rank0[4].rstrip("%"))
 
-        # What the program reports; names are text.
+        # Values reported by the program; names are shown as text.
         names = [row[0] for row in cells(page, "#reported-box")]
         assert names == ["loss", EVIL.replace("\n", " ")]
         page.get_by_role("img", name="loss, now").wait_for()
-        # What ranks print.
+        # Output of the ranks.
         page.get_by_label("Last lines of rank", exact=True).select_option("0")
         page.get_by_role("log", name="Last lines of rank 0").get_by_text("step 50 of rank 0").wait_for()
         page.get_by_text("<script>alert('line')</script> rot", exact=True).first.wait_for()
@@ -108,7 +108,7 @@ def test_it_shows_what_the_job_does_and_how_it_fails(tmp_path):
         page.locator("#rate.stale").wait_for()
         assert phone.evaluate("getComputedStyle(document.querySelector('#ranks tbody tr')).display") == "grid"
 
-        # It fails.
+        # The job fails.
         (tmp_path / "fail").touch()
         (tmp_path / "go").touch()
         assert running.wait() == 1
@@ -118,7 +118,7 @@ def test_it_shows_what_the_job_does_and_how_it_fails(tmp_path):
             assert "ValueError: planted <b>failure</b>" in one.locator("#end-message").inner_text()
             assert fits(one)
         phone.screenshot(path=os.environ.get("SCREENSHOT_PHONE") or str(tmp_path / "phone.png"), full_page=True)
-        # The launcher has gone; what was known stays.
+        # The launcher has ended; the page keeps showing the last state.
         last = {row[0]: row[2] for row in cells(page, "#ranks")}
         assert last["1"] == "failed: exit code 1"
         assert not page.locator("#waiting").is_visible()
@@ -130,7 +130,7 @@ def test_it_shows_what_the_job_does_and_how_it_fails(tmp_path):
 
 
 def keyboard(page):
-    """Everything that can be operated is reached by Tab, in order, and says what it is."""
+    """Assert that Tab reaches every control, in order, and that each has a label."""
     page.get_by_role("columnheader", name="Rank", exact=True).get_by_role("button").focus()
     assert page.locator("#columns th").nth(0).get_attribute("aria-sort") == "ascending"
     page.keyboard.press("Enter")
@@ -148,7 +148,7 @@ def keyboard(page):
     page.get_by_role("button", name="Rank 1: show its output").press("Enter")
     assert page.evaluate("document.activeElement.id") == "lines"
     assert page.get_by_role("log", name="Last lines of rank 1").count() == 1
-    # What a screen reader goes by.
+    # Attributes used by screen readers.
     assert page.locator("html").get_attribute("lang") == "en"
     assert page.get_by_role("heading", level=1).count() == 1
     assert page.get_by_role("main").count() == 1

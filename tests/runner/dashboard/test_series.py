@@ -1,4 +1,4 @@
-"""Figures over time."""
+"""Time series."""
 
 from horovod.runner.dashboard.series import POINTS, Series
 
@@ -21,4 +21,4 @@ def test_however_long_a_job_lasts_there_are_so_many_points():
     assert told["width"] == 64.0
     assert len(told["rows"]) <= POINTS
     assert told["rows"][0] == [0.0, 31.5]
-    assert len(series.since(9_999)["rows"]) == 1  # the last stretch only
+    assert len(series.since(9_999)["rows"]) == 1  # only the last section

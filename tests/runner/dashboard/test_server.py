@@ -1,4 +1,4 @@
-"""The page's server on a real socket: who gets what, and that it waits for nobody."""
+"""The dashboard's server on a real socket: access control, and clients that never delay it."""
 
 import http.client
 import json
@@ -15,7 +15,7 @@ from tests.runner.launching import eventually
 
 
 class Feed:
-    """What a page is told: a number that grows, and some ballast."""
+    """The data of a page: a number that grows, and some padding."""
 
     def __init__(self):
         self.ballast = 0
@@ -57,7 +57,7 @@ def path(served, name=""):
 
 
 def events(served):
-    """A page's stream, and the socket below it."""
+    """Return a page's event stream, and the socket below it."""
     sock = socket.create_connection(("127.0.0.1", served.port), timeout=20)
     sock.sendall(f"GET {path(served, 'events')} HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n".encode())
     return sock.makefile("rb"), sock
@@ -106,7 +106,7 @@ def test_only_who_has_the_token_gets_anything(served):
 
 def test_other_hosts_and_origins_get_nothing(served):
     port = served.port
-    # A page elsewhere whose name was made to lead here.
+    # A page from another site whose name was made to resolve to this host.
     for host in (
         "evil.example",
         f"evil.example:{port}",
@@ -142,9 +142,9 @@ def test_pages_hear_often_and_to_the_end(served, feed):
         begin = time.monotonic()
         served.finish(120.0)
         assert time.monotonic() - begin < 60
-        rest = stream.read()  # to the end of the stream
+        rest = stream.read()  # reads to the end of the stream
         assert rest.endswith(b"\n\n")
-    stream, sock = events(served)  # one that comes now still hears how things are
+    stream, sock = events(served)  # a client that connects now still gets the last state
     with sock, stream:
         assert stream.read().count(b"data: ") == 1
 

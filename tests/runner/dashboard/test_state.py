@@ -1,4 +1,4 @@
-"""What is kept of a job, and what a page is told of it."""
+"""The dashboard's state of a job, and its messages to pages."""
 
 import json
 import sys
@@ -55,12 +55,12 @@ def test_steps_are_followed():
     version = told["version"]
     for line in second(2, 2, 40):
         state.heard(line, 14.0)
-    assert state.since(version, 14.0) == {"version": version, "now": 14.0}  # the same again is nothing new
+    assert state.since(version, 14.0) == {"version": version, "now": 14.0}  # an unchanged state sends nothing new
 
 
 def test_ranks_that_tell_earlier_than_others_do_not_make_the_rate_jump():
     state = filled()
-    # Another rank's note comes between two of rank 0's own.
+    # Another rank's message arrives between two of rank 0.
     for at, made, own in ((1.0, 100, 100), (2.0, 200, 200), (2.0, 290, 200), (3.0, 300, 300)):
         state.heard(live.encode(live.Overall(at, made, own)), at)
         assert state.since(0, at)["job"]["rate"] in (None, 100.0)
@@ -132,7 +132,7 @@ def test_memory_is_bounded_whatever_ranks_print_and_report():
 
 
 def test_messages_fit_into_the_pipe_whatever_their_names():
-    strange = '\udcff\x01\n"' * 1000  # longer names are cut, so these are one
+    strange = '\udcff\x01\n"' * 1000  # longer names are truncated, so these are one
     reported = {
         **dict.fromkeys([strange + str(i) for i in range(3)], 1.0),
         **{"\x02" * 98 + str(i): 1.0 for i in range(9)},

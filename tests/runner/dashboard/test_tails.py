@@ -1,4 +1,4 @@
-"""The last lines of a rank: whatever it prints, bounded, and text."""
+"""The last lines of a rank: any output is bounded and becomes valid text."""
 
 from horovod.runner.dashboard.tails import CUT, Tail, text
 

@@ -1,4 +1,4 @@
-"""What the doctor makes of containers: of what they tell, and of trees as runtimes make them."""
+"""The doctor on containers: conclusions from reports, and from file trees as runtimes create them."""
 
 import os
 import subprocess
@@ -36,7 +36,7 @@ SMALL = "/dev/shm has 64 MiB left of 64, for "
 @pytest.mark.parametrize(
     ("report", "text"),
     [
-        (inside(64 * MIB, shm=64 * MIB), SMALL + "2 ranks"),  # what Docker gives when nobody asks
+        (inside(64 * MIB, shm=64 * MIB), SMALL + "2 ranks"),  # Docker's default
         (inside(129 * MIB, shm=129 * MIB), None),
         (inside(-1), None),  # a tmpfs without a limit
         (
@@ -52,7 +52,7 @@ SMALL = "/dev/shm has 64 MiB left of 64, for "
             "500 MiB are free of the 1024 MiB that the container may take, for 2 ranks",
         ),
         (inside(memory_available=900 * MIB, memory_limit=1 << 30), None),
-        (inside(memory_available=500 * MIB), None),  # no container's: the check of the machine's memory looks at it
+        (inside(memory_available=500 * MIB), None),  # not a container: covered by the check of the machine's memory
         (
             inside(tasks_limit=300, tasks_free=250),
             "250 processes and threads are left of the container's 300, for 2 ranks; frameworks start many",
@@ -83,7 +83,7 @@ def test_containers_of_one_machine():
     assert found(one, other) == [(WARN, "", "a, b are containers of one machine, whose ranks talk by TCP only")]
     assert found(one, inside(machine="n", spaces=OTHERS)) == []
     assert found(one, inside(machine="m", spaces=SPACES)) == []  # two names of one host
-    assert found(inside(spaces=SPACES), inside(spaces=OTHERS)) == []  # it is not known
+    assert found(inside(spaces=SPACES), inside(spaces=OTHERS)) == []  # unknown
 
 
 @pytest.mark.parametrize(
@@ -105,7 +105,7 @@ def test_cuda_ipc_is_spoken_of_where_there_are_gpus(gpus, spaces, spoken_of):
 
 @pytest.mark.parametrize(("library", "expected"), [("", 0), ("/usr/lib/libmpi.so.40", 1)])
 def test_locked_memory_is_for_mpi_as_well(library, expected):
-    """Without GPUs, an MPI sends by InfiniBand too."""
+    """Without GPUs, MPI may also send over InfiniBand."""
     devices = DeviceReport(Survey(reason="no driver"), ports=[PORT])
     report = msgspec.structs.replace(
         with_report(devices=devices, limits={"memlock": (8 * MIB, 8 * MIB)}), mpi=MpiReport(path=library)
@@ -160,7 +160,7 @@ def test_which_container_it_is(environ, sign, kind, tmp_path):
 
 
 def mounted(options, then):
-    """Runs Python in a mount namespace of its own, with a tmpfs of these options at /dev/shm."""
+    """Run Python in a new mount namespace, with a tmpfs with these options at /dev/shm."""
     script = f'mount -t tmpfs -o {options} none /dev/shm && exec "$@"'
     done = subprocess.run(
         ["unshare", "-m", "sh", "-c", script, "sh", sys.executable, *then], capture_output=True, text=True, timeout=180
@@ -189,7 +189,7 @@ def test_a_real_file_system(options, size, error):
 
 @pytest.mark.heavy
 def test_no_memory_files():
-    """A sandbox that forbids memfd_create: the launcher says so, and the doctor."""
+    """A sandbox that forbids memfd_create: both the launcher and the doctor report it."""
     program = os.path.join(os.path.dirname(__file__), "..", "without_memfd.py")
     for arguments in (["-np", "2", "true"], ["--doctor"]):
         done = subprocess.run(

@@ -1,4 +1,4 @@
-"""horovodrun --doctor on GPUs: what is found on a host, what is concluded, how it is shown. With a simulated NVML."""
+"""horovodrun --doctor on GPUs: detection on a host, conclusions and output. With a simulated NVML."""
 
 import dataclasses
 import os
@@ -168,7 +168,7 @@ def test_rows():
 
 
 def test_a_host_is_examined(tmp_path, monkeypatch):
-    """From a tree like that below /; what is beside it is that of this machine."""
+    """It reads a file tree like the one below /; everything else is this machine's."""
     for path, text in {
         "sys/bus/pci/devices/0000:3b:00.0/vendor": "0x10de\n",
         "sys/bus/pci/devices/0000:3b:00.0/class": "0x030200\n",
@@ -200,7 +200,7 @@ def test_a_host_is_examined(tmp_path, monkeypatch):
 
 
 def test_the_command_shows_gpus(tmp_path):
-    """The launcher's own CUDA_VISIBLE_DEVICES does not reach workers, but limits what can be given to them."""
+    """The launcher's own CUDA_VISIBLE_DEVICES is not passed to workers, but limits the GPUs that they get."""
     build(tmp_path)
     source = Path(__file__).parents[2] / "common/devices/driver.c"
     subprocess.run(["gcc", "-shared", "-fPIC", "-o", tmp_path / "libcuda.so.1", source], check=True, timeout=60)

@@ -1,4 +1,4 @@
-"""horovodrun --doctor: what it concludes from what hosts tell, how it shows that, and its probes."""
+"""horovodrun --doctor: conclusions from the hosts' reports, output, and probes."""
 
 import contextlib
 import os
@@ -70,7 +70,7 @@ def with_report(**changes):
 
 
 def bad(answers, check):
-    """(level, host, text) of what the check finds wrong."""
+    """Return (level, host, text) of the problems that the check finds."""
     found = list(check(answers))
     assert all(finding.advice for finding in found if finding.level != OK)
     return [(finding.level, finding.host, finding.text) for finding in found if finding.level != OK]
@@ -162,7 +162,7 @@ def tried(peer, *outcomes):
     ("there", "back", "wanted", "expected"),
     [
         (["", "refused"], ["", ""], "", []),
-        (["no answer", ""], ["no answer", ""], "", []),  # one of two networks is enough
+        (["no answer", ""], ["no answer", ""], "", []),  # one working network of two is enough
         (
             ["no answer", "refused"],
             ["", ""],
@@ -192,7 +192,7 @@ def tried(peer, *outcomes):
     ],
 )
 def test_which_hosts_reach_each_other(there, back, wanted, expected):
-    """Ranks of probes, not places in the list, number the hosts: one that was not reached has none."""
+    """Hosts are identified by probe rank, not by position in the list: an unreachable host has no rank."""
     answers = [
         answer("a", 0, report=with_report(tried=tried(1, *there), wanted_interfaces=wanted)),
         HostAnswer("gone", 1, failure="unreachable"),
@@ -334,7 +334,7 @@ def test_addresses_are_tried_and_told_apart(server):
 
 
 def test_a_stream_that_stalls_is_named(monkeypatch):
-    """Small packets pass, large ones do not, as with a wrong MTU: the other side echoes and then reads no more."""
+    """Small packets pass, large ones do not, as with a wrong MTU: the peer echoes and then stops reading."""
     monkeypatch.setattr(pairs, "STALL_SECONDS", 3)
     monkeypatch.setattr(pairs, "STREAM_SECONDS", 60)
     stop = threading.Event()
@@ -363,7 +363,7 @@ def test_the_command_examines_this_machine():
 
 
 def test_a_report_is_bounded():
-    """It comes from another host: more than a report can have is refused before it is built."""
+    """Reports come from other hosts, so an oversized one is rejected before it is parsed."""
     huge = msgspec.msgpack.encode(with_report(devices=DeviceReport(Survey(gpus=[Gpu(0, name="x" * 5000)]))))
     with pytest.raises(msgspec.ValidationError, match="length <= 4096"):
         msgspec.msgpack.decode(huge, type=HostReport)

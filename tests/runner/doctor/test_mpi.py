@@ -1,4 +1,4 @@
-"""horovodrun --doctor and MPI: what is found on a host, what is concluded, how it is shown. With the simulated MPI."""
+"""horovodrun --doctor and MPI: detection on a host, conclusions and output. With the simulated MPI."""
 
 import os
 import shutil

@@ -1,4 +1,4 @@
-"""Elastic jobs by `horovodrun`, with a discovery script whose answer a test may change."""
+"""Elastic jobs by `horovodrun` with a discovery script whose output a test may change."""
 
 from __future__ import annotations
 
@@ -14,11 +14,14 @@ from pathlib import Path
 from horovod.runner.base import linux
 from tests.runner.launching import Running, executable
 
-LIMIT = 180.0  # s; each of these waits takes a few on a machine that does nothing else
+LIMIT = 180.0  # seconds; each wait takes a few on an idle machine
 
 
 class ElasticJob:
-    """`out`, `err`: the lines so far. `words`: those of stdout by what stands before them, without the time."""
+    """An elastic job and its output.
+
+    `out`, `err`: the lines so far. `words`: words of stdout's lines by their prefix, without the time.
+    """
 
     def __init__(self, folder: Path, hosts: str, *arguments: str, environment: dict[str, str] | None = None) -> None:
         self._hosts = folder / "hosts"
@@ -31,7 +34,7 @@ class ElasticJob:
         self._rest = dict.fromkeys(self._streams, b"")
 
     def hosts(self, text: str) -> None:
-        """What the script prints from now on."""
+        """Set the script's output from now on."""
         new = self._hosts.with_suffix(".new")
         new.write_text(text + "\n")
         new.rename(self._hosts)
@@ -44,12 +47,12 @@ class ElasticJob:
             self._read(0.1)
 
     def until_said(self, pattern: str, seconds: float = LIMIT) -> str:
-        """The first line of the launcher that the pattern is found in."""
+        """Return the launcher's first line that matches the pattern."""
         self.until(lambda: any(re.search(pattern, line) for line in self.err), seconds)
         return next(line for line in self.err if re.search(pattern, line))
 
     def end(self, seconds: float = LIMIT) -> int:
-        """The exit code; nothing of the job is left then."""
+        """Return the exit code and check that nothing of the job is left."""
         deadline = time.monotonic() + seconds
         while self._streams:
             assert time.monotonic() < deadline, self.shown()
@@ -71,12 +74,12 @@ class ElasticJob:
         return "\n".join([*self.err, *[line for line in self.out if " step " not in line]])
 
     def words(self, rank: str) -> list[list[str]]:
-        """What has come with this rank before it, as words without the time."""
+        """Return the lines of this rank so far, as words without the time."""
         start = f"[{rank}]<stdout>:"
         return [line.removeprefix(start).split()[1:] for line in self.out if line.startswith(start)]
 
     def pid(self, who: str) -> int:
-        """The last process that was started as `rank 2` or `new worker 4`."""
+        """Return the pid of the last process started as `rank 2` or `new worker 4`."""
         line = self.until_said(f"horovodrun: {who} has pid")
         return int(line.split()[-1])
 
@@ -84,7 +87,7 @@ class ElasticJob:
         os.kill(self.pid(who), number)
 
     def close(self) -> None:
-        for pid in self.job.left():  # only where something went wrong
+        for pid in self.job.left():  # only after a failure
             linux.send_signal(pid, signal.SIGKILL)
         self.job.process.wait()
         for stream in self._streams:

@@ -1,5 +1,8 @@
-"""A worker of an elastic job without a framework; says what it does on stdout. Arguments: a file that ends the job, and
-a directory for checkpoints, if there are to be any. Files beside the first one say what a worker is to do wrong."""
+"""A worker of an elastic job without a framework that reports its actions on stdout.
+
+Arguments: a file that ends the job, and optionally a directory for checkpoints. Files beside the first one tell
+workers which faults to trigger.
+"""
 
 import copy
 import errno
@@ -27,14 +30,16 @@ CHECKPOINT = (
 
 
 def asked(what: str) -> str:
-    """The text of the file that tells this worker to do it, or nothing."""
+    """Return the content of the file that requests an action of this worker, or nothing."""
     file = Path(f"{sys.argv[1]}.{what}{os.environ['HOROVOD_WORKER']}")
     return file.read_text() or "yes" if file.exists() else ""
 
 
 def named_busy() -> list[str]:
-    """The workers that are to compute for long, until the file that names them is gone. Rank 0's answer counts, so that
-    all of them begin after the same step."""
+    """Return the workers that compute for long, until the file that names them is removed.
+
+    Rank 0's answer counts, so that all of them begin after the same step.
+    """
     try:
         return Path(sys.argv[1] + ".busy").read_text().split()
     except FileNotFoundError:
@@ -68,11 +73,11 @@ def train(state: ObjectState) -> None:
             os.unlink(sys.argv[1] + f".fork{os.environ['HOROVOD_WORKER']}")
             say("forked", forked())
         if os.path.exists(sys.argv[1] + f".pace{hvd.size()}"):
-            time.sleep(0.2)  # steps of so many ranks take long, so that a test does not have to be quick
+            time.sleep(0.2)  # steps with so many ranks are slow, so that a test need not be fast
         if os.environ["HOROVOD_WORKER"] in busy:
             say("busy")
             while named_busy():
-                time.sleep(0.05)  # it computes
+                time.sleep(0.05)  # simulates computation
 
 
 def gather(obj: Any, name: str) -> list[Any]:
@@ -80,7 +85,7 @@ def gather(obj: Any, name: str) -> list[Any]:
 
 
 def forked() -> int:
-    """The exit status of a child, as a data loader has them: it ends as Python ends."""
+    """Return the exit status of a forked child that ends as Python ends, like a data loader's."""
     child = os.fork()
     if child == 0:
         gc.collect()
@@ -116,7 +121,7 @@ def falls(*_: Any) -> Any:
 
 def prepare() -> None:
     if asked("falls"):
-        seat.bootstrap.start = falls  # when it has its place, and the others wait for it
+        seat.bootstrap.start = falls  # it already has its assignment, and the others wait for it
 
 
 def reset() -> None:

@@ -1,4 +1,4 @@
-"""A launcher of elastic jobs on this machine, as small as it can be: processes, a store, a membership."""
+"""A minimal launcher of elastic jobs on this machine: processes, a store, a membership."""
 
 import os
 import select
@@ -25,7 +25,7 @@ PROGRAM = Path(__file__).with_name("program.py")
 
 
 class SmallLauncher:
-    """Use it in a with statement. ``lines``: what workers have said, by number, as words without the time."""
+    """A context manager. ``lines``: the workers' output by number, as words without the time."""
 
     def __init__(
         self,
@@ -55,7 +55,7 @@ class SmallLauncher:
             process.kill()
             process.wait(60)
             process.stdout.close()
-            sys.stderr.write(self.errors(number))  # for pytest
+            sys.stderr.write(self.errors(number))  # shown by pytest
         self._server.close()
         self.front.close()
         os.close(self._key_fd)
@@ -65,37 +65,37 @@ class SmallLauncher:
         self._desk.do(self.membership.discovered(slots, time.monotonic()))
 
     def accuse(self, worker: int) -> None:
-        """It has been stopped for too long."""
+        """Report a worker that was stopped for too long."""
         self._desk.do(self.membership.accused([worker], time.monotonic(), "it is stopped"))
 
     def freeze(self, worker: int) -> None:
-        """It stands still, and nobody is told."""
+        """Stop a worker without reporting it."""
         self.processes[worker].send_signal(signal.SIGSTOP)
 
     def lose(self, host: str) -> None:
-        """The host cannot be reached any more, which its workers' links do not tell."""
+        """Mark the host as unreachable, without closing its workers' connections."""
         for worker in self.membership.workers:
             if worker.host == host and worker.alive:
                 self.freeze(worker.number)
         self._desk.do(self.membership.host_lost(host, time.monotonic()))
 
     def errors(self, worker: int) -> str:
-        """What it has written to its stderr."""
+        """Return a worker's stderr."""
         return self._stderr(worker).read_text()
 
     def _stderr(self, worker: int) -> Path:
         return Path(self._folder.name) / f"{worker}"
 
     def running(self) -> list[int]:
-        """Workers of the epoch that runs, by rank."""
+        """Return the workers of the running epoch, by rank."""
         return [w.number for w in self.membership.members] if self.membership.phase is Phase.RUNNING else []
 
     def steps(self, worker: int) -> list[tuple[float, int]]:
-        """(time, step) of those that the worker has done."""
+        """Return (time, step) of the worker's steps."""
         return [(float(line[0]), int(line[2])) for line in self.lines[worker] if line[1] == "step"]
 
     def until(self, condition: Callable[[], bool], seconds: float = 180.0) -> None:
-        """Serves until it is so. AssertionError, with what workers have said, when it is not in time."""
+        """Serve until a condition holds; raise AssertionError with the workers' output after a timeout."""
         deadline = time.monotonic() + seconds
         while not condition():
             assert time.monotonic() < deadline, (self.membership.phase, self.said, self.lines)

@@ -1,4 +1,4 @@
-"""When new workers are let in, and what members are told of it."""
+"""When new workers are admitted, and when members are notified of them."""
 
 from horovod.common.contract.host_updates import HostUpdateResult
 from horovod.runner.elastic.admission import Admission
@@ -41,7 +41,7 @@ def test_who_has_been_there_before_begins_no_wait():
     assert admission.next_time(1.0) is None
     assert not admission.together([OLD, NEW], True, 50.0)
     assert admission.next_time(50.0) == 50.0 + TOGETHER
-    assert not admission.together([], True, 51.0)  # it is gone
+    assert not admission.together([], True, 51.0)  # it has ended
     assert admission.next_time(51.0) is None
     admission.postpone(3.0)
     assert admission.next_time(51.0) is None

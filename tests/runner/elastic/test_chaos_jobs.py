@@ -1,4 +1,4 @@
-"""Faults on purpose in elastic jobs: ranks do to themselves what --chaos says, once, and the job goes on."""
+"""Fault injection in elastic jobs: each fault of --chaos happens once, and the job continues."""
 
 import re
 import sys
@@ -16,7 +16,7 @@ CHAOS = "kill rank=1 step=20; stop rank=0 step=60 for=300ms; raise rank=2 step=5
 def test_ranks_do_what_the_text_says(tmp_path):
     stop = tmp_path / "stop"
     flags = ("-np", "3", "--min-np", "2", "--blacklist-cooldown-range", "1", "1", "--chaos", CHAOS, "--chaos-report")
-    (tmp_path / "stop.pace2").touch()  # whoever takes the place of a lost rank is there long before step 500
+    (tmp_path / "stop.pace2").touch()  # the replacement of a lost rank joins long before step 500
     with elastic_job(tmp_path, "localhost:3", *flags, *PROGRAM, str(stop)) as job:
         job.until_said(r"rank 1 on host localhost failed: killed by signal 9")
         job.until_said(

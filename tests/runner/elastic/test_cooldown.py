@@ -1,4 +1,4 @@
-"""How long a host on which a worker has failed gets no new ones."""
+"""How long a host gets no new workers after a failure."""
 
 import math
 

@@ -1,4 +1,4 @@
-"""Discovery of hosts: what a script prints, and what can be wrong with it."""
+"""Host discovery: the script's output, and its possible errors."""
 
 import os
 import time
@@ -91,7 +91,7 @@ def test_what_is_wrong_is_told_in_the_words_of_the_caller(script, tmp_path, call
 )
 def test_scripts_that_do_not_work(script, text, mode, said):
     if mode == 0o644 and os.geteuid() == 0:
-        mode = 0o600  # root may not execute a file that nobody may
+        mode = 0o600  # even root cannot execute a file without execute permission
     with pytest.raises(ValueError, match=said):
         HostDiscoveryScript(script(text, mode), None).find_available_hosts_and_slots()
 
@@ -136,7 +136,7 @@ def test_nobody_waits_for_what_the_kernel_cannot_end(script, monkeypatch):
     run = ScriptRun(script("#!/bin/sh\nexec sleep 300\n"), None, 0.1)
     process = run._process
     with monkeypatch.context() as patched:
-        patched.setattr(script_module.os, "killpg", lambda *_: None)  # as to one that waits for a dead disk
+        patched.setattr(script_module.os, "killpg", lambda *_: None)  # as for a process blocked on a failed disk
         with pytest.raises(ValueError, match=r"did not end within 0.1 s"):
             run.finish()
         assert process.poll() is None

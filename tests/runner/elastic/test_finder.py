@@ -1,4 +1,4 @@
-"""Hosts that are looked for again and again."""
+"""Repeated discovery of hosts."""
 
 import select
 import time
@@ -11,7 +11,7 @@ from tests.runner.launching import executable
 
 
 def wait(finder, seconds=120.0):
-    """What is new; fails the test when nothing is in time."""
+    """Wait for news; fail the test if there is none in time."""
     deadline = time.monotonic() + seconds
     while time.monotonic() < deadline:
         if (told := finder.look(time.monotonic())) is not None:
@@ -54,7 +54,7 @@ def test_a_script_is_run_again_and_again_and_only_changes_are_told(tmp_path, mon
     assert "printed in line 1 'nonsense here'" in told.why
     with pytest.raises(AssertionError):
         wait(finder, 0.2)
-    script.rename(tmp_path / "gone")  # said too, though a run fails already
+    script.rename(tmp_path / "gone")  # reported, too, although a run is failing already
     assert "not a file here" in wait(finder).why
     (tmp_path / "gone").rename(script)
     print_now("b:1\n")

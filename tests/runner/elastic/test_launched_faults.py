@@ -1,4 +1,4 @@
-"""Elastic jobs by `horovodrun` in which workers end in all ways, and while their ranks are being formed anew."""
+"""Elastic jobs by `horovodrun` whose workers end in every way, also while a new epoch is forming."""
 
 import sys
 from pathlib import Path
@@ -13,10 +13,10 @@ PROGRAM = [sys.executable, str(Path(__file__).with_name("program.py"))]
 
 
 def trains(job: ElasticJob, size: int) -> int:
-    """Waits until so many ranks have begun together, and have done some steps since; the step that they began with."""
+    """Wait until so many ranks have begun together and taken some steps since; return the step they began with."""
 
     def begun(rank: int) -> str:
-        """With which step the rank has begun last, if it was in a job of that size, and has done some since."""
+        """Return the step with which the rank last began, if its job had that size and it took steps since."""
         words = job.words(str(rank))
         last = max((place for place, one in enumerate(words) if one[0] == "begins"), default=len(words))
         steps = sum(one[0] == "step" for one in words[last:])
@@ -51,7 +51,7 @@ def test_one_more_dies_while_ranks_are_formed_anew(tmp_path):
 
 @pytest.mark.heavy
 def test_a_launcher_that_was_killed_is_started_again(tmp_path):
-    """With another number of ranks; they go on from the checkpoint."""
+    """It restarts with another number of ranks, which resume from the checkpoint."""
     stop, directory = tmp_path / "stop", tmp_path / "checkpoints"
     checkpoint = Checkpoint(directory)
     command = [*PROGRAM, str(stop), str(directory)]
@@ -67,7 +67,7 @@ def test_a_launcher_that_was_killed_is_started_again(tmp_path):
         for rank in ("0", "1"):
             assert [words for words in job.words(rank) if words[0] == "adapts"] == [["adapts", str(newest), "2"]]
         job.until(lambda: checkpoint.steps()[0] > newest)
-        # A rank is lost then: the others have the state, and nobody reads the checkpoint again.
+        # A rank is lost then: the others have the state, so no rank reads the checkpoint again.
         job.kill("rank 0")
         assert trains(job, 1) > newest
         job.until(lambda: checkpoint.steps()[0] > newest + 50)

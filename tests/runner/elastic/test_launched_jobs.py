@@ -1,4 +1,4 @@
-"""Elastic jobs by `horovodrun`: workers die and come, and the launcher says so."""
+"""Elastic jobs by `horovodrun`: workers die and join, and the launcher reports it."""
 
 import contextlib
 import os
@@ -25,16 +25,16 @@ def test_a_worker_is_killed_and_others_come(tmp_path):
         job.kill("rank 1")
         job.until_said(r"rank 1 on host localhost failed: killed by signal 9 \(SIGKILL\).*; 2 ranks left")
         job.until_said("host localhost gets no new workers for 1 s")
-        # The one who was rank 2 is rank 1 now, and its lines say so.
+        # The worker that was rank 2 is rank 1 now, and its lines have the new prefix.
         job.until(lambda: ["begins"] + ["1", "2"] * 2 in [w[:1] + w[2:] for w in job.words("1")])
-        # A new one takes its place after the cooldown, with the state of the others.
+        # A new worker replaces it after the cooldown, with the state of the others.
         job.until_said("3 ranks now; new: rank 2 on host localhost")
         job.until(lambda: [int(w[1]) > 3 and w[2:4] for w in job.words("2") if w[0] == "begins"][1:] == [["2", "3"]])
-        # A slot more.
+        # One more slot.
         job.hosts("localhost:4")
         job.until_said("4 ranks now; new: rank 3 on host localhost")
         job.until(lambda: len(job.words("3")) > 3)
-        # A slot less: who has none any more leaves with one line.
+        # One slot fewer: the worker without a slot leaves with one line.
         job.hosts("localhost:3")
         job.until_said("rank 3 ended: exit code 1")
         steps = len(job.words("1"))
@@ -78,7 +78,7 @@ def test_a_program_that_does_not_know_of_horovod(tmp_path):
     with elastic_job(tmp_path, "localhost:2", "-np", "2", sys.executable, str(program)) as job:
         assert job.end() == 0
         assert "warning: no rank has called hvd.init(), so the same program ran 2 times" in job.err[-1]
-        # Old programs ask for their place before they call hvd.init().
+        # Older programs read their rank before they call hvd.init().
         assert sorted(job.out) == ["[0]<stdout>:alone 0 0 0 2 2 1", "[1]<stdout>:alone 1 1 0 2 2 1"]
 
 
@@ -198,7 +198,7 @@ def test_a_lost_hosts_workers_leave_no_files_open(tmp_path):
         folder = f"/proc/{job.job.process.pid}/fd"
         opened = []
         for fd in os.listdir(folder):
-            with contextlib.suppress(FileNotFoundError):  # closed meanwhile, as the script's are again and again
+            with contextlib.suppress(FileNotFoundError):  # closed meanwhile, as files of the script repeatedly are
                 opened.append(os.readlink(f"{folder}/{fd}"))
         assert sorted(path.split("/")[-2] for path in opened if path.startswith(str(logs))) == [
             "rank.0",

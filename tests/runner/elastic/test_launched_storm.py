@@ -1,4 +1,4 @@
-"""Elastic jobs by `horovodrun` under random kills, stops and changes of hosts, of workers and of their agents."""
+"""Elastic jobs by `horovodrun` under random kills, stops and host changes of workers and agents."""
 
 import os
 import random
@@ -18,26 +18,26 @@ OTHERS = [HOSTS, "localhost:3\n127.0.0.1:1", "localhost:2", "localhost:1\n127.0.
 
 
 def workers(job: ElasticJob) -> list[int]:
-    """Processes of those that live."""
+    """Return the processes of the living workers."""
     running = set(job.job.left())
     found = [int(line.split()[-1]) for line in job.err if re.search(r"has pid \d+$", line)]
     return [pid for pid in found if pid in running]
 
 
 def trains(job: ElasticJob, since: float) -> int:
-    """How many ranks have done a step after that."""
+    """Return how many ranks have taken a step after that time."""
     found = (re.match(r"\[(\d+)\]<stdout>:([0-9.]+) step", line) for line in job.out[-60:])
     return len({match[1] for match in found if match and float(match[2]) > since})
 
 
 def disturb(job: ElasticJob, drawn: random.Random) -> None:
-    """Two workers die or stop at about the same time, or an agent dies, or hosts change."""
+    """Kill or stop two workers at about the same time, kill an agent, or change the hosts."""
     what = drawn.random()
     if what < 0.2:
         job.hosts(drawn.choice(OTHERS))
     elif what < 0.35:
         agents = [pid for pid, line in job.job.commands().items() if "runner.agent" in line]
-        os.kill(max(agents), signal.SIGKILL)  # of the host that has come last
+        os.kill(max(agents), signal.SIGKILL)  # the agent of the newest host
     else:
         for pid in drawn.sample(workers(job), 2):
             os.kill(pid, signal.SIGSTOP if drawn.random() < 0.2 else signal.SIGKILL)
@@ -53,7 +53,7 @@ def test_a_storm(tmp_path):
         for _ in range(20):
             job.hosts(HOSTS)
             since = time.monotonic()
-            job.until(lambda since=since: trains(job, since) >= 4)  # so that somebody survives what comes now
+            job.until(lambda since=since: trains(job, since) >= 4)  # so that a worker survives the next fault
             disturb(job, drawn)
             at = time.monotonic() + drawn.expovariate(1.0)
             job.until(lambda at=at: time.monotonic() > at)

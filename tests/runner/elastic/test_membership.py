@@ -1,4 +1,4 @@
-"""Who is in an elastic job: scenes."""
+"""Membership of an elastic job: scenarios."""
 
 from horovod.common.contract.host_updates import HostUpdateResult
 from horovod.runner.elastic.actions import Abandon, Break, Dismiss, Form, Kill, Notify, Say, Spawn
@@ -308,7 +308,7 @@ def test_all_members_of_a_lost_host_are_named_at_once_and_no_other_worker():
 
 def test_one_that_was_heard_and_one_that_has_come_back_are_not_accused():
     world = started(World(), a=4)
-    world.back(0, 1, lost=(1, 2, 3))  # 1 comes back although others have lost it
+    world.back(0, 1, lost=(1, 2, 3))  # worker 1 returns although others have lost it
     world.heard(2)
     world.back(2)
     world.wait(ACCUSED)

@@ -1,4 +1,4 @@
-"""Who is in an elastic job: scenes of its end, of deadlines, and of limits."""
+"""Membership of an elastic job: scenarios of its end, of deadlines, and of limits."""
 
 import pytest
 
@@ -85,7 +85,7 @@ def test_too_few_are_left_and_no_host_will_ever_get_new_ones():
 
 @pytest.mark.parametrize("complete", [False, True])
 def test_too_few_are_left_and_hosts_are_barred_or_full(complete):
-    """As where each slot is a host of its own: those without a failure have no place for another."""
+    """For example if each slot is a host: hosts without a failure are full."""
     world = World(start=4, least=3, most=4)
     world.discover(complete=complete, a=1, b=1, c=1, d=1)
     world.ready()
@@ -171,7 +171,7 @@ def test_nobody_waits_for_the_process_of_one_that_ends_by_an_exception():
     world.exit(1)
     assert world.said[1] == "rank 1 on host a failed: it ended; 3 ranks left"
     assert world.running() == [0, 2, 3]
-    # All end: the job is over when they have, so that it is known how.
+    # The job is over only after all workers have ended, so that their exit codes are known.
     for number in (0, 2, 3):
         world.ending(number)
     assert world.end is None
@@ -198,7 +198,7 @@ def test_who_ends_with_success_while_its_host_is_taken_away_has_succeeded():
     world.exit(1, success=True)
     assert world.end is not None
     assert world.end.success, world.end.text
-    # One of two, whose epoch is not broken by that.
+    # One of two workers; its loss does not break the epoch.
     world = started(World(start=2, least=1), a=1, b=1)
     world.discover(a=1)
     world.exit(1, success=True)
@@ -235,7 +235,7 @@ def test_a_new_worker_that_never_calls_init_is_killed_while_the_others_train():
     assert of(world, Kill) == [Kill(4, "it has not called hvd.init() within 60 s (--elastic-timeout)")]
     assert world.said[-2].startswith("new worker 4 on host a failed: killed, since it has not called hvd.init()")
     assert world.running() == [0, 1, 2, 3]
-    # One that was late at the start is no other.
+    # A worker that started late is the same worker.
     world = World(start=2, timeout=60)
     world.discover(a=3)
     world.ready(0, 1)
@@ -259,7 +259,7 @@ def test_nobody_new_comes_when_the_reset_limit_is_used_up():
     assert world.running() == [0, 1, 2, 3]
     world.discover(a=3, b=2, c=1)
     assert len(of(world, Spawn)) == 4, "it could not be let in"
-    # One that was started before waits; the same members may form again without it.
+    # A worker started earlier is waiting; the same members may form an epoch again without it.
     world = started(World(start=3, resets=1), a=3)
     world.discover(a=3, b=2)
     world.ready(3)
@@ -316,7 +316,7 @@ def test_time_for_which_the_launcher_was_stopped_counts_for_no_deadline():
     assert [action.worker for action in of(world, Kill)] == [3]
     world.form()
     assert world.running() == [1, 2]
-    # And without an epoch.
+    # The same without an epoch.
     world.exit(1)
     world.back(2)
     world.now += 500

@@ -1,4 +1,4 @@
-"""Which new workers fit to a job."""
+"""Which new workers are compatible with a job."""
 
 from horovod import __version__
 from horovod.common.contract.membership import Facts, encode
@@ -8,7 +8,7 @@ JOB = Facts("1.2.0", "3.11", "train.py", "aa")
 
 
 def judged(same_code: bool = True, **other: str) -> Verdict:
-    """After a first worker of the job, one that differs from it in this."""
+    """Return the result for a worker that differs in this from the job's first worker."""
     newcomers = Newcomers(same_code, JOB.version)
     assert newcomers.judge(encode(JOB)) == Verdict()
     facts = {"version": JOB.version, "python": JOB.python, "program": JOB.program, "code": JOB.code, **other}

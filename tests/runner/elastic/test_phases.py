@@ -1,4 +1,4 @@
-"""How long is waited in an elastic job, when the launcher itself is stopped."""
+"""Deadlines in an elastic job if the launcher itself is stopped."""
 
 from horovod.runner.elastic.phases import STOOD_STILL, Standstill
 
@@ -18,5 +18,5 @@ def test_a_loop_that_goes_on_much_later_than_it_wished_has_stood_still():
 def test_a_loop_that_is_stopped_before_it_waits_has_stood_still():
     standstill = Standstill(100.0)
     assert standstill.look(101.0) == 0.0
-    standstill.waits(102.0)  # is called after the stop, when this time has passed
+    standstill.waits(102.0)  # called after the stop, once this time has passed
     assert standstill.look(126.0) == 25.0

@@ -1,10 +1,10 @@
-"""Which place a worker gets in the next epoch."""
+"""Assignment of ranks to workers in the next epoch."""
 
 from horovod.runner.elastic.placement import Candidate, foreseen
 
 
 def test_a_place_is_foreseen_when_a_worker_is_started():
-    """Of what a job begins with, in the order of its hosts; later with those that train before who is new."""
+    """Initially in the order of the hosts; later, training workers come before new ones."""
     begin = foreseen([Candidate(0, "b"), Candidate(1, "b"), Candidate(2, "a")])
     assert [(slot.rank, slot.local_rank, slot.local_size) for slot in begin.values()] == [
         (0, 0, 2),

@@ -1,4 +1,4 @@
-"""Who is in an elastic job: whatever happens, in whatever order. What must hold at each action: `World`."""
+"""Membership of an elastic job under random events. `World` checks the invariants at each action."""
 
 import os
 
@@ -10,7 +10,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 from horovod.runner.elastic.phases import Phase
 from tests.runner.elastic.world import World
 
-# In a test run a taste of it; ELASTIC_EXAMPLES=20000 for as long as one likes.
+# A short version for test runs; set ELASTIC_EXAMPLES=20000 for a longer one.
 EXAMPLES = int(os.environ.get("ELASTIC_EXAMPLES", "60"))
 HOSTS = "abcd"
 
@@ -38,7 +38,7 @@ class Members(RuleBasedStateMachine):
         return self.world.end is not None
 
     def pick(self, number: int, *states: str) -> int | None:
-        """One of the processes in these states that can do something."""
+        """Return one of the processes in these states that can act."""
         able = [n for n, p in self.world.processes.items() if p.state in states and not (p.stopped or p.immortal)]
         return able[number % len(able)] if able else None
 
@@ -132,7 +132,7 @@ class Members(RuleBasedStateMachine):
     @precondition(lambda self: not self.over)
     @rule(epoch=st.integers(-3, 0), one=st.integers(0, 12))
     def late_words(self, epoch, one):
-        """Of workers that are gone, or about epochs that are over."""
+        """Send messages of workers that have ended, or about past epochs."""
         membership, now = self.world.membership, self.world.now
         process = self.world.processes.get(one)
         said = membership.epoch + epoch
@@ -144,11 +144,11 @@ class Members(RuleBasedStateMachine):
     @precondition(lambda self: self.over)
     @rule()
     def it_is_over(self):
-        """A machine must always have a rule."""
+        """Hypothesis requires that at least one rule always applies."""
 
     @invariant()
     def something_can_happen(self):
-        """Nothing waits for ever: in each state there is a next time, or somebody who trains or is to end."""
+        """Check that no state waits without end: each has a next deadline, or a worker that trains or must end."""
         if not hasattr(self, "world") or self.over:
             return
         membership = self.world.membership
@@ -160,7 +160,7 @@ class Members(RuleBasedStateMachine):
             assert membership.next_time(self.world.now) is not None
 
     def teardown(self):
-        """Whatever has happened: from now on everybody does what is expected of him, and the job trains or ends."""
+        """From now on all processes behave well; check that the job then trains or ends."""
         if not hasattr(self, "world"):
             return
         world = self.world
@@ -174,7 +174,7 @@ class Members(RuleBasedStateMachine):
                 world.form()
                 continue
             if world.membership.phase is Phase.FORMING:
-                # Those that connect wait in vain for one that is stopped, and say so.
+                # Connecting workers time out on a stopped one, and report it.
                 able = [n for n in world.working() if not (world.processes[n].stopped or world.processes[n].immortal)]
                 silent = tuple(n for n in world.working() if n not in able)
                 if able:

@@ -1,4 +1,4 @@
-"""What the launcher of an elastic job says of limits, in the words of who has started it."""
+"""The launcher's messages about limits of an elastic job, in terms of its flags."""
 
 from dataclasses import replace
 
@@ -14,7 +14,7 @@ KINDS = [names.FLAGS, names.HOROVOD_RUN, names.ARGUMENTS]
 
 
 def sentences(called):
-    """What jobs say that end by each of their limits."""
+    """Return the messages of jobs that end by each of their limits."""
     few = started(World(least=3, names=called), a=2, b=2)
     few.exit(0)
     few.back(1, 2, 3)

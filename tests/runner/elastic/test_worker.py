@@ -35,7 +35,7 @@ def test_news_by_a_connection():
         with pytest.raises(ConnectionError, match=r"at 127.0.0.1:\d+: "):
             stranger.notify_hosts_updated(5.5, worker.HostUpdateResult.removed)
         assert len(told) == 1
-        with contextlib.ExitStack() as idle:  # strangers, more than there are places
+        with contextlib.ExitStack() as idle:  # idle strangers, more than there are slots
             for _ in range(70):
                 idle.enter_context(socket.create_connection(service.addresses()["lo"][0], timeout=20))
             client = worker.WorkerNotificationClient(service.addresses(), b"k" * 32, 0)

@@ -1,4 +1,4 @@
-"""An imagined cluster that does what a membership decides, and lets a test say what happens there."""
+"""A simulated cluster that executes a membership's decisions, with events chosen by a test."""
 
 from dataclasses import dataclass
 
@@ -13,7 +13,7 @@ from horovod.runner.plan.hosts import Slot
 
 @dataclass
 class Process:
-    """What really is, as opposed to what the membership knows."""
+    """The actual state of a process, which the membership may not know."""
 
     host: str
     state: str = "starting"  # ready, works, waits
@@ -22,12 +22,12 @@ class Process:
     stopped: bool = False  # SIGSTOP
     immortal: bool = False  # SIGKILL does not end it
     dismissed: bool = False
-    told: bool = False  # that its epoch is over
-    holds: bool = False  # the state of the training
+    told: bool = False  # informed that its epoch is over
+    holds: bool = False  # has the training state
 
 
 class World:
-    """Drives a `Membership`; all rules that hold always are checked here at each action."""
+    """Drives a `Membership`, and checks all invariants at each action."""
 
     def __init__(
         self,
@@ -50,10 +50,10 @@ class World:
         self.done: list[Action] = []
         self.end: End | None = None
         self.ranks: dict[int, int] = {}  # of the last epoch that ran, by worker
-        self.trained = False  # all members of an epoch have had the state once, so they may have gone on with it
-        self.killed: list[int] = []  # whose end is not known to the membership yet
+        self.trained = False  # all members of an epoch have had the state once, so they may have continued with it
+        self.killed: list[int] = []  # their end is not known to the membership yet
 
-    # What happens
+    # Events
 
     def discover(self, *, complete: bool = False, **hosts: int) -> None:
         self.hosts = hosts or self.hosts
@@ -69,7 +69,7 @@ class World:
             self.act(self.membership.ready(number, self.now))
 
     def form(self, synced: bool = True) -> None:
-        """All members of the epoch connect, and all of them get the state or nobody does."""
+        """Connect all members of the epoch; then all or none of them get the state."""
         members = self.working()
         for number in members:
             self.act(self.membership.formed(number, self.membership.epoch, self.now))
@@ -79,7 +79,7 @@ class World:
                 self.sync(*members)
 
     def sync(self, *numbers: int) -> None:
-        """These have got the state, or what all of them begin with."""
+        """Give these members the state, or the initial state that all of them share."""
         for number in numbers:
             self.processes[number].holds = True
         self.trained = self.trained or all(self.processes[number].holds for number in self.running())
@@ -102,14 +102,14 @@ class World:
         self.act(self.membership.exited(number, success, self.now, victim))
 
     def lose(self, host: str) -> None:
-        """Processes of such a host live on, cut off, until their agent ends them."""
+        """Cut off a host: its processes live on until their agent ends them."""
         self.lost_hosts.add(host)
         for number in [n for n, p in self.processes.items() if p.host == host]:
             del self.processes[number]
         self.act(self.membership.host_lost(host, self.now))
 
     def wait(self, seconds: float) -> None:
-        """Time passes, and the membership is called when it wishes."""
+        """Let time pass, and call the membership at its deadlines."""
         until = self.now + seconds
         for _ in range(1000):
             at = self.membership.next_time(self.now)
@@ -122,7 +122,7 @@ class World:
         self.now = until
         self.act(self.membership.tick(self.now))
 
-    # What is
+    # Current state
 
     def working(self) -> list[int]:
         return sorted(
@@ -133,10 +133,10 @@ class World:
         return [n for n, p in self.processes.items() if p.state == "waits" and not p.dismissed]
 
     def running(self) -> list[int]:
-        """By rank, or nothing while no epoch runs."""
+        """Return the workers by rank, or nothing while no epoch runs."""
         return self.working() if self.membership.phase is Phase.RUNNING else []
 
-    # What is decided
+    # Decisions
 
     def act(self, actions: list[Action]) -> None:
         for action in actions:
@@ -201,7 +201,7 @@ class World:
 
 
 def started(world: World, **hosts: int) -> World:
-    """All slots of the hosts in use, epoch 1 runs."""
+    """Return a world in which all slots are in use and epoch 1 runs."""
     world.discover(**hosts)
     world.ready()
     world.form()

@@ -1,4 +1,4 @@
-"""Programs that stand for others' launchers."""
+"""Programs that replace other launchers."""
 
 import sys
 

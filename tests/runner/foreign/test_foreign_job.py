@@ -1,4 +1,4 @@
-"""What another launcher runs for us, while it runs and after it."""
+"""Processes run by another launcher: signals and output during and after its run."""
 
 import os
 import time
@@ -14,7 +14,7 @@ SETTINGS = LaunchSettings(command=["true"], slots=assign([Host("localhost", 1)],
 
 
 def test_a_process_that_has_ended_gets_no_signal(monkeypatch):
-    """Its number may be another's by then."""
+    """Its pid may belong to another process by then."""
     watch = Watch(Screen(SETTINGS, None), Policy(time.monotonic(), None), None, 1)
     attempt = foreign_job.ForeignAttempt(["true"], dict(os.environ), SETTINGS, watch)
     try:

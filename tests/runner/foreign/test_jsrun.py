@@ -1,4 +1,4 @@
-"""jsrun: its resource file, the hosts of an LSF job, and a job by a jsrun that only pretends."""
+"""jsrun: its resource file, the hosts of an LSF job, and a job by a fake jsrun."""
 
 import os
 
@@ -30,7 +30,7 @@ def test_more_ranks_than_cores_get_one_each():
 def test_hosts_of_the_lsf_job():
     assert jsrun.lsf_hosts(LSF) == [Host("n1", 4), Host("n2", 4)]
     assert jsrun.lsf_hosts({"LSB_HOSTS": "batch n1 n1 n2"}) == [Host("batch", 1), Host("n1", 2), Host("n2", 1)]
-    assert jsrun.lsf_hosts({"LSB_MCPU_HOSTS": "n1 4 n2 2 n3"}) == [Host("n1", 4), Host("n2", 2)]  # cut off
+    assert jsrun.lsf_hosts({"LSB_MCPU_HOSTS": "n1 4 n2 2 n3"}) == [Host("n1", 4), Host("n2", 2)]  # truncated
     with pytest.raises(ValueError, match="LSB_MCPU_HOSTS"):
         jsrun.lsf_hosts({})
 
@@ -56,7 +56,7 @@ sys.exit(4)
 
 
 def test_a_job_by_jsrun(tmp_path, monkeypatch, capfd):
-    """Inside an LSF job jsrun is the default, and hosts and number of processes follow from the job."""
+    """Inside an LSF job jsrun is the default, and hosts and number of processes come from the job."""
     fake(tmp_path, "jsrun", JSRUN)
     monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
     monkeypatch.setenv("SECRET", "secret")

@@ -1,4 +1,4 @@
-"""mpirun's command line, its output, and a user's key: what needs no MPI. With real ones: tests/launchers."""
+"""mpirun's command line, its output, and a user's key, tested without MPI. With real MPI: tests/launchers."""
 
 import os
 
@@ -154,7 +154,7 @@ def test_a_key_file_of_the_users_reaches_the_ranks(tmp_path, monkeypatch, key_fi
 
 
 def jsrun_command(tmp_path, monkeypatch, made, environ):
-    """The key file that a jsrun is asked to pass on."""
+    """Return the key file that jsrun is asked to pass on."""
     fake(tmp_path, "jsrun", "import os, sys\nprint('-E', os.environ[sys.argv[sys.argv.index('HOROVOD_KEY_FILE')]])")
     seen = []
     monkeypatch.setattr(foreign_job, "run_command", lambda command, variables, *_: seen.append((command, variables)))
@@ -173,13 +173,13 @@ def test_a_key_file_that_ranks_would_refuse_is_refused_before(tmp_path, key_file
     nowhere = {"HOROVOD_KEY_FILE": str(tmp_path / "absent")}
     with pytest.raises(LaunchError, match="absent', which cannot be opened"):
         mpi.job_variables(settings("-np", "2", "--mpi"), nowhere)
-    # On the hosts of the job it may be another matter; if not, the ranks say so.
+    # It may be different on the hosts of the job; if not, the ranks report it.
     far = mpi.job_variables(settings("-np", "2", "--mpi", "-H", "n1:1,n2:1"), nowhere)
     assert far["HOROVOD_KEY_FILE"] == nowhere["HOROVOD_KEY_FILE"]
 
 
 def test_a_key_that_a_process_holds_open_is_the_users_too():
-    """It is another job's only where that job's own variables stand beside it."""
+    """It belongs to another job only if that job's own variables are set, too."""
     fd = make_key_fd(b"k" * 32)
     held = {"HOROVOD_KEY_FILE": path_of_descriptor(os.getpid(), fd)}
     try:
@@ -205,7 +205,7 @@ PIECES = [
     (b"[1,3]<stderr>: 10%\r 20%\r\nmpirun: it\n", [(3, b"10%\r"), (3, b" 20%\r"), (3, b"\n"), (None, b"mpirun: it\n")]),
     (b"[3] text[3] \n", [(3, b"text\n")]),
     (b"[1,0]<stdout>: no end", [(0, b"no end")]),
-    # Hydra: a rank draws behind the bar of another one, or prints there.
+    # Hydra: a rank draws after another rank's bar, or prints there.
     (
         b"[1] \r5% [x][0] \r9% [x][1] \r6%[0] word\n[9] of 10[7] \r[1] \n",
         [
@@ -279,23 +279,23 @@ LEFT, LOST = Ending(0, "left", [1]), Ending(0, "lost", [1])
 @pytest.mark.parametrize(
     ("said", "reports", "words"),
     [
-        # Hydra names a process, and kills the others before they can tell which rank they have lost.
+        # Hydra names a process, and kills the others before they can report which rank they have lost.
         ("Hydra, signal", [Called(0, 76), Called(1, 77)], "rank 1 on host b failed first: killed by signal 9"),
         (None, [Called(0, 76), Called(1, 77), LOST], "rank 1 on host b failed first: exit code 3"),
         (None, [LOST, Ending(1, "own")], "rank 1 on host b failed first: exit code 1"),
-        # What mpirun noticed first was only a consequence.
+        # The failure that mpirun noticed first was only a consequence.
         ("Open MPI, code", [Ending(1, "lost", [0])], "rank 0 on host a failed first: exit code 3"),
         (None, [LEFT], "rank 1 on host b failed first: exit code 3"),
     ],
 )
 def test_who_failed_first_by_reports(said, reports, words):
-    """No word of what they write on stderr is needed, which may be torn, translated or not there."""
+    """Reports suffice; stderr, which may be torn, translated or missing, is not needed."""
     judged = mpi_output.judge(3, SAID.get(said, ""), {0: "", 1: ""}, reported(*reports))
     assert words in judged.text
 
 
 def test_ranks_of_this_machine_report(tmp_path, monkeypatch):
-    """mpirun passes on where, and what comes is heard."""
+    """mpirun passes the address to the ranks, and their reports arrive."""
     program = (
         "import os, sys\nif '--version' in sys.argv: sys.exit(print('mpirun (Open MPI) 5.0.0'))\n"
         "assert sys.argv[sys.argv.index('HOROVOD_REPORT_PIPE') - 1] == '-x'\n"
@@ -316,7 +316,7 @@ def test_nobody_can_be_blamed():
 
 
 def test_a_launcher_whose_output_nobody_reads_is_ended(tmp_path):
-    """As every job: the loop is the same."""
+    """It ends like every job, by the same loop."""
     fake(tmp_path, "mpirun", "import sys\nif '--version' in sys.argv: sys.exit(print('mpirun (Open MPI) 5.0.0'))\n"
          "while True: print('[1,0]<stdout>:more')")  # fmt: skip
     path = f"{tmp_path}:{os.environ['PATH']}"

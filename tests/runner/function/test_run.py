@@ -40,12 +40,12 @@ def test_closures_and_large_results():
 
 
 class Unhappy(Exception):
-    def __init__(self, code, *, colour):  # pickles, and does not unpickle
+    def __init__(self, code, *, colour):  # can be pickled but not unpickled
         super().__init__(f"code {code}")
 
 
 def test_the_exception_itself_is_raised_with_its_remote_traceback(monkeypatch):
-    """Its class is one of the function's own, and it passes through code that no file holds."""
+    """Its class is defined by the function itself, and its code is in no file."""
     name, lines = "/nowhere/cell_3.py", ["def inner():\n", "    raise FileNotFoundError(2, 'no')  # of cell 3\n"]
     cell = {"__name__": "__main__"}
     exec(compile("".join(lines), name, "exec"), cell)
@@ -67,7 +67,7 @@ def test_the_exception_itself_is_raised_with_its_remote_traceback(monkeypatch):
     assert isinstance(error, WorkerError)
     assert (error.args, error.rank, error.host, error.exit_code) == (("table", [1, 2]), 0, "localhost", 1)
     assert type(error.__cause__) is Own
-    # All of it, from the function on: the chain, the lines of code, and nothing of ours in between.
+    # The complete traceback from the function on: the chain, source lines, and no internal frames.
     for words in ("in inner", "raise FileNotFoundError(2, 'no')  # of cell 3", "was the direct cause", "Own: ("):
         assert words in str(error)
         assert words in error.remote_traceback
@@ -89,7 +89,7 @@ def test_what_cannot_be_called_is_named_before_anything_is_started(given, said):
 
 
 def left_by(write, value, *more):
-    """What a worker leaves in its file."""
+    """Return what a worker wrote to its file."""
     with tempfile.TemporaryFile() as file:
         write(file.fileno(), value, *more)
         file.seek(0)
@@ -159,7 +159,7 @@ def test_output_goes_to_replaced_streams(capsys):
 
 
 class Kept:
-    """A stream that keeps what it gets until it is flushed, into a common list."""
+    """A stream that buffers its input until it is flushed to a common list."""
 
     encoding = "ascii"
 
@@ -190,7 +190,7 @@ def test_replaced_streams_keep_the_order():
         sink.write()
     sink.end_bars()
     sink.close()
-    # A line does not begin in the middle of a progress bar, and what ASCII lacks is spelled.
+    # A line does not begin within a progress bar, and non-ASCII characters are escaped.
     bar = ("err", "\r50 %\r    \r")
     assert shown == [("out", "a\n"), bar, ("out", "b\n"), bar, ("out", "\\xfc\n"), ("err", bar[1] + "c\n" + bar[1])]
     assert not sink.broken

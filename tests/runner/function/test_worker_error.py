@@ -1,4 +1,4 @@
-"""The exception of horovod.run: of two classes where that is possible, and what becomes of it where it is not."""
+"""The exception of horovod.run: it inherits from two classes where possible, with fallbacks."""
 
 import pickle
 import sys

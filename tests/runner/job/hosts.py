@@ -1,4 +1,4 @@
-"""Agents of an elastic job's hosts, over connections that a test speaks through."""
+"""Agents of an elastic job's hosts, over connections that a test controls."""
 
 import time
 
@@ -20,7 +20,7 @@ from horovod.runner.reach.fleet import Fleet
 
 
 class Connection:
-    """`sent`: what the launcher has said."""
+    """A connection to an agent. `sent`: the launcher's messages."""
 
     status = None
     said = ""
@@ -42,7 +42,7 @@ class Connection:
     def breaks(self):
         self._ends = True
 
-    # What an agent's connection does
+    # Behaviour of an agent's connection
 
     def may_have(self, ready):
         return True
@@ -72,7 +72,7 @@ class Connection:
 
 
 class Hosts:
-    """`agents` under test; `made`: connections, in the order in which they were made. All hosts are other ones."""
+    """The `agents` under test; `made`: connections in order of creation. All hosts are remote."""
 
     def __init__(self, monkeypatch, fanout=32):
         self.made: list[Connection] = []
@@ -86,7 +86,7 @@ class Hosts:
         self.taken: list[Report] = []
 
     def turn(self):
-        """A turn of the launcher's loop: what is told of hosts."""
+        """Run one turn of the launcher's loop; return the events of hosts."""
         self.agents.take_troubles(self.fleet.receive(set(), self._take))
         now = time.monotonic()
         self.agents.take_troubles(self.fleet.look(now, True))
@@ -97,12 +97,12 @@ class Hosts:
             self.taken.append(report)
 
     def begin(self, number: int, host: str) -> Connection:
-        """A worker on a host that had no agent: the new agent's connection."""
+        """Start a worker on a host without an agent; return the new agent's connection."""
         self.agents.start(number, host)
         assert self.turn() == []
         return self.made[-1]
 
-    # The way to a host
+    # Reaching a host
 
     def open(self, host):
         self.made.append(Connection())
@@ -120,7 +120,7 @@ class Hosts:
         asked, self._asked = self._asked, []
         return dict.fromkeys(asked, False)
 
-    # What agents are told
+    # Messages to agents
 
     def prepare(self, agent, slots):
         return iter(())

@@ -1,4 +1,4 @@
-"""What came of faults on purpose, as the launcher sees it."""
+"""Reported effects of injected faults, as the launcher sees them."""
 
 from horovod.chaos import plan
 from horovod.runner.job.chaos_log import ChaosLog
@@ -16,7 +16,8 @@ def test_from_what_a_rank_says_to_the_epoch_after_it():
     log.wrote(1, b"chaos: steps that are done again: 1", 10.4)
     log.wrote(1, b"2\n", 10.4)
     log.epoch(2, 11.0)
-    # One is stopped for a moment, which nobody notices; another one raises, and the epoch ends before its process does.
+    # One rank is stopped briefly, without effect; another one raises, and the epoch ends before its process
+    # does.
     log.wrote(0, b"chaos: stop rank=0 after=3s for=1s\nchaos: slow link=0-1 (not done: there is no rank 1)\n", 12.0)
     log.wrote(1, b"chaos: raise rank=1 step=40\n", 20.0)
     log.epoch(0, 20.2)
@@ -46,8 +47,10 @@ def test_a_stop_that_was_over_when_its_rank_fails():
 
 
 def test_what_is_done_to_networks():
-    """A slow link is said by both of its ends, and missed by nobody. A host is cut off a moment after it has said so;
-    who is back soon has not been missed."""
+    """Both ends report a slow link, and no rank is lost by it.
+
+    A host is cut off a moment after it has reported so; a worker that returns soon is not lost.
+    """
     log = ChaosLog()
     log.epoch(1, 0.0)
     log.wrote(0, b"chaos: slow link=0-1 by=5ms (packets to rank 1)\n", 1.0)
@@ -67,8 +70,10 @@ def test_what_is_done_to_networks():
 
 
 def test_an_epoch_that_only_lets_others_in_is_no_sign_of_a_fault():
-    """One is killed. Another one is told to stop in order, and has not ended when the new one is let in; it does in the
-    end. A stopped one goes on before it raises."""
+    """One rank is killed. Another is told to stop in order, and ends only after the new one is admitted.
+
+    A stopped rank continues before it raises.
+    """
     log = ChaosLog()
     log.epoch(1, 0.0, [0, 1, 2])
     log.wrote(1, b"chaos: kill rank=1 step=20\n", 1.0)

@@ -25,7 +25,7 @@ hvd.shutdown()
 
 
 def test_a_debugger_in_rank_1_has_the_terminal(tmp_path):
-    """What is typed reaches it, prompts appear as they are written, and the other rank waits longer than it may."""
+    """Input reaches it, prompts appear immediately, and the other rank waits beyond its timeout."""
     script = tmp_path / "train.py"
     script.write_text(SCRIPT)
     quick = "HOROVOD_START_TIMEOUT=1 HOROVOD_STALL_CHECK_TIME_SECONDS=1 HOROVOD_STALL_SHUTDOWN_TIME_SECONDS=1"
@@ -43,7 +43,7 @@ def test_a_debugger_in_rank_1_has_the_terminal(tmp_path):
 
 
 def test_a_terminal_is_left_as_it_was(tmp_path):
-    """As after a debugger that was killed at its prompt."""
+    """For example after a debugger that was killed at its prompt."""
     script = tmp_path / "train.py"
     script.write_text(
         "import os, termios\n"

@@ -39,7 +39,7 @@ def test_what_workers_say_while_all_are_stopped_wakes_nobody():
     def heard(seconds):
         thread = threading.Thread(target=say)
         thread.start()
-        thread.join(60)  # then it has been taken by the store
+        thread.join(60)  # by then the store has received it
         return attempt._front.fd in wait_for(attempt.events(True), time.monotonic() + seconds)
 
     assert heard(60.0)
@@ -50,7 +50,7 @@ def test_what_workers_say_while_all_are_stopped_wakes_nobody():
 
 
 def test_nobody_asks_for_results_of_workers_that_are_lost():
-    """Of a function that never calls hvd.init(), so that there are no members."""
+    """The function never calls hvd.init(), so there are no members."""
     attempt = made()
     for number, host in enumerate("abc"):
         attempt._roster.join(number, host)
@@ -62,7 +62,7 @@ def test_nobody_asks_for_results_of_workers_that_are_lost():
 
 
 def test_nobody_asks_for_the_result_of_a_worker_that_the_kernel_does_not_end():
-    """Likewise. It is the first of a fixed number that the job begins with, so others could not be asked instead."""
+    """As above. It is one of the job's initial workers, so no other worker can be asked instead."""
     attempt = made()
     for number, host in enumerate("ab"):
         attempt._roster.join(number, host)
@@ -79,7 +79,7 @@ def test_what_comes_due_between_two_looks_at_the_clock_is_not_missed():
     attempt = made()
     ticks, at = [], time.monotonic() + 0.1
 
-    class Members:  # say, a host that may be used again at that time
+    class Members:  # for example, a host whose cooldown ends at that time
         phase, epoch = None, 0
 
         def next_time(self, now):

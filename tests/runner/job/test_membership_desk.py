@@ -1,4 +1,4 @@
-"""Between the membership of an elastic job and its workers."""
+"""Messages between the membership of an elastic job and its workers."""
 
 import horovod
 from horovod.common.contract.membership import Facts, encode
@@ -66,7 +66,7 @@ def test_who_dies_just_after_all_have_met_keeps_nobody_waiting():
         met = table.handle(b"%d" % rank, Exchange(1, "init e1", rank, 3, b"address", 60.0), 1.0)
     number = met[0][1].round
     front.serve(table)
-    desk.do(membership.exited(2, False, 1.0))  # which the launcher hears before it hears that they have met
+    desk.do(membership.exited(2, False, 1.0))  # the launcher learns this before it learns that they have met
     desk.serve(1.0)
     front.serve(table)
     for question in (Exchange(2, f"formed {number}", 0, 3, b"", 60.0), Get(3, [f"failure {number}"], 60.0)):

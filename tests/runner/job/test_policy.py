@@ -1,4 +1,4 @@
-"""When an attempt begins, is stopped and is given up: a pure function of what happens."""
+"""When an attempt begins, is stopped and is given up: a pure function of events."""
 
 import signal
 
@@ -53,7 +53,7 @@ def test_after_the_first_failure_the_others_may_say_why():
     policy.failed(11.0)
     assert (policy.phase, policy.next_time()) == (Phase.SETTLING, 10.0 + SETTLE)
     assert policy.tick(10.0 + SETTLE - 0.1) == []
-    # A host that may be lost explains all failures: wait until that is known.
+    # A possibly lost host would explain all failures: wait until that is known.
     assert policy.tick(10.0 + SETTLE, doubtful=True) == []
     assert policy.next_time() == 10.0 + SETTLE * 1.25
     assert policy.tick(10.0 + SETTLE * 1.25) == [Stop(TERM_GRACE)]
@@ -111,7 +111,7 @@ def test_what_is_left_to_be_written():
     policy.ended(2.0)
     assert (policy.phase, policy.next_time()) == (Phase.ENDED, None), "as long as the reader likes"
     assert policy.tick(100.0) == []
-    # ... but not if the user has asked for the end, now or before.
+    # ... but not if the user has requested the end, now or before.
     policy.interrupted(100.0)
     policy.ended(100.0)
     assert policy.next_time() == 100.0 + LAST_WORDS

@@ -98,14 +98,14 @@ def test_a_terminal_gets_a_line_every_second_after_a_while():
         status="[#####.....] 3/6 waiting 2 s for hvd.init() on rank 3 (b), ranks 4-5 (c)"
     )
     assert shown.next_time() == 13.0
-    # what has changed is shown at once
+    # Changes are shown at once.
     assert shown.update(12.5, init(0, 1, 2, 3, 4)) == Shown(
         status="[########..] 5/6 waiting 2 s for hvd.init() on rank 5 (c)"
     )
     assert shown.update(12.6, State()) == Shown()
 
 
-# Rank 0 calls init when it has read a line.
+# Rank 0 calls init after reading a line.
 MEET = """
 import sys
 from horovod.common.basics import HorovodBasics
@@ -123,7 +123,7 @@ PATIENT = ["-np", "2", "--start-timeout", "120"]
 def test_in_a_log():
     with running([*PATIENT, *python(MEET)], stdin=subprocess.PIPE) as job:
         assert select.select([job.process.stderr], [], [], 60)[0]
-        line = job.process.stderr.readline().decode()  # nothing comes before
+        line = job.process.stderr.readline().decode()  # no output comes before
         assert re.fullmatch(r"horovodrun: waiting \d+ s for hvd.init\(\) on rank 0\n", line)
         done = job.finish(input=b"\n")
     assert (done.code, sorted(done.out.splitlines())) == (0, ["[0]<stdout>:met", "[1]<stdout>:met"])

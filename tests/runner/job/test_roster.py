@@ -1,4 +1,4 @@
-"""Who is who in an elastic job."""
+"""Identities of the workers of an elastic job."""
 
 from horovod.runner.elastic.placement import Candidate, places
 from horovod.runner.job.roster import Roster
@@ -6,7 +6,7 @@ from horovod.runner.verdict.verdict import RankEnd
 
 
 def formed(*numbers):
-    """An epoch of these workers, by rank."""
+    """Return an epoch of these workers, by rank."""
     return places([Candidate(number, "ab"[number % 2]) for number in numbers])
 
 

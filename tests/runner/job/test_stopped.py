@@ -1,4 +1,4 @@
-"""Workers that are stopped, and when that has been for too long."""
+"""Stopped workers, and when they have been stopped for too long."""
 
 from horovod.runner.job.stopped import StoppedWorkers
 

@@ -1,4 +1,4 @@
-"""Jobs of which no rank calls hvd.init()."""
+"""Jobs in which no rank calls hvd.init()."""
 
 import shlex
 
@@ -63,7 +63,7 @@ def test_the_first_minute():
     said = job.early(160.0, called=False)
     assert said.startswith("still starting: after 60 s no rank has called hvd.init() yet. Imports and data may take")
     assert "runs as 4 copies" in said
-    assert job.early(161.0, called=False) == ""  # once
+    assert job.early(161.0, called=False) == ""  # only once
     assert job.next_time() is None
     called = Strangers(4, ["python", "train.py"])
     called.started(0.0)

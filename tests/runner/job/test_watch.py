@@ -1,4 +1,4 @@
-"""The loop that watches a job, without processes; and what a job refuses before it begins."""
+"""The loop that watches a job, without processes; and jobs rejected before they begin."""
 
 import os
 import select
@@ -17,11 +17,11 @@ from horovod.runner.plan.hosts import Host, assign
 from horovod.runner.plan.settings import LaunchSettings
 
 SETTINGS = LaunchSettings(command=["true"], slots=assign([Host("localhost", 1)], 1))
-LIMIT = 60.0  # s
+LIMIT = 60.0  # seconds
 
 
 class Ended:
-    """An attempt of which nothing runs any more; `stopped`: how often it was asked to stop."""
+    """An attempt without running processes; `stopped`: how often it was asked to stop."""
 
     gone = True
     stopped = 0
@@ -53,7 +53,7 @@ def make_watch(output=None):
 
 
 def test_a_reader_that_is_gone_is_told_of_once():
-    """While the other stream still has a reader, who takes his time."""
+    """Also while the other stream still has a slow reader."""
     (gone, out), (near, err) = os.pipe(), os.pipe()
     os.close(gone)
     received = bytearray()

@@ -1,5 +1,7 @@
-"""A cluster in this process: an API server that speaks the calls that horovodrun needs, a controller of Jobs, and nodes
-that run each pod as a local process with the command and the environment of its manifest."""
+"""A cluster in this process: an API server with the calls that horovodrun needs, a controller of Jobs, and nodes.
+
+The nodes run each pod as a local process with the command and the environment of its manifest.
+"""
 
 import base64
 import contextlib
@@ -22,15 +24,18 @@ INDEX = "batch.kubernetes.io/job-completion-index"
 
 
 class Cluster:
-    """`place(pod)`: a status to give a pod in place of running it, or None; `denied`: pairs (verb, resource) that the
-    user may not do. As a context manager: nothing runs on afterwards."""
+    """A context manager that ends all processes on exit.
+
+    `place(pod)`: returns a status to give a pod instead of running it, or None. `denied`: pairs (verb, resource)
+    that the user may not use.
+    """
 
     def __init__(self, namespace="default", runs=True):
         self.namespace = namespace
         self.place = lambda pod: None
         self.denied = set()
         self.address = "127.0.0.1"  # of the launcher's pod
-        self.quota = False  # no pod of ranks can be created
+        self.quota = False  # if set, pods of ranks cannot be created
         self.asked = []  # (verb, resource, name, query)
         self.objects = {kind: {} for kind in KINDS}
         self.history = []  # (version, resource, type, object)
@@ -40,7 +45,7 @@ class Cluster:
         self.processes = {}
         self.folder = tempfile.TemporaryDirectory(prefix="kubernetes-")
         self.over = False
-        self.answering = lambda verb, resource: None  # called when something is done and not answered yet
+        self.answering = lambda verb, resource: None  # called when a request is done but not answered yet
         self.server = ThreadingHTTPServer(("127.0.0.1", 0), handler(self))
         self.server.daemon_threads = True
         self.threads = [threading.Thread(target=self.server.serve_forever, kwargs={"poll_interval": 0.05})]
@@ -122,7 +127,7 @@ class Cluster:
     # Jobs
 
     def control(self, job):
-        """What the Job controller does when a Job or one of its pods has changed."""
+        """Act as the Job controller when a Job or one of its pods has changed."""
         spec, state = job["spec"], job.setdefault("status", {})
         name = job["metadata"]["name"]
         if spec.get("suspend") or "conditions" in state or name not in self.objects["jobs"]:
@@ -193,9 +198,9 @@ class Cluster:
             environ[each["name"]] = self.value(each, pod).replace("$$", "$")
         if INDEX in pod["metadata"]["annotations"]:
             environ["JOB_COMPLETION_INDEX"] = pod["metadata"]["annotations"][INDEX]
-        words = [word.replace("$$", "$") for word in container["command"]]  # nothing here has $(NAME)
+        words = [word.replace("$$", "$") for word in container["command"]]  # commands here never use $(NAME)
         command = [sys.executable if word == "python" else word for word in words]
-        if "--launcher" in command:  # what the cluster's DNS answers for the service
+        if "--launcher" in command:  # the answer of the cluster's DNS for the service
             command[command.index("--launcher") + 1] = self.address
         with open(self.log_of(name), "wb") as log:
             process = self.spawn(pod, command, environ, log)
@@ -207,7 +212,7 @@ class Cluster:
         thread.start()
 
     def spawn(self, pod, command, environ, log):
-        """The pod's first process."""
+        """Start the pod's first process."""
         return subprocess.Popen(
             command, env=environ, stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True
         )
@@ -252,7 +257,7 @@ class Cluster:
                 self.control(job)
 
     def end_pod(self, pod):
-        """As a kubelet does: SIGTERM, some grace, SIGKILL."""
+        """End a pod as a kubelet does: SIGTERM, a grace period, SIGKILL."""
         process = self.processes.get(pod["metadata"]["name"])
         if process is None or process.poll() is not None:
             self.gone("pods", pod)

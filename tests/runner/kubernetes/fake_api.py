@@ -1,4 +1,4 @@
-"""How the cluster of `fake` answers: the part of Kubernetes' API that horovodrun asks for."""
+"""The API of the cluster in `fake`: the part of Kubernetes' API that horovodrun uses."""
 
 import contextlib
 import copy
@@ -74,7 +74,7 @@ def handler(cluster):
             if found := self.parse("create"):
                 answer = cluster.create(found[0], thing)
                 cluster.answering("create", found[0])
-                with contextlib.suppress(OSError):  # nobody waits any more
+                with contextlib.suppress(OSError):  # the client has disconnected
                     self.answer(*answer)
 
         def do_PATCH(self):

@@ -1,5 +1,7 @@
-"""A real cluster, named by `make test-kubernetes`, and jobs on it. Where it is that of tools/kubernetes_bed, the tests
-also reach its nodes' processes, and have an administrator's rights."""
+"""A real cluster, named by `make test-kubernetes`, and jobs on it.
+
+On the cluster of tools/kubernetes_bed, the tests also reach its nodes' processes, and have administrator rights.
+"""
 
 import contextlib
 import json
@@ -70,14 +72,18 @@ def ask(action, name="", config=CONFIG, namespace=NAMESPACE):
 
 
 def left(name, namespace=NAMESPACE):
-    """What there is of a job, as names of kinds."""
+    """Return the remaining objects of a job, as names of kinds."""
     api = Api(CONFIG, namespace=namespace)
     label = f"app.kubernetes.io/instance={name}"
     return [kind for kind in ("Pod", "Job", "Service", "Secret") if api.list(kind, labelSelector=label)["items"]]
 
 
 def nothing_left(name, namespace=NAMESPACE, seconds=150):
-    """What the launcher's Job owns goes a moment after it; old kubelets take a minute for pods that never started."""
+    """Wait until nothing of a job is left.
+
+    Objects owned by the launcher's Job disappear shortly after it; old kubelets take a minute for pods that never
+    started.
+    """
     end = time.monotonic() + seconds
     while left(name, namespace):
         if time.monotonic() > end:
@@ -87,7 +93,7 @@ def nothing_left(name, namespace=NAMESPACE, seconds=150):
 
 
 def pods(name, component="worker", namespace=NAMESPACE):
-    """By their names."""
+    """Return pods by name."""
     label = f"app.kubernetes.io/instance={name},app.kubernetes.io/component={component}"
     found = Api(CONFIG, namespace=namespace).list("Pod", labelSelector=label)["items"]
     return {each["metadata"]["name"]: each for each in found}
@@ -102,7 +108,7 @@ def until(holds, seconds=60, what="it has not come to that"):
 
 
 class Running:
-    """A job that horovodrun follows in another process. `lines`: (time, text) of all it has written."""
+    """A job that horovodrun follows in another process. `lines`: (time, text) of all its output."""
 
     def __init__(self, name, *rest, **where):
         self.name, self.lines = name, []
@@ -141,12 +147,12 @@ class Running:
         return code
 
     def see(self, words, seconds=120):
-        """Until these stand in a line."""
+        """Wait until a line contains these texts."""
         until(lambda: words in self.text or self.process.poll() is not None, seconds, f"{words!r} in:\n{self.text}")
         assert words in self.text, self.text
 
     def steps(self):
-        """(time, step, rank, size), as the ranks tell them."""
+        """Return (time, step, rank, size), as the ranks print them."""
         found = []
         for _, text in list(self.lines):
             _, mark, rest = text.partition("<stdout>:step ")
@@ -156,7 +162,7 @@ class Running:
         return found
 
     def stepped(self, size, after=0.0, seconds=120):
-        """When so many ranks did a step first, after that time."""
+        """Return the first time after the given one at which so many ranks took a step."""
         return until(
             lambda: min((at for at, _, _, there in self.steps() if there == size and at > after), default=None),
             seconds,
@@ -164,7 +170,7 @@ class Running:
         )
 
 
-# On the bed
+# On the test bed
 
 
 def admin():
@@ -177,7 +183,7 @@ def path(name="", resource="pods", namespace=NAMESPACE, group="/api/v1"):
 
 @contextlib.contextmanager
 def namespace_of(name, *objects):
-    """A namespace with these (resource path, object), which goes at the end."""
+    """Create a namespace with these (resource path, object), removed at the end of the test."""
     client = admin()
     client.request("POST", "/api/v1/namespaces", {"metadata": {"name": name}})
     try:
@@ -195,7 +201,7 @@ def names_in(client, where):
 
 
 def kubectl(*rest, stdin=None, config=None):
-    """What it says; the server's own address, past what is played."""
+    """Return the output of kubectl, called with the server's real address, bypassing any simulated fault."""
     config = config or os.environ["HVD_TEST_SERVER_CONFIG"]
     text = stdin if isinstance(stdin, str) else json.dumps(stdin) if stdin else None
     done = subprocess.run(

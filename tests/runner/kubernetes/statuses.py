@@ -1,4 +1,4 @@
-"""Pods as an API server tells of them: what it says in each case was written down from its documentation."""
+"""Pod statuses as an API server reports them in each case, written from its documentation."""
 
 
 def pod(name, component="worker", index="0", node="node-a", **status):

@@ -1,5 +1,7 @@
-"""What becomes of jobs on a real cluster in which things go wrong: rights, quotas, pods that have to go, nodes. The
-cluster is that of tools/kubernetes_bed: the tests are its administrator."""
+"""Jobs on a real cluster with faults: rights, quotas, evicted pods, lost nodes.
+
+The cluster is that of tools/kubernetes_bed, with the tests as administrator.
+"""
 
 import os
 import time
@@ -33,7 +35,7 @@ ROLES = "/apis/rbac.authorization.k8s.io/v1/namespaces/hvd-team/"
 
 
 def role(without=()):
-    """That of deploy/, for bob, without these pairs (resource, verb)."""
+    """Create the role of deploy/ for bob, without these pairs (resource, verb)."""
     made, binding = yaml.safe_load_all((DEPLOY / "kubernetes/role.yaml").read_text())
     for rule in made["rules"]:
         for resource, verb in without:
@@ -71,7 +73,7 @@ def test_a_quota_on_pods(capfd):
     with namespace_of("hvd-team", *role(), quota(pods="2")):
         assert bobs("hvd-bob", "-np", "4", "--start-timeout", "12", "--", "true") == 1
         err = capfd.readouterr().err
-        assert "waited 12 s" in err  # the launcher's pod gives up first, or we do
+        assert "waited 12 s" in err  # the launcher's pod or horovodrun gives up first
         assert "Error creating: pods" in err
         assert "is forbidden: exceeded quota: few, requested: pods=1, used: pods=2, limited: pods=2" in err
         assert nothing_left("hvd-bob", "hvd-team")
@@ -84,7 +86,7 @@ def elastic(name, *rest, program=STEPS):
 def test_a_pod_that_is_deleted_is_heard_by_all_ranks():
     with elastic("hvd-go", "stops") as job:
         job.stepped(2)
-        time.sleep(1)  # who has never asked hears nothing
+        time.sleep(1)  # a process without a subscription gets no message
         admin().request("DELETE", path(next(iter(pods("hvd-go")))))
         assert job.wait(60) == 0
         stops = [text for _, text in job.lines if "stops at" in text]
@@ -108,7 +110,7 @@ def test_a_pod_that_is_drained_is_replaced_at_once():
 
 
 def evict(pod):
-    """As any client of the cluster asks for it, `kubectl drain` for one."""
+    """Evict a pod by the API, as `kubectl drain` does."""
     body = {"apiVersion": "policy/v1beta1", "kind": "Eviction", "metadata": {"name": pod}}
     api = Api(CONFIG)
     answer = api._send("POST", api._configuration.host + path(f"{pod}/eviction"), 30.0, body)

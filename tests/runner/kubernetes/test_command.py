@@ -1,4 +1,4 @@
-"""`horovodrun kubernetes` against a cluster in this process, whose pods really run."""
+"""`horovodrun kubernetes` with a cluster in this process whose pods are real processes."""
 
 import os
 import signal
@@ -28,7 +28,7 @@ def cluster():
 
 @pytest.fixture
 def idle():
-    """A cluster on whose nodes nothing runs: tests say what becomes of pods."""
+    """A cluster whose nodes run nothing; tests set the pods' statuses."""
     with Cluster(runs=False) as made:
         yield made
 
@@ -97,7 +97,7 @@ def test_the_exit_code_is_that_of_the_rank_that_failed_first(cluster, capfd):
 @pytest.mark.heavy
 def test_a_job_of_which_nothing_is_kept_has_succeeded(cluster, capfd):
     assert run(cluster, "-np", "1", "--keep", "0", "--", "true") == 0
-    until(lambda: nothing_left(cluster))  # nobody waits for the pods
+    until(lambda: nothing_left(cluster))  # the launcher does not wait for the pods
 
 
 def test_a_job_that_succeeded_and_whose_pods_are_gone(idle):
@@ -116,7 +116,7 @@ def test_what_cannot_be_deleted_changes_no_exit_code(cluster, capfd):
     cluster.denied.add(("delete", "jobs"))
     assert run(cluster, "-np", "1", "--", "true") == 0
     assert "job train has ended and could not be deleted: you are not allowed to delete jobs" in capfd.readouterr().err
-    assert not cluster.objects["services"]  # what can be deleted is
+    assert not cluster.objects["services"]  # everything that can be deleted is deleted
     assert not cluster.objects["secrets"]
 
 
@@ -243,7 +243,7 @@ def test_no_cluster(idle, capfd, tmp_path, monkeypatch):
     assert "--context there: there is no such context; expected one of here" in capfd.readouterr().err
     gone = tmp_path / "config"
     with open(idle.kubeconfig) as file, socket.socket() as sock:
-        sock.bind(("127.0.0.1", 0))  # and listens not
+        sock.bind(("127.0.0.1", 0))  # without listening
         port = sock.getsockname()[1]
         gone.write_text(file.read().replace(f":{idle.server.server_port}", f":{port}"))
         assert main(["kubernetes", "status", "--kubeconfig", str(gone)]) == 1
@@ -265,7 +265,7 @@ def test_dry_run_asks_no_cluster(capfd, monkeypatch):
 
 @pytest.mark.heavy
 def test_what_is_left_of_a_job_that_was_applied(cluster, capfd):
-    """Its parts have no owner, and stay when the launcher's Job goes after its time to live."""
+    """Its objects have no owner, and stay when the launcher's Job is removed after its time to live."""
     assert run(cluster, "-np", "1", "--dry-run", "--", sys.executable, "-c", SUM) == 0
     for part in yaml.safe_load_all(capfd.readouterr().out):
         code, told = cluster.create(f"{part['kind'].lower()}s", part)
@@ -276,13 +276,13 @@ def test_what_is_left_of_a_job_that_was_applied(cluster, capfd):
     assert run(cluster, "-np", "1", "--", "true") == 1
     err = capfd.readouterr().err
     assert "error: there is a Secret train, perhaps left by another job train, in namespace default already" in err
-    assert list(jobs) == ["train-workers"]  # nothing of the other one, and nothing more
+    assert list(jobs) == ["train-workers"]  # nothing of the other job, and nothing more
     assert ask(cluster, "delete", "train") == 0
     assert nothing_left(cluster)
 
 
 def test_what_is_another_applications_is_left_alone(idle, capfd):
-    """Charts of others label what they make by the release's name, too."""
+    """Other charts also label their objects with the release's name."""
     labels = {"app.kubernetes.io/instance": "train", "app.kubernetes.io/managed-by": "Helm"}
     for kind in ("services", "secrets", "pods"):
         idle.put(kind, {"metadata": {"name": "train", "labels": labels}, "status": {"phase": "Running"}})

@@ -1,4 +1,4 @@
-"""What lies in deploy/: against the schemas of Kubernetes and of Kubeflow, and against what horovodrun creates."""
+"""Files in deploy/ match the schemas of Kubernetes and Kubeflow, and the objects that horovodrun creates."""
 
 import copy
 import importlib.util
@@ -62,7 +62,7 @@ def test_the_base_of_kustomize_is_what_horovodrun_creates():
 
 
 def applied(document, patch):
-    """The document after a patch (RFC 6902). Raises KeyError or IndexError where one leads nowhere."""
+    """Return the document after a patch (RFC 6902). Raises KeyError or IndexError for an invalid path."""
     document = copy.deepcopy(document)
     for operation in patch:
         assert operation["op"] == "add", operation
@@ -75,7 +75,7 @@ def applied(document, patch):
 
 
 def overlaid():
-    """The Job of the workers, with the one patch of the overlay for GPUs."""
+    """Return the Job of the workers with the GPU overlay's patch."""
     (overlay,) = documents("kustomize/gpu/kustomization.yaml")
     (patch,) = overlay["patches"]
     found = documents("kustomize/base/job.yaml")
@@ -97,7 +97,7 @@ def test_the_overlay_for_gpus_fits_the_base():
     assert not any("tolerations" in pod for pod in pods), "the patch would replace them"
     pod = overlaid()["spec"]["template"]["spec"]
     assert [each["key"] for each in pod["tolerations"]] == ["nvidia.com/gpu"]
-    # The same as where horovodrun is asked for GPUs.
+    # Equal to the result of horovodrun with GPUs.
     words = ("-np", "4", "--image", "registry.example.com/train:1", "--cpu", "4", "--memory", "16Gi", "--gpus", "1")
     asked = made(*words, name="train")["Job", "train-workers"]["spec"]["template"]["spec"]["containers"][0]
     assert pod["containers"][0]["resources"]["limits"] == asked["resources"]["limits"]
@@ -167,7 +167,7 @@ def containers(things):
 
 
 def without_env_of_launcher(things):
-    """The chart gives variables of the ranks to the ranks alone."""
+    """The chart passes the ranks' variables only to the ranks."""
     launcher = things["Job", "train"]["spec"]["template"]["spec"]["containers"][0]
     launcher["env"] = [each for each in launcher["env"] if each["name"] != "A"]
     return things
@@ -222,7 +222,7 @@ def test_definitions_of_kubeflow(path, crd, version):
 
 
 def strict(schema):
-    """The same, in which what it does not name is an error, as in the API server with --validate=strict."""
+    """Return the schema with unknown fields forbidden, as the API server does with --validate=strict."""
     if isinstance(schema, list):
         return [strict(each) for each in schema]
     if not isinstance(schema, dict):

@@ -1,4 +1,4 @@
-"""An elastic job on a cluster in this process, whose pods really run, and one of them has to go."""
+"""An elastic job on a cluster in this process, in which one running pod is evicted."""
 
 import sys
 import threading

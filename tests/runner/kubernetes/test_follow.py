@@ -1,4 +1,4 @@
-"""What the threads do that ask the API, with an API that answers as told."""
+"""The threads that query the API, with scripted answers."""
 
 import queue
 
@@ -10,7 +10,7 @@ from horovod.runner.kubernetes.follow import LogReader, Watcher
 
 
 class Answers:
-    """`list` and `log` answer with what they are given: things, or errors, the last of them again and again."""
+    """`list` and `log` return the given results or raise the given errors; the last one repeats."""
 
     def __init__(self, *given):
         self.given = list(given)
@@ -46,7 +46,7 @@ def heard(*given):
 def test_an_api_that_stays_away_is_lost(error):
     kind, found = heard(error)
     assert kind == "Pod"
-    assert isinstance(found, Unreachable)  # after which the job goes on
+    assert isinstance(found, Unreachable)  # the job continues after it
     assert str(found) == str(error)
 
 
@@ -79,7 +79,7 @@ def test_what_nobody_has_thought_of_is_told():
 
 
 def read(*given):
-    """What a LogReader of a pod that has ended writes, says, and asks the API."""
+    """Return the output, messages and API requests of a LogReader for a pod that has ended."""
     answers, inbox, written, said = Answers(*given), queue.Queue(), [], []
     reader = LogReader(answers, "l", inbox, written.append, said.append)
     reader.start()

@@ -1,4 +1,4 @@
-"""When a job is over, told by what the API says and the clock."""
+"""When a job is over, judged by API objects and the clock."""
 
 from horovod.runner.kubernetes import pods
 from horovod.runner.kubernetes.judge import IMAGE_SECONDS, LAST_SECONDS, Judge, Outcome
@@ -100,7 +100,7 @@ def test_what_waits_once_the_job_has_begun_does_not_end_it():
     assert judged(judge, [launcher(**statuses.CREATING), first, waits, pulls]) is None
     assert judge.next_time() == IMAGE_SECONDS
     assert judged(judge, [launcher(**statuses.CREATING), first, waits, pulls], now=IMAGE_SECONDS) is None
-    assert judge.next_time() == 60  # enough are there, so nobody looks at the image again and again
+    assert judge.next_time() == 60  # enough pods run, so the image is not checked again
     assert judged(judge, [launcher(**statuses.RUNNING), first, waits, pulls], now=59) is None
     assert judge.next_time() is None
     assert judged(judge, [launcher(**statuses.RUNNING), waits, pulls], now=1000) is None
@@ -135,7 +135,7 @@ def test_a_success_of_which_nothing_is_left():
     jobs = {"launcher": COMPLETE, "worker": {}}
     assert judged(Judge("train", 1, 60, 0), [], jobs=jobs) == Outcome(0)
     judge = Judge("train", 1, 60, 0)
-    assert judged(judge, [launcher(**statuses.ended(0))]) is None  # its output is not read yet
+    assert judged(judge, [launcher(**statuses.ended(0))]) is None  # its output has not been read yet
     assert judged(judge, [], jobs={}) is None
     assert judged(judge, [], jobs={}, log_read=True) == Outcome(0)
 

@@ -1,4 +1,4 @@
-"""What is created, also checked against the schemas of Kubernetes where they are there."""
+"""Created objects, also checked against the Kubernetes schemas if they are available."""
 
 import importlib.util
 
@@ -23,7 +23,7 @@ def container(job):
 
 
 def test_pods_for_another_scheduler():
-    """As the page on Volcano says: all pods of a job, its launcher's too, are of one group."""
+    """As the page on Volcano says, all pods of a job, including the launcher's, are in one group."""
     words = ("-np", "4", "--image", "i", "--annotation", "scheduling.k8s.io/group-name=train")
     launcher, _, _, workers = made(*words, template={"spec": {"schedulerName": "volcano"}})
     for job in (launcher, workers):
@@ -42,7 +42,7 @@ FULL = (
 
 
 def test_words_and_values_are_what_was_given():
-    """Kubernetes replaces $(NAME) in both, and makes $ of $$."""
+    """Kubernetes replaces $(NAME) in both, and turns $$ into $."""
     words = ["sh", "-c", "echo $(HOROVOD_POD_TOKEN) $$ $HOME $", "$(A)"]
     request = of_words(flags.split(["-np", "1", "--image", "i", "--env", "A=$(B)$", "--", *words]), "train", {})
     launcher, _, _, workers = manifests.all_of(request, TOKEN)
@@ -53,7 +53,7 @@ def test_words_and_values_are_what_was_given():
 
 @pytest.mark.parametrize("name", ["HOROVOD_POD_TOKEN", "HOROVOD_POD_NAME", "JOB_COMPLETION_INDEX"])
 def test_variables_by_which_pods_know_each_other_are_not_taken(name):
-    """Of two with one name Kubernetes takes the last."""
+    """Of two variables with one name Kubernetes takes the last."""
     for text in (name, f"{name}=mine"):
         with pytest.raises(LaunchError, match=f"--env: '{text}' is not accepted; expected NAME=VALUE"):
             made("-np", "1", "--image", "i", "--env", text)
@@ -154,7 +154,7 @@ def test_a_template_is_kept_and_added_to():
     assert container(workers)["resources"]["limits"] == {"rdma/ib": "1", "cpu": "1"}
     assert workers["spec"]["template"]["metadata"]["labels"]["l"] == "1"
     assert workers["spec"]["template"]["metadata"]["annotations"] == {"n": "2"}
-    assert template["spec"]["containers"][1]["image"] == "old"  # nobody else's is changed
+    assert template["spec"]["containers"][1]["image"] == "old"  # other containers are unchanged
 
 
 @pytest.mark.parametrize("words", [("-np", "2", "--image", "i"), FULL])

@@ -1,4 +1,4 @@
-"""The manifests of deploy/ on a real API server, which has the definitions of Kubeflow's jobs."""
+"""The manifests of deploy/ on a real API server that has the definitions of Kubeflow's jobs."""
 
 import json
 import os
@@ -25,7 +25,7 @@ KINDS = [
 
 @pytest.fixture
 def defined():
-    """Installs definitions, until the test ends."""
+    """Install definitions until the test ends."""
     client, made = admin(), []
 
     def install(crd):

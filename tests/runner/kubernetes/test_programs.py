@@ -1,4 +1,4 @@
-"""The programs of the pods, without a cluster."""
+"""The programs run by pods, without a cluster."""
 
 import os
 import re

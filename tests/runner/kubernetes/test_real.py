@@ -1,4 +1,4 @@
-"""Jobs on a real cluster, which `make test-kubernetes` makes or is told: with an API server, scheduler, kubelets."""
+"""Jobs on a real cluster, created by or given to `make test-kubernetes`: API server, scheduler, kubelets."""
 
 import signal
 

@@ -1,4 +1,4 @@
-"""From words to what is asked for, and what is refused."""
+"""Command line to request, and rejected command lines."""
 
 import re
 

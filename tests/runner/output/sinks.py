@@ -1,10 +1,10 @@
-"""A sink that keeps what the launcher shows."""
+"""A sink that records the launcher's output."""
 
 from horovod.runner.output.output import OutputSink
 
 
 class Kept(OutputSink):
-    """Keep what is written: in `text` all of it since the last `take`, in `shown` all by stream."""
+    """Records output: in `text` all since the last `take`, in `shown` all by stream."""
 
     def __init__(self, terminals=(), together=True, full=False):
         super().__init__(set(terminals), together, full)

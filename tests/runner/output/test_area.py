@@ -1,4 +1,4 @@
-"""The bottom of a terminal, as bytes (as a person sees it: test_screens.py)."""
+"""The bottom area of a terminal, as bytes; test_screens.py shows the resulting screen."""
 
 import os
 
@@ -34,7 +34,7 @@ def test_each_bar_has_its_line_in_the_order_of_the_ranks():
     area.draw((10, ERR), bars("c", prefix="[10]:"))
     area.draw((1, ERR), bars("b", prefix="[1]:"))
     area.draw((1, OUT), bars("a", "", "a2", stream=OUT, prefix="[1]:"))
-    assert lines_of(area) == ["[1]:a", "[1]:a2", "[1]:b", "[10]:c"]  # nothing empty
+    assert lines_of(area) == ["[1]:a", "[1]:a2", "[1]:b", "[10]:c"]  # no empty lines
     area.draw((1, OUT), bars(stream=OUT))
     assert lines_of(area) == ["[1]:b", "[10]:c"]
 
@@ -51,7 +51,7 @@ def test_what_does_not_fit_is_cut_or_counted():
     assert lines_of(area, columns=42, lines=2) == ["[0]:" + "x" * 35]
     area.say("")
     assert lines_of(area, columns=14, lines=3) == ["[0]:xxxxxxx", "and 31 more"]
-    # A prefix leaves room for the bar; wide characters are not halved.
+    # A prefix leaves room for the bar; wide characters are not split.
     area = Area(full=True)
     area.draw((0, ERR), bars("50%", prefix="[0@some.very.long.host.name]<stderr>:"))
     assert lines_of(area, columns=23) == ["[0@some.ve50%"]
@@ -86,7 +86,7 @@ def test_lines_go_above_and_frames_are_some_time_apart():
     sink.put(OUT, b"line\n")
     sink.put(ERR, b"other\n")
     sink.refresh(1.0)
-    assert sink.take() == ERASE + b"line\nother\n\r6%\x1b[K"  # at once, so that it does not flicker
+    assert sink.take() == ERASE + b"line\nother\n\r6%\x1b[K"  # in one write, to avoid flicker
     assert sink.next_due() is None
     sink.draw((0, ERR), bars("7%"))
     sink.pending = DRAW_LIMIT + 1  # a slow terminal
@@ -159,7 +159,7 @@ def test_what_is_typed_moves_the_bars_up():
     sink.draw((0, ERR), bars("5%", "6%"))
     sink.refresh(1.0)
     sink.take()
-    sink.typed(b"yes\nno\n")  # its end is in the fourth line now
+    sink.typed(b"yes\nno\n")  # it now ends in the fourth line
     sink.put(OUT, b"line\n")
     assert sink.take() == b"\r\x1b[3A\x1b[Jline\n"
     sink.typed(b"\n")  # nothing is drawn
@@ -178,7 +178,7 @@ def test_nothing_drawn_is_left_behind(monkeypatch, waiting):
     if waiting:
         queue._emit(ERR, b"not written when a program is interrupted\n")
     queue.close()
-    # What has been written in part then is not erased.
+    # Partially written text is not erased.
     assert os.read(read_end, 1000) == b"\r5%\x1b[K" + (b"\r\n" if waiting else ERASE)
     os.close(read_end)
     os.close(write_end)

@@ -1,4 +1,4 @@
-"""Progress bars where output does not go to a terminal (there: test_area.py, test_screens.py)."""
+"""Progress bars in output that does not go to a terminal (for a terminal: test_area.py, test_screens.py)."""
 
 import random
 import re
@@ -43,7 +43,7 @@ def test_of_a_bar_that_stands_still_the_log_has_the_last_state_once():
     display.finish(0, 99.0)
     assert sink.take().decode() == ""
     display.show(0, OUT, b"\r1\n\r2\n\r   \r", 100.0)
-    display.show(0, ERR, b"word\n", 100.0)  # which the program has written later
+    display.show(0, ERR, b"word\n", 100.0)  # written later by the program
     assert sink.take().decode() == "[0]<stdout>:1\n[0]<stdout>:2\n[0]<stderr>:word\n"
 
 
@@ -67,7 +67,7 @@ def test_whatever_ranks_write_every_line_begins_with_its_rank(collapse):
         assert text.endswith("\n")
         for line in text.removesuffix("\n").split("\n"):
             whose = re.findall(r"\[([01-]+)\]<(\w+)>:", line)
-            assert len(whose) == 1, (line, text)  # nor is there anything of another rank in it
+            assert len(whose) == 1, (line, text)  # and it contains nothing of another rank
             assert line.startswith("["), line
         if not collapse:
             for (rank, stream), given in written.items():
@@ -79,7 +79,7 @@ def test_whatever_ranks_write_every_line_begins_with_its_rank(collapse):
 
 
 def overwritten(line):
-    """What is left of a line in which each \r goes back to its beginning."""
+    """Return the visible rest of a line in which each \r moves back to its beginning."""
     shown = ""
     for part in line.split("\r"):
         shown = part + shown[len(part) :]

@@ -1,4 +1,4 @@
-"""What a program that draws shows in the end. That a terminal would show the same: test_screens.py."""
+"""The final text of a program that draws; test_screens.py compares it with a real terminal."""
 
 import random
 
@@ -17,7 +17,7 @@ RED = "\x1b[31mred\x1b[0m"
 
 
 def drawn(*texts, now=0.0):
-    """(lines that are over, what still changes) after each text."""
+    """Return (completed lines, text that still changes) after each input."""
     made = Canvas(Colours())
     return [([line.decode() for line in made.feed(text, now)], [row.shown() for row in made.seen()]) for text in texts]
 
@@ -27,17 +27,17 @@ def drawn(*texts, now=0.0):
     [
         (["\r 0%", "\r 50%", "\rdone\n"], [([], [" 0%"]), ([], [" 50%"]), ([], ["done"])]),
         (["50%\r", "60%\r"], [([], ["50%"]), ([], ["60%"])]),
-        (["100%\r9%"], [([], ["9%0%"])]),  # what is shorter leaves the rest of what it overwrites
+        (["100%\r9%"], [([], ["9%0%"])]),  # shorter text leaves the rest of the text that it overwrites
         (["100%\r9%\x1b[K"], [([], ["9%"])]),
         (["100%\x1b[2K\r9%"], [([], ["9%"])]),
         (["abc\b\bx"], [([], ["axc"])]),
-        (["\r5%", "\r  \r", "word\n"], [([], ["5%"]), ([], []), (["word\n"], [])]),  # a bar is taken away for a line
+        (["\r5%", "\r  \r", "word\n"], [([], ["5%"]), ([], []), (["word\n"], [])]),  # a bar is removed to print a line
         (["\r5%\r  \r6%"], [([], ["6%"])]),
-        (["a", "b\n"], [([], []), (["ab\n"], [])]),  # nothing that changes
+        (["a", "b\n"], [([], []), (["ab\n"], [])]),  # no changing text
         (["\r5%\nword\n"], [(["5%\n", "word\n"], [])]),
-        # Two bars, one below the other; the one below goes.
+        # Two bars, one below the other; the lower one is removed.
         (["\router", "\n\rinn" + UP, "\n\r   \r" + UP], [([], ["outer"]), ([], ["outer", "inn"]), ([], ["outer"])]),
-        # Only one, below the line of another program.
+        # Only one, below another program's line.
         (["\n\r5%" + UP, "\n\r6%" + UP], [([], ["5%"]), ([], ["6%"])]),
         (["\ra\n\rb\n\rc\x1b[2A\rx\x1b[2B\rz"], [([], ["x", "b", "z"])]),
         (["\ra\n\rb\x1b[F\x1b[J"], [([], [])]),
@@ -59,10 +59,10 @@ def test_a_line_that_is_left_is_over_when_the_cursor_does_not_come_back():
     assert bars.settle(1.0 + HOLD) == [b"100%\n"]
     assert bars.idle
     assert bars.feed("\r100%\n", 2.0) == []
-    assert bars.settle(2.0, at_once=True) == [b"100%\n"]  # the program has gone on
+    assert bars.settle(2.0, at_once=True) == [b"100%\n"]  # the program has continued
     text = StreamText(True)
     text.feed(b"\ra\n\rb" + UP.encode() + b"\n", 3.0)
-    assert text.settle(3.0, at_once=True) == []  # it moves up and down
+    assert text.settle(3.0, at_once=True) == []  # the cursor moves up and down
     assert text.settle(3.0 + HOLD) == [b"a\n"]
     assert text.finish() == [b"b\n"]
 
@@ -97,7 +97,7 @@ def test_memory_is_bounded():
     assert len(made._torn) <= canvas._TORN_LIMIT
     assert LINE_LIMIT > ROW_LIMIT
     long = "y" * (3 * ROW_LIMIT)
-    assert Canvas(Colours()).feed(long + "\n", 0.0) == [long.encode() + b"\n"]  # what is not drawn over is kept
+    assert Canvas(Colours()).feed(long + "\n", 0.0) == [long.encode() + b"\n"]  # text that is not overwritten stays
 
 
 def test_any_cutting_and_any_bytes_give_the_same():

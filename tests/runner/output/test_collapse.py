@@ -10,7 +10,7 @@ from tests.runner.output.test_output import Shown
 
 
 def shown_of(size, *written, hosts=None, **options):
-    """What is shown of (rank, stream, text) written one after the other, and then after the delay."""
+    """Return the output for (rank, stream, text) written in sequence, then after the delay."""
     shown = Shown()
     display = Display(shown, hosts or dict.fromkeys(range(size), "h"), collapse=True, **options)
     for rank, stream, text in written:
@@ -63,7 +63,7 @@ def test_equal_lines_are_shown_once(written, at_once, later):
 
 
 def merged(*written):
-    """What three ranks have written, (rank, line) one after the other, as (ranks, line)."""
+    """Return the lines of three ranks, (rank, line) written in sequence, as (ranks, line)."""
     collapser = Collapser(range(3))
     for rank, line in written:
         collapser.add(rank, 1, line, 0.0)
@@ -71,9 +71,9 @@ def merged(*written):
 
 
 def test_a_line_moves_only_where_nobodys_order_changes():
-    # Behind rank 1's last line, and before what rank 0 wrote after it.
+    # After rank 1's last line, and before rank 0's later line.
     assert merged((0, b"a"), (1, b"b"), (0, b"c"), (1, b"a")) == [("1", b"b"), ("0-1", b"a"), ("0", b"c")]
-    # It would go behind `c`, which rank 0 wrote later.
+    # It would be shown after `c`, which rank 0 wrote later.
     assert merged((0, b"a"), (0, b"c"), (1, b"c"), (1, b"a")) == [("0", b"a"), ("0-1", b"c"), ("1", b"a")]
 
 
@@ -81,7 +81,7 @@ def test_hosts_of_a_line():
     written = [(rank, 1, b"a\n") for rank in (0, 3, 1, 2)]
     hosts = {0: "a", 1: "a", 2: "b", 3: "b"}
     assert shown_of(4, *written, hosts=hosts, with_host=True)[0] == "[0-1@a,2-3@b]<stdout>:a\n"
-    # In the order of the ranks, not in that of a set.
+    # In rank order, not in the order of a set.
     written = [(rank, 1, b"a\n") for rank in (8, 1)]
     assert shown_of(2, *written, hosts={8: "a", 1: "b"}, with_host=True)[0] == "[1@b,8@a]<stdout>:a\n"
 
@@ -123,7 +123,7 @@ def test_little_is_held(monkeypatch):
             waiting += 1 - len(collapser.take(0.0))
             assert waiting <= min(50, 1000 // len(line % number) + 1)
         assert waiting > 0
-    # No more goes than has to, and its bytes count no longer.
+    # Only as much as necessary is dropped, and its bytes are no longer counted.
     collapser = Collapser(range(2))
     for number in range(3):
         collapser.add(0, 1, b"%0400d\n" % number, 0.0)
@@ -132,7 +132,7 @@ def test_little_is_held(monkeypatch):
     assert [int(group.line) for group in collapser.take(0.0)] == [1]
     collapser.add(0, 1, b"%0150d\n" % 4, 9.0)
     assert collapser.take(0.0) == []
-    assert [int(group.line) for group in collapser.take(collapse.DELAY)] == [2, 3]  # what is due
+    assert [int(group.line) for group in collapser.take(collapse.DELAY)] == [2, 3]  # due lines
     assert collapser.take(collapse.DELAY) == []
 
 

@@ -15,7 +15,7 @@ from horovod.runner.output.rank_files import RankFileError, RankFiles
 
 
 class Shown:
-    """Stands for the queue and keeps what is put there, all in one."""
+    """Replaces the queue and keeps everything that is put there."""
 
     def __init__(self, terminal=False):
         self.terminal = terminal
@@ -160,7 +160,7 @@ RED, GREEN, OFF = b"\x1b[31m", b"\x1b[32m", b"\x1b[0m"
 )  # fmt: skip
 def test_colours_do_not_reach_other_lines_on_a_terminal(pieces, expected):
     assert lines_of(*pieces, terminal=True) == b"".join(b"[3]<stdout>:" + line for line in expected)
-    assert lines_of(*pieces) == lines_of(b"".join(pieces))  # elsewhere they are passed as they are
+    assert lines_of(*pieces) == lines_of(b"".join(pieces))  # on other platforms they are passed unchanged
     assert lines_of(*pieces).replace(b"[3]<stdout>:", b"") == b"".join(pieces)
 
 
@@ -168,7 +168,7 @@ def test_the_colours_of_a_bar_stay_with_it():
     bar = RED + b"50%\r" + GREEN + b"60" + OFF + b"%\r" + RED
     shown = b"[3]<stdout>:" + GREEN + b"60" + OFF + b"%\n"
     for terminal in (False, True):
-        # What it leaves on is on again in the next line.
+        # Attributes left on are set again in the next line.
         assert lines_of(bar + b"\nb\n", terminal=terminal) == shown + b"[3]<stdout>:" + RED + b"b" + OFF + b"\n"
 
 
@@ -205,7 +205,7 @@ def test_folders_are_padded_to_the_widest_rank(tmp_path, size, folder):
 
 
 def test_a_file_that_reaches_its_limit_is_named(tmp_path):
-    # by the limit of this process, which fails as a full disk does, in the middle of a write
+    # by this process's file size limit, which fails in the middle of a write like a full disk
     before = resource.getrlimit(resource.RLIMIT_FSIZE)
     handler = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
     files = RankFiles(str(tmp_path), 1)
@@ -221,7 +221,7 @@ def test_a_file_that_reaches_its_limit_is_named(tmp_path):
 
 
 def opened_below(folder):
-    """Files in the folder that this process has open; whatever else it opens or closes meanwhile is not counted."""
+    """Return the files in the folder that this process has open."""
     links = []
     for descriptor in os.listdir("/proc/self/fd"):
         with contextlib.suppress(FileNotFoundError):
@@ -265,7 +265,7 @@ PREPARED = {
 
 @pytest.mark.parametrize("trap", PREPARED)
 def test_a_prepared_tree_does_not_lead_to_other_files(tmp_path, trap):
-    """In a directory where others may write, such as /tmp."""
+    """In a directory where other users may write, such as /tmp."""
     mine, logs = tmp_path / "mine" / "stdout", tmp_path / "logs"
     mine.parent.mkdir()
     mine.write_text("dear to me")
@@ -280,7 +280,7 @@ def test_a_prepared_tree_does_not_lead_to_other_files(tmp_path, trap):
 
 
 def test_a_second_name_that_is_taken_away_again_does_no_harm(tmp_path, monkeypatch):
-    """Between opening and looking."""
+    """Between opening and checking."""
     mine, logs = tmp_path / "mine", tmp_path / "logs"
     mine.write_text("dear to me")
     (logs / "rank.0").mkdir(parents=True)
@@ -318,7 +318,7 @@ def test_the_queue_never_blocks_and_loses_nothing():
     queue.put(2, data[100_000:])
     got = b""
     while len(got) < len(data):
-        queue.write()  # returns although nobody reads at the same time
+        queue.write()  # returns although there is no concurrent reader
         got += os.read(read_end, 1 << 20)
     assert got == data
     assert queue.pending == 0

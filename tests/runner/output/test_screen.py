@@ -1,4 +1,4 @@
-"""What the launcher shows of workers that come and go."""
+"""The launcher's display of workers that start and end."""
 
 import pytest
 

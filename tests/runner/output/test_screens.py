@@ -1,4 +1,4 @@
-"""What a person sees: real jobs in a pseudo terminal, and the bytes of the launcher in a terminal emulator."""
+"""The visible screen: real jobs in a pseudo terminal, with the launcher's output in a terminal emulator."""
 
 import contextlib
 import fcntl
@@ -27,7 +27,7 @@ UP = "\x1b[A"
 
 
 class Emulator:
-    """A terminal of that size that keeps what scrolls away."""
+    """A terminal of that size that keeps lines scrolled off the top."""
 
     def __init__(self, columns, lines):
         self.screen = pyte.HistoryScreen(columns, lines, history=100_000)
@@ -37,7 +37,7 @@ class Emulator:
         self.stream.feed(data)
 
     def lines(self):
-        """All lines from the first to that of the cursor."""
+        """Return all lines from the first to that of the cursor."""
         screen = self.screen
         past = ["".join(line[x].data for x in range(screen.columns)) for line in screen.history.top]
         return [line.rstrip() for line in past + screen.display[: screen.cursor.y + 1]]
@@ -55,7 +55,7 @@ class Job(Emulator):
             os.execvpe("bash", ["bash", "-c", command], self.environment)
 
     def until(self, condition, seconds=60.0):
-        """Reads until the lines are as wanted, and returns them."""
+        """Read until the lines are as wanted, and return them."""
         end = time.monotonic() + seconds
         while not condition(lines := self.lines()):
             if not select.select([self.fd], [], [], max(0.0, end - time.monotonic()))[0]:
@@ -89,7 +89,8 @@ def job(program, tmp_path, *, columns=80, lines=24, ranks=2, before="", after=""
         os.close(made.fd)
 
 
-# Draws as tqdm and Keras do: a bar that \r begins, one below it, one that \b goes back on, colours, lines between.
+# Draws as tqdm and Keras do: a bar that begins with \r, one below it, one that uses \b, colours, lines
+# between.
 BARS = """
 import os, sys, time
 rank = os.environ["HOROVOD_RANK"]
@@ -120,7 +121,7 @@ print("end")
 
 
 def is_half(columns):
-    """Both ranks' bars at 50%, at the bottom, whole."""
+    """Return True if both ranks' bars are at 50%, complete and at the bottom."""
 
     def check(lines):
         ends = [line[:columns] for line in lines[-4:]]
@@ -152,7 +153,7 @@ def test_bars_live_at_the_bottom_and_lines_scroll_above(tmp_path, columns, then)
         out = [line.removeprefix(f"[{rank}]<stdout>:") for line in mine if "stdout" in line]
         assert out == ["loss 0", "loss 25", "loss 50", "later", "20/20 epoch", "end"]
         bars = [line for line in mine if "stderr" in line]
-        # A bar that was being drawn when the terminal became narrower may stay as it was.
+        # A bar that was being drawn when the terminal became narrower may stay unchanged.
         assert (bars if then == columns else bars[-1:]) == [f"[{rank}]<stderr>:outer 100% done"]
 
 
@@ -184,7 +185,7 @@ def test_a_program_on_a_canvas_shows_what_it_shows_on_a_terminal():
     for up in (False, True):
         for _ in range(15):
             text = "".join(random.choice([*pieces, UP] if up else pieces) for _ in range(40))
-            start = "\r." + "\n\r." * 20 + UP * 10 if up else ""  # it does not get back to what is over
+            start = "\r." + "\n\r." * 20 + UP * 10 if up else ""  # it does not move back to completed lines
             terminal, canvas = Emulator(120, 50), Canvas(Colours())
             terminal.feed((start + text).replace("\n", "\r\n").encode())
             lines = canvas.feed(start + text, 0.0) + canvas.finish()
@@ -200,7 +201,7 @@ BEGINS = re.compile(r"(\d{4}-\d\d-\d\d [\d:.]+ )?\[[-0-9,]+(@h)?\]<std")
 class Kept(OutputSink):
     def __init__(self):
         super().__init__((OUT, ERR), together=True, full=True)
-        self.terminal = Emulator(120, 12)  # so wide that lines are easily compared; bars are cut earlier
+        self.terminal = Emulator(120, 12)  # wide enough to compare lines easily; bars are cut earlier
 
     def _size(self, stream):
         return 60, 12

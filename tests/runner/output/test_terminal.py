@@ -1,4 +1,4 @@
-"""The launcher in a terminal: typing, Ctrl-C, Ctrl-D, and in the background."""
+"""The launcher in a terminal: typing, Ctrl-C, Ctrl-D, and running in the background."""
 
 import contextlib
 import os
@@ -18,7 +18,7 @@ LAUNCH = f"{sys.executable} -m horovod.runner"
 
 @contextlib.contextmanager
 def terminal(command):
-    """Run a shell command in a terminal of its own; gives a function that types, and one that reads until some text."""
+    """Run a shell command in a new terminal; yield a function that types, and one that reads until a text appears."""
     environment = marked_environment()
     pid, fd = os.forkpty()
     if pid == 0:
@@ -72,7 +72,7 @@ def test_ctrl_c():
 
 @pytest.mark.heavy
 def test_in_the_background_it_is_not_stopped():
-    # Job control puts it into a background process group, where reading the terminal would stop it.
+    # Job control moves it to a background process group, where reading the terminal would stop it.
     shell = f"set -m; {LAUNCH} -np 2 bash -c 'sleep 0.5; echo done' & wait $!; echo code $?"
     with terminal(shell) as (type_keys, until):
         type_keys(b"for somebody else\n")
@@ -82,7 +82,7 @@ def test_in_the_background_it_is_not_stopped():
 
 
 def test_a_terminal_that_nobody_reads_holds_nothing_up():
-    # As where its window hangs: there may be room for a byte, which is what poll() tells, and not for a piece.
+    # As if its window hangs: poll() reports space, but only for a byte and not for a whole chunk.
     master, slave = os.openpty()
     queue = OutputQueue(slave, slave)
     text = b"".join(b"line %d\n" % number for number in range(20_000))
@@ -101,7 +101,7 @@ def test_a_terminal_that_nobody_reads_holds_nothing_up():
     writing.join(10)
     queue.close()
     os.close(slave)
-    with pytest.raises(OSError, match="Input/output error"):  # nobody else has it open any more
+    with pytest.raises(OSError, match="Input/output error"):  # no other process has it open any more
         os.read(master, 1)
     os.close(master)
     assert seen == shown
@@ -113,7 +113,7 @@ def test_a_line_that_is_given_up_half_written_is_ended():
     queue = OutputQueue(slave, slave)
     queue.put(1, b"x" * 200_000 + b"\n")
     queue.write()
-    while not select.select([], [slave], [], 0)[1]:  # until there is room again
+    while not select.select([], [slave], [], 0)[1]:  # until there is space again
         os.read(master, 65536)
     queue.close()
     os.close(slave)

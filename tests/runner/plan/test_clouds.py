@@ -1,4 +1,4 @@
-"""The machines that training services have given a job, from variables as those services set them."""
+"""The machines of a job, from the variables that training services set."""
 
 import json
 
@@ -146,7 +146,7 @@ def test_horovodrun_takes_them_where_no_hosts_are_given(capsys, tmp_path, monkey
     assert [slot.hostname for slot in made.slots] == ["algo-1"] * 8 + ["algo-2"] * 2
     said = "horovodrun: SageMaker has given this job algo-1:8,algo-2:8; -H names others\n"
     assert capsys.readouterr().err == said
-    local.clear()  # a name that leads here some other way
+    local.clear()  # a name that resolves to this machine some other way
     assert [slot.hostname for slot in settings("-np", "2", environ=VERTEX).slots] == ["localhost", VERTEX_NAMES[1]]
     local.add("algo-1")
     capsys.readouterr()
@@ -166,7 +166,7 @@ def test_horovodrun_takes_them_where_no_hosts_are_given(capsys, tmp_path, monkey
 
 
 def looked_at(*arguments, environ):
-    """By rank, the hosts that the doctor examines."""
+    """Return by rank the hosts that the doctor examines."""
     namespace, _ = cli.parse(["--doctor", *arguments])
     return [slot.hostname for slot in doctor._settings(namespace, environ).slots]
 

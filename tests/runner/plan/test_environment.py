@@ -73,7 +73,7 @@ def test_what_belongs_to_a_machine_stays_there():
     environ = {**everywhere, **here}
     assert environment.passed_on(environ, remote=False) == environ
     assert environment.passed_on(environ, remote=True) == everywhere
-    # named in full it is wanted nevertheless; a pattern may just happen to match
+    # A fully named variable is still passed; a pattern may match by accident
     assert environment.passed_on(environ, allow=("*", "TMPDIR"), remote=True) == {**everywhere, "TMPDIR": "/tmp/job7"}
     assert environment.of_host(environ) == here
     assert environment.of_host(environ, deny=("SSH_*", "D*", "TERM*")).keys() == here.keys() - {

@@ -76,7 +76,7 @@ def test_this_machine_is_recognised(name):
 
 
 def test_one_address_of_ours_is_enough(monkeypatch):
-    """Of a name for several networks; and none that this machine does not have."""
+    """For a name of several networks; and with addresses that this machine does not have."""
     found = [(socket.AF_INET, socket.SOCK_STREAM, 6, "", (address, 0)) for address in ("192.0.2.1", "127.0.0.1")]
     monkeypatch.setattr(socket, "getaddrinfo", lambda *_, **__: found)
     assert hosts.is_local("cluster-name")
@@ -97,7 +97,7 @@ def test_a_host_file_names_interpreters():
     read = hosts.parse_hostfile(text, "hosts")
     assert read == [Host("a", 2, "/opt/a/bin/python"), Host("b", 3, "/b")]
     assert [slot.python for slot in hosts.assign(read, 3)] == ["/opt/a/bin/python"] * 2 + ["/b"]
-    # One name serves all lines of a host, whichever of them has it.
+    # The first name for a host is used for all of its lines.
     assert hosts.parse_hostfile("a slots=1 python=/a\na slots=2\na slots=1 python=/a\n", "f") == [Host("a", 4, "/a")]
 
 

@@ -35,7 +35,7 @@ def test_the_faster_network_wins_and_devices_come_before_bridges():
 
 def test_a_network_is_as_good_as_its_worst_interface():
     hosts = {
-        # As fast as its slower end; with a bridge at one end it is no network of devices.
+        # Its speed is that of the slower end; with a bridge at one end it is not a device network.
         "a": [
             interface("eth0", "10.0.0.1/24", speed=100000),
             interface("br0", "10.1.0.1/24", speed=200000, physical=False),
@@ -45,7 +45,7 @@ def test_a_network_is_as_good_as_its_worst_interface():
             interface("eth0", "10.0.0.2/24", speed=1000),
             interface("ib0", "10.1.0.2/24", speed=200000),
             interface("eth1", "fd00::2/64", speed=10000),
-            interface("eth2", "10.2.0.2/24", speed=10000),  # of two that are equal, the one with IPv4
+            interface("eth2", "10.2.0.2/24", speed=10000),  # of two equal networks, the one with IPv4
         ],
     }
     assert common_interfaces(hosts) == {"a": "eth1", "b": "eth2"}

@@ -1,4 +1,4 @@
-"""What an agent tells of its host."""
+"""An agent's report about its host."""
 
 from horovod.common.contract import cgroups
 from horovod.runner.protocol import facts

@@ -36,7 +36,7 @@ def test_messages_survive_any_cutting():
     reader = FrameReader(Request)
     got = [message for index in range(len(data)) for message in reader.feed(data[index : index + 1])]
     assert got == [START, Stop(5.0)]
-    # What is not said: nobody reads stdin, no results, no relay.
+    # Defaults: nobody reads stdin, no results, no relay.
     plain = StartJob(START.command, START.directory, START.environment, START.workers, START.key)
     assert FrameReader(Request).feed(written(plain)) == [plain]
     assert plain.stdin_rank == -1
@@ -49,7 +49,7 @@ def test_messages_survive_any_cutting():
     [
         struct.pack(">I", messages.FRAME_LIMIT + 1),
         struct.pack(">I", 3) + b"\xc1\xc1\xc1",
-        written(Output(0, 1, b"x")),  # a report is no request
+        written(Output(0, 1, b"x")),  # a report is not a request
     ],
 )
 def test_what_is_no_request_is_refused(data):

@@ -11,7 +11,7 @@ from horovod.runner.reach.arrived import Arrived, ArrivedConnection
 
 @pytest.fixture
 def ends():
-    """Both ends of an encrypted connection."""
+    """Return both ends of an encrypted connection."""
     here, there = socket.socketpair()
     made = []
     thread = threading.Thread(target=lambda: made.append(Talk(there, accepts=True, seconds=10)))

@@ -1,4 +1,4 @@
-"""Signs of life between the launcher and other hosts."""
+"""Heartbeats between the launcher and other hosts."""
 
 from horovod.runner.reach.heartbeats import STUCK_SECONDS, Heartbeats
 

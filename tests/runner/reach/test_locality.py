@@ -1,4 +1,4 @@
-"""Which hosts are this machine, without waiting for names."""
+"""Detection of hosts that are this machine, without waiting for name resolution."""
 
 import os
 import select
@@ -30,7 +30,7 @@ def test_answers_come_when_they_are_known_and_nobody_waits_for_the_others(monkey
     assert asked == ["there"]
     locality.close()
     locality.close()
-    slow.set()  # an answer that comes too late disturbs nobody
+    slow.set()  # a late answer has no effect
     for thread in threading.enumerate():
         if thread.name == "horovod-locality":
             thread.join(30)

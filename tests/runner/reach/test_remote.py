@@ -1,6 +1,6 @@
-"""Hosts reached by ssh, without another host: a program called ssh that runs the command here.
+"""Hosts reached by ssh, simulated on this machine: a program called ssh runs the command locally.
 
-What real ssh and real hosts add is tested in tests/cluster; this runs everywhere.
+tests/cluster covers real ssh and hosts; these tests run everywhere.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ home, here = os.environ["HOME"], os.getcwd()
 print("met", [len(value) // 200000 for value in values], env.hostname, home, here, len(sys.stdin.read()))
 """
 
-# Says hello like an agent and then nothing more; ends with the first word to it, if it is not mute.
+# Says hello like an agent and then nothing more; ends with the first message it gets, unless it is mute.
 HELLO = """#!{python}
 import os, sys, time
 sys.path.insert(0, {root!r})
@@ -54,7 +54,7 @@ os.read(0, 1)
 
 @pytest.fixture
 def fake(tmp_path, monkeypatch) -> Path:
-    """A folder in front of PATH with our ssh."""
+    """Put a folder with the fake ssh in front of PATH."""
     executable(tmp_path / "ssh", SSH)
     monkeypatch.setenv("PATH", f"{tmp_path}{os.pathsep}{os.environ['PATH']}")
     return tmp_path
@@ -98,7 +98,7 @@ def test_a_tree_is_made_of_agents_and_what_a_parent_cannot_reach_is_tried_from_h
 
 @pytest.fixture
 def python_there(tmp_path) -> Path:
-    """This interpreter and its libraries under another path."""
+    """Provide this interpreter and its libraries under another path."""
     folder = tmp_path / "there"
     (folder / "bin").mkdir(parents=True)
     (folder / "bin" / "python").symlink_to(sys.executable)
@@ -154,7 +154,7 @@ def test_a_host_that_falls_silent_is_lost_and_a_wrong_clock_is_told(fake):
 
 @pytest.mark.heavy
 def test_agents_end_their_part_when_the_launcher_falls_silent(fake):
-    """SIGSTOP cannot be announced, as Ctrl-Z is."""
+    """Unlike Ctrl-Z, SIGSTOP cannot be announced."""
     arguments = ["-np", "2", "-H", "red.test:1,green.test:1", "sh", "-c", "echo ready; exec sleep 100"]
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("HOROVOD_HEARTBEAT_TIMEOUT", "4")
@@ -168,7 +168,7 @@ def test_agents_end_their_part_when_the_launcher_falls_silent(fake):
 
 
 def test_ctrl_c_reaches_ranks_on_other_hosts(fake):
-    """Also those whose agent is reached through another agent."""
+    """Also ranks whose agent is reached through another agent."""
     code = (
         "import sys, time\nfrom horovod.common import basics\nhvd = basics.HorovodBasics('tests')\nhvd.init()\n"
         "print('ready', flush=True)\n"
@@ -195,7 +195,7 @@ def test_ctrl_z_stops_the_launcher_alone(fake):
             os.kill(job.process.pid, signal.SIGTSTP)
             stat = Path(f"/proc/{job.process.pid}/stat")
             eventually(lambda: stat.read_text().rpartition(")")[2].split()[0] == "T", 60, "the launcher stops")
-            time.sleep(7)  # longer than the agents bear silence
+            time.sleep(7)  # longer than the agents' heartbeat timeout
             os.kill(job.process.pid, signal.SIGCONT)
             done = job.finish()
             assert done.code == 0, done.err

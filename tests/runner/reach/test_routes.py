@@ -1,4 +1,4 @@
-"""From where a host is reached, and what is tried when that fails."""
+"""From which host another one is reached, and fallbacks if that fails."""
 
 from horovod.runner.reach.routes import RETRY_SECONDS, RETRY_UNTIL, Routes
 
@@ -25,7 +25,7 @@ def test_a_host_that_its_parent_cannot_reach_is_tried_from_here():
     assert routes.after_failure("c", again=False, tried=10.0, now=12.0) is None
     assert routes.after_failure("e", again=True, tried=10.0, now=11.0) == 11.0
     assert routes.parent("e") is None
-    # Where nobody answers and time has run out, another way would not be better.
+    # After a timeout without an answer, another route would not help.
     assert routes.after_failure("d", again=True, tried=10.0, now=10.0 + RETRY_UNTIL) is None
     assert routes.parent("d") == "a"
 

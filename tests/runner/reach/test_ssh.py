@@ -1,4 +1,4 @@
-"""What is run to reach a host, and what its failures are taken for."""
+"""The command that reaches a host, and the interpretation of its failures."""
 
 import errno
 import re
@@ -47,7 +47,7 @@ esac
 
 
 def test_the_users_rule_for_unknown_hosts_stands(tmp_path, monkeypatch):
-    """Where the configuration says nothing of its own, the key of a host that is new is taken."""
+    """If the configuration has no rule, the key of a new host is accepted."""
     fake = executable(tmp_path / "ssh", SSH)
     monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
     ssh._has_own_rule.cache_clear()
@@ -60,12 +60,12 @@ def test_the_users_rule_for_unknown_hosts_stands(tmp_path, monkeypatch):
             return "StrictHostKeyChecking=accept-new" in ssh.ssh_command(host, Remote(), ask=ask)
 
         assert [accepts(host) for host in ("plain", "strict", "never", "silent")] == [True, False, False, True]
-        assert len(log.read_text().splitlines()) == 4  # each is asked about once
+        assert len(log.read_text().splitlines()) == 4  # each is queried once
         assert accepts("strict", ask=False)  # that command runs elsewhere
         ssh._has_own_rule.cache_clear()
         fake.unlink()
         monkeypatch.setenv("PATH", str(tmp_path))
-        assert accepts("strict")  # there is no ssh: what comes then says so
+        assert accepts("strict")  # without ssh, the later command reports it
     finally:
         ssh._has_own_rule.cache_clear()
 

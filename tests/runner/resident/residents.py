@@ -1,4 +1,4 @@
-"""Processes in place of those that a cluster's manager would start: each does what it is told, a line at a time."""
+"""Local processes in place of those that a cluster manager would start; each executes requests, one per line."""
 
 import base64
 import contextlib
@@ -19,13 +19,13 @@ for line in sys.stdin:
 
 
 class Residents:
-    """A context manager: none of them runs on afterwards."""
+    """A context manager that ends all processes on exit."""
 
     def __init__(self):
         self.processes = []
 
     def add(self):
-        """One more."""
+        """Start one more process."""
         process = subprocess.Popen(
             [sys.executable, "-c", CODE],
             stdin=subprocess.PIPE,
@@ -38,7 +38,7 @@ class Residents:
 
     @staticmethod
     def tell(process, call):
-        """Calls it there; `hear` gives what comes of it."""
+        """Call a function in the process; `hear` returns the result."""
         import cloudpickle
 
         process.stdin.write(base64.b64encode(cloudpickle.dumps(call)).decode() + "\n")
@@ -46,11 +46,11 @@ class Residents:
 
     @staticmethod
     def hear(process):
-        """(whether it has returned, what, or the exception in words)"""
+        """Return (True if it returned, its result or the exception's text)."""
         return pickle.loads(base64.b64decode(process.stdout.readline()))
 
     def ask(self, process, call):
-        """What it returns."""
+        """Call a function in the process and return its result."""
         self.tell(process, call)
         good, value = self.hear(process)
         assert good, value

@@ -1,4 +1,4 @@
-"""What is left of lines and signs of life that cannot begin, or do not end."""
+"""Resources left by liveness connections that cannot start, or do not end."""
 
 import os
 import socket
@@ -18,13 +18,13 @@ def eventfds():
     for each in os.listdir("/proc/self/fd"):
         try:
             links.append(os.readlink(f"/proc/self/fd/{each}"))
-        except FileNotFoundError:  # that of listdir
+        except FileNotFoundError:  # the one of listdir itself
             pass
     return sum("eventfd" in link for link in links)
 
 
 def test_lines_that_cannot_begin_leave_nothing_open():
-    line, pulses = listen("127.0.0.1"), socket.socket(socket.AF_UNIX)  # which has no port
+    line, pulses = listen("127.0.0.1"), socket.socket(socket.AF_UNIX)  # has no port
     before = eventfds()
     with pytest.raises(ValueError, match="unpack") as caught:
         Lines(line, pulses, make_key(), 4.0, lambda number, how: None)

@@ -1,4 +1,4 @@
-"""What any thread puts, one takes."""
+"""A mailbox that any thread may fill and one thread reads."""
 
 import os
 import subprocess
@@ -10,9 +10,9 @@ from horovod.runner.resident.mailbox import Mailbox
 
 
 def test_a_thread_may_speak_when_python_ends():
-    """Ray has threads of its own, which tell of calls that end with the actors."""
+    """Ray has threads of its own, which report calls that end with the actors."""
     code = (
-        "import atexit\nboxes = []\natexit.register(lambda: boxes[0].put('late'))\n"  # called after all later ones
+        "import atexit\nboxes = []\natexit.register(lambda: boxes[0].put('late'))\n"  # called last
         "from horovod.runner.resident.mailbox import Mailbox\nboxes.append(Mailbox())\n"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)

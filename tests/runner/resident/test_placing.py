@@ -1,4 +1,4 @@
-"""Who is where, and who fits."""
+"""Placement of workers, and which workers are compatible."""
 
 import dataclasses
 

@@ -1,4 +1,4 @@
-"""What a driver needs to open for its workers, and what is left when it cannot."""
+"""Resources that a driver opens for its workers, and cleanup if that fails."""
 
 import subprocess
 import sys

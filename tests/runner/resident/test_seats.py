@@ -1,4 +1,4 @@
-"""Processes that somebody else has started become ranks, and their ends are noticed at both sides."""
+"""Existing processes become ranks, and both sides notice when the other ends."""
 
 import contextlib
 import dataclasses
@@ -38,7 +38,7 @@ def total():
 
 @pytest.fixture
 def job():
-    """(residents, the driver's end, queue of those that are gone)"""
+    """Return (residents, the driver's end, queue of ended workers)."""
     gone = queue.Queue()
     with Residents() as made:
         house = Residence("127.0.0.1", lambda *told: gone.put(told), variables={"HOROVOD_HEARTBEAT_TIMEOUT": "4"})
@@ -96,11 +96,11 @@ def test_one_that_is_stopped_is_lost_and_one_that_keeps_the_interpreter_is_not(j
     made, house, gone = job
     busy, stopped = seat(made, house, 2)
     until = time.monotonic() + 20
-    while len(house._lines._asking._come) < 2:  # one that is stopped sooner is not known to have been well
+    while len(house._lines._asking._come) < 2:  # a worker that is stopped earlier has never reported itself alive
         assert time.monotonic() < until
         time.sleep(0.02)
     begun = time.monotonic()
-    made.tell(busy, lambda: __import__("ctypes").PyDLL(None).usleep(6_500_000))  # which does not let the lock go
+    made.tell(busy, lambda: __import__("ctypes").PyDLL(None).usleep(6_500_000))  # it never releases the lock
     os.kill(stopped.pid, signal.SIGSTOP)
     number, still = gone.get(timeout=60)
     assert number == 1
@@ -118,7 +118,7 @@ def test_one_whose_signs_of_life_never_come_is_not_said_to_be_stopped(job):
     made, house, gone = job
     process = made.add()
     order = house.seat(0, made.ask(process, describe), {}, 10.0)
-    with residence.listen("127.0.0.1") as deaf:  # as if the network let only the line through
+    with residence.listen("127.0.0.1") as deaf:  # as if the network let only one of the connections through
         order = dataclasses.replace(order, pulse=deaf.getsockname()[1])
         made.ask(process, lambda: seats.sit(order))
         number, how = gone.get(timeout=20)
@@ -210,7 +210,7 @@ def test_a_stranger_with_all_that_was_told_gets_nothing(job):
     made, house, _ = job
     told = made.ask(made.add(), describe)
     order = house.seat(0, told, {}, 1.0)
-    stranger = made.add()  # it has a pair of keys of its own
+    stranger = made.add()  # it has a key pair of its own
     made.ask(stranger, describe)
     made.tell(stranger, lambda: seats.sit(order))
     good, why = made.hear(stranger)

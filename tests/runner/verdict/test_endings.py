@@ -1,4 +1,4 @@
-"""Whom the launcher blames when no rank failed by an error: it hears of the reason by reports, not by words."""
+"""Failure attribution if no rank failed by an error, from reports instead of output."""
 
 import pytest
 
@@ -11,7 +11,7 @@ HOSTS = dict.fromkeys(range(4), "h")
 
 
 def job(*events):
-    """The verdict on what happens in this order: reports, (rank, status) of ends, and "stop"."""
+    """Return the attribution for events in this order: reports, (rank, status) of ends, and "stop"."""
     endings = Endings(HOSTS)
     for event in events:
         if event == "stop":
@@ -35,7 +35,7 @@ def test_a_rank_that_others_lost_is_to_blame_though_it_ended_with_0():
         "rank 1 on host h failed first: it ended with exit code 0 without leaving the job (as os._exit does), while "
         "others still needed it",
     ]
-    # It says itself that it has left, and why.
+    # It reports that it has left, and why.
     verdict = job(Left(1, "hvd.shutdown() was called"), (1, 0), Ending(0, "left", [1]), (0, 1))
     assert "rank 1 on host h failed first: it left the job (hvd.shutdown() was called) while" in verdict.headline
 

@@ -1,4 +1,4 @@
-"""What is shown of tracebacks: the user's frames, once."""
+"""Displayed tracebacks: the user's frames, once."""
 
 import re
 import sys
@@ -34,7 +34,7 @@ def test_the_users_frames_stay():
 
 
 def test_odd_tracebacks():
-    """Without a frame of the user's; a recursion; a SyntaxError; a group of exceptions."""
+    """Without a user frame; a recursion; a SyntaxError; a group of exceptions."""
     torch = frame(f"{LIB}/torch/run.py")
     assert shortened([*torch * 9, "X"]) == ["  ... 7 frames in torch ...", *torch[:2], *torch[:2], "X"]
     deep = shortened([line for n in range(99) for line in frame("a.py", f"f{n}")] + ["RecursionError: x"])
@@ -68,7 +68,7 @@ def test_the_verdict_has_the_users_frame():
 
 
 def test_marks_without_indentation():
-    """As Python 3.11 writes them below a call over several lines: they are not the exception."""
+    """Python 3.11 prints these marks below a call over several lines: they are not the exception."""
     odd = [f'  File "{LIB}/torch/x.py", line 7, in f', "    work = start(", "^^^^^"]
     lines = [*frame("train.py", "step"), *odd, *frame(f"{LIB}/torch/y.py")]
     error = "horovod.common.exceptions.HorovodInternalError: rank 1 (host h, pid 7) has left the job: the process ended"
@@ -167,7 +167,7 @@ def test_a_failing_job_shows_its_traceback_once(tmp_path):
     done = run_job(["-np", "3", sys.executable, str(script)], environment=environment)
     assert done.code == 1
     assert done.err.count("Traceback (most recent call last)") == 1
-    assert "[0-2]<stderr>:ValueError" in done.err  # all three, in the rank's own words
+    assert "[0-2]<stderr>:ValueError" in done.err  # all three, as the rank wrote it
     last = done.err[done.err.index("failed first") :].splitlines()
     told = [line.removeprefix("horovodrun: ").strip() for line in last[1:]]
     assert re.fullmatch(r"ranks \d[-, ]+\d also failed \(exit code 1\)", told[0])

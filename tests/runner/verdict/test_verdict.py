@@ -137,7 +137,7 @@ def test_a_rank_that_never_came_is_to_blame():
     assert (verdict.rank, verdict.exit_code) == (2, 1)
     assert "rank 2 on host h failed first: it did not call hvd.init() within 30 s\nneither did rank 3\n" in verdict.text
     assert "    loading\n" in verdict.text
-    # It has crashed, or shown why it would not come: that says more.
+    # A crash, or a displayed reason for not arriving, is more specific.
     assert "exit code 5" in judge([end(2, 5), *waiting]).text
     assert "ValueError: bad" in judge([*waiting, end(2, -15, OWN, stopped=True, tail_at_stop=OWN)]).text
 
@@ -243,7 +243,7 @@ def test_the_exception_of_a_thread_is_shown_when_there_is_no_other():
 
 def test_where_an_exception_ends():
     assert find_exception(TRACE + "ValueError: bad\n\nlater words\n")[0][-1] == "ValueError: bad"
-    assert find_exception(CAUSED)[0][-1] == "OSError: x"  # the last one of those that are chained
+    assert find_exception(CAUSED)[0][-1] == "OSError: x"  # the last of a chain of exceptions
     torn = TRACE.replace("    g()", "\n    g()") + "ValueError: bad\nmore\n\nlater words\n"
     assert find_exception(torn)[0][-2:] == ["ValueError: bad", "more"]
 
@@ -252,7 +252,7 @@ def test_who_has_failed_by_itself():
     assert not has_culprit([])
     assert not has_culprit([end(0, 0), end(1, 1, VICTIM)])
     assert has_culprit([end(0, 1, VICTIM), end(1, 3)])
-    # One that never came and that nobody has started here cannot be told about.
+    # A rank that never arrived and was not started here cannot be reported.
     waiting = [end(0, 1, TRACE + WAITED.format("2, 3")), end(1, 1, TRACE + WAITED.format("2, 3"))]
     assert judge(waiting).rank == 0
 
