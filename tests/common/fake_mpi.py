@@ -1,11 +1,11 @@
-"""As much of mpi4py's module as is asked of it, without MPI: communicators are lists of ranks of MPI.COMM_WORLD."""
+"""The parts of mpi4py's module that Horovod uses, without MPI; communicators are lists of ranks of MPI.COMM_WORLD."""
 
 UNDEFINED = -32766
 SINGLE, MULTIPLE = 0, 3
 
 
 class Group:
-    """Of numbers of processes."""
+    """A group of process numbers."""
 
     def __init__(self, members):
         self._members = members
@@ -24,7 +24,7 @@ class Group:
 
 
 class Comm:
-    """``members``: numbers of processes, None for MPI.COMM_NULL."""
+    """A communicator. ``members``: process numbers, None for MPI.COMM_NULL."""
 
     parent = None
 
@@ -53,7 +53,7 @@ Comm.__module__ = "mpi4py.MPI"
 
 
 class Intracomm(Comm):
-    """A communicator like most."""
+    """An ordinary communicator."""
 
 
 class World(Intracomm):
@@ -85,7 +85,7 @@ class Module:
         self.threads = MULTIPLE
 
     def comm(self, *members):
-        """A communicator."""
+        """Return a communicator."""
         return Intracomm(list(members))
 
     def Is_initialized(self):

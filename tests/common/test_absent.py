@@ -1,4 +1,4 @@
-"""Modules of Horovod that do not exist yet."""
+"""Horovod modules that do not exist yet."""
 
 import importlib
 import sys

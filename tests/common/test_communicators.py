@@ -1,4 +1,4 @@
-"""What communicators say, with a fake of mpi4py's objects; tests/launchers has real ones."""
+"""Communicators, with a fake of mpi4py's objects; tests/launchers uses real ones."""
 
 import sys
 
@@ -28,7 +28,7 @@ def mpi(monkeypatch):
 
 @pytest.fixture
 def alone(monkeypatch):
-    """A process that nobody has started, in which mpi4py has made a world of one."""
+    """A process without a launcher, in which mpi4py has a world of one."""
     environment(monkeypatch, 0, 1)
     monkeypatch.delenv("OMPI_COMM_WORLD_RANK")
     monkeypatch.delenv("OMPI_COMM_WORLD_SIZE")
@@ -77,7 +77,7 @@ def test_no_mpi4py(mpi, monkeypatch):
 
 
 def test_the_launcher_of_another_mpi(mpi):
-    mpi.COMM_WORLD = fake_mpi.World(0, 1)  # each process believes to be alone
+    mpi.COMM_WORLD = fake_mpi.World(0, 1)  # each process sees a world of one
     refused(mpi, mpi.COMM_WORLD, "rank 0 of 1", "Open MPI says that it is rank 1 of 4", "here Open MPI 5.0.11")
 
 
@@ -96,7 +96,7 @@ def test_who_is_no_member(mpi):
 
 
 class Distributed:
-    """Some other library's group of ranks."""
+    """A process group of another library."""
 
 
 @pytest.mark.parametrize("bad", [Distributed(), 3, fake_mpi.Group([0]), fake_mpi.Comm])

@@ -1,4 +1,4 @@
-"""Where the parts of a data service find one another."""
+"""How the parts of a data service find each other."""
 
 import logging
 import threading
@@ -72,7 +72,7 @@ def test_all_end_when_nobody_is_needed(service):
 
 
 def waits(service, expected, patience=60):
-    """A dispatcher that ends when its readers have; the thread in which it waits."""
+    """Return a dispatcher that ends after its readers, and the thread in which it waits."""
 
     def work():
         with client(service) as dispatcher:
@@ -144,7 +144,7 @@ def test_a_service_that_is_gone(monkeypatch, caplog):
 
 def test_one_ask_without_an_answer_is_not_the_end(service, monkeypatch):
     with client(service) as one, client(service) as training:
-        asked, answers = [], [[], ["over.0"], [], []]  # what lacks; nothing: no answer
+        asked, answers = [], [[], ["over.0"], [], []]  # missing parts; empty list: no answer
 
         def get(names, seconds):
             asked.append(names)

@@ -1,4 +1,4 @@
-"""Why a process ends, as the launcher is told."""
+"""The reason why a process ends, as reported to the launcher."""
 
 import json
 import os
@@ -54,7 +54,11 @@ TOLD = Ending(7, "absent", [2], 3.0)
         (lost(), ("failed", -1), Ending(7, "failed")),
         (lost(), None, Ending(7, "failed")),
         (RanksDisagreeError("shape"), None, Ending(7, "own")),
-        (RanksDisagreeError("shape"), ("left", 1), Ending(7, "own")),  # which has the same error, and was faster
+        (
+            RanksDisagreeError("shape"),
+            ("left", 1),
+            Ending(7, "own"),
+        ),  # another rank failed first with the same error
         (raised(KeyError(1), cause=lost()), ("lost", 1), FOLLOWS),
         (raised(KeyError(1), context=raised(OSError(), context=lost())), ("lost", 1), FOLLOWS),
         (UnknownError(), ("lost", 1), FOLLOWS),
@@ -93,7 +97,7 @@ def test_no_report_is_longer_than_a_pipe_takes_at_once():
 
 
 def test_telling_never_waits_and_never_fails(tmp_path):
-    """Without a pipe, into what is none, into one that is full, and when nobody reads any more."""
+    """Without a pipe, to a descriptor that is no pipe, to a full pipe, and without a reader."""
     read, write = os.pipe()
     path = f"/proc/{os.getpid()}/fd/{write}"
     file = tmp_path / "file"
@@ -113,7 +117,7 @@ def test_telling_never_waits_and_never_fails(tmp_path):
 
 
 class Rank:
-    """A Watch, its pipe, and what Python would call at the end."""
+    """A Watch, its pipe, and the calls that Python would make at exit."""
 
     def __init__(self, monkeypatch):
         self.printed = []
@@ -159,7 +163,7 @@ def test_a_rank_tells_each_thing_once(monkeypatch):
     assert rank.told() == [Ending(3, "own")]
     rank.watch.at_exit()
     assert rank.told() == []
-    assert rank.printed == [error]  # by the hook that was there before, and once
+    assert rank.printed == [error]  # by the existing hook, and only once
     assert rank.watch.reason.startswith("it ended with ValueError: bad (in raise_at_the_end, test_ending.py:")
     sys.excepthook(json.JSONDecodeError, *deep_in_a_library())
     assert " (in deep_in_a_library, test_ending.py:" in rank.watch.reason

@@ -1,4 +1,4 @@
-"""What horovod.common does through the engine: objects, process sets, reasons of a rank's end."""
+"""Uses of the engine by horovod.common: objects, process sets, and reasons for a rank's end."""
 
 import os
 import signal
@@ -152,7 +152,7 @@ def test_a_process_set_object_can_be_used_again_after_init():
 
 
 def wait_for_peers():
-    """(the message, when it came, as time.time())."""
+    """Return (the message, its time as time.time())."""
     from horovod.common.objects import allgather_object
 
     try:
@@ -180,7 +180,7 @@ def test_kill_minus_nine_is_noticed_and_the_rank_is_named(pool, transport, tmp_p
 
 
 def test_a_forked_child_does_not_hide_the_death_of_its_parent(pool, tmp_path):
-    """Data loaders fork workers, which inherit every socket; as long as one is open, peers see no end of file."""
+    """Data loaders fork workers, which inherit all sockets; as long as one is open, peers see no end of file."""
 
     def work(note):
         from horovod.common.objects import allgather_object
@@ -212,7 +212,7 @@ def test_a_forked_child_does_not_hide_the_death_of_its_parent(pool, tmp_path):
     ],
 )
 def test_how_a_rank_ended_reaches_the_others(pool, end, words):
-    """Real interpreters, because the reason comes from the end of the interpreter."""
+    """Real interpreters, because the reason is recorded when the interpreter exits."""
 
     def work(end):
         rank = int(os.environ["HOROVOD_RANK"])

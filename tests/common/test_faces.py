@@ -1,4 +1,4 @@
-"""Faces: frameworks of one process that share one engine, each with names and a membership of its own."""
+"""Frontends of one process share one engine; each has its own names and membership."""
 
 import ctypes
 import os
@@ -16,7 +16,7 @@ from tests.ranks import on_ranks
 
 
 def start(face, name, array, kind=_core.KIND_ALLREDUCE):
-    """A sum of int64 in place."""
+    """Start a sum of int64 in place."""
     address = array.ctypes.data
     return face.submit(kind, name, address, address, array.shape, dtypes.INT64, Sum, 0, 1.0, 1.0, 0, None, "", 0)
 
@@ -55,7 +55,7 @@ def test_each_leaves_and_enters_by_itself():
     torch.init()
     with pytest.raises(ValueError, match="init"):
         tensorflow.rank()
-    # Not initialised yet, or shut down by the test before: this process serves them all.
+    # Not initialized yet, or shut down by the previous test: this process serves them all.
     with pytest.raises((ValueError, HorovodInternalError), match=r"call hvd.init\(\)"):
         start(faces.TENSORFLOW, "a", values(0, 0))
     tensorflow.init()
@@ -95,7 +95,7 @@ def test_each_leaves_and_enters_by_itself():
 
 
 def ends(how):
-    """The job ends under two faces; one of them begins another, and the other one joins that."""
+    """The job ends under two frontends; one of them begins another job, which the other one joins."""
     from horovod.common.state import state
 
     torch, tensorflow = HorovodBasics("torch"), HorovodBasics("tensorflow")
@@ -112,7 +112,7 @@ def ends(how):
     else:
         with pytest.raises(HorovodInternalError, match="rank 2"):
             start(faces.TENSORFLOW, "b", values(rank, 0)).wait()
-        tensorflow.init()  # no effect while initialised
+        tensorflow.init()  # no effect while initialized
         assert state.engine is engine
         torch.shutdown()
     torch.init(rest)
@@ -123,7 +123,7 @@ def ends(how):
     engine = state.engine
     array = values(rank, 0)
     start(faces.TORCH, "a", array).wait()
-    tensorflow.shutdown()  # harmless
+    tensorflow.shutdown()  # has no effect on others
     tensorflow.init(rest)
     assert state.engine is engine
     other = values(rank, 1)
@@ -164,7 +164,7 @@ def test_what_a_second_face_asks_of_the_running_job_is_not_ignored():
     two.init(comm=[1, 0], process_sets=[second])
     assert second.process_set_id == first.process_set_id == 1
     assert second.included() == (two.rank() == 0)
-    two.init(comm=[0], process_sets="dynamic")  # no effect while initialised
+    two.init(comm=[0], process_sets="dynamic")  # no effect while initialized
     one.shutdown()
     two.shutdown()
     assert (first.process_set_id, second.process_set_id, second.ranks) == (None, None, [0])
@@ -203,9 +203,11 @@ class Request(ctypes.Structure):
 
 
 def native_start(face, known=0):
-    """(code, message, work) of the table's start() for a sum of one int64, from a library that knows so many
-    bytes of a request, or all (0)."""
-    pointers = ctypes.cast(_core.face_api() + 8, ctypes.POINTER(ctypes.c_void_p))  # behind version and bytes
+    """Return (code, message, work) of the table's start() for a sum of one int64.
+
+    The calling library knows so many bytes of a request, or all (0).
+    """
+    pointers = ctypes.cast(_core.face_api() + 8, ctypes.POINTER(ctypes.c_void_p))  # after version and size
     memory, shape = (ctypes.c_int64 * 1)(7), (ctypes.c_int64 * 1)(1)
     where = {"input": ctypes.addressof(memory), "output": ctypes.addressof(memory), "shape": ctypes.addressof(shape)}
     what = {"kind": _core.KIND_ALLREDUCE, "dimensions": 1, "dtype": dtypes.INT64, "op": Sum, "name": b"native"}
@@ -222,12 +224,12 @@ def native_start(face, known=0):
 def test_native_libraries_get_the_engine_while_their_face_is_in_the_job():
     from horovod.common.state import state
 
-    number = 77  # no other test's
+    number = 77  # used by no other test
     face, first = faces.Face("native", number), HorovodBasics("tests")
     assert native_start(number)[:2] == (7, "Horovod has not been initialized in this process; call hvd.init() first")
     first.init()
     try:
-        assert native_start(number)[0] == 7  # another face's job
+        assert native_start(number)[0] == 7  # the job of another frontend
         face.enter(state.require_job(), state.require_engine())
         assert native_start(number) == (0, "", 7)
         assert native_start(number, Request.device_kind.offset) == (0, "", 7)

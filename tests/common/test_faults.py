@@ -1,4 +1,4 @@
-"""Who does what HOROVOD_CHAOS says, and when."""
+"""Which ranks inject the faults of HOROVOD_CHAOS, and when."""
 
 import threading
 import time
@@ -24,7 +24,7 @@ def job(rank: int, size: int) -> Job:
 
 @pytest.mark.parametrize(("event", "code"), [(Event(Kind.EXIT, rank=0), 1), (Event(Kind.EXIT, pick=0.1, code=3), 3)])
 def test_an_exit_is_a_failure(event, code, monkeypatch):
-    """One with success would be the end of the job. At a step the program can see it, after a time it cannot."""
+    """A successful exit would end the job. The program is notified of one at a step, but not of one after a time."""
     with pytest.raises(SystemExit) as ended:
         act(event, ranks(0, 1))
     assert ended.value.code == code
@@ -59,7 +59,7 @@ def test_steps_are_those_of_the_job():
     for _ in range(5):
         faults.step()
     assert len(done) == 1
-    # Who comes later is told how far the job is: nothing happens again.
+    # A new worker learns how far the job is: no fault is repeated.
     new = Faults(faults._plan, lambda e, _: done.append(str(e)))
     new.begin(ranks(1, 3), 4, time.time() - 100, first=False)
     assert len(done) == 1
@@ -71,7 +71,7 @@ def test_steps_are_those_of_the_job():
 
 
 def test_what_happens_before_the_first_step_does_not_happen_to_a_newcomer(monkeypatch):
-    """One that comes when the others have not made a step yet."""
+    """It joins before the others have taken a step."""
     done: list[str] = []
     for began, happened in ((None, ["kill rank=1 step=0"]), (time.time() - 1, [])):
         done.clear()
@@ -97,7 +97,7 @@ def test_what_has_broken_the_first_epoch_does_not_break_the_next_one(monkeypatch
 
 
 def test_two_are_killed_at_the_same_step_though_one_had_not_made_it():
-    """The first to be killed ends the step of the others, some of which have made it and some not."""
+    """The first rank to be killed interrupts the step of the others, which some have taken and some not."""
     done: list[str] = []
     faults = Faults(plan("kill rank=1 step=20; kill rank=2 step=20"), lambda e, _: done.append(str(e)))
     faults.begin(ranks(2, 3), 0, time.time(), first=True)
@@ -119,7 +119,7 @@ def test_who_gives_the_state_says_how_many_steps_are_done_again(capfd):
         faults.step()
         if step == 5:
             faults.committed()
-    faults.begin(ranks(0, 2), 13, time.time(), first=False)  # another one had made one more
+    faults.begin(ranks(0, 2), 13, time.time(), first=False)  # another rank had taken one more
     for teller, steps, said in ((1, 7, ""), (0, 1, "1"), (0, None, "8"), (0, None, "0")):
         faults.again(teller, steps)
         assert capfd.readouterr().err == (said and f"chaos: steps that are done again: {said}\n")

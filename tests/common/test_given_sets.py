@@ -1,4 +1,4 @@
-"""What ranks agree on that give init process sets."""
+"""How ranks agree on the process sets passed to init."""
 
 import pytest
 
@@ -8,7 +8,7 @@ NULL = ()
 
 
 def by_comm(*columns, world=None):
-    """``columns``: for each index what each rank gives, world ranks of its communicator or a list of ranks."""
+    """``columns``: for each index what each rank passes, world ranks of its communicator or a list of ranks."""
     rows = [
         [GivenSet(one) if isinstance(one, list) else GivenSet(list(one), by_communicator=True) for one in row]
         for row in zip(*columns, strict=True)

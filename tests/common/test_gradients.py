@@ -1,4 +1,4 @@
-"""The rules about reducing gradients that all faces share."""
+"""Rules for reducing gradients that all frontends share."""
 
 import math
 

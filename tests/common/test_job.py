@@ -1,4 +1,4 @@
-"""init and shutdown with real processes: forming the job, failing to, doing it again."""
+"""init and shutdown with real processes: success, failure, and repetition."""
 
 import os
 import threading
@@ -78,7 +78,7 @@ def test_a_rank_that_does_not_come_is_named_and_init_works_later(pool, tmp_path)
 
 
 def test_a_rank_that_fails_after_the_meeting_fails_all_at_once(pool):
-    """One rank cannot make its engine; nobody waits for its deadline, and init works afterwards."""
+    """One rank cannot create its engine; no rank waits for its deadline, and init works afterwards."""
 
     def work():
         from horovod.common.wiring import shared_memory
@@ -164,7 +164,7 @@ def test_a_forked_child_is_not_part_of_the_job():
     if pid == 0:
         code = 1
         try:
-            assert hvd.rank() == int(os.environ["HOROVOD_RANK"])  # data loaders ask
+            assert hvd.rank() == int(os.environ["HOROVOD_RANK"])  # as data loaders do
             assert not hvd.is_initialized()
             with pytest.raises(RuntimeError, match="forked"):
                 state.submit()
@@ -187,7 +187,7 @@ def test_thread_affinity_is_by_local_rank(pool, transport):
         hvd = HorovodBasics("tests")
         hvd.init()
         hvd.shutdown()
-        before = len(os.listdir("/proc/self/fd"))  # with the mark of a rank, which stays as long as the process
+        before = len(os.listdir("/proc/self/fd"))  # with a rank's permanent mark
         errors = []
         for text in ("4096", f"{core},4096", f"4096,{core}"):
             os.environ["HOROVOD_THREAD_AFFINITY"] = text

@@ -1,5 +1,7 @@
-"""A rank cuts its host off or makes a link slow, by tools that write down here what they are told; by real ones it does
-so in tests/cluster/test_elastic.py."""
+"""A rank cuts its host off or makes a link slow, with fake tools that record their arguments.
+
+tests/cluster/test_elastic.py uses the real tools.
+"""
 
 import os
 import signal
@@ -27,7 +29,7 @@ case "$*" in {fails}) echo "{complaint}" >&2; exit 2;; esac
 
 @pytest.fixture
 def tools(tmp_path, monkeypatch):
-    """A folder of programs; `write(fails=...)` makes them anew: a call whose arguments match the pattern fails."""
+    """A folder of tools; `write(fails=...)` rewrites them so that calls whose arguments match the pattern fail."""
     log = tmp_path / "log"
     log.touch()
 
@@ -82,7 +84,7 @@ def test_the_other_end(tools):
 
 
 def test_a_child_that_lives_on_does_not_keep_a_link_slow(tools):
-    """As a data loader's process may, which is forked from its rank."""
+    """For example a data loader's process that is forked from its rank."""
     log = tools()
     program = (
         "import os, signal, sys; from horovod.common import network_faults as n\n"

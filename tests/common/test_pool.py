@@ -1,4 +1,4 @@
-"""The pool of worker processes itself: what tests rely on when something goes wrong."""
+"""Failure handling of the pool of worker processes, on which tests rely."""
 
 import os
 import re

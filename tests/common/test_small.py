@@ -1,4 +1,4 @@
-"""ops, dtypes, exceptions, util, process sets and objects: what needs no engine."""
+"""ops, dtypes, exceptions, util, process sets and objects: parts that need no engine."""
 
 import ast
 import os
@@ -140,7 +140,7 @@ def run_python(code):
 
 
 def test_the_package_imports_alone():
-    """No framework, no engine, no launcher comes with ``import horovod``."""
+    """``import horovod`` imports no framework, engine or launcher."""
     code = (
         "import sys, horovod; print(horovod.__version__); "
         "print(sorted(m for m in sys.modules if m.startswith(('horovod.', 'torch', 'numpy', 'zmq'))))"
@@ -162,7 +162,7 @@ def test_capability_queries_start_no_engine():
 
 
 def imported_modules(path):
-    """Names of all modules that a file imports, wherever in it."""
+    """Return the names of all modules that a file imports, anywhere in it."""
     found = []
     for node in ast.walk(ast.parse(path.read_text())):
         if isinstance(node, ast.Import):

@@ -1,4 +1,4 @@
-"""A signal that asks a process to stop may come on several ways at once."""
+"""A stop signal that reaches a process several times at once."""
 
 import os
 import signal

@@ -1,4 +1,4 @@
-"""What there is without MXNet: an import that says what to install, and the native library."""
+"""Behaviour without MXNet: an import that says what to install, and the native library."""
 
 import ctypes
 import importlib
@@ -17,7 +17,7 @@ SAID = (
 
 @pytest.fixture
 def afresh(monkeypatch, tmp_path):
-    """Modules of these names are imported anew, from ``tmp_path`` first; afterwards all is as before."""
+    """Import modules of these names again, from ``tmp_path`` first; restore everything afterwards."""
     for name in list(sys.modules):
         if name.split(".")[0] == "mxnet" or name.startswith("horovod.mxnet"):
             monkeypatch.delitem(sys.modules, name)

@@ -1,4 +1,4 @@
-"""Ranks that are threads of the test's process."""
+"""Ranks that are threads of the test process."""
 
 import threading
 from collections.abc import Callable, Collection
@@ -9,7 +9,7 @@ def run_ranks(size: int, work: Callable[[int], Any], absent: Collection[int] = (
     """Call ``work(rank)`` in a thread for each rank.
 
     Returns:
-        What each rank's call returned or raised, by rank; None for ranks in ``absent``, which do not come.
+        What each rank's call returned or raised, by rank; None for ranks in ``absent``, which are not started.
     """
     results: list[Any] = [None] * size
 

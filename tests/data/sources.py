@@ -1,4 +1,4 @@
-"""Sources for tests, and the files that they are made of."""
+"""Data sources for tests, and the files behind them."""
 
 import io
 import itertools
@@ -8,7 +8,7 @@ from horovod.data import ReadAhead, Source
 
 
 class Numbers(Source):
-    """The integers from 0 on, in blocks, and which blocks have been read."""
+    """The integers from 0 in blocks; records which blocks have been read."""
 
     def __init__(self, lengths):
         self.lengths = lengths
@@ -21,7 +21,7 @@ class Numbers(Source):
 
 
 def archive(path, samples):
-    """A tar of (key, {extension: bytes})."""
+    """Return a tar of (key, {extension: bytes})."""
     with tarfile.open(path, "w") as tar:
         for key, parts in samples:
             for extension, data in parts.items():
@@ -32,18 +32,20 @@ def archive(path, samples):
 
 
 def flat(batches):
-    """Their records."""
+    """Return the records of all blocks."""
     return list(itertools.chain.from_iterable(batches))
 
 
 def everything(source):
-    """All records, in the order of blocks."""
+    """Return all records in block order."""
     return flat(source.load(block) for block in range(len(source.lengths)))
 
 
 def resumed(state, total_of):
-    """What a rank does with a stream ``state.data`` and a number ``state.total``: an epoch in which it goes back to its
-    commit once. ``total_of``: the sum of a number over ranks. Returns the records that count, and their total."""
+    """Run an epoch with a stream ``state.data`` and a number ``state.total`` that restores its commit once.
+
+    ``total_of``: sums a number over ranks. Returns the records that count, and their total.
+    """
     state.sync()
     seen = []
     for batch in ReadAhead(state.data):

@@ -1,4 +1,4 @@
-"""Reading ahead: order, errors, ends, and no thread left."""
+"""Reading ahead: order, errors, shutdown, and no leftover thread."""
 
 import gc
 import os

@@ -1,4 +1,4 @@
-"""The names of the room, and what programs of other versions call."""
+"""Names of horovod.data, including those of other versions."""
 
 import inspect
 import subprocess

@@ -1,4 +1,4 @@
-"""Lines, whole files, and which files are meant."""
+"""Lines, whole files, and selection of files."""
 
 import gzip
 import os
@@ -129,7 +129,7 @@ def test_whole_files(folder):
 
 
 def test_a_source_of_other_files_is_another_one(tmp_path):
-    """Whose blocks have the same lengths; a folder that has moved is the same."""
+    """The blocks have the same lengths; but a folder that has moved is the same source."""
     parts = tmp_path / "here" / "parts"
     (parts / "more").mkdir(parents=True)
     for name, text in (("a", "1\n2\n"), ("b", "3\n4\n"), ("more/a", "5\n6\n")):

@@ -1,4 +1,4 @@
-"""In which order records come."""
+"""The order of records."""
 
 import itertools
 
@@ -12,7 +12,7 @@ lengths = st.lists(st.integers(0, 9), max_size=12)
 
 
 def chains_of(blocks, data):
-    """Some that have so many blocks together, or none."""
+    """Return chains with so many blocks in total, or none."""
     ends = data.draw(st.sets(st.integers(1, blocks - 1))) if blocks > 1 else set()
     edges = [0, *sorted(ends), blocks]
     return data.draw(st.sampled_from([[], [end - begin for begin, end in itertools.pairwise(edges) if end > begin]]))

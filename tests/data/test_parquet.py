@@ -141,10 +141,10 @@ def test_damage_in_a_row_group(folder):
 
 
 def test_damage_for_which_pyarrow_would_end_the_process(tmp_path):
-    """It does so when it is asked for the figures of a column that contradict its schema."""
+    """pyarrow does so when asked for column statistics that contradict the schema."""
     parquet.write_table(pa.table({"a": [1, 2, 3], "b": ["x", "y", "z"]}), tmp_path / "a.parquet")
     data = (tmp_path / "a.parquet").read_bytes()
-    optional = b"%\x02\x18\x01a"  # of the footer: that values of column a may be missing
+    optional = b"%\x02\x18\x01a"  # of the footer: column a is optional
     assert data.count(optional) == 1
     path = tmp_path / "damaged.parquet"
     code = (

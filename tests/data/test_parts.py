@@ -1,4 +1,4 @@
-"""Who visits which records."""
+"""Assignment of records to ranks."""
 
 import itertools
 

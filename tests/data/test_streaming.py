@@ -1,4 +1,4 @@
-"""A stream over any changes of members."""
+"""A stream across membership changes."""
 
 import bisect
 import collections
@@ -61,7 +61,7 @@ def test_blocks_of_a_chain_are_loaded_in_their_order(lengths, batch, mix, shuffl
         stream = made(lengths, batch, rank, size, shuffle=shuffle, seed=4, mix=mix, chains=chains)
         visits.update(flat(stream))
         read = stream.source.read
-        # The one record that a rank may visit a second time is all that lets it go back.
+        # The stream can go back only because a rank may visit one record a second time.
         last = len(read) - (len(set(read)) < len(read))
         of = [bisect.bisect_right(firsts, block) for block in read[:last]]
         for chain in set(of) if chains else ():
@@ -108,7 +108,7 @@ def test_what_cannot_be_is_refused():
     for other, name in ((made([3, 5], 2), "length"), (made([4, 3], 2), "source"), (made([3, 4], 2, seed=1), "seed")):
         with pytest.raises(ValueError, match=f"the stream's state has {name} "):
             other.load_state_dict(stream.state_dict())
-    made([3, 4], 3).load_state_dict(stream.state_dict())  # other batches are as good
+    made([3, 4], 3).load_state_dict(stream.state_dict())  # other batch sizes are accepted
 
 
 def test_the_next_epoch_begins_when_one_is_through():

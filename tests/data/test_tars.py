@@ -46,7 +46,7 @@ def test_long_names_folders_and_what_is_no_sample(tmp_path):
 
 
 def test_each_place_where_one_can_be_torn(tmp_path):
-    """Every block of 512 bytes up to the end of the last sample, and within blocks."""
+    """Every block boundary (512 bytes) up to the end of the last sample, and positions within blocks."""
     path = archive(tmp_path / "a.tar", SAMPLES[:5])
     with open(path, "rb") as file:
         data = file.read()
@@ -86,7 +86,7 @@ def test_what_is_no_archive(tmp_path):
 
 
 def header(name, size, kind=b"0"):
-    """A member's header; ``size``: any number, as GNU tar writes large and negative ones."""
+    """Return a member's header; ``size``: any number, as GNU tar writes large and negative ones."""
     field = b"%011o\0" % size if 0 <= size < 1 << 33 else (b"\xff" if size < 0 else b"\x80")
     if len(field) == 1:
         field += (size & ((1 << 88) - 1)).to_bytes(11, "big")
@@ -103,7 +103,7 @@ def padded(data):
 
 
 def attribute(key, value):
-    """A record of an extended header."""
+    """Return a record of an extended header."""
     text = b" %s=%s\n" % (key, value)
     length = len(text) + 1
     while len(b"%d" % length) + len(text) != length:
@@ -157,7 +157,7 @@ def test_an_archive_that_somebody_has_made_to_do_harm(tmp_path, kind, block_byte
     "kind", ["long names one after the other", "attributes one after the other", "a huge long name"]
 )
 def test_headers_are_checked_before_tarfile_follows_them(kind):
-    """Some versions of Python follow a chain of headers by methods of their own, which cannot be replaced."""
+    """Some Python versions follow a chain of headers by methods that cannot be overridden."""
     with pytest.raises(ValueError, match=r"16 headers of one member|a header must have at most"):
         tars._check_headers(io.BytesIO(HOSTILE[kind]))
     whole = io.BytesIO(header(b"././@LongLink", 4, b"L") + padded(b"abc\0") + EMPTY + END)
@@ -167,6 +167,6 @@ def test_headers_are_checked_before_tarfile_follows_them(kind):
 @pytest.mark.timeout(60)
 def test_members_that_are_no_files_are_passed_over(tmp_path):
     links = b"".join(header(b"%d.txt" % number, 0, b"%d" % number) for number in (1, 2, 3, 6))
-    name = header(b"../../etc/passwd.txt", 1) + padded(b"x")  # a name is a key, and no place
+    name = header(b"../../etc/passwd.txt", 1) + padded(b"x")  # a name is a key, not a path
     (tmp_path / "a.tar").write_bytes(links + name + END)
     assert everything(TarFiles(tmp_path / "a.tar")) == [{"__key__": "../../etc/passwd", "txt": b"x"}]

@@ -1,4 +1,4 @@
-"""Real jobs under attack: where they listen, and what may connect there."""
+"""Real jobs under attack, and their listening sockets."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ import pytest
 
 from tests.runner.launching import Running
 
-PATIENCE = 60.0  # s for what takes two or three when nothing else runs
+PATIENCE = 60.0  # seconds for steps that take two or three on an idle machine
 T = TypeVar("T", bound=Sized)
 
 _LISTEN = "0A"
 
-# Without a framework, which would take seconds to import: the engine, and objects over it. Files in the directory that
-# is its argument say what happens: ready-R, go (for the last rank), formed-R, end.
+# Uses the engine and objects without a framework, whose import takes seconds. Files in the directory given as
+# argument synchronize it with the test: ready-R, go (for the last rank), formed-R, end.
 WORKER = """
 import os, sys, time
 from pathlib import Path
@@ -47,7 +47,7 @@ print("all sums right", flush=True)
 
 
 def wait_for(find: Callable[[], T], count: int, seconds: float = PATIENCE) -> T:
-    """What `find` returns, once it has `count` elements."""
+    """Return what `find` returns, once it has `count` elements."""
     deadline = time.monotonic() + seconds
     while True:
         found = find()
@@ -59,7 +59,7 @@ def wait_for(find: Callable[[], T], count: int, seconds: float = PATIENCE) -> T:
 
 
 def environment_of(pid: int) -> dict[str, str]:
-    """What the process was started with; nothing when it has ended."""
+    """Return the environment that the process was started with; empty if it has ended."""
     try:
         entries = Path(f"/proc/{pid}/environ").read_bytes().decode(errors="replace").split("\0")
     except OSError:
@@ -68,22 +68,22 @@ def environment_of(pid: int) -> dict[str, str]:
 
 
 def workers_of(job: Running) -> list[int]:
-    """Processes with a rank."""
+    """Return processes with a rank."""
     return sorted(pid for pid in job.left() if "HOROVOD_RANK" in environment_of(pid))
 
 
 @dataclass(frozen=True)
 class Listener:
-    """A listening socket: of which process, and where."""
+    """A listening socket: its process and address."""
 
     pid: int
     kind: str  # "tcp" or "unix"
-    address: str | bytes  # unix: as connect() takes it
+    address: str | bytes  # unix: as passed to connect()
     port: int = 0
 
 
 def listeners_of(pids: Iterable[int]) -> list[Listener]:
-    """All listening sockets of these processes, from what the kernel says."""
+    """Return all listening sockets of these processes, from the kernel's tables."""
     found = []
     for pid in pids:
         try:

@@ -1,5 +1,7 @@
-"""What a stranger may send to a port: of scanners, of other protocols, of handshakes that are not its own, and pickles
-that run a command where somebody unpickles them.
+"""Messages that a stranger may send to a port.
+
+They are those of scanners, of other protocols, of handshakes with wrong keys, and pickles that run a command when
+unpickled.
 """
 
 from __future__ import annotations
@@ -27,7 +29,7 @@ ANSWER_LIMIT = 4096  # bytes; greetings and challenges are a few hundred
 
 
 class Bomb:
-    """Pickled: creates the file where it is unpickled."""
+    """When unpickled, creates the file."""
 
     def __init__(self, marker: Path) -> None:
         self._marker = str(marker)
@@ -41,8 +43,9 @@ def pickles(marker: Path) -> list[bytes]:
 
 
 def pickled_messages(marker: Path) -> list[bytes]:
-    """Bombs in the wrappings in which services take pickles: bare, with a length, with a digest under an empty or
-    guessed key, in text.
+    """Return Bombs in the formats in which services accept pickles.
+
+    Bare, with a length, with a digest under an empty or guessed key, and in text.
     """
     made = []
     for body in pickles(marker):
@@ -57,7 +60,7 @@ def pickled_messages(marker: Path) -> list[bytes]:
 
 
 def http_requests(marker: Path) -> list[bytes]:
-    """To the key-value and rendezvous servers that other versions of this program had: store a bomb, have it read."""
+    """Return requests to the key-value and rendezvous servers of original Horovod: store a bomb, have it read."""
     made = []
     for body in [*pickles(marker), base64.b64encode(pickles(marker)[0])]:
         for path in ("/global/rendezvous", "/runfunc/func", "/rank_and_size/localhost/0", "/worker_addresses/0"):
@@ -69,8 +72,9 @@ def http_requests(marker: Path) -> list[bytes]:
 
 
 def zeromq_messages(marker: Path) -> list[bytes]:
-    """ZeroMQ's own protocol (ZMTP 3, RFC 23) without the job's keys: no security, a password, and frames that claim to
-    be huge.
+    """Return messages of ZeroMQ's protocol (ZMTP 3, RFC 23) without the job's keys.
+
+    No security, a password, and frames with huge declared lengths.
     """
 
     def greeting(mechanism: bytes) -> bytes:
@@ -91,7 +95,7 @@ def zeromq_messages(marker: Path) -> list[bytes]:
 
 
 def handshakes(keys: Iterable[bytes]) -> list[bytes]:
-    """Hellos under keys that are not the job's, for many places, with a guess in place of the proof; and cut off."""
+    """Return hellos under wrong keys, for many purposes and ranks, with a guessed proof; and truncated ones."""
     made = []
     for key in keys:
         for epoch in range(4):
@@ -117,13 +121,13 @@ def noise() -> list[bytes]:
 
 
 def everything(marker: Path, other_key: bytes) -> list[bytes]:
-    """``other_key``: of another job of this user, whose members are as little trusted here as anybody else."""
+    """Return all messages. ``other_key``: key of another job of this user, whose members must not be trusted either."""
     made = pickled_messages(marker) + http_requests(marker) + zeromq_messages(marker)
     return made + handshakes([other_key, bytes(32)]) + noise()
 
 
 def connect(listener: Listener) -> socket.socket:
-    """A socket on its way to the listener; never waits."""
+    """Return a socket connecting to the listener, without waiting."""
     if listener.kind == "unix":
         sock = socket.socket(socket.AF_UNIX)
         where: object = listener.address
@@ -132,16 +136,16 @@ def connect(listener: Listener) -> socket.socket:
         sock = socket.socket(socket.AF_INET6 if ":" in address else socket.AF_INET)
         where = (address, listener.port)
     sock.setblocking(False)
-    sock.connect_ex(where)  # a full queue or a refusal is as good as a connection here
+    sock.connect_ex(where)  # a full queue or a refusal counts as a connection here
     return sock
 
 
 def attack(
     listeners: Iterable[Listener], messages: Iterable[bytes], at_once: int = 40, seconds: float = 2.0
 ) -> list[bytes]:
-    """Sends each message to each listener, over a connection of its own; returns all answers that are not empty.
+    """Send each message to each listener over a new connection; return all answers that are not empty.
 
-    ``at_once``: connections open at a time. ``seconds``: how long answers to a batch are waited for.
+    ``at_once``: number of concurrent connections. ``seconds``: how long answers to a batch are awaited.
     """
     todo = [(listener, message) for message in messages for listener in listeners]
     answers: list[bytes] = []
@@ -176,7 +180,7 @@ def _attack_at_once(todo: list[tuple[Listener, bytes]], seconds: float) -> list[
 
 
 class Loiterers:
-    """Connections that stay: some say nothing, some say a byte now and then, and who is dropped comes again."""
+    """Idle connections: some send nothing, some a byte now and then, and dropped ones reconnect."""
 
     def __init__(self, listeners: Iterable[Listener], count: int) -> None:
         self._listeners = list(listeners)
@@ -215,5 +219,8 @@ class Loiterers:
 
 
 def greets_only(answer: bytes) -> bool:
-    """Nothing but what every stranger is told: ZeroMQ's greeting and errors, or a challenge of a nonce and a MAC."""
+    """Return True if an answer contains only what every stranger gets.
+
+    That is ZeroMQ's greeting and errors, or a challenge of a nonce and a MAC.
+    """
     return answer[:1] == b"\xff" or len(answer) == CHALLENGE

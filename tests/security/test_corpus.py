@@ -1,4 +1,4 @@
-"""The inputs that fuzzing started from and those that once broke something, on every parser in Python."""
+"""Inputs of fuzzing, and inputs that once broke something, on every Python parser."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""What strangers can take of processes that look for each other, and of the one that they look for."""
+"""Resources that strangers can take from processes that look for rank 0, and from rank 0."""
 
 import contextlib
 import os
@@ -23,7 +23,7 @@ LARGE = LONG_COMMAND + (1 << 20).to_bytes(8, "big")
 
 
 class Until(float):
-    """A deadline that passes when something has happened."""
+    """A deadline that passes when an event has happened."""
 
     def __new__(cls, event):
         made = super().__new__(cls, 0.0)
@@ -51,7 +51,7 @@ def use(where, deadline):
 
 @pytest.mark.parametrize("look", [ask, receive, use])
 def test_who_is_not_rank_0_cannot_fill_a_rank_that_looks_for_it(look):
-    """It announces a megabyte before it has shown any key, and is not listened to any longer."""
+    """It declares a megabyte before it has shown any key, so the connection is closed."""
     done = threading.Event()
     with socket.create_server(("127.0.0.1", 0)) as listener:
         listener.settimeout(SECONDS)
@@ -60,7 +60,7 @@ def test_who_is_not_rank_0_cannot_fill_a_rank_that_looks_for_it(look):
         try:
             sock, _ = listener.accept()
             with sock, contextlib.suppress(ConnectionError):
-                # ZeroMQ itself hangs up after 30 s.
+                # ZeroMQ itself closes the connection after 30 s.
                 sock.settimeout(20)
                 sock.sendall(GREETING + LARGE)
                 while sock.recv(1000):
@@ -71,7 +71,7 @@ def test_who_is_not_rank_0_cannot_fill_a_rank_that_looks_for_it(look):
 
 
 def test_a_closed_door_is_knocked_at_again_sooner_than_the_system_would():
-    """Which asks again after 7 s, and then after 11 or 15: who has waited long would wait as long again."""
+    """The system retries after 7 s, and then after 11 or 15."""
     with (
         zmq.Context() as context,
         dial(context, "127.0.0.1", 1, zmq.curve_keypair(), zmq.curve_keypair()[0], 9) as sock,
@@ -99,7 +99,7 @@ while sys.stdin.readline():  # a line: can this process still open files?
 
 
 def test_strangers_cannot_take_all_descriptors_of_rank_0():
-    """They come to the store's port and to the one where its key is handed over, which have one process."""
+    """They connect to the ports of the store and of the key server, which are in one process."""
     pair = zmq.curve_keypair()
     with subprocess.Popen([sys.executable, "-c", HANDOVER], stdin=-1, stdout=-1, text=True) as process:
 
@@ -112,7 +112,7 @@ def test_strangers_cannot_take_all_descriptors_of_rank_0():
             for number in range(count):
                 yield number
                 if number % 8 == 7:
-                    time.sleep(0.02)  # rank 0 has time to look
+                    time.sleep(0.02)  # gives rank 0 time to check
                 assert ask() == ["8"]
 
         try:
@@ -123,7 +123,7 @@ def test_strangers_cannot_take_all_descriptors_of_rank_0():
             ):
                 assert descriptors(process) < 256
                 where, deadline = [("127.0.0.1", int(port))], time.monotonic() + SECONDS
-                # Once strangers are dropped.
+                # Once strangers have been dropped.
                 found = handover.receive(where, bytes.fromhex(public), pair, 1, deadline)
                 assert found == ("127.0.0.1", int(store), b"k" * 32)
         finally:

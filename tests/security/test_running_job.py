@@ -1,4 +1,4 @@
-"""Strangers attack a job that runs: it goes on undisturbed, and nothing of what they send is executed."""
+"""Strangers attack a running job: it continues undisturbed, and nothing that they send is executed."""
 
 import pickle
 
@@ -10,17 +10,17 @@ from tests.security.jobs import PATIENCE, WORKER, listeners_of, wait_for, worker
 from tests.security.strangers import Loiterers, attack, everything, greets_only, pickles
 
 SIZE = 3
-FLOOD = 100  # connections at each listener; a rank's queue takes 67, and its handshakes 65 strangers
+FLOOD = 100  # connections for each listener; a rank's queue takes 67, and its handshakes 65 strangers
 
 
 @pytest.fixture(params=["auto", pytest.param("tcp", marks=pytest.mark.heavy)])
 def job(request, tmp_path):
-    """A job whose last rank waits for the file "go" before it calls init; by "end" they go home."""
+    """Yield a job whose last rank waits for the file "go" before it calls init; the file "end" ends it."""
     arguments = ["-np", str(SIZE), "--log-level", "DEBUG", *python(WORKER), str(tmp_path)]
     environment = {
         "HOROVOD_TRANSPORT": request.param,
         "HOROVOD_START_TIMEOUT": "120",
-        "HOROVOD_GLOO_TIMEOUT_SECONDS": "120",  # links may wait for places until strangers have used up their time
+        "HOROVOD_GLOO_TIMEOUT_SECONDS": "120",  # links may wait for slots until the strangers' time is up
     }
     with running(arguments, environment=environment) as made:
         yield made
@@ -53,14 +53,14 @@ def test_a_job_under_attack_goes_on_and_executes_nothing(job, tmp_path):
     done = job.finish(PATIENCE)
     assert done.code == 0, done.err
     assert done.out.count("all sums right") == SIZE, done.out
-    assert loiterers.made > FLOOD * len(listeners)  # those that were dropped came again
+    assert loiterers.made > FLOOD * len(listeners)  # dropped ones reconnected
     assert not marker.exists()
     assert all(greets_only(answer) for answer in answers)
     assert "Traceback" not in done.err
 
 
 def test_the_bombs_would_go_off(tmp_path):
-    """Else the test above could not fail."""
+    """Otherwise the test above could not fail."""
     for number, body in enumerate(pickles(tmp_path / "executed")):
         pickle.loads(body)
         assert (tmp_path / "executed").exists(), number

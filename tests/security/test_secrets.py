@@ -1,4 +1,4 @@
-"""Keys are not where somebody else could read them, and do not show themselves where they are."""
+"""Keys are not readable by other users, and are not shown by the processes that have them."""
 
 import os
 import pickle
@@ -22,7 +22,7 @@ KEY = bytes(range(65, 97))
 
 
 def shown(*values):
-    """Everything that the usual ways of showing a value make of it."""
+    """Return a value in all of its usual text representations."""
     texts = []
     for value in values:
         texts += [repr(value), str(value), f"{value}", f"{[value]}"]
@@ -31,7 +31,7 @@ def shown(*values):
 
 
 def forms(key):
-    """How a key can look in a text."""
+    """Return the forms in which a key can appear in a text."""
     return [repr(bytes(key))[2:-1], key.hex(), str(list(key))[1:-1]]
 
 
@@ -66,7 +66,7 @@ def test_messages_with_keys_and_variables_show_neither():
 
 
 def test_tracebacks_that_show_variables_do_not_show_keys(tmp_path):
-    """As notebooks and test runners make them: with the variables of every frame."""
+    """Notebooks and test runners show the variables of every frame."""
     path = tmp_path / "key"
     path.write_bytes(KEY)
     path.chmod(0o600)
@@ -81,7 +81,7 @@ def test_tracebacks_that_show_variables_do_not_show_keys(tmp_path):
 
 @pytest.fixture(scope="module")
 def job(tmp_path_factory):
-    """(a running job at log level trace, the directory by which it is led, its key)."""
+    """Yield (a running job at log level trace, its control directory, its key)."""
     place = tmp_path_factory.mktemp("job")
     (place / "go").touch()
     with running(["-np", "2", "--verbose", "--log-level", "TRACE", *python(WORKER), str(place)]) as made:
@@ -159,7 +159,7 @@ hvd.shutdown()
 
 @pytest.mark.parametrize("np", [pytest.param(1, marks=pytest.mark.heavy), 2])
 def test_children_do_not_get_the_keys_descriptor(np):
-    """Also such as drop privileges: one of them could read it, since it is open."""
+    """Even children that drop privileges: they could read the key through an open descriptor."""
     done = run_job(["-np", str(np), *python(CHILDREN)])
     assert done.code == 0, done.err
     said = ["0", "program 0 0", "child Bad file descriptor", f"size {np}"]

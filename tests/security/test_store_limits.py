@@ -1,4 +1,4 @@
-"""What members that go wrong and strangers in great numbers can take of the store's process, and what they cannot."""
+"""Resources of the store's process that faulty members and many strangers can take, and their limits."""
 
 import contextlib
 import os
@@ -22,7 +22,7 @@ from tests.runner.launching import eventually
 
 KEY = b"k" * 32
 GREETING = b"\xff" + bytes(8) + b"\x7f\x03\x00CURVE".ljust(23, b"\0") + bytes(32)
-LONG_COMMAND = b"\x06"  # ZMTP: its length follows in eight bytes
+LONG_COMMAND = b"\x06"  # ZMTP: an eight-byte length follows
 
 
 def send(client, data):
@@ -30,7 +30,7 @@ def send(client, data):
 
 
 def nested(tag):
-    """A request with arrays in arrays where an array has no business, deeper than anybody's stack."""
+    """Return a request with nested arrays at an invalid place, deeper than any stack."""
     return b"\x93" + bytes([0xA0 + len(tag)]) + tag + b"\x91" * 200_000
 
 
@@ -78,8 +78,10 @@ with StoreServer(b"k" * 32) as server:
 
 @contextlib.contextmanager
 def server(strangers):
-    """(process, client, address): a store in a process of its own that takes so many strangers; "few": in one that may
-    have 128 descriptors open."""
+    """Yield (process, client, address) of a store in a separate process with a limit of strangers.
+
+    "few": a process that may have 128 open descriptors.
+    """
     command = [sys.executable, "-c", SERVER, str(strangers)]
     with subprocess.Popen(command, stdin=-1, stdout=-1, text=True) as process:
         try:
@@ -92,7 +94,7 @@ def server(strangers):
 
 
 def newcomer_is_served(address):
-    """Once strangers are dropped."""
+    """Check that a new client is served once strangers have been dropped."""
     with StoreClient(KEY, *address, timeout=60) as newcomer:
         return newcomer.get("a") == b"1"
 
@@ -102,7 +104,7 @@ def descriptors(process):
 
 
 def one_after_the_other(count, client):
-    """Numbers; between two of them the store has time to look."""
+    """Yield numbers, with time for the store to check between them."""
     for number in range(count):
         yield number
         assert client.get("a") == b"1"
@@ -147,31 +149,31 @@ def test_without_a_limit_of_descriptors_strangers_have_one(monkeypatch, most):
 
         try:
             assert not closed()
-            with strangers(listener.getsockname(), range(60)):  # both ends of each connection are this process's
+            with strangers(listener.getsockname(), range(60)):  # both ends of each connection belong to this process
                 eventually(closed, 60, "the door is closed")
         finally:
             door.close()
 
 
 def peak_memory(process):
-    """MB that the process has had at most."""
+    """Return the process's peak memory in MB."""
     status = Path(f"/proc/{process.pid}/status").read_text()
     return int(re.search(r"VmHWM:\s+(\d+) kB", status)[1]) / 1024
 
 
 @pytest.mark.parametrize("size", [1 << 20, pytest.param(store_messages.MAX_FRAME_BYTES, marks=pytest.mark.heavy)])
 def test_strangers_do_not_fill_memory_with_messages_that_lack_a_byte(size):
-    """A thousand hellos of the announced length."""
+    """A thousand hellos of the declared length, less one byte."""
     make_room(1100)
     message = GREETING + LONG_COMMAND + size.to_bytes(8, "big") + b"x" * (size - 1)
     with server(store_door._STRANGERS) as (process, _, address), strangers(address, range(1000)) as made:
         before = peak_memory(process)
         for stranger in made:
             stranger.setblocking(True)
-            with contextlib.suppress(OSError):  # it hangs up
+            with contextlib.suppress(OSError):  # the store closes the connection
                 stranger.sendall(message)
         with StoreClient(KEY, *address, timeout=60) as client:
-            client.set("a", bytes(MAX_VALUE_BYTES))  # all that is there has been looked at
+            client.set("a", bytes(MAX_VALUE_BYTES))  # by its answer, everything sent before has been processed
             assert len(client.get("a")) == MAX_VALUE_BYTES
         assert peak_memory(process) - before < 128
 
@@ -184,10 +186,10 @@ def test_strangers_are_counted():
     strangers.take(known, 0, 1.0)
     strangers.take(gone, 8, 2.0)
     assert strangers.count(2.0) == 2
-    strangers.take(accepted, 8, 3.0)  # another one, with the number of the one that is gone
+    strangers.take(accepted, 8, 3.0)  # another connection with a reused descriptor number
     assert strangers.count(3.0) == 3
     late = store_door.HANDSHAKE_SECONDS + store_door._SLACK
-    assert strangers.count(late + 0.5) == 0  # of the old ones, only a member can be there still; one is new, one known
+    assert strangers.count(late + 0.5) == 0  # of the old ones, only a member may remain; one is new, one known
     assert strangers.count(late + 1.5) == 1
     assert strangers.count(late + 3.5) == 0
 
@@ -198,7 +200,7 @@ def test_strangers_have_places_of_their_own_and_no_more():
     with server(most) as (process, client, address), contextlib.ExitStack() as stack:
         before = descriptors(process)
         members = [stack.enter_context(StoreClient(KEY, *address, timeout=60)) for _ in range(most)]
-        assert [member.get("a") for member in members] == [b"1"] * most  # who is known takes no place
+        assert [member.get("a") for member in members] == [b"1"] * most  # a known member takes no slot
         with strangers(address, one_after_the_other(3 * most, client)):
             assert descriptors(process) - before <= 2 * most + 4
             assert newcomer_is_served(address)

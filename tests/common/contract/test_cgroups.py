@@ -1,4 +1,4 @@
-"""What control groups allow: in trees as kernels with version 1, with version 2 and in containers show them."""
+"""Limits of control groups, read from file trees as kernels show them: version 1, version 2, and in containers."""
 
 import os
 
@@ -29,7 +29,7 @@ OWN_V2 = "0::/system.slice/job.scope\n"
             V2,
             Groups(2, [f"/sys/fs/cgroup{rest}" for rest in ("/system.slice/job.scope", "/system.slice", "")]),
         ),
-        # In a container: its own group is what is mounted, under the name that the host knows.
+        # In a container: its own group is mounted, under the name that the host knows.
         (
             "memory",
             "4:memory:/docker/0af3\n",
@@ -51,7 +51,7 @@ OWN_V2 = "0::/system.slice/job.scope\n"
 )
 def test_where_groups_are(controller, own, mounts, expected):
     found = cgroups.groups(controller, own, mounts)
-    if expected is None and found is not None:  # mounted, but not above this process: the mount itself is all there is
+    if expected is None and found is not None:  # mounted, but not above this process: only the mount itself is found
         assert found == Groups(1, ["/sys/fs/cgroup/memory"])
     else:
         assert found == expected
@@ -75,7 +75,7 @@ def test_cpu_limit_of_a_control_group(texts, cores):
 
 
 def tree(root, own, mounts, files):
-    """A root with proc and sys; ``files``: below /sys/fs/cgroup."""
+    """Create a root with proc and sys; ``files``: below /sys/fs/cgroup."""
     everything = {"proc/self/cgroup": own, "proc/self/mountinfo": mounts}
     everything |= {f"sys/fs/cgroup/{name}": text for name, text in files.items()}
     for name, text in everything.items():

@@ -1,4 +1,4 @@
-"""The limit of open files, in processes of their own."""
+"""The limit of open files, tested in separate processes."""
 
 import os
 import subprocess
@@ -28,9 +28,9 @@ def run(*numbers):
 @pytest.mark.parametrize(
     ("numbers", "limits"),
     [
-        ((64, 500, 300), range(301, 400)),  # as far as needed
-        ((400, 500, 300), [400]),  # there is room
-        ((64, 200, 300, 100), [200]),  # less may do
+        ((64, 500, 300), range(301, 400)),  # raised only as far as needed
+        ((400, 500, 300), [400]),  # already high enough
+        ((64, 200, 300, 100), [200]),  # fewer may suffice
     ],
 )
 def test_the_limit_is_raised_as_far_as_needed_and_possible(numbers, limits):

@@ -1,4 +1,4 @@
-"""Whose line a warning points at."""
+"""The source line that a warning points at."""
 
 import functools
 import types
@@ -11,7 +11,7 @@ PACKAGES = "/venv/lib/python3.11/site-packages"
 
 
 def module(name, code):
-    """A module of this name, made of the code."""
+    """Return a module of this name, made of the code."""
     made = types.ModuleType(name)
     made.__dict__["frames"] = frames
     exec(compile(code, f"/lib/{name}.py", "exec"), made.__dict__)
@@ -36,7 +36,7 @@ def test_frames_of_ours_and_of_frameworks_are_passed_over():
     assert blamed(lambda: OURS.deep()) == __file__
     assert blamed(lambda: THEIRS.wrap(OURS.deep)) == __file__
     assert blamed(lambda: THEIRS.wrap(functools.partial(THEIRS.wrap, OURS.warn))) == __file__
-    # Another library is a user of ours.
+    # Another library counts as a user of Horovod.
     assert blamed(lambda: LIBRARY.run(functools.partial(THEIRS.wrap, OURS.deep))) == "/lib/lightning.loop.py"
 
 

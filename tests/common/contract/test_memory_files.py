@@ -1,4 +1,4 @@
-"""Files in memory, where none can be made."""
+"""Errors of memory files on systems that forbid them."""
 
 import errno
 import os

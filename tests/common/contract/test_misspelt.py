@@ -1,4 +1,4 @@
-"""Variables that are set and are no settings."""
+"""Environment variables that are set but are no settings."""
 
 import re
 from pathlib import Path
@@ -25,7 +25,7 @@ ROOT = Path(__file__).resolve().parents[3]
         ("HOROVOD_LOCAL_RNAK", "HOROVOD_LOCAL_RANK"),
         ("HOROVOD_TIMELINE", ""),
         ("HOROVOD_RANK", ""),
-        # Whatever users, and other versions of Horovod, may have.
+        # Variables of users, and of other versions of Horovod.
         ("HOROVOD_NCCL_HOME", ""),
         ("HOROVOD_WITHOUT_MPI", ""),
         ("HOROVOD_VERSION", ""),

@@ -1,4 +1,4 @@
-"""What is said of settings that do not do what they ask for."""
+"""Notices about settings that have no effect."""
 
 import re
 

@@ -1,4 +1,4 @@
-"""Objects as bytes."""
+"""Pickling of objects."""
 
 import pickle
 
@@ -6,7 +6,7 @@ from horovod.common.contract.pickling import dumps
 
 
 def test_code_keeps_the_name_of_its_file():
-    """Tracebacks on other ranks show the user's lines by it."""
+    """Tracebacks on other ranks need it to show the user's lines."""
     names = {"__name__": "__main__"}
     text = "def outer():\n    def inner():\n        pass\n    return inner\n"
     exec(compile(text, "/elsewhere/train.py", "exec"), names)

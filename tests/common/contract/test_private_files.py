@@ -1,4 +1,4 @@
-"""Folders and files in places where others may have put something: what is opened, and what is refused."""
+"""Folders and files in places where other users may write: which are opened, and which are refused."""
 
 import os
 import stat

@@ -1,4 +1,4 @@
-"""Where reports go, and what becomes of old ones."""
+"""The folder of reports, and removal of old ones."""
 
 import os
 import re
@@ -64,7 +64,7 @@ def test_folders_that_others_can_write_to_stay(tmp_path):
 
 
 def test_a_folder_that_becomes_a_link_meanwhile(tmp_path, monkeypatch):
-    """Its names are looked at, and then another user, whose folder it is in, puts a link in its place."""
+    """Another user, who owns the folder, replaces it by a link after its names were checked."""
     home = tmp_path / "home"
     home.mkdir()
     (home / "thesis.tex").touch()
@@ -87,7 +87,7 @@ def test_a_folder_that_becomes_a_link_meanwhile(tmp_path, monkeypatch):
 
 @pytest.fixture
 def place(tmp_path, monkeypatch):
-    """Where this user's folder is by default."""
+    """Return this user's default folder."""
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     return tmp_path / f"horovod-{os.getuid()}"
 
@@ -119,12 +119,12 @@ def test_a_default_folder_that_another_user_may_have_made_is_not_used(place, tmp
     assert re.fullmatch(rf"{place}-\w+", fresh)
     assert stat.S_IMODE(os.stat(fresh).st_mode) == 0o700
     assert reports.on_this_host(folder) == folder
-    there = os.path.join(place, os.path.basename(folder))  # as rank 0 on another host has it
+    there = os.path.join(place, os.path.basename(folder))  # as named by rank 0 on another host
     assert os.path.dirname(reports.on_this_host(there)) not in (str(place), fresh)
 
 
 def test_a_host_without_a_folder_for_temporary_files(monkeypatch):
-    """As containers with a read-only file system have none: the job has to start all the same."""
+    """For example a container with a read-only file system: the job must still start."""
 
     def none():
         raise FileNotFoundError(2, "No usable temporary directory found")

@@ -1,4 +1,4 @@
-"""Who is at the other end of a Unix socket."""
+"""Identity of the peer of a Unix socket."""
 
 import os
 import socket

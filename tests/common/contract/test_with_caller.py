@@ -1,4 +1,4 @@
-"""A process that ends with the one that has started it, also while it imports something slow."""
+"""A process that ends together with its parent, even during a slow import."""
 
 import contextlib
 import os

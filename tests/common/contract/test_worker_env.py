@@ -73,7 +73,7 @@ def test_several_processes_without_rendezvous_get_advice():
 
 
 def test_what_another_launcher_has_set_without_a_key_is_refused():
-    """As TonY's Horovod runtime does."""
+    """TonY's Horovod runtime sets these variables."""
     theirs = {
         "HOROVOD_GLOO_RENDEZVOUS_ADDR": "n1",
         "HOROVOD_GLOO_RENDEZVOUS_PORT": "9999",
@@ -104,8 +104,8 @@ def test_the_place_that_another_launcher_gives():
         (2, 2, 4, (2, 4, 0, 2)),
         (5, 6, None, (0, 1, 5, 8)),
         (7, 3, 4, (3, 4, 1, 2)),
-        (7, 0, 3, (0, 3, 2, 3)),  # hosts of 3, 3 and 2
-        (7, 8, 9, (7, 8, 0, 1)),  # more than there are
+        (7, 0, 3, (0, 3, 2, 3)),  # hosts of 3, 3 and 2 ranks
+        (7, 8, 9, (7, 8, 0, 1)),  # more ranks than there are
         (5, None, None, (0, 1, 5, 8)),
     ],
 )

@@ -1,4 +1,4 @@
-"""What is near a GPU, from trees like those in /sys."""
+"""Devices and CPUs near a GPU, from file trees like those in /sys."""
 
 import os
 from pathlib import Path
@@ -14,8 +14,11 @@ GPU = "0000:3b:00.0"
 
 @pytest.fixture
 def sys(tmp_path):
-    """Two sockets. Below the first's bridge pci0000:3a a switch with the GPU and mlx5_0, and another root port with
-    eth0; below pci0000:20 on the same socket mlx5_1; on the second socket mlx5_2. And a card without a PCI device."""
+    """Two sockets with network cards.
+
+    Below the first socket's bridge pci0000:3a are a switch with the GPU and mlx5_0, and another root port with
+    eth0. Below pci0000:20 on the same socket is mlx5_1; on the second socket is mlx5_2. One card has no PCI device.
+    """
 
     def device(way, node, **files):
         folder = tmp_path / "devices" / way
@@ -48,7 +51,7 @@ def sys(tmp_path):
         (port / file).write_text(text)
     card("net", "lo", None)
     device("pci0000:3a/0000:3b:00.1", 0, vendor="0x10de\n", **{"class": "0x040300\n"})  # its sound card
-    device("pci0000:3a/0000:3e:00.0", 0, vendor="0x8086\n", **{"class": "0x030000\n"})  # another's GPU
+    device("pci0000:3a/0000:3e:00.0", 0, vendor="0x8086\n", **{"class": "0x030000\n"})  # the GPU of another vendor
     return str(tmp_path)
 
 

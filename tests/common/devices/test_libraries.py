@@ -1,4 +1,4 @@
-"""Where NCCL, CUDA's driver and NVTX are found, and which version NCCL is; with files that stand for them."""
+"""Search for NCCL, CUDA's driver and NVTX, and NCCL's version, with files that replace the libraries."""
 
 import importlib.metadata
 import os
@@ -28,7 +28,7 @@ def compile_nccl(path, text="2.28.9+cuda13.0", code=22809):
 
 @pytest.fixture
 def nowhere(monkeypatch):
-    """A machine without any of these libraries, whatever this one has."""
+    """A simulated machine without any of these libraries."""
     monkeypatch.setattr(libraries, "folders_of", lambda package: [])
     monkeypatch.setattr(versions, "folders_of", lambda package: [])
     monkeypatch.setattr(libraries, "loaded", lambda name: "")

@@ -1,4 +1,4 @@
-"""Where an MPI library is looked for, and what is said of none and of two."""
+"""Search for an MPI library, and errors for none and for two."""
 
 import os
 import shutil
@@ -11,7 +11,7 @@ from horovod.common.devices.libraries import Library, Missing
 
 @pytest.fixture(autouse=True)
 def nothing_here(monkeypatch, tmp_path):
-    """Neither a library in this process nor one of this machine."""
+    """Simulate a machine and process without an MPI library."""
     monkeypatch.setattr(mpi_libraries, "loaded", list)
     monkeypatch.setattr(mpi_libraries, "_launchers", lambda: iter(()))
     monkeypatch.setattr("horovod.common.devices.libraries.CACHE", str(tmp_path / "none"))
@@ -66,7 +66,7 @@ def test_beside_the_launcher_then_the_system_then_python(tmp_path, monkeypatch):
     assert mpi_libraries.find(environ, "MPICH") == Library(f"{beside}/libmpi.so.12", "beside the launcher")
     shutil.rmtree(beside)
     assert mpi_libraries.find(environ, "MPICH") == Library(f"{system}/libmpi.so.12", "the system")
-    # It is no library for Open MPI's launcher.
+    # It does not match Open MPI's launcher.
     assert mpi_libraries.find(environ, "Open MPI") == Library(
         str(tmp_path / "prefix/lib/libmpi_abi.so.1"), "beside Python"
     )

@@ -1,4 +1,4 @@
-"""What is made of NVML's answers, by a simulated one; and where it is missing or refuses."""
+"""NVML's answers, from a simulated library, and behaviour if it is missing or refuses."""
 
 import os
 import subprocess
@@ -89,7 +89,7 @@ def test_what_is_refused_is_empty_and_the_rest_is_there(library, monkeypatch):
 
 
 def test_it_is_asked_without_starting_cuda_and_a_program_may_fork_afterwards(library):
-    """In a process of its own; what is asked again in the child answers there."""
+    """Run in a separate process; NVML answers in the forked child, too."""
     code = (
         "import os, sys\n"
         "from horovod.common.devices import nvml\n"

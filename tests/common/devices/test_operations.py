@@ -1,4 +1,4 @@
-"""HOROVOD_GPU_OPERATIONS and its family."""
+"""HOROVOD_GPU_OPERATIONS and related settings."""
 
 import pytest
 

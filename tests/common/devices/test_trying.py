@@ -1,4 +1,4 @@
-"""Does CUDA start, and may processes share memory of a GPU? With a driver of a page, whose GPU is a file."""
+"""Whether CUDA starts, and whether processes may share GPU memory; with a minimal driver whose GPU is a file."""
 
 import subprocess
 import time

@@ -1,4 +1,4 @@
-"""Which GPU a worker gets."""
+"""Assignment of GPUs to workers."""
 
 import pytest
 
@@ -22,17 +22,17 @@ NONE = Survey(reason="there is no driver")
         ("-1", TWO, []),
         ("NoDevFiles", TWO, []),
         ("1,-1,0", TWO, ["1"]),
-        ("0,7,1", TWO, ["0"]),  # CUDA stops at the first that it does not know
+        ("0,7,1", TWO, ["0"]),  # CUDA stops at the first unknown index
         ("0,0", TWO, []),
         ("GPU-aabb,GPU-aaaa-1", TWO, ["GPU-aabb", "GPU-aaaa-1"]),
-        ("GPU-aa", TWO, []),  # which?
+        ("GPU-aa", TWO, []),  # ambiguous
         ("GPU-zz", TWO, []),
         ("MIG-y", CUT, ["MIG-y"]),
         ("MIG-GPU-1/2/0", CUT, ["MIG-GPU-1/2/0"]),
         ("MIG-z", CUT, []),
-        ("MIG-GPU-2/1/0", CUT, []),  # that GPU is not cut
+        ("MIG-GPU-2/1/0", CUT, []),  # that GPU has no MIG instances
         ("NoDevFiles", NONE, []),
-        ("0,5", NONE, ["0", "5"]),  # nobody can be asked: believed
+        ("0,5", NONE, ["0", "5"]),  # no information: accepted as given
     ],
 )
 def test_what_can_be_given(given, survey, found):
@@ -47,7 +47,7 @@ def test_each_worker_gets_its_own():
         {"CUDA_VISIBLE_DEVICES": "0,1", **pci},
         {"CUDA_VISIBLE_DEVICES": "2,3", **pci},
     ]
-    # Somebody else's order is left as it is, and so is what the numbers of a list mean.
+    # An order chosen by the user is kept, and with it the meaning of the numbers in a list.
     assert visible.cut({"CUDA_DEVICE_ORDER": "FASTEST_FIRST"}, four, 1, 1) == [{"CUDA_VISIBLE_DEVICES": "0"}]
     given = {"CUDA_VISIBLE_DEVICES": "3,GPU-1,0"}
     assert visible.cut(given, four, 2, 1) == [{"CUDA_VISIBLE_DEVICES": "3"}, {"CUDA_VISIBLE_DEVICES": "GPU-1"}]
@@ -83,7 +83,7 @@ def test_too_few(environ, survey, workers, each, text):
 
 
 def test_the_gpus_of_each_worker():
-    """Without --gpus-per-worker workers see all, whatever this host's list says: it does not reach them."""
+    """Without --gpus-per-worker workers see all GPUs; the launcher's own list does not reach them."""
     one, other = TWO.gpus
     assert visible.of_workers({"CUDA_VISIBLE_DEVICES": "1,0"}, TWO, 3, 0) == [[one], [other], [one]]
     assert visible.of_workers({"CUDA_VISIBLE_DEVICES": "1,0"}, TWO, 2, 1) == [[other], [one]]

@@ -1,4 +1,4 @@
-"""Places at URLs for tests, what writes there, and programs that end meanwhile."""
+"""Checkpoint locations at URLs, writers to them, and programs that end while they write."""
 
 import os
 import subprocess
@@ -9,7 +9,7 @@ from fsspec.implementations.memory import MemoryFileSystem
 
 
 class Growing(MemoryFileSystem):
-    """Shows a file while it grows, and does not rename over one: as HDFS."""
+    """A file system that shows files while they grow, and does not rename over an existing file, like HDFS."""
 
     protocol = "growing"
     store: dict = {}  # noqa: RUF012
@@ -75,7 +75,7 @@ for url in sys.argv[1:]:
 """
 
 
-# Python 3.12.0 and 3.12.1 begin no thread once the program has ended.
+# Python 3.12.0 and 3.12.1 start no threads once the program has ended.
 THREADS_AT_END = not (3, 12, 0) <= sys.version_info[:3] < (3, 12, 2)
 
 

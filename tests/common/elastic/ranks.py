@@ -1,4 +1,4 @@
-"""Ranks as threads that have nothing but the two calls that states need."""
+"""Ranks as threads that provide only the two calls that states need."""
 
 import threading
 from collections.abc import Callable
@@ -9,7 +9,7 @@ from tests.common.threads import run_ranks
 
 
 class Job:
-    """One epoch of ``size`` ranks. ``fail`` lets what waits and what comes fail, as a lost rank does."""
+    """One epoch of ``size`` ranks. ``fail`` makes current and later calls fail, as a lost rank does."""
 
     def __init__(self, size: int) -> None:
         self.size = size
@@ -32,7 +32,7 @@ class Job:
 
 
 class Face:
-    """Of one rank, in whichever job it is now."""
+    """The frontend of one rank, in its current job."""
 
     def __init__(self) -> None:
         self.job = Job(1)
@@ -52,7 +52,7 @@ class Face:
 
 
 def run(size: int, work: Callable[[Face], Any]) -> list[Any]:
-    """What ``work`` returns, or raises, on each rank."""
+    """Return what ``work`` returns, or raises, on each rank."""
     job = Job(size)
 
     def begin(number: int) -> Any:

@@ -1,4 +1,4 @@
-"""What is saved in tests of checkpoints, wherever they are."""
+"""Values and writers shared by tests of checkpoints."""
 
 from horovod.common.elastic import Checkpoint
 
@@ -12,7 +12,7 @@ def saved(directory, *steps, **kwargs):
 
 
 def dump_until_full(value, file):
-    """Of the value "bad" a part; then the disk is full."""
+    """Write a part of the value "bad", then fail as if the disk were full."""
     file.write(b"some" * 1000)
     if value == "bad":
         raise OSError(28, "No space left on device")

@@ -1,4 +1,4 @@
-"""From whom all ranks take the state after a failure."""
+"""Choice of the rank whose state is used after a failure."""
 
 from hypothesis import given
 from hypothesis import strategies as st

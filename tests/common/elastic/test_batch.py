@@ -22,7 +22,7 @@ def test_a_batch_that_does_not():
 
 @given(st.integers(1, 300), st.integers(1, 20), st.none() | st.integers(1, 50), st.data())
 def test_averaging_stays_right(global_batch, ranks, most, data):
-    """What an average over the ranks of summed and scaled gradients gives is the mean over the samples."""
+    """The average over ranks of summed and scaled gradients is the mean over the samples."""
     if global_batch < ranks:
         with pytest.raises(ValueError, match=f"global_batch is {global_batch}, but the job has {ranks} ranks"):
             batch(global_batch, ranks, 0, most)

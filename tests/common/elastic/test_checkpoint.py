@@ -1,4 +1,4 @@
-"""Checkpoints on disk: there whole or not at all, whatever happens to the writer or to the file."""
+"""Checkpoints on disk are complete or absent, whatever happens to the writer or the file."""
 
 import errno
 import os
@@ -75,7 +75,7 @@ def test_what_a_job_has_not_written_or_gone_on_from_is_not_removed(tmp_path, cap
     anew = saved(tmp_path, 10, 20, 30, 85, keep=1)
     assert (anew.steps(), capfd.readouterr().err.count(f"they are in {tmp_path / 'earlier-1'} now")) == ([85], 1)
     assert Checkpoint(tmp_path / "earlier-1").steps() == [100, 90, 80]
-    # Another process of this job, that was not the one to write, follows one that was, and goes back before its last.
+    # Another process of this job takes over as the writer, and restarts before the last checkpoint.
     first = Checkpoint(tmp_path)
     with Checkpoint(tmp_path, keep=2, writes=iter([False] * 2 + [True] * 9).__next__) as other:
         assert other.load().step == 85
@@ -86,7 +86,7 @@ def test_what_a_job_has_not_written_or_gone_on_from_is_not_removed(tmp_path, cap
         other.save(92, None)
         other.wait()
         assert other.steps() == [92, 90], "it was asked for the one after, from which nobody goes on"
-        first.save(93, None)  # one who is late
+        first.save(93, None)  # a late writer
         first.close()
         assert other.steps() == [93, 92, 90]
         other.save(94, None)
@@ -151,7 +151,7 @@ def test_a_failure_to_write_is_told_at_once_and_spoils_nothing(tmp_path, capfd):
     said = f"step 2 could not be written into {tmp_path}: OSError: [Errno 28] No space left on device; training goes on"
     assert said in capfd.readouterr().err
     for step in (3, 4):
-        checkpoint.save(step, "bad")  # raises nothing, whatever became of the one before
+        checkpoint.save(step, "bad")  # raises nothing, even if the previous write failed
     while checkpoint._thread is not None:
         time.sleep(0.01)
     checkpoint.save(5, "good")
@@ -214,7 +214,7 @@ def test_what_is_not_accepted(tmp_path):
 
 
 def resumed(face, directory, **kwargs):
-    """What a state has after a sync in a job of this rank alone, which it is 0 of; it was 1 when it resumed."""
+    """Return the state after a sync in a job of this rank alone; the rank is 0 now and was 1 when it resumed."""
     made = ObjectState(face.broadcast, face.rank, face.gather, **kwargs)
     face.number = 1
     assert StateCheckpoint(directory, rank=face.rank, size=lambda: 1, copied=dict).resume(made) is None
@@ -249,7 +249,7 @@ def test_who_comes_later_gets_what_the_others_have(tmp_path, monkeypatch):
 
 @pytest.mark.parametrize(("wrote", "called"), [(2, []), (3, [7, 7]), (None, [])])
 def test_the_members_have_changed_where_another_number_of_ranks_has_written_it(tmp_path, monkeypatch, wrote, called):
-    """Reset callbacks see what was loaded, once; nothing is known of checkpoints without a size."""
+    """Reset callbacks see the loaded state, once; checkpoints without a size trigger none."""
     monkeypatch.setenv("HOROVOD_RESUME", "1")
     if wrote is None:
         saved(tmp_path, 7)
@@ -274,7 +274,7 @@ def test_the_members_have_changed_where_another_number_of_ranks_has_written_it(t
 
 
 def test_a_new_rank_0_leaves_what_another_still_writes(tmp_path):
-    """One whose slot is gone writes to the end, while the next rank 0 begins."""
+    """A rank whose slot is gone finishes its write, while the next rank 0 begins."""
     go, begun = threading.Event(), threading.Event()
 
     def dump(value, file):
@@ -306,14 +306,14 @@ def test_where_there_are_no_locks_only_what_is_old_has_been_left_behind(tmp_path
 
 
 def test_a_newcomer_that_is_rank_0_knows_what_its_job_has_written(tmp_path, capfd):
-    saved(tmp_path, 3)  # of another job, from which this one goes on
+    saved(tmp_path, 3)  # of another job, from which this one resumes
     with Checkpoint(tmp_path, keep=2, job=lambda: "a") as first:
         first.load()
         for step in (10, 20, 30):
             first.save(step, None)
             first.wait()
     with Checkpoint(tmp_path, keep=2, job=lambda: "a") as newcomer:
-        newcomer.save(25, None)  # the state that it was given was before step 30
+        newcomer.save(25, None)  # its state is from before step 30
         newcomer.wait()
         assert newcomer.steps() == [25, 20], "as if the first had gone on"
         newcomer.save(35, None)
@@ -345,7 +345,7 @@ def test_workers_of_an_elastic_job_name_it_alike_and_others_not_at_all(monkeypat
 
 
 def test_a_file_and_its_name_are_on_the_disk_when_it_is_written(tmp_path, monkeypatch):
-    """As far as can be seen without cutting the power: what is made durable, in which order."""
+    """Without cutting the power, only the order of the sync calls can be checked."""
     done = []
     fsync, rename = os.fsync, os.rename
 

@@ -1,4 +1,4 @@
-"""Checkpoints at URLs: whole or not at all in object stores, and on file systems that show a file while it grows."""
+"""Checkpoints at URLs are complete or absent, in object stores and on file systems that show growing files."""
 
 import os
 import sys
@@ -163,7 +163,7 @@ def test_what_is_put_aside_and_cannot_be_moved_is_told(url, monkeypatch):
 
 
 def growing_with(monkeypatch, move):
-    """A place where a step was written once, and ``move`` is in the place of what renames, which it is given."""
+    """Return a place with one written step, in which ``move`` replaces the rename that it is given."""
     url = f"growing://bucket/{os.urandom(4).hex()}"
     saved(url, 1)
     renamed = Growing.mv
@@ -178,7 +178,7 @@ def written_again(url):
 
 def test_the_one_before_is_there_when_the_new_one_gets_no_name(monkeypatch):
     def move(self, old, new, renamed):
-        if self.size(old) == size or not self.exists(old):  # the one before
+        if self.size(old) == size or not self.exists(old):  # the previous checkpoint
             return renamed(self, old, new)
         raise OSError("refused")
 
@@ -195,7 +195,7 @@ def test_nothing_is_removed_while_no_file_has_the_name(monkeypatch):
 
     def move(self, old, new, renamed):
         moves.append(new)
-        if len(moves) != 2:  # the one before, out of the way; then the connection is lost
+        if len(moves) != 2:  # moves the previous one out of the way; then the connection is lost
             raise ConnectionResetError
         renamed(self, old, new)
 
@@ -207,7 +207,7 @@ def test_nothing_is_removed_while_no_file_has_the_name(monkeypatch):
 
 
 def test_a_rename_that_is_refused_without_an_error(monkeypatch):
-    def move(self, old, new, renamed):  # as WebHDFS
+    def move(self, old, new, renamed):  # like WebHDFS
         if not self.exists(new):
             renamed(self, old, new)
 

@@ -1,4 +1,4 @@
-"""Which checkpoints are read: they can run anything, and their directory may be open to others."""
+"""Which checkpoints are trusted: unpickling can run any code, and their directory may be writable by others."""
 
 import hashlib
 import os
@@ -18,7 +18,7 @@ needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="needs root, to make a
 
 
 class Marks:
-    """Whose unpickling is seen."""
+    """An object that records when it is unpickled."""
 
     def __init__(self, place):
         self.place = place
@@ -28,7 +28,7 @@ class Marks:
 
 
 def planted(directory, step, value):
-    """A checkpoint as anyone can write one who knows its form."""
+    """Write a checkpoint as any user can who knows its format."""
     body = pickle.dumps(value)
     length = len(body).to_bytes(8, "big")
     path = directory / name_of(step)
@@ -63,7 +63,7 @@ def test_one_that_every_user_can_write_to_is_refused(directory, tmp_path):
     with pytest.raises(UntrustedCheckpointError, match="can be written by every user"):
         Checkpoint(directory).load()
     assert not (tmp_path / "ran").exists()
-    path.chmod(0o664)  # as many make their files
+    path.chmod(0o664)  # a common file mode
     Checkpoint(directory).load()
     assert (tmp_path / "ran").exists()
 
@@ -80,7 +80,7 @@ def test_a_job_without_a_umask_can_read_its_own(tmp_path):
 
 @pytest.mark.parametrize("user", [STRANGER, None])
 def test_a_file_system_without_owners_and_modes(directory, monkeypatch, user):
-    """There all files look alike, those that are made now too."""
+    """On such file systems all files look alike, including newly created ones."""
     path = directory / name_of(1)
     path.chmod(0o777)
     if user is not None:
@@ -119,7 +119,7 @@ def test_checkpoints_sealed_with_a_key(tmp_path, key, monkeypatch, url):
     other.write_bytes(os.urandom(32))
     other.chmod(0o600)
     monkeypatch.setenv("HOROVOD_CHECKPOINT_KEY_FILE", str(other))
-    assert Checkpoint(place).load() is None  # it does not fit its MAC
+    assert Checkpoint(place).load() is None  # its MAC does not match
     monkeypatch.delenv("HOROVOD_CHECKPOINT_KEY_FILE")
     with pytest.raises(UntrustedCheckpointError, match="is sealed with a key; HOROVOD_CHECKPOINT_KEY_FILE has to name"):
         Checkpoint(place).load()
@@ -134,7 +134,7 @@ def test_with_a_key_what_has_no_mac_is_refused(directory, tmp_path, key):
 
 @pytest.mark.parametrize("mode", [0o664, 0o666])
 def test_a_sealed_checkpoint_that_changes_after_its_mac_was_checked(tmp_path, key, mode):
-    """Where others can write to the file, what is loaded must be what was checked."""
+    """If others can write to the file, the loaded bytes must be the checked ones."""
     trust = Trust(key_file=str(key))
     path = checkpoint_files.write(tmp_path, 3, lambda file: file.write(b"good" * 1000), trust)
     path.chmod(mode)

@@ -1,4 +1,4 @@
-"""What is being written when a program ends."""
+"""Checkpoint writes in progress when a program ends."""
 
 import subprocess
 import sys

@@ -1,4 +1,4 @@
-"""An epoch over any changes of members, and batches of arrays."""
+"""An epoch across membership changes, and batches of arrays."""
 
 import collections
 

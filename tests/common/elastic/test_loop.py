@@ -1,4 +1,4 @@
-"""The loop around an elastic program's function."""
+"""The retry loop around an elastic program's function."""
 
 import gc
 import os
@@ -16,7 +16,7 @@ from horovod.common.steps import marks
 
 
 def played(*events):
-    """A state and a function that raises, or returns, the events in turn; and the calls in their order."""
+    """Return a state, a function that raises or returns the events in turn, and the calls in their order."""
     calls = mock.Mock()
     calls.func.side_effect = list(events)
     calls.func.__name__ = "train"
@@ -88,7 +88,7 @@ def test_who_has_lost_nothing_brings_its_state_together_with_those_of_members_th
 
     def reset():
         said.append(together.in_sync)
-        together.others_in_sync = others.pop(0)  # the launcher says so
+        together.others_in_sync = others.pop(0)  # reported by the launcher
 
     calls.reset.side_effect = reset
     assert run(calls.state) == 7
@@ -130,7 +130,7 @@ def test_other_errors_pass():
     ],
 )
 def test_who_cannot_go_on_without_the_others_is_told_so(monkeypatch, launcher, variables):
-    """Where another launcher has started the ranks, and lets one live when others have failed."""
+    """Another launcher started the ranks, and lets one live when others have failed."""
     for name in [name for name in os.environ if name.startswith("HOROVOD_")]:
         monkeypatch.delenv(name)
     for variable in variables:
@@ -154,7 +154,7 @@ def test_news_that_came_before_the_program_could_hear_them_are_not_lost():
 
     def reset():
         notification_manager.begin_epoch()
-        notification_manager.handle_hosts_updated(*added)  # in the second one
+        notification_manager.handle_hosts_updated(*added)  # in the second init
 
     calls.reset.side_effect = reset
     run(calls.state)
@@ -162,7 +162,7 @@ def test_news_that_came_before_the_program_could_hear_them_are_not_lost():
     assert told == [
         mock.call.state.on_hosts_updated(*removed),
         mock.call.state.on_hosts_updated(*added),
-        mock.call.state.on_reset(),  # forgets them
+        mock.call.state.on_reset(),  # clears them
         mock.call.state.on_hosts_updated(*added),
     ]
     notification_manager.begin_epoch()
@@ -177,7 +177,7 @@ def test_a_function_that_keeps_the_error_to_itself_is_named():
 
 
 class Kept(Keeping):
-    """Of a job of one rank. ``calls``: what becomes of it; ``fails``: the calls of ``agree`` that do."""
+    """A state of a job of one rank. ``calls``: the calls made; ``fails``: the numbers of failing ``agree`` calls."""
 
     def __init__(self, *fails):
         super().__init__(lambda obj, **_: obj, lambda: 0)
@@ -217,12 +217,12 @@ class Kept(Keeping):
 
 
 def others():
-    """Members of the next epoch."""
+    """Return the members of the next epoch."""
     together.members = (*together.members, 1)
 
 
 def trained(state, error):
-    """From which step, and at which rate, its function went on after this."""
+    """Return the step and the rate from which its function continued."""
     begun = []
 
     def train(state):
@@ -254,7 +254,7 @@ def test_a_failure_while_ranks_are_brought_together_loses_nothing():
 
 
 def test_nothing_of_a_call_that_has_failed_is_kept():
-    """Its frames hold the step's activations, on a GPU perhaps."""
+    """The frames of a failed call hold the step's activations, possibly on a GPU."""
     activations = []
 
     def train(state):
@@ -276,7 +276,7 @@ def test_a_failure_that_comes_again_though_nothing_was_lost_is_raised():
         run(calls.state)
     assert (no.value.__cause__, no.value.__context__) == (None, None), "it does not end because of others"
     assert calls.func.call_count == 3
-    # Not where others are members, ranks were lost, or it has come further.
+    # Not if other ranks are members, ranks were lost, or it has made progress.
     errors = [HorovodInternalError("lost")] * 6
     calls, run = played(*errors, 7)
     calls.reset.side_effect = others
@@ -296,7 +296,7 @@ def test_a_failure_that_comes_again_though_nothing_was_lost_is_raised():
 
     run_fn(fails, lambda: None)(state)
     assert len(steps) == 6
-    # A loop that does its last step again and commits that comes no further.
+    # A loop that repeats its last step and commits makes no progress.
     steps.clear()
     with pytest.raises(RuntimeError, match="has failed 3 times"):
         run_fn(fails, lambda: None)(Kept(), commits=1)

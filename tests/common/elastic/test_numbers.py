@@ -1,4 +1,4 @@
-"""Numbers of rank 0 on all ranks, by one operation of a face."""
+"""Broadcasts of rank 0's numbers by one operation of a frontend."""
 
 import pytest
 
@@ -28,7 +28,7 @@ def test_all_have_the_largest():
 
 
 def ask():
-    """How many operations each question of a state takes, and what it answers."""
+    """Return the number of operations for each query of a state, and the answers."""
     import horovod.numpy as hvd
 
     state, submitted = hvd.elastic.ObjectState(step=0), []

@@ -1,4 +1,4 @@
-"""Who visits which samples of an epoch."""
+"""Assignment of an epoch's samples to ranks."""
 
 from collections import Counter
 
@@ -43,8 +43,10 @@ def test_ranks_share_what_is_left(length, shares):
 @settings(max_examples=100)
 @given(data=st.data(), length=st.integers(0, 80), seed=st.integers(0, 99))
 def test_over_any_changes_each_sample_once(data, length, seed):
-    """Members change again and again in the middle of an epoch, ranks are lost without a word; what counts is what one
-    survivor, whichever, says."""
+    """Members change repeatedly during an epoch, and ranks are lost without notice.
+
+    What counts as processed is the record of any one survivor.
+    """
     order = permutation(length, seed, 0)
     begun, visited = 0, []
     while begun < length:

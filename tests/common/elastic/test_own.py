@@ -1,4 +1,4 @@
-"""What belongs to a rank alone outlives it."""
+"""Rank-local state survives the loss of its rank."""
 
 import random
 
@@ -47,7 +47,7 @@ def test_a_new_rank_goes_on_with_what_a_lost_one_had():
     assert run(3, first) == [None] * 3
 
     def second(face: Face) -> list[str]:
-        # Rank 1 is lost; rank 2 comes next, and who is new is the last.
+        # Rank 1 is lost; rank 2 takes its place, and the new rank is last.
         made = (states[0], states[2], state(face, "of a new one"))[face.rank()]
         assert made is not None
         made._bcast_object, made._gather, made._rank = face.broadcast, face.gather, face.rank

@@ -1,4 +1,4 @@
-"""States: saved, restored, brought together; and the news of hosts that they hear."""
+"""States: saving, restoring, synchronizing, and notifications about hosts."""
 
 import threading
 from unittest import mock
@@ -45,7 +45,7 @@ def test_all_get_what_rank_0_has_and_that_counts_as_committed(check):
 
 
 def fail_to_sync(made):
-    """A sync in which a rank is lost, and the way back to the last commit."""
+    """Run a sync in which a rank is lost, then restore the last commit."""
     lost = mock.patch.object(made, "_bcast_object", side_effect=HorovodInternalError("one more"))
     with lost, pytest.raises(HorovodInternalError):
         made.sync()
@@ -53,7 +53,7 @@ def fail_to_sync(made):
 
 
 def test_who_has_not_been_brought_together_yet_gives_nothing():
-    """A newcomer whose first sync fails may be rank 0 of the next epoch."""
+    """A new rank whose first sync fails may be rank 0 of the next epoch."""
     second = Job(2)
 
     def work(face: Face):
@@ -163,7 +163,7 @@ def test_only_removals_lose_nothing(news, skip):
     made = state(value=0)
     for number, update in enumerate(news, 1):
         made.on_hosts_updated(float(number), update)
-    made.on_hosts_updated(0.0, HostUpdateResult.added)  # older than what is known
+    made.on_hosts_updated(0.0, HostUpdateResult.added)  # older than the known update
     with pytest.raises(HostsUpdatedInterrupt) as caught:
         made.check_host_updates()
     assert caught.value.skip_sync is skip
@@ -212,7 +212,7 @@ def test_news_of_an_epoch_that_is_over_are_none_for_the_next():
     manager.begin_epoch(1)
     manager.handle_hosts_updated(1.0, HostUpdateResult.added, 1)
     manager.begin_epoch(2)
-    manager.handle_hosts_updated(2.0, HostUpdateResult.added, 1)  # it was on its way
+    manager.handle_hosts_updated(2.0, HostUpdateResult.added, 1)  # it was in flight
     manager.register_listener(made)
     manager.handle_hosts_updated(3.0, HostUpdateResult.added, 1)
     assert not made.mock_calls

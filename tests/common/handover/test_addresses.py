@@ -1,4 +1,4 @@
-"""Where rank 0's store listens."""
+"""Listening addresses of rank 0's store."""
 
 import pytest
 

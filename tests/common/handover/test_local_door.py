@@ -1,7 +1,7 @@
-"""Who gets the job's key at the door on one host, and who cannot be taken for rank 0 there.
+"""Which local processes get the job's key, and which cannot impersonate rank 0.
 
-Strangers are processes in namespaces of their own, which share the network namespace with this one, as containers of a
-pod do, and containers with the host's network.
+Strangers are processes in separate namespaces that share the network namespace with this one, like containers of a
+pod and containers with the host's network.
 """
 
 import contextlib
@@ -28,7 +28,8 @@ from tests.runner.launching import ROOT
 SECONDS = 60.0
 NEW_USERS, NEW_PIDS = 0x10000000, 0x20000000  # CLONE_NEWUSER, CLONE_NEWPID
 
-# A process that goes to other namespaces and becomes another user as its first argument says, then runs the second one.
+# A process that enters other namespaces and switches user as its first argument says, then runs the second
+# one.
 STRANGER = """
 import ctypes, os, sys
 sys.path.insert(0, {root!r})
@@ -77,7 +78,7 @@ def stranger(where, what, *arguments, **options):
 
 
 def ask(where, what, *arguments):
-    """What a stranger prints; skips the test where the system does not let it go there."""
+    """Return a stranger's output; skip the test if the system does not allow these namespaces."""
     process = stranger(where, what, *arguments)
     out, err = process.communicate(timeout=SECONDS)
     if "unshare: " in err or "PermissionError" in err:
@@ -126,7 +127,7 @@ def test_a_process_of_this_users_number_elsewhere_gets_nothing(job, door, where)
 
 @pytest.mark.parametrize("where", [pytest.param("a pid namespace", marks=pytest.mark.heavy), "a container"])
 def test_a_process_elsewhere_is_not_taken_for_rank_0(job, where):
-    """It has a name that begins as rank 0's, and gives what it likes."""
+    """Its socket name begins like rank 0's, and it sends arbitrary data."""
     what = (
         "same_user.check_self = lambda: None; same_user.Peer = lambda sock: type('P', (), "
         "{'confirm': lambda *_: None, 'close': lambda *_: None})()\n"
@@ -170,7 +171,7 @@ def test_another_user_gets_nothing_and_is_not_believed(job):
 
 
 def test_who_speaks_for_the_one_that_connected_gets_nothing(job, door):
-    """Else it could wait until the number of that process is another's."""
+    """Otherwise it could wait until that process's pid is reused."""
     what = (
         "sock = socket.socket(socket.AF_UNIX); same_user.tell_senders(sock); sock.connect('\\0' + _doors(job)[0])\n"
         "if os.fork(): os._exit(0)\n"
@@ -182,7 +183,7 @@ def test_who_speaks_for_the_one_that_connected_gets_nothing(job, door):
 
 
 def test_with_a_key_it_decides_and_not_the_kernel(job):
-    """Ranks in containers of their own, for example; and who only is of this user gets nothing."""
+    """For example ranks in separate containers; being the same user is not enough then."""
     key = make_key()
     with contextlib.closing(open_local(job, SECRET, key)):
         assert knock_local(job, SECONDS, key) == SECRET
@@ -199,7 +200,7 @@ def test_with_a_key_it_decides_and_not_the_kernel(job):
 
 
 def test_names_that_look_like_other_lines_of_the_list_do_no_harm(job, door):
-    """A name may have line ends in it, after which its maker says what he likes."""
+    """A name may contain line ends, followed by text chosen by its creator."""
     with contextlib.ExitStack() as held:
         for line in ("0: 0 0 no-number 1 1 1 @", "0: 0 0 00010000 1 1 1 @", "@", "0: @"):
             sock = held.enter_context(socket.socket(socket.AF_UNIX))
@@ -243,7 +244,7 @@ def test_many_who_stay_do_not_keep_others_out(job, door):
         assert knock_local(job, SECONDS) == SECRET
 
 
-IN_USERS = f"unshare({NEW_USERS}, '65534 {os.geteuid()} 1')"  # as the user whose number stands for all unknown ones
+IN_USERS = f"unshare({NEW_USERS}, '65534 {os.geteuid()} 1')"  # the user number that stands for all unknown ones
 
 
 def test_the_overflow_user_is_asked_for_a_key(job):

@@ -1,4 +1,4 @@
-"""How ranks get the job's key from rank 0, and who does not get it."""
+"""How ranks get the job's key from rank 0, and which processes do not get it."""
 
 import contextlib
 import os
@@ -29,7 +29,7 @@ def group(rank, size=2, key=None, **place):
 
 
 class Board:
-    """What PMI and PMIx do, in this process."""
+    """An in-process replacement for PMI and PMIx."""
 
     name = "a board"
 
@@ -47,7 +47,7 @@ class Board:
 
 @pytest.fixture
 def clean():
-    """Ends the meetings that it is given when the test is over."""
+    """End the given meetings after the test."""
     with contextlib.ExitStack() as stack:
 
         def keep(meeting):
@@ -65,7 +65,7 @@ def only_loopback(monkeypatch):
 
 
 def check_member(meeting, key):
-    """Who has met can use the store."""
+    """Check that a rank with the key can use the store."""
     assert meeting.key == key
     assert "<secret" in repr(meeting.key), "it shows itself in tracebacks"
     with StoreClient(meeting.key, meeting.address, meeting.port) as store:
@@ -97,7 +97,7 @@ def test_on_a_board_with_a_key_of_the_users(clean):
 
 
 def test_a_rank_that_is_not_on_the_board_gets_no_key(clean):
-    """It has read the board, but cannot write there: not as a rank that came, nor as one that has not come yet."""
+    """It can read the board but not write to it, so it can pose neither as a present nor as an absent rank."""
     board = Board()
     lead, follow = ranks("s")
     clean(ways.OnBoard(board).lead(lead, make_key()))
@@ -124,7 +124,7 @@ def test_init_may_be_called_again_after_rank_0_did_not_come(clean):
 
 @pytest.mark.parametrize("name", ["Door", "Handover"])
 def test_what_holds_a_thread_up_keeps_what_it_uses(monkeypatch, name):
-    """A look at the board, or the making of a credential, that lasts longer than closing."""
+    """A lookup on the board, or creating a credential, takes longer than closing."""
     monkeypatch.setattr(door, "_VISIT_SECONDS", 0.2)
     monkeypatch.setattr(handover, "_CLOSE_SECONDS", 0.2)
     asked, go_on = threading.Event(), threading.Event()
@@ -205,7 +205,7 @@ def test_by_munge(clean):
 
 
 def test_strangers_who_let_us_wait_do_not_make_us_late():
-    """Eight ports where somebody listens and says nothing, at 5 s each to begin with."""
+    """Eight ports with a listener that sends nothing, initially tried for 5 s each."""
     with contextlib.ExitStack() as taken:
         silent = [taken.enter_context(socket.create_server(("127.0.0.1", 0))).getsockname() for _ in range(8)]
         begin = time.monotonic()
@@ -214,7 +214,7 @@ def test_strangers_who_let_us_wait_do_not_make_us_late():
 
 
 def test_a_look_up_that_lasts_is_not_waited_for():
-    """Neither in the loop that looks for rank 0, nor when the message about it is written."""
+    """Neither the loop that looks for rank 0 nor its error message waits for the lookup."""
     answer, asked = threading.Event(), []
 
     def resolve(name):
@@ -262,7 +262,7 @@ def test_jobs_with_one_key_do_not_meet():
 
 
 def test_the_address_that_answers_is_found():
-    """Of several, of which some are nobody's and one belongs to something else."""
+    """Of several addresses, some have no listener and one belongs to another service."""
     key = derive_key(make_key(), "x")
     with StoreServer(key) as server, socket.create_server(("127.0.0.1", 0)) as other:
         candidates = [("127.0.0.1", other.getsockname()[1]), ("127.0.0.1", _free_port()), server.address]
@@ -289,7 +289,7 @@ def test_without_a_key_the_user_is_told_what_to_do(monkeypatch, launcher, place,
 
 
 def test_a_door_with_nobody_behind_it_is_given_up():
-    """A connection that is never read from, and a lot of them, do not keep others out."""
+    """Many connections that are never read do not block others."""
     gates = door.listen(["127.0.0.1"], [0])
     port = gates[0].getsockname()[1]
     gate = door.Door(gates, lambda _: door.Gift(b"hello"))
@@ -304,7 +304,7 @@ def test_a_door_with_nobody_behind_it_is_given_up():
 
 
 def _free_port() -> int:
-    """One that is followed by eight that are free. Below the range from which the system gives ports to others."""
+    """Return a port followed by eight free ones, below the system's ephemeral range."""
     for first in range(22000 + os.getpid() % 700 * 10, 32000, 10):
         with contextlib.ExitStack() as taken:
             try:

@@ -1,4 +1,4 @@
-"""What check_in_sync compares and says, without ranks."""
+"""Comparisons and messages of check_in_sync, without ranks."""
 
 import enum
 from collections import OrderedDict
@@ -10,7 +10,7 @@ from horovod.common.in_sync.fingerprints import Array, check_ignore, named, tabl
 
 
 def read(value):
-    """Of a face whose tensors are bytearrays."""
+    """Return the fingerprints for a frontend whose tensors are bytearrays."""
     if isinstance(value, bytearray):
         return Array("uint8", (len(value),), value, lambda: list(value), "seven" if len(value) == 7 else "")
     return value

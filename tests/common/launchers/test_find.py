@@ -1,5 +1,7 @@
-"""Who this process is, by the variables that launchers set. The variables of Open MPI, MPICH, Slurm and torchrun are
-those that the launchers themselves had set (tests/launchers runs them)."""
+"""Rank and size from the variables that launchers set.
+
+The variables of Open MPI, MPICH, Slurm and torchrun were recorded from real launchers (tests/launchers runs them).
+"""
 
 import pytest
 
@@ -7,7 +9,7 @@ from horovod.common.launchers import find, lsf
 
 
 def variables(text):
-    """An environment from words NAME=value."""
+    """Return an environment from words NAME=value."""
     return dict(word.split("=", 1) for word in text.split())
 
 
@@ -79,7 +81,7 @@ def test_ours_counts_before_all_others(env):
         assert find({**env, name: ""}) is not None
 
 
-# A batch script, a shell of salloc, an interactive step: no srun has started these.
+# A batch script, a shell of salloc, an interactive step: not started by srun.
 FIRST = {"SLURM_PROCID": "0", "SLURM_LOCALID": "0", "SLURM_NODEID": "0"}
 SHELLS = {
     "sbatch": {"SLURM_JOB_ID": "17", "SLURM_NTASKS": "4", "SLURM_NODELIST": "n[1-2]", **FIRST},

@@ -1,4 +1,4 @@
-"""Slurm's notation for hosts and for tasks by node."""
+"""Slurm's notation for hosts and for tasks per node."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""Congestion control of data connections: what is chosen, and that a real socket gets it."""
+"""Congestion control of data connections: the choice, and its effect on a real socket."""
 
 import socket
 
@@ -36,7 +36,7 @@ def test_only_bbr_to_a_near_host_is_replaced(wanted, system, round_trip_us, aske
 
 
 def test_a_socket_gets_what_is_asked_for_by_name(connected):
-    congestion.apply(connected, "reno")  # every kernel has it and grants it to everybody
+    congestion.apply(connected, "reno")  # every kernel has it and allows it for all users
     assert current(connected) == "reno"
     congestion.apply(connected, "system")
     congestion.apply(connected, "auto")

@@ -1,4 +1,4 @@
-"""Where ranks listen, which of a peer's addresses go first, and when another one is tried."""
+"""Where ranks listen, the order in which a peer's addresses are tried, and when the next one is tried."""
 
 import socket
 
@@ -43,7 +43,7 @@ def names(endpoints):
 )
 def test_where_a_rank_listens(found, wanted, alone, expected):
     assert names(to_listen(found, wanted, alone)) == expected
-    assert {each.port for each in to_listen(found, wanted, alone)} <= {0}  # any
+    assert {each.port for each in to_listen(found, wanted, alone)} <= {0}  # any port
 
 
 def test_a_host_with_very_many_addresses():
@@ -83,25 +83,27 @@ MINE = endpoints("10.1.0.5/16", "fd00:1::5/64", "192.168.1.5/24", "172.17.0.1/16
 @pytest.mark.parametrize(
     ("mine", "theirs", "routes", "expected"),
     [
-        # A network of both goes first, in the order of our own; docker0 leads to ourselves, the loopback too.
+        # A network of both goes first, in our own order; docker0 leads to ourselves, and so does the
+        # loopback.
         (MINE, ["172.17.0.1/16", "192.168.1.6/24", "10.1.0.6/16", "127.0.0.1/8"], {}, ["10.1.0.6", "192.168.1.6"]),
         (MINE, ["10.7.0.6/16", "192.168.1.6/24"], {"10.7.0.6": "10.1.0.5"}, ["192.168.1.6", "10.7.0.6"]),
-        # None shared: the route that leaves by our best interface.
+        # No shared network: prefer the route through our best interface.
         (
             MINE,
             ["192.168.9.6/24", "10.7.0.6/16", "10.8.0.1/16"],
             {"192.168.9.6": "192.168.1.5", "10.7.0.6": "10.1.0.5"},
             ["10.7.0.6", "192.168.9.6", "10.8.0.1"],
         ),
-        # A route by any of our interfaces before one that we do not listen on, and both before none.
+        # A route through one of our interfaces, then one through an interface we do not listen on, then no
+        # route.
         (
             MINE,
             ["10.7.0.6/16", "10.8.0.6/16", "10.9.0.6/16"],
             {"10.8.0.6": "203.0.113.7", "10.9.0.6": "172.17.0.1"},
             ["10.9.0.6", "10.8.0.6", "10.7.0.6"],
         ),
-        (MINE, ["10.8.0.6/16", "fd00:1::6/64"], {}, ["fd00:1::6", "10.8.0.6"]),  # IPv6 only in common
-        (MINE, ["127.0.0.1/8"], {}, []),  # it listens on its loopback only
+        (MINE, ["10.8.0.6/16", "fd00:1::6/64"], {}, ["fd00:1::6", "10.8.0.6"]),  # only IPv6 in common
+        (MINE, ["127.0.0.1/8"], {}, []),  # the peer listens on its loopback only
         ([], ["10.1.0.6/16"], {}, ["10.1.0.6"]),
     ],
 )
@@ -148,12 +150,12 @@ def test_this_hosts_interfaces():
     assert [each.name for each in found] == [name for _, name in socket.if_nameindex()]
     assert "127.0.0.1/8" in describe(found)
     for each in found:
-        for address in each.addresses:  # all can be listened on
+        for address in each.addresses:  # it is possible to listen on all of them
             family = socket.AF_INET6 if ":" in address.text else socket.AF_INET
             with socket.socket(family) as sock:
                 sock.bind((address.text, 0))
     assert source_address("127.0.0.1") == "127.0.0.1"
-    assert source_address("255.255.255.255") is None  # refused by the system, as where there is no route
+    assert source_address("255.255.255.255") is None  # rejected by the system, as without a route
 
 
 def test_addresses_are_tried_one_after_the_other_while_none_answers():
@@ -162,7 +164,7 @@ def test_addresses_are_tried_one_after_the_other_while_none_answers():
     assert dialer.next_due() == 100 + HEAD_START
     assert dialer.due(100 + HEAD_START) == ["b"]
     assert dialer.due(100 + HEAD_START) == []
-    dialer.failed("b", "refused", 100.3)  # at once the next
+    dialer.failed("b", "refused", 100.3)  # the next one is tried at once
     assert dialer.due(100.3) == ["c"]
     assert dialer.outcomes() == [("a", "no answer"), ("b", "refused"), ("c", "no answer")]
 
@@ -198,9 +200,9 @@ def test_when_a_peer_is_given_up():
     dialer = Dialer(["a"], 0.0)
     dialer.due(0.0)
     assert not dialer.hopeless(7.9, 8.0)
-    assert dialer.hopeless(8.0, 8.0)  # nobody takes the connection
+    assert dialer.hopeless(8.0, 8.0)  # no host has accepted the connection
     dialer.connected("a", 8.0)
-    assert not dialer.hopeless(20.0, 8.0)  # somebody has it and may answer yet
+    assert not dialer.hopeless(20.0, 8.0)  # a host accepted it and may still answer
     dialer.failed("a", "connected, but no answer", 20.0, silent=True)
     assert not dialer.hopeless(22.0, 8.0)
     assert dialer.hopeless(23.1, 8.0)
@@ -208,4 +210,4 @@ def test_when_a_peer_is_given_up():
     dialer.failed("a", "somebody else answers", 24.0)
     assert dialer.hopeless(24.0, 8.0)
     assert Dialer([], 0.0).hopeless(9.0, 8.0)
-    assert not Dialer([], 0.0).hopeless(7.0, 8.0)  # the peer may come to us
+    assert not Dialer([], 0.0).hopeless(7.0, 8.0)  # the peer may connect to us

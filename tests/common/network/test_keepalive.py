@@ -1,4 +1,4 @@
-"""Connections that notice a host that is gone. That they do is tested in network namespaces (tests/cluster)."""
+"""Options by which connections detect a lost host. tests/cluster shows their effect in network namespaces."""
 
 import socket
 

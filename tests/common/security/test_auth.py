@@ -1,4 +1,4 @@
-"""The handshake: members pass, everything else does not."""
+"""The authentication handshake: members pass, everything else fails."""
 
 import contextlib
 import os
@@ -16,7 +16,7 @@ PLACE = Place(purpose=2, epoch=7, source=3, target=1)
 
 
 def exchange(connector, acceptor):
-    """Runs both sides to the end without a socket; returns what went from connector to acceptor."""
+    """Run both sides to the end without a socket; return the bytes that the connector sent to the acceptor."""
     sent = b""
     while connector.outgoing or acceptor.outgoing:
         data, connector.outgoing = connector.outgoing, b""
@@ -37,8 +37,8 @@ def test_members_agree_on_the_place():
     assert connector.wanted == acceptor.wanted == 0
     ours, theirs = connector.session, acceptor.session
     assert (ours.send, ours.receive) == (theirs.receive, theirs.send)
-    assert ours.send != ours.receive  # a direction each
-    # What is shown of them in a traceback is no key.
+    assert ours.send != ours.receive  # one key for each direction
+    # Their representation in a traceback does not contain a key.
     assert repr(ours) == "Session()"
     assert repr(auth.Ephemeral(b"p", KEY.count)) == "Ephemeral(public=b'p', cipher=0)"
 
@@ -100,7 +100,7 @@ def test_the_acceptor_notices_a_stranger_that_connects():
 
 
 def test_the_connector_is_done_when_it_is_welcome():
-    """Before that the acceptor may have given up; and only the acceptor can welcome."""
+    """Before that the acceptor may have given up; and only the acceptor can send the welcome."""
     connector, acceptor = Connector(KEY, PLACE), Acceptor(KEY, 7, 1)
     acceptor.feed(connector.outgoing)
     connector.feed(acceptor.outgoing)
@@ -121,7 +121,7 @@ def test_another_epoch_or_rank_is_refused(epoch, rank):
 
 @pytest.mark.parametrize("byte", range(56))
 def test_every_byte_of_the_hello_is_under_the_mac(byte):
-    """Purpose, ranks, epoch and nonce cannot be altered on the way; the three pad bytes are covered too."""
+    """Purpose, ranks, epoch, nonce and the three padding bytes are all covered."""
     connector, acceptor = Connector(KEY, PLACE), Acceptor(KEY, 7, 1)
     hello = bytearray(connector.outgoing)
     assert len(hello) == 56
@@ -141,7 +141,7 @@ def test_a_recorded_connection_cannot_be_played_again():
 
 
 def test_an_answer_cannot_be_reflected():
-    """The acceptor's MAC sent back as the proof must not pass."""
+    """The acceptor's MAC, sent back as the proof, must not pass."""
     connector, acceptor = Connector(KEY, PLACE), Acceptor(KEY, 7, 1)
     acceptor.feed(connector.outgoing)
     with pytest.raises(AuthError):
@@ -198,7 +198,7 @@ def test_dripping_does_not_extend_the_deadline():
             a.sendall(b"H")
             time.sleep(0.05)
         thread.join(30)
-        assert isinstance(result[0], TimeoutError)  # AuthError when it had read on, to the end of the first message
+        assert isinstance(result[0], TimeoutError)  # AuthError if it had read up to the end of the first message
 
 
 @pytest.mark.parametrize(

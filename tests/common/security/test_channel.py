@@ -11,7 +11,7 @@ PLACE = Place(101, 0, 3, 0)
 
 
 def meet(one, other):
-    """Both ends, until neither has anything to say."""
+    """Exchange messages between both ends until neither has more to send."""
     while (there := one.take()) + (back := other.take()):
         other.feed(there)
         one.feed(back)
@@ -81,7 +81,7 @@ def talk(accepts, sock, secret, told):
 
 
 def conversation(connectors, acceptors, between=None):
-    """What the connector is told over a connection, whose ends know these secrets."""
+    """Return what the connector receives over a connection whose ends know these secrets."""
     told, others = [], []
     here, there = socket.socketpair()
     acceptor = threading.Thread(target=talk, args=(True, there, acceptors, others))
@@ -100,7 +100,7 @@ def test_who_knows_the_secret_is_welcome_and_nobody_else():
 
 
 def test_who_is_in_between_is_noticed():
-    """He has a connection of his own with each end, and passes on their proofs."""
+    """The attacker has a separate connection with each end, and relays their proofs."""
     connector, towards_connector = Channel(accepts=False), Channel(accepts=True)
     towards_acceptor, acceptor = Channel(accepts=False), Channel(accepts=True)
     meet(connector, towards_connector)

@@ -1,4 +1,4 @@
-"""Encrypted connections between hosts, from the handshake's keys to what can be seen, and changed, on the wire."""
+"""Encrypted connections between hosts: keys, ciphers, and what an attacker can read or change on the wire."""
 
 import contextlib
 import os
@@ -31,7 +31,7 @@ def hands(key=KEY, ephemerals=lambda purpose: None):
 
 
 def test_both_sides_mean_the_same_cipher():
-    """Nobody in between can bring one of them to another, or to none."""
+    """An attacker in between cannot downgrade one side to another cipher, or to none."""
     pairs = [None, *(Ephemeral(b"p" * 32, lambda theirs: b"a secret", cipher=number) for number in (1, 2))]
     for mine in pairs:
         for theirs in pairs:
@@ -54,7 +54,7 @@ def test_every_connection_has_keys_of_its_own():
 
 
 def test_keys_follow_from_what_only_the_two_ends_know():
-    """Who has recorded the connection and learns the job's key later lacks the secret of the two ephemeral keys."""
+    """A recorded connection and the job's key are not enough without the two ephemeral private keys."""
     steady = Ephemeral(b"p" * 32, lambda theirs: b"one secret")
     same_nonces = Ephemeral(b"p" * 32, lambda theirs: b"another secret")
     first, second = (hands(ephemerals=lambda purpose, pair=pair: pair)[0] for pair in (steady, same_nonces))
@@ -106,12 +106,12 @@ def test_either_library_will_do(monkeypatch):
     assert any("libsodium" in path for path in paths), "pyzmq's wheels bring it"
     for kind in ("libsodium", "libcrypto"):
         some = [path for path in paths if kind in path]
-        if not some:  # a Python that has OpenSSL inside of itself
+        if not some:  # a Python with OpenSSL linked statically
             continue
         monkeypatch.setattr(cipher, "_loaded", lambda some=some: some)
         monkeypatch.setattr(cipher, "_SONAMES", ())
         alone = cipher.available()
-        assert "chacha20-poly1305" in alone  # libsodium has AES only where the processor has instructions that it knows
+        assert "chacha20-poly1305" in alone  # libsodium has AES only if it knows the processor's instructions
         assert set(alone.values()) == set(some[:1])
     monkeypatch.setattr(cipher, "_loaded", lambda: ["/nowhere/libcrypto.so.3", "libc.so.6"])
     assert cipher.available() == {}
@@ -119,10 +119,10 @@ def test_either_library_will_do(monkeypatch):
 
 @contextlib.contextmanager
 def tapped(kinds, change=None):
-    """A job whose connections of these kinds are tapped: (hvd, what they carry by (kind, rank, "out" or "in")).
+    """A job whose connections of these kinds are tapped: (hvd, bytes by (kind, rank, "out" or "in")).
 
-    Puts a pair of sockets between the engine and each connection, and a thread that copies. ``change(data)``: what
-    comes out in place of some bytes that leave over such a connection.
+    Puts a pair of sockets between the engine and each connection, and a thread that copies. ``change(data)``:
+    returns the bytes to pass on in place of some that leave over such a connection.
     """
     import socket
     import threading
@@ -172,7 +172,7 @@ def rank_of_environment():
 
 @pytest.mark.parametrize("asks", [[], [0, 1], [1]], ids=["nobody", "everybody", "rank 1"])
 def test_the_wire_shows_neither_names_nor_data(pool, asks):
-    """Data is encrypted as soon as one rank asks for it, whichever."""
+    """Data is encrypted as soon as any rank requests it."""
 
     def work(asks):
         from horovod.common.wiring.links import CONTROL, DATA
@@ -215,13 +215,13 @@ def test_bytes_that_somebody_changes_end_the_job_and_the_error_says_so(pool, kin
 
     results = pool(2, initialized=False, HOROVOD_TRANSPORT="tcp", HOROVOD_ENCRYPT_DATA="1").run(work)
     assert re.search(r"rank 1.*altered, repeated or left out on the way", results[0]), results
-    # Rank 1 hears of it where its own way is not the one that is changed.
+    # Rank 1 is notified by the other ranks if its own connection is not the changed one.
     assert "rank 0" in results[1] or "altered" in results[1], results
 
 
 @pytest.mark.parametrize("call", [broadcast_object, allgather_object])
 def test_an_object_that_was_replaced_on_its_way_is_not_unpickled(pool, call, tmp_path):
-    """Data links are not encrypted by default, and unpickling runs what the bytes say."""
+    """Data links are not encrypted by default, and unpickling can run arbitrary code."""
 
     def work(mark):
         import pickle
@@ -272,14 +272,14 @@ def test_a_rank_without_a_library_is_named_on_all_ranks(pool, transport, expecte
 
 
 def test_objects_are_opened_after_calls_that_failed(pool):
-    """Ranks number their calls alike, also those that fail on all of them or on one."""
+    """Ranks number their calls consistently, even if calls fail on all ranks or on one."""
 
     def work():
         import threading
 
         rank, got, lock = HorovodBasics("tests").rank(), [], threading.Lock()  # a lock cannot be pickled
         for call in (
-            lambda: broadcast_object("x", rank, name="a"),  # each has another root
+            lambda: broadcast_object("x", rank, name="a"),  # each rank has another root
             lambda: broadcast_object("x", 7, name="a") if rank == 1 else None,
             lambda: broadcast_object(lock, 0, name="a"),
             lambda: allgather_object("x", name="a", process_set=ProcessSet([0])) if rank == 1 else None,

@@ -1,4 +1,4 @@
-"""Seals of objects: only what a member has just sent for this call is opened."""
+"""Seals of objects: only an object that a member has just sent for this call is opened."""
 
 import pytest
 
@@ -37,7 +37,7 @@ def refused(receiver, data, **place):
 
 
 def test_an_object_counts_in_its_own_call_only():
-    """Not when it is repeated, nor before or after its turn."""
+    """It is rejected if repeated, or before or after its turn."""
     sender = Seals(KEY)
     first, second, third = (sealed(sender) for _ in range(3))
     receiver = Seals(KEY)
@@ -61,7 +61,7 @@ def test_an_object_of_another_place_is_refused(other):
 
 
 def test_calls_of_other_names_sets_and_faces_may_come_in_between():
-    """Threads bring them about in another order on each rank."""
+    """Threads run them in a different order on each rank."""
     sender, receiver = Seals(KEY), Seals(KEY)
     places = [{}, {"operation": "allgather_object 'b'"}, {"ranks": [0, 1]}, {"face": "torch"}]
     made = [(place, sealed(sender, **place)) for place in places for _ in range(2)]
@@ -84,7 +84,7 @@ def test_a_call_that_fails_on_all_ranks_does_not_count():
 
 
 def test_a_call_of_another_thread_meanwhile_is_refused_and_does_not_count():
-    """Else it gave its number back while the next one is in use already, and no later object was opened."""
+    """Otherwise it would return a number after the next one is in use, and no later object could be opened."""
     sender, receiver = Seals(KEY), Seals(KEY)
     with sender.begin(NAME, WORLD) as call:
         with pytest.raises(ValueError, match=r"allgather_object 'a' is still in flight; wait for it"):
@@ -116,7 +116,7 @@ def test_the_memory_for_names_is_bounded_and_no_number_comes_twice(monkeypatch):
             assert number not in given
             given.add(number)
     assert len(numbers._next) == 100
-    other = Numbers()  # of another rank, which has called the same
+    other = Numbers()  # of another rank that made the same calls
     for step in range(1000):
         for name in ("each step", "each step", f"step {step}", f"step {step % 300}"):
             other.take(name)

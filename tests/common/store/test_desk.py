@@ -1,4 +1,4 @@
-"""Where workers of an elastic job wait for what the launcher decides."""
+"""The server at which workers of an elastic job wait for the launcher's decisions."""
 
 import os
 import select
@@ -83,7 +83,7 @@ def test_the_launcher_hears_when_ranks_have_met():
 
 
 def test_who_comes_when_one_of_them_is_gone_already_waits_for_nobody():
-    """One dies at once when it has its place, which the launcher hears before the others come."""
+    """One worker dies as soon as it has its assignment, before the others arrive."""
     table = Table(Desk())
     assert table.fail("init e3", "worker 5 is gone") == []
     late = table.handle(b"a", Exchange(1, "init e3", 0, 2, b"", 9.0), 0.0)
@@ -133,7 +133,7 @@ def test_a_worker_waits_for_its_place_as_long_as_the_store_is_there(monkeypatch)
         assert [told.epoch for told in front.take()] == [epoch]
         if epoch == 0:
             front.place(7, b"at once")
-    threading.Event().wait(7.0)  # longer than the worker waits for a store that is not there
+    threading.Event().wait(7.0)  # longer than the worker waits for a missing store
     assert thread.is_alive()
     assert front.take() == [], "it is told of once"
     front.place(7, b"late")

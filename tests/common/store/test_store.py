@@ -47,8 +47,8 @@ def test_set_and_get(client):
 
 
 def test_peek_finds_a_value_without_waiting_and_other_calls_do_not_take_its_answer(client):
-    assert client.peek("a") is None  # asked
-    client.set("a", b"1")  # whose answer comes after that to the question: not there
+    assert client.peek("a") is None  # a request was sent
+    client.set("a", b"1")  # answered after that request: not there yet
     deadline = time.monotonic() + 30
     while (found := client.peek("a")) is None and time.monotonic() < deadline:
         client.set("b", b"2")
@@ -85,7 +85,7 @@ def test_who_waits_can_be_seen(key, server):
     threads = [threading.Thread(target=meet, args=(2, 30))]
     threads[0].start()
     eventually(lambda: server.waiting() == {"init": (3, frozenset({2}))}, 30, "rank 2 waits")
-    meet(0, 0.1)  # gives up
+    meet(0, 0.1)  # times out
     eventually(lambda: server.waiting() == {"init": (3, frozenset({2}))}, 30, "rank 2 waits alone again")
     for rank in (1, 0):
         threads.append(threading.Thread(target=meet, args=(rank, 30)))
@@ -113,7 +113,7 @@ def test_wrong_key_gets_nothing_and_disturbs_nobody(key, server, client):
 
 
 def test_right_server_key_but_foreign_client_key_is_refused(key, server, client):
-    """Who knows the server's public key, but is not of this job, passes CURVE; the gate has to stop him."""
+    """A client that knows the server's public key but is not of this job passes CURVE, and must still be rejected."""
     import zmq
 
     from horovod.common.store.messages import curve_pair
@@ -197,7 +197,7 @@ def test_a_server_that_speaks_another_language_is_an_error_in_time(key):
             sock.sendall(GREETING + LONG_COMMAND + (1 << 20).to_bytes(8, "big"))
             while sock.recv(1000):
                 pass
-        # ZeroMQ hangs up, for good; what is asked from now on has nowhere to go.
+        # ZeroMQ closes the connection permanently; later requests are lost.
         assert client.peek("a") is None
         asking = threading.Thread(target=ask, args=(client,), daemon=True)
         asking.start()

@@ -1,4 +1,4 @@
-"""The store's decisions, without a server: who gets which reply, and when."""
+"""The store's decisions, without a server: which client gets which reply, and when."""
 
 import math
 
@@ -15,7 +15,7 @@ def table():
 
 
 def replies(answers):
-    """(client, values or error) of each reply."""
+    """Return (client, values or error) of each reply."""
     return [(client, reply.error or reply.values) for client, reply in answers]
 
 
@@ -41,7 +41,7 @@ def test_values_are_found_at_once_or_as_soon_as_all_are_there(table):
     assert replies(answers) == [(b"a", []), (b"b", [b"1", b"2", b"3"]), (b"c", [b"3"])]
     assert [reply.id for _, reply in answers] == [3, 2, 3]
     assert table.next_deadline() == math.inf
-    assert replies(table.handle(b"a", Set(4, "z", b"4"), 2)) == [(b"a", [])]  # nobody waits for it any more
+    assert replies(table.handle(b"a", Set(4, "z", b"4"), 2)) == [(b"a", [])]  # no client waits for it any more
     assert replies(table.handle(b"b", Get(4, ["z"], 0), 2)) == [(b"b", [b"4"])]
 
 
@@ -68,17 +68,17 @@ def test_a_round_is_over_when_all_ranks_have_come(table):
     shown = table.waiting
     assert shown == {"g": (3, frozenset({1, 2}))}
     table.publish()
-    assert table.waiting is shown  # nothing has changed
+    assert table.waiting is shown  # unchanged
     answers = dict(table.handle(b"a", exchange(0, 3, b"zero"), 0))
     assert {client: reply.holder for client, reply in answers.items()} == {b"a": 0, b"b": 1, b"c": 1}
     assert {reply.round for reply in answers.values()} == {1}
     for client in (b"a", b"b"):
         assert [bytes(value) for value in unpack(answers[client].packed)] == [b"zero", b"one", b"two"]
-    assert answers[b"c"].values == [b"one"]  # of the rank that passes everybody's on
+    assert answers[b"c"].values == [b"one"]  # the rank that passes on all records
     assert not answers[b"c"].packed
     table.publish()
     assert table.waiting == {}
-    # Another round, and of a group of one.
+    # Another round, and one of a single-rank group.
     assert dict(table.handle(b"a", exchange(0, 1, b"x"), 0))[b"a"].round == 2
 
 
@@ -100,8 +100,8 @@ def test_who_gives_up_leaves_the_round(table):
     assert (reply.missing, reply.gave_up) == (["1"], ["0"])
     table.publish()
     assert table.waiting == {}
-    assert table.handle(b"a", exchange(0, 2), 10) == []  # a new round, of another size
-    # Who has given up and comes again has not given up.
+    assert table.handle(b"a", exchange(0, 2), 10) == []  # a new round of another size
+    # A client that gave up and then returns counts as waiting.
     for rank, seconds in ((2, 9.0), (0, 1.0), (1, 1.0), (0, 9.0)):
         table.handle(b"x", exchange(rank, 4, group="again", timeout=seconds), 20)
         table.expire(21)
@@ -127,7 +127,7 @@ def test_a_process_may_make_so_many_requests_that_wait(table):
     refused = f"{MAX_WAITING} requests of this process wait already, which is the most that are accepted"
     for number in range(MAX_WAITING - 3):
         assert table.handle(b"a", Get(number, ["x"], 5), 0) == []
-    for number in range(3):  # that end in several ways, one after the other
+    for number in range(3):  # exchanges that end in several ways, in sequence
         assert table.handle(b"a", exchange(0, group="g") if number else Get(998, ["z"], 5), 0) == []
         assert table.handle(b"a", Get(998, ["y"], 2), 0) == []
         assert table.handle(b"a", Get(998, ["y"], 2), 0) == []
@@ -152,7 +152,7 @@ def test_what_is_held_is_bounded_and_what_is_over_counts_no_longer(table, monkey
     large, larger = b"v" * 6000, b"v" * 9000
 
     def holds(size):
-        """Are this many bytes more too many, and one less not?"""
+        """Return True if this many more bytes exceed the limit, and one byte less does not."""
         probe = Set(0, "", b"v" * (size - store_table._PER_ENTRY))
         assert replies(table.handle(b"p", probe, 0)) == [(b"p", full)]
         probe.value = probe.value[:-1]
@@ -162,13 +162,13 @@ def test_what_is_held_is_bounded_and_what_is_over_counts_no_longer(table, monkey
     table.handle(b"p", Set(0, "", b""), 0)
     rest = 10_000 - store_table._PER_ENTRY
     holds(rest + 1)
-    for _ in range(5):  # in place of one another
+    for _ in range(5):  # each replaces the previous one
         assert replies(table.handle(b"a", Set(1, "x", large), 0)) != [(b"a", full)]
         table.handle(b"a", Set(1, "x", b""), 0)
     entry = store_table._PER_ENTRY + len("x")
     holds(rest - entry + 1)
     assert replies(table.handle(b"a", Set(1, "y", larger + large), 0)) == [(b"a", full)]
-    for _ in range(5):  # exchanges and waits that end, in either way
+    for _ in range(5):  # exchanges and waits that end in either way
         table.handle(b"a", exchange(0, value=large), 0)
         table.handle(b"b", exchange(1), 0)
         table.handle(b"a", exchange(0, value=large), 0)

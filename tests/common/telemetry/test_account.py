@@ -1,4 +1,4 @@
-"""An account of steps in real jobs, without a framework."""
+"""Step accounting in real jobs, without a framework."""
 
 import os
 import threading
@@ -77,7 +77,7 @@ class Outlet:
 
 
 class Post:
-    """Passes notes on at once."""
+    """A message bus that delivers at once."""
 
     def __init__(self):
         self.accounts = []
@@ -117,7 +117,7 @@ def test_ranks_of_one_host_say_that_they_are_where_hosts_have_different_numbers_
 
 
 def joined(steps):
-    """The accounts of two ranks, with so many steps, and their engines."""
+    """Return the accounts of two ranks, with so many steps, and their engines."""
     post, accounts = Post(), [account_of(rank, ("a", "a"), 0) for rank in (0, 1)]
     for each, engine in accounts:
         engine.steps = [(number, number * 10**9, 10**9, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0) for number in range(1, steps + 1)]
@@ -126,7 +126,7 @@ def joined(steps):
 
 
 def test_nobody_waits_for_the_answer_of_a_rank_0_that_has_left():
-    """Of steps that are too few for a line of rank 0, and enough for others to wait for it."""
+    """Too few steps for rank 0 to print a line, but enough for others to wait for it."""
     accounts = joined(12)
     accounts[0][0].close()
     assert accounts[1][0]._heard.is_set()
@@ -134,7 +134,7 @@ def test_nobody_waits_for_the_answer_of_a_rank_0_that_has_left():
 
 
 def test_nobody_waits_for_words_of_ranks_where_one_has_left(monkeypatch, capsys):
-    monkeypatch.setattr(account, "_PATIENCE", 600.0)  # so that waiting for that fails
+    monkeypatch.setattr(account, "_PATIENCE", 600.0)  # so that waiting for it would fail the test
     (first, engine), (second, _) = joined(60)
     monkeypatch.setattr(second, "heard", lambda kind, rank, what: setattr(engine, "end", ("left", 1)))
     first.close()

@@ -1,4 +1,4 @@
-"""hvd.dump(): what this rank has done last, in a file."""
+"""hvd.dump(): this rank's recent operations, written to a file."""
 
 import json
 import os

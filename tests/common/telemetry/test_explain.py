@@ -1,4 +1,4 @@
-"""Why a job waits: the sentence for each kind of reason, and the report around it."""
+"""Explanations of hangs: the sentence for each kind of reason, and the report around it."""
 
 import pytest
 
@@ -131,7 +131,7 @@ AB = [wait("a", [0], [1]), wait("b", [1], [0], 11.0)]
 
 
 def crossed(first, second, waiting, kind="allreduce"):
-    """The guess about two ranks that have carried out both operations, and now wait for each other at one of them."""
+    """Return the guess about two ranks that finished both operations and now wait for each other in one of them."""
     done = [entry(first), entry(second)]
     one = rank(0, *done, entry(first, "announced", end=95), line=5)
     other = rank(1, *done, entry(second, "announced", kind, end=95), line=6)
@@ -163,7 +163,7 @@ def test_different_order_of_what_was_fused_or_has_a_long_name():
             f"ranks 0 and 1 submit 'a' and '{second}' in different order: rank 0 is at allreduce 'a' (train.py:5), "
             f"rank 1 at allreduce '{second}' (train.py:6)"
         )
-    assert rank(0, entry("x" * 86 + "\ufffd")).entry("x" * 86 + "é" + "x") is not None  # cut within a letter
+    assert rank(0, entry("x" * 86 + "\ufffd")).entry("x" * 86 + "é" + "x") is not None  # cut within a character
 
 
 def test_a_rank_that_has_gone_on():
@@ -205,10 +205,13 @@ def test_an_epoch_that_ends_earlier():
 
 
 def test_loaders_that_all_ranks_have_end_no_epoch():
-    """All train, some way into 100 batches, and have 10 for validation; rank 3 is late for another reason."""
+    """All train, some way into 100 batches, with 10 for validation; rank 3 is late for another reason."""
     all_four = [rank(number, loaders={"live": [[58, 100]], "lengths": [100, 10]}, line=8) for number in range(4)]
     assert guess(facts(*all_four, waiting=X)) == "rank 3 is at train.py:8"
-    between = {"live": [], "lengths": [100, 9]}  # nor one of which it has fewer than others that are not at it
+    between = {
+        "live": [],
+        "lengths": [100, 9],
+    }  # nor one with fewer batches than others
     others = [rank(number, loaders={"live": [[58, 100]], "lengths": [100, 10]}) for number in range(3)]
     assert "earlier" not in guess(facts(*others, rank(3, loaders=between, line=8), waiting=X))
 

@@ -1,4 +1,4 @@
-"""Who is asked, and who looks at whom, when operations wait."""
+"""Which ranks are queried, and which ranks inspect others, when operations wait."""
 
 import json
 import threading
@@ -17,7 +17,7 @@ WAITING = {"name": "x", "set": 0, "age": 9.0, "ready": [0, 1, 2], "missing": [3]
 
 
 class Post:
-    """Ranks 0 to 2 answer, rank 3 does not."""
+    """A message bus on which ranks 0 to 2 answer and rank 3 does not."""
 
     def __init__(self):
         self.handlers, self.letters, self.waiting, self.said = {}, {}, [], []
@@ -79,7 +79,7 @@ class Witness:
 
 
 def job(rank):
-    """A job of four ranks on two hosts, as one of the first host's ranks knows it."""
+    """Return a job of four ranks on two hosts, as seen by one of the first host's ranks."""
     return Job(rank, 4, rank, 2, 0, 2, True, False, hosts=("a", "a", "b", "b"), pids=(10, 11, 12, 13))
 
 
@@ -109,7 +109,7 @@ def test_a_rank_that_looks_at_another_still_answers_for_itself(monkeypatch):
     monkeypatch.setattr(hang, "look_at", lambda pid: [{"pid": pid, "over": over.wait(20)}])
     monkeypatch.setattr(post, "say", lambda kind, **what: (post.said.append((kind, what)), said.set()))
     post.handlers["look"](0, {"number": 4, "rank": 0, "pid": 10})
-    assert not post.said  # its thread, in which Python's stacks are asked for as well, is free again
+    assert not post.said  # its thread, which also collects Python's stacks, is free again
     over.set()
     assert said.wait(20)
     assert post.said == [("seen", {"number": 4, "rank": 0, "states": [{"pid": 10, "over": True}]})]

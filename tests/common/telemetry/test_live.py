@@ -1,4 +1,4 @@
-"""What rank 0 sends for the live page."""
+"""Data that rank 0 sends to the dashboard."""
 
 import os
 import threading
@@ -21,7 +21,7 @@ def pipe(monkeypatch):
 
 
 class Post:
-    """Somebody waits whenever it is asked."""
+    """A message bus with a receiver that always waits."""
 
     def __init__(self):
         self.handlers = []
@@ -34,7 +34,7 @@ class Post:
         ]
         for handler in self.handlers:
             handler({"asked": True, "waiting": waiting})
-            handler({"asked": False, "waiting": []})  # a warning about a stall
+            handler({"asked": False, "waiting": []})  # a stall warning
 
 
 def account(size):

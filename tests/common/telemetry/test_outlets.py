@@ -1,4 +1,4 @@
-"""Where figures go: a file of JSON lines, a port, OpenTelemetry, writers of scalars."""
+"""Exporters of metrics: a file of JSON lines, a port, OpenTelemetry, and writers of scalars."""
 
 import contextlib
 import json
@@ -48,7 +48,7 @@ def test_the_file_has_a_line_of_json_each_time(tmp_path):
     out.close()
     assert warnings == [f"no figures in HOROVOD_STATS_FILE={path}: another job is writing it"]
     text = path.read_text().splitlines()
-    assert text[:2] == ['{"of": "a job before"}', '{"cut']  # what is there stays
+    assert text[:2] == ['{"of": "a job before"}', '{"cut']  # existing lines are kept
     told = [json.loads(line) for line in text[2:]]
     assert len(told) == 2
     assert told[0]["step_seconds"] == 0.1
@@ -99,7 +99,7 @@ def test_forked_children_keep_no_file_locked_and_no_port_taken(tmp_path):
     left, leave = os.pipe()
     child = os.fork()
     if child == 0:
-        made[1].leave_in_child()  # locks go without that
+        made[1].leave_in_child()  # locks are released without it
         os.close(leave)
         os.read(left, 1)
         os._exit(0)
@@ -191,7 +191,7 @@ def test_gauges_of_opentelemetry(monkeypatch):
     monkeypatch.setitem(sys.modules, "opentelemetry", SimpleNamespace(metrics=fake))
     monkeypatch.setattr(open_telemetry, "_made", False)
     gauges = open_telemetry.Gauges(job)
-    open_telemetry.Gauges(job)  # the next job of the process: no second set
+    open_telemetry.Gauges(job)  # the next job of the process creates no second set
     assert made["horovod.step.exposed"](None) == [(pytest.approx(0.02), {"horovod.rank": 0})]
     assert made["horovod.bandwidth"](None) == [(pytest.approx(1000.0), {"horovod.rank": 0})]
     gauges.close()

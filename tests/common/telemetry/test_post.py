@@ -1,4 +1,4 @@
-"""Notes between ranks, and what the engine remembers, as Python hears of them."""
+"""Messages between ranks, and the engine's records as passed to Python."""
 
 import queue
 import threading
@@ -7,7 +7,7 @@ import numpy as np
 
 from tests.ranks import on_ranks
 
-LIMIT = 60.0  # s
+LIMIT = 60.0  # seconds
 
 
 @on_ranks(3)
@@ -20,10 +20,10 @@ def test_ranks_speak_to_each_other():
     post.on("hello", lambda rank, what: heard.put((rank, what)))
     post.on("odd", lambda rank, what: 1 / 0)
     hvd.barrier()
-    assert post.say("odd", nothing=1)  # what a handler does wrong ends nothing
+    assert post.say("odd", nothing=1)  # a handler's exception stops nothing
     assert post.say("hello", word='a "quoted" größe\n', number=hvd.rank())
     got = []
-    if hvd.rank() == 0:  # his own goes to all, the other's to him
+    if hvd.rank() == 0:  # rank 0's message goes to all ranks, the other's to rank 0
         got = sorted((heard.get(timeout=LIMIT) for _ in range(hvd.size())), key=lambda one: one[1]["number"])
         assert got == [(r, {"word": 'a "quoted" größe\n', "number": r}) for r in range(hvd.size())]
         assert post.say("hello", to=1, only="you")
@@ -33,7 +33,7 @@ def test_ranks_speak_to_each_other():
             assert heard.get(timeout=LIMIT) == (0, {"only": "you"})
     post.tell_own("hello", mine=True)
     assert heard.get(timeout=LIMIT) == (hvd.rank(), {"mine": True})
-    hvd.barrier()  # what rank 0 says next comes after that on all
+    hvd.barrier()  # rank 0's next message arrives after that on all ranks
 
     waiting = queue.Queue()
     asked = threading.Event()
@@ -56,5 +56,5 @@ def test_ranks_speak_to_each_other():
         handle = hvd.allreduce_async(np.ones(3), name="for others")
     handle.result(LIMIT)
     assert not asked.is_set()
-    del post._handlers["hello"], post._handlers["odd"]  # the worker goes on to other tests
+    del post._handlers["hello"], post._handlers["odd"]  # the worker continues with other tests
     post._waiting.remove(waiting.put)

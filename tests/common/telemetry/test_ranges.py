@@ -1,4 +1,4 @@
-"""When ranges for NVIDIA's profilers are marked, and what is said where they cannot be."""
+"""When ranges for NVIDIA's profilers are marked, and the warning where they cannot be."""
 
 from types import SimpleNamespace
 

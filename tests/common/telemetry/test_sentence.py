@@ -1,4 +1,4 @@
-"""The line at the end of a job."""
+"""The summary line at the end of a job."""
 
 import pytest
 
@@ -9,7 +9,7 @@ MS = 1_000_000
 
 
 def job(*ranks, last=None):
-    """Of a rank: its sums over steps of one kind, in ms; ``made`` steps."""
+    """Return a rank's sums over steps of one kind, in ms; ``made``: number of steps."""
     told = []
     for rank, given in enumerate(ranks):
         made = given.pop("made", 1200)
@@ -75,7 +75,7 @@ def test_how_fast_data_moved_where_that_is_what_a_rank_waited_for():
     for rank in known["ranks"]:
         rank["link_share"] = 0.117
     assert sentence(known).endswith("(0.4 MB at 14 MB/s, 12% of what the link was measured to carry)")
-    # Others come late: it is not the link.
+    # Other ranks are late, so the link is not the cause.
     assert sentence(job(dict(sends), dict(sends))).endswith("were exposed communication")
 
 

@@ -1,4 +1,4 @@
-"""Stacks as faulthandler writes them, and the user's own line in them."""
+"""Stacks as faulthandler writes them, and the user's line in them."""
 
 import faulthandler
 import signal

@@ -1,4 +1,4 @@
-"""Figures about steps from what ranks measure, exactly."""
+"""Exact step metrics from the ranks' measurements."""
 
 import itertools
 
@@ -90,7 +90,7 @@ def sampled(blocked=(), arrivals=None, time=50):
     ("blocked", "expected"),
     [
         ([10, 10, 2, 11], (2, 8 * MS)),
-        ([10, 2, 2, 11], (1, 8 * MS)),  # the first of two who are equally late
+        ([10, 2, 2, 11], (1, 8 * MS)),  # the first of two equally late ranks
         ([10, 10, 10, 10], None),
         ([10.0, 9.2], None),  # less than 2% of a step
         ([10.0, 8.9], (1, 1.1 * MS)),
@@ -109,7 +109,7 @@ def test_where_waiting_is_not_seen_the_order_of_arrival_counts_as_far_as_clocks_
     assert came_last(told, apart, {}) is None
     assert came_last(told, apart, {0: Clock(), 1: Clock(29 * MS, MS // 10)}) is None  # 29 ms ahead: it was not late
     assert came_last(told, apart, {0: Clock(), 1: Clock(20 * MS, MS)}) == (2, int(9.5 * MS))
-    assert came_last(told, apart, {0: Clock(), 1: Clock(20 * MS, 15 * MS)}) is None  # it may be the clocks
+    assert came_last(told, apart, {0: Clock(), 1: Clock(20 * MS, 15 * MS)}) is None  # it may be clock skew
     assert came_last(sampled(arrivals=[100, 0, 130]), {0: 0, 1: 0, 2: 0}, {}) is None
 
 
@@ -160,7 +160,7 @@ def test_what_waits_for_a_rank_that_tells_nothing_is_bounded():
     ("size", "late", "worst"),
     [
         (2, [0] * 10, 0),
-        (2, [0] * 9, None),  # of as many tosses of a coin, too
+        (2, [0] * 9, None),  # as likely as by chance
         (2, [0] * 60 + [1] * 40, None),
         (2, [0] * 66 + [1] * 34, 0),
         (4, [2] * 40 + [0, 1, 3] * 20, 2),

@@ -1,4 +1,4 @@
-"""What rank 0 says when it compares what ranks have noticed of training."""
+"""Warnings of rank 0 when it compares the ranks' observations of training."""
 
 import pytest
 
@@ -7,7 +7,7 @@ from horovod.common.training import Training
 
 
 def compare(about, *notes, of="opt", step=2, comparison=None):
-    """What a comparison says of notes, one for each rank, in the order in which they come."""
+    """Return the warnings for these messages, one for each rank, in order of arrival."""
     comparison = comparison or Comparison()
     ranks = sorted(rank for rank, _ in notes)
     said = [
@@ -33,7 +33,7 @@ def test_parameters_that_differ():
     [
         ([1.0, -3.0], [1.0, -3.0]),
         ([0.0, 0.0], [0.0, 0.0]),
-        ([1.0, -3.0], [1.0 + 1e-7, -3.0]),  # another way of rounding
+        ([1.0, -3.0], [1.0 + 1e-7, -3.0]),  # a rounding difference
         ([float("nan"), 1.0], [float("nan"), 1.0]),
         ([float("inf"), 1.0], [float("inf"), 1.0]),
     ],
@@ -118,7 +118,7 @@ def test_whether_anything_was_averaged():
     assert training.plain_step(lambda: 400, "wrap it") == 1
     assert not training.nothing_averaged(), "it may have averaged before its only step"
     assert training.plain_step(lambda: 500, "wrap it") == 2
-    traffic += 499  # figures about the epoch
+    traffic += 499  # metrics of the epoch
     assert training.nothing_averaged()
     traffic += 1
     assert not training.nothing_averaged()
@@ -126,7 +126,7 @@ def test_whether_anything_was_averaged():
     training.open(lambda note: None, lambda: 0)
     training.plain_step(lambda: 1, "")
     training.plain_step(lambda: 1, "")
-    training.steps = 1  # there is a distributed optimizer as well
+    training.steps = 1  # there is also a distributed optimizer
     assert not training.nothing_averaged()
 
 

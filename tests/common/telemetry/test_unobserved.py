@@ -1,4 +1,4 @@
-"""A job that cannot be observed goes on, and one whose observers fail still ends."""
+"""A job that cannot be observed continues, and a job whose observers fail still ends."""
 
 import subprocess
 import sys

@@ -1,4 +1,4 @@
-"""Meshes of links whose ranks are threads."""
+"""Meshes of links between ranks that are threads."""
 
 from horovod._version import __version__
 from horovod.common.given_sets import GivenSet
@@ -16,13 +16,13 @@ LOOPBACK = [Endpoint("lo", "127.0.0.1", 8)]
 def make_peer(
     rank, hostname="a", machine="m", *, endpoints=(), unix_name="u", version=__version__, dynamic=False, sets=()
 ):
-    """The record of a rank."""
+    """Return the record of a rank."""
     where = [list(endpoints), unix_name]
     return Peer(version, rank, hostname, machine, 100 + rank, "n", *where, [0], {}, dynamic, [*map(GivenSet, sets)], [])
 
 
 def make_peers(hosts, listeners, publish=lambda _, own: own):
-    """`publish`: what a rank says to listen on, from its number and what it does listen on."""
+    """Return the ranks' records. `publish`: maps a rank and its listening addresses to those in its record."""
     return [
         make_peer(rank, host, host, endpoints=publish(rank, here.endpoints), unix_name=here.unix_name)
         for rank, (host, here) in enumerate(zip(hosts, listeners, strict=True))
@@ -34,7 +34,7 @@ def where(listeners):
 
 
 def form(hosts, seconds=30.0, keys=None, absent=(), before=None, publish=lambda _, own: own):
-    """Builds the mesh of every rank in a thread; returns (plans, results): a result is the links or an exception."""
+    """Build the mesh of every rank in a thread; return (plans, results); a result is the links or an exception."""
     listeners = [Listeners(LOOPBACK, 4 * len(hosts) + 64) for _ in hosts]
     peers = make_peers(hosts, listeners, publish)
     plans = [make_plan(rank, peers) for rank in range(len(hosts))]
@@ -59,7 +59,7 @@ def close_all(results):
 
 
 def check_complete(plans, results):
-    """Every link leads to the rank that it is said to lead to: each side sends its own rank and reads the other's."""
+    """Check that every link leads to the right rank: each side sends its own rank and reads the other's."""
     for rank, links in enumerate(results):
         assert isinstance(links, dict), links
         plan = plans[rank]

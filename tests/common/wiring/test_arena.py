@@ -1,4 +1,4 @@
-"""Tensors in the memory that the ranks of a host share: Engine.allocate and the allreduce that needs no copies."""
+"""Tensors in memory shared by the ranks of a host: Engine.allocate and the allreduce without copies."""
 
 import ctypes
 import os
@@ -19,8 +19,11 @@ def engine():
 
 
 def sum_int32(memory, name="x"):
-    """Allreduce in place of ``memory`` (Buffer or ctypes array) as int32: first value, last value, bytes reduced
-    unstaged."""
+    """Sum ``memory`` (Buffer or ctypes array) in place as int32.
+
+    Returns:
+        First value, last value, and bytes reduced without staging.
+    """
     from horovod import _core
     from horovod.common import dtypes
     from horovod.common.ops import Sum
@@ -43,7 +46,7 @@ def ints(memory):
 def test_tensors_that_all_ranks_share_are_reduced_without_staging():
     hvd = HorovodBasics("tests")
     rank, size = hvd.rank(), hvd.size()
-    engine().allocate(4096 * (rank + 1))  # others' tensors are at other places
+    engine().allocate(4096 * (rank + 1))  # other ranks' tensors have other offsets
     buffer = engine().allocate(4 * COUNT)
     assert bytes(buffer) == bytes(4 * COUNT)
     for step in range(20):  # through negotiation and schedule
@@ -83,7 +86,7 @@ def test_a_rank_that_may_not_map_so_much_goes_without(pool):
         rank = int(os.environ["HOROVOD_RANK"])
         before = resource.getrlimit(resource.RLIMIT_AS)
         if rank == 1:
-            with open("/proc/self/statm") as file:  # this process may have run tests that map much
+            with open("/proc/self/statm") as file:  # earlier tests of this process may have mapped much memory
                 mapped = int(file.read().split()[0]) * resource.getpagesize()
             resource.setrlimit(resource.RLIMIT_AS, (mapped + (8 << 30), before[1]))
         try:
@@ -99,7 +102,7 @@ def test_a_rank_that_may_not_map_so_much_goes_without(pool):
 
 
 def init_with_files_of(most):
-    """What happens to init under a limit of file sizes: its error, or whether there is an arena and what a sum is."""
+    """Return the effect of a file size limit on init: its error, or (whether there is an arena, a sum)."""
     import resource
 
     basics = HorovodBasics("tests")

@@ -1,4 +1,4 @@
-"""The file of measured sizes, and how it reaches the engines."""
+"""The file of measured sizes, and how engines get it."""
 
 import json
 import os

@@ -1,4 +1,4 @@
-"""What is said where the native engine and the Python files are of different states of the sources."""
+"""Errors if the native engine and the Python files are of different source versions."""
 
 import dataclasses
 

@@ -1,4 +1,4 @@
-"""How ranks that form a job hear of one another's failures, and that asking for them delays nothing."""
+"""How ranks learn of one another's failures during bootstrap, without delaying it."""
 
 import contextlib
 import socket
@@ -19,11 +19,11 @@ from tests.common.wiring.meshes import KEY, LOOPBACK, close_all, make_peers
 from tests.runner.launching import eventually
 
 HOSTS = ["host0", "host1"]
-SOON = 20.0  # s; less than the 30 s for which a call to the store may wait
+SOON = 20.0  # seconds; less than the 30 s for which a call to the store may wait
 
 
 def test_a_store_that_does_not_answer_delays_no_handshake():
-    """Rank 0 has asked the store already when rank 1 comes, to which it has promised an answer in 5 s."""
+    """Rank 0 has already queried the store when rank 1 connects, which must be answered within 5 s."""
     listeners = [Listeners(LOOPBACK, 64) for _ in HOSTS]
     peers = make_peers(HOSTS, listeners)
     with contextlib.ExitStack() as held:

@@ -1,4 +1,4 @@
-"""What a worker of an elastic job hears and tells beside its program."""
+"""Messages that a worker of an elastic job receives and sends beside its program."""
 
 import os
 import select
@@ -12,7 +12,7 @@ from horovod.common.wiring.listening import Listening
 
 
 class Launcher:
-    """A store whose launcher is stopped for the first words. ``told``: what it has heard."""
+    """A store whose launcher is stopped for the first messages. ``told``: the messages received."""
 
     def __init__(self, deaf):
         self._deaf = deaf
@@ -32,7 +32,7 @@ class Launcher:
 
 
 class Engine:
-    """One that ends when ``end`` is called, having lost rank 1."""
+    """An engine that ends when ``end`` is called, after losing rank 1."""
 
     def __init__(self):
         self._signal = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
@@ -67,7 +67,7 @@ def test_what_a_launcher_that_is_stopped_does_not_hear_is_said_again():
 
 
 class Broken:
-    """A connection of which nothing but an error comes."""
+    """A connection on which every receive fails."""
 
     def news(self, worker, after, timeout, beside):
         raise StoreError("the store is full")
@@ -77,7 +77,7 @@ class Broken:
 
 
 class Telling(Launcher):
-    """One that has news after the last that is known, some of which nobody can read."""
+    """A connection with news after the last known one, some of it malformed."""
 
     def news(self, worker, after, timeout, beside):
         if after >= 9:

@@ -1,4 +1,4 @@
-"""Forming connections, with ranks as threads: links lead to the right ranks, and strangers do not hinder it."""
+"""Forming connections between ranks that are threads: links lead to the right ranks despite strangers."""
 
 import contextlib
 import errno
@@ -59,7 +59,7 @@ def test_strangers_are_dropped_and_hinder_nobody(monkeypatch):
 
     def pester(listeners):
         for listener in listeners:
-            for _ in range(20):  # more than may wait at a time; they say nothing
+            for _ in range(20):  # more than may wait at a time; they send nothing
                 strangers.append(socket.create_connection(where(listener), timeout=30))
             strangers[-1].sendall(b"GET / HTTP/1.1\r\nHost: somebody\r\nUser-Agent: something or other\r\n\r\n")
             unix = socket.socket(socket.AF_UNIX)
@@ -78,7 +78,7 @@ def test_strangers_are_dropped_and_hinder_nobody(monkeypatch):
 
 @contextlib.contextmanager
 def forming(me, hosts="ab"):
-    """(listeners, attempts) of a job of which only rank `me` is there, and forms its links until the end."""
+    """Yield (listeners, attempts) of a job in which only rank `me` is present and keeps forming its links."""
     listeners = [Listeners(LOOPBACK, 256) for _ in hosts]
     peers = make_peers(hosts, listeners)
     mesh = MeshBuilder(make_plan(me, peers), peers, KEY, 7, listeners[me])
@@ -105,7 +105,7 @@ def forming(me, hosts="ab"):
 
 
 def receive(sock, count):
-    """`count` bytes, or what comes before the end."""
+    """Return `count` bytes, or fewer at the end of the connection."""
     data = b""
     sock.settimeout(30)
     with contextlib.suppress(ConnectionResetError):
@@ -132,7 +132,7 @@ def test_a_repeated_invitation_is_not_followed_again(patient):
         first, second, third = (auth.Inviter(KEY, auth.Place(DATA, 7, 1, 0)).outgoing for _ in range(3))
         followed = invite(first)
         assert len(receive(followed, hello)) == hello
-        for text in [first] * 20 + [second]:  # of several addresses an honest peer tries more than one at once
+        for text in [first] * 20 + [second]:  # an honest peer tries several of its addresses at once
             assert receive(invite(text), hello) == b""
         followed.close()
         assert receive(invite(first), hello) == b""
@@ -156,7 +156,7 @@ def test_silent_strangers_do_not_drop_who_has_said_hello(patient, monkeypatch, f
         side.outgoing = b""
         side.feed(receive(honest, side.wanted))
         silent = [come() for _ in range(20)]
-        assert receive(silent[0], 1) == b""  # had to make a place
+        assert receive(silent[0], 1) == b""  # closed to free a slot
         honest.sendall(side.outgoing)
         side.feed(receive(honest, side.wanted))
         assert side.done
@@ -184,7 +184,7 @@ def test_foreign_address_is_refused():
 
 
 def test_a_listener_that_cannot_accept_neither_spins_nor_hides_news(monkeypatch):
-    """Descriptors ran out: the listener stays readable, and another rank's failure must still be heard of."""
+    """Without free descriptors the listener stays readable, but another rank's failure must still be noticed."""
     listeners = [Listeners(LOOPBACK, 32) for _ in "ab"]
     peers = make_peers("ab", listeners)
     calls = []

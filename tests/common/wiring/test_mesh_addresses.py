@@ -1,4 +1,4 @@
-"""Forming connections where addresses lead nowhere, or to others."""
+"""Forming connections when addresses lead nowhere, or to other processes."""
 
 import contextlib
 import socket
@@ -15,7 +15,7 @@ from tests.common.wiring.meshes import check_complete, form
 
 @contextlib.contextmanager
 def stranger(answer):
-    """Somebody who listens; hangs up (`answer` 'hang up'), says nothing ('nothing') or lets nobody in ('full')."""
+    """A stranger that closes connections (`answer`: 'hang up'), sends nothing ('nothing') or accepts none ('full')."""
     with socket.socket() as listener:
         listener.bind(("127.0.0.1", 0))
         listener.listen(0 if answer == "full" else 64)
@@ -38,7 +38,7 @@ def stranger(answer):
         if answer != "full":
             server.start()
         else:
-            for _ in range(2):  # what is more than the backlog gets no answer at all
+            for _ in range(2):  # connections beyond the backlog get no answer at all
                 held.append(socket.socket())
                 held[-1].setblocking(False)
                 held[-1].connect_ex(listener.getsockname())
@@ -59,7 +59,7 @@ def nobody():
 
 
 def test_addresses_that_lead_elsewhere_are_skipped(monkeypatch):
-    """Each peer's good address is the last one; every other one leads to nobody, to a stranger or to another rank."""
+    """Each peer's good address is the last; the others lead nowhere, to a stranger or to another rank."""
     monkeypatch.setattr("horovod.common.wiring.mesh._REVERSE_SECONDS", 60)
     first = []
 
@@ -81,8 +81,7 @@ def test_who_listens_connects_when_nobody_reaches_it(hosts, monkeypatch):
 
 
 def test_an_acceptor_that_gives_up_at_the_last_moment_is_tried_again(monkeypatch):
-    """On a crowded machine its patience may end while the proof is under way; the connector must not take that for a
-    connection."""
+    """On a busy host its deadline may pass during the proof; the connector must not count that as a connection."""
     receive, given_up = auth.Acceptor._receive, []
 
     def receive_or_give_up(self, message):

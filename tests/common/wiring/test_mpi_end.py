@@ -1,4 +1,4 @@
-"""MPI_Finalize is waited for as long as the neighbours live, and a little longer."""
+"""MPI_Finalize may take as long as the neighbours live, and a little longer."""
 
 import os
 import socket
@@ -56,7 +56,7 @@ def test_what_ends_is_waited_for_without_a_word(pairs):
     said: list[str] = []
     assert mpi_end.finish(after(30), said.append)
     assert said == []
-    assert pairs[0][1].recv(1) == b""  # now the others see that this one is through
+    assert pairs[0][1].recv(1) == b""  # now the others see that this rank is done
 
 
 def test_a_neighbour_whose_process_is_gone_is_named_after_the_grace(pairs):

@@ -1,4 +1,4 @@
-"""The shape of a job: nodes, parents, local and cross ranks."""
+"""The topology of a job: nodes, parents, local and cross ranks."""
 
 import msgspec
 import pytest
@@ -25,7 +25,7 @@ def test_ranks_of_two_hosts_in_turns():
     assert [plan.local_children for plan in plans] == [[2], [3], [], []]
     assert plans[0].remote_children == [1]
     assert plans[3].remote == [0, 2]
-    # A child's parent knows of the child.
+    # A child's parent lists it as a child.
     for child, plan in enumerate(plans):
         if plan.parent >= 0:
             above = plans[plan.parent]

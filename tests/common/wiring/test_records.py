@@ -1,4 +1,4 @@
-"""How records reach every rank: what the store sends to whom, and what leaders pass on; ranks are threads."""
+"""How records reach every rank: the store's replies, and what leaders pass on; ranks are threads."""
 
 import os
 import socket
@@ -23,7 +23,7 @@ from tests.common.wiring.meshes import KEY, LOOPBACK, make_peer
 
 
 def records(hosts, unix_names, versions=None):
-    """One a character of `hosts`, of about the size that real ones have."""
+    """Return one record for each character of `hosts`, about as large as real ones."""
     made = []
     for rank, host in enumerate(hosts):
         where = [Endpoint(f"eth{i}", f"10.0.{i}.{rank % 256}", 24, 40000 + rank) for i in range(16)]
@@ -34,7 +34,7 @@ def records(hosts, unix_names, versions=None):
 
 
 def exchange(hosts, made):
-    """The store's replies by rank."""
+    """Return the store's replies by rank."""
     table = Table()
     replies = {}
     for rank, host in reversed(list(enumerate(hosts))):  # in any order
@@ -48,7 +48,7 @@ def total(replies):
 
 
 def test_what_the_store_sends_grows_with_the_number_of_ranks():
-    """For a number of hosts; without passing on it would be 16 times as much for four times the ranks."""
+    """For a fixed number of hosts; without leaders that pass records on, it would grow with the square."""
 
     def bytes_for(hosts):
         return total(exchange(hosts, records(hosts, [os.urandom(16).hex() for _ in hosts])))
@@ -72,7 +72,7 @@ def test_packed_values_that_would_fill_the_memory(monkeypatch):
 
 
 def run_all(hosts, seconds=30.0, absent=(), versions=None, check=lambda rank: None):
-    """What `spread` returns or raises on each rank."""
+    """Return what `spread` returns or raises on each rank."""
     listeners = [Listeners(LOOPBACK, 32) for _ in hosts]
     made = records(hosts, [each.unix_name for each in listeners], versions)
     replies = exchange(hosts, made)

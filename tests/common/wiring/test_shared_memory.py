@@ -1,4 +1,4 @@
-"""Descriptors of shared memory on their way to the ranks of a host."""
+"""Passing descriptors of shared memory to the ranks of a host."""
 
 import os
 import socket
