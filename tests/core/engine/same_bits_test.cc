@@ -1,5 +1,6 @@
-// Seeded random programs over floats: whatever the timing, and with it fusion, schedules and the way into and out of them, every rank gets
-// the same bits, and so does every run, without schedules as well. HVD_STRESS_ROUNDS: rounds for each world (default 15).
+// Seeded random programs over floats, in all wire formats: whatever the timing, and with it fusion, schedules and the way into and out of
+// them, every rank gets the same bits, and so does every run, without schedules as well. HVD_STRESS_ROUNDS: rounds for each world (default
+// 15).
 #include <doctest/doctest.h>
 
 #include <cstdlib>
@@ -62,8 +63,11 @@ struct Pending {
   bool common = false;
 };
 
+// Of operations in int8, by (seed, index): they carry over from round to round.
+using Residuals = std::map<std::pair<uint64_t, int>, std::vector<float>>;
+
 // What operation `index` of a round is follows from (seed, index), so ranks agree without talking.
-Pending submit_one(Program& p, uint64_t seed, int index, uint32_t set, const std::vector<int>& ranks) {
+Pending submit_one(Program& p, uint64_t seed, int index, uint32_t set, const std::vector<int>& ranks, Residuals* residuals) {
   std::mt19937_64 random(seed * 1000003 + static_cast<uint64_t>(index));
   const DType d = kFloats[random() % 5];
   const size_t n = random() % (random() % 6 == 0 ? 30000 : 400);
@@ -98,16 +102,19 @@ Pending submit_one(Program& p, uint64_t seed, int index, uint32_t set, const std
   if (d == DType::float32 && q.op != ReduceOp::max) q.wire = static_cast<WireFormat>(random() % 4);
   const bool power_of_two = (ranks.size() & (ranks.size() - 1)) == 0;
   if (random() % 6 == 0 && power_of_two && q.wire == WireFormat::none) q.op = ReduceOp::adasum;
-  const bool at_home = random() % 3 == 0;
-  const auto data = random_tensor(d, n, mine);
-  auto block = at_home ? p.engine.allocate(data.size()) : nullptr;
-  if (!block) return {p.submit(q, data), nullptr, data.size(), set == 0};
-  std::memcpy(block->data(), data.data(), data.size());
+  std::vector<float>* kept = q.wire == WireFormat::int8 ? &(*residuals)[{seed, index}] : nullptr;
+  if (kept) kept->resize(n);
   auto task = std::make_shared<Task>();
   task->name = q.name;
-  const Status s = p.engine.submit(std::move(q), block->data(), block->data(), &task->op);
+  task->in = random_tensor(d, n, mine);
+  task->out.resize(std::max<size_t>(task->in.size(), 1));
+  const size_t bytes = task->in.size();
+  auto block = random() % 3 == 0 ? p.engine.allocate(bytes) : nullptr;
+  if (block) std::memcpy(block->data(), task->in.data(), bytes);
+  const Status s = p.engine.submit(std::move(q), block ? block->data() : task->in.data(), block ? block->data() : task->out.data(),
+                                   &task->op, kept ? kept->data() : nullptr);
   require(s.ok(), s.message());
-  return {task, block, data.size(), set == 0};
+  return {task, block, bytes, set == 0};
 }
 
 void collect(Program& p, Pending& one, Hashes* hashes) {
@@ -139,6 +146,7 @@ Hashes program(Program& p, uint64_t seed, uint64_t timing) {
   }
   const uint32_t set = p.add_set(some);
   Hashes hashes;
+  Residuals residuals;
   for (int round = 0; round < rounds(); ++round) {
     const uint64_t step = common() % 10 == 0 ? common() : seed;  // mostly the same step again
     const int n = 2 + static_cast<int>(step % 11);
@@ -148,7 +156,7 @@ Hashes program(Program& p, uint64_t seed, uint64_t timing) {
     if (round % 4 == 3) std::shuffle(order.begin(), order.end(), own);
     std::map<int, Pending> pending;
     for (int i : order) {
-      pending[i] = i == 100 ? submit_one(p, step, i, set, some) : submit_one(p, step, i, 0, everybody);
+      pending[i] = i == 100 ? submit_one(p, step, i, set, some, &residuals) : submit_one(p, step, i, 0, everybody, &residuals);
       if (own() % 40 == 0) std::this_thread::sleep_for(std::chrono::microseconds(own() % 2000));
     }
     for (auto& [i, one] : pending) collect(p, one, &hashes);

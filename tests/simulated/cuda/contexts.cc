@@ -106,15 +106,6 @@ int cuCtxGetCurrent(CUcontext* context) {
   return kSuccess;
 }
 
-int cuCtxSetCurrent(CUcontext context) {
-  SIMCUDA_CALL(cuCtxSetCurrent, kEvenIfFaulty);
-  Context* found = context ? find_context(context) : nullptr;
-  if (context && !found) return kInvalidContext;
-  if (depth) --depth;
-  if (found) stack[depth++] = found;
-  return kSuccess;
-}
-
 int cuCtxGetStreamPriorityRange(int* least, int* greatest) {
   SIMCUDA_CALL(cuCtxGetStreamPriorityRange, kNeedsContext);
   if (least) *least = 0;

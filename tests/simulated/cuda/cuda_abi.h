@@ -74,7 +74,6 @@ SIMCUDA_API int cuDevicePrimaryCtxRelease_v2(CUdevice device);
 SIMCUDA_API int cuCtxPushCurrent_v2(CUcontext context);
 SIMCUDA_API int cuCtxPopCurrent_v2(CUcontext* context);
 SIMCUDA_API int cuCtxGetCurrent(CUcontext* context);
-SIMCUDA_API int cuCtxSetCurrent(CUcontext context);
 SIMCUDA_API int cuCtxGetStreamPriorityRange(int* least, int* greatest);
 
 SIMCUDA_API int cuStreamCreateWithPriority(CUstream* stream, unsigned flags, int priority);

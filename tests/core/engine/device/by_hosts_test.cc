@@ -10,13 +10,6 @@ using namespace hvd::testing;
 
 namespace {
 
-Given by_hosts(std::vector<int> nodes = {0, 0, 1, 1}) {
-  Given given = with_nccl(Layout::pairs);
-  given.nodes = std::move(nodes);
-  given.nccl.by_hosts = true;
-  return given;
-}
-
 Request of(DType dtype, const std::string& name, size_t n, ReduceOp op = ReduceOp::sum) {
   Request q = Program::request(Kind::allreduce, name, {static_cast<int64_t>(n)}, dtype);
   q.op = op;

@@ -1,5 +1,5 @@
-// Operations on tensors of GPUs in each other's memory, over the simulated driver. Ranks are threads and share a GPU; those that are
-// processes, on one GPU and on several, are in tests/torch/test_shared_gpu.py.
+// Operations on tensors of GPUs in each other's memory, over the simulated driver; ranks that have joined: programs_test.cc. Ranks are
+// threads and share a GPU; those that are processes, on one GPU and on several, are in tests/torch/test_shared_gpu.py.
 #include "engine/device/by_ipc.h"
 
 #include <doctest/doctest.h>
@@ -139,22 +139,5 @@ TEST_CASE("process sets share their ranks' buffers, and what cannot be done so g
     }
     p.remove_set(low);
     p.remove_set(even);
-  }, 0);
-}
-
-TEST_CASE("a rank that has joined contributes zeros") {
-  check_on_gpus(3, shared(true), [](Program& p, GpuProgram& g) {
-    for (int i = 0; i <= 4 * p.rank; ++i) {
-      std::vector<OnGpu> pair;
-      for (size_t n : {size_t{300}, size_t{7}}) {
-        Request q = Program::request(Kind::allreduce, "j" + std::to_string(n), {static_cast<int64_t>(n)}, DType::float32);
-        q.op = ReduceOp::sum;
-        pair.push_back(g.submit(q, Program::bytes_of(std::vector<float>(n, 1))));
-      }
-      const float left = i == 0 ? 3 : i <= 4 ? 2 : 1;
-      p.expect(g.values<float>(pair[0]) == std::vector<float>(300, left), "300");
-      p.expect(g.values<float>(pair[1]) == std::vector<float>(7, left), "7");
-    }
-    p.last_joined();
   }, 0);
 }

@@ -8,16 +8,35 @@
 using namespace hvd;
 using namespace hvd::testing;
 
-TEST_CASE("blocks are kept for the next one; where the device has no memory left, a larger one serves, then it is the host's") {
-  Gpu gpu(0);
-  std::shared_ptr<Device> device;
-  REQUIRE(open_cuda_device(HVD_SIMULATED_DIR "/libcuda.so.1", 0, &device).ok());
-  const Device::Turn turn(*device);
+namespace {
+
+// The device, as the engine uses it, and a program's GPU on it; `free` of `total` bytes are free at first.
+struct Bench {
+  Gpu gpu{0};
+  std::shared_ptr<Device> device = [] {
+    std::shared_ptr<Device> opened;
+    REQUIRE(open_cuda_device(HVD_SIMULATED_DIR "/libcuda.so.1", 0, &opened).ok());
+    return opened;
+  }();
+  const Device::Turn turn{*device};
   size_t free = 0, total = 0;
-  gpu.memory_left(&free, &total);
-  const auto limit = [](size_t bytes) { set_knob("memory", static_cast<int64_t>(bytes)); };
+
+  Bench() { gpu.memory_left(&free, &total); }
+  size_t left() {
+    size_t now = 0, all = 0;
+    gpu.memory_left(&now, &all);
+    return now;
+  }
+  // No more than `bytes` beyond what was in use at first.
+  void leave(size_t bytes) { set_knob("memory", static_cast<int64_t>(total - free + bytes)); }
+};
+
+}  // namespace
+
+TEST_CASE("blocks are kept for the next one; where the device has no memory left, a larger one serves, then it is the host's") {
+  Bench bench;
   {
-    const auto pool = std::make_shared<GpuMemory>(device);
+    const auto pool = std::make_shared<GpuMemory>(bench.device);
     std::shared_ptr<GpuMemory::Block> a, b;
     REQUIRE(pool->take(1 << 20, &a).ok());
     const std::byte* first = a->data();
@@ -25,34 +44,26 @@ TEST_CASE("blocks are kept for the next one; where the device has no memory left
     REQUIRE(pool->take((1 << 20) - 5, &a).ok());
     CHECK(a->data() == first);
     a.reset();
-    limit(total - free + (1 << 20));  // no more than that
+    bench.leave(1 << 20);
     REQUIRE(pool->take(64 << 10, &b).ok());
     CHECK(b->data() == first);
     CHECK(pool->pinned() == 0);
     REQUIRE(pool->take(1 << 20, &a).ok());
     CHECK(pool->pinned() > 0);
-    gpu.write(a->data(), std::vector<std::byte>(100, std::byte{1}));
-    CHECK(gpu.read(a->data(), 100)[99] == std::byte{1});
+    bench.gpu.write(a->data(), std::vector<std::byte>(100, std::byte{1}));
+    CHECK(bench.gpu.read(a->data(), 100)[99] == std::byte{1});
   }
-  limit(total);
-  size_t left = 0;
-  gpu.memory_left(&left, &total);
-  CHECK(left == free);
+  bench.leave(bench.free);
+  CHECK(bench.left() == bench.free);
 }
 
 TEST_CASE("short of memory on the device: no more than is asked for, then the host's with one warning") {
-  Gpu gpu(0);
-  std::shared_ptr<Device> device;
-  REQUIRE(open_cuda_device(HVD_SIMULATED_DIR "/libcuda.so.1", 0, &device).ok());
-  const Device::Turn turn(*device);
-  size_t free = 0, total = 0;
-  gpu.memory_left(&free, &total);
-  const auto limit = [](size_t bytes) { set_knob("memory", static_cast<int64_t>(bytes)); };
+  Bench bench;
   std::vector<std::string> said;
   {
     const auto pool = std::make_shared<GpuMemory>(
-        device, [&said](LogLevel level, const std::string& text) { said.push_back(text + std::to_string(static_cast<int>(level))); });
-    limit(total - free + (11 << 20));  // the next size of a block is 12 MiB
+        bench.device, [&said](LogLevel level, const std::string& text) { said.push_back(text + std::to_string(static_cast<int>(level))); });
+    bench.leave(11 << 20);  // the next size of a block is 12 MiB
     std::shared_ptr<GpuMemory::Block> a, b, c;
     REQUIRE(pool->take(10 << 20, &a).ok());
     CHECK(pool->pinned() == 0);
@@ -64,17 +75,12 @@ TEST_CASE("short of memory on the device: no more than is asked for, then the ho
     CHECK(said[0].find("CUDA GPU 0 (Simulated GPU 0) has no memory left for what NCCL sends and receives") == 0);
     CHECK(said[0].back() == std::to_string(static_cast<int>(LogLevel::warning))[0]);
   }
-  limit(total);
+  bench.leave(bench.free);
 }
 
 TEST_CASE("sizes that grow leave little behind, and a block serves for less") {
-  Gpu gpu(0);
-  std::shared_ptr<Device> device;
-  REQUIRE(open_cuda_device(HVD_SIMULATED_DIR "/libcuda.so.1", 0, &device).ok());
-  const Device::Turn turn(*device);
-  size_t before = 0, after = 0, total = 0;
-  gpu.memory_left(&before, &total);
-  const auto pool = std::make_shared<GpuMemory>(device);
+  Bench bench;
+  const auto pool = std::make_shared<GpuMemory>(bench.device);
   std::shared_ptr<GpuMemory::Block> block;
   constexpr size_t kMost = 64 << 20;
   for (size_t bytes = 1 << 20; bytes <= kMost; bytes += bytes / 8) {
@@ -83,8 +89,7 @@ TEST_CASE("sizes that grow leave little behind, and a block serves for less") {
   }
   const std::byte* last = block->data();
   block.reset();
-  gpu.memory_left(&after, &total);
-  CHECK(before - after < 4 * kMost);
+  CHECK(bench.free - bench.left() < 4 * kMost);
   REQUIRE(pool->take(50 << 20, &block).ok());
   CHECK(block->data() == last);
   REQUIRE(pool->take(50 << 20, &block).ok());  // that one is in use

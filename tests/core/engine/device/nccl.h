@@ -34,6 +34,14 @@ inline Given with_nccl(Layout layout) {
   return given;
 }
 
+// NCCL inside hosts, the engine's links between them.
+inline Given by_hosts(std::vector<int> nodes = {0, 0, 1, 1}) {
+  Given given = with_nccl(Layout::pairs);
+  given.nodes = std::move(nodes);
+  given.nccl.by_hosts = true;
+  return given;
+}
+
 // Operations until one goes by NCCL: its communicator takes a moment, in which they go by way of the host.
 inline void until_by_nccl(Program& p, GpuProgram& g) {
   const int before = nccl_kernels();

@@ -1,8 +1,9 @@
-// Random jobs (random_jobs.h) of ranks with a GPU each, over the simulated driver: tensors on GPUs and on CPUs, by NCCL and by way of the
-// host.
-//   HVD_STRESS_ROUNDS: how many (default 8); SIMCUDA_SEED: the seed of the first, and of the simulated driver's delays
+// Random jobs (random_jobs.h) with tensors on GPUs and on CPUs, over the simulated driver. Ranks have a GPU each and use NCCL, NCCL inside
+// hosts or host memory; or they share one and reduce in each other's memory.
+//   HVD_STRESS_ROUNDS: how many (default 16); SIMCUDA_SEED: the seed of the first, and of the simulated driver's delays
 #include <doctest/doctest.h>
 
+#include "engine/device/ipc.h"
 #include "engine/device/nccl.h"
 #include "engine/random_jobs.h"
 
@@ -14,7 +15,7 @@ namespace {
 // Tensors of some names on the rank's GPU, those of the others on the CPU.
 class SomeOnGpu final : public TensorMemory {
  public:
-  explicit SomeOnGpu(Program& program) : TensorMemory(program), g_(program) {}
+  SomeOnGpu(Program& program, int gpu) : TensorMemory(program), g_(program, gpu) {}
   TaskPtr submit(Request q, const std::vector<std::byte>& data) override {
     const std::string name = q.group_size ? q.group : q.name;
     const bool tensor = q.kind != Kind::barrier && q.kind != Kind::join && q.kind != Kind::add_set && q.kind != Kind::remove_set;
@@ -44,23 +45,28 @@ class SomeOnGpu final : public TensorMemory {
 
 }  // namespace
 
-TEST_CASE("random jobs on GPUs, by NCCL and by way of the host") {
-  const int before = nccl_kernels();
+TEST_CASE("random jobs on GPUs: everything ends, with the right results, whichever way tensors travel") {
+  const int nccl_before = nccl_kernels();
+  uint64_t launched_for_ipc = 0;
   const auto first = static_cast<uint64_t>(number("SIMCUDA_SEED", 1)) * 1000,
-             rounds = static_cast<uint64_t>(number("HVD_STRESS_ROUNDS", 8));
+             rounds = static_cast<uint64_t>(number("HVD_STRESS_ROUNDS", 16));
   for (uint64_t seed = first; seed < first + rounds; ++seed) {
     CAPTURE(seed);
     std::mt19937_64 choose(seed);
-    const int size = 2 + static_cast<int>(choose() % 3);
+    const bool share = seed % 4 == 1, hosts = seed % 8 == 3;
+    const int size = hosts ? 4 : 2 + static_cast<int>(choose() % 3);
     const auto layout = static_cast<Layout>(choose() % 3);
-    EngineWorld world(size, choose() % 4 ? with_nccl(layout) : on_gpus(layout));
+    const uint64_t launched = launches();
+    EngineWorld world(size, share ? shared(true) : hosts ? by_hosts() : seed % 8 == 7 ? on_gpus(layout) : with_nccl(layout));
     const Job job(seed, {.size = size, .steps = 24});
     Run run_of(job, world, seed);
     CHECK(run(world, [&](Program& p) {
       p.patience = 60;
-      SomeOnGpu memory(p);
+      SomeOnGpu memory(p, share ? 0 : p.rank);
       play_rank(run_of, p, memory);
     }) == "");
+    if (share) launched_for_ipc += launches() - launched;
   }
-  CHECK(nccl_kernels() > before);
+  CHECK(nccl_kernels() > nccl_before);
+  CHECK(launched_for_ipc > 0);
 }
