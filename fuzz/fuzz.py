@@ -1,4 +1,4 @@
-"""Coverage-guided search for inputs that break a target (fuzz/targets.py), with atheris (libFuzzer for Python):
+"""Search for inputs that break a target of fuzz/targets.py, guided by coverage, with atheris (libFuzzer for Python).
 
 python -m fuzz.fuzz TARGET CORPUS_DIRECTORY [libFuzzer's options]
 """

@@ -1,8 +1,9 @@
-"""Everything in Python that takes bytes from a socket, a pipe, or a file that anyone may have written: a function of
-bytes each, which raises when there is a bug. ``fuzz/fuzz.py`` looks for inputs, ``tests/security/test_corpus.py`` runs
-those of ``fuzz/corpus``.
+"""Fuzz targets for all Python code that reads bytes from sockets, pipes or untrusted files.
 
-    python -m fuzz.targets         writes the first inputs of the corpus, as honest peers send them
+Each target is a function of bytes that raises an exception if there is a bug. ``fuzz/fuzz.py`` searches for inputs, and
+``tests/security/test_corpus.py`` runs those of ``fuzz/corpus``.
+
+    python -m fuzz.targets         writes the initial corpus of valid inputs
 """
 
 from __future__ import annotations
@@ -44,7 +45,7 @@ _REQUESTS = msgspec.msgpack.Decoder(Request)
 
 
 def store(data: bytes) -> None:
-    """Requests of members to the store: each has its length (2 bytes) before it, and comes a second later."""
+    """Run requests of members to the store, each with a length of 2 bytes before it and a second after the last."""
     table = Table()
     for number, body in enumerate(_frames(data)):
         client = bytes([number % 3])
@@ -63,12 +64,12 @@ def store(data: bytes) -> None:
 
 
 def requests(data: bytes) -> None:
-    """What an agent reads from its launcher."""
+    """Run an agent's input from its launcher."""
     _conversation(data, messages.Request)
 
 
 def reports(data: bytes) -> None:
-    """What a launcher reads from an agent."""
+    """Run a launcher's input from an agent."""
     _conversation(data, messages.Report)
 
 
@@ -93,7 +94,7 @@ def _feed_in_pieces(reader: FrameReader[object], data: bytes) -> list[object]:
 
 
 def endings(data: bytes) -> None:
-    """What workers report in their agent's pipe, a line each, and the verdict on ranks that end after it."""
+    """Run workers' reports, which are lines in their agent's pipe, and the failure attribution for ranks that end."""
     job = Endings(dict.fromkeys(range(4), "h"))
     for line in data.split(b"\n"):
         job.hear(line)
@@ -107,7 +108,7 @@ def endings(data: bytes) -> None:
 
 
 def live_page(data: bytes) -> None:
-    """What rank 0 reports there for the live page, and what a page is told of it."""
+    """Run rank 0's data for the live page, and the messages to a page that follow from them."""
     state = State("command", [Slot(rank, 4, rank, 4, 0, 1, "h") for rank in range(4)])
     for number, line in enumerate(data.split(b"\n")):
         state.heard(line, float(number))
@@ -120,12 +121,12 @@ def live_page(data: bytes) -> None:
 
 
 def acceptor(data: bytes) -> None:
-    """A handshake with somebody who does not know the key; the first byte cuts it into pieces."""
+    """Run the accepting side of a handshake with a peer without the key; the first byte divides the input."""
     _never_done(Acceptor(KEY, 7, 1), data)
 
 
 def connector(data: bytes) -> None:
-    """The same from the other side."""
+    """Run the connecting side of a handshake with a peer without the key."""
     _never_done(Connector(KEY, Place(2, 7, 3, 1)), data)
 
 
@@ -144,7 +145,7 @@ def _never_done(side: Acceptor | Connector, data: bytes) -> None:
 
 
 def records(data: bytes) -> None:
-    """What ranks tell each other through the store about themselves."""
+    """Run the records about ranks that these exchange through the store."""
     try:
         found = peers.decode_peers([data])
     except (ValueError, RecursionError):
@@ -162,7 +163,7 @@ def _frames(data: bytes) -> Iterator[bytes]:
 
 
 def archive(data: bytes) -> None:
-    """A tar that ranks read records from, which may be another user's."""
+    """Run a tar file of data records, which may be another user's."""
     with _file(data) as path, contextlib.suppress(ValueError):
         source = TarFiles(path, block_bytes=1024)
         for block in range(len(source.lengths)):
@@ -170,7 +171,7 @@ def archive(data: bytes) -> None:
 
 
 def timeline(data: bytes) -> None:
-    """A rank's timeline, which may be another user's."""
+    """Run a rank's timeline file, which may be another user's."""
     with _file(data) as path, contextlib.suppress(ValueError):
         traces = [trace.read(path)]
         render(summarize(traces))
@@ -178,7 +179,7 @@ def timeline(data: bytes) -> None:
 
 
 def recorder(data: bytes) -> None:
-    """What a rank's flight recorder has written, which may be another user's."""
+    """Run a flight recorder's file, which may be another user's."""
     with _file(data) as path, contextlib.suppress(ValueError):
         one = dumps.read(Path(path))
         diff.compare([one, dataclasses.replace(one, rank=one.rank + 1, entries=one.entries[:-1])])
@@ -202,7 +203,7 @@ TARGETS: dict[str, Callable[[bytes], None]] = {
 
 
 def seeds() -> Iterator[tuple[str, str, bytes]]:
-    """(target, name, bytes)."""
+    """Yield (target, name, bytes) for the initial corpus."""
     asked = [
         Set(1, "a", b"value"),
         Get(2, ["a", "b"], 3.0),

@@ -1,7 +1,6 @@
-// A network with a delay, for kernels without netem: COUNT TUN devices whose packets this program hands from one to another, each
-// DELAY microseconds after it came. A device's number is the last byte of its address (10.0.0.NUMBER, from 1), which is where packets
-// for that address go. Prints "ready" once the devices (delay1, delay2, ...) exist; they may then be moved to other network namespaces.
-// Ends at the end of its input.
+// Network with a delay, for kernels without netem: forwards packets between COUNT TUN devices, each DELAY microseconds
+// after it arrived. Packets for address 10.0.0.N go to device N (from 1). Prints "ready" when the devices (delay1, delay2
+// and so on) exist; they can then be moved to other network namespaces. Ends when stdin is closed.
 //
 //   cc -O2 -o switch switch.c && ./switch COUNT DELAY
 #define _GNU_SOURCE
@@ -19,7 +18,7 @@
 #include <time.h>
 #include <unistd.h>
 
-enum { kMostDevices = 64, kMostBytes = 9216, kQueue = 2048 };  // packets under way at most
+enum { kMostDevices = 64, kMostBytes = 9216, kQueue = 2048 };  // limits; kQueue is the maximum number of packets in flight
 
 struct Packet {
   uint64_t due;
@@ -27,7 +26,7 @@ struct Packet {
   uint8_t data[kMostBytes];
 };
 
-// All packets have the same delay, so they leave in the order in which they came.
+// A FIFO queue is enough because all packets have the same delay.
 static struct Packet queue[kQueue];
 static uint64_t first, last;
 static int devices[kMostDevices];
@@ -51,7 +50,7 @@ static int open_device(int number) {
   return fd;
 }
 
-// Takes what a device has sent. Packets that find no room or no addressee are lost, as in any network.
+// Reads the packets that a device has sent. Packets are dropped if the queue is full or the address does not exist.
 static void take(int device, int count, uint64_t delay_ns) {
   while (last - first < kQueue) {
     struct Packet* p = &queue[last % kQueue];
@@ -60,7 +59,7 @@ static void take(int device, int count, uint64_t delay_ns) {
       if (n < 0) return;
       continue;
     }
-    if (p->data[0] >> 4 != 4) continue;  // IPv6's announcements
+    if (p->data[0] >> 4 != 4) continue;  // ignore IPv6
     const int to = p->data[19];
     if (to < 1 || to > count) continue;
     p->due = now_ns() + delay_ns;

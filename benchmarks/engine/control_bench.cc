@@ -1,10 +1,11 @@
-// What ranks say to one another so that they do the same, as their number grows: engines of one process, each with its thread and a
-// program's, on pretended hosts (control_world.h). One case a run; benchmarks/control.py runs many and draws them.
+// Measures control messages for a number of ranks: engines in one process on simulated hosts (control_world.h), each
+// with its own thread and a thread of the program. Each run measures one case; benchmarks/control.py runs and plots many.
 //
-//   control_bench RANKS RANKS_A_HOST SCHEDULES(0|1) TENSORS STEPS
+//   control_bench RANKS RANKS_PER_HOST SCHEDULES(0|1) TENSORS STEPS
 //
-// A step submits so many allreduces and waits for all of them. RANKS: a power of two. Prints a line of JSON. Counts are exact; CPU times
-// are of one thread each, by the kernel; the time of a step is that of all ranks' work on the cores of this one machine.
+// RANKS must be a power of two. A step submits TENSORS allreduces and waits for all of them. Prints a line of JSON.
+// Counts are exact. CPU times come from the kernel, for single threads. The time of a step is that of all ranks' work on
+// the cores of this machine.
 #include <pthread.h>
 #include <sys/resource.h>
 #include <sys/syscall.h>
@@ -40,7 +41,7 @@ double cpu(clockid_t clock) {
 
 long thread_number() { return ::syscall(SYS_gettid); }
 
-// Seconds that a thread of this process has run.
+// Returns the CPU time of a thread of this process in seconds.
 double ran(long thread) {
   unsigned long long ns = 0;
   const std::string path = "/proc/self/task/" + std::to_string(thread) + "/schedstat";
@@ -51,7 +52,7 @@ double ran(long thread) {
   return 1e-9 * static_cast<double>(ns);
 }
 
-// Which thread is the engine's: whoever sleeps but is not the program.
+// Finds the engine's thread: the one that wakes up and is not the program's.
 class FindThread final : public Observer {
  public:
   void awake() override {
@@ -88,12 +89,12 @@ class Program {
   std::vector<float> memory_;
 };
 
-// What is read before and after the steps.
+// Counters that are read before and after the measured steps.
 struct Reading {
   double at = wall(), all_cpu = cpu(CLOCK_PROCESS_CPUTIME_ID);
   uint64_t votes, vote_bytes;
   std::vector<Engine::Stats> stats;
-  std::vector<double> engine_cpu, program_cpu;  // of those ranks that are looked at
+  std::vector<double> engine_cpu, program_cpu;  // of the observed ranks
 };
 
 void raise_limits() {
@@ -172,13 +173,13 @@ void run(const Case& c) {
       }
       Program program(*engines[r], c.tensors);
       program.step();
-      together.arrive_and_wait();  // the first step is over
+      together.arrive_and_wait();  // end of the first step
       for (int i = 0; i < kWarmUp; ++i) program.step();
       together.arrive_and_wait();
-      together.arrive_and_wait();  // it has been read
+      together.arrive_and_wait();  // counters have been read
       for (int i = 0; i < c.steps; ++i) program.step();
       together.arrive_and_wait();
-      together.arrive_and_wait();  // likewise
+      together.arrive_and_wait();  // counters have been read
     });
   }
   const auto read = [&] {

@@ -1,6 +1,6 @@
-// Engines of many pretended hosts in one process, for measuring what they say to one another. The control tree is the real one: sockets
-// between hosts, rings in shared memory within them. Data go nowhere (idle_backend.h), so of the links for them only those are there over
-// which ranks that are alone on their hosts vote (engine/guard.h).
+// Engines on many simulated hosts in one process, for measuring their control messages. The control tree is real: sockets
+// between hosts, rings in shared memory within them. No data are sent (idle_backend.h), so the only data links are those
+// over which ranks that are alone on their hosts vote on readiness (engine/guard.h).
 #pragma once
 #include <sys/eventfd.h>
 #include <sys/socket.h>
@@ -26,7 +26,7 @@ namespace hvd {
   std::exit(1);
 }
 
-// Nobody is there.
+// Link without a peer, on which all calls fail.
 class AbsentLink final : public Link {
  public:
   int64_t try_send(ConstBytes) override { return -1; }
@@ -41,7 +41,7 @@ struct Votes {
   std::atomic<uint64_t> messages{0}, bytes{0};
 };
 
-// Counts what a rank sends; a message is small enough to go in one piece.
+// Link that counts messages and bytes sent. Messages are small enough to be sent in one piece.
 class CountedLink final : public Link {
  public:
   CountedLink(std::unique_ptr<Link> inner, Votes* votes) : inner_(std::move(inner)), votes_(votes) {}
@@ -81,11 +81,11 @@ struct Layout {
   int host_of(int rank) const { return rank / per_host; }
   int hosts() const { return (ranks + per_host - 1) / per_host; }
   int leader_of(int rank) const { return host_of(rank) * per_host; }
-  // In the control tree (engine/control.h).
+  // Parent in the control tree (engine/control.h).
   int parent_of(int rank) const { return leader_of(rank) == rank ? 0 : leader_of(rank); }
 };
 
-// What the engines are made from, by rank.
+// Returns connected options for the engines, by rank.
 inline std::vector<EngineOptions> wire(const Layout& layout, const Settings& settings, Votes* votes) {
   std::vector<EngineOptions> all(static_cast<size_t>(layout.ranks));
   std::vector<int> hosts, bells;
@@ -118,7 +118,7 @@ inline std::vector<EngineOptions> wire(const Layout& layout, const Settings& set
     for (int peer = 0; peer < layout.ranks; ++peer) {
       if (layout.host_of(peer) != layout.host_of(r) && !o.data.count(peer)) o.data[peer] = std::make_unique<AbsentLink>();
     }
-    // Recursive doubling, for a power of two of ranks.
+    // Links for recursive doubling; the number of ranks is a power of two.
     for (int distance = 1; layout.per_host == 1 && distance < layout.ranks; distance *= 2) {
       const int peer = r ^ distance;
       if (peer < r || peer >= layout.ranks) continue;

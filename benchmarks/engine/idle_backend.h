@@ -1,4 +1,4 @@
-// A backend that moves nothing: what is left of an operation is what ranks say to one another about it.
+// Backend that moves no data, so that an operation consists only of its control messages.
 #pragma once
 #include "backends/backend.h"
 

@@ -1,9 +1,9 @@
-// What the device kernels make of the memory's bandwidth, beside a bare copy on the device, and how long a driver takes to load them.
+// Measures the bandwidth of the device kernels, compared with a copy on the device, and the time to load them.
 //
 //   kernels_bench [MiB of a buffer, 256] [seconds a row, 0.5] [driver, libcuda.so.1]
 //
-// On the driver's first device. Bytes read and written count; each row is launched until its time is up, eight launches between two looks
-// at the clock, and the median is printed. With a simulated driver it only shows that it runs.
+// Uses the driver's first device. Bandwidth counts bytes read and written. Each row is launched until its time is up,
+// eight launches per reading of the clock, and the median is printed. With a simulated driver the times mean nothing.
 #include <dlfcn.h>
 
 #include <algorithm>
@@ -95,7 +95,7 @@ struct Bench {
   Device& device;
   double seconds;
 
-  // `moved`: bytes read and written by one call of `work`.
+  // `moved` is the number of bytes that one call of `work` reads and writes.
   void row(const std::string& text, double moved, const std::function<void()>& work) {
     constexpr int kAtOnce = 8;
     work();
@@ -165,7 +165,7 @@ int main(int argc, char** argv) {
     bench.row("pack_float32_to_float16, " + std::to_string(pieces) + " pieces", 1.5 * size,
               [&] { device.launch(*kernels::pack_of(DType::float32, DType::float16), kernels::geometry(*p), p.get()); });
   }
-  // Small ones: what a launch costs, with few parameters and with many.
+  // Small sizes show the cost of a launch, with few and with many parameters.
   auto p = std::make_unique<kernels::PackParameters>();
   const kernels::Move small[] = {{buffers[0], buffers[1], 4096}};
   kernels::fill(p.get(), small, 1, device.multiprocessors);

@@ -1,10 +1,11 @@
-// What listeners cost (engine/observer.h): a small allreduce of one rank, submitted again and again, while so many of them listen beside
-// the counters and do nothing.
+// Measures the cost of observers (engine/observer.h): a small allreduce of one rank is submitted repeatedly, with a
+// number of observers that do nothing, in addition to the counters.
 //
-//   observer_bench [turns] [operations a turn]
+//   observer_bench [turns] [operations per turn]
 //
-// The numbers of listeners alternate in short turns, so that a noisy machine treats them alike; CPU time of the calling thread, which
-// drives the engine. Prints median, 10th and 90th percentile in nanoseconds for one operation.
+// The numbers of observers alternate in short turns, so that noise of the machine affects all of them. It measures CPU
+// time of the calling thread, which runs the engine's progress loop. Prints median, 10th and 90th percentile per
+// operation in nanoseconds.
 #include <sched.h>
 #include <sys/eventfd.h>
 #include <time.h>

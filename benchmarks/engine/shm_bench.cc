@@ -1,11 +1,11 @@
-// How long does allreduce_shm take between two processes, and how near is that to what the memory allows?
+// Measures allreduce_shm between two processes, compared with the limit of the memory.
 //
-//   shm_bench [in-place] [staging MiB] [largest MiB] [seconds a size]
+//   shm_bench [in-place] [staging MiB] [largest MiB] [seconds per size]
 //
-// Two processes, pinned to the first two CPUs that this process may use, sum float32 tensors. Next to allreduce_shm runs the bare loop: the
-// same traffic (stage the other's half in chunks, add my half, copy the other half back) with nothing but two counters. The two
-// alternate in short turns, so that a noisy machine treats both alike. Prints median, 10th and 90th percentile in microseconds and the
-// bus bandwidth at the median.
+// Two processes, pinned to the first two CPUs that this process may use, sum float32 tensors. The bare loop does the same
+// memory accesses (stage the other's half in chunks, add its own half, copy the other half back) with only two counters
+// for synchronization. Both alternate in short turns, so that noise of the machine affects both. Prints median, 10th and
+// 90th percentile in microseconds, and the bus bandwidth at the median.
 #include <sched.h>
 #include <sys/eventfd.h>
 #include <sys/mman.h>
@@ -35,12 +35,12 @@ struct Options {
   double seconds = 1.0;
 };
 
-// What the two processes of the bare loop share.
+// Shared memory of the two processes of the bare loop.
 struct BareShared {
   struct alignas(64) Counter {
     std::atomic<uint64_t> value{0};
   } counter[2];
-  alignas(64) std::byte staging[2][2][2 * kBareChunk];  // [process][chunk parity][what I stage, then my result]
+  alignas(64) std::byte staging[2][2][2 * kBareChunk];  // [process][chunk parity][staged data, then its result]
 };
 
 double now_us() { return std::chrono::duration<double, std::micro>(Clock::now().time_since_epoch()).count(); }
@@ -110,7 +110,7 @@ struct Times {
   }
 };
 
-// Calls `once` n times; for tiny data several calls share a reading of the clock.
+// Takes samples of the time of `once`; for small data, a sample is the mean of several calls.
 template <class Once>
 void measure(Times& times, int samples, int batch, Once&& once) {
   for (int i = 0; i < samples; ++i) {

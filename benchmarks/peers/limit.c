@@ -1,10 +1,10 @@
-// The bare loop: what the machine allows for summing float32 vectors that all processes can reach, without any synchronisation.
-// Compiled by limit.py when it is needed.
+// Bare loop: sums float32 vectors in memory that all processes share, without synchronization. It shows the machine's
+// limit. Compiled by limit.py when needed.
 #include <stddef.h>
 
-enum { BLOCK = 2048 };  // floats that stay in the first-level cache between reading and writing
+enum { BLOCK = 2048 };  // number of floats that stay in the L1 cache between reading and writing
 
-// Elements [first, last) of all vectors become their sum.
+// Replaces elements [first, last) of all vectors by their sum.
 void bare_loop(float** vectors, size_t members, size_t first, size_t last) {
   for (size_t at = first; at < last; at += BLOCK) {
     const size_t n = last - at < BLOCK ? last - at : BLOCK;
@@ -24,7 +24,7 @@ void bare_loop(float** vectors, size_t members, size_t first, size_t last) {
   }
 }
 
-// Waits until all `members` have called it as often as this one, which is the `round`th time (from 1).
+// Barrier of `members` processes. `round` is the number of calls so far by this process, including this one.
 void barrier(unsigned long* arrived, unsigned long members, unsigned long round) {
   __atomic_add_fetch(arrived, 1, __ATOMIC_ACQ_REL);
   extern int sched_yield(void);

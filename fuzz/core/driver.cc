@@ -1,6 +1,6 @@
-// The engine's driver, with control messages from elsewhere. The first byte says who we are: rank 0 with two children, or rank 1 with
-// rank 0 above; then come the bytes of the links. Memory of the operations is as long as it has to be, and the backend touches all of
-// what it is told to, so that a size believed too readily is an error under the address sanitizer.
+// Fuzzes the engine's driver with control messages from peers. The first byte selects the role: rank 0 with two children,
+// or rank 1 with parent 0. The bytes of the links follow. Operations have memory of exactly the required size, and the
+// backend accesses all memory of an operation, so that the address sanitizer reports sizes that were not checked.
 #include "engine/driver.h"
 
 #include <sys/eventfd.h>
@@ -11,7 +11,8 @@
 
 #include "fuzz.h"
 
-// Results live in aligned memory. As where memory is short, and not as the address sanitizer would have it, too much is an exception.
+// Results are in aligned memory. Make large allocations throw, as when memory is exhausted; the address sanitizer would
+// abort instead.
 void* operator new(size_t bytes, std::align_val_t alignment) {
   constexpr size_t kMost = 64u << 20;
   const auto multiple = static_cast<size_t>(alignment);
@@ -154,7 +155,7 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
     for (int turn = 0; turn < 8 && driver.step(true); ++turn) {
     }
   }
-  // Operations keep themselves alive until they are complete.
+  // Operations hold references to themselves until they are complete.
   const Status over(Code::shutdown, "the input has ended");
   for (const OperationPtr& op : submissions.end(over)) op->complete(over);
   for (Task& task : mine) {

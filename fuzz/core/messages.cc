@@ -1,4 +1,5 @@
-// What ranks say to one another about operations: whatever decodes comes back from its own encoding. The first byte says what it is.
+// Fuzzes messages about operations: all that can be decoded must survive encoding and decoding unchanged. The first byte
+// selects the type of message.
 #include "agree/schedule_cursor.h"
 #include "fuzz.h"
 
@@ -37,7 +38,7 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
       fuzz::require(decode(bytes, &again));
       encode(again, &more);
       fuzz::require(bytes == more);
-      // A rank that has no part in it can follow it.
+      // A rank that takes part in no operation of the schedule can follow it.
       ScheduleCursor cursor(schedule, std::vector<const Request*>(schedule->entries.size(), nullptr));
       fuzz::require(cursor.find(Request{}) == ScheduleCursor::kNoEntry);
     }

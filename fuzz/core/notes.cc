@@ -1,5 +1,5 @@
-// Notes between ranks that are read without Python: what rank 0 asks about hangs, and the time of another rank's clock. The first byte
-// says which.
+// Fuzzes messages between ranks that are read without Python: rank 0's questions about hangs, and the time of another
+// rank's clock. The first byte selects the type of message.
 #include "fuzz.h"
 #include "trace/answer.h"
 #include "trace/clock.h"

@@ -1,4 +1,4 @@
-// Runs the target on each file given, for compilers without libFuzzer: replay FILE-OR-DIRECTORY...
+// Runs the target on each given file, for compilers without libFuzzer: replay FILE-OR-DIRECTORY...
 #include <cstdio>
 #include <filesystem>
 #include <fstream>
@@ -17,7 +17,7 @@ int main(int count, char** arguments) {
     if (!file.good() && !file.eof()) return false;
     std::printf("%s\n", path.c_str());
     std::fflush(stdout);  // the last one printed is the one that failed
-    // Exactly as long as it is, so that the address sanitizer sees who reads on.
+    // Copy to memory of exactly this size, so that the address sanitizer reports reads beyond the end.
     const auto exact = std::make_unique<uint8_t[]>(bytes.size());
     std::copy(bytes.begin(), bytes.end(), exact.get());
     LLVMFuzzerTestOneInput(exact.get(), bytes.size());

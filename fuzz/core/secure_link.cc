@@ -1,5 +1,5 @@
-// An encrypted link that receives anything. In place of a cipher there is a checksum that a fuzzer can find out: behind it has to hold
-// what the real ones keep from strangers.
+// Fuzzes an encrypted link with arbitrary received bytes. Instead of a cipher it uses a checksum that a fuzzer can solve,
+// so that the code behind the authentication is tested, too.
 #include "transport/secure_link.h"
 
 #include <array>

@@ -1,4 +1,4 @@
-// Writes the first inputs of the corpus, messages as honest ranks send them: fuzz_seeds CORPUS_DIRECTORY
+// Writes the initial corpus, valid messages of ranks: fuzz_seeds CORPUS_DIRECTORY
 #include <filesystem>
 #include <fstream>
 
@@ -44,7 +44,7 @@ Request request(Kind kind, const char* name, std::vector<int64_t> shape) {
   return q;
 }
 
-// As in driver.cc.
+// The same requests as in driver.cc.
 std::vector<Request> requests(int rank) {
   std::vector<Request> all = {request(Kind::allreduce, "a", {2, 3}),
                               request(Kind::allreduce, "b", {5}),
@@ -134,7 +134,7 @@ int main(int, char** arguments) {
   write("driver", "respond-schedule",
         child + decided(responses) + decided({adopted}) + frame(FrameType::go, 0, packed(uint64_t{1}, uint64_t{7})) +
             frame(FrameType::revoked, 0, packed(uint64_t{1}, uint64_t{7})));
-  // A group of two types: one bucket of two parts.
+  // A group of two dtypes becomes one bucket of two parts.
   Response bytes_part = responses[0];
   bytes_part.names = {"c"};
   bytes_part.dtype = DType::uint8;
