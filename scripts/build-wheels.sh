@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# The sdist, the wheels and their bill of materials in dist/, checked: build-wheels.sh [words for python -m tools.wheels].
-# The tools for it, at the versions of tools/wheels/requirements.txt, get an environment of their own.
+# Builds and checks sdist, wheels and their bill of materials in dist/: build-wheels.sh [arguments of python -m tools.wheels].
+# The build tools, in the versions of tools/wheels/requirements.txt, are installed into a separate environment.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 place=.venv-wheels

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Fails when a generated document differs from what the code says, a relative link in a document leads nowhere, no way leads from
-# docs/index.md to a page of docs, or a page names a source file (`core/agree/fuse.cc`, or the end of such a path) that is not there.
+# Checks the documents. Fails if a generated document is outdated, a relative link is broken, a page of docs cannot be reached from
+# docs/index.md, or a page names a source file (`core/agree/fuse.cc`, or the end of such a path) that does not exist.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 python - <<'PY'
@@ -35,7 +35,7 @@ bad += [f"{page}: no way leads there from docs/index.md (a decision belongs into
 ours = ("horovod", "core", "deploy", "bindings", "tests", "tools", "scripts", "benchmarks", "examples", "fuzz")
 files = "\n".join(f"/{path}" for folder in ours for path in Path(folder).rglob("*.*")) + "\n"
 for page in links:
-    if page.name != "CHANGELOG.md":  # what is past keeps its names
+    if page.name != "CHANGELOG.md":  # may name files that have been removed
         named = re.findall(r"`(\w[\w.-]*/[\w./-]+\.(?:py|cc|h|sh|txt))`", page.read_text())
         bad += [f"{page}: there is no {name}" for name in named if f"/{name}\n" not in files]
 print("\n".join(bad) or "documents are current")

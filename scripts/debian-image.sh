@@ -1,13 +1,13 @@
 #!/usr/bin/env bash
-# debian-image.sh NAME: imports a small Debian with Python as an image, for builds where no registry can be reached:
+# debian-image.sh NAME: imports a small Debian with Python as an image, for builds without access to a registry:
 #   buildah build --build-arg BASE=NAME ...
-# As root, with debootstrap and podman. MIRROR and SUITE choose others.
+# Needs root, debootstrap and podman. MIRROR and SUITE select another mirror and release.
 set -euo pipefail
 [ $# = 1 ] || { echo "usage: debian-image.sh NAME, such as localhost/debian-python:bookworm" >&2; exit 2; }
 root=$(mktemp -d)
-# debootstrap mounts the kernel's file systems there: never into them.
+# debootstrap mounts the kernel's file systems there, which must not be deleted.
 trap 'rm -rf --one-file-system "$root"' EXIT
-# With namespaces of its own nothing of it stays mounted or running, however it ends.
+# The namespaces end all its mounts and processes in every case.
 unshare --mount --propagation private --pid --fork --kill-child --mount-proc \
   debootstrap --variant=minbase --include=ca-certificates,python3,python3-venv \
   "${SUITE:-bookworm}" "$root" "${MIRROR:-http://deb.debian.org/debian}"

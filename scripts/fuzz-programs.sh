@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Random programs on whole engines, for MINUTES: fuzz-programs.sh MINUTES BUILD_DIR   (see tests/core/engine/programs_test.cc)
-# A hang or a wrong result ends it and shows the seed; HVD_PROGRAM_SEED=seed plays that program again, HVD_PROGRAMS says how many after it.
+# Runs random programs on complete engines: fuzz-programs.sh MINUTES BUILD_DIR   (see tests/core/engine/programs_test.cc)
+# It stops at a hang or a wrong result and prints the seed. HVD_PROGRAM_SEED=seed repeats that program; HVD_PROGRAMS is the number of programs.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 minutes=$1 build=$2

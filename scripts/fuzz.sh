@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
-# Looks for inputs that break a parser, with coverage as the guide: fuzz.sh SECONDS BUILD_DIR   (SECONDS: for all targets together)
-# C++: clang with libFuzzer, taken from the system, or from apt-get when there is none. Python: atheris, in an environment of its own.
-# Starts from fuzz/corpus. What breaks something lies in BUILD_DIR/found afterwards: correct it and add it to fuzz/corpus/TARGET.
+# Searches for inputs that break a parser, guided by coverage: fuzz.sh SECONDS BUILD_DIR   (SECONDS: for all targets together)
+# C++ needs clang with libFuzzer, which is installed with apt-get if it is missing. Python uses atheris, in a separate environment.
+# The search starts from fuzz/corpus. Inputs that cause failures are in BUILD_DIR/found afterwards: correct the error and add them to
+# fuzz/corpus/TARGET.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 seconds=$1 build=$2
@@ -15,7 +16,7 @@ if ! have; then
   install || { "${sudo[@]}" apt-get update -q >/dev/null; install; }
   have || { echo "clang is installed, but has no libFuzzer" >&2; exit 1; }
 fi
-scripts/install-doctest.sh  # CMake asks for it
+scripts/install-doctest.sh  # required by CMake
 cmake -S . -B "$build/core" -G Ninja -DCMAKE_CXX_COMPILER=clang++ -DCMAKE_BUILD_TYPE=RelWithDebInfo -DHVD_FUZZ=ON -DHVD_BUILD_TESTS=ON \
   -DHVD_SANITIZE=fuzzer-no-link,address,undefined -DHVD_BUILD_PYTHON=OFF >/dev/null
 core=(driver messages notes secure_link)
@@ -28,7 +29,7 @@ python=($(PYTHONPATH=. "$build/python/bin/python" -c 'from fuzz.targets import T
 each=$((seconds / (${#core[@]} + ${#python[@]})))
 mkdir -p "$build/found"
 failed=()
-fuzz() { # target, command...: says what it has done in a line or two
+fuzz() { # target, command...: runs it and prints a line or two about the result
   local target=$1 log="$build/$1.log"
   shift
   mkdir -p "$build/corpus/$target"

@@ -1,13 +1,13 @@
 #!/usr/bin/env bash
-# Builds the checkout on a machine with a GPU and checks there what only a GPU can show: gpu-check.sh [OUT]   (OUT: build/gpu-check/out)
-# Takes at most 9 minutes (SECONDS_IN_ALL=540), in which the last steps may find no time: name them in another call. Needs no network and no
-# root: CMake, Ninja, a C++ compiler, Python with PyTorch for CUDA, and .gpu-pack, which scripts/gpu-check-pack.sh makes elsewhere. Uses the
-# first GPU only and changes no setting of it.
-#   STEPS="probe build operations"  only these
-#   DRY_RUN=1                  without a GPU: simulated libraries and the CPU in its place, to try the checks themselves
-# Each step has a deadline, and the others go on when one fails. OUT gets table.txt (step, how it ended, seconds), probe.json, nccl.json,
+# Builds the checkout on a machine with a GPU and runs the checks that need one: gpu-check.sh [OUT]   (OUT: build/gpu-check/out)
+# Takes at most 9 minutes (SECONDS_IN_ALL=540). If there is no time for the last steps, run them in another call. Needs CMake, Ninja, a C++
+# compiler, Python with PyTorch for CUDA, and .gpu-pack, which scripts/gpu-check-pack.sh creates on another machine, but neither network nor
+# root. Uses only the first GPU and does not change its settings.
+#   STEPS="probe build operations"  runs only these steps
+#   DRY_RUN=1                  tests the checks themselves without a GPU, with simulated libraries and the CPU
+# Each step has a deadline, and the others continue if one fails. OUT contains table.txt (step, result, seconds), probe.json, nccl.json,
 # benchmark.json, results.md (its tables, for benchmarks/RESULTS.md), log.txt (the logs of all steps, one after another) and logs.tar.gz.
-# Ends with 1 when a step failed.
+# The exit code is 1 if a step failed.
 set -uo pipefail
 [ $# = 0 ] || { mkdir -p "$1" && out=$(cd "$1" && pwd); } || exit 1
 cd "$(dirname "$0")/.." || exit 1
@@ -24,11 +24,11 @@ export PYTHONUNBUFFERED=1 PIP_DISABLE_PIP_VERSION_CHECK=1 PIP_ROOT_USER_ACTION=i
 CMAKE_BUILD_PARALLEL_LEVEL=$(nproc)
 export CMAKE_BUILD_PARALLEL_LEVEL
 unset PYTHONPATH
-# Of the plugins that are installed there, only the one that is needed.
+# Do not load other plugins of pytest that are installed on the machine.
 export PYTEST_DISABLE_PLUGIN_AUTOLOAD=1
 export TORCHINDUCTOR_COMPILE_THREADS=1
 
-# The driver has no place that is known everywhere.
+# The driver's location differs between machines.
 library=libcuda.so.1
 if [ -z "$dry" ] && ! "$python" -c 'import ctypes; ctypes.CDLL("libcuda.so.1")' 2>/dev/null; then
   for folder in /usr/local/nvidia/lib64 /usr/local/nvidia/lib /usr/lib/x86_64-linux-gnu /usr/lib64 /usr/lib/wsl/lib; do
@@ -38,7 +38,7 @@ if [ -z "$dry" ] && ! "$python" -c 'import ctypes; ctypes.CDLL("libcuda.so.1")' 
   done
 fi
 
-# -- the steps: each says on stdout what it does, and ends with its status ---------------------------------------------------------
+# -- steps: each writes to stdout and returns its status ---------------------------------------------------------------------------
 
 probe() {
   if [ -n "$dry" ]; then
@@ -57,7 +57,7 @@ nccl() {
   "$python" tools/nccl_probe.py --driver "$library" --json "$out/nccl.json"
 }
 
-# An environment of its own that also sees the packages of $python, which may itself be an environment: so by a .pth file.
+# Creates an environment that also sees the packages of $python. It uses a .pth file because $python may itself be in an environment.
 build() {
   "$python" -m venv --without-pip "$work/env" || return
   local site outer
@@ -102,13 +102,13 @@ streams() { run_pytest tests/gpu/test_streams.py; }
 training() { run_pytest tests/gpu/test_training.py; }
 failures() { run_pytest tests/gpu/test_failures.py; }
 
-# NCCL through the engine; on the simulated libraries in a dry run.
+# NCCL through the engine; in a dry run with the simulated libraries.
 nccl_engine() {
   [ -z "$dry" ] || export HVD_TEST_GPU=simulated
   run_pytest tests/gpu/test_nccl.py
 }
 
-measure() { # ranks, label, further words for benchmarks/gpu.py
+measure() { # ranks, label, further arguments of benchmarks/gpu.py
   local ranks=$1 label=$2 words=()
   shift 2
   [ -z "$dry" ] || words+=(--device cpu --quick)
@@ -123,12 +123,12 @@ optimizer() { measure 1 "a training step" --optimizer; }
 
 doctor() {
   python -m horovod.runner --doctor
-  echo "the doctor ended with $?" # what it does not like of that machine is no failure of ours
+  echo "the doctor ended with $?" # problems of the machine are not failures of this check
   python -m horovod.runner --check-build --verbose
 }
 
-# The sanitizer runs kernels one after another and is refused on gVisor, which is no failure of ours.
-sanitizer() { # its tool, what it is to watch
+# The sanitizer executes kernels one after another. It does not work on gVisor, which does not count as a failure.
+sanitizer() { # tool, command
   local tool which=$1
   shift
   tool=$(command -v compute-sanitizer || ls -d /usr/local/cuda*/bin/compute-sanitizer 2>/dev/null | tail -1)
@@ -152,7 +152,7 @@ operations_memcheck() {
   sanitizer memcheck python -m pytest -q -p pytest_timeout -p no:cacheprovider "$file::test_large[2]" "$file::test_scaled_and_moved[2]"
 }
 
-# -- what runs them ----------------------------------------------------------------------------------------------------------------
+# -- running the steps -------------------------------------------------------------------------------------------------------------
 
 deadline_of() { # of a step, in seconds
   case $1 in
@@ -166,7 +166,7 @@ deadline_of() { # of a step, in seconds
   esac
 }
 
-# Called once more by itself for each step, so that `timeout` can end all that it started.
+# The script calls itself for each step, so that `timeout` can end all processes of the step.
 if [ -n "${GPU_CHECK_STEP:-}" ]; then
   PATH=$work/env/bin:$(dirname "$python"):$PATH
   export PATH VIRTUAL_ENV=$work/env

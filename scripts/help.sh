@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# The targets of the Makefile with what they do and how long they took here, or where the committed times were measured.
+# Prints the targets of the Makefile with their descriptions, and the times measured here or else the committed ones.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 touch build/times.tsv 2>/dev/null || true

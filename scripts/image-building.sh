@@ -1,5 +1,5 @@
-# What builds images here without a daemon and without a registry; sourced by scripts that have `refuse`, and by their part that runs in a mount
-# namespace of its own, as root. pip's own variables (PIP_INDEX_URL, PIP_FIND_LINKS, PIP_CERT) count in the builds too.
+# Functions that build images without a daemon and a registry. Sourced by scripts that define `refuse`, and that call the functions as root in
+# a separate mount namespace. pip's variables (PIP_INDEX_URL, PIP_FIND_LINKS, PIP_CERT) are used in the builds, too.
 
 install_packages() { # PACKAGES...
   local missing=() package
@@ -11,17 +11,17 @@ install_packages() { # PACKAGES...
     refuse "apt-get cannot install ${missing[*]}"
 }
 
-# Everything in `work`, images in `store`, which may stay.
+# Configures the tools to use the folder `work`, and `store` for images, which can be kept.
 configure() {
   local store=$1 processes
   processes=$(ulimit -Hu)
   [ "$processes" != unlimited ] || processes=4194304
   mkdir -p "$store" "$work/networks"
   store=$(cd "$store" && pwd)
-  # Where their caches lie whatever is configured.
+  # The tools' caches are always here, independent of the configuration.
   mkdir -p "$work/lib" /var/lib/containers
   mount --bind "$work/lib" /var/lib/containers
-  rm -rf "$store/images/libpod" # what podman knew of containers, in folders that are gone
+  rm -rf "$store/images/libpod" # podman's database of containers whose folders have been removed
   cat >"$work/storage.conf" <<CONF
 [storage]
 driver = "overlay"
@@ -51,7 +51,7 @@ build() { # DOCKERFILE NAME ARGUMENTS...
     { tail -n 40 "$work/log" >&2; refuse "$1 cannot be built"; }
 }
 
-# What deploy/docker's images are built on, in `BASE`: what that says, or a Debian that debootstrap makes.
+# Sets BASE, the base of deploy/docker's images, to a Debian from debootstrap unless it is set.
 find_base() {
   [ -z "${BASE:-}" ] || return 0
   BASE=localhost/debian-python:bookworm
@@ -59,7 +59,7 @@ find_base() {
     { tail -n 20 "$work/log" >&2; refuse "there is no base"; }
 }
 
-# localhost/horovod:cpu. What pip is told here, it is told there.
+# Builds localhost/horovod:cpu with the pip settings of this environment.
 build_cpu() {
   local pip_args="" mounts=() file
   [ -z "${PIP_INDEX_URL:-}" ] || pip_args+=" --index-url $PIP_INDEX_URL"

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Installs what extras of pyproject.toml name, without installing (and so building) the package itself, and other packages beside them in
-# the same step:  install-dev-tools.sh EXTRA... [-- REQUIREMENT...]
+# Installs the packages of pyproject.toml's extras together with other packages, but without the project itself, which would have to be
+# built:  install-dev-tools.sh EXTRA... [-- REQUIREMENT...]
 set -euo pipefail
 cd "$(dirname "$0")/.."
 extras=()
@@ -12,7 +12,7 @@ python - "${extras[@]}" <<'PY' >"$requirements"
 import re, sys
 try:
     import tomllib
-except ImportError:  # Python 3.10; pip carries a copy
+except ImportError:  # Python 3.10; pip contains a copy
     from pip._vendor import tomli as tomllib
 extras = tomllib.load(open("pyproject.toml", "rb"))["project"]["optional-dependencies"]
 print("\n".join(r for name in sys.argv[1:] for r in extras[name] if not re.match(r"horovod\b", r)))

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# The C++ tests use doctest, which is no pip package: takes the system's, and asks apt for it only when there is none.
+# Installs doctest for the C++ tests with apt, unless the system has it. There is no pip package.
 set -euo pipefail
 have() { echo '#include <doctest/doctest.h>' | "${CXX:-c++}" -x c++ -fsyntax-only - 2>/dev/null; }
 have && exit 0

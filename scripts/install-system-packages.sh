@@ -1,11 +1,11 @@
 #!/usr/bin/env bash
-# Debian packages that some tests need:  install-system-packages.sh [first|more]   (a tier of tests; without: both)
-# Programs to make several hosts out of namespaces, and to reach them as a user does, by ssh; shells whose completion is tested; Java for
-# Spark; for the second tier Slurm and a browser.
-# Asks apt only for what is missing. Never fails: without them these tests are skipped, each with the reason.
+# Installs Debian packages that some tests need:  install-system-packages.sh [first|more]   (a tier of tests; default: both)
+# They are programs that simulate hosts with namespaces, and ssh to reach them; shells whose completion is tested; Java for Spark; and for the
+# second tier Slurm and a browser.
+# Installs only missing packages. Never fails: if some are missing, the tests are skipped with the reason.
 set -uo pipefail
 
-# A line each: a program (or a file), the package that has it.
+# Lines of a program (or a file) and the package that contains it.
 first() {
   cat <<'LIST'
 ip iproute2
@@ -43,10 +43,10 @@ mapfile -t packages < <(printf '%s\n' "${packages[@]}" | sort -u)
 
 give_up() { echo "$1; tests that need ${packages[*]} will be skipped" >&2; exit 0; }
 command -v apt-get >/dev/null || give_up "there is no apt-get here"
-# These tests need root anyway; and somebody's own machine gets no ssh server that its next start would also start.
+# These tests need root. On a machine with running services, do not install an ssh server that would start with the machine.
 [ "$(id -u)" = 0 ] || give_up "not root"
 [ ! -d /run/systemd/system ] || give_up "this machine runs services: install ${packages[*]} yourself"
-# Nor is the server to be started now: the tests run their own. invoke-rc.d asks this file.
+# Do not start the server now either, because tests start their own. invoke-rc.d checks this file.
 policy=/usr/sbin/policy-rc.d
 if [ ! -e $policy ]; then
   printf '#!/bin/sh\nexit 101\n' >$policy && chmod 755 $policy

@@ -1,10 +1,10 @@
 #!/usr/bin/env bash
-# Builds the native part and installs the package into the active environment: install.sh [--editable]
-# Without build isolation, with a build folder that stays: the second build compiles only what has changed.
-# The wheel is built first, because an installation keeps all others into the same environment waiting.
+# Builds the native libraries and installs the package into the active environment: install.sh [--editable]
+# The build folder is kept and there is no build isolation, so later builds compile only changes.
+# The wheel is built before the installation, because installations into one environment wait for each other.
 set -euo pipefail
 cd "$(dirname "$0")/.."
-# Editable, with warnings as errors: the C++ unit tests use the library that is compiled here.
+# Editable builds treat warnings as errors; the C++ unit tests use the library that is compiled here.
 hook=build_wheel errors=
 [ "${1:-}" = --editable ] && hook=build_editable errors=", 'cmake.define.HVD_WERROR': 'ON'"
 rm -rf build/installed

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Notes tests that passed only in a second try:  note-second-try.sh < NAMES, a line each
-# They are printed, and appended with the date to build/second-tries.txt, which keeps those of all runs.
+# Records tests that passed only at the second attempt:  note-second-try.sh < NAMES, one per line
+# Prints them, and appends them with the date to build/second-tries.txt, which contains those of all runs.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 mkdir -p build

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
-# Records how long a target took, for `make help`:  record-time.sh TARGET START first|again
-# START: seconds since 1970. "first": the environment was not there at the start. To build/times.tsv, or the file TIMES names; the times
-# that are committed are in scripts/times.tsv.
+# Records the time of a target for `make help`:  record-time.sh TARGET START first|again
+# START: seconds since 1970. "first": the environment did not exist at the start. Writes to build/times.tsv or the file TIMES; committed
+# times are in scripts/times.tsv.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 file=${TIMES:-build/times.tsv}

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Runs the tests that need Azure ML's SDK, MLflow or boto3, which are large, in an environment beside .venv, .venv-clouds: it
-# has what .venv has, and these. Arguments go to pytest.
+# Runs the tests that need Azure ML's SDK, MLflow or boto3, which are large, in the environment .venv-clouds, which also sees the packages
+# of .venv. Arguments are passed to pytest.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 place=$PWD/.venv-clouds

@@ -1,9 +1,9 @@
 #!/usr/bin/env bash
 # Builds the images of deploy/docker and .devcontainer, and runs jobs in them: test-containers.sh [arguments of pytest]
 #
-# BASE=IMAGE   what they are built on, where a registry is reached; without it a Debian that debootstrap makes
-# KEEP=FOLDER  keeps images and layers there for the next time; without it nothing is left
-# How images are built: image-building.sh. As root.
+# BASE=IMAGE   base image, if a registry can be reached; default: a Debian from debootstrap
+# KEEP=FOLDER  keeps images and layers in this folder for the next run; default: all are removed
+# image-building.sh builds the images. Must run as root.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 packages=(aardvark-dns buildah catatonit debootstrap iproute2 netavark podman runc)
@@ -12,7 +12,7 @@ refuse() { echo "test-containers.sh: $1" >&2; exit 1; }
 
 . scripts/image-building.sh
 
-# The outer process: everything else runs in namespaces of its own, whose processes and mounts end with it, however it ends.
+# The outer process. All others run in namespaces whose processes and mounts end with it in every case.
 outside() {
   [ "$(id -u)" = 0 ] || refuse "user $(id -u) may make no containers of this kind; run it as root"
   install_packages "${packages[@]}"
@@ -45,7 +45,7 @@ inside() {
   build deploy/docker/ssh.Dockerfile horovod:cpu-ssh --build-arg IMAGE=localhost/horovod:cpu
   build .devcontainer/Dockerfile horovod:dev --build-arg "BASE=$BASE"
 
-  # A network of its own as well: bridges and rules of firewalls go with it.
+  # In a separate network namespace, so that bridges and firewall rules disappear with it.
   export HVD_TEST_CONTAINERS=1 HVD_TEST_TOOLS=$work/tools
   local code=0
   unshare --net bash -c 'ip link set lo up && exec "$@"' pytest \

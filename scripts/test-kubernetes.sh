@@ -1,9 +1,9 @@
 #!/usr/bin/env bash
-# Jobs on a real Kubernetes: test-kubernetes.sh [arguments of pytest]
+# Runs jobs on a real Kubernetes cluster: test-kubernetes.sh [arguments of pytest]
 #
 # KUBECONFIG=FILE IMAGE=IMAGE   on that cluster, with an image that its nodes can pull, which has this version and NumPy; NAMESPACE=default
-# without                       on one that tools/kubernetes_bed makes, of one node and then of two. As root, on Debian 12
-# CRDS=FOLDER                   with Kubeflow's definitions as JSON, for its kinds of jobs; BED_LOGS=FOLDER keeps what the cluster's programs write
+# without                       on clusters of one and of two nodes, created by tools/kubernetes_bed; needs root, on Debian 12
+# CRDS=FOLDER                   with Kubeflow's definitions as JSON, for its kinds of jobs; BED_LOGS=FOLDER keeps the logs of the cluster's programs
 set -euo pipefail
 cd "$(dirname "$0")/.."
 tests=tests/runner/kubernetes

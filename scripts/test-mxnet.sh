@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Runs tests/mxnet in an environment of its own, .venv-mxnet: MXNet 1.9.1 is the last release of a project that is retired, and works with
-# NumPy 1.23 and Python 3.11 at most. PYTHON=python3.11 PYTEST_ARGS=... test-mxnet.sh
+# Runs tests/mxnet in the separate environment .venv-mxnet. MXNet 1.9.1 is the last release of a retired project, and does not work with
+# versions after NumPy 1.23 and Python 3.11. PYTHON=python3.11 PYTEST_ARGS=... test-mxnet.sh
 set -euo pipefail
 cd "$(dirname "$0")/.."
 python=${PYTHON:-python3.11}
@@ -15,13 +15,13 @@ unset PYTHONPATH
 if ! [ "$place/ready" -nt scripts/test-mxnet.sh ]; then
   rm -rf "$place"
   "$python" -m venv "$place"
-  # scikit-learn has the digits of the example, ml_dtypes the bfloat16 of the cases of all faces; these go with this NumPy.
+  # scikit-learn has the example's data, and ml_dtypes bfloat16 for the conformance tests; these versions work with this NumPy.
   python -m tools.packages install mxnet==1.9.1 numpy==1.23.5 'scikit-learn==1.2.*' 'ml_dtypes==0.4.*' 'pytest>=8' 'pytest-timeout>=2.3'
   python -m tools.packages install cmake ninja nanobind scikit-build-core cloudpickle msgspec pyyaml pyzmq
   touch "$place/ready"
 fi
-# As scripts/install.sh does it, with a build folder for this Python.
+# Like scripts/install.sh, with a separate build folder for this Python.
 python -m tools.packages install --no-deps --no-build-isolation --force-reinstall --config-settings=build-dir=build/mxnet --editable .
-# MXNet makes NumPy warn of much.
+# Warnings are disabled because MXNet causes many in NumPy.
 # shellcheck disable=SC2086
 exec python -m pytest -q -m "not heavy and not long" --disable-warnings ${PYTEST_ARGS:-tests/mxnet tests/test_api.py tests/common/test_without_mxnet.py}

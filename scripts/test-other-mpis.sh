@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Runs the tests of MPI as carrier with the MPIs before those that `make test` uses, each in an environment of its own:
+# Runs the tests of data transport by MPI with older and other MPI libraries than `make test`, each in a separate environment:
 # test-other-mpis.sh [openmpi-4] [mpich-4] [intel] -- PYTEST_ARGS
 set -uo pipefail
 cd "$(dirname "$0")/.."

@@ -1,13 +1,13 @@
 #!/usr/bin/env bash
 # Runs tests/tensorflow and tests/keras in an environment for each given version of TensorFlow: test-tf-matrix.sh VERSION...
-# All environments install one and the same wheel: WHEEL=FILE, or that of make wheel. Further words for pytest: PYTEST_ARGS.
+# All environments install the same wheel: WHEEL=FILE, or that of make wheel. PYTEST_ARGS has further arguments of pytest.
 set -uo pipefail
 cd "$(dirname "$0")/.."
 root=$PWD
 python=${PYTHON:-python3}
 wheel=$(realpath "${WHEEL:-$(ls build/one-wheel/horovod-*.whl)}") || exit 1
 
-# Beside a source tree "import horovod" would find that instead of the wheel, so the tests get a place of their own.
+# Copy the tests to another folder, because in the checkout "import horovod" would find the sources instead of the wheel.
 stage=build/tf-matrix
 rm -rf $stage && mkdir -p $stage
 cp -r tests pyproject.toml examples $stage/
@@ -18,7 +18,7 @@ environment() { # version: sets up .venv-tf-VERSION unless that has been done as
   rm -rf "$place"
   "$python" -m venv "$place" || return
   "$place/bin/python" -m tools.packages install "tensorflow-cpu==$version" 'pytest>=8' 'pytest-timeout>=2.3' scikit-learn cloudpickle msgspec pyzmq || return
-  # From 2.16 on tf.keras is Keras 3; Keras 2 of that version is tf_keras, whose dependencies would add TensorFlow once more.
+  # Since 2.16, tf.keras is Keras 3, and tf_keras is Keras 2. Install it without dependencies, which would add TensorFlow again.
   case $version in
     2.13.* | 2.14.* | 2.15.*) ;;
     *) "$place/bin/python" -m tools.packages install --no-deps "tf_keras==${version%.*}.*" || return ;;

@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
-# A job of two ranks of the wheel in dist/ that pip chooses on another Debian than this one, with its Python and its glibc, in a root that
-# debootstrap makes once in build/, as root: test-wheels-debian.sh [SUITE...]; without, forky (Python 3.14) and trixie (glibc 2.41).
+# Runs a job of two ranks with the wheel in dist/ that pip chooses on another release of Debian, with its Python and glibc:
+# test-wheels-debian.sh [SUITE...]   (default: forky with Python 3.14, and trixie with glibc 2.41)
+# Needs root; debootstrap creates the systems once in build/.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 dist=$PWD/dist job=$PWD/tests/wheels/job.py place=$PWD/build/test-wheels-debian
@@ -17,7 +18,7 @@ for suite in "$@"; do
   if [ ! -e "$root.ready" ]; then
     rm -rf "$root" && mkdir -p "$root"
     script=$scripts/$suite
-    [ -e "$script" ] || script=$scripts/sid # this debootstrap is older than that suite
+    [ -e "$script" ] || script=$scripts/sid # this debootstrap does not know the suite
     debootstrap --variant=minbase --include=python3,python3-venv,ca-certificates "$suite" "$root" \
       "${MIRROR:-http://deb.debian.org/debian}" "$script" >"$root.log" 2>&1 || { tail -3 "$root.log" >&2; exit 1; }
     touch "$root.ready"
@@ -26,7 +27,7 @@ for suite in "$@"; do
   cp "$job" "$root/wheels/job.py"
   cp /etc/resolv.conf "$root/etc/resolv.conf"
   cp -L /etc/ssl/certs/ca-certificates.crt "$root/etc/ssl/certs/ca-certificates.crt"
-  # In namespaces, which take with them whatever is mounted and still runs.
+  # The namespaces end all mounts and processes.
   timeout 600 unshare --mount --pid --fork --kill-child bash -euc '
     mkdir -p "$1/dist" && mount --bind "$2" "$1/dist"
     mount -t proc proc "$1/proc" && mount --rbind /dev "$1/dev" && mount -t tmpfs tmpfs "$1/dev/shm"

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# A job of two ranks of the aarch64 wheel for Python 3.11 in dist/, under emulation, on a machine with another CPU: Debian 12's Python for
-# aarch64 lies in a folder of its own, and qemu-aarch64-static (apt-get install qemu-user-static) runs it; horovodrun is this machine's.
+# Runs a job of two ranks with the aarch64 wheel for Python 3.11 in dist/, emulated on a machine with another CPU. Debian 12's Python for
+# aarch64 is installed into a folder, and qemu-aarch64-static (apt-get install qemu-user-static) runs it; horovodrun is this machine's.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 dist=$PWD/dist job=$PWD/tests/wheels/job.py place=$PWD/build/test-wheels-emulated
@@ -13,7 +13,7 @@ echo "deb http://deb.debian.org/debian bookworm main" >sources.list && touch sta
 apt=(apt-get -q -o APT::Architecture=arm64 -o APT::Architectures=arm64 -o "Dir::Etc::sourcelist=$PWD/sources.list" -o Dir::Etc::sourceparts=-
   -o "Dir::State::lists=$PWD/lists" -o "Dir::State::status=$PWD/status" -o "Dir::Cache=$PWD/cache" -o APT::Sandbox::User=root)
 "${apt[@]}" update >/dev/null
-# The last one is for NumPy and pyzmq; the wheel brings its own.
+# libstdc++6 is for NumPy and pyzmq; the wheel contains its own.
 (cd debs && "${apt[@]}" download python3.11-minimal libpython3.11-minimal libpython3.11-stdlib libc6 libgcc-s1 libexpat1 zlib1g libssl3 \
   libffi8 libbz2-1.0 liblzma5 libuuid1 libstdc++6 >/dev/null)
 for package in debs/*.deb; do dpkg -x "$package" root; done

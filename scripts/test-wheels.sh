@@ -1,13 +1,13 @@
 #!/usr/bin/env bash
-# Installs what make wheels has put into dist/ in an empty environment of each Python, as pip chooses it, and runs a job of two workers
-# there; tries, too, what becomes of wheels that do not fit: test-wheels.sh [PYTHON...]; without, those on the PATH and of pyenv.
-# Pythons that no wheel fits (free-threaded ones) get the sdist, which pip builds; SDIST=1: the first of the others, too.
+# Installs the wheels of dist/ (make wheels) with pip in an empty environment of each Python, runs a job of two workers there, and checks the
+# errors for wheels that do not fit: test-wheels.sh [PYTHON...]   (default: those on the PATH and of pyenv)
+# For Pythons without a wheel (free-threaded ones) pip builds the sdist. With SDIST=1, it is also built for the first of the others.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 if [ $# = 0 ]; then
   for minor in 10 11 12 13 14 15; do
     for python in python3.$minor "${PYENV_ROOT:-$HOME/.pyenv}"/versions/3.$minor.*/bin/python; do
-      "$python" -c '' 2>/dev/null && set -- "$@" "$(command -v "$python")" && break # a shim of pyenv's may be there and not run
+      "$python" -c '' 2>/dev/null && set -- "$@" "$(command -v "$python")" && break # a shim of pyenv may exist but not run
     done
   done
 fi
@@ -18,17 +18,17 @@ version=$(basename "$sdist" .tar.gz) && version=${version#horovod-}
 unset PYTHONPATH VIRTUAL_ENV
 export PIP_DISABLE_PIP_VERSION_CHECK=1
 rm -rf "$place" && mkdir -p "$place/empty"
-cd "$place/empty" # where there is no checkout that could be imported
+cd "$place/empty" # not in the checkout, which would be imported
 
 say() { echo "-- $*"; }
-have() { # FILE WORDS: the words are in what was written
+have() { # FILE WORDS: checks that the file contains the words
   grep -q -- "$2" "$1" || { echo "not said: $2; but: $(cat "$1")" >&2; exit 1; }
 }
 environment() { # PYTHON NAME
   "$1" -m venv "$place/$2"
   "$place/$2/bin/pip" install -qq --upgrade pip
 }
-run() { # NAME: a job of two workers
+run() { # NAME: runs a job of two workers
   PATH=$place/$1/bin:$PATH timeout 120 horovodrun -np 2 python "$job" | sed 's/^/   /'
 }
 

@@ -1,16 +1,16 @@
 #!/usr/bin/env bash
 # Builds and runs the C++ unit tests: unit-tests.sh [--tier first|more | --build TARGET] BUILD_DIR SANITIZERS
-# (SANITIZERS: as for -fsanitize=, or empty)
-# first: the core without long cases and tests over simulated libraries, unless these or the core have changed since they last passed.
-# more: what the first tier leaves out. Without a tier: all. --build: run none, build only that target.
-# Without sanitizers the core is not compiled again: its library is that of the extension's build, build/python.
+# (SANITIZERS: value of -fsanitize=, or empty)
+# first: all tests except long cases and, unless they or the core have changed since they last passed, tests over simulated libraries.
+# more: the tests that the first tier omits. Without a tier: all tests. --build: build only this target, without running tests.
+# Without sanitizers, the core is not compiled again: tests use the library of the extension's build, build/python.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 tier=all only=
 [ "${1:-}" = --tier ] && tier=$2 && shift 2
 [ "${1:-}" = --build ] && only=$2 && shift 2
 build=$1 sanitize=$2
-passed=$build/simulated-passed # the sources with which the tests over simulated libraries last passed
+passed=$build/simulated-passed # checksum of the sources with which the tests over simulated libraries last passed
 sources=$(find CMakeLists.txt core tests/core tests/simulated -type f | LC_ALL=C sort | xargs sha256sum | sha256sum)
 target=all choice=()
 case $tier in
@@ -25,7 +25,7 @@ library=
 if [ -z "$sanitize" ]; then
   library=$PWD/build/python/core/libhvd_core.a
   [ -e build/python/build.ninja ] || { echo "unit-tests.sh: the extension must be built first: make unit, or scripts/install.sh --editable" >&2; exit 1; }
-  cmake --build build/python --target hvd_core # what has changed since then
+  cmake --build build/python --target hvd_core # compile changes since then
 fi
 cmake -S . -B "$build" -G Ninja -DCMAKE_BUILD_TYPE=$type -DHVD_SANITIZE="$sanitize" -DHVD_WERROR=ON \
   -DHVD_BUILD_TESTS=ON -DHVD_BUILD_PYTHON=OFF -DHVD_CORE_LIBRARY="$library" >/dev/null
@@ -36,7 +36,7 @@ failed=$build/Testing/Temporary/LastTestsFailed.log
 rm -f "$failed"
 note_passed() { [ $tier = first ] || echo "$sources" >"$passed"; }
 ctest --test-dir "$build" --output-on-failure --parallel "$jobs" "${choice[@]}" && note_passed && exit
-# As in python-tests.sh: a few that fail among the others have another try, alone. What a sanitizer has found is found.
+# Like python-tests.sh, run a few failed tests again, alone, but not under a sanitizer, whose findings are real.
 [ -z "$sanitize" ] && [ -s "$failed" ] && [ "$(wc -l <"$failed")" -le 8 ] || exit 1
 cp "$failed" "$build/failed-among-others"
 echo "unit-tests.sh: once more, alone:"
