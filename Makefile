@@ -1,5 +1,5 @@
-# Everything a user or developer starts, each from a fresh clone: `make help`. Needs python3 with venv, a C++20 compiler and make;
-# all other tools are installed into .venv, by uv or pip (tools/packages). Longer recipes are in scripts/.
+# Commands for users and developers, all of which work in a fresh clone; `make help` lists them. Needs python3 with venv, a C++20 compiler and
+# make; all other tools are installed into .venv with uv or pip (tools/packages). Longer recipes are in scripts/.
 SHELL := /bin/bash
 .SHELLFLAGS := -eu -o pipefail -c
 .DELETE_ON_ERROR:
@@ -7,39 +7,39 @@ SHELL := /bin/bash
 
 VENV ?= .venv
 PYTHON ?= python3
-# The build of PyTorch. Empty: without an NVIDIA GPU the CPU build, see tools/packages/pytorch.py.  make train TORCH="torch==2.13.0"
+# Build of PyTorch, such as TORCH="torch==2.13.0". If empty, the CPU build unless there is an NVIDIA GPU (tools/packages/pytorch.py).
 TORCH ?=
 TORCH_VERSION ?= 2.13.0
-# uv, or pip alone. Without uv pip installs anyway.
+# uv or pip. If uv is not available, pip is used.
 INSTALLER ?= uv
-# The other frameworks are for tests and benchmarks only. Empty, their tests are left out:  make test TENSORFLOW= JAX= RAY=
-# KERAS2 is installed without its dependencies: it asks for "tensorflow", which is the same files as tensorflow-cpu again.
+# The other frameworks are for tests and benchmarks only. Their tests are skipped if a variable is empty:  make test TENSORFLOW= JAX= RAY=
+# KERAS2 is installed without its dependencies, because it requires "tensorflow", which has the same files as tensorflow-cpu.
 TENSORFLOW ?= tensorflow-cpu==2.21.0
 KERAS ?= keras==3.15.*
 KERAS2 ?= tf_keras==2.21.*
 JAX ?= jax[cpu]==0.10.*
-# Jobs on Spark need Java 17 too, which scripts/install-system-packages.sh installs where there is none.
+# Jobs on Spark also need Java 17, which scripts/install-system-packages.sh installs if it is missing.
 PYSPARK ?= pyspark==4.3.*
 RAY ?= ray[train,tune]==2.60.*
-# For the second tier of tests only: what estimators are tested with besides, Lightning and a store on S3, and libraries on JAX.
+# For the second tier of tests only: further libraries for estimators (Lightning, a store on S3), and libraries on top of JAX.
 SPARK_LIBRARIES ?= 'lightning==2.6.*' 's3fs>=2025.3' 'moto[server]>=5'
 JAX_LIBRARIES ?= flax equinox dm-haiku orbax-checkpoint
 WORKERS ?= 2
 JOBS ?= $(shell nproc)
-# Processes that run Python tests side by side: more than there are cores, because many tests wait. TESTERS=0: one after another.
+# Number of processes that run Python tests: more than there are cores, because many tests wait. TESTERS=0: run tests one after another.
 TESTERS ?= $(shell n=$$(nproc); echo $$((n + 2 < 8 ? n + 2 : 8)))
 PYTEST_ARGS ?=
 FUZZ_SECONDS ?= 600
 MINUTES ?= 10
 MUTANTS ?= 20
 
-# A target that is made alone says at its end how long it took, for `make help`.
+# If a single target is made, its time is recorded for `make help`.
 BEGAN := $(shell date +%s)
 AGE := $(if $(wildcard $(VENV)/stamps/editable $(VENV)/stamps/package),again,first)
 RECORD = $(if $(filter $@,$(MAKECMDGOALS)),$(if $(word 2,$(MAKECMDGOALS)),:,scripts/record-time.sh $@ $(BEGAN) $(AGE)),:)
 
 SIDE_BY_SIDE := $(if $(filter-out 0,$(TESTERS)),-n $(TESTERS)) --slowest=20
-# Python tests run in parts (tests/lanes.py), each with one process or, where it says so, with several.
+# Python tests run in parts (tests/lanes.py), each with one process unless PROCESSES_... sets more.
 PARTS := torch tensorflow jax spark-ray others
 PROCESSES_first_others := $(JOBS)
 PROCESSES_more_others := $(JOBS)
@@ -48,8 +48,8 @@ in_parts = @echo "Python tests run in $(words $(PARTS)) parts at the same time; 
   $(MAKE) --no-print-directory -j$(if $(filter 0 1,$(TESTERS)),1,4) --output-sync=line $(PARTS:%=$1-%)
 of_part = PART=$1-$2 nice scripts/python-tests.sh --tier=$1 --part=$2 --slowest=10 $(if $(filter 0 1,$(TESTERS)),,$(PROCESSES_$1_$2:%=-n %))
 STAMPS := $(VENV)/stamps
-# What `make test` needs, and what `make test-more` needs besides. Steps may run side by side: packages and apt have locks of their own.
-# In this order: the extension compiles while packages are installed.
+# Requirements of `make test`, and additional ones of `make test-more`. Steps may run in parallel, because pip and apt use locks. With this
+# order, the extension is compiled while packages are installed.
 FIRST := $(addprefix $(STAMPS)/,doctest tools editable first lint system launchers)
 MORE := $(addprefix $(STAMPS)/,more system-more launchers-more nvrtc)
 export PATH := $(abspath $(VENV))/bin:$(PATH)
@@ -58,26 +58,26 @@ export CMAKE_BUILD_PARALLEL_LEVEL := $(JOBS)
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 export PIP_ROOT_USER_ACTION := ignore
 export INSTALLER
-# Used by the Python of .venv.
+# Runs with the Python of .venv.
 INSTALL := python -m tools.packages install
-# Packages are installed without byte code; unless the first import writes it, each of hundreds of processes compiles PyTorch anew.
+# Packages are installed without bytecode. The first import must write it, or else each of hundreds of processes would compile PyTorch.
 unexport PYTHONPATH PYTHONDONTWRITEBYTECODE
 
-# What the extension is compiled from, and with the Python files, what the package consists of.
+# Sources of the extension (NATIVE), and of the whole package (SOURCES).
 NATIVE := $(wildcard pyproject.toml CMakeLists.txt) $(shell find core bindings -type f 2>/dev/null)
 SOURCES := $(NATIVE) README.md $(shell find horovod -type f -not -name '*.pyc' 2>/dev/null)
 
-# TensorFlow versions in which the library that was built is loaded as it is; each gets an environment of its own.
+# Versions of TensorFlow with which the same build of the library is tested, each in a separate environment.
 TF_MATRIX ?= 2.13.1 2.16.2 2.18.1 2.21.0
-# Words for python -m tools.wheels, and the Pythons in which wheels are tried.
+# Arguments of python -m tools.wheels, and the Pythons in which wheels are tested.
 WHEELS ?=
 PYTHONS ?=
-# MXNet 1.9.1 wants Python 3.11 or older.
+# MXNet 1.9.1 needs Python 3.11 or older.
 MXNET_PYTHON ?= $(firstword $(shell command -v python3.11 python3.10) $(PYTHON))
 
 .PHONY: help train environment quick test test-more test-all kernels unit unit-more lint format docs site pytest asan tsan fuzz fuzz-programs mutants bench gpu-check wheel wheels test-wheels clean test-tf-matrix test-mxnet test-cluster test-launchers test-mpis test-kubernetes test-containers test-clouds $(PARTS:%=first-%) $(PARTS:%=more-%) $(PARTS:%=long-%)
 
-help: ## this list, with the times that the targets recorded here (build/times.tsv) or on 2 cores (scripts/times.tsv)
+help: ## this list, with the times of targets measured here (build/times.tsv) or on 2 cores (scripts/times.tsv)
 	@scripts/help.sh
 
 train: $(STAMPS)/tools ## set up, build, install, and train a small network on two workers
@@ -85,7 +85,7 @@ train: $(STAMPS)/tools ## set up, build, install, and train a small network on t
 	horovodrun -np $(WORKERS) python examples/pytorch/digits.py
 	@$(RECORD)
 
-# What all tests need.
+# Install the requirements of all tests.
 environment: $(FIRST) $(MORE)
 	@:
 
@@ -123,22 +123,22 @@ $(PARTS:%=more-%): more-%:
 $(PARTS:%=long-%): long-%:
 	$(call of_part,long,$*)
 
-quick: $(STAMPS)/quick ## tests of the launcher and of pure parts, without any framework; PYTEST_ARGS="-k name" chooses
+quick: $(STAMPS)/quick ## tests of the launcher and of pure parts, without frameworks; PYTEST_ARGS="-k name" selects tests
 	nice python -m pytest --quick --tier=first $(if $(PYTEST_ARGS),$(PYTEST_ARGS),$(SIDE_BY_SIDE))
 	@$(RECORD)
 
-unit: $(STAMPS)/doctest $(STAMPS)/editable ## the core's C++ unit tests, first tier: over simulated GPUs only when they or the core changed
+unit: $(STAMPS)/doctest $(STAMPS)/editable ## the core's C++ unit tests, first tier: with simulated GPUs only if they or the core have changed
 	nice scripts/unit-tests.sh --tier first build/unit ""
 	@$(RECORD)
 
-unit-more: $(STAMPS)/doctest $(STAMPS)/editable ## the C++ unit tests that the first tier leaves out: over simulated GPUs and MPI, benchmarks, fuzz programs
+unit-more: $(STAMPS)/doctest $(STAMPS)/editable ## the C++ unit tests that the first tier omits: with simulated GPUs and MPI, benchmarks, fuzz programs
 	nice scripts/unit-tests.sh --tier more build/unit ""
 	@$(RECORD)
 
-kernels: $(STAMPS)/tools ## compile the kernels for GPUs anew, to core/kernels/kernels.ptx, which is committed; installs NVRTC, needs no GPU
+kernels: $(STAMPS)/tools ## compile the GPU kernels to core/kernels/kernels.ptx, which is committed; installs NVRTC, needs no GPU
 	nice scripts/compile-kernels.sh
 
-lint: $(STAMPS)/lint $(STAMPS)/editable ## formatting, ruff, mypy, import-linter, circles of imports, order of the C++ includes, starts of Python
+lint: $(STAMPS)/lint $(STAMPS)/editable ## formatting, ruff, mypy, import-linter, import cycles, layers of C++ includes, starts of Python
 	ruff check .
 	ruff format --check .
 	clang-format --dry-run -Werror $$(scripts/cxx-files.sh)
@@ -149,18 +149,18 @@ lint: $(STAMPS)/lint $(STAMPS)/editable ## formatting, ruff, mypy, import-linter
 	python tools/check_starts.py
 	@$(RECORD)
 
-format: $(STAMPS)/lint ## put Python and C++ into the form that lint asks for
+format: $(STAMPS)/lint ## format Python and C++ files
 	ruff format .
 	clang-format -i $$(scripts/cxx-files.sh)
 
-docs: $(STAMPS)/editable ## are the generated documents up to date?
+docs: $(STAMPS)/editable ## check that generated documents and links are up to date
 	nice scripts/check-docs.sh
 
-site: $(STAMPS)/more $(STAMPS)/editable ## all pages and the reference of the API as a site in build/site; warnings and dead links are errors
+site: $(STAMPS)/more $(STAMPS)/editable ## build all pages and the API reference as a site in build/site; warnings and dead links are errors
 	nice python -m sphinx -E -W --keep-going -q -b html -c tools/site -d build/site-cache . build/site
 	@$(RECORD)
 
-pytest: $(FIRST) $(MORE) ## Python tests; PYTEST_ARGS="-k name" chooses
+pytest: $(FIRST) $(MORE) ## Python tests; PYTEST_ARGS="-k name" selects tests
 	nice $(if $(PYTEST_ARGS),python -m pytest $(PYTEST_ARGS),scripts/python-tests.sh $(SIDE_BY_SIDE))
 	@$(RECORD)
 
@@ -168,23 +168,23 @@ test-launchers: $(FIRST) $(MORE) ## jobs of mpirun, mpiexec, srun and torchrun, 
 	nice python -m pytest tests/launchers $(PYTEST_ARGS)
 	@$(RECORD)
 
-test-mpis: $(FIRST) ## MPI as carrier with Open MPI 4, MPICH 4 and Intel MPI, set up in .venv-mpi-*; MPIS="intel" chooses
+test-mpis: $(FIRST) ## data transport by MPI with Open MPI 4, MPICH 4 and Intel MPI, set up in .venv-mpi-*; MPIS="intel" selects one
 	PYTHON=$(PYTHON) nice scripts/test-other-mpis.sh $(MPIS) -- $(PYTEST_ARGS)
 	@$(RECORD)
 
-test-cluster: $(FIRST) ## the tests on several hosts, with every fault also on four of them
+test-cluster: $(FIRST) ## the tests on several simulated hosts, with every fault also on four hosts
 	nice python -m pytest tests/cluster $(PYTEST_ARGS)
 	@$(RECORD)
 
-test-clouds: $(FIRST) ## what needs Azure ML's SDK, boto3 or MLflow, in an environment beside .venv, set up in .venv-clouds (500 MB)
+test-clouds: $(FIRST) ## tests that need Azure ML's SDK, boto3 or MLflow, in a separate environment, set up in .venv-clouds (500 MB)
 	nice scripts/test-clouds.sh $(PYTEST_ARGS)
 	@$(RECORD)
 
-test-kubernetes: $(FIRST) $(STAMPS)/more ## jobs on a real Kubernetes made here, or on that of KUBECONFIG=FILE IMAGE=IMAGE, which has this version and NumPy; NAMESPACE=default
+test-kubernetes: $(FIRST) $(STAMPS)/more ## jobs on a Kubernetes cluster created here, or on that of KUBECONFIG=FILE IMAGE=IMAGE (with this version and NumPy); NAMESPACE=default
 	KUBECONFIG="$(KUBECONFIG)" IMAGE="$(IMAGE)" NAMESPACE="$(NAMESPACE)" CRDS="$(CRDS)" nice scripts/test-kubernetes.sh $(PYTEST_ARGS)
 	@$(RECORD)
 
-test-containers: $(FIRST) ## images of deploy/docker built and run, on a Debian made here, or on BASE=IMAGE; KEEP=FOLDER keeps layers
+test-containers: $(FIRST) ## build and run the images of deploy/docker, on a Debian created here or on BASE=IMAGE; KEEP=FOLDER keeps layers
 	BASE="$(BASE)" KEEP="$(KEEP)" nice scripts/test-containers.sh $(PYTEST_ARGS)
 	@$(RECORD)
 
@@ -192,7 +192,7 @@ test-tf-matrix: $(if $(WHEEL),,wheel) ## the TensorFlow and Keras tests with eac
 	WHEEL="$(WHEEL)" PYTHON=$(PYTHON) PYTEST_ARGS="$(PYTEST_ARGS)" nice scripts/test-tf-matrix.sh $(TF_MATRIX)
 	@$(RECORD)
 
-test-mxnet: ## the MXNet tests, in an environment of its own with MXNet 1.9.1 and NumPy 1.23.5, set up in .venv-mxnet
+test-mxnet: ## the MXNet tests, in a separate environment with MXNet 1.9.1 and NumPy 1.23.5, set up in .venv-mxnet
 	PYTHON=$(MXNET_PYTHON) PYTEST_ARGS="$(PYTEST_ARGS)" nice scripts/test-mxnet.sh
 	@$(RECORD)
 
@@ -204,15 +204,15 @@ tsan: $(STAMPS)/doctest $(STAMPS)/tools ## the C++ unit tests under the thread s
 	nice scripts/unit-tests.sh build/tsan thread
 	@$(RECORD)
 
-fuzz: $(STAMPS)/tools ## coverage-guided fuzzing of all that reads from a socket, FUZZ_SECONDS=600; installs clang
+fuzz: $(STAMPS)/tools ## coverage-guided fuzzing of all code that reads untrusted bytes, FUZZ_SECONDS=600; installs clang
 	nice scripts/fuzz.sh $(FUZZ_SECONDS) build/fuzz
 	@$(RECORD)
 
-fuzz-programs: $(STAMPS)/doctest $(STAMPS)/editable ## random programs on whole engines, MINUTES=10: looks for hangs and wrong results
+fuzz-programs: $(STAMPS)/doctest $(STAMPS)/editable ## random programs on complete engines, MINUTES=10: searches for hangs and wrong results
 	nice scripts/fuzz-programs.sh $(MINUTES) build/unit
 	@$(RECORD)
 
-mutants: $(FIRST) ## do the tests notice small mistakes? MUTANTS=20 of each of some Python modules, and a table in C++
+mutants: $(FIRST) ## mutation tests: check that tests notice small mistakes, MUTANTS=20 per Python module and a table in C++
 	nice python -m tools.mutants --most $(MUTANTS)
 	@$(RECORD)
 
@@ -220,26 +220,26 @@ bench: $(STAMPS)/torch $(STAMPS)/package $(STAMPS)/peers ## measure against gloo
 	python benchmarks/run.py --mpi-prefix $(VENV)-peers $(BENCH_ARGS)
 	@$(RECORD)
 
-gpu-check: ## on a machine with a GPU, without network: build there, tests on the GPU, compute-sanitizer, benchmark; docs/gpu.md
+gpu-check: ## on a machine with a GPU, without a network: build, tests on the GPU, compute-sanitizer, benchmark; see docs/gpu.md
 	scripts/gpu-check.sh
 
-wheel: $(STAMPS)/tools ## a wheel in build/one-wheel for this machine alone, as quickly as may be
+wheel: $(STAMPS)/tools ## build a wheel for this machine only, quickly, in build/one-wheel
 	rm -rf build/one-wheel
 	pip wheel --no-deps --no-build-isolation --config-settings=build-dir=build/wheel -w build/one-wheel .
 	@$(RECORD)
 
-wheels: ## what a release consists of, in dist/: sdist, wheels for manylinux, bill of materials; WHEELS="--arch x86_64 aarch64 --twice"
+wheels: ## build a release in dist/: sdist, manylinux wheels, bill of materials; WHEELS="--arch x86_64 aarch64 --twice"
 	PYTHON=$(PYTHON) nice scripts/build-wheels.sh $(WHEELS)
 	@$(RECORD)
 
-test-wheels: ## install what make wheels has made in an empty environment of each Python, run jobs there; PYTHONS="python3.10 python3.12"
+test-wheels: ## install the wheels of make wheels in an empty environment of each Python, run jobs there; PYTHONS="python3.10 python3.12"
 	nice scripts/test-wheels.sh $(PYTHONS)
 	@$(RECORD)
 
-clean: ## remove what was built, environments included
+clean: ## remove all build outputs and environments
 	rm -rf build dist .gpu-pack $(VENV) $(VENV)-peers .venv-tf-* .venv-wheels .venv-clouds .venv-mxnet .venv-openmpi .venv-mpich .venv-mpi-* runs
 
-# -- environments: a stamp each, so that a second run starts at once --------------------------------------------------------------
+# -- environments: stamp files skip steps that have been done ---------------------------------------------------------------------
 $(STAMPS)/venv:
 	$(PYTHON) -m venv $(VENV)
 	mkdir -p $(STAMPS) && touch $@
@@ -252,7 +252,7 @@ $(STAMPS)/torch: $(STAMPS)/venv
 	torch="$(TORCH)"; [ -n "$$torch" ] || torch=$$(python -m tools.packages pytorch $(TORCH_VERSION)); $(INSTALL) $$torch numpy scikit-learn tqdm
 	touch $@
 
-# In `first`, too.
+# `first` includes these packages.
 $(STAMPS)/lint: $(STAMPS)/venv pyproject.toml
 	[ $(STAMPS)/first -nt pyproject.toml ] || scripts/install-dev-tools.sh lint
 	touch $@
@@ -263,12 +263,12 @@ $(STAMPS)/first: $(STAMPS)/torch pyproject.toml
 	$(if $(TENSORFLOW),$(INSTALL) --no-deps '$(KERAS2)')
 	touch $@
 
-# With the packages of the first tier, so that all fit one another.
+# Installed together with the packages of the first tier, so that all versions match.
 $(STAMPS)/more: $(STAMPS)/first pyproject.toml
 	scripts/install-dev-tools.sh dev test lint kubernetes site timeline -- $(if $(JAX),$(JAX_LIBRARIES)) $(if $(PYSPARK),$(SPARK_LIBRARIES))
 	touch $@
 
-# The package in one of two ways: as a user installs it (train, bench), or with the Python files in place (test).
+# The package is installed either like a user installs it (train, bench), or editable (test).
 $(STAMPS)/package: $(STAMPS)/tools $(SOURCES)
 	scripts/install.sh
 	touch $@ && rm -f $(STAMPS)/editable
@@ -277,7 +277,7 @@ $(STAMPS)/editable: $(STAMPS)/tools $(NATIVE)
 	scripts/install.sh --editable
 	touch $@ && rm -f $(STAMPS)/package
 
-# What `make quick` needs in a fresh clone: no framework.
+# Requirements of `make quick` in a fresh clone, without frameworks.
 $(STAMPS)/quick: $(STAMPS)/editable pyproject.toml scripts/install-dev-tools.sh
 	scripts/install-dev-tools.sh test
 	touch $@
@@ -286,7 +286,7 @@ $(STAMPS)/doctest: $(STAMPS)/venv
 	scripts/install-doctest.sh
 	touch $@
 
-# Programs of the operating system for tests; where they cannot be had, those tests are skipped.
+# System packages for tests; tests are skipped if they cannot be installed.
 $(STAMPS)/system: $(STAMPS)/venv scripts/install-system-packages.sh
 	scripts/install-system-packages.sh first
 	touch $@
@@ -295,7 +295,7 @@ $(STAMPS)/system-more: $(STAMPS)/system
 	scripts/install-system-packages.sh more
 	touch $@
 
-# Their mpiexec must not be found before the user's: environments of their own.
+# In separate environments, so that their mpiexec is not found instead of the user's.
 $(STAMPS)/launchers: $(STAMPS)/tools scripts/install-launchers.sh
 	PYTHON=$(PYTHON) scripts/install-launchers.sh openmpi
 	touch $@
@@ -304,12 +304,12 @@ $(STAMPS)/launchers-more: $(STAMPS)/launchers
 	PYTHON=$(PYTHON) scripts/install-launchers.sh mpich
 	touch $@
 
-# The compiler of the device kernels, for the test that compiles them again; where it cannot be had, that one is skipped.
+# Compiler for the test that compiles the device kernels; the test is skipped if it cannot be installed.
 $(STAMPS)/nvrtc: $(STAMPS)/tools scripts/install-nvrtc.sh
 	scripts/install-nvrtc.sh
 	touch $@
 
-# MPI comes as wheels; an environment of its own keeps its mpiexec out of the way of tests.
+# MPI as wheels, in a separate environment, so that tests do not find its mpiexec.
 $(STAMPS)/peers: $(STAMPS)/tools
 	$(PYTHON) -m venv $(VENV)-peers
 	$(VENV)-peers/bin/python -m tools.packages install numpy mpi4py openmpi

@@ -1,28 +1,28 @@
 #!/usr/bin/env bash
-# The command of every container of a training job on SageMaker (with an image of one's own) or on Vertex AI, where all
-# containers start alike:
+# Command of all containers of a training job on SageMaker (with a custom image) or on Vertex AI, where all containers
+# have the same command:
 #
 #     start.sh -np 16 python train.py
 #
-# On the job's first machine it waits for the others and runs horovodrun with these words, which finds the machines by
-# itself. On the others it serves ssh until that is done. With one machine it is horovodrun.
+# On the job's first machine, it waits for the others and runs horovodrun with these arguments, which finds the machines
+# by itself. On the others, it runs an ssh server until the job ends. With one machine, it only runs horovodrun.
 #
 # Variables:
-#   SSH_PRIVATE_KEY  a key made for this job, as `ssh-keygen -t ed25519 -N "" -f key` writes it; without it ~/.ssh of the
-#                    image has a key that all machines accept
-#   SSH_PORT         the one that the service names (Vertex AI: 2222), else 22
-#   SSHD             the server, /usr/sbin/sshd
-#   START_WAIT       s for all machines to be there, 600
+#   SSH_PRIVATE_KEY  key for this job, as written by `ssh-keygen -t ed25519 -N "" -f key`; without it, the image's ~/.ssh
+#                    must have a key that all machines accept
+#   SSH_PORT         port of the ssh servers; default: the service's (Vertex AI: 2222), or 22
+#   SSHD             the ssh server; default: /usr/sbin/sshd
+#   START_WAIT       seconds to wait for all machines; default: 600
 set -euo pipefail
 
 read -r -a sshd <<< "${SSHD:-/usr/sbin/sshd}"
 mine=$HOME/.horovod-start.pid
 
-# alone | other PORT | first PORT NAME NAME ...
+# One of: alone | other PORT | first PORT NAME NAME ...
 role=$(python - <<'PY'
 import sys
 
-sys.path[:] = [p for p in sys.path if p]  # a module in the current directory must not replace ours
+sys.path[:] = [p for p in sys.path if p]  # modules in the current directory must not be imported
 import os
 
 from horovod.runner.command.cli import machines_of_service
@@ -55,7 +55,7 @@ if [[ ${role[0]} == other ]]; then
     "${sshd[@]}" -D -e -p "$port" &
     server=$!
     trap 'kill "$server" 2> /dev/null || true; rm -f "$mine"; exit 0' USR1
-    trap : TERM INT # a warning that goes to all machines: the first stops the ranks here, too, and needs ssh for that
+    trap : TERM INT # all machines get the warning; the first one stops the ranks here, too, for which it needs ssh
     echo $$ > "$mine"
     while kill -0 "$server" 2> /dev/null; do
         wait "$server" || true
@@ -83,7 +83,7 @@ trap 'kill -TERM "$job" 2> /dev/null || true' TERM INT
 code=0
 while true; do
     wait "$job" && code=0 || code=$?
-    kill -0 "$job" 2> /dev/null || break  # else it was a signal that has been passed on
+    kill -0 "$job" 2> /dev/null || break  # otherwise a signal, which was passed on, has interrupted the wait
 done
 for host in "${role[@]:2}"; do
     to "$host" 'kill -USR1 $(cat ~/.horovod-start.pid)' || true

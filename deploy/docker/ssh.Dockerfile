@@ -1,8 +1,9 @@
-# An image of deploy/docker/Dockerfile with an ssh server, for jobs on several containers: horovodrun -H worker1:2,worker2:2 python train.py
+# Image of deploy/docker/Dockerfile with an ssh server, for jobs on several containers: horovodrun -H worker1:2,worker2:2 python train.py
 #
 #   docker build -f deploy/docker/ssh.Dockerfile -t localhost/horovod:cpu-ssh .
 #
-# Nothing of it is root. Keys are no part of the image: deploy/docker/make-keys makes them, or Kubeflow's MPI operator, and containers mount them.
+# Nothing in it runs as root. Keys are not part of the image: deploy/docker/make-keys or Kubeflow's MPI operator creates them, and containers
+# mount them.
 ARG IMAGE=localhost/horovod:cpu
 # hadolint ignore=DL3006
 FROM ${IMAGE}
