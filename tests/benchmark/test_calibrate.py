@@ -1,4 +1,4 @@
-"""How measured times become sizes. Pure, with times made up."""
+"""Conversion of measured times to sizes. Pure, with made-up times."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ FROM = Sweep("stream_bytes", (1 << 40, 0), UP_TO.cases, above=True)
 
 
 def steady(first: list[float], second: list[float]) -> Times:
-    """Times without noise: of the first and the second value, case by case."""
+    """Return noise-free times of the first and the second value, by case."""
     return {(v, i): [seconds] * TURNS for v, row in enumerate((first, second)) for i, seconds in enumerate(row)}
 
 
@@ -31,7 +31,7 @@ def test_better_needs_a_margin_and_nearly_all_turns() -> None:
         ([1.0] * 5, 16 * KIB),  # no difference: the default
         ([0.5, 0.5, 0.5, 2.0, 2.0], 16 * KIB),
         ([0.5, 0.5, 0.5, 0.5, 2.0], 32 * KIB),
-        ([0.5, 0.5, 0.5, 0.99, 0.5], 16 * KIB),  # what lies behind a size without a winner does not count
+        ([0.5, 0.5, 0.5, 0.99, 0.5], 16 * KIB),  # sizes beyond one without a winner are ignored
         ([0.5, 0.5, 2.0, 2.0, 2.0], 16 * KIB - 1),
         ([2.0, 2.0, 2.0, 2.0, 2.0], 4 * KIB - 1),
         ([2.0, 0.5, 0.5, 2.0, 2.0], 16 * KIB),

@@ -98,11 +98,11 @@ def test_the_fit_finds_the_parameters_that_made_the_times() -> None:
 
 
 def test_the_fit_gives_no_negative_times_and_weighs_small_and_large_alike() -> None:
-    # The second parameter would have to be negative; the best that is not is zero.
+    # The second parameter would be negative; the best nonnegative value is zero.
     assert model.least_squares([([1.0, 1.0], 1.0), ([1.0, 2.0], 0.5)])[1] == 0.0
     assert model.least_squares([([1e-9], 1.0), ([0.0], 1.0)]) == pytest.approx([1e9])  # whatever the units
-    assert model.least_squares([([0.0], 1.0)]) == [0.0]  # what occurs nowhere
-    # One parameter, 1 s and 1000 s, each off by the same share in opposite directions: in the middle.
+    assert model.least_squares([([0.0], 1.0)]) == [0.0]  # a parameter that never occurs
+    # One parameter, 1 s and 1000 s, with equal relative errors in opposite directions: in the middle.
     [value] = model.least_squares([([1.0], 0.9), ([1000.0], 1100.0)])
     assert 0.97 < value < 1.0
     with pytest.raises(ValueError, match="above 0"):

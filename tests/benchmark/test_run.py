@@ -1,4 +1,4 @@
-"""The benchmark as a user runs it: a real job, few sizes."""
+"""The benchmark as a user runs it: a real job with few sizes."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def test_calibration_keeps_what_it_finds(tmp_path: Path, monkeypatch: pytest.Mon
 
 
 def with_peer(peer: str, out: Path) -> list[tuple[str, str, int]]:
-    """Collective, column and number of samples of all results of a job that also measures this peer."""
+    """Return collective, column and number of samples of all results of a job that also measures this peer."""
     words = ["--sizes", "4K", "--rounds", "2", "--collectives", "allreduce,reducescatter", "--peers", peer]
     command = [sys.executable, "-m", "horovod.runner", "-np", "2", "--benchmark", "--", *words, "--json", str(out)]
     environment = marked_environment()
@@ -87,4 +87,4 @@ def test_mpi_runs_in_processes_of_its_own(tmp_path: Path) -> None:
     found = with_peer("mpi", tmp_path / "results.json")
     assert [kind for kind, *_ in found] == ["allreduce", "allreduce", "allreduce", "reducescatter", "reducescatter"]
     assert found[2][1] == found[4][1] != "horovod"
-    assert len({samples for _, _, samples in found}) == 1  # of each turn as many
+    assert len({samples for _, _, samples in found}) == 1  # equally many of each round

@@ -1,4 +1,4 @@
-"""What is written of faults, and what it means."""
+"""The syntax of faults, and its meaning."""
 
 import itertools
 
@@ -59,7 +59,7 @@ def test_random_ones_follow_from_the_seed():
 
 
 def test_networks_are_left_alone_unless_kinds_names_them():
-    """What is drawn is the same; without a time to last a cut is not made."""
+    """The random draws are the same; a cut without a duration is rejected."""
     first = list(itertools.islice(plan("seed=7 mtbf=30s").by_time(), 200))
     assert {event.lasts for event in first if event.kind is Kind.CUT} == {None}
     named = list(itertools.islice(plan("seed=7 mtbf=30s kinds=cut,slow,stop").by_time(), 200))

@@ -1,4 +1,4 @@
-"""What nft and tc are told."""
+"""Commands for nft and tc."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""What is said of faults at the end of a job."""
+"""The report on faults at the end of a job."""
 
 from horovod.chaos import Event, Kind
 from horovod.chaos.report import Outcome, lines, percentile

@@ -1,4 +1,4 @@
-"""Whom an event is for, and when nobody can do it."""
+"""Selection of the ranks for a fault, and faults that no rank can perform."""
 
 import pytest
 
@@ -9,7 +9,7 @@ MACHINES = [Member("a", "1"), Member("a", "1"), Member("b", "2"), Member("c", "3
 
 
 def who(event: Event, *members: Member) -> list[int]:
-    """The ranks that it concerns."""
+    """Return the ranks that the fault concerns."""
     there = members or tuple(MACHINES)
     return [rank for rank in range(len(there)) if concerns(event, Ranks(rank, there))]
 
@@ -32,7 +32,7 @@ def test_a_host_is_cut_off_by_its_first_rank():
 
 def test_a_link_is_made_slow_by_both_ends():
     assert who(Event(Kind.SLOW, link=(3, 1), by=0.1)) == [1, 3]
-    # One of those over a network: 0-2, 0-3, 1-2, 1-3, 2-3.
+    # One of the pairs connected by a network: 0-2, 0-3, 1-2, 1-3, 2-3.
     assert who(Event(Kind.SLOW, pick=0.0, by=0.1)) == [0, 2]
     assert who(Event(Kind.SLOW, pick=0.9, by=0.1)) == [2, 3]
 

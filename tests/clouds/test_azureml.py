@@ -1,5 +1,4 @@
-"""Jobs on Azure ML: what its variables say of a process, played by processes, and the files in deploy/azureml, read by
-its SDK."""
+"""Jobs on Azure ML: ranks from its variables, and the files in deploy/azureml, read by its SDK."""
 
 import importlib.util
 from pathlib import Path
@@ -60,7 +59,7 @@ def test_the_mpi_distribution(mpirun):
 
 @pytest.fixture(scope="module")
 def sdk():
-    """azure.ai.ml."""
+    """The module azure.ai.ml."""
     if importlib.util.find_spec("azure") is None or importlib.util.find_spec("azure.ai.ml") is None:
         pytest.skip("azure-ai-ml is not installed")
     import azure.ai.ml
@@ -78,7 +77,7 @@ def test_the_sdk_reads_the_jobs(sdk, kind, tmp_path):
     assert (FOLDER / job.environment.build.path / "Dockerfile").is_file()
     assert (FOLDER / job.code / "digits.py").is_file()
     assert job.environment_variables["HOROVOD_RESUME"] == "1"
-    # It says of another one what is wrong.
+    # It reports the errors of an invalid file.
     text = (FOLDER / f"{kind}.yml").read_text().replace("../../examples", str(ROOT / "examples"))
     text = text.replace("path: environment", f"path: {FOLDER}/environment")
     changes = [

@@ -1,4 +1,4 @@
-"""The job that docs/clouds/sagemaker.md creates: its own block, against the description of the service in botocore."""
+"""The job of docs/clouds/sagemaker.md: its code block, checked with the service description in botocore."""
 
 import re
 
@@ -34,7 +34,7 @@ def client(monkeypatch):
 
 
 def run(program, client):
-    """What the program asks the service for. It never leaves this process."""
+    """Return the program's requests to the service, which never leave this process."""
     asked = []
     client.meta.events.register(
         "provide-client-params.sagemaker.CreateTrainingJob", lambda params, **_: asked.append(dict(params))
@@ -48,7 +48,7 @@ def run(program, client):
 
 
 def beyond(shape: Shape, value, path=""):
-    """Where a value is longer than the service takes, or not of its pattern, which botocore leaves to the service."""
+    """Return values that are too long or do not match the service's pattern, which botocore does not check."""
     if isinstance(shape, StructureShape):
         return [bad for name, each in value.items() for bad in beyond(shape.members[name], each, f"{path}.{name}")]
     if isinstance(shape, MapShape):
@@ -75,7 +75,7 @@ def test_the_service_takes_the_job_of_the_page(client):
     assert len(params["Environment"]["SSH_PRIVATE_KEY"]) == 387
     limits = params["StoppingCondition"]
     assert limits["MaxWaitTimeInSeconds"] >= limits["MaxRuntimeInSeconds"], "as managed spot training asks for"
-    # What goes wrong is found.
+    # The check finds errors.
     long = {**params, "Environment": {"SSH_PRIVATE_KEY": "x" * 513}, "TrainingJobName": "a job"}
     assert {each.split(":")[0] for each in beyond(shape, long)} == {".Environment.SSH_PRIVATE_KEY", ".TrainingJobName"}
 

@@ -1,4 +1,4 @@
-// For tests of messages.
+// Substring search for tests of messages.
 #pragma once
 #include <string>
 

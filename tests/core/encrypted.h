@@ -1,4 +1,4 @@
-// What tests of encrypted links need: the libraries that this system has, and a pair of ends with fitting keys.
+// Helpers for tests of encrypted links: the libraries of this system, and a pair of ends with matching keys.
 #pragma once
 #include <memory>
 #include <stdexcept>
@@ -11,7 +11,7 @@ namespace hvd::testing {
 
 using Library = std::shared_ptr<const CryptoLibrary>;
 
-// By the names under which distributions have them. python3, git and ssh need OpenSSL's, so at least that is there.
+// By the file names that distributions use. python3, git and ssh need OpenSSL's, so at least that one exists.
 inline std::vector<Library> crypto_libraries() {
   std::vector<Library> found;
   for (const char* name : {"libcrypto.so.3", "libcrypto.so.1.1", "libsodium.so.26", "libsodium.so.23"}) {

@@ -1,5 +1,5 @@
-// The stacks of all threads of this process, for reports of hangs: by gdb where it is installed, else by asking each thread, which those
-// that block signals (the engines' own) do not answer.
+// The stacks of all threads of this process, for reports of hangs: from gdb if it is installed, else by
+// signalling each thread. Threads that block signals, such as the engines', do not answer.
 #pragma once
 #include <dirent.h>
 #include <dlfcn.h>
@@ -30,7 +30,7 @@ struct StackOfThread {
 };
 inline std::atomic<StackOfThread*> wanted_stack{nullptr};
 
-// "function at file:line" where addr2line and debug information are there, at least the function otherwise.
+// "function at file:line" if addr2line and debug information are available, else the function.
 inline std::string describe_frame(void* address) {
   Dl_info info{};
   if (!dladdr(address, &info) || !info.dli_fname) return "?";
@@ -39,7 +39,7 @@ inline std::string describe_frame(void* address) {
   const auto offset = static_cast<unsigned long>(static_cast<char*>(address) - static_cast<char*>(info.dli_fbase) - 1);
   std::snprintf(command, sizeof command, "addr2line -Cifpe '%s' 0x%lx 2>/dev/null", info.dli_fname, offset);
   if (FILE* out = ::popen(command, "r")) {
-    while (std::fgets(line, sizeof line, out)) text += line;  // more than one: what the compiler has put into one another
+    while (std::fgets(line, sizeof line, out)) text += line;  // several lines for inlined functions
     ::pclose(out);
   }
   if (text.empty() || text.front() == '?') text = info.dli_sname ? info.dli_sname : info.dli_fname;
@@ -51,7 +51,7 @@ inline std::string stacks_by_asking() {
   static std::mutex one_at_a_time;
   const std::lock_guard lock(one_at_a_time);
   void* warm[2];
-  (void)::backtrace(warm, 2);  // the first call allocates, which a handler must not
+  (void)::backtrace(warm, 2);  // the first call allocates, which is forbidden in a handler
   struct sigaction action{}, before{};
   action.sa_handler = [](int) {
     if (StackOfThread* stack = wanted_stack.load()) {
@@ -68,7 +68,7 @@ inline std::string stacks_by_asking() {
     std::string name;
     std::getline(std::ifstream("/proc/self/task/" + std::to_string(id) + "/comm") >> std::ws, name);
     text += "thread " + std::to_string(id) + " " + name + "\n";
-    static std::vector<std::unique_ptr<StackOfThread>> asked;  // they stay: a thread may answer too late
+    static std::vector<std::unique_ptr<StackOfThread>> asked;  // never freed: a thread may answer too late
     StackOfThread* stack = asked.emplace_back(std::make_unique<StackOfThread>()).get();
     wanted_stack = stack;
     ::syscall(SYS_tgkill, ::getpid(), id, SIGURG);

@@ -1,4 +1,4 @@
-"""The images of deploy/docker, and jobs in containers of them: `make test-containers` builds them and runs this."""
+"""The images of deploy/docker, and jobs in their containers; `make test-containers` builds and tests them."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def test_images_are_small_not_root_and_say_whether_they_work(image: str) -> None
     assert found["Healthcheck"]["Test"][0] == "CMD"
     privileged = run(image, "find", "/opt/horovod", "/workspace", "/home", "-perm", "/6000")
     assert privileged.stdout == ""
-    assert "no" in run(image, "sh", "-c", "command -v g++ || echo no").stdout  # what builds it stays behind
+    assert "no" in run(image, "sh", "-c", "command -v g++ || echo no").stdout  # build tools are not in the image
 
 
 def test_the_health_check_of_an_image() -> None:
@@ -58,7 +58,7 @@ HARD = ("--read-only", "--user", "4242:4242", "--cap-drop=all", "--security-opt=
 
 @pytest.mark.parametrize("more", [(), ("--read-only-tmpfs=false",)])
 def test_a_job_of_any_user_that_can_write_nothing(more: tuple[str, ...]) -> None:
-    """As Apptainer, OpenShift and strict policies of Kubernetes run it: /tmp is there in the first case only."""
+    """As with Apptainer, OpenShift and strict Kubernetes policies; only the first provides /tmp."""
     done = run(CPU, "horovodrun", "-np", "2", "python", "-c", SUM, with_=(*HARD, *more))
     assert len(done.stdout.splitlines()) == 2
 
@@ -88,7 +88,8 @@ def test_the_doctor_of_a_small_container() -> None:
 def test_a_container_that_is_stopped_stops_its_job() -> None:
     name = podman("run", "-d", *options(), f"localhost/{CPU}", "horovodrun", "-np", "2", "sleep", "600").stdout.strip()
     try:
-        # Its ranks: a launcher that has no handler yet gets no signal, being a container's first process.
+        # Signal the ranks: a container's first process ignores signals without a handler, and the launcher
+        # may have none yet.
         _until(
             lambda: [line.strip() for line in podman("top", name, "args").stdout.splitlines()].count("sleep 600") == 2
         )
@@ -153,7 +154,7 @@ def test_a_job_in_two_containers(workers: Workers) -> None:
     assert done.returncode == 0, done.stderr
     expected = [f"[{r}]<stdout>:rank {r} on worker{1 + r // 2} sums 10.0" for r in range(4)]
     assert sorted(done.stdout.splitlines()) == expected
-    # The server is no more than its user, and it keeps no process of a job that has ended.
+    # The server has only its user's rights, and keeps no process of a finished job.
     assert podman("exec", "worker2", "stat", "-c", "%u", "/proc/1").stdout == "1000\n"
     _until(lambda: len(podman("top", "worker2", "args").stdout.splitlines()) == 2)
 
@@ -187,7 +188,7 @@ def test_a_worker_without_keys_says_what_to_mount(tmp_path: Path) -> None:
     assert (
         "start-sshd: there is no /etc/horovod/ssh/ssh_host_ed25519_key: deploy/docker/make-keys FOLDER" in done.stderr
     )
-    tmp_path.chmod(0o700)  # root's
+    tmp_path.chmod(0o700)  # owned by root
     done = run(SSH, check=False, with_=("-v", f"{tmp_path}:/etc/horovod/ssh:ro"))
     assert done.returncode == 2
     expected = (
@@ -196,11 +197,11 @@ def test_a_worker_without_keys_says_what_to_mount(tmp_path: Path) -> None:
     assert expected in done.stderr
 
 
-# The rest of deploy
+# Other parts of deploy
 
 
 def test_compose(keys: Path) -> None:
-    """The file, by podman's reading of it."""
+    """The file, as podman parses it."""
     tools = Path(os.environ["HVD_TEST_TOOLS"])
     more = f"--podman-run-args={' '.join(options())}"
     command = [str(tools / "bin/podman-compose"), more, "-f", str(ROOT / "deploy/docker/compose.yaml")]
@@ -223,7 +224,7 @@ def test_compose(keys: Path) -> None:
 
 
 def test_what_apptainer_would_run() -> None:
-    """Its definition's test and command, as the calling user and with nothing to write to: so it starts them."""
+    """Its definition's test and command, run like Apptainer as the calling user on a read-only file system."""
     text = (ROOT / "deploy/apptainer/horovod.def").read_text()
     parts = dict(re.findall(r"^%(\w+)\n(.*?)(?=^%|\Z)", text, re.MULTILINE | re.DOTALL))
     environ = ("-e", "APPTAINER_CONTAINER=/horovod.sif")

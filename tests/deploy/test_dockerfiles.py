@@ -1,4 +1,4 @@
-"""What can be told of the images of deploy and .devcontainer without building them."""
+"""Checks of the images of deploy and .devcontainer without building them."""
 
 import json
 import re
@@ -20,7 +20,7 @@ def name(path):
 
 
 def instructions(path):
-    """(word, rest) of each, continued lines joined and comments left out."""
+    """Return (instruction, rest) of each, with continued lines joined and comments removed."""
     lines = [line for line in path.read_text().splitlines() if line.strip() and not line.lstrip().startswith("#")]
     joined = re.sub(r"\\\n\s*", " ", "\n".join(lines))
     return [tuple(line.split(None, 1)) for line in joined.splitlines()]
@@ -36,7 +36,7 @@ def test_no_dockerfile_is_forgotten():
 
 @pytest.mark.parametrize("path", ALL, ids=name)
 def test_bases_are_pinned(path):
-    """By digest, or they are an image of our own, a stage of the same file, or a build of Microsoft's by its date."""
+    """By digest; or they are one of our images, a stage of the same file, or a dated build of Microsoft's."""
     defaults = dict(each.split("=", 1) for each in of(path, "ARG") if "=" in each)
     assert of(path, "FROM")
     for image in (each.split()[0] for each in of(path, "FROM")):
@@ -47,7 +47,7 @@ def test_bases_are_pinned(path):
 
 @pytest.mark.parametrize("path", ALL, ids=name)
 def test_packages_of_python_are_pinned(path):
-    """Where they stand in the file; else they stand in requirements."""
+    """Packages in the file itself; the others are in requirements files."""
     for each in of(path, "RUN"):
         for words in re.findall(r"pip install ([^&]+)", each):
             named = [word for word in words.split() if not word.startswith(("-", "$", "/"))]
@@ -127,7 +127,7 @@ def test_keys_are_made_once_and_for_their_owner(tmp_path):
 def test_the_development_container():
     text = re.sub(r"^\s*//.*$", "", (ROOT / ".devcontainer/devcontainer.json").read_text(), flags=re.MULTILINE)
     found = json.loads(text)
-    # Properties of the specification's schema for containers that are built of a Dockerfile.
+    # Properties in the specification's schema for containers built from a Dockerfile.
     known = {"name", "build", "remoteUser", "capAdd", "securityOpt", "init", "runArgs", "hostRequirements", "remoteEnv"}
     assert set(found) <= known | {"postCreateCommand", "customizations"}
     assert (ROOT / ".devcontainer" / found["build"]["dockerfile"]).is_file()

@@ -1,6 +1,6 @@
-"""A training script as Horovod's users have written it for years, kept as it is: it has to run unchanged.
+"""A training script in the style that Horovod users have used for years; it must run unchanged.
 
-Imports and calls are those that Horovod's users know for PyTorch; nothing in here may be adapted to this package.
+Imports and calls are Horovod's documented ones for PyTorch; do not adapt anything in this file to this package.
 """
 
 import argparse

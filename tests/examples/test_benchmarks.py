@@ -44,7 +44,7 @@ MEASURES = {
         r"ours +2 hosts +4 B: +\d+ us .* mean +(2[7-9]\d\d|[3-9]\d{3}|\d{5,}) us",
     ),
 }
-"""What a developer runs, and what it prints."""
+"""The commands of a developer, and parts of their output."""
 
 
 @pytest.mark.heavy

@@ -1,4 +1,4 @@
-"""examples/elastic, by `horovodrun`: a worker is killed and a slot more is found, and the training ends well."""
+"""examples/elastic with `horovodrun`: a worker is killed and a slot is added, and the training succeeds."""
 
 import importlib.util
 import re
@@ -38,16 +38,16 @@ def test_a_worker_is_killed_and_another_one_joins(tmp_path, kind):
         job.until(lambda: epochs(2) > 0, 120)
         job.kill("rank 1")
         job.until_said("rank 1 on host localhost failed: killed by signal 9 .*; 1 rank left$")
-        # A new worker takes its place, and then there is a slot more.
+        # A new worker replaces it; then one more slot is added.
         count = epochs(2)
         job.until(lambda: epochs(2) > count, 120)
         job.hosts("localhost:3")
         job.until(lambda: epochs(3) > 0, 120)
-        # One is taken away, and ends without being blamed.
+        # A slot is removed; its worker ends without being blamed.
         job.hosts("localhost:2")
         count = epochs(2)
         job.until(lambda: epochs(2) > count, 120)
-        # One is asked to stop, and all do.
+        # One rank is asked to stop, and all ranks do.
         job.kill("rank 0", signal.SIGUSR1)
         assert job.end(120) == 0, job.shown()
         assert sum("failed:" in line for line in job.err) == 1, job.shown()

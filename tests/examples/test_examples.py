@@ -1,4 +1,4 @@
-"""The examples, run as a user runs them: through horovodrun, on two workers, from another folder."""
+"""The examples, run as a user would: through horovodrun, on two workers, from another folder."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ import pytest
 
 torch = pytest.importorskip("torch")
 for name in ("sklearn", "tqdm"):
-    if importlib.util.find_spec(name) is None:  # importing it takes seconds
+    if importlib.util.find_spec(name) is None:  # importing it would take seconds
         pytest.skip(f"{name} is not installed", allow_module_level=True)
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -38,7 +38,7 @@ def needs(*modules: str) -> None:
 def execute(
     command: list[object], folder: Path, timeout: float, fails: bool = False, **environ: str
 ) -> tuple[str, str]:
-    """Return (stdout, stderr) of a program, which is ended with its processes when it takes too long."""
+    """Return (stdout, stderr) of a program, which is killed with its processes after a timeout."""
     process = subprocess.Popen(
         [sys.executable, *map(str, command)],
         cwd=folder,
@@ -77,7 +77,7 @@ def accuracy(out: str) -> float:
     return float(re.findall(r"held-out accuracy ([\d.]+)", out)[-1])
 
 
-LEARNS = {  # by frontend: the example with its arguments, modules that it needs, and the accuracy that it reaches
+LEARNS = {  # by frontend: the example with its arguments, required modules, and the accuracy that it reaches
     "numpy": (["numpy/sgd_classifier.py"], [], 0.93),
     "tensorflow": (["tensorflow/tf2_digits.py"], ["tensorflow"], 0.95),
     "jax": (["jax/digits.py", "--epochs", "4"], ["jax", "optax"], 0.8),
@@ -105,7 +105,7 @@ def test_digits_learns_and_resumes(tmp_path: Path) -> None:
     checkpoint = tmp_path / "runs/digits.pt"
     assert torch.load(checkpoint, weights_only=True)["epoch"] == 6
 
-    # It goes on with what the first run ended with, on rank 1 too, which never sees the file.
+    # It resumes from the state in which the first run ended, on rank 1 too, which never reads the file.
     out, err = launch(tmp_path, DIGITS, "--epochs", 8, "--lr", 0.05, "--resume", "--no-progress")
     epochs = re.findall(r"epoch +(\d+)/8  loss ([\d.]+) ", out + err)
     assert [number for number, _ in epochs] == ["7", "8"]
@@ -113,7 +113,7 @@ def test_digits_learns_and_resumes(tmp_path: Path) -> None:
     identical_parameters(out)
 
 
-@pytest.mark.heavy  # as the digits do
+@pytest.mark.heavy  # like the digits example
 def test_char_gpt_learns_and_resumes(tmp_path: Path) -> None:
     small = ["--layers", 2, "--width", 64, "--corpus", 200_000, "--log-every", 10, "--no-progress"]
     out, err = launch(tmp_path, CHAR_GPT, "--steps", 40, *small)
@@ -147,7 +147,7 @@ def test_clusters_of_both_workers_digits(tmp_path: Path) -> None:
     identical_parameters(out)
 
 
-@pytest.mark.heavy  # of such sessions: tests/tensorflow/test_session.py
+@pytest.mark.heavy  # tests/tensorflow/test_session.py covers such sessions
 @pytest.mark.parametrize(("workers", "options"), [(2, []), (4, ["--reference-variables"])], ids=["2", "4-reference"])
 def test_a_session_goes_on_from_the_checkpoint_of_rank_0(tmp_path: Path, workers: int, options: list[str]) -> None:
     needs("tensorflow")
@@ -155,19 +155,19 @@ def test_a_session_goes_on_from_the_checkpoint_of_rank_0(tmp_path: Path, workers
     out, err = launch(tmp_path, script, *options, workers=workers)
     assert accuracy(out) >= 0.95
     identical_parameters(out, workers)
-    # Written by rank 0 alone, at the step where all of them stopped.
+    # Written by rank 0 alone, at the step where all ranks stopped.
     done = 1200 // workers
     assert (tmp_path / f"checkpoints/model.ckpt-{done}.index").exists()
     assert not re.search(r"\[[1-9]\]<stderr>:.*Saving checkpoints", err)
 
-    # Only rank 0 reads the checkpoint, and with it that all steps but two are done.
+    # Only rank 0 reads the checkpoint, which says that only two steps are left.
     out, err = launch(tmp_path, script, *options, "--steps", (done + 2) * workers, workers=workers)
     identical_parameters(out, workers)
     assert f"Saving checkpoints for {done + 2} into" in err
     assert "Saving checkpoints for 0 into" not in err
 
 
-# A program that knows nothing of Horovod loads the model of the example and predicts.
+# A program without Horovod loads the example's model and predicts.
 WITHOUT_HOROVOD = """
 import json, sys
 import keras, numpy as np
@@ -184,7 +184,7 @@ print(json.dumps([
 """
 
 
-# What differs between the backends is in tests/keras; here it is the example.
+# tests/keras covers differences between the backends; this tests the example.
 @pytest.mark.parametrize(
     "backend", ["tensorflow", *(pytest.param(name, marks=pytest.mark.heavy) for name in ("torch", "jax"))]
 )
@@ -210,7 +210,7 @@ def test_lightning_learns_and_resumes(tmp_path: Path) -> None:
     out, _ = launch(tmp_path, script, "--epochs", 6)
     epochs, reached, loss = last.findall(out)[0]
     assert (epochs, float(reached) > 0.85) == ("6", True), out
-    (tmp_path / "other").mkdir()  # it goes on with the file alone
+    (tmp_path / "other").mkdir()  # it resumes from the file alone
     out, _ = launch(tmp_path / "other", script, "--epochs", 8, "--resume", "../digits/last.ckpt")
     again, _, less = last.findall(out)[0]
     assert again == "8", out
@@ -246,12 +246,12 @@ def test_ranks_in_tasks_of_spark_learn(tmp_path: Path, framework: str, script: s
     found = re.search(printed, out)
     assert found, out
     assert float(found[1]) > 0.92
-    if args[:1] == ["--store"]:  # data sets are removed; runs stay, and what the program has saved
+    if args[:1] == ["--store"]:  # data sets are removed; runs and saved files stay
         assert set(os.listdir(tmp_path / "store")) <= {"runs", "pipeline"}
 
 
 def with_ray(folder: Path, script: str, *args: str) -> str:
-    """Return what an example for Ray prints. Ray's own files go where they are removed."""
+    """Return the output of an example for Ray, whose own files go to a temporary folder."""
     needs("ray")
     with tempfile.TemporaryDirectory(prefix="hvd-ray-", dir="/tmp", ignore_cleanup_errors=True) as own:  # short
         environ = {"RAY_AUTH_MODE": "disabled", "RAY_USAGE_STATS_ENABLED": "0", "RAY_TMPDIR": own}
@@ -269,7 +269,7 @@ def test_actors_of_ray_learn(tmp_path: Path, args: tuple[str, ...]) -> None:
 @pytest.mark.heavy
 def test_ray_train_goes_on_where_it_was_when_a_worker_is_killed(tmp_path: Path) -> None:
     out = with_ray(tmp_path, "train_digits.py", "--fail-at", "3")
-    # The checkpoint of the last epoch may not have been kept yet.
+    # The checkpoint of the last epoch may be missing.
     assert re.search(r"on 360 images after epoch 9, begun at epoch [1-3]$", out, re.M), out
     assert accuracy(out) >= 0.92
 

@@ -1,5 +1,7 @@
-"""examples/mlflow, with a server of MLflow, in a job as Azure ML starts it: its machine is taken away, it is begun
-again, and one run holds all of it."""
+"""examples/mlflow, with an MLflow server, in a job as Azure ML starts it.
+
+Its machine is preempted, the job is restarted, and one run contains everything.
+"""
 
 import contextlib
 import importlib.util
@@ -22,7 +24,7 @@ pytestmark = pytest.mark.heavy
 
 @pytest.fixture
 def tracking(tmp_path, monkeypatch):
-    """The URL of a server, which is this process's too."""
+    """The URL of a server, set for this process, too."""
     for name in ("mlflow", "sklearn", "torch"):
         if importlib.util.find_spec(name) is None:
             pytest.skip(f"{name} is not installed")
@@ -76,14 +78,14 @@ def test_a_machine_is_taken_away_and_the_job_goes_on(tracking, tmp_path):
     while not client.get_metric_history(run, "loss"):
         assert time.monotonic() < deadline, programs.finish(running, 1).text
         time.sleep(0.2)
-    running[1].send_signal(signal.SIGTERM)  # to one of them alone
+    running[1].send_signal(signal.SIGTERM)  # only one of them
     first = programs.finish(running, 120)
     assert first.code == 0, first.text
     assert f"begins at step 0 with 2 ranks, run {run}" in first.text
     (step,) = [int(line.split()[3].rstrip(",")) for line in first.text.splitlines() if line.startswith("KILLED after")]
     assert client.get_run(run).info.status == "KILLED"
 
-    # Another number of ranks goes on.
+    # It continues with another number of ranks.
     second = programs.finish(azureml.start(1, 3, [*command, "--epochs", "6"], **variables), 240)
     assert second.code == 0, second.text
     assert f"begins at step {step} with 3 ranks, run {run}" in second.text

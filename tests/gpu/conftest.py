@@ -1,4 +1,4 @@
-"""Fixtures of the tests on a GPU: all ranks are on one."""
+"""Fixtures of the tests on a GPU, which all ranks share."""
 
 from collections.abc import Callable
 from typing import Any
@@ -10,7 +10,7 @@ from tests.pool import TORCH, Fleets, Pool
 
 
 class Ranks:
-    """A Pool whose processes are replaced after a failure: a GPU that has failed stays so for its process."""
+    """A Pool whose processes are replaced after a failure, because a failed GPU stays so for its process."""
 
     def __init__(self, pool: Pool) -> None:
         self._pool = pool
@@ -23,13 +23,13 @@ class Ranks:
             raise
 
     def dismiss(self) -> None:
-        """Other processes the next time."""
+        """Start new processes for the next test."""
         self._pool.fleet.dismiss()
 
 
 @pytest.fixture
 def ranks(fleets: Fleets, request: pytest.FixtureRequest) -> Callable[..., Ranks]:
-    """ranks(size, **environment) -> Ranks, on the GPU that is here, real or simulated."""
+    """ranks(size, **environment) -> Ranks, on the available GPU, real or simulated."""
     if reason := why_not():
         pytest.skip(reason)
     environment = {}
@@ -41,7 +41,7 @@ def ranks(fleets: Fleets, request: pytest.FixtureRequest) -> Callable[..., Ranks
 
 @pytest.fixture
 def computing(ranks: Callable[..., Ranks]) -> Callable[..., Ranks]:
-    """The same for tests in which PyTorch computes on the GPU, or on the CPU in its place."""
+    """Like ``ranks``, for tests in which PyTorch computes on the GPU, or on the CPU in its place."""
     if SIMULATED:
         pytest.skip("PyTorch computes nothing on the simulated GPU")
     return ranks
@@ -49,7 +49,7 @@ def computing(ranks: Callable[..., Ranks]) -> Callable[..., Ranks]:
 
 @pytest.fixture
 def cuda(computing: Callable[..., Ranks]) -> Callable[..., Ranks]:
-    """The same for tests of streams, memory and graphs."""
+    """Like ``ranks``, for tests of streams, memory and graphs."""
     if DEVICE == "cpu":
         pytest.skip("the CPU has no streams")
     return computing

@@ -1,6 +1,8 @@
-"""What the tests of this folder run on: a real GPU; to try the tests themselves without one, with
-HVD_TEST_GPU=simulated the simulated one, on which PyTorch computes nothing, and with HVD_TEST_GPU=cpu the CPU in its
-place."""
+"""The device of the tests in this folder: a real GPU by default.
+
+HVD_TEST_GPU=simulated uses the simulated GPU, on which PyTorch computes nothing, and HVD_TEST_GPU=cpu the CPU, to
+try the tests without a GPU.
+"""
 
 import os
 
@@ -11,14 +13,14 @@ DEVICE = "cpu" if os.environ.get("HVD_TEST_GPU") == "cpu" else "cuda"
 
 
 def why_not() -> str:
-    """Why no test of this folder can run here; empty when they can."""
+    """Return why no test of this folder can run here; empty if they can."""
     if SIMULATED or DEVICE == "cpu" or torch.cuda.is_available():
         return ""
     return "no CUDA GPU here (scripts/gpu-check.sh)"
 
 
 def gpu(values: torch.Tensor) -> torch.Tensor:
-    """A copy on the GPU of a tensor of the CPU."""
+    """Return a copy of a CPU tensor on the GPU."""
     if SIMULATED:
         from tests.torch import simulated_gpu
 
@@ -27,7 +29,7 @@ def gpu(values: torch.Tensor) -> torch.Tensor:
 
 
 def values(tensor: torch.Tensor) -> torch.Tensor:
-    """What the current stream sees of a tensor on the GPU, as one of the CPU."""
+    """Return a GPU tensor's values, as the current stream sees them, as a CPU tensor."""
     if SIMULATED:
         from tests.torch import simulated_gpu
 
@@ -37,7 +39,7 @@ def values(tensor: torch.Tensor) -> torch.Tensor:
 
 
 def same_bits(tensor: torch.Tensor, other: torch.Tensor) -> bool:
-    """Of two tensors of the CPU; any NaN is like any other."""
+    """Return True if two CPU tensors have the same bits; all NaNs are equal."""
     if tensor.dtype != other.dtype or tensor.shape != other.shape:
         return False
     if tensor.dtype.is_floating_point:
@@ -46,8 +48,8 @@ def same_bits(tensor: torch.Tensor, other: torch.Tensor) -> bool:
 
 
 def busy(milliseconds: float) -> torch.cuda.Event:
-    """Keeps the current stream busy with a kernel that takes about so long, or longer; an event behind it."""
-    torch.cuda._sleep(int(milliseconds * 2e6))  # cycles, of at most 2 GHz
+    """Keep the current stream busy with a kernel for at least about this time; return an event after it."""
+    torch.cuda._sleep(int(milliseconds * 2e6))  # cycles, at most 2 GHz
     event = torch.cuda.Event()
     event.record()
     return event

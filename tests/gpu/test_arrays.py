@@ -13,7 +13,7 @@ def of_cupy():
     side = cupy.cuda.Stream(non_blocking=True)
     for step in range(20):
         with side:
-            torch.cuda._sleep(1_000_000)  # on PyTorch's stream: the result comes late
+            torch.cuda._sleep(1_000_000)  # on PyTorch's stream: delays the result
             x = cupy.full(1 << 20, float(me + step), dtype=cupy.float32)
             y = hvd.allreduce(x, op=hvd.Sum, name="new")
             assert isinstance(y, cupy.ndarray)

@@ -1,4 +1,4 @@
-"""A rank that dies, processes that fork, errors of the GPU."""
+"""A rank that dies, processes that fork, and GPU errors."""
 
 import os
 import subprocess
@@ -34,7 +34,7 @@ def test_a_rank_that_dies(ranks, size, in_operation):
     for seconds, text in others:
         assert 0 <= seconds < 10, (seconds, text)
         assert f"rank {size - 1}" in text
-    # The processes that are left form the next job with a new one.
+    # The remaining processes form the next job with a new one.
     assert ranks(2).run(lambda: values(hvd.allreduce(gpu(torch.ones(3)), op=hvd.Sum)).tolist()) == [[2.0] * 3] * 2
 
 

@@ -1,5 +1,7 @@
-"""NCCL through the engine: two ranks on one GPU, which NCCL takes for ranks of two hosts since NCCL_HOSTID differs.
-What it computes and how it ends; its times mean nothing."""
+"""NCCL through the engine: two ranks on one GPU, which NCCL takes for two hosts because NCCL_HOSTID differs.
+
+Tests results and shutdown; timings are meaningless here.
+"""
 
 import os
 import re
@@ -16,7 +18,7 @@ from tests.gpu.test_operations import FLOATS, INTEGERS, both
 
 @pytest.fixture
 def two(ranks, request):
-    """Two ranks. Their processes end with the test: NCCL reads its settings once."""
+    """Two ranks whose processes end with the test, because NCCL reads its settings once."""
     if DEVICE == "cpu":
         pytest.skip("the CPU has no NCCL")
     environment = {"NCCL_SOCKET_IFNAME": "lo", "HOROVOD_CUDA_IPC": "0", "HOROVOD_SHARED_GPU": "1"}
@@ -28,15 +30,18 @@ def two(ranks, request):
 
 
 def executed():
-    """Operations that the engine has carried out on the host: those of the CPU, and the GPU's that go that way."""
+    """Return the operations executed on the host: those of the CPU, and those of the GPU that use this path."""
     from horovod.common.faces import TORCH
 
     return TORCH.engine.stats()["operations"]
 
 
 def until_by_nccl(apart=True):
-    """Operations until NCCL carries one out: a communicator takes a moment, in which they go by way of the host. Does
-    it? ``apart``: NCCL takes ranks for those of two hosts."""
+    """Run operations until one uses NCCL; return True if one does.
+
+    A communicator takes a moment to form, during which operations go through the host. ``apart``: NCCL takes ranks
+    for those of two hosts.
+    """
     if apart:
         os.environ["NCCL_HOSTID"] = f"rank {hvd.rank()}"
     tensor = gpu(torch.ones(5))
@@ -46,14 +51,14 @@ def until_by_nccl(apart=True):
         assert values(hvd.allreduce(tensor, name=f"until.{step}", op=hvd.Sum)).tolist() == [2.0] * 5
         over = executed() == by_the_host
         late = time.monotonic() > deadline or (step > 50 and not apart)
-        # All at once.
+        # All ranks check together.
         if hvd.allreduce(torch.tensor([int(over), int(late)]), op=hvd.Max, name="over").any():
             return over
     return False
 
 
 def small(shape, dtype, seed=0):
-    """Numbers whose sums and products are exact in every type and order."""
+    """Return numbers whose sums and products are exact in every dtype and order."""
     generator = torch.Generator(device="cpu").manual_seed(1000 * seed + hvd.rank())
     return torch.randint(0, 4, shape, generator=generator, device="cpu").to(dtype)
 
@@ -88,7 +93,7 @@ def every_operation():
 
 
 def test_every_operation(two):
-    assert two.run(every_operation, timeout=120.0) == [0, 0]  # none of the GPU's by way of the host
+    assert two.run(every_operation, timeout=120.0) == [0, 0]  # no GPU operation goes through the host
 
 
 def test_one_gpu_and_one_host_is_refused_before_nccl_hears_of_it(two):
@@ -96,7 +101,7 @@ def test_one_gpu_and_one_host_is_refused_before_nccl_hears_of_it(two):
 
 
 def keep_busy(seconds):
-    """The current stream comes to its end after so long, or never."""
+    """Keep the current stream busy for this time, or for ever."""
     if SIMULATED:
         import threading
 
@@ -124,7 +129,7 @@ def loses_a_rank(marker):
     took = time.time() - marker.stat().st_mtime
     with pytest.raises(hvd.HorovodInternalError) as error:
         hvd.synchronize(handle)
-    values(tensor)  # NCCL's kernel does not keep the stream
+    values(tensor)  # NCCL's kernel does not block the stream
     return took, str(error.value)
 
 

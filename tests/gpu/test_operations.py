@@ -1,4 +1,4 @@
-"""Every operation on tensors of a GPU: the same bits as for the same values on the CPU, in place and not."""
+"""Every operation on GPU tensors gives the same bits as on CPU tensors, in place and not."""
 
 import ctypes
 import os
@@ -17,7 +17,7 @@ SHAPES = [(), (1,), (7,), (0,), (3, 5), (2, 0), (1023,), (4, 257)]
 
 
 def filled(shape, dtype, seed=0):
-    """Values that differ from rank to rank; sums of integers do not overflow."""
+    """Return values that differ between ranks; sums of integers do not overflow."""
     generator = torch.Generator(device="cpu").manual_seed(1000 * seed + hvd.rank())
     if dtype.is_floating_point:
         return torch.randn(shape, generator=generator, dtype=torch.float64, device="cpu").to(dtype)
@@ -27,7 +27,7 @@ def filled(shape, dtype, seed=0):
 
 
 def both(call, what, *tensors, **options):
-    """Calls with the tensors on the CPU and on the GPU, and compares."""
+    """Call with tensors on the CPU and on the GPU, and compare the results."""
     expected = call(*tensors, name=f"{what}.cpu", **options)
     got = call(*map(gpu, tensors), name=f"{what}.gpu", **options)
     assert same_bits(values(got), expected), (what, values(got), expected)
@@ -56,7 +56,7 @@ def test_every_dtype(ranks, size, dtypes):
 
 def large():
     for dtype in (torch.float32, torch.bfloat16):
-        for count in ((1 << 20) - 1, 1 << 20, (5 << 20) + 3):  # around a piece of 4 MiB, and several
+        for count in ((1 << 20) - 1, 1 << 20, (5 << 20) + 3):  # around the size of a 4 MiB piece, and several pieces
             source = torch.arange(count, device="cpu").remainder(251).to(dtype) + hvd.rank()
             both(hvd.allreduce, f"large.{dtype}.{count}", source, op=hvd.Average)
     both(hvd.broadcast, "large.b", torch.full((3 << 20,), float(hvd.rank()), device="cpu"), root_rank=hvd.size() - 1)
@@ -125,7 +125,7 @@ def adasum():
 
 
 def steps():
-    """A schedule is made, broken and made again; tensors of the CPU are among them."""
+    """A schedule forms, breaks and forms again; some tensors are on the CPU."""
     n = hvd.size()
     for step in range(30):
         count = 8 if step < 20 else 5
@@ -215,7 +215,7 @@ def test_views(computing, size):
 
 
 def threads_are_left_as_they_were():
-    """The driver's context and capture mode of a thread are after each call what they were before it."""
+    """Each call restores the driver's context and capture mode of its thread."""
     driver = ctypes.CDLL(os.environ.get("HOROVOD_CUDA_LIBRARY", "libcuda.so.1"))
     x = gpu(torch.ones(1000))
     failures = []
@@ -225,7 +225,7 @@ def threads_are_left_as_they_were():
         assert driver.cuCtxGetCurrent(ctypes.byref(context)) == 0
         assert driver.cuThreadExchangeStreamCaptureMode(ctypes.byref(mode)) == 0
         found = mode.value
-        assert driver.cuThreadExchangeStreamCaptureMode(ctypes.byref(mode)) == 0  # back
+        assert driver.cuThreadExchangeStreamCaptureMode(ctypes.byref(mode)) == 0  # restored
         return context.value, found
 
     def check(name):
@@ -240,7 +240,7 @@ def threads_are_left_as_they_were():
             failures.append(error)
 
     def in_a_thread():
-        torch.cuda.synchronize()  # PyTorch gives the thread its context
+        torch.cuda.synchronize()  # makes PyTorch set the thread's context
         check("thread")
 
     check("main")

@@ -1,4 +1,4 @@
-"""Order: what is on streams before and after an operation, memory that is freed meanwhile, captures into graphs."""
+"""Stream order before and after an operation, memory freed meanwhile, and graph captures."""
 
 import threading
 import time
@@ -9,7 +9,7 @@ import torch
 import horovod.torch as hvd
 from tests.gpu.device import busy
 
-LONG = 400.0  # ms that a kernel keeps the stream busy
+LONG = 400.0  # milliseconds for which a kernel keeps the stream busy
 
 
 def behind_a_long_kernel(completion):
@@ -18,7 +18,7 @@ def behind_a_long_kernel(completion):
         warm = name == "warm"  # loading kernels and pinning memory may wait for the GPU
         x = torch.zeros(1 << 20, device="cuda")
         kernel = busy(1.0 if warm else LONG)
-        x.fill_(me + 1.0)  # behind it
+        x.fill_(me + 1.0)  # after it
         start = time.perf_counter()
         handle = hvd.allreduce_async(x, op=hvd.Sum, name=name)
         called = time.perf_counter() - start
@@ -27,7 +27,7 @@ def behind_a_long_kernel(completion):
             assert y[:: 1 << 18].tolist() == [float(n * (n + 1))] * 4
             continue
         assert not kernel.query(), f"the call returned after {called:.3f} s, when the kernel had ended"
-        x_after = x + 1  # what comes later on the stream may go on
+        x_after = x + 1  # later work on the stream may start
         if completion:
             assert n == 1 or not hvd.poll(handle)
         y = hvd.synchronize(handle)
@@ -66,7 +66,7 @@ def on_side_streams():
 
 
 def freed_at_once():
-    """Memory that is used again too early would show other values."""
+    """Memory that is reused too early would show other values."""
     n = hvd.size()
     for step in range(40):
         count = 1 << (6 + step % 16)
@@ -76,7 +76,7 @@ def freed_at_once():
             handles.append(
                 hvd.allreduce_async(torch.full((count,), float(step + i), device="cuda"), op=hvd.Sum, name=f"f{i}")
             )
-            junk.append(torch.full((count,), -1e9, device="cuda"))  # perhaps where that tensor was
+            junk.append(torch.full((count,), -1e9, device="cuda"))  # possibly at that tensor's address
         gathered = hvd.allgather_async(torch.full((count, 1), float(step), device="cuda"), name="g")
         junk.append(torch.full((count, 1), -1e9, device="cuda"))
         for i, handle in enumerate(handles):
@@ -95,7 +95,7 @@ def freed_on_another_stream():
             busy(2.0)
             hvd.synchronize(handle)  # the default stream does not wait for the result
         del x, handle
-        junk = torch.full((1 << 20,), -1e9, device="cuda")  # perhaps where that tensor was
+        junk = torch.full((1 << 20,), -1e9, device="cuda")  # possibly at that tensor's address
         side.synchronize()
         torch.cuda.synchronize()
         assert torch.all(junk == -1e9).item(), "a result was written where another tensor is now"
@@ -104,7 +104,7 @@ def freed_on_another_stream():
 
 
 def under_pressure():
-    """A rank that gives its cache back, which waits for the GPU, while operations are under way."""
+    """A rank empties its cache, which waits for the GPU, while operations are in flight."""
     n = hvd.size()
     for step in range(10):
         handles = [hvd.allreduce_async(torch.ones(1 << 18, device="cuda"), op=hvd.Sum, name=f"p{i}") for i in range(4)]
@@ -134,12 +134,12 @@ def captured():
         y.add_(1)
     y.zero_()
     graph.replay()
-    assert y.tolist() == [2.0] * 16  # the capture is not spoilt
+    assert y.tolist() == [2.0] * 16  # the capture is still valid
     assert hvd.allreduce(x, op=hvd.Sum, name="within").tolist() == [float(hvd.size())] * 16
 
 
 def captured_meanwhile():
-    """One thread reduces on a stream of its own; captures of the main thread in the default, global mode stay good."""
+    """One thread reduces on its own stream; captures of the main thread in the default, global mode stay valid."""
     n, steps = hvd.size(), 2000
     stream = torch.cuda.Stream()
     x, y = torch.zeros(1 << 16, device="cuda"), torch.zeros(4, device="cuda")

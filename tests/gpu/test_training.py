@@ -1,4 +1,4 @@
-"""Training on a GPU: ranks stay alike bit for bit, and compute what one process would with all their data."""
+"""Training on a GPU: ranks have equal bits, and compute what one process would with all their data."""
 
 import copy
 
@@ -11,7 +11,7 @@ from tests.torch import test_sync_batch_norm
 from tests.torch.test_amp import scaled
 
 SIZES = [1, 2, 4]
-ROWS = 8  # of a batch, a rank
+ROWS = 8  # of a rank's batch
 
 
 def network(seed=1, dtype=torch.float32):
@@ -27,7 +27,7 @@ def batch(step, rank, dtype=torch.float32):
 
 
 def side_by_side(pair, optimizers, loss, steps, passes=1):
-    """Train the first model on this rank's batches, and its twin in this process on those of all ranks."""
+    """Train the first model on this rank's batches, and its copy in this process on those of all ranks."""
     for step in range(steps):
         for optimizer in optimizers:
             optimizer.zero_grad()
@@ -45,7 +45,7 @@ def loss_of(model, number, rank):
 
 
 def trained(options, steps=6, passes=1):
-    """A model after some steps, which one process without Horovod trained on all data as well."""
+    """Return a model after some steps, and one that a single process trained on all data."""
     model = network(seed=1 + hvd.rank())
     hvd.broadcast_parameters(model.state_dict(), root_rank=0)
     alone = network(seed=1)
@@ -58,7 +58,7 @@ def trained(options, steps=6, passes=1):
     hvd.broadcast_optimizer_state(optimizer, root_rank=0)
     plain = torch.optim.SGD(alone.parameters(), lr=0.1, momentum=0.9)
     side_by_side((model, alone), (optimizer, plain), loss_of, steps, passes)
-    # With Adasum each rank's optimizer has a state of its own.
+    # With Adasum each rank's optimizer has its own state.
     hvd.check_in_sync(model, *([] if options.get("op") is hvd.Adasum else [optimizer]))
     return model, alone
 
@@ -87,11 +87,11 @@ def test_equal_to_one_process(computing, size, case):
 
 WAITS = {
     f"cu{da}{what}Synchronize" for da in ("", "da") for what in ("Stream", "Event", "Device", "Ctx")
-}  # what a program calls to wait for the GPU
+}  # functions by which a program waits for the GPU
 
 
 def waits_in_steps():
-    """How many steps PyTorch's profiler has seen, whether it has seen calls of CUDA in them, and those that wait."""
+    """Return the number of steps seen by PyTorch's profiler, whether it saw CUDA calls, and the calls that wait."""
     model = network()
     optimizer = hvd.DistributedOptimizer(torch.optim.SGD(model.parameters(), lr=0.1), model.named_parameters())
     batches = [batch(number, hvd.rank()) for number in range(10)]
@@ -137,7 +137,7 @@ def test_on_a_side_stream(cuda, size):
 
 
 def gradients_of_several_streams():
-    """Layers whose gradients come on different streams share a bucket."""
+    """Layers whose gradients are computed on different streams share a bucket."""
     model, alone = network(), network()
     optimizer = hvd.DistributedOptimizer(
         torch.optim.SGD(model.parameters(), lr=0.1), model.named_parameters(), gradient_as_bucket_view=True
@@ -213,7 +213,7 @@ def test_one_rank_overflows(computing, low):
 
 
 class Mixed(torch.nn.Module):
-    """A table in the CPU's memory below layers on the GPU."""
+    """An embedding in CPU memory, followed by layers on the GPU."""
 
     def __init__(self):
         super().__init__()

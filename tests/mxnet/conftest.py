@@ -1,5 +1,7 @@
-"""Fixtures of the MXNet tests. They have an environment of their own, `make test-mxnet`, and are left out elsewhere;
-what there is without MXNet is tested in tests/common/test_without_mxnet.py."""
+"""Fixtures of the MXNet tests, which run in a separate environment (`make test-mxnet`).
+
+Behaviour without MXNet is tested in tests/common/test_without_mxnet.py.
+"""
 
 import importlib.util
 from collections.abc import Callable

@@ -1,4 +1,4 @@
-"""What the conformance suite leaves out: arrays of mx.nd, results that arrive later, views, sets, Adasum."""
+"""Collectives beyond the conformance suite: arrays of mx.nd, delayed results, views, process sets, Adasum."""
 
 import concurrent.futures
 import threading
@@ -32,9 +32,9 @@ def test_arrays_of_mx_nd():
             (hvd.alltoall(mine), np.concatenate([x[2 * rank : 2 * rank + 2] for x in inputs])),
             (mine, inputs[rank]),
         ]
-    for given, wanted in pending:  # only now anything is waited for
+    for given, wanted in pending:  # nothing is awaited before this
         assert_same(given, wanted)
-    # Rank r sends r + 1 rows to rank 0 and one to every other rank; what is left stays.
+    # Rank r sends r + 1 rows to rank 0 and one to every other rank; the remaining rows are not sent.
     splits = [rank + 1, *[1] * (size - 1)]
     for given in (splits, mx.nd.array(splits, dtype="int32"), np.int32(splits)):
         _, received = hvd.alltoall(mx.nd.ones((2 * size, 2)), given)
@@ -46,7 +46,7 @@ def test_arrays_of_mx_nd():
 
 @on_ranks(2)
 def test_results_that_arrive():
-    """They are used like any other array."""
+    """They can be used like any other array."""
     rank, size = hvd.rank(), hvd.size()
     out = hvd.allgather(mx.nd.ones((2, 2)) * rank)
     assert (out * 2 + out).sum().asscalar() == 12 * sum(range(size))
@@ -56,7 +56,7 @@ def test_results_that_arrive():
     assert out.copy().asnumpy().max() == 5
     assert hvd.allreduce(hvd.allgather(mx.nd.ones((1,))), op=hvd.Sum).asnumpy().tolist() == [size] * size
     for _ in range(3):
-        hvd.allgather(mx.nd.ones((1000,)))  # never used
+        hvd.allgather(mx.nd.ones((1000,)))  # result never used
     weight = mx.nd.ones((1,))
     weight.attach_grad()
     with mx.autograd.record():
@@ -70,7 +70,7 @@ def test_two_threads_use_a_result_first():
 
     def make():
         calls.append(mx.nd.ones((2,)))
-        time.sleep(0.3)  # the other thread comes in between
+        time.sleep(0.3)  # lets the other thread run in between
         return calls[-1]
 
     result = arriving(mx.nd.ones((1,)), make)
@@ -122,7 +122,7 @@ def test_views():
     wanted = np.arange(12).reshape(4, 3) + 100.0 * rank
     wanted[1:3] = np.sum([np.arange(12).reshape(4, 3)[1:3] + 100.0 * r for r in range(size)], 0)
     np.testing.assert_array_equal(base.asnumpy(), wanted)
-    # Parts of one array in one operation: MXNet's engine knows them as one.
+    # Parts of one array in one operation: MXNet's engine treats them as one variable.
     base = mx.nd.ones((4, 3))
     hvd.grouped_allreduce_([base[0:1], base[2:4]], op=hvd.Sum)
     assert base.asnumpy()[:, 0].tolist() == [size, 1, size, size]

@@ -1,5 +1,7 @@
-"""The cases of all faces (tests/conformance). In docs/faces.md is no column for them: MXNet has an environment of its
-own."""
+"""The conformance cases of all frontends (tests/conformance).
+
+docs/faces.md has no column for MXNet, which has a separate environment.
+"""
 
 import pytest
 

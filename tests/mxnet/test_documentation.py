@@ -1,10 +1,10 @@
-"""The programs for MXNet in docs run as they stand there."""
+"""The MXNet programs in docs run unchanged."""
 
 import pytest
 
 from tests.documents import programs
 
-# What the programs leave to the reader.
+# Definitions that the programs leave to the reader.
 BEFORE = """
 import mxnet as mx
 import numpy as np

@@ -1,4 +1,4 @@
-"""Operations among MXNet's own: what they wait for, who waits for them, and in which order they go."""
+"""Operations among MXNet's own: their dependencies, waiting, and order."""
 
 import mxnet as mx
 import numpy as np
@@ -11,16 +11,16 @@ from tests.ranks import on_ranks
 
 @on_ranks(2, 3)
 def test_what_comes_before_on_the_same_arrays_is_waited_for():
-    """Nothing is waited for but the end."""
+    """The program waits only at the end."""
     rank, size = hvd.rank(), hvd.size()
     a = mx.nd.ones((300, 300)) * (rank + 1)
     for _ in range(3):
-        b = mx.nd.dot(a, a)  # may still run when the next line is called
+        b = mx.nd.dot(a, a)  # may still run when the next line is executed
         hvd.allreduce_(b, op=hvd.Sum)
         b /= 300
         a = hvd.allreduce(b, op=hvd.Max) / b
     assert a.asnumpy().tolist() == np.ones((300, 300)).tolist()
-    # Written again and again while earlier operations may be under way, and read in between.
+    # Written repeatedly while earlier operations may be in flight, and read in between.
     x, seen = mx.nd.zeros((1000,)), []
     for step in range(50):
         x[:] = step + rank
@@ -29,7 +29,7 @@ def test_what_comes_before_on_the_same_arrays_is_waited_for():
         hvd.broadcast_(x, step % size, name="x")
     wanted = [size * step + sum(range(size)) for step in range(50)]
     assert [float(one[0].asscalar()) for one in seen] == wanted
-    # Arrays that the program has let go of.
+    # Arrays that the program has released.
     total = mx.nd.zeros((1,))
     for step in range(50):
         total += hvd.allreduce(mx.nd.ones((1,)) * step, op=hvd.Sum)
@@ -46,7 +46,7 @@ def test_ranks_may_ask_in_different_orders():
         hvd.allreduce_(mine[name], op=hvd.Sum, name=name, priority=int(rank * 10))
     for i, name in enumerate(names):
         assert mine[name].asnumpy().tolist() == [i * size] * 7
-    # Gathering ones return at once, too.
+    # Gathering operations return at once, too.
     out = {name: hvd.allgather(mx.nd.array([i]), name=name) for name in order for i in [names.index(name)]}
     for i, name in enumerate(names):
         assert out[name].asnumpy().tolist() == [i] * size
@@ -54,7 +54,7 @@ def test_ranks_may_ask_in_different_orders():
 
 @on_ranks(2)
 def test_operations_of_one_name_go_in_the_order_of_calls():
-    """What is ready first need not be what was asked for first; here that differs between ranks."""
+    """Readiness may come in another order than the calls; here it differs between ranks."""
     rank, size = hvd.rank(), hvd.size()
     slow = mx.nd.ones((400, 400))
     for name in ("same", None):
@@ -63,19 +63,19 @@ def test_operations_of_one_name_go_in_the_order_of_calls():
             late = mx.nd.dot(slow, slow)[0, :3] * 0 if (i + rank) % 2 else mx.nd.zeros((3,))
             outs.append(hvd.allreduce(late + i, op=hvd.Sum, name=name))
         assert [out.asnumpy().tolist() for out in outs] == [[i * size] * 3 for i in range(20)]
-    outs = [hvd.allreduce(mx.nd.ones((1,)) * i, op=hvd.Sum) for i in range(600)]  # names begin anew
+    outs = [hvd.allreduce(mx.nd.ones((1,)) * i, op=hvd.Sum) for i in range(600)]  # automatic names restart
     assert [out.asscalar() for out in outs] == [i * size for i in range(600)]
 
 
 @on_ranks(2)
 def test_an_input_that_failed():
-    """MXNet does not run what would read an array that failed; the rank has to go on like the others."""
+    """MXNet skips operations that read a failed array; the rank must still continue like the others."""
     for _ in range(2):
-        bad = mx.nd.random.normal(0, -1, (3,))  # refused when it runs
+        bad = mx.nd.random.normal(0, -1, (3,))  # rejected when it runs
         out = hvd.allreduce(bad, name="x")
         later = hvd.allreduce(mx.nd.ones((3,)), name="x", op=hvd.Sum)
         assert later.asnumpy().tolist() == [hvd.size()] * 3
-        with pytest.raises(mx.base.MXNetError, match="scale"):  # told once, to whom waits first
+        with pytest.raises(mx.base.MXNetError, match="scale"):  # reported once, to the first waiter
             out.wait_to_read()
     gathered = hvd.allgather(mx.nd.random.normal(0, -1, (3,)))
     for _ in range(2):
@@ -85,7 +85,7 @@ def test_an_input_that_failed():
 
 @on_ranks(2)
 def test_arrays_in_the_order_of_onednn():
-    """oneDNN keeps weights and images in an order of its own."""
+    """oneDNN stores weights and images in its own layouts."""
     rank, size = hvd.rank(), hvd.size()
     mx.random.seed(1 + rank)
     net = gluon.nn.HybridSequential()
@@ -94,13 +94,13 @@ def test_arrays_in_the_order_of_onednn():
     net.hybridize(static_alloc=True, static_shape=True)
     images = mx.nd.random.normal(shape=(4, 16, 12, 12))
     for _ in range(3):
-        net(images).wait_to_read()  # not recorded: weights are put into the order that suits it
+        net(images).wait_to_read()  # not recorded: weights are converted to the preferred layout
     hvd.broadcast_parameters(net.collect_params(), root_rank=1)
     weights = [param.data().asnumpy() for _, param in sorted(net.collect_params().items())]
     for other in hvd.allgather_object(weights):
         for mine, theirs in zip(weights, other, strict=True):
             np.testing.assert_array_equal(mine, theirs)
-    # An image that comes straight from a convolution.
+    # An image that is the direct output of a convolution.
     image = mx.nd.Convolution(images, net[0].weight.data(), net[0].bias.data(), kernel=(3, 3), num_filter=32)
     wanted = np.sum(hvd.allgather_object(image.copy().asnumpy()), 0)
     for operation in (hvd.allreduce, hvd.allreduce_):

@@ -1,4 +1,4 @@
-"""What is refused at once, and what fails later: as MXNet's users catch it, and as Python's users do."""
+"""Errors raised at once and errors raised later, as MXNet exceptions and as Python exceptions."""
 
 import os
 import pickle
@@ -38,10 +38,10 @@ def test_ranks_that_disagree_hear_of_it_and_go_on():
         outs = hvd.grouped_allreduce(tensors, name="group")
         fails(outs[0], "'?grouped_allreduce.group", "shape")
         gathered = hvd.allgather(ones((2, 2 + rank)), name="gather")
-        for _ in range(2):  # each use tells of it
+        for _ in range(2):  # each use raises it
             with pytest.raises(HorovodInternalError, match=r"allgather\.gather"):
                 gathered.asnumpy()
-        # In place, the array is what fails, and what is made of it; MXNet tells of it once.
+        # In place, the array itself fails, and arrays computed from it; MXNet reports the error once.
         x = ones((2 + rank,))
         hvd.allreduce_(x, name="in place")
         later = x + 1
@@ -138,7 +138,7 @@ def test_splits_for_two():
 
 
 def test_arrays_of_gpus_are_refused(single, monkeypatch):
-    """There is no GPU here: an array that says it is on one."""
+    """There is no GPU here: the array only claims to be on one."""
     x = mx.nd.ones((2,))
     monkeypatch.setattr(mx.nd.NDArray, "context", property(lambda self: mx.gpu(0)))
     with pytest.raises(
@@ -163,7 +163,7 @@ def test_before_init_and_after_shutdown():
     assert isinstance(caught.value, HorovodInternalError)
     hvd.init()
     assert hvd.allreduce(mx.nd.ones((2,)), op=hvd.Sum).asnumpy().tolist() == [size] * 2
-    # Asked for before the end, not ready until then.
+    # Requested before the end, not ready until then.
     if hvd.rank() == 0:
         pending = hvd.allreduce(mx.nd.ones((2,)), name="of one rank")
     hvd.shutdown()

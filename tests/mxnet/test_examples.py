@@ -1,4 +1,4 @@
-"""The example, run as a user runs it: through horovodrun, from another folder."""
+"""The example, run as a user would: through horovodrun, from another folder."""
 
 import re
 import sys

@@ -1,4 +1,4 @@
-"""Names of parameters that do not depend on what a rank has made before."""
+"""Names of parameters that do not depend on what a rank has created before."""
 
 import random
 

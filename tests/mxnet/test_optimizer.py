@@ -1,4 +1,4 @@
-"""DistributedOptimizer, in updaters and in Module."""
+"""DistributedOptimizer in updaters and in Module."""
 
 import pickle
 
@@ -11,7 +11,7 @@ from tests.ranks import on_ranks
 
 
 def updates(kind, options, wrapped, dtype="float32"):
-    """Weights after three updates, one weight at a time and all at once, with gradients that depend on the rank."""
+    """Return weights after three updates, one at a time and all at once, with gradients that depend on the rank."""
     rank, size = hvd.rank(), hvd.size()
     optimizer = getattr(mx.optimizer, kind)(**options)
     updater = mx.optimizer.get_updater(hvd.DistributedOptimizer(optimizer, **wrapped))
@@ -66,7 +66,7 @@ def test_it_stands_for_the_optimizer(single):
 
 
 def module():
-    """As scripts of Module's time do it."""
+    """Train with the older Module API."""
     rank, size = hvd.rank(), hvd.size()
     random = np.random.RandomState(3)
     data, labels = random.randn(32 * size, 6).astype("float32"), random.randint(0, 3, 32 * size)

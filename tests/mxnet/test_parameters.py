@@ -1,4 +1,4 @@
-"""broadcast_parameters: dicts, parameters, and those that have no shape yet; and objects."""
+"""broadcast_parameters: dicts, parameters, parameters without a shape yet, and objects."""
 
 import threading
 
@@ -56,7 +56,7 @@ def test_deferred_parameters_are_broadcast_once_they_are_initialised():
         net[0].weight.data()
     net(batch(rank, 0, (1, 5, 5))[0])
     equal(weights(net))
-    # Once: what comes later is the rank's own business.
+    # Only once: later changes are local to the rank.
     for param in net.collect_params().values():
         param.set_data(param.data() * 0 + rank)
     assert (net[0].weight.data().asnumpy() == rank).all()
@@ -74,7 +74,7 @@ def test_deferred_parameters_are_broadcast_by_the_last_of_several_calls():
     hvd.broadcast_parameters(net.collect_params(), root_rank=1)
     net(batch(rank, 0, (1, 5, 5))[0])
     equal(weights(net))
-    alone = make_net(1, deferred=True, normal=True)  # as the root of the last call has it
+    alone = make_net(1, deferred=True, normal=True)  # equal to that of the last call's root
     alone(batch(1, 0, (1, 5, 5))[0])
     for one, other in zip(weights(net), weights(alone), strict=True):
         np.testing.assert_array_equal(one, other)

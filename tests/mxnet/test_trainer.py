@@ -1,4 +1,4 @@
-"""DistributedTrainer trains as one process does on all ranks' data."""
+"""DistributedTrainer trains like one process on all ranks' data."""
 
 import warnings
 
@@ -81,7 +81,7 @@ def test_compression():
 def test_a_process_set():
     both = hvd.add_process_set([0, 2])
     found, _ = train({"process_set": both})
-    # Broadcast has made all weights those of rank 0; rank 1 goes on alone.
+    # The broadcast gave all ranks rank 0's weights; rank 1 continues alone.
     if hvd.rank() == 1:
         assert_close(found, alone([1], STEPS, *SGD))
     else:
@@ -90,7 +90,7 @@ def test_a_process_set():
 
 @on_ranks(2)
 def test_several_trainers():
-    """Two trainers, gradients that add up, parameters without gradients, and grads reduced apart from the update."""
+    """Two trainers, accumulated gradients, parameters without gradients, and reduction separate from the update."""
     net, other = make_net(1), make_net(1)
     other.collect_params().setattr("grad_req", "add")
     frozen = sorted(other.collect_params().items())[0][1]

@@ -1,4 +1,4 @@
-"""A small model, and what plain MXNet makes of all ranks' data together."""
+"""A small model, and its training by plain MXNet on all ranks' data."""
 
 import mxnet as mx
 import numpy as np
@@ -6,8 +6,10 @@ from mxnet import gluon
 
 
 def make_net(seed, deferred=False, normal=False, outputs=3):
-    """Two dense layers, or with ``normal`` a convolution and a batch normalisation before them. ``seed``: of the
-    weights."""
+    """Return two dense layers, or with ``normal`` a convolution and a batch normalization before them.
+
+    ``seed``: for the weights.
+    """
     mx.random.seed(seed)
     np.random.seed(seed)
     net = gluon.nn.HybridSequential()
@@ -47,7 +49,7 @@ def assert_close(some, others, tolerance=1e-5):
 
 
 def alone(ranks, steps, optimizer, options):
-    """Weights after training in one process on the batches of all ``ranks``."""
+    """Return the weights after training in one process on the batches of all ``ranks``."""
     net = make_net(1)
     trainer = gluon.Trainer(net.collect_params(), optimizer, dict(options), kvstore=None)
     for step in range(steps):

@@ -17,24 +17,24 @@ pytest.importorskip("ipykernel")
 
 pytestmark = pytest.mark.heavy
 EXAMPLE = Path(__file__).resolve().parents[2] / "examples/notebook/horovod_in_a_notebook.ipynb"
-LIMIT = 240  # s for a cell on a machine that is busy with other things
+LIMIT = 240  # seconds for a cell on a busy machine
 
 
 @pytest.fixture
 def jupyter(tmp_path, monkeypatch):
-    """What Jupyter keeps on disk goes to the test's folder; the environment of the kernels has a mark."""
+    """Redirect Jupyter's files to the test's folder, and mark the kernels' environment."""
     for name in ("JUPYTER_RUNTIME_DIR", "JUPYTER_CONFIG_DIR", "JUPYTER_DATA_DIR", "IPYTHONDIR"):
         monkeypatch.setenv(name, str(tmp_path / name.lower()))
     environment = marked_environment()
     for name in (MARK, "PYTHONPATH"):
         monkeypatch.setenv(name, environment[name])
-    monkeypatch.setenv("PYDEVD_DISABLE_FILE_VALIDATION", "1")  # else the kernel's debugger warns into the output
+    monkeypatch.setenv("PYDEVD_DISABLE_FILE_VALIDATION", "1")  # otherwise the kernel's debugger prints a warning
     yield environment[MARK]
     eventually(lambda: processes_with(environment[MARK]) == [], 60, "kernels and workers end")
 
 
 def execute(notebook, folder):
-    """Run all cells; returns the outputs of each code cell."""
+    """Run all cells; return the outputs of each code cell."""
     client = nbclient.NotebookClient(
         notebook, timeout=LIMIT, startup_timeout=LIMIT, allow_errors=True, resources={"metadata": {"path": str(folder)}}
     )
@@ -68,7 +68,7 @@ def test_the_example(jupyter, tmp_path):
 
 
 CELLS = [
-    # What the cells define travels by value, and comes back as the same classes.
+    # Definitions in cells are pickled by value, and results have the same classes.
     """
 import os, sys, time, horovod, contextlib, io
 scale = 3
@@ -79,7 +79,7 @@ points = horovod.run(lambda p: Point(p.x * scale + int(os.environ["HOROVOD_RANK"
 assert all(isinstance(point, Point) for point in points)
 [point.x for point in points]
 """,
-    # Output on the cell's two streams; progress bars in place.
+    # Output on the cell's two streams; progress bars update in place.
     """
 def talk():
     for i in range(3):
@@ -91,13 +91,13 @@ def talk():
     assert not any(name.startswith("JPY_") for name in os.environ)
 _ = horovod.run(talk)
 """,
-    # The exception of a worker is the cell's own.
+    # A worker's exception is raised in the cell.
     """
 def fail():
     raise Unlucky("third of three")
 horovod.run(fail, num_proc=2)
 """,
-    # In a thread, and where the streams are others' again.
+    # In a thread, and with the streams redirected.
     """
 import threading
 text, found = io.StringIO(), []
@@ -140,7 +140,7 @@ def kernel(folder):
 
 
 def messages(client, until):
-    """Messages of the kernel up to the first for which `until` holds."""
+    """Return messages of the kernel up to the first for which `until` holds."""
     end = time.monotonic() + LIMIT
     while time.monotonic() < end:
         with contextlib.suppress(queue.Empty):
@@ -156,7 +156,7 @@ def is_idle(message):
 
 
 def test_an_interrupt_of_the_cell_ends_the_workers(jupyter, tmp_path):
-    """Also: what workers print appears while they run."""
+    """The workers' output also appears while they run."""
     with kernel(tmp_path) as (manager, client):
         client.execute(
             "import horovod, time\ndef work(): print('ready'); time.sleep(600)\nhorovod.run(work, num_proc=2)"
@@ -172,5 +172,5 @@ def test_an_interrupt_of_the_cell_ends_the_workers(jupyter, tmp_path):
         errors = [m["content"] for m in messages(client, is_idle) if m["msg_type"] == "error"]
         assert [error["ename"] for error in errors] == ["KeyboardInterrupt"]
         assert set(workers).isdisjoint(processes_with(jupyter))
-        client.execute("print(horovod.run(lambda: 'again'))")  # the kernel lives on
+        client.execute("print(horovod.run(lambda: 'again'))")  # the kernel survives
         assert any("['again']" in m["content"].get("text", "") for m in messages(client, is_idle))

@@ -1,4 +1,4 @@
-"""Fixtures of these tests."""
+"""Fixtures of the NumPy tests."""
 
 from tests.single import fixture
 

@@ -1,4 +1,4 @@
-"""Inputs and results as in tests/conformance, for the ranks of the job that runs."""
+"""Inputs and results as in tests/conformance, for the ranks of the current job."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -20,5 +20,5 @@ SHAPES = [(), (1,), (17,), (3, 5), (0,), (4, 0, 2), (2, 3, 4), (1031,)]
 
 
 def values(dtype: Any, shape: Sequence[int]) -> list[np.ndarray]:
-    """The inputs of all ranks."""
+    """Return the inputs of all ranks."""
     return [value(rank, dtype, shape) for rank in range(hvd.size())]

@@ -1,4 +1,4 @@
-"""Which arrays are taken, and what comes back."""
+"""Accepted array types, and the types of results."""
 
 import array
 import ctypes
@@ -13,7 +13,7 @@ from tests.ranks import on_ranks
 
 
 class Interface:
-    """Somebody's array."""
+    """An object with the array interface."""
 
     def __init__(self, inner):
         self.inner = inner
@@ -21,7 +21,7 @@ class Interface:
 
 
 class DLPack:
-    """Somebody else's."""
+    """An object with DLPack only."""
 
     def __init__(self, inner):
         self.inner = inner
@@ -34,14 +34,14 @@ class DLPack:
 
 
 class Frame:
-    """A thing that can be made an array of, like a column of a table."""
+    """An object that converts to an array, like a column of a table."""
 
     def __array__(self, dtype=None, copy=None):
         return np.arange(3.0)
 
 
 def forms():
-    """{name: (a new object over [0, 1, 2] as float32, its values now)}"""
+    """Return {name: (a new object over [0, 1, 2] as float32, its current values)}."""
     floats = [0.0, 1.0, 2.0]
     return {
         "numpy": lambda: np.array(floats, np.float32),
@@ -103,7 +103,7 @@ def test_tensors_of_pytorch(pool):
 
 @on_ranks(2)
 def test_a_view_that_repeats_its_elements():
-    """Other layouts are in test_random_arrays.py; this one NumPy does not let change."""
+    """NumPy makes such a view read-only; test_random_arrays.py covers other layouts."""
     view = np.broadcast_to(np.arange(12.0)[:, None], (12, 3))
     assert_same(hvd.allreduce(view, op=hvd.Sum), 2 * np.array(view, order="C"))
     assert_same(hvd.allgather(view), np.concatenate([view, view]))

@@ -1,4 +1,4 @@
-"""What the conformance suite leaves out: further dtypes, forms of splits, sets, Adasum, compression, objects."""
+"""Collectives beyond the conformance suite: dtypes, splits, process sets, Adasum, compression, objects."""
 
 import numpy as np
 import pytest
@@ -22,7 +22,7 @@ def test_dtypes_that_are_moved_but_not_reduced_and_forms_of_splits():
         assert_same(hvd.broadcast(mine, 1), value(1, dtype, (5,)))
         assert hvd.broadcast_(mine, 2) is mine
         assert_same(mine, value(2, dtype, (5,)))
-        # Rank r sends i + r rows to rank i; one row stays behind.
+        # Rank r sends i + r rows to rank i; one row is not sent.
         sent = [value(r, dtype, (sum(i + r for i in range(size)) + 1, 2)) for r in range(size)]
         splits = [i + rank for i in range(size)]
         begins = [sum(i + r for i in range(rank)) for r in range(size)]

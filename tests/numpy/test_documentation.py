@@ -1,4 +1,4 @@
-"""The programs for plain arrays in docs run as they stand there."""
+"""The programs for plain arrays in docs run unchanged."""
 
 import pytest
 

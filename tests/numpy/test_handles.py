@@ -15,7 +15,7 @@ import horovod.numpy as hvd
 from tests.ranks import on_ranks
 from tests.runner.launching import run_job
 
-PATIENCE = 50.0  # seconds; nothing waits as long unless something is wrong
+PATIENCE = 50.0  # seconds; only a fault makes anything wait this long
 
 
 def ones(value=1.0):
@@ -35,9 +35,9 @@ def test_futures():
     assert handle.exception() is None
     assert hvd.poll(handle)
     assert hvd.synchronize(handle) is hvd.synchronize(handle) is handle.result()
-    assert len(threads()) == before  # whoever asks has waited itself
+    assert len(threads()) == before  # the caller waited by itself
 
-    # Rank 1 comes only after rank 0 has been seen to wait.
+    # Rank 1 submits only after rank 0 has been seen waiting.
     if rank == 0:
         handle = hvd.allreduce_async(ones(), op=hvd.Sum, name="b")
         for timeout in (0, 0.02):
@@ -94,7 +94,7 @@ def test_await():
         assert [result[0] for result in gathered] == list(range(10))
 
     async def out_of_order():
-        # Rank 1 announces "first" only when "second" has come.
+        # Rank 1 requests "first" only after "second" is complete.
         handles = {}
         if rank == 0:
             handles["first"] = hvd.allreduce_async(ones(), name="first")
@@ -146,7 +146,7 @@ def test_failures():
     group = hvd.grouped_allreduce_async([ones(), np.ones(2 + rank)], name="group")
     with pytest.raises(hvd.HorovodInternalError, match="group"):
         group.result(PATIENCE)
-    # A name in flight is refused when it is asked for, and the first one goes on.
+    # A name in flight is rejected at the call, and the first operation continues.
     if rank == 0:
         first = hvd.allreduce_async(ones(), name="twice")
         with pytest.raises(ValueError, match="twice"):
@@ -160,7 +160,7 @@ def test_failures():
 
 @on_ranks(2)
 def test_forgotten_handles():
-    """Nobody keeps the handle or the array: the engine reads and writes the memory all the same."""
+    """Nobody keeps the handle or the array; the engine still uses the memory."""
     for turn in range(5):
         hvd.allreduce_async(np.full(100_000, float(turn)), name=f"dropped.{turn}")
         hvd.allgather_async(np.full(100_000, float(turn)), name=f"gathered.{turn}")
@@ -207,7 +207,7 @@ def test_shutdown():
         with pytest.raises(RuntimeError, match="shut down"):
             hvd.allreduce(ones())
     else:
-        with pytest.raises(hvd.HorovodInternalError):  # perhaps at once: the other may have left already
+        with pytest.raises(hvd.HorovodInternalError):  # possibly at once, if the other rank has left already
             hvd.allreduce_async(ones(), name="nobody's").result(PATIENCE)
         hvd.shutdown()
     hvd.init()

@@ -1,4 +1,4 @@
-"""Memory of operations that nobody waits for any more."""
+"""Memory of operations without a waiter."""
 
 import threading
 
@@ -16,7 +16,7 @@ def clean(monkeypatch):
 
 
 class Done:
-    """Work that is done when it is asked; ``act`` is called then."""
+    """Work that is complete when queried; ``act`` is called at the query."""
 
     def __init__(self, act):
         self._act = act

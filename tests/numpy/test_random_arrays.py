@@ -1,5 +1,7 @@
-"""Random arrays: any shape, empty and 0-dimensional ones too, any strides, order, alignment and dtype, through every
-operation, several under way at once."""
+"""Random arrays through every operation, several in flight at once.
+
+Any shape including empty and 0-dimensional, any strides, order, alignment and dtype.
+"""
 
 import numpy as np
 import pytest
@@ -8,15 +10,15 @@ import horovod.numpy as hvd
 from tests.numpy.reference import ALL, assert_reduced, assert_same
 
 ROUNDS, AT_LENGTH = 40, 800
-TOGETHER = 6  # operations under way at once
+TOGETHER = 6  # operations in flight at once
 
 
 def random_view(random, dtype):
-    """An array of a layout that ``random`` chooses, equal on all ranks that ask alike; its values are still to come."""
+    """Return an uninitialized array whose layout ``random`` chooses, equal on all ranks with the same state."""
     shape = [int(random.choice([0, 1, 1, 2, 3, 4, 7])) for _ in range(random.integers(0, 5))]
     spare = [n * int(random.choice([1, 1, 2, 3])) + int(random.integers(0, 2)) for n in shape]
     order = "F" if random.random() < 0.3 else "C"
-    if random.random() < 0.2:  # a field of a record: strides that are no multiple of the item, and odd addresses
+    if random.random() < 0.2:  # a field of a record: strides that are no multiple of the item size, and odd addresses
         base = np.zeros(spare, np.dtype([("a", "u1"), ("b", dtype)]), order=order)["b"]
     else:
         base = np.zeros(spare, dtype, order=order)
@@ -28,7 +30,7 @@ def random_view(random, dtype):
 
 
 def started(random, view, inputs):
-    """(what checks the result, handle) of an operation on this rank's ``view``."""
+    """Start an operation on this rank's ``view``; return (a function that checks the result, the handle)."""
     rank, size = hvd.rank(), hvd.size()
     kind = random.choice(["allreduce", "in place", "broadcast", "gather", "scatter", "alltoall", "group"])
     if view.ndim == 0 and kind in ("gather", "scatter", "alltoall"):

@@ -1,4 +1,4 @@
-"""The first divergence between what flight recorders have written."""
+"""The first divergence between files of flight recorders."""
 
 import json
 import os
@@ -11,7 +11,7 @@ from horovod.recorder.__main__ import main
 
 
 class Ranks:
-    """Writes what each rank did."""
+    """Writes the records of each rank."""
 
     def __init__(self, folder, size=2):
         self.folder, self.size, self.entries = folder, size, {rank: [] for rank in range(size)}

@@ -1,4 +1,4 @@
-"""python -m horovod.timeline on made-up files: what it finds, merges and says, and what it does about other files."""
+"""python -m horovod.timeline on made-up files: findings, merging, output, and handling of other files."""
 
 import json
 import os
@@ -19,7 +19,10 @@ NAME = 'Gewicht "größe"\n重み'
 
 
 def two_ranks(folder: Path) -> Path:
-    """Rank 1's clock began 1 ms later and runs 2 ms ahead of rank 0's. It comes last by 300 us, then rank 0 by 50."""
+    """Return files of two ranks.
+
+    Rank 1's clock began 1 ms later and runs 2 ms ahead of rank 0's. Rank 1 is last by 300 us, then rank 0 by 50.
+    """
     zero = Maker(0, 2, start_ns=1_000_000_000)
     zero.negotiated(NAME, 1, ready=100, agreed=420, begun=430, ended=500)
     zero.scheduled("b", 2, ready=1050, begun=1060, ended=1100)
@@ -82,7 +85,7 @@ def test_the_summary_says_who_waited_for_whom(tmp_path):
 def test_tensors_that_ranks_waited_for_longest_come_first_and_ten_are_shown(tmp_path):
     zero, one = Maker(0, 2), Maker(1, 2)
     for number in range(12):
-        # Later ones are waited for longer, and earlier ones take longer to carry out.
+        # Later operations wait longer, and earlier ones take longer to execute.
         ready, begun = 10_000 * number, 10_000 * number + 1000
         ended = begun + 5000 - 100 * number
         zero.scheduled(f"t{number}", number + 1, ready=ready, begun=begun, ended=ended)
@@ -108,7 +111,7 @@ def test_what_is_missing_is_said(tmp_path, capsys):
     assert "\x1b" not in out, "a terminal would obey it"
     assert "b\\x1b[2J" in out
     assert "how far its clock is from rank 0's is not known" in err
-    # A file that breaks off is used as far as it goes.
+    # A truncated file is used as far as it goes.
     text = path.read_text()
     path.write_text(text[: text.rindex('"LOST"')])
     assert main(["summary", "--json", str(path)]) == 0
@@ -135,7 +138,7 @@ def test_a_merged_trace_has_a_row_for_each_rank_and_arrows(tmp_path):
     clocks = {e["args"]["rank"]: e["args"] for e in events if e.get("name") == "clock_sync"}
     assert clocks[1] == {"rank": 1, "host": "host1", "offset_ns": -2_000_000, "error_ns": 1_000}
     arrows = [(e["pid"], e["tid"], e["ts"]) for e in events if e["ph"] in "sf"]
-    # From rank 0's own announcement and from rank 1's, which came last, to rank 0; rank 1's own.
+    # From rank 0's own request and from rank 1's, which came last, to rank 0; rank 1's own.
     assert arrows[:6] == [(1, 0, 100), (1, 0, 430), (1, 1, 400), (1, 0, 430), (1, 1, 400), (1, 1, 435)]
     assert len(arrows) == 12
     assert len({e["id"] for e in events if e["ph"] == "s"}) == 6
@@ -155,7 +158,7 @@ def test_an_output_that_cannot_be_written_is_named(tmp_path, capsys):
 
 
 def changed(number=None, **more):
-    """A rank's events with one changed, or all of them."""
+    """Return a rank's events with one or all of them changed."""
     maker = Maker(0, 2)
     maker.scheduled("a", 1, ready=1, begun=2, ended=3)
     events = maker.events
@@ -221,13 +224,13 @@ def test_texts_that_are_something_else_or_meant_to_do_harm(tmp_path, capsys, tex
 
 
 def summary_of(folder, *makers):
-    """The summary of the files of these ranks, which are there afterwards."""
+    """Return the summary of these ranks' files; the files are written first."""
     paths = [maker.write(folder / f"t.rank{maker.rank}.json") for maker in makers]
     return summarize([read(str(path)) for path in paths])
 
 
 def test_times_that_clocks_turn_round_count_as_none(tmp_path):
-    """Rank 1 knows that all are ready, and begins, before rank 0 says that it is."""
+    """Rank 1 sees that all are ready, and begins, before rank 0 reports it."""
     zero, one = Maker(0, 2), Maker(1, 2)
     zero.negotiated("x", 1, ready=400, agreed=420, begun=425, ended=500)
     one.negotiated("x", 1, ready=100, agreed=390, begun=380, ended=500)

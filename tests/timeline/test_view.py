@@ -42,7 +42,7 @@ def test_only_who_has_the_token_sees_anything(served):
     assert b"Perfetto" in ask(served, "/", cookie)[1]
     assert b"NEGOTIATE_ALLREDUCE" in ask(served, "/localtrace", cookie)[1]
     assert ask(served, "/vizviewer_info", cookie)[1] == b"{}"
-    # A page elsewhere whose name was made to lead here.
+    # A page from another site whose name was made to resolve to this host.
     assert ask(served, f"/?{served.query}", cookie, host="evil.example:80")[0].status == 403
     answer, body = ask(served, "/../../../../etc/passwd", cookie)
     assert answer.status == 404
@@ -63,7 +63,7 @@ def test_without_the_page_advice_is_given(monkeypatch):
 def test_the_page_shows_it_in_a_browser(served, tmp_path):
     api = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
     chromium = shutil.which("chromium") or pytest.skip("chromium is not installed")
-    left = {}  # requests that were to leave the machine, and what became of them
+    left = {}  # requests that would leave the machine, and their results
     with api.sync_playwright() as playwright:
         browser = playwright.chromium.launch(executable_path=chromium, args=["--no-sandbox", "--disable-gpu"])
         page = browser.new_page(viewport={"width": 1400, "height": 600})
@@ -76,7 +76,7 @@ def test_the_page_shows_it_in_a_browser(served, tmp_path):
         page.on("requestfinished", lambda request: note(request, "was answered"))
         page.goto(urllib.parse.urlunsplit(served))
         page.get_by_text("Gewicht").first.wait_for(timeout=90_000)
-        page.get_by_text("Gewicht").first.click()  # shows its rows
+        page.get_by_text("Gewicht").first.click()  # expands its rows
         page.get_by_text("rank 1").first.wait_for()
         page.screenshot(path=os.environ.get("SCREENSHOT") or str(tmp_path / "view.png"))
         assert "重み" in page.inner_text("body")

@@ -1,4 +1,4 @@
-"""Made-up files of ranks, for the tool's tests."""
+"""Made-up trace files of ranks, for the tool's tests."""
 
 import json
 from pathlib import Path
@@ -6,7 +6,7 @@ from typing import Any
 
 
 class Maker:
-    """Writes what a rank's timeline holds. Times in us."""
+    """Writes the contents of a rank's timeline. Times in microseconds."""
 
     def __init__(self, rank: int, size: int, start_ns: int = 0, clock: tuple[int, int] | None = (0, 0)) -> None:
         about = {"rank": rank, "size": size, "host": f"host{rank}", "process": 1, "start_ns": start_ns}
@@ -35,7 +35,7 @@ class Maker:
     def negotiated(
         self, name: str, number: int, ready: float, agreed: float, begun: float, ended: float, process_set: int = 0
     ) -> None:
-        """An allreduce that was announced, and queued from being agreed on."""
+        """Write an allreduce that was requested, and queued once agreed on."""
         self._add(name, process_set, ready, "B", "NEGOTIATE_ALLREDUCE")
         self._add(name, process_set, ready, "X", str(self.rank))
         self._add(name, process_set, agreed, "E")

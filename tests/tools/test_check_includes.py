@@ -10,7 +10,7 @@ ROOT = Path(__file__).resolve().parents[2]
 
 
 def check(root, **files):
-    """(exit status, lines) for a tree; files by path, with two underscores for a slash, without the extension."""
+    """Return (exit status, lines) for a tree of files by path, without extension, with "__" for a slash."""
     for name, text in files.items():
         path = root / name.replace("__", "/")
         path.parent.mkdir(parents=True, exist_ok=True)

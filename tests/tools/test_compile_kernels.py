@@ -1,4 +1,4 @@
-"""core/kernels/kernels.ptx is what the source gives, and assembles for all GPUs without contracted arithmetic."""
+"""core/kernels/kernels.ptx matches its source, and assembles for all GPUs without contracted arithmetic."""
 
 import re
 import subprocess
@@ -28,7 +28,7 @@ def test_the_committed_ptx_is_what_the_source_gives():
         check=False,
     )
     assert done.returncode == 0, done.stderr
-    # Not ==, which would compare 50,000 lines for a readable difference.
+    # Not ==, because pytest would compute a diff of 50,000 lines.
     if done.stdout != compile_kernels.COMMITTED.read_text():
         pytest.fail("core/kernels/kernels.ptx is not what kernels.cu gives: make kernels")
 
@@ -42,7 +42,7 @@ def test_a_missing_nvrtc_is_told_with_what_brings_it(tmp_path, capsys):
 
 
 def functions(listing: str) -> dict[str, str]:
-    """The machine code of each kernel, by name."""
+    """Return the machine code of each kernel, by name."""
     parts = re.split(r"^\s*\.section\s+\.text\.(\w+),.*$", listing, flags=re.MULTILINE)
     return dict(zip(parts[1::2], parts[2::2], strict=True))
 
@@ -69,6 +69,7 @@ def test_kernels_assemble_without_spills_and_without_contraction(tmp_path, versi
     assert len(kernels) == 38
     for name, text in kernels.items():
         assert "LDG" in text or "LD." in text, name
-        # Integers are scaled in double, and a division is made of such instructions; its result is exact all the same.
+        # Integers are scaled in double, and division consists of such instructions; its result is still
+        # exact.
         if "float" in name:
             assert not re.search(r"\b(FFMA|DFMA)", text), name

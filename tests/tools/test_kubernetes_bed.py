@@ -1,4 +1,4 @@
-"""The Kubernetes of tools/kubernetes_bed: what its controller of Jobs decides, and which fields of Jobs it keeps."""
+"""The simulated Kubernetes of tools/kubernetes_bed: decisions of its Job controller, and preserved fields of Jobs."""
 
 from tools.kubernetes_bed import __main__ as bed
 from tools.kubernetes_bed import jobs, kept

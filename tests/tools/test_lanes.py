@@ -1,4 +1,4 @@
-"""Tests that share an expensive start run in one process one after another; the longest lanes begin first."""
+"""Tests that share an expensive start run in one process in sequence; the longest lanes begin first."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""tools/mutants: what it changes, and that it tells a mutant that lives from one that does not."""
+"""tools/mutants: the mutations, and detection of surviving mutants."""
 
 from pathlib import Path
 

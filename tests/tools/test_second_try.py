@@ -1,4 +1,4 @@
-"""scripts/python-tests.sh: a second try for tests that fail among others, and the note of it."""
+"""scripts/python-tests.sh: failed tests are retried alone, and the retry is reported."""
 
 import shutil
 import subprocess

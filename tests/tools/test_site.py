@@ -1,4 +1,4 @@
-"""The site's configuration knows all pages and all public modules, and, which is heavy, the site builds."""
+"""The site's configuration lists all pages and public modules; a heavy test builds the site."""
 
 import importlib.util
 import os
@@ -25,7 +25,7 @@ def conf(monkeypatch):
         "JAX_PLATFORMS",
         "TF_ENABLE_ONEDNN_OPTS",
     ):
-        monkeypatch.setenv(name, "")  # what the configuration sets does not stay
+        monkeypatch.setenv(name, "")  # undoes changes by the configuration
     return runpy.run_path(str(CONF))
 
 
@@ -51,7 +51,7 @@ def test_every_public_module_is_in_the_reference():
 
 @pytest.mark.heavy
 def test_the_site_builds_without_a_warning(tmp_path):
-    """Links to pages, headings and files, docstrings, the reference of all that is public: as `make site`."""
+    """As `make site`: links to pages, headings and files, docstrings, and the API reference."""
     pytest.importorskip("sphinx")
     for needed in ("torch", "tensorflow", "keras"):
         if not importlib.util.find_spec(needed):

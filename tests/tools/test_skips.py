@@ -1,4 +1,4 @@
-"""Skipped tests are told of, and in CI those that nobody expects fail the run."""
+"""Skipped tests are reported, and unexpected ones fail the run in CI."""
 
 import os
 import subprocess

@@ -1,8 +1,8 @@
-"""What connections between ranks look like byte by byte, written a second time from docs/wire.md and nothing else:
+"""Byte-level examples of connections between ranks, implemented independently from docs/wire.md alone.
 
     python -m tests.vectors.wire > tests/vectors/wire.txt
 
-It computes with the package cryptography. The tests compare the real ones, in Python and in C++, with that file.
+Uses the package cryptography. Tests compare the real implementations, in Python and C++, with that file.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ TEXTS = [b"a", b"the first record after that", bytes(range(256)) * 2, b"another"
 
 
 def x25519(secret: bytes, point: bytes = b"") -> bytes:
-    """Return the public key of a secret, or what it shares with another public key."""
+    """Return the public key of a secret, or the secret shared with another public key."""
     from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey, X25519PublicKey
 
     own = X25519PrivateKey.from_private_bytes(secret)
@@ -36,7 +36,7 @@ def seal(cipher: str, key: bytes, nonce: bytes, extra: bytes, text: bytes) -> by
 
 
 def hkdf(secret: bytes, salt: bytes, label: bytes) -> bytes:
-    """RFC 5869 with SHA-256, 32 bytes."""
+    """Return 32 bytes of RFC 5869 with SHA-256."""
     return hmac.digest(hmac.digest(salt, secret, "sha256"), label + b"\x01", "sha256")
 
 
@@ -50,7 +50,7 @@ def hello(cipher: str, nonce: bytes, flag: int = 0, source: int = CONNECTOR, tar
 
 
 def handshake(cipher: str) -> dict[str, bytes]:
-    """All messages and keys of one connection."""
+    """Return all messages and keys of one connection."""
     key = hkdf(JOB_KEY, b"horovod job key", b"links")
     if cipher == "none":
         nonces = {side: secret[::-1] for side, secret in SECRETS.items()}
@@ -82,7 +82,7 @@ def invitation() -> bytes:
 
 
 def records(cipher: str, key: bytes) -> Iterator[bytes]:
-    """The texts as records; a new key after every RECORDS_PER_KEY."""
+    """Return the texts as records; a new key after every RECORDS_PER_KEY."""
     for number, text in enumerate(TEXTS):
         if number and number % RECORDS_PER_KEY == 0:
             key = seal(cipher, key, bytes(4) + b"\xff" * 8, b"", bytes(32))[:32]
@@ -92,7 +92,7 @@ def records(cipher: str, key: bytes) -> Iterator[bytes]:
 
 
 def generate() -> str:
-    """Sections in brackets, then lines of a name and a value in hexadecimal digits."""
+    """Yield sections in brackets, then lines of a name and a value in hexadecimal digits."""
     lines = ["# Made by tests/vectors/wire.py after docs/wire.md; values in hexadecimal digits.", "", "[job]"]
     lines += [f"key = {JOB_KEY.hex()}"]
     lines += [f"{side}_secret = {secret.hex()}" for side, secret in SECRETS.items()]

@@ -1,4 +1,4 @@
-"""What scripts/test-wheels.sh runs on two workers of an environment in which a wheel is installed."""
+"""The job that scripts/test-wheels.sh runs on two workers in an environment with an installed wheel."""
 
 import ctypes
 import sys
@@ -21,7 +21,7 @@ np.testing.assert_array_equal(hvd.broadcast(np.full(3, rank), root_rank=1), [1, 
 np.testing.assert_array_equal(hvd.allgather(np.array([rank])), [0, 1])
 assert hvd.allgather_object({"rank": rank}) == [{"rank": 0}, {"rank": 1}]
 for library in ("tensorflow/_tf.so", "_jax/_jax.so", "mxnet/_mxnet.so"):
-    ctypes.CDLL(str(here / library))  # they look for their framework when they are used
+    ctypes.CDLL(str(here / library))  # they look for their framework on first use
 hvd.shutdown()
 gil = "on" if getattr(sys, "_is_gil_enabled", lambda: True)() else "off"
 print(f"rank {rank}: Python {sys.version.split()[0]}, {Path(_core.__file__).name}, GIL {gil}: as expected")

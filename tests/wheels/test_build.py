@@ -1,4 +1,4 @@
-"""What the wheels are built with."""
+"""Build settings of the wheels."""
 
 import sys
 from pathlib import Path

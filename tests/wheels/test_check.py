@@ -1,4 +1,4 @@
-"""Looking into libraries and wheels."""
+"""Checks of libraries and wheels."""
 
 import importlib.util
 import subprocess
@@ -16,7 +16,7 @@ CORE = Path(importlib.util.find_spec("horovod._core").origin)
 
 
 def test_what_a_library_expects_of_others():
-    """The extension of this checkout, which is built against this system's libraries."""
+    """Uses the extension of this checkout, built against this system's libraries."""
     expected = {name: (version, weak) for name, version, weak in check.undefined(CORE.read_bytes())}
     assert expected["PyModule_GetState" if "PyModule_GetState" in expected else "PyErr_SetString"] == (None, False)
     version, weak = expected["memcpy"]
@@ -28,7 +28,7 @@ def test_what_a_library_expects_of_others():
 
 
 def test_an_executable_stack_is_found(tmp_path):
-    """As linkers make it of an object that does not say that it needs none."""
+    """Linkers add it for an object that does not declare that it needs none."""
     (tmp_path / "a.s").write_text(".globl a\na: ret\n")
     for words in ([], ["-Wl,-z,noexecstack"]):
         command = ["gcc", "-shared", "-nostdlib", *words, str(tmp_path / "a.s"), "-o", str(tmp_path / "a.so")]

@@ -1,4 +1,4 @@
-"""What stands in for functions of a newer glibc, compiled here and used as on a system that does not have them."""
+"""Replacements for functions of a newer glibc, compiled here and used as on an older system."""
 
 import shutil
 import subprocess

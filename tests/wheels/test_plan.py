@@ -1,4 +1,4 @@
-"""Which wheels there are, and what is found wrong with one."""
+"""The list of wheels, and problems found in one."""
 
 import re
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""The bill of materials."""
+"""The software bill of materials."""
 
 import hashlib
 import json
@@ -29,7 +29,7 @@ def test_it_says_what_is_in_which_file():
     assert components["pyzmq"]["description"] == "pyzmq>=25.1"
     depends = {entry["ref"]: entry.get("dependsOn", []) for entry in said["dependencies"]}
     assert depends[WHEEL] == ["libstdc++@12.2.0", "pkg:pypi/nanobind@3.1.0", "robin-map@1.4.0"]
-    assert depends["horovod-1.0.tar.gz"] == []  # it has sources of our own only
+    assert depends["horovod-1.0.tar.gz"] == []  # it has only our own sources
     assert said["metadata"]["timestamp"] == "2023-11-14T22:13:20+00:00"
 
 

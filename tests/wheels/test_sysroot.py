@@ -1,4 +1,4 @@
-"""The older glibc that wheels are built against."""
+"""The older glibc against which wheels are built."""
 
 import platform
 from pathlib import Path
@@ -34,4 +34,4 @@ def test_the_toolchain_leaves_the_system_out():
     assert "-ffile-prefix-map=/checkout=." in text
     assert "-L/root/lib" in text
     assert "-z,noexecstack" in text
-    assert "CMAKE_SYSTEM_NAME" not in text  # or CMake would take it for another machine's
+    assert "CMAKE_SYSTEM_NAME" not in text  # otherwise CMake would cross-compile

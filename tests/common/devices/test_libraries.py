@@ -100,7 +100,7 @@ def test_what_the_loader_knows(tmp_path):
 def test_the_version_is_known_without_loading_it(nowhere, monkeypatch, tmp_path):
     library = compile_nccl(tmp_path / "libnccl.so.2")
     chosen = Library(str(library), "HOROVOD_NCCL_LIBRARY")
-    assert versions.of_nccl(chosen) == 22809  # it stands in the file
+    assert versions.of_nccl(chosen) == 22809  # found in the file
     (tmp_path / "libnccl.so.2.18.3").write_bytes(b"")
     (tmp_path / "link.so").symlink_to("libnccl.so.2.18.3")
     assert versions.of_nccl(Library(str(tmp_path / "link.so"), "the system")) == 21803
@@ -118,15 +118,17 @@ def test_the_version_is_known_without_loading_it(nowhere, monkeypatch, tmp_path)
     wheel = Library(str(library), "a package of Python")
     packages(**{"nvidia-nccl-cu12": "2.21.5"})
     assert versions.of_nccl(wheel) == 22105
-    packages(**{"nvidia-nccl-cu12": "2.21.5", "nvidia-nccl-cu13": "2.28.9"})  # which of them wrote the file last?
+    packages(**{"nvidia-nccl-cu12": "2.21.5", "nvidia-nccl-cu13": "2.28.9"})  # unknown which wrote the file last
     assert versions.of_nccl(wheel) == 22809
     assert "libnccl" not in Path("/proc/self/maps").read_text()
     assert versions.load_elsewhere(str(library)) == (22809, "")
 
 
 def test_one_that_is_in_this_process(tmp_path):
-    """Whoever loaded it, and although nobody else sees its symbols; in a process of its own. And another one beside it
-    is found to be what cannot be loaded."""
+    """A library loaded by any caller is found in this process, even if its symbols are not global.
+
+    Another library beside it is reported as one that cannot be loaded. Runs in a separate process.
+    """
     library = compile_nccl(tmp_path / "libnccl.so.2", code=22703)
     code = (
         "import ctypes, os\n"
@@ -211,7 +213,7 @@ def test_what_frameworks_were_built_for(nowhere, monkeypatch, tmp_path):
 
 
 def test_gpu_available(nowhere, monkeypatch, tmp_path, capsys):
-    """The framework is built for GPUs, and there is one that this process may use."""
+    """True if the framework is built for GPUs, and this process may use one."""
     from horovod.common.devices import nvml
 
     monkeypatch.setattr(versions, "built_for_gpus", lambda name: name == "torch")

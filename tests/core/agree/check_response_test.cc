@@ -1,4 +1,4 @@
-// Decisions that contradict what this rank has asked for, and operations that no rank can have announced, are errors.
+// Decisions that contradict this rank's request, and operations that no rank can have requested, are errors.
 #include "agree/check_response.h"
 
 #include <doctest/doctest.h>
@@ -53,7 +53,7 @@ TEST_CASE("a decision about another tensor than this rank's is refused") {
   const Status why = check_response(answer(asked(Kind::allreduce, {7})), {&q}, kSize, kRank);
   CHECK(why.code() == Code::internal);
   CHECK(why.message() == "rank 0's decision about allreduce 'x' cannot be: another shape than this rank's (shape [7], here [2, 3])");
-  // Who has joined contributes zeros to whatever there is.
+  // A joined rank contributes zeros to any reduction.
   CHECK(check_response(answer(q), {nullptr}, kSize, kRank).ok());
 }
 
@@ -77,9 +77,9 @@ TEST_CASE("sizes have to be possible, and this rank's own") {
   r = answer(q);
   r.sizes = {9, 9, 9, 1, 2, 3, 0, 0, 0};
   CHECK(accepted(r, q));
-  r.sizes[4] = 3;  // what this rank sends
+  r.sizes[4] = 3;  // rows that this rank sends
   CHECK(!accepted(r, q));
-  r.sizes = {9, -9, 9, 1, 2, 3, 0, 0, 0};  // what it receives
+  r.sizes = {9, -9, 9, 1, 2, 3, 0, 0, 0};  // rows that it receives
   CHECK(!accepted(r, q));
   r.sizes = {1, 2, 3};
   CHECK(!accepted(r, q));
@@ -120,7 +120,7 @@ TEST_CASE("several allgathers as one: sizes of each, by name") {
   r.sizes = {1, 4, 5, 9, 0, 2};
   auto good = [&] { return check_response(r, {&q, &other}, kSize, kRank).ok(); };
   CHECK(good());
-  r.sizes[4] = 1;  // not what this rank brings
+  r.sizes[4] = 1;  // differs from this rank's rows
   CHECK(!good());
   r.sizes = {1, 4, 5, -9, 0, 2};
   CHECK(!good());
@@ -136,7 +136,7 @@ TEST_CASE("the coordinator refuses what no rank can have meant") {
     REQUIRE(ready.size() == 1);
     return ready[0].response.error;
   };
-  Request removal = asked(Kind::remove_set, {});  // of nothing
+  Request removal = asked(Kind::remove_set, {});  // removes no set
   CHECK(decide({{0, removal}, {1, removal}}).code() == Code::invalid_argument);
   Request trade = asked(Kind::alltoall, {6});
   trade.splits = {1, 2, 3, 4};

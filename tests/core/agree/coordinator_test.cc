@@ -45,7 +45,7 @@ TEST_CASE("positions in a schedule: whoever is last is waited for, in any order,
   uint64_t go = 9;
   for (int r : {3, 0, 4, 1}) CHECK(!c.on_ready(r, schedule.id, 2, &go));
   CHECK(go == 0);
-  CHECK(c.on_ready(2, schedule.id, 1, &go));  // the others are further
+  CHECK(c.on_ready(2, schedule.id, 1, &go));  // the other ranks are ahead
   CHECK(go == 1);
   CHECK(!c.on_ready(0, schedule.id, 4, &go));
   CHECK(c.on_ready(2, schedule.id, 7, &go));
@@ -73,12 +73,12 @@ TEST_CASE("the coordinator's epochs: schedule, early and stale announcements, fa
     responses = round(0);
   } while (responses.back().kind != Kind::adopt_schedule && ++rounds < 10);
   REQUIRE(responses.back().kind == Kind::adopt_schedule);
-  CHECK(rounds == 2);  // two equal periods after one operation before
+  CHECK(rounds == 2);  // two equal periods after one earlier operation
   CHECK(c.epoch() == 1);
   Schedule schedule;
   REQUIRE(decode(responses.back().payload, &schedule));
   CHECK(schedule.buckets.size() == 1);
-  CHECK(round(0).empty());  // void: announced before the schedule was known
+  CHECK(round(0).empty());  // discarded: requested before the schedule was known
 
   uint64_t position = 0;
   CHECK(!c.on_ready(0, schedule.id, 2, &position));
@@ -91,9 +91,9 @@ TEST_CASE("the coordinator's epochs: schedule, early and stale announcements, fa
   CHECK(!c.on_revoke(schedule.id, &position));
   CHECK(!c.on_ready(1, schedule.id, 2, &position));
 
-  c.announce(1, 2, {request("early")}, 0);  // this rank has left already
+  c.announce(1, 2, {request("early")}, 0);  // this rank has left the schedule already
   CHECK(c.decide().empty());
-  c.fall_back(100, 0);  // it lasted, so the same may be proposed again
+  c.fall_back(100, 0);  // it lasted, so the same schedule may be proposed again
   CHECK(c.epoch() == 2);
   c.announce(0, 2, {request("early")}, 0);
   responses = c.decide();

@@ -28,7 +28,8 @@ TEST_CASE("fusion") {
   CHECK(fused({ready_of("a", 40), ready_of("b", 60), ready_of("c", 1)}, wide) == std::vector<Names>{{"a", "b"}, {"c"}});
   CHECK(fused({ready_of("a", 40), ready_of("b", 61), ready_of("c", 1)}, wide) == std::vector<Names>{{"a", "c"}, {"b"}});
   CHECK(fused({ready_of("a", 1), ready_of("b", 1)}, {0, false}) == std::vector<Names>{{"a"}, {"b"}});
-  CHECK(fused({ready_of("a", 90, 1), ready_of("b", 90, 1)}, {0, false}) == std::vector<Names>{{"a", "b"}});  // promised together
+  // one group
+  CHECK(fused({ready_of("a", 90, 1), ready_of("b", 90, 1)}, {0, false}) == std::vector<Names>{{"a", "b"}});
   CHECK(fused({ready_of("a", 1, 1), ready_of("b", 1, 2)}, wide) == std::vector<Names>{{"a", "b"}});
   CHECK(fused({ready_of("a", 1, 1), ready_of("b", 1, 2), ready_of("c", 1, 1), ready_of("d", 1)}, {100, true}) ==
         std::vector<Names>{{"a", "c"}, {"b"}, {"d"}});

@@ -1,4 +1,4 @@
-// Groups: complete or not, failing, mixed up, in a set that goes.
+// Groups: complete, incomplete, failing, inconsistent, and in a removed process set.
 #include <doctest/doctest.h>
 
 #include <set>
@@ -87,7 +87,7 @@ TEST_CASE("whatever waits is seen to wait: members of groups, and joins") {
   for (int r : {0, 1, 2}) n.announce(r, member_of("g", 3, "a"), 1);
   CHECK(n.has_pending());
   CHECK(waiting_names(n, 0.5) == "");
-  CHECK(waiting_names(n, 1) == "group 'g' (only 1 of its 3 members):012 ");  // as far as anybody knows
+  CHECK(waiting_names(n, 1) == "group 'g' (only 1 of its 3 members):012 ");  // as far as this rank knows
   for (int r : {0, 1}) n.announce(r, member_of("g", 3, "b"), 2);
   CHECK(waiting_names(n, 2) == "b:2 ");
   n.announce(2, member_of("g", 3, "b"), 2);
@@ -99,7 +99,7 @@ TEST_CASE("whatever waits is seen to wait: members of groups, and joins") {
   n.announce(1, request("join", Kind::join), 4);
   CHECK(n.has_pending());
   CHECK(waiting_names(n, 4) == "join:02 ");
-  for (int r : {0, 2}) n.announce(r, request("x"), 9);  // the others are busy
+  for (int r : {0, 2}) n.announce(r, request("x"), 9);  // the other ranks are busy
   CHECK(n.take_ready().size() == 1);
   CHECK(waiting_names(n, 8) == "");
   CHECK(waiting_names(n, 9) == "join:02 ");
@@ -118,14 +118,14 @@ TEST_CASE("a group that fails: what is held, what comes later, what only some ra
   both([](int) { return member_of("g", 3, "a"); });
   both([](int r) { return member_of("g", 3, "b", {r + 1}); });
   CHECK(errors() == "a-b-");
-  CHECK(!n.may_be_scheduled({}));  // nobody would know of the error any more
+  CHECK(!n.may_be_scheduled({}));  // otherwise no rank would learn of the error any more
   both([](int) { return member_of("g", 3, "c"); });
   CHECK(errors() == "c-");
   CHECK(n.may_be_scheduled({}));
   for (const char* name : {"a", "b", "c"}) both([name](int) { return member_of("g", 3, name); });
   CHECK(errors() == "a+b+c+");
 
-  for (int few : {0, 1}) {  // whichever rank is the one with the smaller group
+  for (int few : {0, 1}) {  // whichever rank has the smaller group
     both([few](int r) { return member_of("g", r == few ? 2 : 3, "a"); });
     both([few](int r) { return member_of("g", r == few ? 2 : 3, "b"); });
     CHECK(errors() == "a-b-");
@@ -136,7 +136,7 @@ TEST_CASE("a group that fails: what is held, what comes later, what only some ra
     CHECK(n.may_be_scheduled({}));
   }
 
-  for (double late : {0.0, 0.5}) {  // ranks mean different members
+  for (double late : {0.0, 0.5}) {  // ranks request different members
     for (int r : {0, 1}) {
       for (const std::string name : {"a", "b", r == 0 ? "c" : "d"})
         n.announce(r, member_of("g", 3, name, {name == "a" ? r + 1 : 2}), r * late);
@@ -193,7 +193,7 @@ TEST_CASE("groups of one name whose sizes differ between ranks become errors, wh
   }
   CHECK(!n.has_pending());
   CHECK(n.may_be_scheduled({}));
-  for (int r : {0, 1, 2}) announce(r, 3, 2);  // it can be tried again
+  for (int r : {0, 1, 2}) announce(r, 3, 2);  // the group can be tried again
   for (const Ready& one : n.take_ready()) CHECK(one.response.error.ok());
   CHECK(!n.has_pending());
 
@@ -201,7 +201,7 @@ TEST_CASE("groups of one name whose sizes differ between ranks become errors, wh
   n.fail_diverged(3);
   CHECK(n.take_ready().size() == 3);
   CHECK(!n.has_pending());
-  for (int r : {0, 1, 2}) {  // ranks that have several groups of the name under way are not taken for unlike
+  for (int r : {0, 1, 2}) {  // ranks may have several groups of one name in flight
     announce(r, r == 0 ? 2 : 3, 4);
     announce(r, r == 0 ? 3 : 2, 4);
   }
@@ -218,7 +218,7 @@ Request unnamed(int number, const std::string& group = "", uint32_t size = 0) {
 }
 const std::string kGroup = "grouped_allreduce.noname.0";
 
-// Names of what has failed, each once.
+// Returns the names of failed operations, each once.
 std::set<std::string> failures(Negotiator* n) {
   std::set<std::string> all;
   for (const Ready& one : n->take_ready()) {
@@ -252,7 +252,7 @@ TEST_CASE("unnamed groups of unlike size: a rank that is answered before all it 
     announce(1, 3);
     announce(2, next ? 2 : 3);
     CHECK(failures(&n).size() == 3);
-    if (next) {  // the smaller group's rank has gone on meanwhile
+    if (next) {  // the rank with the smaller group has continued meanwhile
       CHECK(!n.has_pending());
       n.announce(2, unnamed(2), 0);
       CHECK(failures(&n) == std::set<std::string>{"allreduce.noname.2"});
@@ -304,7 +304,7 @@ TEST_CASE("groups of unlike size while a rank has joined: nothing waits, and onl
   announce(0, 2);
   announce(1, 3);
   n.fail_diverged(1);
-  CHECK(n.take_ready().empty());  // rank 2 has not spoken
+  CHECK(n.take_ready().empty());  // rank 2 has requested nothing
   announce(2, 3);
   n.fail_diverged(1);
   CHECK(failures(&n).size() == 5);

@@ -1,4 +1,4 @@
-// The coordinator's decisions, without a world: what is ready, in which order, fused how, and what is wrong.
+// The coordinator's decisions without engines: readiness, order, fusion and errors.
 #include "agree/negotiate.h"
 
 #include <doctest/doctest.h>
@@ -93,12 +93,12 @@ TEST_CASE("join: a rank that joins while its own operation waits counts once") {
   n.announce(0, request("a"), 0);
   n.announce(0, request("join", Kind::join), 0);
   n.announce(1, request("a"), 0);
-  CHECK(n.take_ready().empty());  // rank 2 may still come with it
+  CHECK(n.take_ready().empty());  // rank 2 may still request it
   n.announce(2, request("a"), 0);
   auto ready = n.take_ready();
   REQUIRE(names(ready) == Names{"a"});
   CHECK(ready[0].response.error.ok());
-  // What comes later is not waited for there.
+  // A later request does not wait.
   n.announce(1, request("b"), 0);
   n.announce(2, request("b"), 0);
   CHECK(names(n.take_ready()) == Names{"b"});
@@ -123,7 +123,7 @@ TEST_CASE("process sets: lowest free id, no duplicates, an end to what waits in 
   REQUIRE(names(ready) == Names{"r", "in"});
   CHECK(ready[0].response.sizes == std::vector<int64_t>{1, 1});
   CHECK(contains(ready[1].response.error.message(), "process set 1 does not exist"));
-  n.announce(1, inside, 0);  // the other member comes late
+  n.announce(1, inside, 0);  // the other member requests late
   CHECK(!n.take_ready().at(0).response.error.ok());
   CHECK(all_ranks(set_request(Kind::remove_set, {0}, "r"))[0].response.sizes[0] == 0);
   const auto fresh = all_ranks(set_request(Kind::add_set, {0, 2}, "x"));
@@ -166,7 +166,8 @@ TEST_CASE("unlike operations are an error only when each rank has announced one 
   };
   const Request reduce = request("allreduce.loss"), send = request("broadcast.loss", Kind::broadcast);
   CHECK(failed(3, {{0, reduce}, {1, send}, {2, send}}) == Names{"allreduce.loss", "broadcast.loss"});
-  CHECK(failed(3, {{0, reduce}, {1, send}}).empty());               // rank 2 may come with either
-  CHECK(failed(2, {{0, reduce}, {0, send}, {1, send}}) == Names{"broadcast.loss"});  // complete, and rank 1 may come with the other
+  CHECK(failed(3, {{0, reduce}, {1, send}}).empty());  // rank 2 may request either
+  // complete, and rank 1 may request the other
+  CHECK(failed(2, {{0, reduce}, {0, send}, {1, send}}) == Names{"broadcast.loss"});
   CHECK(failed(2, {{0, reduce}, {1, request("broadcast.other", Kind::broadcast)}}).empty());
 }

@@ -1,4 +1,4 @@
-// Histories for the schedule detector, as strings.
+// Histories for the schedule detector, written as strings.
 #pragma once
 #include <string>
 #include <vector>
@@ -18,7 +18,8 @@ inline Ready ready_of(const std::string& name, uint64_t fence, bool unnamed = fa
   return r;
 }
 
-// Feeds steps (strings of one-letter names; upper case: unnamed with that many elements); tells the period found after the last one.
+// Feeds steps (strings of one-letter names; upper case: unnamed with that many elements); returns the period
+// found after the last one.
 inline std::string period_after(ScheduleDetector& d, const std::vector<std::string>& steps) {
   static uint64_t fence = 0;
   int number = 0;

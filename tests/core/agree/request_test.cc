@@ -1,4 +1,4 @@
-// What travels: round trips, and bytes that are not what encode() writes.
+// Encoding: round trips, and rejection of bytes that encode() would not write.
 #include "agree/request.h"
 
 #include <doctest/doctest.h>
@@ -162,8 +162,8 @@ TEST_CASE("schedules come back as they were; entries that do not exist are refus
   };
   CHECK(!refused([](Schedule&) {}));
   CHECK(refused([](Schedule& x) { x.buckets[0].entries[1] = 3; }));
-  CHECK(refused([](Schedule& x) { x.buckets[0].entries[1] = 0; }));                       // one twice, another never
-  CHECK(refused([](Schedule& x) { x.buckets.clear(); }));                                 // positions modulo nothing
+  CHECK(refused([](Schedule& x) { x.buckets[0].entries[1] = 0; }));  // one entry twice, another never
+  CHECK(refused([](Schedule& x) { x.buckets.clear(); }));  // positions modulo zero
   CHECK(refused([](Schedule& x) { x = Schedule{}; }));
   CHECK(refused([](Schedule& x) { x.buckets[0].parts[0].names[0] = "another"; }));
   CHECK(refused([](Schedule& x) { x.buckets[1].parts[0].set = 0; }));
@@ -264,14 +264,14 @@ TEST_CASE("random and damaged bytes neither crash nor allocate much") {
       const bool good = decodes(bytes, &q);
       accepted += good + decodes(bytes, &r) + decode(bytes, &s);
       for (const Request& one : q) CHECK((!good || one.kind <= Kind::remove_set));
-      // Elements are kept in proportion to the bytes that were there.
+      // Allocated elements are proportional to the bytes received.
       CHECK(q.size() * 48 <= bytes.size());
       CHECK(r.size() * 48 <= bytes.size());
       CHECK(s.buckets.size() * 48 <= bytes.size());
     }
   }
   CHECK(accepted > 0);
-  // A length that promises more than there is.
+  // A length greater than the remaining data.
   std::string huge("\xff\xff\xff\xff", 4);
   huge.resize(4096, '\xff');
   std::vector<Request> q;

@@ -1,4 +1,4 @@
-// Requests and labels of ranks for tests of what rank 0 decides.
+// Requests and rank labels for tests of the coordinator.
 #pragma once
 #include <string>
 #include <utility>
@@ -36,7 +36,7 @@ inline Request set_request(Kind kind, std::vector<int64_t> splits, const std::st
   return q;
 }
 
-// `unit`: of a group of two; 0: on its own.
+// `unit`: number of a group of two; 0: not in a group.
 inline Ready ready_of(const std::string& name, size_t bytes, uint64_t unit = 0) {
   Ready r;
   r.response.names = {name};

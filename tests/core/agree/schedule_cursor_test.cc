@@ -21,7 +21,7 @@ Request scheduled_request(const std::string& name, int64_t elements = 4, uint32_
   return q;
 }
 
-// Buckets as lists of names.
+// Makes a schedule from buckets given as lists of names.
 std::shared_ptr<Schedule> schedule_of(const std::vector<std::vector<std::string>>& buckets) {
   auto s = std::make_shared<Schedule>();
   s->id = 1;
@@ -126,7 +126,7 @@ TEST_CASE("following: only a name that comes several times in a round is matched
   std::vector<bool> repeated;
   for (uint32_t entry = 0; entry < 4; ++entry) repeated.push_back(f.cursor->repeated(entry));
   CHECK(repeated == std::vector<bool>{true, false, true, true});
-  // The first use of "a" is not over when the second would begin.
+  // The first use of "a" is not complete when the second would begin.
   const Request a = scheduled_request("a");
   CHECK(f.cursor->find(a) == 0);
   CHECK(f.offer("a"));

@@ -1,4 +1,4 @@
-// Finding the period of a history.
+// Detection of a period in a history.
 #include "agree/schedule_detector.h"
 
 #include <doctest/doctest.h>
@@ -17,14 +17,14 @@ TEST_CASE("which histories have a period") {
   };
   const Case cases[] = {
       {{"x", "abc", "abc"}, "abc"},
-      {{"x", "abc", "bca"}, "bca"},      // ranks race
-      {{"abc", "abc"}, ""},              // where the first began is not known
+      {{"x", "abc", "bca"}, "bca"},  // ranks race
+      {{"abc", "abc"}, ""},  // the start of the first is unknown
       {{"x", "abc", "abd"}, ""},
       {{"x", "ab", "ab", "c"}, ""},
       {{"x", "AB", "AB"}, "AB"},
-      {{"x", "AB", "BA"}, ""},           // unnamed ones cannot change places
+      {{"x", "AB", "BA"}, ""},  // unnamed ones cannot be reordered
       {{"x", "aA", "Aa"}, "Aa"},
-      {{"x", "abab"}, ""},               // no fence in the middle
+      {{"x", "abab"}, ""},  // no fence in the middle
       {{"x", "ab", "c", "ab", "c"}, "abc"},
       {{"x", "a", "a"}, "a"},
       {{"x", "aab", "aab"}, "aab"},
@@ -49,7 +49,8 @@ TEST_CASE("the capacity bounds the period, a reset forgets") {
   d.reset();
   CHECK(period_after(d, {"ab"}) == "");
   CHECK(period_after(d, {"ab", "ab"}) == "ab");
-  for (int i = 0; i < 25; ++i) CHECK(period_after(d, {"cd", std::string(1, static_cast<char>('A' + i))}) == "");  // long histories are cut
+  // long histories are truncated
+  for (int i = 0; i < 25; ++i) CHECK(period_after(d, {"cd", std::string(1, static_cast<char>('A' + i))}) == "");
   CHECK(period_after(d, {"cd", "cd"}) == "cd");
 }
 
@@ -57,13 +58,13 @@ TEST_CASE("after a schedule that did not last only longer periods are proposed, 
   ScheduleDetector d(30);
   CHECK(period_after(d, {"x", "a", "a"}) == "a");
   d.note_revoked(3, 1);
-  // Each operation is waited for, as by a program of blocking calls: b a a a b a a a.
+  // Each operation is awaited, as in a program of blocking calls: b a a a b a a a.
   CHECK(period_after(d, {"a", "a", "a", "a", "a", "a"}) == "");
   CHECK(period_after(d, {"b", "a", "a", "a", "b", "a", "a"}) == "abaa");
-  d.note_revoked(1000, 4);  // this one lasted
+  d.note_revoked(1000, 4);  // this schedule lasted
   CHECK(period_after(d, {"x", "a", "a"}) == "a");
   d.note_revoked(3, 1);
-  size_t steps = 0;  // the program may have become another one, so short periods get another chance
+  size_t steps = 0;  // the program may have changed, so short periods get another chance
   while (period_after(d, {"a"}).empty() && steps < 1000) ++steps;
   CHECK(steps > 10);
   CHECK(steps < 200);
@@ -74,7 +75,8 @@ TEST_CASE("a barrier after every so many equal operations: the period with the b
   const std::vector<std::string> round{"b", "a", "a", "a", "a", "a", "a", "a", "a", "a", "a",
                                        "a", "a", "a", "a", "a", "a", "a", "a", "a", "a"};
   for (int i = 0; i < 2; ++i) {
-    CHECK(period_after(d, {"b", "a", "a", "a"}) == "a");  // three negotiated, the others by the schedule, until the barrier ends it
+    // three negotiated, the rest by the schedule, until the barrier ends it
+    CHECK(period_after(d, {"b", "a", "a", "a"}) == "a");
     d.note_revoked(17, 1);
   }
   std::string found;
@@ -86,7 +88,7 @@ TEST_CASE("a barrier after every so many equal operations: the period with the b
   }
   CHECK(found.size() == round.size());
   CHECK(std::count(found.begin(), found.end(), 'b') == 1);
-  // Where there is no such period the search ends, and comes again after ever more schedules.
+  // Without such a period the search ends, and restarts after increasingly many schedules.
   d.note_revoked(17, round.size());
   int searches[2] = {0, 0};
   for (int half = 0; half < 2; ++half) {
@@ -129,7 +131,7 @@ TEST_CASE("schedules that keep failing make the next proposal wait longer each t
 }
 
 TEST_CASE("a period begins only where the program had waited for what was before, and at a group's first member") {
-  // The program waits after each "a", and not after "b": so its steps are "ba".
+  // The program waits after each "a", but not after "b": so its steps are "ba".
   ScheduleDetector d(16);
   const auto found = [&d](const char* name, uint64_t fence, uint64_t unit = 0) {
     Ready r = ready_of(name, fence);
@@ -145,7 +147,7 @@ TEST_CASE("a period begins only where the program had waited for what was before
     CHECK(found("b", step) == "");
     CHECK(found("a", step) == (step > 2 ? "ba" : ""));
   }
-  // Groups of two, all waited for between their members; before each group, too.
+  // Groups of two, with waits between their members and before each group.
   d.reset();
   CHECK(found("x", 10) == "");
   for (uint64_t step = 0; step < 3; ++step) {

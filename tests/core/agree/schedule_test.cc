@@ -1,4 +1,4 @@
-// A schedule made from a period.
+// Schedules made from a period.
 #include "agree/schedule.h"
 
 #include <doctest/doctest.h>
@@ -42,7 +42,8 @@ TEST_CASE("a group is one bucket, whatever it takes to carry it out, and no sche
   };
   CHECK(plan({member("a", 1, f), member("b", 1, d), ready_of("x", 1), member("c", 2, f), member("e", 2, f)}) == "[a b][xce]");
   CHECK(plan({ready_of("x", 1), member("a", 1, f), member("b", 1, d), member("c", 1, f)}) == "[x][ac b]");
-  CHECK(plan({ready_of("x", 1), member("a", 1, f), member("b", 1, f)}, {40, false}) == "[x][ab]");  // none of it fits beside x
+  // none of it fits into the bucket of x
+  CHECK(plan({ready_of("x", 1), member("a", 1, f), member("b", 1, f)}, {40, false}) == "[x][ab]");
   CHECK(plan({member("a", 1, f), member("b", 1, f)}, {0, false}) == "[ab]");
   CHECK(plan({member("a", 1, f), member("b", 1, f), member("c", 2, f)}, {1000, true}) == "[ab][c]");
   CHECK(plan({member("a", 1, f, Kind::allgather), member("b", 1, f, Kind::allgather)}) == "[ab]");
@@ -67,7 +68,7 @@ TEST_CASE("a group is one bucket, whatever it takes to carry it out, and no sche
 }
 
 TEST_CASE("a schedule from another rank: each operation in one bucket, whose parts are of it") {
-  // Two buckets, {a b} of one part and {c} of another process set.
+  // Two buckets: {a b} with one part, and {c} of another process set.
   auto made = [] {
     Schedule s;
     s.id = 3;
@@ -92,7 +93,7 @@ TEST_CASE("a schedule from another rank: each operation in one bucket, whose par
   const Schedule good = made();
   REQUIRE(accepted(good));
 
-  Schedule s = good;  // entries that are none, and twice
+  Schedule s = good;  // nonexistent and repeated entries
   s.buckets[1].entries = {3};
   CHECK(!accepted(s));
   s = good;

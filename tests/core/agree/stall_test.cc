@@ -39,7 +39,7 @@ TEST_CASE("the stall check tells who is missing, and ends the job when asked to"
   CHECK(contains(end.message(), "late"));
   Stall early(5, 20, labels(4)), sharp(5, 20, labels(4));
   CHECK(early.check(n, 29.9, nullptr, &told).ok());
-  CHECK(sharp.check(n, 30, nullptr, &told).code() == Code::timeout);  // 20 s after it was announced
+  CHECK(sharp.check(n, 30, nullptr, &told).code() == Code::timeout);  // 20 s after it was requested
   Stall never(0, 0, labels(4));
   CHECK(check(never, 1e6).ok());
   CHECK(warnings == 1);

@@ -1,9 +1,9 @@
-// A model of ranks of one node that follow a schedule and leave it: every interleaving of the single loads and stores of their words
-// (agree/steady_word.h), with every moment at which programs submit or do something else. Each rank's engine goes through the steps of
-// Driver::run_schedule(). Shown for each state that can be reached:
-//   - a bucket that any rank starts has been submitted by all of its members, and lies before the end that all agree on;
-//   - all ranks find the same end, and have carried out exactly what lies before it;
-//   - from everywhere the end can still be reached once a program has done something else (nobody waits for ever).
+// A model of ranks of one node that follow a schedule and leave it. It explores every interleaving of the
+// single loads and stores of their words (agree/steady_word.h), with every moment at which programs submit or
+// do something else. Each rank's engine goes through the steps of Driver::run_schedule(). For each reachable
+// state the test shows: a bucket that any rank starts has been submitted by all of its members, and precedes
+// the end that all agree on; all ranks find the same end, and have executed exactly the buckets before it;
+// and the end can always be reached once a program has done something else, so no rank waits without end.
 #include <doctest/doctest.h>
 
 #include <array>
@@ -26,15 +26,15 @@ struct Model {
   const char* what;
   int ranks;
   std::vector<std::vector<int>> members;  // by bucket
-  int most;                               // positions that a program submits before it does something else
-  unsigned leavers;                       // bit r: rank r's program does something else at some time
-  bool large = false;                     // only with HVD_MODEL=all: millions of states
+  int most;  // positions that a program submits before it deviates
+  unsigned leavers;  // bit r: rank r's program deviates at some time
+  bool large = false;  // only with HVD_MODEL=all: millions of states
 };
 
 enum Step : uint8_t { enter, begin, publish, look, freeze, ask, seek, start, left };
 
 struct RankState {
-  uint8_t step, index;          // what its engine does next; how many words it has looked at
+  uint8_t step, index;  // the engine's next step; number of words it has checked
   uint8_t submitted, deviated;  // by its program
   uint8_t ready, told, executed, frozen, seen_deviated;  // by its engine; told: published, plus one
 };
@@ -54,11 +54,11 @@ class Explorer {
  public:
   explicit Explorer(const Model& model) : m_(model) {}
 
-  // "" or what is wrong.
+  // Returns "" or an error.
   std::string run() {
     State first{};
     for (int r = 0; r < m_.ranks; ++r) {
-      first.words[r] = SteadyWord::of(kId - 1, 3, r % 2).bits;  // what the schedule before has left, frozen or not
+      first.words[r] = SteadyWord::of(kId - 1, 3, r % 2).bits;  // left by the previous schedule, frozen or not
       first.ranks[r].step = enter;
     }
     std::vector<State> todo{first};
@@ -98,7 +98,7 @@ class Explorer {
     }
     return false;
   }
-  // What ScheduleCursor::ready() says: positions of others are passed, at most one round ahead.
+  // Models ScheduleCursor::ready(): other ranks' positions are passed, at most one round ahead.
   uint64_t ready_of(int rank, const RankState& r) const {
     if (!any_part(rank)) return kNoPart;
     uint64_t at = r.executed, mine = 0;
@@ -168,7 +168,7 @@ class Explorer {
         me.step = ask;
         me.index = 0;
         break;
-      case ask:  // final_position(): are all frozen?
+      case ask:  // final_position(): true if all are frozen
         if (!SteadyWord{s.words[me.index]}.frozen(kId)) {
           me.step = seek;
           me.index = 0;
@@ -176,11 +176,11 @@ class Explorer {
           leave(s, r);
         }
         break;
-      case seek:  // may_run(): are the others ready?
+      case seek:  // may_run(): true if the others are ready
         if (!any_part(r) || me.executed >= me.ready) {
           me.step = begin;
         } else if (me.index == m_.ranks) {
-          // position < position_: what is frozen was told before
+          // position < position_: frozen words were published before
           me.step = me.told > me.executed + 1 ? start : begin;
         } else if (!takes_part(me.index, me.executed % buckets()) || me.index == r ||
                    SteadyWord{s.words[me.index]}.ready(kId, me.executed)) {
@@ -208,7 +208,7 @@ class Explorer {
         wrong_ = "rank " + std::to_string(r) + " starts what rank " + std::to_string(member) + " has not submitted";
     }
   }
-  // leave_schedule(): all words are frozen, so nothing changes while the rest is carried out.
+  // leave_schedule(): all words are frozen, so nothing changes while the rest is executed.
   void leave(State& s, int r) {
     std::vector<SteadyWord> words;
     for (int i = 0; i < m_.ranks; ++i) words.push_back({s.words[i]});
@@ -231,8 +231,8 @@ class Explorer {
       if (s.ranks[r].executed != s.ranks[0].executed) wrong_ = "rank " + std::to_string(r) + " ends elsewhere";
     }
   }
-  // Backwards from the ends: what is not met cannot end any more. Before anybody leaves, programs may go on as they like, and then one
-  // leaves.
+  // Searches backwards from the ends: states that are not reached can never end. Before any rank leaves,
+  // programs may continue as they like; then one leaves.
   void check_end() {
     if (ends_.empty()) {
       wrong_ = "no end";

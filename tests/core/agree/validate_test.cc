@@ -1,4 +1,4 @@
-// What a rank checks by itself before it announces an operation; what ranks agree on is in negotiate_test.cc.
+// Checks by a rank before it requests an operation; negotiate_test.cc covers agreement between ranks.
 #include "agree/validate.h"
 
 #include <doctest/doctest.h>
@@ -41,7 +41,7 @@ TEST_CASE("bool takes no average and no scale factors, whichever of the two it i
     q.postscale = 2;
     CHECK(contains(refusal(q), "(prescale 1, postscale 2); accepted: 1"));
     CHECK(contains(refusal(request_like(kind, DType::boolean, ReduceOp::average)), "op Average is not defined for dtype bool"));
-    // Other types do, and other operations do not look at them.
+    // Other dtypes are accepted, and other operations ignore them.
     q.dtype = DType::int32;
     q.prescale = 3;
     CHECK(refusal(q) == "");
@@ -83,7 +83,7 @@ TEST_CASE("alltoall: one split for each rank, none negative, together no more th
   Request q = request_like(Kind::alltoall, DType::int32, ReduceOp::sum);
   q.splits = {1, 0, 2};
   CHECK(refusal(q) == "");
-  q.splits = {1, 0, 1};  // rows may stay behind
+  q.splits = {1, 0, 1};  // some rows may remain unsent
   CHECK(refusal(q) == "");
   q.splits = {1, 1, 2};
   CHECK(contains(refusal(q), "add up to 4, more than the 3 rows"));

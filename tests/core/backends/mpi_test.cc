@@ -1,5 +1,5 @@
-// The backend over MPI, in processes over the simulated one: every collective computes what the order of our own says, and whatever MPI
-// does or does not do ends in an error.
+// The MPI backend, in processes over the simulated MPI: every collective computes the same as our own
+// algorithms, and every misbehaviour of MPI becomes an error.
 #include "backends/mpi.h"
 
 #include <sys/eventfd.h>
@@ -22,7 +22,7 @@ struct Job {
     REQUIRE(testing::open(&session).ok());
     std::unique_ptr<Backend> host;
     REQUIRE(make_host_backend("", &host).ok());
-    // Ranks of the job in another order than MPI's.
+    // The job's rank order differs from MPI's.
     for (int i = session->size() - 1; i >= 0; --i) {
       comm.global_ranks.push_back(session->size() - 1 - i);
       comm.labels.push_back("rank " + std::to_string(session->size() - 1 - i));
@@ -47,13 +47,13 @@ struct Job {
 
 Buffer input(DType d, size_t count, int rank) { return random_elements(d, count, 100 * count + static_cast<size_t>(rank)); }
 
-// Sizes on both sides of all limits of the backend, in bytes: what everybody adds, what is cut into slices, and into pieces.
+// Sizes on both sides of all limits of the backend, in bytes: local addition, slices, and pieces.
 constexpr size_t kSizes[] = {4, 4096, 200 << 10, 1 << 20, (2 << 20) + 4104};
 
 Buffer reduced(DType d, ReduceOp op, size_t count, int size, const Scale& scale) {
   Buffer result(count * size_of(d));
   reduce_many(d, op, result.data(), pointers(inputs(d, count, size, count)), count, {});
-  if (!scale.identity()) hvd::scale(d, result.data(), result.data(), count, scale);  // of the sum as it has travelled
+  if (!scale.identity()) hvd::scale(d, result.data(), result.data(), count, scale);  // of the sum as transferred
   return result;
 }
 
@@ -68,7 +68,7 @@ void check_allreduce(Job& job, DType d, ReduceOp op, size_t bytes) {
   const Segments::Piece one{mine.data(), result.data(), count};
   REQUIRE(job.backend->allreduce(job.comm, {{&one, 1}, count}, d, op, scale).ok());
   CHECK(result == expected);
-  // In place, and as three tensors of which the borders lie anywhere.
+  // In place, and as three tensors with arbitrary boundaries.
   Buffer in_place = mine;
   const size_t first = count / 3, second = count / 2 - first;
   const size_t element = size_of(d);
@@ -89,7 +89,7 @@ void check_movement(Job& job, size_t bytes) {
   REQUIRE(job.backend->broadcast(c, data.data(), bytes, root).ok());
   CHECK(data == input(DType::uint8, bytes, root));
 
-  std::vector<size_t> parts;  // rank 0 has nothing
+  std::vector<size_t> parts;  // rank 0 has no rows
   Buffer expected;
   for (size_t i = 0; i < size; ++i) {
     parts.push_back(i * bytes / 2);
@@ -101,7 +101,7 @@ void check_movement(Job& job, size_t bytes) {
   REQUIRE(job.backend->allgather(c, mine.data(), gathered.data(), parts).ok());
   CHECK(gathered == expected);
 
-  // Rank i sends (i + j) * bytes / 3 to rank j, cut out of its own input one behind the other.
+  // Rank i sends (i + j) * bytes / 3 to rank j, as consecutive parts of its input.
   const auto sent = [&](size_t i, size_t j) { return (i + j) * bytes / 3; };
   std::vector<size_t> send, receive;
   expected.clear();
@@ -167,7 +167,8 @@ TEST_CASE("all collectives, over every family and thread level, have the bits of
 TEST_CASE("rank: MPI reduces" * doctest::skip()) {
   arrive();
   Job job(true);
-  for (const DType d : {DType::int32, DType::uint16, DType::bfloat16, DType::boolean}) {  // the first two are the same in any order
+  // the first two give equal bits in any order
+  for (const DType d : {DType::int32, DType::uint16, DType::bfloat16, DType::boolean}) {
     for (const ReduceOp op : kAllOps) check_allreduce(job, d, op, 1 << 20);
   }
   constexpr size_t kCount = 1000;
@@ -176,7 +177,7 @@ TEST_CASE("rank: MPI reduces" * doctest::skip()) {
   Buffer result(mine.size());
   const Segments::Piece one{mine.data(), result.data(), kCount};
   REQUIRE(job.backend->allreduce(job.comm, {{&one, 1}, kCount}, DType::float32, ReduceOp::sum, {}).ok());
-  CHECK(result != expected);  // the simulated one adds the other way round
+  CHECK(result != expected);  // the simulated MPI adds in reverse order
   for (size_t i = 0; i < kCount; ++i)
     CHECK(std::abs(get_float(DType::float32, result.data(), i) - get_float(DType::float32, expected.data(), i)) < 1e-6);
   CHECK_FALSE(job.backend->may_be_guarded(job.comm, 1, DType::float32));
@@ -208,7 +209,7 @@ TEST_CASE("rank: is left in an operation" * doctest::skip()) {
   const Status next = job.backend->barrier(job.comm);
   CHECK(contains(next.message(), "MPI cannot be used in this process any more"));
   CHECK(contains(next.message(), status.message()));
-  CHECK(job.session->finish(5));  // does not wait for who is left
+  CHECK(job.session->finish(5));  // does not wait for the remaining rank
 }
 
 TEST_CASE("whatever MPI does, an operation ends, and MPI is left alone from then on") {

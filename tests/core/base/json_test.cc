@@ -43,9 +43,9 @@ TEST_CASE("strings in JSON: what must be escaped is, letters of all scripts stay
   CHECK(json("gr\xC3\xB6\xC3\x9F\x65 \xE4\xB8\xAD \xF0\x9F\x98\x80") == "\"gr\xC3\xB6\xC3\x9F\x65 \xE4\xB8\xAD \xF0\x9F\x98\x80\"");
   const std::string bad = "\xEF\xBF\xBD";
   CHECK(json("\xFFx") == "\"" + bad + "x\"");
-  CHECK(json("\xC3") == "\"" + bad + "\"");                          // cut short
-  CHECK(json("\xC0\xAF") == "\"" + bad + bad + "\"");                // too long for what it says
-  CHECK(json("\xED\xA0\x80") == "\"" + bad + bad + bad + "\"");      // half of a surrogate pair
+  CHECK(json("\xC3") == "\"" + bad + "\"");  // truncated
+  CHECK(json("\xC0\xAF") == "\"" + bad + bad + "\"");  // overlong encoding
+  CHECK(json("\xED\xA0\x80") == "\"" + bad + bad + bad + "\"");  // half of a surrogate pair
   CHECK(json("\xF4\x90\x80\x80") == "\"" + bad + bad + bad + bad + "\"");  // beyond Unicode
   CHECK(json("\xE4\xB8\"") == "\"" + bad + bad + "\\\"\"");
 }

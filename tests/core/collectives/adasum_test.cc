@@ -1,4 +1,5 @@
-// Adasum over links against a scalar reference in extended precision, whose exponents are wide enough for every product.
+// Adasum over links, compared with a scalar reference in extended precision, whose exponents are wide enough
+// for every product.
 #include <doctest/doctest.h>
 
 #include "elements.h"
@@ -45,7 +46,8 @@ Vector to_vector(DType d, const Buffer& b) {
   return v;
 }
 
-// tensors[rank][tensor], each reduced with all of its fellows in one operation; results in the same form. `joined`: has no memory.
+// tensors[rank][tensor], all reduced in one operation; returns results in the same form. `joined`: a rank
+// without memory.
 using Tensors = std::vector<std::vector<Buffer>>;
 Tensors adasum_of(LinkWorld& world, const Tensors& tensors, DType d, const Scale& scale = {}, bool in_place = false, int joined = -1) {
   Tensors out = tensors;
@@ -79,7 +81,7 @@ std::vector<Buffer> one_each(LinkWorld& world, const std::vector<Buffer>& in, DT
   return out;
 }
 
-// Within the rounding of the result, and that of the values on the way, whose sizes are those of the inputs.
+// Checks within the rounding of the result and of intermediate values, which are as large as the inputs.
 void check_close(DType d, const Buffer& got, const std::vector<Vector>& in, long double scaled = 1) {
   const Vector want = expected(in);
   const long double unit = d == DType::float64 ? 0x1p-52L : d == DType::float32 ? 0x1p-23L : d == DType::float16 ? 0x1p-10L : 0x1p-7L;
@@ -181,7 +183,7 @@ TEST_CASE("Adasum of orthogonal gradients is their sum, of equal ones each of th
     CHECK(one_each(two, {x, x}, d)[0] == x);
     CHECK(one_each(four, {y, y, y, y}, d)[1] == y);
     CHECK(one_each(two, {x, minus}, d)[0] == from_doubles(d, {0, 0, 0, 0, 0}));
-    // Parallel ones of different length: the mean.
+    // Parallel vectors of different length: the mean.
     CHECK(one_each(two, {from_doubles(d, {1, 2, 3}), from_doubles(d, {3, 6, 9})}, d)[0] == from_doubles(d, {2, 4, 6}));
   }
 }
@@ -212,7 +214,7 @@ TEST_CASE("Adasum of extreme magnitudes neither overflows nor underflows") {
         Extreme{DType::bfloat16, 3e38, 1e-40}, Extreme{DType::float16, 65504, 6e-8}}) {
     INFO(name_of(e.d), " ", e.largest);
     const double h = e.largest, l = e.smallest;
-    check_pair(world, e.d, {h, h / 2, -h / 4}, {h, h / 2, -h / 4});       // parallel
+    check_pair(world, e.d, {h, h / 2, -h / 4}, {h, h / 2, -h / 4});  // parallel
     check_pair(world, e.d, {h / 4, h / 8, 0, 0}, {h / 8, h / 8, h / 8, 0});
     check_pair(world, e.d, {l, l, 0, 4 * l}, {2 * l, 0, l, 2 * l});
     check_pair(world, e.d, {h / 4, h / 8}, {l, l});
@@ -222,7 +224,7 @@ TEST_CASE("Adasum of extreme magnitudes neither overflows nor underflows") {
     CHECK(one_each(four, {large, large, large, large}, e.d)[0] == large);
     CHECK(one_each(four, {small, small, small, small}, e.d)[3] == small);
   }
-  // Elements far below the largest keep their bits where the operands are orthogonal.
+  // Elements far below the largest keep their bits if the operands are orthogonal.
   const Buffer a = from_doubles(DType::float64, {1e308, 0, 1e-10, 0}), b = from_doubles(DType::float64, {0, 1e-308, 0, 1e-300});
   CHECK(one_each(world, {a, b}, DType::float64)[0] == from_doubles(DType::float64, {1e308, 1e-308, 1e-10, 1e-300}));
 }

@@ -1,4 +1,4 @@
-// Allreduce of tensors that live in the members' arenas (collectives/homes.h).
+// Allreduce of tensors in the members' arenas (collectives/homes.h).
 #include "transport/arena.h"
 
 #include <doctest/doctest.h>
@@ -34,7 +34,7 @@ struct ArenaWorld : ShmWorld {
 
 bool same(const Block& block, const Buffer& want) { return std::memcmp(block->data(), want.data(), want.size()) == 0; }
 
-// Several pieces on every rank; at_home(rank, piece): does it live in the arena?
+// Several pieces on every rank; at_home(rank, piece): true if it is in the arena.
 void check(ArenaWorld& world, DType d, ReduceOp op, const std::vector<size_t>& counts, const Scale& s,
            const std::function<bool(int, size_t)>& at_home) {
   std::vector<std::vector<Buffer>> in(counts.size());
@@ -47,7 +47,7 @@ void check(ArenaWorld& world, DType d, ReduceOp op, const std::vector<size_t>& c
   std::vector<std::vector<Buffer>> apart(world.size());
   std::vector<std::vector<Segments::Piece>> pieces(world.size());
   for (int r = 0; r < world.size(); ++r) {
-    // Not at the same place on all ranks.
+    // Offsets differ between ranks.
     const Block gap = world.arenas[r]->allocate(4096 * (r + 1));
     apart[r].reserve(counts.size());
     for (size_t p = 0; p < counts.size(); ++p) {
@@ -169,7 +169,7 @@ TEST_CASE("allreduce in arenas: many in a row, of changing kinds, keep step") {
   for (int r = 0; r < 3; ++r) blocks.push_back(world.arenas[r]->allocate(n * 4));
   check_ok(world.run([&](Comm& comm) -> Status {
     for (int i = 0; i < 300; ++i) {
-      // All at home, one rank away, all away, in a pattern; small ones in between.
+      // All in the arena, one rank elsewhere, all elsewhere, in a pattern; with small tensors between.
       const bool home = i % 3 == 0 || (i % 3 == 1 && comm.rank != i % 2);
       std::byte* at = home ? blocks[comm.rank]->data() : apart[comm.rank].data();
       const size_t count = i % 7 == 0 ? 10 : n;

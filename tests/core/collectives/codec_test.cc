@@ -1,4 +1,5 @@
-// The forms in which float32 travels: against definitions written out here, at the edges of the range, and on every instruction set.
+// Wire formats of float32, compared with definitions in this file, at the limits of the range, and on every
+// instruction set.
 #include "collectives/codec.h"
 
 #include <doctest/doctest.h>
@@ -24,7 +25,7 @@ std::vector<float> values(size_t n, uint64_t seed, float magnitude = 1) {
   return x;
 }
 
-// Into memory that is aligned for nothing, with a guard behind it.
+// Encodes and decodes with unaligned memory and a guard after it.
 std::vector<float> through(WireFormat f, const std::vector<float>& x) {
   const size_t bytes = coded_bytes(f, x.size());
   std::vector<std::byte> coded(bytes + 2, std::byte{0x5a});

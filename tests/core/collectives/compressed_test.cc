@@ -1,5 +1,5 @@
-// The compressed allreduces: bit for bit against the definition (code each contribution, add in the canonical order, code the
-// result), on every shape of world; the same bits whatever is fused with what; and that error feedback loses nothing.
+// The compressed allreduces: equal bit for bit to the definition (encode each contribution, add in the
+// canonical order, encode the result) on every topology, whatever is fused; and no loss with error feedback.
 #include <doctest/doctest.h>
 
 #include "collectives/codec.h"
@@ -15,7 +15,7 @@ namespace {
 
 constexpr WireFormat kAllFormats[] = {WireFormat::fp16, WireFormat::bf16, WireFormat::int8};
 using CompressedTensors = std::vector<std::vector<float>>;  // of one rank
-using World = std::vector<CompressedTensors>;               // by rank
+using World = std::vector<CompressedTensors>;  // by rank
 using CompressedAllreduce = Status (*)(Comm&, const Segments&, std::span<float* const>, WireFormat, const Scale&);
 
 World random_world(int ranks, const std::vector<size_t>& sizes, uint64_t seed) {
@@ -77,7 +77,7 @@ CompressedTensors expected_compressed(const World& in, WireFormat f, const Scale
   return out;
 }
 
-// `tensors` in place on one rank, as one operation or one each; residuals: empty for none.
+// Reduces `tensors` in place on one rank, as one operation or one each; residuals: empty for none.
 Status reduce_here(Comm& comm, CompressedAllreduce allreduce, CompressedTensors& tensors, CompressedTensors& residuals, WireFormat f,
                    const Scale& scale, bool fused) {
   std::vector<Segments::Piece> pieces;
@@ -203,7 +203,8 @@ TEST_CASE("compressed allreduce: a rank that has joined counts as zeros and drop
 
 namespace {
 
-// Results of all steps and what the residuals hold in the end, against the sum of all contributions: the largest difference, in float64.
+// Largest difference, in float64, between the sum of all contributions and the results of all steps plus the
+// final residuals.
 double lost(LinkWorld& world, CompressedAllreduce allreduce, WireFormat f, bool feedback, double* typical) {
   const int size = world.size(), steps = 30;
   const Scale scale{1.0, size};
@@ -245,8 +246,9 @@ TEST_CASE("error feedback: what coding takes from a step is in the residuals, an
     LinkWorld world(size);
     CAPTURE(size);
     CHECK(lost(world, allreduce_compressed, WireFormat::int8, true, &held) < 1e-5);
-    CHECK(held > 1e-4);   // they do hold something
-    CHECK(held < 0.02);   // and do not grow: a step's coding loses at most 1/254 of values below 0.6, and as much for the sum
+    CHECK(held > 1e-4);  // residuals are not empty
+    // and do not grow: a step's encoding loses at most 1/254 of values below 0.6, and as much for the sum
+    CHECK(held < 0.02);
     CHECK(lost(world, allreduce_compressed, WireFormat::int8, false, &held) > 1e-3);
   }
   LinkWorld hosts(5, {.host_of = {0, 0, 1, 1, 2}});
@@ -292,7 +294,7 @@ TEST_CASE("bytes on the wire: half and about a quarter of float32") {
     Counter traffic[4];
     for (int r = 0; r < 4; ++r) world.comm(r).traffic = &traffic[r];
     reduced_compressed(world, allreduce_compressed, random_world(4, {1 << 16}, 1), f, {}, true);
-    const double plain = 2 * 3.0 / 4 * (1 << 16) * sizeof(float);  // what pairwise sends
+    const double plain = 2 * 3.0 / 4 * (1 << 16) * sizeof(float);  // bytes sent by the pairwise algorithm
     for (Counter& t : traffic) CHECK(static_cast<double>(t.get()) / plain == doctest::Approx(f == WireFormat::int8 ? 65.0 / 256 : 0.5));
   }
 }

@@ -1,5 +1,5 @@
-// Slow receivers and connections that hold next to nothing: every algorithm over links gets through, on real sockets. An algorithm
-// that sent everything before it received would have each side wait for the other to take data, and end with a timeout here.
+// Slow receivers and connections with tiny buffers: every algorithm over links completes on real sockets. If
+// an algorithm sent everything before receiving, both sides would wait for each other and time out here.
 #include <doctest/doctest.h>
 
 #include <numeric>
@@ -12,10 +12,10 @@ using namespace hvd::testing;
 
 namespace {
 
-constexpr size_t kManyBytes = 1 << 20;  // many times what two sockets hold
+constexpr size_t kManyBytes = 1 << 20;  // many times the buffers of two sockets
 constexpr size_t kMany = kManyBytes / sizeof(int32_t);
 
-// The last rank is held up for a while: in the middle of what it receives from its neighbour, at a place that is no block's end.
+// The last rank is delayed while receiving from its neighbour, at a position within a block.
 Options held_up(Wire wire, int size, size_t bytes) {
   Options options{.wire = wire, .timeout = 10};
   options.faults = [=](int rank, int peer) {
@@ -39,7 +39,7 @@ constexpr Congested kAllreduces[] = {{"recursive doubling", allreduce_recursive_
                                      {"pairwise", allreduce_pairwise},
                                      {"ring", allreduce_ring}};
 
-// Integers, so that the order of additions does not show.
+// Integers, so that the order of additions does not matter.
 void check_held_up(LinkWorld& world, const Congested& algorithm, size_t n, const char* wire) {
   INFO(std::string(algorithm.name), " of ", n, " int32 on ", world.size(), " ranks over ", std::string(wire));
   std::vector<Buffer> data = inputs(DType::int32, n, world.size(), n);
@@ -85,7 +85,7 @@ TEST_CASE("the other collectives with tiny socket buffers and a rank held up in 
         HVD_RETURN_IF_ERROR(broadcast_tree(c, tree[c.rank].data(), kBytes, 0));
         HVD_RETURN_IF_ERROR(broadcast_pipelined(c, chain[c.rank].data(), kBytes, 0));
         HVD_RETURN_IF_ERROR(allgather_ring(c, parts[c.rank].data(), gathered[c.rank].data(), bytes));
-        // Everybody sends everybody its own part, so each receives what an allgather gives.
+        // Each rank sends its own part to every rank, so each receives the result of an allgather.
         Buffer copies;
         for (int i = 0; i < size; ++i) copies.insert(copies.end(), parts[c.rank].begin(), parts[c.rank].end());
         HVD_RETURN_IF_ERROR(alltoall_pairwise(c, copies.data(), bytes, swapped[c.rank].data(), bytes));

@@ -1,4 +1,4 @@
-// Test data and a slow, obvious reference for reductions: scalars, one element at a time, nothing shared with the kernels but half.h.
+// Test data and a simple scalar reference for reductions, which shares only half.h with the kernels.
 #pragma once
 #include <doctest/doctest.h>
 
@@ -98,7 +98,8 @@ Acc combine(ReduceOp op, Acc a, Acc b) {
   return (op == ReduceOp::min) == (a < b) && a != b ? a : b;
 }
 
-// The canonical order, as written in reduce.h: fold the first ranks in pairs, then combine neighbours until one value is left.
+// The canonical order, as in reduce.h: fold the first ranks in pairs, then combine neighbours until one value
+// is left.
 template <class Acc>
 Acc in_order(ReduceOp op, std::vector<Acc> x) {
   size_t p = 1;
@@ -122,7 +123,8 @@ void reference_integers(ReduceOp op, std::byte* dst, const std::vector<const std
     for (auto* s : sources) x.push_back(get<T>(s, i));
     T y = in_order(op, x);
     if (!scale.identity()) {
-      // long double holds every int64, so its rounding is that of the cast to double below, and the comparison is exact.
+      // long double holds every int64, so its rounding is that of the cast to double below, and the
+      // comparison is exact.
       const double v = static_cast<double>(y) * scale.factor / static_cast<double>(scale.divisor);
       const long double w = std::trunc(static_cast<long double>(v));
       y = w >= static_cast<long double>(std::numeric_limits<T>::max())   ? std::numeric_limits<T>::max()
@@ -143,7 +145,7 @@ void reference_floats(DType d, ReduceOp op, std::byte* dst, const std::vector<co
   }
 }
 
-// Bit for bit what reduce_many and every collective of the canonical order must give.
+// The expected bits of reduce_many and of every collective with the canonical order.
 inline Buffer reference(DType d, ReduceOp op, const std::vector<const std::byte*>& sources, size_t n, const Scale& scale = {}) {
   Buffer out(n * size_of(d));
   std::byte* dst = out.data();
@@ -176,7 +178,7 @@ inline void check_ok(const std::vector<Status>& results) {
   for (const Status& s : results) CHECK_MESSAGE(s.ok(), s.message());
 }
 
-// Runs `body` once with each set of instructions that this CPU has.
+// Runs `body` once with each instruction set of this CPU.
 template <class Body>
 void each_isa(Body body) {
   const std::string before(isa());

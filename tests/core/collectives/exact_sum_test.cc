@@ -12,7 +12,7 @@ using namespace hvd::testing;
 
 namespace {
 
-// As ranks do: every value to words, the words added, and back.
+// Converts every value to words, adds the words, and converts back, as ranks do.
 template <class T>
 T through_words(DType d, const std::vector<T>& values, double before, const Scale& after) {
   std::vector<int64_t> sum(words_of(d));

@@ -1,4 +1,4 @@
-// Collectives over links that misbehave: errors on every rank that depends on them, no wait without an end, no wrong data.
+// Collectives over faulty links: errors on every rank that depends on them, no endless wait, no wrong data.
 #include <doctest/doctest.h>
 
 #include <chrono>
@@ -18,7 +18,7 @@ constexpr size_t kCount = 20'000;
 struct Operation {
   const char* name;
   std::function<Status(Comm&, std::byte* data)> run;  // on kCount float32
-  bool all_depend;                                    // does the cut reach every rank?
+  bool all_depend;  // true if the cut affects every rank
 };
 
 const std::vector<Operation>& operations() {
@@ -28,7 +28,7 @@ const std::vector<Operation>& operations() {
       {"Rabenseifner", [](Comm& c, std::byte* p) { return allreduce_rabenseifner(c, p, kCount, DType::float32, ReduceOp::sum); }, true},
       {"pairwise", [](Comm& c, std::byte* p) { return allreduce_pairwise(c, p, kCount, DType::float32, ReduceOp::sum); }, true},
       {"tree", [](Comm& c, std::byte* p) { return allreduce_tree(c, p, kCount, DType::float32, ReduceOp::sum); }, false},
-      // The others may have their results before the connection to one of them breaks.
+      // The other ranks may have their results before the connection to one of them breaks.
       {"driver", [](Comm& c, std::byte* p) { return allreduce_driver(c, p, kCount, DType::float32, ReduceOp::sum); }, false},
       {"naive", [](Comm& c, std::byte* p) { return allreduce_naive(c, p, kCount, DType::float32, ReduceOp::sum); }, false},
       {"ring", [](Comm& c, std::byte* p) { return allreduce_ring(c, p, kCount, DType::float32, ReduceOp::sum); }, true},
@@ -52,7 +52,7 @@ std::vector<Status> run_on(LinkWorld& world, const Operation& operation, std::ve
 
 }  // namespace
 
-// Ranks that only the timeout tells wait for all of it, so the cases run side by side.
+// Ranks that notice only by the timeout wait for all of it, so the cases run in parallel.
 TEST_CASE("a connection that breaks in the middle is an error, and the others do not wait for ever") {
   struct Case {
     const Operation& operation;
@@ -62,7 +62,7 @@ TEST_CASE("a connection that breaks in the middle is an error, and the others do
   };
   std::deque<Case> cases;
   for (const Operation& operation : operations()) {
-    // Ranks 0 and 1 talk to each other in each of these, except that the tree goes from 0 to 2 first.
+    // Ranks 0 and 1 communicate in each of these, except that the tree goes from 0 to 2 first.
     const int other = std::string(operation.name) == "tree broadcast" ? 2 : 1;
     for (Wire wire : {Wire::inproc, Wire::unix_socket}) cases.push_back({operation, wire, other, {}});
   }

@@ -1,4 +1,5 @@
-// Guarded allreduces over all kinds of links: what is agreed on, the bits of what rides along, and ranks that are out of step.
+// Guarded allreduces over all kinds of links: the agreed result, the bits of values sent with the votes, and
+// ranks that are out of step.
 #include "collectives/guarded.h"
 
 #include <doctest/doctest.h>
@@ -30,7 +31,7 @@ Status finish(Comm& comm, GuardedAllreduce& vote) {
   }
 }
 
-// One vote after the other; in some of them somebody wants to leave, in most some are further than others.
+// Sequential votes; in some of them a rank wants to leave, in most some ranks are ahead.
 void vote_often(LinkWorld& world, DType acc, ReduceOp op, size_t n, int rounds) {
   check_ok(world.run([&](Comm& comm) -> Status {
     GuardedAllreduce vote;
@@ -110,8 +111,8 @@ TEST_CASE("ranks that are out of step name both places") {
     CHECK(results[r].message().find("position 6 of schedule 7") != std::string::npos);
     CHECK(results[r].message().find("rank " + std::to_string(1 - r)) != std::string::npos);
   }
-  // Other lengths would shift all bytes that follow.
-  LinkWorld other(2, {.timeout = 4});  // rank 1 waits for all of it: rank 0 gives up without a word
+  // Other lengths would shift all following bytes.
+  LinkWorld other(2, {.timeout = 4});  // rank 1 waits until the timeout: rank 0 gives up without notice
   const auto lengths = other.run([&](Comm& comm) {
     GuardedAllreduce vote;
     vote.begin(comm, kSchedule, 0, 1, comm.rank == 0 ? 1 : 2, DType::float32, ReduceOp::sum);

@@ -1,5 +1,5 @@
-// Ranks as threads joined by links of any kind, on one pretended host or several: what the tests of the collectives over links
-// run on.
+// Ranks as threads joined by links of any kind, on one or several simulated hosts: the harness of tests of
+// collectives over links.
 #pragma once
 #include <arpa/inet.h>
 #include <netinet/in.h>
@@ -35,13 +35,14 @@ inline void require(bool ok, const char* what) {
   if (!ok) throw std::runtime_error(what);
 }
 
-// Small buffers, so that nothing fits into one call. 1 asks for the smallest that the kernel grants.
+// Small buffers, so that no message fits into one call. 1 requests the smallest that the kernel allows.
 inline void shrink_buffers(int fd, int bytes) {
   setsockopt(fd, SOL_SOCKET, SO_SNDBUF, &bytes, sizeof bytes);
   setsockopt(fd, SOL_SOCKET, SO_RCVBUF, &bytes, sizeof bytes);
 }
 
-// TCP wants a window of several packets: below one packet, each goes out by a timer of 200 ms only (avoidance of silly windows).
+// TCP needs a window of several packets: below one packet, each is sent only by a 200 ms timer (silly window
+// avoidance).
 inline void shrink_tcp(int fd) {
   const int packet = 1024;
   setsockopt(fd, IPPROTO_TCP, TCP_MAXSEG, &packet, sizeof packet);
@@ -86,7 +87,7 @@ struct Options {
   SpinPolicy spin{20, 3};
   double timeout = 20;
   std::function<FaultScript(int rank, int peer)> faults = {};  // null: none
-  // Puts something around rank's link to `peer`; and faults of what lies inside of that.
+  // Wraps the rank's link to `peer`; gets the faults of the inner link.
   std::function<std::unique_ptr<Link>(std::unique_ptr<Link> inner, int rank, int peer)> wrap = {};
   std::function<FaultScript(int rank, int peer)> faults_below = {};
   std::vector<int> host_of = {};  // by rank; empty: one host. Gives comms their local and cross parts
@@ -125,7 +126,7 @@ class LinkWorld {
   int size() const { return static_cast<int>(ranks_.size()); }
   Comm& comm(int rank) { return ranks_[rank].comm; }
 
-  // body(comm) on a thread for each rank.
+  // Runs body(comm) on a thread for each rank.
   std::vector<Status> run(const std::function<Status(Comm&)>& body) {
     std::vector<Status> results(ranks_.size());
     std::vector<std::thread> threads;
@@ -191,7 +192,7 @@ class LinkWorld {
     misbehave(options_.faults);
   }
 
-  // `comm`: of world rank `rank`, which is number `me` of `members`.
+  // Fills `comm` of world rank `rank`, which is number `me` of `members`.
   void fill(Comm& comm, int rank, int me, const std::vector<int>& members) {
     comm.rank = me;
     comm.size = static_cast<int>(members.size());
@@ -234,7 +235,7 @@ class LinkWorld {
 
   Options options_;
   std::shared_ptr<Segment> segment_;
-  std::deque<Rank> ranks_;  // stable addresses: bells are referred to
+  std::deque<Rank> ranks_;  // stable addresses: bells are referenced
 };
 
 }  // namespace hvd::testing

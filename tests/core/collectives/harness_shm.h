@@ -1,4 +1,4 @@
-// Ranks as threads that share a Segment: what the tests of the shared-memory collectives run on.
+// Ranks as threads that share a Segment: the harness of tests of shared-memory collectives.
 #pragma once
 #include <sys/eventfd.h>
 #include <unistd.h>
@@ -21,7 +21,7 @@ inline Segments segments_of(const std::vector<Segments::Piece>& pieces) {
   return s;
 }
 
-// What belongs to one rank: bell, waiter, ledger, scratch. Groups (process sets) come on top.
+// The state of one rank: bell, waiter, ledger, scratch. Groups (process sets) are separate.
 struct ShmRank {
   int rank;
   BellRef bell;
@@ -32,7 +32,7 @@ struct ShmRank {
   ShmRank(int r, BellRef b) : rank(r), bell(b), waiter(b, SpinPolicy{50, 5}) {}
 };
 
-// One process set seen from one member.
+// One process set as seen by one member.
 struct ShmGroup {
   NodeGroup node;
   Comm comm;
@@ -76,7 +76,8 @@ class ShmWorld {
 
   int size() const { return static_cast<int>(ranks_.size()); }
   const std::shared_ptr<Segment>& segment() const { return segment_; }
-  // Of a thread of its own: the process set `members` (global ranks) in `slot`; null when this rank is not in it.
+  // The process set `members` (global ranks) in `slot`, for a rank with its own thread; null if this rank is
+  // not in it.
   std::unique_ptr<ShmGroup> group(int rank, int slot, const std::vector<int>& members, uint32_t generation = 1) {
     for (size_t i = 0; i < members.size(); ++i) {
       if (members[i] == rank) {
@@ -92,8 +93,8 @@ class ShmWorld {
     for (int r = 0; r < size(); ++r) all.emplace_back([&body, r] { body(r); });
     for (auto& t : all) t.join();
   }
-  // Runs `body(comm)` on a thread for each rank, all in one process set; returns each rank's status. Generations ascend
-  // from run to run.
+  // Runs `body(comm)` on a thread for each rank, all in one process set; returns each rank's status.
+  // Generations increase from run to run.
   std::vector<Status> run(const std::function<Status(Comm&)>& body) {
     std::vector<Status> results(ranks_.size());
     ++generation_;

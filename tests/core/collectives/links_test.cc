@@ -1,4 +1,4 @@
-// Allreduces over links, on every kind of link: results against a scalar reference, bit for bit.
+// Allreduces over every kind of link, compared with a scalar reference, bit for bit.
 #include <doctest/doctest.h>
 
 #include "elements.h"
@@ -35,7 +35,7 @@ void check_in_order(LinkWorld& world, const Named& algorithm, DType d, ReduceOp 
   for (const Buffer& got : reduced(world, algorithm.run, in, d, op)) CHECK(got == want);
 }
 
-// float64 sums of what the ranks put in, and how far a result may be from them.
+// Checks results against float64 sums of the inputs, with a tolerance.
 void check_near(const std::vector<Buffer>& in, const Buffer& got, DType d) {
   const double unit = d == DType::float64 ? 0x1p-53 : d == DType::float32 ? 0x1p-24 : d == DType::float16 ? 0x1p-11 : 0x1p-8;
   size_t wrong = 0;
@@ -115,7 +115,8 @@ TEST_CASE("ring allreduce: integers exactly, floats near the sum in float64, the
 
 namespace {
 
-// What the hierarchical algorithm promises: the canonical order inside each host, then the canonical order among the hosts, rounded once.
+// The order that the hierarchical algorithm guarantees: canonical within each host, then canonical among the
+// hosts, rounded once.
 Buffer by_host(const std::vector<Buffer>& in, const std::vector<int>& host_of, DType d, ReduceOp op, size_t n) {
   const DType acc = accumulator(d);
   std::vector<Buffer> sums;
@@ -175,7 +176,7 @@ TEST_CASE("hierarchical allreduce gives the bits of one host where all hosts hav
 
 namespace {
 
-// Bytes that all ranks together hand to links.
+// Bytes that all ranks together send over links.
 size_t traffic_of(LinkWorld& world, Allreduce algorithm, DType d, size_t n) {
   std::vector<Counter> traffic(world.size());
   for (int r = 0; r < world.size(); ++r) {
@@ -228,7 +229,8 @@ TEST_CASE("16-bit floats travel as 16 bits, but for the sums of several ranks th
       CHECK(traffic_of(world, algorithm.run, d, n) == 2 * elements + 2 * static_cast<size_t>(sums * n));
     }
   }
-  // Between hosts: large slices go in by the pairwise algorithm, or from 16 hosts on by Rabenseifner's, and come back as 16 bits.
+  // Between hosts, large slices are reduced by the pairwise algorithm, or from 16 hosts on by Rabenseifner's,
+  // and return as 16 bits.
   for (const int hosts : {4, 16}) {
     INFO(hosts, " hosts");
     std::vector<int> host_of;

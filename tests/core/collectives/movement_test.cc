@@ -1,4 +1,5 @@
-// Broadcast, allgather, alltoall, reducescatter and barrier: over links, and in shared memory with much and with little of it.
+// Broadcast, allgather, alltoall, reducescatter and barrier: over links, and in large and small shared
+// memory.
 #include <doctest/doctest.h>
 
 #include <atomic>
@@ -13,7 +14,7 @@ using namespace hvd::testing;
 
 namespace {
 
-// body(world, by_links): worlds of all kinds and of several sizes.
+// Calls body(world, by_links) with worlds of all kinds and several sizes.
 template <class Body>
 void on_all_wires(Body body) {
   for (int size : {1, 2, 3, 4, 5, 8}) {
@@ -31,7 +32,7 @@ void on_all_wires(Body body) {
   }
 }
 
-// Of the first `count` parts.
+// Sum of the first `count` parts.
 size_t sum_of(const std::vector<size_t>& parts, int count) { return std::accumulate(parts.begin(), parts.begin() + count, size_t{0}); }
 
 }  // namespace

@@ -54,7 +54,7 @@ TEST_CASE("widen and narrow agree with the scalar functions on every 16-bit valu
         wrong += std::isnan(want) ? !std::isnan(wide[i]) : std::bit_cast<uint32_t>(want) != std::bit_cast<uint32_t>(wide[i]);
       }
       CHECK(wrong == 0);
-      // Each value, one unit more and less, and the same beyond the halfway point to its neighbour.
+      // Each value, the next larger and smaller one, and the same around the midpoint to its neighbour.
       const uint32_t half_step = d == DType::float16 ? 0x1000 : 0x8000;
       std::vector<float> probes;
       for (float w : wide) {

@@ -1,4 +1,4 @@
-// Random sequences of collectives in shared memory, and sets that share staging areas.
+// Random sequences of collectives in shared memory, and process sets that share staging areas.
 #include <doctest/doctest.h>
 
 #include <algorithm>
@@ -22,8 +22,9 @@ struct Hash {
   }
 };
 
-// A random sequence of all collectives on one group: every member draws the same sizes from `seed`, its own data from its rank.
-// Results that all members share go into the hash; the others are checked against the value that sender and receiver both know.
+// A random sequence of all collectives on one group: all members draw the same sizes from `seed`, and their
+// own data from their rank. Results that all members share are hashed; the others are compared with values
+// that sender and receiver both know.
 Status random_steps(Comm& comm, uint64_t seed, int steps, Hash* hash) {
   std::mt19937_64 random(seed);
   const int n = comm.size;
@@ -54,7 +55,7 @@ Status random_steps(Comm& comm, uint64_t seed, int steps, Hash* hash) {
       HVD_RETURN_IF_ERROR(allgather_shm(comm, in.data(), out.data(), parts));
       hash->add(out);
     } else if (kind == 3) {
-      // Everybody sends parts[r] bytes with its own rank in them to rank r.
+      // Each rank sends parts[r] bytes containing its own rank to rank r.
       const Buffer in(all, fill ^ std::byte{static_cast<uint8_t>(comm.rank)});
       const std::vector<size_t> recv(n, parts[comm.rank]);
       Buffer out(n * parts[comm.rank]);
@@ -120,7 +121,7 @@ TEST_CASE("process sets with overlapping members take turns with the same stagin
         return;
       }
     }
-    // Everybody waits until nobody reads a group's counters any more.
+    // Waits until no rank reads a group's counters any more.
     errors[rank] = barrier_shm(groups[0]->comm);
   });
   check_ok(errors);

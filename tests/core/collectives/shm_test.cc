@@ -13,7 +13,7 @@ using namespace hvd::testing;
 namespace {
 
 constexpr int kSegmentSizes[] = {1, 2, 3, 4, 5, 8};
-// One allreduce of n elements in a world, out of place and then in place, against the reference.
+// Compares one allreduce of n elements, out of place and then in place, with the reference.
 void check_allreduce(ShmWorld& world, DType d, ReduceOp op, size_t n, const Scale& s) {
   INFO(name_of(d), " ", name_of(op), " of ", n, " on ", world.size(), " ranks");
   const auto in = inputs(d, n, world.size(), n + 1);
@@ -70,7 +70,8 @@ TEST_CASE("allreduce_shm: fused tensors, missing inputs and outputs, unaligned d
         const size_t e = size_of(d), total = std::accumulate(counts.begin(), counts.end(), size_t{0});
         INFO(name_of(d), " on ", size, " ranks, staging ", staging);
         auto in = inputs(d, total, size, 3);
-        // Rank `size - 1` has joined: no inputs, no outputs. Rank 0 lacks the input of piece 4 and the output of piece 2.
+        // Rank `size - 1` has joined: no inputs, no outputs. Rank 0 lacks the input of piece 4 and the output
+        // of piece 2.
         const int joined = size > 1 ? size - 1 : -1;
         std::vector<size_t> first(counts.size(), 0);
         for (size_t i = 1; i < counts.size(); ++i) first[i] = first[i - 1] + counts[i - 1];

@@ -1,4 +1,4 @@
-// Reductions among ranks with the same place on their hosts.
+// Reductions among ranks with the same local rank on their hosts.
 #include <doctest/doctest.h>
 
 #include "harness_engine.h"
@@ -8,7 +8,8 @@ using namespace hvd::testing;
 
 namespace {
 
-// Sums 100 * rank + i for each part; who has a part hears what its like on all hosts have.
+// Sums 100 * rank + i for each part; a rank with a part gets the sum over the corresponding ranks of all
+// hosts.
 void sums(Program& p, const std::vector<int>& nodes) {
   Request q = Program::request(Kind::allreduce, "part", {1000});
   q.across_hosts = true;
@@ -21,7 +22,7 @@ void sums(Program& p, const std::vector<int>& nodes) {
   for (int repeat = 0; repeat < 20; ++repeat) {
     TaskPtr t = p.submit(q, Program::bytes_of(std::vector<int32_t>(1000, 100 * p.rank)));
     p.wait(*t);
-    if (alike == hosts) {  // else a host has fewer ranks, and nobody reduces this part
+    if (alike == hosts) {  // otherwise a host has fewer ranks, and no rank reduces this part
       p.equal(t->at<int32_t>(0), expected, "first element");
       p.equal(t->at<int32_t>(999), expected, "last element");
     }

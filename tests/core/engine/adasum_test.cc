@@ -1,4 +1,5 @@
-// Adasum through whole engines, on one node and several: in sets, with joined ranks. Its bits: same_bits_test.cc.
+// Adasum in whole engines, on one node and several: in process sets, with joined ranks. Its bits:
+// same_bits_test.cc.
 #include <doctest/doctest.h>
 
 #include <cmath>
@@ -21,7 +22,7 @@ Floats random_floats(size_t n, uint64_t seed) {
   return x;
 }
 
-// Of a and b, by the definition, in double.
+// Adasum of a and b, by the definition, in double.
 std::vector<double> pair_of(const std::vector<double>& a, const std::vector<double>& b) {
   double ab = 0, aa = 0, bb = 0;
   for (size_t i = 0; i < a.size(); ++i) ab += a[i] * b[i], aa += a[i] * a[i], bb += b[i] * b[i];

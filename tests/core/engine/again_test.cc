@@ -1,5 +1,5 @@
-// Submitting a done operation's request again: the same refusals as for a new one. That results are the same, in schedules and outside, is
-// shown by the random jobs of programs_test.cc.
+// Submitting a completed operation's request again gives the same errors as a new one. The random jobs of
+// programs_test.cc show that results are the same, in schedules and outside.
 #include <doctest/doctest.h>
 
 #include <thread>
@@ -26,7 +26,7 @@ void refused(Program& p, const Status& s, const std::string& words) {
            "not refused as expected: '" + s.message() + "'");
 }
 
-// The sum of value + rank over the ranks.
+// Expected sum of value + rank over the ranks.
 int32_t sum_of(const Program& p, int32_t value) { return p.size * value + p.size * (p.size - 1) / 2; }
 
 }  // namespace
@@ -52,7 +52,7 @@ TEST_CASE("again: refused while the operation is under way, and it ends as if no
     if (p.rank) p.await_marks(1);
     TaskPtr task = p.sum_async("x", 1);
     for (int s = 0; s < kSteps; ++s) {
-      if (p.size > 1 && p.rank == 0) {  // the others have not submitted it, so it cannot be done
+      if (p.size > 1 && p.rank == 0) {  // the other ranks have not submitted it, so it cannot be complete
         const Status early = p.engine.submit_again(&task->op, task->in.data(), task->out.data(), false);
         p.mark();
         refused(p, early, "still in flight");
@@ -85,7 +85,7 @@ TEST_CASE("again: one name, two operations: the second is refused inside and out
       p.wait(*second);
       p.wait(*y);
       p.barrier();
-      // Only rank 0 has submitted x, so it stays in flight until rank 1 comes.
+      // Only rank 0 has submitted x, so it stays in flight until rank 1 submits it.
       if (p.rank == 0) {
         go(p, *x, p.rank);
         TaskPtr third;

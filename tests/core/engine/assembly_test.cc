@@ -1,4 +1,5 @@
-// Groups on the rank that submits them: held until they are whole, refused as a whole, given out where somebody waits in vain.
+// Groups on the submitting rank: held until complete, rejected as a whole, released if a caller waits for an
+// incomplete one.
 #include "engine/assembly.h"
 
 #include <doctest/doctest.h>

@@ -1,5 +1,5 @@
-// Engines over encrypted links: a change on the way ends the job with the rank's name. That all works as over plain ones is shown by the
-// random jobs of programs_test.cc.
+// Engines over encrypted links: tampering ends the job with the rank's name. The random jobs of
+// programs_test.cc show that everything works as over plain links.
 #include "../encrypted.h"
 
 #include <doctest/doctest.h>
@@ -13,7 +13,7 @@ using namespace hvd::testing;
 
 namespace {
 
-// Lies under the encryption.
+// Placed below the encryption.
 class ChangingLink final : public PassingLink {
  public:
   ChangingLink(std::unique_ptr<Link> inner, const std::atomic<bool>* changing) : PassingLink(std::move(inner)), changing_(changing) {}
@@ -54,7 +54,7 @@ TEST_CASE("what is changed on the way to one rank is noticed there, and everybod
         if (end.ok()) end = p.finish(*task);
       }
       p.expect(end.code() == Code::peer_lost, "code of: " + end.message());
-      if (p.rank == 2 && !data_links) {  // the link over which it would hear why is the one that has ended
+      if (p.rank == 2 && !data_links) {  // the link that would carry the reason is the one that has ended
         p.expect(end.message().find("rank 0 was lost: the peer closed its connection") == 0, "does not name the rank: " + end.message());
         return;
       }

@@ -1,4 +1,4 @@
-// Whole engines, a thread a rank: process sets and join.
+// Whole engines, one thread per rank: process sets and join.
 #include <doctest/doctest.h>
 
 #include <atomic>
@@ -15,7 +15,7 @@ TEST_CASE("join with uneven numbers of steps") {
     for (int epoch = 0; epoch < 3; ++epoch) {
       const int steps = 3 + 4 * p.rank;
       for (int s = 0; s < steps; ++s) {
-        // Those with more steps than s are still there.
+        // Ranks with more steps than s have not joined.
         int present = 0;
         for (int r = 0; r < p.size; ++r) present += 3 + 4 * r > s ? 1 : 0;
         std::vector<TaskPtr> tasks;

@@ -1,4 +1,4 @@
-// Whole engines, a thread a rank: every kind of operation, names, groups, mistakes, waits.
+// Whole engines, one thread per rank: every kind of operation, names, groups, errors, waits.
 #include <doctest/doctest.h>
 
 #include "../contains.h"
@@ -15,7 +15,7 @@ TEST_CASE("every kind of operation, at every world size") {
     p.sum("empty", 1, 0);
     p.barrier();
 
-    // allgather: rank r brings r % 3 rows of two.
+    // allgather: rank r has r % 3 rows of two.
     const int rows = p.rank % 3;
     TaskPtr g = p.submit(Program::request(Kind::allgather, "gather", {rows, 2}), Program::bytes_of(std::vector<int32_t>(2 * rows, p.rank)));
     p.wait(*g);
@@ -107,7 +107,7 @@ TEST_CASE("groups complete together and survive a bad member") {
   }
 }
 
-// What ranks can disagree about, and how each is named, is shown in tests/core/agree.
+// tests/core/agree covers the possible disagreements and their messages.
 TEST_CASE("ranks that disagree: an error for everybody that names both and their values, and the next operation works") {
   for (Layout layout : kLayouts) {
     for (int steps : {0, 8}) {  // without and with a schedule before
@@ -197,7 +197,8 @@ TEST_CASE("many small operations become one, unless fusion is off") {
   }
 }
 
-// A caller that waits for the first operation may hear of the second one while it drives the first, and then stop driving.
+// A caller that waits for the first operation may receive the second one's response while it runs the
+// progress loop, and then stop.
 TEST_CASE("what a waiting caller has heard for others is not left lying") {
   for (Layout layout : kLayouts) {
     Settings settings = crowded();

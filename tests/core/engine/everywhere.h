@@ -6,7 +6,7 @@
 
 namespace hvd::testing {
 
-// `after`: what the test looks at when all ranks are done.
+// `after`: checks to run when all ranks are done.
 inline void everywhere(const std::function<void(Program&)>& body, Settings settings = crowded(),
                        const std::vector<int>& sizes = {1, 2, 3, 4, 5, 8},
                        const std::function<void(EngineWorld&)>& after = [](EngineWorld&) {}) {

@@ -1,4 +1,4 @@
-// Whole engines: sums of integers that are averaged or scaled, and what joined ranks contribute to other reductions.
+// Whole engines: sums of averaged or scaled integers, and contributions of joined ranks to other reductions.
 #include <doctest/doctest.h>
 
 #include <limits>
@@ -69,7 +69,7 @@ void without_rank_0(Program& p, DType d, ReduceOp op, T value, T want) {
 
 TEST_CASE("averages and scaled sums of integers fit wherever their values do") {
   everywhere([](Program& p) {
-    for (int step = 0; step < 4; ++step) {  // of which the later ones follow a schedule
+    for (int step = 0; step < 4; ++step) {  // the later ones follow a schedule
       averages<uint8_t>(p, DType::uint8);
       averages<int8_t>(p, DType::int8);
       averages<uint16_t>(p, DType::uint16);

@@ -1,4 +1,5 @@
-// Two frameworks of one process on one engine: each has names, groups, numbers of unnamed operations and joins of its own.
+// Two frameworks of one process on one engine: each has its own names, groups, numbers of unnamed operations
+// and joins.
 #include <doctest/doctest.h>
 
 #include "everywhere.h"
@@ -30,7 +31,7 @@ TEST_CASE("faces: the same names at once, each rank in its own order, with and w
       for (int step = 0; step < 24; ++step) {
         std::map<int, TaskPtr> tasks;
         for (int i = 0; i < 6; ++i) {
-          const int which = (step % 12 == 11 ? i + p.rank : i) % 6;  // now and then every rank in an order of its own
+          const int which = (step % 12 == 11 ? i + p.rank : i) % 6;  // sometimes every rank uses a different order
           const auto face = static_cast<uint8_t>(which % 3);
           tasks[which] = sum_async(p, face, which < 3 ? "a" : "b", 100 * which + step, 1 + which);
         }

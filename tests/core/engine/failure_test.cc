@@ -1,4 +1,5 @@
-// How a job ends: a rank that dies, a rank that leaves, all that leave at once, and what the others hear of it.
+// How a job ends: a rank that dies, a rank that leaves, all ranks that leave at once, and what other ranks
+// are told.
 #include <dirent.h>
 #include <doctest/doctest.h>
 
@@ -22,12 +23,13 @@ size_t entries(const char* directory) {
   return n;
 }
 
-// Seconds: less than the timeout of collectives, which would end every wait too, and enough for a machine that is busy.
+// Seconds: less than the timeout of collectives, which would also end every wait, and enough for a busy
+// machine.
 constexpr double kSoon = 10;
 
 }  // namespace
 
-// The victim agrees to the operation (it has a control plane, nothing else) and dies while the others are inside of it.
+// The victim agrees to the operation (it has only a control plane) and dies while the others are in it.
 TEST_CASE("a rank that dies inside a collective") {
   for (Layout layout : kLayouts) {
     for (int size : {2, 3, 4}) {
@@ -93,7 +95,7 @@ TEST_CASE("a rank that leaves on purpose: the others' pending operations fail wi
       p.patience = kSoon;
       TaskPtr task;
       Status s = p.try_submit(Program::request(Kind::allreduce, "after", {1}), Program::bytes_of<int32_t>({1}), &task);
-      if (s.ok()) s = p.finish(*task);  // else the news was faster
+      if (s.ok()) s = p.finish(*task);  // otherwise the failure arrived first
       p.expect(s.code() == Code::shutdown, "code of: " + s.message());
       p.expect(contains(s.message(), "rank 2") && contains(s.message(), "had enough"), "message: " + s.message());
       p.expect(s.rank() == 2, "the rank that has left, as a number: " + std::to_string(s.rank()));
@@ -103,7 +105,7 @@ TEST_CASE("a rank that leaves on purpose: the others' pending operations fail wi
 
 namespace {
 
-// Keeps to itself what it is told to send until it is let go, and sends it in one piece then.
+// Holds messages until it is released, and then sends them together.
 class HeldLink final : public PassingLink {
  public:
   HeldLink(std::unique_ptr<Link> inner, const bool* held) : PassingLink(std::move(inner)), held_(held) {}
@@ -115,8 +117,8 @@ class HeldLink final : public PassingLink {
 
 }  // namespace
 
-// The root, whose part the test plays, leaves after the first of two operations that it has agreed to. Nothing happens after that, so
-// who would begin the second one could wait in there for as long as the timeout lasts.
+// The root, simulated by the test, leaves after the first of two agreed operations. No event follows, so a
+// rank that began the second one could wait in it until the timeout.
 TEST_CASE("what was agreed on beyond the goodbye of a rank is not begun") {
   Given given{Layout::apart, crowded()};
   given.victims = {0};
@@ -151,7 +153,7 @@ TEST_CASE("what was agreed on beyond the goodbye of a rank is not begun") {
     }
     held = false;
     root.pump();
-    // Waiting for it would wake the engine, and that would find the goodbye.
+    // Waiting for it would wake the engine, which would then find the goodbye.
     const Deadline deadline = Deadline::after(kSoon);
     while (!last->op->done()) {
       p.expect(!deadline.passed(), "waits for the rank that has left");
@@ -165,8 +167,8 @@ TEST_CASE("what was agreed on beyond the goodbye of a rank is not begun") {
   world.kill_victims();  // or rank 1 would wait for an answer to its goodbye
 }
 
-// Rank 1, whose part the test plays, promises an operation that rank 2 gives up. The others must hear both of them: what rank 2 says after
-// it has heard rank 1, and what that takes back of rank 1's promise.
+// Rank 1, simulated by the test, promises an operation that rank 2 abandons. The others must receive both:
+// rank 2's message after it received rank 1's, and the part of rank 1's promise that this revokes.
 TEST_CASE("two ranks leave during a collective: the others wait for neither") {
   for (Layout layout : kLayouts) {
     CAPTURE(name_of(layout));
@@ -212,7 +214,7 @@ TEST_CASE("shutdown in the middle of a schedule ends it everywhere") {
         Status s;
         for (int step = 0; s.ok(); ++step) {
           std::vector<TaskPtr> tasks;
-          // Barriers do not fuse, and of eight buckets each may be the last one.
+          // Barriers do not fuse, and each of eight buckets may be the last one.
           for (int i = 0; i < 4 && s.ok(); ++i) {
             TaskPtr t;
             const Request sum = Program::request(Kind::allreduce, "g" + std::to_string(i), {30000});
@@ -259,13 +261,14 @@ TEST_CASE("the first to finish may leave at once: the others still get the last 
 
 TEST_CASE("worlds come and go without leaving descriptors or threads behind") {
   const size_t fds = entries("/proc/self/fd"), threads = entries("/proc/self/task");
-  const Deadline slow = Deadline::after(150);  // some seconds, unless engines wait in vain for one another's goodbyes
+  // takes seconds, unless engines wait for each other's goodbyes until a timeout
+  const Deadline slow = Deadline::after(150);
   for (int round = 0; round < 200; ++round) {
     EngineWorld world(2 + round % 3, {kLayouts[round % 3], crowded()});
     CHECK(run(world, [&](Program& p) { p.equal(p.sum("x", 1), p.size, "sum"); }) == "");
   }
   CHECK(entries("/proc/self/fd") == fds);
-  // A thread that has been joined may still be listed for a moment.
+  // A joined thread may still be listed for a moment.
   for (const Deadline deadline = Deadline::after(kSoon); entries("/proc/self/task") != threads && !deadline.passed();)
     std::this_thread::yield();
   CHECK(entries("/proc/self/task") == threads);

@@ -23,8 +23,9 @@ TEST_CASE("up to the least promise operations still end well, beyond it none") {
   CHECK(farewell.beyond(6));
   CHECK(!farewell.past(4, false));
   CHECK(farewell.past(5, false));
-  CHECK(farewell.past(0, true));  // no part in what runs
-  // Who leaves next promises what it has done, and without a part takes back nothing of what was promised before.
+  CHECK(farewell.past(0, true));  // not a member of the running operations
+  // The next rank to leave promises what it has executed; a rank that is not a member revokes no earlier
+  // promise.
   CHECK(farewell.promise(3, false) == 3);
   CHECK(farewell.promise(3, true) == 5);
 }

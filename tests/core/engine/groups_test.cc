@@ -1,4 +1,4 @@
-// Groups in whole engines: they are done or undone as a whole, whatever else happens.
+// Groups in whole engines: they complete or fail as a whole, whatever else happens.
 #include <doctest/doctest.h>
 
 #include "harness_engine.h"
@@ -19,7 +19,7 @@ const Shape kShapes[] = {
     {"allreduce of two dtypes", Kind::allreduce, {DType::int32, DType::int64}},
 };
 
-// `hesitate`: after so many members for a moment, in which this rank's engine may tell the others how far it is.
+// `hesitate`: pauses after so many members, so that this rank's engine may report its progress to the others.
 std::vector<TaskPtr> submit_group(Program& p, const Shape& shape, const std::string& name, uint32_t members, uint32_t hesitate = 0) {
   std::vector<TaskPtr> tasks;
   for (uint32_t i = 0; i < members; ++i) {

@@ -1,4 +1,4 @@
-// The votes of one rank in a guarded schedule, when the test plays the other one.
+// The votes of one rank in a guarded schedule, when the test simulates the other rank.
 #include <doctest/doctest.h>
 #include <sys/socket.h>
 
@@ -11,7 +11,7 @@ using namespace hvd::testing;
 
 namespace {
 
-// The victim is the root, whose part the test plays: it tells rank 1 of a schedule, and of its end.
+// The victim is the root, simulated by the test: it sends rank 1 a schedule, and its end.
 class PlayedRoot {
  public:
   explicit PlayedRoot(double timeout) : world_(2, given(timeout)) {

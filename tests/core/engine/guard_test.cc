@@ -1,5 +1,5 @@
-// Guarded schedules in whole engines, every rank on a node of its own: how many messages a step takes, and every way in which a vote can
-// end. That the bits are those of negotiated steps: same_bits_test.cc.
+// Guarded schedules in whole engines, every rank on its own node: messages per step, and every way in which a
+// vote can end. same_bits_test.cc shows that the bits equal those of negotiated steps.
 #include <doctest/doctest.h>
 
 #include <atomic>
@@ -16,7 +16,7 @@ namespace {
 constexpr int kGuardedSizes[] = {2, 3, 4, 5, 8};
 constexpr int kGuardedSteps = 12;  // until a schedule runs
 
-// Messages that left a rank, each sent in one piece.
+// Messages sent by a rank, each in one piece.
 struct Counts {
   std::atomic<int> data{0}, control{0};
 };
@@ -76,7 +76,8 @@ TEST_CASE("a caller's memory is untouched until its operation takes place") {
   EngineWorld world(4, apart());
   CHECK(run(world, [](Program& p) {
     settle(p);
-    // All but rank 3 vote for "x" with their values aboard; rank 3 does something else, and the others find that it is not summed.
+    // All but rank 3 vote for "x" with their values; rank 3 does something else, and the others find that it
+    // is not summed.
     if (p.rank == 3) std::this_thread::sleep_for(std::chrono::milliseconds(50));
     TaskPtr x;
     if (p.rank != 3) x = p.sum_async("x", 5);
@@ -147,7 +148,7 @@ TEST_CASE("a rank leaves while others vote, with and without a vote of its own")
         settle(p);
         if (p.rank == 1) {
           TaskPtr mine;
-          // Rank 0 does not vote then, so that nothing can be agreed on.
+          // Rank 0 does not vote then, so that no agreement is possible.
           if (voted) mine = p.sum_async("x", 1);
           p.await_marks(p.size - 1 - voted);
           std::this_thread::sleep_for(std::chrono::milliseconds(20));
@@ -190,7 +191,7 @@ TEST_CASE("who waits for votes sleeps") {
       settle(p);
       if (p.rank == 3) {
         std::this_thread::sleep_for(std::chrono::milliseconds(100));
-        slept = sleeps(3);  // later the others would give the schedule up
+        slept = sleeps(3);  // later the other ranks would abandon the schedule
       }
       p.wait(*p.sum_async("x", 1, 1, 0, blocking));
     }) == "");

@@ -1,4 +1,4 @@
-// A world of engines in one process (wiring.h), a thread for each rank.
+// A world of engines in one process (wiring.h), with a thread for each rank.
 #pragma once
 #include <doctest/doctest.h>
 #include <sys/resource.h>
@@ -16,7 +16,7 @@
 
 namespace hvd::testing {
 
-// What a root whose part the test plays says: here is schedule `id`, of one barrier, and it ends before its first round.
+// Messages of a simulated root: schedule `id` of one barrier, which ends before its first round.
 inline void announce_and_revoke(Control& root, uint64_t id) {
   Schedule schedule;
   schedule.id = id;
@@ -45,8 +45,8 @@ inline double cpu_seconds() {
   return static_cast<double>(u.ru_utime.tv_sec + u.ru_stime.tv_sec) + static_cast<double>(u.ru_utime.tv_usec + u.ru_stime.tv_usec) * 1e-6;
 }
 
-// True once half a second has passed in which this process used next to no CPU time: on a busy machine threads may still have been about to
-// fall asleep in the one before.
+// True once this process has used almost no CPU time for half a second; on a busy machine, threads may have
+// been about to sleep in the half second before.
 inline bool sleeps(int tries) {
   while (tries-- > 0) {
     const double before = cpu_seconds();
@@ -63,7 +63,7 @@ class EngineWorld {
       if (!Wiring::is_victim(given, r)) engines_[r] = std::make_unique<Engine>(std::move(wiring_.options[r]));
     }
   }
-  // Leaving together, as programs do: each for itself would wait for the others' answers.
+  // Ranks leave together, as programs do: a single one would wait for the others' answers.
   ~EngineWorld() {
     std::vector<std::thread> threads;
     for (auto& e : engines_) {
@@ -100,7 +100,7 @@ struct Task {
 };
 using TaskPtr = std::shared_ptr<Task>;
 
-// One rank's program. What it does not expect becomes an exception, which run() turns into that rank's result.
+// One rank's program. An unexpected result becomes an exception, which run() turns into that rank's result.
 class Program {
  public:
   Program(EngineWorld& world, int rank) : rank(rank), size(world.size()), engine(world.engine(rank)), marks_(world.marks) {}
@@ -163,7 +163,8 @@ class Program {
     require(t->at<int32_t>(0) == t->at<int32_t>(n - 1), "'" + name + "': first and last element differ");
     return t->at<int32_t>(0);
   }
-  // An order between ranks that the engine has no part in: who awaits `n` marks goes on once the ranks have made so many, in all.
+  // Ordering between ranks without the engine: a rank that awaits `n` marks continues once all ranks together
+  // have made so many.
   void mark() { ++marks_; }
   void await_marks(int n) const {
     for (const Deadline deadline = Deadline::after(patience); marks_ < n; std::this_thread::sleep_for(std::chrono::microseconds(100))) {
@@ -204,7 +205,7 @@ class Program {
   std::atomic<int>& marks_;
 };
 
-// body(program) on a thread for each rank; one line for each rank that went wrong, "" if none did.
+// Runs body(program) on a thread for each rank; returns one line for each failed rank, "" if none failed.
 inline std::string run(EngineWorld& world, const std::function<void(Program&)>& body, std::vector<int> ranks = {}) {
   if (ranks.empty()) {
     for (int r = 0; r < world.size(); ++r) ranks.push_back(r);
@@ -227,7 +228,7 @@ inline std::string run(EngineWorld& world, const std::function<void(Program&)>& 
   return wrong;
 }
 
-// The same in a world of its own; what goes wrong fails the test.
+// The same in a new world; errors fail the test.
 inline void check_ranks(int size, const Given& given, const std::function<void(Program&)>& body) {
   EngineWorld world(size, given);
   CHECK(run(world, body) == "");

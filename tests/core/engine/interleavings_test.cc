@@ -1,5 +1,6 @@
-// Everything that ranks have submitted ends, whatever the order in which programs and engines get to run: plays of small scripts with every
-// combination of a few surprises, and random plays of random scripts. Real drivers, see puppets.h. HVD_SURPRISES, HVD_PLAYS: more of it.
+// Every submitted operation ends, in whatever order programs and engines run: small scripts with every
+// combination of a few deviations from the expected order, and random schedules of random scripts. Real
+// drivers, see puppets.h. HVD_SURPRISES, HVD_PLAYS: more of both.
 #include <doctest/doctest.h>
 
 #include <cstdlib>
@@ -45,7 +46,7 @@ struct Scene {
   const char* what;
   std::vector<Request> requests;
   Script step;
-  std::vector<Script> then;  // the last one counts for all further ranks
+  std::vector<Script> then;  // the last one is used for all further ranks
 };
 
 std::vector<Scene> scenes() {
@@ -82,7 +83,7 @@ std::vector<Scene> scenes() {
   };
 }
 
-// Until the step runs without negotiation.
+// Repeats the step until it runs without negotiation.
 void settle_down(Puppets& puppets, const Scene& scene, const std::vector<Planned>& table) {
   const std::vector<Script> scripts(puppets.size(), scene.step);
   for (int i = 0; i < 6; ++i) {

@@ -1,5 +1,5 @@
-// Random jobs, written down: what the ranks of a job submit and wait for, so that everything has to end, and what comes out. A seed tells
-// all.
+// Random jobs as data: the operations that ranks submit and wait for, so that all of them must end, and their
+// results. A job is determined by its seed.
 #pragma once
 #include <algorithm>
 #include <random>
@@ -10,19 +10,20 @@
 
 namespace hvd::testing {
 
-// A rank's program, or a thread of it: which of the table's operations it submits, and for which it waits.
+// A rank's program, or one thread of it: the operations of the table that it submits, and those that it waits
+// for.
 struct Line {
   enum What { submit, wait } what;
   int op;
 };
 using Script = std::vector<Line>;
 
-// An operation of a job. What ranks ask for may differ in the first dimension.
+// An operation of a job. Ranks may request different sizes of the first dimension.
 struct Planned {
   Request like;
-  std::vector<int> ranks;   // of its set
-  int lifetime = 0;         // of its set: ids are used again
-  bool disagreed = false;   // ranks mean different shapes: an error
+  std::vector<int> ranks;  // of its set
+  int lifetime = 0;  // of its set: ids are reused
+  bool disagreed = false;  // ranks request different shapes: an error
 
   int64_t rows(int rank) const { return like.kind == Kind::allgather ? like.shape[0] + rank % 3 : like.shape.empty() ? 1 : like.shape[0]; }
   int64_t split(int rank, size_t to) const { return (like.shape[0] + 2 * rank + static_cast<int64_t>(to)) % 6; }
@@ -30,7 +31,7 @@ struct Planned {
     Request q = like;
     if (q.kind == Kind::allgather) q.shape[0] = rows(rank);
     if (q.kind == Kind::alltoall) {
-      q.shape[0] = 1;  // more rows than the splits take
+      q.shape[0] = 1;  // more rows than the splits sum to
       for (size_t to = 0; to < ranks.size(); ++to) q.shape[0] += q.splits.emplace_back(split(rank, to));
     }
     return q;
@@ -39,13 +40,13 @@ struct Planned {
 
 struct JobOptions {
   int size = 2;
-  int lanes = 1;  // threads of each rank, each with a face of its own
-  int steps = 8;  // of each lane, about
+  int lanes = 1;  // threads of each rank, each with its own frontend
+  int steps = 8;  // of each lane, approximately
 };
 
-// A step that mostly repeats, and now and then something else: another step, a part of it, one with other shapes under the same names,
-// ranks that disagree, process sets that come and go in the middle of other operations. All ranks make the same operations, each in an
-// order of its own where the order is free. Some ranks stop early and join.
+// A step that mostly repeats, and sometimes other work: another step, a part of it, other shapes under the
+// same names, ranks that disagree, or process sets that change during other operations. All ranks make the
+// same operations, each in its own order where the order is free. Some ranks stop early and join.
 class Job {
  public:
   Job(uint64_t seed, const JobOptions& options) : options_(options), random_(seed) {
@@ -127,7 +128,7 @@ class Job {
       q.wire = static_cast<WireFormat>(below(4));
     return q;
   }
-  // Operations, some of them in groups, some of sets, some without a name.
+  // Operations, some of them in groups, in process sets, or without a name.
   Ops make_step(int n) {
     Ops ops;
     while (static_cast<int>(ops.size()) < n) {
@@ -174,7 +175,7 @@ class Job {
     return some;
   }
 
-  // Each rank submits all and waits for all: in any order, or all in the same and with waits in between.
+  // Each rank submits all and waits for all: in any order, or in the same order with waits in between.
   void add(const Ops& ops, int step) {
     const bool shuffled = below(2);
     for (int r : everybody_) {
@@ -211,7 +212,7 @@ class Job {
       if (planned(op).like.name.empty()) op = *next++;
     }
   }
-  // The last rank means another shape by the same name.
+  // The last rank requests another shape for the same name.
   void disagree(int op, int step) {
     const Request q = planned(op).like;
     if (q.name.empty() || q.group_size || q.set || q.shape.empty() || q.kind == Kind::alltoall || any_stopped(step)) return;
@@ -224,7 +225,7 @@ class Job {
       script(r).insert(script(r).end(), {{Line::submit, mine}, {Line::wait, mine}});
     }
   }
-  // In the middle of other operations, which are awaited afterwards.
+  // During other operations, which are awaited afterwards.
   void change_sets(int step) {
     if (any_stopped(step)) return;
     Request q;

@@ -1,4 +1,5 @@
-// Notes between observers: to rank 0, from rank 0 to one or all, at every moment; and who waits, when somebody asks.
+// Messages between observers: to rank 0, and from rank 0 to one or all, at every moment; and queries for
+// waiting operations.
 #include "engine/notes.h"
 
 #include <doctest/doctest.h>
@@ -56,11 +57,11 @@ TEST_CASE("notes go to rank 0, and from there to one or to all, in order") {
     std::vector<std::shared_ptr<Listener>> on;
     for (int r = 0; r < 4; ++r) puppets.observers(r).add(on.emplace_back(std::make_shared<Listener>()));
     const auto settle = [&] {
-      for (int hops = 0; hops < 4; ++hops) puppets.settle();  // passing a note on is nothing that moves
+      for (int hops = 0; hops < 4; ++hops) puppets.settle();  // forwarding a message is not progress of operations
     };
     settle();
     CHECK(puppets.notes(3).leave({0, 7, "up"}));
-    CHECK(puppets.notes(3).leave({1, 8, std::string("a\0b", 3)}));  // others speak to rank 0
+    CHECK(puppets.notes(3).leave({1, 8, std::string("a\0b", 3)}));  // other ranks send to rank 0
     CHECK(puppets.notes(0).leave({0, 9, "own"}));
     settle();
     CHECK(puppets.notes(0).leave({-1, 1, "all"}));
@@ -78,7 +79,7 @@ TEST_CASE("notes go to rank 0, and from there to one or to all, in order") {
   }
 }
 
-// The part of rank 1, on a node of its own, is played.
+// The test simulates rank 1, on its own node.
 TEST_CASE("what rank 0 says to one rank does not go to other nodes") {
   Given given{Layout::apart, crowded()};
   given.victims = {1};
@@ -128,7 +129,7 @@ TEST_CASE("whoever asks hears at once who waits for whom") {
   puppets.settle();
   for (int r : {0, 2}) puppets.submit(r, Program::request(Kind::allreduce, "x", {5}));
   puppets.settle();
-  puppets.notes(1).ask_who_waits();  // who does not know says nothing
+  puppets.notes(1).ask_who_waits();  // a rank that does not know does not answer
   puppets.notes(0).ask_who_waits();
   puppets.settle();
   CHECK(listener->lines() == Lines{"asked", "asked x:1"});

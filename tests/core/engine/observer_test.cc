@@ -1,4 +1,5 @@
-// What an engine tells observers: which events, in which order, from which threads, and that several may come and go while it runs.
+// Events that an engine reports to observers: their order and threads, and observers that come and go while
+// it runs.
 #include <doctest/doctest.h>
 
 #include <thread>
@@ -11,7 +12,7 @@ using namespace hvd::testing;
 
 namespace {
 
-// Writes down a line for each event; what comes from submitting threads apart from what the driver tells.
+// Records a line for each event; those of submitting threads are kept separate from the driver's.
 class Recorder final : public Observer {
  public:
   bool wants_submissions() const override { return true; }
@@ -66,19 +67,19 @@ using Lines = std::vector<std::string>;
 bool has(const Lines& lines, const std::string& line) { return std::find(lines.begin(), lines.end(), line) != lines.end(); }
 
 TEST_CASE("an engine counts the messages of its control tree, and what it relays") {
-  EngineWorld world(4, {.layout = Layout::pairs, .settings = crowded()});  // 0 has 1 and 2, 2 has 3
+  EngineWorld world(4, {.layout = Layout::pairs, .settings = crowded()});  // 0 has children 1 and 2, 2 has 3
   CHECK(run(world, [](Program& p) { p.expect(p.sum("a", p.rank + 1) == 10, "sum"); }).empty());
   const auto check = [&](int rank, uint64_t sent, uint64_t received) {
     CAPTURE(rank);
     const Engine::Stats stats = world.stats(rank);
     CHECK(stats.control_sent.messages == sent);
     CHECK(stats.control_received.messages == received);
-    CHECK(stats.control_sent.bytes > 12 * sent);  // a header, and what it says
+    CHECK(stats.control_sent.bytes > 12 * sent);  // a header, and its payload
     CHECK(stats.control_received.bytes > 12 * received);
   };
   check(0, 2, 3);
   check(1, 1, 1);
-  check(2, 3, 2);  // its own announcement and 3's; the answer to 3
+  check(2, 3, 2);  // its own request and 3's; the answer to 3
   check(3, 1, 1);
 }
 
@@ -123,7 +124,7 @@ TEST_CASE("observers hear what happens to an operation, in order") {
   }
 }
 
-// What an operation is at, as "name number: phases".
+// The phases of an operation, as "name number: phases".
 class Phases final : public Observer {
  public:
   void noticed(int from, std::span<const Request> requests) override {
@@ -173,10 +174,10 @@ TEST_CASE("observers hear by which algorithm, of submissions, of sleep and of th
       EngineWorld world(4, {layout});
       world.engine(1).observers().add(recorder);
       CHECK(run(world, [&](Program& p) {
-        p.barrier();  // the driver follows at a turn of its own
+        p.barrier();  // the driver follows in a later turn
         p.equal(p.sum("x", 1, 1000), 4, "x");
-        // The thread may have slept since before anybody listened; an operation that nobody waits for yet wakes it. Then it has nothing to
-        // do.
+        // The thread may have been asleep before the observer was added; an operation without a waiter wakes
+        // it, and then it has nothing to do.
         for (int i = 0; i < 10; ++i) {
           const TaskPtr later = p.sum_async("later" + std::to_string(i), 1);
           std::this_thread::sleep_for(std::chrono::milliseconds(20));
@@ -194,7 +195,7 @@ TEST_CASE("observers hear by which algorithm, of submissions, of sleep and of th
     CHECK(lines.back() == "ended shutdown");
     CHECK(std::count(lines.begin(), lines.end(), "ended shutdown") == 1);
     CHECK(recorder->sleeps > 0);
-    CHECK(recorder->wakes >= recorder->sleeps.load());  // it may have begun to listen in a sleep
+    CHECK(recorder->wakes >= recorder->sleeps.load());  // the observer may have been added during a sleep
     CHECK(recorder->wakes <= recorder->sleeps.load() + 1);
     submissions = recorder->take_submissions();
     CHECK(has(submissions, "submitted x"));
@@ -230,7 +231,7 @@ TEST_CASE("observers come and go while the engine runs, and are let go") {
     }
     done = true;
     changing.join();
-    p.sum("last", 1);  // a turn in which the driver lets go of what was removed
+    p.sum("last", 1);  // a turn in which the driver releases removed observers
     p.sum("of all", 1);
   }) == "");
   CHECK(std::all_of(known.begin(), known.end(), [](const auto& observer) { return observer.expired(); }));

@@ -1,5 +1,5 @@
-// Random jobs (random_jobs.h) with tensors in the host's memory.
-//   HVD_PROGRAMS: how many jobs (default 100); HVD_PROGRAM_SEED: the first one's seed; HVD_PROGRAM_MINUTES: go on for so long
+// Random jobs (random_jobs.h) with tensors in host memory. HVD_PROGRAMS: number of jobs (default 100);
+// HVD_PROGRAM_SEED: the first one's seed; HVD_PROGRAM_MINUTES: how long to continue.
 #include <doctest/doctest.h>
 
 #include "../encrypted.h"
@@ -44,7 +44,7 @@ std::string play_job(uint64_t seed, uint64_t* schedules) {
 
 }  // namespace
 
-#ifndef __SANITIZE_THREAD__  // whose runtime puts frames of its own in the place of those that wait
+#ifndef __SANITIZE_THREAD__  // its runtime replaces the frames of waiting threads
 TEST_CASE("a report of a hang shows what each thread is at") {
   std::atomic<bool> stop{false};
   std::thread waiting(sits_and_waits, &stop);
@@ -63,6 +63,6 @@ TEST_CASE("random programs with threads: everything ends, with the right results
     CAPTURE(seed);
     REQUIRE(play_job(seed, &schedules) == "");
   }
-  CHECK(schedules > (seed - first) / 20);  // the ways into them and out of them are among what is tried
+  CHECK(schedules > (seed - first) / 20);  // entering and leaving them is part of the test
   MESSAGE((seed - first) << " jobs, " << schedules << " schedules");
 }

@@ -53,7 +53,7 @@ TEST_CASE("each message is read as what was written") {
   }
   const auto goodbye = std::get<Goodbye>(*message_in(frame_of(Goodbye{9, Status(Code::shutdown, "left")})));
   CHECK(goodbye.executed == 9);
-  CHECK(goodbye.why.rank() == 2);  // whoever says it
+  CHECK(goodbye.why.rank() == 2);  // whichever rank reports it
   const auto abort = std::get<Abort>(*message_in(frame_of(Abort{10, Status(Code::peer_lost, "lost", 1)})));
   CHECK(abort.why.rank() == 1);
   CHECK(abort.why.code() == Code::peer_lost);

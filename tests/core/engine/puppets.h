@@ -1,5 +1,6 @@
-// Ranks without threads: real drivers over real links, which do one turn when the test says so, with a backend that writes down what it is
-// asked for and moves nothing. So a test decides on every interleaving of what ranks submit and of what their engines do.
+// Ranks without threads: real drivers over real links that take one turn at a time when the test says so.
+// Their backend records operations and moves no data, so a test controls every interleaving of submissions
+// and engine turns.
 #pragma once
 #include <memory>
 #include <string>
@@ -11,7 +12,7 @@
 
 namespace hvd::testing {
 
-// What has been carried out, by set of ranks; no collective waits for anybody.
+// Records executed operations by process set; no collective waits for other ranks.
 class Notebook final : public Backend {
  public:
   std::map<std::vector<int>, std::string> lines;
@@ -72,7 +73,7 @@ class Puppets {
   Driver& driver(int rank) { return *drivers_[rank]; }
   const Negotiator& negotiator() const { return drivers_[0]->coordinator()->negotiator(); }
 
-  // Memory for the operation's tensor is its test's business; nobody looks at it but guarded allreduces.
+  // The test provides the tensor's memory; only guarded allreduces read it.
   OperationPtr submit(int rank, Request q) {
     auto op = std::make_shared<Operation>();
     op->in = memory_.data();
@@ -84,7 +85,7 @@ class Puppets {
     return op;
   }
   bool step(int rank) { return drivers_[rank]->step(true); }
-  // Turns for everybody until nothing moves.
+  // Runs turns of all ranks until nothing changes.
   bool settle() {
     bool any = false;
     for (bool moved = true; moved;) {
@@ -94,7 +95,7 @@ class Puppets {
     }
     return any;
   }
-  // What members of each set have carried out; "" if all of them the same.
+  // Compares what members of each set have executed; "" if equal.
   std::string disagreement() const {
     for (int r = 0; r < static_cast<int>(books_.size()); ++r) {
       for (const auto& [ranks, text] : books_[r]->lines) {
@@ -112,7 +113,7 @@ class Puppets {
 
  private:
   static Given given(Layout layout, Settings settings) {
-    settings.cycle_time = 0;  // announcements wait for nothing but their turn
+    settings.cycle_time = 0;  // requests wait only for their turn
     settings.stall_warning = 0;
     Given g{layout, settings};
     g.staging = 16 << 10;

@@ -1,5 +1,5 @@
-// Random jobs (jobs.h) on whole engines, with threads, data and chance for timing; every element of every result is checked on every rank.
-// A hang fails with what each rank was at and the stacks of all threads.
+// Random jobs (jobs.h) on whole engines, with threads, data and random timing; every element of every result
+// is checked on every rank. A hang fails with each rank's position and the stacks of all threads.
 #pragma once
 #include <chrono>
 #include <cmath>
@@ -45,10 +45,10 @@ inline std::vector<std::byte> input_of(const Request& q, int op, int use, int ra
   return data;
 }
 
-// What one use of an operation has to give on one rank.
+// The expected result of one use of an operation on one rank.
 class Expectation {
  public:
-  // `makers`: the ranks that make this use of it; others have joined.
+  // `makers`: the ranks that make this use of it; the others have joined.
   Expectation(const Job& job, int op, int use, std::vector<int> makers)
       : p_(job.table[static_cast<size_t>(op)]), op_(op), use_(use), makers_(std::move(makers)) {}
 
@@ -56,7 +56,7 @@ class Expectation {
     const bool all = makers_.size() == p_.ranks.size();
     return p_.disagreed || (!all && (p_.like.kind != Kind::allreduce || p_.like.set != 0));
   }
-  // "" or what is wrong with the result of `rank`.
+  // "" or the error in the result of `rank`.
   std::string check(int rank, const Task& task) const {
     const Request& q = p_.like;
     const size_t me = static_cast<size_t>(std::find(p_.ranks.begin(), p_.ranks.end(), rank) - p_.ranks.begin());
@@ -125,8 +125,8 @@ struct Run {
   const Job& job;
   EngineWorld& world;
   uint64_t seed;
-  std::vector<std::vector<std::vector<int>>> uses;            // [lane][rank][operation]: how often it is made
-  std::vector<std::vector<std::atomic<size_t>>> at;           // [lane][rank]: line of the script
+  std::vector<std::vector<std::vector<int>>> uses;  // [lane][rank][operation]: how often it is made
+  std::vector<std::vector<std::atomic<size_t>>> at;  // [lane][rank]: line of the script
   std::atomic<bool> reported{false};
 
   Run(const Job& j, EngineWorld& w, uint64_t s) : job(j), world(w), seed(s), at(j.scripts.size()) {
@@ -141,7 +141,7 @@ struct Run {
   std::vector<int> makers(size_t lane, int op, int use) const {
     std::vector<int> ranks;
     for (int r = 0; r < world.size(); ++r) {
-      // Where ranks disagree, one of the two operations is the others'.
+      // If ranks disagree, one of the two operations is that of the other ranks.
       if (uses[lane][static_cast<size_t>(r)][static_cast<size_t>(op)] > use) ranks.push_back(r);
     }
     return ranks;
@@ -153,7 +153,7 @@ struct Run {
     return std::string(script[i].what == Line::submit ? "submits " : "waits for ") + name_of(q.kind) + " '" + q.name + "'" +
            (q.set ? " in set " + std::to_string(q.set) : "") + (q.group_size ? " of group '" + q.group + "'" : "");
   }
-  // Of a hang: where everybody is.
+  // Reports the positions of all ranks in a hang.
   void report() {
     if (reported.exchange(true)) return;
     std::string text = "hang; seed " + std::to_string(seed) + "\n";
@@ -168,13 +168,13 @@ struct Run {
   }
 };
 
-// Where a rank's tensors lie: here in the host's memory.
+// Memory of a rank's tensors: host memory by default.
 class TensorMemory {
  public:
   explicit TensorMemory(Program& program) : p_(program) {}
   virtual ~TensorMemory() = default;
   virtual TaskPtr submit(Request q, const std::vector<std::byte>& data) { return p_.submit(std::move(q), data); }
-  // Submits a finished operation's request once more. False: it has to be submitted anew.
+  // Submits a finished operation's request again. False: a new submission is needed.
   virtual bool again(Task& task, const std::vector<std::byte>& data) {
     task.in = data;
     task.out.assign(std::max<size_t>(data.size(), 1), std::byte{});
@@ -210,7 +210,7 @@ class Lane {
     TaskPtr task;
     int use = 0;
   };
-  // A program in Python is slow, and now and then it computes: the engines take their turns between any two operations.
+  // A Python program is slow and sometimes computes: engines may take turns between any two operations.
   void hesitate() {
     if (random_() % 40 == 0) std::this_thread::sleep_for(std::chrono::microseconds(random_() % 700));
     if (random_() % pace_) return;

@@ -32,11 +32,11 @@ class Hash {
 };
 
 struct Hashes {
-  Hash common;  // of results that are the same on all ranks
-  Hash own;     // of those that are not, and of process sets'
+  Hash common;  // of results that are equal on all ranks
+  Hash own;  // of other results, and of those of process sets
 };
 
-// Bytes that stand for finite values of a 16, 32 or 64 bit float: exponents around one, any mantissa, both signs.
+// Bytes of finite 16, 32 or 64 bit floats: exponents around one, any mantissa, both signs.
 std::vector<std::byte> random_tensor(DType d, size_t n, uint64_t seed) {
   std::mt19937_64 random(seed);
   std::uniform_real_distribution<double> some(-4, 4);
@@ -58,7 +58,7 @@ std::vector<std::byte> random_tensor(DType d, size_t n, uint64_t seed) {
 
 struct Pending {
   TaskPtr task;
-  std::shared_ptr<Arena::Block> block;  // where the result is, instead of in the task
+  std::shared_ptr<Arena::Block> block;  // memory of the result if not in the task
   size_t bytes = 0;
   bool common = false;
 };
@@ -66,7 +66,7 @@ struct Pending {
 // Of operations in int8, by (seed, index): they carry over from round to round.
 using Residuals = std::map<std::pair<uint64_t, int>, std::vector<float>>;
 
-// What operation `index` of a round is follows from (seed, index), so ranks agree without talking.
+// Operation `index` of a round is determined by (seed, index), so ranks agree without communication.
 Pending submit_one(Program& p, uint64_t seed, int index, uint32_t set, const std::vector<int>& ranks, Residuals* residuals) {
   std::mt19937_64 random(seed * 1000003 + static_cast<uint64_t>(index));
   const DType d = kFloats[random() % 5];
@@ -124,7 +124,7 @@ void collect(Program& p, Pending& one, Hashes* hashes) {
   (one.common ? hashes->common : hashes->own).mix(result, bytes);
 }
 
-// Ranks end at different times; who is still there goes on with the others' zeros.
+// Ranks end at different times; the remaining ranks continue with zeros from the others.
 void end_unevenly(Program& p, uint64_t seed, Hashes* hashes) {
   const uint64_t more = (seed + static_cast<uint64_t>(p.rank) * 5) % 4;
   for (uint64_t i = 0; i < more; ++i) {
@@ -148,7 +148,7 @@ Hashes program(Program& p, uint64_t seed, uint64_t timing) {
   Hashes hashes;
   Residuals residuals;
   for (int round = 0; round < rounds(); ++round) {
-    const uint64_t step = common() % 10 == 0 ? common() : seed;  // mostly the same step again
+    const uint64_t step = common() % 10 == 0 ? common() : seed;  // usually the same step again
     const int n = 2 + static_cast<int>(step % 11);
     std::vector<int> order;
     for (int i = 0; i < n; ++i) order.push_back(i);

@@ -1,4 +1,5 @@
-// What ranks do, written down, and the ways to interleave it: every one with a bounded number of surprises, or random ones.
+// Scripts of ranks' actions, and ways to interleave them: all interleavings with a bounded number of
+// deviations, or random ones.
 #pragma once
 #include <random>
 #include <string>
@@ -9,7 +10,7 @@
 
 namespace hvd::testing {
 
-// Puppets that play scripts. An action is the smallest thing that a rank's program or its engine does by itself.
+// Puppets that run scripts. An action is the smallest unit of work of a rank's program or engine.
 class Play {
  public:
   enum What { program, engine, nudge };
@@ -24,7 +25,7 @@ class Play {
     for (Rank& r : ranks_) r.ops.resize(table.size());
   }
 
-  // What can be done now and could change something. Nudges stand for time that passes, so they come last.
+  // Actions that are possible and could change something. Nudges stand for passing time, so they come last.
   std::vector<Action> possible() {
     std::vector<Action> all;
     for (int r = 0; r < puppets_.size(); ++r) {
@@ -72,13 +73,14 @@ class Play {
     }
   }
 
-  // Turns for everybody, until nothing moves: a turn that only passes messages on does not say that it has done something.
+  // Runs turns of all ranks until nothing changes: a turn that only forwards messages does not report
+  // progress.
   bool catch_up() {
     if (!puppets_.settle()) return false;
     for (Rank& r : ranks_) r.dirty = true, r.nudges = 0;
     return true;
   }
-  // "" if everything has ended as it should, and alike on all ranks.
+  // "" if everything has ended as it should, and equally on all ranks.
   std::string verdict() {
     for (int r = 0; r < puppets_.size(); ++r) {
       if (ranks_[r].at >= scripts_[r].size()) continue;
@@ -87,7 +89,7 @@ class Play {
              "'; rank 0 knows of " + std::to_string(puppets_.negotiator().keys().size()) + " that wait";
     }
     for (size_t i = 0; i < table_.size(); ++i) {
-      std::vector<const Status*> firsts;  // by how often it was made before; who stops early makes it less often
+      std::vector<const Status*> firsts;  // by the number of earlier uses; ranks that stop early have fewer
       for (Rank& r : ranks_) {
         for (size_t k = 0; k < r.ops[i].size(); ++k) {
           if (!r.ops[i][k]->done()) return "operation " + std::to_string(i) + " is never done";
@@ -105,9 +107,9 @@ class Play {
   struct Rank {
     size_t at = 0;
     bool waits = false;  // the program has begun to wait
-    bool dirty = true;   // its engine might do something
+    bool dirty = true;  // its engine may have work
     int nudges = 0;
-    std::vector<std::vector<OperationPtr>> ops;  // by place in the table, and how often it was made before
+    std::vector<std::vector<OperationPtr>> ops;  // by table index, and number of earlier uses
   };
   bool blocked(int r) const {
     const Rank& rank = ranks_[r];
@@ -121,8 +123,8 @@ class Play {
   std::vector<Rank> ranks_;
 };
 
-// Plays to the end. pick(actions, last) -> index into `actions`, what could be done; `last`: the index of what was done last time, if it
-// can be done again, else -1.
+// Runs to the end. pick(actions, last) returns an index into `actions`, the possible actions; `last`: index
+// of the previous action if it is possible again, else -1.
 template <class Pick>
 std::string play(Play& p, Pick pick) {
   Play::Action before{-1, Play::engine};
@@ -141,12 +143,12 @@ std::string play(Play& p, Pick pick) {
   return "no end after " + std::to_string(kMost) + " actions";
 }
 
-// Everybody in turn, without surprises.
+// Takes turns, without deviations.
 inline size_t in_turn(const std::vector<Play::Action>&, int last) { return last >= 0 ? static_cast<size_t>(last) : 0; }
 
-// All plays in which somebody else than expected comes at most `surprises` times: expected is who was at it, or else the first who can.
-// Source: the bounded number of preemptions of M. Musuvathi, S. Qadeer, "Iterative Context Bounding for Systematic Testing of
-// Multithreaded Programs", PLDI 2007.
+// All runs with at most `surprises` deviations: expected is the previous actor, or else the first that can
+// act. Source: the bounded number of preemptions of M. Musuvathi, S. Qadeer, "Iterative Context Bounding for
+// Systematic Testing of Multithreaded Programs", PLDI 2007.
 class Surprises {
  public:
   explicit Surprises(int most) : most_(most) {}
@@ -156,7 +158,7 @@ class Surprises {
     Point& point = path_[at_++];
     return (point.expected + point.chosen) % point.choices;
   }
-  // The next play; false: that was the last.
+  // Advances to the next run; false: that was the last.
   bool next() {
     at_ = 0;
     while (!path_.empty()) {
@@ -179,7 +181,7 @@ class Surprises {
 
  private:
   struct Point {
-    size_t chosen, choices, expected;  // chosen: how far from what is expected
+    size_t chosen, choices, expected;  // chosen: distance from the expected action
   };
   const int most_;
   size_t at_ = 0;

@@ -1,5 +1,5 @@
-// Schedules in whole engines: that repeated steps adopt one, stalls, and sleep. The ways out of them: the random jobs of programs_test.cc
-// and the plays of interleavings_test.cc.
+// Schedules in whole engines: repeated steps adopt one, stalls, and sleep. Leaving schedules is tested by the
+// random jobs of programs_test.cc and by interleavings_test.cc.
 #include <doctest/doctest.h>
 
 #include <atomic>
@@ -58,14 +58,14 @@ TEST_CASE("a name that comes several times in a step: the step runs without nego
         p.equal(p.sum("y", p.rank + i), total(p.size) + p.size * (i - 1), "sum");
         p.barrier();
       };
-      // Long enough for a schedule of "x" alone to be tried and given up.
+      // Long enough for a schedule of "x" alone to be tried and abandoned.
       for (int i = 0; i < 150; ++i) step(i);
       const uint64_t before = p.engine.stats().negotiated;
       for (int i = 0; i < 20; ++i) step(i);
       negotiated[p.rank] = p.engine.stats().negotiated - before;
       if (p.rank != 0) p.await_marks(1);
       TaskPtr first = p.sum_async("x", 1), second;
-      if (p.rank == 0) {  // the others have not submitted it, so it is in flight
+      if (p.rank == 0) {  // the other ranks have not submitted it, so it is in flight
         const Status again = p.try_submit(Program::request(Kind::allreduce, "x", {1}), Program::bytes_of(std::vector<int32_t>{1}), &second);
         p.expect(again.code() == Code::invalid_argument, "the same name twice at a time");
         p.mark();
@@ -104,7 +104,7 @@ TEST_CASE("a rank that no longer comes in the middle of a schedule: the stall is
   }
 }
 
-// The root says "adopt" and "revoked" in one breath; this rank hears both before it has adopted.
+// The root sends "adopt" and "revoked" together; this rank receives both before it has adopted.
 TEST_CASE("the end of a schedule may arrive together with its beginning") {
   Given given{Layout::apart, crowded()};
   given.victims = {0};

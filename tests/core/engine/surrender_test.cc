@@ -1,4 +1,4 @@
-// Somebody outside knows that the job is over, and the links are silent: Engine::give_up.
+// Engine::give_up: the caller knows that the job is over while the links are silent.
 #include <doctest/doctest.h>
 
 #include <atomic>
@@ -11,7 +11,7 @@ using namespace hvd::testing;
 
 namespace {
 
-constexpr double kAtOnce = 10;  // s; every other end of a wait here would take longer
+constexpr double kAtOnce = 10;  // seconds; every other end of a wait here would take longer
 Status lost(int rank) { return Status(Code::peer_lost, "the launcher has lost host b", rank); }
 
 void expect_lost(Program& p, const Status& s, int victim) {
@@ -24,7 +24,7 @@ void expect_lost(Program& p, const Status& s, int victim) {
 
 TEST_CASE("giving up ends the wait for a rank that is silent, whoever drives, and leaving takes no time") {
   for (Layout layout : kLayouts) {
-    for (bool all : {true, false}) {  // all that live are told, or one, which tells the others
+    for (bool all : {true, false}) {  // all living ranks are told, or one, which tells the others
       CAPTURE(name_of(layout));
       CAPTURE(all);
       Given given{layout, crowded()};
@@ -69,7 +69,7 @@ TEST_CASE("giving up ends a collective that is under way, and an engine that sle
     const std::string wrong = run(world, [&](Program& p) {
       p.patience = kAtOnce;
       Status s;
-      // Rank 2 is not told, and hears it from the others.
+      // Rank 2 is told by the other ranks.
       for (int step = 0; s.ok() && step < 1000000; ++step) {
         TaskPtr t;
         s = p.try_submit(Program::request(Kind::allreduce, "grad", {20000}), Program::bytes_of<int32_t>(std::vector<int32_t>(20000, 1)),

@@ -1,5 +1,6 @@
-// Operations that nobody waits for: a callback tells of their end. The program here is an executor of a graph, as TensorFlow is one: it
-// submits what has become possible, in whatever order, and sleeps until the last of a step is done.
+// Operations without a waiter: a callback reports their end. The program here is a graph executor, like
+// TensorFlow's: it submits operations as they become possible, in any order, and sleeps until the last of a
+// step is done.
 #include <doctest/doctest.h>
 
 #include <condition_variable>
@@ -13,12 +14,13 @@ using namespace hvd::testing;
 
 namespace {
 
-// One rank's step: operations that may follow one another, and who waits for the last one.
+// One rank's step: operations that may follow one another, and a waiter for the last one.
 class Step {
  public:
   explicit Step(Engine& engine) : engine_(engine) {}
 
-  // Starts an allreduce of an int32, or two; once it is done, `then` is called with its result. What is refused is an error of the step.
+  // Starts one or two allreduces of an int32; on completion `then` is called with the result. A rejected
+  // operation is an error of the step.
   void start(const std::string& name, int32_t value, std::function<void(int32_t)> then = {}, int64_t elements = 1) {
     auto* one = new One{this, {value, value}, {}, std::move(then)};
     {
@@ -30,11 +32,11 @@ class Step {
                                   reinterpret_cast<std::byte*>(one->out), &Step::done, one);
     if (!s.ok()) one->finish(s);
   }
-  // The first error of any; internal when they do not end in time.
+  // The first error of any operation; internal if they do not end in time.
   Status wait(double seconds = 20) {
     std::unique_lock lock(mutex_);
     if (!changed_.wait_for(lock, std::chrono::duration<double>(seconds), [this] { return under_way_ == 0; })) {
-      std::_Exit(66);  // the operations' memory is still in use: nothing can go on
+      std::_Exit(66);  // the operations' memory is still in use, so the test cannot continue
     }
     return status_;
   }
@@ -64,7 +66,8 @@ class Step {
 
 constexpr int kWide = 24;
 
-// Sums that can start at any time, in an order of this rank's own, and a chain in which each starts when the one before is done.
+// Sums that can start at any time, in this rank's own order, and a chain in which each starts after the
+// previous one.
 void graph_step(Program& p, std::mt19937& random, int number) {
   Step step(p.engine);
   std::vector<int> order;
@@ -126,7 +129,8 @@ TEST_CASE("unattended operations: a step without one that the schedule knows end
 }
 
 TEST_CASE("unattended operations: whatever is under way as a schedule begins or stops is looked after") {
-  // One rank, whose callbacks start what follows: A, B, A, B, ... until after `stop` of them, wherever the schedule is then.
+  // One rank whose callbacks start the next operation: A, B, A, B, ... until `stop` of them, wherever the
+  // schedule is then.
   for (int stop = 1; stop <= 12; ++stop) {
     CAPTURE(stop);
     check_ranks(1, {Layout::one_node, crowded()}, [stop](Program& p) {

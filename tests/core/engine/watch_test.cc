@@ -1,4 +1,4 @@
-// A rank's own watch over what waits on it: in virtual time, and in engines whose rank 0 says nothing.
+// A rank's own watchdog for waiting operations: in virtual time, and in engines whose rank 0 is silent.
 #include "agree/watch.h"
 
 #include <doctest/doctest.h>
@@ -27,7 +27,7 @@ struct Log {
   }
 };
 
-// They wait for time to pass; so they do it together.
+// The cases wait for time to pass, so they run in parallel.
 void at_once(const std::vector<double>& cases, const std::function<void(double)>& body) {
   std::vector<std::thread> threads;
   for (double one : cases) threads.emplace_back([&body, one] { body(one); });
@@ -52,8 +52,8 @@ TEST_CASE("rank 0 has the first word; what it does not know of is reported here"
   CHECK(log.has("rank 3"));
   CHECK(log.has("up to 121 s: allreduce 'x'\n"));
   CHECK(watch.check(waiting, "", 132, sink).ok());
-  CHECK(log.warnings == 1);  // not again at once
-  CHECK(watch.check(waiting, "The reason.", 196, sink).ok());  // rank 0 has said nothing for long
+  CHECK(log.warnings == 1);  // not repeated at once
+  CHECK(watch.check(waiting, "The reason.", 196, sink).ok());  // rank 0 has been silent for long
   CHECK(log.warnings == 2);
   CHECK(log.has("broadcast 'y'"));
   CHECK(log.has("The reason."));
@@ -74,12 +74,12 @@ TEST_CASE("the watch can be off, or end without warning") {
   CHECK(quiet.check(waiting, "", 15.5, log.sink()).ok());
   CHECK(quiet.check(waiting, "", 16.5, log.sink()).code() == Code::timeout);
   CHECK(log.warnings == 0);
-  Watch loud(10, 5, "rank 1");  // a shutdown before the warning does not count
+  Watch loud(10, 5, "rank 1");  // a shutdown time before that of the warning is ignored
   CHECK(loud.check(waiting, "", 1000, log.sink()).ok());
   CHECK(log.warnings == 1);
 }
 
-// Rank 0 is played by nobody: its engine is stopped, as it were.
+// Rank 0 is not simulated at all, as if its engine were stopped.
 TEST_CASE("a rank 0 that says nothing: each rank reports what it waits for, and ends the job if asked to") {
   at_once({0.0, 0.3}, [](double shutdown) {
     Log log;
@@ -185,7 +185,7 @@ TEST_CASE("members that never come are reported of each group, also where nobody
   }) == "");
 }
 
-// Rank 0's engine stands still in a callback, as it would if its process were stopped.
+// Rank 0's engine blocks in a callback, as if its process were stopped.
 TEST_CASE("who waits in vain in a schedule tells whose engine does not let it end") {
   at_once({0.0, 0.3}, [](double shutdown) {
     Log log;

@@ -1,5 +1,5 @@
-// What a world of engines in one process is made from: the ranks of a pretended node share one segment, nodes are joined by socket pairs,
-// and the control links form the tree that engine/control.h describes.
+// Parts of a world of engines in one process: the ranks of a simulated node share one segment, nodes are
+// joined by socket pairs, and the control links form the tree described in engine/control.h.
 #pragma once
 #include <sys/eventfd.h>
 #include <sys/socket.h>
@@ -20,7 +20,7 @@
 
 namespace hvd::testing {
 
-enum class Layout { one_node, apart, pairs };  // all together; each rank its own node; two ranks a node
+enum class Layout { one_node, apart, pairs };  // all on one node; each rank its own node; two ranks a node
 inline constexpr Layout kLayouts[] = {Layout::one_node, Layout::apart, Layout::pairs};
 inline const char* name_of(Layout l) {
   constexpr const char* names[] = {"one_node", "apart", "pairs"};
@@ -61,7 +61,7 @@ struct Given {
   size_t staging = 256 << 10;
   size_t arena = 0;
   std::vector<int> nodes{};  // by rank, instead of the layout
-  // Puts something between an engine and its link to `peer`; `data`: not of the control tree.
+  // Wraps an engine's link to `peer`; `data`: not of the control tree.
   std::function<std::unique_ptr<Link>(std::unique_ptr<Link> link, int rank, int peer, bool data)> wrap{};
   bool cuttable = false;  // see EngineWorld::cut
   IpcOptions ipc{};
@@ -76,7 +76,7 @@ inline Settings crowded() {
   return s;
 }
 
-// A link like the one inside it; tests change what they need.
+// A link that forwards to the one inside it; tests override what they need.
 class PassingLink : public Link {
  public:
   explicit PassingLink(std::unique_ptr<Link> inner) : inner_(std::move(inner)) {}
@@ -92,7 +92,7 @@ class PassingLink : public Link {
   std::unique_ptr<Link> inner_;
 };
 
-// Takes part in nothing while it is muted.
+// Does nothing while it is muted.
 class CuttableLink final : public PassingLink {
  public:
   CuttableLink(std::unique_ptr<Link> inner, const std::atomic<bool>* muted) : PassingLink(std::move(inner)), muted_(muted) {}
@@ -103,7 +103,7 @@ class CuttableLink final : public PassingLink {
   const std::atomic<bool>* muted_;
 };
 
-// What the engines of a world are made from, and the ends that a test holds.
+// Options of a world's engines, and the link ends that a test holds.
 class Wiring {
  public:
   Wiring(int size, const Given& given)
@@ -141,23 +141,23 @@ class Wiring {
   static bool is_victim(const Given& given, int rank) {
     return std::find(given.victims.begin(), given.victims.end(), rank) != given.victims.end();
   }
-  // What the kernel does when a process dies.
+  // Closes the victims' sockets, as the kernel does when a process dies.
   void kill_victims() {
     for (auto& [rank, fds] : victim_fds) {
       for (int fd : fds) ::close(fd);
     }
     victim_fds.clear();
   }
-  // What others see when a rank with an engine dies: all of its connections end at once.
+  // Simulates the death of a rank with an engine: all of its connections end at once.
   void cut(int rank) {
-    muted_[rank] = true;  // it must not see one end after the other and tell of it
+    muted_[rank] = true;  // so that it cannot report its connections ending one by one
     for (int fd : cut_fds_[rank]) ::shutdown(fd, SHUT_RDWR);
     muted_[rank] = false;
   }
 
   const int size;
   const std::vector<int> nodes;
-  std::vector<EngineOptions> options;  // by rank; a victim's are not to be used
+  std::vector<EngineOptions> options;  // by rank; a victim's must not be used
   std::map<int, std::vector<int>> victim_fds;
 
  private:

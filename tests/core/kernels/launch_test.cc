@@ -32,7 +32,7 @@ TEST_CASE("the PTX has an entry for each kernel, ends in a zero, and asks for no
   CHECK(ptx.find("\n.version 8.1\n") != std::string::npos);
   CHECK(ptx.find("\n.target sm_70\n") != std::string::npos);
   for (const Kernel& k : all()) {
-    // One parameter, of the size that the host hands over.
+    // One parameter, of the size that the host passes.
     const std::string name = k.name;
     const auto entry = ptx.find(".visible .entry " + name + "(");
     REQUIRE_MESSAGE(entry != std::string::npos, name);
@@ -40,7 +40,7 @@ TEST_CASE("the PTX has an entry for each kernel, ends in a zero, and asks for no
     CHECK_MESSAGE(head.find(" " + name + "_param_0[" + std::to_string(k.parameter_bytes) + "]") != std::string::npos, head);
     CHECK(head.find("_param_1") == std::string::npos);
   }
-  // What would give other bits than the CPU's, or keep vectors out of registers.
+  // Instructions that would give other bits than the CPU, or keep vectors out of registers.
   for (const char* word : {"fma.", "mad.rn", ".ftz", ".approx", "min.f", "max.f", ".local", "cvt.rn.f16", "cvt.f32.f16"}) {
     CHECK_MESSAGE(ptx.find(word) == std::string::npos, word);
   }

@@ -1,4 +1,5 @@
-// pack_bytes, pack_<dtype> and casts: many pieces in one launch, against memcpy and the CPU's scale, widen and narrow.
+// pack_bytes, pack_<dtype> and casts: many pieces in one launch, compared with memcpy and the CPU's scale,
+// widen and narrow.
 #include <doctest/doctest.h>
 
 #include "placed.h"
@@ -17,10 +18,11 @@ struct Piece {
 
 struct Side {
   size_t bytes;  // of an element
-  size_t shift;  // the most that pieces are away from a boundary of 16 bytes
+  size_t shift;  // largest distance of pieces from a 16-byte boundary
 };
 
-// Pieces of random sizes, a few of them large, empty or without a source. elements(i) are those of piece i.
+// Pieces of random sizes, a few of them large, empty or without a source. elements(i) returns those of piece
+// i.
 std::vector<Piece> pieces(size_t count, Side in, Side out, std::mt19937_64& random, auto data) {
   std::vector<Piece> all;
   for (size_t i = 0; i < count; ++i) {
@@ -131,7 +133,7 @@ TEST_CASE("every 16-bit float becomes the CPU's float32, and every rounding back
     std::vector<float> wide(kAll);
     widen(half, wide.data(), halves.data(), kAll);
     CHECK(first_difference(DType::float32, floats.data(), reinterpret_cast<std::byte*>(wide.data()), kAll) == kAll);
-    // Around each value and around the middles between neighbours.
+    // Around each value and around the midpoints between neighbours.
     const Move back{floats.address(), halves.address(), kAll};
     kernels::fill(&p, {&back, 1}, 4, 8);
     for (uint32_t offset : {0x0u, 0x1u, 0xfffu, 0x1000u, 0x1001u, 0x7fffu, 0x8000u, 0x8001u, 0xffffu}) {

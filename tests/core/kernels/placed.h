@@ -1,4 +1,4 @@
-// Data for kernels at chosen distances from a boundary of 16 bytes, data that is awkward, and when results are the same.
+// Data for kernels at chosen distances from a 16-byte boundary, special values, and comparison of results.
 #pragma once
 #include <doctest/doctest.h>
 
@@ -21,11 +21,11 @@ void launch(size_t kernel, kernels::Geometry geometry, const Parameters& paramet
   runner().launch(kernel, geometry, &parameters);
 }
 
-// So many bytes, `shift` after a multiple of 16, with guards on both sides that must stay as they are.
+// Bytes at `shift` after a multiple of 16, with guards on both sides that must stay unchanged.
 class Placed {
  public:
 #if defined(__SANITIZE_ADDRESS__)
-  static constexpr size_t kBehind = 0;  // the sanitizer sees reads behind the end, too
+  static constexpr size_t kBehind = 0;  // the sanitizer also detects reads beyond the end
 #else
   static constexpr size_t kBehind = 32;
 #endif
@@ -74,7 +74,7 @@ inline bool is_nan(DType d, const std::byte* p, size_t i) {
   }
 }
 
-// The first element whose bits differ, a NaN being equal to any other; n when there is none.
+// The first element whose bits differ, with all NaNs equal; n if there is none.
 inline size_t first_difference(DType d, const std::byte* a, const std::byte* b, size_t n) {
   const size_t bytes = size_of(d);
   for (size_t i = 0; i < n; ++i) {
@@ -84,8 +84,8 @@ inline size_t first_difference(DType d, const std::byte* a, const std::byte* b, 
   return n;
 }
 
-// Random bits with what is special strewn in: zeros of both signs, ones, infinities, NaN, the least and largest of normals and denormals,
-// and plain values, so that not everything overflows. Bools: any byte.
+// Random bits with special values: zeros of both signs, ones, infinities, NaN, the smallest and largest
+// normals and denormals, and ordinary values, so that not everything overflows. Bools: any byte.
 inline std::vector<std::byte> awkward(DType d, size_t n, uint64_t seed) {
   std::mt19937_64 random(seed);
   std::vector<std::byte> data(n * size_of(d));
@@ -98,7 +98,8 @@ inline std::vector<std::byte> awkward(DType d, size_t n, uint64_t seed) {
     const uint64_t kind = random() % 8;
     const size_t special = random() % std::size(kHalf);
     if (is_float(d) && kind == 0) {
-      // float64 and float32 have the same kinds of numbers: those of bfloat16, with all further bits of the significand zero or one.
+      // float64 and float32 have the same classes of numbers: those of bfloat16, with all further bits of the
+      // significand zero or one.
       const uint64_t rest = random() % 2 ? ~uint64_t{0} : 0;
       if (d == DType::float16) bits = kHalf[special];
       if (d == DType::bfloat16) bits = kBrain[special];

@@ -1,4 +1,4 @@
-// reduce_<dtype> and scale_<dtype> against the CPU's reduce_many and scale, bit for bit.
+// reduce_<dtype> and scale_<dtype>, compared with the CPU's reduce_many and scale, bit for bit.
 #include <doctest/doctest.h>
 
 #include "placed.h"
@@ -14,8 +14,8 @@ struct Case {
   DType dtype;
   ReduceOp op;
   size_t sources, begin, elements, behind;  // a slice of buffers of begin + elements + behind
-  std::vector<size_t> shifts;               // of sources and then of destinations, by turns
-  size_t destinations;                      // the first source is one of them when `in_place`
+  std::vector<size_t> shifts;  // of sources and destinations, alternating
+  size_t destinations;  // the first source is one of them if `in_place`
   bool in_place;
   Factor factor;
   kernels::Geometry geometry;
@@ -74,7 +74,7 @@ TEST_CASE("a reduction has the CPU's bits: every dtype, operation, number of sou
   for (DType d : kEveryDType) {
     for (ReduceOp op : kOps) {
       for (size_t sources : {1, 2, 3, 4, 5, 6, 7, 8, 9, 12, 31, 32, 33, 64}) {
-        // All sizes with few sources, some with many: the tree does not know sizes.
+        // All sizes with few sources, some with many: the tree does not depend on the size.
         for (size_t n = 0; n <= 67; n += sources < 10 ? 1 : 17) {
           const Factor factor = kFactors[n % std::size(kFactors)];
           check({d, op, sources, 0, n, 0, {0}, 1, false, factor, kernels::geometry(n, size_of(d), 2)}, ++seed);

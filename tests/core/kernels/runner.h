@@ -1,5 +1,6 @@
-// Where the kernels under test run: on the host, compiled by the host's compiler (tests/simulated/kernels), or with
-// HVD_KERNELS_DRIVER=libcuda.so.1 on that driver's first device, from the PTX that the library contains. The driver may be a simulated one.
+// Where the tested kernels run: on the host, compiled by the host's compiler (tests/simulated/kernels), or
+// with HVD_KERNELS_DRIVER=libcuda.so.1 on that driver's first device, from the PTX in the library. The driver
+// may be simulated.
 #pragma once
 #include <dlfcn.h>
 #include <doctest/doctest.h>
@@ -12,7 +13,8 @@
 
 namespace hvd::testing {
 
-// Memory that the host and the kernels see, the kernels perhaps at another address. Pieces are given back all at once.
+// Memory for both host and kernels, which may see it at different addresses. All pieces are released
+// together.
 class Runner {
  public:
   virtual ~Runner() = default;
@@ -31,7 +33,7 @@ inline void* host_symbol(const std::string& name) {
   return symbol;
 }
 
-// Pieces of their own, so that a sanitizer sees what is beside them.
+// Separate allocations, so that a sanitizer detects accesses beyond them.
 class OnHost : public Runner {
  public:
   std::byte* take(size_t bytes) override { return static_cast<std::byte*>(malloc(bytes)); }
@@ -124,7 +126,7 @@ class OnDevice : public Runner {
   std::vector<void*> functions_;
 };
 
-// The process's. It is never destroyed: a driver may end before static objects do.
+// The process's runner. It is never destroyed: a driver may end before static objects do.
 inline Runner& runner() {
   static Runner* const chosen = [] {
     const char* driver = getenv("HVD_KERNELS_DRIVER");

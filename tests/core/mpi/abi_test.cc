@@ -14,7 +14,7 @@ namespace {
 
 void* nothing(const char*) { return nullptr; }
 
-// A library that exports every name that is asked for, each at an address of its own.
+// A library that exports every requested name, each at its own address.
 Lookup everything(std::map<std::string, char>* exported) {
   return [exported](const char* name) -> void* { return &(*exported)[name]; };
 }
@@ -35,7 +35,7 @@ TEST_CASE("the family is what a library exports, else what its file is called") 
   CHECK(family_of("/opt/lib/libmpi_cray.so.12", nothing) == Family::mpich);
   CHECK(family_of("/opt/lib/libmpi_abi.so.1", nothing) == Family::standard);
   CHECK(family_of("libmpi_abi.so.0", nothing) == Family::standard);
-  // A folder's name says nothing.
+  // A folder's name is no evidence.
   CHECK(family_of("/opt/mpi_abi/lib/libmpi.so.12", nothing) == Family::mpich);
 }
 
@@ -105,7 +105,7 @@ TEST_CASE("thread levels are counted differently") {
   }
   const Abi abi = made(Family::standard);
   CHECK(abi.levels[3] == 4096);
-  CHECK(level_of(abi, 3) == Threads::single);  // as MPICH counts
+  CHECK(level_of(abi, 3) == Threads::single);  // in MPICH's numbering
   CHECK(level_of(abi, 3000) == Threads::serialized);
 }
 

@@ -1,4 +1,5 @@
-// Jobs over the simulated MPI: ranks are processes, this program again, each running one of its skipped test cases.
+// Jobs over the simulated MPI: ranks are processes of this program, each running one of its skipped test
+// cases.
 #pragma once
 #include <doctest/doctest.h>
 #include <signal.h>
@@ -61,8 +62,8 @@ inline int ended(pid_t pid) {
   return status;
 }
 
-// Runs the test case in a process for each rank, with these variables; their statuses. Each has to call arrive(): a test case of which the
-// name is not found would end well.
+// Runs the test case in a process for each rank, with these variables; returns their statuses. Each must call
+// arrive(), because a misspelt test case would succeed.
 inline std::vector<int> run(int size, const std::string& test_case, Variables variables) {
   const int world = simmpi::new_world();
   REQUIRE(world >= 0);
@@ -86,14 +87,14 @@ inline std::vector<int> run(int size, const std::string& test_case, Variables va
   return statuses;
 }
 
-// In such a process, first. Its rank. Where the test is killed it ends as well.
+// Called first in such a process; returns its rank. The process ends if the test is killed.
 inline int arrive() {
   ::prctl(PR_SET_PDEATHSIG, SIGKILL);
   REQUIRE(::write(number_of("HVD_TEST_ARRIVALS"), "x", 1) == 1);
   return number_of("SIMMPI_RANK");
 }
 
-// In such a process: MPI begun through the library of HVD_TEST_LIBRARY.
+// Called in such a process: starts MPI through the library of HVD_TEST_LIBRARY.
 inline Status open(mpi::Session** out, double patience = 20) {
   return mpi::Session::open({variable("HVD_TEST_LIBRARY"), "", variable("HVD_TEST_ONE_THREAD") == "1", patience}, out);
 }

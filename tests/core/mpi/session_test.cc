@@ -1,4 +1,4 @@
-// MPI begun, shared, left and ended, in processes over the simulated one.
+// MPI started, shared, left and ended, in processes over the simulated MPI.
 #include "mpi/session.h"
 
 #include <dlfcn.h>
@@ -16,13 +16,13 @@ using Clock = std::chrono::steady_clock;
 
 double since(Clock::time_point begin) { return std::chrono::duration<double>(Clock::now() - begin).count(); }
 
-// One look is all the patience there is; the others are counted.
+// Gives up at the first poll; polls are counted.
 Session::Look never(int* looks) {
   return [looks] { return ++*looks > 20 ? Status(Code::peer_lost, "rank 1 was lost") : Status(); };
 }
 const Session::Look always = [] { return Status(); };
 
-// A function of MPI's, for what a program does itself.
+// An MPI function, for calls by the program itself.
 template <class F>
 F* mpi_function(const char* name) {
   return reinterpret_cast<F*>(::dlsym(::dlopen(variable("HVD_TEST_LIBRARY").c_str(), RTLD_NOW), name));
@@ -92,7 +92,7 @@ TEST_CASE("one thread where that was asked for") {
 
 TEST_CASE("rank: MPI_Init does not return" * doctest::skip()) {
   const int me = arrive();
-  if (me == 1) return;  // has no wish for MPI
+  if (me == 1) return;  // does not want MPI
   Session* session = nullptr;
   const auto begin = Clock::now();
   const Status status = testing::open(&session, 0.3);
@@ -100,8 +100,8 @@ TEST_CASE("rank: MPI_Init does not return" * doctest::skip()) {
   CHECK(contains(status.message(), "MPI_Init of MPICH 5.0.2"));
   CHECK(contains(status.message(), "has not returned within 0.3 s"));
   CHECK(since(begin) < 10);
-  CHECK_FALSE(testing::open(&session).ok());  // and it is not tried again
-  CHECK(session->finish(5));                  // nothing to end
+  CHECK_FALSE(testing::open(&session).ok());  // and there is no second attempt
+  CHECK(session->finish(5));  // nothing to end
 }
 
 TEST_CASE("whoever does not come to MPI_Init is waited for with a deadline") { ends_well(2, "rank: MPI_Init does not return", {}); }
@@ -156,7 +156,7 @@ TEST_CASE("rank: MPI_Comm_create_group does not return" * doctest::skip()) {
   const int me = arrive();
   Session* session = nullptr;
   REQUIRE(testing::open(&session).ok());
-  if (me == 1) return;  // is gone
+  if (me == 1) return;  // has exited
   Handle comm = 0;
   int looks = 0;
   const auto begin = Clock::now();
@@ -165,7 +165,7 @@ TEST_CASE("rank: MPI_Comm_create_group does not return" * doctest::skip()) {
   CHECK(status.message() == "rank 1 was lost");
   CHECK(looks > 20);
   CHECK(since(begin) < 10);
-  // Whoever is still in that call stays in it: nothing else may be called, and MPI is not ended.
+  // A blocked call cannot be interrupted: no other function may be called, and MPI is not finalized.
   CHECK(contains(session->usable().message(), "in a call that cannot be interrupted (rank 1 was lost)"));
   CHECK_FALSE(session->use([] { return Status(); }).ok());
   CHECK_FALSE(session->communicator({0, 2}, always, &comm).ok());

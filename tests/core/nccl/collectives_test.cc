@@ -22,7 +22,7 @@ nccl::Reduction reduction(DType d, ReduceOp op, int size, double prescale = 1, d
   return r;
 }
 
-// Small whole numbers: exact in every type, whatever the order of additions.
+// Small integers: exact in every dtype, in any order of additions.
 template <class T>
 std::vector<T> values(int rank, size_t count, int seed = 0) {
   std::vector<T> v(count);
@@ -32,7 +32,7 @@ std::vector<T> values(int rank, size_t count, int seed = 0) {
 
 }  // namespace
 
-// Other movements, and reductions in parts, are shown by the random jobs of tests/core/engine/device.
+// The random jobs of tests/core/engine/device cover other movements, and reductions in parts.
 TEST_CASE("allgather of equal and unequal parts, in place and not") {
   with_communicator(3, [](Rank& r) {
     for (const bool equal : {true, false}) {
@@ -59,7 +59,7 @@ TEST_CASE("allgather of equal and unequal parts, in place and not") {
 }
 
 TEST_CASE("a gather of unequal parts among more ranks than a few goes by sends and receives") {
-  // Ten ranks on four devices: for NCCL they are on hosts of their own.
+  // Ten ranks on four devices: NCCL sees each on its own host.
   const Knob hosts("hostid_rank", "1");
   constexpr int kRanks = 10;
   testing::simulated();
@@ -103,7 +103,7 @@ TEST_CASE("an error in the middle of a group leaves the thread outside of any gr
       CHECK(contains(s.message(), "ncclAllReduce failed with NCCL error 3"));
       CHECK(contains(s.message(), "simulated failure"));
     }
-    // In a group still open this would never reach the stream.
+    // In a group that is still open this would never reach the stream.
     const auto kernels = testing::exported<int()>(testing::kSimulatedNccl, "simnccl_kernels");
     CHECK(testing::simulated().group_end() == nccl::kInvalidUsage);
     const int before = kernels();
@@ -124,6 +124,6 @@ TEST_CASE("a premultiplied operation is released, also when its call fails") {
     const nccl::Piece wrong[] = {{data, nullptr, 8}};
     CHECK_FALSE(nccl::allreduce(*r.comm, r.device.stream, how, wrong).ok());
     CHECK(nccl::allreduce(*r.comm, r.device.stream, how, pieces).ok());
-    // The simulated ncclCommDestroy complains about what is left.
+    // The simulated ncclCommDestroy reports leftovers.
   });
 }

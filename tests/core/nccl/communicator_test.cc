@@ -43,7 +43,7 @@ TEST_CASE("made and warmed up in 1 to 4 ranks: what follows needs nobody else to
       CHECK(r.comm->error().ok());
       CHECK(r.comm->async_error().ok());
       float* data = r.device.upload(std::vector<float>{1});
-      // One after another, each when the one before has returned: nobody waits for the others within the call.
+      // In sequence, each after the previous one returned: no rank waits for the others within the call.
       REQUIRE(wait_until([&] { return launched == r.rank; }));
       REQUIRE(one_float(r, *r.comm, data).ok());
       ++launched;
@@ -81,7 +81,7 @@ TEST_CASE("a communicator may be given up at any moment of its creation, more th
   const int before = living();
   as_ranks(1, [](Rank& r) {
     for (int i = 0; i < 40; ++i) {
-      const int size = 1 + i % 2;  // of the second nobody comes
+      const int size = 1 + i % 2;  // the second rank never arrives
       const size_t bytes = 4 * nccl::warm_up_bytes(size);
       auto c = nccl::Communicator::make(testing::simulated(), r.device.surroundings(), new_id(), size, 0,
                                         {r.device.stream, r.device.allocate(bytes), bytes});
@@ -99,7 +99,7 @@ TEST_CASE("a communicator may be given up at any moment of its creation, more th
 TEST_CASE("a rank lost in the middle: abort of all communicators in one group frees the stream") {
   for (const char* version : {"22809", "21805"}) {
     const Knob knob("version", version);
-    // The table was filled with another version, so ask for it again.
+    // The table was filled with another version, so query it again.
     const nccl::Library& library = *nccl::find({.chosen = testing::kSimulatedNccl, .candidates = {}}).library;
     const nccl::UniqueId ids[] = {new_id(), new_id()};
     as_ranks(2, [&](Rank& r) {
@@ -112,7 +112,7 @@ TEST_CASE("a rank lost in the middle: abort of all communicators in one group fr
             nccl::Communicator::make(library, r.device.surroundings(), ids[i], 2, r.rank, {streams[i], r.device.allocate(bytes), bytes}));
         REQUIRE(Rank::made(both.back()));
       }
-      if (r.rank == 0) {  // the other one does nothing more
+      if (r.rank == 0) {  // the other rank does nothing more
         float* data = r.device.upload(std::vector<float>{1, 2});
         for (int i = 0; i < 2; ++i) {
           const nccl::Piece pieces[] = {{data + i, data + i, 1}};
@@ -150,7 +150,7 @@ TEST_CASE("what is being destroyed when a rank is lost is aborted") {
       CHECK(r.device.finish());
       ending->wait();
       CHECK(contains(ending->outcome().message(), "aborted while it was destroyed"));
-      CHECK(aborted({r.comm}).ok());  // once
+      CHECK(aborted({r.comm}).ok());  // only once
       over = true;
     });
   }
@@ -218,7 +218,7 @@ TEST_CASE("a call that stays in progress ends with an error") {
   const Knob blocking("blocking", "0");
   const nccl::UniqueId id = new_id();
   as_ranks(2, [&](Rank& r) {
-    r.comm = r.make(id);  // not warm: the first call waits for the other rank's
+    r.comm = r.make(id);  // not warmed up: the first call waits for the other rank's
     REQUIRE(Rank::made(r.comm));
     if (r.rank == 0) {
       r.comm->set_patience(0.1);

@@ -17,7 +17,7 @@ Question question(Element e, ReduceOp op, int size, double prescale = 1, double 
   return {.element = e, .op = op, .prescale = prescale, .postscale = postscale, .size = size, .version = 22809};
 }
 
-// What the caller does not do, NCCL does: the product of all factors is that of the request.
+// Factors that the caller does not apply are applied by NCCL: their product is that of the request.
 void check_whole(const Question& q, const Reduction& r) {
   const double asked = q.prescale * q.postscale / (q.op == ReduceOp::average ? q.size : 1);
   double got = r.before.factor * r.after.factor / static_cast<double>(r.before.divisor * r.after.divisor);
@@ -47,7 +47,7 @@ TEST_CASE("an average in 16 bits is NCCL's own only where the factor is a power 
       CHECK_FALSE(r.premultiplied);
       const bool power = size > 1 && (size & (size - 1)) == 0;
       CHECK((r.op == Op::average) == power);
-      // Where a sum could overflow it is divided before.
+      // If a sum could overflow, division comes first.
       CHECK((e == Element::bfloat16 ? r.after : r.before).divisor == (power ? 1 : size));
       CHECK((e == Element::bfloat16 ? r.before : r.after).identity());
     }
@@ -73,7 +73,8 @@ TEST_CASE("factors of floats are folded into one where that is exact, else what 
   CHECK(r.scalar == doctest::Approx(2.0 / 3));
   CHECK((r.before.identity() && r.after.identity()));
 
-  // 0.75 is exact in bfloat16 but no power of two: before the sum it rounds as the host does, after it it would not.
+  // 0.75 is exact in bfloat16 but no power of two: applied before the sum it rounds as the host does, but not
+  // after it.
   q = question(Element::bfloat16, ReduceOp::average, 4, 0.75);
   r = decide(q);
   check_whole(q, r);
@@ -160,7 +161,8 @@ TEST_CASE("scalars have the type of the data") {
   CHECK(encoded(Type::float16, 0.125) == float_to_half(0.125f));
   CHECK(encoded(Type::bfloat16, 0.125) == float_to_bfloat16(0.125f));
   CHECK(encoded(Type::int32, -3) == 0xfffffffd);
-  // e4m3: bias 7, least normal number 2^-6, least of all 2^-9, largest 448. e5m2: bias 15, 2^-14, 2^-16, 57344.
+  // e4m3: bias 7, smallest normal 2^-6, smallest denormal 2^-9, largest 448. e5m2: bias 15, 2^-14, 2^-16,
+  // 57344.
   CHECK(encoded(Type::float8_e4m3, 1) == 0x38);
   CHECK(encoded(Type::float8_e4m3, 0.0625) == 0x18);
   CHECK(encoded(Type::float8_e4m3, -1.75) == 0xbe);

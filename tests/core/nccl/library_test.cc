@@ -19,7 +19,8 @@ nccl::Found chosen(const std::string& path) { return nccl::find({.chosen = path,
 }  // namespace
 
 TEST_CASE("of candidates the first that can be used is taken, and else all reasons are given") {
-  if (::dlopen("libnccl.so.2", RTLD_NOW | RTLD_NOLOAD)) return;  // by other files' cases; ctest runs each file in its own process
+  // by cases of other files; ctest runs each file in its own process
+  if (::dlopen("libnccl.so.2", RTLD_NOW | RTLD_NOLOAD)) return;
   nccl::Found found = nccl::find({.chosen = {}, .candidates = {}});
   CHECK(found.why_not == "the process has not loaded NCCL, and no place to look for it is known");
   found = nccl::find({.chosen = {}, .candidates = {"/nowhere/a/libnccl.so.2", "/nowhere/b/libnccl.so.2"}});

@@ -1,4 +1,4 @@
-// Ranks as threads, each with a device of its own, over the simulated driver and the simulated NCCL.
+// Ranks as threads, each with its own device, over the simulated driver and NCCL.
 #pragma once
 #include <dlfcn.h>
 #include <doctest/doctest.h>
@@ -23,7 +23,7 @@ namespace hvd::testing {
 inline const std::string kSimulated = HVD_SIMULATED_DIR;
 inline const std::string kSimulatedNccl = kSimulated + "/libnccl.so.2";
 
-// A function that a library exports, besides NCCL's.
+// A function that a library exports besides NCCL's.
 template <class F>
 F* exported(const std::string& library, const char* name) {
   return reinterpret_cast<F*>(::dlsym(::dlopen(library.c_str(), RTLD_NOW), name));
@@ -39,7 +39,7 @@ inline const nccl::Library& simulated() {
   return *library;
 }
 
-// A knob of the simulated NCCL for the length of a scope (tests/simulated/nccl/simnccl.h).
+// A knob of the simulated NCCL for the duration of a scope (tests/simulated/nccl/simnccl.h).
 class Knob {
  public:
   Knob(const char* name, const char* value) : name_(name) { REQUIRE(set(name, value) == 0); }
@@ -54,7 +54,8 @@ class Knob {
   const char* name_;
 };
 
-// The primary context of a device, current on this thread. What it says never ends, for threads that hang.
+// The primary context of a device, current on this thread. Never destroyed, because hanging threads may use
+// it.
 class Device {
  public:
   explicit Device(int ordinal) : context_(new_context()) {
@@ -99,7 +100,7 @@ class Device {
     return values;
   }
 
-  // True: all work of the stream is done within so many seconds.
+  // Returns true if all work of the stream is done within so many seconds.
   bool finish(double seconds = 60) {
     CUevent event = nullptr;
     REQUIRE(cuEventCreate(&event, 2) == 0);
@@ -134,7 +135,7 @@ inline bool wait_until(const std::function<bool()>& done, double seconds = 60) {
   return true;
 }
 
-// What one rank of a test has.
+// The state of one rank of a test.
 struct Rank {
   int rank, size;
   Device device;
@@ -162,7 +163,7 @@ inline nccl::UniqueId new_id() {
   return id;
 }
 
-// Runs `body` as each rank, without a communicator. Assertions of threads count.
+// Runs `body` as each rank, without a communicator. Assertions in threads count.
 inline void as_ranks(int size, const std::function<void(Rank&)>& body) {
   simulated();
   std::vector<std::thread> threads;
@@ -177,7 +178,7 @@ inline void as_ranks(int size, const std::function<void(Rank&)>& body) {
   CHECK(complaints == "");
 }
 
-// With a communicator of all, destroyed at the end.
+// The same with a communicator of all ranks, destroyed at the end.
 inline void with_communicator(int size, const std::function<void(Rank&)>& body, bool warm = true) {
   simulated();
   const nccl::UniqueId id = new_id();

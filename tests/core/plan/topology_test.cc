@@ -45,7 +45,7 @@ TEST_CASE("ranks placed round robin on hosts of different sizes") {
   CHECK(second.local_rank == 1);
   CHECK(second.cross_rank == 1);
   CHECK(second.cross_size == 2);
-  CHECK(second.cross_members().empty());  // host 2 has none for it
+  CHECK(second.cross_members().empty());  // host 2 has no counterpart
   CHECK(make(2, hosts).cross_members() == Ranks{0, 1, 2});
 }
 

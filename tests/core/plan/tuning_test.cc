@@ -19,7 +19,7 @@ std::string refused_tuning(std::string_view text) {
   Tuning t{.direct_bytes = 1};
   const Status s = Tuning::parse(text, &t);
   CHECK(s.code() == Code::invalid_argument);
-  CHECK(t.direct_bytes == 1);  // untouched
+  CHECK(t.direct_bytes == 1);  // unchanged
   return s.message();
 }
 

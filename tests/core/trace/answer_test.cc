@@ -1,4 +1,5 @@
-// Answering what rank 0 asks: with Python's help, without it, and of processes that cannot answer themselves.
+// Answers to rank 0's queries: with Python's help, without it, and for processes that cannot answer
+// themselves.
 #include "trace/answer.h"
 
 #include <doctest/doctest.h>
@@ -19,7 +20,7 @@ using namespace hvd::testing;
 
 namespace {
 
-// What the answerer says.
+// The answerer's messages.
 class Heard {
  public:
   void put(std::string text) {
@@ -44,7 +45,7 @@ class Heard {
 int stacks_fd = -1;
 void write_stacks(int) { [[maybe_unused]] const ssize_t n = ::write(stacks_fd, "Thread \"x\"\n", 11); }
 
-// As Python's faulthandler registers itself.
+// Registered like Python's faulthandler.
 std::shared_ptr<PythonStacks> stacks_of(int signal) {
   stacks_fd = ::memfd_create("stacks", MFD_CLOEXEC);
   struct sigaction action{};
@@ -88,11 +89,11 @@ TEST_CASE("it answers with Python's stacks, without Python when that does not an
   CHECK(contains(text, "\"number\":2,\"rank\":3,\"forced\":false,\"stacks\":\"of Python\",\"python\":{\"main\":1}"));
   CHECK(contains(text, "a \\\"name\\\""));
   CHECK(contains(text, "\"pid\":" + std::to_string(::getpid())));
-  ask(answerer, {3, {3}, {}});  // and nobody gives anything
+  ask(answerer, {3, {3}, {}});  // and no answer arrives
   text = said.next();
   CHECK(contains(text, "\"number\":3,\"rank\":3,\"forced\":true,\"stacks\":\"Thread \\\"x\\\"\\u000a\",\"python\":null"));
   CHECK(wanted.next() == "3");
-  ask(answerer, {6, {3}, {}});  // Python is at it, for long: it runs, so nobody else looks at its stacks
+  ask(answerer, {6, {3}, {}});  // Python has been busy for long, but runs, so its stacks are not read from outside
   CHECK(wanted.next() == "6");
   answerer.begun(6);
   text = said.next();
@@ -126,7 +127,7 @@ TEST_CASE("rank 0 whose Python takes no notice of a stall says so itself") {
   answerer.waiting(waiting, 1, false);
   answerer.waiting({}, 1, false);
   std::this_thread::sleep_for(std::chrono::milliseconds(500));
-  answerer.waiting(waiting, 2, true);  // somebody has asked who waits now; it need not be for long
+  answerer.waiting(waiting, 2, true);  // on request, waiting operations are reported even if they have not waited long
   std::this_thread::sleep_for(std::chrono::milliseconds(500));
   CHECK(times == 0);
   answerer.waiting(waiting, 2, false);

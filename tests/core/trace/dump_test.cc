@@ -1,4 +1,4 @@
-// Dumps of the flight recorder: their form, when they are written, where they cannot be, and the signal that asks for one.
+// Dumps of the flight recorder: format, triggers, errors, and the signal that requests one.
 #include "trace/dump.h"
 
 #include <doctest/doctest.h>
@@ -56,16 +56,16 @@ TEST_CASE("a folder of reports that others can write to, or that a link stands f
   CHECK(fs::is_empty(folder / "open"));
   CHECK(contents(folder / "plain") == "mine");
   std::string path;
-  REQUIRE(write_into(folder / "linked", FolderKind::given, "x", "one", &path).ok());  // the user's own choice
+  REQUIRE(write_into(folder / "linked", FolderKind::given, "x", "one", &path).ok());  // chosen by the user
   CHECK(contents(folder / "elsewhere/x") == "one");
 }
 
 TEST_CASE("a file system that shows all files as another user's does not keep reports from their folder") {
-  if (::geteuid() != 0) return;  // needs root, to make files as another user
+  if (::geteuid() != 0) return;  // needs root, to create files as another user
   Folder folder;
   ::chmod((folder / "").c_str(), 0777);
   std::string first, second;
-  const int before = ::setfsuid(65534);  // who owns what this thread makes; the effective user stays
+  const int before = ::setfsuid(65534);  // owner of files created by this thread; the effective user stays
   const bool written = write_into(folder / "job", FolderKind::own, "x", "one", &first).ok() &&
                        write_into(folder / "job", FolderKind::own, "y", "two", &second).ok();
   ::setfsuid(static_cast<uid_t>(before));
@@ -156,7 +156,7 @@ TEST_CASE("a signal calls a function in a thread, unless the program has taken i
     REQUIRE(watch);
     ::signal(SIGUSR2, &on_own);
   }
-  ::raise(SIGUSR2);  // a handler that the program has set meanwhile stays
+  ::raise(SIGUSR2);  // a handler that the program has set meanwhile is kept
   CHECK(own == 1);
   CHECK(!start());
   ::signal(SIGUSR2, SIG_DFL);

@@ -1,4 +1,4 @@
-// Files in tests of what is traced: where they lie, what is in them, and disks that are full.
+// Files for tests of tracing: folders, contents, and full disks.
 #pragma once
 
 #include <signal.h>
@@ -38,7 +38,7 @@ inline std::string contents(const std::string& path) {
 
 inline std::optional<Json> parsed(const std::string& path) { return JsonReader::read(contents(path)); }
 
-// Files may grow up to `bytes` while it lives.
+// Limits file sizes to `bytes` during its lifetime.
 class SmallFiles {
  public:
   explicit SmallFiles(rlim_t bytes) {

@@ -1,4 +1,4 @@
-// Reads JSON strictly (RFC 8259), for tests of what is written. Numbers are double; an object's members keep no order.
+// A strict JSON reader (RFC 8259) for tests of output. Numbers are double; an object's members keep no order.
 #pragma once
 #include <algorithm>
 #include <cstdlib>
@@ -14,7 +14,7 @@ struct Json {
   enum class Type { null, boolean, number, string, array, object } type = Type::null;
   bool truth = false;
   double number = 0;
-  std::string text;  // bytes as they are in the document, but for escapes
+  std::string text;  // bytes of the document, with escapes decoded
   std::vector<Json> items;
   std::map<std::string, Json> members;
 
@@ -28,7 +28,7 @@ struct Json {
 
 class JsonReader {
  public:
-  // Nothing: it is no JSON.
+  // Returns nothing if the text is not JSON.
   static std::optional<Json> read(std::string_view text) {
     JsonReader reader(text);
     Json value;
@@ -88,7 +88,7 @@ class JsonReader {
     }
     return false;
   }
-  // Of what follows a backslash only those that the engine writes: \" \\ and \u00XX.
+  // Accepts only the escapes that the engine writes: \" \\ and \u00XX.
   bool escape(std::string* out) {
     if (take("\"")) return out->push_back('"'), true;
     if (take("\\")) return out->push_back('\\'), true;

@@ -1,4 +1,4 @@
-// What comes to whoever reads a mailbox: notes, who waits, and the end.
+// What a mailbox's reader receives: messages, waiting operations, and the end.
 #include "trace/mailbox.h"
 
 #include <doctest/doctest.h>
@@ -30,7 +30,7 @@ TEST_CASE("a mailbox brings notes and who waits to another thread, and closes wi
       p.mark();
       TaskPtr t = p.sum_async("a \"quoted\" name", 1);
       const std::string expected = "\"name\":\"a \\\"quoted\\\" name\",\"set\":0,\"age\":";
-      // It waits once it is announced, which nobody waits for here.
+      // It waits once it is requested, although no caller waits for it.
       bool found = false;
       for (const Deadline deadline = Deadline::after(20); !found && !deadline.passed();) {
         p.engine.ask_who_waits();

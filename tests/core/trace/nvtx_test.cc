@@ -1,4 +1,4 @@
-// Ranges for NVIDIA's profilers, with a library that writes down what is marked.
+// Ranges for NVIDIA's profilers, with a library that records them.
 #include "trace/nvtx.h"
 
 #include <dlfcn.h>

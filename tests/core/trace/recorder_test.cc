@@ -1,4 +1,4 @@
-// The flight recorder's ring: what it keeps of what an engine does, and that it may be read while it is written.
+// The flight recorder's ring: recorded events, and reading while it is written.
 #include "trace/recorder.h"
 
 #include <doctest/doctest.h>

@@ -1,4 +1,4 @@
-// Where steps go: time in waits and collectives, bytes, steps that are told and those that are found.
+// Step accounting: time in waits and collectives, bytes, reported and detected steps.
 #include "trace/steps.h"
 
 #include <doctest/doctest.h>
@@ -23,7 +23,7 @@ TEST_CASE("a step counts what callers were blocked, what collectives took and mo
   EngineWorld world(2);
   const auto meter = meters(world);
   constexpr auto kLate = std::chrono::milliseconds(40);
-  std::atomic<int> waiting{0};  // how many steps rank 0 has come to
+  std::atomic<int> waiting{0};  // number of steps that rank 0 has reached
   CHECK(run(world, [&](Program& p) {
     p.barrier();
     StepMeter& mine = *meter[p.rank];
@@ -50,14 +50,14 @@ TEST_CASE("a step counts what callers were blocked, what collectives took and mo
     CHECK(first[i].number == i + 1);
     CHECK(first[i].data == 7);
     CHECK(first[i].bytes == 4000);
-    CHECK(first[i].moved == 4000);  // 2 (P - 1) / P of them
+    CHECK(first[i].moved == 4000);  // 2 (P - 1) / P of the bytes
     CHECK(first[i].operations == 1);
     CHECK(first[i].tensors == 1);
     CHECK(first[i].unattended == 0);
     CHECK(first[i].hidden <= first[i].collectives);
     CHECK(first[i].blocked <= first[i].time);
     CHECK(first[i].arrival <= first[i].end);
-    CHECK(line.seconds(first[i].blocked) > 0.01);  // for the other one
+    CHECK(line.seconds(first[i].blocked) > 0.01);  // for the other rank
     CHECK(second[i].blocked < first[i].blocked);
     CHECK(line.seconds(second[i].time) > 0.03);
   }
@@ -82,7 +82,7 @@ TEST_CASE("steps of programs that say nothing are found where a schedule comes r
     CHECK(found[i].number == 30 - found.size() + i);
     CHECK(found[i].tensors == 2);
   }
-  // What lies between two schedules is counted too, and other operations are no steps.
+  // Operations between two schedules are counted too, and other operations are no steps.
   CHECK(run(world, [&](Program& p) {
     for (int epoch = 0; epoch < 3; ++epoch) {
       for (int i = 0; i < 4; ++i) p.equal(p.sum("validation", 1), 2, "validation");
@@ -97,8 +97,8 @@ TEST_CASE("steps of programs that say nothing are found where a schedule comes r
   REQUIRE(!more.empty());
   CHECK(more.back().number < 90);
   for (const auto& step : more) CHECK(step.tensors == 2);
-  CHECK(meter[1]->take().empty());  // nobody asked for it
-  // A loop that comes more often than the one before is the training.
+  CHECK(meter[1]->take().empty());  // it was not requested
+  // A loop that repeats more often than the previous one is the training loop.
   CHECK(run(world, [&](Program& p) {
     for (int step = 0; step < 150; ++step) p.equal(p.sum("c", 1), 2, "c");
   }) == "");
@@ -147,7 +147,7 @@ TEST_CASE("the first step after a pause wakes who reads; nobody reads: the last 
   CHECK(!box->take(&letter, Deadline::after(0)));
   CHECK(meter.take().size() == 2);
   meter.step(0);
-  CHECK(!box->take(&letter, Deadline::after(0)));  // who reads is awake
+  CHECK(!box->take(&letter, Deadline::after(0)));  // the reader is awake
   CHECK(meter.take().size() == 1);
   CHECK(meter.take().empty());
   meter.step(0);

@@ -28,7 +28,7 @@ TEST_CASE("a file is whole whenever somebody reads it") {
   std::thread reader([&] {
     while (!done) {
       auto json = parsed(path);
-      // In the microseconds of a write a part of it is seen, not twice in a row.
+      // During the microseconds of a write a partial file may be read, but not twice in a row.
       if (!json && ++torn) json = parsed(path);
       ++reads;
       if (!json || json->items.size() < last) {
@@ -110,7 +110,7 @@ TEST_CASE("files that cannot be had are named with the reason") {
   REQUIRE(file->append("1,\n").ok());
   CHECK(TimelineFile::open(path, &other, &error).message().find("is being written by another process") != std::string::npos);
   CHECK(error == EBUSY);
-  CHECK(parsed(path)->items.size() == 1);  // untouched
+  CHECK(parsed(path)->items.size() == 1);  // unchanged
   file.reset();
   CHECK(TimelineFile::open(path, &other, &error).ok());
 }

@@ -15,7 +15,7 @@ using namespace hvd::testing;
 
 namespace {
 
-// The events of one tensor, or of pid 0, in order of the file: "B NAME", "E", "X 1", "i NAME".
+// The events of one tensor, or of pid 0, in file order: "B NAME", "E", "X 1", "i NAME".
 struct Trace {
   explicit Trace(const std::string& path) {
     const auto json = parsed(path);
@@ -40,7 +40,7 @@ struct Trace {
     for (const Json* e : of(name)) out += (*e)["ph"].text + ((*e).has("name") ? " " + (*e)["name"].text : "") + "; ";
     return out;
   }
-  // Spans nest, and times never run back, on each thread of each tensor. What is open at the end may be.
+  // Spans nest and times never go back, on each thread of each tensor. Spans may be open at the end.
   void check() const {
     std::map<std::pair<double, double>, std::pair<int, double>> at;
     for (const Json& e : events) {
@@ -125,7 +125,7 @@ TEST_CASE("what ranks do is in their files: negotiation, execution, schedules, e
       CHECK(contents(timelines.path(r)).back() == '\n');
       std::string x = trace.line("allreduce.\"x\"");
       if (r == 0) {
-        // In which order the others come is theirs.
+        // The order of the other events is undefined.
         for (int other = 0; other < 4; ++other) CHECK(x.find("X " + std::to_string(other) + "; ") != std::string::npos);
         CHECK(x.find("B NEGOTIATE_ALLREDUCE; X ") == 0);
       } else {
@@ -143,9 +143,9 @@ TEST_CASE("what ranks do is in their files: negotiation, execution, schedules, e
       CHECK(trace.of("in a set").empty() == (r % 2 != 0 && r != 0));
       const auto of_a = trace.of("a");
       CHECK(std::count_if(of_a.begin(), of_a.end(), [](const Json* e) { return (*e)["name"].text == "ALLREDUCE"; }) == 30);
-      // In schedules, too, it is known since when this rank had submitted it.
+      // In schedules, too, the time of this rank's submission is known.
       CHECK(std::count_if(of_a.begin(), of_a.end(), [](const Json* e) { return (*e)["name"].text == "QUEUE"; }) == 30);
-      // Negotiated less often than carried out.
+      // Negotiated less often than executed.
       CHECK(std::count_if(of_a.begin(), of_a.end(), [](const Json* e) { return (*e)["name"].text == "NEGOTIATE_ALLREDUCE"; }) < 20);
       for (const std::string name : {"a", "b", "g", "allreduce.\"x\""}) {
         for (const Json* e : trace.of(name)) {
@@ -296,7 +296,7 @@ TEST_CASE("timelines come and go while engines run, and an unfinished operation 
     }
     if (p.rank == 0) {
       TaskPtr t = p.sum_async("waits", 1);
-      // Announced here, not there.
+      // Requested on this rank only.
       for (const Deadline deadline = Deadline::after(20); contents(path).find("NEGOTIATE") == std::string::npos;) {
         p.expect(!deadline.passed(), "it is not told");
         std::this_thread::sleep_for(std::chrono::milliseconds(20));

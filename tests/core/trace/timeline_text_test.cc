@@ -45,7 +45,7 @@ TEST_CASE("the life of a tensor as text") {
         "{\"ph\":\"B\",\"pid\":1,\"ts\":4.500,\"name\":\"GLOO_ALLREDUCE\"},\n"
         "{\"ph\":\"E\",\"pid\":1,\"ts\":9.000},\n"
         "{\"ph\":\"E\",\"pid\":1,\"ts\":9.000,\"args\":{\"dtype\":\"float32\",\"shape\":\"[2, 3]\"}},\n");
-  // By a schedule: since it was submitted. Clocks that are read by two threads may seem to run back.
+  // In a schedule: since it was submitted. Clocks read by two threads may appear to go back.
   out.clear();
   text.started(1'020'000, {10, 24, 4, "shm", {1'012'000}}, *tensors, &out);
   text.finished(1'019'000, true, *tensors, &out);
@@ -67,7 +67,7 @@ TEST_CASE("any name is valid text, and nothing is left open where events are mis
   text.started(30, {}, *tensors, &out);
   text.entered(31, Phase::copy_in, *tensors, &out);
   text.lost(40, 5, &out);
-  text.finished(50, true, *tensors, &out);  // of what is known no more
+  text.finished(50, true, *tensors, &out);  // of operations that are no longer known
   text.schedule_begun(60, 1, 2, 3, &out);
   text.schedule_round(61, 0, &out);
   text.step(62, 7, &out);

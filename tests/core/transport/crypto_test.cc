@@ -1,4 +1,4 @@
-// The libraries that encrypt: what each makes, the other one opens.
+// Encryption libraries: each can open what another has sealed.
 #include <doctest/doctest.h>
 
 #include <algorithm>

@@ -1,4 +1,4 @@
-// The contract of Link, kept by every kind of it, and what each kind does when its peer goes away.
+// The contract of Link, for every kind of link, and each kind's behaviour when its peer goes away.
 #include <doctest/doctest.h>
 #include <poll.h>
 
@@ -20,7 +20,7 @@ std::vector<std::byte> random_bytes(size_t n) {
   return data;
 }
 
-// Two links of one kind for two threads with bells of their own.
+// Two links of one kind for two threads with separate bells.
 struct Ends {
   LinkWorld world;
   explicit Ends(Wire wire, size_t capacity = 64) : world(2, {.wire = wire, .capacity = capacity}) {}
@@ -196,7 +196,7 @@ TEST_CASE("a sleeper that asked for much is woken when much has come, when littl
   ask(8 << 10);
   CHECK(ends.a().try_send(ConstBytes(data).first(100)) == 100);
   CHECK_FALSE(wakes());  // 100 of 8192 bytes
-  for (size_t sent = 100; sent < data.size();) {  // the rest, in what portions the sockets hold
+  for (size_t sent = 100; sent < data.size();) {  // the rest, in portions that the sockets accept
     const int64_t n = ends.a().try_send(ConstBytes(data).subspan(sent));
     REQUIRE(n >= 0);
     sent += static_cast<size_t>(n);

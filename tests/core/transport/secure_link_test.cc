@@ -1,4 +1,4 @@
-// Encrypted links: the contract of Link over any channel, and everything that somebody between two ranks could do to it.
+// Encrypted links: the contract of Link over any channel, and all attacks by a man in the middle.
 #include <doctest/doctest.h>
 #include <poll.h>
 
@@ -25,11 +25,11 @@ std::vector<std::byte> noise(size_t n) {
   return data;
 }
 
-// What is under way in one direction, for somebody in between to see and to change.
+// Bytes in flight in one direction, for an attacker to read and change.
 using Wires = std::deque<std::byte>;
 
-// A channel into and out of such wires. `room`: bytes that it holds; `strict`: gives nothing until all that was asked for is there, like
-// a sleeper whom the kernel wakes no earlier.
+// A channel into and out of such wires. `room`: its capacity in bytes; `strict`: returns nothing until all
+// requested bytes are there, like a sleeper that the kernel wakes no earlier.
 class WireLink final : public Link {
  public:
   WireLink(Wires* out, Wires* in, size_t room, bool strict) : out_(out), in_(in), room_(room), strict_(strict) {}
@@ -64,7 +64,7 @@ struct Tapped {
     a = encrypted(std::make_unique<WireLink>(&forth, &back, room, strict), library, cipher, 0, 1, records_per_key);
     b = encrypted(std::make_unique<WireLink>(&back, &forth, room, strict), library, cipher, 1, 0, records_per_key);
   }
-  // As `records` records.
+  // Sends the data as `records` records.
   void send(const std::vector<std::byte>& data, size_t records = 1) {
     const size_t each = data.size() / records;
     for (size_t i = 0; i < records; ++i) REQUIRE(a->try_send(ConstBytes(data).subspan(i * each, each)) == static_cast<int64_t>(each));
@@ -75,10 +75,10 @@ bool refused(Link& link, const char* why = "altered, repeated or left out") {
   std::vector<std::byte> got(64, std::byte{0x5a});
   if (link.try_recv(got) != -1) return false;
   for (std::byte b : got) {
-    if (b != std::byte{0x5a} && b != std::byte{0}) return false;  // nothing of what was sent is handed out
+    if (b != std::byte{0x5a} && b != std::byte{0}) return false;  // no sent bytes are delivered
   }
   std::byte one[1] = {};
-  CHECK(link.try_recv(one) == -1);  // for good, in both directions
+  CHECK(link.try_recv(one) == -1);  // permanently, in both directions
   CHECK(link.try_send(one) == -1);
   CHECK(link.error().code() == Code::peer_lost);
   return link.error().message().find(why) != std::string::npos;
@@ -112,7 +112,7 @@ TEST_CASE("channels that take a byte at a time, stall, or end in the middle") {
   const Library library = crypto_libraries().front();
   const Cipher cipher = library->ciphers().front();
   Options options{.wire = Wire::inproc, .capacity = 64};
-  // The channel fails under the encryption.
+  // The channel fails below the encryption.
   uint64_t cut = FaultScript::kNever;
   options.faults_below = [&](int rank, int) {
     return FaultScript{.cut_after_sent = rank == 0 ? cut : FaultScript::kNever, .piece = 1, .stall_calls = 1, .stall_every = 7};
@@ -139,7 +139,7 @@ TEST_CASE("channels that take a byte at a time, stall, or end in the middle") {
 TEST_CASE("a taken byte has left as a whole record, and a record that was begun is finished") {
   Tapped ends(100);
   const auto data = noise(500);
-  CHECK(ends.a->try_send(data) == 0);  // 100 of 520 bytes are on the wires
+  CHECK(ends.a->try_send(data) == 0);  // 100 of 520 bytes are in flight
   CHECK(ends.forth.size() == 100);
   std::vector<std::byte> got(500);
   int64_t taken = 0;
@@ -156,7 +156,7 @@ TEST_CASE("a taken byte has left as a whole record, and a record that was begun 
   CHECK(got == data);
   Tapped others(100);
   CHECK(others.a->try_send(data) == 0);
-  CHECK(others.a->try_send(ConstBytes(data).first(499)) == -1);  // a mistake of the caller's, not of the peer's
+  CHECK(others.a->try_send(ConstBytes(data).first(499)) == -1);  // a mistake of the caller, not of the peer
   CHECK(others.a->error().code() == Code::internal);
 }
 
@@ -169,7 +169,7 @@ TEST_CASE("a receiver never asks the channel for bytes that need not come") {
     const auto data = noise(total);
     std::vector<std::byte> got(total);
     size_t sent = 0, arrived = 0;
-    while (sent < total) {  // in portions of which the receiver knows nothing
+    while (sent < total) {  // in portions unknown to the receiver
       const size_t n = std::min<size_t>(total - sent, 1 + random() % 100'000 % (random() % 2 ? 50 : 100'000));
       REQUIRE(ends.a->try_send(ConstBytes(data).subspan(sent, n)) == static_cast<int64_t>(n));
       sent += n;
@@ -177,7 +177,7 @@ TEST_CASE("a receiver never asks the channel for bytes that need not come") {
     while (arrived < total) {
       const size_t n = std::min<size_t>(total - arrived, 1 + random() % (random() % 2 ? 50 : 100'000));
       const int64_t k = ends.b->try_recv(Bytes(got).subspan(arrived, n));
-      REQUIRE(k > 0);  // all has been sent, so 0 would be a sleep without an end
+      REQUIRE(k > 0);  // all has been sent, so 0 would be an endless sleep
       arrived += static_cast<size_t>(k);
     }
     CHECK(got == data);
@@ -197,7 +197,8 @@ TEST_CASE("no byte of a record can be altered") {
       REQUIRE(ends.forth.size() == 2 * (text.size() + kAround));
       ends.forth[at] ^= std::byte{1} << bit;
       std::vector<std::byte> got(64);
-      // A length that grew takes bytes of the next record in, or waits for more than there is; nothing comes out either way.
+      // A larger length includes bytes of the next record, or waits for more; nothing is delivered either
+      // way.
       const int64_t n = ends.b->try_recv(got);
       CHECK(n <= 0);
       if (n < 0) CHECK(ends.b->error().code() == Code::peer_lost);
@@ -265,7 +266,7 @@ TEST_CASE("a forged record ends the connection: the peer hears of it, and a slee
   REQUIRE(::send(forger, forged, sizeof forged, 0) == sizeof forged);
   ::close(forger);
   std::vector<std::byte> got(100);
-  CHECK(b->try_recv(got) == 20);  // what came before it is genuine
+  CHECK(b->try_recv(got) == 20);  // earlier records are genuine
   CHECK(b->try_recv(got) == -1);
   for (Link* link : {a.get(), b.get()}) {
     pollfd watched{link->fd(), POLLIN, 0};
@@ -279,7 +280,7 @@ TEST_CASE("random bytes never come through") {
   std::mt19937 random(7);
   for (int round = 0; round < 300; ++round) {
     Tapped ends;
-    const bool short_record = round % 2;  // a length that fits, so that a tag is looked at
+    const bool short_record = round % 2;  // a plausible length, so that the tag is checked
     const size_t n = 24 + random() % 200;
     for (size_t i = 0; i < n; ++i) ends.forth.push_back(static_cast<std::byte>(random()));
     if (short_record) {

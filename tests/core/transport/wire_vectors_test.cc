@@ -1,4 +1,5 @@
-// What encrypted connections look like byte by byte (docs/wire.md), against the published examples, which another implementation has made.
+// Encrypted connections byte by byte (docs/wire.md), compared with published examples from an independent
+// implementation.
 #include <doctest/doctest.h>
 
 #include <cstring>
@@ -25,7 +26,7 @@ std::vector<std::byte> bytes_of(const std::string& digits) {
   return out;
 }
 
-// By the names in brackets.
+// Sections by the names in brackets.
 std::map<std::string, Section> examples() {
   std::map<std::string, Section> out;
   std::ifstream file(HVD_TEST_VECTORS);
@@ -45,7 +46,7 @@ CipherKey key_of(const std::vector<std::byte>& bytes) {
   return key;
 }
 
-// Takes everything, and gives what it was given.
+// Accepts all data, and returns given data.
 class TrayLink final : public Link {
  public:
   explicit TrayLink(std::vector<std::byte>* tray) : tray_(tray) {}

@@ -29,7 +29,7 @@ def make_wheel(folder, version):
 
 @pytest.fixture
 def pip_is_told(tmp_path, monkeypatch):
-    """Return a function that sets PIP_* variables in place of all settings of this machine's user."""
+    """Return a function that sets PIP_* variables and hides this user's own settings."""
     for name in [name for name in os.environ if name.startswith(("PIP_", "UV_"))]:
         monkeypatch.delenv(name)
     monkeypatch.setenv("UV_CACHE_DIR", str(tmp_path / "cache"))
@@ -85,7 +85,7 @@ def test_wheels_built_from_a_release_are_found_in_the_cache_of_pip(tmp_path, sou
 
 @pytest.fixture
 def fake_uv(tmp_path, monkeypatch):
-    """Return a function that puts a uv with an exit code in place, and a file with what that uv was told."""
+    """Return a function that installs a fake uv with an exit code; the fake writes its arguments to a file."""
     told = tmp_path / "told"
 
     def put(code):
@@ -101,7 +101,7 @@ def fake_uv(tmp_path, monkeypatch):
 
 @pytest.fixture
 def by_pip(monkeypatch):
-    """Return the list of what pip was told to install."""
+    """Return the arguments passed to pip."""
     found = []
     monkeypatch.setattr(install, "with_pip", lambda arguments: found.append(arguments) or 0)
     return found

@@ -1,4 +1,4 @@
-"""PyTorch's index is asked only where its answer counts, and nothing waits for one that does not answer."""
+"""PyTorch's index is queried only if its answer matters, and an index without an answer delays nothing."""
 
 import http.server
 import threading

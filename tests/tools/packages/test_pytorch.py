@@ -1,4 +1,4 @@
-"""Which build of PyTorch is chosen."""
+"""Selection of a PyTorch build."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""What pip is told by files and variables is told to uv."""
+"""Settings of pip, from files and variables, are passed to uv."""
 
 from tools.packages.settings import parse, unknown, uv_environment
 

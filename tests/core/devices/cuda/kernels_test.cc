@@ -1,4 +1,4 @@
-// The device kernels as the engine loads and launches them, over the simulated driver.
+// The device kernels as loaded and launched by the engine, over the simulated driver.
 #include <dlfcn.h>
 #include <doctest/doctest.h>
 
@@ -53,7 +53,7 @@ TEST_CASE("kernels are loaded once, and all of them before the first is used") {
   CHECK(calls("cuModuleLoadDataEx") == before + 1);
   Device::Stream stream = nullptr;
   REQUIRE(gpu->make_stream(&stream).ok());
-  const Knob collected("collect", 1, 0), watch("watch", 1, 0);  // a call that may wait for the device is a mistake
+  const Knob collected("collect", 1, 0), watch("watch", 1, 0);  // a call that may wait for the device is an error
   const std::vector<std::byte> zeros(sizeof(kernels::PackParameters));
   for (size_t i = 0; i < kernels::all().size(); ++i) CHECK(gpu->launch(i, zeros.data(), {1, 256}, stream).ok());
   CHECK(std::string(simulated<const char* (*)()>("simcuda_violations")()) == "");

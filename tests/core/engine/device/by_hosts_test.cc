@@ -1,4 +1,5 @@
-// Allreduces of tensors on GPUs by NCCL inside hosts and the engine's links between them: ranks are threads on pretended hosts.
+// Allreduces of GPU tensors by NCCL within hosts and the engine's links between them; ranks are threads on
+// simulated hosts.
 #include "engine/device/by_hosts.h"
 
 #include <doctest/doctest.h>
@@ -36,7 +37,7 @@ TEST_CASE("inside hosts by NCCL, between them by the engine's links, whatever th
     for (int step = 0; step < 3; ++step) sums(p, g, "step " + std::to_string(step));
     OnGpu least = g.submit(of(DType::int32, "min", 5, ReduceOp::min), Program::bytes_of(std::vector<int32_t>(5, 10 - p.rank)));
     p.expect(g.values<int32_t>(least) == std::vector<int32_t>(5, 7), "min");
-    // 4 times 1/4 of what all have, in 16 bits, after doubling what each gives.
+    // 4 times 1/4 of the ranks' values, in 16 bits, after doubling each input.
     Request q = of(DType::bfloat16, "average", 300, ReduceOp::average);
     q.prescale = 2;
     q.postscale = 3;
@@ -46,7 +47,7 @@ TEST_CASE("inside hosts by NCCL, between them by the engine's links, whatever th
     OnGpu empty = g.submit(of(DType::float32, "empty", 0), {});
     p.expect(g.values<float>(unnamed) == summed(9, 4), "unnamed");
     p.expect(g.finish(empty).ok(), "empty");
-    // What does not go this way.
+    // Operations that this path does not support.
     OnGpu odd = g.submit(of(DType::int16, "int16", 2), Program::bytes_of(std::vector<int16_t>{1, 2}));
     p.expect(g.values<int16_t>(odd) == std::vector<int16_t>{4, 8}, "int16");
     const uint32_t apart = p.add_set({0, 2});
@@ -68,7 +69,7 @@ TEST_CASE("what has no name is counted for each set") {
       const uint32_t set = p.add_set(members);
       if (std::ranges::count(members, p.rank) == 0) continue;
       const int before = nccl_kernels();
-      // Its communicators take a moment, and some operations by NCCL are to come after that.
+      // Its communicators take a moment to form, and some operations must follow that.
       const Deadline deadline = Deadline::after(60);
       for (int i = 0, seen = 0; seen < 4 || i % 20 > 0; ++i) {
         p.expect(!deadline.passed(), "not by NCCL");
@@ -172,18 +173,18 @@ TEST_CASE("an error that NCCL alone notices in what was launched last ends the j
       until_by_nccl(p, g);
       g.gpu().wait();
       p.barrier();
-      // The third kernel of the second ranks of the hosts is the first that collects a result.
+      // The third kernel of the hosts' second ranks is the first that collects a result.
       if (p.rank == 0) fail.turn("async:3@1");
       p.barrier();
       OnGpu t = g.submit(of(DType::float32, "x", 50), Program::bytes_of(ramp(50, p.rank)));
       Status s = g.finish(t);
-      p.mark();  // where another rank has noticed it first, it may have told this one already
+      p.mark();  // another rank may have noticed first and told this one already
       bool there = false;
       for (const Deadline deadline = Deadline::after(10); s.ok() && !there; s = t.op->on_device->completion->reached(&there)) {
         p.expect(!deadline.passed(), "nobody tells");
         std::this_thread::sleep_for(std::chrono::milliseconds(1));
       }
-      // On the other host it may have been done before.
+      // On the other host it may have completed before.
       if (!s.ok()) p.expect(contains(s.message(), "allreduce 'x'") && contains(s.message(), "NCCL error 6"), s.message());
       for (const Deadline deadline = Deadline::after(10); !deadline.passed();) {
         TaskPtr next;

@@ -1,4 +1,5 @@
-// What goes wrong where ranks reduce in each other's memory on GPUs, what is said of it, and how it ends, over the simulated driver.
+// Failures of ranks that reduce in each other's GPU memory, their messages, and how jobs end, over the
+// simulated driver.
 #include <doctest/doctest.h>
 
 #include <atomic>
@@ -67,7 +68,7 @@ TEST_CASE("out of memory for the buffers: named, and by way of the host") {
     OnGpu t;
     std::byte* memory = g.gpu().allocate(36);
     p.barrier();
-    if (p.rank == 0) set_knob("fail_alloc", 4);  // each rank pins some bytes before, so this is one of the buffers
+    if (p.rank == 0) set_knob("fail_alloc", 4);  // each rank pins some bytes first, so this is one of the buffers
     p.barrier();
     const Place place = g.gpu().place();
     g.gpu().write(memory, Program::bytes_of(std::vector<float>(9, 1)));
@@ -87,7 +88,7 @@ TEST_CASE("short of memory for the buffers: all ranks take smaller ones, and the
   const uint64_t before = launches();
   {
     check_on_gpus(2, given, [&](Program& p, GpuProgram& g) {
-      const size_t n = 5000001;  // some windows, of either size
+      const size_t n = 5000001;  // several windows of either size
       std::byte* memory = g.gpu().allocate(4 * n);
       g.gpu().write(memory, Program::bytes_of(ramp(n, p.rank)));
       p.barrier();
@@ -166,7 +167,7 @@ TEST_CASE("the buffers of a process's ranks are freed when the last one lets go,
   finish_earlier_jobs();
   CHECK(used() >= before + 2 * Exchange::kSlots * kSlot);  // the second one may still use it
   second.retire(false);
-  finish_earlier_jobs();  // no longer than anything waits for the device
+  finish_earlier_jobs();  // only as long as an operation waits for the device
   CHECK(used() == before);
 }
 

@@ -23,7 +23,7 @@ struct Call {
   bool in_place = true;
 };
 
-// Among two and four ranks some of those among three.
+// For two and four ranks, some of the calls for three.
 std::vector<Call> calls(int size) {
   std::vector<Call> all;
   const std::vector<int64_t> sizes{1, 130, 1003};
@@ -64,7 +64,7 @@ size_t output_bytes(const Call& c, const Program& p) {
   return static_cast<size_t>(c.kind == Kind::reducescatter ? rows / p.size + extra : rows) * row;
 }
 
-// Every result of every rank, some operations at a time so that they are fused.
+// Every result of every rank, a few operations at a time so that they are fused.
 std::vector<Data> results(EngineWorld& world, std::string* wrong) {
   std::vector<Data> out(static_cast<size_t>(world.size()));
   *wrong = run(world, [&](Program& p) {

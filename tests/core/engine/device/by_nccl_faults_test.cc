@@ -1,5 +1,5 @@
-// What goes wrong with NCCL, over the simulated one: ranks that are lost, communicators that are not made, calls that fail, errors that
-// only NCCL notices, memory that is not to be had.
+// Failures of NCCL, with the simulated library: lost ranks, communicators that do not form, failing calls,
+// asynchronous errors, and lack of memory.
 #include <doctest/doctest.h>
 
 #include "engine/device/nccl.h"
@@ -18,7 +18,7 @@ TEST_CASE("a rank is lost: NCCL's kernels that wait for it are aborted, and the 
           p.engine.shutdown("this test wants it so");
           return;
         }
-        // Its kernel, or its agreement, waits for the rank that has left.
+        // Its kernel, or its negotiation, waits for the rank that has left.
         OnGpu t;
         const Status s = g.try_submit(of_floats(Kind::allreduce, "late", 8), Program::bytes_of(ramp(8, 0)), &t);
         if (s.ok()) p.expect(!g.finish(t).ok(), "no error");
@@ -53,7 +53,7 @@ TEST_CASE("a call of NCCL that fails is not told as done") {
         OnGpu t;
         if (!g.try_submit(of_floats(Kind::allreduce, "x", 8), Program::bytes_of(ramp(8, p.rank)), &t).ok()) return;
         const bool done = g.finish(t).ok();
-        // On the rank where it fails others of its group may be under way, in the program's memory.
+        // On the failing rank others of its group may be in flight, in the program's memory.
         if (done || p.rank == 1) p.expect(t.op->on_device->completion != nullptr, "nobody says what the device still does");
         if (!done) return;
       }
@@ -64,7 +64,7 @@ TEST_CASE("a call of NCCL that fails is not told as done") {
 
 namespace {
 
-// Of an operation that is launched and waits for rank 1, which is lost: its error names both, and comes soon.
+// Checks the error of a launched operation that waits for the lost rank 1: it names both, and comes soon.
 void expect_loss(const Program& p, const OnGpu& task) {
   const auto start = Clock::now();
   bool there = false;
@@ -76,7 +76,7 @@ void expect_loss(const Program& p, const OnGpu& task) {
   if (p.rank != 0) return;
   p.expect(s.code() == Code::peer_lost, "garbage passes for the result");
   p.expect(contains(s.message(), "allreduce '" + task.name + "'") && contains(s.message(), "rank 1 was lost"), s.message());
-  constexpr double kWithin = 2, kSlack = 5;  // seconds; the latter for a starved machine
+  constexpr double kWithin = 2, kSlack = 5;  // seconds; the latter for a busy machine
   p.expect(Clock::now() - start < std::chrono::duration<double>(kWithin + kSlack), "its error comes late");
 }
 
@@ -114,7 +114,7 @@ TEST_CASE("an error that NCCL alone notices ends the job on all ranks while nobo
       p.barrier();
       if (p.rank == 0) fail.turn("async:1@2");
       p.barrier();
-      // The data of rank 2 come when all have launched it.
+      // Rank 2's data arrive when all ranks have launched it.
       if (p.rank == 2) g.gpu().hold([&world] { return world.marks == 4; });
       OnGpu t = g.submit(of_floats(Kind::allreduce, "x", 50), Program::bytes_of(ramp(50, p.rank)));
       Status s = g.finish(t);
@@ -170,10 +170,10 @@ TEST_CASE("a rank is lost while the communicator of a removed set is destroyed: 
 TEST_CASE("a communicator that takes too long: one warning, then all ranks go by way of the host, for good") {
   const NcclKnob slow("creation_ms", "60000");
   Log said;
-  Given given = with_nccl(Layout::one_node);  // elsewhere parts of the set have communicators of their own
+  Given given = with_nccl(Layout::one_node);  // otherwise parts of the set have separate communicators
   given.log = said.sink();
   given.nccl.slow = 0.05;
-  given.nccl.patience = 3;  // long enough for a starved rank to be heard in between
+  given.nccl.patience = 3;  // long enough for heartbeats of a rank on a busy machine
   check_on_gpus(4, given, [&](Program& p, GpuProgram& g) {
     const auto one = [&] {
       OnGpu t = g.submit(of_floats(Kind::allreduce, "x", 8), Program::bytes_of(ramp(8, p.rank)));
@@ -196,7 +196,7 @@ TEST_CASE("a job gives back the memory of the device that it has taken for itsel
     gpu.memory_left(&free, &total);
     return total - free;
   };
-  // What earlier jobs have left may still be about to end, on threads of its own.
+  // Earlier jobs may still be ending on their own threads.
   for (const Deadline deadline = Deadline::after(20); living() > 0 && !deadline.passed();) {
     std::this_thread::sleep_for(std::chrono::milliseconds(1));
   }

@@ -92,6 +92,6 @@ TEST_CASE("sizes that grow leave little behind, and a block serves for less") {
   CHECK(bench.free - bench.left() < 4 * kMost);
   REQUIRE(pool->take(50 << 20, &block).ok());
   CHECK(block->data() == last);
-  REQUIRE(pool->take(50 << 20, &block).ok());  // that one is in use
+  REQUIRE(pool->take(50 << 20, &block).ok());  // that block is in use
   CHECK(block->data() != last);
 }

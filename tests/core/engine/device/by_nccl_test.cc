@@ -1,4 +1,5 @@
-// Operations on tensors of GPUs by NCCL, over the simulated driver and the simulated NCCL: ranks are threads, each with a GPU of its own.
+// Operations on GPU tensors by NCCL, with the simulated driver and NCCL; ranks are threads, each with its own
+// GPU.
 #include <doctest/doctest.h>
 
 #include <numeric>
@@ -26,7 +27,7 @@ TEST_CASE("parts of different lengths are gathered and exchanged by NCCL, into m
         }
         Request q = Program::request(Kind::allgather, "a", {static_cast<int64_t>(rows + me), 2}, DType::float32);
         OnGpu all = g.submit(q, Program::bytes_of(ramp(2 * (rows + me), p.rank)));
-        // To rank r go r + step rows of ones and more.
+        // Rank r gets r + step rows from each rank, plus one row more.
         q = Program::request(Kind::alltoall, "x", {}, DType::float32);
         std::vector<float> mine;
         for (size_t r = 0; r < n; ++r) {
@@ -50,7 +51,7 @@ TEST_CASE("parts of different lengths are gathered and exchanged by NCCL, into m
 TEST_CASE("what NCCL would scale with a rounded factor our kernels scale") {
   check_on_gpus(3, with_nccl(Layout::one_node), [](Program& p, GpuProgram& g) {
     until_by_nccl(p, g);
-    // A third in bfloat16 is wrong by 0.2%, ours is not.
+    // A third in bfloat16 is wrong by 0.2%; Horovod's result is exact.
     for (const auto& [type, three] : {std::pair(DType::bfloat16, uint16_t{0x4040}), std::pair(DType::float16, uint16_t{0x4200})}) {
       p.barrier();
       const int before = nccl_kernels();

@@ -1,4 +1,4 @@
-// What a device computes for the engine, over the simulated driver, against what the CPU computes.
+// Computations of a device for the engine, over the simulated driver, compared with the CPU's.
 #include "engine/device/compute.h"
 
 #include <doctest/doctest.h>
@@ -17,7 +17,8 @@ using Data = std::vector<std::byte>;
 
 void must(const Status& s) { require(s.ok(), s.message()); }
 
-// A stream of a program's, a device of the engine's: the engine's work is behind the program's and before what it reads.
+// A program's stream and an engine's device: the engine's work runs after the program's writes and before its
+// reads.
 struct Bench {
   Gpu gpu{0};
   std::shared_ptr<Device> device;
@@ -38,7 +39,8 @@ struct Bench {
 
 }  // namespace
 
-// That the kernels have the CPU's bits is shown in tests/core/kernels; here the right ones are launched, with the right parameters.
+// tests/core/kernels shows that kernels have the CPU's bits; this test shows that the right ones are
+// launched, with the right parameters.
 TEST_CASE("reductions and scaling on a device have the CPU's bits") {
   Bench bench;
   for (DType d : {DType::int16, DType::float32, DType::boolean, DType::bfloat16}) {

@@ -1,4 +1,4 @@
-// What a framework does with a GPU, on the simulated one: memory, a stream, work on it that takes its time.
+// A framework's use of a GPU, on the simulated one: memory, a stream, and work on it that takes time.
 #pragma once
 #include <dlfcn.h>
 #include <doctest/doctest.h>
@@ -52,7 +52,7 @@ class Gpu {
   }
   Gpu(const Gpu&) = delete;
 
-  // It has failed: there is nothing to be given back.
+  // The device has failed: nothing needs to be released.
   void lose() { lost_ = true; }
 
   Place place() const { return {DeviceKind::cuda, ordinal_, stream_}; }
@@ -66,13 +66,13 @@ class Gpu {
     return reinterpret_cast<std::byte*>(memory);
   }
 
-  // In stream order, when the stream comes to it.
+  // Writes in stream order.
   void write(std::byte* to, std::vector<std::byte> values) {
     later([to, values = std::move(values)] {
       if (!values.empty()) std::memcpy(at(to, values.size()), values.data(), values.size());
     });
   }
-  // Waits for the stream; the memory's contents behind all that was on it.
+  // Waits for the stream; returns the memory's contents after all work on it.
   std::vector<std::byte> read(const std::byte* from, size_t bytes) {
     std::vector<std::byte> values(bytes);
     later([&] {
@@ -81,7 +81,7 @@ class Gpu {
     wait();
     return values;
   }
-  // What comes later on the stream waits until `go` says so.
+  // Blocks later work on the stream until `go` returns true.
   void hold(std::function<bool()> go) {
     later([go = std::move(go)] {
       for (const Deadline deadline = Deadline::after(60); !go() && !deadline.passed();) {
@@ -93,7 +93,7 @@ class Gpu {
     const Current current(*this);
     call("cuMemGetInfo", simulated<int (*)(size_t*, size_t*)>("cuMemGetInfo_v2")(free, total));
   }
-  // In the mode that frameworks use, in which what another thread does may spoil it.
+  // In the mode that frameworks use, in which another thread's calls may invalidate the capture.
   void begin_capture() {
     const Current current(*this);
     call("cuStreamBeginCapture", simulated<int (*)(void*, int)>("cuStreamBeginCapture_v2")(stream_, 0));
@@ -141,12 +141,13 @@ class Gpu {
   bool lost_ = false;
 };
 
-// One rank's program on its GPU: operations on tensors that its stream writes, read behind their results on the same stream.
+// One rank's program on its GPU: operations on tensors written by its stream and read after their results on
+// the same stream.
 class GpuProgram {
  public:
   GpuProgram(Program& program, int gpu) : program_(program), gpu_(gpu) {}
   explicit GpuProgram(Program& program) : GpuProgram(program, program.rank) {}
-  // Tensors stay until nothing can use them any more, also those of operations that have failed.
+  // Tensors stay until they cannot be used any more, including those of failed operations.
   ~GpuProgram() {
     const Deadline deadline = Deadline::after(20);
     for (const OperationPtr& op : finished_) {
@@ -166,7 +167,7 @@ class GpuProgram {
     size_t bytes = 0;  // of out
   };
 
-  // The stream is going to write `values` when the operation is submitted. out_bytes: 0 for in place.
+  // The stream will write `values` after the operation is submitted. out_bytes: 0 for in place.
   Status try_submit(Request q, std::vector<std::byte> values, Task* task, size_t out_bytes = 0, float* residual = nullptr,
                     bool with_memory = true) {
     task->name = q.name;
@@ -219,7 +220,7 @@ class GpuProgram {
 
 using OnGpu = GpuProgram::Task;
 
-// What the driver is told before it is used first: four of them, one a rank.
+// Configures the driver before its first use: four GPUs, one for each rank.
 inline const bool four_gpus = ::setenv("SIMCUDA_DEVICES", "4", 1) == 0;
 
 inline Given on_gpus(Layout layout) {
@@ -228,7 +229,8 @@ inline Given on_gpus(Layout layout) {
   return given;
 }
 
-// body(program, program on its GPU) on a thread for each rank of a world, on the GPU of the rank's number or all on one.
+// Runs body(program, program on its GPU) on a thread for each rank, on the GPU of the rank's number or all on
+// one.
 using GpuBody = std::function<void(Program&, GpuProgram&)>;
 inline void check_on_gpus(EngineWorld& world, const GpuBody& body, std::optional<int> gpu = {}) {
   CHECK(run(world, [&](Program& p) {
@@ -245,7 +247,7 @@ inline void set_knob(const char* knob, int64_t value) {
   require(simulated<int (*)(const char*, int64_t)>("simcuda_set")(knob, value) == 0, knob);
 }
 
-// What ranks write to the log.
+// The ranks' log output.
 class Log {
  public:
   LogSink sink() {
@@ -286,7 +288,7 @@ inline std::vector<float> summed(size_t n, int size) {
   return values;
 }
 
-// Small numbers, so that sums and products stay numbers in every type; but every bit of integers.
+// Small numbers, so that sums and products are finite in every dtype; all bits for integers.
 inline std::vector<std::byte> numbers(DType d, size_t n, unsigned seed) {
   std::mt19937 random(seed);
   std::vector<float> values(n);

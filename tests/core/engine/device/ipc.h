@@ -11,7 +11,7 @@ namespace hvd::testing {
 
 inline uint64_t launches() { return simulated<uint64_t (*)(const char*)>("simcuda_calls")("cuLaunchKernel"); }
 
-// What jobs before have left holds the device open, with the kernels that they have loaded.
+// Leftovers of earlier jobs hold the device open, with the kernels that they loaded.
 inline void finish_earlier_jobs() {
   const Deadline deadline = Deadline::after(20);
   while (Exchange::sweep() && !deadline.passed()) std::this_thread::sleep_for(std::chrono::milliseconds(1));

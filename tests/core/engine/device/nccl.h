@@ -15,7 +15,8 @@ inline int nccl_kernels() { return of_nccl<int (*)()>("simnccl_kernels")(); }
 inline uint64_t nccl_calls(const char* name) { return of_nccl<uint64_t (*)(const char*)>("simnccl_calls")(name); }
 inline int living() { return of_nccl<int (*)()>("simnccl_living")(); }
 
-// A knob of the simulated NCCL for the length of a scope (tests/simulated/nccl/simnccl.h). turn(): once more, counted from here.
+// A knob of the simulated NCCL for the duration of a scope (tests/simulated/nccl/simnccl.h). turn(): counts
+// again from here.
 class NcclKnob {
  public:
   NcclKnob(const char* name, const char* value) : name_(name) { turn(value); }
@@ -42,13 +43,14 @@ inline Given by_hosts(std::vector<int> nodes = {0, 0, 1, 1}) {
   return given;
 }
 
-// Operations until one goes by NCCL: its communicator takes a moment, in which they go by way of the host.
+// Runs operations until one uses NCCL: its communicator takes a moment to form, during which operations go
+// through the host.
 inline void until_by_nccl(Program& p, GpuProgram& g) {
   const int before = nccl_kernels();
   for (int i = 0; i < 2000; ++i) {
     OnGpu t = g.submit(of_floats(Kind::allreduce, "warm", 8), Program::bytes_of(ramp(8, p.rank)));
     p.expect(g.values<float>(t) == summed(8, p.size), "warm " + std::to_string(i));
-    // All at once: whether one more is needed is the same question on all.
+    // All ranks check together, so that they agree whether another operation is needed.
     const int seen = p.sum("seen", nccl_kernels() > before + 5 * p.size);
     if (seen == p.size) return;
   }

@@ -1,4 +1,4 @@
-// How tensors are cut among the members of a host.
+// Partition of tensors among the members of a host.
 #include "engine/device/part_plan.h"
 
 #include <doctest/doctest.h>

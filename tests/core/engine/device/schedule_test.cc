@@ -1,5 +1,5 @@
-// What becomes of operations on devices in a schedule on one rank, whose halves are submitted at different times and end after it. Without
-// a device: the schedule is made by hand, and the test plays the engine.
+// Device operations in a schedule on one rank, whose halves are submitted at different times and end after
+// it. Without a device: the schedule is made by hand, and the test acts as the engine.
 #include <doctest/doctest.h>
 
 #include "contains.h"
@@ -61,7 +61,8 @@ struct Rank {
     }
     submissions.begin_schedule(std::make_unique<ScheduleCursor>(schedule, mine), {});
   }
-  ~Rank() { submissions.end(Status(Code::shutdown, "the test is over")); }  // what waits in the schedule holds itself
+  // operations waiting in the schedule keep themselves alive
+  ~Rank() { submissions.end(Status(Code::shutdown, "the test is over")); }
   Status submit(const OperationPtr& op) { return submissions.submit(op, &wake); }
   // The engine begins with the next bucket.
   void start() {
@@ -81,7 +82,7 @@ TEST_CASE("who waits for an operation on a device leaves a schedule in which its
   REQUIRE(rank.submit(x).ok());
   rank.start();
   rank.submissions.expect(1);
-  CHECK(!rank.submissions.nudge(*x, false));  // its data are on their way
+  CHECK(!rank.submissions.nudge(*x, false));  // its data are being transferred
   REQUIRE(rank.submit(x_staged).ok());
   CHECK(!rank.submissions.nudge(*on_gpu("z", 8), false));
   CHECK(!rank.submissions.progress().deviated);
@@ -100,7 +101,7 @@ TEST_CASE("it stays where the engine will submit what is missing, but not for ev
   CHECK(!rank.submissions.nudge(*x, false));  // y waits for other ranks only
   rank.start();
   rank.submissions.expect(1);
-  CHECK(!rank.submissions.nudge(*x, false));  // y's data are on their way
+  CHECK(!rank.submissions.nudge(*x, false));  // y's data are being transferred
   bool waiting = false;
   CHECK(!rank.submissions.nudge_unattended(0, 1000, &waiting));
   CHECK(waiting);

@@ -1,5 +1,5 @@
-// Operations on tensors of GPUs, over the simulated driver: a rank's stream writes its tensors late, and what comes out is read on the
-// stream.
+// Operations on GPU tensors through the host, over the simulated driver: a rank's stream writes its tensors
+// late, and reads the results.
 #include <doctest/doctest.h>
 
 #include <numeric>
@@ -32,7 +32,7 @@ TEST_CASE("the values that a stream writes after the call are reduced, at every 
 
 namespace {
 
-// Steps of so many tensors: what the engine counted.
+// The engine's counters after steps of so many tensors.
 Engine::Stats counted_in_steps(size_t tensors) {
   EngineWorld world(3, on_gpus(Layout::one_node));
   check_on_gpus(world, [tensors](Program& p, GpuProgram& g) {
@@ -54,7 +54,8 @@ Engine::Stats counted_in_steps(size_t tensors) {
 
 TEST_CASE("steps settle into a schedule and stay right") {
   for (size_t tensors : {size_t{1}, size_t{8}}) {
-    // However the operations of a step were fused, and whenever their data came. A starved machine may break a schedule, not every time.
+    // Holds however the operations of a step were fused, and whenever their data arrived. A busy machine may
+    // break a schedule, but not every time.
     Engine::Stats counted = counted_in_steps(tensors);
     for (int again = 0; again < 4 && (counted.scheduled <= 60 || counted.revocations >= 4); ++again) counted = counted_in_steps(tensors);
     CAPTURE(tensors);
@@ -92,7 +93,7 @@ TEST_CASE("where there is no more pinned memory, what there is has to do") {
     large.in = large.out = g.gpu().allocate(n * 4);
     g.gpu().write(large.in, Program::bytes_of(ramp(n, p.rank)));
     p.barrier();
-    if (p.rank == 0) set_knob("fail_alloc", 1);  // of either rank's, beyond its first piece
+    if (p.rank == 0) set_knob("fail_alloc", 1);  // of either rank's pieces, beyond the first
     p.barrier();
     const Status s = g.try_submit(of_floats(Kind::allreduce, "large", n), {}, &large, n * 4, nullptr, false);
     p.expect(s.ok(), s.message());
@@ -130,7 +131,7 @@ TEST_CASE("what cannot be is refused where it is submitted") {
     GpuProgram g(p);
     OnGpu t = g.submit(of_floats(Kind::allreduce, "y", 1), Program::bytes_of(ramp(1, 0)));
     p.expect(g.values<float>(t) == ramp(1, 0), "alone");
-    // Nothing is to be done, and yet another stream has to wait for what this one had to do before.
+    // There is nothing to compute, but another stream must still wait for this one's earlier work.
     p.expect(t.op->on_device->completion != nullptr, "in place");
     const std::string other = refusal({DeviceKind::cuda, 1, nullptr});
     p.expect(contains(other, "allreduce 'x': the tensor is on CUDA GPU 1, and this rank works on CUDA GPU 0"), other);
@@ -220,13 +221,13 @@ TEST_CASE("what is submitted while its stream is captured is refused, and anothe
     const Status s = g.try_submit(of_floats(Kind::allreduce, "x", 4), {}, &task, 0, nullptr, false);
     p.expect(s.code() == Code::invalid_argument && contains(s.message(), "allreduce 'x': the stream is being captured into a graph"),
              s.message());
-    p.expect(g.finish(under_way).ok(), "what was under way");  // the engine looks at events meanwhile
+    p.expect(g.finish(under_way).ok(), "what was under way");  // the engine polls events meanwhile
     p.expect(g.gpu().end_capture() == 0, "the capture is spoilt");
     p.expect(g.values<float>(under_way) == ramp(1 << 20, 0), "before");
   });
 }
 
-// The last one: the GPU stays as it is for as long as the process lives.
+// Must be the last case: the GPU stays failed until the process ends.
 TEST_CASE("a GPU that fails ends the job, and is named") {
   check_on_gpus(2, on_gpus(Layout::one_node), [](Program& p, GpuProgram& g) {
     OnGpu first = g.submit(of_floats(Kind::allreduce, "a", 3), Program::bytes_of(ramp(3, p.rank)));

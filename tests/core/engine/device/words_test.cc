@@ -55,7 +55,7 @@ struct Pair {
 TEST_CASE("a stream waits until another one has come to what was told when the wait was called") {
   Gpu gpu(0);
   Pair pair;
-  pair.await(3);  // nothing was told
+  pair.await(3);  // nothing was reported
   CHECK(pair.comes(10));
   std::atomic<bool> go{false};
   for (int i = 0; i < 5; ++i) {
