@@ -27,7 +27,7 @@ def resnet50() -> list[tuple[int, ...]]:
 
 @dataclass(frozen=True)
 class Case:
-    """Benchmark case.
+    """Case that is measured in all columns.
 
     Attributes:
         kind: "allreduce" (one tensor), "many" or "resnet" (a set of tensors), or a training step of one of TRAINING.

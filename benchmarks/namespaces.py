@@ -44,7 +44,7 @@ def run(*command: str) -> None:
 
 
 class Hosts:
-    """Simulated hosts.
+    """Simulated hosts in network namespaces.
 
     Use as a context manager, before this process starts threads, because it moves to another network namespace.
 

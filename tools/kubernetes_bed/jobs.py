@@ -30,7 +30,7 @@ class Record:
 
 @dataclass
 class Plan:
-    """Actions for one Job.
+    """Actions to be taken for one Job.
 
     Attributes:
         create: Indexes of pods to create; None in Jobs that are not Indexed.

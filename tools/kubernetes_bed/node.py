@@ -125,7 +125,7 @@ def network_config(number: int, home: Path) -> dict[str, object]:
 
 
 class Node:
-    """Node of the cluster.
+    """Node of the cluster, with its processes.
 
     Attributes:
         number: Its number, from 1.

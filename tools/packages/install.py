@@ -57,7 +57,7 @@ def built_wheels(cache: Path) -> list[str]:
 
 
 def with_uv(arguments: list[str]) -> str | None:
-    """Install with uv.
+    """Install with uv and pip's settings.
 
     Returns:
         None if it succeeded, or the reason why pip must be used.

@@ -23,7 +23,7 @@ app.kubernetes.io/component: {{ . }}
 {{- if gt (len .Release.Name) 50 }}{{ fail (printf "the release is called %s; expected at most 50 characters" .Release.Name) }}{{ end }}
 {{- end }}
 
-{{- /* What both kinds of pods have in common. */ -}}
+{{- /* Common part of both kinds of pods. */ -}}
 {{- define "horovod.spec" -}}
 restartPolicy: Never
 terminationGracePeriodSeconds: {{ .root.Values.grace }}
