@@ -1,1 +1,1 @@
-"""Libraries that stand for those of vendors, where there is no GPU."""
+"""Simulated vendor libraries, for machines without a GPU."""

@@ -1,4 +1,4 @@
-"""The simulated libraries as files: those of the C++ unit tests' build where there is one, else built alone."""
+"""Files of the simulated libraries: from the C++ unit tests' build if there is one, else built separately."""
 
 import fcntl
 import functools
@@ -10,7 +10,7 @@ TARGETS = ["simulated_cuda", "simulated_nccl", "hvd_kernels_host"]
 
 
 def build(where: Path, targets: list[str], *configure: str | Path) -> None:
-    """Configures a folder if need be, and brings libraries in it up to date; one process after another."""
+    """Configure a folder if needed, and update libraries in it; one process at a time."""
     where.mkdir(parents=True, exist_ok=True)
     with (where / ".simulated.lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
@@ -33,11 +33,11 @@ def _built(targets: list[str]) -> Path:
 
 @functools.cache
 def folder() -> Path:
-    """Where libcuda.so.1, libhvd_kernels_host.so and the others lie; LD_LIBRARY_PATH finds them there."""
+    """Return the folder of libcuda.so.1, libhvd_kernels_host.so and the others, for LD_LIBRARY_PATH."""
     return _built(TARGETS)
 
 
 @functools.cache
 def mpi() -> Path:
-    """Where libmpi.so.40, libmpi.so.12 and libmpi_abi.so.1 lie: Open MPI, MPICH and the standard ABI."""
+    """Return the folder of libmpi.so.40, libmpi.so.12 and libmpi_abi.so.1: Open MPI, MPICH and the standard ABI."""
     return _built(["simulated_mpi_all"])

@@ -1,4 +1,4 @@
-// Where things lie: public addresses that nobody may touch, and the file that holds the bytes of device memory.
+// Address space: public addresses that may not be accessed, and the file with the bytes of device memory.
 #include <fcntl.h>
 #include <sys/mman.h>
 #include <unistd.h>
@@ -13,8 +13,8 @@ namespace simcuda {
 namespace {
 
 constexpr size_t kPage = 4096;
-constexpr size_t kUnit = 2 << 20;      // allocations start at multiples of it, with at least as much between them
-constexpr size_t kChunk = 4ULL << 30;  // address space taken at once
+constexpr size_t kUnit = 2 << 20;  // allocations start at multiples of it, with at least as much between them
+constexpr size_t kChunk = 4ULL << 30;  // address space reserved at once
 
 }  // namespace
 
@@ -38,7 +38,7 @@ Address reserve(size_t bytes) {
 int device_file() {
   static const int file = [] {
     const int made = memfd_create("simcuda", MFD_CLOEXEC);
-    struct flock alive{};  // as long as the first byte is locked this process lives
+    struct flock alive{};  // a lock on the first byte means that this process lives
     alive.l_type = F_WRLCK;
     alive.l_len = 1;
     fcntl(made, F_OFD_SETLK, &alive);
@@ -79,7 +79,7 @@ void set_poisoned([[maybe_unused]] void* memory, [[maybe_unused]] size_t bytes, 
 
 Allocation::~Allocation() {
   if (mapping) {
-    set_poisoned(mapping, mapped, false);  // whoever gets these addresses next may use them
+    set_poisoned(mapping, mapped, false);  // later users of these addresses may access them
     munmap(mapping, mapped);
   }
   if (header) munmap(header, kPage);

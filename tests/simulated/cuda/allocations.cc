@@ -1,4 +1,4 @@
-// cuMemAlloc_v2 and its like.
+// cuMemAlloc_v2 and related functions.
 #include <sys/mman.h>
 
 #include <algorithm>
@@ -10,7 +10,7 @@ namespace simcuda {
 namespace {
 
 constexpr std::byte kFresh{0xCB}, kDead{0xDD}, kRedzone{0xFA};
-constexpr size_t kFill = 16 << 20;  // of larger ones only the ends are filled
+constexpr size_t kFill = 16 << 20;  // only the ends of larger ones are filled
 
 void fill(std::byte* memory, size_t bytes, std::byte value) {
   if (bytes <= kFill) {
@@ -31,7 +31,7 @@ int64_t used_on(int device) {
   return used;
 }
 
-// Small ones start anywhere at a multiple of 512 bytes, as the real ones do; large ones at 2 MiB.
+// Small ones start at any multiple of 512 bytes, as with the real driver; large ones at 2 MiB.
 Address choose_address(size_t bytes) {
   static uint64_t count = 0;
   const Address shift = bytes < (1 << 20) ? 512 * (++count % 8) : 0;

@@ -123,7 +123,7 @@ int cuStreamIsCapturing(CUstream handle, int* status) {
   if (!status) return kInvalidValue;
   Stream* stream = find_stream(handle, call.context, call.error);
   if (!stream) return call.error;
-  if (stream->legacy && in_the_way(*stream)) return kCaptureImplicit;  // asking spoils nothing
+  if (stream->legacy && in_the_way(*stream)) return kCaptureImplicit;  // queries invalidate nothing
   *status = !stream->capture ? 0 : stream->capture->spoiled ? 2 : 1;
   return kSuccess;
 }

@@ -1,4 +1,4 @@
-// What the checker says.
+// Reports of the checker.
 #include <cstdio>
 #include <cstdlib>
 #include <deque>
@@ -50,7 +50,7 @@ extern "C" {
 __attribute__((visibility("default"))) void simcuda_violation(const char* text) { violation(text); }
 
 __attribute__((visibility("default"))) const char* simcuda_violations(void) {
-  static auto* const told = new std::deque<std::string>;  // kept: who was told may still read
+  static auto* const told = new std::deque<std::string>;  // kept, because callers may still read the text
   std::unique_lock lock(collected().mutex);
   if (collected().text.empty()) return "";
   told->push_back(std::move(collected().text));

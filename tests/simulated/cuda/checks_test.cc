@@ -1,5 +1,5 @@
-// The checkers of the simulated driver, each with one mistake that it has to find, and the rules of CUDA that tests of the engine rely on
-// to show mistakes. Everything else that the driver does is seen in the tests that use it.
+// The checkers of the simulated driver, each with one error that it must detect, and CUDA rules on which
+// tests of the engine rely to detect errors. Other tests cover the driver's remaining behaviour.
 #include <fcntl.h>
 #include <signal.h>
 #include <sys/mman.h>
@@ -27,7 +27,8 @@ int end_capture(CUstream stream) {
 }  // namespace
 
 #if !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)
-// The first ones use the driver in children only: a fork after its first use would be refused.
+// The first cases use the driver only in child processes, because a fork after its first use would be
+// refused.
 TEST_CASE("the host may not touch device memory") {
   const pid_t child = fork();
   if (child == 0) {

@@ -1,4 +1,4 @@
-// Primary contexts, and the stack of current contexts that each thread has.
+// Primary contexts, and each thread's stack of current contexts.
 #include "driver.h"
 #include "events.h"
 #include "memory.h"

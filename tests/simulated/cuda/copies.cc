@@ -1,4 +1,4 @@
-// Copies and memsets, and what they do to pageable memory of the host: the host waits.
+// Copies and memsets; for pageable host memory the host waits.
 #include <cstring>
 
 #include "capture.h"
@@ -8,11 +8,11 @@
 namespace simcuda {
 namespace {
 
-constexpr size_t kStaged = 64 << 10;  // so much pageable memory is copied aside at the call
+constexpr size_t kStaged = 64 << 10;  // pageable memory up to this size is staged by the call
 
 enum class Where { kDevice, kHost, kAnywhere };
 
-// 0, or the error for memory that this end of the copy may not be.
+// Returns 0, or the error for memory that is invalid at this end of the copy.
 int find(Address address, size_t bytes, Where where, const char* name, Place& place) {
   void* memory = reinterpret_cast<void*>(address);
   Found found = find_device_address(address, bytes, place);
@@ -21,7 +21,8 @@ int find(Address address, size_t bytes, Where where, const char* name, Place& pl
     violation(std::string(name) + " of memory that was freed");
     return kInvalidValue;
   }
-  if (found == Found::kOutside && place.allocation->on_host()) found = Found::kUnknown;  // partly pinned: as pageable
+  // partly pinned counts as pageable
+  if (found == Found::kOutside && place.allocation->on_host()) found = Found::kUnknown;
   if (found == Found::kOutside) return kInvalidValue;
   if (found == Found::kUnknown) {
     if (where == Where::kDevice || !address) return kInvalidValue;
@@ -32,7 +33,7 @@ int find(Address address, size_t bytes, Where where, const char* name, Place& pl
   return kSuccess;
 }
 
-// Pageable memory below the size that is staged: the copy takes what is there now, and the caller goes on.
+// Pageable memory below the staging size: the copy takes its current contents, and the caller continues.
 bool stage(Place& from, size_t bytes, std::shared_ptr<std::vector<std::byte>>& staged) {
   if (!from.pageable || bytes > kStaged) return false;
   staged = std::make_shared<std::vector<std::byte>>(from.pageable, from.pageable + bytes);

@@ -1,4 +1,5 @@
-// The part of CUDA's driver interface that the simulator answers: names, numbers and layouts, which are facts; for its tests too.
+// The part of CUDA's driver interface that the simulator implements: names, numbers and layouts; also for its
+// tests.
 #pragma once
 
 #include <cstddef>

@@ -10,7 +10,7 @@ namespace {
 
 Device make_device(int physical) {
   Device device{.physical = physical, .uuid = {}, .uuid_text = {}};
-  const char* host = std::getenv("SIMCUDA_HOST");  // tests that play several hosts give each a name
+  const char* host = std::getenv("SIMCUDA_HOST");  // tests that simulate several hosts give each a name
   uint64_t seed = mix(static_cast<uint64_t>(physical) + 1);
   for (const char* c = host ? host : ""; *c; ++c) seed = mix(seed ^ static_cast<unsigned char>(*c));
   for (int half = 0; half < 2; ++half, seed = mix(seed)) std::memcpy(device.uuid.bytes + 8 * half, &seed, 8);
@@ -22,7 +22,7 @@ Device make_device(int physical) {
   return device;
 }
 
-// What CUDA_VISIBLE_DEVICES says: a list that ends at the first entry that means no device.
+// Parses CUDA_VISIBLE_DEVICES: the list ends at the first invalid entry.
 std::vector<int> visible(int count) {
   std::vector<int> all;
   const char* list = std::getenv("CUDA_VISIBLE_DEVICES");
@@ -57,7 +57,7 @@ bool attribute(int which, int& value) {
     case 16: value = 4; return true;   // multiprocessors
     case 40: value = 2; return true;   // copy engines
     case 41:                           // unified addressing
-    case 91:                           // a registered address is the device's
+    case 91:  // a registered address is valid on the device
     case 99: value = 1; return true;   // host register
     case 75: value = static_cast<int>(knobs().capability) / 10; return true;
     case 76: value = static_cast<int>(knobs().capability) % 10; return true;

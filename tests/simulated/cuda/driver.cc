@@ -20,7 +20,7 @@ uint64_t seed_of_process() {
 
 Call::Call(const char* name, unsigned needs) : name(name) {
   Driver& d = driver();
-  if (d.forked) {  // whoever held the lock is not in this process
+  if (d.forked) {  // the thread that held the lock does not exist in this process
     error = kNotInitialized;
     return;
   }
@@ -55,7 +55,7 @@ int Call::wait(const std::function<bool()>& done) {
   while (!done()) {
     if (d.sticky) return d.sticky;
     if (d.exited) return kDeinitialized;
-    d.changed.wait_for(lock, std::chrono::microseconds(500));  // events of other processes tell nobody
+    d.changed.wait_for(lock, std::chrono::microseconds(500));  // events of other processes do not notify this one
     injected_fault();
     if (!reported && std::chrono::steady_clock::now() - start > std::chrono::minutes(2)) {
       violation(std::string(name) + " waits for too long; " + what_streams_do());

@@ -20,7 +20,7 @@ std::shared_ptr<EventState> shared_state(uint64_t& offset) {
   return {static_cast<EventState*>(memory), [bytes](EventState* state) { munmap(state, bytes); }};
 }
 
-// Before each use of an event that another process made.
+// Called before each use of an event created by another process.
 void check_exporter(const Event& event, const char* name) {
   if (event.imported && event.state->destroyed) violation(std::string(name) + " of an event that its exporter has destroyed");
 }
@@ -66,7 +66,7 @@ Event* new_event(Context* context, unsigned flags, std::shared_ptr<EventState> s
 
 namespace {
 
-// For a call about whether an event is done, which a capture may forbid; null: call.error says why.
+// For a query of an event, which a capture may forbid; null: call.error is set.
 Event* event_to_ask(Call& call, CUevent handle) {
   if (call.error) return nullptr;
   Event* event = find_event(handle, call.error);
@@ -144,7 +144,8 @@ int cuStreamWaitEvent(CUstream stream_handle, CUevent handle, unsigned flags) {
   if (!stream) return call.error;
   check_exporter(*event, call.name);
   if (int error = capture_wait(*stream, *event)) return error;
-  const uint64_t record = event->state->recorded;  // of this moment: a later one does not move this wait, none is no wait
+  // the current one: a later record does not change this wait; without a record there is no wait
+  const uint64_t record = event->state->recorded;
   if (record == 0) return kSuccess;
   Item item{.name = "wait for an event"};
   item.ready = [event, state = event->state, record] {

@@ -1,4 +1,4 @@
-// What goes wrong: sticky errors, calls that wait for the whole device, forks and the end of the process.
+// Failures: sticky errors, calls that wait for the whole device, forks and the end of the process.
 #include <pthread.h>
 
 #include <chrono>

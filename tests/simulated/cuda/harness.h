@@ -1,4 +1,4 @@
-// For tests of the simulated driver: a device that is ready, and what the checker found.
+// For tests of the simulated driver: a device that is ready, and the checker's findings.
 #pragma once
 
 #include <doctest/doctest.h>
@@ -10,7 +10,7 @@
 #include "cuda_abi.h"
 #include "simcuda.h"
 
-// A knob for the length of a scope.
+// A knob for the duration of a scope.
 struct Set {
   Set(const char* name, int64_t value, int64_t after = 0) : name(name), after(after) { REQUIRE(simcuda_set(name, value) == 0); }
   ~Set() { simcuda_set(name, after); }
@@ -47,14 +47,14 @@ struct Gpu {
     REQUIRE(cuMemAlloc_v2(&made, bytes) == 0);
     return made;
   }
-  // Waits until all that was submitted to the stream is done.
+  // Waits until all submitted work of the stream is done.
   void finish(CUstream stream) {
     CUevent end = event();
     REQUIRE(cuEventRecord(end, stream) == 0);
     REQUIRE(cuEventSynchronize(end) == 0);
     cuEventDestroy_v2(end);
   }
-  // The same without the driver's knowledge: for work that is not ordered, and yet runs one after the other.
+  // The same without the driver's knowledge: for work that is not ordered, but happens to run in sequence.
   void pass(CUstream stream) {
     std::atomic<bool> passed{false};
     simcuda_enqueue(stream, [](void* passed) { *static_cast<std::atomic<bool>*>(passed) = true; }, &passed, nullptr);
@@ -64,7 +64,7 @@ struct Gpu {
   CUcontext context = nullptr;
 };
 
-// Work that waits until it is let go: the work behind it has not run before.
+// Work that blocks until it is released, so that later work cannot run first.
 struct Gate {
   explicit Gate(CUstream stream) {
     simcuda_enqueue(stream, [](void*) {}, this, [](void* gate) { return static_cast<Gate*>(gate)->open.load() ? 1 : 0; });
@@ -72,7 +72,7 @@ struct Gate {
   std::atomic<bool> open{false};
 };
 
-// True if the sentence is among the violations. Forgets them all.
+// True if the sentence is among the violations; clears all violations.
 inline bool complained(const char* sentence) {
   const std::string all = simcuda_violations();
   const bool found = all.find(sentence) != std::string::npos;

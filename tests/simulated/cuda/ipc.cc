@@ -1,5 +1,6 @@
-// Memory and events of other processes. A handle names the exporter's file (/proc/PID/fd/N) and a place in it; who has it open holds a
-// read lock on the first byte of the allocation's header, so that the exporter sees importers that live, and only those.
+// Memory and events of other processes. A handle names the exporter's file (/proc/PID/fd/N) and a place in
+// it. An importer holds a read lock on the first byte of the allocation's header, so that the exporter sees
+// exactly the living importers.
 #include <fcntl.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
@@ -47,7 +48,7 @@ struct flock byte_lock(short type, uint64_t at) {
   return lock;
 }
 
-// The exporter's file, -1 when that process is not there any more.
+// The exporter's file; -1 if that process has ended.
 int open_file(const Handle& handle) {
   char path[64];
   std::snprintf(path, sizeof path, "/proc/%d/fd/%d", handle.process, handle.file);
@@ -62,7 +63,7 @@ template <typename Bytes>
 int check_handle(const Bytes& bytes, uint64_t magic, Handle& handle) {
   std::memcpy(&handle, &bytes, sizeof handle);
   if (handle.magic != magic) return kInvalidValue;
-  if (handle.process == getpid()) return kInvalidContext;  // the exporter has the pointer itself
+  if (handle.process == getpid()) return kInvalidContext;  // the exporter itself must use its pointer
   return knobs().no_ipc ? static_cast<int>(kInvalidValue) : kSuccess;
 }
 

@@ -1,4 +1,4 @@
-// What is allocated, what was freed, and who may touch it.
+// Allocated and freed memory, and access checks.
 #include "memory.h"
 
 #include <cstdio>

@@ -1,7 +1,8 @@
-// Memory of devices and pinned memory of the host.
+// Device memory, and pinned memory of the host.
 //
-// Device memory has two addresses: the public one, which CUDA's caller sees and which nobody may touch (PROT_NONE), and the host's, which
-// only simulated work uses. It lies in one sparse file for each process, which other processes map when they open an IPC handle.
+// Device memory has two addresses: the public one, which CUDA's callers see and may not access (PROT_NONE),
+// and the host's, which only simulated work uses. Its bytes are in one sparse file for each process, which
+// other processes map when they open an IPC handle.
 #pragma once
 
 #include "driver.h"
@@ -10,7 +11,7 @@ namespace simcuda {
 
 using Address = uint64_t;
 
-// What an exporter tells those that have opened its memory; on a page of its own.
+// Status of exported memory for its importers, on a separate page.
 struct ExportHeader {
   std::atomic<uint32_t> freed;
 };
@@ -24,15 +25,15 @@ struct Allocation {
   Context* context = nullptr;
   uint64_t id = 0;
   bool freed = false;
-  int users = 0;  // pieces of work that run now and have asked for it
-  // Where its bytes lie in the file of the process, and of its header once exported.
+  int users = 0;  // running pieces of work that use it
+  // Offset of its bytes in the process's file, and of its header once exported.
   uint64_t offset = 0, header_offset = 0;
   ExportHeader* header = nullptr;
-  // Imported only: the exporter's file as opened here, its handle, and how often it was opened.
+  // Imported memory only: the exporter's file as opened here, its handle, and how often it was opened.
   int file = -1;
   std::string handle;
   int openings = 0;
-  // What is to be unmapped in the end.
+  // Mappings to remove at the end.
   void* mapping = nullptr;
   size_t mapped = 0;
 
@@ -43,7 +44,7 @@ struct Allocation {
   bool on_host() const { return kind == kPinned || kind == kRegistered; }
 };
 
-// Part of an allocation; pageable memory of the host has none.
+// Part of an allocation; pageable host memory has none.
 struct Place {
   std::shared_ptr<Allocation> allocation;
   size_t offset = 0;
@@ -53,7 +54,7 @@ struct Place {
 enum class Found { kYes, kUnknown, kOutside, kFreed };
 enum class Access { kRead, kWrite, kUnknown };
 
-// All with the lock.
+// All of these need the lock.
 Found find_device_address(Address address, size_t bytes, Place& place);
 Found find_host_address(const void* memory, size_t bytes, Place& place);
 std::vector<std::shared_ptr<Allocation>> live_allocations();
@@ -64,14 +65,14 @@ std::string describe(const Allocation& allocation);
 std::string hex(Address address);
 
 // address_space.cc
-Address reserve(size_t bytes);                                  // public addresses
-int device_file();                                              // of this process
-uint64_t file_space(size_t bytes);                              // room in it
+Address reserve(size_t bytes);  // reserves public addresses
+int device_file();  // the file of this process
+uint64_t file_space(size_t bytes);  // allocates space in it
 void* map_file(int file, uint64_t offset, size_t bytes, Allocation& owner);  // between two guard pages
 size_t whole_pages(size_t bytes);
-void set_poisoned(void* memory, size_t bytes, bool poisoned);  // for the address sanitizer; else nothing
+void set_poisoned(void* memory, size_t bytes, bool poisoned);  // for the address sanitizer; otherwise does nothing
 
-// ipc.cc: tells those that have opened it that it is gone; a violation while somebody has.
+// ipc.cc: marks exported memory as freed for importers; a violation while one has it open.
 void end_export(Allocation& allocation);
 
 }  // namespace simcuda

@@ -1,6 +1,6 @@
-// Modules and their kernels. The PTX is only looked at; what runs is the same source compiled for the host (SIMCUDA_KERNELS, or
-// libhvd_kernels_host.so beside this library), where kernel NAME is hvd_kernel_NAME and hvd_kernel_NAME_bytes the size of its one
-// parameter.
+// Modules and their kernels. The PTX is only parsed; the executed code is the same source compiled for the
+// host (SIMCUDA_KERNELS, or libhvd_kernels_host.so beside this library), where kernel NAME is hvd_kernel_NAME
+// and hvd_kernel_NAME_bytes the size of its one parameter.
 #include <dlfcn.h>
 
 #include <algorithm>
@@ -32,7 +32,7 @@ struct Module {
 struct Tables {
   std::unordered_map<void*, std::unique_ptr<Module>> modules;
   std::unordered_map<void*, std::unique_ptr<Function>> functions;
-  std::vector<decltype(functions)::node_type> unloaded;  // what was launched of them has names that lie there
+  std::vector<decltype(functions)::node_type> unloaded;  // launched items still refer to their names
 };
 Tables& tables() {
   static Tables* const all = new Tables;
@@ -52,7 +52,7 @@ void* host_library() {
   return opened;
 }
 
-// Options: 5 is the buffer for what the compiler has to say, 6 its size.
+// Options: 5 is the buffer for the compiler's log, 6 its size.
 void write_log(const std::string& log, unsigned count, const int* options, void** values) {
   char* buffer = nullptr;
   void** size = nullptr;

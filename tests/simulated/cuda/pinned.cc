@@ -1,4 +1,4 @@
-// Memory of the host that the device may use: allocated here, or registered.
+// Host memory that the device may use: allocated here, or registered.
 #include <sys/mman.h>
 
 #include "memory.h"
@@ -17,7 +17,7 @@ bool overlaps_registered(const void* memory, size_t bytes) {
   return false;
 }
 
-// As pinning does: every page is there from here on.
+// Makes every page resident, as pinning does.
 void populate(const std::byte* memory, size_t bytes) {
   const auto first = reinterpret_cast<Address>(memory) / kPage * kPage;
   if (madvise(reinterpret_cast<void*>(first), reinterpret_cast<Address>(memory) + bytes - first, 23 /* MADV_POPULATE_WRITE */) == 0) return;

@@ -10,14 +10,16 @@
 namespace simcuda {
 namespace {
 
-// Text up to its zero byte; false for anything else. Without that byte the driver reads on, and what follows is hardly text.
+// Text up to its zero byte; false for anything else. Without that byte the driver reads beyond the end, where
+// there is hardly text.
 bool is_text(const char* image) {
   for (const char* c = image; *c; ++c)
     if (!std::isprint(static_cast<unsigned char>(*c)) && !std::isspace(static_cast<unsigned char>(*c))) return false;
   return *image != 0;
 }
 
-// The number behind a directive that starts a line, as in ".version 8.1" or ".target sm_70"; -1 without.
+// The number after a directive that starts a line, as in ".version 8.1" or ".target sm_70"; -1 if there is
+// none.
 int number_after(const char* text, const char* directive, const char* format) {
   for (const char* at = std::strstr(text, directive); at; at = std::strstr(at + 1, directive)) {
     int major = 0, minor = 0;
@@ -28,7 +30,7 @@ int number_after(const char* text, const char* directive, const char* format) {
   return -1;
 }
 
-// The bytes of a first parameter of bytes, as in "(.param .align 8 .b8 NAME_param_0[96]"; 0 for another one.
+// The size of a first parameter of bytes, as in "(.param .align 8 .b8 NAME_param_0[96]"; 0 for another type.
 size_t bytes_of_parameter(const std::string& text, size_t open) {
   const std::string list = text.substr(open, text.find(')', open) - open), first = list.substr(0, list.find(','));
   const size_t bracket = first.find('[');

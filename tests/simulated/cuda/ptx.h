@@ -1,4 +1,4 @@
-// What the simulated compiler reads of PTX text. Pure.
+// Parses the parts of PTX text that the simulated compiler uses. Pure.
 #pragma once
 
 #include <map>
@@ -7,15 +7,15 @@
 namespace simcuda {
 
 struct Ptx {
-  int error = 0;    // 0, or why it cannot be taken: 209, 218, 222
-  std::string log;  // in words
-  std::map<std::string, size_t> entries;  // bytes of each kernel's one parameter; 0 when it is none of bytes
+  int error = 0;  // 0, or the error: 209, 218, 222
+  std::string log;  // explanation of the error
+  std::map<std::string, size_t> entries;  // size in bytes of each kernel's one parameter; 0 for another type
 };
 
-// `version`: the driver's, as cuDriverGetVersion gives it; `capability`: 10 * major + minor of the device.
+// `version`: the driver's, as from cuDriverGetVersion; `capability`: 10 * major + minor of the device.
 Ptx read_ptx(const char* image, int version, int capability);
 
-// The newest PTX, as 10 * major + minor, that a driver takes.
+// The newest PTX version, as 10 * major + minor, that a driver accepts.
 int newest_ptx(int driver_version);
 
 }  // namespace simcuda

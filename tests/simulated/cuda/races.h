@@ -1,7 +1,7 @@
-// Whether work on different streams that uses the same memory is ordered, by vector clocks.
+// Race detection by vector clocks: whether accesses to the same memory on different streams are ordered.
 //
-// A clock says of each stream how many of its items happened before. Copies and memsets say what they read and write; kernels write where
-// bytes are others afterwards (running.cc). What other processes order is taken as ordered.
+// A clock holds for each stream how many of its items happened before. Copies and memsets declare reads and
+// writes; kernels count as writers of changed bytes (running.cc). Ordering by other processes is assumed.
 #pragma once
 
 #include <cstddef>
@@ -21,14 +21,14 @@ struct Clock {
   void join(const Clock& other);
 };
 
-// All with the lock. An access by the item that this stream runs now.
+// All of these need the lock. Records an access by the item that this stream currently runs.
 void note_access(Stream& stream, const char* name, const Allocation& allocation, size_t offset, size_t bytes, Access access);
 void forget_accesses(const Allocation& allocation);
 
-// What the host has seen to be complete, in any thread.
+// Work that the host has seen to be complete, in any thread.
 Clock& host_clock();
 
-// Everything that is complete: what somebody outside of this process may have seen.
+// All complete work, which other processes may have seen.
 Clock complete_clock();
 
 }  // namespace simcuda

@@ -12,7 +12,8 @@ namespace {
 
 thread_local Running* running = nullptr;
 
-// Are all pages of registered memory still those of the beginning? A hole that was punched would leave the old page to the device.
+// True if all pages of registered memory are still the original ones. After hole punching, the device would
+// keep the old page.
 bool pages_are_there(const std::byte* memory, size_t bytes) {
   const Address first = reinterpret_cast<Address>(memory) / 4096 * 4096;
   const size_t count = (reinterpret_cast<Address>(memory) + bytes - first + 4095) / 4096;
@@ -23,7 +24,7 @@ bool pages_are_there(const std::byte* memory, size_t bytes) {
   return true;
 }
 
-// What is wrong with touching it; empty when nothing is. With the lock.
+// The error of an access; empty if it is valid. Needs the lock.
 std::string objection(const Allocation& allocation, size_t offset, size_t bytes) {
   const std::string what = std::string(running ? running->name : "the host") + " uses " + describe(allocation);
   if (allocation.freed) return what + " after it was " + (allocation.kind == Allocation::kImported ? "closed" : "freed");
@@ -35,7 +36,7 @@ std::string objection(const Allocation& allocation, size_t offset, size_t bytes)
   return {};
 }
 
-// Memory for work that must go on after a violation was collected; kept, since nobody says when it ends.
+// Memory for work that continues after a collected violation; never freed, because its end is unknown.
 std::byte* scratch(size_t bytes) {
   static std::mutex mutex;
   static auto* const kept = new std::vector<std::unique_ptr<std::byte[]>>;
@@ -43,9 +44,9 @@ std::byte* scratch(size_t bytes) {
   return kept->emplace_back(new std::byte[bytes]()).get();
 }
 
-constexpr size_t kDigested = 1 << 17;  // words; of larger memory so many of them
+constexpr size_t kDigested = 1 << 17;  // words; larger memory is sampled at this many
 
-// Others may write there at the same time, and need not be ordered with this look at it.
+// Other threads may write concurrently, and need not be ordered with this read.
 __attribute__((no_sanitize("thread"))) uint64_t digest(const std::byte* memory, size_t bytes) {
   const size_t words = bytes / 8, step = words / kDigested + 1;
   uint64_t sum = bytes, word = 0;
@@ -80,14 +81,14 @@ void Running::use(const Place& place, size_t bytes, Access access) {
   if (!tells_writes(use)) use.before = digest(place.allocation->host + place.offset, bytes);
 }
 
-// Of kernels and other libraries only the place is known: they wrote when the bytes are others afterwards. Where other processes or the
-// host may write, that says nothing.
+// For kernels and other libraries only the place is known: they count as writers if the bytes have changed.
+// Where other processes or the host may write, this is no evidence.
 bool Running::tells_writes(const Use& use) const {
   const Allocation& a = *use.place.allocation;
   return use.access != Access::kUnknown || a.kind != Allocation::kDevice || a.header;
 }
 
-// The libraries of other ranks in this process may have one rank touch the memory of all.
+// Other ranks' libraries in this process may have one rank access the memory of all.
 bool Running::counts_for_races(const Use& use) const { return work != Work::kExternal || use.place.allocation->context == stream->context; }
 
 Running::~Running() {

@@ -1,4 +1,4 @@
-// The functions of CUDA that make, ask and end streams, and simcuda_enqueue.
+// CUDA functions that create, query and destroy streams, and simcuda_enqueue.
 #include <algorithm>
 
 #include "capture.h"
@@ -21,7 +21,7 @@ int cuStreamDestroy_v2(CUstream handle) {
   Stream* stream = find_stream(handle, call.context, call.error);
   if (!stream) return call.error;
   if (stream->capture) spoil(*stream->capture);
-  stream->destroyed = true;  // what was submitted is still done
+  stream->destroyed = true;  // submitted work is still executed
   driver().changed.notify_all();
   return kSuccess;
 }

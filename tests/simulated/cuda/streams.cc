@@ -14,7 +14,7 @@ using Microseconds = std::chrono::microseconds;
 
 bool over(const Driver& d) { return d.exited || d.sticky; }
 
-// Nothing runs at the call, and nothing when one expects it.
+// Work never runs within the call, nor at a predictable time.
 void delay(Stream& stream, Lock& lock) {
   const int64_t most = knobs().delay_us;
   if (most <= 0) return;
@@ -32,7 +32,7 @@ bool is_ready(const Item& item) {
   return !item.ready || item.ready();
 }
 
-// False when the process ends or has a sticky error first.
+// False if the process ends or has a sticky error first.
 bool wait_until_ready(const Item& item, Lock& lock) {
   Driver& d = driver();
   Microseconds pause{50};
@@ -103,7 +103,7 @@ void order_with_legacy(Stream& stream, Item& item) {
   }
 }
 
-// What is complete already is no dependency, but it is ordered before.
+// Complete work is no dependency, but it is ordered before.
 void know_legacy(const Stream& stream, Clock& known) {
   if (stream.legacy) {
     for (auto& [handle, other] : driver().streams)

@@ -1,4 +1,4 @@
-// Streams: queues of work, each run in order by a thread of its own.
+// Streams: queues of work, each run in order by its own thread.
 #pragma once
 
 #include <deque>
@@ -12,14 +12,14 @@ namespace simcuda {
 
 struct Item {
   const char* name;
-  std::function<bool()> ready{};                      // asked under the lock; null: at once
-  std::function<bool()> poll{};                       // asked without the lock, again and again; null: at once
-  std::function<int()> run{};                         // without the lock; not 0: a sticky error
-  std::function<void()> done{};                       // under the lock, at the moment at which the item is complete
-  std::function<void(Clock&)> learn{};                // what happened before it besides, once it is ready
+  std::function<bool()> ready{};  // called with the lock; null: at once
+  std::function<bool()> poll{};  // polled without the lock; null: at once
+  std::function<int()> run{};  // without the lock; not 0: a sticky error
+  std::function<void()> done{};  // with the lock, when the item completes
+  std::function<void(Clock&)> learn{};  // adds other work that happened before it, once it is ready
   Work work = Work::kOwn;
-  std::vector<std::pair<Stream*, uint64_t>> after{};  // how far other streams must have come
-  Clock known{};                                      // what the host had seen when it called
+  std::vector<std::pair<Stream*, uint64_t>> after{};  // positions that other streams must have reached
+  Clock known{};  // work that the host had seen complete at the call
 };
 
 struct Stream {
@@ -28,7 +28,7 @@ struct Stream {
   unsigned flags = 0;
   int priority = 0;
   bool legacy = false, destroyed = false, started = false;
-  const char* running = nullptr;  // name of the item that runs, or null
+  const char* running = nullptr;  // name of the running item, or null
   std::deque<Item> queue;
   uint64_t submitted = 0, completed = 0;
   Clock clock;
@@ -38,10 +38,10 @@ struct Stream {
   bool blocking() const { return !legacy && !(flags & kStreamNonBlocking); }
 };
 
-// The stream that a handle means for this thread; null with `error` set for one that is none.
+// The stream of a handle for this thread; null with `error` set for an invalid handle.
 Stream* find_stream(CUstream handle, Context* context, int& error);
 
-// Appends an item, or notes it when the stream captures. 0, or an error of captures. With the lock.
+// Appends an item, or records it if the stream is capturing. Returns 0, or a capture error. Needs the lock.
 int submit(Stream& stream, Item item);
 
 Stream* new_stream(Context* context, unsigned flags, int priority);

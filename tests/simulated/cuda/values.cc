@@ -1,4 +1,4 @@
-// Streams that write and await words of 32 bits in memory.
+// Streams that write and await 32-bit words in memory.
 #include "running.h"
 #include "streams.h"
 
@@ -36,7 +36,8 @@ int cuStreamWriteValue32_v2(CUstream stream, CUdeviceptr address, uint32_t value
     uint32_t* at = word.touch();
     {
       std::unique_lock lock(driver().mutex);
-      if (word.place.allocation->on_host()) host_clock().join(word.stream->clock);  // a reader there knows of this stream
+      // a host reader then knows of this stream's work
+      if (word.place.allocation->on_host()) host_clock().join(word.stream->clock);
     }
     __atomic_store_n(at, value, __ATOMIC_SEQ_CST);
     return 0;
@@ -48,7 +49,7 @@ int cuStreamWaitValue32_v2(CUstream stream, CUdeviceptr address, uint32_t value,
   Call call("cuStreamWaitValue32_v2", kNeedsContext);
   Word word;
   if (int error = find_word(call, stream, address, word)) return error;
-  if (flags != kWaitGeq && flags != kWaitEq) return kInvalidValue;  // the others are not simulated
+  if (flags != kWaitGeq && flags != kWaitEq) return kInvalidValue;  // the other conditions are not simulated
   Item item{.name = call.name};
   item.poll = [=] {
     const uint32_t now = __atomic_load_n(word.touch(), __ATOMIC_SEQ_CST);

@@ -1,9 +1,8 @@
-// The engine's kernels, compiled for the host: libhvd_kernels_host.so, in which the simulated driver finds them by name, and tests as well.
-// Exports for each kernel NAME
-//   void hvd_kernel_NAME(const unsigned grid[3], const unsigned block[3], const void* parameters, void* (*at)(uint64_t, size_t));
-//   const size_t hvd_kernel_NAME_bytes;
-// at(address, bytes) says where the host may touch so many bytes at a device's address; it is asked for exactly what a kernel may touch,
-// before the first thread begins. Threads run one after another.
+// The engine's kernels, compiled for the host as libhvd_kernels_host.so, in which the simulated driver and
+// tests find them by name. Exports for each kernel NAME: void hvd_kernel_NAME(const unsigned grid[3], const
+// unsigned block[3], const void* parameters, void* (*at)(uint64_t, size_t)), and const size_t
+// hvd_kernel_NAME_bytes. at(address, bytes) returns the host address of device memory; it is called for
+// exactly the memory that a kernel may access, before the first thread begins. Threads run in sequence.
 #include <cstddef>
 #include <cstdint>
 #include <cstring>

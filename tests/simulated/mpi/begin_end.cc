@@ -1,4 +1,4 @@
-// MPI's beginning and end, and what a process asks about itself.
+// Initialization and finalization of MPI, and queries of a process about itself.
 #include <sched.h>
 #include <sys/syscall.h>
 #include <unistd.h>
@@ -19,7 +19,7 @@ int text_out(const std::string& text, char* out, int* length) {
   return 0;
 }
 
-// Until all processes have come so far.
+// Waits until all processes have arrived.
 void meet(std::atomic<uint32_t>& counter) {
   ++counter;
   while (counter.load() < static_cast<uint32_t>(World::get().size())) ::usleep(200);

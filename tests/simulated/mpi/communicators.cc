@@ -53,7 +53,7 @@ SIMMPI_EXPORT int MPI_Group_free(H* group) {
   return call.fails() ? kError : 0;
 }
 
-// Blocks until all members of the group have come, as real ones do.
+// Blocks until all members of the group have arrived, as real libraries do.
 SIMMPI_EXPORT int MPI_Comm_create_group(H comm, H group, int tag, H* made) {
   const Process::Call call("Comm_create_group");
   if (call.fails()) return kError;
@@ -65,7 +65,7 @@ SIMMPI_EXPORT int MPI_Comm_create_group(H comm, H group, int tag, H* made) {
   const auto me = std::find(next.members.begin(), next.members.end(), world.rank());
   if (me == next.members.end()) mistake("MPI_Comm_create_group by who is no member");
   next.rank = static_cast<int>(me - next.members.begin());
-  // Groups that meet at the same time are told apart by who is in them.
+  // Concurrent creations are distinguished by their members.
   uint64_t named = static_cast<uint64_t>(tag) << 16 | from.context;
   for (const int member : next.members) named = named << 3 | static_cast<uint64_t>(member + 1);
   static auto* const before = new std::map<uint64_t, uint64_t>;  // one creation at a time

@@ -1,7 +1,7 @@
 #include "handles.h"
 
 #if SIMMPI_FAMILY == 1
-// As Open MPI's mpi.h has them: a handle is the address of an exported variable.
+// As in Open MPI's mpi.h: a handle is the address of an exported variable.
 #define SIMMPI_VARIABLE(id, name, ...) __attribute__((visibility("default"))) char name[64] = {};
 extern "C" {
 SIMMPI_HANDLES(SIMMPI_VARIABLE)

@@ -1,5 +1,5 @@
-// How handles look, by family (SIMMPI_FAMILY: 1 Open MPI, 2 MPICH, 3 the standard ABI): numbers and names of mpi.h of Open MPI 5.0.11 and
-// MPICH 5.0.2, and of mpi_abi.h of the latter.
+// Handle values by family (SIMMPI_FAMILY: 1 Open MPI, 2 MPICH, 3 the standard ABI): numbers and names of
+// mpi.h of Open MPI 5.0.11 and MPICH 5.0.2, and of mpi_abi.h of the latter.
 #pragma once
 #include <cstddef>
 #include <cstdint>
@@ -55,7 +55,7 @@ inline void* const kStatusIgnore = nullptr;
 
 H handle_of(Id id);
 Id id_of(H handle);  // kIds: none of these
-// Handles of what is made at run time, by numbers from 1. 0: that was none of them.
+// Handles of objects created at run time, by numbers from 1. 0: not such a handle.
 H made_handle(int number);
 int number_of(H handle);
 

@@ -10,7 +10,7 @@
 namespace simmpi {
 namespace {
 
-// "NAME:K@RANK", of which K and RANK may be missing.
+// "NAME:K@RANK", where K and RANK may be missing.
 struct Target {
   std::string name;
   long call = 0, rank = -1;

@@ -1,4 +1,4 @@
-// What can be set from outside (simmpi.h lists it), and how mistakes are told.
+// Options (simmpi.h lists them), and error reports.
 #pragma once
 #include <string>
 
@@ -7,9 +7,9 @@ namespace simmpi {
 std::string knob(const char* name);  // of SIMMPI_NAME; empty: not set
 long knob_number(const char* name, long otherwise);
 
-// Each call of MPI_NAME begins with this: counts it, and blocks if it is to block. True: it is to fail.
+// Called at the start of each MPI_NAME: counts the call, and blocks if requested. True: the call must fail.
 bool enter(const char* name);
-// Does what MPI_NAME begins never end, or fail later?
+// True if operations begun by MPI_NAME never complete, or fail later.
 bool never_ends(const char* name);
 bool breaks(const char* name);
 

@@ -1,4 +1,4 @@
-// Collectives that are begun and looked at.
+// Nonblocking collectives and their completion.
 #include <cstring>
 #include <numeric>
 #include <span>
@@ -44,7 +44,7 @@ int begin(const Process::Call& call, H comm, const Mine& mine, Take take, H* req
   return 0;
 }
 
-// All members have begun the same.
+// Checks that all members have begun the same operation.
 void check_alike(const Communicator& c, const Exchange* e) {
   const Part& mine = e->parts[c.rank];
   for (size_t i = 0; i < c.members.size(); ++i) {
@@ -63,7 +63,7 @@ void expect(const char* what, size_t bytes, size_t wanted) {
     mistake(std::string("MPI_") + what + ": " + std::to_string(bytes) + " bytes come where " + std::to_string(wanted) + " are expected");
 }
 
-// As the standard wants it; Open MPI takes equal addresses for MPI_IN_PLACE.
+// As the standard requires; Open MPI takes equal addresses for MPI_IN_PLACE.
 void check_apart(const char* what, const void* in, const void* out) {
   if (in == out) mistake(std::string("MPI_") + what + " sends from the address at which it receives");
 }
@@ -110,7 +110,7 @@ SIMMPI_EXPORT int MPI_Iallreduce(const void* in, void* out, int count, H type, H
   const size_t bytes = bytes_of(type, count);
   const Id t = id_of(type), o = id_of(op);
   const Take take = [=](const Communicator& c, Exchange* e) {
-    // The last rank's first: another order than the engine's, which must not rely on MPI's.
+    // The last rank's first: a different order than the engine's, which must not rely on MPI's.
     for (int i = static_cast<int>(c.members.size()) - 1; i >= 0; --i) {
       expect("Iallreduce", e->parts[i].bytes, bytes);
       const std::byte* theirs = World::get().area(e, i);

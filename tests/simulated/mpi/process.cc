@@ -15,7 +15,7 @@ namespace {
 constexpr int kGroups = 1000, kRequests = 2000;
 
 std::atomic<long> inside{0};  // the thread within a call; counted only where one at a time is allowed
-thread_local int depth = 0;   // MPI_Finalize calls functions of the caller's
+thread_local int depth = 0;  // MPI_Finalize calls the caller's functions
 
 }  // namespace
 

@@ -1,4 +1,4 @@
-// This process's MPI: whether it has begun, by whom it may be called, and what has been made.
+// State of this process's MPI: initialization, permitted threads, and created objects.
 #pragma once
 #include <cstdint>
 #include <deque>
@@ -14,15 +14,15 @@ namespace simmpi {
 struct Communicator {
   uint64_t context = 0, operations = 0;
   std::vector<int> members;  // ranks in the world
-  int rank = 0;              // mine among them
+  int rank = 0;  // own rank among them
   bool freed = false;
 };
 
-// What was begun and is looked at by MPI_Test.
+// An operation that was begun and is polled by MPI_Test.
 struct Pending {
   Communicator* comm = nullptr;
   Exchange* exchange = nullptr;
-  std::function<void()> take;  // what is received goes to its place
+  std::function<void()> take;  // copies received data to its place
   bool never = false, breaks = false, done = false;
   long looks = 0;
 };
@@ -31,8 +31,8 @@ class Process {
  public:
   static Process& get();
 
-  // Ends the process where MPI has not begun or has ended, and where this thread may not call it now. One for each call; while it lives
-  // the call is under way.
+  // Ends the process if MPI is not initialized or has been finalized, or if this thread may not call it now.
+  // One object for each call, alive during the call.
   class Call {
    public:
     explicit Call(const char* name);
@@ -44,10 +44,10 @@ class Process {
     bool fails_;
   };
 
-  std::mutex mutex;  // of what follows
+  std::mutex mutex;  // of the following members
   bool begun = false, ended = false;
   int level = 3;
-  long first = 0;  // the thread that has begun it
+  long first = 0;  // the thread that initialized MPI
   std::vector<std::pair<int (*)(H, int, void*, void*), std::pair<void*, void*>>> attributes;  // of MPI_COMM_SELF: function, value, extra
 
   Communicator& communicator(H handle);

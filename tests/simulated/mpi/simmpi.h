@@ -16,7 +16,7 @@
 //   SIMMPI_SPAWNED    1: as if MPI_Comm_spawn had started the process
 //   SIMMPI_VERSION    what MPI_Get_library_version says
 //
-// A mistake of the caller's is told on stderr, and ends the process by abort().
+// A caller's error is reported on stderr, and the process aborts.
 #pragma once
 #include <sys/mman.h>
 #include <unistd.h>
@@ -27,9 +27,10 @@ namespace simmpi {
 
 constexpr int kError = 15;
 constexpr int kMostRanks = 4, kExchanges = 16;
-constexpr size_t kAreaBytes = 16u << 20;  // what one rank sends in one operation, at most
+constexpr size_t kAreaBytes = 16u << 20;  // most bytes that one rank sends in one operation
 constexpr size_t kControlBytes = 1u << 20;
-constexpr size_t kWorldBytes = kControlBytes + kAreaBytes * kMostRanks * kExchanges;  // only what is written to is memory
+// pages take memory only once written
+constexpr size_t kWorldBytes = kControlBytes + kAreaBytes * kMostRanks * kExchanges;
 
 // For SIMMPI_WORLD; children inherit it.
 inline int new_world() {

@@ -24,7 +24,7 @@ World::World() {
   void* memory = ::mmap(nullptr, kWorldBytes, PROT_READ | PROT_WRITE, flags | MAP_NORESERVE, fd, 0);
   if (memory == MAP_FAILED) mistake("SIMMPI_WORLD cannot be mapped");
   memory_ = static_cast<std::byte*>(memory);
-  control_ = static_cast<Control*>(memory);  // zeroes are its beginning, but for the counter of contexts
+  control_ = static_cast<Control*>(memory);  // zeros are a valid initial state, except for the counter of contexts
 }
 
 Exchange* World::join(uint64_t context, uint64_t number) {

@@ -1,5 +1,5 @@
-// Where processes meet: an exchange is one operation of one communicator, in which every member lays down what it sends and, when all have,
-// takes what it needs.
+// Shared memory of the processes. An exchange is one operation of one communicator: every member stores its
+// input and, once all have, takes its result.
 #pragma once
 #include <atomic>
 #include <cstddef>
@@ -11,14 +11,14 @@
 
 namespace simmpi {
 
-// What a member says of its part of an operation.
+// A member's part of an operation.
 struct Part {
   std::atomic<uint32_t> posted{0};
   char what[24] = {};  // the function
   int root = -1;
-  int64_t value = 0;  // whatever else has to be equal: bytes of an element and its kind, and the operation
+  int64_t value = 0;  // other values that must be equal: element size and kind, and the operation
   size_t bytes = 0;  // in its area
-  size_t sends[kMostRanks] = {};  // to each member, for what sends parts
+  size_t sends[kMostRanks] = {};  // to each member, for operations that send parts
 };
 
 struct Exchange {
@@ -41,14 +41,14 @@ class World {
   int size() const { return size_; }
   Control& control() { return *control_; }
 
-  // The exchange that stands for the `number`-th operation in `context`; the first member to come makes it.
+  // The exchange of operation `number` in `context`; the first member to arrive creates it.
   Exchange* join(uint64_t context, uint64_t number);
-  // Where member `rank` has laid down what it sends.
+  // The input of member `rank`.
   std::byte* area(const Exchange* exchange, int rank);
-  // Lays down mine. The part's other fields are written before.
+  // Stores this member's input. The part's other fields must be set before.
   void post(Exchange* exchange, int rank, const void* data, size_t bytes);
   static bool complete(const Exchange* exchange, int members);
-  // This member has what it needs; the last one ends the exchange.
+  // This member has its result; the last one ends the exchange.
   static void leave(Exchange* exchange, int members);
 
  private:

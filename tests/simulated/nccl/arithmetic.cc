@@ -10,7 +10,7 @@
 namespace simnccl {
 namespace {
 
-// A type as stored, and how a value of it is widened and narrowed. `Wide` is where one operation takes place.
+// A stored type, and its conversion to and from `Wide`, the type in which an operation is computed.
 template <class T>
 struct Plain {
   using Stored = T;

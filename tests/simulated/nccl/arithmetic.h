@@ -1,5 +1,6 @@
-// NCCL's arithmetic, which is not the host's: sums of 16-bit floats are rounded after each addition, min and max drop NaN, an average of
-// floats multiplies by 1/n in the type of the data before the sum, one of integers divides the wrapped sum.
+// NCCL's arithmetic, which differs from the host's: sums of 16-bit floats are rounded after each addition,
+// min and max ignore NaN, an average of floats multiplies by 1/n in the type of the data before the sum, one
+// of integers divides the wrapped sum.
 #pragma once
 #include <cstddef>
 #include <cstdint>
@@ -17,7 +18,7 @@ struct Reduce {
   unsigned char scalar[8] = {};  // of `type`
   int size = 1;
 };
-// out[i] = in[0][i] op in[1][i] ...: blocks begin at different ranks, as rings do.
+// out[i] = in[0][i] op in[1][i] ...: blocks begin at different ranks, as in rings.
 void reduce(const Reduce& how, void* out, const void* const* in, size_t count);
 
 }  // namespace simnccl

@@ -1,4 +1,4 @@
-// The operations, with NCCL's checks of arguments.
+// The operations, with NCCL's argument checks.
 #include <cstring>
 
 #include "driver.h"
@@ -12,7 +12,7 @@ ncclResult_t refused(const Task& t, const std::string& why) {
   return fail_group(failed(ncclInvalidArgument, std::string("nccl") + name_of(t.kind) + " : " + why));
 }
 
-// Sums and the like: numbers below ncclNumOps, then those that the communicator has made.
+// Reductions: numbers below ncclNumOps, then those that the communicator has created.
 ncclResult_t find_op(const Task& t, int op, Reduce* how) {
   how->type = t.type;
   how->size = t.comm->size;
@@ -36,7 +36,7 @@ bool overlap(const void* a, size_t a_bytes, const void* b, size_t b_bytes) {
   return a_bytes && b_bytes && p < q + b_bytes && q < p + a_bytes;
 }
 
-// In place is allowed just so: NCCL does not look, and gives wrong results.
+// Only exact in-place use is allowed: NCCL does not check, and gives wrong results.
 void check_place(const Task& t) {
   const auto* in = static_cast<const std::byte*>(t.in);
   const auto* out = static_cast<const std::byte*>(t.out);

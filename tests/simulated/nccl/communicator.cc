@@ -28,7 +28,7 @@ Registry& registry() {
 
 constexpr auto kTick = std::chrono::microseconds(200);
 
-// Ranks with different ids of hosts are not compared, as with NCCL_HOSTID.
+// Ranks with different host ids count as on different hosts, as with NCCL_HOSTID.
 uint64_t host_of(int rank) {
   std::string text = knob("hostid");
   if (knob_number("hostid_rank", 0) != 0) text = "rank " + std::to_string(rank);
@@ -54,7 +54,7 @@ ncclResult_t check_config(const ncclConfig_t* c, bool* blocking) {
   return ncclSuccess;
 }
 
-// Makes the object; nothing is waited for.
+// Creates the object without waiting.
 ncclResult_t prepare(int size, int rank, const ncclConfig_t* config, ncclComm_t* out) {
   if (!out) return failed(ncclInvalidArgument, "comm is null");
   __atomic_store_n(out, nullptr, __ATOMIC_RELEASE);
@@ -64,7 +64,7 @@ ncclResult_t prepare(int size, int rank, const ncclConfig_t* config, ncclComm_t*
   }
   bool blocking = true;
   if (const ncclResult_t r = check_config(config, &blocking); r != ncclSuccess) return r;
-  random_delay();  // NCCL looks at the system first
+  random_delay();  // NCCL inspects the system first
   const Driver& d = driver();
   if (!d.found()) return failed(ncclUnhandledCudaError, "Cuda failure 'CUDA driver version is insufficient for CUDA runtime version'");
   auto* c = new ncclComm;
@@ -144,7 +144,7 @@ ncclResult_t create(const Creation& creation) {
     RankState& mine = c->shared->rank(c->rank);
     mine.host = c->host;
     mine.connected.fetch_or(1u << 31, std::memory_order_release);
-    // Everybody is there, and everybody's line is written.
+    // All ranks have arrived, and all their records are written.
     wait_for(c, [c] {
       for (int i = 0; i < c->size; ++i) {
         if (!(c->shared->rank(i).connected.load(std::memory_order_acquire) & 1u << 31)) return false;
@@ -163,7 +163,7 @@ void abort_together(std::span<const ncclComm_t> comms) {
       while (!done()) std::this_thread::sleep_for(kTick);
     };
     sleep_until([&] { return !c->creating.load(); });
-    // Freeing its memory waits for the device, so also for kernels of other communicators.
+    // Freeing its memory waits for the device, and so also for kernels of other communicators.
     for (ncclComm_t other : all_communicators()) {
       if (other->device != c->device) continue;
       const uint64_t until = other->launched.load();

@@ -1,4 +1,4 @@
-// A communicator of the simulated NCCL, as one rank has it. Never freed, so that a use after its end is noticed.
+// One rank's communicator of the simulated NCCL. Never freed, so that a use after its end is detected.
 #pragma once
 #include <atomic>
 #include <functional>
@@ -20,14 +20,14 @@ struct ncclComm {
   std::shared_ptr<simnccl::Shared> shared;
 
   std::atomic<bool> creating{false}, abort{false};
-  std::atomic<const char*> ended{nullptr};   // by which function
-  std::atomic<int> state{ncclSuccess};       // what ncclCommGetAsyncError says
+  std::atomic<const char*> ended{nullptr};  // by which function
+  std::atomic<int> state{ncclSuccess};  // result of ncclCommGetAsyncError
   std::atomic<bool> launching{false};
   std::atomic<uint64_t> launched{0}, finished{0};  // kernels
 
-  // Of the thread that launches.
-  uint64_t collectives = 0;  // kernels with collectives: they are numbered
-  size_t area_bytes = 0;     // what the last one put into this rank's area
+  // Used by the launching thread only.
+  uint64_t collectives = 0;  // kernels with collectives, which are numbered
+  size_t area_bytes = 0;  // bytes that the last one stored in this rank's area
   std::vector<uint64_t> sent, received;  // messages, by peer
   uint32_t connected = 0;                // kinds of collectives
   std::vector<bool> connected_to, connected_from;
@@ -37,29 +37,30 @@ struct ncclComm {
     simnccl::Reduce how;
     bool living = true;
   };
-  std::vector<Own> own;  // operations made here, from ncclNumOps on; with the lock
+  std::vector<Own> own;  // operations created here, from ncclNumOps on; with the lock
 
   std::string name() const;  // "rank 1 of 4"
 };
 
 namespace simnccl {
 
-// Is it one that may be used? Sets the last error when not.
+// Returns success if the communicator may be used; otherwise sets the last error.
 ncclResult_t usable(ncclComm_t comm, const char* by);
 
-// All communicators of the process, ended ones too.
+// All communicators of the process, including ended ones.
 std::vector<ncclComm_t> all_communicators();
 
 // Runs `work` on a thread with the communicator's context.
 void on_helper(ncclComm_t comm, std::function<void()> work);
 
-// Sleeps until `done`; false when the communicator is aborted.
+// Sleeps until `done`; false if the communicator is aborted.
 bool wait_for(ncclComm_t comm, const std::function<bool()>& done);
 
-// Stops everything on them, then waits for what has to end: kernels, also those of other communicators on the device.
+// Stops everything on them, then waits for work that must end: kernels, including those of other
+// communicators on the device.
 void abort_together(std::span<const ncclComm_t> comms);
 
-// One that is made: NCCL's arguments are checked, nobody was waited for.
+// A communicator being created: NCCL's arguments are checked, without waiting for other ranks.
 struct Creation {
   ncclComm_t comm;
   ncclUniqueId id;

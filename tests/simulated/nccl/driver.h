@@ -1,4 +1,5 @@
-// The simulated CUDA driver under this NCCL: its extra exports (tests/simulated/cuda/simcuda.h), found at run time.
+// The simulated CUDA driver below this NCCL: its extra exports (tests/simulated/cuda/simcuda.h), found at run
+// time.
 #pragma once
 #include <cstddef>
 #include <cstdint>
@@ -17,7 +18,7 @@ struct Driver {
   bool found() const { return enqueue && at && current_device && uuid && report_violation && get_context && push_context; }
   void violation(const char* text) const;
 };
-// What the process has loaded as libcuda.so.1, or SIMCUDA_LIBRARY. Looked for until it is there.
+// The library loaded as libcuda.so.1, or SIMCUDA_LIBRARY. Searched until it is found.
 const Driver& driver();
 
 }  // namespace simnccl

@@ -19,7 +19,7 @@ struct Group {
   std::vector<ncclComm_t> aborts;
 };
 
-// The calling thread's. Not thread_local: see knobs.cc.
+// The calling thread's group. Not thread_local: see knobs.cc.
 Group& mine() {
   static auto* const mutex = new std::mutex;
   static auto* const all = new std::map<std::thread::id, Group>;
@@ -27,7 +27,7 @@ Group& mine() {
   return (*all)[std::this_thread::get_id()];
 }
 
-// Kernels in the order in which their communicators came first.
+// Launches kernels in the order in which their communicators were first used.
 ncclResult_t launch_all(const std::vector<Task>& tasks) {
   std::vector<ncclComm_t> comms;
   for (const Task& t : tasks) {

@@ -1,4 +1,4 @@
-// What a thread has called between ncclGroupStart and ncclGroupEnd.
+// A thread's calls between ncclGroupStart and ncclGroupEnd.
 #pragma once
 #include "communicator.h"
 #include "kernel.h"
@@ -9,9 +9,9 @@ bool in_group();
 ncclResult_t add_to_group(const Creation& creation);
 ncclResult_t add_abort_to_group(ncclComm_t comm);
 
-// A call: launched now, or with its group. The arguments were checked.
+// Launches a call now, or with its group. Its arguments have been checked.
 ncclResult_t submit(const Task& task);
-// A call that failed: its group fails too.
+// Records a failed call: its group fails too.
 ncclResult_t fail_group(ncclResult_t result);
 
 }  // namespace simnccl

@@ -13,7 +13,7 @@ namespace {
 
 void* at(const void* p, size_t bytes) { return bytes == 0 ? nullptr : driver().at(reinterpret_cast<uint64_t>(p), bytes); }
 
-// How much of its input a rank shows the others, and how much it gets.
+// How much of its input a rank shares, and how much it receives.
 size_t input_bytes(const Task& t, int rank) {
   if (t.kind == Kind::broadcast && rank != t.peer) return 0;
   return t.kind == Kind::reduce_scatter ? t.bytes() * static_cast<size_t>(t.comm->size) : t.bytes();
@@ -28,7 +28,7 @@ struct Kernel {
   ncclComm_t c;
   void* stream;
   std::vector<Task> collectives, sends, receives;
-  uint64_t number = 0;                // among those with collectives
+  uint64_t number = 0;  // among those with collectives
   std::vector<uint64_t> send_numbers;  // of its first message, by peer
   std::vector<uint64_t> receive_numbers;  // of each message received
   Fate fate = Fate::runs;
@@ -38,14 +38,15 @@ struct Kernel {
   size_t offset_of(size_t task, int rank) const;
 };
 
-// Inputs of the tasks follow one another in a rank's area.
+// Inputs of the tasks are consecutive in a rank's area.
 size_t Kernel::offset_of(size_t task, int rank) const {
   size_t offset = 0;
   for (size_t i = 0; i < task; ++i) offset += (input_bytes(collectives[i], rank) + 15) / 16 * 16;
   return offset;
 }
 
-// ---- first part: show the others what they need --------------------------------------------------------------------------------
+// ---- first part: share inputs with the other ranks
+// -----------------------------------------------------------------------
 
 int may_begin(void* argument) {
   auto& k = *static_cast<Kernel*>(argument);
@@ -105,9 +106,11 @@ void begin(void* argument) {
   for (int peer = 0; peer < c->size && !k.sends.empty(); ++peer) show_messages(k, peer);
 }
 
-// ---- second part: once everybody is there --------------------------------------------------------------------------------------
+// ---- second part: once all ranks have arrived
+// ---------------------------------------------------------------------------
 
-// Somebody else runs something else under this number: nobody goes on, as with NCCL, but it is said.
+// Another rank runs a different operation under this number: all ranks block, as with NCCL, but it is
+// reported.
 bool mismatched(Kernel& k, int rank) {
   ncclComm_t c = k.c;
   RankState& mine = c->shared->rank(c->rank);
@@ -152,7 +155,7 @@ int may_end(void* argument) {
   return 1;
 }
 
-// What an aborted kernel leaves.
+// Result of an aborted kernel.
 void leave_garbage(const Kernel& k) {
   for (const auto* tasks : {&k.collectives, &k.receives}) {
     for (const Task& t : *tasks) {
@@ -198,7 +201,8 @@ void end(void* argument) {
   }
 }
 
-// ---- third part: a send ends when it was received --------------------------------------------------------------------------
+// ---- third part: a send ends when it has been received
+// ----------------------------------------------------------------
 
 int may_leave(void* argument) {
   auto& k = *static_cast<Kernel*>(argument);
@@ -220,7 +224,7 @@ void leave(void* argument) {
 
 // ---- connections -----------------------------------------------------------------------------------------------------------
 
-// Blocks the host at the first use, until the ranks at the other ends have come as far.
+// Blocks the host at the first use, until the ranks at the other ends get there, too.
 bool connect(Kernel& k) {
   ncclComm_t c = k.c;
   if (knob_number("lazy", 1) == 0) return true;

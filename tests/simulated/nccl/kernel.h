@@ -1,5 +1,5 @@
-// What goes to a stream: all that one group, or one call, does on one communicator is one kernel, which waits in the stream for the other
-// ranks.
+// Stream items: all work of one group, or one call, on one communicator is one kernel, which waits in the
+// stream for the other ranks.
 #pragma once
 #include <string>
 #include <vector>
@@ -17,19 +17,20 @@ struct Task {
   void* stream;
   const void* in;
   void* out;
-  size_t count;  // as the call has it
+  size_t count;  // as passed to the call
   ncclDataType_t type;
-  Reduce how;    // where it reduces
+  Reduce how;  // for reductions
   int peer = 0;  // or root
   bool message() const { return kind == Kind::send || kind == Kind::recv; }
   size_t bytes() const { return count * bytes_of(type); }
   std::string text() const;
 };
 
-// Enqueues the tasks, all of one communicator and one stream. May wait for the other ranks at the first use of a connection.
+// Enqueues the tasks, all of one communicator and one stream. May wait for the other ranks at the first use
+// of a connection.
 ncclResult_t launch(ncclComm_t comm, std::vector<Task> tasks);
 
-// The only rank there is: a copy or a scaling kernel, at once.
+// For a single rank: a copy or a scaling kernel, at once.
 void launch_alone(const Task& task);
 
 }  // namespace simnccl

@@ -24,10 +24,10 @@ constexpr const char* kNames[] = {"version",     "fail",        "hang",     "laz
 struct State {
   std::mutex mutex;
   std::map<std::string, std::string> knobs;
-  std::map<std::string, uint64_t> calls;          // all
-  std::map<std::string, uint64_t> counted;        // since the knobs were set, of the rank that is meant
+  std::map<std::string, uint64_t> calls;  // all calls
+  std::map<std::string, uint64_t> counted;  // calls of the selected rank since the knobs were set
   std::string last_error;
-  // Kept here and not in the threads: their memory in a library that was loaded late ends in ways that a checker of races does not know.
+  // Kept here and not thread_local: race checkers misjudge how thread memory of a late-loaded library ends.
   std::map<std::thread::id, std::string> asked;
   std::minstd_rand random{static_cast<unsigned>(::getpid())};
   std::atomic<int> kernels{0};
@@ -47,7 +47,7 @@ State& state() {
   return *s;
 }
 
-// What goes wrong is written as NCCL does it, where its users look for it.
+// Writes warnings like NCCL's, where its users look for them.
 void warn(const std::string& text) {
   const char* const level = std::getenv("NCCL_DEBUG");
   if (!level || (std::strcmp(level, "WARN") != 0 && std::strcmp(level, "INFO") != 0)) return;
@@ -76,7 +76,7 @@ Order parse(const std::string& text, bool named) {
   return order;
 }
 
-// Counts and compares; with the lock.
+// Counts and compares; needs the lock.
 bool strikes(State& s, const Order& order, const std::string& counter, int rank) {
   if (order.k == 0 || (order.rank >= 0 && order.rank != rank)) return false;
   return ++s.counted[counter] == order.k;

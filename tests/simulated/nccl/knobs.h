@@ -1,4 +1,4 @@
-// What can be set from outside (simnccl.h lists it), what is counted, and how mistakes are reported.
+// Options (simnccl.h lists them), counters, and error reports.
 #pragma once
 #include <string>
 
@@ -10,17 +10,18 @@ std::string knob(const std::string& name);  // empty: not set
 long knob_number(const std::string& name, long otherwise);
 int version();
 
-// Counts a call of ncclNAME by `rank` (-1: none); not 0: it is to fail with this.
+// Counts a call of ncclNAME by `rank` (-1: none); not 0: the call must fail with this result.
 ncclResult_t count_call(const char* name, int rank);
 // The same for kernels.
 enum class Fate { runs, hangs, fails };
 Fate count_kernel(int rank, ncclResult_t* async_error);
 
-// Sets what ncclGetLastError says; returns the result.
+// Sets the text of ncclGetLastError; returns the result.
 ncclResult_t failed(ncclResult_t result, const std::string& text);
 const char* last_error();
 
-// To stderr, and a violation of the simulated driver: ends the process unless those are collected.
+// Writes to stderr and reports a violation of the simulated driver, which ends the process unless violations
+// are collected.
 void mistake(const std::string& text);
 
 void random_delay();

@@ -1,5 +1,5 @@
-// How the ranks of a communicator find one another: the thread behind a unique id waits for all of them, compares what they say, and
-// answers all at once.
+// How the ranks of a communicator find one another: the thread that serves a unique id waits for all of them,
+// compares their records, and answers all at once.
 #include <fcntl.h>
 #include <poll.h>
 #include <sys/mman.h>
@@ -25,14 +25,14 @@
 namespace simnccl {
 namespace {
 
-constexpr int kTick = 5;  // ms between looks at whether somebody gave up
+constexpr int kTick = 5;  // milliseconds between checks whether a rank gave up
 
 struct Answer {
   ncclResult_t result = ncclSuccess;
   char text[240] = {};
 };
 
-// An address of the abstract kind: a zero byte, then the name.
+// An abstract address: a zero byte, then the name.
 socklen_t address(const char* name, sockaddr_un* out) {
   *out = {};
   out->sun_family = AF_UNIX;
@@ -84,7 +84,7 @@ Answer refusal(ncclResult_t result, const std::string& text) {
   return a;
 }
 
-// What `newcomer` cannot be together with those who are there; ok when it can.
+// The conflict between `newcomer` and the ranks that have joined; ok if there is none.
 Answer compare(const std::vector<Joined>& all, const Joining& newcomer) {
   for (const Joined& j : all) {
     if (j.who.size != newcomer.size) {
@@ -101,7 +101,7 @@ Answer compare(const std::vector<Joined>& all, const Joining& newcomer) {
   return {};
 }
 
-// Two ranks on one device of one host, once all are there.
+// Detects two ranks on one device of one host, once all have joined.
 Answer duplicates(const std::vector<Joined>& all) {
   for (const Joined& a : all) {
     for (const Joined& b : all) {
@@ -114,7 +114,7 @@ Answer duplicates(const std::vector<Joined>& all) {
   return {};
 }
 
-// Whoever has gone is forgotten: the others wait on, as NCCL's do.
+// Removes ranks that have gone: the others keep waiting, as with NCCL.
 void forget_gone(std::vector<Joined>* all) {
   std::erase_if(*all, [](const Joined& j) {
     pollfd p{j.fd, POLLIN, 0};
@@ -153,7 +153,7 @@ void accept_all(int listener) {
   if (memory >= 0) ::close(memory);
 }
 
-// One object for all threads of the process, by the memory's inode: checkers of races see one address.
+// One object for all threads of the process, by the memory's inode, so that race checkers see one address.
 std::shared_ptr<Shared> attach(int fd, int size) {
   static std::mutex* const mutex = new std::mutex;
   static auto* const known = new std::map<std::pair<dev_t, ino_t>, std::weak_ptr<Shared>>;
@@ -176,7 +176,7 @@ ncclResult_t serve(ncclUniqueId* id) {
   std::random_device random;
   *id = {};
   std::snprintf(id->internal, sizeof id->internal, "simnccl-%08x%08x%08x", random(), random(), random());
-  // What follows the name is noise: ids are bytes, and may contain zeros.
+  // Random bytes follow the name, because ids are bytes and may contain zeros.
   for (size_t i = 48; i < sizeof id->internal; ++i) id->internal[i] = static_cast<char>(random());
   sockaddr_un a;
   const socklen_t length = address(id->internal, &a);

@@ -1,10 +1,11 @@
-// The part of NCCL's interface that the simulator answers: names, numbers and layouts, which are facts; written apart from core/nccl, so
-// that a mistake in one of the two shows.
+// The part of NCCL's interface that the simulator implements: names, numbers and layouts; written
+// independently of core/nccl, so that an error in either is detected.
 #pragma once
 #include <cstddef>
 #include <cstdint>
 
-// Functions that are newer than this are left out of the library; ncclGetVersion says SIMNCCL_VERSION from the environment, or this.
+// Functions newer than this are left out of the library; ncclGetVersion returns SIMNCCL_VERSION from the
+// environment, or this.
 #ifndef SIMNCCL_BUILT_AS
 #define SIMNCCL_BUILT_AS 22809
 #endif
@@ -48,7 +49,7 @@ struct ncclUniqueId {
   char internal[128];
 };
 
-// What 2.18 had; later versions append.
+// The fields of 2.18; later versions append to them.
 struct ncclConfig_t {
   size_t size;
   unsigned magic;

@@ -1,4 +1,4 @@
-// What only tells.
+// Query functions.
 #include "communicator.h"
 #include "knobs.h"
 

@@ -1,4 +1,5 @@
-// What the simulated NCCL does as NCCL does and as one would not expect: without it real mistakes hide in tests.
+// Surprising behaviour of NCCL that the simulation must reproduce, because tests would miss real errors
+// otherwise.
 #include <doctest/doctest.h>
 
 #include <atomic>
@@ -29,7 +30,7 @@ class Knob {
 
 void pause(int milliseconds) { std::this_thread::sleep_for(std::chrono::milliseconds(milliseconds)); }
 
-// A rank that is a thread, with device, stream, some memory and, once it is made, a communicator.
+// A rank that is a thread, with device, stream, some memory and later a communicator.
 struct Rank {
   int rank, size;
   CUcontext context = nullptr;
@@ -74,7 +75,7 @@ void as_ranks(int size, const std::function<void(Rank&)>& body) {
   for (std::thread& t : threads) t.join();
 }
 
-// Is the sentence among the violations? Forgets them all.
+// True if the sentence is among the violations; clears all violations.
 bool complained(const char* sentence) { return std::string(simcuda_violations()).find(sentence) != std::string::npos; }
 
 template <class T>
@@ -90,7 +91,7 @@ std::vector<T> reduce(simnccl::Reduce how, const std::vector<std::vector<T>>& in
 }  // namespace
 
 TEST_CASE("averages of bfloat16 are biased for three ranks") {
-  // Equal values, so that the average is known: over all fractions it is off in one direction.
+  // Equal values, so that the average is known: over all fractions the error has one direction.
   std::vector<uint16_t> all;
   for (int i = 0; i < 128; ++i) all.push_back(hvd::float_to_bfloat16(1 + static_cast<float>(i) / 128));
   const auto average = reduce<uint16_t>({.type = ncclBfloat16, .op = ncclAvg}, {all, all, all});

@@ -1,5 +1,6 @@
-// Memory that the ranks of one communicator share, threads and processes alike: a memfd without a name, which the maker of the unique id
-// hands out through an abstract Unix socket. Whoever dies leaves nothing behind.
+// Memory shared by the ranks of one communicator, threads and processes alike: a memfd without a name, which
+// the creator of the unique id sends through an abstract Unix socket. A process that dies leaves nothing
+// behind.
 #pragma once
 #include <atomic>
 #include <cstddef>
@@ -16,31 +17,31 @@ constexpr int kMostRanks = 64, kMostMessages = 64;
 
 enum class Phase : int { living = 0, destroyed, aborted };
 
-// What a rank is about to run: all ranks' have to be equal for the same number.
+// The operation that a rank is about to run; it must be equal on all ranks for the same number.
 struct Signature {
   uint64_t hash = 0;
   char text[240] = {};
 };
 
 struct RankState {
-  std::atomic<uint64_t> arrived{0};    // number of the kernel whose input lies in its area, from 1
-  std::atomic<uint64_t> done{0};       // of the last one that it has finished
+  std::atomic<uint64_t> arrived{0};  // number of the kernel whose input is in its area, from 1
+  std::atomic<uint64_t> done{0};  // of the last kernel that it has finished
   std::atomic<uint32_t> connected{0};  // kinds of collectives that it has called
   std::atomic<int> phase{0};
   Signature signature;                 // of `arrived`
   uint64_t host = 0;
 };
 
-// Messages from one rank to another: all that one kernel sends lie in the channel's area, one after another.
+// Messages from one rank to another: all messages of one kernel are consecutive in the channel's area.
 struct Channel {
-  std::atomic<uint64_t> posted{0}, taken{0};  // messages, since the start
+  std::atomic<uint64_t> posted{0}, taken{0};  // number of messages since the start
   std::atomic<uint32_t> sends{0}, receives{0};  // which ends have been connected
   uint64_t first = 0;                          // number of the first message in the area, from 0
   uint64_t bytes[kMostMessages] = {};
 };
 
 struct Control {
-  std::atomic<uint32_t> mismatch{0};  // reported
+  std::atomic<uint32_t> mismatch{0};  // the mismatch has been reported
   RankState ranks[kMostRanks];
   Channel channels[kMostRanks * kMostRanks];  // by sender, then receiver
 };
@@ -71,7 +72,7 @@ class Shared {
   };
   Piece area(int rank, size_t offset, size_t bytes) const { return {fd_, area_at(rank) + offset, bytes}; }
   Piece area(int from, int to, size_t offset, size_t bytes) const { return {fd_, channel_at(from, to) + offset, bytes}; }
-  void forget_area(int rank) const;  // its pages go back
+  void forget_area(int rank) const;  // releases its pages
 
  private:
   uint64_t area_at(int rank) const;
@@ -80,7 +81,7 @@ class Shared {
   Control* control_;
 };
 
-// What a rank says of itself when it joins.
+// A rank's record when it joins.
 struct Joining {
   int size, rank, version;
   uint64_t host;
@@ -88,10 +89,10 @@ struct Joining {
   char bus[24];
 };
 
-// Makes an id and starts the thread that serves it, once.
+// Creates an id and starts the thread that serves it, once.
 ncclResult_t serve(ncclUniqueId* id);
 
-// Blocks until all ranks have joined, or `give_up` says so. Threads of one process get the same object.
+// Blocks until all ranks have joined, or `give_up` returns true. Threads of one process get the same object.
 ncclResult_t join(const ncclUniqueId& id, const Joining& joining, const std::function<bool()>& give_up, std::shared_ptr<Shared>* out);
 
 }  // namespace simnccl

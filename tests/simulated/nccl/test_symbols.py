@@ -1,6 +1,6 @@
-"""The table of NCCL's functions (core/nccl/library.cc) and the simulated library's against a real libnccl.
+"""Compare the table of NCCL's functions (core/nccl/library.cc) and the simulated library with a real libnccl.
 
-The wheel of NCCL needs neither a GPU nor a driver to be loaded. It is large, so nothing here fetches it: set
+The wheel of NCCL can be loaded without a GPU or driver. It is large, so nothing here downloads it: set
 HOROVOD_NCCL_LIBRARY to the path of a libnccl.so.2, or install nvidia-nccl-cu13.
 """
 
@@ -16,7 +16,8 @@ import pytest
 
 ROOT = Path(__file__).resolve().parents[3]
 OLDEST = 21800
-# Loads the library, says which names are there, the version, and what a communicator of two ranks without a GPU says.
+# Loads the library, and prints its names, its version, and the error of a two-rank communicator without a
+# GPU.
 PROBE = """
 import ctypes, json, sys
 library = ctypes.CDLL(sys.argv[1])
@@ -30,7 +31,7 @@ print(json.dumps({"result": result, "version": version.value, "texts": texts, "t
 
 
 def real_library() -> Path:
-    """The libnccl.so.2 to look at, or a skipped test."""
+    """Path of the real libnccl.so.2; skips the test if there is none."""
     named = os.environ.get("HOROVOD_NCCL_LIBRARY")
     if named and Path(named).is_file():
         return Path(named)
@@ -46,13 +47,13 @@ def real_library() -> Path:
 
 
 def table() -> dict[str, bool]:
-    """NCCL's names in the core's table, and whether each is required."""
+    """Return NCCL's names in the core's table, and whether each is required."""
     text = (ROOT / "core/nccl/library.cc").read_text(encoding="utf-8")
     return {name: needed == "true" for name, needed in re.findall(r'X\(\w+, "(nccl\w+)", (true|false)\)', text)}
 
 
 def simulated() -> set[str]:
-    """The names that the simulated library exports."""
+    """Return the names that the simulated library exports."""
     text = (ROOT / "tests/simulated/nccl/nccl_abi.h").read_text(encoding="utf-8")
     return set(re.findall(r"^SIMNCCL_API .*?\b(nccl\w+)\(", text, re.MULTILINE))
 

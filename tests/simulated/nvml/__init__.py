@@ -1,11 +1,11 @@
-"""A simulated libnvidia-ml.so.1; what it knows: the head of nvml.c."""
+"""A simulated libnvidia-ml.so.1; the head of nvml.c lists its data."""
 
 import subprocess
 from pathlib import Path
 
 
 def build(folder: Path) -> Path:
-    """Compiles it into a folder, which then stands for one of the system's: LD_LIBRARY_PATH finds it there."""
+    """Compile it into a folder for LD_LIBRARY_PATH, where it replaces the system's."""
     library = folder / "libnvidia-ml.so.1"
     source = Path(__file__).with_name("nvml.c")
     command = ["gcc", "-std=gnu11", "-Wall", "-Wextra", "-Werror", "-O1", "-shared", "-fPIC", "-o", library, source]

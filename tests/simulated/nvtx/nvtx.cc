@@ -1,4 +1,4 @@
-// NVTX's library as far as the engine uses it: writes down what is marked.
+// The part of NVTX's library that the engine uses: it records ranges.
 #include <cstdint>
 #include <cstdio>
 #include <cstdlib>
@@ -14,7 +14,7 @@ std::string marked, shown;
 void write_down(const std::string& line) {
   std::lock_guard lock(mutex);
   marked += line + '\n';
-  // For processes: each line goes to the file at once.
+  // For other processes: each line is written to the file at once.
   if (const char* path = std::getenv("SIMNVTX_FILE")) {
     if (FILE* file = std::fopen(path, "a")) {
       std::fprintf(file, "%s\n", line.c_str());
@@ -54,7 +54,7 @@ EXPORTED int nvtxDomainRangePop(void* domain) {
   return 0;
 }
 
-// What was marked since the last call, a line each. The text stays valid until the next one.
+// Ranges recorded since the last call, one a line. The text stays valid until the next call.
 EXPORTED const char* simnvtx_marked() {
   std::lock_guard lock(mutex);
   shown.swap(marked);

@@ -1,5 +1,5 @@
 // Operations on tensors of GPUs in each other's memory, over the simulated driver; ranks that have joined: programs_test.cc. Ranks are
-// threads and share a GPU; those that are processes, on one GPU and on several, are in tests/torch/test_shared_gpu.py.
+// threads and share a GPU; tests/torch/test_shared_gpu.py uses processes.
 #include "engine/device/by_ipc.h"
 
 #include <doctest/doctest.h>

@@ -63,7 +63,7 @@ TEST_CASE("short of memory on the device: no more than is asked for, then the ho
   {
     const auto pool = std::make_shared<GpuMemory>(
         bench.device, [&said](LogLevel level, const std::string& text) { said.push_back(text + std::to_string(static_cast<int>(level))); });
-    bench.leave(11 << 20);  // the next size of a block is 12 MiB
+    bench.leave(11 << 20);  // the next block would be 12 MiB
     std::shared_ptr<GpuMemory::Block> a, b, c;
     REQUIRE(pool->take(10 << 20, &a).ok());
     CHECK(pool->pinned() == 0);
