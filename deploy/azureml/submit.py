@@ -20,7 +20,7 @@ CHECKPOINTS = "azureml://datastores/workspaceblobstore/paths/checkpoints/digits-
 
 
 def job(nodes: int, each: int, distribution: str, compute: str, *words: str) -> Command:
-    """Return a job.
+    """Return a job for Azure ML.
 
     Args:
         nodes: Number of machines, at least 1.

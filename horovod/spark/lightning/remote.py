@@ -112,7 +112,7 @@ def _watch(pl: Any, plan: Plan, model: torch.nn.Module, finite: bool) -> Any:
 
         def on_train_epoch_end(self, trainer: Any, module: Any) -> None:
             figures = {name: float(value) for name, value in sorted(trainer.callback_metrics.items())}
-            if figures:  # each rank has only the values of its own rows
+            if figures:  # each rank has only the metrics of the rows that it read
                 own = torch.tensor(list(figures.values()), dtype=torch.float64, device="cpu")
                 figures = dict(zip(figures, hvd.allreduce(own, name="spark.figures").tolist(), strict=True))
             for name, value in figures.items():
