@@ -39,14 +39,15 @@ AGE := $(if $(wildcard $(VENV)/stamps/editable $(VENV)/stamps/package),again,fir
 RECORD = $(if $(filter $@,$(MAKECMDGOALS)),$(if $(word 2,$(MAKECMDGOALS)),:,scripts/record-time.sh $@ $(BEGAN) $(AGE)),:)
 
 SIDE_BY_SIDE := $(if $(filter-out 0,$(TESTERS)),-n $(TESTERS)) --slowest=20
-# Python tests run in parts (tests/lanes.py), each with one process unless PROCESSES_... sets more.
-PARTS := torch tensorflow jax spark-ray others
+# Python tests run in parts (tests/lanes.py), each with one process unless PROCESSES_... sets more. The longest starts first, and has priority.
+PARTS := tensorflow others torch jax spark-ray
+NICENESS_tensorflow := 5
 PROCESSES_first_others := $(JOBS)
 PROCESSES_more_others := $(JOBS)
 PROCESSES_more_tensorflow := 2
 in_parts = @echo "Python tests run in $(words $(PARTS)) parts at the same time; the output of each comes when it has ended."; \
   $(MAKE) --no-print-directory -j$(if $(filter 0 1,$(TESTERS)),1,4) --output-sync=line $(PARTS:%=$1-%)
-of_part = PART=$1-$2 nice scripts/python-tests.sh --tier=$1 --part=$2 --slowest=10 $(if $(filter 0 1,$(TESTERS)),,$(PROCESSES_$1_$2:%=-n %))
+of_part = PART=$1-$2 nice -n $(or $(NICENESS_$2),10) scripts/python-tests.sh --tier=$1 --part=$2 --slowest=10 $(if $(filter 0 1,$(TESTERS)),,$(PROCESSES_$1_$2:%=-n %))
 STAMPS := $(VENV)/stamps
 # Requirements of `make test`, and additional ones of `make test-more`. Steps may run in parallel, because pip and apt use locks. With this
 # order, the extension is compiled while packages are installed.
