@@ -9,6 +9,7 @@ from tests.conformance.cases import SIZES
 from tests.conformance.running import failures
 
 IN_SHORT = 2
+AT_LENGTH = 3  # the smallest number of ranks that is not a power of two
 
 
 def conform(fleets, name, size):
@@ -29,8 +30,14 @@ def test_a_face_does_what_all_do(fleets, name):
     conform(fleets, name, IN_SHORT)
 
 
-@pytest.mark.heavy
-@pytest.mark.parametrize("size", [size for size in SIZES if size != IN_SHORT])
+@pytest.mark.parametrize(
+    "size",
+    [
+        pytest.param(size, marks=pytest.mark.heavy if size == AT_LENGTH else pytest.mark.long)
+        for size in SIZES
+        if size != IN_SHORT
+    ],
+)
 @pytest.mark.parametrize("name", [adapter.name for adapter in ALL])
 def test_on_other_numbers_of_ranks(fleets, name, size):
     conform(fleets, name, size)
