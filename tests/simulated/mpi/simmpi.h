@@ -1,8 +1,8 @@
-// A simulated MPI: the functions that the engine uses, in processes that meet in shared memory, with checks of what callers do and faults
-// that can be asked for. Built three times, as Open MPI's libmpi.so.40, MPICH's libmpi.so.12 and the standard ABI's libmpi_abi.so.1.
+// A simulated MPI: the functions that the engine uses, in processes that communicate through shared memory, with checks of
+// callers and requested faults. Built three times, as Open MPI's libmpi.so.40, MPICH's libmpi.so.12 and the standard ABI's libmpi_abi.so.1.
 //
-// What it shows: whether calls are made in one order, by threads that may make them, with counts that fit, and what becomes of an
-// operation that fails, never ends or blocks. What it cannot show: speed, and whether real libraries agree.
+// It can show: consistent order of calls, permitted threads, matching counts, and handling of operations that fail, never end
+// or block. It cannot show: speed, and agreement with real libraries.
 //
 // Variables, looked at in every call:
 //   SIMMPI_WORLD      descriptor of a memfd that the processes have inherited (new_world()); without: a world of one process

@@ -45,8 +45,7 @@ size_t Kernel::offset_of(size_t task, int rank) const {
   return offset;
 }
 
-// ---- first part: share inputs with the other ranks
-// -----------------------------------------------------------------------
+// ---- first part: share inputs with the other ranks -----------------------------------------------------------------
 
 int may_begin(void* argument) {
   auto& k = *static_cast<Kernel*>(argument);
@@ -106,8 +105,7 @@ void begin(void* argument) {
   for (int peer = 0; peer < c->size && !k.sends.empty(); ++peer) show_messages(k, peer);
 }
 
-// ---- second part: once all ranks have arrived
-// ---------------------------------------------------------------------------
+// ---- second part: once all ranks have arrived ----------------------------------------------------------------------
 
 // Another rank runs a different operation under this number: all ranks block, as with NCCL, but it is
 // reported.
@@ -201,8 +199,7 @@ void end(void* argument) {
   }
 }
 
-// ---- third part: a send ends when it has been received
-// ----------------------------------------------------------------
+// ---- third part: a send ends when it has been received -------------------------------------------------------------
 
 int may_leave(void* argument) {
   auto& k = *static_cast<Kernel*>(argument);
