@@ -34,7 +34,8 @@ class _Member(tarfile.TarInfo):
             archive.checked_to = _check_headers(archive.fileobj)
         try:
             made = super().fromtarfile(archive)
-        except tarfile.InvalidHeaderError as error:  # after the first member, tarfile would take it for the end
+        # After the first member, tarfile would take it for the end of the archive.
+        except tarfile.InvalidHeaderError as error:  # type: ignore[attr-defined]
             raise tarfile.ReadError(str(error)) from error
         if made.size < 0:
             raise ValueError(f"{made.name} has {made.size} bytes")
