@@ -21,7 +21,9 @@ KINDS = {
 
 
 @pytest.mark.heavy
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize(
+    "kind", [pytest.param(kind, marks=[pytest.mark.long] if kind != "pytorch" else []) for kind in KINDS]
+)
 def test_a_worker_is_killed_and_another_one_joins(tmp_path, kind):
     script, module, environment = KINDS[kind]
     needed = ("sklearn", module) if kind in ("pytorch", "tensorflow") else ("sklearn", "keras", module)

@@ -34,7 +34,7 @@ def test_the_bits_of_our_own_links(site):
 
 
 @pytest.mark.heavy
-@pytest.mark.parametrize("size", [2, 3, 4])
+@pytest.mark.parametrize("size", [3, pytest.param(2, marks=pytest.mark.long), pytest.param(4, marks=pytest.mark.long)])
 def test_the_bits_of_our_own_links_in_all_sizes(site, size):
     same(site.told(size, operations="gloo", **APART), site.told(size, **APART))
 

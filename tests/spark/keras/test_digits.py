@@ -52,7 +52,9 @@ spark.stop()
 
 
 @pytest.mark.heavy
-@pytest.mark.parametrize("kind", ["torch", "tensorflow", "legacy", "jax"])
+@pytest.mark.parametrize(
+    "kind", ["tensorflow", *(pytest.param(kind, marks=pytest.mark.long) for kind in ("torch", "legacy", "jax"))]
+)
 def test_digits_are_learnt_in_a_pipeline_that_is_saved_and_loaded(kind, tmp_path):
     pytest.importorskip("tf_keras" if kind == "legacy" else kind)
     (tmp_path / "keras_used.py").write_text(f"from {'tf_keras' if kind == 'legacy' else 'keras'} import *\n")
