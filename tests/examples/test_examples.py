@@ -264,7 +264,7 @@ def with_ray(folder: Path, script: str, *args: str) -> str:
         return execute([EXAMPLES / "ray" / script, *args], folder, 400, **environ)[0]
 
 
-@pytest.mark.heavy
+@pytest.mark.long  # beside the tests of tests/ray, a second Ray starts too slowly
 @pytest.mark.parametrize("args", [(), ("--elastic",)])
 def test_actors_of_ray_learn(tmp_path: Path, args: tuple[str, ...]) -> None:
     out = with_ray(tmp_path, "digits.py", *args)
@@ -272,7 +272,7 @@ def test_actors_of_ray_learn(tmp_path: Path, args: tuple[str, ...]) -> None:
     assert accuracy(out) >= 0.92
 
 
-@pytest.mark.heavy
+@pytest.mark.long
 def test_ray_train_goes_on_where_it_was_when_a_worker_is_killed(tmp_path: Path) -> None:
     out = with_ray(tmp_path, "train_digits.py", "--fail-at", "3")
     # The checkpoint of the last epoch may be missing.
@@ -280,7 +280,7 @@ def test_ray_train_goes_on_where_it_was_when_a_worker_is_killed(tmp_path: Path) 
     assert accuracy(out) >= 0.92
 
 
-@pytest.mark.heavy
+@pytest.mark.long
 def test_a_study_of_ray_tune_ends_with_a_table(tmp_path: Path) -> None:
     out = with_ray(tmp_path, "tune_digits.py", "--batches", "32", "--epochs", "4", "--at-once", "1")
     table = re.findall(r"^ +(0\.1|0\.01) +32 +[\d.]+ +([\d.]+)$", out, re.MULTILINE)
