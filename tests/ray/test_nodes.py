@@ -12,7 +12,7 @@ from horovod.ray import ElasticRayExecutor, RayExecutor
 from horovod.runner.function.worker_error import WorkerError
 from tests.ray import functions
 
-pytestmark = pytest.mark.heavy
+pytestmark = pytest.mark.long
 
 
 class Call:
