@@ -271,7 +271,7 @@ def test_a_callback_that_shuts_down(local):
         executor.run(functions.logs, [1, 60.0], callbacks=[lambda told: executor.shutdown()])
 
 
-@pytest.mark.heavy  # restarts Ray
+@pytest.mark.long  # restarts Ray
 def test_a_shutdown_that_is_interrupted_can_be_finished(local, monkeypatch):
     executor = RayExecutor(RayExecutor.create_settings(timeout_s=300), num_workers=2)
     executor.start()

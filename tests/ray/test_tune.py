@@ -21,7 +21,7 @@ def study(config):
         report({"loss": loss, "step": step, "size": hvd.size()})
 
 
-@pytest.mark.heavy
+@pytest.mark.long
 def test_a_study(local, tmp_path):
     from ray import tune
 
