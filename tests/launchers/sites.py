@@ -13,7 +13,7 @@ from tests.launchers.programs import ROOT, Done
 
 CARRIED = str(ROOT / "tests/launchers/carried.py")
 _MPICH = "Intel(R) MPI " if "intel" in programs.MPICH else "MPICH "
-# Each rank is a node of its own, so every pair of ranks communicates over links or MPI.
+# Each rank is a separate node, so every pair of ranks communicates over links or MPI.
 APART = {"HOROVOD_TRANSPORT": "tcp"}
 
 

@@ -1,4 +1,4 @@
-"""Decision about which rank's state all ranks take after a failure, based on what each reports of its own. Pure.
+"""Decision about which rank's state all ranks take after a failure, based on what each rank reports of its state. Pure.
 
 A rank is *whole* if its failure hit the reduction of gradients. It is then just before an optimizer step: the program
 has completed the previous step, and the current one has changed nothing yet. So training can continue from what the

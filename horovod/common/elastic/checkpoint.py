@@ -83,7 +83,7 @@ class Checkpoint:
         self._job = job
         self._tag = ""
         self.torn: list[str] = []
-        """What was wrong with each file that ``load`` has skipped."""
+        """Reason for each file that ``load`` has skipped."""
         self._lock = threading.Condition()
         self._next: tuple[int, Any] | None = None  # value to be written next
         self._writing = False

@@ -1,7 +1,7 @@
 """Assignment of an epoch's samples to ranks, for any number of ranks and any changes of it. Pure.
 
 All ranks use the same order of all samples, which depends on the seed and the epoch. They move through it together. A
-*round* is the next few samples of the order, one or more per rank. A rank that has recorded n shares of its own has
+*round* is the next few samples of the order, one or more per rank. A rank that has recorded n of its shares has
 completed n rounds. So the completed samples are always a prefix of the order, described by one number that does not
 depend on the number of ranks. Every rank knows it for all ranks, also for a lost rank, whose samples went into the same
 steps.
