@@ -5,7 +5,6 @@ environment, in which the other frontends are skipped.
 """
 
 import importlib
-import importlib.util
 import inspect
 import operator
 import re
@@ -15,6 +14,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.later import need
 from tests.pool import JAX, KERAS, MXNET, PLAIN, TENSORFLOW, TORCH
 
 PAGE = Path(__file__).resolve().parents[1] / "docs/api/mxnet.md"
@@ -183,9 +183,7 @@ def job(fleets, frontend):
     """Return (a single-rank job in which the frontend can be imported, the frontend's module)."""
     module, kind, needed = KINDS[frontend]
     names = [needed, "keras"] if "keras" in frontend else [needed]
-    for name in names:
-        if importlib.util.find_spec(name) is None:
-            pytest.skip(f"{name} is not installed")
+    need(*names)
     return fleets.maker(kind)(1, initialized=False), module
 
 
@@ -297,9 +295,7 @@ NO_LIBRARY = "import pathlib, horovod.common.native as n; n.library_path = lambd
 )
 def test_what_cannot_be_imported_says_why(frontend, broken, said):
     module, _, needed = KINDS[frontend]
-    for name in {needed, *(["torch", "keras"] if "keras" in frontend else [])}:
-        if importlib.util.find_spec(name) is None:
-            pytest.skip(f"{name} is not installed")
+    need(needed, *(["torch", "keras"] if "keras" in frontend else []))
     told = output(f"import sys\n{broken}\ntry:\n    import {module}\nexcept ImportError as error:\n    print(error)")
     assert said in told
 
@@ -325,8 +321,7 @@ print({others} & set(sys.modules))
 @pytest.mark.parametrize("frontend", ["numpy", "jax"])
 def test_nothing_works_before_init_and_no_other_framework_is_imported(frontend):
     module, _, needed = KINDS[frontend]
-    if importlib.util.find_spec(needed) is None:
-        pytest.skip(f"{needed} is not installed")
+    need(needed)
     others = {"torch", "tensorflow", "keras", "optax", "flax"} | (
         {"jax", "ml_dtypes"} if frontend == "numpy" else set()
     )

@@ -1,21 +1,18 @@
 """The cases of every frontend: some of them on 2 ranks, all of them on 1 to 4."""
 
-import importlib.util
-
 import pytest
 
 from tests.conformance.adapters import ALL, BY_NAME, InFunction, InProgram
 from tests.conformance.cases import SIZES
 from tests.conformance.running import failures
+from tests.later import need
 
 IN_SHORT = 2
 AT_LENGTH = 3  # the smallest number of ranks that is not a power of two
 
 
 def conform(fleets, name, size):
-    for module in BY_NAME[name].needs:
-        if importlib.util.find_spec(module) is None:
-            pytest.skip(f"{module} is not installed")
+    need(*BY_NAME[name].needs)
     tried, failed = failures(fleets, name, size)
     first = "\n".join(f"{what} {text}" for what, text in list(failed.items())[:3])
     assert not failed, f"{len(failed)} of {tried} cases fail:\n{first}"

@@ -1,6 +1,5 @@
 """examples/elastic with `horovodrun`: a worker is killed and a slot is added, and the training succeeds."""
 
-import importlib.util
 import re
 import signal
 import sys
@@ -8,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.later import need
 from tests.runner.elastic.launched import elastic_job
 
 FOLDER = Path(__file__).resolve().parents[2] / "examples" / "elastic"
@@ -27,8 +27,7 @@ KINDS = {
 def test_a_worker_is_killed_and_another_one_joins(tmp_path, kind):
     script, module, environment = KINDS[kind]
     needed = ("sklearn", module) if kind in ("pytorch", "tensorflow") else ("sklearn", "keras", module)
-    if missing := [name for name in needed if not importlib.util.find_spec(name)]:
-        pytest.skip(f"{missing[0]} is not installed")
+    need(*needed)
     flags = ("-np", "2", "--min-np", "1", "--max-np", "3", "--blacklist-cooldown-range", "1", "1")
     command = (*flags, sys.executable, str(FOLDER / script), "--epochs", "100000", "--pause", "0.01")
     variables = {"OMP_NUM_THREADS": "1", "TF_CPP_MIN_LOG_LEVEL": "3", **environment}

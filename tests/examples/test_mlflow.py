@@ -4,7 +4,6 @@ Its machine is preempted, the job is restarted, and one run contains everything.
 """
 
 import contextlib
-import importlib.util
 import signal
 import socket
 import subprocess
@@ -16,6 +15,7 @@ from pathlib import Path
 import pytest
 
 from tests.clouds import azureml
+from tests.later import need
 from tests.launchers import programs
 
 SCRIPT = Path(__file__).resolve().parents[2] / "examples" / "mlflow" / "digits.py"
@@ -25,9 +25,7 @@ pytestmark = pytest.mark.heavy
 @pytest.fixture
 def tracking(tmp_path, monkeypatch):
     """The URL of a server, set for this process, too."""
-    for name in ("mlflow", "sklearn", "torch"):
-        if importlib.util.find_spec(name) is None:
-            pytest.skip(f"{name} is not installed")
+    need("mlflow", "sklearn", "torch")
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
