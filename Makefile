@@ -66,7 +66,7 @@ unexport PYTHONPATH PYTHONDONTWRITEBYTECODE
 
 # Sources of the extension (NATIVE), and of the whole package (SOURCES).
 NATIVE := $(wildcard pyproject.toml CMakeLists.txt) $(shell find core bindings -type f 2>/dev/null)
-SOURCES := $(NATIVE) README.md $(shell find horovod -type f -not -name '*.pyc' 2>/dev/null)
+SOURCES := $(NATIVE) README.md $(shell find src/horovod -type f -not -name '*.pyc' 2>/dev/null)
 
 # Versions of TensorFlow with which the same build of the library is tested, each in a separate environment.
 TF_MATRIX ?= 2.13.1 2.16.2 2.18.1 2.21.0

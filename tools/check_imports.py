@@ -87,7 +87,7 @@ def circles(graph: Graph) -> list[list[str]]:
 
 
 def main(arguments: list[str]) -> int:
-    package = Path(arguments[0]) if arguments else Path(__file__).parent.parent / "horovod"
+    package = Path(arguments[0]) if arguments else Path(__file__).parent.parent / "src" / "horovod"
     graph = graph_of(package)
     found = circles(graph)
     for knot in found:

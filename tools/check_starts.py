@@ -2,9 +2,9 @@
 
     python tools/check_starts.py [root of the repository]
 
-Part of `make lint`. `horovod/common/contract/boot.py` explains the reason and creates the arguments. In the package,
-commands with an interpreter followed by one of Python's options are forbidden. In `deploy/`, `-m`, and programs on
-stdin or after `-c`, are forbidden if the current directory stays on `sys.path`.
+Part of `make lint`. `src/horovod/common/contract/boot.py` explains the reason and creates the arguments. In the
+package, commands with an interpreter followed by one of Python's options are forbidden. In `deploy/`, `-m`, and
+programs on stdin or after `-c`, are forbidden if the current directory stays on `sys.path`.
 """
 
 import ast
@@ -15,7 +15,7 @@ from pathlib import Path
 
 _OPTIONS = re.compile(r"-[BEIOPSWXbcdimqsuvx]*[cmIS]|-")
 _INTERPRETER = re.compile(r"executable|python", re.IGNORECASE)
-_ALLOWED = Path("horovod/common/contract/boot.py")
+_ALLOWED = Path("src/horovod/common/contract/boot.py")
 _MODULE = re.compile(r"^\s*-\s+[\"']?-m[\"']?\s*$|\bpython[\d.]*[\"',]*\s+[\"']?-m[\"',]*\s+[\"']?horovod")
 _STDIN = re.compile(r"\bpython[\d.]*\s+-(\s|$)")
 _CODE = re.compile(r"(^\s*-\s|\bpython\b).*(from horovod\S* import|import horovod)")
@@ -50,7 +50,7 @@ def in_text(text: str) -> Iterator[int]:
 def check(root: Path) -> list[str]:
     """Return a message for each unsafe start."""
     found = []
-    for path in sorted((root / "horovod").rglob("*.py")):
+    for path in sorted((root / "src" / "horovod").rglob("*.py")):
         if path.relative_to(root) != _ALLOWED:
             found += [(path, line) for line in in_python(path.read_text(encoding="utf-8"))]
     for path in sorted((root / "deploy").rglob("*")):
@@ -58,7 +58,7 @@ def check(root: Path) -> list[str]:
             found += [(path, line) for line in in_text(path.read_text(encoding="utf-8"))]
     return [
         f"{path.relative_to(root)}:{line}: this interpreter looks for modules in the current directory; take its "
-        "arguments from horovod/common/contract/boot.py"
+        "arguments from src/horovod/common/contract/boot.py"
         for path, line in found
     ]
 

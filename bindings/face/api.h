@@ -12,12 +12,12 @@ extern "C" {
 // fewer bytes than it knows; fields beyond a request's size count as zero.
 #define HVD_FACE_API_VERSION 2
 
-// Codes as in horovod/_core.pyi: kinds (KIND_*), dtypes (horovod/common/dtypes.py), op (hvd.Average ... hvd.Product),
+// Codes as in src/horovod/_core.pyi: kinds (KIND_*), dtypes (src/horovod/common/dtypes.py), op (hvd.Average ... hvd.Product),
 // wire (WIRE_*).
 typedef struct HvdRequest {
   uint32_t bytes;           // sizeof(HvdRequest)
   int32_t kind;             // KIND_* for one operation, or HVD_KIND_JOIN
-  int32_t face;             // the frontend; each has separate operation names (horovod/common/faces.py)
+  int32_t face;             // the frontend; each has separate operation names (src/horovod/common/faces.py)
   const char* name;         // operation name; "" or null: matched by order
   const void* in;           // owned by the caller; must live until the operation is done
   void* out;                // ignored for allgather and alltoall, see HvdResult.output

@@ -1,4 +1,4 @@
-// horovod/_jax/_jax.so: collectives as a foreign function of XLA on the CPU (docs/adr/0012-jax.md). A call takes any
+// src/horovod/_jax/_jax.so: collectives as a foreign function of XLA on the CPU (docs/adr/0012-jax.md). A call takes any
 // number of tensors, submits all of them and then waits, driving the engine on XLA's thread. It declares XLA's
 // interface itself (xla_ffi.h) and reaches the engine through a function table (face/api.h), so it is built without
 // jaxlib and Python.

@@ -13,7 +13,7 @@ constexpr const char* kNames[] = {"allreduce", "allgather", "broadcast", "alltoa
 
 std::atomic<const HvdFaceApi*> attached{nullptr};
 
-// Return the name of the Python exception (horovod/mxnet/_library.py), which MXNet recognizes by the word before the
+// Return the name of the Python exception (src/horovod/mxnet/_library.py), which MXNet recognizes by the word before the
 // first colon.
 const char* error_class(int32_t code) {
   switch (code) {

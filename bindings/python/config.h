@@ -10,7 +10,7 @@
 
 namespace hvd::python {
 
-// Fields set from Python, see EngineConfig in horovod/_core.pyi.
+// Fields set from Python, see EngineConfig in src/horovod/_core.pyi.
 struct Config {
   int rank = 0, size = 1;
   std::vector<int> node_of{0};

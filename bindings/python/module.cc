@@ -1,4 +1,4 @@
-// Python module horovod._core; its contract is horovod/_core.pyi.
+// Python module horovod._core; its contract is src/horovod/_core.pyi.
 #include <nanobind/nanobind.h>
 #include <nanobind/stl/string_view.h>
 

@@ -9,7 +9,7 @@
 
 namespace hvd::tensorflow {
 
-constexpr int32_t kFace = 1;  // horovod/common/faces.py
+constexpr int32_t kFace = 1;  // src/horovod/common/faces.py
 
 // The engine's functions; null before hvd_tf_attach().
 const HvdFaceApi* engine();

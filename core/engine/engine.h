@@ -28,7 +28,7 @@ class Engine {
   Engine(const Engine&) = delete;
 
   // Submit an operation and return at once. `in` and `out` are described by Request::kind in the Python contract
-  // (horovod/_core.pyi). The caller keeps ownership of the memory, which must live until the operation is done.
+  // (src/horovod/_core.pyi). The caller keeps ownership of the memory, which must live until the operation is done.
   // residual: for a request with a wire format, one float32 per element that carries the coding error to the next call,
   // or null.
   // place: null for memory that the CPU reads. For device memory the operation starts after the work already on the

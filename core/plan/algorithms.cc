@@ -68,7 +68,7 @@ constexpr std::string_view kAlgorithmNames[kAlgorithmCount] = {
     "shm",  "recursive_doubling", "rabenseifner",  "pairwise", "ring",   "hierarchical",
     "tree", "pipelined",          "dissemination", "naive",    "driver", "halving"};
 
-// The last three allreduces are for comparison (horovod/benchmark) and never in the table.
+// The last three allreduces are for comparison (src/horovod/benchmark) and never in the table.
 constexpr A kAllreduce[] = {A::shm,  A::recursive_doubling, A::rabenseifner, A::pairwise, A::ring, A::hierarchical, A::tree, A::driver,
                             A::naive};
 constexpr A kBroadcast[] = {A::shm, A::tree, A::pipelined};

@@ -6,7 +6,7 @@ namespace hvd {
 
 enum class Topic : uint32_t {
   waiting = 1,  // local only: Observer::waiting() as a Mailbox message
-  python = 2,   // JSON between the Python parts of telemetry (horovod/common/telemetry)
+  python = 2,   // JSON between the Python parts of telemetry (src/horovod/common/telemetry)
   explain = 3,  // rank 0 asks what ranks do, see Question (trace/answer.h)
   answer = 4,   // JSON answer of an Answerer
   stacks = 5,   // local only: an Answerer asks Python for its stacks; the body is the question's number

@@ -13,7 +13,7 @@ from horovod.common import compression, dtypes, exceptions, native, objects, ops
 from horovod.common.contract.pickling import dumps
 from horovod.common.process_sets import ProcessSet
 
-ROOT = Path(dtypes.__file__).parent.parent.parent
+ROOT = Path(dtypes.__file__).parents[3]
 
 
 def test_reduce_ops_have_their_public_values():
@@ -174,7 +174,7 @@ def imported_modules(path):
 
 def test_the_launcher_needs_no_engine():
     """import-linter cannot see a compiled module, so this direction is checked here."""
-    files = sorted((ROOT / "horovod" / "runner").rglob("*.py"))
+    files = sorted((ROOT / "src" / "horovod" / "runner").rglob("*.py"))
     assert files
     for path in files:
         assert not [name for name in imported_modules(path) if name.startswith("horovod._core")], path

@@ -4,6 +4,7 @@ import re
 import shlex
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -74,7 +75,8 @@ def complaint(words):
         targets = re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(), re.MULTILINE)
         return "" if words[1] in targets or "=" in words[1] else f"no target {words[1]} in the Makefile"
     if words[:2] == ["python", "-m"]:
-        return "" if (ROOT / words[2].replace(".", "/") / "__main__.py").exists() else f"no module {words[2]}"
+        main = Path(*words[2].split("."), "__main__.py")
+        return "" if (ROOT / "src" / main).exists() or (ROOT / main).exists() else f"no module {words[2]}"
     if words[0] == "python":
         return "" if "/" not in words[1] or (ROOT / words[1]).exists() else f"no file {words[1]}"
     return "" if words[0] in OUTSIDE else "a comment before it says whether it is run, see tests/documents.py"

@@ -18,12 +18,12 @@ ROOT = Path(__file__).resolve().parents[2]
 
 project = "Horovod, reborn"
 author = "its maintainers"
-version = release = re.findall(r'__version__ = "(.+)"', (ROOT / "horovod/_version.py").read_text())[0]
+version = release = re.findall(r'__version__ = "(.+)"', (ROOT / "src/horovod/_version.py").read_text())[0]
 
 extensions = ["myst_parser", "sphinx.ext.autodoc", "sphinx.ext.napoleon", "sphinxcontrib.mermaid"]
 include_patterns = ["*.md", "docs/*.md", "docs/**/*.md", "benchmarks/*.md", "tools/mutants/README.md"]
 # Folders that Sphinx does not search.
-exclude_patterns = [".*", "build", "dist", "runs", "core", "horovod", "tests", "examples", "fuzz", "bindings"]
+exclude_patterns = [".*", "build", "dist", "runs", "core", "src", "tests", "examples", "fuzz", "bindings"]
 root_doc = "docs/index"
 PAGES = {
     "Start": [

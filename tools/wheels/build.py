@@ -23,8 +23,8 @@ class BuildFailed(RuntimeError):
 
 def version() -> str:
     """Return the version of the sources."""
-    found = re.search(r'__version__ = "([^"]+)"', (ROOT / "horovod/_version.py").read_text())
-    assert found, "horovod/_version.py names no version"
+    found = re.search(r'__version__ = "([^"]+)"', (ROOT / "src/horovod/_version.py").read_text())
+    assert found, "src/horovod/_version.py names no version"
     return found[1]
 
 

@@ -46,7 +46,7 @@ def test_which_was_meant(name, meant):
 
 def test_variables_of_our_own_are_not_misspelt():
     found = set()
-    for folder in ("horovod", "bindings", "core", "deploy"):
+    for folder in ("src", "bindings", "core", "deploy"):
         for path in (ROOT / folder).rglob("*"):
             if path.suffix in (".py", ".cc", ".h", ".sh", ".yaml", ".json"):
                 found.update(re.findall(r"\bHOROVOD_[A-Z0-9_]*[A-Z0-9]\b", path.read_text(errors="replace")))

@@ -111,7 +111,7 @@ def test_engine_fields_exist_in_the_contract():
 
 
 def test_documentation_is_current():
-    page = Path(settings.__file__).parent.parent.parent.parent / "docs" / "settings.md"
+    page = Path(settings.__file__).parents[4] / "docs" / "settings.md"
     if not page.exists():
         pytest.skip("not in a checkout")
     assert page.read_text() == settings.generate_docs(), (

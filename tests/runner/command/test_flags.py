@@ -96,13 +96,13 @@ FROZEN = [
 
 
 NEW_FLAG = """
-A flag that is added or changed needs, beside its row in horovod/runner/command/flags.py:
+A flag that is added or changed needs, beside its row in src/horovod/runner/command/flags.py:
   - a line in FROZEN: {missing}
-  - if it sets a variable that is new: a row in horovod/common/contract/settings.py, and
+  - if it sets a variable that is new: a row in src/horovod/common/contract/settings.py, and
     python -m horovod.common.contract.settings > docs/settings.md
   - a sentence in docs/horovodrun.md and in CHANGELOG.md
-  - an argument of horovod.run (horovod/runner/function) and of jobs on Kubernetes (horovod/runner/kubernetes/flags.py),
-    if it makes sense there
+  - an argument of horovod.run (src/horovod/runner/function) and of jobs on Kubernetes
+    (src/horovod/runner/kubernetes/flags.py), if it makes sense there
 Lines of FROZEN that fit no flag any more, which breaks users' scripts: {gone}
 """
 

@@ -74,7 +74,7 @@ class _Order(ctypes.Structure):
 class Operation:
     """The parameters of an operation, without the arrays.
 
-    Codes are those of horovod/_core.pyi. ``names`` are the names of the group's members.
+    Codes are those of src/horovod/_core.pyi. ``names`` are the names of the group's members.
     """
 
     kind: int

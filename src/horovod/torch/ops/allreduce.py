@@ -42,8 +42,8 @@ def submit(
     """Submit one allreduce to the engine and return its Work.
 
     The caller keeps all tensors alive until the Work is done. Set ``blocking`` if the caller waits for it right away.
-    ``wire`` and ``residual`` are described in horovod/_core.pyi; the residual must be contiguous and of ``source``'s
-    size.
+    ``wire`` and ``residual`` are described in src/horovod/_core.pyi; the residual must be contiguous and of the
+    size of ``source``.
     """
     # Fast path of every gradient and of the blocking functions: make no avoidable calls here.
     try:

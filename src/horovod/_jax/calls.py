@@ -38,7 +38,7 @@ _aval = jax.typeof if hasattr(jax, "typeof") else jax.core.get_aval  # jax.typeo
 
 @dataclass(frozen=True)
 class Call:
-    """The parameters of a call in a compiled program, without the arrays. Codes are those of horovod/_core.pyi."""
+    """The parameters of a call in a compiled program, without the arrays. Codes are those of src/horovod/_core.pyi."""
 
     kind: int
     """Kind of collective. KIND_BARRIER returns the arrays unchanged when all ranks have arrived."""

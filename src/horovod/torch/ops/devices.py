@@ -85,7 +85,7 @@ _parking = threading.Lock()
 
 
 class DeviceWork:
-    """Work of an operation on a device (see horovod/_core.pyi), with the order of streams.
+    """Work of an operation on a device (see src/horovod/_core.pyi), with the order of streams.
 
     Keeps the operation's tensors alive until their memory can be reused safely.
     """

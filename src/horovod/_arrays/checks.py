@@ -20,7 +20,7 @@ Array = np.ndarray[Any, Any]
 
 @dataclass(frozen=True)
 class Reduction:
-    """Parameters of a reduction. Codes are those of horovod/_core.pyi."""
+    """Parameters of a reduction. Codes are those of src/horovod/_core.pyi."""
 
     op: int
     process_set: ProcessSet

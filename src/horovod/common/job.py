@@ -84,7 +84,7 @@ class Access:
         self.engine: Engine | None = None
         self.forked = False
         self.submit: Callable[..., Work]
-        """``Engine.submit`` (horovod/_core.pyi).
+        """``Engine.submit`` (src/horovod/_core.pyi).
 
         Raises ValueError before ``init``, and HorovodInternalError after ``shutdown`` and in a forked child.
         """
