@@ -133,7 +133,7 @@ def _refused(adapter: Adapter, error: str, part: ProcessSet) -> None:
     }
     bad: dict[str, tuple[Callable[[], Any], tuple[str, ...]]] = {
         "unknown op": (lambda: reduce(ones(), op=17), ("op", "17", "accepted")),
-        "unsupported dtype": (lambda: reduce(adapter.unsupported()), ("complex64", "accepted", "float32")),
+        "unsupported dtype": (lambda: reduce(adapter.unsupported()), ("complex64", "float32")),
         "factor that is no number": (
             lambda: reduce(ones(), prescale_factor="x"),
             ("prescale_factor", "'x'", "accepted"),

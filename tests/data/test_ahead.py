@@ -126,7 +126,7 @@ def test_one_that_does_not_come_back_is_told_and_does_not_hold_the_program(monke
     numbers = ReadAhead(source)
     thread = readers()[0]
     numbers.close()
-    assert "a loader has not come back in 0.05 s" in caplog.text
+    assert "a data loader has not returned within 0.05 s" in caplog.text
     assert thread.daemon
     go_on.set()
     thread.join(60)
@@ -172,7 +172,7 @@ def test_a_forked_process_leaves_it_alone():
 
 def test_what_cannot_be_is_refused():
     for wrong in (0, -1, 1.5, None):
-        with pytest.raises(ValueError, match=rf"depth is {wrong!r}, accepted is an integer of at least 1"):
+        with pytest.raises(ValueError, match=rf"depth must be an integer of at least 1, got {wrong!r}"):
             ReadAhead(range(3), wrong)
 
 

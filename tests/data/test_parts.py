@@ -60,7 +60,7 @@ def test_thousands_of_ranks_are_no_work():
     "left", [[[3, 2]], [[0, 11]], [[-1, 2]], [[0, 4], [4, 6]], [[0, 4], [2, 6]], [[1]], "ab", [["x", 2]]]
 )
 def test_what_are_no_intervals(left):
-    with pytest.raises(ValueError, match="left is"):
+    with pytest.raises(ValueError, match="left must be"):
         parts.checked(left, 10)
 
 

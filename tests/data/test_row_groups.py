@@ -108,7 +108,7 @@ def test_damage_in_a_part_names_the_file(path):
     with open(path, "r+b") as file:
         file.seek(os.path.getsize(path) * 2 // 3)
         file.write(b"\xff" * 64)
-    with source.walk() as load, pytest.raises(ValueError, match=r"0\.parquet is torn, or no Parquet file"):
+    with source.walk() as load, pytest.raises(ValueError, match=r"0\.parquet is damaged, or not a Parquet file"):
         list(map(load, range(5)))
-    with pytest.raises(ValueError, match="block_bytes is 0, accepted is an integer of at least 1"):
+    with pytest.raises(ValueError, match="block_bytes must be an integer of at least 1, got 0"):
         parts_of(path, 0)

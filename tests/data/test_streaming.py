@@ -97,16 +97,16 @@ def test_what_cannot_be_is_refused():
     stream = made([3, 4], 2)
     for name in ("batch_size", "mix"):
         for wrong in (0, -1, 2.0, True, None):
-            with pytest.raises(ValueError, match=rf"{name} is {wrong!r}, accepted is an integer of at least 1"):
+            with pytest.raises(ValueError, match=rf"{name} must be an integer of at least 1, got {wrong!r}"):
                 StreamingDataset(stream.source, **{"batch_size": 2, "mix": 1, name: wrong}, rank=int, size=lambda: 1)
     with pytest.raises(ValueError, match="seed is -1"):
         made([3], 2, seed=-1)
-    with pytest.raises(ValueError, match="worker is 2, accepted is an integer below workers, 2"):
+    with pytest.raises(ValueError, match="worker must be an integer below workers, 2, got 2"):
         stream.batches(2, 2)
     with pytest.raises(ValueError, match="Horovod has not been initialized"):
         StreamingDataset(stream.source, 2)
     for other, name in ((made([3, 5], 2), "length"), (made([4, 3], 2), "source"), (made([3, 4], 2, seed=1), "seed")):
-        with pytest.raises(ValueError, match=f"the stream's state has {name} "):
+        with pytest.raises(ValueError, match=f"state_dict must be of a stream with {name} "):
             other.load_state_dict(stream.state_dict())
     made([3, 4], 3).load_state_dict(stream.state_dict())  # other batch sizes are accepted
 

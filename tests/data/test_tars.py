@@ -53,7 +53,7 @@ def test_each_place_where_one_can_be_torn(tmp_path):
     end = TarFiles(path, 1)._blocks[-1][1].end
     for cut in (*range(0, end + 1, 512), 1, 100, 511, 1500):
         (tmp_path / "a.tar").write_bytes(data[:cut])
-        with pytest.raises(ValueError, match=r"a\.tar is torn"):
+        with pytest.raises(ValueError, match=r"a\.tar is damaged"):
             TarFiles(path)
 
 
@@ -64,15 +64,15 @@ def test_damage_in_the_middle(tmp_path):
     with open(path, "r+b") as file:
         file.seek(begin + 100)
         file.write(b"\xff" * 300)
-    with pytest.raises(ValueError, match=r"a\.tar is torn"):
+    with pytest.raises(ValueError, match=r"a\.tar is damaged"):
         TarFiles(path)
-    with pytest.raises(ValueError, match=rf"a\.tar is torn in bytes {begin} to \d+: bad checksum"):
+    with pytest.raises(ValueError, match=rf"a\.tar is damaged in bytes {begin} to \d+: bad checksum"):
         source.load(3)
 
 
 def test_what_is_no_archive(tmp_path):
     (tmp_path / "a.tar").write_bytes(b"nothing of the kind" * 100)
-    with pytest.raises(ValueError, match=r"a.tar is torn, or no tar archive"):
+    with pytest.raises(ValueError, match=r"a.tar is damaged, or not a tar archive"):
         TarFiles(tmp_path)
     with tarfile.open(tmp_path / "a.tar", "w:gz"):
         pass
@@ -149,7 +149,7 @@ HOSTILE = {
 @pytest.mark.parametrize("block_bytes", [1, 1 << 20])
 def test_an_archive_that_somebody_has_made_to_do_harm(tmp_path, kind, block_bytes):
     (tmp_path / "a.tar").write_bytes(HOSTILE[kind])
-    with pytest.raises(ValueError, match=r"a\.tar is torn"):
+    with pytest.raises(ValueError, match=r"a\.tar is damaged"):
         everything(TarFiles(tmp_path / "a.tar", block_bytes))
 
 
@@ -158,7 +158,7 @@ def test_an_archive_that_somebody_has_made_to_do_harm(tmp_path, kind, block_byte
 )
 def test_headers_are_checked_before_tarfile_follows_them(kind):
     """Some Python versions follow a chain of headers by methods that cannot be overridden."""
-    with pytest.raises(ValueError, match=r"16 headers of one member|a header must have at most"):
+    with pytest.raises(ValueError, match=r"at most 16 headers|a header must have at most"):
         tars._check_headers(io.BytesIO(HOSTILE[kind]))
     whole = io.BytesIO(header(b"././@LongLink", 4, b"L") + padded(b"abc\0") + EMPTY + END)
     assert (tars._check_headers(whole), whole.tell()) == (1536, 0)

@@ -183,7 +183,7 @@ def mistakes():
     shape = (2 + hvd.rank(),)
     with pytest.raises(hvd.HorovodInternalError, match="shape"):
         hvd.allreduce(gpu(torch.ones(shape)), name="y")
-    with pytest.raises(ValueError, match="the tensor is on device meta"):
+    with pytest.raises(ValueError, match=r"the tensor must be on .*, got device meta"):
         hvd.allreduce(torch.ones(2, device="meta"), name="z")
     assert values(hvd.allreduce(gpu(torch.ones(2)), op=hvd.Sum, name="x")).tolist() == [float(hvd.size())] * 2
 
@@ -200,7 +200,7 @@ def views():
     host = torch.arange(60.0).reshape(6, 10) * n + n * (n - 1) / 2
     for name, view in {"rows": lambda t: t[1:4], "odd": lambda t: t.flatten()[1:8]}.items():
         assert torch.equal(hvd.allreduce(view(whole), op=hvd.Sum, name=name).cpu(), view(host)), name
-    with pytest.raises(ValueError, match="not contiguous"):
+    with pytest.raises(ValueError, match="must be contiguous"):
         hvd.allreduce(whole.t(), name="turned")
     part = whole[2:5]
     hvd.allreduce_(part, op=hvd.Sum, name="in place")

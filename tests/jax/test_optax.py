@@ -133,7 +133,7 @@ def test_functions_are_refused_where_a_loss_has_no_such_reduction(jax_pool):
     x, y = data(1, steps=1)
 
     def work():
-        with pytest.raises(ValueError, match=r"value_fn is given with op=Max; accepted with Average and Sum"):
+        with pytest.raises(ValueError, match=r"value_fn requires op=Average or op=Sum, got op=Max"):
             train(hvd.DistributedOptimizer(line_search(), op=hvd.Max), [(x[0, 0], y[0, 0])], of_line_search)
 
     jax_pool(2).run(work)

@@ -59,7 +59,7 @@ def test_it_stands_for_the_optimizer(single):
     again = pickle.loads(pickle.dumps(optimizer))
     assert again.momentum == 0.9
     assert again.rescale_grad == 0.25
-    with pytest.raises(ValueError, match="is a DistributedOptimizer already"):
+    with pytest.raises(ValueError, match="got a DistributedOptimizer"):
         hvd.DistributedOptimizer(optimizer)
     with pytest.raises(AttributeError, match="nothing"):
         optimizer.nothing  # noqa: B018

@@ -91,7 +91,7 @@ def frameworks():
     turned = tensor.T
     assert hvd.allreduce_(turned, op=hvd.Sum) is turned
     assert tensor.tolist() == [[0, 2, 4], [6, 8, 10]]
-    with pytest.raises(ValueError, match=r"allreduce\.x on rank \d: a torch.*requires? grad"):
+    with pytest.raises(ValueError, match=r"allreduce\.x on rank \d: .* must be .*, got a torch.*requires? grad"):
         hvd.allreduce(torch.ones(3, requires_grad=True), name="x")
 
 
@@ -112,21 +112,21 @@ def test_a_view_that_repeats_its_elements():
 REFUSED = {
     "big endian": (
         lambda: np.ones(3, ">f4"),
-        r"dtype >f4 has the bytes of float32 in another order.*astype\('float32'\)",
+        r"must have this machine's byte order, got dtype >f4.*astype\('float32'\)",
     ),
-    "complex": (lambda: np.ones(3, complex), r"dtype complex128 is not supported; accepted are uint8"),
-    "text": (lambda: np.array(["a"]), r"dtype str\d* is not supported"),
-    "objects": (lambda: np.array([None]), r"dtype object is not supported"),
-    "time": (lambda: np.zeros(2, "M8[s]"), r"dtype datetime64\[s\] is not supported"),
-    "record": (lambda: np.zeros(2, [("a", "f4")]), r"dtype void32 is not supported"),
-    "float8": (lambda: np.zeros(2, ml_dtypes.float8_e4m3fn), r"dtype float8_e4m3fn is not supported"),
-    "uint32": (lambda: np.zeros(2, np.uint32), r"dtype uint32 is not supported"),
+    "complex": (lambda: np.ones(3, complex), r"dtype must be one of uint8.*, got complex128"),
+    "text": (lambda: np.array(["a"]), r"dtype must be one of .*, got str"),
+    "objects": (lambda: np.array([None]), r"dtype must be one of .*, got object"),
+    "time": (lambda: np.zeros(2, "M8[s]"), r"dtype must be one of .*, got datetime64\[s\]"),
+    "record": (lambda: np.zeros(2, [("a", "f4")]), r"dtype must be one of .*, got void32"),
+    "float8": (lambda: np.zeros(2, ml_dtypes.float8_e4m3fn), r"dtype must be one of .*, got float8_e4m3fn"),
+    "uint32": (lambda: np.zeros(2, np.uint32), r"dtype must be one of .*, got uint32"),
     "masked": (lambda: np.ma.ones(3), "mask would be lost"),
-    "list": (lambda: [1.0, 2.0], r"a list is given; accepted are NumPy arrays"),
-    "str": (lambda: "abc", r"a str is given; accepted are"),
-    "none": (lambda: None, r"a NoneType cannot be taken as an array.*accepted are"),
-    "object": (object, r"a object cannot be taken as an array.*accepted are"),
-    "unknown format": (lambda: (ctypes.c_wchar * 2)(), r"dtype str|cannot be taken as an array"),
+    "list": (lambda: [1.0, 2.0], r"must be a NumPy array, .*, got a list"),
+    "str": (lambda: "abc", r"must be a NumPy array, .*, got a str"),
+    "none": (lambda: None, r"must be a NumPy array, .*, got a NoneType"),
+    "object": (object, r"must be a NumPy array, .*, got a object"),
+    "unknown format": (lambda: (ctypes.c_wchar * 2)(), r"got str|must be a NumPy array"),
 }
 
 
@@ -146,7 +146,7 @@ def test_in_place_takes_memory_that_can_be_written(single):
     fixed.flags.writeable = False
     for thing in (fixed, b"ab", 3.0, np.float32(3), memoryview(b"ab"), Frame()):
         for call in (hvd.allreduce_, hvd.allreduce_async_, lambda x, name: hvd.broadcast_(x, 0, name=name)):
-            with pytest.raises(ValueError, match=r"\.x on rank 0: .*(changed in place|be taken as an array)"):
+            with pytest.raises(ValueError, match=r"\.x on rank 0: .*(changed in place|must be a NumPy array)"):
                 call(thing, name="x")
     assert fixed.tolist() == [1, 1, 1]
 

@@ -76,7 +76,7 @@ def test_join_and_objects():
     hvd.broadcast_parameters(arrays, 1)
     assert all((array == 1).all() for array in arrays.values())
     hvd.broadcast_parameters([arrays["a"], np.zeros(3)], 0)
-    with pytest.raises(ValueError, match=r"broadcast_parameters on rank \d: params is a int"):
+    with pytest.raises(ValueError, match=r"broadcast_parameters on rank \d: params must be .*, got a int"):
         hvd.broadcast_parameters(3)
     hvd.check_in_sync(arrays, number=3)
     with pytest.raises(RuntimeError, match="weights"):

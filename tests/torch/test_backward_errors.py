@@ -49,7 +49,7 @@ def backward_fails(ranks, passes, buckets, then):
             if fails and i == 0:
                 error, text = LookupError, "raised in backward"
             elif last:
-                error, text = hvd.HorovodInternalError, f"backward.. has failed on rank {max(ranks)}"
+                error, text = hvd.HorovodInternalError, f"backward.. failed on rank {max(ranks)}"
             else:
                 failing_loss(net, batch(10 * number + i)).backward()
                 continue

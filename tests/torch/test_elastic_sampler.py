@@ -79,9 +79,9 @@ def test_what_is_loaded_is_what_was_saved():
                 other = ElasticSampler(range(9))
                 other.load_state_dict(first.state_dict())
                 assert other.state_dict() == first.state_dict(), "it does not depend on the ranks"
-    with of(0, 1), pytest.raises(ValueError, match="the sampler's state has seed 0, this sampler 5"):
+    with of(0, 1), pytest.raises(ValueError, match="state_dict must be of a sampler with seed 5, got seed 0"):
         ElasticSampler(range(9), seed=5).load_state_dict(first.state_dict())
-    with of(0, 1), pytest.raises(ValueError, match="the sampler's state has length 9, this sampler 8"):
+    with of(0, 1), pytest.raises(ValueError, match="state_dict must be of a sampler with length 8, got length 9"):
         ElasticSampler(range(8)).load_state_dict(first.state_dict())
 
 
@@ -133,5 +133,5 @@ def test_parts_of_a_global_batch():
     with of(0, 2):
         made[0].reset()
         assert len(made[0]) == 24, "other ranks: equal parts again"
-        with pytest.raises(ValueError, match="shares are for 3 ranks, but the job has 2"):
+        with pytest.raises(ValueError, match="shares must have one share for each of the job's 2 ranks, got 3"):
             made[0].set_shares(Shares((1, 1, 1)))

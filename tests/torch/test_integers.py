@@ -42,7 +42,7 @@ def test_parameters_whose_gradients_cannot_be_reduced():
     for dtype in (torch.complex64, torch.float8_e4m3fn):
         p = torch.nn.Parameter(torch.ones(3).to(dtype))
         plain = torch.nn.Parameter(torch.ones(3))
-        for parameters, message in (([plain, p], "parameter 'b': its dtype is"), ([plain], None)):
+        for parameters, message in (([plain, p], "parameter 'b': the dtype must be"), ([plain], None)):
             named = list(zip("ab", parameters, strict=False))
             optimizer = torch.optim.SGD(parameters, lr=0.1)
             if message:
@@ -50,7 +50,7 @@ def test_parameters_whose_gradients_cannot_be_reduced():
                     hvd.DistributedOptimizer(optimizer, named)
                 continue
             optimizer = hvd.DistributedOptimizer(optimizer, named)
-            with pytest.raises(ValueError, match="its dtype is"):
+            with pytest.raises(ValueError, match="the dtype must be"):
                 optimizer.add_param_group({"params": [p]})
             assert len(optimizer.param_groups) == 1
     frozen = torch.nn.Parameter(torch.ones(3).cfloat(), requires_grad=False)

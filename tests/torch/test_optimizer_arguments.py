@@ -23,7 +23,7 @@ class TestArguments:
             ([("w", w), (1, b)], "pairs"),
             ([("w", w), ("b", 3)], "int"),
             ([("same", w), ("same", b)], "same"),
-            ([("w", w)], "lacks 1"),
+            ([("w", w)], "but 1 are missing"),
         ):
             with pytest.raises(ValueError, match=text):
                 make(named_parameters=bad)

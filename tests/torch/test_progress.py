@@ -24,7 +24,7 @@ def test_a_rank_that_leaves_a_step_out():
     train(net, optimizer, range(3))
     before = optimizer._hvd.reducer.reductions
     mine, theirs = (5, 4) if hvd.rank() == 0 else (4, 5)
-    match = rf"different steps: this one has called step\(\) {mine} times, another one {theirs} times"
+    match = rf"different steps: this rank has called step\(\) {mine} times, another rank {theirs} times"
     with pytest.raises(hvd.HorovodInternalError, match=match):
         train(net, optimizer, range(20), lambda number: hvd.rank() == 1 == number)
     assert optimizer._hvd.reducer.reductions == before + 2, "it was noticed later than in the next exchange"

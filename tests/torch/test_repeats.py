@@ -72,13 +72,13 @@ def test_process_sets():
     for _ in range(8):
         assert hvd.allreduce_(ones(3), name="s", op=hvd.Sum).tolist() == [6.0] * 3
     assert hvd.remove_process_set(pair)
-    with pytest.raises(ValueError, match="not a registered process set"):
+    with pytest.raises(ValueError, match="must be registered with add_process_set"):
         hvd.allreduce_(ones(3), name="s", op=hvd.Sum, process_set=pair)
     again = hvd.add_process_set([1, 2])  # reuses the first set's id
     if again.included():
         assert hvd.allreduce_(ones(3), name="s", op=hvd.Sum, process_set=again).tolist() == [5.0] * 3
     if hvd.rank() < 2:
-        with pytest.raises(ValueError, match="not a registered process set"):
+        with pytest.raises(ValueError, match="must be registered with add_process_set"):
             hvd.allreduce_(ones(3), name="s", op=hvd.Sum, process_set=pair)
 
 
@@ -87,8 +87,8 @@ def test_what_is_refused_the_first_time_is_refused_later():
     for _ in range(8):
         hvd.allreduce_(ones(2, 2), name="x", op=hvd.Sum)
     wrong = [
-        ([1.0], {}, "torch.Tensor is accepted"),
-        (torch.ones(2, 2).t(), {}, "not contiguous"),
+        ([1.0], {}, "must be a torch.Tensor"),
+        (torch.ones(2, 2).t(), {}, "must be contiguous"),
         (torch.ones(1, dtype=torch.complex64).conj().imag, {}, "negated"),
         (torch.ones(2, 2).to_sparse(), {}, "sparse"),
         (torch.ones(2, 2, device="meta"), {}, "device"),

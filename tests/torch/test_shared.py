@@ -98,9 +98,9 @@ def test_it_may_be_used_after_shutdown():
 
 @pytest.mark.usefixtures("single")
 def test_arguments():
-    with pytest.raises(ValueError, match="size is"):
+    with pytest.raises(ValueError, match="size must be"):
         hvd.empty_shared(-1)
-    with pytest.raises(ValueError, match="size is"):
+    with pytest.raises(ValueError, match="size must be"):
         hvd.empty_shared(2.5)
     with pytest.raises(ValueError, match="complex64"):
         hvd.empty_shared(2, dtype=torch.complex64)

@@ -47,7 +47,7 @@ def code_of(dtype: Any, what: str) -> int:
     if code is not None:
         return code
     if dtype.name not in dtypes.CODES:
-        raise ValueError(f"{what}: dtype {dtype.name} is not supported; accepted are {dtypes.SUPPORTED}")
+        raise ValueError(f"{what}: the tensor's dtype must be one of {dtypes.SUPPORTED}, got {dtype.name}")
     _check_order(dtype, what)
     return _codes.setdefault(dtype, dtypes.CODES[dtype.name])
 
@@ -75,8 +75,8 @@ def code_of_copied(dtype: Any, what: str) -> int:
 def _check_order(dtype: Any, what: str) -> None:
     if not dtype.isnative:
         raise ValueError(
-            f"{what}: dtype {dtype.str} has the bytes of {dtype.name} in another order than this machine; accepted is "
-            f"this machine's: array.astype({dtype.name!r})"
+            f"{what}: the tensor must have this machine's byte order, got dtype {dtype.str}; pass "
+            f"array.astype({dtype.name!r})"
         )
 
 
@@ -85,7 +85,9 @@ def set_id(face: Face, process_set: ProcessSet, what: str) -> int:
     rank = face.require_job().rank
     number = getattr(process_set, "process_set_id", None)
     if number is None:
-        raise ValueError(f"{what} on rank {rank}: {process_set} is not a registered process set; see add_process_set")
+        raise ValueError(
+            f"{what} on rank {rank}: process_set must be registered with add_process_set, got {process_set}"
+        )
     if process_set.rank() is None:
         raise ValueError(f"{what}: rank {rank} is not in {process_set}")
     return int(number)
@@ -98,7 +100,7 @@ def root_of(root_rank: Any, process_set: ProcessSet, what: str) -> int:
     except TypeError:
         root = -1
     if root not in (process_set.ranks or ()):
-        raise ValueError(f"{what}: root_rank is {root_rank!r}; accepted are the ranks of {process_set}")
+        raise ValueError(f"{what}: root_rank must be one of the ranks of {process_set}, got {root_rank!r}")
     return root
 
 
@@ -131,7 +133,7 @@ def splits_of(splits: Any, array: Array, size: int, what: str) -> list[int] | No
     given = np.asarray(splits) if isinstance(splits, list | tuple | np.ndarray) else None
     if given is None or given.ndim != 1 or (given.size and given.dtype.kind not in "iu"):
         kind = f"{given.dtype} of shape {given.shape}" if given is not None else type(splits).__name__
-        raise ValueError(f"{what}: splits is {splits!r} ({kind}); accepted are a list and a 1-D array of integers")
+        raise ValueError(f"{what}: splits must be a list or a 1-D array of integers, got {splits!r} ({kind})")
     counts = [int(count) for count in given]
     check_splits(what, counts, rows, size)
     return counts

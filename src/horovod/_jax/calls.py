@@ -106,7 +106,7 @@ def run(call: Call, arrays: Sequence[Any]) -> list[Any]:
     library.require_cpu()
     library.register()
     if any("\n" in name for name in (*call.names, *call.groups)):
-        raise ValueError(f"names of tensors {call.names!r}: accepted are names without line ends")
+        raise ValueError(f"names of tensors must not contain line ends, got {call.names!r}")
     return list(_primitive.bind(*arrays, call=call)) if arrays else []
 
 
@@ -253,7 +253,7 @@ _GRADIENTS = {
 def _set(call: Call) -> Any:
     found = by_id(call.process_set)
     if found is None or found.rank() is None:
-        raise ValueError(f"gradient of {call.names}: process set {call.process_set} is not there (any more)")
+        raise ValueError(f"gradient of {call.names}: process set {call.process_set} was removed, or is of other ranks")
     return found
 
 

@@ -26,7 +26,7 @@ def require_cpu() -> None:
     platform = jax.default_backend() if device is None else getattr(device, "platform", device)
     if platform != "cpu":
         raise NotImplementedError(
-            f"a collective in a program for JAX's platform {platform!r}: only 'cpu' is supported; set JAX_PLATFORMS=cpu"
+            f"the platform of a program with collectives must be 'cpu', got {platform!r}; set JAX_PLATFORMS=cpu"
         )
 
 
@@ -45,5 +45,5 @@ def register() -> None:
         raise ImportError(f"the library for JAX cannot be loaded: {error}") from error
     library.hvd_jax_attach.argtypes = [ctypes.c_size_t]
     if library.hvd_jax_attach(_core.face_api()) != 0:
-        raise ImportError(f"{_LIBRARY} and horovod._core are of different versions; install both anew")
+        raise ImportError(f"{_LIBRARY} and horovod._core must have the same version; reinstall Horovod")
     ffi.register_ffi_target(TARGET, ffi.pycapsule(library.hvd_jax_collective), platform="cpu")

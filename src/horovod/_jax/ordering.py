@@ -39,8 +39,8 @@ def order(module: Any) -> None:
     devices = _devices(module)
     if devices > 1:
         raise NotImplementedError(
-            f"a collective in a program over {devices} devices (a sharded argument, shard_map or pmap); a process is "
-            "one rank, with one device: put the arguments on one device, or start a process for each device"
+            f"a program with collectives must use one device, got {devices} (a sharded argument, shard_map or pmap); "
+            "each process is one rank with one device: put the arguments on one device, or start a process per device"
         )
     with module.context, ir.Location.unknown():
         _Program(module).order()
@@ -139,8 +139,8 @@ class _Program:
         """Pass a token through a loop, branch or function with calls, and return it."""
         if op.name not in ("func.call", "stablehlo.while", *_BRANCHES):
             raise NotImplementedError(
-                f"a collective inside of {op.name!r} in a program of JAX; supported are loops (while_loop, fori_loop, "
-                "scan, map), branches (cond, switch) and functions (jit, checkpoint)"
+                f"a collective in a JAX program must be in a loop (while_loop, fori_loop, scan, map), branch (cond, "
+                f"switch) or function (jit, checkpoint), got {op.name!r}"
             )
         if op.name == "func.call":
             new = _create_anew(op, [token])

@@ -119,7 +119,7 @@ class ReadAhead(Iterator[T], Generic[T]):
 
     def __next__(self) -> T:
         if os.getpid() != self._pid:
-            raise RuntimeError(f"process {self._pid} reads ahead, which a process forked from it cannot use")
+            raise RuntimeError(f"a process forked from {self._pid} cannot use its reader; create one in the child")
         item = counted(self._pipe.get)
         if not isinstance(item, _End):
             return item  # type: ignore[no-any-return]
@@ -144,7 +144,7 @@ class ReadAhead(Iterator[T], Generic[T]):
         if self._thread is not threading.current_thread():
             self._thread.join(CLOSE_SECONDS)
             if self._thread.is_alive():
-                log.warning("a loader has not come back in %g s; its thread ends when it does", CLOSE_SECONDS)
+                log.warning("a data loader has not returned within %g s; its thread ends when it does", CLOSE_SECONDS)
         _open.discard(self)
 
     def __enter__(self) -> "ReadAhead[T]":

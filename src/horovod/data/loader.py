@@ -22,13 +22,11 @@ class BaseDataLoader:
 
     def __len__(self) -> int:
         # TypeError, because `list(loader)` calls this and continues without a length.
-        raise TypeError(f"{type(self).__name__} does not know how many batches it has: it has no __len__ of its own")
+        raise TypeError(f"{type(self).__name__} must define __len__, which returns the number of batches")
 
     def _iterate(self) -> Any:
         """Return the batches of one pass."""
-        raise NotImplementedError(
-            f"{type(self).__name__} has no _iterate of its own, which returns the batches of one pass"
-        )
+        raise NotImplementedError(f"{type(self).__name__} must define _iterate, which returns the batches of one pass")
 
     def _process_batch(self, batch: Any) -> Any:
         """Return the batch that the program gets instead of ``batch``; called in the program's thread."""

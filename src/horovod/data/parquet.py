@@ -116,7 +116,8 @@ class ParquetFiles(Source):
     def _arrays(self, block: int, table: Any, where: str) -> dict[str, Any]:
         there = 0 if table is None else table.num_rows
         if there != self.lengths[block]:
-            raise ValueError(f"{where} had {self.lengths[block]} rows and has {there} now{place_here()}")
+            had = f"had {self.lengths[block]} rows when the source was created"
+            raise ValueError(f"{where} {had}, but has {there} now{place_here()}")
         return {name: self.array(name, table.column(name), f"{where}, column {name}") for name in self._columns}
 
     def array(self, name: str, column: Any, where: str) -> Any:
@@ -187,7 +188,7 @@ def opened(path: str, filesystem: Any, size: int | None = None, buffers: int = 0
     with raw, told(path):
         now = raw.size()
         if size not in (None, now):
-            raise ValueError(f"{path} had {size} bytes when the source was made, and has {now} now{place_here()}")
+            raise ValueError(f"{path} had {size} bytes when the source was created, but has {now} now{place_here()}")
         yield parquet.ParquetFile(raw, pre_buffer=False, buffer_size=buffers, page_checksum_verification=True), now
 
 
@@ -210,7 +211,7 @@ def _named(paths: files.Paths) -> list[str]:
     """Return the names for a remote file system unchanged."""
     found = [os.fspath(one) for one in ([paths] if isinstance(paths, (str, os.PathLike)) else paths)]
     if not found or len(set(found)) < len(found):
-        raise ValueError(f"paths is {paths!r}, accepted are files, each once{place_here()}")
+        raise ValueError(f"paths must name at least one file, and each once, got {paths!r}{place_here()}")
     return found
 
 
@@ -218,15 +219,15 @@ def _chosen(columns: Sequence[str] | None, shapes: Mapping[str, Any], there: lis
     wanted = there if columns is None else list(columns)
     for argument, names in (("columns", wanted), ("shapes", list(shapes))):
         if lost := [name for name in names if name not in there]:
-            raise ValueError(f"{argument} names {lost}, {path} has {there}{place_here()}")
+            raise ValueError(f"{argument} must name columns of {path}, {there}, got {lost}{place_here()}")
     return wanted
 
 
 def _compare(types: Mapping[str, Any], found: Mapping[str, Any], first: str, path: str) -> None:
     for name, kind in types.items():
         if found.get(name) != kind:
-            has = f"is {found[name]}" if name in found else "is not there"
-            raise ValueError(f"column {name} is {kind} in {first}, and {has} in {path}{place_here()}")
+            has = found.get(name, "no such column")
+            raise ValueError(f"column {name} must be {kind} in {path}, as in {first}, got {has}{place_here()}")
 
 
 def _array(column: Any, shape: tuple[int, ...] | None, where: str) -> Any:
@@ -245,12 +246,12 @@ def _array(column: Any, shape: tuple[int, ...] | None, where: str) -> Any:
         column = column.cast(kind)
     if column.null_count and (pa.types.is_integer(kind) or pa.types.is_boolean(kind)):
         raise ValueError(
-            f"{where} ({kind}) lacks {column.null_count} values, accepted are {kind} without gaps{place_here()}"
+            f"{where} ({kind}) must not have missing values, got {column.null_count} of them{place_here()}"
         )
     if shape is None and not pa.types.is_fixed_size_list(kind):
         return column.to_numpy()
     if column.null_count:
-        raise ValueError(f"{where} lacks {column.null_count} of {len(column)} lists{place_here()}")
+        raise ValueError(f"{where} must not have missing lists, got {column.null_count} of {len(column)}{place_here()}")
     sizes = _sizes(kind)
     if shape is None:
         shape = tuple(size for size in sizes if size is not None)
@@ -260,7 +261,8 @@ def _array(column: Any, shape: tuple[int, ...] | None, where: str) -> Any:
     numbers = np.concatenate([each for _, each in flat]) if flat else np.empty(0, np.int64)
     if len(wrong := np.flatnonzero(numbers != math.prod(shape))):
         raise ValueError(
-            f"{where} has {numbers[wrong[0]]} numbers in its row {wrong[0]}, accepted is {shape} in each{place_here()}"
+            f"{where} must have shape {shape} in each row, got {numbers[wrong[0]]} numbers in row {wrong[0]}"
+            f"{place_here()}"
         )
     return values.reshape(len(column), *shape)
 
@@ -288,14 +290,15 @@ def _flat(chunk: Any, shape: tuple[int, ...], where: str) -> tuple[Any, Any]:
     ends = np.arange(len(chunk) + 1)
     for depth, size in enumerate(_sizes(chunk.type)):
         if chunk.null_count:
-            raise ValueError(f"{where} lacks {chunk.null_count} lists within its lists{place_here()}")
+            raise ValueError(f"{where} must not have missing inner lists, got {chunk.null_count}{place_here()}")
         # The offsets of a slice of an array do not begin at 0.
         offsets = np.arange(len(chunk) + 1) * size if size is not None else chunk.offsets.to_numpy()
         lengths = np.diff(offsets)
         if shape and len(wrong := np.flatnonzero(lengths != shape[depth])):
             row = int(np.searchsorted(ends, wrong[0], side="right")) - 1
             raise ValueError(
-                f"{where} has a list of {lengths[wrong[0]]} in its row {row}, accepted is {shape} in each{place_here()}"
+                f"{where} must have shape {shape} in each row, got a list of {lengths[wrong[0]]} in row {row}"
+                f"{place_here()}"
             )
         ends = offsets[ends] - offsets[0]
         chunk = chunk.flatten()

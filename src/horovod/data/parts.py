@@ -92,8 +92,8 @@ def checked(left: Iterable[Iterable[int]], places: int) -> Intervals:
     try:
         made = tuple((int(begin), int(end)) for begin, end in left)
     except (TypeError, ValueError):
-        raise ValueError(f"left is {left!r}, accepted are pairs of integers") from None
+        raise ValueError(f"left must be pairs of integers, got {left!r}") from None
     edges = [edge for pair in made for edge in pair]
     if edges != sorted(set(edges)) or (edges and (edges[0] < 0 or edges[-1] > places)):
-        raise ValueError(f"left is {left!r}, accepted are rising pairs of integers from 0 to {places}")
+        raise ValueError(f"left must be increasing pairs of integers from 0 to {places}, got {left!r}")
     return made

@@ -35,13 +35,13 @@ def find(paths: Paths, suffix: str = "") -> list[str]:
     given = [paths] if isinstance(paths, (str, os.PathLike)) else list(paths)
     found = [file for one in given for file in _files(os.fspath(one), suffix)]
     if not found:
-        raise ValueError(f"paths is {paths!r}, accepted is at least one file{place_here()}")
+        raise ValueError(f"paths must name at least one file, got {paths!r}{place_here()}")
     if lost := [file for file in found if not os.path.isfile(file)]:
         more = f" and {len(lost) - 3} more" if len(lost) > 3 else ""
-        raise ValueError(f"paths names {', '.join(lost[:3])}{more}, which cannot be found{place_here()}")
+        raise ValueError(f"paths must name existing files, got {', '.join(lost[:3])}{more}{place_here()}")
     if len(set(found)) < len(found):
         twice = next(file for index, file in enumerate(found) if file in found[:index])
-        raise ValueError(f"paths names {twice} twice, its records would be visited twice{place_here()}")
+        raise ValueError(f"paths must name each file once, got {twice} twice{place_here()}")
     return found
 
 
@@ -55,7 +55,7 @@ def _files(path: str, suffix: str) -> list[str]:
     count = math.prod(1 + abs(int(last) - int(first)) for first, last in _ROW.findall(path))
     if count > _MOST_NAMES:
         raise ValueError(
-            f"paths must stand for at most {_MOST_NAMES} names, got {path}, which stands for {count}{place_here()}"
+            f"paths must expand to at most {_MOST_NAMES} names, got {path}, which expands to {count}{place_here()}"
         )
     rows = list(_rows(path))
     if any(glob.has_magic(row) for row in rows):
@@ -104,7 +104,7 @@ def refuse_packed(path: str) -> None:
     with open(path, "rb") as file:
         begin = file.read(6)
     if begin.startswith(_PACKED):
-        raise ValueError(f"{path} is compressed, accepted are files that are not{place_here()}")
+        raise ValueError(f"{path} must not be compressed; decompress it{place_here()}")
 
 
 def read(path: str, size: int, begin: int, end: int) -> bytes:
@@ -117,11 +117,12 @@ def read(path: str, size: int, begin: int, end: int) -> bytes:
         with open(path, "rb") as file:
             now = os.fstat(file.fileno()).st_size
             if now != size:
-                raise ValueError(f"{path} had {size} bytes when the source was made, and has {now} now{place_here()}")
+                had = f"had {size} bytes when the source was created"
+                raise ValueError(f"{path} {had}, but has {now} now{place_here()}")
             file.seek(begin)
             data = file.read(end - begin)
     except OSError as error:
-        raise ValueError(f"{path} was there when the source was made: {error}{place_here()}") from error
+        raise ValueError(f"{path} can no longer be read: {error}{place_here()}") from error
     if len(data) < end - begin:
-        raise ValueError(f"{path} ends at byte {begin + len(data)}, its records at {end}{place_here()}")
+        raise ValueError(f"{path} must have at least {end} bytes, got {begin + len(data)}{place_here()}")
     return data

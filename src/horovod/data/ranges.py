@@ -73,10 +73,10 @@ class ByteRanges(Source):
         try:
             records = self.parse(data)
         except self.TORN as error:
-            raise ValueError(f"{path} is torn in bytes {one.begin} to {one.end}: {error}{place_here()}") from error
+            raise ValueError(f"{path} is damaged in bytes {one.begin} to {one.end}: {error}{place_here()}") from error
         if len(records) != one.records:
             raise ValueError(
-                f"{path} had {one.records} records in bytes {one.begin} to {one.end} when the source was made, and has "
-                f"{len(records)} now{place_here()}"
+                f"{path} had {one.records} records in bytes {one.begin} to {one.end} when the source was created, but "
+                f"has {len(records)} now{place_here()}"
             )
         return records

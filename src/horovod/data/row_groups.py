@@ -110,8 +110,8 @@ def buffer_bytes(columns: int) -> int:
 
 
 @contextlib.contextmanager
-def told(path: str, trouble: str = "is torn, or no Parquet file") -> Iterator[None]:
-    """Convert errors of pyarrow to ValueErrors that name the file, except for lack of memory and cancellation."""
+def told(path: str, trouble: str = "is damaged, or not a Parquet file") -> Iterator[None]:
+    """Convert pyarrow's errors to ValueErrors that name the file, except for lack of memory and cancellation."""
     import pyarrow
 
     try:

@@ -83,5 +83,5 @@ def place_here() -> str:
 def check_count(name: str, value: Any, least: int) -> int:
     """Return ``value``; raise ValueError naming the argument if it is not an integer of at least ``least``."""
     if isinstance(value, bool) or not isinstance(value, int) or value < least:
-        raise ValueError(f"{name} is {value!r}, accepted is an integer of at least {least}{place_here()}")
+        raise ValueError(f"{name} must be an integer of at least {least}, got {value!r}{place_here()}")
     return value

@@ -38,7 +38,7 @@ class _Member(tarfile.TarInfo):
         except tarfile.InvalidHeaderError as error:  # type: ignore[attr-defined]
             raise tarfile.ReadError(str(error)) from error
         if made.size < 0:
-            raise ValueError(f"{made.name} has {made.size} bytes")
+            raise ValueError(f"a member must have at least 0 bytes, got {made.name} with {made.size}")
         return made
 
 
@@ -68,7 +68,7 @@ def _check_headers(file: Any) -> int:
         if head.type in _ATTRIBUTES:
             _check_attributes(data[: head.size])
     else:
-        raise ValueError(f"more than {_MOST_HEADERS} headers of one member")
+        raise ValueError(f"a member must have at most {_MOST_HEADERS} headers")
     end: int = file.tell()
     file.seek(place)
     return end
@@ -77,13 +77,13 @@ def _check_headers(file: Any) -> int:
 def _check_attributes(data: bytes) -> None:
     """Raise ValueError for attributes for which tarfile would need quadratic time."""
     if b"0" * (_MOST_DIGITS + 1) in data.translate(_DIGITS):
-        raise ValueError(f"an attribute with more than {_MOST_DIGITS} digits, one after the other")
+        raise ValueError(f"an attribute must have at most {_MOST_DIGITS} consecutive digits")
     at = 0
     while at < len(data) and data[at]:
         length = data[at : data.find(b" ", at, at + 9)]
         end = at + int(length) if length.isdigit() else 0
         if not at < data.find(b"=", at, end) < end <= len(data) or data[end - 1 : end] != b"\n":
-            raise ValueError(f"an attribute at byte {at} of a header that is not of the form LENGTH NAME=VALUE")
+            raise ValueError(f"an attribute must have the form LENGTH NAME=VALUE, got another at byte {at} of a header")
         at = end
 
 
@@ -104,12 +104,12 @@ class TarFiles(ByteRanges):
                 yield from _ranges(_spans(_members(archive)), block_bytes)
                 end = archive.offset
         except _TORN as error:
-            raise ValueError(f"{path} is torn, or no tar archive: {error}{place_here()}") from error
+            raise ValueError(f"{path} is damaged, or not a tar archive: {error}{place_here()}") from error
         with open(path, "rb") as file:
             file.seek(end)
             # tarfile accepts archives that end between two members or continue with arbitrary data.
             if file.read(_BLOCK) != bytes(_BLOCK):
-                raise ValueError(f"{path} is torn: no end of the archive at byte {end} of {size}{place_here()}")
+                raise ValueError(f"{path} is damaged: the archive does not end at byte {end} of {size}{place_here()}")
 
     @staticmethod
     def parse(data: bytes) -> list[dict[str, Any]]:

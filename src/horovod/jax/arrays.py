@@ -34,14 +34,14 @@ def _array(leaf: Any, place: str) -> Any:
         return jnp.asarray(leaf)
     except (TypeError, ValueError):
         raise ValueError(
-            f"{place or 'the tensor'} is a {type(leaf).__name__}; accepted are arrays, numbers and pytrees of them"
+            f"{place or 'the tensor'} must be an array, a number or a pytree of them, got a {type(leaf).__name__}"
         ) from None
     except OverflowError:
         kind = jnp.asarray(0).dtype
         bounds = jnp.iinfo(kind)
         raise ValueError(
-            f"{place or 'the tensor'} is {leaf}; accepted of Python's integers are {bounds.min} to {bounds.max}, those "
-            f"of {kind.name}, and arrays"
+            f"{place or 'the tensor'} must be from {bounds.min} to {bounds.max} as a Python integer, the range of "
+            f"{kind.name}, got {leaf}; pass an array for other values"
         ) from None
 
 
@@ -74,8 +74,8 @@ def to_reduce(array: Any, op: int, scaled: bool, what: str) -> tuple[Any, Callab
     if op not in (Sum, Product, Min, Max) or scaled:
         factors = " with factors" if scaled else ""
         raise ValueError(
-            f"{what}: op is {op_name(op)}{factors} and dtype {dtype.name}; accepted are Sum, Min, Max and Product "
-            "without factors, or another dtype such as int32 or float32"
+            f"{what}: op must be Sum, Min, Max or Product without factors for dtype {dtype.name}, got "
+            f"{op_name(op)}{factors}; or use another dtype such as int32 or float32"
         )
     # Signed and unsigned sums and products have the same bits. Comparisons agree after flipping the highest bit, which
     # is the sign bit of signed integers.

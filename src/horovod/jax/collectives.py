@@ -300,8 +300,7 @@ def alltoall(
     tensors = [_with_rows(tensor, name or "alltoall") for (tensor, _), name in zip(sent, names, strict=True)]
     if not leaves and splits is not None:
         raise ValueError(
-            f"alltoall: splits is {splits!r} for a tree without arrays on rank {face.require_job().rank}; accepted are "
-            "None and trees with arrays"
+            f"alltoall: splits must be None for a tree without arrays, got {splits!r} on rank {face.require_job().rank}"
         )
     received: Any = None
     if not leaves:
@@ -319,8 +318,8 @@ def _exchanged_in_program(tensors: list[Any], splits: Any, names: list[str], pro
     what, rank = names[0] or "alltoall", face.require_job().rank
     if splits is not None:
         raise NotImplementedError(
-            f"{what}: splits within a program that JAX compiles, on rank {rank}; accepted there is None, since the "
-            "shape of the result is known before"
+            f"{what}: splits must be None in a program that JAX compiles, because the shape of the result must be "
+            f"known, got splits on rank {rank}"
         )
     number = _checked(tensors, names, process_set, what)
     for tensor, name in zip(tensors, names, strict=True):
@@ -480,8 +479,7 @@ def _groups(names: Sequence[str], grouped: bool) -> list[str]:
 def _with_rows(tensor: Any, what: str) -> Any:
     if tensor.ndim == 0:
         raise ValueError(
-            f"{what}: the tensor is a scalar on rank {face.require_job().rank}; accepted are tensors with at least one "
-            "dimension"
+            f"{what}: the tensor must have at least one dimension, got a scalar on rank {face.require_job().rank}"
         )
     return tensor
 

@@ -63,8 +63,7 @@ class ExtraArgs:
     def _joined_function(self, name: str, function: Callable[..., Any], weight: Any) -> Callable[..., Any]:
         if self._gradients.op not in (Average, Sum):
             raise ValueError(
-                f"{name} is given with op={op_name(self._gradients.op)}; accepted with {op_name(Average)} and "
-                f"{op_name(Sum)}"
+                f"{name} requires op={op_name(Average)} or op={op_name(Sum)}, got op={op_name(self._gradients.op)}"
             )
         results = replace(self._values, name=f"{self._values.name}.{name}")
 

@@ -40,9 +40,9 @@ class GradientReduction:
         self.predivide = check_predivide(self.predivide, self.op)
         check_compression(self.compression)
         if not isinstance(self.process_set, ProcessSet):
-            raise ValueError(f"process_set is a {type(self.process_set).__name__}; accepted is a ProcessSet")
+            raise ValueError(f"process_set must be a ProcessSet, got a {type(self.process_set).__name__}")
         if not isinstance(self.name, str) or not self.name:
-            raise ValueError(f"name is {self.name!r}; accepted is text that is not empty")
+            raise ValueError(f"name must be a non-empty string, got {self.name!r}")
         marks.find()
 
     def active(self) -> bool:
@@ -66,7 +66,7 @@ class GradientReduction:
                 constants.
         """
         if weight is not None and self.op != Average:
-            raise ValueError(f"weight is given with op={op_name(self.op)}; accepted with Average only")
+            raise ValueError(f"weight requires op=Average, got op={op_name(self.op)}")
         count = None if weight is None else count_of(weight)
         if not self.active():
             if count is None:
@@ -105,9 +105,9 @@ def count_of(weight: Any) -> Any:
     try:
         count = jnp.asarray(weight, jnp.float32)
     except (TypeError, ValueError):
-        raise ValueError(f"weight is a {type(weight).__name__}; accepted is a number") from None
+        raise ValueError(f"weight must be a number, got a {type(weight).__name__}") from None
     if count.ndim:
-        raise ValueError(f"weight has the shape {count.shape}; accepted is a number")
+        raise ValueError(f"weight must be a number, got shape {count.shape}")
     return count
 
 

@@ -9,7 +9,7 @@ from jax import numpy as jnp
 from horovod._jax.compression import Compression
 from horovod.common.faces import JAX as face
 from horovod.common.gradients import check_passes
-from horovod.common.ops import Adasum, Average, Sum, op_name
+from horovod.common.ops import Adasum, Average, op_name
 from horovod.common.process_sets import ProcessSet, global_process_set
 from horovod.common.refusals import refusing
 from horovod.jax.extra_args import ExtraArgs
@@ -68,11 +68,11 @@ def DistributedOptimizer(
     """
     if not callable(getattr(optimizer, "init", None)) or not callable(getattr(optimizer, "update", None)):
         raise ValueError(
-            f"optimizer is a {type(optimizer).__name__}; accepted is a gradient transformation of Optax, with init and "
-            "update"
+            f"optimizer must be a gradient transformation of Optax, with init and update, got a "
+            f"{type(optimizer).__name__}"
         )
     if op == Adasum:
-        raise ValueError(f"op is {op_name(op)}; accepted are {op_name(Average)}, {op_name(Sum)} and other reductions")
+        raise ValueError(f"op must be an elementwise reduction such as {op_name(Average)}, got {op_name(op)}")
     passes = check_passes(backward_passes_per_step)
     # With several passes, this optimizer creates the branch, and decides it by a count that is the same on all ranks.
     reduce = GradientReduction(name, compression, op, gradient_predivide_factor, process_set, counted=passes == 1)

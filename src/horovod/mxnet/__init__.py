@@ -18,11 +18,11 @@ except (ImportError, AttributeError) as _error:  # AttributeError: NumPy has rem
     raise ImportError(
         f"horovod.mxnet needs MXNet 1.9.1, which cannot be imported ({_error}); install it, with the last NumPy that "
         "it works with, in an environment of Python 3.11 or older: pip install mxnet==1.9.1 numpy==1.23.5. The project "
-        "Apache MXNet is retired and 1.9.1 its last release: begin nothing new with it"
+        "Apache MXNet is retired and 1.9.1 is its last release: do not use it for new projects"
     ) from _error
 if not hasattr(_mx, "gluon") or not _mx.__version__.startswith("1."):
     raise ImportError(
-        f"horovod.mxnet works with MXNet 1.9.1, found is {getattr(_mx, '__version__', 'a module without a version')}; "
+        f"horovod.mxnet needs MXNet 1.9.1, got {getattr(_mx, '__version__', 'a module without a version')}; "
         "install it with: pip install mxnet==1.9.1 numpy==1.23.5"
     )
 from horovod import _core as _native  # noqa: F401  (fail here if the native engine cannot be imported)

@@ -79,20 +79,20 @@ def code_of(value: Any, what: str, written: bool = False) -> int:
             read-only although it is to be ``written``. The message begins with ``what``.
     """
     if not isinstance(value, mx.nd.NDArray):
-        raise ValueError(f"{what} is a {type(value).__name__}; accepted is an NDArray of MXNet")
+        raise ValueError(f"{what} must be an NDArray of MXNet, got a {type(value).__name__}")
     if isinstance(value, BaseSparseNDArray):
-        raise ValueError(f"{what} has storage type {value.stype}; accepted is default, see NDArray.tostype")
+        raise ValueError(f"{what} must have the storage type default, got {value.stype}; see NDArray.tostype")
     if value.context.device_type not in _CPU:
         raise ValueError(
-            f"{what} is on {value.context}; accepted are arrays of the CPU, see NDArray.as_in_context: horovod.mxnet "
-            "does not use GPUs"
+            f"{what} must be on the CPU, because horovod.mxnet does not use GPUs, got {value.context}; see "
+            "NDArray.as_in_context"
         )
     number = number_of_dtype(value)
     name = NAMES.get(number)
     if name is None:  # uint32 or uint64, which have no name in MXNet's Python package
-        raise ValueError(f"{what} has the dtype of MXNet's number {number}; accepted are {dtypes.SUPPORTED}")
+        raise ValueError(f"{what} must have one of the dtypes {dtypes.SUPPORTED}, got MXNet's dtype number {number}")
     if written and not value.writable:
-        raise ValueError(f"{what} is read only; accepted is an NDArray that may be written")
+        raise ValueError(f"{what} must be writable, got a read-only NDArray")
     return dtypes.CODES[name]
 
 
@@ -103,7 +103,7 @@ def codes_of(tensors: Any, operation: str, written: bool = False) -> list[int]:
         ValueError: ``tensors`` is not a list, or an array is not accepted.
     """
     if isinstance(tensors, mx.nd.NDArray) or not isinstance(tensors, Sequence):
-        raise ValueError(f"{operation}: tensors is a {type(tensors).__name__}; accepted is a list of NDArrays")
+        raise ValueError(f"{operation}: tensors must be a list of NDArrays, got a {type(tensors).__name__}")
     return [code_of(tensor, f"{operation}: tensors[{i}]", written) for i, tensor in enumerate(tensors)]
 
 
@@ -114,7 +114,7 @@ def check_priority(priority: Any, operation: str) -> int:
         ValueError: ``priority`` is not an integer.
     """
     if isinstance(priority, bool) or not isinstance(priority, Integral):
-        raise ValueError(f"{operation}: priority is {priority!r}; accepted is an integer, by default 0")
+        raise ValueError(f"{operation}: priority must be an integer (default 0), got {priority!r}")
     return int(priority)
 
 
@@ -127,12 +127,12 @@ def splits_of(splits: Any, rows: int | None, process_set: ProcessSet) -> list[in
     if splits is None:
         check_parts("alltoall", rows or 0, size)
         return []
-    accepted = f"accepted are {size} integers of 0 or more, int32 and 1-D"
+    must = f"alltoall: splits must be 1-D, int32, with {size} integers of at least 0, got"
     values = splits.asnumpy() if isinstance(splits, mx.nd.NDArray) else np.asarray(splits)
     if values.ndim != 1:
-        raise ValueError(f"alltoall: splits has {values.ndim} dimensions; {accepted}")
+        raise ValueError(f"{must} {values.ndim} dimensions")
     if values.dtype != np.int32 if hasattr(splits, "dtype") else not np.issubdtype(values.dtype, np.integer):
-        raise ValueError(f"alltoall: splits has dtype {values.dtype.name}; {accepted}")
+        raise ValueError(f"{must} dtype {values.dtype.name}")
     given = [int(value) for value in values]
     check_splits("alltoall", given, sum(given) if rows is None else rows, size)
     return given

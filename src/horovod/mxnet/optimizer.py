@@ -95,9 +95,9 @@ class DistributedOptimizer(mx.optimizer.Optimizer):
 
 def _check(optimizer: Any) -> None:
     if isinstance(optimizer, DistributedOptimizer):
-        raise ValueError("optimizer is a DistributedOptimizer already; accepted is one of mxnet.optimizer")
+        raise ValueError("optimizer must be a plain mxnet.optimizer.Optimizer, got a DistributedOptimizer")
     if not isinstance(optimizer, mx.optimizer.Optimizer):
-        raise ValueError(f"optimizer is a {type(optimizer).__name__}; accepted is one of mxnet.optimizer")
+        raise ValueError(f"optimizer must be an mxnet.optimizer.Optimizer, got a {type(optimizer).__name__}")
 
 
 @refusing

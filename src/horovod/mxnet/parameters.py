@@ -36,11 +36,11 @@ def broadcast_parameters(
     """
     prefix = "" if prefix is None else prefix
     if not isinstance(prefix, str):
-        raise ValueError(f"broadcast_parameters: prefix is {prefix!r}; accepted is text or None")
+        raise ValueError(f"broadcast_parameters: prefix must be a string or None, got {prefix!r}")
     if not isinstance(params, (Mapping, ParameterDict)):
         raise ValueError(
-            f"broadcast_parameters: params is a {type(params).__name__}; accepted are a dict of NDArrays or Parameters "
-            "and a ParameterDict"
+            f"broadcast_parameters: params must be a dict of NDArrays or Parameters, or a ParameterDict, got a "
+            f"{type(params).__name__}"
         )
     params = _by_name(params)
     arrays, deferred = _sorted(params)
@@ -64,13 +64,11 @@ def _by_name(params: Any) -> dict[str, Any]:
         name = key if isinstance(key, str) else repr(key)
         if not isinstance(key, str) and " at 0x" in name:  # contains a memory address
             raise ValueError(
-                f"broadcast_parameters: keys of params must be names, numbers or tuples of them, got {key!r}, which "
-                "has another text on each rank"
+                f"broadcast_parameters: keys of params must be names, numbers or tuples of them, got {key!r}, whose "
+                "text differs between ranks"
             )
         if name in named:
-            raise ValueError(
-                f"broadcast_parameters: each key of params must have a text of its own, got two keys {name}"
-            )
+            raise ValueError(f"broadcast_parameters: keys of params must have different texts, got two keys {name}")
         named[name] = params[key]
     return named
 
@@ -100,8 +98,8 @@ def _check_one_device(parameter: Parameter) -> None:
         raise ValueError(f"broadcast_parameters: {error}") from None
     if len(devices) > 1:
         raise ValueError(
-            f"broadcast_parameters: parameter {parameter.name} is on {len(devices)} devices, {devices}; accepted is "
-            "one in each process"
+            f"broadcast_parameters: parameter {parameter.name} must be on one device per process, got "
+            f"{len(devices)} devices, {devices}"
         )
 
 

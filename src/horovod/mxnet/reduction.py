@@ -22,7 +22,7 @@ def check_groups(num_groups: Any) -> int:
         ValueError: ``num_groups`` is not an integer of 0 or more.
     """
     if isinstance(num_groups, bool) or not isinstance(num_groups, Integral) or num_groups < 0:
-        raise ValueError(f"num_groups is {num_groups!r}; accepted are integers of 0 or more")
+        raise ValueError(f"num_groups must be an integer of at least 0, got {num_groups!r}")
     return int(num_groups)
 
 
@@ -49,7 +49,7 @@ class Reducer:
             ValueError: An argument is invalid; the message names it.
         """
         if not isinstance(process_set, ProcessSet):
-            raise ValueError(f"process_set is a {type(process_set).__name__}; accepted is a ProcessSet")
+            raise ValueError(f"process_set must be a ProcessSet, got a {type(process_set).__name__}")
         check_compression(compression)
         return cls(rules.check_predivide(predivide, Average), check_groups(num_groups), process_set, compression)
 

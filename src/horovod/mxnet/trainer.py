@@ -47,8 +47,8 @@ class DistributedTrainer(mx.gluon.Trainer):
     ) -> None:
         if isinstance(optimizer, DistributedOptimizer):
             warn_user(
-                "DistributedTrainer averages gradients itself: it uses the optimizer that the DistributedOptimizer was "
-                "made from"
+                "DistributedTrainer averages gradients itself; it uses the plain optimizer inside the "
+                "DistributedOptimizer"
             )
             optimizer = optimizer._optimizer
         self._hvd_reducer, self._hvd_prefix = _options(
@@ -80,11 +80,11 @@ class DistributedTrainer(mx.gluon.Trainer):
 @refusing
 def _options(predivide: Any, num_groups: Any, process_set: Any, compression: Any, prefix: Any) -> tuple[Reducer, str]:
     if prefix is not None and not isinstance(prefix, str):
-        raise ValueError(f"prefix is {prefix!r}; accepted is text or None")
+        raise ValueError(f"prefix must be a string or None, got {prefix!r}")
     return Reducer.checked(predivide, num_groups, process_set, compression), prefix or ""
 
 
 @refusing
 def _check_one_device(devices: Any) -> None:
     if len(devices or ()) > 1:
-        raise ValueError(f"the parameters are on {len(devices)} devices, {devices}; accepted is one in each process")
+        raise ValueError(f"the parameters must be on one device per process, got {len(devices)} devices, {devices}")

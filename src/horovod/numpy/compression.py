@@ -41,7 +41,7 @@ class BF16Compressor(_Cast):
             except ImportError as error:
                 raise ImportError(
                     f"Compression.bf16 needs ml_dtypes, which cannot be imported ({error}); install it with: pip "
-                    "install ml_dtypes, or take Compression.wire_bf16, which needs nothing"
+                    "install ml_dtypes, or use Compression.wire_bf16, which needs no package"
                 ) from error
             cls.dtype = np.dtype(ml_dtypes.bfloat16)
         return super().compress(tensor)

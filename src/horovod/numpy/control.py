@@ -79,6 +79,6 @@ def synchronize(handle: Handle) -> Any:
 def _checked(handle: Any, what: str) -> Handle:
     if not isinstance(handle, Handle):
         raise ValueError(
-            f"{what}: handle is {handle!r}, a {kind_of(handle)}; accepted is what a call with _async has returned"
+            f"{what}: handle must be one that an _async call returned, got {handle!r}, a {kind_of(handle)}"
         )
     return handle

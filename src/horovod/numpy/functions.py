@@ -33,7 +33,7 @@ def broadcast_parameters(
         named = [(f"parameter.{index}", array) for index, array in enumerate(params)]
     else:
         what = whose(face, "", "broadcast_parameters")
-        raise ValueError(f"{what}: params is a {kind_of(params)}; accepted are a dict and a list of arrays")
+        raise ValueError(f"{what}: params must be a dict or a list of arrays, got a {kind_of(params)}")
     names = [f"broadcast.{name}" for name, _ in named]
     givens = [take(array, whose(face, name, ""), in_place=True) for name, (_, array) in zip(names, named, strict=True)]
     arrays = [given.array for given in givens]

@@ -32,7 +32,7 @@ def check_set(process_set: ProcessSet) -> None:
         NotImplementedError: The set is not the global one, or its size is not a power of two.
     """
     if process_set.process_set_id != 0:
-        raise NotImplementedError(f"DistributedOptimizer: op=Adasum works on all ranks only, not on {process_set}")
+        raise NotImplementedError(f"DistributedOptimizer: process_set must be global for op=Adasum, got {process_set}")
     check_adasum_size("DistributedOptimizer", len(process_set.ranks or ()))
 
 
@@ -185,5 +185,5 @@ class DeltaReducer:
             passes = self.options.passes
             raise AssertionError(
                 f"gradient {slot.name!r} was computed more than backward_passes_per_step={passes} times before step(); "
-                "raise backward_passes_per_step to sum up gradients locally"
+                "increase backward_passes_per_step to accumulate gradients locally"
             )

@@ -123,18 +123,18 @@ def check(outcome: Outcome, steps: int) -> None:
     if outcome.failed:
         who = f"rank {outcome.failed - 1}" if outcome.failed < MOST else "another rank"
         raise HorovodInternalError(
-            f"backward() has failed on {who}, so gradients that were reduced with it are not right; if that rank goes "
-            "on, too, call zero_grad() before the next backward()"
+            f"backward() failed on {who}, so the gradients that were reduced with it are invalid; if that rank "
+            "continues, call zero_grad() before the next backward()"
         )
     if outcome.most != outcome.fewest:
         raise RanksDisagreeError(
-            f"ranks have made different numbers of backward passes since their last step() or zero_grad(): before this "
-            f"one some {outcome.fewest}, others {outcome.most} (times backward_passes_per_step)"
+            f"ranks have run different numbers of backward passes since their last step() or zero_grad(): before this "
+            f"one, {outcome.fewest} on some ranks and {outcome.most} on others (times backward_passes_per_step)"
         )
     if outcome.last != outcome.first:
         other = outcome.first if outcome.last == steps % MOST else outcome.last
         theirs = steps + (other - steps % MOST + MOST // 2) % MOST - MOST // 2
         raise RanksDisagreeError(
-            f"ranks are in different steps: this one has called step() {steps} times, another one {theirs} times, so "
-            "one of them has left a step out; where a program skips a step, all ranks have to skip it"
+            f"ranks are in different steps: this rank has called step() {steps} times, another rank {theirs} times; "
+            "if the program skips a step, all ranks must skip it"
         )

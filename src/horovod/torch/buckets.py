@@ -116,8 +116,8 @@ class Slot:
         """
         if self.watched is not None or (self.bucket is not None and self.bucket.has_come(self)):
             raise RuntimeError(
-                f"gradient {self.name!r} was computed a second time in one backward pass, by another one within it, "
-                "while it was being reduced; with torch.utils.checkpoint give use_reentrant=False"
+                f"gradient {self.name!r} was computed a second time in one backward pass, by a nested one, while it "
+                "was being reduced; with torch.utils.checkpoint pass use_reentrant=False"
             )
         self.again = self.late = True
         self.settle()

@@ -80,6 +80,6 @@ def naming(slots: Sequence[Slot]) -> Iterator[None]:
         yield
     except RanksDisagreeError as error:
         raise RanksDisagreeError(
-            f"{error}; step() on this rank found gradients that no backward pass has made, so other ranks must have "
-            f"them, too: {named(slots)}"
+            f"{error}; step() on this rank found gradients that no backward pass has produced, so all ranks must have "
+            f"them: {named(slots)}"
         ) from error

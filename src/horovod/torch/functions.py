@@ -63,8 +63,8 @@ def _form(name: str, tensor: torch.Tensor) -> Form | None:
 def _named(params: Any) -> list[tuple[str, torch.Tensor]]:
     if isinstance(params, torch.Tensor) or not isinstance(params, Iterable) or isinstance(params, str | bytes):
         raise ValueError(
-            f"params is a {type(params).__name__}; accepted are a dict of tensors, and an iterable of tensors or "
-            "(name, tensor) pairs"
+            f"params must be a dict of tensors, or an iterable of tensors or (name, tensor) pairs, got a "
+            f"{type(params).__name__}"
         )
     entries = [(str(k), params[k]) for k in sorted(params)] if isinstance(params, Mapping) else list(params)
     named = []
@@ -74,7 +74,7 @@ def _named(params: Any) -> list[tuple[str, torch.Tensor]]:
         if tensor is None:
             continue
         if not isinstance(tensor, torch.Tensor):
-            raise ValueError(f"params: {name!r} is a {type(tensor).__name__}; accepted are tensors")
+            raise ValueError(f"params: {name!r} must be a tensor, got a {type(tensor).__name__}")
         named.append((name, tensor.detach()))
     return named
 

@@ -98,12 +98,12 @@ def DistributedOptimizer(
         NotImplementedError: ``op`` is ``Adasum`` and the process set does not support it.
     """
     if not isinstance(optimizer, torch.optim.Optimizer):
-        raise ValueError(f"optimizer is a {type(optimizer).__name__}; accepted is a torch.optim.Optimizer")
+        raise ValueError(f"optimizer must be a torch.optim.Optimizer, got a {type(optimizer).__name__}")
     passes = check_passes(backward_passes_per_step)
     op = check_op(op)
     predivide = check_predivide(gradient_predivide_factor, op)
     if gradient_as_bucket_view not in (None, True, False):
-        raise ValueError(f"gradient_as_bucket_view is {gradient_as_bucket_view!r}; accepted are True, False and None")
+        raise ValueError(f"gradient_as_bucket_view must be True, False or None, got {gradient_as_bucket_view!r}")
     groups = groups_of(num_groups, groups)
     groups = check_groups(groups, torch.is_tensor, id, lambda p: f"a parameter of shape {tuple(p.shape)}", "parameters")
     parameters = [p for group in optimizer.param_groups for p in group["params"]]
@@ -170,7 +170,8 @@ def _make_groups(
     unknown = [name for group in theirs for name in group if name not in by_name]
     if unknown:
         raise ValueError(
-            f"groups: rank {process_set.ranks[0]} has parameters {unknown} in groups, which are unknown here"
+            f"groups must name parameters that exist on all ranks, but rank {process_set.ranks[0]} has {unknown}, "
+            f"which rank {face.require_job().rank} does not have"
         )
     return [[by_name[name] for name in group] for group in theirs if group]
 
@@ -201,7 +202,7 @@ class _Control:
             if self.synchronized:
                 warn_user(
                     "optimizer.step() called without optimizer.skip_synchronize() after optimizer.synchronize(); "
-                    "gradients are reduced when backward() returns, so neither is needed any more",
+                    "gradients are reduced when backward() returns, so neither call is needed",
                 )
             closure = args[0] if args else kwargs.get("closure")
             # A closure computes its own gradients; earlier ones matter only if a backward pass produced them.
@@ -218,7 +219,7 @@ class _Control:
             self.warned = True
             warn_user(
                 f"optimizer.step() in optimizer.skip_synchronize() uses gradients that were not reduced: "
-                f"{named(left_out)}; call optimizer.synchronize() before it, unless ranks are to differ"
+                f"{named(left_out)}; call optimizer.synchronize() before it, unless ranks may differ"
             )
 
     def _plain(self, step: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
@@ -310,7 +311,7 @@ class _Distributed:
             AssertionError: ``op`` is ``Adasum``, whose reduction is part of ``step``.
         """
         if isinstance(self._hvd.reducer, DeltaReducer):
-            raise AssertionError("skip_synchronize() has no meaning with op=Adasum: step() reduces what it has changed")
+            raise AssertionError("skip_synchronize() cannot be used with op=Adasum, whose step() reduces the changes")
         return self._hvd.skipping()
 
     def zero_grad(self, *args: Any, **kwargs: Any) -> None:
@@ -323,7 +324,7 @@ class _Distributed:
         if reducer is not None and not self._hvd.in_step:
             reducer.zeroed()
             if reducer.busy:
-                raise AssertionError("zero_grad() during backward() is a race: gradients are being reduced")
+                raise AssertionError("zero_grad() during backward() is a race, because gradients are being reduced")
         super().zero_grad(*args, **kwargs)  # type: ignore[misc]
 
     def set_backward_passes_per_step(self, passes: int) -> None:

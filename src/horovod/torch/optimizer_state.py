@@ -66,10 +66,10 @@ def broadcast_optimizer_state(
     """
     if isinstance(optimizer, torch.optim.LBFGS):
         raise ValueError(
-            "broadcast_optimizer_state: the state of LBFGS cannot be broadcast; create it anew on every rank"
+            "broadcast_optimizer_state: the state of LBFGS cannot be broadcast; create a new optimizer on every rank"
         )
     if not isinstance(optimizer, torch.optim.Optimizer):
-        raise ValueError(f"optimizer is a {type(optimizer).__name__}; accepted is a torch.optim.Optimizer")
+        raise ValueError(f"optimizer must be a torch.optim.Optimizer, got a {type(optimizer).__name__}")
     parameters = [p for group in optimizer.param_groups for p in group["params"]]
     is_root = face.require_job().rank == root_rank
     tensors: list[torch.Tensor] = []

@@ -37,14 +37,14 @@ def name_parameters(
     for pair in pairs:
         if not (isinstance(pair, tuple | list) and len(pair) == 2 and isinstance(pair[0], str)):
             raise ValueError(
-                f"named_parameters has an entry of type {type(pair).__name__}; accepted are (name, parameter) pairs, "
-                "such as model.named_parameters() gives"
+                "named_parameters must yield (name, parameter) pairs, as model.named_parameters() does, got an entry "
+                f"of type {type(pair).__name__}"
             )
         if not isinstance(pair[1], torch.Tensor):
-            raise ValueError(f"named_parameters: {pair[0]!r} is a {type(pair[1]).__name__}; accepted are tensors")
+            raise ValueError(f"named_parameters: {pair[0]!r} must be a tensor, got a {type(pair[1]).__name__}")
     repeated = sorted(name for name, count in Counter(name for name, _ in pairs).items() if count > 1)
     if repeated:
-        raise ValueError(f"named_parameters has names more than once: {', '.join(repeated)}")
+        raise ValueError(f"named_parameters must have unique names, got these more than once: {', '.join(repeated)}")
     given: dict[torch.Tensor, str] = {}
     for name, p in pairs:
         given.setdefault(p, name)
@@ -52,8 +52,8 @@ def name_parameters(
     unnamed = [tuple(p.shape) for p in wanted if p not in given]
     if unnamed:
         raise ValueError(
-            f"named_parameters lacks {len(unnamed)} of the optimizer's {len(wanted)} parameters, with shapes "
-            f"{unnamed[:10]}; name all of them or none"
+            f"named_parameters must name all of the optimizer's {len(wanted)} parameters, but {len(unnamed)} are "
+            f"missing, with shapes {unnamed[:10]}; name all of them or none"
         )
     return {p: given[p] for p in wanted}
 
@@ -80,7 +80,7 @@ def check_dtypes(names: dict[torch.Tensor, str]) -> None:
             dtype = str(p.dtype).removeprefix("torch.")
             hint = "; keep a complex one as torch.view_as_real(parameter)" if p.dtype.is_complex else ""
             raise ValueError(
-                f"DistributedOptimizer, parameter {name!r}: its dtype is {dtype}; accepted are {_REDUCED}{hint}"
+                f"DistributedOptimizer, parameter {name!r}: the dtype must be one of {_REDUCED}, got {dtype}{hint}"
             )
 
 

@@ -41,9 +41,9 @@ def empty_shared(*size: Any, dtype: torch.dtype | None = None) -> torch.Tensor:
     shape = tuple(size[0]) if len(size) == 1 and isinstance(size[0], tuple | list) else size
     dtype = dtype or torch.get_default_dtype()
     if not all(isinstance(n, int) and n >= 0 for n in shape):
-        raise ValueError(f"empty_shared: size is {shape}; accepted are integers from 0 on, or one sequence of them")
+        raise ValueError(f"empty_shared: size must be non-negative integers, or one sequence of them, got {shape}")
     if dtype not in CODES:
-        raise ValueError(f"empty_shared: dtype is {dtype}; accepted are {', '.join(map(str, CODES))}")
+        raise ValueError(f"empty_shared: dtype must be one of {', '.join(map(str, CODES))}, got {dtype}")
     nbytes = prod(shape) * dtype.itemsize
     return shared_buffer(nbytes).view(dtype).view(shape)
 

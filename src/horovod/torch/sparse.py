@@ -33,9 +33,9 @@ def sparse_allreduce_async(
     """
     what = f"sparse_allreduce of tensor {name!r}" if name else "sparse_allreduce"
     if tensor.layout is not torch.sparse_coo:
-        raise ValueError(f"{what}: the layout is {tensor.layout}; accepted is torch.sparse_coo")
+        raise ValueError(f"{what}: the tensor's layout must be torch.sparse_coo, got {tensor.layout}")
     if op not in (Average, Sum):
-        raise ValueError(f"{what}: op is {op_name(op)}; accepted for sparse tensors are Average and Sum")
+        raise ValueError(f"{what}: op must be Average or Sum for a sparse tensor, got {op_name(op)}")
     _, size = set_rank_and_size(process_set, "sparse_allreduce")
     # Coalescing first makes the message smaller if positions repeat, as for the rows of frequent words.
     tensor = tensor.detach().coalesce()

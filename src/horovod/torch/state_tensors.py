@@ -55,16 +55,16 @@ def form_of(tensor: torch.Tensor) -> Form | None:
         ValueError: The tensor cannot be sent; the message says why.
     """
     if tensor.is_quantized:
-        raise ValueError(f"is quantized ({tensor.dtype}); send tensor.int_repr() and the scale")
+        raise ValueError(f"must not be quantized, got dtype {tensor.dtype}; send tensor.int_repr() and the scale")
     if tensor.layout is not torch.strided and tensor.layout not in _PARTS:
-        raise ValueError(f"has layout {tensor.layout}; accepted are {torch.strided} and sparse layouts")
+        raise ValueError(f"must have the layout {torch.strided} or a sparse one, got {tensor.layout}")
     if tensor.is_nested or not (tensor.is_cpu or devices.accepts(tensor) or tensor.layout in _PARTS):
-        kind = "is nested" if tensor.is_nested else f"is on device {tensor.device}"
-        raise ValueError(f"{kind}; accepted are {devices.accepted()}")
+        found = "a nested tensor" if tensor.is_nested else f"device {tensor.device}"
+        raise ValueError(f"must be a plain tensor on {devices.supported()}, got {found}")
     parts = parts_of(tensor)
     for part in parts:
         if not (part.is_cpu or devices.accepts(part)):
-            raise ValueError(f"is on device {part.device}")
+            raise ValueError(f"must be on {devices.supported()}, got device {part.device}")
     what = _name(tensor.layout), _name(tensor.dtype), tuple(tensor.shape)
     if tensor.layout is not torch.strided:
         made_of = tuple((_name(part.dtype), tuple(part.shape)) for part in parts)

@@ -45,8 +45,7 @@ def check(slot: Slot) -> None:
 def _refuse_change(slot: Slot) -> NoReturn:
     raise RuntimeError(
         f"gradient {slot.name!r} was changed or replaced while it was being reduced, by a hook, another thread or "
-        "another DistributedOptimizer that has this parameter, too; change gradients after backward() has returned, "
-        "when they are reduced"
+        "another DistributedOptimizer with the same parameter; change gradients after backward() has returned"
     )
 
 

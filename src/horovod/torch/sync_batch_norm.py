@@ -48,14 +48,12 @@ class SyncBatchNorm(_BatchNorm):
 
     def _check_input_dim(self, input: torch.Tensor) -> None:
         if input.dim() < 2:
-            raise ValueError(f"SyncBatchNorm: the input has {input.dim()} dimensions; accepted are 2 and more")
+            raise ValueError(f"SyncBatchNorm: the input must have at least 2 dimensions, got {input.dim()}")
         if input.shape[1] != self.num_features:
-            raise ValueError(
-                f"SyncBatchNorm: the input has {input.shape[1]} features; accepted are {self.num_features}"
-            )
+            raise ValueError(f"SyncBatchNorm: the input must have {self.num_features} features, got {input.shape[1]}")
         if not input.is_floating_point():
             dtype = str(input.dtype).removeprefix("torch.")
-            raise ValueError(f"SyncBatchNorm: the input's dtype must be a floating one, got {dtype}")
+            raise ValueError(f"SyncBatchNorm: the input's dtype must be a floating-point one, got {dtype}")
 
     def forward(self, input: torch.Tensor) -> torch.Tensor:
         """Normalize the input. In training mode, also update the running statistics.
@@ -72,9 +70,7 @@ class SyncBatchNorm(_BatchNorm):
         # For 16-bit input, statistics and everything computed from them are float32.
         mean, variance, total = _statistics(_widened(input.detach()))
         if total == 1:
-            raise ValueError(
-                "SyncBatchNorm: all ranks together have one value for each channel; accepted are 2 and more"
-            )
+            raise ValueError("SyncBatchNorm: all ranks together must have at least 2 values for each channel, got 1")
         if total:
             self._track(mean, variance, total)
         return _Normalise.apply(input, self.weight, self.bias, mean, variance, max(total, 1.0), self.eps)

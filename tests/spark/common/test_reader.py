@@ -164,17 +164,17 @@ def test_torn_foreign_and_empty_files_are_named(tmp_path):
         open_existing(store, f"{tmp_path}/none", {}, False)
     whole = (folder / "part-1.parquet").read_bytes()
     (folder / "part-1.parquet").write_bytes(whole[:-20])
-    with pytest.raises(ValueError, match=r"part-1.parquet is torn, or no Parquet file"):
+    with pytest.raises(ValueError, match=r"part-1.parquet is damaged, or not a Parquet file"):
         open_existing(store, str(folder), {}, False)
     (folder / "part-1.parquet").write_bytes(whole)
     table = open_existing(store, str(folder), {}, False)
     damaged = bytearray(whole)
     damaged[200:400] = bytes(200)
     (folder / "part-1.parquet").write_bytes(damaged)
-    with pytest.raises(ValueError, match=r"part-1.parquet is torn"):
+    with pytest.raises(ValueError, match=r"part-1.parquet is damaged"):
         list(Batches(table, 8).epoch(0))
     (folder / "part-0.parquet").write_bytes(damaged)  # only the first rows of the first file are checked
-    with pytest.raises(ValueError, match=r"part-0.parquet is torn"):
+    with pytest.raises(ValueError, match=r"part-0.parquet is damaged"):
         open_existing(store, str(folder), {}, False)
 
 

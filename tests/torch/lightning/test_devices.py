@@ -27,9 +27,9 @@ def test_each_rank_has_its_own(given, local_rank, local_size, gpus, own):
 @pytest.mark.parametrize(
     ("given", "words"),
     [
-        ([CPU] * 3, "the Trainer's devices are cpu, cpu, cpu, and this host has 2 ranks with one device each"),
-        (GPUS[3:], "devices are cuda:3, .*; accepted are 1 or 'auto', and for GPUs as many as this host has ranks"),
-        ([torch.device("meta")], "devices are meta, .*; accepted are of CPU or CUDA"),
+        ([CPU] * 3, "the Trainer's devices must be .*, got cpu, cpu, cpu for 2 ranks on this host"),
+        (GPUS[3:], "devices must be 1, 'auto' or, for GPUs, as many as this host has ranks, got cuda:3 for"),
+        ([torch.device("meta")], "devices must be of CPU or CUDA, got meta for"),
     ],
 )
 def test_what_does_not_match_is_named(given, words):

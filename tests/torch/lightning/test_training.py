@@ -65,8 +65,8 @@ def test_what_lightning_asks_for_between_ranks(pool):
         assert found["gathered"][0] == [[1.0], [2.0]]
         assert not found["gathered"][2]
         assert found["votes"] == [False, True, True, True]
-        assert found["wrong"][0].startswith("reduce_op is 'median', accepted is one of 'mean', 'avg', 'sum'")
-        assert "accepted is one of the modules lightning.pytorch and pytorch_lightning" in found["wrong"][1]
+        assert found["wrong"][0].startswith("reduce_op must be one of 'mean', 'avg', 'sum'")
+        assert "package must be one of the modules lightning.pytorch and pytorch_lightning" in found["wrong"][1]
 
 
 def _failing(folder):
@@ -89,10 +89,8 @@ def test_what_cannot_be_is_said_on_all_ranks(pool, tmp_path):
     assert other[0].startswith("RuntimeError: rank 0 cannot read the checkpoint ")
     assert "none.ckpt: FileNotFoundError: " in other[0]
     for said in (one, other):
-        assert said[1].startswith(
-            "sync_batchnorm is True, which needs torch.distributed; accepted is False, with horovod"
-        )
-        assert said[2].startswith("the Trainer's devices are cpu, cpu, cpu, and this host has 2 ranks")
+        assert said[1].startswith("sync_batchnorm must be False, got True, which needs torch.distributed; use horovod")
+        assert said[2].startswith("the Trainer's devices must be 1, 'auto' or, for GPUs, as many as")
 
 
 def _other_name(folder):

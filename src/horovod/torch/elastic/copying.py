@@ -75,9 +75,9 @@ class Copies:
             for source, into in batch.changed:
                 into.copy_(source)
         warn_user(
-            f"{len(batch.changed)} tensors of an elastic state were changed while a commit copied them, beside the "
-            "program: the commit has what they have become. What changes parameters by itself, averaged weights for "
-            "one, is to do so before commit(), or after state.wait()"
+            f"{len(batch.changed)} tensors of an elastic state were changed while a commit copied them in the "
+            "background, so the commit has the changed values. Change parameters outside of optimizer.step(), such "
+            "as averaged weights, before commit() or after state.wait()"
         )
 
 

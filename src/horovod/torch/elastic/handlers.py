@@ -251,9 +251,9 @@ def check_references(others: Mapping[str, Any], handlers: Mapping[str, StateHand
         for kept, handler in handlers.items():
             if any(one is handler.value for one in _parts(value)):
                 raise ValueError(
-                    f"the state's attribute {name!r} ({type(value).__name__}) refers to its {kept!r}, and would "
-                    "refer to a copy of it after a failure; accepted is what refers to no such value, or has "
-                    "state_dict() and load_state_dict(). Keep it out of the state"
+                    f"the state's attribute {name!r} ({type(value).__name__}) must not refer to its {kept!r}, unless "
+                    "it has state_dict() and load_state_dict(): after a failure it would refer to a copy. Keep it out "
+                    "of the state"
                 )
 
 

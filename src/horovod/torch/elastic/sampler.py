@@ -83,7 +83,7 @@ class ElasticSampler(torch.utils.data.Sampler[int]):
             ValueError: ``shares`` is not for the current number of ranks.
         """
         if shares is not None and len(shares.of) != size():
-            raise ValueError(f"shares are for {len(shares.of)} ranks, but the job has {size()}")
+            raise ValueError(f"shares must have one share for each of the job's {size()} ranks, got {len(shares.of)}")
         self._settle()
         self._shares = shares
         self.reset()
@@ -148,7 +148,7 @@ class ElasticSampler(torch.utils.data.Sampler[int]):
         """
         for name, here in (("seed", self.seed), ("length", len(self.dataset))):
             if state_dict.get(name, here) != here:
-                raise ValueError(f"the sampler's state has {name} {state_dict[name]}, this sampler {here}")
+                raise ValueError(f"state_dict must be of a sampler with {name} {here}, got {name} {state_dict[name]}")
         self._begin(state_dict["epoch"], state_dict["processed_num"])
         about, samples = self._loop
         self._ahead = _ahead(samples, self._mine) if self._in_loop and about == self._about() else 0

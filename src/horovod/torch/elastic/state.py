@@ -223,8 +223,8 @@ class TorchState(Keeping, ObjectState):
         standings = [one for one, _ in told]
         if standings[0].new and not all(one.new for one in standings) and (old := self._of_rank_0()):
             raise ValueError(
-                f"the handler of the state's attribute {old[0]!r} has sync(), which gives all ranks what rank 0 has, "
-                "but rank 0 is new and has nothing; accepted is sync(root)"
+                f"the handler of the state's attribute {old[0]!r} must have sync(root): its sync() sends the value of "
+                "rank 0, but rank 0 is new and has none"
             )
         return standings
 

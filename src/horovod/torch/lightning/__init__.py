@@ -59,7 +59,7 @@ def HorovodStrategy(
         imported = [sys.modules[name] for name in NAMES if name in sys.modules]
         package = imported[0] if len(imported) == 1 else package_of("horovod.torch.lightning")
     elif getattr(package, "__name__", None) not in NAMES:
-        raise ValueError(f"package is {package!r}; accepted is one of the modules {' and '.join(NAMES)}")
+        raise ValueError(f"package must be one of the modules {' and '.join(NAMES)}, got {package!r}")
     if not hvd.is_initialized():
         hvd.init()
     options = {

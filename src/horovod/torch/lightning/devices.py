@@ -26,10 +26,10 @@ def own_device(given: Sequence[torch.device], local_rank: int, local_size: int, 
             return torch.device("cuda", local_rank % gpus)
         if len(given) >= local_size:
             return given[local_rank]
-    accepted = (
-        "1 or 'auto', and for GPUs as many as this host has ranks" if kind in ("cpu", "cuda") else "of CPU or CUDA"
+    supported = (
+        "1, 'auto' or, for GPUs, as many as this host has ranks" if kind in ("cpu", "cuda") else "of CPU or CUDA"
     )
     raise ValueError(
-        f"the Trainer's devices are {', '.join(map(str, given))}, and this host has {local_size} ranks with one device "
-        f"each; accepted are {accepted}"
+        f"the Trainer's devices must be {supported}, got {', '.join(map(str, given))} for {local_size} ranks on this "
+        "host, each of which uses one device"
     )

@@ -23,11 +23,11 @@ def make_environment(pl: Any) -> Any:
 
         @property
         def main_address(self) -> str:
-            raise RuntimeError("ranks of Horovod have no main address: torch.distributed is not used")
+            raise RuntimeError("HorovodStrategy has no main address, because it does not use torch.distributed")
 
         @property
         def main_port(self) -> int:
-            raise RuntimeError("ranks of Horovod have no main port: torch.distributed is not used")
+            raise RuntimeError("HorovodStrategy has no main port, because it does not use torch.distributed")
 
         @staticmethod
         def detect() -> bool:

@@ -61,7 +61,7 @@ def make_class(pl: Any) -> Any:
             """Start all ranks with the parameters and buffers of rank 0."""
             if self._layer_sync is not None:
                 raise ValueError(
-                    "sync_batchnorm is True, which needs torch.distributed; accepted is False, with "
+                    "sync_batchnorm must be False, got True, which needs torch.distributed; use "
                     "horovod.torch.SyncBatchNorm in the model"
                 )
             self.model_to_device()
@@ -159,7 +159,7 @@ class _Reductions:
             return tensor
         op = _OPS.get(str(reduce_op or "mean").rpartition(".")[2].lower())
         if op is None:
-            raise ValueError(f"reduce_op is {reduce_op!r}, accepted is one of {', '.join(map(repr, _OPS))}")
+            raise ValueError(f"reduce_op must be one of {', '.join(map(repr, _OPS))}, got {reduce_op!r}")
         # float32 cannot represent all integers beyond 2^24.
         return hvd.allreduce(tensor if op != hvd.Average or tensor.is_floating_point() else tensor.double(), op=op)
 

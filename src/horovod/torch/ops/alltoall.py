@@ -44,10 +44,10 @@ def _check_splits(
         return None
     if isinstance(splits, torch.Tensor):
         if splits.dim() != 1:
-            raise ValueError(f"{what}: splits has shape {tuple(splits.shape)}; accepted is one dimension")
+            raise ValueError(f"{what}: splits must have one dimension, got shape {tuple(splits.shape)}")
         if splits.dtype not in (torch.int32, torch.int64):
             dtype = str(splits.dtype).removeprefix("torch.")
-            raise ValueError(f"{what}: splits has dtype {dtype}; accepted are int32 and int64")
+            raise ValueError(f"{what}: splits must have dtype int32 or int64, got {dtype}")
         counts = splits.tolist()
     else:
         counts = _integers(splits, what)
@@ -60,9 +60,7 @@ def _integers(splits: Any, what: str) -> list[int]:
         return [count.__index__() for count in splits]
     except (TypeError, AttributeError):
         pass
-    raise ValueError(
-        f"{what}: splits is {splits!r}; accepted are a list of integers and a 1-D tensor of int32 or int64"
-    )
+    raise ValueError(f"{what}: splits must be a list of integers or a 1-D tensor of int32 or int64, got {splits!r}")
 
 
 def _result(work: Any, tensor: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:

@@ -96,18 +96,18 @@ def tensor_of(array: Any, operation: str, in_place: bool = False) -> Any:
         return array
     kind = kind_of(array)
     if in_place and is_immutable(array):
-        raise ValueError(f"{operation}: a {kind} cannot be changed in place; take the operation that returns a new one")
+        raise ValueError(f"{operation}: a {kind} cannot be changed in place; use the operation that returns a new one")
     try:
         if hasattr(array, "__dlpack__"):
             return torch.from_dlpack(array)
         return _by_interface(array)
     except (BufferError, RuntimeError, TypeError, ValueError, AssertionError) as error:
-        raise ValueError(f"{operation}: a {kind} that cannot be taken as a torch.Tensor: {error}") from error
+        raise ValueError(f"{operation}: cannot convert a {kind} to a torch.Tensor: {error}") from error
 
 
 def _by_interface(array: Any) -> torch.Tensor:
     if "cuda" not in devices.ADAPTERS:
-        raise ValueError(f"accepted are {devices.accepted()}")
+        raise ValueError(f"it must be on {devices.supported()}")
     interface = array.__cuda_array_interface__
     tensor = _over_memory(array, interface)
     other = _stream_of(interface, tensor.device)
@@ -128,8 +128,8 @@ def _over_memory(array: Any, interface: dict[str, Any]) -> torch.Tensor:
     if there.data_ptr() == address:
         return there
     raise ValueError(
-        f"it is in the memory of another GPU, and the current one is {tensor.device}; choose the array's "
-        "(torch.cuda.set_device)"
+        f"it must be in the memory of the current GPU, {tensor.device}; select the array's GPU with "
+        "torch.cuda.set_device"
     )
 
 
@@ -139,7 +139,7 @@ def _stream_of(interface: dict[str, Any], device: torch.device) -> Any:
     if stream is None:
         return None
     if stream == _PER_THREAD:
-        raise ValueError("its stream is the thread's own default stream, which PyTorch does not have")
+        raise ValueError("its stream must not be the per-thread default stream, which PyTorch does not have")
     return devices.ADAPTERS["cuda"].another_stream(0 if stream == _LEGACY else stream, device)
 
 

@@ -133,12 +133,13 @@ class DeviceWork:
         """
         if face.forked:
             raise HorovodInternalError(
-                f"{self.name}: its result is on {self._device} of the parent process, which a forked child cannot use"
+                f"{self.name}: the result is on {self._device} of the parent process, which a forked child cannot use; "
+                "wait for it in the parent"
             )
         if self._adapter.is_capturing(self._device):
             raise ValueError(
-                f"{self.name}: the current stream is being captured into a graph (torch.cuda.graph), in which the "
-                "result of a collective cannot be waited for; call synchronize outside the captured part"
+                f"{self.name}: cannot wait for the result of a collective while the current stream is being captured "
+                "into a graph (torch.cuda.graph); call synchronize outside of the captured part"
             )
         stream = self._adapter.current_stream(self._device)
         waits = face.job is not None and face.job.waits_for_devices
@@ -180,10 +181,10 @@ def accepts(tensor: torch.Tensor) -> bool:
     return tensor.device.type in ADAPTERS
 
 
-def accepted() -> str:
-    """Return which tensors operations accept, for messages."""
+def supported() -> str:
+    """Return the devices whose tensors operations accept, for messages."""
     rocm = " (AMD GPUs are not supported: send tensor.cpu())" if torch.version.hip else ""
-    return f"tensors on {' and '.join(('cpu', *ADAPTERS))}{rocm}"
+    return f"{' or '.join(('cpu', *ADAPTERS))}{rocm}"
 
 
 def sender(tensor: torch.Tensor, *others: torch.Tensor | None) -> Callable[..., DeviceWork]:
@@ -197,7 +198,7 @@ def sender(tensor: torch.Tensor, *others: torch.Tensor | None) -> Callable[..., 
     device = tensor.device
     for other in others:
         if other is not None and other.device != device:
-            raise ValueError(f"the input is on device {device}, the output on {other.device}; accepted are equal ones")
+            raise ValueError(f"input and output must be on the same device, got {device} and {other.device}")
     adapter = ADAPTERS[device.type]
     stream = adapter.current_stream(device)
     tensors = (tensor, others)

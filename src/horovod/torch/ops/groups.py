@@ -22,5 +22,5 @@ def check(tensors: Any, operation: str) -> list[torch.Tensor]:
         ValueError: ``tensors`` is not a sequence of tensors.
     """
     if isinstance(tensors, torch.Tensor) or not hasattr(tensors, "__iter__"):
-        raise ValueError(f"{operation}: tensors: a list of tensors is accepted, not {type(tensors).__name__}")
+        raise ValueError(f"{operation}: tensors must be a list of tensors, got {type(tensors).__name__}")
     return list(tensors)

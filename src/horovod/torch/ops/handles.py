@@ -80,7 +80,7 @@ def poll(handle: int) -> bool:
     record = _records.get(handle)
     if record is None:
         raise ValueError(
-            f"handle {handle!r} is unknown: it was synchronised already, or issued before a shutdown, or never"
+            f"handle {handle!r} is unknown: it was already synchronized, or created before a shutdown, or never existed"
         )
     if isinstance(record, Repeat):
         return record.work.done()

@@ -44,25 +44,25 @@ def refuse(tensor: Any, operation: str, name: str | None) -> NoReturn:
     """Raise the ValueError for a tensor that ``code_of`` rejects."""
     what = said(face, f"{operation} of tensor {name!r}" if name else operation)
     if not isinstance(tensor, torch.Tensor):
-        raise ValueError(f"{what}: a torch.Tensor is accepted, not {type(tensor).__name__}")
+        raise ValueError(f"{what}: the tensor must be a torch.Tensor, got {type(tensor).__name__}")
     if tensor.layout is not torch.strided:
         raise ValueError(
-            f"{what}: the tensor's layout is {tensor.layout}; accepted are dense tensors (for sparse ones there is "
-            "sparse_allreduce_async)"
+            f"{what}: the tensor must be dense, got layout {tensor.layout}; use sparse_allreduce_async for sparse "
+            "tensors"
         )
     if tensor.dtype not in CODES:
         dtype = str(tensor.dtype).removeprefix("torch.")
-        raise ValueError(f"{what}: dtype {dtype} is not supported; accepted are {dtypes.SUPPORTED}")
+        raise ValueError(f"{what}: the tensor's dtype must be one of {dtypes.SUPPORTED}, got {dtype}")
     if not tensor.is_cpu and not devices.accepts(tensor):
-        raise ValueError(f"{what}: the tensor is on device {tensor.device}; accepted are {devices.accepted()}")
+        raise ValueError(f"{what}: the tensor must be on {devices.supported()}, got device {tensor.device}")
     if tensor.is_contiguous():
         raise ValueError(
-            f"{what}: the tensor is a view that is negated when read (its negative bit is set, as in x.conj().imag); "
-            "give tensor.resolve_neg()"
+            f"{what}: the tensor must not be a view that is negated when read (its negative bit is set, as in "
+            "x.conj().imag); pass tensor.resolve_neg()"
         )
     raise ValueError(
-        f"{what}: the tensor is not contiguous (shape {tuple(tensor.shape)}, strides {tensor.stride()}); "
-        "give tensor.contiguous()"
+        f"{what}: the tensor must be contiguous, got shape {tuple(tensor.shape)} with strides {tensor.stride()}; "
+        "pass tensor.contiguous()"
     )
 
 
@@ -108,7 +108,7 @@ def set_id(process_set: ProcessSet, operation: str) -> int:
     if number is None:
         rank = face.require_job().rank
         raise ValueError(
-            f"{operation} on rank {rank}: {process_set} is not a registered process set; see add_process_set"
+            f"{operation} on rank {rank}: process_set must be registered with add_process_set, got {process_set}"
         )
     return number
 
@@ -123,7 +123,7 @@ def root_of(root_rank: Any, operation: str) -> int:
         return operator.index(root_rank)
     except TypeError:
         pass
-    raise ValueError(f"{operation}: root_rank is {root_rank!r}; accepted is the world rank of a member, an int")
+    raise ValueError(f"{operation}: root_rank must be the world rank of a member, an int, got {root_rank!r}")
 
 
 def set_rank_and_size(process_set: ProcessSet, operation: str) -> tuple[int, int]:
