@@ -1,9 +1,10 @@
-// The planning part of the core for Python: the algorithms, the table's choice, and predicted costs. Used by
-// horovod.benchmark; needs no engine.
+// The planning part of the core for Python: the algorithms, the table's choice, predicted costs, and fusion. Used by
+// horovod.benchmark and horovod.planner; needs no engine.
 #include <nanobind/stl/map.h>
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/vector.h>
 
+#include "agree/fuse.h"
 #include "glue.h"
 #include "plan/algorithms.h"
 #include "plan/cost.h"
@@ -69,6 +70,13 @@ std::string order_name(Order order) {
   }
 }
 
+DType dtype_of(int code) {
+  if (code < 0 || code >= kDTypeCount) {
+    refuse("dtype is " + std::to_string(code) + ", accepted are 0 to " + std::to_string(kDTypeCount - 1));
+  }
+  return static_cast<DType>(code);
+}
+
 }  // namespace
 
 void define_plan(nb::module_& m) {
@@ -84,15 +92,13 @@ void define_plan(nb::module_& m) {
   m.def("choose_algorithm",
         [](const std::string& collective, int dtype, size_t bytes, const std::vector<int>& node_of, const std::string& override_text,
            const std::string& tuning_text) {
-    if (dtype < 0 || dtype >= kDTypeCount) {
-      refuse("dtype is " + std::to_string(dtype) + ", accepted are 0 to " + std::to_string(kDTypeCount - 1));
-    }
+    const DType type = dtype_of(dtype);
     Overrides overrides;
     check(Overrides::parse(override_text, &overrides));
     Tuning tuning;
     check(Tuning::parse(tuning_text, &tuning));
     const WorldShape world = world_of(node_of);
-    return std::string(name_of(select(collective_of(collective), static_cast<DType>(dtype), bytes, world, overrides, tuning)));
+    return std::string(name_of(select(collective_of(collective), type, bytes, world, overrides, tuning)));
   },
         "collective"_a, "dtype"_a, "bytes"_a, "node_of"_a, "override"_a = "", "tuning"_a = "");
   m.def("tuning", [](const std::string& text) {
@@ -122,6 +128,21 @@ void define_plan(nb::module_& m) {
     return predict(c, algorithm_of(c, algorithm), world_of(node_of), bytes, model_of(model));
   },
         "collective"_a, "algorithm"_a, "bytes"_a, "node_of"_a, "model"_a = std::map<std::string, double>());
+  m.def("fuse", [](const std::vector<size_t>& bytes, const std::vector<int>& dtypes, size_t threshold) {
+    if (dtypes.size() != bytes.size()) {
+      refuse("dtypes has " + std::to_string(dtypes.size()) + " values, accepted are as many as bytes has: " + std::to_string(bytes.size()));
+    }
+    std::vector<Ready> ready(bytes.size());
+    for (size_t i = 0; i < bytes.size(); ++i) {
+      ready[i].bytes = bytes[i];
+      ready[i].response.dtype = dtype_of(dtypes[i]);
+      ready[i].response.names = {std::string()};
+      ready[i].response.shapes = {{}};
+    }
+    std::vector<std::vector<size_t>> members;
+    fuse(std::move(ready), FuseOptions{threshold}, &members);
+    return members;
+  }, "bytes"_a, "dtypes"_a, "threshold"_a);
 }
 
 }  // namespace hvd::python

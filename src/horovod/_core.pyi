@@ -618,6 +618,12 @@ def cost_model() -> dict[str, float]:
 def predict(collective: str, algorithm: str, bytes: int, node_of: list[int], model: dict[str, float] = ...) -> float:
     """Return the time in seconds by the cost formula; 0 for one rank. ``model`` overrides defaults."""
 
+def fuse(bytes: list[int], dtypes: list[int], threshold: int) -> list[list[int]]:
+    """Return which allreduces of these sizes, ready at the same time, share an operation: lists of their indices.
+
+    ``threshold``: maximum bytes of an operation; 0: no fusion.
+    """
+
 def isa() -> str: ...
 def set_log_sink(sink: object) -> None:
     """Set the function sink(level: int, message: str) for log messages; None removes it.

@@ -1,0 +1,200 @@
+"""Command-line options of ``python -m horovod.planner``."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any, TypeVar
+
+from horovod.planner import costs, network, profile
+from horovod.planner.simulate import COMPRESSION
+from horovod.planner.units import parse_bandwidth, parse_bytes, parse_time
+
+T = TypeVar("T")
+MOST_WORKERS = 4096
+_EPILOG = """\
+commands:
+  python -m horovod.planner PROFILE --nodes N ...   predict (below)
+  python -m horovod.planner compare --help          compare a prediction with a run
+  python -m horovod.planner fit --help              fit network constants to measured points
+  python -m horovod.planner describe --help         make a profile from a model description
+  horovodrun -np N python -m horovod.planner --calibrate FILE   measure the links between hosts
+"""
+
+
+def _number(kind: Callable[[str], T]) -> Callable[[str], T]:
+    """Return a parser of a value whose ValueError becomes the message."""
+
+    def parse(text: str) -> T:
+        try:
+            return kind(text)
+        except ValueError as error:
+            raise argparse.ArgumentTypeError(str(error)) from None
+
+    return parse
+
+
+def _several(kind: Callable[[str], T]) -> Callable[[str], list[T]]:
+    """Return a parser of values separated by commas."""
+    return _number(lambda text: [kind(part) for part in text.split(",")])
+
+
+def _at_least_one(text: str) -> int:
+    value = int(text) if text.strip().isdecimal() else 0
+    if value < 1:
+        raise ValueError(f"must be an integer of at least 1, got {text!r}")
+    return value
+
+
+def _price(text: str) -> float:
+    value = float(text)
+    if not 0 <= value < float("inf"):
+        raise ValueError(f"must be a number of at least 0, got {text!r}")
+    return value
+
+
+def add_cluster(parser: argparse.ArgumentParser) -> None:
+    """Add the options that describe hosts, links and settings."""
+    add = parser.add_argument
+    add("--nodes", type=_several(_at_least_one), default=None, metavar="N[,N...]", help="hosts (default 1)")
+    add(
+        "--gpus-per-node",
+        "--workers-per-node",
+        type=_number(_at_least_one),
+        default=1,
+        metavar="N",
+        help="workers on each host (default 1)",
+    )
+    add(
+        "--bandwidth",
+        type=_several(parse_bandwidth),
+        metavar="B[,B...]",
+        help="line rate of a host's network interface, as in 25Gbit (required without --network)",
+    )
+    add("--latency", type=_number(parse_time), metavar="T", help="per message between hosts, as in 10us (default 30us)")
+    add(
+        "--intra",
+        type=_number(parse_bandwidth),
+        metavar="B",
+        help="bandwidth inside a host, as in 80GB/s (default 10GB/s)",
+    )
+    add("--intra-latency", type=_number(parse_time), metavar="T", help="per message inside a host")
+    add(
+        "--network",
+        metavar="FILE",
+        help=f"calibrated network: a file, or {' or '.join(network.built_in())}; other options override it",
+    )
+    add("--algorithm", choices=costs.ALGORITHMS, default="auto", help="algorithm of allreduce (default auto)")
+    add("--compression", choices=tuple(COMPRESSION), default="none", help="format on the wire (default none)")
+    add(
+        "--local-steps",
+        type=_number(_at_least_one),
+        default=1,
+        metavar="H",
+        help="steps between synchronizations (default 1)",
+    )
+    add(
+        "--batch", type=_number(_at_least_one), metavar="N", help="samples per worker and step (default: the profile's)"
+    )
+    add(
+        "--fusion-threshold",
+        type=_number(parse_bytes),
+        default=128 << 20,
+        metavar="SIZE",
+        help="maximum bytes reduced together; 0: no fusion (default 128MiB)",
+    )
+    add("--cycle-time", type=_number(parse_time), default=1e-3, metavar="T", help="as HOROVOD_CYCLE_TIME (default 1ms)")
+
+
+def predict_parser() -> argparse.ArgumentParser:
+    """Return the parser of predictions."""
+    parser = argparse.ArgumentParser(
+        prog="python -m horovod.planner",
+        description="Predict how fast a model trains on a cluster, what limits it, and what would make it faster.",
+        epilog=_EPILOG,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        allow_abbrev=False,
+    )
+    parser.add_argument("profile", nargs="?", help=f"profile: a file, or one of {', '.join(profile.built_in())}")
+    add_cluster(parser)
+    parser.add_argument(
+        "--scale", action="store_true", help="also predict 1, 2, 4, ... hosts up to the largest --nodes"
+    )
+    parser.add_argument("--price", type=_number(_price), metavar="P", help="price of one worker for one hour")
+    parser.add_argument("--json", action="store_true", help="print JSON")
+    parser.add_argument("--plot", type=Path, metavar="FILE", help="draw a .png or .svg over 1 to --nodes hosts")
+    parser.add_argument(
+        "--calibrate", type=Path, metavar="FILE", help="in a job: measure its links, write a network file"
+    )
+    return parser
+
+
+def compare_parser() -> argparse.ArgumentParser:
+    """Return the parser of ``compare``."""
+    parser = argparse.ArgumentParser(
+        prog="python -m horovod.planner compare",
+        description="Show where a run differs from its prediction.",
+        allow_abbrev=False,
+    )
+    parser.add_argument("profile", help="profile that the prediction is made from")
+    parser.add_argument("stats", type=Path, help="JSON file with hvd.stats() of rank 0")
+    add_cluster(parser)
+    return parser
+
+
+def fit_parser() -> argparse.ArgumentParser:
+    """Return the parser of ``fit``."""
+    parser = argparse.ArgumentParser(
+        prog="python -m horovod.planner fit",
+        description="Fit efficiency and overhead of a network to measured points, and predict those held back.",
+        allow_abbrev=False,
+    )
+    parser.add_argument(
+        "points", type=Path, help="CSV file: profile,nodes,workers_per_node,samples_per_second,held_back"
+    )
+    add_cluster(parser)
+    parser.add_argument("-o", "--output", type=Path, help="network file to write")
+    return parser
+
+
+def describe_parser() -> argparse.ArgumentParser:
+    """Return the parser of ``describe``."""
+    parser = argparse.ArgumentParser(
+        prog="python -m horovod.planner describe",
+        description="Make a profile from a model description (JSON: name, layers with name, parameters and flops).",
+        allow_abbrev=False,
+    )
+    parser.add_argument("model", type=Path, help="model description")
+    parser.add_argument(
+        "--throughput", type=_number(_price), required=True, metavar="N", help="samples/s of one device"
+    )
+    parser.add_argument("--batch", type=_number(_at_least_one), required=True, metavar="N", help="samples per step")
+    parser.add_argument("-o", "--output", type=Path, required=True, help="profile to write")
+    return parser
+
+
+def network_of(args: argparse.Namespace, device: str, bandwidth: float | None) -> network.Network:
+    """Return the network that the options describe. Raises ValueError if they do not name a bandwidth."""
+    import msgspec
+
+    if args.network is not None:
+        base = network.load(args.network)
+    elif bandwidth is not None:
+        base = network.assumed(device, bandwidth)
+    else:
+        raise ValueError("--bandwidth must be given, as in --bandwidth 25Gbit, or --network FILE")
+    given: dict[str, Any] = {
+        "bandwidth": bandwidth,
+        "latency": args.latency,
+        "intra_bandwidth": args.intra,
+        "intra_latency": args.intra_latency,
+    }
+    return msgspec.structs.replace(base, **{name: value for name, value in given.items() if value is not None})
+
+
+def layouts(nodes: Sequence[int], per_node: int) -> list[network.Layout]:
+    """Return the layouts. Raises ValueError for more workers than are accepted."""
+    if max(nodes) * per_node > MOST_WORKERS:
+        raise ValueError(f"nodes x workers must be at most {MOST_WORKERS}, got {max(nodes)} x {per_node}")
+    return [network.Layout(count, per_node) for count in nodes]

@@ -1,0 +1,178 @@
+"""Profile of one training step: the gradients in the order in which backward produces them, and the compute times.
+
+A profile is a JSON file that ``hvd.profile`` records or ``describe`` derives from a model description. Times are in
+seconds. The format is versioned; unknown fields are errors.
+"""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import msgspec
+
+from horovod.common import dtypes
+
+FORMAT = 1
+_BUILT_IN = Path(__file__).with_name("profiles")
+
+
+class Gradient(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """One gradient tensor."""
+
+    name: str
+    elements: int
+    dtype: str
+    ready: float
+    """Seconds from the start of backward until the gradient is ready."""
+
+    @property
+    def nbytes(self) -> int:
+        """Size in bytes."""
+        return self.elements * dtypes.ITEM_SIZES[dtypes.CODES[self.dtype]]
+
+
+class Times(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Typical seconds of a step's phases on one worker, without communication."""
+
+    data: float
+    """From the end of the last step to the start of forward, which includes waiting for the next batch."""
+    forward: float
+    backward: float
+    optimizer: float
+
+    @property
+    def step(self) -> float:
+        """Seconds of a step of one worker."""
+        return self.data + self.forward + self.backward + self.optimizer
+
+
+class Variation(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Standard deviations of the compute time, as fractions of its mean."""
+
+    steps: float = 0.0
+    """Between steps of one rank."""
+    ranks: float = 0.0
+    """Between the means of ranks."""
+
+
+class Profile(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """Profile of one training step.
+
+    Attributes:
+        format: Version of the format.
+        name: Name of the model.
+        source: Where the figures come from.
+        device: "cpu" if gradients are reduced through host memory by the engine's algorithms, "gpu" if by a library
+            such as NCCL.
+        batch: Samples per worker and step.
+        workers: Number of workers that were measured.
+        steps: Number of steps that were measured; 0 for a derived profile.
+        dataset: Samples per epoch; 0 if unknown.
+        seconds: Compute times.
+        variation: How much these vary.
+        gradients: Gradients in the order of readiness.
+    """
+
+    format: int
+    name: str
+    source: str = ""
+    device: str
+    batch: int
+    workers: int = 1
+    steps: int = 0
+    dataset: int = 0
+    seconds: Times
+    variation: Variation = Variation()
+    gradients: tuple[Gradient, ...]
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of all gradients."""
+        return sum(gradient.nbytes for gradient in self.gradients)
+
+    def scaled(self, batch: int) -> Profile:
+        """Return the profile for another batch size.
+
+        Data, forward and backward times are assumed to be proportional to the batch; the optimizer's is not.
+        """
+        return self._stretched(batch / self.batch, batch, self.seconds.optimizer)
+
+    def at(self, samples_per_second: float) -> Profile:
+        """Return the profile of a device with another throughput; all times change by the same factor."""
+        factor = self.batch / samples_per_second / self.seconds.step
+        return self._stretched(factor, self.batch, self.seconds.optimizer * factor)
+
+    def _stretched(self, factor: float, batch: int, optimizer: float) -> Profile:
+        s = self.seconds
+        return msgspec.structs.replace(
+            self,
+            batch=batch,
+            seconds=Times(s.data * factor, s.forward * factor, s.backward * factor, optimizer),
+            gradients=tuple(msgspec.structs.replace(g, ready=g.ready * factor) for g in self.gradients),
+        )
+
+
+def _check(profile: Profile) -> None:
+    """Raise ValueError that names the first invalid field."""
+    if profile.format != FORMAT:
+        raise ValueError(f"`format` must be {FORMAT}, got {profile.format}: it was written by another version")
+    if profile.device not in ("cpu", "gpu"):
+        raise ValueError(f"`device` must be cpu or gpu, got {profile.device!r}")
+    for name, value in (("batch", profile.batch), ("workers", profile.workers)):
+        if value < 1:
+            raise ValueError(f"`{name}` must be at least 1, got {value}")
+    numbers = {**msgspec.structs.asdict(profile.seconds), **msgspec.structs.asdict(profile.variation)}
+    for name, number in numbers.items():
+        if not 0 <= number < float("inf"):
+            raise ValueError(f"`{name}` must be a number of at least 0, got {number}")
+    if profile.seconds.step <= 0:
+        raise ValueError("`seconds` must have a phase above 0")
+    last = 0.0
+    for g in profile.gradients:
+        if g.elements < 1:
+            raise ValueError(f"`elements` of {g.name!r} must be at least 1, got {g.elements}")
+        if g.dtype not in dtypes.CODES:
+            raise ValueError(f"`dtype` of {g.name!r} must be one of {dtypes.SUPPORTED}, got {g.dtype!r}")
+        if not last <= g.ready <= profile.seconds.backward + 1e-8:
+            raise ValueError(
+                f"`ready` of {g.name!r} must be between that of the gradient before it ({last}) and `backward` "
+                f"({profile.seconds.backward}), got {g.ready}"
+            )
+        last = g.ready
+
+
+def built_in() -> list[str]:
+    """Return the names of the profiles that ship with the package."""
+    return sorted(path.stem for path in _BUILT_IN.glob("*.json"))
+
+
+def load(name_or_path: str | Path) -> Profile:
+    """Read a profile.
+
+    Args:
+        name_or_path: Path of a file, or the name of a built-in profile such as ``vgg16``.
+
+    Raises:
+        ValueError: If the content is no valid profile; the message names the file and the field.
+        OSError: If the file cannot be read.
+    """
+    name = str(name_or_path)
+    path = _BUILT_IN / f"{name}.json" if name in built_in() else Path(name)
+    if not path.exists():
+        names = ", ".join(built_in())
+        raise ValueError(f"no profile {name!r}: there is no such file, and the built-in ones are {names}")
+    try:
+        profile = msgspec.json.decode(path.read_bytes(), type=Profile)
+        _check(profile)
+    except (msgspec.MsgspecError, ValueError) as error:
+        raise ValueError(f"{path} is not a profile: {error}") from None
+    return profile
+
+
+def save(profile: Profile, path: str | Path) -> None:
+    """Write a profile to a file, with one gradient per line. Raises ValueError if the profile is invalid."""
+    _check(profile)
+    text = msgspec.json.format(msgspec.json.encode(profile), indent=1).decode()
+    text = re.sub(r"\{\s*(\"name\": [^{}]*?)\s*\}", lambda m: "{" + re.sub(r"\n\s*", " ", m[1]) + "}", text)
+    Path(path).write_text(text + "\n")

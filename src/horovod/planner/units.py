@@ -1,0 +1,87 @@
+"""Quantities with units: parsing of command-line values such as ``25Gbit``, and formatting for tables."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+
+_NUMBER = re.compile(r"\s*([0-9]*\.?[0-9]+(?:[eE][-+]?[0-9]+)?)\s*([A-Za-z/]*)\s*")
+_PREFIXES = {"": 1.0, "K": 1e3, "M": 1e6, "G": 1e9, "T": 1e12}
+_BINARY = {"Ki": 2.0**10, "Mi": 2.0**20, "Gi": 2.0**30}
+_TIMES = {"s": 1.0, "ms": 1e-3, "us": 1e-6, "ns": 1e-9}
+
+
+def _parse(text: str, what: str, example: str, scale_of: Callable[[str], float | None]) -> float:
+    match = _NUMBER.fullmatch(text)
+    scale = scale_of(match[2]) if match else None
+    if match is None or scale is None:
+        raise ValueError(f"{what} must be a number with a unit, as in {example}, got {text!r}")
+    return float(match[1]) * scale
+
+
+def parse_bandwidth(text: str) -> float:
+    """Return bytes per second.
+
+    Args:
+        text: Bits per second such as ``25Gbit`` or ``100Mbit/s``, or bytes per second such as ``80GB/s`` or ``1GiB/s``.
+
+    Raises:
+        ValueError: If the text has another form, or is 0.
+    """
+
+    def scale_of(unit: str) -> float | None:
+        unit = unit.removesuffix("/s").removesuffix("ps")
+        for ending, factor in (("bit", 1 / 8), ("B", 1.0)):
+            prefix = unit.removesuffix(ending)
+            prefix = prefix if prefix.endswith("i") else prefix.upper()
+            if unit.endswith(ending) and prefix in {**_PREFIXES, **_BINARY}:
+                return {**_PREFIXES, **_BINARY}[prefix] * factor
+        return None
+
+    value = _parse(text, "bandwidth", "25Gbit or 80GB/s", scale_of)
+    if value <= 0:
+        raise ValueError(f"bandwidth must be above 0, got {text!r}")
+    return value
+
+
+def parse_time(text: str) -> float:
+    """Return the seconds of a text such as ``10us``. Raises ValueError for another form."""
+    return _parse(text, "time", "10us or 0.5ms", _TIMES.get)
+
+
+def parse_bytes(text: str) -> int:
+    """Return the bytes of a text such as ``64MiB``, ``64MB`` or ``0``. Raises ValueError for another form."""
+
+    def scale_of(unit: str) -> float | None:
+        prefix = unit.removesuffix("B")
+        return _BINARY.get(prefix) or _PREFIXES.get(prefix.upper())
+
+    return int(_parse(text, "size", "64MiB", scale_of))
+
+
+def show_bandwidth(bytes_per_second: float) -> str:
+    """Return a text such as ``25 Gbit/s``."""
+    bits = bytes_per_second * 8
+    for unit, scale in (("Gbit/s", 1e9), ("Mbit/s", 1e6)):
+        if bits >= scale:
+            return f"{bits / scale:.3g} {unit}" if bits < 1000 * scale else f"{bits / scale:.0f} {unit}"
+    return f"{bits:.3g} bit/s"
+
+
+def show_time(seconds: float) -> str:
+    """Return a text such as ``573 ms``."""
+    if seconds == 0:
+        return "0 ms"
+    if seconds < 1e-3:
+        return f"{seconds * 1e6:.3g} us"
+    if seconds < 10:
+        return f"{seconds * 1e3:.3g} ms" if seconds < 1 else f"{seconds * 1e3:.0f} ms"
+    return f"{seconds:.1f} s"
+
+
+def show_bytes(count: float) -> str:
+    """Return a text such as ``553 MB``."""
+    for unit, scale in (("GB", 1e9), ("MB", 1e6), ("kB", 1e3)):
+        if count >= scale:
+            return f"{count / scale:.3g} {unit}"
+    return f"{count:.0f} B"

@@ -1,0 +1,23 @@
+"""Calibration in a real job."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from horovod.planner import network
+from tests.runner.launching import run_job
+
+
+@pytest.mark.heavy
+def test_the_links_of_a_job_are_measured(tmp_path: Path) -> None:
+    path = tmp_path / "net.json"
+    done = run_job(["-np", "2", "python", "-m", "horovod.planner", "--calibrate", str(path)])
+    assert done.code == 0, done.err
+    assert "between ranks over TCP" in done.out
+    net = network.load(path)
+    assert net.workers == (2, 2)
+    assert 1e-7 < net.latency < 0.1
+    assert 1e7 < net.bandwidth < 1e12
+    assert net.intra_latency < net.latency

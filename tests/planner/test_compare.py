@@ -1,0 +1,74 @@
+"""Comparison of predictions and runs."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from horovod.planner import __main__ as program
+from horovod.planner import compare, network, profile
+from horovod.planner.network import Layout
+from horovod.planner.predict import Prediction, predict
+from horovod.planner.simulate import Settings
+
+
+@pytest.fixture
+def planned() -> Prediction:
+    shape = msgspec.structs.replace(profile.load("resnet50"), variation=profile.Variation(0.02, 0.01))
+    return predict(shape, Layout(4, 2), network.assumed("gpu", 1e9), Settings())
+
+
+def stats_of(planned: Prediction, **more: float) -> dict[str, object]:
+    """Return statistics of a run as planned, except for some seconds."""
+    parts = {name: seconds + more.get(name.split()[0], 0.0) for name, seconds in compare.predicted(planned).items()}
+    step = parts["data"] + parts["computation"] + parts["exposed communication"]
+    return {
+        "size": 8,
+        "step_seconds": step,
+        "data_seconds": parts["data"],
+        "compute_seconds": parts["computation"],
+        "exposed_seconds": parts["exposed communication"],
+        "hidden_seconds": parts["hidden communication"],
+    }
+
+
+def test_the_parts_of_a_prediction_are_its_step(planned: Prediction) -> None:
+    parts = compare.predicted(planned)
+    together = parts["data"] + parts["computation"] + parts["exposed communication"]
+    assert together == pytest.approx(parts["step"])
+
+
+def test_a_run_as_planned(planned: Prediction) -> None:
+    assert "as planned" in compare.render(planned, stats_of(planned))
+
+
+@pytest.mark.parametrize("part", ["data", "computation", "exposed"])
+@pytest.mark.parametrize("seconds", [0.1, -0.1])
+def test_the_largest_difference_is_named(planned: Prediction, part: str, seconds: float) -> None:
+    text = compare.render(planned, stats_of(planned, **{part: seconds}))
+    sign = "+" if seconds > 0 else "-"
+    assert f"The largest difference is {part}" in text
+    assert f"{sign}100 ms per step" in text
+
+
+def test_figures_of_all_ranks_count_if_there_are_any(planned: Prediction) -> None:
+    stats = stats_of(planned)
+    job = {**stats, "step_seconds": 9.0}
+    assert compare.figures({**stats, "job": job})["step"] == 9.0
+    assert compare.figures({**stats, "job": {"size": 8}})["step"] == stats["step_seconds"]
+
+
+def test_the_program(planned: Prediction, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = tmp_path / "stats.json"
+    path.write_text(json.dumps(stats_of(planned, data=0.2)))
+    words = ["compare", "resnet50", str(path), "--gpus-per-node", "2", "--bandwidth", "8Gbit"]
+    assert program.main(words) == 0
+    out = capsys.readouterr().out
+    assert "ResNet-50, 4 x 2 workers" in out
+    assert "The largest difference is data: +200 ms per step. Workers wait longer" in out
+    path.write_text(json.dumps({"size": 8, "step_seconds": None}))
+    assert program.main(words) == 1
+    assert "`step_seconds` above 0" in capsys.readouterr().err
