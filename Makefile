@@ -42,11 +42,12 @@ SIDE_BY_SIDE := $(if $(filter-out 0,$(TESTERS)),-n $(TESTERS)) --slowest=20
 # Python tests run in parts (tests/lanes.py), each with one process unless PROCESSES_... sets more. The longest starts first, and has priority.
 PARTS := tensorflow others torch jax spark-ray
 NICENESS_tensorflow := 5
-PROCESSES_first_others := $(JOBS)
+PROCESSES_first_others := $(shell echo $$(($(JOBS) + 1)))
 PROCESSES_more_others := $(JOBS)
 PROCESSES_more_tensorflow := 2
-in_parts = @echo "Python tests run in $(words $(PARTS)) parts at the same time; the output of each comes when it has ended."; \
-  $(MAKE) --no-print-directory -j$(if $(filter 0 1,$(TESTERS)),1,4) --output-sync=line $(PARTS:%=$1-%)
+# $(call in_parts,TIER,OTHER TARGETS): the other targets start first and run beside the parts, most of which wait much.
+in_parts = @echo "Python tests run in $(words $(PARTS)) parts$(if $2, beside $2); the output of each comes when it has ended."; \
+  $(MAKE) --no-print-directory -j$(if $(filter 0 1,$(TESTERS)),1,$(if $2,5,4)) --output-sync=line $2 $(PARTS:%=$1-%)
 of_part = PART=$1-$2 nice -n $(or $(NICENESS_$2),10) scripts/python-tests.sh --tier=$1 --part=$2 --slowest=10 $(if $(filter 0 1,$(TESTERS)),,$(PROCESSES_$1_$2:%=-n %))
 STAMPS := $(VENV)/stamps
 # Requirements of `make test`, and additional ones of `make test-more`. Steps may run in parallel, because pip and apt use locks. With this
@@ -92,8 +93,7 @@ environment: $(FIRST) $(MORE)
 
 test: ## set up and run the first tier of tests: C++, lint, types, each frontend, launcher and failures on one host, a test of each integration
 	$(MAKE) --no-print-directory -j2 $(FIRST)
-	$(MAKE) --no-print-directory -j2 --output-sync=line unit lint docs
-	$(call in_parts,first)
+	$(call in_parts,first,unit lint docs)
 	@$(RECORD)
 
 test-more: ## set up and run the second tier: hosts, launchers, Spark, Ray, second backends
