@@ -29,7 +29,8 @@ if [ -z "$sanitize" ]; then
 fi
 cmake -S . -B "$build" -G Ninja -DCMAKE_BUILD_TYPE=$type -DHVD_SANITIZE="$sanitize" -DHVD_WERROR=ON \
   -DHVD_BUILD_TESTS=ON -DHVD_BUILD_PYTHON=OFF -DHVD_CORE_LIBRARY="$library" >/dev/null
-cmake --build "$build" --target "${only:-$target}"
+# The lock is that of tests/simulated/libraries.py: Python tests that run meanwhile build a few of the targets.
+flock "$build/.simulated.lock" cmake --build "$build" --target "${only:-$target}"
 [ -z "$only" ] || exit 0
 export ASAN_OPTIONS=detect_leaks=1:halt_on_error=1 UBSAN_OPTIONS=halt_on_error=1:print_stacktrace=1 TSAN_OPTIONS="halt_on_error=1:suppressions=$PWD/tests/tsan.supp"
 failed=$build/Testing/Temporary/LastTestsFailed.log
