@@ -15,6 +15,7 @@ hvd_tf, hvd_torch, hvd_np = Later("horovod.tensorflow"), Later("horovod.torch"),
 keras, hvd_keras, hvd_tf_keras = Later("keras"), Later("horovod.keras"), Later("horovod.tensorflow.keras")
 
 
+@pytest.mark.heavy
 @on_tensorflow(2)
 def test_equal_names_at_once():
     """Ranks begin with different frontends, so shared names would match the wrong operations."""

@@ -78,6 +78,7 @@ CASES = {
 SLOW = ("lbfgs", "backtracking, forwards", "sophia", "masked")
 
 
+@pytest.mark.heavy
 @pytest.mark.parametrize("case", [pytest.param(case, marks=[pytest.mark.heavy] * (case in SLOW)) for case in CASES])
 def test_transformations_that_look_at_the_loss_train_as_one_process(jax_pool, case):
     make, extra = CASES[case]

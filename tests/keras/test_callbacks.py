@@ -175,6 +175,7 @@ def test_best_model(tmp_path):
         np.testing.assert_array_equal(a, b)
 
 
+@pytest.mark.heavy
 @on_keras3(2)
 def test_load_model(tmp_path):
     size, rank = hvd.size(), hvd.rank()

@@ -9,6 +9,7 @@ from tests.keras.modules import hvd, keras, models
 from tests.ranks import on_keras3, on_keras_on_tensorflow, on_stateful_keras3
 
 
+@pytest.mark.heavy
 @on_keras3(2)
 def test_ranks_are_brought_together():
     import copy

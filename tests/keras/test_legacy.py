@@ -8,7 +8,19 @@ from tests.keras.legacy_models import hvd, kind, tf
 from tests.ranks import on_keras2
 
 
-@pytest.mark.parametrize("legacy", [pytest.param(False, marks=pytest.mark.smoke), True])
+@pytest.mark.smoke
+@on_keras2(2, timeout=180)
+def test_two_workers_train_like_one():
+    x, y = models.data(12)
+    alone, ours = models.model(), models.model()
+    alone.compile(optimizer=kind(False).SGD(0.1, momentum=0.9), loss="mse")
+    alone.fit(x, y, batch_size=6, shuffle=False, verbose=0)
+    ours.compile(optimizer=hvd.DistributedOptimizer(kind(False).SGD(0.1, momentum=0.9)), loss="mse")
+    ours.fit(models.shard(x, 3), models.shard(y, 3), batch_size=3, shuffle=False, verbose=0)
+    models.assert_equal(ours, alone)
+
+
+@pytest.mark.parametrize("legacy", [False, True])
 @on_keras2(2, timeout=180)
 def test_training(legacy):
     size, batch = hvd.size(), 3

@@ -7,6 +7,7 @@ from tests.keras.modules import hvd, keras, models
 from tests.ranks import on_keras3
 
 
+@pytest.mark.heavy
 @on_keras3(2, pytest.param(3, marks=pytest.mark.heavy))
 def test_metrics_are_averages_over_all_samples():
     rank, size = hvd.rank(), hvd.size()

@@ -47,6 +47,7 @@ def test_it_is_like_the_plain_optimizer():
     model.fit(*models.data(8), verbose=0)
 
 
+@pytest.mark.heavy
 @on_keras3(3)
 def test_arguments():
     rank, size = hvd.rank(), hvd.size()

@@ -7,7 +7,23 @@ from tests.keras.modules import hvd, keras, models
 from tests.ranks import on_keras3, on_keras_on_tensorflow, on_smoke_keras3, on_stateful_keras3
 
 
-@on_smoke_keras3(2, pytest.param(3, marks=pytest.mark.heavy))
+@on_smoke_keras3(2)
+def test_two_workers_train_like_one():
+    """The smoke test of each backend: one optimizer, two steps."""
+    x, y = models.data(8)
+
+    def make():
+        return keras.optimizers.SGD(0.1, momentum=0.9)
+
+    alone = models.plainly(make, x, y, 4)
+    ours = models.model()
+    ours.compile(optimizer=hvd.DistributedOptimizer(make()), loss="mse")
+    ours.fit(models.shard(x, 2), models.shard(y, 2), batch_size=2, shuffle=False, verbose=0)
+    models.assert_equal(ours, alone)
+    models.assert_same_everywhere(ours)
+
+
+@on_keras3(2, pytest.param(3, marks=pytest.mark.heavy))
 def test_workers_on_shards_equal_one_process_on_all():
     size = hvd.size()
     random = np.random.default_rng(size)
@@ -143,6 +159,7 @@ def test_loops_of_the_users_own():
     np.testing.assert_allclose(model.get_weights()[0], np.full((3, 1), -0.5 * 2 * total))
 
 
+@pytest.mark.heavy
 @on_stateful_keras3(2)
 def test_backward_passes_per_step():
     size, batch = hvd.size(), 2

@@ -157,6 +157,7 @@ def test_signals_stop_everything(number):
         assert job.left() == []
 
 
+@pytest.mark.heavy
 def test_workers_that_do_not_end_by_a_users_signal_are_killed_after_a_while():
     code = (
         "import signal, time\n"

@@ -104,6 +104,7 @@ def report(tmp_path):
     return Path(path).read_text()
 
 
+@pytest.mark.heavy
 def test_a_rank_that_sleeps_and_the_end_after_the_shutdown_time(tmp_path):
     with job(tmp_path, "sleep", HOROVOD_STALL_SHUTDOWN_TIME_SECONDS="6") as (running_job, line):
         assert reason(tmp_path) == f"rank 1 is at train.py:{line} (`time.sleep(1000)  # %%%`)"

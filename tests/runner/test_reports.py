@@ -59,6 +59,7 @@ def train(tmp_path, what):
     return done, words
 
 
+@pytest.mark.heavy
 @pytest.mark.parametrize(
     ("what", "how"),
     [

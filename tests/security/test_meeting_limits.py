@@ -98,6 +98,7 @@ while sys.stdin.readline():  # a line: can this process still open files?
 """
 
 
+@pytest.mark.heavy
 def test_strangers_cannot_take_all_descriptors_of_rank_0():
     """They connect to the ports of the store and of the key server, which are in one process."""
     pair = zmq.curve_keypair()

@@ -43,6 +43,7 @@ def test_tape():
             assert_close(gradient, adasum([factors[r][i] for r in range(size)]), 1e-9)
 
 
+@pytest.mark.heavy
 @on_tensorflow(2)
 def test_allreduce_and_its_gradient():
     """The gradient of an Adasum is the Adasum of the gradients."""

@@ -28,6 +28,7 @@ def make_step(helper, variables, gradients_of):
     return step
 
 
+@pytest.mark.heavy
 @on_tensorflow(2)
 def test_sums_up():
     rank, size = hvd.rank(), hvd.size()

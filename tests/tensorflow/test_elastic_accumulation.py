@@ -95,6 +95,7 @@ def trains(kind):
     return train_elastically(train, state, [0]), begun
 
 
+@pytest.mark.heavy
 @pytest.mark.parametrize("kind", [pytest.param("eager", marks=pytest.mark.heavy), "function", "session"])
 def test_a_cycle_that_failed_begins_anew(tf_pool, kind):
     """The division by the number of ranks, in existing functions and graphs, uses the new number."""

@@ -24,6 +24,7 @@ def within_a_function(variables, root):
     assert step().numpy() == root
 
 
+@pytest.mark.heavy
 @on_tensorflow(3)
 def test_eager_variables():
     def fresh():

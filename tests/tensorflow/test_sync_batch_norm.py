@@ -108,6 +108,7 @@ def refusals_and_saving(folder):
     assert loaded.layers[-1].momentum == 0.3
 
 
+@pytest.mark.heavy
 @pytest.mark.parametrize("keras", ["tensorflow", pytest.param("legacy", marks=pytest.mark.heavy)])
 def test_sync_batch_normalization(keras_pool, tmp_path, keras):
     pool = keras_pool(keras)(3)

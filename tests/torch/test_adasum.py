@@ -60,6 +60,7 @@ def test_gradient_is_reduced_likewise():
     torch.testing.assert_close(x.grad, adasum([value(r, torch.float64, (50,), seed=1) for r in range(hvd.size())]))
 
 
+@pytest.mark.heavy
 @on_ranks(3, HOROVOD_DYNAMIC_PROCESS_SETS="1")
 def test_what_is_refused_on_three_ranks():
     with pytest.raises(ValueError, match=r"Adasum.*int32"):
@@ -86,6 +87,7 @@ def test_what_is_refused_on_three_ranks():
     return True
 
 
+@pytest.mark.heavy
 @pytest.mark.parametrize(("kind", "passes", "groups"), [("momentum", 1, None), ("adam", 2, 2)])
 @on_ranks(4)
 def test_optimizer_combines_what_steps_have_moved(kind, passes, groups):

@@ -16,6 +16,7 @@ PROGRAM = [sys.executable, str(Path(__file__).with_name("program.py"))]
 COOLDOWN = ("--blacklist-cooldown-range", "1", "1")
 
 
+@pytest.mark.heavy
 def test_a_worker_is_killed_and_others_come(tmp_path):
     stop, logs = tmp_path / "stop", tmp_path / "logs"
     flags = ("-np", "3", "--min-np", "2", "--max-np", "4", *COOLDOWN, "--output-filename", str(logs))

@@ -132,6 +132,7 @@ def test_a_python_that_is_missing_there_is_named(fake):
     assert "/no/such/python" in done.err
 
 
+@pytest.mark.heavy
 def test_another_version_is_refused(fake):
     other = greeting_agent(fake, False, version="0.0.1")
     done = run_job(["-np", "2", "-H", "localhost:1,red.test:1", "--remote-python", other, "sleep", "60"])

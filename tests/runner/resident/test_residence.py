@@ -32,6 +32,7 @@ def run(*numbers):
     return subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
 
 
+@pytest.mark.heavy
 def test_there_is_room_for_all_that_have_a_seat():
     done = run(64, 2000, 100)
     assert done.returncode == 0, done.stderr
