@@ -81,7 +81,8 @@ def test_an_interface_is_asked_for(cluster: Cluster) -> None:
         assert networks_in_use(formed(made)) == {"10.78.1"}
     with ranks(cluster, [1, 3], env={"HOROVOD_GLOO_IFACE": "eth1", "HOROVOD_START_TIMEOUT": "3"}) as made:
         text = made[1].hear()["error"]
-    assert "HOROVOD_GLOO_IFACE is 'eth1', but there is no interface 'eth1' on this host; accepted here are lo (" in text
+    assert "HOROVOD_GLOO_IFACE must be among lo (" in text
+    assert "got 'eth1': there is no interface 'eth1' on this host" in text
     assert "eth0 (10.77.0.3/24, fd77::3/64)" in text
 
 

@@ -45,18 +45,18 @@ def test_ranks_are_those_of_the_world_in_the_communicators_order(mpi):
 
 def refused(mpi, comm, *words):
     for use in (lambda: arguments.check(comm, None), lambda: ProcessSet(comm)):
-        with pytest.raises(ValueError, match=r"accepted|Accepted|first") as caught:
+        with pytest.raises(ValueError, match=r"must be|first|Pass") as caught:
             use()
         assert all(word in str(caught.value) for word in words), caught.value
-        assert str(caught.value).startswith(("comm: ", "ProcessSet: "))
+        assert str(caught.value).startswith(("comm", "ProcessSet"))
 
 
 def test_an_intercommunicator(mpi):
-    refused(mpi, fake_mpi.Comm([1], inter=True), "two groups", "Merge()")
+    refused(mpi, fake_mpi.Comm([1], inter=True), "which has two", "Merge()")
 
 
 def test_processes_of_another_job(mpi):
-    refused(mpi, mpi.comm(0, 1, 17, 18), "2 of the communicator's 4 processes belong to another job")
+    refused(mpi, mpi.comm(0, 1, 17, 18), "2 of 4 processes belong to another job")
 
 
 def test_a_process_that_mpi_has_spawned(mpi):
@@ -100,10 +100,10 @@ class Distributed:
 
 
 @pytest.mark.parametrize("bad", [Distributed(), 3, fake_mpi.Group([0]), fake_mpi.Comm])
-def test_another_kind_of_object_is_named_with_what_is_accepted(mpi, bad):
+def test_another_kind_of_object_is_named(mpi, bad):
     for use in (lambda: arguments.check(bad, None), lambda: ProcessSet(bad)):
         with pytest.raises(
-            ValueError, match=f"world ranks or an mpi4py communicator is accepted, not {type(bad).__name__} "
+            ValueError, match=f"must be a sequence of world ranks or an mpi4py communicator, got {type(bad).__name__} "
         ):
             use()
 
@@ -148,7 +148,7 @@ def test_a_job_of_one_process(alone):
 
 def test_sets_that_cannot_be_are_named_by_index_and_init_may_be_called_again(alone):
     hvd = HorovodBasics("tests")
-    with pytest.raises(ValueError, match=r"process_sets\[0\] is made from COMM_NULL on all ranks"):
+    with pytest.raises(ValueError, match=r"process_sets\[0\] must be .*, got COMM_NULL on all ranks"):
         hvd.init(process_sets=[ProcessSet(alone.COMM_NULL)])
     with pytest.raises(ValueError, match=r"process_sets\[0\].*\[0\] exists already"):
         hvd.init(comm=alone.COMM_WORLD, process_sets=[ProcessSet(alone.COMM_WORLD)])

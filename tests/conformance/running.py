@@ -132,11 +132,11 @@ def _refused(adapter: Adapter, error: str, part: ProcessSet) -> None:
         ),
     }
     bad: dict[str, tuple[Callable[[], Any], tuple[str, ...]]] = {
-        "unknown op": (lambda: reduce(ones(), op=17), ("op", "17", "accepted")),
+        "unknown op": (lambda: reduce(ones(), op=17), ("op must be", "17")),
         "unsupported dtype": (lambda: reduce(adapter.unsupported()), ("complex64", "float32")),
         "factor that is no number": (
             lambda: reduce(ones(), prescale_factor="x"),
-            ("prescale_factor", "'x'", "accepted"),
+            ("prescale_factor must be a number", "'x'"),
         ),
         "root outside": (lambda: adapter.call("broadcast", ones(), root_rank=99, name="wrong"), ("root", "99")),
         "splits that do not fit": (

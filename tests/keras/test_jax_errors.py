@@ -38,9 +38,9 @@ def test_bad_arguments_are_refused_at_once(run):
         (r"allreduce\.x.*Average.*bool", lambda t: backend.allreduce(t, "x", Average), flags),
         (r"allreduce\.x.*prescale_factor=2.*bool", lambda t: backend.allreduce(t, "x", Max, 2.0), flags),
         (r"allreduce\.x.*Adasum.*int32", lambda t: backend.allreduce(t, "x", Adasum), whole),
-        (r"op is 17", lambda t: backend.allreduce(t, "x", 17), real),
-        (r"name is 3", lambda t: backend.allreduce(t, 3), real),
-        (r"postscale_factor is 'y'", lambda t: backend.allreduce(t, "x", Sum, 1.0, "y"), real),
+        (r"op must be .*, got 17", lambda t: backend.allreduce(t, "x", 17), real),
+        (r"name must be .*, got 3", lambda t: backend.allreduce(t, 3), real),
+        (r"postscale_factor must be .*, got 'y'", lambda t: backend.allreduce(t, "x", Sum, 1.0, "y"), real),
         (r"root_rank is 'a'", lambda t: backend.broadcast(t, "a"), real),
         (r"broadcast\.x.*root_rank is 7.*\[0, 1\]", lambda t: backend.broadcast(t, 7, "x"), real),
     ):

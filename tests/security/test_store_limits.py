@@ -49,7 +49,7 @@ def test_a_request_nested_too_deeply_does_not_end_the_store():
 
 def test_requests_that_are_too_long_are_refused_where_they_are_made(monkeypatch):
     with StoreServer(KEY) as server, StoreClient(KEY, *server.address, timeout=60) as client:
-        with pytest.raises(ValueError, match="accepted are at most"):
+        with pytest.raises(ValueError, match="must have at most"):
             client.get_many([f"{number:0500d}" for number in range(5000)])
         client.set("a", bytes(MAX_VALUE_BYTES))
         assert len(client.get("a")) == MAX_VALUE_BYTES

@@ -95,7 +95,7 @@ def test_each_compressor_through_each_function(tf_pool, choice):
     first, second = tf_pool(2).run(through_everything, choice)
     for name, result in first.items():
         if "scatter" in name and "wire" in choice:
-            assert "works with allreduce only; accepted are Compression.none" in result
+            assert "which works with allreduce only" in result
             continue
         assert isinstance(result, np.ndarray), f"{name}: {result}"
         np.testing.assert_array_equal(result, second[name], err_msg=name)
@@ -109,7 +109,7 @@ def test_what_cannot_be_compressed():
     mine = tf.constant(given(hvd.rank()))
     for compression in (hvd.Compression.wire_fp16, hvd.Compression.wire_int8):
         for op in (hvd.Max, hvd.Min):
-            with pytest.raises(ValueError, match="accepted are Average, Sum"):
+            with pytest.raises(ValueError, match=r"must be Average or Sum|must be one of Average, Sum"):
                 hvd.allreduce(mine, compression=compression, op=op)
         with pytest.raises(ValueError, match="float64"):
             hvd.allreduce(tf.cast(mine, tf.float64), compression=compression)

@@ -79,7 +79,7 @@ def test_what_takes_time_is_done_to_a_ranks_own_samples():
 
 
 def test_what_does_not_fit():
-    with pytest.raises(ValueError, match=r"a tf\.data\.Dataset without an end, accepted is one of an epoch"):
+    with pytest.raises(ValueError, match=r"a tf\.data\.Dataset of one epoch, got one without an end"):
         made(tf.data.Dataset.range(3).repeat(), 2)
-    with pytest.raises(ValueError, match=r"prepare is given for a ndarray, accepted is one for a tf\.data\.Dataset"):
+    with pytest.raises(ValueError, match=r"prepare must be None unless source is a tf\.data\.Dataset, got a ndarray"):
         made(np.arange(3), 2, prepare=lambda mine: mine)

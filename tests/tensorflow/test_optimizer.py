@@ -157,11 +157,11 @@ def test_works_without_a_session():
 def test_refuses_bad_arguments():
     optimizer = tf1.train.GradientDescentOptimizer(1.0)
     for options, match in (
-        ({"backward_passes_per_step": 0}, "backward_passes_per_step is 0"),
+        ({"backward_passes_per_step": 0}, "backward_passes_per_step must be .*, got 0"),
         ({"backward_passes_per_step": 2}, "eager mode"),
         ({"op": hvd.Adasum, "average_aggregated_gradients": True}, "Adasum"),
         ({"op": hvd.Sum, "gradient_predivide_factor": 2.0}, "gradient_predivide_factor"),
-        ({"groups": -3}, "groups is -3"),
+        ({"groups": -3}, "groups must be .*, got -3"),
     ):
         with pytest.raises(ValueError, match=match):
             hvd.DistributedOptimizer(optimizer, **options)

@@ -211,14 +211,14 @@ def test_keeps_gradients_of_local_layers():
 def test_refuses_bad_arguments():
     tape, v = tf.GradientTape(), tf.Variable(1.0)
     for options, match in (
-        ({"op": 9}, "op is 9"),
-        ({"gradient_predivide_factor": 0.0}, "gradient_predivide_factor is 0.0"),
+        ({"op": 9}, "op must be .*, got 9"),
+        ({"gradient_predivide_factor": 0.0}, "gradient_predivide_factor must be .*, got 0.0"),
         ({"gradient_predivide_factor": 2.0, "op": hvd.Sum}, "op=Sum"),
-        ({"groups": -1}, "groups is -1"),
-        ({"groups": "ab"}, "groups is a str"),
+        ({"groups": -1}, "groups must be .*, got -1"),
+        ({"groups": "ab"}, "groups must be .*, got a str"),
         ({"groups": [v]}, r"groups\[0\]"),
-        ({"groups": [[v], [1.0]]}, r"groups\[1\] contains a float"),
-        ({"groups": [[v], [v]]}, "second time"),
+        ({"groups": [[v], [1.0]]}, r"got a float in groups\[1\]"),
+        ({"groups": [[v], [v]]}, "at most once"),
     ):
         with pytest.raises(ValueError, match=match):
             hvd.DistributedGradientTape(tape, **options)
@@ -239,7 +239,7 @@ def test_ranks_outside_of_the_process_set_keep_their_gradients(tf_pool):
             return gradient(wrap, v, lambda: v * (hvd.rank() + 1.0))
 
         results = [float(mine()), float(tf.function(mine)())]
-        with pytest.raises(NotImplementedError, match="Adasum on a process set of 3 ranks"):
+        with pytest.raises(NotImplementedError, match="Adasum, got 3 ranks"):
             gradient(lambda t: hvd.DistributedGradientTape(t, op=hvd.Adasum), v, lambda: v * 1.0)
         hvd.remove_process_set(pair)
         return results

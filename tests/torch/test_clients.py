@@ -84,7 +84,7 @@ def test_gradients_of_another_dtype():
 
 def test_a_reducescatter_with_another_op(single):
     for call in (hvd.reducescatter, lambda x, op: hvd.grouped_reducescatter([x, x], op=op)):
-        with pytest.raises(RuntimeError, match="op is Max, accepted are Average, Sum") as caught:
+        with pytest.raises(RuntimeError, match="op must be one of Average, Sum, got Max") as caught:
             call(torch.ones(2), op=hvd.Max)
         assert isinstance(caught.value, ValueError)
         assert isinstance(caught.value, hvd.HorovodInternalError)

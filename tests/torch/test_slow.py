@@ -145,10 +145,10 @@ def test_a_job_without_steps_has_no_thread_and_of_several_optimizers_one_counts(
     idle, errors, reported, made, written = pool(2).run(on_its_own, fresh=True)[1]
     assert idle == []
     assert errors[:2] == [
-        "report: loss is 'high'; accepted are numbers",
-        "report: loss is [1, 2]; accepted are numbers",
+        "report: loss must be a number, got 'high'",
+        "report: loss must be a number, got [1, 2]",
     ]
-    assert errors[2].startswith("report: more than 100 names")
+    assert errors[2].startswith("report: a job must have at most 100 names")
     assert reported == {"loss": 2.5}
     # Two warnings about the first rank; then the second rank is slow for two steps in a row.
     assert made == 4

@@ -64,5 +64,5 @@ def test_signals_are_named_as_one_likes():
     assert signals_named("SIGTERM,TERM") == [signal.SIGTERM], "a handler would call itself"
     assert signals_named(",") == []
     for wrong in ("KILL", "TERM,WINTER"):
-        with pytest.raises(ValueError, match="is no signal that can be caught"):
+        with pytest.raises(ValueError, match="must be names of signals that can be caught"):
             signals_named(wrong)

@@ -62,13 +62,13 @@ def _members(comm: Any) -> list[int]:
 def _sets(process_sets: Any) -> tuple[list[ProcessSet], bool]:
     if isinstance(process_sets, str):
         if process_sets.lower() != "dynamic":
-            raise ValueError(f"process_sets is {process_sets!r}, accepted are None, a list of ProcessSet, or 'dynamic'")
+            raise ValueError(f"process_sets must be None, a list of ProcessSet, or 'dynamic', got {process_sets!r}")
         return [], True
     sets = [] if process_sets is None else list(process_sets)
     seen: dict[tuple[int, ...], int] = {}
     for index, entry in enumerate(sets):
         if not isinstance(entry, ProcessSet):
-            raise ValueError(f"process_sets[{index}] is {entry!r}, accepted is a ProcessSet")
+            raise ValueError(f"process_sets[{index}] must be a ProcessSet, got {entry!r}")
         if entry.world_ranks is not None:
             continue  # other ranks have different sets here; repetitions are found when all ranks have exchanged theirs
         ranks = tuple(entry.ranks or ())

@@ -29,8 +29,8 @@ def world_ranks(comm: Any, what: str) -> list[int]:
         return []
     if comm.Is_inter():
         raise ValueError(
-            f"{what}: an intercommunicator is given, which has two groups of processes; accepted is a communicator "
-            "with one, as its Merge() makes"
+            f"{what} must be a communicator with one group of processes, got an intercommunicator, which has two; call "
+            "its Merge() first"
         )
     group, world = comm.Get_group(), mpi.COMM_WORLD.Get_group()
     try:
@@ -42,8 +42,8 @@ def world_ranks(comm: Any, what: str) -> list[int]:
     strangers = ranks.count(mpi.UNDEFINED)
     if strangers:
         raise ValueError(
-            f"{what}: {strangers} of the communicator's {len(ranks)} processes belong to another job (they are not in "
-            "MPI.COMM_WORLD); accepted are communicators of processes that were started together"
+            f"{what} must be a communicator of processes that were started together, got one in which {strangers} of "
+            f"{len(ranks)} processes belong to another job (they are not in MPI.COMM_WORLD)"
         )
     return ranks
 
@@ -61,11 +61,11 @@ def _running(what: str) -> Any:
     mpi = sys.modules.get("mpi4py.MPI")
     if mpi is None:
         raise ValueError(
-            f"{what}: an MPI communicator is given, but mpi4py.MPI is not loaded in this process; accepted are a list "
-            f"of world ranks, and mpi4py's communicators in a job that {_STARTERS} has started"
+            f"{what} must be a list of world ranks, got an MPI communicator, but mpi4py.MPI is not loaded in this "
+            f"process; communicators of mpi4py can be used in a job started by {_STARTERS}"
         )
     if mpi.Is_finalized():
-        raise ValueError(f"{what}: an MPI communicator is given after MPI_Finalize; accepted is a list of world ranks")
+        raise ValueError(f"{what} must be a list of world ranks after MPI_Finalize, got an MPI communicator")
     if not mpi.Is_initialized():
         raise ValueError(f"{what}: an MPI communicator is given before MPI_Init; call mpi4py.MPI.Init() first")
     return mpi
@@ -75,13 +75,13 @@ def _check_world(mpi: Any, what: str) -> None:
     """Raise ValueError unless MPI.COMM_WORLD consists of the processes of this job with the same ranks."""
     if mpi.Comm.Get_parent() != mpi.COMM_NULL:
         raise ValueError(
-            f"{what}: an MPI communicator is given in a process that MPI_Comm_spawn has started, whose ranks the "
-            f"launcher does not know; accepted are communicators of processes that {_STARTERS} has started itself"
+            f"{what} must be a communicator of processes that {_STARTERS} has started, got one in a process that "
+            "MPI_Comm_spawn has started, whose rank the launcher does not know"
         )
     env = WorkerEnv.from_environ()
     if env.worker is not None:
         raise ValueError(
-            f"{what}: an MPI communicator is given in an elastic job, whose ranks change; accepted are ranks"
+            f"{what} must be a list of ranks in an elastic job, whose ranks change, got an MPI communicator"
         )
     world = mpi.COMM_WORLD
     here, told = (world.Get_rank(), world.Get_size()), (env.rank, env.size)
@@ -91,6 +91,6 @@ def _check_world(mpi: Any, what: str) -> None:
     name, version = mpi.get_vendor()
     raise ValueError(
         f"{what}: in MPI.COMM_WORLD this process is rank {here[0]} of {here[1]}, but {who} that it is rank {told[0]} "
-        f"of {told[1]}. Accepted are a list of world ranks, and communicators in a job that {_STARTERS} has started, "
-        f"of the MPI that mpi4py uses (here {name} {'.'.join(map(str, version))})"
+        f"of {told[1]}. Pass a list of world ranks, or start the job with {_STARTERS} of the MPI that mpi4py uses "
+        f"(here {name} {'.'.join(map(str, version))})"
     )

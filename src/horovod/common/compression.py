@@ -14,8 +14,7 @@ from horovod.common.dtypes import name_of
 from horovod.common.ops import OP_NAMES, Average, Sum
 
 _ACCEPTED = (
-    "accepted are Compression.none, .fp16, .bf16 and its other classes, and classes of your own with the functions "
-    "compress and decompress"
+    "Compression.none, .fp16, .bf16, another of its classes, or a class with the functions compress and decompress"
 )
 
 
@@ -126,7 +125,7 @@ class Choices:
 def check_compression(compression: object) -> None:
     """Raise ValueError, naming the argument, if it is not a compressor (for example a string)."""
     if not callable(getattr(compression, "compress", None)) or not callable(getattr(compression, "decompress", None)):
-        raise ValueError(f"compression is {compression!r}; {_ACCEPTED}")
+        raise ValueError(f"compression must be {_ACCEPTED}, got {compression!r}")
 
 
 def wire_of(compression: Any) -> int:
@@ -166,9 +165,9 @@ def check_wire(compression: Any, tensor: Any, op: int, what: str, error: type[Ex
         return wire
     dtype = name_of(getattr(tensor, "dtype", "float32"))
     if dtype != "float32":
-        raise error(f"{what}: compression={_name(compression)} with dtype {dtype}; accepted is float32")
+        raise error(f"{what}: the dtype must be float32 with compression={_name(compression)}, got {dtype}")
     if op not in (Average, Sum):
-        raise error(f"{what}: compression={_name(compression)} with op={OP_NAMES[op]}; accepted are Average, Sum")
+        raise error(f"{what}: op must be Average or Sum with compression={_name(compression)}, got {OP_NAMES[op]}")
     return wire
 
 
@@ -176,8 +175,8 @@ def refuse_wire(compression: Any, what: str, error: type[Exception] = ValueError
     """Raise ``error``, prefixed with ``what``, for a compressor that only works with allreduce."""
     if wire_of(compression) != WIRE_NONE:
         raise error(
-            f"{what}: compression={_name(compression)} works with allreduce only; accepted are Compression.none, "
-            "fp16, bf16 and compressors of your own"
+            f"{what}: compression must be Compression.none, fp16, bf16 or your own compressor, got "
+            f"{_name(compression)}, which works with allreduce only"
         )
 
 

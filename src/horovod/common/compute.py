@@ -60,14 +60,14 @@ class ComputeService:
         """
         for name, value in (("dispatchers", dispatchers), ("workers_per_dispatcher", workers_per_dispatcher)):
             if isinstance(value, bool) or not isinstance(value, int) or value < 1:
-                raise ValueError(f"{name} is {value!r}, accepted is an integer of at least 1")
+                raise ValueError(f"{name} must be an integer of at least 1, got {value!r}")
         # Interfaces that are up: physical devices first, the loopback last.
         found: dict[str, list[str]] = {}
         for place in to_listen(scan(), "", alone=False):
             if ":" not in place.address:
                 found.setdefault(place.interface, []).append(place.address)
         if lost := sorted(set(nics or ()) - set(found)):
-            raise ValueError(f"nics has {', '.join(lost)}, accepted are some of {', '.join(sorted(found))}")
+            raise ValueError(f"nics must be among {', '.join(sorted(found))}, got {', '.join(lost)}")
         wanted = {name: texts for name, texts in found.items() if nics is None or name in nics}
         hosts = ["0.0.0.0"] if nics is None else [text for texts in wanted.values() for text in texts]
         listeners = [socket.create_server((hosts[0], 0))]
@@ -137,11 +137,13 @@ class ComputeClient:
             TypeError: If both names of ``addresses`` are given.
         """
         if addresses is not None and compute_addresses is not None:
-            raise TypeError("addresses and compute_addresses are names of the same, accepted is one of them")
+            raise TypeError(
+                "only one of addresses and compute_addresses must be given, got both; they are the same argument"
+            )
         addresses = (compute_addresses if addresses is None else addresses) or {}
         places = [(host, port) for found in addresses.values() for host, port in found]
         if not places:
-            raise ValueError(f"addresses is {dict(addresses)!r}, accepted is at least one address")
+            raise ValueError(f"addresses must have at least one address, got {dict(addresses)!r}")
         self._verbose = verbose
         self.here = ""
         """Address of this host from which the service was reached; other members of the service may use it."""

@@ -74,14 +74,14 @@ def _of_communicators(index: int, column: Sequence[list[int]], world: Sequence[i
         if theirs:
             givers.setdefault(tuple(theirs), []).append(rank)
     if not givers:
-        raise ValueError(f"{what} is made from COMM_NULL on all ranks; accepted is a communicator on one at least")
+        raise ValueError(f"{what} must be a communicator on at least one rank, got COMM_NULL on all ranks")
     sets = []
     for numbers, who in givers.items():
         unknown = [number for number in numbers if number not in rank_of]
         if unknown:
             raise ValueError(
-                f"{what}: the communicator of {name(who[0])} has world ranks {list(numbers)}, of which {unknown} are "
-                "not in this job; accepted are communicators within that of init"
+                f"{what} must be a communicator within the communicator passed to init, got one on {name(who[0])} with "
+                f"world ranks {list(numbers)}, of which {unknown} are not in this job"
             )
         ranks = [rank_of[number] for number in numbers]
         apart = sorted(set(ranks) ^ set(who))
@@ -89,13 +89,13 @@ def _of_communicators(index: int, column: Sequence[list[int]], world: Sequence[i
             other = [rank_of.get(number, number) for number in column[apart[0]]]
             raise ValueError(
                 f"{what}: the communicator of {name(who[0])} has ranks {ranks}, but {name(apart[0])} gives one with "
-                f"{f'ranks {other}' if other else 'none, COMM_NULL'}; accepted are communicators that do not overlap, "
-                "each given by all of its ranks"
+                f"{f'ranks {other}' if other else 'none, COMM_NULL'}; communicators must not overlap, and all ranks of "
+                "one must pass it"
             )
         if ranks != sorted(ranks):
             raise ValueError(
-                f"{what}: the communicator of {name(who[0])} has ranks {ranks} in this order; accepted is the order of "
-                "hvd.rank(), as Split makes with it, or with the same number everywhere, as key"
+                f"{what}: ranks of a communicator must be in the order of hvd.rank(), got {ranks} on {name(who[0])}; "
+                "pass hvd.rank(), or the same number on all ranks, to Split as key"
             )
         sets.append(tuple(ranks))
     return tuple(sets)

@@ -38,18 +38,17 @@ def overwritten(variable: Any) -> bool:
 def check_passes(passes: Any) -> int:
     """Return ``backward_passes_per_step`` as an int."""
     if isinstance(passes, bool) or not isinstance(passes, Integral) or passes <= 0:
-        raise ValueError(f"backward_passes_per_step is {passes!r}; accepted are integers above 0")
+        raise ValueError(f"backward_passes_per_step must be an integer above 0, got {passes!r}")
     return int(passes)
 
 
 def check_predivide(factor: Any, op: int) -> float:
     """Return ``gradient_predivide_factor`` as a float: finite, above 0, and 1 unless ``op`` is Average."""
     if isinstance(factor, bool) or not isinstance(factor, Real) or not 0 < float(factor) < math.inf:
-        raise ValueError(f"gradient_predivide_factor is {factor!r}; accepted are finite numbers above 0")
+        raise ValueError(f"gradient_predivide_factor must be a finite number above 0, got {factor!r}")
     if factor != 1.0 and op != Average:
         raise ValueError(
-            f"gradient_predivide_factor is {factor} with op={op_name(op)}; with another op than Average only 1.0 is "
-            "accepted"
+            f"gradient_predivide_factor must be 1.0 unless op is Average, got {factor} with op={op_name(op)}"
         )
     return float(factor)
 
@@ -78,24 +77,27 @@ def check_groups(
         name_of: Returns the name of a member for messages.
         members: What the members are, for messages.
     """
-    accepted = f"accepted are None, an integer of 0 or more, and a list of lists of {members}"
+    accepted = f"groups must be None, an integer of 0 or more, or a list of lists of {members}, got"
     if groups is None:
         return None
     if isinstance(groups, bool) or (isinstance(groups, Integral) and groups < 0):
-        raise ValueError(f"groups is {groups!r}; {accepted}")
+        raise ValueError(f"{accepted} {groups!r}")
     if isinstance(groups, Integral):
         return int(groups)
     if not isinstance(groups, list | tuple):
-        raise ValueError(f"groups is a {type(groups).__name__}; {accepted}")
+        raise ValueError(f"{accepted} a {type(groups).__name__}")
     seen: set[Hashable] = set()
     for index, group in enumerate(groups):
         if not isinstance(group, list | tuple):
-            raise ValueError(f"groups[{index}] is a {type(group).__name__}; {accepted}")
+            raise ValueError(f"{accepted} a {type(group).__name__} as groups[{index}]")
         for one in group:
             if not is_member(one):
-                raise ValueError(f"groups[{index}] contains a {type(one).__name__}; {accepted}")
+                raise ValueError(f"{accepted} a {type(one).__name__} in groups[{index}]")
             if key_of(one) in seen:
-                raise ValueError(f"groups[{index}] has {name_of(one)} for the second time; accepted is once")
+                raise ValueError(
+                    f"groups must contain each of the {members} at most once, got {name_of(one)} again in "
+                    f"groups[{index}]"
+                )
             seen.add(key_of(one))
     return groups
 
@@ -103,7 +105,7 @@ def check_groups(
 def groups_of(num_groups: Any, groups: Any) -> Any:
     """Return ``groups``, or if it is None the value of the deprecated ``num_groups``."""
     if isinstance(num_groups, bool) or not isinstance(num_groups, Integral) or num_groups < 0:
-        raise ValueError(f"num_groups is {num_groups!r}; accepted are integers of 0 or more")
+        raise ValueError(f"num_groups must be an integer of 0 or more, got {num_groups!r}")
     if num_groups == 0:
         return groups
     warn_user("the argument num_groups is deprecated, use groups", DeprecationWarning)

@@ -36,7 +36,7 @@ def check_op(op: object, accepted: tuple[int, ...] = (Average, Sum, Adasum, Min,
     if not isinstance(op, int) and isinstance(op, numbers.Integral):
         op = int(op)
     if not isinstance(op, int) or isinstance(op, bool) or op not in accepted:
-        raise ValueError(f"op is {op_name(op)}, accepted are {', '.join(OP_NAMES[a] for a in accepted)}")
+        raise ValueError(f"op must be one of {', '.join(OP_NAMES[a] for a in accepted)}, got {op_name(op)}")
     return op
 
 
@@ -70,7 +70,7 @@ def check_adasum_size(operation: str, size: int) -> None:
     """Raise NotImplementedError, naming ``size``, unless this number of ranks is a power of two."""
     if size & (size - 1):
         raise NotImplementedError(
-            f"{operation}: op=Adasum on a process set of {size} ranks; accepted are sets whose size is a power of two"
+            f"{operation}: the size of the process set must be a power of two with op=Adasum, got {size} ranks"
         )
 
 
@@ -101,15 +101,15 @@ def check_reduction(
     if op == Adasum:
         if dtype not in dtypes.FLOATING:
             raise error(
-                f"{operation}: op=Adasum is not defined for dtype {dtypes.NAMES[dtype]}; accepted are float16, "
-                "bfloat16, float32, float64"
+                f"{operation}: the dtype must be float16, bfloat16, float32 or float64 with op=Adasum, got "
+                f"{dtypes.NAMES[dtype]}"
             )
         check_adasum_size(operation, size)
     if dtype == dtypes.BOOL and (op == Average or prescale != 1.0 or postscale != 1.0):
         scaled = f" with prescale_factor={prescale}, postscale_factor={postscale}" if op != Average else ""
         raise error(
-            f"{operation}: op={OP_NAMES[op]}{scaled} is not defined for dtype bool; accepted are Sum, Min, Max, "
-            "Product without scaling"
+            f"{operation}: op must be Sum, Min, Max or Product without scaling for dtype bool, got op={OP_NAMES[op]}"
+            f"{scaled}"
         )
 
 
@@ -153,9 +153,9 @@ def check_scatter(
     except ValueError as refusal:
         raise op_error(f"{operation}: {refusal}") from None
     if dtype == dtypes.BOOL:
-        raise error(f"{operation}: dtype bool is not supported; accepted are all others")
+        raise error(f"{operation}: the dtype must be a number type, got bool")
     if dimensions == 0:
-        raise error(f"{operation}: the tensor is a scalar; accepted are tensors with at least one dimension")
+        raise error(f"{operation}: the tensor must have at least one dimension, got a scalar")
     return op
 
 
@@ -163,7 +163,7 @@ def check_scale(operation: str, prescale: object, postscale: object) -> None:
     """Raise ValueError, naming the argument, if a scale factor is not a number."""
     for argument, value in (("prescale_factor", prescale), ("postscale_factor", postscale)):
         if not hasattr(value, "__float__") or math.isnan(float(value)):
-            raise ValueError(f"{operation}: {argument} is {value!r}, accepted is a number")
+            raise ValueError(f"{operation}: {argument} must be a number, got {value!r}")
 
 
 def check_splits(operation: str, counts: list[int], rows: int, size: int) -> None:
@@ -180,14 +180,14 @@ def check_splits(operation: str, counts: list[int], rows: int, size: int) -> Non
     """
     if len(counts) != size:
         raise ValueError(
-            f"{operation}: splits has {len(counts)} entries; accepted are {size}, one for each rank of the set"
+            f"{operation}: splits must have {size} entries, one for each rank of the process set, got {len(counts)}"
         )
     if any(count < 0 for count in counts):
-        raise ValueError(f"{operation}: splits {counts} has a negative entry; accepted are integers of 0 or more")
+        raise ValueError(f"{operation}: splits must be integers of 0 or more, got {counts}")
     if sum(counts) > rows:
         raise ValueError(
-            f"{operation}: splits {counts} sum up to {sum(counts)}, but dim 0 of the tensor is {rows}; accepted is a "
-            "sum of at most that"
+            f"{operation}: the sum of splits must be at most {rows}, the size of dim 0 of the tensor, got "
+            f"{sum(counts)} from {counts}"
         )
 
 
@@ -215,7 +215,7 @@ def wire_name(operation: str, name: str | None) -> str:
         ValueError: If ``name`` is not a string.
     """
     if name and not isinstance(name, str):
-        raise ValueError(f"{operation}: name is {name!r}, accepted is text or None")
+        raise ValueError(f"{operation}: name must be a str or None, got {name!r}")
     return f"{operation}.{name}" if name else ""
 
 

@@ -91,8 +91,7 @@ def check_ranks(ranks: Any, what: str = "ranks of a ProcessSet") -> list[int]:
     """
     if isinstance(ranks, (str, bytes)) or not isinstance(ranks, Iterable):
         raise ValueError(
-            f"{what}: a sequence of world ranks or an mpi4py communicator is accepted, not {type(ranks).__name__} "
-            f"{ranks!r}"
+            f"{what} must be a sequence of world ranks or an mpi4py communicator, got {type(ranks).__name__} {ranks!r}"
         )
     members: list[int] = []
     for rank in ranks:
@@ -171,7 +170,7 @@ def remove_process_set(process_set: ProcessSet) -> bool:
     job = state.require_job()
     engine = state.require_engine()
     if not isinstance(process_set, ProcessSet):
-        raise ValueError(f"process_set: a ProcessSet is accepted, not {type(process_set).__name__} {process_set!r}")
+        raise ValueError(f"process_set must be a ProcessSet, got {type(process_set).__name__} {process_set!r}")
     number = process_set.process_set_id
     if number is None or number == 0 or all(process_set is not one for one in known_as(number)):
         return False

@@ -34,8 +34,8 @@ def signals_named(text: str) -> list[signal.Signals]:
         number = getattr(signal.Signals, name if name.startswith("SIG") else f"SIG{name}", None)
         if number is None or number in (signal.SIGKILL, signal.SIGSTOP):
             raise ValueError(
-                f"{_SETTING} is {text!r}, in which {name} is no signal that can be caught; accepted are names such as "
-                f"{BY_NAME[_SETTING].default}"
+                f"{_SETTING} must be names of signals that can be caught, such as {BY_NAME[_SETTING].default}, got "
+                f"{name} in {text!r}"
             )
         found[number] = None
     return list(found)
@@ -63,8 +63,8 @@ class Stopping:
         """
         if threading.current_thread() is not threading.main_thread():
             raise ValueError(
-                "should_stop is called for the first time in another thread than the main one, where signals cannot be "
-                "caught; accepted is the main thread, also before training begins"
+                "should_stop must be called first in the main thread, because other threads cannot catch signals; call "
+                "it there once before training begins"
             )
         for number in signals:
             self._before[number] = signal.signal(number, self._hear)

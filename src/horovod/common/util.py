@@ -41,7 +41,7 @@ def split_list(l: Sequence[_T], n: int) -> list[Sequence[_T]]:  # noqa: E741 - e
         ValueError: If ``n`` is below 1.
     """
     if n < 1:
-        raise ValueError(f"n is {n}, accepted is 1 or more")
+        raise ValueError(f"n must be 1 or more, got {n}")
     quotient, longer = divmod(len(l), n)
     parts = []
     begin = 0
@@ -86,7 +86,7 @@ def is_version_greater_equal_than(ver: str, target: str) -> bool:
     """
     wanted = target.split(".")
     if len(wanted) != 3 or not all(part.isdecimal() for part in wanted):
-        raise ValueError(f"target is {target!r}, accepted is 'a.b.c' with three numbers")
+        raise ValueError(f"target must be 'a.b.c' with three numbers, got {target!r}")
     found = []
     for part in ver.split("+")[0].split(".")[:3]:
         digits = ""

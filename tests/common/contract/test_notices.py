@@ -18,8 +18,11 @@ from horovod.common.contract.notices import notices, sentences, unheard
             "HOROVOD_AUTOTUNE is 'yes', but what it controls is not part of this version yet",
         ),
         ({"HOROVOD_HIERARCHICAL_ALLGATHER": "1"}, "this has no effect and is not needed: ranks of a host"),
-        ({"HOROVOD_CACHE_CAPACITY": "True"}, "is 'True', but that is no number and is read as 0; accepted is an"),
-        ({"HOROVOD_START_TIMEOUT": "yes"}, "HOROVOD_START_TIMEOUT is 'yes', but that is no number and is read as 30;"),
+        ({"HOROVOD_CACHE_CAPACITY": "True"}, "is 'True', but that is not a number and is read as 0; use an"),
+        (
+            {"HOROVOD_START_TIMEOUT": "yes"},
+            "HOROVOD_START_TIMEOUT is 'yes', but that is not a number and is read as 30;",
+        ),
         ({"HOROVOD_CPU_OPERATIONS": "gloo"}, ""),
         ({"HOROVOD_CPU_OPERATIONS": "CCL"}, "HOROVOD_CPU_OPERATIONS is 'CCL', but this version does not .* gloo"),
         ({"HOROVOD_CPU_OPERATIONS": "mpi"}, ""),
@@ -59,5 +62,5 @@ def test_mpi_carries_no_job_that_the_built_in_launcher_starts():
 
 
 def test_a_bad_value_is_still_an_error():
-    with pytest.raises(ValueError, match="HOROVOD_CYCLE_TIME is 'soon'"):
+    with pytest.raises(ValueError, match=r"HOROVOD_CYCLE_TIME must be .*, got 'soon'"):
         notices({"HOROVOD_CYCLE_TIME": "soon"})

@@ -30,5 +30,5 @@ def test_what_is_said_of_them():
     assert set(told.values()) == {
         "this version does not have that; instead the built-in engine, gloo, carries tensors of GPUs"
     }
-    with pytest.raises(ValueError, match="HOROVOD_GPU_ALLTOALL is 'ib', accepted is nccl, gloo, mpi, ddl, ccl"):
+    with pytest.raises(ValueError, match="HOROVOD_GPU_ALLTOALL must be nccl, gloo, mpi, ddl, ccl, got 'ib'"):
         notices({"HOROVOD_GPU_ALLTOALL": "ib"})

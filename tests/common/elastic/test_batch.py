@@ -24,7 +24,9 @@ def test_a_batch_that_does_not():
 def test_averaging_stays_right(global_batch, ranks, most, data):
     """The average over ranks of summed and scaled gradients is the mean over the samples."""
     if global_batch < ranks:
-        with pytest.raises(ValueError, match=f"global_batch is {global_batch}, but the job has {ranks} ranks"):
+        with pytest.raises(
+            ValueError, match=f"global_batch must have .* for each of {ranks} ranks, got {global_batch}"
+        ):
             batch(global_batch, ranks, 0, most)
         return
     if most is not None and global_batch % ranks and -(-global_batch // ranks) > most * (global_batch // ranks):
@@ -50,14 +52,14 @@ def test_averaging_stays_right(global_batch, ranks, most, data):
 @pytest.mark.parametrize(
     ("given", "said"),
     [
-        ((0, 1, 0), "global_batch is 0"),
-        ((2.0, 1, 0), "global_batch is 2.0"),
-        ((8, 2, 2), "rank is 2, accepted is 0 to 1"),
-        ((8, 2, 0, 0), "most is 0"),
+        ((0, 1, 0), "global_batch must be .*, got 0"),
+        ((2.0, 1, 0), "global_batch must be .*, got 2.0"),
+        ((8, 2, 2), "rank must be from 0 to 1, got 2"),
+        ((8, 2, 0, 0), "most must be .*, got 0"),
         ((7, 3, 0, 1), "cannot be cut into equally many passes of at most 1 samples on all of them"),
     ],
 )
-def test_what_is_not_accepted(given, said):
+def test_invalid_arguments(given, said):
     with pytest.raises(ValueError, match=said):
         batch(*given)
 

@@ -202,14 +202,14 @@ def test_who_does_not_write_reads(tmp_path):
     assert other.load() == (1, {"step": 1})
 
 
-def test_what_is_not_accepted(tmp_path):
+def test_invalid_arguments(tmp_path):
     for keep in (0, True, "3"):
-        with pytest.raises(ValueError, match="keep is"):
+        with pytest.raises(ValueError, match="keep must be"):
             Checkpoint(tmp_path, keep=keep)
     (tmp_path / "file").write_text("")
     with pytest.raises(ValueError, match="which is a file"):
         Checkpoint(tmp_path / "file")
-    with pytest.raises(ValueError, match="step is -1"):
+    with pytest.raises(ValueError, match=r"step must be .*, got -1"):
         Checkpoint(tmp_path).save(-1, 0)
 
 
@@ -227,7 +227,7 @@ def test_whoever_is_rank_0_after_the_first_is_lost_goes_on(tmp_path, monkeypatch
     saved(tmp_path, 7)
     monkeypatch.setenv("HOROVOD_RESUME", "1")
     assert resumed(Face(), tmp_path, step=0).step == 7
-    with pytest.raises(ValueError, match=r"rank 0, which was to go on from .*none, is lost, and the new one sees no"):
+    with pytest.raises(ValueError, match=r"rank 0 was lost before it resumed from .*none, and the new rank 0 has no"):
         resumed(Face(), tmp_path / "none", step=0)
     (tmp_path / "empty").mkdir()
     assert resumed(Face(), tmp_path / "empty", step=0).step == 0

@@ -157,7 +157,7 @@ def test_a_sealed_checkpoint_is_that_of_its_step(tmp_path, key):
 
 def test_a_key_file_that_others_can_read(tmp_path, key):
     key.chmod(0o644)
-    with pytest.raises(ValueError, match=r"HOROVOD_CHECKPOINT_KEY_FILE is .* accepted is a regular file of this user"):
+    with pytest.raises(ValueError, match="HOROVOD_CHECKPOINT_KEY_FILE must be a regular file of this user"):
         Checkpoint(tmp_path)
 
 

@@ -63,13 +63,13 @@ def test_batches_of_arrays_and_what_does_not_fit():
     assert len(data) == 3, "nothing is recorded"
     sample = collections.namedtuple("Sample", "x y")
     assert [one.x.tolist() for one in made(sample(x, x), 4, shuffle=False)] == [one[0].tolist() for one in got]
-    with pytest.raises(ValueError, match=r"arrays of \[10, 11\] samples"):
+    with pytest.raises(ValueError, match=r"equal numbers of samples, got \[10, 11\]"):
         made((x, np.arange(11)), 4)
-    with pytest.raises(ValueError, match="batch_size is 0"):
+    with pytest.raises(ValueError, match=r"batch_size must be .*, got 0"):
         made(x, 0)
-    with pytest.raises(ValueError, match="batch_size is 4 and global_batch 8, accepted is an integer for one of them"):
+    with pytest.raises(ValueError, match="one of batch_size and global_batch must be an integer, got 4 and 8"):
         made(x, 4, global_batch=8)
-    with pytest.raises(ValueError, match="global_batch is 2, but the job has 3 ranks"):
+    with pytest.raises(ValueError, match=r"global_batch must have .* for each of 3 ranks, got 2"):
         made(x, global_batch=2, size=3)
     with pytest.raises(ValueError, match="has length 9, this dataset 10"):
         data.load_state_dict({**data.state_dict(), "length": 9})

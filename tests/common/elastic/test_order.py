@@ -68,7 +68,7 @@ def test_over_any_changes_each_sample_once(data, length, seed):
 
 @pytest.mark.parametrize("wrong", [(), (0, 0), (1, -1)])
 def test_shares_that_are_none(wrong):
-    with pytest.raises(ValueError, match="shares are"):
+    with pytest.raises(ValueError, match="shares must be"):
         Shares(wrong)
 
 

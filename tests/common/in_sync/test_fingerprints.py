@@ -97,14 +97,14 @@ def test_names_of_arguments():
 
 
 def test_what_cannot_be_compared_is_refused_by_name():
-    with pytest.raises(ValueError, match=r"parameters is an iterator.*accepted are models"):
+    with pytest.raises(ValueError, match=r"parameters must be a model.*got an iterator"):
         table({"parameters": iter([1])}, read)
-    with pytest.raises(ValueError, match=r"state is a method.*accepted are models"):
+    with pytest.raises(ValueError, match=r"state must be a model.*got a method"):
         table({"state": Resumable(1).state_dict}, read)
-    with pytest.raises(ValueError, match="no object is given; accepted are models"):
+    with pytest.raises(ValueError, match="an object must be given; pass a model"):
         named([], {}, str)
     for wrong in ("model.*", 3, [3]):
-        with pytest.raises(ValueError, match=r"ignore is .*; accepted is a list"):
+        with pytest.raises(ValueError, match="ignore must be a list"):
             check_ignore(wrong)
 
 

@@ -59,7 +59,7 @@ def test_nodes_of_azure_ml():
             place = find({**env, "MASTER_ADDR": host, "AZUREML_NODE_COUNT": nodes})
             assert place.one_host, "ranks that somebody has started on one of the nodes"
     assert find({**env, "LOCAL_WORLD_SIZE": "2", "AZUREML_NODE_COUNT": "two"}).local_size == 2
-    with pytest.raises(ValueError, match="AZUREML_NODE_COUNT is 'two', accepted is an integer of 0 or more"):
+    with pytest.raises(ValueError, match="AZUREML_NODE_COUNT must be an integer of 0 or more, got 'two'"):
         find({**env, "AZUREML_NODE_COUNT": "two"})
 
 
@@ -122,12 +122,12 @@ def test_the_innermost_launcher_counts(inner, outer, name):
 @pytest.mark.parametrize(
     ("env", "words"),
     [
-        ({**OPENMPI, "OMPI_COMM_WORLD_RANK": "4"}, ["Open MPI", "rank 4 of 4"]),
-        ({**OPENMPI, "OMPI_COMM_WORLD_RANK": "-1"}, ["OMPI_COMM_WORLD_RANK is '-1'", "0 or more"]),
-        ({**OPENMPI, "OMPI_COMM_WORLD_SIZE": "0"}, ["Open MPI", "rank 3 of 0"]),
-        ({**OPENMPI, "OMPI_COMM_WORLD_LOCAL_RANK": "2"}, ["local rank 2 of 2"]),
-        ({**MPICH, "PMI_SIZE": "four"}, ["PMI_SIZE is 'four'", "integer"]),
-        ({**TORCHRUN, "RANK": "1e1"}, ["RANK is '1e1'"]),
+        ({**OPENMPI, "OMPI_COMM_WORLD_RANK": "4"}, ["Open MPI", "got 4 of 4"]),
+        ({**OPENMPI, "OMPI_COMM_WORLD_RANK": "-1"}, ["OMPI_COMM_WORLD_RANK must be an integer of 0 or more, got '-1'"]),
+        ({**OPENMPI, "OMPI_COMM_WORLD_SIZE": "0"}, ["Open MPI", "got 3 of 0"]),
+        ({**OPENMPI, "OMPI_COMM_WORLD_LOCAL_RANK": "2"}, ["local rank", "got 2 of 2"]),
+        ({**MPICH, "PMI_SIZE": "four"}, ["PMI_SIZE must be an integer of 0 or more, got 'four'"]),
+        ({**TORCHRUN, "RANK": "1e1"}, ["RANK must be", "got '1e1'"]),
         ({**SRUN, "SLURM_STEP_NODELIST": "n[1-"}, ["n[1-", "brackets"]),
         ({**SRUN, "SLURM_STEP_TASKS_PER_NODE": "2(x"}, ["2(x", "N(xM)"]),
     ],

@@ -48,8 +48,8 @@ def test_the_round_trip_of_a_near_connection_is_near(connected):
     assert 0 <= congestion._round_trip_us(connected) < congestion._NEAR_US
 
 
-def test_an_unknown_name_is_refused_with_what_is_accepted(connected):
+def test_an_unknown_name_is_refused_with_the_accepted_names(connected):
     with pytest.raises(
-        ValueError, match=r"HOROVOD_TCP_CONGESTION is 'nosuch'.*accepted are auto, system, or one of .*reno"
+        ValueError, match=r"HOROVOD_TCP_CONGESTION must be auto, system, or one of .*reno.*got 'nosuch'"
     ):
         congestion.apply(connected, "nosuch")

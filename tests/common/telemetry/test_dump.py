@@ -43,7 +43,7 @@ def test_ranks_write_what_they_have_done(pool, tmp_path):
 @on_ranks(1, HOROVOD_RECORDER_ENTRIES="0")
 def test_without_a_recorder_or_a_job(tmp_path):
     hvd = HorovodBasics("tests")
-    with pytest.raises(ValueError, match="HOROVOD_RECORDER_ENTRIES is 0"):
+    with pytest.raises(ValueError, match=r"HOROVOD_RECORDER_ENTRIES is 0"):
         hvd.dump(tmp_path)
     hvd.shutdown()
     with pytest.raises(ValueError, match="not been initialized"):

@@ -61,7 +61,7 @@ def test_a_file_that_cannot_be_written_is_told_once(tmp_path):
     for path, why in (
         (tmp_path, "Is a directory"),
         (tmp_path / "no" / "file", "No such file"),
-        ("/dev/full", "something else is there; accepted is a plain file"),
+        ("/dev/full", "it must be a plain file"),
     ):
         out = LinesFile(str(path), job, warnings.append)
         out.write()
@@ -210,7 +210,7 @@ def test_scalars_for_writers():
     assert ("horovod/efficiency", numbers["horovod/efficiency"], 13) in written
     scalars.send(SimpleNamespace(log_metrics=lambda told, step: written.append((told, step))), numbers, 14)
     assert written[-1] == (numbers, 14)
-    with pytest.raises(ValueError, match=r"log_stats: to is a list; accepted are .*mlflow"):
+    with pytest.raises(ValueError, match=r"log_stats: to must be .*mlflow.*, got a list"):
         scalars.send([], numbers, 1)
     alone = {"made": 3, **figures(Sums(steps=3, time=3 * 10**6, unattended=1), data_known=False)}
     assert scalars.scalars(alone) == {"horovod/step_ms": pytest.approx(1.0)}

@@ -111,8 +111,9 @@ def test_the_first_failure_names_both_ranks_and_every_address(monkeypatch):
     assert isinstance(results[1], LinkError)
     text = str(results[1])
     assert text.startswith(
-        f"no data connection to rank 0 (host a, pid 100) at {none} (eth6): refused; {rude} (eth5): somebody else "
-        f"answers, and hangs up; {full} (eth5): no answer; and none came from there. Is there a firewall?"
+        f"no data connection to rank 0 (host a, pid 100) at {none} (eth6): refused; {rude} (eth5): another "
+        f"program answered and closed the connection; {full} (eth5): no answer; and none came from there. "
+        "Is there a firewall?"
     )
     assert "HOROVOD_PORT_RANGE" in text
     assert "--network-interfaces" in text

@@ -168,7 +168,7 @@ def jsrun_command(tmp_path, monkeypatch, made, environ):
 
 def test_a_key_file_that_ranks_would_refuse_is_refused_before(tmp_path, key_file):
     key_file.chmod(0o644)
-    with pytest.raises(LaunchError, match=r"HOROVOD_KEY_FILE is '.*job.key' \(owner \d+, mode 0644\)"):
+    with pytest.raises(LaunchError, match=r"HOROVOD_KEY_FILE must be .*job.key' \(owner \d+, mode 0644\)"):
         mpi.job_variables(settings("-np", "2", "--mpi"), {"HOROVOD_KEY_FILE": str(key_file)})
     nowhere = {"HOROVOD_KEY_FILE": str(tmp_path / "absent")}
     with pytest.raises(LaunchError, match="absent', which cannot be opened"):

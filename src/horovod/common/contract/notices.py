@@ -76,7 +76,7 @@ def unheard(environ: Mapping[str, str]) -> list[str]:
 def _of(setting: Setting, text: str) -> str:
     value = setting.parse(text)
     if setting.kind in ("int", "float") and is_word(text):
-        return f"that is no number and is read as {value:g}; accepted is {setting.accepted()}"
+        return f"that is not a number and is read as {value:g}; use {setting.accepted()}"
     if value == setting.default:
         return ""
     if setting.name in _GPU_OPERATIONS:

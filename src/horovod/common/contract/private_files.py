@@ -111,7 +111,7 @@ def open_file(name: str, flags: int, dir_fd: int | None = None, mode: int = 0o66
         found = os.stat(name, dir_fd=dir_fd, follow_symlinks=False)
         mine = os.path.samestat(found, os.fstat(fd)) and stat.S_ISREG(found.st_mode) and found.st_nlink < 2
         if not mine:
-            raise OSError(errno.EEXIST, "something else is there; accepted is a plain file that has no other name")
+            raise OSError(errno.EEXIST, "it must be a plain file without hard links, or not exist")
     except OSError:
         os.close(fd)
         raise

@@ -51,11 +51,11 @@ class Setting:
         if self.kind == "text":
             return "any text"
         if self.kind == "patterns":
-            return "names or patterns as in NAME,PREFIX_*, separated by commas"
+            return "names or patterns separated by commas, as in NAME,PREFIX_*"
         if self.kind == "ints":
             return "integers of 0 or more, separated by commas"
         if self.kind == "steps":
-            return "FIRST:END, numbers of steps of which the last one is not included any more, as in 100:200"
+            return "FIRST:END, step numbers with END excluded, as in 100:200"
         noun = "an integer" if self.kind == "int" else "a number"
         if self.low is not None and self.high is not None:
             return f"{noun} from {_plain(self.low)} to {_plain(self.high)}"
@@ -73,7 +73,7 @@ class Setting:
         try:
             return self._convert(text)
         except ValueError:
-            raise ValueError(f"{self.name} is {text!r}, accepted is {self.accepted()}") from None
+            raise ValueError(f"{self.name} must be {self.accepted()}, got {text!r}") from None
 
     def _convert(self, text: str) -> Value:
         if self.kind == "text":

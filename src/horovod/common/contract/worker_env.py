@@ -74,13 +74,13 @@ class WorkerEnv:
         _check_index("HOROVOD_LOCAL_RANK", self.local_rank, "HOROVOD_LOCAL_SIZE", self.local_size)
         _check_index("HOROVOD_CROSS_RANK", self.cross_rank, "HOROVOD_CROSS_SIZE", self.cross_size)
         if self.local_size > self.size:
-            raise ValueError(f"HOROVOD_LOCAL_SIZE is {self.local_size}, accepted is at most HOROVOD_SIZE, {self.size}")
+            raise ValueError(f"HOROVOD_LOCAL_SIZE must be at most HOROVOD_SIZE ({self.size}), got {self.local_size}")
         if self.rendezvous_port is not None and not 1 <= self.rendezvous_port <= 65535:
-            raise ValueError(f"HOROVOD_GLOO_RENDEZVOUS_PORT is {self.rendezvous_port}, accepted is 1 to 65535")
+            raise ValueError(f"HOROVOD_GLOO_RENDEZVOUS_PORT must be from 1 to 65535, got {self.rendezvous_port}")
         if (self.rendezvous_addr is None) != (self.rendezvous_port is None):
             raise ValueError(
-                f"HOROVOD_GLOO_RENDEZVOUS_ADDR is {self.rendezvous_addr!r} and HOROVOD_GLOO_RENDEZVOUS_PORT is "
-                f"{self.rendezvous_port!r}; accepted is both or neither"
+                "HOROVOD_GLOO_RENDEZVOUS_ADDR and HOROVOD_GLOO_RENDEZVOUS_PORT must be set together, got "
+                f"{self.rendezvous_addr!r} and {self.rendezvous_port!r}"
             )
 
     @classmethod
@@ -126,9 +126,7 @@ class WorkerEnv:
             )
         # MPI may start the processes and carry tensors (wiring/mpi.py); negotiation uses our own links.
         if self.controller == "mpi" and not (self.place is not None and self.place.mpi):
-            raise ValueError(
-                f"HOROVOD_CONTROLLER is {self.controller!r}, which this build does not have; accepted is 'gloo'"
-            )
+            raise ValueError(f"HOROVOD_CONTROLLER must be 'gloo' in this build, got {self.controller!r}")
 
     def to_environ(self) -> dict[str, str]:
         """Return the variables from which ``from_environ`` makes an equal object.
@@ -228,8 +226,8 @@ def take_job_key() -> None:
     text = Secret(os.environb.pop(_JOB_KEY.encode()).strip())
     if not re.fullmatch(rb"[0-9a-fA-F]{%d}" % (2 * KEY_BYTES), text):
         raise ValueError(
-            f"{_JOB_KEY} has {len(text)} characters; accepted are {2 * KEY_BYTES} hexadecimal digits, "
-            f"as 'openssl rand -hex {KEY_BYTES}' makes them"
+            f"{_JOB_KEY} must be {2 * KEY_BYTES} hexadecimal digits, as 'openssl rand -hex {KEY_BYTES}' makes them, "
+            f"got {len(text)} characters"
         )
     _taken[:] = [Secret(binascii.unhexlify(text))]
 
@@ -316,14 +314,13 @@ def read_key_fd(fd: int) -> Secret:
         key = Secret(os.pread(fd, KEY_BYTES + 1, 0))
     except OSError as error:
         raise ValueError(
-            f"HOROVOD_KEY_FD is {fd}, which is not the job key's descriptor here ({error.strerror}); accepted is a "
-            "sealed memfd "
-            "inherited from the launcher. A program between launcher and worker may have closed it; set "
-            "HOROVOD_KEY_FILE then"
+            "HOROVOD_KEY_FD must be the descriptor of a sealed memfd inherited from the launcher, got "
+            f"{fd} ({error.strerror}). A program between launcher and worker may have closed it; set HOROVOD_KEY_FILE "
+            "instead"
         ) from None
     if not sealed or len(key) != KEY_BYTES:
         raise ValueError(
-            f"HOROVOD_KEY_FD is {fd}, accepted is a sealed memfd of {KEY_BYTES} bytes inherited from the launcher"
+            f"HOROVOD_KEY_FD must be a sealed memfd of {KEY_BYTES} bytes inherited from the launcher, got {fd}"
         )
     os.set_inheritable(fd, False)
     found = os.fstat(fd)
@@ -363,9 +360,8 @@ def read_key_file(path: str, variable: str = "HOROVOD_KEY_FILE") -> Secret:
         found = os.fstat(fd)
         if not stat.S_ISREG(found.st_mode) or found.st_uid not in (os.geteuid(), 0) or found.st_mode & 0o077:
             raise ValueError(
-                f"{variable} is {path!r} (owner {found.st_uid}, mode {stat.S_IMODE(found.st_mode):04o}); "
-                "accepted is a regular "
-                "file of this user with mode 0600 or stricter"
+                f"{variable} must be a regular file of this user with mode 0600 or stricter, got {path!r} (owner "
+                f"{found.st_uid}, mode {stat.S_IMODE(found.st_mode):04o})"
             )
         key = Secret(os.read(fd, 4 * KEY_BYTES))
     finally:
@@ -375,17 +371,17 @@ def read_key_file(path: str, variable: str = "HOROVOD_KEY_FILE") -> Secret:
     digits = Secret(key.strip())
     if not re.fullmatch(rb"[0-9a-fA-F]{%d}" % (2 * KEY_BYTES), digits):
         raise ValueError(
-            f"{variable} is {path!r} of {found.st_size} bytes, accepted are exactly {KEY_BYTES}, or "
-            f"{2 * KEY_BYTES} hexadecimal digits"
+            f"{variable} must be a file of exactly {KEY_BYTES} bytes or {2 * KEY_BYTES} hexadecimal digits, got "
+            f"{path!r} of {found.st_size} bytes"
         )
     return Secret(binascii.unhexlify(digits))
 
 
 def _check_index(name: str, value: int, size_name: str, size: int) -> None:
     if size < 1:
-        raise ValueError(f"{size_name} is {size}, accepted is 1 or more")
+        raise ValueError(f"{size_name} must be 1 or more, got {size}")
     if not 0 <= value < size:
-        raise ValueError(f"{name} is {value}, accepted is 0 to {size - 1} ({size_name} is {size})")
+        raise ValueError(f"{name} must be from 0 to {size - 1} ({size_name} is {size}), got {value}")
 
 
 def _integer(env: Mapping[str, str], name: str, default: int) -> int:
@@ -395,9 +391,9 @@ def _integer(env: Mapping[str, str], name: str, default: int) -> int:
     try:
         value = int(text)
     except ValueError:
-        raise ValueError(f"{name} is {text!r}, accepted is an integer") from None
+        raise ValueError(f"{name} must be an integer, got {text!r}") from None
     if value < 0:
-        raise ValueError(f"{name} is {value}, accepted is 0 or more")
+        raise ValueError(f"{name} must be 0 or more, got {value}")
     return value
 
 
@@ -409,5 +405,5 @@ def _port(env: Mapping[str, str]) -> int | None:
 def _choice(env: Mapping[str, str], name: str, default: str, accepted: tuple[str, ...]) -> str:
     text = env.get(name) or default
     if text.lower() not in accepted:
-        raise ValueError(f"{name} is {text!r}, accepted are {', '.join(accepted)}")
+        raise ValueError(f"{name} must be one of {', '.join(accepted)}, got {text!r}")
     return text.lower()

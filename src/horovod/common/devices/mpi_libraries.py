@@ -44,8 +44,8 @@ def find(environ: Mapping[str, str], launcher: str = "") -> Library | Missing:
     mapped = loaded()
     if len(mapped) > 1:
         raise ValueError(
-            f"this process has two MPI libraries, {mapped[0]} and {mapped[1]}; accepted is one, and a program that "
-            f"uses MPI itself (by mpi4py, say) has to load the one that {VARIABLE} names"
+            f"this process must have one MPI library, got {mapped[0]} and {mapped[1]}; a program that uses MPI itself "
+            f"(with mpi4py, for example) must load the library that {VARIABLE} names"
         )
     if given:
         path = given if os.path.isfile(given) else "" if "/" in given else of_system(given, environ)

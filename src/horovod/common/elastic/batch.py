@@ -75,13 +75,13 @@ def batch(global_batch: int, ranks: int, rank: int, most: int | None = None) -> 
     """
     for name, value in (("global_batch", global_batch), ("ranks", ranks), ("most", 1 if most is None else most)):
         if isinstance(value, bool) or not isinstance(value, int) or value < 1:
-            raise ValueError(f"{name} is {value!r}, accepted is an integer of at least 1")
+            raise ValueError(f"{name} must be an integer of at least 1, got {value!r}")
     if not 0 <= rank < ranks:
-        raise ValueError(f"rank is {rank}, accepted is 0 to {ranks - 1}")
+        raise ValueError(f"rank must be from 0 to {ranks - 1}, got {rank}")
     if global_batch < ranks:
         raise ValueError(
-            f"global_batch is {global_batch}, but the job has {ranks} ranks; accepted is at least a sample for each. "
-            "--max-np (max_num_proc) limits the ranks"
+            f"global_batch must have at least one sample for each of {ranks} ranks, got {global_batch}; use a larger "
+            "batch, or limit the ranks with --max-np (max_num_proc)"
         )
     each, more = divmod(global_batch, ranks)
     of = tuple(each + (index < more) for index in range(ranks))

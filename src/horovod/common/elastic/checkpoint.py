@@ -71,7 +71,7 @@ class Checkpoint:
             ImportError: If a package that the URL needs is missing; names it.
         """
         if isinstance(keep, bool) or not isinstance(keep, int) or keep < 1:
-            raise ValueError(f"keep is {keep!r}, accepted is an integer of at least 1")
+            raise ValueError(f"keep must be an integer of at least 1, got {keep!r}")
         trust = Trust.from_settings(Settings.from_environ())
         self._place = place = place_of(directory, storage_options, trust)
         self.directory: Path | str = place.path if isinstance(place, Folder) else str(place)
@@ -110,7 +110,7 @@ class Checkpoint:
             ValueError: If ``step`` is not an integer of 0 or more.
         """
         if isinstance(step, bool) or not isinstance(step, int) or step < 0:
-            raise ValueError(f"step is {step!r}, accepted is an integer of at least 0")
+            raise ValueError(f"step must be an integer of at least 0, got {step!r}")
         self._ours.add(step)  # also on ranks that do not write, which may later replace the one that does
         if not self._writes():
             return

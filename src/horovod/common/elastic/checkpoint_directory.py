@@ -31,15 +31,15 @@ def place_of(directory: str | os.PathLike[str], options: Mapping[str, Any] | Non
     """
     text = os.fspath(directory)
     if not isinstance(text, str) or not text:
-        raise ValueError(f"directory is {directory!r}, accepted is the path of a directory, or a URL")
+        raise ValueError(f"directory must be the path of a directory or a URL, got {directory!r}")
     if _FILE.match(text):
         text = _FILE.sub("/", text)
     elif isinstance(directory, str) and _URL.match(text):
         return Objects(text, options or {}, trust)
     elif not isinstance(directory, str) and _LOST_SLASH.match(text):
         raise ValueError(
-            f"directory is {without_password(repr(directory))}, of which a slash is lost, as a Path makes one of two; "
-            "accepted is the URL as a string"
+            f"directory must be a string if it is a URL, got {without_password(repr(directory))}, which has lost "
+            "a slash because a Path makes one slash of two"
         )
     if options:
         raise ValueError(
@@ -47,5 +47,5 @@ def place_of(directory: str | os.PathLike[str], options: Mapping[str, Any] | Non
         )
     path = Path(text)
     if path.exists() and not path.is_dir():
-        raise ValueError(f"directory is {text!r}, which is a file; accepted is a directory, or a new name")
+        raise ValueError(f"directory must be a directory or a new name, got {text!r}, which is a file")
     return Folder(path, trust)

@@ -72,7 +72,7 @@ class Objects:
             raise ValueError(f"directory is {shown!r}, of which fsspec says: {without_password(str(error))}") from error
         self._path = str(path).rstrip("/")
         if not self._path:
-            raise ValueError(f"directory is {shown!r}, which names no bucket; accepted is a URL as s3://bucket/name")
+            raise ValueError(f"directory must be a URL such as s3://bucket/name, got {shown!r}, which names no bucket")
         told = self._fs.protocol
         self._appears_whole = not _WHOLE.isdisjoint([told] if isinstance(told, str) else told)
         self._renames = not self._appears_whole and _renames(self._fs)

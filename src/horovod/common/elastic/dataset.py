@@ -68,11 +68,12 @@ class ElasticDataset(Walk):
         """
         given = batch_size if global_batch is None else global_batch
         if (batch_size is None) == (global_batch is None) or isinstance(given, bool) or not isinstance(given, int):
-            both = f"batch_size is {batch_size!r} and global_batch {global_batch!r}"
-            raise ValueError(f"{both}, accepted is an integer for one of them")
+            raise ValueError(
+                f"one of batch_size and global_batch must be an integer, got {batch_size!r} and {global_batch!r}"
+            )
         if given < 1:
             name = "batch_size" if global_batch is None else "global_batch"
-            raise ValueError(f"{name} is {given}, accepted is an integer of at least 1")
+            raise ValueError(f"{name} must be an integer of at least 1, got {given}")
         self.batch_size = given
         self._global_batch = global_batch
         self._samples = samples_of(source, shuffle, seed, prepare)

@@ -47,7 +47,7 @@ class Shares:
 
     def __post_init__(self) -> None:
         if not self.of or min(self.of) < 0 or max(self.of) < 1:
-            raise ValueError(f"shares are {list(self.of)}, accepted are numbers of 0 or more, one above 0 among them")
+            raise ValueError(f"shares must be numbers of 0 or more, at least one above 0, got {list(self.of)}")
 
     @classmethod
     def equal(cls, ranks: int) -> "Shares":
@@ -102,7 +102,7 @@ def mine(left: Sequence[int], rank: int, shares: Shares, filled: bool) -> list[i
 
 
 def done(recorded: int, rank: int, shares: Shares, length: int, whole: bool = False) -> int:
-    """Return how many samples are done when the rank has visited ``recorded`` of its own.
+    """Return how many samples are done when the rank has visited ``recorded`` samples.
 
     Only rounds count in which the rank has completed its part.
 

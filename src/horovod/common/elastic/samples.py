@@ -31,7 +31,9 @@ def samples_of(source: Any, shuffle: int, seed: int, prepare: Callable[[Any], An
     if tensorflow is not None and isinstance(source, tensorflow.data.Dataset):
         return DatasetSamples(tensorflow, source, shuffle, seed, prepare)
     if prepare is not None:
-        raise ValueError(f"prepare is given for a {type(source).__name__}, accepted is one for a tf.data.Dataset")
+        raise ValueError(
+            f"prepare must be None unless source is a tf.data.Dataset, got a {type(source).__name__} as source"
+        )
     return Arrays(source)
 
 
@@ -44,7 +46,7 @@ class Arrays:
         self._source = np.arange(source) if isinstance(source, int) else source
         lengths = sorted(set(_lengths(self._source)))
         if len(lengths) != 1:
-            raise ValueError(f"source has arrays of {lengths} samples, accepted are equal numbers")
+            raise ValueError(f"source must have arrays with equal numbers of samples, got {lengths}")
         self.length = lengths[0]
 
     def batches(self, places: Sequence[int], batch_size: int, epoch: int) -> Iterator[Any]:
@@ -72,9 +74,7 @@ class DatasetSamples:
     def _count(self) -> int:
         known = int(self._source.cardinality())
         if known == self._tf.data.INFINITE_CARDINALITY:
-            raise ValueError(
-                "source is a tf.data.Dataset without an end, accepted is one of an epoch, without repeat()"
-            )
+            raise ValueError("source must be a tf.data.Dataset of one epoch, got one without an end; remove repeat()")
         if known == self._tf.data.UNKNOWN_CARDINALITY:
             known = int(self._source.reduce(np.int64(0), lambda count, _: count + 1))
         return known

@@ -137,8 +137,8 @@ class StateCheckpoint(Checkpoint):
     def _load_late(self, state: Stateful) -> None:
         if not self._place.is_there():
             raise ValueError(
-                f"rank 0, which was to go on from the checkpoints in {self.directory}, is lost, and the new one sees "
-                "no such directory; accepted is one that all ranks can read, or to start the job again"
+                f"rank 0 was lost before it resumed from the checkpoints in {self.directory}, and the new rank 0 has "
+                "no such directory; use a directory that all ranks can read, or restart the job"
             )
         self._load_into(state)
 

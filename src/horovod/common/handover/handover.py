@@ -1,7 +1,7 @@
 """Transfer of the job's key from rank 0 to ranks whose public keys are on the launcher's board.
 
 Uses a ZeroMQ socket with CURVE. A client must know the server's public key, which is only on the board. It proves to
-have the secret part of its own key and says which rank it is. It gets the job's key, encrypted, if its public key is
+have the secret part of its key and says which rank it is. It gets the job's key, encrypted, if its public key is
 the one on the board for that rank. All keys used here are created for this purpose only.
 """
 

@@ -56,7 +56,7 @@ def decode(credential: bytes) -> Secret:
     try:
         _check(library, code)
         if uid.value != os.geteuid():
-            raise MungeError(f"munge: the credential was made by user {uid.value}, accepted is {os.geteuid()}")
+            raise MungeError(f"munge: the credential must be of user {os.geteuid()}, got one of user {uid.value}")
         return Secret(ctypes.string_at(payload, length.value) if payload else b"")
     finally:
         if payload:

@@ -40,7 +40,7 @@ class PmiBoard:
         """Connect to the process manager. Raises PmiError if PMI_FD is not its socket."""
         text = (os.environ if env is None else env).get("PMI_FD", "")
         if not text.isdecimal():
-            raise PmiError(f"PMI_FD is {text!r}, accepted is the number of a descriptor")
+            raise PmiError(f"PMI_FD must be the number of a descriptor, got {text!r}")
         self._fd = int(text)
         self._lock = threading.Lock()
         if not mpi.is_in_use():

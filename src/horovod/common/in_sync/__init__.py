@@ -41,14 +41,14 @@ def check(leaves: Callable[[], dict[str, Leaf]], process_set: ProcessSet, face: 
     except Exception as error:  # other ranks must learn of the error instead of waiting
         failure = error
         said = ("", f"{type(error).__name__}: {error}"[:1000])
-    everybody = allgather_object(said, "check_in_sync", process_set, face)
+    answers = allgather_object(said, "check_in_sync", process_set, face)
     if failure is not None:
         raise failure
     ranks = process_set.ranks or ()
-    for rank, (_, reason) in zip(ranks, everybody, strict=True):
+    for rank, (_, reason) in zip(ranks, answers, strict=True):
         if reason:
             raise OutOfSyncError(f"check_in_sync: rank {rank} could not tell what it holds: {reason}")
-    if len(set(everybody)) == 1:
+    if len(set(answers)) == 1:
         return said[0]
     details = allgather_object(
         {path: (leaf.digest, leaf.shown, leaf.exact) for path, leaf in mine.items()},

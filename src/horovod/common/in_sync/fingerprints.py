@@ -16,8 +16,8 @@ SMALL = 6
 """Maximum number of values for a tensor to be shown completely."""
 _TEXT = 80  # maximum characters shown of a string
 _ACCEPTED = (
-    "accepted are models, optimizers, schedulers and other objects with state_dict(), tensors, variables, arrays, "
-    "numbers, texts, None, and dicts and lists of these"
+    "a model, optimizer, scheduler or another object with state_dict(), a tensor, variable, array, number, text, None, "
+    "or a dict or list of these"
 )
 
 
@@ -100,14 +100,14 @@ def named(objects: Sequence[Any], keywords: Mapping[str, Any], name_of: Callable
         result[free] = value
     result.update(keywords)
     if not result:
-        raise ValueError(f"check_in_sync: no object is given; {_ACCEPTED}")
+        raise ValueError(f"check_in_sync: an object must be given; pass {_ACCEPTED}")
     return result
 
 
 def check_ignore(ignore: Any) -> tuple[str, ...]:
     """Return ``ignore`` as a tuple. Raises ValueError if it is not a list of strings."""
     if isinstance(ignore, str) or not isinstance(ignore, Collection) or not all(isinstance(p, str) for p in ignore):
-        raise ValueError(f"check_in_sync: ignore is {ignore!r}; accepted is a list of paths or patterns")
+        raise ValueError(f"check_in_sync: ignore must be a list of paths or patterns, got {ignore!r}")
     return tuple(ignore)
 
 
@@ -115,7 +115,7 @@ def _refuse(name: str, value: Any) -> None:
     kind = type(value).__name__
     if isinstance(value, Iterator) or (callable(value) and not hasattr(value, "state_dict")):
         what = "an iterator, which would be used up" if isinstance(value, Iterator) else f"a {kind}"
-        raise ValueError(f"check_in_sync: {name} is {what}; {_ACCEPTED}")
+        raise ValueError(f"check_in_sync: {name} must be {_ACCEPTED}, got {what}")
 
 
 def _walk(path: str, value: Any, read: Reader, within: tuple[int, ...]) -> Iterator[tuple[str, Leaf]]:

@@ -33,13 +33,13 @@ class Place:
     def __post_init__(self) -> None:
         if self.size < 1 or not 0 <= self.rank < self.size:
             raise ValueError(
-                f"{self.launcher} says that this is rank {self.rank} of {self.size}; accepted are ranks from 0 to "
-                "the number of processes minus 1"
+                f"the rank given by {self.launcher} must be from 0 to the number of processes minus 1, got "
+                f"{self.rank} of {self.size}"
             )
         if self.local_rank is not None and self.local_size is not None and not self.local_rank < self.local_size:
             raise ValueError(
-                f"{self.launcher} says that this is local rank {self.local_rank} of {self.local_size}; accepted is "
-                "less than the number of processes on the host"
+                f"the local rank given by {self.launcher} must be below the number of processes on the host, got "
+                f"{self.local_rank} of {self.local_size}"
             )
 
     @property
@@ -64,7 +64,7 @@ def integer(env: Mapping[str, str], name: str) -> int | None:
     if not text:
         return None
     if not _INTEGER.fullmatch(text):
-        raise ValueError(f"{name} is {text!r}, accepted is an integer of 0 or more")
+        raise ValueError(f"{name} must be an integer of 0 or more, got {text!r}")
     return int(text)
 
 

@@ -47,8 +47,8 @@ def apply(sock: socket.socket, wanted: str) -> None:
             error = reason.strerror or str(reason)
     if error and wanted != "auto":
         raise ValueError(
-            f"HOROVOD_TCP_CONGESTION is {wanted!r}, which the system does not grant ({error}); accepted are auto, "
-            f"system, or one of {_allowed()}"
+            f"HOROVOD_TCP_CONGESTION must be auto, system, or one of {_allowed()}, got {wanted!r}, which the system "
+            f"does not allow ({error})"
         )
 
 

@@ -73,7 +73,7 @@ def _named(name: str, wanted: str, found: Sequence[Interface]) -> Interface:
         trouble = f"{name} has no address"
     else:
         return matching[0]
-    raise ValueError(f"HOROVOD_GLOO_IFACE is {wanted!r}, but {trouble}; accepted here are {describe(found)}")
+    raise ValueError(f"HOROVOD_GLOO_IFACE must be among {describe(found)}, got {wanted!r}: {trouble}")
 
 
 def _endpoints(interfaces: Sequence[Interface]) -> list[Endpoint]:
@@ -133,5 +133,5 @@ def parse_ports(text: str) -> range:
     if dash and low.isdecimal() and high.isdecimal() and 1 <= int(low) <= int(high) <= 65535:
         return range(int(low), int(high) + 1)
     raise ValueError(
-        f"HOROVOD_PORT_RANGE is {text!r}, accepted is low-high, two ports from 1 to 65535 such as 40000-40063"
+        f"HOROVOD_PORT_RANGE must be LOW-HIGH, two ports from 1 to 65535 such as 40000-40063, got {text!r}"
     )

@@ -244,7 +244,10 @@ class Acceptor(_Side):
         if magic[:-1] != _MAGIC[:-1]:
             raise AuthError("not a member of a Horovod job")
         if magic != _MAGIC:
-            raise AuthError(f"it speaks version {magic[-1:]!r} of the handshake, accepted is {_MAGIC[-1:]!r}")
+            raise AuthError(
+                f"the version of its handshake must be {_MAGIC[-1:]!r}, got {magic[-1:]!r}; install the same version "
+                "of horovod on all hosts"
+            )
         if epoch != self._epoch or target != self._rank or source == target:
             raise AuthError(
                 f"meant for rank {target} in epoch {epoch}, this is rank {self._rank} in epoch {self._epoch}"

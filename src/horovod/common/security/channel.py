@@ -39,7 +39,7 @@ def _context(accepts: bool) -> ssl.SSLContext:
     except ssl.SSLError as error:
         raise AuthError(
             f"{ssl.OPENSSL_VERSION}, which this Python uses, does not allow {_CIPHER.partition(':')[0]} ({error}); "
-            "accepted is OpenSSL 1.1.1 or later whose policy does"
+            "use OpenSSL 1.1.1 or later with a policy that does"
         ) from None
     return made
 

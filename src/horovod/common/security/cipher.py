@@ -18,9 +18,9 @@ NAMES = ("aes-256-gcm", "chacha20-poly1305")  # the index of a name, from 1, is 
 # Names that the system's loader may find if no library is loaded yet.
 _SONAMES = ("libcrypto.so.3", "libcrypto.so.1.1", "libsodium.so.26", "libsodium.so.23")
 _ADVICE = (
-    "connections between hosts are encrypted; accepted are OpenSSL's libcrypto from 1.1.1 on (Debian and Ubuntu: "
-    "`apt-get install libssl3`, Red Hat: `dnf install openssl-libs`) and libsodium (`pip install --force-reinstall "
-    "pyzmq`: its wheels bring it)"
+    "connections between hosts are encrypted; install OpenSSL's libcrypto 1.1.1 or later (Debian and Ubuntu: "
+    "`apt-get install libssl3`, Red Hat: `dnf install openssl-libs`) or libsodium (`pip install --force-reinstall "
+    "pyzmq`: its wheels contain it)"
 )
 
 

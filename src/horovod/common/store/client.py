@@ -314,7 +314,7 @@ class StoreClient:
     def _send(self, request: Request, deadline: float, seconds: float) -> None:
         message = msgspec.msgpack.encode(request)
         if len(message) > MAX_REQUEST_BYTES:
-            raise ValueError(f"a request of {len(message)} bytes, accepted are at most {MAX_REQUEST_BYTES}")
+            raise ValueError(f"a request must have at most {MAX_REQUEST_BYTES} bytes, got {len(message)}")
         # If another service answers, ZeroMQ has given up the connection and messages cannot be sent.
         self._wait(zmq.POLLOUT, deadline, seconds)
         self._socket.send_multipart(frames(message))
@@ -351,4 +351,4 @@ class StoreClient:
 
 def _check_value(name: str, value: bytes) -> None:
     if len(value) > MAX_VALUE_BYTES:
-        raise ValueError(f"value of {name!r} has {len(value)} bytes, accepted are at most {MAX_VALUE_BYTES}")
+        raise ValueError(f"the value of {name!r} must have at most {MAX_VALUE_BYTES} bytes, got {len(value)}")

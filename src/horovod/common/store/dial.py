@@ -1,7 +1,6 @@
 """Creation of sockets that connect to a store or key server."""
 
 import zmq
-import zmq.utils.z85
 
 CONNECT_MS = 4000
 """Timeout of a connection attempt.

@@ -58,8 +58,7 @@ def listen(host: str) -> socket.socket:
                 f"this machine's loopback interface has no address {LOOPBACK} ({error.strerror or error}), by which "
                 f"processes of a job meet on it; `ip addr add {LOOPBACK}/8 dev lo`, as root, gives it one"
             ) from None
-        reason = f"accepted is an address of this machine: {error.strerror or error}"
-        raise ValueError(f"host is {host!r}, {reason}") from None
+        raise ValueError(f"host must be an address of this machine, got {host!r}: {error.strerror or error}") from None
     return listener
 
 

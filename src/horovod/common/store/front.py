@@ -7,11 +7,14 @@ blocks the other, and neither polls.
 import collections
 import os
 from collections.abc import Callable, Iterable
+from typing import TYPE_CHECKING
 
 from horovod.common.store.desk import Desk, Replies, Told
-from horovod.common.store.table import Table
 
-Command = Callable[[Table], Replies]
+if TYPE_CHECKING:
+    from horovod.common.store.table import Table
+
+Command = Callable[["Table"], Replies]
 
 
 class Front:
@@ -51,14 +54,14 @@ class Front:
         self._ask(lambda _: self.desk.publish(them, value))
 
     def forget(self, worker: int) -> None:
-        def forget(_: Table) -> Replies:
+        def forget(_: "Table") -> Replies:
             self.desk.forget(worker)
             return []
 
         self._ask(forget)
 
     def fail(self, group: str, why: str) -> None:
-        """Fail the exchanges of this group, whose ranks would otherwise wait for others in vain."""
+        """Fail the exchanges of this group, so that its ranks do not wait for lost ones."""
         self._ask(lambda table: table.fail(group, why))
 
     def set(self, name: str, value: bytes) -> None:
@@ -76,7 +79,7 @@ class Front:
 
     # Store's thread.
 
-    def serve(self, table: Table) -> Replies:
+    def serve(self, table: "Table") -> Replies:
         """Execute the launcher's requests, and pass on the workers' messages."""
         _clear(self.asked)
         replies: Replies = []

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import zmq
-import zmq.utils.z85
+from zmq.utils import z85
 
 from horovod.common.store.door import HANDSHAKE_SECONDS
 from horovod.common.store.messages import curve_pair
@@ -16,7 +16,7 @@ class Gate:
         self.socket = context.socket(zmq.REP)
         self.socket.linger = 0
         self.socket.bind("inproc://zeromq.zap.01")
-        self._accepted = zmq.utils.z85.decode(curve_pair(key, "client")[0])
+        self._accepted = z85.decode(curve_pair(key, "client")[0])
 
     def answer(self) -> None:
         """Answer one question of ZeroMQ about a client."""

@@ -102,10 +102,10 @@ class Account:
                     raise TypeError
                 numbers[name] = float(value)
             except (TypeError, ValueError, RuntimeError):
-                raise ValueError(f"report: {name} is {value!r:.80}; accepted are numbers") from None
+                raise ValueError(f"report: {name} must be a number, got {value!r:.80}") from None
         with self._lock:
             if len(self._reported.keys() | numbers.keys()) > _NAMES:
-                raise ValueError(f"report: more than {_NAMES} names; accepted are so many in a job")
+                raise ValueError(f"report: a job must have at most {_NAMES} names, got more")
             self._reported.update(numbers)
             self._news = self._new_values = True
         self._go_on()

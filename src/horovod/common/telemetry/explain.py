@@ -298,7 +298,7 @@ def report(facts: Facts, why: str, when: str) -> str:
     for one in facts.stalled:
         lines.append(
             f"  {operation_text(facts, one)}{f', process set {one.set}' if one.set else ''}: for {one.age:.1f} s; "
-            f"submitted by {ranks_text(one.ready) if one.ready else 'nobody'}, missing on {ranks_text(one.missing)}"
+            f"submitted by {ranks_text(one.ready) if one.ready else 'no rank'}, missing on {ranks_text(one.missing)}"
         )
     rest = [one for one in facts.waiting if one.name not in {stalled.name for stalled in facts.stalled}]
     if rest:
@@ -327,7 +327,7 @@ def _about(facts: Facts, rank: Rank, missing: bool) -> list[str]:
         finished = zero.last_finished if zero is not None else None
         if zero is not None and finished is not None:
             lines.append(f"  last heard of {zero.age(finished):.1f} s ago, by the last operation that all carried out")
-        lines.append("  it did not answer; its state was seen " + ("from its host" if rank.looked_at else "by nobody"))
+        lines.append("  it did not answer; its state was seen " + ("from its host" if rank.looked_at else "by no rank"))
     if rank.place:
         lines.append(f"  main thread: {rank.place}")
     if rank.forced:

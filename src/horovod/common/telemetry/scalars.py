@@ -44,6 +44,6 @@ def send(to: Any, numbers: Mapping[str, float], step: int) -> None:
                 tf.summary.scalar(name, value, step)
     else:
         raise ValueError(
-            f"log_stats: to is a {type(to).__name__}; accepted are a SummaryWriter, a writer of tf.summary, the module "
-            "mlflow, and others with add_scalar, as_default or log_metrics"
+            "log_stats: to must be a SummaryWriter, a writer of tf.summary, the module mlflow, or another object with "
+            f"add_scalar, as_default or log_metrics, got a {type(to).__name__}"
         )

@@ -63,8 +63,7 @@ def start(
     dynamic = dynamic or settings.flag("HOROVOD_DYNAMIC_PROCESS_SETS")
     if members is not None and (env.rank not in members or max(members) >= env.size):
         raise ValueError(
-            f"comm is {members}, accepted are world ranks from 0 to {env.size - 1}, this process's ({env.rank}) among "
-            "them"
+            f"comm must be world ranks from 0 to {env.size - 1} that include this process ({env.rank}), got {members}"
         )
     if env.size == 1 or (members is not None and len(members) == 1):
         env.keep_key()

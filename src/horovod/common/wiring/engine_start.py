@@ -166,14 +166,15 @@ def _cpu(settings: Settings, env: WorkerEnv) -> int:
         return -1
     if len(cores) > 1 and len(cores) <= env.local_rank:
         raise ValueError(
-            f"HOROVOD_THREAD_AFFINITY is {','.join(map(str, cores))}, which has {len(cores)} cores; accepted is one, "
-            f"or one for each of the {env.local_size} local ranks"
+            f"HOROVOD_THREAD_AFFINITY must be one core, or one for each of the {env.local_size} local ranks, got "
+            f"{','.join(map(str, cores))}"
         )
     core = cores[0] if len(cores) == 1 else cores[env.local_rank]
     usable = os.sched_getaffinity(0)
     if core not in usable:
         raise ValueError(
-            f"HOROVOD_THREAD_AFFINITY is {','.join(map(str, cores))}, which gives local rank {env.local_rank} core "
-            f"{core}; accepted are cores that the process may run on: {', '.join(map(str, sorted(usable)))}"
+            "HOROVOD_THREAD_AFFINITY must be cores that the process may run on "
+            f"({', '.join(map(str, sorted(usable)))}), got {','.join(map(str, cores))}, which gives local rank "
+            f"{env.local_rank} core {core}"
         )
     return core

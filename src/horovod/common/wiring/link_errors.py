@@ -36,7 +36,7 @@ def reason(error: Exception) -> str:
     if isinstance(error, ConnectionRefusedError):
         return "refused"
     if isinstance(error, ConnectionResetError):
-        return "somebody else answers, and hangs up"
+        return "another program answered and closed the connection"
     if isinstance(error, TimeoutError):
         return "no answer"
     return (error.strerror or str(error)).lower()

@@ -272,7 +272,7 @@ class MeshBuilder:
             elif side.wanted:
                 data = attempt.sock.recv(side.wanted)
                 if not data:
-                    raise AuthError("somebody else answers, and hangs up")
+                    raise AuthError("another program answered and closed the connection")
                 side.feed(data)
         except BlockingIOError:
             return

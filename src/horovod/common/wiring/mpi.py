@@ -45,8 +45,8 @@ def begin(env: WorkerEnv, settings: Settings) -> None:
     place = env.place
     if place is None:
         raise ValueError(
-            f"{OPERATIONS} is 'mpi', but no launcher of MPI has started this job of {env.size} processes; accepted is "
-            "gloo here, or start it with mpirun, mpiexec, srun, or `horovodrun --mpi`"
+            f"{OPERATIONS} must be 'gloo' unless MPI has started the job, got 'mpi' in a job of {env.size} processes; "
+            "start it with mpirun, mpiexec, srun, or `horovodrun --mpi`"
         )
     from horovod import _core
 
@@ -90,9 +90,7 @@ def ranks(settings: Settings, world_ranks: Sequence[int]) -> list[int]:
     if not wanted(settings) or len(world_ranks) == 1:
         return []
     if settings.flag("HOROVOD_ENCRYPT_DATA"):
-        raise ValueError(
-            f"HOROVOD_ENCRYPT_DATA is 1, but {OPERATIONS} is 'mpi', and MPI does not encrypt; accepted is one"
-        )
+        raise ValueError(f"HOROVOD_ENCRYPT_DATA must be 0 if {OPERATIONS} is 'mpi', got 1; MPI does not encrypt")
     if not _begun:
         raise ValueError(f"{OPERATIONS} is 'mpi' on rank 0 of the job, but not on this rank; give all the same")
     return list(world_ranks)

@@ -85,7 +85,7 @@ def _send(sock: socket.socket, data: bytes, to: str, deadline: float, check: Che
     sock.settimeout(_CHECK_SECONDS)
     while left:
         if time.monotonic() >= deadline:
-            raise LinkError(f"waited in vain for {to} to take everybody's records")
+            raise LinkError(f"timed out waiting for {to} to take the records of all ranks")
         try:
             left = left[sock.send(left) :]
         except TimeoutError:
@@ -96,7 +96,7 @@ def _receive(sock: socket.socket, leader: str, seconds: float, check: Check) -> 
     deadline = time.monotonic() + seconds
     (length,) = _LENGTH.unpack(_receive_exactly(sock, _LENGTH.size, leader, deadline, check))
     if length > MAX_REPLY_BYTES:
-        raise LinkError(f"{leader} announces records of {length} bytes, accepted are at most {MAX_REPLY_BYTES}")
+        raise LinkError(f"records must have at most {MAX_REPLY_BYTES} bytes, got {length} from {leader}")
     return _receive_exactly(sock, length, leader, deadline, check)
 
 
@@ -105,7 +105,7 @@ def _receive_exactly(sock: socket.socket, count: int, leader: str, deadline: flo
     sock.settimeout(_CHECK_SECONDS)
     while len(data) < count:
         if time.monotonic() >= deadline:
-            raise LinkError(f"waited in vain for everybody's records from {leader}")
+            raise LinkError(f"timed out waiting for the records of all ranks from {leader}")
         try:
             piece = sock.recv(min(count - len(data), 1 << 20))
         except TimeoutError:
@@ -113,7 +113,7 @@ def _receive_exactly(sock: socket.socket, count: int, leader: str, deadline: flo
             continue
         if not piece:
             _hear_why(check)
-            raise LinkError(f"{leader} hung up instead of sending everybody's records")
+            raise LinkError(f"{leader} closed the connection instead of sending the records of all ranks")
         data += piece
     return bytes(data)
 

@@ -58,7 +58,7 @@ def join(
     """
     global _last
     if members is not None:
-        raise ValueError(f"comm is {members}; accepted in an elastic job, whose ranks change, is None")
+        raise ValueError(f"comm must be None in an elastic job, whose ranks change, got {members}")
     assert env.worker is not None
     seconds = Settings.from_environ().number("HOROVOD_ELASTIC_TIMEOUT") + _GRACE
     lost = [] if _last is None else lost_workers(ended, _last)

@@ -66,8 +66,8 @@ def provide(plan: Plan, links: Mapping[Link, socket.socket], settings: Settings,
             raise OSError(
                 error.errno,
                 f"{whole} bytes of shared memory for {count} ranks are refused: {error.strerror}; they follow from "
-                f"HOROVOD_ARENA_BYTES, which is {arena}, and HOROVOD_STAGING_BYTES, which is {staging}: accepted is "
-                "what memory and the limit of file sizes (ulimit -f) allow",
+                f"HOROVOD_ARENA_BYTES, which is {arena}, and HOROVOD_STAGING_BYTES, which is {staging}; lower them, or "
+                "raise the memory and the limit of file sizes (ulimit -f)",
             ) from None
 
     made = make_segment(arena)
