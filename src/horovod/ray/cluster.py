@@ -97,7 +97,8 @@ def seats(
     hosts = [slot.hostname for slot in slots]
     told = []
     for slot, resident in zip(slots, residents, strict=True):
-        own = {**shared, **residence.of_slot(slot), **strategy.visible(gpus, hosts, slot.rank)}
+        torch = residence.of_torch(slot, slots, residents[0], shared)
+        own = {**shared, **residence.of_slot(slot), **torch, **strategy.visible(gpus, hosts, slot.rank)}
         told.append(made.seat(slot.rank, resident, own, seconds))
     return told
 

@@ -6,6 +6,7 @@ from horovod.common.ops import Adasum, Average, Max, Min, Product, Sum
 from horovod.common.process_sets import ProcessSet, add_process_set, global_process_set, remove_process_set
 from horovod.torch import data_wait
 from horovod.torch.compression import Compression
+from horovod.torch.distributed.environment import hiding
 from horovod.torch.ops import handles
 from horovod.torch.ops.allgather import allgather, allgather_async, grouped_allgather, grouped_allgather_async
 from horovod.torch.ops.allreduce import (
@@ -34,7 +35,7 @@ from horovod.torch.sparse import sparse_allreduce_async
 
 _basics = HorovodBasics("torch")
 
-init = _basics.init
+init = hiding(_basics.init)
 is_initialized = _basics.is_initialized
 rank = _basics.rank
 size = _basics.size

@@ -15,6 +15,8 @@ KEYS = {
     "params.hierarchical_allreduce": ("true", {"HOROVOD_HIERARCHICAL_ALLREDUCE": "1"}),
     "params.hierarchical_allgather": ("false", {"HOROVOD_HIERARCHICAL_ALLGATHER": "0"}),
     "params.torus_allreduce": ("yes", {"HOROVOD_TORUS_ALLREDUCE": "1"}),
+    "params.torch_distributed_env": ("no", {"HOROVOD_TORCH_DISTRIBUTED_ENV": "0"}),
+    "params.torch_distributed_port": ("29500", {"HOROVOD_TORCH_DISTRIBUTED_PORT": "29500"}),
     "params.gpus_per_worker": ("2", {"HOROVOD_GPUS_PER_WORKER": "2"}),
     "params.gpu_affinity": ("yes", {"HOROVOD_GPU_AFFINITY": "1"}),
     "autotune.enabled": ("true", {"HOROVOD_AUTOTUNE": "1"}),

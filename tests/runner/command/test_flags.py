@@ -35,6 +35,8 @@ FROZEN = [
     ('--remote-python', 'PATH', 1, 'REMOTE_PYTHON', ''),
     ('--env-allow', 'PATTERN,...', 1, 'ENV_ALLOW', ''),
     ('--env-deny', 'PATTERN,...', 1, 'ENV_DENY', ''),
+    ('--torch-distributed-env', '', 0, 'TORCH_DISTRIBUTED_ENV', ''),
+    ('--torch-distributed-port', 'N', 1, 'TORCH_DISTRIBUTED_PORT', ''),
     ('--output-filename', 'DIR', 1, '', ''),
     ('-prefix-timestamp --prefix-output-with-timestamp', '', 0, '', ''),
     ('--prefix-output-with-host', '', 0, '', ''),

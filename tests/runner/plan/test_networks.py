@@ -1,7 +1,7 @@
 """The network that the hosts of a job share."""
 
 from horovod.common.network.interfaces import Address, Interface
-from horovod.runner.plan.networks import common_interfaces
+from horovod.runner.plan.networks import common_addresses, common_interfaces
 
 
 def interface(name, *addresses, speed=1000, physical=True, up=True, loopback=False):
@@ -19,6 +19,7 @@ def test_the_shared_network_is_found_whatever_its_interfaces_are_called():
         "b": [LO, DOCKER, interface("ens3", "10.0.0.2/24")],
     }
     assert common_interfaces(hosts) == {"a": "eth0", "b": "ens3"}
+    assert common_addresses(hosts) == {"a": "10.0.0.1", "b": "10.0.0.2"}
 
 
 def test_the_faster_network_wins_and_devices_come_before_bridges():

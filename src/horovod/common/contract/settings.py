@@ -249,6 +249,13 @@ TABLE: Final = (
     Setting("HOROVOD_AUTOTUNE_GAUSSIAN_PROCESS_NOISE", "float", 0.8, "noise assumed by the search", low=0, high=1,
             later=True, flag="--autotune-gaussian-process-noise", yaml="autotune.gaussian_process_noise",
             section=_TUNE),
+    Setting("HOROVOD_TORCH_DISTRIBUTED_ENV", "bool", True,
+            "workers get the variables of torch.distributed: RANK, WORLD_SIZE, MASTER_ADDR and so on "
+            "(docs/pytorch/torch-distributed.md)", flag="--torch-distributed-env",
+            yaml="params.torch_distributed_env"),
+    Setting("HOROVOD_TORCH_DISTRIBUTED_PORT", "int", 0,
+            "MASTER_PORT of torch.distributed, on rank 0's host; 0: a free one", low=0, high=65535,
+            flag="--torch-distributed-port", yaml="params.torch_distributed_port"),
     Setting("HOROVOD_GPUS_PER_WORKER", "int", 0,
             "number of GPUs that each worker of a host gets for itself, by CUDA_VISIBLE_DEVICES; 0: all workers see "
             "all GPUs, and a program uses the one of its local rank (docs/gpu.md)",

@@ -34,6 +34,8 @@ KEY_BYTES = 32
 _SEALS = fcntl.F_SEAL_SEAL | fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_WRITE
 
 WORKER = "HOROVOD_WORKER"
+TORCH_PLACE = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "GROUP_RANK")
+"""Variables of torch.distributed that the launcher sets in workers of a job of fixed size."""
 _JOB_KEY = "HOROVOD_JOB_KEY"
 _taken: list[Secret] = []  # key from HOROVOD_JOB_KEY of this process
 # Device and inode of each key descriptor that this process has read.

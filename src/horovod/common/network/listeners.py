@@ -5,6 +5,7 @@ There is one for each address by which others may reach it, and a Unix socket fo
 
 import errno
 import os
+import random
 import socket
 from collections.abc import Sequence
 
@@ -55,6 +56,27 @@ class Listeners:
         """Close the sockets. Idempotent."""
         for sock in (self.unix, *self.tcp):
             sock.close()
+
+
+def free_port() -> int:
+    """Return a TCP port on which no process listens now, for a program that will.
+
+    It is outside of the range from which the kernel takes ports of connections, so that none takes it meanwhile.
+    """
+    try:
+        with open("/proc/sys/net/ipv4/ip_local_port_range") as file:
+            low = int(file.read().split()[0])
+    except (OSError, ValueError):
+        low = 32768
+    both = socket.has_dualstack_ipv6()
+    family = socket.AF_INET6 if both else socket.AF_INET
+    for port in [*random.sample(range(10000, max(low, 10032)), 32), 0]:
+        try:
+            with socket.create_server(("", port), family=family, dualstack_ipv6=both) as sock:
+                return int(sock.getsockname()[1])
+        except OSError:
+            continue
+    return 0
 
 
 def _listen(address: str, backlog: int, ports: range) -> socket.socket:

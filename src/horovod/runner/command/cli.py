@@ -196,6 +196,8 @@ def with_variables(settings: LaunchSettings, environ: Mapping[str, str]) -> Laun
         grace=checked.number("HOROVOD_GRACE_SECONDS"),
         gpus_per_worker=gpus,
         gpu_affinity=near,
+        torch_env=checked.flag("HOROVOD_TORCH_DISTRIBUTED_ENV"),
+        torch_port=checked.integer("HOROVOD_TORCH_DISTRIBUTED_PORT"),
         env_allow=_patterns(checked.text("HOROVOD_ENV_ALLOW")),
         env_deny=_patterns(checked.text("HOROVOD_ENV_DENY")),
     )

@@ -198,6 +198,10 @@ FLAGS: tuple[Flag, ...] = (
     _setting("HOROVOD_REMOTE_PYTHON", HOSTS, value=_text("PATH")),
     _setting("HOROVOD_ENV_ALLOW", ENVIRONMENT),
     _setting("HOROVOD_ENV_DENY", ENVIRONMENT),
+    _setting("HOROVOD_TORCH_DISTRIBUTED_ENV", ENVIRONMENT, default="on", help="set the variables of torch.distributed "
+             "(RANK, WORLD_SIZE, MASTER_ADDR, ...) in the workers"),
+    _setting("HOROVOD_TORCH_DISTRIBUTED_PORT", ENVIRONMENT, help="MASTER_PORT of torch.distributed, on rank 0's host",
+             default="one that is free"),
 
     Flag(("--output-filename",), OUTPUT, "also write DIR/rank.N/stdout and stderr", _text("DIR")),
     Flag(("-prefix-timestamp", "--prefix-output-with-timestamp"), OUTPUT, "timestamp before each line of output"),

@@ -6,7 +6,7 @@ import os
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict, replace
 
-from horovod.common.contract.worker_env import WorkerEnv
+from horovod.common.contract.worker_env import TORCH_PLACE, WorkerEnv
 from horovod.runner.base import linux
 from horovod.runner.job.orders import encode, loopback
 from horovod.runner.plan import environment, hosts
@@ -114,4 +114,7 @@ def without_place(variables: Mapping[str, str]) -> dict[str, str]:
     return {name: value for name, value in variables.items() if name not in _PLACE}
 
 
-_PLACE = tuple(f"HOROVOD_{of}{what}" for of in ("", "LOCAL_", "CROSS_") for what in ("RANK", "SIZE"))
+_PLACE = (
+    *(f"HOROVOD_{of}{what}" for of in ("", "LOCAL_", "CROSS_") for what in ("RANK", "SIZE")),
+    *TORCH_PLACE,  # torch.distributed would not notice that they change
+)

@@ -10,9 +10,9 @@ from horovod.common.contract.descriptors import make_room
 from horovod.runner.base import linux
 from horovod.runner.base.errors import LaunchError
 from horovod.runner.job import debugging
-from horovod.runner.plan import environment, hosts
+from horovod.runner.plan import environment, hosts, torch_environment
 from horovod.runner.plan.hosts import Slot
-from horovod.runner.plan.networks import common_interfaces
+from horovod.runner.plan.networks import common_addresses, common_interfaces
 from horovod.runner.plan.settings import LaunchSettings
 from horovod.runner.protocol.messages import CHUNK, Payload, Request, StartJob, Worker
 from horovod.runner.reach import ssh
@@ -96,6 +96,8 @@ class Orders:
         self._on_one_machine = not any(agent.remote for agent in agents)
         facts = {agent.host: agent.facts.interfaces for agent in agents if agent.facts is not None}
         self._interfaces = {} if self._on_one_machine else common_interfaces(facts)
+        addresses = {} if self._on_one_machine else common_addresses(facts)
+        self._torch = self._torch_arguments(addresses) if settings.torch_env else None
 
     def __repr__(self) -> str:  # must not show the key
         return f"Orders({[agent.host for agent in self._agents]})"
@@ -143,7 +145,18 @@ class Orders:
 
     def _own_environment(self, slot: Slot) -> dict[str, str]:
         others = self._debugged is not None and slot.rank != self._debugged.rank
-        return environment.worker_environment(slot, *self._store) | (debugging.OTHERS if others else {})
+        own = environment.worker_environment(slot, *self._store) | (debugging.OTHERS if others else {})
+        return own | torch_environment.variables(slot, *self._torch) if self._torch else own
+
+    def _torch_arguments(self, addresses: Mapping[str, str]) -> tuple[list[str], dict[str, str]]:
+        first = next(agent for agent in self._agents if agent.slots[0].rank == 0)
+        assert first.facts is not None
+        address = torch_environment.LOOPBACK
+        if not self._on_one_machine:
+            address = addresses.get(first.host) or (first.host if first.remote else first.facts.hostname)
+        port = self._settings.torch_port or first.facts.free_port
+        master = torch_environment.master(address, port, self.shared_environment(remote=False))
+        return [slot.hostname for slot in self._settings.slots], master
 
     def shared_environment(self, remote: bool) -> dict[str, str]:
         """Return the variables that all workers of a host share."""

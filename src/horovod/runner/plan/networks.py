@@ -10,7 +10,17 @@ Interfaces = Sequence[Interface]
 
 
 def common_interfaces(hosts: Mapping[str, Interfaces]) -> dict[str, str]:
-    """Return the interface of each host in the best network that all of them share; empty if they share none.
+    """Return the interface of each host in the best network that all of them share; empty if they share none."""
+    return {host: interface.name for host, (interface, _) in _common(hosts).items()}
+
+
+def common_addresses(hosts: Mapping[str, Interfaces]) -> dict[str, str]:
+    """Return the address of each host in that network; empty if they share none."""
+    return {host: address for host, (_, address) in _common(hosts).items()}
+
+
+def _common(hosts: Mapping[str, Interfaces]) -> dict[str, tuple[Interface, str]]:
+    """Return interface and address of each host in the best network that all of them share.
 
     Physical devices are preferred to bridges and tunnels, then fast ones to slow ones, then IPv4 to IPv6. A network in
     which two machines have the same address does not connect them, such as every host's docker0.
@@ -31,7 +41,7 @@ def common_interfaces(hosts: Mapping[str, Interfaces]) -> dict[str, str]:
     if best is None:
         return {}
     chosen = {host: _entry(interfaces, best[1]) for host, interfaces in hosts.items()}
-    return {host: entry[0].name for host, entry in chosen.items() if entry is not None}
+    return {host: entry for host, entry in chosen.items() if entry is not None}
 
 
 def _places(interfaces: Interfaces) -> Iterator[tuple[Interface, str, str]]:

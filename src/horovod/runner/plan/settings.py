@@ -105,6 +105,8 @@ class LaunchSettings:
     names: Names = FLAGS  # names of the settings in messages
     gpus_per_worker: int = 0  # GPUs for each worker alone; 0: all workers see all GPUs
     gpu_affinity: bool = False  # run workers on the CPUs near their GPUs
+    torch_env: bool = True  # set the variables of torch.distributed in the workers
+    torch_port: int = 0  # MASTER_PORT; 0: a free one
     own_python: bool = False  # the command is the arguments of the interpreter that runs the host's agent
     at_home: bool = False  # workers get environment and directory of their agent's parent instead of the launcher's
     elastic: ElasticSettings | None = None  # None: the job has the same ranks from start to end

@@ -12,6 +12,7 @@ import msgspec
 from horovod._version import __version__
 from horovod.common.contract import cgroups
 from horovod.common.network.interfaces import Interface, scan
+from horovod.common.network.listeners import free_port
 
 
 class HostFacts(msgspec.Struct, frozen=True):
@@ -23,6 +24,7 @@ class HostFacts(msgspec.Struct, frozen=True):
     clock: float
     cores: int  # number of cores that workers there can use
     interfaces: list[Interface]
+    free_port: int = 0  # a TCP port on which nothing listened
     visible_devices: str | None = None  # CUDA_VISIBLE_DEVICES: workers do not get it, but it limits the assigned GPUs
 
 
@@ -35,6 +37,7 @@ def gather() -> HostFacts:
         clock=time.time(),
         cores=cgroups.usable_cores(),
         interfaces=_interfaces(),
+        free_port=free_port(),
         visible_devices=os.environ.get("CUDA_VISIBLE_DEVICES"),
     )
 

@@ -6,7 +6,7 @@ They are for obtaining the key, for liveness connections and for heartbeats.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
 
 from horovod.common.contract.descriptors import make_room
@@ -17,7 +17,7 @@ from horovod.common.store.door import descriptors_for, listen
 from horovod.common.store.front import Front
 from horovod.common.store.server import StoreServer
 from horovod.runner.job.elastic_orders import without_place
-from horovod.runner.plan import environment
+from horovod.runner.plan import environment, torch_environment
 from horovod.runner.plan.hosts import Slot
 from horovod.runner.resident.lifeline import Lines
 from horovod.runner.resident.seat import Resident, Seat
@@ -124,6 +124,24 @@ def of_slot(slot: Slot) -> dict[str, str]:
     place = asdict(slot)
     del place["python"]
     return WorkerEnv(**place).to_environ()
+
+
+def of_torch(slot: Slot, slots: Sequence[Slot], first: Resident, shared: Mapping[str, str]) -> dict[str, str]:
+    """Return the variables of torch.distributed for a worker in a job of fixed size; empty if they are off.
+
+    Args:
+        slot: Place of the worker.
+        slots: Places of all workers, in order of rank. Their host names begin with an address.
+        first: Rank 0's description of itself.
+        shared: Variables of all workers.
+    """
+    settings = Settings.from_environ(shared)
+    if not settings.flag("HOROVOD_TORCH_DISTRIBUTED_ENV"):
+        return {}
+    address = slots[0].hostname.partition("-")[0]
+    port = settings.integer("HOROVOD_TORCH_DISTRIBUTED_PORT") or first.free_port
+    master = torch_environment.master(address, port, shared)
+    return torch_environment.variables(slot, [each.hostname for each in slots], master)
 
 
 def of_member(number: int, host: str, timeout: float) -> dict[str, str]:

@@ -21,6 +21,7 @@ from horovod._version import __version__
 from horovod.common.contract.worker_env import make_key_fd
 from horovod.common.handover import handover
 from horovod.common.network import interfaces
+from horovod.common.network.listeners import free_port
 from horovod.common.security.auth import AuthError
 from horovod.runner.resident.lifeline import Line, Where
 
@@ -40,6 +41,7 @@ class Resident:
         version: Version of horovod.
         python: Version of Python, such as "3.11".
         public: Public key (32 bytes) by which the driver recognizes it.
+        free_port: A TCP port of its host on which nothing listened.
     """
 
     name: str
@@ -48,6 +50,7 @@ class Resident:
     version: str
     python: str
     public: bytes
+    free_port: int = 0
 
 
 @dataclass(frozen=True)
@@ -102,6 +105,7 @@ def describe() -> Resident:
         version=__version__,
         python=".".join(platform.python_version_tuple()[:2]),
         public=zmq.utils.z85.decode(_pair[0][0]),
+        free_port=free_port(),
     )
 
 

@@ -1,0 +1,42 @@
+"""Variables and rendezvous of torch.distributed in a process that is a rank of a Horovod job."""
+
+import functools
+import os
+from collections.abc import Callable, Mapping, MutableMapping
+from typing import Any
+
+import torch.distributed as dist
+
+from horovod.common.contract.settings import BY_NAME
+from horovod.common.contract.worker_env import TORCH_PLACE
+
+
+def hiding(init: Callable[..., None]) -> Callable[..., None]:
+    """Return ``hvd.init`` that also hides the launcher's variables of torch.distributed.
+
+    Accelerate, Lightning and the Hugging Face Trainer start torch.distributed by themselves if they find them. In a
+    script that calls ``hvd.init()``, gradients would then be reduced twice.
+    """
+
+    @functools.wraps(init)
+    def hidden(*args: Any, **kwargs: Any) -> None:
+        init(*args, **kwargs)
+        if not (dist.is_available() and dist.is_initialized()) and from_launcher(os.environ):
+            hide(os.environ)
+
+    return hidden
+
+
+def from_launcher(environ: Mapping[str, str]) -> bool:
+    """Return True if horovodrun has set the variables of torch.distributed."""
+    name = "HOROVOD_TORCH_DISTRIBUTED_ENV"
+    ours = environ.get("HOROVOD_RANK"), environ.get("HOROVOD_SIZE")
+    theirs = environ.get("RANK"), environ.get("WORLD_SIZE")
+    on = bool(BY_NAME[name].parse(environ.get(name, "")))
+    return on and None not in ours and ours == theirs and "TORCHELASTIC_RUN_ID" not in environ
+
+
+def hide(environ: MutableMapping[str, str]) -> None:
+    """Remove the variables that give this process a rank in torch.distributed."""
+    for name in TORCH_PLACE:
+        environ.pop(name, None)
