@@ -18,8 +18,8 @@ if Path("core/base/dtype_table.h").read_text() != generate_header():
 if importlib.util.find_spec("numpy"):
     from tests.conformance.matrix import page
 
-    if Path("docs/faces.md").read_text() != page():
-        bad.append("docs/faces.md does not fit the cases, or tells of failures: python -m tests.conformance > docs/faces.md")
+    if Path("docs/frontends.md").read_text() != page():
+        bad.append("docs/frontends.md does not fit the cases, or tells of failures: python -m tests.conformance > docs/frontends.md")
 links = {}
 for page in [*Path(".").glob("*.md"), *Path("docs").rglob("*.md"), *Path("benchmarks").rglob("*.md")]:
     targets = [target for target in re.findall(r"\]\(([^)#\s]+)[^)]*\)", page.read_text()) if "://" not in target]

@@ -1,8 +1,8 @@
-"""Run all cases of all frontends on 1 to 4 ranks and print docs/faces.md.
+"""Run all cases of all frontends on 1 to 4 ranks and print docs/frontends.md.
 
 Failures go to stderr, and the exit status is then 1.
 
-    python -m tests.conformance > docs/faces.md
+    python -m tests.conformance > docs/frontends.md
     python -m tests.conformance numpy "keras, on jax"    runs only these, and prints no page
 """
 

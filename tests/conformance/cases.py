@@ -1,4 +1,4 @@
-"""The list of cases. Pure and without any framework, so that the matrix in docs/faces.md is checked quickly."""
+"""The list of cases. Pure and without any framework, so that the matrix in docs/frontends.md is checked quickly."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The matrix, docs/faces.md, from the failures of the cases. Pure: without failures it is known without a run."""
+"""The matrix, docs/frontends.md, from the failures of the cases. Pure: without failures it is known without a run."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ with and without names, groups, factors and process sets, on {sizes} ranks of on
 
 A number counts the tested calls of a kind. On all ranks they gave the result of a computation in one process, bit for
 bit if nothing is rounded. `{none}` means that the frontend does not have the function. Such a run writes this page:
-`python -m tests.conformance > docs/faces.md`. MXNet needs a separate environment and is not included;
+`python -m tests.conformance > docs/frontends.md`. MXNet needs a separate environment and is not included;
 `make test-mxnet` makes the same calls.
 
 For Keras only the functions are listed; its optimizers and callbacks have separate tests, on all backends. JAX is
@@ -40,7 +40,7 @@ WRONG_TEXT = (
 
 
 def page(failures: Failures = {}) -> str:  # noqa: B006
-    """Return the text of docs/faces.md. ``failures``: none if not given."""
+    """Return the text of docs/frontends.md. ``failures``: none if not given."""
     failed = {name: Counter(which) for name, which in failures.items()}
     functions = [(f"`{name}`", _is_call(function=name)) for name in FUNCTIONS]
     dtypes = [(f"`{name}`", _is_call(dtype=name)) for name in DTYPES]

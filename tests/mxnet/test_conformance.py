@@ -1,6 +1,6 @@
 """The conformance cases of all frontends (tests/conformance).
 
-docs/faces.md has no column for MXNet, which has a separate environment.
+docs/frontends.md has no column for MXNet, which has a separate environment.
 """
 
 import pytest

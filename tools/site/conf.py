@@ -76,9 +76,11 @@ PAGES = {
         "docs/performance",
         "benchmarks/*",
     ],
-    "Reference": ["docs/api/README", "docs/api/*", "docs/faces"],
+    "Reference": ["docs/api/README", "docs/api/*", "docs/frontends"],
     "Develop": [
         "docs/architecture",
+        "docs/architecture/*",
+        "docs/design/*",
         "docs/how-a-job-starts",
         "docs/failure-detection",
         "docs/wire",
