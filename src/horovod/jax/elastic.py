@@ -100,7 +100,7 @@ class JaxState(ObjectState):
     """
 
 
-class ElasticDataset(_ElasticDataset):
+class ElasticDataset(_ElasticDataset):  # noqa: D101 - the base class's docstring
     __doc__ = _ElasticDataset.__doc__
     _place_of = basics.rank, basics.size
 
@@ -108,7 +108,7 @@ class ElasticDataset(_ElasticDataset):
 batch = _batch_of_this_rank(basics.rank, basics.size)
 
 
-class Checkpoint(StateCheckpoint):
+class Checkpoint(StateCheckpoint):  # noqa: D101 - the base class's docstring
     __doc__ = StateCheckpoint.__doc__
 
     def __init__(

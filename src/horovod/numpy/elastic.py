@@ -44,7 +44,7 @@ class ObjectState(_ObjectState):
         self._face = NUMPY if bcast_object is None else None
 
 
-class ElasticDataset(_ElasticDataset):
+class ElasticDataset(_ElasticDataset):  # noqa: D101 - the base class's docstring
     __doc__ = _ElasticDataset.__doc__
     _place_of = rank, size
 

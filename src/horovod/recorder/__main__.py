@@ -1,4 +1,4 @@
-"""Command line: python -m horovod.recorder diff DIR
+"""Command line of the flight recorder: ``python -m horovod.recorder diff DIR``.
 
 The exit code is 0 if the ranks did the same, 1 if they diverged, and 2 if the files cannot be read.
 """
@@ -12,6 +12,7 @@ from horovod.recorder import diff, dumps
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the command and return its exit code."""
     parser = argparse.ArgumentParser(
         prog="python -m horovod.recorder", description="What flight recorders have written."
     )

@@ -87,7 +87,7 @@ class ObjectState(_ObjectState):
         self._face = TENSORFLOW if bcast_object is None else None
 
 
-class ElasticDataset(_ElasticDataset):
+class ElasticDataset(_ElasticDataset):  # noqa: D101 - the base class's docstring
     __doc__ = _ElasticDataset.__doc__
     _place_of = rank, size
 
@@ -95,7 +95,7 @@ class ElasticDataset(_ElasticDataset):
 batch = _batch_of_this_rank(rank, size)
 
 
-class Checkpoint(StateCheckpoint):
+class Checkpoint(StateCheckpoint):  # noqa: D101 - the base class's docstring
     __doc__ = StateCheckpoint.__doc__
 
     def __init__(

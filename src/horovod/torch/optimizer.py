@@ -268,7 +268,7 @@ class _Distributed:
     _hvd: _Control
     _hvd_plain: type
 
-    def step(self, *args: Any, **kwargs: Any) -> Any:
+    def step(self, *args: Any, **kwargs: Any) -> Any:  # noqa: D417 - arguments of the plain optimizer
         """Perform an optimizer step with reduced gradients.
 
         On a rank without a backward pass since the last step, it first waits for the gradients of the other ranks.

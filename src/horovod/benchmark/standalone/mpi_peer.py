@@ -48,6 +48,7 @@ class Peer:
 
 
 def main() -> None:
+    """Serve one MPI rank's measurements on the benchmark's socket."""
     parser = argparse.ArgumentParser()
     parser.add_argument("--socket", required=True)
     parser.add_argument("--no-pin", action="store_true")

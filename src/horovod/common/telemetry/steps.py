@@ -33,12 +33,14 @@ _LATE, _LEAST_LATE = 0.02, 50_000  # fraction of a step, and ns, below which no 
 
 # Not the module `statistics`, because importing it takes half as long as all that a worker imports from here.
 def median(values: Iterable[float]) -> float:
+    """Return the median of at least one value."""
     ordered = sorted(values)
     middle = len(ordered) // 2
     return ordered[middle] if len(ordered) % 2 else (ordered[middle - 1] + ordered[middle]) / 2
 
 
 def average(values: Collection[float]) -> float:
+    """Return the mean of at least one value."""
     return sum(values) / len(values)
 
 

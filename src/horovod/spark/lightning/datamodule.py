@@ -11,7 +11,7 @@ PETASTORM_HDFS_DRIVER = "libhdfs"
 class PetastormDataModule(of_torch.PetastormDataModule):
     """Built-in reader of Parquet files. It has the original Horovod's name, but does not need petastorm."""
 
-    def __init__(
+    def __init__(  # noqa: D417 - the others are those of ParquetDataModule
         self,
         train_dir: str,
         val_dir: str,

@@ -12,6 +12,7 @@ Loss = Callable[[Any, Any], Any]
 
 
 def as_list(losses: Any) -> list[Any]:
+    """Return a list of the given loss or losses."""
     return list(losses) if isinstance(losses, (list, tuple)) else [losses]
 
 

@@ -1,4 +1,4 @@
-"""A process of the compute side of a data service:
+"""Command line of a process on the compute side of a data service.
 
     horovodrun -np 4 python -m horovod.tensorflow.data.compute_worker compute.json
 

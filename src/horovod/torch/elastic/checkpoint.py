@@ -11,7 +11,7 @@ from horovod.torch.elastic.copying import copied
 from horovod.torch.mpi_ops import rank, size
 
 
-class Checkpoint(StateCheckpoint):
+class Checkpoint(StateCheckpoint):  # noqa: D101 - the base class's docstring
     __doc__ = StateCheckpoint.__doc__
 
     def __init__(
