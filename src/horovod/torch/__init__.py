@@ -33,6 +33,7 @@ from horovod.torch.functions import (
 from horovod.torch.in_sync import check_in_sync
 from horovod.torch.mpi_ops import *  # noqa: F403
 from horovod.torch.optimizer import DistributedOptimizer
+from horovod.torch.profiling import profile
 from horovod.torch.shared import empty_shared, in_shared_memory
 from horovod.torch.sync_batch_norm import SyncBatchNorm
 
@@ -55,5 +56,6 @@ __all__ = [
     "elastic",
     "empty_shared",
     "in_shared_memory",
+    "profile",
     *_mpi_ops.__all__,
 ]

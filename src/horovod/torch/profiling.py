@@ -1,0 +1,219 @@
+"""Recording of a step's profile for the planner (docs/planner.md)."""
+
+import os
+import time
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch.nn.modules.module import register_module_forward_hook, register_module_forward_pre_hook
+
+from horovod.common import dtypes
+from horovod.common.faces import TORCH as face
+from horovod.torch.functions import allgather_object
+
+if TYPE_CHECKING:
+    from horovod.planner.recorded import RecordedStep
+
+_WARM_UP = 5
+"""Number of first steps that are not recorded: they allocate memory and fill caches."""
+
+_in_backward: Any = getattr(torch._C, "_current_graph_task_id", lambda: -1)
+
+_active: "_Recorder | None" = None
+
+
+def profile(
+    path: "str | os.PathLike[str]",
+    steps: int = 20,
+    batch: int | None = None,
+    named_parameters: Iterable[tuple[str, torch.Tensor]] | None = None,
+) -> None:
+    """Record a profile of the next training steps for ``python -m horovod.planner``.
+
+    Call it before the training loop; the loop does not change. The profile has the compute times of a step and the
+    order in which backward produces the gradients. Time in which a rank waits for communication is not part of it, so
+    one worker is enough; several also show how much ranks differ. In a job, all ranks must call it with the same
+    ``steps``.
+
+    A step ends with ``step()`` of the first optimizer that is used. Forward begins with the first call of a module
+    after that, and backward when the last module has returned. On CUDA devices, times are those of the device.
+
+    Args:
+        path: File that rank 0 writes after 5 + ``steps`` steps.
+        steps: Number of steps to record, at least 1.
+        batch: Samples per worker and step. Default: the first dimension of the first tensor that a module is called
+            with.
+        named_parameters: Names of the parameters. Default: numbers.
+
+    Raises:
+        ValueError: If ``steps`` is not positive, or if a profile is being recorded.
+    """
+    global _active
+    if steps < 1:
+        raise ValueError(f"`steps` must be at least 1, got {steps}")
+    if _active is not None:
+        raise ValueError(f"a profile is already being recorded, to {_active.path}; only one can be at a time")
+    _active = _Recorder(os.fspath(path), steps, batch, dict(named_parameters or ()))
+
+
+class _HostClock:
+    """Clock of the host."""
+
+    def mark(self) -> Any:
+        return time.perf_counter()
+
+    def between(self, start: Any, end: Any) -> float:
+        return float(end - start)
+
+    def wait(self) -> None:
+        """Wait until all marks can be compared."""
+
+
+class _CudaClock:
+    """Clock of the current CUDA device: marks are events on the current stream."""
+
+    def mark(self) -> Any:
+        event = torch.cuda.Event(enable_timing=True)
+        event.record()
+        return event
+
+    def between(self, start: Any, end: Any) -> float:
+        return max(float(start.elapsed_time(end)), 0.0) / 1e3
+
+    def wait(self) -> None:
+        torch.cuda.synchronize()
+
+
+class _Marks:
+    """Marks of one step, of a clock."""
+
+    def __init__(self, begin: Any) -> None:
+        self.begin = begin
+        self.forward: Any = None
+        self.backward: Any = None
+        self.ready: dict[int, Any] = {}
+        self.last: Any = None
+        self.optimizer: Any = None
+        self.end: Any = None
+
+    def complete(self) -> bool:
+        return None not in (self.begin, self.forward, self.backward, self.last, self.optimizer, self.end)
+
+
+class _Recorder:
+    """Hooks on modules, gradients and optimizers while a profile is recorded."""
+
+    def __init__(self, path: str, steps: int, batch: int | None, names: dict[str, torch.Tensor]) -> None:
+        self.path, self._wanted, self._batch = path, steps, batch
+        self._names = {parameter: name for name, parameter in names.items()}
+        self._clock: Any = _HostClock()
+        self._optimizer: Any = None
+        self._parameters: list[torch.Tensor] = []
+        self._model = ""
+        self._calls = 0  # depth of module calls
+        self._stepping = 0  # depth of step(): a distributed optimizer calls that of its base class
+        self._now = _Marks(None)
+        self._done: list[_Marks] = []
+        # Older versions of PyTorch, which do not have them, must be able to import this module.
+        from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
+
+        self._handles: list[Any] = [
+            register_module_forward_pre_hook(self._before_forward),
+            register_module_forward_hook(self._after_forward),
+            register_optimizer_step_pre_hook(self._before_step),
+            register_optimizer_step_post_hook(self._after_step),
+        ]
+
+    def _before_forward(self, module: torch.nn.Module, inputs: Any) -> None:
+        if _in_backward() != -1:  # a checkpoint computes its forward again
+            return
+        if self._calls == 0 and self._now.forward is None:
+            self._now.forward = self._clock.mark()
+            self._model = self._model or type(module).__name__
+            if self._batch is None:
+                sized = (x.shape[0] for x in inputs if isinstance(x, torch.Tensor) and x.dim())
+                self._batch = next(sized, None)
+        self._calls += 1
+
+    def _after_forward(self, module: torch.nn.Module, inputs: Any, output: Any) -> None:
+        if _in_backward() != -1:
+            return
+        self._calls = max(self._calls - 1, 0)
+        if self._calls == 0:
+            self._now.backward = self._clock.mark()
+
+    def _on_gradient(self, number: int) -> None:
+        self._now.ready[number] = self._now.last = self._clock.mark()
+
+    def _before_step(self, optimizer: Any, *_: Any) -> None:
+        if self._optimizer is None:
+            self._watch(optimizer)
+        if optimizer is self._optimizer:
+            self._stepping += 1
+            self._now.optimizer = self._clock.mark()
+
+    def _watch(self, optimizer: Any) -> None:
+        self._optimizer = optimizer
+        self._parameters = [p for group in optimizer.param_groups for p in group["params"] if p.requires_grad]
+        if any(p.is_cuda for p in self._parameters):
+            self._clock = _CudaClock()
+        for number, parameter in enumerate(self._parameters):
+            hook = parameter.register_post_accumulate_grad_hook(lambda _, number=number: self._on_gradient(number))
+            self._handles.append(hook)
+
+    def _after_step(self, optimizer: Any, *_: Any) -> None:
+        if optimizer is not self._optimizer:
+            return
+        marks = self._now
+        marks.end = marks.end or self._clock.mark()
+        self._stepping -= 1
+        if self._stepping:
+            return
+        self._calls = 0
+        self._now = _Marks(marks.end)
+        if marks.complete():
+            self._done.append(marks)
+        if len(self._done) == _WARM_UP + self._wanted:
+            self._finish()
+
+    def _finish(self) -> None:
+        from horovod.planner.profile import save  # not needed by programs that record nothing
+        from horovod.planner.recorded import RecordedRank, profile_of
+
+        global _active
+        _active = None
+        for handle in self._handles:
+            handle.remove()
+        self._clock.wait()
+        rank = RecordedRank(
+            name=self._model,
+            device="gpu" if isinstance(self._clock, _CudaClock) else "cpu",
+            batch=self._batch or 1,
+            gradients=[
+                (self._names.get(p, f"parameter.{i}"), p.numel(), _dtype_of(p)) for i, p in enumerate(self._parameters)
+            ],
+            steps=[self._recorded(marks) for marks in self._done[_WARM_UP:]],
+        )
+        job = face.job
+        ranks = allgather_object(rank, name="horovod.profile") if job is not None and job.size > 1 else [rank]
+        if job is None or job.rank == 0:
+            save(profile_of(ranks), self.path)
+            print(f"[horovod] profile of {len(rank.steps)} steps on {len(ranks)} ranks: {self.path}", flush=True)
+
+    def _recorded(self, marks: _Marks) -> "RecordedStep":
+        from horovod.planner.recorded import RecordedStep
+
+        between = self._clock.between
+        return RecordedStep(
+            data=between(marks.begin, marks.forward),
+            forward=between(marks.forward, marks.backward),
+            backward=between(marks.backward, marks.last),
+            optimizer=between(marks.optimizer, marks.end),
+            ready={number: max(between(marks.backward, mark), 0.0) for number, mark in marks.ready.items()},
+        )
+
+
+def _dtype_of(parameter: torch.Tensor) -> str:
+    grad = parameter.grad
+    return dtypes.name_of(parameter.dtype if grad is None else grad.dtype)
