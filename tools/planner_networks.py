@@ -35,6 +35,7 @@ TABLE_16 = {
     "tcp-host": (2073.3, 1338.3, 616.8),
 }
 """16 GPUs, 4 servers, 25 Gbit/s RoCE: NCCL over TCP, NCCL over RDMA, allreduce in host memory over TCP."""
+TITLES = {"tcp": "NCCL over TCP", "rdma": "NCCL over RDMA", "tcp-host": "allreduce in host memory over TCP"}
 TABLE_64 = (7932.1, 7741.6, 6084.2)
 """64 GPUs, 16 servers, 40 Gbit/s TCP, NCCL."""
 EFFICIENCY_512 = (0.90, 0.90, 0.68)
@@ -59,7 +60,7 @@ def fitted_network(kind: str) -> Network:
     """Return the network whose constants are fitted to a row of the 16-GPU table."""
     base = Network(
         name=f"published-{kind}",
-        source=f"fitted to ResNet-101 and VGG-16 in the {kind} row of Horovod's published 16-GPU table (2017-09)",
+        source=f"fitted to ResNet-101 and VGG-16 ({TITLES[kind]}) in Horovod's published 16-GPU table (2017-09)",
         bandwidth=25 * GBIT,
         latency=round(ALPHA_RDMA if kind == "rdma" else ALPHA_TCP, 8),
         intra_bandwidth=PCIE,
@@ -92,11 +93,11 @@ def statements(nets: dict[str, Network]) -> list[list[str]]:
     return rows
 
 
-def main(write: bool) -> None:
-    """Print all tables."""
+def main(write: bool = False) -> None:
+    """Print all tables; with ``write``, also write the networks that ship."""
     nets = {kind: fitted_network(kind) for kind in TABLE_16}
     for kind, net in nets.items():
-        print(f"16 GPUs, 25 Gbit/s, {kind}:")
+        print(f"16 GPUs, 25 Gbit/s, {TITLES[kind]}:")
         print(fit.render(points(SINGLE_16, Layout(4, 4), TABLE_16[kind], True), net, RING))
         if write and kind in SHIPPED:
             network.save(net, FOLDER / f"{net.name}.json")
@@ -104,11 +105,11 @@ def main(write: bool) -> None:
     same_rate = msgspec.structs.replace(same_fraction, efficiency=nets["tcp"].efficiency * 25 / 40)
     for title, net in (("the same fraction of 40 Gbit/s", same_fraction), ("the same rate as at 25 Gbit/s", same_rate)):
         effective = show_bandwidth(net.bandwidth * net.efficiency)
-        print(f"64 GPUs, 40 Gbit/s TCP, {title} ({effective}):")
+        print(f"64 GPUs, 40 Gbit/s TCP, if NCCL reaches {title} ({effective}):")
         print(fit.render(points(SINGLE_64, Layout(16, 4), TABLE_64, False), net, RING))
-    print(report.table(efficiency_512(nets["rdma"])), "\n")
+    print(report.table(efficiency_512(nets["rdma"])), end="\n\n")
+    print("16 GPUs, 25 Gbit/s TCP, distributed TensorFlow:")
     servers = Settings(algorithm="parameter-server")
-    print("16 GPUs, 25 Gbit/s TCP, parameter servers:")
     print(fit.render(points(SINGLE_16, Layout(4, 4), SERVERS_16, False), nets["tcp"], servers))
     print(report.table(statements(nets)))
 

@@ -49,6 +49,7 @@ PAGES = {
         "docs/run",
         "docs/spark-estimators",
         "docs/compression",
+        "docs/planner",
     ],
     "Run": [
         "docs/horovodrun",

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import json
 import sys
 from collections.abc import Sequence
 
@@ -86,9 +85,7 @@ def _fit(words: Sequence[str]) -> int:
 def _compare(words: Sequence[str]) -> int:
     args = options.compare_parser().parse_args(words)
     shape = profile.load(args.profile)
-    stats = json.loads(args.stats.read_bytes())
-    if not isinstance(stats, dict):
-        raise ValueError(f"{args.stats} must contain the object that hvd.stats() returns")
+    stats = compare.read(args.stats)
     nodes = args.nodes or [max(int(stats.get("size", 1)) // args.gpus_per_node, 1)]
     layout = options.layouts(nodes[:1], args.gpus_per_node)[0]
     found = predict(shape, layout, _one_network(args, shape.device), _settings(args), args.batch)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 from horovod.planner import report
@@ -11,6 +13,24 @@ from horovod.planner.units import show_time
 
 _SMALL = 0.05
 """Fraction of the step below which a difference is not reported as a deviation."""
+
+
+def read(path: Path) -> dict[str, Any]:
+    """Return the statistics in a file: ``hvd.stats()`` as JSON, or the last line of ``--stats-file``.
+
+    Raises:
+        ValueError: If the file has neither form.
+        OSError: If it cannot be read.
+    """
+    lines = [line for line in path.read_text().splitlines() if line.strip()]
+    for text in ("\n".join(lines), lines[-1] if lines else ""):
+        try:
+            found = json.loads(text)
+        except ValueError:
+            continue
+        if isinstance(found, dict):
+            return found
+    raise ValueError(f"{path} must contain hvd.stats() of rank 0 as JSON, or what --stats-file writes")
 
 
 def figures(stats: Mapping[str, Any]) -> dict[str, float]:

@@ -138,7 +138,9 @@ def compare_parser() -> argparse.ArgumentParser:
         allow_abbrev=False,
     )
     parser.add_argument("profile", help="profile that the prediction is made from")
-    parser.add_argument("stats", type=Path, help="JSON file with hvd.stats() of rank 0")
+    parser.add_argument(
+        "stats", type=Path, help="hvd.stats() of rank 0 as JSON, or the file of horovodrun --stats-file"
+    )
     add_cluster(parser)
     return parser
 
