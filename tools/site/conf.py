@@ -50,6 +50,7 @@ PAGES = {
         "docs/spark-estimators",
         "docs/compression",
         "docs/planner",
+        "docs/strategies",
     ],
     "Run": [
         "docs/horovodrun",

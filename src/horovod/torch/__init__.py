@@ -10,6 +10,7 @@ Example::
     hvd.broadcast_optimizer_state(optimizer, root_rank=0)
 """
 
+import importlib
 from typing import Any
 
 try:
@@ -41,12 +42,18 @@ _noticing.watch_plain_optimizers()
 _not_traced.install()
 
 
+_STRATEGIES = ("DiLoCo", "Gossip", "LocalSGD", "ParameterServer")
+
+
 def __getattr__(name: str) -> Any:
+    if name in _STRATEGIES:  # loaded on first use; horovod.strategies is built on this module
+        return getattr(importlib.import_module("horovod.strategies.tensors"), name)
     raise _absent.no_attribute(__name__, name)
 
 
 __all__ = [
     "DistributedOptimizer",
+    *_STRATEGIES,
     "SyncBatchNorm",
     "allgather_object",
     "broadcast_object",

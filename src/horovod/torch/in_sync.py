@@ -1,6 +1,7 @@
 """Comparison of models, optimizers and tensors between ranks, based on ``horovod.common.in_sync``."""
 
 import ctypes
+import weakref
 from collections.abc import Collection, Mapping
 from typing import Any
 
@@ -16,6 +17,9 @@ from horovod.common.process_sets import ProcessSet, global_process_set
 from horovod.torch.ops.tensors import plain
 from horovod.torch.sync_batch_norm import SyncBatchNorm
 
+strategies: "weakref.WeakSet[Any]" = weakref.WeakSet()
+"""Training strategies (``horovod.strategies``), whose ranks may have different parameters while they train."""
+
 
 def check_in_sync(
     *objects: Any, process_set: ProcessSet = global_process_set, ignore: Collection[str] = (), **named: Any
@@ -23,6 +27,8 @@ def check_in_sync(
     """Check that all ranks hold the same values, bit for bit. All ranks of the set must call it.
 
     Running statistics of normalization layers that are not synchronized usually differ between ranks and are skipped.
+    So are parameters that may differ at this step by a training strategy such as ``LocalSGD``; of an optimizer with a
+    strategy only the options and the shared parameters are compared.
 
     Args:
         *objects: Models, optimizers, schedulers and other objects with ``state_dict()``; tensors, numbers, strings,
@@ -77,13 +83,19 @@ def _read(value: Any) -> Any:
     if isinstance(value, torch.nn.Module):
         return _model_state(value)
     if isinstance(value, torch.optim.Optimizer):
-        state = value.state_dict()
+        strategy = getattr(value, "_hvd_strategy", None)
+        state = torch.optim.Optimizer.state_dict(value) if strategy is not None else value.state_dict()
+        if strategy is not None:
+            return {"param_groups": state["param_groups"], "strategy": strategy.common()}
         return {"param_groups": state.pop("param_groups"), **state}  # report first what the user has set
     return value
 
 
 def _model_state(model: torch.nn.Module) -> dict[str, Any]:
+    differing = {flat.data_ptr() for one in strategies if not one.in_sync for flat in one.vector.flats}
     state = dict(model.state_dict())
+    if differing:
+        state = {name: value for name, value in state.items() if value.data_ptr() not in differing}
     for prefix, module in model.named_modules():
         if isinstance(module, _NormBase) and not isinstance(module, SyncBatchNorm | TorchSyncBatchNorm):
             for name in ("running_mean", "running_var", "num_batches_tracked"):

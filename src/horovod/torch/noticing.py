@@ -133,7 +133,7 @@ batches = _Batches()
 
 def _plain_step(optimizer: torch.optim.Optimizer, *_: Any) -> None:
     """Record a step of a plain optimizer, as long as no optimizer is distributed."""
-    if hasattr(optimizer, "_hvd") or not training.watched:
+    if hasattr(optimizer, "_hvd") or hasattr(optimizer, "_hvd_strategy") or not training.watched:
         return
     # Assume two bytes per number: programs that average by themselves may send half precision.
     steps = training.plain_step(lambda: 2 * sum(p.numel() for p in _trained(optimizer)), _WRAP)

@@ -51,7 +51,8 @@ def broadcast_optimizer_state(
 
     This covers ``optimizer.state`` and the options in ``optimizer.param_groups``, such as learning rates, also as
     tensors. State that a rank lacks is created without a step, so no parameter changes. State that the root lacks is
-    removed. Tensors that fit are overwritten in place; others are replaced.
+    removed. Tensors that fit are overwritten in place; others are replaced. An optimizer with a training strategy
+    begins its round again, with the root's shared parameters.
 
     Args:
         optimizer (torch.optim.Optimizer): Optimizer, with the same parameters on all ranks.
@@ -88,6 +89,9 @@ def broadcast_optimizer_state(
     broadcast_all(((f"optimizer_state.{i}", place.tensor) for i, place in enumerate(places)), root_rank, process_set)
     if not is_root:
         _install(optimizer, parameters, theirs, places)
+    strategy = getattr(optimizer, "_hvd_strategy", None)
+    if strategy is not None:
+        strategy.sync(root_rank, process_set)
 
 
 @dataclass(frozen=True)

@@ -1,0 +1,11 @@
+"""Training strategies that exchange parameters less often, or with fewer ranks, than synchronous data parallelism.
+
+``horovod.torch`` exports them as ``LocalSGD``, ``DiLoCo``, ``Gossip`` and ``ParameterServer``; ``strategies.arrays``
+has them for NumPy arrays. docs/strategies.md compares them.
+
+``rules``, ``graphs``, ``layout`` and ``progress`` are pure. ``rounds``, ``gossip`` and ``serving`` communicate.
+"""
+
+from horovod.strategies.rules import OuterSGD
+
+__all__ = ["OuterSGD"]

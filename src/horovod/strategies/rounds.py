@@ -1,0 +1,189 @@
+"""Local SGD and DiLoCo: ranks train alone for a round, then update the shared parameters together."""
+
+from concurrent.futures import Future, ThreadPoolExecutor
+from typing import Any
+
+from horovod.common.process_sets import ProcessSet
+from horovod.strategies.rules import OuterSGD, Schedule, blend
+from horovod.strategies.vector import Vector
+
+WIRES = {None: "none", "fp16": "wire_fp16", "bf16": "wire_bf16", "int8": "wire_int8"}
+"""Values of ``wire``: the names of the compressors in ``Compression``."""
+
+
+class Rounds:
+    """State of local SGD or DiLoCo on one rank.
+
+    The shared parameters are equal on all ranks. At the first step they are those of the set's first rank.
+
+    Args:
+        vector: The trained arrays.
+        outer: Rule that updates the shared parameters.
+        schedule: When which fragment is exchanged.
+        wire: Format on the network: None, "fp16", "bf16" or "int8".
+        process_set: Ranks that take part.
+        name: Prefix of the operations' names, such as "DiLoCo".
+        mixing: Weight of a rank's own parameters when it takes the shared ones, from 0 up to but not including 1.
+
+    Raises:
+        ValueError: An argument is invalid.
+
+    Attributes:
+        steps: Number of steps taken.
+        bytes_sent: Bytes of changes that were reduced so far, before compression.
+    """
+
+    def __init__(
+        self,
+        vector: Vector,
+        outer: OuterSGD,
+        schedule: Schedule,
+        wire: str | None,
+        process_set: ProcessSet,
+        name: str,
+        mixing: float = 0.0,
+    ) -> None:
+        if not isinstance(outer, OuterSGD):
+            raise ValueError(f"outer must be a horovod.strategies.OuterSGD, got {outer!r}")
+        if wire not in WIRES:
+            raise ValueError(f"wire must be one of {list(WIRES)}, got {wire!r}")
+        if wire is not None and vector.dtype != "float32":
+            raise ValueError(f"wire must be None for {vector.dtype} parameters, got {wire!r}")
+        if not 0 <= mixing < 1:
+            raise ValueError(f"mixing must be at least 0 and below 1, got {mixing!r}")
+        self.vector, self.outer, self.schedule, self.mixing = vector, outer, schedule, mixing
+        self.process_set, self.name = process_set, name
+        self.steps = 0
+        self.bytes_sent = 0
+        self._compression = getattr(vector.hvd.Compression, WIRES[wire])
+        self._ranges = schedule.ranges(vector.total)
+        self._shared: Any = None
+        self._velocity: Any = None
+        self._pending: list[tuple[int, Any]] = []
+        """Fragments whose change was sent and not used yet, with the Future or the value of the average change."""
+        self._thread: ThreadPoolExecutor | None = None
+
+    def before_step(self) -> None:
+        """Prepare for a local update. The first call makes all ranks equal."""
+        if self._shared is None:
+            shared = self.vector.read()
+            root = self._first_rank()
+            self.vector.hvd.broadcast_(shared, root, name=f"{self.name}.start", process_set=self.process_set)
+            self.vector.write(shared)
+            self._set_shared(shared)
+
+    def after_step(self) -> None:
+        """Count a local update, and exchange what is due.
+
+        Raises:
+            HorovodInternalError: A rank was lost.
+        """
+        self.steps += 1
+        overlap = self.schedule.overlap
+        if self._pending and self.schedule.due(self.steps - overlap):
+            self._finish()
+        for fragment in self.schedule.due(self.steps):
+            self._send(fragment)
+        if not overlap or self.steps <= self.schedule.synchronous_steps:
+            self._finish()
+
+    @property
+    def in_sync(self) -> bool:
+        """True if all ranks have the same parameters, which holds after each round without fragments."""
+        return self._shared is None or (
+            self.schedule.fragments == 1
+            and not self.schedule.overlap
+            and bool(self.steps == 0 or self.schedule.due(self.steps))
+        )
+
+    def _send(self, fragment: int) -> None:
+        start, stop = self._ranges[fragment]
+        change = self._shared[start:stop] - self.vector.read(start, stop)
+        self.bytes_sent += change.nbytes
+        if self.schedule.overlap:
+            self._thread = self._thread or ThreadPoolExecutor(1, thread_name_prefix=f"horovod-{self.name}")
+            self._pending.append((fragment, self._thread.submit(self._average, fragment, change)))
+        else:
+            self._pending.append((fragment, self._average(fragment, change)))
+
+    def _average(self, fragment: int, change: Any) -> Any:
+        name = f"{self.name}.average.{fragment}"
+        return self.vector.hvd.allreduce(change, name=name, compression=self._compression, process_set=self.process_set)
+
+    def _finish(self) -> None:
+        """Update the shared parameters with the changes in flight, and take them over."""
+        self._arrive()
+        for fragment, change in self._pending:
+            start, stop = self._ranges[fragment]
+            shared = self._shared[start:stop]
+            self.outer.update(shared, change, None if self._velocity is None else self._velocity[start:stop])
+            local = self.vector.read(start, stop) if self.mixing else None
+            self.vector.write(blend(shared, local, self.mixing), start)
+        self._pending.clear()
+
+    def _arrive(self) -> None:
+        """Wait for the changes in flight without using them."""
+        self._pending = [(f, c.result() if isinstance(c, Future) else c) for f, c in self._pending]
+
+    def _set_shared(self, shared: Any) -> None:
+        self._shared = shared
+        self._velocity = self.vector.zeros(self.vector.total) if self.outer.momentum else None
+
+    def _first_rank(self) -> int:
+        return self.process_set.ranks[0] if self.process_set.ranks else 0
+
+    # Checkpoints, comparisons and elastic jobs
+
+    def common(self) -> dict[str, Any]:
+        """Return what is equal on all ranks."""
+        return {"steps": self.steps, "shared": self._shared, "velocity": self._velocity}
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return the shared parameters, the outer momentum and the position in the round; not a copy.
+
+        Together with this rank's parameters and inner optimizer it is all that a rank needs to resume.
+        """
+        self._arrive()
+        pending = [[fragment, change] for fragment, change in self._pending]
+        return {"steps": self.steps, "shared": self._shared, "velocity": self._velocity, "pending": pending}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Load the result of ``state_dict``.
+
+        Raises:
+            ValueError: The state belongs to another number of parameters.
+        """
+        shared, velocity = state["shared"], state["velocity"]
+        if shared is not None and len(shared) != self.vector.total:
+            raise ValueError(
+                f"{self.name}: the state must have {self.vector.total} shared parameters, got {len(shared)}"
+            )
+        self._arrive()
+        self.steps = state["steps"]
+        self._shared = None
+        if shared is not None:
+            self._set_shared(self.vector.full(shared))
+            if velocity is not None and self._velocity is not None:
+                self._velocity = self.vector.full(velocity)
+        self._pending = [(fragment, self.vector.full(change)) for fragment, change in state["pending"]]
+
+    def sync(self, root: int, process_set: ProcessSet) -> None:
+        """Give all ranks the shared parameters and the outer momentum of a rank, and begin the round again.
+
+        Elastic jobs call it after a change of the ranks: new ranks take over the shared state, and local updates of the
+        unfinished round are repeated by the ranks that there are now. Averages divide by their number.
+        """
+        hvd = self.vector.hvd
+        self._pending.clear()
+        mine = self.steps, self._shared is not None
+        self.steps, started = hvd.broadcast_object(mine, root, f"{self.name}.sync", process_set)
+        if not started:
+            self._shared = None
+            return
+        self.steps = self.schedule.begin_of_round(self.steps)
+        if self._shared is None:
+            self._set_shared(self.vector.zeros(self.vector.total))
+        for name, values in (("shared", self._shared), ("velocity", self._velocity)):
+            if values is not None:
+                hvd.broadcast_(values, root, name=f"{self.name}.sync.{name}", process_set=process_set)
+        self.vector.write(self._shared)

@@ -1,0 +1,94 @@
+"""A PyTorch optimizer on a slice of its parameters, as a parameter server runs it."""
+
+from collections import defaultdict
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+
+from horovod.strategies.layout import segments
+from horovod.strategies.serving import Serving, Store
+from horovod.strategies.vector import Vector
+
+
+class SlicedOptimizer(Store):
+    """Store whose update rule is a copy of a torch optimizer, which holds the state of the slice only.
+
+    Args:
+        optimizer: The optimizer of the whole model, whose state the slice takes over.
+        vector: Its parameters.
+        start, stop: The slice.
+    """
+
+    def __init__(self, optimizer: Any, vector: Vector, start: int, stop: int) -> None:
+        super().__init__(vector.read(start, stop), self._step)
+        parameters = [p for group in optimizer.param_groups for p in group["params"]]
+        self._segments = segments(vector.sizes, start, stop)
+        self._tensors = {s.index: self.values[s.offset : s.offset + s.stop - s.start] for s in self._segments}
+        groups, first = [], 0
+        for group in optimizer.param_groups:
+            indices = range(first, first + len(group["params"]))
+            groups.append({**group, "params": [self._tensors[i] for i in indices if i in self._tensors]})
+            first += len(group["params"])
+        state: dict[Any, Any] = defaultdict(dict)
+        for index, low, high, _ in self._segments:
+            entries = optimizer.state.get(parameters[index], {})
+            state[self._tensors[index]] = {
+                key: _part(value, vector.sizes[index], low, high) for key, value in entries.items()
+            }
+        plain = optimizer._hvd_plain
+        self._optimizer = plain.__new__(plain)
+        self._optimizer._hvd_strategy = None  # its steps are not those of a program that forgot to average
+        self._optimizer.__setstate__({"defaults": optimizer.defaults, "state": state, "param_groups": groups})
+
+    @staticmethod
+    def options_of(optimizer: Any) -> Callable[[], list[float]]:
+        """Return a function that returns the numeric options of all groups, such as learning rates."""
+        return lambda: [float(group[key]) for group in optimizer.param_groups for key in _numeric(optimizer, group)]
+
+    def _step(self, _: Any, gradient: Any, options: Sequence[float]) -> None:
+        numbers = iter(options)
+        for group in self._optimizer.param_groups:
+            for key in _numeric(self._optimizer, group):
+                group[key] = next(numbers)
+        for index, low, high, offset in self._segments:
+            self._tensors[index].grad = gradient[offset : offset + high - low]
+        self._optimizer.step()
+
+    def state(self) -> list[tuple[int, int, int, dict[str, Any]]]:
+        """Return the optimizer's state as (index of the parameter, start, stop, entries)."""
+        state = self._optimizer.state
+        return [(s.index, s.start, s.stop, dict(state.get(self._tensors[s.index], {}))) for s in self._segments]
+
+
+def adopt(optimizer: Any, snapshots: Sequence[dict[str, Any]], strategy: Serving) -> None:
+    """Give the plain optimizer of a rank the state that the servers hold."""
+    parameters = [p for group in optimizer.param_groups for p in group["params"]]
+    if strategy.mode == "easgd":
+        return  # each worker has a state of its own
+    for snapshot in snapshots:
+        for index, low, high, entries in snapshot["state"]:
+            p = parameters[index]
+            mine = optimizer.state[p] if entries else {}
+            for key, value in entries.items():
+                if not isinstance(value, torch.Tensor) or value.dim() == 0 or value.numel() != high - low:
+                    mine[key] = value.clone() if isinstance(value, torch.Tensor) else value
+                    continue
+                if not isinstance(mine.get(key), torch.Tensor) or mine[key].shape != p.shape:
+                    mine[key] = torch.zeros_like(p, dtype=value.dtype, memory_format=torch.contiguous_format)
+                mine[key].view(-1)[low:high] = value.to(p.device)
+
+
+def _part(value: Any, size: int, low: int, high: int) -> Any:
+    """Return the slice of an entry of the state that has one number per element, or a copy of another entry."""
+    if not isinstance(value, torch.Tensor):
+        return value
+    if value.dim() and value.numel() == size:
+        return value.detach().reshape(-1)[low:high].to(torch.promote_types(value.dtype, torch.float32), copy=True)
+    return value.clone()
+
+
+def _numeric(optimizer: Any, group: dict[str, Any]) -> list[str]:
+    """Return the options of a group that are numbers; those that schedulers add are not options."""
+    numbers = (key for key in optimizer.defaults if type(group.get(key)) in (float, int))
+    return sorted(numbers)

@@ -1,0 +1,398 @@
+"""Training strategies for PyTorch; ``horovod.torch`` exports the four functions."""
+
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
+
+import torch
+
+import horovod.torch as hvd
+from horovod.common.process_sets import ProcessSet, global_process_set
+from horovod.common.steps import marks
+from horovod.strategies.gossip import GossipRounds
+from horovod.strategies.graphs import Graph
+from horovod.strategies.rounds import Rounds
+from horovod.strategies.rules import AVERAGING, OuterSGD, Schedule
+from horovod.strategies.serving import Serving
+from horovod.strategies.sliced import SlicedOptimizer, adopt
+from horovod.strategies.vector import Vector
+from horovod.torch.in_sync import check_after_step, strategies
+
+Strategy = Rounds | GossipRounds | Serving
+
+
+class TensorVector(Vector):
+    """``Vector`` of an optimizer's parameters, which must be dense, contiguous, floating-point and on one device."""
+
+    hvd = hvd
+
+    def __init__(self, optimizer: torch.optim.Optimizer) -> None:
+        self.parameters = [p for group in optimizer.param_groups for p in group["params"]]
+        for index, p in enumerate(self.parameters):
+            if not p.is_floating_point() or p.layout is not torch.strided or not p.is_contiguous():
+                raise ValueError(
+                    f"parameters must be dense, contiguous and floating-point, got parameter {index} of shape "
+                    f"{tuple(p.shape)}, dtype {p.dtype} and layout {p.layout}"
+                )
+        devices = {p.device for p in self.parameters}
+        if len(devices) != 1:
+            raise ValueError(f"parameters must be on one device, got {sorted(map(str, devices))}")
+        self.device = devices.pop()
+        super().__init__([p.detach().view(-1) for p in self.parameters])
+        wide = any(p.dtype is torch.float64 for p in self.parameters)
+        self.dtype = "float64" if wide else "float32"
+        self._dtype = torch.float64 if wide else torch.float32
+
+    def gradients(self) -> list[torch.Tensor | None]:
+        """Return the gradients as flat tensors; None where a parameter has none."""
+        return [None if p.grad is None else p.grad.detach().reshape(-1) for p in self.parameters]
+
+    def zeros(self, size: int) -> Any:
+        return torch.zeros(size, dtype=self._dtype, device=self.device)
+
+    def half(self, values: Any) -> Any:
+        return values.to(torch.float16)
+
+    def full(self, values: Any) -> Any:
+        return values.to(device=self.device, dtype=self._dtype, copy=True)
+
+    def rows(self, values: Any, count: int) -> Any:
+        return values.expand(count, -1).contiguous()
+
+    def message(self, header: Sequence[float], values: Any) -> Any:
+        numbers = torch.tensor(header, dtype=torch.float64, device=self.device)
+        return torch.cat([numbers.view(torch.uint8), values.view(torch.uint8)])
+
+    def empty_message(self, header: int, size: int, half: bool) -> Any:
+        width = 2 if half else self._dtype.itemsize
+        return torch.empty(8 * header + size * width, dtype=torch.uint8, device=self.device)
+
+    def parse(self, message: Any, header: int, half: bool) -> tuple[list[float], Any]:
+        values = message[8 * header :].view(torch.float16 if half else self._dtype)
+        return message[: 8 * header].view(torch.float64).tolist(), self.full(values)
+
+
+class _Wrapped:
+    """Methods of an optimizer with a strategy, which override the plain optimizer's."""
+
+    _hvd_strategy: Any
+    _hvd_plain: type
+
+    @property
+    def strategy(self) -> Any:
+        """State of the strategy on this rank: ``steps``, ``bytes_sent`` and more."""
+        return self._hvd_strategy
+
+    @torch.no_grad()
+    def step(self, closure: Callable[[], Any] | None = None) -> Any:
+        """Take a local step as the plain optimizer does, then exchange what the strategy says.
+
+        Args:
+            closure (Callable, optional): Closure as for the plain optimizer.
+
+        Returns:
+            The result of the plain optimizer's ``step``.
+
+        Raises:
+            HorovodInternalError: A rank was lost.
+        """
+        self.strategy.before_step()
+        result = super().step() if closure is None else super().step(closure)  # type: ignore[misc]
+        self.strategy.after_step()
+        self._stepped()
+        return result
+
+    step.hooked = True  # type: ignore[attr-defined]  # the plain class's step, called here, runs the hooks
+
+    def _stepped(self) -> None:
+        if not hasattr(self, "_hvd"):  # a distributed optimizer below marks its steps
+            marks.optimizer(self)
+        if self.strategy.in_sync and isinstance(self.strategy, Rounds):
+            names = {p: f"parameter.{i}" for i, p in enumerate(self.strategy.vector.parameters)}
+            check_after_step(self, names, self.strategy.process_set, self.strategy.steps)
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return the plain optimizer's state with an entry ``strategy``. Each rank's is needed to resume exactly."""
+        return {**super().state_dict(), "strategy": self.strategy.state_dict()}  # type: ignore[misc]
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """Load the result of ``state_dict``, or that of a plain optimizer, with which a new round begins."""
+        plain = dict(state_dict)
+        own = plain.pop("strategy", None)
+        super().load_state_dict(plain)  # type: ignore[misc]
+        if own is not None:
+            self.strategy.load_state_dict(own)
+
+    def add_param_group(self, param_group: dict[str, Any]) -> None:
+        """Refuse more parameters.
+
+        Raises:
+            ValueError: Always.
+        """
+        raise ValueError("add_param_group must be called before the optimizer gets a strategy")
+
+    def __reduce_ex__(self, protocol: Any) -> Any:
+        # As for DistributedOptimizer, other processes get the plain optimizer.
+        return _new, (self._hvd_plain,), self.__getstate__()  # type: ignore[attr-defined]
+
+
+class _Served(_Wrapped):
+    """Methods of an optimizer with a parameter server."""
+
+    @torch.no_grad()
+    def step(self, closure: Callable[[], Any] | None = None) -> Any:
+        """Send the gradients to the servers, and take over the parameters that they reply.
+
+        In mode "easgd", take a local step instead, and exchange parameters after every ``every`` of them.
+
+        Args:
+            closure (Callable, optional): Function that computes the loss and the gradients.
+
+        Returns:
+            The closure's loss, or None.
+
+        Raises:
+            HorovodInternalError: A rank was lost, or a server has failed.
+        """
+        strategy: Serving = self.strategy
+        strategy.start()
+        vector = strategy.vector
+        if strategy.mode == "easgd":
+            loss = super(_Wrapped, self).step() if closure is None else super(_Wrapped, self).step(closure)  # type: ignore[misc]
+            strategy.steps += 1
+            if strategy.steps % strategy.every == 0:
+                move = strategy.exchange(vector.read)
+                vector.write(vector.read() - move)
+        else:
+            loss = None
+            if closure is not None:
+                with torch.enable_grad():
+                    loss = closure()
+            self._hooks("_optimizer_step_pre_hooks")
+            gradients = vector.gradients()
+            vector.write(strategy.exchange(lambda start, stop: vector.gather(gradients, start, stop)))
+            strategy.steps += 1
+            self._hooks("_optimizer_step_post_hooks")
+        marks.optimizer(self)
+        return loss
+
+    step.hooked = True  # type: ignore[attr-defined]
+
+    def _hooks(self, name: str) -> None:
+        for hook in list(getattr(self, name, {}).values()):
+            hook(self, (), {})
+
+    def serve(self) -> bool:
+        """On a server, serve until all workers are done, and return True; on a worker, return False at once.
+
+        Raises:
+            TimeoutError: A worker waited too long for slower ones.
+            HorovodInternalError: A rank was lost.
+        """
+        if hvd.rank() in self.strategy.roles().workers:
+            return False
+        adopt(self, self.strategy.serve(), self.strategy)
+        return True
+
+    def finish(self) -> None:
+        """On a worker, end the training, wait for the other workers, and take over the final parameters and state.
+
+        Raises:
+            HorovodInternalError: A rank was lost.
+        """
+        adopt(self, self.strategy.finish(), self.strategy)
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return a state that the plain optimizer could load as well; a worker gets it from the servers."""
+        strategy = self.strategy
+        if strategy.mode != "easgd" and not strategy.in_sync and hvd.rank() in strategy.roles().workers:
+            adopt(self, strategy.fetch(), strategy)
+        return super(_Wrapped, self).state_dict()  # type: ignore[misc, no-any-return]
+
+
+def _new(plain: type) -> Any:
+    return plain.__new__(plain)
+
+
+def _wrap(optimizer: Any, make: Callable[[TensorVector], Strategy], methods: type = _Wrapped) -> Any:
+    if not isinstance(optimizer, torch.optim.Optimizer):
+        raise ValueError(f"optimizer must be a torch.optim.Optimizer, got {type(optimizer).__name__}")
+    if isinstance(optimizer, _Wrapped):
+        raise ValueError("optimizer must not have a strategy already")
+    if "step" in vars(optimizer):
+        raise ValueError("optimizer must get its strategy before its learning rate scheduler; swap the two lines")
+    optimizer._hvd_strategy = make(TensorVector(optimizer))
+    strategies.add(optimizer._hvd_strategy)
+    plain = type(optimizer)
+    members = {
+        "__module__": plain.__module__,
+        "__qualname__": plain.__qualname__,
+        "__doc__": plain.__doc__,
+        "_hvd_plain": getattr(plain, "_hvd_plain", plain),
+    }
+    optimizer.__class__ = type(plain.__name__, (methods, plain), members)
+    return optimizer
+
+
+def LocalSGD(
+    optimizer: torch.optim.Optimizer,
+    every: int,
+    *,
+    synchronous_steps: int = 0,
+    wire: str | None = None,
+    process_set: ProcessSet = global_process_set,
+) -> Any:
+    """Let each rank train alone, average the parameters after every ``every`` steps, and return ``optimizer``.
+
+    The optimizer's own state, such as momentum, stays local. For training that is synchronous within a host and local
+    between hosts, pass ``hvd.DistributedOptimizer(optimizer, process_set=host)``.
+
+    Args:
+        optimizer (torch.optim.Optimizer): Any optimizer, without a learning rate scheduler yet.
+        every (int): Steps between averages. With 1 and SGD, it equals synchronous SGD.
+        synchronous_steps (int): Number of first steps that are averaged one by one (post-local SGD). Default: 0.
+        wire (str, optional): Format of changes on the network, "fp16", "bf16" or "int8"; float32 by default.
+        process_set (ProcessSet): Ranks that average. Default: all ranks.
+
+    Returns:
+        torch.optim.Optimizer: ``optimizer``, with an attribute ``strategy``.
+
+    Raises:
+        ValueError: An argument is invalid; the message names it.
+    """
+    schedule = Schedule(every, synchronous_steps=synchronous_steps)
+    return _wrap(optimizer, lambda vector: Rounds(vector, AVERAGING, schedule, wire, process_set, "LocalSGD"))
+
+
+def DiLoCo(
+    optimizer: torch.optim.Optimizer,
+    outer: OuterSGD | None = None,
+    every: int = 500,
+    fragments: int = 1,
+    overlap: int = 0,
+    wire: str | None = None,
+    *,
+    mixing: float = 0.0,
+    process_set: ProcessSet = global_process_set,
+) -> Any:
+    """Let each rank train alone, update shared parameters by an outer optimizer, and return ``optimizer``.
+
+    After a round, the ranks average the change of their parameters, and the outer optimizer applies it to the shared
+    parameters, which all ranks take over (Douillard et al. 2023).
+
+    Args:
+        optimizer (torch.optim.Optimizer): Any optimizer, without a learning rate scheduler yet.
+        outer (horovod.strategies.OuterSGD, optional): Outer optimizer. Default: ``OuterSGD(0.7, 0.9, nesterov=True)``.
+        every (int): Steps in a round. Default: 500.
+        fragments (int): Parts of the parameters that are exchanged at different steps of a round, so that less is sent
+            at a time; must divide ``every``. Default: 1.
+        overlap (int): Steps that a rank continues to train while a part is exchanged, below ``every / fragments``.
+            Default: 0.
+        wire (str, optional): Format of changes on the network, "fp16", "bf16" or "int8"; float32 by default.
+        mixing (float): Weight of a rank's own parameters when it takes over the shared ones. With ``overlap``, 0.5
+            keeps a part of the steps made meanwhile. Default: 0.0.
+        process_set (ProcessSet): Ranks that take part. Default: all ranks.
+
+    Returns:
+        torch.optim.Optimizer: ``optimizer``, with an attribute ``strategy``.
+
+    Raises:
+        ValueError: An argument is invalid; the message names it.
+    """
+    outer, schedule = outer or OuterSGD(), Schedule(every, fragments, overlap)
+    return _wrap(optimizer, lambda vector: Rounds(vector, outer, schedule, wire, process_set, "DiLoCo", mixing))
+
+
+def Gossip(
+    optimizer: torch.optim.Optimizer,
+    graph: str | Graph = "exponential",
+    push_sum: bool = True,
+    *,
+    every: int = 1,
+    average_every: int = 0,
+    wire: str | None = None,
+    process_set: ProcessSet = global_process_set,
+) -> Any:
+    """Mix each rank's parameters with those of another rank after each step, and return ``optimizer``.
+
+    A rank sends its parameters to one other rank, whatever the number of ranks. Ranks stay close but not equal; average
+    the parameters at the end with ``hvd.allreduce``, or choose ``average_every``.
+
+    Args:
+        optimizer (torch.optim.Optimizer): Any optimizer, without a learning rate scheduler yet.
+        graph (str or Callable): "exponential" (distance 1, 2, 4, ... in turns), "ring" (next and previous rank in
+            turns), "pairs" (every pair in turns), or a function of (number of ranks, number of the round) that returns
+            a list of target ranks for each rank, the same on all ranks.
+        push_sum (bool): Send a weight too (stochastic gradient push). Only functions whose ranks receive unequal shares
+            need it. Default: True.
+        every (int): Steps between two rounds. Default: 1.
+        average_every (int): Rounds after which all ranks average exactly; 0 for never. Default: 0.
+        wire (str, optional): Format on the network, "fp16"; that of the parameters by default.
+        process_set (ProcessSet): Ranks that take part. Default: all ranks.
+
+    Returns:
+        torch.optim.Optimizer: ``optimizer``, with an attribute ``strategy``.
+
+    Raises:
+        ValueError: An argument is invalid; the message names it.
+    """
+    return _wrap(
+        optimizer, lambda vector: GossipRounds(vector, graph, push_sum, every, average_every, wire, process_set)
+    )
+
+
+def ParameterServer(
+    optimizer: torch.optim.Optimizer,
+    servers: int = 1,
+    mode: str = "sync",
+    staleness: int | None = None,
+    *,
+    every: int = 1,
+    rate: float | None = None,
+    damping: bool = False,
+    wire: str | None = None,
+    timeout: float = 600.0,
+) -> Any:
+    """Let the last ranks hold the parameters and the others train with them, and return ``optimizer``.
+
+    Each server holds a slice of the parameters and runs ``optimizer`` on it. It needs
+    ``hvd.init(process_sets="dynamic")``. The program differs between the two kinds of ranks in one line::
+
+        optimizer = hvd.ParameterServer(optimizer, servers=1, mode="async", staleness=4)
+        if not optimizer.serve():   # servers return when the workers are done
+            train(model, optimizer)  # unchanged; ranks 0 to hvd.size() - 1 - servers
+            optimizer.finish()
+
+    Args:
+        optimizer (torch.optim.Optimizer): Optimizer that treats each element by itself, such as SGD or Adam, without a
+            learning rate scheduler yet.
+        servers (int): Number of servers. Default: 1.
+        mode (str): "sync": apply the average gradient of all workers. "async": apply each gradient when it arrives.
+            "easgd": workers take local steps; after every ``every`` of them, a worker and the center that the servers
+            hold move towards each other. Default: "sync".
+        staleness (int, optional): Steps by which a worker may be ahead of the slowest one in modes "async" and "easgd";
+            unbounded by default.
+        every (int): Steps between exchanges in mode "easgd". Default: 1.
+        rate (float, optional): Moving rate of mode "easgd". Default: 0.9 / number of workers.
+        damping (bool): Divide each asynchronous gradient by 1 + its staleness. Default: False.
+        wire (str, optional): Format of what workers send, "fp16"; float32 by default.
+        timeout (float): Seconds that a worker may wait for slower ones. Default: 600.
+
+    Returns:
+        torch.optim.Optimizer: ``optimizer``, with methods ``serve`` and ``finish`` and an attribute ``strategy``, whose
+        ``histogram`` counts updates by staleness.
+
+    Raises:
+        ValueError: An argument is invalid; the message names it.
+    """
+
+    def make(vector: TensorVector) -> Serving:
+        def store(start: int, stop: int) -> SlicedOptimizer:
+            return SlicedOptimizer(optimizer, vector, start, stop)
+
+        options = SlicedOptimizer.options_of(optimizer)
+        return Serving(vector, store, servers, mode, staleness, every, rate, damping, wire, timeout, options)
+
+    return _wrap(optimizer, make, _Served)
+
+
+__all__: Iterable[str] = ["DiLoCo", "Gossip", "LocalSGD", "ParameterServer"]
