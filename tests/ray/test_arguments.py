@@ -21,8 +21,8 @@ SETTINGS = RayExecutor.create_settings()
     [
         ({}, "neither num_workers nor num_hosts is given"),
         ({"num_workers": 2, "num_hosts": 1}, "num_workers=2 and num_hosts=1 are both given"),
-        ({"num_workers": 0}, "num_workers is 0, accepted is an integer of at least 1"),
-        ({"num_workers": 1, "cpus_per_worker": -1}, "cpus_per_worker is -1, accepted is an integer of at least 1"),
+        ({"num_workers": 0}, "num_workers must be an integer of at least 1, got 0"),
+        ({"num_workers": 1, "cpus_per_worker": -1}, "cpus_per_worker must be an integer of at least 1, got -1"),
         ({"num_workers": 1, "gpus_per_worker": 1}, "gpus_per_worker is 1 and use_gpu is False"),
         ({"num_workers": 1, "max_workers": 2}, "max_workers=2 is for elastic jobs, which min_workers makes"),
         ({"num_workers": 1, "reset_limit": 2}, "reset_limit=2 is for elastic jobs"),
@@ -44,7 +44,7 @@ def test_arguments_that_do_not_fit(given, said):
     ("given", "said"),
     [
         ({"timeout_s": 0}, "timeout_s is 0"),
-        ({"timeout_s": math.inf}, "timeout_s is inf, accepted is a number of seconds above 0, at most 10000000"),
+        ({"timeout_s": math.inf}, "timeout_s must be a number of seconds above 0 and at most 10000000, got inf"),
         ({"timeout_s": 10**400}, "timeout_s is 10000"),
         ({"strategy": "TIGHT"}, "strategy is 'TIGHT', accepted are PACK, SPREAD, STRICT_PACK, STRICT_SPREAD"),
     ],
@@ -79,7 +79,7 @@ def test_elastic_settings():
         ElasticRayExecutor.create_settings(speed=1)
     with pytest.raises(ValueError, match=r"min_num_proc is 3, num_proc 3 and max_num_proc 2"):
         ElasticRayExecutor.create_settings(min_num_proc=3, max_num_proc=2)
-    with pytest.raises(ValueError, match="num_proc is '4', accepted is an integer of at least 1"):
+    with pytest.raises(ValueError, match="num_proc must be an integer of at least 1, got '4'"):
         ElasticRayExecutor.create_settings(num_proc="4")
     with pytest.raises(ValueError, match="elastic_timeout is inf"):
         ElasticRayExecutor.create_settings(elastic_timeout=math.inf)
@@ -135,8 +135,8 @@ def test_what_is_no_function():
 @pytest.mark.parametrize(
     ("make", "said"),
     [
-        (lambda: RayHostDiscovery(cpus_per_slot=0), "cpus_per_slot is 0, accepted is an integer of at least 1"),
-        (lambda: TestDiscovery(2, 1, 1.0), "max_hosts is 1, accepted is an integer of at least 2"),
+        (lambda: RayHostDiscovery(cpus_per_slot=0), "cpus_per_slot must be an integer of at least 1, got 0"),
+        (lambda: TestDiscovery(2, 1, 1.0), "max_hosts must be an integer of at least 2, got 1"),
         (lambda: BaseHorovodWorker(2, 2), "world_rank is 2, accepted is 0 to 1"),
     ],
 )

@@ -13,7 +13,7 @@ from horovod.runner.function.worker_error import WorkerError
 from tests.ray import functions
 from tests.runner.cluster.tasks import gone
 
-STILL = "nothing was heard from it for 4 s; it is stopped"
+STILL = "no message from it for 4 s; it is stopped"
 
 
 def test_the_job_ends_and_names_it(local, monkeypatch):

@@ -202,5 +202,5 @@ def test_a_thread():
     thread = in_thread(lambda event: event.set(), (done,), name="t")
     assert done.wait(LIMIT)
     assert (thread.daemon, thread.name) == (True, "t")
-    with pytest.raises(ValueError, match="of type list, accepted is a tuple"):
+    with pytest.raises(ValueError, match="args must be a tuple, got list"):
         in_thread(print, [1])

@@ -111,7 +111,7 @@ def test_a_working_directory_that_is_gone(tmp_path):
         python(code), cwd=tmp_path / "gone", env=marked_environment(), capture_output=True, text=True, timeout=LIMIT
     )
     assert done.returncode == 2
-    assert "error: the directory in which this program was started is not there any more" in done.stderr
+    assert "error: the working directory of this program no longer exists" in done.stderr
     assert "Traceback" not in done.stderr
 
 

@@ -242,10 +242,10 @@ def test_asked_before_anybody_is_warned_and_dumps_on_a_signal(tmp_path):
         running_job.process.wait(LIMIT)
     time.sleep(0.1)
     code, _, err = explain(running_job.process.pid)
-    assert (code, "no job of this host is found by that" in err) == (2, True)
+    assert (code, "no job found on this host" in err) == (2, True)
 
 
 def test_what_explain_does_not_accept():
     code, _, err = explain("nonsense")
     assert code == 2
-    assert "--explain is 'nonsense'; accepted is the number of a process or a folder" in err
+    assert "--explain must be the number of a process or a folder, got 'nonsense'" in err

@@ -95,7 +95,7 @@ def test_the_programs_of_pods(planted, program):
     command = [sys.executable, *boot.words_elsewhere(f"horovod.runner.kubernetes.{program}"), *words]
     code, said = directly(planted, command, HOROVOD_POD_TOKEN="x" * 32)
     assert code != 0
-    assert {"worker": "JOB_COMPLETION_INDEX is ''", "launcher": "-np is missing"}[program] in said
+    assert {"worker": "got ''", "launcher": "-np is missing"}[program] in said
 
 
 def test_the_start_on_a_cloud(planted):

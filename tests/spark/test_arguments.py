@@ -40,7 +40,7 @@ def test_the_start_timeout(monkeypatch):
     assert arguments.start_timeout(None) == 7
     assert arguments.start_timeout(3) == 3
     for value in (0, -1, float("inf"), float("nan"), 10**400, "3", True):
-        with pytest.raises(ValueError, match=rf"start_timeout is {value!r}, accepted is a finite number"):
+        with pytest.raises(ValueError, match=rf"start_timeout must be a finite number .*, got {value!r}"):
             arguments.start_timeout(value)
     monkeypatch.setenv("HOROVOD_SPARK_START_TIMEOUT", "soon")
     with pytest.raises(ValueError, match=r"HOROVOD_SPARK_START_TIMEOUT must be .*, got 'soon'"):

@@ -75,7 +75,7 @@ def test_arguments_that_do_not_fit(spark):
     with pytest.raises(ValueError, match="min_num_proc is 3, num_proc 2 and max_num_proc 2"):
         horovod.spark.run_elastic(fails, num_proc=2, min_num_proc=3)
     for value in (-1, "3", 1.5, True):
-        with pytest.raises(ValueError, match=rf"reset_limit is {value!r}, accepted is an integer of at least 0"):
+        with pytest.raises(ValueError, match=rf"reset_limit must be an integer of at least 0, got {value!r}"):
             horovod.spark.run_elastic(fails, num_proc=2, reset_limit=value)
     with pytest.raises(TypeError, match="env is 5"):
         horovod.spark.run_elastic(fails, num_proc=2, env=5)

@@ -116,9 +116,9 @@ def run(
         "host_discovery_script": host_discovery_script,
     }
     if use_gloo and use_mpi:
-        raise ValueError("use_gloo and use_mpi are both given; accepted is one of them")
+        raise ValueError("only one of use_gloo and use_mpi must be given, got both")
     if mpi_args is not None and not use_mpi:
-        raise ValueError(f"mpi_args={mpi_args!r} has no meaning without use_mpi=True")
+        raise ValueError(f"mpi_args must be None without use_mpi=True, got {mpi_args!r}")
     size = integer("num_proc", num_proc if np is None else np, 1)
     elastic = _elastic(size, given, hosts, hostfile, use_mpi)
     assigned = [] if elastic is not None else host_lists.assign(_hosts(size, hosts, hostfile), size)
@@ -173,16 +173,19 @@ def _elastic(
         for name, value in given.items():
             if value is not None:
                 raise ValueError(
-                    f"{name}={value!r} is for elastic jobs, which min_num_proc or host_discovery_script makes"
+                    f"{name} must be None for a job of fixed size, got {value!r}; give min_num_proc or "
+                    "host_discovery_script to make the job elastic"
                 )
         return None
     if use_mpi:
         raise ValueError(
-            "use_mpi=True is given for an elastic job, but mpirun cannot start and end single processes; accepted is "
+            "use_mpi must be False for an elastic job, got True: mpirun cannot start and end single processes; use "
             "use_gloo=True, or neither"
         )
     if script is not None and (names is not None or hostfile is not None):
-        raise ValueError(f"host_discovery_script={script!r} and hosts or hostfile are both given; accepted is one")
+        raise ValueError(
+            f"only one of host_discovery_script and hosts or hostfile must be given, got both (script {script!r})"
+        )
     return elastic_flags.made(
         start=size,
         least=given["min_num_proc"],
@@ -199,7 +202,7 @@ def _elastic(
 
 def _hosts(size: int, names: str | None, hostfile: str | None) -> list[host_lists.Host]:
     if names is not None and hostfile is not None:
-        raise ValueError(f"hosts={names!r} and hostfile={hostfile!r} are both given; accepted is one of them")
+        raise ValueError(f"only one of hosts and hostfile must be given, got {names!r} and {hostfile!r}")
     if names is not None:
         return host_lists.parse_hosts(names)
     if hostfile is not None:

@@ -121,9 +121,9 @@ def test_one_that_comes_twice_ends_the_job_before_it_begins(tasks, gathering):
     until = time.monotonic() + 20
     while not gathering._used and time.monotonic() < until:
         time.sleep(0.05)
-    with pytest.raises(ArrivalError, match="task 0 has come twice"):
+    with pytest.raises(ArrivalError, match="task 0 connected twice"):
         become_agent(gathering.ticket, 0)
-    with pytest.raises(ArrivalError, match="come twice"):
+    with pytest.raises(ArrivalError, match="connected twice"):
         run_fixed(gathering, Call(describe, (0,)), 2, Wishes(start_timeout=30))
     assert first.wait(20) == 0
 

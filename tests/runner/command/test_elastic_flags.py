@@ -35,23 +35,23 @@ def test_the_same_hosts_always():
 @pytest.mark.parametrize(
     ("flags", "said"),
     [
-        ("--max-np 4", "--max-np.* is for elastic jobs, which --min-np N or --host-discovery-script FILE makes"),
-        ("--reset-limit 4", "--reset-limit is for elastic jobs"),
-        ("--min-np 3 -H a:1,b:1", "--min-np is 3, -np 2 and --max-np any number; accepted is 1 <= --min-np <= -np"),
+        ("--max-np 4", "--max-np.* needs an elastic job; add --min-np N or --host-discovery-script FILE"),
+        ("--reset-limit 4", "--reset-limit needs an elastic job"),
+        ("--min-np 3 -H a:1,b:1", "must be 1 <= --min-np <= -np <= --max-np, got --min-np 3, -np 2 and --max-np any number"),
         ("--min-np 1 --max-np 1 -H a:1,b:1", "--min-np is 1, -np 2 and --max-np 1"),
-        ("--min-np 1 -H a:4", "has 1 of them, accepted are at least 2"),
-        ("--min-np 1", "has 1 of them, accepted are at least 2; with --host-discovery-script one host will do"),
+        ("--min-np 1 -H a:4", "must have at least 2 of them, got 1"),
+        ("--min-np 1", "must have at least 2 of them, got 1; with --host-discovery-script one host is enough"),
         ("--min-np 1 -H a:1,b:1 -np 3", "3 processes asked for, but the hosts a:1,b:1 have only 2 slots"),
-        ("--mpi --min-np 1 -H a:1,b:1", "--mpi is given for an elastic job .*mpirun cannot start and end single"),
-        ("--jsrun --host-discovery-script x", "--jsrun is given for an elastic job"),
-        ("--min-np 1 -H a:1,b:1 --blacklist-cooldown-range 9 3", r"cooldown range is \(9, 3\), accepted are two"),
-        ("--min-np 1 -H a:1,b:1 --elastic-timeout 0", "--elastic-timeout: '0' is not accepted; expected"),
+        ("--mpi --min-np 1 -H a:1,b:1", "must be --gloo, got --mpi: mpirun cannot start and end single"),
+        ("--jsrun --host-discovery-script x", "must be --gloo, got --jsrun"),
+        ("--min-np 1 -H a:1,b:1 --blacklist-cooldown-range 9 3", r"cooldown range must be two .*, got \(9, 3\)"),
+        ("--min-np 1 -H a:1,b:1 --elastic-timeout 0", "--elastic-timeout: must be .*, got '0'"),
         (
             "--min-np 1 -H a:1,b:1 --gpus-per-worker 1",
-            "GPUS_PER_WORKER is 1 in an elastic job, but whose GPUs are free",
+            "GPUS_PER_WORKER must not be set for an elastic job, got 1: the free GPUs",
         ),
-        ("--min-np 1 -H a:1,b:1 --debug-rank 0", "DEBUG_RANK is 0 in an elastic job, but ranks are other processes"),
-        ("--min-np 1 -H a:1,b:1 --dashboard", "DASHBOARD is True in an elastic job"),
+        ("--min-np 1 -H a:1,b:1 --debug-rank 0", "DEBUG_RANK must not be set for an elastic job, got 0: processes change ranks"),
+        ("--min-np 1 -H a:1,b:1 --dashboard", "DASHBOARD must not be set for an elastic job, got True"),
     ],
 )
 def test_what_does_not_fit_together(flags, said):
@@ -68,7 +68,7 @@ def test_slots_that_only_a_script_needs():
 def test_faults_that_nobody_can_read_are_told_before_anything_starts(elastic):
     assert read("-np", "2", *elastic, "--chaos", "kill rank=1 step=5").variables["HOROVOD_CHAOS"]
     said = (
-        r"--chaos \(HOROVOD_CHAOS\) is 'kil rank=1', which cannot be read: chaos: 'kil rank=1': 'kil' is none of kill,"
+        r"--chaos \(HOROVOD_CHAOS\) cannot be parsed, got 'kil rank=1': chaos: 'kil rank=1': 'kil' is none of kill,"
     )
     with pytest.raises(ValueError, match=said):
         read("-np", "2", *elastic, "--chaos", "kil rank=1")

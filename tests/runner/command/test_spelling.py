@@ -53,7 +53,7 @@ def test_spellings_of_the_number_of_processes(arguments):
 @pytest.mark.parametrize("number", [["-np", "4"], ["-np4"], ["--num-proc=4"], ["-n", "4"]])
 def test_the_number_of_processes_behind_the_command(number, capfd):
     said = refused(capfd, *python("print('ran')"), *number)
-    assert f"error: {' '.join(number)} stands behind the command, to which all that follows it belongs" in said
+    assert f"error: {' '.join(number)} must precede the command" in said
     # The option may belong to the program itself.
     assert spelling.moved_number(["train.py", "-n", "relu"]) == ""
 

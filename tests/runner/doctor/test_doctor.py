@@ -145,7 +145,7 @@ def test_connections_and_clocks():
     assert next(findings.connection([failed])).advice == "try it by hand"
     missing = HostAnswer("a", 1, rank=0)
     (finding,) = findings.connection([missing])
-    assert (finding.level, finding.text) == (FAIL, "the examination there did not finish")
+    assert (finding.level, finding.text) == (FAIL, "the checks there did not finish")
     slow = answer(remote=True, connect_seconds=9.0)
     assert bad([slow], findings.connection) == [(WARN, "a", "it took 9.0 s until the agent answered")]
     assert bad([answer(clock_offset=-60.0)], findings.clocks) == [
@@ -328,8 +328,8 @@ def test_addresses_are_tried_and_told_apart(server):
         nobody = Endpoint("eth1", "127.0.0.1", 8, closed.getsockname()[1])
         found = pairs.try_all([(1, server), (1, nobody), (2, server)], KEY, 0)
         stranger = pairs.try_all([(1, server)], b"x" * 32, 0)
-    assert [each.outcome for each in found] == ["", "refused", "somebody else answers"]
-    assert stranger[0].outcome == "somebody else answers"
+    assert [each.outcome for each in found] == ["", "refused", "another process answers"]
+    assert stranger[0].outcome == "another process answers"
     assert pairs.measure(nobody, KEY, 0, 1).error == "connecting: refused"
 
 

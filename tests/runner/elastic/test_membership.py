@@ -124,7 +124,7 @@ def test_who_is_said_to_be_lost_and_shows_no_sign_of_life_is_killed():
     assert world.membership.phase is Phase.GATHERING
     world.wait(ACCUSED)
     (kill,) = of(world, Kill)
-    assert (kill.worker, kill.why) == (3, "other ranks have lost it, and it shows no sign of life")
+    assert (kill.worker, kill.why) == (3, "other ranks have lost it, and it does not respond")
     world.form()
     assert world.running() == [0, 1, 2]
 
@@ -171,7 +171,7 @@ def test_no_epoch_begins_before_the_killed_one_is_gone():
     assert len(of(world, Form)) == 1
     world.wait(0.1)
     assert len(of(world, Form)) == 2
-    assert any("rank 3 on host b failed: it does not end after SIGKILL" in text for text in world.said)
+    assert any("rank 3 on host b failed: it did not end after SIGKILL" in text for text in world.said)
     assert of(world, Abandon) == [Abandon(3)]
 
 

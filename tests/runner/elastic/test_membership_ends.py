@@ -59,7 +59,7 @@ def test_the_reset_limit_counts_changes_of_members():
 
 @pytest.mark.parametrize("wrong", [(4, 5, None), (4, 0, None), (4, 2, 3)])
 def test_limits_that_do_not_fit(wrong):
-    with pytest.raises(ValueError, match=r"--min-np is .*accepted is 1 <= --min-np <= -np <= --max-np"):
+    with pytest.raises(ValueError, match=r"must be 1 <= --min-np <= -np <= --max-np, got --min-np"):
         Limits(*wrong)
 
 
@@ -187,7 +187,7 @@ def test_one_that_says_so_and_does_not_end_is_killed():
     world.back(0, 1, 2)
     world.form()
     world.wait(30)
-    assert of(world, Kill) == [Kill(3, "it had said that it ends, and did not")]
+    assert of(world, Kill) == [Kill(3, "it had announced its end, and did not end")]
 
 
 def test_who_ends_with_success_while_its_host_is_taken_away_has_succeeded():

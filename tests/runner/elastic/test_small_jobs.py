@@ -79,7 +79,7 @@ def test_ranks_die_and_others_join(tmp_path):
         stop.touch()
         job.until(lambda: job.end is not None)
         assert job.end.success
-        assert not [text for text in job.said if "given up" in text]
+        assert not [text for text in job.said if "abandoned" in text]
 
 
 @pytest.mark.heavy

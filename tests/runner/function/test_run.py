@@ -77,10 +77,10 @@ def test_the_exception_itself_is_raised_with_its_remote_traceback(monkeypatch):
 @pytest.mark.parametrize(
     ("given", "said"),
     [
-        ({"func": None}, "func is None, accepted is a function"),
-        ({"args": 0.1}, r"args is 0.1, accepted is a tuple or list of arguments, as in args=\(0.1,\)"),
-        ({"args": "ab"}, "args is 'ab', accepted is a tuple or list"),
-        ({"kwargs": [1]}, r"kwargs is \[1\], accepted is a dict of arguments by their names"),
+        ({"func": None}, "func must be a function, got None"),
+        ({"args": 0.1}, r"args must be a tuple or list of arguments, got 0.1; write args=\(0.1,\)"),
+        ({"args": "ab"}, "args must be a tuple or list of arguments, got 'ab'"),
+        ({"kwargs": [1]}, r"kwargs must be a dict of arguments by name, got \[1\]"),
     ],
 )
 def test_what_cannot_be_called_is_named_before_anything_is_started(given, said):
@@ -240,17 +240,17 @@ def test_np_is_deprecated():
         ({"num_proc": 0}, "num_proc is 0"),
         ({"hosts": "localhost:1", "hostfile": "f"}, "hosts='localhost:1' and hostfile='f'"),
         ({"use_gloo": True, "use_mpi": True}, "use_gloo and use_mpi"),
-        ({"mpi_args": "-x A"}, "mpi_args=.* without use_mpi"),
-        ({"max_num_proc": 2}, "max_num_proc=2 is for elastic jobs, which min_num_proc or host_discovery_script makes"),
-        ({"min_num_proc": 1, "use_mpi": True}, "use_mpi=True is given for an elastic job, but mpirun cannot start"),
+        ({"mpi_args": "-x A"}, "mpi_args must be None without use_mpi"),
+        ({"max_num_proc": 2}, "max_num_proc must be None for a job of fixed size, got 2; give min_num_proc or host_discovery_script"),
+        ({"min_num_proc": 1, "use_mpi": True}, "use_mpi must be False for an elastic job, got True: mpirun cannot start"),
         ({"min_num_proc": 2}, "min_num_proc is 2, num_proc 1 and max_num_proc any number"),
         (
             {"min_num_proc": 1, "hosts": "localhost:1"},
             r"\(min_num_proc\) has 1 of .* host_discovery_script one",
         ),
-        ({"min_num_proc": 1, "hosts": "a:1,b:1", "reset_limit": -1}, "reset_limit is -1, accepted is 0 or more"),
-        ({"host_discovery_script": "no.sh"}, "^host_discovery_script is 'no.sh', not a file here"),
-        ({"host_discovery_script": "no.sh", "slots": 0}, "^slots is 0, accepted is 1 or more"),
+        ({"min_num_proc": 1, "hosts": "a:1,b:1", "reset_limit": -1}, "reset_limit must be 0 or more, got -1"),
+        ({"host_discovery_script": "no.sh"}, "^host_discovery_script must be an executable file, got 'no.sh', which does not exist"),
+        ({"host_discovery_script": "no.sh", "slots": 0}, "^slots must be 1 or more, got 0"),
         ({"num_proc": 3, "hosts": "localhost:2"}, "3 processes.*2 slots"),
         ({"start_timeout": -1}, "START_TIMEOUT is '-1'"),
         ({"network_interfaces": "nope0"}, "nope0"),

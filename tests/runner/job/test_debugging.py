@@ -71,7 +71,7 @@ def test_who_gets_the_terminal():
     assert other.terminal == ""
     assert "rank 1 is on host 192.0.2.1, which does not have this terminal" in other.remark
     assert debugging.check(-1, slots) is None
-    with pytest.raises(LaunchError, match=r"HOROVOD_DEBUG_RANK\) is 2, accepted are ranks of the job, from 0 to 1"):
+    with pytest.raises(LaunchError, match=r"HOROVOD_DEBUG_RANK\) must be a rank from 0 to 1, or -1 for none, got 2"):
         debugging.check(2, slots)
     namespace, command = cli.parse(["-np", "2", "x"])
     assert cli.settings(namespace, command, {"HOROVOD_DEBUG_RANK": "1"}).debug_rank == 1

@@ -76,7 +76,7 @@ def test_a_reader_that_is_gone_is_told_of_once():
         reader.join(LIMIT)
         os.close(near)
     assert len(received) == 990001
-    assert watch.troubles == ["nobody reads the output any more (broken pipe)"]
+    assert watch.troubles == ["the reader of the output has closed it (broken pipe)"]
     assert attempt.stopped == 1
 
 

@@ -55,7 +55,7 @@ def test_words_and_values_are_what_was_given():
 def test_variables_by_which_pods_know_each_other_are_not_taken(name):
     """Of two variables with one name Kubernetes takes the last."""
     for text in (name, f"{name}=mine"):
-        with pytest.raises(LaunchError, match=f"--env: '{text}' is not accepted; expected NAME=VALUE"):
+        with pytest.raises(LaunchError, match=f"--env must be NAME=VALUE .*, got '{text}'"):
             made("-np", "1", "--image", "i", "--env", text)
     template = {"spec": {"containers": [{"name": "horovod", "env": [{"name": name, "value": "mine"}]}]}}
     _, _, _, workers = made("-np", "1", "--image", "i", template=template)

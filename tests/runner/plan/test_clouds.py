@@ -110,16 +110,16 @@ def test_the_job_is_started_on_the_first():
 @pytest.mark.parametrize(
     ("environ", "says"),
     [
-        ({"SM_HOSTS": "algo-1,algo-2"}, "SM_HOSTS is 'algo-1,algo-2', which is no JSON"),
+        ({"SM_HOSTS": "algo-1,algo-2"}, "SM_HOSTS must be JSON, got 'algo-1,algo-2'"),
         (
             {"SM_HOSTS": '"algo-1"', "SM_CURRENT_HOST": "algo-1"},
-            "SM_HOSTS tells the hosts 'algo-1', accepted is a list",
+            "the hosts in SM_HOSTS must be a list of names, got 'algo-1'",
         ),
-        ({"SM_HOSTS": '["a", ""]', "SM_CURRENT_HOST": "a"}, "accepted is a list of names"),
+        ({"SM_HOSTS": '["a", ""]', "SM_CURRENT_HOST": "a"}, "must be a list of names"),
         ({"SM_HOSTS": '["a", "b"]'}, "SM_HOSTS does not say which of the hosts a, b this one is"),
-        ({**SAGEMAKER, "SM_NUM_GPUS": "many"}, "SM_NUM_GPUS is 'many', accepted is an integer"),
-        ({"SM_RESOURCE_CONFIG": "[]"}, r"SM_RESOURCE_CONFIG is '\[\]', accepted is an object of JSON"),
-        ({"SM_RESOURCE_CONFIG": "{"}, "SM_RESOURCE_CONFIG is '{', which is no JSON"),
+        ({**SAGEMAKER, "SM_NUM_GPUS": "many"}, "SM_NUM_GPUS must be an integer of 0 or more, got 'many'"),
+        ({"SM_RESOURCE_CONFIG": "[]"}, r"SM_RESOURCE_CONFIG must be a JSON object, got '\[\]'"),
+        ({"SM_RESOURCE_CONFIG": "{"}, "SM_RESOURCE_CONFIG must be JSON, got '{'"),
         (spec(task={"type": "workerpool1", "index": 7}), "CLUSTER_SPEC does not say which"),
     ],
 )

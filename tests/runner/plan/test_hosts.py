@@ -15,7 +15,7 @@ def test_hosts_are_read():
     "text", ["", "a", "a:", "a:0", "a:-1", "a:x", "a:1,", "a b:1", "a:1;b:1", "fe80::1:1", "ä:1", "a:" + "9" * 5000]
 )
 def test_wrong_hosts_are_named_with_the_form(text):
-    with pytest.raises(ValueError, match="expected name:slots") as caught:
+    with pytest.raises(ValueError, match="must be name:slots") as caught:
         hosts.parse_hosts(text)
     assert repr(text) in str(caught.value)
 
@@ -46,7 +46,7 @@ def test_wrong_hostfile_line_is_named(line):
 
 
 def test_empty_hostfile_is_an_error():
-    with pytest.raises(ValueError, match="names no host"):
+    with pytest.raises(ValueError, match="must name at least one host"):
         hosts.parse_hostfile("# nothing\n", "file")
 
 
@@ -107,4 +107,4 @@ def test_two_interpreters_for_one_host_are_refused_with_both_lines():
         hosts.parse_hostfile(text, "file")
     assert "/usr/bin/python3" in str(caught.value)
     assert "line 2 names /opt/a/bin/python" in str(caught.value)
-    assert "accepted is one interpreter for a host" in str(caught.value)
+    assert "a host has one interpreter" in str(caught.value)

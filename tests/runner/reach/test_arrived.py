@@ -77,4 +77,4 @@ def test_they_are_handed_over_once(ends):
         way.open(Host("node, task 1", 1))
     way.close()
     assert ends[1].ended
-    assert "left again before its first word" in way.explain(Host("x", 1), None, "", "").what
+    assert "closed its connection before its first message" in way.explain(Host("x", 1), None, "", "").what

@@ -150,7 +150,7 @@ def test_a_host_that_falls_silent_is_lost_and_a_wrong_clock_is_told(fake):
     assert done.code == 1
     assert "warning: the clock of host red.test is 7" in done.err
     assert "s behind this one's" in done.err
-    assert "host red.test (rank 1) is lost: nothing was heard from it for" in done.err
+    assert "host red.test (rank 1) is lost: no message from it for" in done.err
 
 
 @pytest.mark.heavy

@@ -90,7 +90,7 @@ def test_the_users_rule_for_unknown_hosts_stands(tmp_path, monkeypatch):
         (255, "kex_exchange_identification: Connection closed by remote host", "closed", "MaxStartups", True),
         (127, "bash: line 1: /opt/py: No such file or directory", "Python does not start", "--remote-python", False),
         (1, "Traceback ...\nModuleNotFoundError: No module named 'horovod'", "has no horovod", "install", False),
-        (3, "something\nnew", "new", "everything it said:\nsomething\nnew", False),
+        (3, "something\nnew", "new", "its complete output:\nsomething\nnew", False),
     ],
 )
 def test_failures_are_explained(status, said, what, advice, again):

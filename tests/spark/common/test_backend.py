@@ -51,7 +51,7 @@ def test_where_processes_run_unless_that_is_told(monkeypatch):
 def test_what_is_no_backend_is_named(monkeypatch):
     from pyspark import SparkContext
 
-    with pytest.raises(ValueError, match="num_proc is 0, accepted is an integer of at least 1"):
+    with pytest.raises(ValueError, match="num_proc must be an integer of at least 1, got 0"):
         LocalBackend(0)
     with pytest.raises(NotImplementedError, match="Backend does not say how ranks are started"):
         Backend().run(print)

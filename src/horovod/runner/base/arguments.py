@@ -12,15 +12,15 @@ from horovod.common.contract.frames import warn_user
 def integer(name: str, value: Any, least: int) -> int:
     """Return the value. Raises ValueError naming it unless it is an integer of at least `least`."""
     if isinstance(value, bool) or not isinstance(value, int) or value < least:
-        raise ValueError(f"{name} is {value!r}, accepted is an integer of at least {least}")
+        raise ValueError(f"{name} must be an integer of at least {least}, got {value!r}")
     return value
 
 
 def seconds(name: str, value: Any, most: float = sys.float_info.max) -> float:
     """Return the value as float. Raises ValueError naming it unless it is a number above 0 and at most `most`."""
     if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 < value <= most:
-        finite, limit = ("finite ", "") if most == sys.float_info.max else ("", f", at most {most:.0f}")
-        raise ValueError(f"{name} is {value!r}, accepted is a {finite}number of seconds above 0{limit}")
+        finite, limit = ("finite ", "") if most == sys.float_info.max else ("", f" and at most {most:.0f}")
+        raise ValueError(f"{name} must be a {finite}number of seconds above 0{limit}, got {value!r}")
     return float(value)
 
 
@@ -36,7 +36,7 @@ def interfaces(name: str, value: Any) -> list[str]:
     """
     names = value.split(",") if isinstance(value, str) else [] if value is None else value
     if not isinstance(names, Collection) or not all(isinstance(each, str) and each for each in names):
-        raise ValueError(f"{name} is {value!r}, accepted are names of network interfaces")
+        raise ValueError(f"{name} must be names of network interfaces, got {value!r}")
     return list(names) if isinstance(names, Sequence) else sorted(names)
 
 

@@ -97,8 +97,8 @@ def working_directory() -> bytes:
         return os.getcwdb()
     except OSError as error:
         raise LaunchError(
-            f"the directory in which this program was started is not there any more ({error.strerror}): the ranks "
-            "would start in it, so go to one that exists, as `cd` alone does"
+            f"the working directory of this program no longer exists ({error.strerror}), and the ranks would start in "
+            "it; change to one that exists, for example with `cd`"
         ) from None
 
 

@@ -62,6 +62,6 @@ HOROVOD_RUN = replace(
     script="host_discovery_script",
     slots="slots",
 )
-"""Names in `horovod.run`."""
+"""Names of the arguments of `horovod.run`."""
 DISCOVERY = replace(ARGUMENTS, script="discovery_script", slots="slots")
 """Names in `HostDiscoveryScript`."""

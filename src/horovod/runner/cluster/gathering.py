@@ -242,14 +242,14 @@ class Gathering:
 
         talk.prove(acceptor, self.ticket.token)
         if sides[0].place.purpose != tickets.PURPOSE:
-            raise AuthError("it has come for something else")
+            raise AuthError("it belongs to another job")
         number = tickets.number_of(sides[0].place)
         arrival = tickets.hear_arrival(talk)
         name = f"{arrival.hostname}, {arrival.label or f'{self.what} {number}'}"
         refusal = tickets.judge(arrival)
         with self._lock:
             if not refusal and number in self._used:
-                refusal = f"{self.what} {number} has come twice; the second was not let in"
+                refusal = f"{self.what} {number} connected twice; the second connection was refused"
             if refusal:
                 self._refusals.append(f"{name}: {refusal}")
                 self._tell()

@@ -98,7 +98,7 @@ def hear_answer(talk: Talk) -> Answer:
 def _body(talk: Talk) -> bytes:
     (length,) = _HEADER.unpack(talk.read(_HEADER.size))
     if length > _LIMIT:
-        raise ValueError(f"a message of {length} bytes, accepted are {_LIMIT}")
+        raise ValueError(f"a message must have at most {_LIMIT} bytes, got {length}")
     return talk.read(length)
 
 

@@ -46,7 +46,7 @@ class _Check:
         try:
             return value.parse(text)
         except ValueError:
-            raise argparse.ArgumentTypeError(f"{text!r} is not accepted; expected {value.accepted}") from None
+            raise argparse.ArgumentTypeError(f"must be {value.accepted}, got {text!r}") from None
 
 
 def make_parser() -> argparse.ArgumentParser:
@@ -109,7 +109,7 @@ def settings(namespace: argparse.Namespace, command: list[str], environ: Mapping
         example = "`horovodrun -np 2 python train.py`"
         if moved := spelling.moved_number(command):
             raise LaunchError(
-                f"{moved} stands behind the command, to which all that follows it belongs; flags come first, as in "
+                f"{moved} must precede the command, got it after the command's first word; put flags first, as in "
                 f"{example}"
             )
         raise LaunchError(f"-np is missing: say how many processes to start, as in {example}")
@@ -358,6 +358,6 @@ def check_affinity(cores: Sequence[int], slots: Sequence[Slot]) -> None:
     needed = max((slot.local_size for slot in slots), default=1)
     if 1 < len(cores) < needed:
         raise LaunchError(
-            f"--thread-affinity (HOROVOD_THREAD_AFFINITY) is {','.join(map(str, cores))}, {len(cores)} cores, but a "
-            f"host runs {needed} processes; expected one core, or one per local rank"
+            f"--thread-affinity (HOROVOD_THREAD_AFFINITY) must be one core or one per local rank, got {len(cores)} "
+            f"({','.join(map(str, cores))}) for {needed} processes on a host"
         )

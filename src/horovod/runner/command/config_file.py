@@ -50,9 +50,9 @@ def parse(text: str, path: str) -> Config:
     try:
         return _Reader(path, yaml.SafeLoader(text)).config()
     except RecursionError:
-        raise LaunchError(f"--config-file {path}: is nested too deeply") from None
+        raise LaunchError(f"--config-file {path} is nested too deeply") from None
     except yaml.YAMLError as error:
-        raise LaunchError(f"--config-file {path}: is not valid YAML: {' '.join(str(error).split())}") from None
+        raise LaunchError(f"--config-file {path} is not valid YAML: {' '.join(str(error).split())}") from None
 
 
 class _Reader:
@@ -90,7 +90,7 @@ class _Reader:
         import yaml
 
         if not isinstance(node, yaml.MappingNode):
-            raise self._error(node, f"{what} is {self._shown(node)}, accepted is a mapping of names to values")
+            raise self._error(node, f"{what} must be a mapping of names to values, got {self._shown(node)}")
         self._loader.flatten_mapping(node)
         seen: set[str] = set()
         for key_node, value_node in node.value:
@@ -107,7 +107,7 @@ class _Reader:
             value = next(iter(value))
         if isinstance(value, str) and value.lower() in CONTROLLERS:
             return value.lower()
-        raise self._error(node, f"controller is {self._shown(node)}, accepted is {' or '.join(CONTROLLERS)}")
+        raise self._error(node, f"controller must be {' or '.join(CONTROLLERS)}, got {self._shown(node)}")
 
     def _text(self, key: str, node: yaml.Node) -> str:
         """Return the text for the key's variable."""
@@ -117,12 +117,12 @@ class _Reader:
         accepted = "true or false" if setting.kind == "bool" else kind.accepted if kind else setting.accepted()
         value = self._value(node)
         if value is None:
-            raise self._error(node, f"{key} has no value; accepted is {accepted}. Without the key, it has its default")
+            raise self._error(node, f"{key} must be {accepted}, got no value; remove the key to use its default")
         try:
             text = _plain_text(setting, value)
             return text if setting.kind == "bool" or kind is None else str(kind.parse(text))
         except ValueError:
-            raise self._error(node, f"{key} is {self._shown(node)}, accepted is {accepted}") from None
+            raise self._error(node, f"{key} must be {accepted}, got {self._shown(node)}") from None
 
     def _value(self, node: yaml.Node) -> object:
         try:
@@ -169,4 +169,4 @@ def _hint(section: str, name: str) -> str:
     if near:
         return f"; did you mean {near[0]}?"
     here = [key for key in KEYS if section and key.startswith(f"{section}.")]
-    return f"; accepted are {', '.join(here or SECTIONS)}"
+    return f"; must be one of {', '.join(here or SECTIONS)}"

@@ -30,10 +30,10 @@ _GPUS = (
     "a program takes the GPU of its local rank, as in torch.cuda.set_device(hvd.local_rank()), after each hvd.init()"
 )
 _REFUSED = {
-    "HOROVOD_DEBUG_RANK": "ranks are other processes as others come and go; it is for jobs of a fixed size",
-    "HOROVOD_GPUS_PER_WORKER": f"whose GPUs are free is not known there; {_GPUS}",
-    "HOROVOD_GPU_AFFINITY": f"whose GPUs are free is not known there; {_GPUS}",
-    "HOROVOD_DASHBOARD": "the live page shows jobs of a fixed size",
+    "HOROVOD_DEBUG_RANK": "processes change ranks there; use it in jobs of fixed size",
+    "HOROVOD_GPUS_PER_WORKER": f"the free GPUs of a host are not known there; {_GPUS}",
+    "HOROVOD_GPU_AFFINITY": f"the free GPUs of a host are not known there; {_GPUS}",
+    "HOROVOD_DASHBOARD": "the live page shows only jobs of fixed size",
 }
 
 
@@ -54,14 +54,13 @@ def of_flags(
     if script is None and namespace.min_num_proc is None:
         for name, flag in ONLY.items():
             if getattr(namespace, name) is not None:
-                raise LaunchError(f"{flag} is for elastic jobs, which --min-np N or --host-discovery-script FILE makes")
+                raise LaunchError(f"{flag} needs an elastic job; add --min-np N or --host-discovery-script FILE")
         return None
     for controller in ("mpi", "jsrun"):
         if getattr(namespace, controller):
             raise LaunchError(
-                f"--{controller} is given for an elastic job (--min-np, --host-discovery-script), but "
-                f"{'mpirun' if controller == 'mpi' else controller} cannot start and end single processes; accepted is "
-                "--gloo"
+                f"the controller of an elastic job (--min-np, --host-discovery-script) must be --gloo, got --{controller}: "
+                f"{'mpirun' if controller == 'mpi' else controller} cannot start and end single processes"
             )
     nodes = slurm.allocation(environ) if script is None and not given else None
     if script is None and nodes is None and namespace.slots_per_host is not None:
@@ -125,7 +124,7 @@ def made(
         raise LaunchError(str(error)) from None
     if (script is not None or nodes is not None) and slots is not None and slots < 1:
         raise LaunchError(
-            f"{names.slots} is {slots}, accepted is 1 or more, or none where the script or Slurm tells them"
+            f"{names.slots} must be 1 or more, got {slots}; leave it out if the script or Slurm gives the slots"
         )
     if nodes is not None:
         given = [hosts.Host(name, count if slots is None else slots) for name, count in nodes.slots.items()]
@@ -158,7 +157,7 @@ def with_variables(settings: LaunchSettings, checked: Settings) -> LaunchSetting
     unset = {"HOROVOD_DEBUG_RANK": -1}
     for name, why in _REFUSED.items():
         if (value := checked.values[name]) != unset.get(name, 0):
-            raise LaunchError(f"{name} is {value} in an elastic job, but {why}")
+            raise LaunchError(f"{name} must not be set for an elastic job, got {value}: {why}")
     elastic = replace(settings.elastic, timeout=checked.number("HOROVOD_ELASTIC_TIMEOUT"), faults=faults)
     return replace(settings, elastic=elastic)
 
@@ -172,5 +171,5 @@ def _faults(text: str) -> tuple[Event, ...]:
         try:
             return plan(text).events
         except ValueError as error:
-            raise LaunchError(f"--chaos (HOROVOD_CHAOS) is {text!r}, which cannot be read: {error}") from None
+            raise LaunchError(f"--chaos (HOROVOD_CHAOS) cannot be parsed, got {text!r}: {error}") from None
     return ()

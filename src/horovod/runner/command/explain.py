@@ -49,7 +49,7 @@ def run(target: str) -> str:
         raise LaunchError(f"--explain: rank 0 (pid {pid}) cannot be asked: {error.strerror}") from None
     if not text:
         raise LaunchError(
-            f"--explain: rank 0 (pid {pid}) says nothing; it answers its own user in its own container only, and not "
+            f"--explain: rank 0 (pid {pid}) does not answer; it answers only its own user in its own container, and not "
             "while it ends"
         )
     return text.decode(errors="replace")
@@ -135,7 +135,7 @@ def find(target: str, doors: Sequence[int]) -> list[int]:
             return [door for door in doors if door == pid]
         return [door for door in doors if _folder_of(door) == os.path.realpath(target)]
     if not target.isdecimal() or int(target) == 0:
-        raise LaunchError(f"--explain is {target!r}; accepted is the number of a process or a folder")
+        raise LaunchError(f"--explain must be the number of a process or a folder, got {target!r}")
     pid = int(target)
     family = {pid, *linux.descendants(pid)}
     marks = _marks_of(pid)
@@ -145,13 +145,12 @@ def find(target: str, doors: Sequence[int]) -> list[int]:
 def _only(target: str, found: Sequence[int]) -> int:
     if not found:
         raise LaunchError(
-            f"--explain {target}: no job of this host is found by that; accepted are the number of horovodrun's "
-            "process or a rank's, and the folder of the job's reports or the one that it runs in, on the host of rank "
-            "0, once it has called hvd.init()"
+            f"--explain {target}: no job found on this host; give the process number of horovodrun or of a rank, or the "
+            "job's report or working folder, on the host of rank 0, after it has called hvd.init()"
         )
     if len(found) > 1:
         raise LaunchError(
-            f"--explain {target}: several jobs are found by that, with rank 0 as processes "
+            f"--explain {target}: several jobs found, with rank 0 as processes "
             f"{', '.join(map(str, found))}; give one of these"
         )
     return found[0]

@@ -82,7 +82,7 @@ def _choice(metavar: str, *choices: str) -> Value:
             raise ValueError
         return text
 
-    return Value(metavar, ", ".join(choices), parse, choices)
+    return Value(metavar, f"one of {', '.join(choices)}", parse, choices)
 
 
 def _value(setting: Setting) -> Value:
@@ -248,7 +248,7 @@ FLAGS: tuple[Flag, ...] = (
     _setting("HOROVOD_STALL_CHECK_TIME_SECONDS", STALL),
     _setting("HOROVOD_STALL_SHUTDOWN_TIME_SECONDS", STALL),
     _setting("HOROVOD_REPORT_DIR", STALL, value=_text("DIR"), default="horovod-UID in TMPDIR, or /tmp",
-             help="folder for reports about hangs and what flight recorders have; a job makes one of its own in it"),
+             help="folder for reports about hangs and flight recordings; each job creates a subfolder"),
 
     Flag(("--min-np", "--min-num-proc"), ELASTIC, "fewest processes to go on with (default: as at the "
          "start); makes the job elastic", _COUNT),

@@ -35,8 +35,10 @@ class Dashboard(Audience):
             self._server = Server(port, self._changes)
         except (OSError, OverflowError) as error:
             why = (isinstance(error, OSError) and error.strerror) or str(error)
-            what = f"--dashboard-port (HOROVOD_DASHBOARD_PORT) is {port}, which cannot be had on {HOST}: {why}"
-            raise LaunchError(f"{what}; accepted is one that is free, or 0 for any") from None
+            raise LaunchError(
+                f"--dashboard-port (HOROVOD_DASHBOARD_PORT) must be a free port of {HOST}, got {port}: {why}; give "
+                "another one, or 0 for any"
+            ) from None
         self.address = self._server.address
 
     def _now(self) -> float:

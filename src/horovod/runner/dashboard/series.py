@@ -13,7 +13,7 @@ class Series:
 
     def __init__(self, columns: int) -> None:
         self.width = 1.0
-        """Seconds per point."""
+        """Return the number of seconds per point."""
         self._columns = columns
         self._rows: dict[int, _Point] = {}  # number of the interval to its point, in order
 

@@ -61,7 +61,7 @@ def _driver(host: str, report: DeviceReport) -> Iterator[Finding]:
 
 
 _ADVICE = {  # by the error code of cuInit
-    "(46)": "somebody else has the GPU for itself (compute mode); wait, or `nvidia-smi -c 0` as root",
+    "(46)": "another process has exclusive use of the GPU (compute mode); wait, or run `nvidia-smi -c 0` as root",
     "(100)": "CUDA sees none of them: CUDA_VISIBLE_DEVICES, or /dev/nvidia* that are not in this container",
     "(802)": "the manager of NVSwitch does not run: `systemctl start nvidia-fabricmanager`, in the driver's version",
     "(803)": "the driver was updated and its old kernel module runs still, or the container has an older libcuda.so.1",

@@ -46,7 +46,7 @@ def connection(answers: Sequence[HostAnswer]) -> Iterator[Finding]:
             what, _, advice = each.failure.partition("\n")
             yield Finding(FAIL, "connection", each.host, what, advice)
         elif each.report is None:
-            yield Finding(FAIL, "connection", each.host, "the examination there did not finish")
+            yield Finding(FAIL, "connection", each.host, "the checks there did not finish")
         elif each.remote and each.connect_seconds > SLOW_CONNECT:
             yield Finding(
                 WARN,

@@ -102,7 +102,7 @@ def try_all(targets: Sequence[tuple[int, Endpoint]], key: bytes, rank: int) -> l
 def describe(error: Exception) -> str:
     """Return a few words on why a connection failed."""
     if isinstance(error, AuthError):
-        return "somebody else answers"
+        return "another process answers"
     if isinstance(error, ConnectionRefusedError):
         return "refused"
     if isinstance(error, TimeoutError):

@@ -22,14 +22,16 @@ def check_range(given: tuple[float, float] | None) -> tuple[float, float] | None
     """Return the range unchanged. Raises ValueError naming the range and what is accepted."""
     if given is None:
         return None
-    text = f"the blacklist's cooldown range is {given!r}, accepted are two numbers of seconds, MIN and MAX, "
     try:
         low, high = given
         fits = SHORTEST <= low <= high <= LONGEST
     except (TypeError, ValueError):
         fits = False
     if not fits:
-        raise ValueError(f"{text}from {SHORTEST} to {LONGEST}, MIN not above MAX")
+        raise ValueError(
+            f"the blacklist's cooldown range must be two numbers of seconds from {SHORTEST} to {LONGEST}, MIN not above "
+            f"MAX, got {given!r}"
+        )
     return low, high
 
 

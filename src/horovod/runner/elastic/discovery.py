@@ -132,8 +132,8 @@ def check_fixed(slots: Mapping[str, int], names: Names = FLAGS) -> Mapping[str, 
     """
     if len(slots) < 2:
         raise ValueError(
-            f"an elastic job with fixed hosts ({names.least}) has {len(slots)} of them, accepted are at least 2; with "
-            f"{names.script} one host will do"
+            f"an elastic job with fixed hosts ({names.least}) must have at least 2 of them, got {len(slots)}; with "
+            f"{names.script} one host is enough"
         )
     return slots
 

@@ -31,24 +31,23 @@ def parse(output: str, slots: int | None, script: str, names: Names = FLAGS) -> 
         text = line.strip()
         if not text:
             continue
-        where = f"{script} printed in line {number} {_shown(text)}"
+        where = f"line {number} of the output of {script}"
+        shown = _shown(text)
         match = _LINE.fullmatch(text)
         if match is None:
-            raise LaunchError(f"{where}; accepted is {FORM}")
+            raise LaunchError(f"{where} must be {FORM}, got {shown}")
         name, given = match[1] or match[2], match[3]
         if given is None and slots is None:
-            raise LaunchError(f"{where}, which tells no slots; print '{text}:N', or give {names.slots}")
+            raise LaunchError(f"{where} must give slots, got {shown}; print '{text}:N', or give {names.slots}")
         count = slots if given is None else _number(given)
         assert count is not None
         if count < 1:
-            raise LaunchError(f"{where}; accepted are slots of at least 1: a host that has none is left out")
+            raise LaunchError(f"{where} must give at least 1 slot, got {shown}; leave out hosts without slots")
         if count > MOST:
             many = f" ({names.slots} {slots})" if given is None else ""
-            raise LaunchError(f"{where}{many}; accepted are at most {MOST} slots")
+            raise LaunchError(f"{where} must give at most {MOST} slots, got {shown}{many}")
         if name in found:
-            raise LaunchError(
-                f"{where}, but line {lines[name]} names host {name!r} already; accepted is each host once"
-            )
+            raise LaunchError(f"{where} must name another host, got {shown}: line {lines[name]} names {name!r} already")
         found[name], lines[name] = count, number
     return found
 

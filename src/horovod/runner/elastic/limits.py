@@ -36,13 +36,13 @@ class Limits:
         if not 1 <= self.least <= self.start or (self.most is not None and self.most < self.start):
             most = "any number" if self.most is None else self.most
             raise ValueError(
-                f"{names.least} is {self.least}, {names.start} {self.start} and {names.most} {most}; accepted is "
-                f"1 <= {names.least} <= {names.start} <= {names.most}"
+                f"the sizes must be 1 <= {names.least} <= {names.start} <= {names.most}, got {names.least} {self.least}, "
+                f"{names.start} {self.start} and {names.most} {most}"
             )
         if self.resets is not None and self.resets < 0:
-            raise ValueError(f"{names.resets} is {self.resets}, accepted is 0 or more")
+            raise ValueError(f"{names.resets} must be 0 or more, got {self.resets}")
         if self.timeout <= 0:
-            raise ValueError(f"{names.timeout} is {self.timeout:g}, accepted is a number of seconds above 0")
+            raise ValueError(f"{names.timeout} must be a number of seconds above 0, got {self.timeout:g}")
 
     @property
     def seconds_to_come_back(self) -> float:

@@ -166,7 +166,7 @@ class Membership:
         worker = self._member(number, self.epoch)
         if worker is not None:
             worker.life = Life.ENDING
-            worker.deadline, worker.why = now + self._patience, "it had said that it ends, and did not"
+            worker.deadline, worker.why = now + self._patience, "it had announced its end, and did not end"
             self._break(f"{worker} ends", now, (number,))
         return self._decide(now)
 
@@ -257,7 +257,7 @@ class Membership:
     def _accuse(self, lost: Collection[int], now: float) -> None:
         for number in lost:
             if (worker := self._member(number, self.epoch)) is not None and not worker.heard:
-                worker.expect(now + ACCUSED, "other ranks have lost it, and it shows no sign of life")
+                worker.expect(now + ACCUSED, "other ranks have lost it, and it does not respond")
 
     def _failed(self, worker: Worker, now: float, how: str, gone: Sequence[Worker] = ()) -> None:
         """Bar the host of a failed worker and report it. `gone` are the workers lost together with it."""
@@ -306,7 +306,7 @@ class Membership:
                 continue
             if worker.life is Life.KILLED:
                 self._out.append(Abandon(worker.number))
-                self._failed(worker, now, "it does not end after SIGKILL, and is given up")
+                self._failed(worker, now, "it did not end after SIGKILL and was abandoned")
                 self._gone(worker, now)
             else:
                 self._kill(worker, now, worker.why)
@@ -365,7 +365,7 @@ class Membership:
     def _dismiss(self, worker: Worker, why: str, now: float) -> None:
         self._out.append(Dismiss(worker.number, why))
         worker.leaves = worker.dismissed = True
-        worker.expect(now + LEAVING, "it was told that it has no place any more, and does not end")
+        worker.expect(now + LEAVING, "it has been removed from the job and told to end, and does not")
 
     def _notify(self, somebody_waits: bool) -> None:
         working = self.workers.of(Life.WORKING)

@@ -45,7 +45,7 @@ class WorkerNotificationService:
         self._nic = nic if nic is not None else "lo"
         found = {each.name: [address.text for address in each.addresses] for each in scan()}
         if not found.get(self._nic):
-            raise ValueError(f"nic is {nic!r}, accepted is one of {', '.join(sorted(found))}")
+            raise ValueError(f"nic must be one of {', '.join(sorted(found))}, got {nic!r}")
         self._server = BoundedServer((found[self._nic][0], 0), self._serve, patience=_SECONDS, name="hvd-notifications")
 
     def addresses(self) -> dict[str, list[tuple[str, int]]]:
@@ -91,7 +91,7 @@ class WorkerNotificationClient:
         self._places = [place for places in addresses.values() for place in places]
         self._key = derive_key(bytes(key), "notifications")
         if not self._places:
-            raise ValueError(f"addresses is {dict(addresses)!r}, accepted is at least one address")
+            raise ValueError(f"addresses must have at least one address, got {dict(addresses)!r}")
 
     def notify_hosts_updated(self, timestamp: float, update_res: HostUpdateResult) -> None:
         """Notify the worker and wait for its answer. Raises ConnectionError naming the addresses when none answers."""

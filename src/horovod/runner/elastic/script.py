@@ -86,17 +86,17 @@ class ScriptRun:
         )
 
     def _cannot_start(self, path: str, error: OSError) -> str:
-        what = f"{self._names.script} is {self._script!r}, "
+        what = f"{self._names.script} must be an executable file, got {self._script!r}, "
         if os.path.isdir(path):
-            return f"{what}a directory; accepted is an executable file"
+            return f"{what}a directory"
         if error.errno == errno.ENOENT:
             # The kernel reports the same error for a missing interpreter.
             missing = (
-                "whose interpreter (in its first line) is not there" if os.path.exists(path) else "not a file here"
+                "whose interpreter (in its first line) does not exist" if os.path.exists(path) else "which does not exist here"
             )
-            return f"{what}{missing}; accepted is an executable file"
+            return f"{what}{missing}"
         if error.errno == errno.EACCES:
-            return f"{what}which may not be executed; `chmod +x {self._script}` allows it"
+            return f"{what}which is not executable; run `chmod +x {self._script}`"
         return f"{what}which cannot be started: {error.strerror}"
 
     # Event loop
@@ -120,13 +120,13 @@ class ScriptRun:
         for fd, data in self._streams.items():
             self._read(fd, data)
         if len(self._out) > LIMIT:
-            self._trouble = f"{self._script} printed more than {LIMIT} bytes; accepted is {LIMIT} at most"
+            self._trouble = f"{self._script} must print at most {LIMIT} bytes, got more"
             self._stop()
         elif ended:
             self._stop()
         elif time.monotonic() >= self._deadline:
             self._trouble = (
-                f"{self._script} did not end within {self._seconds:g} s; it is run every second and has to be quick"
+                f"{self._script} must end within {self._seconds:g} s, but did not; it is run every second"
             )
             self._stop()
 
@@ -153,7 +153,7 @@ class ScriptRun:
         try:
             self._process.wait(_KILLED)
         except subprocess.TimeoutExpired:
-            self._trouble = self._trouble or f"{self._script} does not end after SIGKILL, and is given up"
+            self._trouble = self._trouble or f"{self._script} did not end after SIGKILL and was abandoned"
         for stream in (self._process.stdout, self._process.stderr):
             if stream is not None:
                 stream.close()
@@ -187,7 +187,7 @@ class ScriptRun:
         try:
             text = self._out.decode()
         except UnicodeDecodeError as error:
-            raise LaunchError(f"{self._script} printed what is no text (UTF-8): {error.reason}") from None
+            raise LaunchError(f"{self._script} must print UTF-8 text: {error.reason}") from None
         return parse(text, self._slots, self._script, self._names)
 
     def _last_words(self) -> str:

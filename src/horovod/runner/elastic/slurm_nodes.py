@@ -28,7 +28,7 @@ def main() -> int:
     given = slurm.allocation(os.environ)
     try:
         if given is None:
-            raise LaunchError("SLURM_JOB_ID is not set: this is no allocation of Slurm")
+            raise LaunchError("SLURM_JOB_ID must be set: this is not a Slurm allocation")
         nodes = slurm.nodes_of(ask("squeue", "-h", "-j", given.job, "-o", "%T|%N"), given.job)
         found = slurm.usable(ask("sinfo", "-h", "-N", "-n", ",".join(nodes), "-o", "%N|%T"), nodes)
     except LaunchError as error:

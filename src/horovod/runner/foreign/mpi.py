@@ -50,7 +50,7 @@ def find_launcher() -> tuple[str, mpi_command.Flavour]:
     if flavour is None:
         said = (asked.stdout + asked.stderr).strip().splitlines()
         raise LaunchError(
-            f"{program} is of an unknown kind: as its version it says {said[0] if said else 'nothing'!r}; known are "
+            f"{program} is of an unknown kind: `--version` printed {said[0] if said else 'nothing'!r}; known are "
             f"{', '.join(each.value for each in mpi_command.Flavour)}"
         )
     return program, flavour
@@ -114,9 +114,9 @@ def _given_key(settings: LaunchSettings, environ: Mapping[str, str]) -> dict[str
     """
     if "HOROVOD_JOB_KEY" in environ:
         raise LaunchError(
-            "HOROVOD_JOB_KEY is set, but the MPI launcher would send it to other hosts in the clear; accepted is "
-            "HOROVOD_KEY_FILE=FILE with a file of mode 0600 that all hosts see (umask 077; printenv HOROVOD_JOB_KEY > "
-            "FILE; unset HOROVOD_JOB_KEY), or none: then the ranks agree on a key through the launcher"
+            "HOROVOD_JOB_KEY must not be set: the MPI launcher would send it to other hosts unencrypted. Set "
+            "HOROVOD_KEY_FILE to a file of mode 0600 that all hosts see (umask 077; printenv HOROVOD_JOB_KEY > FILE; "
+            "unset HOROVOD_JOB_KEY), or set neither: then the ranks agree on a key through the launcher"
         )
     path = environ.get(_KEY_FILE, "")
     of_a_process = worker_env.is_path_of_descriptor(path)
@@ -125,8 +125,8 @@ def _given_key(settings: LaunchSettings, environ: Mapping[str, str]) -> dict[str
     path = os.path.abspath(path)
     if of_a_process and not _is_local(settings):
         raise LaunchError(
-            f"HOROVOD_KEY_FILE is {path}, a descriptor of a process of this machine, but ranks run on others; accepted "
-            "is a file of mode 0600 that all hosts see"
+            f"HOROVOD_KEY_FILE must be a file of mode 0600 that all hosts see, got {path}, a descriptor of a process of "
+            "this machine"
         )
     if _is_local(settings) or os.path.exists(path):
         try:

@@ -24,11 +24,11 @@ CODE_LIMIT = 4 << 20  # maximum characters of notebook code; tracebacks show no 
 def check(function: Any, args: Any, kwargs: Any, name: str = "func") -> None:
     """Raise TypeError naming the argument if the function cannot be called so; `name` is that of the function."""
     if not callable(function):
-        raise TypeError(f"{name} is {function!r}, accepted is a function")
+        raise TypeError(f"{name} must be a function, got {function!r}")
     if isinstance(args, (str, bytes, Mapping)) or not isinstance(args, Iterable):
-        raise TypeError(f"args is {args!r}, accepted is a tuple or list of arguments, as in args=({args!r},)")
+        raise TypeError(f"args must be a tuple or list of arguments, got {args!r}; write args=({args!r},)")
     if not isinstance(kwargs, Mapping):
-        raise TypeError(f"kwargs is {kwargs!r}, accepted is a dict of arguments by their names")
+        raise TypeError(f"kwargs must be a dict of arguments by name, got {kwargs!r}")
 
 
 def pack(function: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any], name: str = "func") -> bytes:

@@ -44,7 +44,7 @@ def _open_files() -> tuple[int, int, int]:
     with private_files.closing(private_files.open_folder(folder)) as at:
         found = os.fstat(at)
         if found.st_uid != os.geteuid() or found.st_mode & 0o077:
-            raise SystemExit(f"{FOLDER} is {folder!r}, accepted is a folder of this user that nobody else can use")
+            raise SystemExit(f"{FOLDER} must be a folder of this user with mode 0700, got {folder!r}")
         source = os.open(FUNCTION, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=at)
         flags = os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
         return source, os.open(result_name(rank), flags, 0o600, dir_fd=at), rank

@@ -30,8 +30,7 @@ def check(rank: int, slots: Sequence[Slot]) -> int | None:
     """Return the rank, None for -1. Raises LaunchError if the job has no such rank."""
     if rank >= len(slots):
         raise LaunchError(
-            f"--debug-rank (HOROVOD_DEBUG_RANK) is {rank}, accepted are ranks of the job, from 0 to {len(slots) - 1}, "
-            "and -1 for none"
+            f"--debug-rank (HOROVOD_DEBUG_RANK) must be a rank from 0 to {len(slots) - 1}, or -1 for none, got {rank}"
         )
     return None if rank < 0 else rank
 

@@ -43,7 +43,7 @@ def remote_of(settings: LaunchSettings, environ: Mapping[str, str]) -> ssh.Remot
     """Return how other hosts are reached. Raises LaunchError as `make_fleet` does."""
     key = settings.ssh_identity_file
     if key is not None and not os.access(os.path.expanduser(key), os.R_OK):
-        raise LaunchError(f"--ssh-identity-file (-i) is {key!r}, accepted is a file that can be read here")
+        raise LaunchError(f"--ssh-identity-file (-i) must be a file that can be read here, got {key!r}")
     job = settings.elastic.slurm_job if settings.elastic is not None else ""
     return ssh.Remote.of(environ, settings.ssh_port, settings.ssh_identity_file, settings.remote_python or "", job)
 

@@ -235,7 +235,7 @@ def _credentials(config: Any, client: Any, kubeconfig: str, context: str) -> tup
         contexts, current = config.list_kube_config_contexts(config_file=kubeconfig or None)
         named = {each["name"]: each for each in contexts}
         if context and context not in named:
-            raise LaunchError(f"--context {context}: there is no such context; expected one of {', '.join(named)}")
+            raise LaunchError(f"--context must be one of {', '.join(named)}, got {context}")
         chosen = named[context] if context else current
         config.load_kube_config(
             config_file=kubeconfig or None, context=context or None, client_configuration=found, persist_config=False

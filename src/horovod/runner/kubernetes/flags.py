@@ -24,7 +24,7 @@ POD, FINDING, WHERE, CLUSTER, END = (
     "who they are",
     "where they run",
     "the cluster",
-    "what becomes of it",
+    "lifetime",
 )
 GROUPS = (POD, FINDING, WHERE, CLUSTER, END)
 
@@ -108,7 +108,7 @@ FLAGS: tuple[Flag, ...] = (
     Flag(("--detach",), END, "create the job and leave it alone"),
     Flag(("--dry-run",), END, "print what would be created, as YAML, and ask no cluster"),
     Flag(("--keep",), END, f"s for which the job stays there once it has ended; without it, it goes at once, or "
-         f"{DEFAULT_KEEP} s later if nobody waits for it", _integer(0, 31_536_000)),
+         f"{DEFAULT_KEEP} s later if no process waits for it", _integer(0, 31_536_000)),
     Flag(("--grace",), END, f"s from the warning that a pod has to go, to its end (default {DEFAULT_GRACE})",
          _integer(0, 86_400)),
 )
@@ -185,12 +185,12 @@ def split(arguments: Sequence[str]) -> Words:
             index = end
         elif flag.value is None:
             if equals:
-                raise LaunchError(f"{name} takes no value, {value!r} is given")
+                raise LaunchError(f"{name} takes no value, got {value!r}")
             words.given[flag.dest] = True
             index += 1
         else:
             if not equals and index + 1 == len(arguments):
-                raise LaunchError(f"{name} needs a value: {flag.value.accepted}")
+                raise LaunchError(f"{name} must be {flag.value.accepted}, got no value")
             take(words.given, flag, value if equals else arguments[index + 1])
             index += 1 if equals else 2
     return words
@@ -207,7 +207,7 @@ def take(given: dict[str, Any], flag: Flag, text: str) -> None:
     try:
         value = flag.value.parse(text)
     except ValueError:
-        raise LaunchError(f"{flag.names[-1]}: {text!r} is not accepted; expected {flag.value.accepted}") from None
+        raise LaunchError(f"{flag.names[-1]} must be {flag.value.accepted}, got {text!r}") from None
     if flag.repeat:
         given.setdefault(flag.dest, []).append(value)
     else:

@@ -81,7 +81,7 @@ def settings(given: Orders, environ: Mapping[str, str]) -> tuple[LaunchSettings,
     if namespace.num_proc is None:
         raise LaunchError("-np is missing: say how many processes to start")
     if namespace.num_proc % given.slots:
-        raise LaunchError(f"-np is {namespace.num_proc}; expected a multiple of --slots-per-pod {given.slots}")
+        raise LaunchError(f"-np must be a multiple of --slots-per-pod {given.slots}, got {namespace.num_proc}")
     check_elastic(namespace, given.slots)
     # An elastic job may get more pods than it begins with.
     pods = (namespace.num_proc if namespace.min_num_proc is None else most(namespace)) // given.slots

@@ -51,7 +51,7 @@ def quantity(text: str) -> str:
 def amount(text: str) -> float:
     """Return the value of a quantity in cores or bytes. Raises ValueError."""
     if not _QUANTITY.fullmatch(text):
-        raise ValueError(f"{text!r} is no quantity; accepted is {QUANTITY}")
+        raise ValueError(f"must be {QUANTITY}, got {text!r}")
     number = re.match(r"[0-9.]+", text)
     assert number is not None
     return float(number.group()) * _UNITS[text[number.end() :]]

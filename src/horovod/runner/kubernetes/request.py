@@ -139,8 +139,8 @@ def check_elastic(namespace: Any, slots: int) -> None:
     """Raise LaunchError for an elastic job in a single pod, whose failure would leave nothing."""
     if namespace.min_num_proc is not None and most(namespace) // slots < 2:
         raise LaunchError(
-            f"--min-np is given for a job of 1 pod at most (--max-np {most(namespace)}, --slots-per-pod {slots}), of "
-            f"which nothing would be left after a failure; accepted is --max-np {2 * slots} or more, or no --min-np"
+            f"--max-np must be at least {2 * slots} with --min-np, got {most(namespace)} with --slots-per-pod {slots}: "
+            "a job of 1 pod has nothing left after a failure; raise --max-np, or leave out --min-np"
         )
 
 
@@ -159,19 +159,18 @@ def _sizes(namespace: Any, slots: int) -> tuple[int, int]:
             "python train.py`"
         )
     if namespace.min_num_proc is None and namespace.max_num_proc is not None:
-        raise LaunchError("--max-np is for elastic jobs, which --min-np N makes")
+        raise LaunchError("--max-np needs an elastic job; add --min-np N")
     largest = most(namespace)
     least: int = namespace.min_num_proc or size
     if not least <= size <= largest:
         raise LaunchError(
-            f"--min-np {least}, -np {size} and --max-np {largest} do not fit together; expected "
-            "--min-np <= -np <= --max-np"
+            f"the sizes must be --min-np <= -np <= --max-np, got --min-np {least}, -np {size} and --max-np {largest}"
         )
     for flag, value in (("-np", size), ("--max-np", largest)):
         if value % slots:
             raise LaunchError(
-                f"{flag} is {value}, which cannot be shared out to pods of {slots} ranks (--slots-per-pod); expected "
-                f"a multiple of {slots}, such as {max(1, value // slots) * slots}"
+                f"{flag} must be a multiple of --slots-per-pod {slots}, such as {max(1, value // slots) * slots}, got "
+                f"{value}"
             )
     check_elastic(namespace, slots)
     return size, largest
@@ -181,11 +180,11 @@ def _check_memory(given: Mapping[str, Any]) -> None:
     shm, memory = given.get("shm_size"), given.get("memory")
     if shm and memory and names.amount(shm) > names.amount(memory):
         raise LaunchError(
-            f"--shm-size is {shm}, more than --memory {memory}, of which /dev/shm is a part; expected at most that"
+            f"--shm-size must be at most --memory {memory}, of which /dev/shm is a part, got {shm}"
         )
     if shm and names.amount(shm) < SHM_DEFAULT:
         raise LaunchError(
-            f"--shm-size is {shm}: data loaders and NCCL put what they share into /dev/shm; expected at least 64Mi"
+            f"--shm-size must be at least 64Mi, got {shm}: data loaders and NCCL share data in /dev/shm"
         )
 
 
@@ -193,7 +192,7 @@ def _variables(given: Sequence[tuple[str, str | None]], environ: Mapping[str, st
     found = {}
     for name, value in given:
         if value is None and name not in environ:
-            raise LaunchError(f"--env {name}: there is no such variable here; expected one that is, or NAME=VALUE")
+            raise LaunchError(f"--env must be NAME=VALUE or a variable that is set here, got {name}")
         found[name] = environ[name] if value is None else value
     return found
 
@@ -208,11 +207,11 @@ def _template(path: str) -> dict[str, Any]:
         found = found["template"]
     if not isinstance(found, dict) or not isinstance(found.get("spec"), dict):
         raise LaunchError(
-            f"--pod-template {path}: this is no pod; expected a mapping with `spec`, and perhaps `metadata`"
+            f"--pod-template must be a file with a pod (a mapping with `spec`, and perhaps `metadata`), got {path}"
         )
     containers = found["spec"].get("containers", [])
     if not isinstance(containers, list) or not all(isinstance(each, dict) for each in containers):
-        raise LaunchError(f"--pod-template {path}: spec.containers is no list of containers")
+        raise LaunchError(f"--pod-template {path}: spec.containers must be a list of containers")
     return {key: found[key] for key in ("metadata", "spec") if isinstance(found.get(key), dict)}
 
 

@@ -21,6 +21,6 @@ def token_key(text: str) -> Secret:
     text = text.strip()
     if len(text) < LEAST:
         raise ValueError(
-            f"HOROVOD_POD_TOKEN has {len(text)} characters; expected at least {LEAST}, from the job's Secret"
+            f"HOROVOD_POD_TOKEN must have at least {LEAST} characters, from the job's Secret, got {len(text)}"
         )
     return Secret(hashlib.sha256(b"horovod pod token\0" + text.encode()).digest())

@@ -105,9 +105,9 @@ def find(names: Sequence[str], port: int, seconds: float, now: Callable[[], floa
             found = _addresses(name, port)
             if any(map(_answers, found)):
                 return found
-            trouble, wait = f"{', '.join(map(str, found))}: nobody listens there", LISTENS
+            trouble, wait = f"{', '.join(map(str, found))}: no answer", LISTENS
         except socket.gaierror as error:
-            trouble = f"the name {name!r} leads nowhere: {error.strerror}"
+            trouble = f"the name {name!r} cannot be resolved: {error.strerror}"
         if now() >= until:
             raise TimeoutError(
                 f"waited {seconds:g} s for the launcher's pod ({trouble}); it has not started, or has ended already. A "
@@ -157,7 +157,7 @@ def number_of(environ: Mapping[str, str]) -> int:
     """Return the number of this pod. Raises ValueError outside of an Indexed Job."""
     text = environ.get(INDEX_VARIABLE, "")
     if not text.isdecimal():
-        raise ValueError(f"{INDEX_VARIABLE} is {text!r}; expected the number of a pod of an Indexed Job")
+        raise ValueError(f"{INDEX_VARIABLE} must be the number of a pod of an Indexed Job, got {text!r}")
     return int(text)
 
 

@@ -264,7 +264,7 @@ class OutputQueue(OutputSink):
             self.reader_gone = error.errno == errno.EPIPE
             stream = "stdout" if fd == self._fds[1] else "stderr"
             self.trouble = (
-                "nobody reads the output any more (broken pipe)"
+                "the reader of the output has closed it (broken pipe)"
                 if self.reader_gone
                 else f"the output cannot be written to {stream}: {error.strerror}"
             )

@@ -47,9 +47,9 @@ class Machines:
         """
         if self.here != self.names[0]:
             raise LaunchError(
-                f"{self.service} has given this job {len(self.names)} machines and this one is {self.here!r}; the job "
-                f"is started on the first, {self.names[0]!r}, which reaches the others by ssh. Accepted here is a "
-                "server of ssh until that one is done, or -H with the hosts to use"
+                f"{self.service} has assigned {len(self.names)} machines to this job, and this one is {self.here!r}. Run "
+                f"horovodrun on the first, {self.names[0]!r}, which reaches the others by ssh; run an ssh server here "
+                "until it has ended, or name the hosts to use with -H"
             )
         each = self.gpus or -(-size // len(self.names))
         return [Host(name, each) for name in self.names]
@@ -120,7 +120,7 @@ def _are_names(value: Any) -> bool:
 def _made(service: str, source: str, names: Any, here: Any) -> Machines | None:
     """Check the values and return the machines; None for one machine, whose own name may be missing."""
     if not names or not _are_names(names):
-        raise LaunchError(f"{source} tells the hosts {names!r}, accepted is a list of names")
+        raise LaunchError(f"the hosts in {source} must be a list of names, got {names!r}")
     if len(set(names)) == 1:
         return None
     if not isinstance(here, str) or not here:
@@ -131,7 +131,7 @@ def _made(service: str, source: str, names: Any, here: Any) -> Machines | None:
 def _count(environ: Mapping[str, str], name: str) -> int:
     text = environ.get(name, "").strip() or "0"
     if not text.isascii() or not text.isdecimal():
-        raise LaunchError(f"{name} is {text!r}, accepted is an integer of 0 or more")
+        raise LaunchError(f"{name} must be an integer of 0 or more, got {text!r}")
     return int(text)
 
 
@@ -139,11 +139,11 @@ def _json(source: str, text: str) -> Any:
     try:
         return json.loads(text)
     except ValueError as error:
-        raise LaunchError(f"{source} is {text[:200]!r}, which is no JSON: {error}") from None
+        raise LaunchError(f"{source} must be JSON, got {text[:200]!r}: {error}") from None
 
 
 def _object(source: str, text: str) -> dict[str, Any]:
     value = _json(source, text)
     if not isinstance(value, dict):
-        raise LaunchError(f"{source} is {text[:200]!r}, accepted is an object of JSON")
+        raise LaunchError(f"{source} must be a JSON object, got {text[:200]!r}")
     return value

@@ -9,10 +9,11 @@ from dataclasses import dataclass
 
 from horovod.runner.base.errors import LaunchError
 
-HOST_FORM = "name:slots[,name:slots...], a name of letters, digits, '_', '.' and '-' (or [IPv6]), slots at least 1"
-HOSTFILE_FORM = (
-    "a line 'name slots=N', 'name:N' or, for one slot, 'name', N at least 1, after which 'python=PATH' may name the "
-    "interpreter on that host, and 'max_slots=N' is ignored; blank lines and lines that begin with # are skipped"
+_HOST_RULES = "a name has letters, digits, '_', '.' and '-' (or is [IPv6]), slots are at least 1"
+_HOSTFILE_FORM = "'name slots=N', 'name:N' or, for one slot, 'name'"
+_HOSTFILE_RULES = (
+    "N is at least 1; 'python=PATH' may follow, the interpreter on that host; 'max_slots=N' is ignored; blank lines "
+    "and lines that begin with # are skipped"
 )
 _NAME = r"(?:[\w.-]+|\[[0-9A-Fa-f:.%\w]+\])"
 _HOST = re.compile(rf"({_NAME}):([0-9]{{1,9}})", re.ASCII)  # bounded, as int() rejects very long numbers
@@ -58,7 +59,9 @@ def parse_hosts(text: str) -> list[Host]:
     for entry in text.split(","):
         match = _HOST.fullmatch(entry.strip())
         if match is None or int(match[2]) < 1:
-            raise LaunchError(f"hosts {text!r}: {entry.strip()!r} is not accepted; expected {HOST_FORM}")
+            raise LaunchError(
+                f"hosts must be name:slots[,name:slots...], got {entry.strip()!r} in {text!r}; {_HOST_RULES}"
+            )
         given.append(Host(match[1].strip("[]"), int(match[2])))
     return _merge(given)
 
@@ -73,19 +76,21 @@ def parse_hostfile(text: str, path: str) -> list[Host]:
             continue
         host = _host_of_line(content)
         if host is None:
-            raise LaunchError(f"{path}, line {number}: {content!r} is not accepted; expected {HOSTFILE_FORM}")
+            raise LaunchError(
+                f"{path}, line {number} must be {_HOSTFILE_FORM}, got {content!r}; {_HOSTFILE_RULES}"
+            )
         name, python = host.name, host.python
         if python:
             # A host has a single agent, which starts all its ranks.
             before, where = interpreters.setdefault(name, (python, number))
             if before != python:
                 raise LaunchError(
-                    f"{path}, line {number}: host {name!r} with python={python}, but line {where} names {before}; "
-                    "accepted is one interpreter for a host"
+                    f"{path}, line {number}: python= of host {name!r} must be {before}, as in line {where}, got {python}; "
+                    "a host has one interpreter"
                 )
         given.append(host)
     if not given:
-        raise LaunchError(f"{path}: names no host; expected {HOSTFILE_FORM}")
+        raise LaunchError(f"{path} must name at least one host, got none; a line is {_HOSTFILE_FORM}; {_HOSTFILE_RULES}")
     return _merge(given)
 
 

@@ -37,7 +37,7 @@ def _words(flag: str, text: str) -> tuple[str, ...]:
     try:
         return tuple(shlex.split(text))
     except ValueError as error:
-        raise LaunchError(f"{flag} is {text!r}, which cannot be split into words: {error}") from None
+        raise LaunchError(f"{flag} must be words of a shell, got {text!r}: {error}") from None
 
 
 @dataclass(frozen=True)

@@ -282,7 +282,7 @@ class FrameReader(Generic[M]):
         while len(self._buffer) >= _HEADER.size:
             (length,) = _HEADER.unpack_from(self._buffer)
             if length > FRAME_LIMIT:
-                raise AgentError(f"a message of {length} bytes, more than the accepted {FRAME_LIMIT}")
+                raise AgentError(f"a message must have at most {FRAME_LIMIT} bytes, got {length}")
             end = _HEADER.size + length
             if len(self._buffer) < end:
                 break
@@ -299,7 +299,7 @@ def frame(message: Request | Report) -> bytes:
     """Return the encoded message with its length. Raises AgentError when it exceeds the limit."""
     body = msgspec.msgpack.encode(message)
     if len(body) > FRAME_LIMIT:
-        raise AgentError(f"a {type(message).__name__} message of {len(body)} bytes; at most {FRAME_LIMIT} are accepted")
+        raise AgentError(f"a {type(message).__name__} message must have at most {FRAME_LIMIT} bytes, got {len(body)}")
     return _HEADER.pack(len(body)) + body
 
 

@@ -160,5 +160,5 @@ class Arrived:
         return connection
 
     def explain(self, host: Host, status: int | None, said: str, greeting: str) -> ssh.Failure:
-        what = "\n".join(["it came, and left again before its first word", *greeting.strip().splitlines()[-12:]])
+        what = "\n".join(["it closed its connection before its first message", *greeting.strip().splitlines()[-12:]])
         return ssh.Failure(what, "its own output may say why")

@@ -16,7 +16,7 @@ STUCK_SECONDS = 2.0  # a gap this long in our own loop means that we were stuck,
 def silent(seconds: float) -> str:
     """Return a message about a peer that is lost after `seconds` of silence."""
     why = "it is stopped, its machine is down or hangs, or the network to it is broken"
-    return f"nothing was heard from it for {seconds:.0f} s; {why}"
+    return f"no message from it for {seconds:.0f} s; {why}"
 
 
 class Heartbeats:

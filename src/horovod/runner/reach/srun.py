@@ -56,7 +56,7 @@ def explain(status: int, said: str, host: str, job: str, python: str, greeting: 
             return ssh.Failure(known.what.format(last=last), known.advice.format(host=host, job=job), known.again)
     step = f"srun --jobid={job} --overlap --nodelist={host} -N1 -n1 {python} -c 'import horovod'"
     return ssh.Failure(
-        f"the agent there did not start: {last}", "\n".join([f"try `{step}`; everything it said:", *lines])
+        f"the agent there did not start: {last}", "\n".join([f"try `{step}`; its complete output:", *lines])
     )
 
 

@@ -128,7 +128,7 @@ _KNOWN: tuple[tuple[str, Failure], ...] = (
         r"REMOTE HOST IDENTIFICATION HAS CHANGED|Host key verification failed",
         Failure(
             "its ssh host key does not match the known one",
-            "if the host was reinstalled, remove the old key with `ssh-keygen -R {host}`; otherwise somebody may be "
+            "if the host was reinstalled, remove the old key with `ssh-keygen -R {host}`; otherwise the connection may be "
             "intercepting the connection",
         ),
     ),
@@ -204,7 +204,7 @@ def explain(status: int, said: str, host: str, remote: Remote, python: str = "",
             )
     advice = f"try `ssh {options}{host} true`"
     if lines:
-        advice = "\n".join([f"{advice}; everything it said:", *lines])
+        advice = "\n".join([f"{advice}; its complete output:", *lines])
     return Failure(f"the agent there did not start: {last}", advice)
 
 

@@ -223,7 +223,7 @@ class Line:
         self._thread.start()
 
     def _watch(self, others: Mapping[int, str]) -> None:
-        watched = {self._stop: "", self._sock.fileno(): "the driver is gone, or takes it for lost"}
+        watched = {self._stop: "", self._sock.fileno(): "the driver has ended, or considers this worker lost"}
         with contextlib.ExitStack() as at_end, selectors.DefaultSelector() as selector:
             for pid, what in others.items():
                 try:

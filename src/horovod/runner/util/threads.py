@@ -27,7 +27,7 @@ def in_thread(
         ValueError: `args` is not a tuple.
     """
     if not isinstance(args, tuple):
-        raise ValueError(f"args is of type {type(args).__name__}, accepted is a tuple; a single argument is (arg,)")
+        raise ValueError(f"args must be a tuple, got {type(args).__name__}; write a single argument as (arg,)")
     thread = threading.Thread(target=_quiet(target) if silent else target, args=args, name=name, daemon=daemon)
     thread.start()
     return thread

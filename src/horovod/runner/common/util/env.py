@@ -38,7 +38,7 @@ def get_env_rank_and_size() -> tuple[int, int]:
 def _number(name: str, default: int) -> int:
     text = os.environ.get(name, "").strip()
     if text and not (text.isascii() and text.isdecimal()):
-        raise ValueError(f"{name} is {text!r}, accepted is an integer of 0 or more")
+        raise ValueError(f"{name} must be an integer of 0 or more, got {text!r}")
     return int(text) if text else default
 
 
