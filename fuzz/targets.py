@@ -28,13 +28,13 @@ from horovod.common.store.table import MAX_TOTAL_BYTES, Table
 from horovod.common.wiring import peers
 from horovod.data import TarFiles
 from horovod.recorder import diff, dumps
+from horovod.runner.attribution import first_failure
+from horovod.runner.attribution.endings import Endings
 from horovod.runner.base.errors import AgentError
 from horovod.runner.dashboard.state import State
 from horovod.runner.plan.hosts import Slot
 from horovod.runner.protocol import messages
 from horovod.runner.protocol.messages import FrameReader
-from horovod.runner.verdict import verdict
-from horovod.runner.verdict.endings import Endings
 from horovod.timeline import read as trace
 from horovod.timeline.merge import merge
 from horovod.timeline.summary import render, summarize
@@ -104,14 +104,14 @@ def endings(data: bytes) -> None:
         if rank == 3:
             job.stop({})
         job.end(messages.Exited(rank, status), "")
-    assert verdict.judge(job.ends) is not None
+    assert first_failure.judge(job.ends) is not None
 
 
 def live_page(data: bytes) -> None:
     """Run rank 0's data for the live page, and the messages to a page that follow from them."""
     state = State("command", [Slot(rank, 4, rank, 4, 0, 1, "h") for rank in range(4)])
     for number, line in enumerate(data.split(b"\n")):
-        state.heard(line, float(number))
+        state.add_report(line, float(number))
         state.output(number % 4, 1 + number % 2, line)
         message = live.decode(line)
         assert message is None or live.decode(live.encode(message)) is not None
@@ -222,7 +222,7 @@ def seeds() -> Iterator[tuple[str, str, bytes]]:
     yield "requests", "honest", b"".join(map(messages.frame, said))
     heard: list[messages.Report] = [messages.Started([(0, 17)]), messages.Output(0, 1, b"line\n"), messages.Alive()]
     heard += [messages.StdinReady(True), messages.Result(0, b"r"), messages.Exited(0, 1, "why"), messages.Finished([])]
-    heard += [messages.Said(b"{}"), messages.Notice("n"), messages.StreamOpen(1), messages.StreamEnd(1, 2)]
+    heard += [messages.WorkerReport(b"{}"), messages.Notice("n"), messages.StreamOpen(1), messages.StreamEnd(1, 2)]
     yield "reports", "honest", b"".join(map(messages.frame, heard))
     ended = [reasons.Called(0), reasons.Left(0, "the process ended"), reasons.Ending(1, "lost", [0])]
     ended += [reasons.Refused(0), reasons.Ending(2, "absent", [0, 3], 30.0)]

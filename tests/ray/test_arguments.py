@@ -28,10 +28,10 @@ SETTINGS = RayExecutor.create_settings()
         ({"num_workers": 1, "reset_limit": 2}, "reset_limit=2 is for elastic jobs"),
         (
             {"min_workers": 2, "max_workers": 1},
-            "num_workers 2 and max_workers 1; accepted is 1 <= min_workers <= num_workers <= max_workers",
+            "min_workers <= num_workers <= max_workers, got min_workers 2, num_workers 2 and max_workers 1",
         ),
-        ({"min_workers": 1, "cooldown_range": (5, 1)}, r"cooldown range is \(5, 1\)"),
-        ({"min_workers": 1, "elastic_timeout": 0}, "elastic_timeout is 0"),
+        ({"min_workers": 1, "cooldown_range": (5, 1)}, r"cooldown range must be .* got \(5, 1\)"),
+        ({"min_workers": 1, "elastic_timeout": 0}, r"elastic_timeout must be .* got 0"),
         ({"min_workers": 1, "override_discovery": False}, "override_discovery is False and settings.discovery is None"),
     ],
 )
@@ -43,9 +43,9 @@ def test_arguments_that_do_not_fit(given, said):
 @pytest.mark.parametrize(
     ("given", "said"),
     [
-        ({"timeout_s": 0}, "timeout_s is 0"),
+        ({"timeout_s": 0}, "timeout_s must be a number of seconds above 0"),
         ({"timeout_s": math.inf}, "timeout_s must be a number of seconds above 0 and at most 10000000, got inf"),
-        ({"timeout_s": 10**400}, "timeout_s is 10000"),
+        ({"timeout_s": 10**400}, "at most 10000000, got 10000"),
         ({"strategy": "TIGHT"}, "strategy is 'TIGHT', accepted are PACK, SPREAD, STRICT_PACK, STRICT_SPREAD"),
     ],
 )
@@ -77,11 +77,11 @@ def test_elastic_settings():
     assert ElasticRayExecutor.create_settings(timeout_s=30, elastic_timeout=20).limits().gather == 10.0
     with pytest.raises(TypeError, match="speed is given, accepted beside the named arguments"):
         ElasticRayExecutor.create_settings(speed=1)
-    with pytest.raises(ValueError, match=r"min_num_proc is 3, num_proc 3 and max_num_proc 2"):
+    with pytest.raises(ValueError, match="got min_num_proc 3, num_proc 3 and max_num_proc 2"):
         ElasticRayExecutor.create_settings(min_num_proc=3, max_num_proc=2)
     with pytest.raises(ValueError, match="num_proc must be an integer of at least 1, got '4'"):
         ElasticRayExecutor.create_settings(num_proc="4")
-    with pytest.raises(ValueError, match="elastic_timeout is inf"):
+    with pytest.raises(ValueError, match=r"elastic_timeout must be .* got inf"):
         ElasticRayExecutor.create_settings(elastic_timeout=math.inf)
 
 
@@ -103,7 +103,7 @@ def test_elastic_settings_take_what_those_of_other_jobs_do():
     with pytest.warns(UserWarning, match="no ssh is used: ssh_str has no effect"):
         made = ElasticRayExecutor.create_settings(ssh_str="SECRET", placement_group_timeout_s=7)
     assert made.placement_group_timeout_s == 7.0
-    with pytest.raises(ValueError, match="placement_group_timeout_s is 0"):
+    with pytest.raises(ValueError, match=r"placement_group_timeout_s must be .* got 0"):
         ElasticRayExecutor.create_settings(placement_group_timeout_s=0)
 
 
@@ -126,7 +126,7 @@ def test_elastic_workers_do_not_stay():
 
 
 def test_what_is_no_function():
-    with pytest.raises(TypeError, match="fn is 3"):
+    with pytest.raises(TypeError, match="fn must be a function, got 3"):
         RayExecutor(SETTINGS, num_workers=1).run(3)
     with pytest.raises(TypeError, match="worker_fn is 3"):
         ElasticRayExecutor(ElasticRayExecutor.create_settings()).run(3)

@@ -13,7 +13,7 @@ from ray.exceptions import RayActorError
 from horovod.common.exceptions import HorovodInternalError, NoPlaceError
 from horovod.ray import calls
 from horovod.ray.calls import Done, Ear, Logged
-from horovod.runner.resident.mailbox import Mailbox
+from horovod.runner.external_workers.mailbox import Mailbox
 
 SHOWN = """\x1b[36mray::BaseHorovodWorker.execute()\x1b[39m (pid=7, ip=10.0.0.1)
            ^^^^^^^^^^^^

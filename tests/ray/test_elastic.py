@@ -12,7 +12,7 @@ from horovod.ray import ElasticRayExecutor, RayExecutor
 from horovod.ray.elastic import TestDiscovery
 from horovod.runner.function.worker_error import WorkerError
 from tests.ray import functions
-from tests.ray.seats import one_that_nobody_gets
+from tests.ray.refused_assignment import one_that_nobody_gets
 
 
 def test_a_killed_worker_is_replaced(local, capfd):
@@ -81,7 +81,7 @@ def test_a_worker_without_a_seat_is_not_set_to_work(local, monkeypatch, tmp_path
     executor = ElasticRayExecutor(settings)
     executor.start()
 
-    with pytest.raises(WorkerError, match=r"SeatError: worker 0 .* does not answer"):
+    with pytest.raises(WorkerError, match=r"AssignmentError: worker 0 .* does not answer"):
         executor.run((tmp_path / "worked").touch)
     assert list(tmp_path.iterdir()) == []
 

@@ -122,11 +122,11 @@ def test_workers_without_the_package_are_told_what_to_install(local, tmp_path):
 
 def _start(ray, folder):
     """Start a driver within Ray whose workers get another PYTHONPATH."""
-    from horovod.ray import crew
+    from horovod.ray import worker_group
 
     options = {"runtime_env": {"env_vars": {"PYTHONPATH": str(folder)}}}
     executor = RayExecutor(RayExecutor.create_settings(timeout_s=300), num_workers=1)
-    made = crew.Crew(executor._settings, executor._plan, None, 1, 0)
+    made = worker_group.WorkerGroup(executor._settings, executor._plan, None, 1, 0)
     made._options |= options
     try:
         made.start({})
@@ -139,7 +139,7 @@ def test_workers_of_a_host_see_each_others_gpus(local):
     executor.start()
     try:
         seen = executor.run(os.getenv, ["CUDA_VISIBLE_DEVICES"])
-        own = [local.get(one.get_gpu_ids.remote())[0] for one in executor._crew.workers]
+        own = [local.get(one.get_gpu_ids.remote())[0] for one in executor._workers.workers]
         assert sorted(own) == ["0", "1"]
         assert seen == [",".join(own)] * 2  # a rank's own GPU has index local_rank
     finally:

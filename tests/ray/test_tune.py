@@ -42,10 +42,10 @@ def test_a_study(local, tmp_path):
 @pytest.mark.parametrize(
     ("given", "said"),
     [
-        ({"num_workers": 0}, "num_workers is 0"),
+        ({"num_workers": 0}, "num_workers must be an integer of at least 1, got 0"),
         ({"num_workers": 1, "cpus_per_worker": 0}, "cpus_per_worker is 0"),
         ({"num_workers": 1, "gpus_per_worker": 1}, "gpus_per_worker is 1 and use_gpu is False"),
-        ({"num_workers": 1, "timeout_s": 0}, "timeout_s is 0"),
+        ({"num_workers": 1, "timeout_s": 0}, "timeout_s must be a number of seconds"),
     ],
 )
 def test_what_is_wrong_is_named(given, said):

@@ -12,7 +12,7 @@ import pytest
 from horovod.common.contract import boot
 from horovod.runner.function.package import search_path
 from horovod.runner.function.worker import joined_path
-from horovod.runner.reach import ssh
+from horovod.runner.remote import ssh
 from tests.runner.launching import LIMIT, ROOT, marked_environment, processes_with
 
 # Third-party modules that Horovod imports or looks for, the package itself, and the whole standard library.

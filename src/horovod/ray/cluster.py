@@ -13,10 +13,10 @@ from horovod.common.network import interfaces
 from horovod.common.store.front import Front
 from horovod.ray import strategy
 from horovod.runner.cluster.placement import Machines
+from horovod.runner.external_workers import workers as external_workers
+from horovod.runner.external_workers.assignment import Assignment, ExternalWorker
+from horovod.runner.external_workers.workers import ExternalWorkers
 from horovod.runner.plan.hosts import Slot
-from horovod.runner.resident import residence
-from horovod.runner.resident.residence import Residence
-from horovod.runner.resident.seat import Resident, Seat
 
 
 def require() -> None:
@@ -48,45 +48,45 @@ def address(nics: Collection[str]) -> str:
 
 def variables(nics: Collection[str]) -> dict[str, str]:
     """Return the environment variables for all workers: this program's settings, and `nics` for engine and NCCL."""
-    shared, names = residence.passed_on(os.environ), ",".join(nics)
+    shared, names = external_workers.passed_on(os.environ), ",".join(nics)
     return shared | ({"HOROVOD_GLOO_IFACE": names, "NCCL_SOCKET_IFNAME": names} if nics else {})
 
 
-def open_residence(
+def open_servers(
     nics: Collection[str], own: Mapping[str, str], gone: Callable[[int, str], None], front: Front | None = None
-) -> tuple[Residence, dict[str, str]]:
+) -> tuple[ExternalWorkers, dict[str, str]]:
     """Create the driver's side of a job.
 
     Args:
         nics: Network interfaces, see ``address``.
         own: Environment variables for the workers, in addition to this program's settings.
-        gone: Function that is called with the number of a lost worker and a description, see ``Residence``.
+        gone: Function that is called with the number of a lost worker and a description, see ``ExternalWorkers``.
         front: Membership server of an elastic job.
 
     Returns:
         The driver's side, and the environment variables of all workers.
 
     Raises:
-        The exceptions of ``Residence`` and ``address``.
+        The exceptions of ``ExternalWorkers`` and ``address``.
     """
     shared = variables(nics) | dict(own)
-    return Residence(address(nics), gone, front, shared), shared
+    return ExternalWorkers(address(nics), gone, front, shared), shared
 
 
-def seats(
-    made: Residence,
+def assignments(
+    made: ExternalWorkers,
     slots: Sequence[Slot],
-    residents: Sequence[Resident],
+    workers: Sequence[ExternalWorker],
     gpus: Sequence[Sequence[str]],
     shared: Mapping[str, str],
     seconds: float,
-) -> list[Seat]:
+) -> list[Assignment]:
     """Assign the ranks of a job of a fixed size to its workers.
 
     Args:
         made: The driver's side of the job.
         slots: Hosts and numbers, by rank.
-        residents: Processes of the workers, by rank.
+        workers: Processes of the workers, by rank.
         gpus: GPUs that Ray assigned to each worker, by rank.
         shared: Environment variables of all workers.
         seconds: Time that workers have to use their assignment.
@@ -96,10 +96,10 @@ def seats(
     """
     hosts = [slot.hostname for slot in slots]
     told = []
-    for slot, resident in zip(slots, residents, strict=True):
-        torch = residence.of_torch(slot, slots, residents[0], shared)
-        own = {**shared, **residence.of_slot(slot), **torch, **strategy.visible(gpus, hosts, slot.rank)}
-        told.append(made.seat(slot.rank, resident, own, seconds))
+    for slot, worker in zip(slots, workers, strict=True):
+        torch = external_workers.of_torch(slot, slots, workers[0], shared)
+        own = {**shared, **external_workers.of_slot(slot), **torch, **strategy.visible(gpus, hosts, slot.rank)}
+        told.append(made.assign(slot.rank, worker, own, seconds))
     return told
 
 

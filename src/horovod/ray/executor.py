@@ -9,10 +9,10 @@ from typing import Any
 from horovod.ray import cluster, strategy
 from horovod.ray import settings as given
 from horovod.ray.calls import Callback
-from horovod.ray.crew import Crew
 from horovod.ray.discovery import RayHostDiscovery
 from horovod.ray.members import ElasticJob
 from horovod.ray.settings import Settings
+from horovod.ray.worker_group import WorkerGroup
 from horovod.runner.base.arguments import integer
 from horovod.runner.base.names import ARGUMENTS
 from horovod.runner.function import package
@@ -75,7 +75,7 @@ class RayExecutor:
         cpus, gpus = given.needs("worker", cpus_per_worker, use_gpu, gpus_per_worker)
         size = _size(num_workers, num_hosts, num_workers_per_host, min_workers)
         self._settings = settings
-        self._crew: Crew | None = None
+        self._workers: WorkerGroup | None = None
         self._job: ElasticJob | None = None
         if min_workers is not None:
             self._settings = settings = dataclasses.replace(settings)  # a copy, as other executors may share them
@@ -163,18 +163,18 @@ class RayExecutor:
         if self._job is not None:
             self._job.prepare(variables, made)
             return
-        if self._crew is not None:
+        if self._workers is not None:
             raise RuntimeError("start() was called before; shutdown() comes first")
         plan, group = self._plan, strategy.current_group(self._in_current)
         if group is not None:
             plan = strategy.within(group.bundle_specs, len(plan.places), self._cpus, self._gpus)
-        self._crew = crew = Crew(self._settings, plan, group, self._cpus, self._gpus)
+        self._workers = workers = WorkerGroup(self._settings, plan, group, self._cpus, self._gpus)
         try:
-            crew.start(variables)
+            workers.start(variables)
             if executable_cls is not None:
-                crew.call("start_executable", *made)
+                workers.call("start_executable", *made)
         except BaseException:
-            self._end(crew)  # not self._crew, which another thread may have replaced
+            self._end(workers)  # not self._workers, which another thread may have replaced
             raise
 
     def run(
@@ -226,27 +226,27 @@ class RayExecutor:
 
         Methods that wait in other threads, such as ``start`` and ``run``, raise RuntimeError.
         """
-        if (crew := self._crew) is not None:
-            self._end(crew)
+        if (workers := self._workers) is not None:
+            self._end(workers)
         if self._job is not None:
             self._job.forget()
 
-    def _end(self, crew: Crew) -> None:
-        crew.shutdown()
-        if self._crew is crew:
-            self._crew = None
+    def _end(self, workers: WorkerGroup) -> None:
+        workers.shutdown()
+        if self._workers is workers:
+            self._workers = None
 
-    def _require(self, method: str) -> Crew:
+    def _require(self, method: str) -> WorkerGroup:
         if self._job is not None:
             raise NotImplementedError(
                 f"{method} is for workers that stay; those of an elastic job (min_workers) come and go: use run or "
                 "execute"
             )
-        if self._crew is None:
+        if self._workers is None:
             raise RuntimeError(
                 f"{method} was called without workers: call start() before, and nothing after shutdown()"
             )
-        return self._crew
+        return self._workers
 
 
 def _function(

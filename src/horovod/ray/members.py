@@ -1,7 +1,7 @@
 """Elastic jobs on Ray, whose workers follow the slots that the cluster has.
 
-Membership is decided as in horovodrun's elastic jobs (``horovod.runner.resident.course``), with actors on nodes instead
-of processes on hosts. Actors are started for one ``run`` and end with it.
+Membership is decided as in horovodrun's elastic jobs (``horovod.runner.external_workers.elastic_job``), with actors on
+nodes instead of processes on hosts. Actors are started for one ``run`` and end with it.
 """
 
 from __future__ import annotations
@@ -26,10 +26,10 @@ from horovod.ray.calls import Callback, Done, Ear, Gone, Logged, watch
 from horovod.ray.cluster import Names
 from horovod.ray.settings import Settings
 from horovod.ray.worker import ElasticWorker
+from horovod.runner.external_workers import workers as external_workers
+from horovod.runner.external_workers.elastic_job import ExternalElasticJob
+from horovod.runner.external_workers.mailbox import Mailbox
 from horovod.runner.function.worker_error import worker_error
-from horovod.runner.resident import residence
-from horovod.runner.resident.course import Course
-from horovod.runner.resident.mailbox import Mailbox
 
 _EVERY = 1.0  # seconds between checks of the cluster
 _END = 10.0  # seconds for killed workers to end
@@ -147,14 +147,16 @@ class _Run:
         with contextlib.ExitStack() as at_failure:
             self._front = Front()
             at_failure.callback(self._front.close)
-            self._residence, self._shared = cluster.open_residence(
+            self._servers, self._shared = cluster.open_servers(
                 settings.nics, variables, lambda number, still: self._box.put(Gone(number, still)), self._front
             )
-            at_failure.callback(self._residence.close)
-            self._course = Course(limits, settings.cooldown_range, self._front, self, os.environ, self._names.machine)
+            at_failure.callback(self._servers.close)
+            self._elastic_job = ExternalElasticJob(
+                limits, settings.cooldown_range, self._front, self, os.environ, self._names.machine
+            )
             at_failure.pop_all()
         self._actors: dict[int, Any] = {}
-        self._seated: set[int] = set()
+        self._joined: set[int] = set()
         self._hosts: set[str] = set()
         self._turns: dict[str, str] = {}  # the method called, by identifier of the call
         self._results: dict[int, Any] = {}
@@ -166,24 +168,24 @@ class _Run:
     def go(self, callbacks: Sequence[Callback] | None) -> list[Any]:
         self._ear = ear = Ear(callbacks, self._box)
         self._finder.start()
-        while self._course.end is None:
-            events, ready = self._box.take(self._course.next_time(), (self._course.fd,))
-            self._course.tick()
+        while self._elastic_job.end is None:
+            events, ready = self._box.take(self._elastic_job.next_time(), (self._elastic_job.fd,))
+            self._elastic_job.tick()
             for event in events:
                 self._take(event, ear)
             if ready:
-                self._course.serve()
+                self._elastic_job.serve()
         ear.finish(self._note)
-        if not self._course.end.success:
-            raise self._error(self._course.end.text)
-        results = self._course.roster.by_rank(self._results)
+        if not self._elastic_job.end.success:
+            raise self._error(self._elastic_job.end.text)
+        results = self._elastic_job.roster.by_rank(self._results)
         return [results[rank] for rank in sorted(results)]
 
     def _error(self, text: str) -> BaseException:
         if self._failed is None:
             return worker_error(text)
-        rank = self._course.roster.rank_of(self._failed.number)
-        host = self._course.roster.hosts[self._failed.number]
+        rank = self._elastic_job.roster.rank_of(self._failed.number)
+        host = self._elastic_job.roster.hosts[self._failed.number]
         who = (
             f"{text}\nthe last worker that failed was {'a new one' if rank is None else f'rank {rank}'} on host {host}"
         )
@@ -204,18 +206,18 @@ class _Run:
             self._take_done(event, self._turns.pop(event.turn, ""))
 
     def _take_done(self, event: Done, what: str) -> None:
-        if self._course.alive(event.number):
+        if self._elastic_job.alive(event.number):
             if event.error is not None:
                 self._fail(event)
             elif what == "describe":
-                self._seat(event)
-            elif what == "sit":
-                self._seated.add(event.number)
+                self._assign(event)
+            elif what == "join":
+                self._joined.add(event.number)
                 self._set_to_work(event.number)
             elif what == "work":
                 self._results[event.number] = event.value
                 self._end(event.number)
-                self._course.exited(event.number, True, "")
+                self._elastic_job.exited(event.number, True, "")
 
     def _take_hosts(self, event: _Found) -> None:
         if event.trouble:
@@ -225,30 +227,30 @@ class _Run:
             return
         if getattr(self._settings.discovery, "abrupt", False):
             for host in self._hosts - event.slots.keys():
-                for number in [n for n, where in self._course.roster.hosts.items() if where == host]:
+                for number in [n for n, where in self._elastic_job.roster.hosts.items() if where == host]:
                     self._end(number)
-                self._course.lost(host)
+                self._elastic_job.lost(host)
         self._hosts = set(event.slots)
-        self._course.found(event.slots)
+        self._elastic_job.found(event.slots)
 
     def _gone(self, event: Gone) -> None:
-        self._seated.discard(event.number)
-        if self._course.alive(event.number):
+        self._joined.discard(event.number)
+        if self._elastic_job.alive(event.number):
             self._end(event.number)
-            self._course.exited(event.number, False, event.how)
+            self._elastic_job.exited(event.number, False, event.how)
 
     def _fail(self, event: Done) -> None:
         if not event.victim and not event.died:
             self._failed = event
         self._end(event.number)
-        self._course.exited(event.number, False, event.words(), event.victim)
+        self._elastic_job.exited(event.number, False, event.words(), event.victim)
 
-    def _seat(self, event: Done) -> None:
-        actor, (resident, _, _) = self._actors[event.number], event.value
-        machine = self._names.machine(self._course.roster.hosts[event.number])
-        own = residence.of_member(event.number, machine, self._settings.elastic_timeout)
-        seat = self._residence.seat(event.number, resident, {**self._shared, **own}, self._settings.timeout_s)
-        self._watch(actor.sit.remote(seat), "sit", event.number)
+    def _assign(self, event: Done) -> None:
+        actor, (worker, _, _) = self._actors[event.number], event.value
+        machine = self._names.machine(self._elastic_job.roster.hosts[event.number])
+        own = external_workers.of_member(event.number, machine, self._settings.elastic_timeout)
+        assignment = self._servers.assign(event.number, worker, {**self._shared, **own}, self._settings.timeout_s)
+        self._watch(actor.join.remote(assignment), "join", event.number)
 
     def _set_to_work(self, number: int) -> None:
         """Call the function in a worker that has its assignment; without it, ``hvd.init()`` would start another job."""
@@ -293,7 +295,7 @@ class _Run:
         """Kill a worker; its end is reported as an event."""
         if number in self._actors:
             ray.kill(self._actors[number], no_restart=True)
-            if number not in self._seated:  # it has no connection yet whose end would be noticed
+            if number not in self._joined:  # it has no connection yet whose end would be noticed
                 self._box.put(Gone(number))
 
     def say(self, text: str) -> None:
@@ -306,12 +308,12 @@ class _Run:
         if (actor := self._actors.pop(number, None)) is not None:
             with contextlib.suppress(RayError):
                 ray.kill(actor, no_restart=True)
-        self._residence.forget(number)
+        self._servers.forget(number)
 
     def _note(self, event: Any) -> None:
         """Record a worker's end at the end of the run, when no more decisions are made."""
         if isinstance(event, Gone):
-            self._seated.discard(event.number)
+            self._joined.discard(event.number)
 
     def close(self) -> None:
         """End all workers and threads of the run."""
@@ -319,12 +321,12 @@ class _Run:
         for number in list(self._actors):
             self._end(number)
         until = time.monotonic() + _END
-        while self._seated and time.monotonic() < until:
+        while self._joined and time.monotonic() < until:
             for event in self._box.take(until)[0]:
                 self._note(event)
         if self._ear is not None:
             self._ear.close()
         if self._finder.ident is not None:
             self._finder.join(_END)
-        self._residence.close()
+        self._servers.close()
         self._front.close()

@@ -21,10 +21,9 @@ from horovod.common import basics
 from horovod.ray import cluster
 from horovod.ray import settings as given
 from horovod.ray.worker import described, raylet
-from horovod.runner.resident import placing
-from horovod.runner.resident import seat as seats
-from horovod.runner.resident.residence import Residence
-from horovod.runner.resident.seat import Seat
+from horovod.runner.external_workers import assignment, placing
+from horovod.runner.external_workers.assignment import Assignment
+from horovod.runner.external_workers.workers import ExternalWorkers
 
 try:
     from ray.train.backend import Backend, BackendConfig
@@ -64,29 +63,29 @@ class HorovodBackend(Backend):
     """Backend that turns Ray Train's workers into ranks. Runs in the controller's process."""
 
     def __init__(self) -> None:
-        self._residence: Residence | None = None
+        self._servers: ExternalWorkers | None = None
 
     def on_start(self, worker_group: Any, backend_config: HorovodConfig) -> None:
         """Assign ranks to the workers; raise RuntimeError naming a worker that does not match the others."""
         self._close()
         try:
-            self._seat(worker_group, backend_config)
+            self._assign(worker_group, backend_config)
         except BaseException:
             self._close()
             raise
 
-    def _seat(self, worker_group: Any, backend_config: HorovodConfig) -> None:
+    def _assign(self, worker_group: Any, backend_config: HorovodConfig) -> None:
         settings = given.make(backend_config.timeout_s, nics=backend_config.nics)
         told = worker_group.execute(described)
-        residents, gpus = [one for one, _, _ in told], [own for _, _, own in told]
-        if trouble := placing.misfit(residents):
+        workers, gpus = [one for one, _, _ in told], [own for _, _, own in told]
+        if trouble := placing.misfit(workers):
             raise RuntimeError(trouble)
-        made, shared = cluster.open_residence(
+        made, shared = cluster.open_servers(
             settings.nics, {}, lambda rank, still: _gone(worker_group, rank) if still else None
         )
-        self._residence = made
-        slots = placing.seats(placing.hosts(residents))
-        worker_group.execute(_sit, cluster.seats(made, slots, residents, gpus, shared, settings.timeout_s))
+        self._servers = made
+        slots = placing.slots(placing.hosts(workers))
+        worker_group.execute(_join, cluster.assignments(made, slots, workers, gpus, shared, settings.timeout_s))
 
     def on_shutdown(self, worker_group: Any, backend_config: HorovodConfig) -> None:
         """Make the workers leave the job, and end it."""
@@ -96,7 +95,7 @@ class HorovodBackend(Backend):
             self._close()
 
     def _close(self) -> None:
-        made, self._residence = self._residence, None
+        made, self._servers = self._servers, None
         if made is not None:
             made.close()
 
@@ -107,16 +106,16 @@ def _gone(worker_group: Any, rank: int) -> None:
         ray.kill(worker_group.get_workers()[rank].actor, no_restart=True)
 
 
-def _sit(orders: list[Seat]) -> None:
+def _join(orders: list[Assignment]) -> None:
     import ray.train
 
-    seats.sit(orders[ray.train.get_context().get_world_rank()], raylet())
+    assignment.join(orders[ray.train.get_context().get_world_rank()], raylet())
 
 
 def _leave() -> None:
     with contextlib.suppress(Exception):  # the worker ends in any case
         basics.leave()
-    seats.rise()
+    assignment.leave()
 
 
 class HorovodTrainer(DataParallelTrainer):

@@ -13,8 +13,8 @@ import ray
 
 from horovod.common import basics
 from horovod.ray import ray_logger
-from horovod.runner.resident import seat as seats
-from horovod.runner.resident.seat import Resident, Seat
+from horovod.runner.external_workers import assignment
+from horovod.runner.external_workers.assignment import Assignment, ExternalWorker
 
 
 class BaseHorovodWorker:
@@ -27,7 +27,7 @@ class BaseHorovodWorker:
     executable: Any = None
 
     def __init__(self, world_rank: int = 0, world_size: int = 1) -> None:
-        """Store the provisional rank and size; the final ones come with the assignment (``sit``)."""
+        """Store the provisional rank and size; the final ones come with the assignment (``join``)."""
         if not 0 <= world_rank < world_size:
             raise ValueError(f"world_rank is {world_rank}, accepted is 0 to {world_size - 1} (world_size {world_size})")
         self.world_rank = world_rank
@@ -82,13 +82,13 @@ class BaseHorovodWorker:
             basics.leave(error)
             raise
 
-    def describe(self) -> tuple[Resident, str, list[str]]:
+    def describe(self) -> tuple[ExternalWorker, str, list[str]]:
         """Return this process's description, the id of its Ray node, and its GPUs."""
         return described()
 
-    def sit(self, seat: Seat) -> None:
+    def join(self, order: Assignment) -> None:
         """Accept the assignment of a rank, so that ``hvd.init()`` can join the job."""
-        seats.sit(seat, raylet())
+        assignment.join(order, raylet())
 
     def leave(self) -> None:
         """Leave the job, if ``hvd.init()`` has joined it; the assignment stays valid."""
@@ -105,9 +105,9 @@ class ElasticWorker(BaseHorovodWorker):
         return value
 
 
-def described() -> tuple[Resident, str, list[str]]:
+def described() -> tuple[ExternalWorker, str, list[str]]:
     """Return the description of this Ray worker's process, the id of its node, and its GPUs."""
-    return seats.describe(), str(ray.get_runtime_context().get_node_id()), [str(one) for one in ray.get_gpu_ids()]
+    return assignment.describe(), str(ray.get_runtime_context().get_node_id()), [str(one) for one in ray.get_gpu_ids()]
 
 
 def raylet() -> dict[int, str]:

@@ -11,7 +11,7 @@ from horovod.runner.base import signals
 from horovod.runner.base.arguments import integer, renamed
 from horovod.runner.base.names import HOROVOD_RUN
 from horovod.runner.command import cli, elastic_flags
-from horovod.runner.foreign import mpi_function
+from horovod.runner.external_launchers import mpi_function
 from horovod.runner.function import package as function_package
 from horovod.runner.function import results
 from horovod.runner.job import debugging
@@ -186,7 +186,7 @@ def _elastic(
         raise ValueError(
             f"only one of host_discovery_script and hosts or hostfile must be given, got both (script {script!r})"
         )
-    return elastic_flags.made(
+    return elastic_flags.make_settings(
         start=size,
         least=given["min_num_proc"],
         most=given["max_num_proc"],

@@ -162,7 +162,7 @@ def _started(
     if refusal := spelling.refusal_of_script(namespace.words, [] if namespace.benchmark else command):
         raise LaunchError(refusal)
     if namespace.jsrun or os.environ.get("LSB_JOBID"):
-        from horovod.runner.foreign import jsrun
+        from horovod.runner.external_launchers import jsrun
 
         jsrun.apply(namespace, os.environ)
     with warnings.catch_warnings(record=True) as caught:
@@ -176,11 +176,11 @@ def _started(
         _say(f"warning: {outer}")
     signals = take_signals()
     if settings.jsrun:
-        from horovod.runner.foreign import jsrun
+        from horovod.runner.external_launchers import jsrun
 
         return jsrun.run_job(settings, os.environ, signals)
     if settings.mpi is not None:
-        from horovod.runner.foreign import mpi
+        from horovod.runner.external_launchers import mpi
 
         return mpi.run_job(settings, os.environ, signals)
     stdin = StdinSource() if has_stdin else None

@@ -1,5 +1,5 @@
 from horovod.runner.cluster.source import ArrivalSource
-from horovod.runner.reach import arrived
+from horovod.runner.remote import arrived
 
 
 def test_who_was_refused_is_told_together_with_what_the_manager_tells(gathering):

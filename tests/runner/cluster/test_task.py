@@ -12,7 +12,7 @@ from horovod.common.contract.secret import Secret
 from horovod.common.network.endpoints import Endpoint
 from horovod.common.network.interfaces import network_identity
 from horovod.runner.cluster import ArrivalError, Gathering, Ticket, task
-from horovod.runner.reach.arrived import ArrivedConnection
+from horovod.runner.remote.arrived import ArrivedConnection
 
 SIZE = 3 << 20
 

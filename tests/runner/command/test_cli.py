@@ -125,7 +125,7 @@ def test_two_dashes_end_the_flags():
         (["-np", "1", "-H", "localhost"], ["'localhost'", "name:slots"]),
         (["-np", "1", "--hostfile", "/no/such/file"], ["--hostfile", "/no/such/file"]),
         (["-np", "1", "--network-interfaces", "lo,nope0"], ["nope0", "lo"]),
-        (["-np", "3", "--thread-affinity", "0,1"], ["--thread-affinity", "2 cores", "3 processes"]),
+        (["-np", "3", "--thread-affinity", "0,1"], ["--thread-affinity", "got 2 (0,1)", "3 processes"]),
         ([], ["-np"]),
     ],
 )

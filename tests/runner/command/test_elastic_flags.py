@@ -37,20 +37,26 @@ def test_the_same_hosts_always():
     [
         ("--max-np 4", "--max-np.* needs an elastic job; add --min-np N or --host-discovery-script FILE"),
         ("--reset-limit 4", "--reset-limit needs an elastic job"),
-        ("--min-np 3 -H a:1,b:1", "must be 1 <= --min-np <= -np <= --max-np, got --min-np 3, -np 2 and --max-np any number"),
-        ("--min-np 1 --max-np 1 -H a:1,b:1", "--min-np is 1, -np 2 and --max-np 1"),
+        (
+            "--min-np 3 -H a:1,b:1",
+            "--min-np <= -np <= --max-np, got --min-np 3, -np 2 and --max-np any number",
+        ),
+        ("--min-np 1 --max-np 1 -H a:1,b:1", "got --min-np 1, -np 2 and --max-np 1"),
         ("--min-np 1 -H a:4", "must have at least 2 of them, got 1"),
         ("--min-np 1", "must have at least 2 of them, got 1; with --host-discovery-script one host is enough"),
         ("--min-np 1 -H a:1,b:1 -np 3", "3 processes asked for, but the hosts a:1,b:1 have only 2 slots"),
-        ("--mpi --min-np 1 -H a:1,b:1", "must be --gloo, got --mpi: mpirun cannot start and end single"),
-        ("--jsrun --host-discovery-script x", "must be --gloo, got --jsrun"),
+        ("--mpi --min-np 1 -H a:1,b:1", "needs the controller --gloo, got --mpi: mpirun cannot start and end single"),
+        ("--jsrun --host-discovery-script x", "needs the controller --gloo, got --jsrun"),
         ("--min-np 1 -H a:1,b:1 --blacklist-cooldown-range 9 3", r"cooldown range must be two .*, got \(9, 3\)"),
         ("--min-np 1 -H a:1,b:1 --elastic-timeout 0", "--elastic-timeout: must be .*, got '0'"),
         (
             "--min-np 1 -H a:1,b:1 --gpus-per-worker 1",
             "GPUS_PER_WORKER must not be set for an elastic job, got 1: the free GPUs",
         ),
-        ("--min-np 1 -H a:1,b:1 --debug-rank 0", "DEBUG_RANK must not be set for an elastic job, got 0: processes change ranks"),
+        (
+            "--min-np 1 -H a:1,b:1 --debug-rank 0",
+            "DEBUG_RANK must not be set for an elastic job, got 0: processes",
+        ),
         ("--min-np 1 -H a:1,b:1 --dashboard", "DASHBOARD must not be set for an elastic job, got True"),
     ],
 )
@@ -67,9 +73,7 @@ def test_slots_that_only_a_script_needs():
 @pytest.mark.parametrize("elastic", [(), ("--min-np", "1", *SCRIPT)])
 def test_faults_that_nobody_can_read_are_told_before_anything_starts(elastic):
     assert read("-np", "2", *elastic, "--chaos", "kill rank=1 step=5").variables["HOROVOD_CHAOS"]
-    said = (
-        r"--chaos \(HOROVOD_CHAOS\) cannot be parsed, got 'kil rank=1': chaos: 'kil rank=1': 'kil' is none of kill,"
-    )
+    said = r"--chaos \(HOROVOD_CHAOS\) cannot be parsed, got 'kil rank=1': chaos: 'kil rank=1': 'kil' is none of kill,"
     with pytest.raises(ValueError, match=said):
         read("-np", "2", *elastic, "--chaos", "kil rank=1")
     with pytest.raises(ValueError, match=r"'kill rank=-1 step=5': rank is '-1', accepted is an integer of 0 to"):

@@ -142,7 +142,7 @@ def test_what_argparse_makes_of_them():
         ({"HOROVOD_CYCLE_TIME": "-1"}, "HOROVOD_CYCLE_TIME must be a number from 0 to 60000, got '-1'"),
         ({"HOROVOD_AUTOTUNE": "on"}, "HOROVOD_AUTOTUNE must be 0 or 1.*, got 'on'"),
         ({"HOROVOD_LOG_LEVEL": "LOUD"}, "HOROVOD_LOG_LEVEL must be trace, debug.*, got 'LOUD'"),
-        ({"HOROVOD_THREAD_AFFINITY": "0,1"}, r"HOROVOD_THREAD_AFFINITY\) is 0,1, 2 cores, but a host runs 3"),
+        ({"HOROVOD_THREAD_AFFINITY": "0,1"}, r"HOROVOD_THREAD_AFFINITY\) must be .*, got 2 \(0,1\) for 3 processes"),
         ({"HOROVOD_RING_BYTES": "5000"}, "HOROVOD_RING_BYTES must be a power of two, got 5000"),
     ],
 )

@@ -6,8 +6,8 @@ import pytest
 
 from horovod.runner.base.errors import LaunchError
 from horovod.runner.command import cli
-from horovod.runner.dashboard.audience import Audience
-from horovod.runner.dashboard.opening import open_audience
+from horovod.runner.dashboard.opening import open_sink
+from horovod.runner.dashboard.sink import DashboardSink
 from horovod.runner.plan.environment import job_environment
 from horovod.runner.plan.settings import LaunchSettings
 from tests.runner.dashboard.jobs import slots
@@ -18,9 +18,9 @@ def settings(size, port=0):
 
 
 def test_without_being_asked_there_is_nobody():
-    audience = open_audience(LaunchSettings(["true"], slots(1)))
-    assert type(audience) is Audience
-    assert audience.address == ""
+    sink = open_sink(LaunchSettings(["true"], slots(1)))
+    assert type(sink) is DashboardSink
+    assert sink.address == ""
 
 
 def parsed(*words, **environ):
@@ -37,9 +37,7 @@ def test_flags_and_variables_ask_for_it():
     with pytest.warns(UserWarning, match="--dashboard-port has no effect without --dashboard"):
         assert parsed("--dashboard-port", "8800").dashboard is None
     for port in ("-1", "65536", "x", ""):
-        with pytest.raises(
-            LaunchError, match=r"--dashboard-port: must be an integer from 0 to 65535, got "
-        ):
+        with pytest.raises(LaunchError, match=r"--dashboard-port: must be an integer from 0 to 65535, got "):
             parsed("--dashboard", "--dashboard-port", port)
     # Workers know that a dashboard exists, but a launcher among them must be able to have its own.
     given = parsed("--dashboard", "--dashboard-port", "8800")
@@ -50,5 +48,7 @@ def test_flags_and_variables_ask_for_it():
 def test_a_taken_port_is_named():
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
-        with pytest.raises(LaunchError, match=rf"--dashboard-port \(HOROVOD_DASHBOARD_PORT\) is {port}, .* in use"):
-            open_audience(settings(1, port))
+        with pytest.raises(
+            LaunchError, match=rf"--dashboard-port \(HOROVOD_DASHBOARD_PORT\) must be .*, got {port}: .* in use"
+        ):
+            open_sink(settings(1, port))

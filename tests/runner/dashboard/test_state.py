@@ -14,7 +14,7 @@ def filled(size=2):
     state = State("python train.py", slots(size))
     for rank in range(size):
         state.started(rank, 100 + rank)
-        state.heard(reasons.encode(reasons.Called(rank, 100 + rank)), 1.0)
+        state.add_report(reasons.encode(reasons.Called(rank, 100 + rank)), 1.0)
     return state
 
 
@@ -40,7 +40,7 @@ def test_steps_are_followed():
     state = filled()
     for at in range(3):
         for line in second(2, at, 20 * at, loss=1.0 - at / 4):
-            state.heard(line, 10.0 + at)
+            state.add_report(line, 10.0 + at)
     told = state.since(0, 13.0)
     assert (told["job"]["made"], told["job"]["rate"], told["job"]["stepped"]) == (40, 20.0, 12.0)
     assert told["job"]["last"].rank == 1
@@ -54,7 +54,7 @@ def test_steps_are_followed():
     assert value["course"]["rows"] == [[10.0, 1.0], [11.0, 0.75], [12.0, 0.5]]
     version = told["version"]
     for line in second(2, 2, 40):
-        state.heard(line, 14.0)
+        state.add_report(line, 14.0)
     assert state.since(version, 14.0) == {"version": version, "now": 14.0}  # an unchanged state sends nothing new
 
 
@@ -62,7 +62,7 @@ def test_ranks_that_tell_earlier_than_others_do_not_make_the_rate_jump():
     state = filled()
     # Another rank's message arrives between two of rank 0.
     for at, made, own in ((1.0, 100, 100), (2.0, 200, 200), (2.0, 290, 200), (3.0, 300, 300)):
-        state.heard(live.encode(live.Overall(at, made, own)), at)
+        state.add_report(live.encode(live.Overall(at, made, own)), at)
         assert state.since(0, at)["job"]["rate"] in (None, 100.0)
     assert state.since(0, 9.0)["job"]["rate"] == 100.0
 
@@ -73,13 +73,13 @@ def test_waiting_operations_come_and_go():
         {"name": 'grad/"<i>"\n重み', "age": 3.0, "ready": [0], "missing": [1]},
         {"name": "b", "age": 9.0, "ready": [0], "missing": [1]},
     ]
-    state.heard(live.encode(live.of_waits(waiting, "rank 1 sleeps")), 1.0)
+    state.add_report(live.encode(live.of_waits(waiting, "rank 1 sleeps")), 1.0)
     told = state.since(0, 1.0)["waiting"]
     assert (told["total"], told["why"]) == (2, "rank 1 sleeps")
     assert [row["name"] for row in told["rows"]] == ["b", 'grad/"<i>" 重み']
     assert told["rows"][0] == {"name": "b", "age": 9.0, "ready": 1, "lacking": 1, "missing": [1]}
     version = state.version
-    state.heard(live.encode(live.of_waits([], "")), 2.0)
+    state.add_report(live.encode(live.of_waits([], "")), 2.0)
     assert state.since(version, 2.0)["waiting"] == {"total": 0, "rows": [], "why": ""}
 
 
@@ -113,7 +113,7 @@ def test_what_is_no_report_of_this_job_changes_nothing():
         rows,
         reasons.encode(reasons.Called(9)),
     ):
-        state.heard(line, 1.0)
+        state.add_report(line, 1.0)
     assert state.version == version
 
 
@@ -123,8 +123,8 @@ def test_memory_is_bounded_whatever_ranks_print_and_report():
         state.output(i % 4, 1 + i % 2, b"word " * 20_000 + b"\n" * (i % 50))
         values = [live.Value(f"n{i}.{j}", 1.0, 1.0, 1.0, 1) for j in range(20)]
         for line in live.packed([], values):
-            state.heard(line, float(i))
-        state.said("x" * 10_000)
+            state.add_report(line, float(i))
+        state.add_message("x" * 10_000)
     told = msgspec.json.encode(state.since(0, 1.0))
     assert len(state._values) == NAMES
     assert len(told) < 400_000

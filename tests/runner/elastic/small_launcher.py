@@ -18,7 +18,7 @@ from horovod.runner.elastic.cooldown import Blacklist
 from horovod.runner.elastic.limits import Limits
 from horovod.runner.elastic.membership import Membership
 from horovod.runner.elastic.phases import Phase
-from horovod.runner.job.membership_desk import MembershipDesk
+from horovod.runner.job.membership_server import MembershipServer
 
 ROOT = Path(__file__).resolve().parents[3]
 PROGRAM = Path(__file__).with_name("program.py")
@@ -40,7 +40,7 @@ class SmallLauncher:
         self.front = Front()
         self._server = StoreServer(key, front=self.front)
         self.membership = Membership(limits, Blacklist(cooldown), time.monotonic())
-        self._desk = MembershipDesk(self.front, self.membership, self._act)
+        self._server = MembershipServer(self.front, self.membership, self._act)
         self.processes: dict[int, subprocess.Popen[bytes]] = {}
         self.lines: dict[int, list[list[str]]] = {}
         self.said: list[str] = []
@@ -62,11 +62,11 @@ class SmallLauncher:
         self._folder.cleanup()
 
     def discover(self, slots: Mapping[str, int]) -> None:
-        self._desk.do(self.membership.discovered(slots, time.monotonic()))
+        self._server.do(self.membership.discovered(slots, time.monotonic()))
 
     def accuse(self, worker: int) -> None:
         """Report a worker that was stopped for too long."""
-        self._desk.do(self.membership.accused([worker], time.monotonic(), "it is stopped"))
+        self._server.do(self.membership.accused([worker], time.monotonic(), "it is stopped"))
 
     def freeze(self, worker: int) -> None:
         """Stop a worker without reporting it."""
@@ -77,7 +77,7 @@ class SmallLauncher:
         for worker in self.membership.workers:
             if worker.host == host and worker.alive:
                 self.freeze(worker.number)
-        self._desk.do(self.membership.host_lost(host, time.monotonic()))
+        self._server.do(self.membership.host_lost(host, time.monotonic()))
 
     def errors(self, worker: int) -> str:
         """Return a worker's stderr."""
@@ -102,14 +102,14 @@ class SmallLauncher:
             now = time.monotonic()
             at = self.membership.next_time(now)
             self._wait(min(deadline, now + 0.2 if at is None else at))
-            self._desk.do(self.membership.tick(time.monotonic()))
+            self._server.do(self.membership.tick(time.monotonic()))
 
     def _wait(self, until: float) -> None:
         outputs = {p.stdout.fileno(): n for n, p in self.processes.items() if not p.stdout.closed}
         wait = max(0.0, until - time.monotonic())
         ready, _, _ = select.select([self.front.fd, *outputs], [], [], wait)
         if self.front.fd in ready:
-            self._desk.serve(time.monotonic())
+            self._server.serve(time.monotonic())
         for fd in ready:
             if fd in outputs:
                 self._read(outputs[fd])
@@ -122,8 +122,8 @@ class SmallLauncher:
             return
         process.stdout.close()
         status = process.wait(60)
-        self._desk.gone(worker)
-        self._desk.do(self.membership.exited(worker, status == 0, time.monotonic()))
+        self._server.gone(worker)
+        self._server.do(self.membership.exited(worker, status == 0, time.monotonic()))
 
     def _act(self, action: object) -> None:
         if isinstance(action, Spawn):

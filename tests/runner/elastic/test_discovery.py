@@ -81,12 +81,12 @@ def test_what_is_wrong_is_told_in_the_words_of_the_caller(script, tmp_path, call
 @pytest.mark.parametrize(
     ("text", "mode", "said"),
     [
-        ("#!/bin/sh\necho a:1\n", 0o644, r"which may not be executed; `chmod \+x .*hosts.sh` allows it"),
-        ("#!/no/such/shell\n", 0o755, r"whose interpreter \(in its first line\) is not there"),
+        ("#!/bin/sh\necho a:1\n", 0o644, r"which is not executable; run `chmod \+x .*hosts.sh`"),
+        ("#!/no/such/shell\n", 0o755, r"whose interpreter \(in its first line\) does not exist"),
         ("#!/bin/sh\necho no cluster >&2\nexit 3\n", 0o755, r"hosts.sh ended: .*3\n    no cluster$"),
         ("#!/bin/sh\nkill -9 $$\n", 0o755, r"hosts.sh ended: .*SIGKILL"),
         ("#!/bin/sh\nprintf '\\377'\n", 0o755, "must print UTF-8 text"),
-        ("#!/bin/sh\nyes\n", 0o755, r"printed more than 1048576 bytes"),
+        ("#!/bin/sh\nyes\n", 0o755, r"must print at most 1048576 bytes"),
     ],
 )
 def test_scripts_that_do_not_work(script, text, mode, said):
@@ -137,7 +137,7 @@ def test_nobody_waits_for_what_the_kernel_cannot_end(script, monkeypatch):
     process = run._process
     with monkeypatch.context() as patched:
         patched.setattr(script_module.os, "killpg", lambda *_: None)  # as for a process blocked on a failed disk
-        with pytest.raises(ValueError, match=r"did not end within 0.1 s"):
+        with pytest.raises(ValueError, match=r"must end within 0.1 s"):
             run.finish()
         assert process.poll() is None
     process.kill()

@@ -132,7 +132,7 @@ def test_who_is_said_to_be_lost_and_shows_no_sign_of_life_is_killed():
 def test_who_is_said_to_be_lost_but_lives_has_time_to_come_back():
     world = started(World(), a=4)
     world.back(0, 1, 2, lost=(3,))
-    world.heard(3)
+    world.noticed_end(3)
     world.wait(100)
     assert not of(world, Kill)
     world.back(3)
@@ -154,7 +154,7 @@ def test_who_swallows_the_error_is_named_and_killed():
     world = started(World(timeout=60), a=4)
     world.exit(0)
     world.back(1, 2)
-    world.heard(3)
+    world.noticed_end(3)
     world.wait(30)
     (kill,) = of(world, Kill)
     assert kill.worker == 3
@@ -309,7 +309,7 @@ def test_all_members_of_a_lost_host_are_named_at_once_and_no_other_worker():
 def test_one_that_was_heard_and_one_that_has_come_back_are_not_accused():
     world = started(World(), a=4)
     world.back(0, 1, lost=(1, 2, 3))  # worker 1 returns although others have lost it
-    world.heard(2)
+    world.noticed_end(2)
     world.back(2)
     world.wait(ACCUSED)
     assert [kill.worker for kill in of(world, Kill)] == [3]

@@ -2,15 +2,15 @@
 
 from horovod import __version__
 from horovod.common.contract.membership import Facts, encode
-from horovod.runner.elastic.newcomers import Newcomers, Verdict
+from horovod.runner.elastic.newcomers import AdmissionResult, Newcomers
 
 JOB = Facts("1.2.0", "3.11", "train.py", "aa")
 
 
-def judged(same_code: bool = True, **other: str) -> Verdict:
+def judged(same_code: bool = True, **other: str) -> AdmissionResult:
     """Return the result for a worker that differs in this from the job's first worker."""
     newcomers = Newcomers(same_code, JOB.version)
-    assert newcomers.judge(encode(JOB)) == Verdict()
+    assert newcomers.judge(encode(JOB)) == AdmissionResult()
     facts = {"version": JOB.version, "python": JOB.python, "program": JOB.program, "code": JOB.code, **other}
     return newcomers.judge(encode(Facts(**facts)))
 
@@ -19,12 +19,12 @@ def test_the_variable_that_says_whether_the_program_must_be_the_same():
     for environ, refused in (({}, True), ({"HOROVOD_ELASTIC_CODE": "any"}, False)):
         newcomers = Newcomers.wanted(environ)
         first, other = (Facts(__version__, "3.11", "train.py", code) for code in ("aa", "bb"))
-        assert newcomers.judge(encode(first)) == Verdict()
+        assert newcomers.judge(encode(first)) == AdmissionResult()
         assert bool(newcomers.judge(encode(other)).refusal) is refused
 
 
 def test_others_of_the_same_kind_are_let_in():
-    assert judged() == judged(same_code=False) == Verdict()
+    assert judged() == judged(same_code=False) == AdmissionResult()
 
 
 def test_another_version_is_refused_by_naming_both():
@@ -35,14 +35,14 @@ def test_another_version_is_refused_by_naming_both():
 def test_the_first_to_come_does_not_set_the_version():
     newcomers = Newcomers(version="1.2.0")
     assert "has horovod 1.1.0" in newcomers.judge(encode(Facts("1.1.0", "3.9", "old.py", "bb"))).refusal
-    assert newcomers.judge(encode(JOB)) == Verdict()
+    assert newcomers.judge(encode(JOB)) == AdmissionResult()
 
 
 def test_another_program_is_a_refusal_or_a_warning_as_one_likes():
     text = "its copy of train.py differs from the one that the job runs"
     way_out = "; install the same on all hosts, or let it in by HOROVOD_ELASTIC_CODE=any"
-    assert judged(code="bb") == Verdict(text + way_out)
-    assert judged(False, code="bb") == Verdict(warning=f"{text}, which HOROVOD_ELASTIC_CODE=any allows")
+    assert judged(code="bb") == AdmissionResult(text + way_out)
+    assert judged(False, code="bb") == AdmissionResult(warning=f"{text}, which HOROVOD_ELASTIC_CODE=any allows")
     assert "its program is other.py, but the job's is train.py" in judged(program="other.py", code="bb").refusal
     assert "is no file" in judged(program="", code="").refusal
 

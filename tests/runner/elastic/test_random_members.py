@@ -95,7 +95,7 @@ class Members(RuleBasedStateMachine):
     @rule(one=some)
     def heard(self, one):
         if (number := self.pick(one, "works")) is not None:
-            self.world.heard(number)
+            self.world.noticed_end(number)
 
     @precondition(lambda self: not self.over)
     @rule(one=some)
@@ -139,7 +139,7 @@ class Members(RuleBasedStateMachine):
         if process is None or process.epoch != said:
             self.world.act(membership.back(one, said, now))
             self.world.act(membership.formed(one, said, now))
-            self.world.act(membership.heard(one, said, now))
+            self.world.act(membership.noticed_end(one, said, now))
 
     @precondition(lambda self: self.over)
     @rule()

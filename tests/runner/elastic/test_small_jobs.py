@@ -103,7 +103,7 @@ def test_what_no_link_tells(tmp_path):
         busy.write_text("0 1")
         job.until(lambda: all(job.lines[worker][-1][1:] == ["busy"] for worker in (0, 1)))  # the third worker waits
         os.kill(job.processes[job.running()[2]].pid, signal.SIGKILL)
-        job.until(lambda: all(job.membership.workers.find(worker).heard for worker in (0, 1)))
+        job.until(lambda: all(job.membership.workers.find(worker).noticed_end for worker in (0, 1)))
         busy.unlink()
         job.until(lambda: job.running() == [0, 1])
         stop.touch()

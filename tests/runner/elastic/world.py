@@ -90,8 +90,8 @@ class World:
             process.state = "waits"
             self.act(self.membership.back(number, process.epoch, self.now, lost, process.holds))
 
-    def heard(self, number: int, lost: tuple[int, ...] = ()) -> None:
-        self.act(self.membership.heard(number, self.processes[number].epoch, self.now, lost))
+    def noticed_end(self, number: int, lost: tuple[int, ...] = ()) -> None:
+        self.act(self.membership.noticed_end(number, self.processes[number].epoch, self.now, lost))
 
     def ending(self, number: int) -> None:
         self.processes[number].state = "ends"

@@ -15,15 +15,15 @@ from horovod.runner.protocol.messages import (
     Worker,
     frame,
 )
-from horovod.runner.reach import ssh
-from horovod.runner.reach.fleet import Fleet
+from horovod.runner.remote import ssh
+from horovod.runner.remote.fleet import Fleet
 
 
 class Connection:
     """A connection to an agent. `sent`: the launcher's messages."""
 
     status = None
-    said = ""
+    stderr_tail = ""
     pending = 0
 
     def __init__(self):

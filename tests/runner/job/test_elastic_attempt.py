@@ -14,8 +14,8 @@ from horovod.runner.job.roster import Roster
 from horovod.runner.job.watch import Watch, wait_for
 from horovod.runner.output.screen import Screen
 from horovod.runner.plan.settings import ElasticSettings, LaunchSettings
-from horovod.runner.reach import ssh
-from horovod.runner.reach.fleet import Fleet
+from horovod.runner.remote import ssh
+from horovod.runner.remote.fleet import Fleet
 
 
 def made():

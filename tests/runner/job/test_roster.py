@@ -1,8 +1,8 @@
 """Identities of the workers of an elastic job."""
 
+from horovod.runner.attribution.first_failure import RankEnd
 from horovod.runner.elastic.placement import Candidate, places
 from horovod.runner.job.roster import Roster
-from horovod.runner.verdict.verdict import RankEnd
 
 
 def formed(*numbers):

@@ -10,7 +10,7 @@ import pytest
 import yaml
 
 from horovod.runner.kubernetes import flags, manifests
-from horovod.runner.kubernetes.request import of_words
+from horovod.runner.kubernetes.request import from_command_line
 
 DEPLOY = Path(__file__).resolve().parents[3] / "deploy"
 if not DEPLOY.is_dir():
@@ -23,7 +23,7 @@ def documents(path):
 
 
 def made(*words, name):
-    request = of_words(flags.split([*words, "--", "python", "/app/train.py"]), name, {})
+    request = from_command_line(flags.split([*words, "--", "python", "/app/train.py"]), name, {})
     found = copy.deepcopy(manifests.all_of(request, "x" * 64))
     command = found[0]["spec"]["template"]["spec"]["containers"][0]["command"]
     at = command.index("--of-version")

@@ -6,13 +6,13 @@ import pytest
 
 from horovod.runner.base.errors import LaunchError
 from horovod.runner.kubernetes import flags, manifests
-from horovod.runner.kubernetes.request import of_words
+from horovod.runner.kubernetes.request import from_command_line
 
 TOKEN = "x" * 64
 
 
 def made(*words, template=None):
-    request = of_words(flags.split([*words, "--", "python", "train.py"]), "train", {})
+    request = from_command_line(flags.split([*words, "--", "python", "train.py"]), "train", {})
     if template is not None:
         request = request.__class__(**{**request.__dict__, "template": template})
     return manifests.all_of(request, TOKEN)
@@ -44,7 +44,9 @@ FULL = (
 def test_words_and_values_are_what_was_given():
     """Kubernetes replaces $(NAME) in both, and turns $$ into $."""
     words = ["sh", "-c", "echo $(HOROVOD_POD_TOKEN) $$ $HOME $", "$(A)"]
-    request = of_words(flags.split(["-np", "1", "--image", "i", "--env", "A=$(B)$", "--", *words]), "train", {})
+    request = from_command_line(
+        flags.split(["-np", "1", "--image", "i", "--env", "A=$(B)$", "--", *words]), "train", {}
+    )
     launcher, _, _, workers = manifests.all_of(request, TOKEN)
     command = container(launcher)["command"]
     assert command[-4:] == ["sh", "-c", "echo $$(HOROVOD_POD_TOKEN) $$$$ $$HOME $$", "$$(A)"]

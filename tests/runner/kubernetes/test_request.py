@@ -6,12 +6,12 @@ import pytest
 
 from horovod.runner.base.errors import LaunchError
 from horovod.runner.kubernetes import flags, help
-from horovod.runner.kubernetes.request import of_words
+from horovod.runner.kubernetes.request import from_command_line
 from horovod.runner.kubernetes.volumes import Volume, parse
 
 
 def asked(*words, environ=()):
-    return of_words(flags.split(words), "made-up", dict(environ))
+    return from_command_line(flags.split(words), "made-up", dict(environ))
 
 
 def test_flags_of_both_kinds_may_be_mixed():
@@ -46,25 +46,37 @@ def test_elastic_jobs_get_pods_for_the_most_ranks():
         ("-np 2 -- x", "--image is missing"),
         ("-np 3 --slots-per-pod 2 --image i -- x", "-np must be a multiple of --slots-per-pod 2, such as 2, got 3"),
         ("-np 2 --max-np 4 --image i -- x", "--max-np needs an elastic job; add --min-np N"),
-        ("-np 2 --min-np 3 --image i -- x", "must be --min-np <= -np <= --max-np, got --min-np 3, -np 2 and --max-np 2"),
-        ("-np 1 --min-np 1 --image i -- x", "a job of 1 pod at most (--max-np 1, --slots-per-pod 1), of which nothing"),
-        ("-np 2 --min-np 2 --slots-per-pod 2 --image i -- x", "--max-np must be at least 4 with --min-np, got 2 with --slots-per-pod 2"),
+        (
+            "-np 2 --min-np 3 --image i -- x",
+            "<= -np <= --max-np, got --min-np 3, -np 2 and --max-np 2",
+        ),
+        ("-np 1 --min-np 1 --image i -- x", "--max-np must be at least 2 with --min-np, got 1 with --slots-per-pod 1"),
+        (
+            "-np 2 --min-np 2 --slots-per-pod 2 --image i -- x",
+            "--max-np must be at least 4 with --min-np, got 2",
+        ),
         ("-np 2 --image i -H a:2 -- x", "--hosts has no meaning on Kubernetes: the cluster chooses the nodes"),
         ("-np 2 --image i --mpi -- x", "--mpi has no meaning on Kubernetes"),
         ("-np 2 --image i --version -- x", "--version has no meaning on Kubernetes: no job runs by it"),
         ("-np 2 --image i --benchmark", "--benchmark has no meaning on Kubernetes: `python -m horovod.benchmark`"),
-        ("-np 2 --image i --name Train -- x", "--name must be a DNS label .*, got 'Train'"),
-        ("-np 2 --image i --memory 2GB -- x", "--memory must be a quantity such as 2.*, got '2GB'"),
+        ("-np 2 --image i --name Train -- x", "--name must be a DNS label of at most 50 characters"),
+        ("-np 2 --image i --memory 2GB -- x", "--memory must be a quantity such as 2, 500m, 16Gi, got '2GB'"),
         ("-np 2 --image i --gpus -1 -- x", "--gpus must be an integer from 0 to 1024, got '-1'"),
         ("-np 2 --image i --shm-size 32Mi -- x", "--shm-size must be at least 64Mi, got 32Mi: data loaders"),
-        ("-np 2 --image i --memory 1Gi --shm-size 2Gi -- x", "--shm-size must be at most --memory 1Gi, .* got 2Gi"),
-        ("-np 2 --image i --env NOT_THERE -- x", "--env must be NAME=VALUE or a variable that is set here, got NOT_THERE"),
-        ("-np 2 --image i --volume data:/d -- x", "--volume must be pvc:CLAIM.*, got 'data:/d'"),
-        ("-np 2 --image i --namespace a.b -- x", "--namespace must be a DNS label .*, got 'a.b'"),
+        (
+            "-np 2 --image i --memory 1Gi --shm-size 2Gi -- x",
+            "--shm-size must be at most --memory 1Gi, of which /dev/shm is a part, got 2Gi",
+        ),
+        (
+            "-np 2 --image i --env NOT_THERE -- x",
+            "--env must be NAME=VALUE or a variable that is set here, got NOT_THERE",
+        ),
+        ("-np 2 --image i --volume data:/d -- x", "--volume must be pvc:CLAIM"),
+        ("-np 2 --image i --namespace a.b -- x", "--namespace must be a DNS label of at most 63 characters"),
         ("-np 2 --image i --detach=1 -- x", "--detach takes no value, got '1'"),
         ("-np 2 --imag i -- x", "unknown flag --imag; did you mean --image?"),
-        ("-np 2 --image", "--image must be .*, got no value"),
-        ("-np two --image i -- x", "--num-proc must be .*, got 'two'"),
+        ("-np 2 --image", "--image must be text that is not empty, got no value"),
+        ("-np two --image i -- x", "--num-proc: must be an integer of at least 1, got 'two'"),
         ("-np 2 --image i --pod-template /none.yaml -- x", "--pod-template /none.yaml: cannot be read"),
     ],
 )
@@ -86,7 +98,11 @@ def test_templates(tmp_path):
     assert asked("-np", "1", "--image", "i", "--pod-template", str(path), "--", "x").template == {
         "spec": {"hostNetwork": True}
     }
-    for text, message in [("[1]", "must be a file with a pod"), ("{", "cannot be read"), ("spec: {containers: 3}", "must be a list")]:
+    for text, message in [
+        ("[1]", "must be a file with a pod"),
+        ("{", "cannot be read"),
+        ("spec: {containers: 3}", "must be a list"),
+    ]:
         path.write_text(text)
         with pytest.raises(LaunchError, match=message):
             asked("-np", "1", "--image", "i", "--pod-template", str(path), "--", "x")

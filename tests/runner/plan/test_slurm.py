@@ -8,7 +8,7 @@ import pytest
 from horovod.runner.base.errors import LaunchError
 from horovod.runner.elastic import slurm_nodes
 from horovod.runner.plan import slurm
-from horovod.runner.reach import srun
+from horovod.runner.remote import srun
 from tests.runner.launching import executable
 
 BATCH = {"SLURM_JOB_ID": "17", "SLURM_JOB_NODELIST": "n[1-3]", "SLURM_TASKS_PER_NODE": "2(x2),1"}
@@ -79,4 +79,4 @@ def test_slurm_programs_have_deadlines(tmp_path, monkeypatch, capsys):
         slurm_nodes.ask("no-such-program")
     monkeypatch.delenv("SLURM_JOB_ID")
     assert slurm_nodes.main() == 1
-    assert "this is no allocation" in capsys.readouterr().err
+    assert "this is not a Slurm allocation" in capsys.readouterr().err

@@ -7,7 +7,7 @@ It consists of two processes, so that nothing is left running even if either is 
         worker, worker, ...     each in its own session; gets SIGKILL when the agent dies
 
 When the parent of a process dies, the agent (or the guard) adopts the process, even a daemon. So all processes of the
-job are found below it. `course` shows the states from the orders to the end.
+job are found below it. `state` shows the states from the orders to the end.
 """
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ import time
 from types import FrameType
 
 from horovod.common.contract.memory_files import MemoryFileError
-from horovod.runner.agent.course import GIVE_UP, TERM_GRACE, Course, Phase
 from horovod.runner.agent.gpus import with_gpus
 from horovod.runner.agent.relay import EACH_LASTING, Streams
+from horovod.runner.agent.state import GIVE_UP, TERM_GRACE, HostPhase, HostState
 from horovod.runner.agent.workers import WorkerTable
 from horovod.runner.base import linux
 from horovod.runner.base.errors import AgentError
@@ -67,7 +67,7 @@ class Agent:
         self._workers = WorkerTable(self._writer.send)
         self._streams = Streams(self._writer.send)
         self._payload = bytearray()
-        self._course = Course()
+        self._state = HostState()
         self._relays = False  # True if workers started later reach the store through this agent
         self._limit = 0.0  # s of silence after which the launcher is lost; 0: only its closed pipe tells
         self._heard = self._looked = time.monotonic()
@@ -100,7 +100,7 @@ class Agent:
                 self._workers.read_output(READ_SIZE)
             self._streams.serve(listening)
             self._workers.reap(self._streams.reaped)
-            if not self._course.stopping:  # a stop ends all processes itself, ranks last
+            if not self._state.stopping:  # a stop ends all processes itself, ranks last
                 self._workers.clear(time.monotonic())
             self._writer.flush()
             if self._over():
@@ -131,13 +131,13 @@ class Agent:
 
     def _patience(self) -> float | None:
         """Return the seconds until the next timed action, or None to wait for an event."""
-        if self._course.changes:
+        if self._state.changes:
             return TICK
         due = self._workers.next_time()
         times = [] if due is None else [max(0.0, due - time.monotonic()) + 0.001]
         if self._limit:
             times.append(self._limit / 4)
-        elif self._course.phase is Phase.FINISHED:
+        elif self._state.phase is HostPhase.FINISHED:
             times.append(TICK * 10)
         return min(times, default=None)
 
@@ -187,7 +187,7 @@ class Agent:
         self._stop(TERM_GRACE)
 
     def _stop(self, grace: float, first: int = 0) -> None:
-        self._course.stop(grace, time.monotonic(), first)
+        self._state.stop(grace, time.monotonic(), first)
 
     # Orders
 
@@ -228,7 +228,7 @@ class Agent:
 
     def _start(self, job: StartJob) -> None:
         linux.check_proc()
-        if not self._course.start(job.lasting):
+        if not self._state.start(job.lasting):
             raise AgentError("a second StartJob")
         self._check_directory(job.directory)
         job = with_gpus(job, os.environ, os.sched_getaffinity(0))
@@ -245,7 +245,7 @@ class Agent:
 
     def _start_one(self, worker: Worker) -> None:
         """Start one worker of a lasting job, unless the job is stopping."""
-        if self._course.phase is not Phase.RUNNING:
+        if self._state.phase is not HostPhase.RUNNING:
             return
         if self._relays:
             self._streams.listen(self._workers.count + 1, EACH_LASTING)
@@ -266,9 +266,9 @@ class Agent:
     def _over(self) -> bool:
         """Advance a stop or a normal end; return True when no process runs and the launcher knows it."""
         now = time.monotonic()
-        step = self._course.advance(now, self._workers.running, self._alive)
+        step = self._state.advance(now, self._workers.running, self._alive)
         if step.first:
-            self._course.told(self._workers.stop_ranks(step.first))
+            self._state.confirm_signalled(self._workers.stop_ranks(step.first))
         for pid in step.term:
             linux.send_signal(pid, signal.SIGTERM)
             linux.send_signal(pid, signal.SIGCONT)  # a stopped process would not handle it
@@ -276,7 +276,7 @@ class Agent:
             linux.send_signal(pid, signal.SIGKILL)
         if step.survivors is not None:
             self._finish(list(step.survivors))
-        return self._course.phase is Phase.FINISHED and self._delivered(now)
+        return self._state.phase is HostPhase.FINISHED and self._delivered(now)
 
     def _alive(self) -> list[int]:
         """Return the processes below this one, except those that connect to agents on other hosts."""
@@ -296,7 +296,7 @@ class Agent:
             return True
         if self._requests is not None:  # the launcher is slow; `_watch` notices if it is lost
             return False
-        if not self._course.gives_up(now):
+        if not self._state.gives_up(now):
             return False
         self._streams.kill()
         return True

@@ -23,11 +23,11 @@ from horovod.runner.protocol.messages import (
     Output,
     Report,
     Result,
-    Said,
     StartJob,
     StdinReady,
     Stopped,
     Worker,
+    WorkerReport,
 )
 
 KEY_FD = b"HOROVOD_KEY_FD"
@@ -266,7 +266,7 @@ class WorkerTable:
         for report in self._pipe.read() if self._pipe is not None else ():
             if isinstance(called := reasons.decode(report), reasons.Called):
                 self._called.add(called.pid)
-            self._report(Said(report))
+            self._report(WorkerReport(report))
 
     def _read_pipe(self, process: _Process, stream: int, size: int) -> int:
         """Read once and return the number of bytes, 0 when none are available or at the end."""

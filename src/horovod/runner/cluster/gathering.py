@@ -21,7 +21,7 @@ from horovod.common.security.channel import Channel, Talk
 from horovod.runner.cluster import ticket as tickets
 from horovod.runner.cluster.placement import Machines
 from horovod.runner.cluster.ticket import Answer, Arrival, Ticket
-from horovod.runner.reach.arrived import ArrivedConnection
+from horovod.runner.remote.arrived import ArrivedConnection
 
 _MOST = 256  # maximum connections being authenticated; others wait in the backlog
 _TIME_OF_ITS_OWN = 2.0  # s before such a connection may be closed to make room for another

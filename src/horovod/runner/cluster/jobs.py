@@ -23,9 +23,9 @@ from horovod.runner.output.output import OutputSink
 from horovod.runner.output.stream_output import StreamOutput, standard_output
 from horovod.runner.plan.hosts import Slot
 from horovod.runner.plan.settings import ElasticSettings, LaunchSettings
-from horovod.runner.reach import arrived, ssh
-from horovod.runner.reach.agents import Agent
-from horovod.runner.reach.fleet import Fleet
+from horovod.runner.remote import arrived, ssh
+from horovod.runner.remote.agents import Agent
+from horovod.runner.remote.fleet import Fleet
 
 
 class Call:

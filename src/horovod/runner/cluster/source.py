@@ -6,7 +6,7 @@ import select
 
 from horovod.runner.cluster.gathering import Arrived, Gathering
 from horovod.runner.elastic.finder import Found, NotFound
-from horovod.runner.reach import arrived
+from horovod.runner.remote import arrived
 
 
 class ArrivalSource:

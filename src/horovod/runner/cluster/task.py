@@ -25,8 +25,8 @@ from horovod.common.security.channel import HungUp, Talk
 from horovod.runner.cluster import ticket as tickets
 from horovod.runner.cluster.ticket import Arrival, ArrivalError, Ticket
 from horovod.runner.protocol.messages import ByteWriter
-from horovod.runner.reach import ssh
-from horovod.runner.reach.arrived import ArrivedConnection
+from horovod.runner.remote import ssh
+from horovod.runner.remote.arrived import ArrivedConnection
 
 CONNECT_SECONDS = 5.0  # time limit for each address
 ROUNDS_SECONDS = 2 * tickets.SECONDS  # after which the addresses are not tried again

@@ -17,7 +17,7 @@ from horovod.common.contract.notices import notices, sentences
 from horovod.common.contract.setting import is_off
 from horovod.common.contract.settings import BY_NAME, Settings
 from horovod.runner.base.errors import LaunchError
-from horovod.runner.command import config_file, elastic_flags, help, spelling, words
+from horovod.runner.command import command_line, config_file, elastic_flags, help, spelling
 from horovod.runner.command.config_file import Config
 from horovod.runner.command.flags import FLAGS, GROUPS, Flag
 from horovod.runner.job import debugging
@@ -85,7 +85,7 @@ def parse(arguments: Sequence[str]) -> tuple[argparse.Namespace, list[str]]:
     Raises:
         LaunchError: A flag is unknown or its value is not accepted.
     """
-    before, command = words.split(arguments)
+    before, command = command_line.split(arguments)
     return make_parser().parse_args(before), command
 
 
@@ -118,7 +118,7 @@ def settings(namespace: argparse.Namespace, command: list[str], environ: Mapping
     else:
         for text in misspelt.sentences(spelling.assigned(command)):
             warn_user(text)
-        command = words.through_env(command)
+        command = command_line.through_env(command)
     if not command:
         raise LaunchError("the command is missing: it comes after the flags, as in `horovodrun -np 2 python train.py`")
     variables = flag_variables(namespace, environ, config)

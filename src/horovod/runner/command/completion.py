@@ -211,7 +211,7 @@ _FISH_VALUES = {
 
 
 def _fish(kubernetes: str) -> str:
-    """Return fish's script; like `words.split`, its function skips the flags and their values to find the command."""
+    """Return fish's script; as in `command_line.split`, it skips the flags and their values to find the command."""
     counts = " ".join(f"{name}:{flag.nargs}" for flag in FLAGS if flag.value for name in flag.names)
     lines = [
         "# fish completion for horovodrun: horovodrun --completion fish > ~/.config/fish/completions/horovodrun.fish",

@@ -59,14 +59,14 @@ def of_flags(
     for controller in ("mpi", "jsrun"):
         if getattr(namespace, controller):
             raise LaunchError(
-                f"the controller of an elastic job (--min-np, --host-discovery-script) must be --gloo, got --{controller}: "
-                f"{'mpirun' if controller == 'mpi' else controller} cannot start and end single processes"
+                f"an elastic job (--min-np, --host-discovery-script) needs the controller --gloo, got --{controller}"
+                f": {'mpirun' if controller == 'mpi' else controller} cannot start and end single processes"
             )
     nodes = slurm.allocation(environ) if script is None and not given else None
     if script is None and nodes is None and namespace.slots_per_host is not None:
         warnings.warn("--slots-per-host has no effect without --host-discovery-script", stacklevel=2)
     cooldown = namespace.blacklist_cooldown_range
-    elastic = made(
+    elastic = make_settings(
         start=namespace.num_proc,
         least=namespace.min_num_proc,
         most=namespace.max_num_proc,
@@ -80,7 +80,7 @@ def of_flags(
     return replace(elastic, chaos_report=bool(namespace.chaos_report))
 
 
-def made(
+def make_settings(
     *,
     start: int,
     least: int | None,

@@ -49,8 +49,8 @@ def run(target: str) -> str:
         raise LaunchError(f"--explain: rank 0 (pid {pid}) cannot be asked: {error.strerror}") from None
     if not text:
         raise LaunchError(
-            f"--explain: rank 0 (pid {pid}) does not answer; it answers only its own user in its own container, and not "
-            "while it ends"
+            f"--explain: rank 0 (pid {pid}) does not answer; it answers only its own user in its own container, and "
+            "not while it ends"
         )
     return text.decode(errors="replace")
 
@@ -145,8 +145,8 @@ def find(target: str, doors: Sequence[int]) -> list[int]:
 def _only(target: str, found: Sequence[int]) -> int:
     if not found:
         raise LaunchError(
-            f"--explain {target}: no job found on this host; give the process number of horovodrun or of a rank, or the "
-            "job's report or working folder, on the host of rank 0, after it has called hvd.init()"
+            f"--explain {target}: no job found on this host; give the process number of horovodrun or of a rank, or "
+            "the job's report or working folder, on the host of rank 0, after it has called hvd.init()"
         )
     if len(found) > 1:
         raise LaunchError(

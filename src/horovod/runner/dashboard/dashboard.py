@@ -13,15 +13,15 @@ import msgspec
 from horovod.runner.base.errors import LaunchError
 from horovod.runner.base.exit_status import describe_status
 from horovod.runner.base.job_result import JobResult
-from horovod.runner.dashboard.audience import Audience
 from horovod.runner.dashboard.server import HOST, Server
+from horovod.runner.dashboard.sink import DashboardSink
 from horovod.runner.dashboard.state import State
 from horovod.runner.plan.settings import LaunchSettings
 
 _LAST_WORD = 2.0  # s for pages to receive the job's end
 
 
-class Dashboard(Audience):
+class Dashboard(DashboardSink):
     """Dashboard that is served from the job's start to its end."""
 
     def __init__(self, settings: LaunchSettings) -> None:
@@ -65,13 +65,13 @@ class Dashboard(Audience):
         with self._lock:
             self._state.output(rank, stream, data)
 
-    def said(self, text: str) -> None:
+    def launcher_message(self, text: str) -> None:
         with self._lock:
-            self._state.said(text)
+            self._state.add_message(text)
 
-    def heard(self, line: bytes) -> None:
+    def worker_report(self, line: bytes) -> None:
         with self._lock:
-            self._state.heard(line, self._now())
+            self._state.add_report(line, self._now())
 
     def exited(self, rank: int, status: int, error: str) -> None:
         with self._lock:

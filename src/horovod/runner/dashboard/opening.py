@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from horovod.runner.dashboard.audience import Audience
+from horovod.runner.dashboard.sink import DashboardSink
 from horovod.runner.plan.settings import LaunchSettings
 
 
-def open_audience(settings: LaunchSettings) -> Audience:
+def open_sink(settings: LaunchSettings) -> DashboardSink:
     """Return the dashboard that the settings ask for. Raises LaunchError naming a port that cannot be used."""
     if settings.dashboard is None:
-        return Audience()
+        return DashboardSink()
     from horovod.runner.dashboard.dashboard import Dashboard
 
     return Dashboard(settings)

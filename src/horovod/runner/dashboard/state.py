@@ -105,9 +105,9 @@ class State:
         one.printed = self._next()
         one.tail.feed(one.printed, stream, data)
 
-    def said(self, words: str) -> None:
+    def add_message(self, message: str) -> None:
         """Record a message of the launcher."""
-        for line in words.splitlines():
+        for line in message.splitlines():
             self._said.append(Line(self._next(), 0, text(line)))
 
     def exited(self, rank: int, how: str, failed: bool) -> None:
@@ -125,7 +125,7 @@ class State:
         phase = "stopped" if stopped else "failed" if code else "ended"
         self._job.phase, self._job.version = phase, self._next()
 
-    def heard(self, line: bytes, now: float) -> None:
+    def add_report(self, line: bytes, now: float) -> None:
         """Record a worker's report; other lines are ignored."""
         report = live.decode(line) or reasons.decode(line)
         if isinstance(report, live.Overall):

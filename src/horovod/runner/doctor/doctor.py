@@ -33,8 +33,8 @@ from horovod.runner.plan import hosts
 from horovod.runner.plan.hosts import Slot
 from horovod.runner.plan.settings import LaunchSettings
 from horovod.runner.protocol.messages import Report
-from horovod.runner.reach.agents import Agent
-from horovod.runner.reach.fleet import Fleet, Trouble
+from horovod.runner.remote.agents import Agent
+from horovod.runner.remote.fleet import Fleet, Trouble
 
 END_SECONDS = 5.0
 WIDTH = 160  # columns where the output is not a terminal

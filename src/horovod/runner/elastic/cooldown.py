@@ -29,8 +29,8 @@ def check_range(given: tuple[float, float] | None) -> tuple[float, float] | None
         fits = False
     if not fits:
         raise ValueError(
-            f"the blacklist's cooldown range must be two numbers of seconds from {SHORTEST} to {LONGEST}, MIN not above "
-            f"MAX, got {given!r}"
+            f"the blacklist's cooldown range must be two numbers of seconds from {SHORTEST} to {LONGEST}, MIN not "
+            f"above MAX, got {given!r}"
         )
     return low, high
 

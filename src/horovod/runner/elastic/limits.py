@@ -36,8 +36,8 @@ class Limits:
         if not 1 <= self.least <= self.start or (self.most is not None and self.most < self.start):
             most = "any number" if self.most is None else self.most
             raise ValueError(
-                f"the sizes must be 1 <= {names.least} <= {names.start} <= {names.most}, got {names.least} {self.least}, "
-                f"{names.start} {self.start} and {names.most} {most}"
+                f"the sizes must be 1 <= {names.least} <= {names.start} <= {names.most}, got {names.least} "
+                f"{self.least}, {names.start} {self.start} and {names.most} {most}"
             )
         if self.resets is not None and self.resets < 0:
             raise ValueError(f"{names.resets} must be 0 or more, got {self.resets}")

@@ -17,7 +17,7 @@ from __future__ import annotations
 import math
 from collections.abc import Collection, Mapping, Sequence
 
-from horovod.runner.elastic import placement, words
+from horovod.runner.elastic import messages, placement
 from horovod.runner.elastic.actions import Abandon, Action, Break, Dismiss, End, Form, Kill, Notify, Say, Spawn
 from horovod.runner.elastic.admission import Admission
 from horovod.runner.elastic.cooldown import Blacklist
@@ -90,7 +90,7 @@ class Membership:
         """
         if not slots and not certain:
             if not self._told_none:
-                self._say(words.no_host(by, self.workers.any_started))
+                self._say(messages.no_host(by, self.workers.any_started))
             self._told_none = True
             return self._decide(now)
         self._told_none = False
@@ -147,14 +147,14 @@ class Membership:
             self._accuse(lost, now)
         return self._decide(now)
 
-    def heard(self, number: int, epoch: int, now: float, lost: Collection[int] = ()) -> list[Action]:
+    def noticed_end(self, number: int, epoch: int, now: float, lost: Collection[int] = ()) -> list[Action]:
         """Record that a member has noticed the epoch's end. It may still be computing, but it is alive."""
         worker = self._member(number, epoch)
         if worker is not None:
-            worker.heard = True
+            worker.noticed_end = True
             worker.came()
             self._break(f"{worker} has noticed its end", now)
-            worker.expect(now + self._patience, words.does_not_come(self._patience))
+            worker.expect(now + self._patience, messages.does_not_come(self._patience))
             self._accuse(lost, now)
         return self._decide(now)
 
@@ -238,7 +238,7 @@ class Membership:
         self._idle_since, self._told_waiting = None, False
         new = [member for member in self.members if not member.survivor]
         numbers = {member.number for member in self.members}
-        if self._last_members and (said := words.members(len(numbers), new, not self._last_members <= numbers)):
+        if self._last_members and (said := messages.members(len(numbers), new, not self._last_members <= numbers)):
             self._say(said)
         self._last_members = numbers
         for member in self.members:
@@ -252,11 +252,11 @@ class Membership:
         self.phase = Phase.GATHERING
         self._idle_since = now if self._idle_since is None else self._idle_since
         for member in self.workers.of(Life.WORKING):
-            member.expect(now + self._patience, words.does_not_come(self._patience))
+            member.expect(now + self._patience, messages.does_not_come(self._patience))
 
     def _accuse(self, lost: Collection[int], now: float) -> None:
         for number in lost:
-            if (worker := self._member(number, self.epoch)) is not None and not worker.heard:
+            if (worker := self._member(number, self.epoch)) is not None and not worker.noticed_end:
                 worker.expect(now + ACCUSED, "other ranks have lost it, and it does not respond")
 
     def _failed(self, worker: Worker, now: float, how: str, gone: Sequence[Worker] = ()) -> None:
@@ -266,7 +266,7 @@ class Membership:
         barred = self._blacklist.bars(worker.host, now)
         away = self._blacklist.failed(worker.host, now)
         self._say(
-            f"{worker} failed: {how}{words.remaining(self.workers, [worker, *gone], self.limits.least, self._names)}"
+            f"{worker} failed: {how}{messages.remaining(self.workers, [worker, *gone], self.limits.least, self._names)}"
         )
         if not barred and not (gone and worker.machine != worker.host):  # a lost part of a machine never returns anyway
             self._say(f"host {worker.host} gets no new workers{'' if away == math.inf else f' for {away:.0f} s'}")
@@ -294,7 +294,7 @@ class Membership:
             else:
                 self._spawn(now)
                 if self._ran:  # until then, one deadline applies to all workers together
-                    silent = words.silent(self.limits.timeout, self._names)
+                    silent = messages.silent(self.limits.timeout, self._names)
                     self.workers.expect_starts(now, self.limits.timeout, silent)
                 self._go_on(now)
         out, self._out = self._out, []
@@ -323,7 +323,7 @@ class Membership:
         slots = sum(usable.values()) + self.workers.outside(usable)
         if not self._ran and slots < self.limits.start:
             if slots != self._told_slots and (usable or not self.workers.any_started):
-                self._say(words.too_few_slots(slots, self.limits.start, len(usable)))
+                self._say(messages.too_few_slots(slots, self.limits.start, len(usable)))
             self._told_slots = slots
             return
         if self._resets.used_up and self.workers.survivors >= self.limits.least:
@@ -346,12 +346,15 @@ class Membership:
             self._form(waiting)
         elif now >= (hopeless := self._hopeless_at(len(waiting), now)):
             self._end(
-                False, words.hopeless(self._blacklist.barred(self._slots, now), len(waiting), self._needed, self._names)
+                False,
+                messages.hopeless(self._blacklist.barred(self._slots, now), len(waiting), self._needed, self._names),
             )
         elif left <= 0:
-            self._end(False, words.too_long(self.workers, len(waiting), self._needed, self.limits.timeout, self._names))
+            self._end(
+                False, messages.too_long(self.workers, len(waiting), self._needed, self.limits.timeout, self._names)
+            )
         elif self.phase is Phase.GATHERING and not (self._told_waiting or busy or hopeless < math.inf):
-            self._say(words.waiting(len(waiting), self.limits.least, left, self._names))
+            self._say(messages.waiting(len(waiting), self.limits.least, left, self._names))
             self._told_waiting = True
 
     def _let_go(self, now: float) -> None:
@@ -400,7 +403,7 @@ class Membership:
         places = placement.places(ordered)
         if self._ran and places.keys() != self._last_members:
             if self._resets.used_up:
-                return self._end(False, words.too_many_changes(self._resets.done, self._names))
+                return self._end(False, messages.too_many_changes(self._resets.done, self._names))
             self._resets.done += 1
         self.epoch += 1
         self._fresh = not any(worker.holds for worker in waiting)
@@ -408,7 +411,7 @@ class Membership:
             worker.first = False
             if worker.number in places:
                 worker.life, worker.epoch, worker.rank = Life.WORKING, self.epoch, places[worker.number].rank
-                worker.formed = worker.heard = False
+                worker.formed = worker.noticed_end = False
         self.phase = Phase.FORMING
         self._admission.formed()
         self._out.append(Form(self.epoch, places))

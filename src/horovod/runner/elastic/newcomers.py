@@ -17,7 +17,7 @@ from horovod.common.contract.settings import BY_NAME
 _CODE = "HOROVOD_ELASTIC_CODE"
 
 
-class Verdict(NamedTuple):
+class AdmissionResult(NamedTuple):
     """Decision about a worker: `refusal` is why it may not join, `warning` what to report; empty for nothing."""
 
     refusal: str = ""
@@ -44,12 +44,14 @@ class Newcomers:
         """Return the check that these variables ask for. Raises ValueError naming what is accepted."""
         return cls(BY_NAME[_CODE].parse(environ.get(_CODE, "")) != "any")
 
-    def judge(self, told: bytes) -> Verdict:
+    def judge(self, told: bytes) -> AdmissionResult:
         """Return the decision about a worker that reports these facts (encoded `Facts`) on its first request."""
         try:
             facts = decode_facts(told)
         except ValueError:
-            return Verdict("what it says of itself cannot be read: it has another version of horovod than the launcher")
+            return AdmissionResult(
+                "what it says of itself cannot be read: it has another version of horovod than the launcher"
+            )
         if facts.version != self._version:
             return _differs("horovod", facts.version, "launcher has", self._version)
         if self._job is None:
@@ -58,15 +60,17 @@ class Newcomers:
         if facts.python != job.python:
             return _differs("Python", facts.python, "job's workers have", job.python)
         if facts.code == job.code:
-            return Verdict()
+            return AdmissionResult()
         if facts.program == job.program:
             differs = f"its copy of {facts.program} differs from the one that the job runs"
         else:
             differs = f"its program is {facts.program or 'no file'}, but the job's is {job.program or 'no file'}"
         if self._same_code:
-            return Verdict(f"{differs}; install the same on all hosts, or let it in by HOROVOD_ELASTIC_CODE=any")
-        return Verdict(warning=f"{differs}, which HOROVOD_ELASTIC_CODE=any allows")
+            return AdmissionResult(
+                f"{differs}; install the same on all hosts, or let it in by HOROVOD_ELASTIC_CODE=any"
+            )
+        return AdmissionResult(warning=f"{differs}, which HOROVOD_ELASTIC_CODE=any allows")
 
 
-def _differs(what: str, its: str, others: str, theirs: str) -> Verdict:
-    return Verdict(f"it has {what} {its}, but the {others} {what} {theirs}; install the same on all hosts")
+def _differs(what: str, its: str, others: str, theirs: str) -> AdmissionResult:
+    return AdmissionResult(f"it has {what} {its}, but the {others} {what} {theirs}; install the same on all hosts")

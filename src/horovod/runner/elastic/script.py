@@ -92,7 +92,9 @@ class ScriptRun:
         if error.errno == errno.ENOENT:
             # The kernel reports the same error for a missing interpreter.
             missing = (
-                "whose interpreter (in its first line) does not exist" if os.path.exists(path) else "which does not exist here"
+                "whose interpreter (in its first line) does not exist"
+                if os.path.exists(path)
+                else "which does not exist here"
             )
             return f"{what}{missing}"
         if error.errno == errno.EACCES:
@@ -125,9 +127,7 @@ class ScriptRun:
         elif ended:
             self._stop()
         elif time.monotonic() >= self._deadline:
-            self._trouble = (
-                f"{self._script} must end within {self._seconds:g} s, but did not; it is run every second"
-            )
+            self._trouble = f"{self._script} must end within {self._seconds:g} s, but did not; it is run every second"
             self._stop()
 
     def _read(self, fd: int, data: bytearray) -> None:

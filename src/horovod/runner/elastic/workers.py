@@ -46,7 +46,7 @@ class Worker:
         holds: True if it has the training state; assumed of every member of an epoch that ran, until it says otherwise.
         leaves: True if it has no slot any more.
         dismissed: True if it has been told so.
-        heard: True if it has noticed by itself that its epoch is over.
+        noticed_end: True if it has noticed by itself that its epoch is over.
         deadline: Time by which an expected event must happen, else the worker is killed.
         why: Reason given in that case.
     """
@@ -63,7 +63,7 @@ class Worker:
     holds: bool = False
     leaves: bool = False
     dismissed: bool = False
-    heard: bool = False
+    noticed_end: bool = False
     deadline: float | None = None
     why: str = ""
 

@@ -7,11 +7,11 @@ import textwrap
 from collections.abc import Mapping
 from typing import Any
 
+from horovod.runner.attribution import tracebacks
 from horovod.runner.base.errors import OutcomeError
 from horovod.runner.base.job_result import JobResult
 from horovod.runner.function import outcome
 from horovod.runner.function.worker_error import worker_error
-from horovod.runner.verdict import tracebacks
 
 
 def of_elastic(result: JobResult, least: int) -> list[Any]:

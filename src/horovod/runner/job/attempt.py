@@ -13,13 +13,16 @@ import time
 from collections.abc import Mapping
 
 from horovod.common.contract.worker_env import make_key
+from horovod.runner.attribution import first_failure
+from horovod.runner.attribution.endings import Endings
+from horovod.runner.attribution.first_failure import RankEnd
 from horovod.runner.base.exit_status import describe_status
 from horovod.runner.job.orders import Orders
 from horovod.runner.job.policy import AGENT_GRACE, Phase
 from horovod.runner.job.progress import Host, Progress, State, late
 from horovod.runner.job.stdin import StdinSource
 from horovod.runner.job.store_relay import StoreRelay, open_store
-from horovod.runner.job.strangers import Strangers, users_command
+from horovod.runner.job.uninitialized import UninitializedJobCheck, users_command
 from horovod.runner.job.watch import Watch
 from horovod.runner.output.rank_files import RankFileError
 from horovod.runner.plan.settings import LaunchSettings
@@ -31,7 +34,6 @@ from horovod.runner.protocol.messages import (
     PassOn,
     Report,
     Result,
-    Said,
     Started,
     StdinData,
     StdinReady,
@@ -39,12 +41,10 @@ from horovod.runner.protocol.messages import (
     StreamData,
     StreamEnd,
     StreamOpen,
+    WorkerReport,
 )
-from horovod.runner.reach.agents import Agent
-from horovod.runner.reach.fleet import Fleet, Trouble
-from horovod.runner.verdict import verdict
-from horovod.runner.verdict.endings import Endings
-from horovod.runner.verdict.verdict import RankEnd
+from horovod.runner.remote.agents import Agent
+from horovod.runner.remote.fleet import Fleet, Trouble
 
 
 class Attempt:
@@ -87,7 +87,7 @@ class Attempt:
         self._environ = environ
         self._watch = watch
         self._screen = watch.screen
-        self._audience = watch.screen.audience
+        self._sink = watch.screen.sink
         self._policy = watch.policy
         self._stdin = stdin
         self._payload = payload
@@ -98,7 +98,7 @@ class Attempt:
         self.endings = Endings(hosts)
         self.lost: list[str] = []
         self.results: dict[int, bytearray] = {}
-        self._strangers = Strangers(self._size, users_command(settings, payload))
+        self._uninitialized = UninitializedJobCheck(self._size, users_command(settings, payload))
         self._progress = Progress(hosts, self._screen.queue.rewrites)
         self._key = make_key()
         self._fleet = fleet
@@ -168,7 +168,7 @@ class Attempt:
 
     @property
     def ends(self) -> list[RankEnd]:
-        """How each rank ended, as input for `verdict`."""
+        """How each rank ended, as input for `first_failure`."""
         return self.endings.ends
 
     # Event loop
@@ -192,7 +192,7 @@ class Attempt:
         clocks = (
             self._fleet.next_time(),
             self._progress.next_time(),
-            self._strangers.next_time(),
+            self._uninitialized.next_time(),
             time.monotonic() + 1.0 if self._forming() else None,
         )
         times = [at for at in clocks if at is not None]
@@ -202,10 +202,10 @@ class Attempt:
 
     def tick(self, now: float, listening: bool) -> None:
         self._take_troubles(self._fleet.look(now, listening))
-        self._audience.phase(self._policy.phase.name)
+        self._sink.phase(self._policy.phase.name)
         if self._fleet.connected:
             self._watch.connected()
-        if remark := self._strangers.early(now, self._called()):
+        if remark := self._uninitialized.early(now, self._called()):
             self._screen.say(remark)
         shown = self._progress.update(now, self._state())
         self._screen.queue.status(shown.status)
@@ -213,7 +213,7 @@ class Attempt:
             self._screen.say(shown.line)
 
     def doubtful(self, now: float) -> bool:
-        return bool(self._fleet.suspects(now)) and not verdict.has_culprit(self.endings.ends)
+        return bool(self._fleet.suspects(now)) and not first_failure.has_culprit(self.endings.ends)
 
     # Progress of the start
 
@@ -245,7 +245,7 @@ class Attempt:
 
     def remark(self) -> str:
         """Return a remark about an attempt that ended normally, or an empty string."""
-        return self._strangers.late(self._called())
+        return self._uninitialized.late(self._called())
 
     # Events
 
@@ -262,17 +262,17 @@ class Attempt:
             self._show(report)
         elif isinstance(report, (StreamOpen, StreamData, StreamEnd)):
             self._take_stream(agent, report)
-        elif isinstance(report, Said):
+        elif isinstance(report, WorkerReport):
             self.endings.hear(report.report)
-            self._audience.heard(report.report)
+            self._sink.worker_report(report.report)
         elif isinstance(report, Exited):
             self._end_rank(report)
         elif isinstance(report, Started):
             self._policy.started()
             self._started.add(agent.host)
-            self._audience.started(report.pids)
+            self._sink.started(report.pids)
             if len(self._started) == len(self._fleet.agents):
-                self._strangers.started(time.monotonic())
+                self._uninitialized.started(time.monotonic())
             self._tell(f"processes on host {agent.host}: {', '.join(f'rank {r} pid {p}' for r, p in report.pids)}")
         elif isinstance(report, StdinReady) and self._stdin is not None:
             if report.open:
@@ -309,7 +309,7 @@ class Attempt:
         rank = report.rank
         self._screen.finish(rank)
         self.endings.end(report, self._screen.tail(rank))
-        self._audience.exited(rank, report.status, report.error)
+        self._sink.exited(rank, report.status, report.error)
         self._tell(f"rank {rank} ended: {report.error or describe_status(report.status)}")
         if report.status != 0:
             self._policy.failed(time.monotonic())

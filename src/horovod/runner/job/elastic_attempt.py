@@ -16,8 +16,11 @@ from collections.abc import Mapping
 from horovod.common.contract import reasons
 from horovod.common.contract.worker_env import make_key
 from horovod.common.store.front import Front
+from horovod.runner.attribution import first_failure
+from horovod.runner.attribution.endings import Endings
+from horovod.runner.attribution.first_failure import RankEnd
 from horovod.runner.base.exit_status import describe_status
-from horovod.runner.elastic import words
+from horovod.runner.elastic import messages
 from horovod.runner.elastic.actions import Abandon, Action, End, Form, Kill, Say, Spawn
 from horovod.runner.elastic.cooldown import Blacklist
 from horovod.runner.elastic.finder import Found, Source
@@ -30,12 +33,12 @@ from horovod.runner.elastic.workers import candidates
 from horovod.runner.job.chaos_log import ChaosLog
 from horovod.runner.job.elastic_orders import ElasticOrders
 from horovod.runner.job.host_agents import STRANGERS, HostAgents, HostLost
-from horovod.runner.job.membership_desk import MembershipDesk
+from horovod.runner.job.membership_server import MembershipServer
 from horovod.runner.job.policy import AGENT_GRACE, TERM_GRACE
 from horovod.runner.job.roster import Roster
 from horovod.runner.job.stopped import StoppedWorkers
 from horovod.runner.job.store_relay import StoreRelay, open_store
-from horovod.runner.job.strangers import Strangers, users_command
+from horovod.runner.job.uninitialized import UninitializedJobCheck, users_command
 from horovod.runner.job.watch import Watch
 from horovod.runner.output.rank_files import RankFileError
 from horovod.runner.plan.hosts import Slot
@@ -46,20 +49,17 @@ from horovod.runner.protocol.messages import (
     PassOn,
     Report,
     Result,
-    Said,
     Started,
     Stop,
     Stopped,
     StreamData,
     StreamEnd,
     StreamOpen,
+    WorkerReport,
 )
-from horovod.runner.reach.agents import Agent
-from horovod.runner.reach.fleet import Fleet
-from horovod.runner.reach.locality import Locality
-from horovod.runner.verdict import verdict
-from horovod.runner.verdict.endings import Endings
-from horovod.runner.verdict.verdict import RankEnd
+from horovod.runner.remote.agents import Agent
+from horovod.runner.remote.fleet import Fleet
+from horovod.runner.remote.locality import Locality
 
 
 class ElasticAttempt:
@@ -97,7 +97,7 @@ class ElasticAttempt:
         self._launched = False  # True once a worker has been started
         self._due: float | None = None  # when the membership must decide next, as computed before the last wait
         self._chaos = ChaosLog(elastic.faults) if elastic.chaos_report else None
-        self._strangers = Strangers(elastic.start, users_command(settings, payload))
+        self._uninitialized = UninitializedJobCheck(elastic.start, users_command(settings, payload))
         self._ticked = time.monotonic()  # when the membership was last called
         self._standstill = Standstill(time.monotonic())
         self._stopped = StoppedWorkers(settings.heartbeat_timeout)
@@ -108,7 +108,7 @@ class ElasticAttempt:
         self._front = Front()
         self._store = open_store(key, self._front)
         self._relay = StoreRelay(self._store.address, STRANGERS)
-        self._desk = MembershipDesk(self._front, self._membership, self._act, Newcomers.wanted(environ))
+        self._server = MembershipServer(self._front, self._membership, self._act, Newcomers.wanted(environ))
         place = self._store.address, payload, results, self._foreseen, finder.machine_of
         orders = ElasticOrders(settings, elastic, environ, key, *place)
         pythons = {host.name: host.python for host in elastic.hosts}
@@ -190,10 +190,10 @@ class ElasticAttempt:
         self._fleet.flush()
         self._relay.serve(ready)
         if not self._stopping and self._front.fd in ready:
-            self._desk.serve(time.monotonic())
+            self._server.serve(time.monotonic())
 
     def next_time(self) -> float | None:
-        clocks = [self._fleet.next_time(), self._strangers.next_time()]
+        clocks = [self._fleet.next_time(), self._uninitialized.next_time()]
         if not self._stopping:
             # Relative to its last tick: what has become due since then is still due.
             self._due = self._membership.next_time(self._ticked)
@@ -209,7 +209,7 @@ class ElasticAttempt:
         if self._chaos is not None and self._membership.phase is not Phase.FINISHING:  # finishing is no failure
             running = self._membership.epoch if self._membership.phase is Phase.RUNNING else 0
             self._chaos.epoch(running, now, [member.number for member in self._membership.members])
-        if remark := self._strangers.early(now, bool(self.endings.called)):
+        if remark := self._uninitialized.early(now, bool(self.endings.called)):
             self._screen.say(remark)
         self._find(now)
         for told in self._hosts.tick(now):
@@ -241,7 +241,7 @@ class ElasticAttempt:
 
     @property
     def ends(self) -> list[RankEnd]:
-        """How each rank ended, as input for `verdict`."""
+        """How each rank ended, as input for `first_failure`."""
         return [] if self._end is not None and self._end.success else self._roster.ends(self.endings.ends)
 
     @property
@@ -251,7 +251,7 @@ class ElasticAttempt:
 
     def remark(self) -> str:
         """Return a remark about a job that ended normally, or an empty string."""
-        return self._strangers.late(bool(self.endings.called))
+        return self._uninitialized.late(bool(self.endings.called))
 
     # Events
 
@@ -270,7 +270,7 @@ class ElasticAttempt:
             self._show(report)
         elif isinstance(report, (StreamOpen, StreamData, StreamEnd)):
             self._relay.take(agent, report)
-        elif isinstance(report, Said):
+        elif isinstance(report, WorkerReport):
             self._hear(report.report)
         elif isinstance(report, Exited):
             self._end_worker(report)
@@ -284,7 +284,7 @@ class ElasticAttempt:
         elif isinstance(report, Started):
             if not self._launched:
                 self._launched = True
-                self._strangers.started(time.monotonic())
+                self._uninitialized.started(time.monotonic())
             for number, pid in report.pids:
                 self._tell(f"{self._who(number)} has pid {pid}")
         else:
@@ -315,7 +315,7 @@ class ElasticAttempt:
         self._tell(f"{self._who(number)} ended: {report.error or describe_status(report.status)}")
         if self._stopping:
             return
-        how = report.error or describe_status(report.status) + verdict.exception_in_brackets(tail)
+        how = report.error or describe_status(report.status) + first_failure.exception_in_brackets(tail)
         victim = self.endings.suffers(number)
         self._do(self._membership.exited(number, report.status == 0, time.monotonic(), victim, how))
 
@@ -327,7 +327,7 @@ class ElasticAttempt:
             self._watch.fail(str(error))
         self._hosts.ended(number)
         self._stopped.goes_on(number)
-        self._desk.gone(number)
+        self._server.gone(number)
 
     def _forget(self, number: int) -> None:
         """Drop what is stored about a worker that has ended and will not be asked for again."""
@@ -347,7 +347,7 @@ class ElasticAttempt:
 
     def _do(self, actions: list[Action]) -> None:
         if not self._stopping:
-            self._desk.do(actions)
+            self._server.do(actions)
 
     def _act(self, action: Spawn | Form | Kill | Abandon | Say | End) -> None:
         if isinstance(action, Spawn):
@@ -368,7 +368,7 @@ class ElasticAttempt:
             else:
                 victims = sum(self.endings.suffers(end.rank) for end in self.endings.ends)
                 left = self._membership.workers.hold_state
-                self._watch.fail(action.text + ("" if left else words.outside_run(victims)))
+                self._watch.fail(action.text + ("" if left else messages.outside_run(victims)))
 
     def _form(self, action: Form) -> None:
         self._roster.form(action.places)

@@ -13,7 +13,7 @@ from horovod.runner.plan import environment, hosts
 from horovod.runner.plan.hosts import Slot
 from horovod.runner.plan.settings import ElasticSettings, LaunchSettings
 from horovod.runner.protocol.messages import CHUNK, Payload, Request, StartJob, StartWorker, Worker
-from horovod.runner.reach.agents import Agent
+from horovod.runner.remote.agents import Agent
 
 
 class ElasticOrders:

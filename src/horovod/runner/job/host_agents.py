@@ -20,9 +20,9 @@ from horovod.runner.job.elastic_orders import ElasticOrders
 from horovod.runner.job.policy import TERM_GRACE
 from horovod.runner.job.store_relay import StoreRelay
 from horovod.runner.protocol.messages import Finished, Hello, KillWorker, Notice, Report, Started, Stop
-from horovod.runner.reach.agents import Agent
-from horovod.runner.reach.fleet import Fleet, Trouble
-from horovod.runner.reach.locality import Locality
+from horovod.runner.remote.agents import Agent
+from horovod.runner.remote.fleet import Fleet, Trouble
+from horovod.runner.remote.locality import Locality
 
 STRANGERS = 64  # connections to the store from other hosts, beyond those of workers
 

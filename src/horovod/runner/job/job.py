@@ -13,10 +13,11 @@ import time
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING
 
+from horovod.runner.attribution import first_failure
 from horovod.runner.base import linux
 from horovod.runner.base.job_result import JobResult
 from horovod.runner.base.signals import SignalQueue
-from horovod.runner.dashboard.opening import open_audience
+from horovod.runner.dashboard.opening import open_sink
 from horovod.runner.job.attempt import Attempt
 from horovod.runner.job.orders import make_fleet, remote_of, store_connections
 from horovod.runner.job.policy import Policy
@@ -26,8 +27,7 @@ from horovod.runner.output.output import OutputSink
 from horovod.runner.output.rank_files import RankFileError
 from horovod.runner.output.screen import Screen
 from horovod.runner.plan.settings import ElasticSettings, LaunchSettings
-from horovod.runner.reach.fleet import Fleet
-from horovod.runner.verdict import verdict
+from horovod.runner.remote.fleet import Fleet
 
 if TYPE_CHECKING:
     from horovod.runner.elastic.finder import Finder, Source
@@ -88,16 +88,16 @@ class Job:
             return self._run_elastic(elastic)
         fleet = self._fleet or make_fleet(self._settings, self._environ)
         connections = store_connections(fleet)
-        audience = open_audience(self._settings)
+        sink = open_sink(self._settings)
         try:
-            screen = Screen(self._settings, self._output, told=self._want_results, audience=audience)
+            screen = Screen(self._settings, self._output, told=self._want_results, sink=sink)
             screen.announce()
             result = self._run(
                 screen, self._settings.start_timeout, lambda watch: self._fixed(watch, fleet, connections)
             )
-            audience.end(result)
+            sink.end(result)
         finally:
-            audience.close()
+            sink.close()
         return result
 
     def _run_elastic(self, elastic: ElasticSettings) -> JobResult:
@@ -180,7 +180,7 @@ class Job:
 
     @staticmethod
     def _conclude(watch: Watch, attempt: Attempt | ElasticAttempt) -> JobResult:
-        judged = verdict.judge(attempt.ends)
+        judged = first_failure.judge(attempt.ends)
         texts = [*attempt.lost, *watch.troubles]
         headlines = list(texts)
         failed_rank = None

@@ -15,9 +15,9 @@ from horovod.runner.plan.hosts import Slot
 from horovod.runner.plan.networks import common_addresses, common_interfaces
 from horovod.runner.plan.settings import LaunchSettings
 from horovod.runner.protocol.messages import CHUNK, Payload, Request, StartJob, Worker
-from horovod.runner.reach import ssh
-from horovod.runner.reach.agents import Agent
-from horovod.runner.reach.fleet import Fleet
+from horovod.runner.remote import ssh
+from horovod.runner.remote.agents import Agent
+from horovod.runner.remote.fleet import Fleet
 
 CLOCK_TOLERANCE = 30.0  # s between the clocks of two hosts below which there is no warning
 

@@ -6,8 +6,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import TypeVar
 
+from horovod.runner.attribution.first_failure import RankEnd
 from horovod.runner.plan.hosts import Slot
-from horovod.runner.verdict.verdict import RankEnd
 
 Result = TypeVar("Result")
 

@@ -43,7 +43,7 @@ def main(words: Sequence[str]) -> int:
     """Run the arguments of `horovodrun kubernetes` and return the exit code. Raises LaunchError for wrong arguments."""
     actions = {"attach": _attach, "status": _status, "delete": _delete}
     action = words[0] if words and words[0] in actions else ""
-    split = flags.split(words) if not action else flags.Words()
+    split = flags.split(words) if not action else flags.CommandLine()
     if "help" in split.given or any(word in flags.HELP for word in (words if action else ())):
         print(help.text(), end="")
         return 0
@@ -65,13 +65,13 @@ def say(text: str) -> None:
 # Creating and following a job
 
 
-def _run(words: flags.Words) -> int:
+def _run(line: flags.CommandLine) -> int:
     made_up = f"horovod-{secrets.token_hex(_TEMPORARY // 2)}"
-    asked = request.of_words(words, made_up, os.environ)
-    if words.given.get("dry_run"):
+    asked = request.from_command_line(line, made_up, os.environ)
+    if line.given.get("dry_run"):
         print(yaml.safe_dump_all(manifests.applicable(manifests.all_of(asked, make_token())), sort_keys=False), end="")
         return 0
-    api = _api(words.given)
+    api = _api(line.given)
     with _signals():
         try:
             _create(api, manifests.all_of(asked, make_token()))
@@ -80,7 +80,7 @@ def _run(words: flags.Words) -> int:
         try:
             first = " at first" if asked.elastic else ""
             say(f"job {asked.name} in namespace {api.namespace}: {asked.size} ranks{first}, {asked.pods} pods for them")
-            if words.given.get("detach"):
+            if line.given.get("detach"):
                 say(f"it goes on by itself: `horovodrun kubernetes attach {asked.name}` shows it")
                 return 0
             code = _follow(api, asked.name)
@@ -95,7 +95,7 @@ def _run(words: flags.Words) -> int:
             with contextlib.suppress(ApiError):  # report the first error instead
                 _delete_parts(api, asked.name)
             raise
-    if "keep" not in words.given or code >= 128:
+    if "keep" not in line.given or code >= 128:
         try:
             _remove(api, asked.name, asked.grace)
         except KeyboardInterrupt:

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from horovod.runner.base.errors import LaunchError
-from horovod.runner.command import words as job_words
+from horovod.runner.command import command_line
 from horovod.runner.command.flags import FLAGS as JOB_FLAGS
 from horovod.runner.command.flags import Flag, Value
 from horovod.runner.kubernetes import names, volumes
@@ -142,7 +142,7 @@ NOT_THERE = {
 
 
 @dataclass(frozen=True)
-class Words:
+class CommandLine:
     """A parsed command line of `horovodrun kubernetes`.
 
     Attributes:
@@ -156,7 +156,7 @@ class Words:
     command: list[str] = field(default_factory=list)
 
 
-def split(arguments: Sequence[str]) -> Words:
+def split(arguments: Sequence[str]) -> CommandLine:
     """Parse the flags of both kinds; the command begins at the first other word, or after `--`.
 
     Raises:
@@ -164,36 +164,36 @@ def split(arguments: Sequence[str]) -> Words:
     """
     ours = {name: flag for flag in FLAGS for name in flag.names}
     values = {name: flag.nargs if flag.value else 0 for flag in JOB_FLAGS for name in flag.names}
-    words = Words()
+    line = CommandLine()
     index = 0
     while index < len(arguments):
         word = arguments[index]
         if word == "--":
-            words.command.extend(arguments[index + 1 :])
+            line.command.extend(arguments[index + 1 :])
             break
         if not word.startswith("-") or word == "-":
-            words.command.extend(arguments[index:])
+            line.command.extend(arguments[index:])
             break
         name, equals, value = word.partition("=")
         if word in HELP:
-            words.given["help"] = True
+            line.given["help"] = True
             break
         if (flag := ours.get(name)) is None:
             word = _known(word)
             end = index + 1 + values.get(word, 0)
-            words.job.extend([word, *arguments[index + 1 : end]])
+            line.job.extend([word, *arguments[index + 1 : end]])
             index = end
         elif flag.value is None:
             if equals:
                 raise LaunchError(f"{name} takes no value, got {value!r}")
-            words.given[flag.dest] = True
+            line.given[flag.dest] = True
             index += 1
         else:
             if not equals and index + 1 == len(arguments):
                 raise LaunchError(f"{name} must be {flag.value.accepted}, got no value")
-            take(words.given, flag, value if equals else arguments[index + 1])
+            take(line.given, flag, value if equals else arguments[index + 1])
             index += 1 if equals else 2
-    return words
+    return line
 
 
 def offered() -> list[str]:
@@ -216,7 +216,7 @@ def take(given: dict[str, Any], flag: Flag, text: str) -> None:
 
 def _known(word: str) -> str:
     try:
-        return job_words.in_full(word)
+        return command_line.in_full(word)
     except LaunchError as error:
         import difflib  # loaded only for a mistake
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -13,7 +12,7 @@ import yaml
 from horovod.runner.base.containers import SHM_DEFAULT
 from horovod.runner.base.errors import LaunchError
 from horovod.runner.command import cli
-from horovod.runner.command.words import through_env
+from horovod.runner.command.command_line import through_env
 from horovod.runner.kubernetes import flags, names
 from horovod.runner.kubernetes.volumes import Volume
 
@@ -70,12 +69,12 @@ class Request:
     grace: int = flags.DEFAULT_GRACE
 
 
-def of_words(words: flags.Words, name: str, environ: Mapping[str, str]) -> Request:
+def from_command_line(line: flags.CommandLine, name: str, environ: Mapping[str, str]) -> Request:
     """Check the command line and return the request; `name` is the default name. Raises LaunchError."""
-    given = words.given
-    namespace, _ = cli.parse([*words.job, "--", "true"])
+    given = line.given
+    namespace, _ = cli.parse([*line.job, "--", "true"])
     size, most = _sizes(namespace, given.get("slots_per_pod", 1))
-    command = through_env(words.command)
+    command = through_env(line.command)
     if not command:
         raise LaunchError(
             "the command is missing: it comes after the flags, as in `horovodrun kubernetes -np 8 --image IMAGE -- "
@@ -92,7 +91,7 @@ def of_words(words: flags.Words, name: str, environ: Mapping[str, str]) -> Reque
         image=image,
         size=size,
         pods=most // slots,
-        arguments=list(words.job),
+        arguments=list(line.job),
         command=command,
         elastic=namespace.min_num_proc is not None,
         patience=patience(namespace),
@@ -179,13 +178,9 @@ def _sizes(namespace: Any, slots: int) -> tuple[int, int]:
 def _check_memory(given: Mapping[str, Any]) -> None:
     shm, memory = given.get("shm_size"), given.get("memory")
     if shm and memory and names.amount(shm) > names.amount(memory):
-        raise LaunchError(
-            f"--shm-size must be at most --memory {memory}, of which /dev/shm is a part, got {shm}"
-        )
+        raise LaunchError(f"--shm-size must be at most --memory {memory}, of which /dev/shm is a part, got {shm}")
     if shm and names.amount(shm) < SHM_DEFAULT:
-        raise LaunchError(
-            f"--shm-size must be at least 64Mi, got {shm}: data loaders and NCCL share data in /dev/shm"
-        )
+        raise LaunchError(f"--shm-size must be at least 64Mi, got {shm}: data loaders and NCCL share data in /dev/shm")
 
 
 def _variables(given: Sequence[tuple[str, str | None]], environ: Mapping[str, str]) -> dict[str, str]:
@@ -220,8 +215,3 @@ def container_of(template: Mapping[str, Any]) -> dict[str, Any]:
     containers: list[dict[str, Any]] = template.get("spec", {}).get("containers", [])
     named = [each for each in containers if each.get("name") == CONTAINER]
     return (named or containers or [{}])[0]
-
-
-def line(request: Request) -> str:
-    """Return the command as one line."""
-    return shlex.join(request.command)

@@ -9,8 +9,8 @@ import re
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 
-from horovod.runner.verdict.tracebacks import HEADER, shortened
-from horovod.runner.verdict.verdict import find_exception
+from horovod.runner.attribution.first_failure import find_exception
+from horovod.runner.attribution.tracebacks import HEADER, shortened
 
 DELAY = 1.0  # s that a traceback is held for the same one of other ranks
 LONG_DELAY = 5.0  # s that it is held for the end of its process, if that decides what is shown

@@ -8,14 +8,14 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Mapping, Sequence
 
-from horovod.runner.dashboard.audience import Audience
+from horovod.runner.attribution import first_failure
+from horovod.runner.attribution.tracebacks import HEADER
+from horovod.runner.dashboard.sink import DashboardSink
 from horovod.runner.output.display import Display
 from horovod.runner.output.output import OutputQueue, OutputSink
 from horovod.runner.output.rank_files import RankFiles
 from horovod.runner.plan.settings import LaunchSettings
 from horovod.runner.protocol.messages import Output
-from horovod.runner.verdict import verdict
-from horovod.runner.verdict.tracebacks import HEADER
 
 
 class FirstException:
@@ -30,7 +30,7 @@ class FirstException:
     def __call__(self, lines: Sequence[bytes]) -> int:
         """Return the number of lines to leave out at the front of a rank's last lines."""
         texts = [line.decode(errors="replace").rstrip("\r\n") for line in lines]
-        exception, victim = verdict.find_exception("\n".join(texts))
+        exception, victim = first_failure.find_exception("\n".join(texts))
         if self._met or victim or not exception:
             return 0
         self._met = True
@@ -46,7 +46,7 @@ class Screen:
         settings: LaunchSettings,
         output: OutputSink | None,
         told: bool = False,
-        audience: Audience | None = None,
+        sink: DashboardSink | None = None,
         hosts: Mapping[int, str] | None = None,
         rank_of: Callable[[int], int | None] = lambda rank: rank,
     ) -> None:
@@ -58,14 +58,14 @@ class Screen:
             settings: Settings of the job.
             output: Destination of the output; default this process's stdout and stderr.
             told: True if the caller gets the exception of the rank that fails first, so that only its message is shown.
-            audience: Also gets everything that is shown.
+            sink: Also gets everything that is shown.
             hosts: Hosts by worker number, in elastic jobs.
             rank_of: Current rank of a worker.
 
         Raises:
             OSError: The files cannot be created.
         """
-        self.audience = audience or Audience()
+        self.sink = sink or DashboardSink()
         self.queue = output or OutputQueue()
         self.display = Display(
             self.queue,
@@ -98,8 +98,8 @@ class Screen:
         rank, stream = report.rank, report.stream
         if stream == 2 and (tail := self._tails.get(rank)) is not None:
             tail += report.data
-            del tail[: -verdict.TAIL_LIMIT]
-        self.audience.output(rank, stream, report.data)
+            del tail[: -first_failure.TAIL_LIMIT]
+        self.sink.output(rank, stream, report.data)
         self.display.show(rank, stream, report.data, time.monotonic())
         if rank not in self._tails:
             self.display.finish(rank, time.monotonic())
@@ -136,7 +136,7 @@ class Screen:
 
     def say(self, text: str) -> None:
         """Show a message of the launcher."""
-        self.audience.said(text)
+        self.sink.launcher_message(text)
         self._write(text)
 
     def _write(self, text: str) -> None:
@@ -145,8 +145,8 @@ class Screen:
 
     def announce(self) -> None:
         """Show the address of the dashboard, if there is one."""
-        if self.audience.address:
-            self._write(f"live page: {self.audience.address}")
+        if self.sink.address:
+            self._write(f"live page: {self.sink.address}")
 
     def close(self) -> None:
         """Close files and output. Raises RankFileError for what could not be written until now."""

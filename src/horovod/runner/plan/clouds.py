@@ -47,9 +47,9 @@ class Machines:
         """
         if self.here != self.names[0]:
             raise LaunchError(
-                f"{self.service} has assigned {len(self.names)} machines to this job, and this one is {self.here!r}. Run "
-                f"horovodrun on the first, {self.names[0]!r}, which reaches the others by ssh; run an ssh server here "
-                "until it has ended, or name the hosts to use with -H"
+                f"{self.service} has assigned {len(self.names)} machines to this job, and this one is {self.here!r}. "
+                f"Run horovodrun on the first, {self.names[0]!r}, which reaches the others by ssh; run an ssh server "
+                "here until it has ended, or name the hosts to use with -H"
             )
         each = self.gpus or -(-size // len(self.names))
         return [Host(name, each) for name in self.names]

@@ -76,21 +76,21 @@ def parse_hostfile(text: str, path: str) -> list[Host]:
             continue
         host = _host_of_line(content)
         if host is None:
-            raise LaunchError(
-                f"{path}, line {number} must be {_HOSTFILE_FORM}, got {content!r}; {_HOSTFILE_RULES}"
-            )
+            raise LaunchError(f"{path}, line {number} must be {_HOSTFILE_FORM}, got {content!r}; {_HOSTFILE_RULES}")
         name, python = host.name, host.python
         if python:
             # A host has a single agent, which starts all its ranks.
             before, where = interpreters.setdefault(name, (python, number))
             if before != python:
                 raise LaunchError(
-                    f"{path}, line {number}: python= of host {name!r} must be {before}, as in line {where}, got {python}; "
-                    "a host has one interpreter"
+                    f"{path}, line {number}: python= of host {name!r} must be {before}, as in line {where}, got "
+                    f"{python}; a host has one interpreter"
                 )
         given.append(host)
     if not given:
-        raise LaunchError(f"{path} must name at least one host, got none; a line is {_HOSTFILE_FORM}; {_HOSTFILE_RULES}")
+        raise LaunchError(
+            f"{path} must name at least one host, got none; a line is {_HOSTFILE_FORM}; {_HOSTFILE_RULES}"
+        )
     return _merge(given)
 
 

@@ -174,7 +174,7 @@ class Result(msgspec.Struct, frozen=True, tag="result"):
     data: bytes  # a piece; the pieces of a rank arrive in order, before its Exited
 
 
-class Said(msgspec.Struct, frozen=True, tag="said"):
+class WorkerReport(msgspec.Struct, frozen=True, tag="said"):
     """Report of a worker (`horovod.common.contract.reasons`); a rank's reports arrive in order, before its Exited."""
 
     report: bytes
@@ -255,7 +255,7 @@ Report = (
     | Output
     | StdinReady
     | Result
-    | Said
+    | WorkerReport
     | Exited
     | Stopped
     | Notice

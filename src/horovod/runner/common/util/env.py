@@ -8,7 +8,7 @@ import re
 from horovod.common import launchers
 from horovod.common.contract.settings import LOG_LEVELS
 from horovod.runner.plan.environment import NOT_PASSED_ON
-from horovod.runner.reach.ssh import AGENT_VARIABLE
+from horovod.runner.remote.ssh import AGENT_VARIABLE
 
 LOG_LEVEL_STR = [level.upper() for level in reversed(LOG_LEVELS)]
 """Names of the log levels, the most severe first."""

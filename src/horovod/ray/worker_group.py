@@ -1,0 +1,382 @@
+"""Fixed-size group of workers that live until they are shut down; used by ``RayExecutor`` without ``min_workers``."""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+import time
+import uuid
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+import ray
+from ray.exceptions import RayActorError, RayError
+from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
+
+from horovod.ray import cluster, strategy
+from horovod.ray.calls import Callback, Done, Ear, Event, Gone, Logged, watch
+from horovod.ray.settings import Settings
+from horovod.ray.strategy import Plan, Room
+from horovod.ray.worker import BaseHorovodWorker
+from horovod.runner.cluster.placement import place
+from horovod.runner.external_workers import placing
+from horovod.runner.external_workers.assignment import ExternalWorker
+from horovod.runner.external_workers.mailbox import Mailbox
+from horovod.runner.external_workers.workers import ExternalWorkers
+from horovod.runner.function.worker_error import worker_error
+
+_GRACE = 5.0  # seconds for the other ranks to notice that one has failed
+_LATE = 5.0  # seconds added to the timeout of workers, so that they report their errors first
+_DEATH = 1.0  # seconds to wait for Ray's reason after a worker's death is known
+_LEAVE = 2.0  # seconds for idle workers to leave the job
+_END = 10.0  # seconds for killed workers to end
+
+
+class WorkerGroup:
+    """Group of workers, which can be started once.
+
+    Calls from several threads are executed one after another. ``shutdown`` interrupts calls of other threads.
+
+    Attributes:
+        workers: Actors, by rank.
+        hosts: Their hosts, by rank.
+    """
+
+    def __init__(self, settings: Settings, plan: Plan, group: Any, cpus: int, gpus: int) -> None:
+        """Store the arguments without starting anything.
+
+        Args:
+            settings: Settings of the executor.
+            plan: Resources to request.
+            group: Existing placement group to use, or None.
+            cpus: CPUs of each worker.
+            gpus: GPUs of each worker.
+        """
+        self._settings = settings
+        self._plan = plan
+        self._group = group
+        self._options = {"num_cpus": cpus, "num_gpus": gpus, "max_restarts": 0}
+        self.workers: list[Any] = []
+        self.hosts: list[str] = []
+        self._room: Room | None = None
+        self._servers: ExternalWorkers | None = None
+        self._box: Mailbox[Event] = Mailbox()
+        self._turn = threading.RLock()  # held by the thread that reads the mailbox
+        self._listener: int | None = None  # that thread
+        self._over = False  # True after `shutdown` was called, possibly during `start`
+        self._joined: dict[int, Any] = {}  # ranks whose end the servers reports
+        self._dead: dict[int, str] = {}  # descriptions of lost workers, by rank
+        self._still: dict[int, str] = {}  # those of them that are alive but stopped
+
+    # Start
+
+    def start(self, variables: Mapping[str, str]) -> None:
+        """Start the workers and wait until all have their ranks. After an exception, call ``shutdown``.
+
+        Args:
+            variables: Environment variables for all workers, in addition to Horovod's.
+
+        Raises:
+            ValueError, TimeoutError: If the cluster lacks resources, see ``strategy.find_room``.
+            RuntimeError: If a worker does not start or does not match the others, or if another thread calls
+                ``shutdown`` meanwhile.
+        """
+        size = len(self._plan.places)
+        self._room = strategy.find_room(self._plan, self._group, self._settings.placement_group_timeout_s)
+        with self._listening():
+            # Store what was created, then read `_over`; `shutdown` does both in reverse order, so nothing is missed.
+            self._go_on()
+            made = [self._actor(number, size) for number in range(size)]
+            self.workers = made
+            self._go_on()
+            told = self._ask([one.describe.remote() for one in made], {}, "did not start")
+            self._assign(made, [one for one, _, _ in told], [gpus for _, _, gpus in told], variables)
+            self._go_on()
+
+    def _go_on(self) -> None:
+        if self._over:
+            raise RuntimeError("shutdown() was called while start() was under way: the workers have been ended")
+
+    def _actor(self, number: int, size: int) -> Any:
+        assert self._room is not None
+        where = PlacementGroupSchedulingStrategy(
+            self._room.group, self._room.places[number], placement_group_capture_child_tasks=False
+        )
+        return ray.remote(BaseHorovodWorker).options(scheduling_strategy=where, **self._options).remote(number, size)
+
+    def _assign(
+        self,
+        made: Sequence[Any],
+        workers: Sequence[ExternalWorker],
+        gpus: Sequence[list[str]],
+        variables: Mapping[str, str],
+    ) -> None:
+        if trouble := placing.misfit(workers):
+            raise RuntimeError(trouble)
+        names = placing.hosts(workers)
+        placed = place(dict(enumerate(names)))
+        order = [number for number, _ in placed]
+        self.workers, self.hosts = [made[number] for number in order], [names[number] for number in order]
+        self._servers, shared = cluster.open_servers(
+            self._settings.nics, variables, lambda rank, still: self._box.put(Gone(rank, still))
+        )
+        slots, owned = [slot for _, slot in placed], [gpus[number] for number in order]
+        ranks = [workers[number] for number in order]
+        assignments = cluster.assignments(self._servers, slots, ranks, owned, shared, self._settings.timeout_s)
+        refs = [worker.join.remote(assignment) for worker, assignment in zip(self.workers, assignments, strict=True)]
+        # The workers' own timeout comes first because its error is more specific.
+        self._ask(refs, self._joined, "did not join the job", _LATE)
+
+    def _ask(self, refs: Sequence[Any], answers: dict[int, Any], trouble: str, longer: float = 0.0) -> list[Any]:
+        """Wait for the answers of all workers and return them by number.
+
+        Args:
+            refs: Ray references of the answers, by number of the worker.
+            answers: Dict to which each answer is added when it arrives.
+            trouble: What has failed if there is no answer, for messages.
+            longer: Seconds to add to the timeout.
+
+        Raises:
+            RuntimeError: If a call fails.
+            TimeoutError: If answers are missing after the timeout.
+        """
+        seconds = self._settings.timeout_s + longer
+        turn, deadline = uuid.uuid4().hex, time.monotonic() + seconds
+        for number, ref in enumerate(refs):
+            watch(ref, turn, number, self._box)
+        while len(answers) < len(refs):
+            failed: list[Done] = []
+            for event in self._box.take(deadline)[0]:  # process all of them: others may report lost workers
+                self._bury(event)
+                if isinstance(event, Done) and event.turn == turn:
+                    if event.error is None:
+                        answers[event.number] = event.value
+                    else:
+                        failed.append(event)
+            if failed:
+                self._go_on()  # after `shutdown`, report this as the reason
+                one = failed[0]
+                raise RuntimeError(f"worker {one.number} {trouble}: {one.words()}{_advice(one)}")
+            if time.monotonic() >= deadline:
+                late = ", ".join(str(n) for n in range(len(refs)) if n not in answers)
+                raise TimeoutError(
+                    f"of {len(refs)} workers {len(refs) - len(answers)} ({late}) {trouble} within {seconds:g} s "
+                    "(timeout_s of create_settings)"
+                )
+        return [answers[number] for number in range(len(refs))]
+
+    # Calls
+
+    def send(self, method: str, *args: Any) -> list[Any]:
+        """Call a method of all workers and return Ray's references to the results, by rank.
+
+        Raises:
+            RuntimeError: If there are no workers, or one was lost.
+        """
+        self.require()
+        return [getattr(worker, method).remote(*args) for worker in self.workers]
+
+    def require(self) -> None:
+        """Raise RuntimeError if there are no workers, or one was lost."""
+        self._there()
+        # Another thread that reads the mailbox records losses itself, and a callback must not take the events that the
+        # surrounding call waits for.
+        if self._listener != threading.get_ident() and self._turn.acquire(blocking=False):
+            try:
+                self._catch_up()
+            finally:
+                self._turn.release()
+        if self._dead:
+            rank, how = next(iter(sorted(self._dead.items())))
+            raise RuntimeError(
+                f"rank {rank} on host {self.hosts[rank]} is not there any more ({how}): shutdown() and start() again"
+            )
+
+    @contextlib.contextmanager
+    def _listening(self) -> Iterator[None]:
+        """Wait for other threads' calls, then reserve the mailbox for this thread.
+
+        Raises:
+            RuntimeError: In a callback, because the surrounding call would lose events.
+        """
+        me = threading.get_ident()
+        if self._listener == me:
+            raise RuntimeError(
+                "a callback has called the executor that waits for it: call it when run() or execute() has returned; "
+                "accepted in callbacks are run_remote() and shutdown()"
+            )
+        with self._turn:
+            self._listener = me
+            try:
+                self._catch_up()
+                yield
+            finally:
+                self._listener = None
+
+    def _catch_up(self) -> None:
+        for event in self._box.take(0.0)[0]:
+            self._bury(event)
+
+    def _there(self) -> None:
+        if not self.workers:
+            raise RuntimeError("there are no workers: call start() before, and nothing after shutdown()")
+
+    def call(self, method: str, *args: Any, callbacks: Sequence[Callback] | None = None) -> list[Any]:
+        """Call a method of all workers and return the results, by rank.
+
+        Args:
+            method: Name of the method.
+            *args: Its arguments.
+            callbacks: Functions that get the messages of ``ray_logger.log``.
+
+        Raises:
+            WorkerError: If a worker fails, after the others had a few seconds to end. It names the first worker that
+                failed by itself, and is also an instance of the class of the exception raised there.
+            RuntimeError: Within a callback, or if workers are missing.
+        """
+        with self._listening():
+            self.require()
+            ear = Ear(callbacks, self._box)
+            try:
+                if ear.queue is not None:
+                    self._gather(dict(enumerate(self.send("set_queue", ear.queue))))
+                return self._gather(dict(enumerate(self.send(method, *args))), ear)
+            finally:
+                ear.close()
+                if callbacks:
+                    for worker in self.workers:
+                        worker.set_queue.remote(None)
+
+    def call_first(self, method: str, *args: Any) -> Any:
+        """Call a method of rank 0 only and return its result; otherwise like ``call``."""
+        with self._listening():
+            self.require()
+            return self._gather({0: getattr(self.workers[0], method).remote(*args)})[0]
+
+    def _gather(self, refs: Mapping[int, Any], ear: Ear | None = None) -> list[Any]:
+        """Wait for calls, given as references by rank, and return their results in the order of ranks."""
+        turn = uuid.uuid4().hex
+        done: dict[int, Done] = {}
+        gone: set[int] = set()
+        for rank, ref in refs.items():
+            watch(ref, turn, rank, self._box)
+        until: float | None = None
+        while len(done.keys() | gone) < len(refs) and (until is None or time.monotonic() < until):
+            for event in self._box.take(until)[0]:
+                if isinstance(event, Logged):
+                    if ear is not None:
+                        ear.tell(event)
+                    self._there()  # a callback may have shut down the workers
+                    continue
+                self._bury(event)
+                if isinstance(event, Gone) and event.number in refs:
+                    gone.add(event.number)
+                elif isinstance(event, Done) and event.turn == turn:
+                    done[event.number] = event
+                    if event.died:
+                        gone.add(event.number)
+            failed = gone or any(one.error is not None for one in done.values())
+            if failed and until is None:
+                until = time.monotonic() + _GRACE
+            if gone - done.keys() and len(done.keys() | gone) == len(refs):
+                self._hear_out(done, gone, turn)
+        if ear is not None:
+            ear.finish(self._bury)
+        if error := self._judge(done, gone):
+            raise error
+        return [done[rank].value for rank in sorted(refs)]
+
+    def _hear_out(self, done: dict[int, Done], gone: set[int], turn: str) -> None:
+        """Wait a moment for Ray's reasons why the lost workers ended."""
+        until = time.monotonic() + _DEATH
+        while gone - done.keys() and time.monotonic() < until:
+            for event in self._box.take(until)[0]:
+                if isinstance(event, Done) and event.turn == turn:
+                    done[event.number] = event
+                self._bury(event)
+
+    def _bury(self, event: Event) -> None:
+        if isinstance(event, Gone):
+            self._dead.setdefault(event.number, event.how)
+            if event.still:
+                self._still[event.number] = event.still
+                self._kill(self.workers[event.number])  # otherwise the other ranks would wait for it
+        elif isinstance(event, Done) and event.died and event.number not in self._still:
+            self._dead[event.number] = event.words()
+
+    def _judge(self, done: Mapping[int, Done], gone: set[int]) -> BaseException | None:
+        """Return the error of the worker that failed first, or None.
+
+        Lost workers come before workers that raised their own exception, and these before all others.
+        """
+        failed = [one for _, one in sorted(done.items()) if one.error is not None]
+        for rank in sorted(gone):
+            if rank in self._still:
+                return worker_error(f"{self._who(rank)}: {self._still[rank]}", rank, self.hosts[rank])
+            how = done.get(rank) or Done("", rank, error=RayActorError(error_msg="Ray has not said how yet"))
+            return how.raised(self._who(rank), self.hosts[rank], rank)
+        for one in [*(one for one in failed if not one.victim), *failed]:
+            return one.raised(self._who(one.number), self.hosts[one.number], one.number)
+        return None
+
+    def _who(self, rank: int) -> str:
+        return f"rank {rank} on host {self.hosts[rank]}" if rank < len(self.hosts) else f"worker {rank}"
+
+    # End
+
+    def shutdown(self) -> None:
+        """End the workers and release their resources. Idempotent, also after an interrupt.
+
+        ``start`` raises RuntimeError if it is running in another thread.
+        """
+        self._over = True
+        if ray.is_initialized():  # otherwise the workers have ended together with Ray
+            self._dismiss()
+        mine = self._turn.acquire(timeout=_END)  # the thread that holds it returns because its workers are dead
+        try:
+            self._close(mine)
+        finally:
+            if mine:
+                self._turn.release()
+
+    def _close(self, mine: bool) -> None:
+        if self._servers is not None:
+            if mine:
+                self._await_end()
+            self._servers.close()
+        if ray.is_initialized():
+            for worker in self.workers:  # again, because `start` may have created some meanwhile
+                self._kill(worker)
+            if self._room is not None:
+                self._room.give_back()
+        self.workers, self.hosts, self._room, self._servers = [], [], None, None
+        self._joined.clear()
+        self._dead.clear()
+        self._still.clear()
+
+    def _dismiss(self) -> None:
+        if self._servers is not None and not self._dead:
+            with contextlib.suppress(Exception):  # workers may die meanwhile
+                ray.wait([one.leave.remote() for one in self.workers], num_returns=len(self.workers), timeout=_LEAVE)
+        for worker in self.workers:
+            self._kill(worker)
+
+    @staticmethod
+    def _kill(worker: Any) -> None:
+        with contextlib.suppress(RayError):  # raised if the worker ended with an earlier ray.init()
+            ray.kill(worker, no_restart=True)
+
+    def _await_end(self) -> None:
+        until = time.monotonic() + _END
+        while self._joined.keys() - self._dead.keys() and time.monotonic() < until:
+            for event in self._box.take(until)[0]:
+                self._bury(event)
+
+
+def _advice(event: Done) -> str:
+    text = str(event.error)
+    if "No module named 'horovod" in text:
+        return (
+            "; horovod has to be installed in the Python of the workers, on each node or by ray.init(runtime_env=...)"
+        )
+    return ""

@@ -1,0 +1,349 @@
+"""Which rank failed first, and why. Pure function of how the workers ended.
+
+When one worker fails, the collectives of all others fail too, so most of them end with HorovodInternalError: those are
+victims. The failure is attributed to the first rank that ended otherwise, or that showed another exception before the
+job was stopped; or else to the rank that victims name. Workers report their reasons (`RankEnd.reason`). For a worker
+without a report, the end of its stderr is used.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from horovod.common.contract import rank_lists
+from horovod.common.contract.reasons import Ending
+from horovod.runner.attribution import accusation, tracebacks
+from horovod.runner.attribution.last_lines import last_lines
+from horovod.runner.base.exit_status import describe_status
+
+TAIL_LIMIT = 1 << 16  # bytes of stderr kept per rank to explain its end
+_SHOWN_LINES = 24
+_LAST_LINES = 8
+_HEADER = tracebacks.HEADER
+_CHAINED = (
+    "During handling of the above exception, another exception occurred:",
+    "The above exception was the direct cause of the following exception:",
+)
+_IGNORED = "Exception ignored"  # in a destructor, often at the interpreter's exit; does not end the process
+_THREAD = "Exception in thread"  # ends that thread only
+_VICTIM = re.compile(r"(?:[\w.]+\.)?HorovodInternalError\b")
+# TensorFlow's error for an operation with a lost peer. It has other uses, so the message must be Horovod's, too.
+_TENSORFLOW_VICTIM = re.compile(r"(?:[\w.]+\.)?UnknownError\b")
+_OURS = "Horovod "
+_LEFT_DEBUGGER = ("bdb.BdbQuit", "BdbQuit")  # raised by `q` or at the end of the debugger's input
+_MORE_LINES = 8  # maximum lines of a message after a blank line
+
+
+@dataclass(frozen=True)
+class RankEnd:
+    """The end of one worker and its reasons.
+
+    Attributes:
+        rank: Rank of the worker.
+        host: Host of the worker.
+        status: Exit code, or minus the signal.
+        tail: End of its stderr.
+        stopped: True if it ended after the launcher had begun to stop the job.
+        tail_at_stop: `tail` at that time; None if the worker ended before, or the job was not stopped.
+        error: Why it could not be started.
+        reason: What it reported about its end before the stop.
+        left: Why it left the job, as it reported itself.
+        refused: True if a process that it had started called hvd.init().
+    """
+
+    rank: int
+    host: str
+    status: int
+    tail: str = ""
+    stopped: bool = False
+    tail_at_stop: str | None = None
+    error: str = ""
+    reason: Ending | None = None
+    left: str | None = None
+    refused: bool = False
+
+
+@dataclass(frozen=True)
+class FirstFailure:
+    """The rank that failed first, and the job's exit code.
+
+    Attributes:
+        rank: Rank to which the failure is attributed.
+        exit_code: Exit code of the job.
+        text: Message for the user.
+        headline: The message without the rank's exception or last lines.
+        victim: True if the rank's own end is a consequence of something else.
+    """
+
+    rank: int
+    exit_code: int
+    text: str
+    headline: str = ""
+    victim: bool = False
+
+
+def split_lines(text: str) -> list[str]:
+    r"""Split text into lines as a terminal shows them: a progress bar's \r begins a new one."""
+    return re.split(r"\r\n|\n|\r", text)
+
+
+def find_exception(tail: str) -> tuple[list[str], bool]:
+    """Find the last traceback in the text.
+
+    Tracebacks of exceptions that Python ignores do not count; those of threads count only if there is no other.
+
+    Returns:
+        The lines of the traceback, empty if there is none; and True if it, or one chained to it, is a
+        HorovodInternalError.
+    """
+    lines = split_lines(tail)
+    chains = _find_chains(lines)
+    if not chains:
+        return [], False
+    blocks = [_exception_lines(lines, header) for header in chains[-1]]
+    return blocks[-1], any(_is_victim(block) for block in blocks)
+
+
+def exception_in_brackets(tail: str) -> str:
+    """Return the line that names the last exception, in brackets to follow an exit status, or an empty string."""
+    lines, _ = find_exception(tail)
+    named = [line for line in lines[1:] if line[:1].strip()]
+    return f" ({named[0][:200]})" if named else ""
+
+
+def _is_victim(block: Sequence[str]) -> bool:
+    name = _exception_name(block)
+    return bool(
+        _VICTIM.match(name)
+        or (_TENSORFLOW_VICTIM.match(name) and any(_OURS in line for line in block[block.index(name) :]))
+    )
+
+
+def _find_chains(lines: Sequence[str]) -> list[list[int]]:
+    """Return where the tracebacks that count begin; chained ones are in one list."""
+    chains: list[list[int]] = []
+    kinds: list[str] = []
+    for index, line in enumerate(lines):
+        if not _bare(line).endswith(_HEADER):
+            continue
+        before = next((above for above in map(_bare, reversed(lines[:index])) if above), "")
+        if before in _CHAINED and chains:
+            chains[-1].append(index)
+        else:
+            chains.append([index])
+            kinds.append(next((kind for kind in (_IGNORED, _THREAD) if before.startswith(kind)), ""))
+    for accepted in ("", _THREAD):
+        found = [chain for chain, kind in zip(chains, kinds, strict=True) if kind == accepted]
+        if found:
+            return found
+    return []
+
+
+def _bare(line: str) -> str:
+    """Return the line without the margin that exception groups draw."""
+    return line.strip(" |+")
+
+
+def _exception_lines(lines: Sequence[str], header: int) -> list[str]:
+    """Return the lines from the header to the end of the message, which a blank line ends."""
+    block = [lines[header]]
+    named = False
+    for index, line in enumerate(lines[header + 1 :], header + 1):
+        if named and (not line.strip() or _ends_message(line)):
+            if block[-1].endswith(":") and not line.strip():
+                block += _rest_of_message(lines[index:])
+            break
+        block.append(line)
+        named = named or _names(line)
+    return block
+
+
+def _ends_message(line: str) -> bool:
+    return line.strip() in _CHAINED or line.startswith((_IGNORED, _THREAD)) or _bare(line).endswith(_HEADER)
+
+
+def _rest_of_message(lines: Sequence[str]) -> list[str]:
+    """Return the rest of a message after "...:" and a blank line, as in TensorFlow's messages.
+
+    It ends with the last line that is Horovod's, if there is one; stacks in between are left out.
+    """
+    end = next((i for i, line in enumerate(lines) if _ends_message(line)), len(lines))
+    said = [line for line in lines[:end] if line.strip() and not line.startswith((" ", "\t"))]
+    ours = [i for i, line in enumerate(said) if line.startswith(_OURS)]
+    return said[: ours[-1] + 1][-_MORE_LINES:] if ours else said[:_MORE_LINES]
+
+
+def _exception_name(block: Sequence[str]) -> str:
+    for line in block[1:]:
+        if line and _names(line):
+            return line
+    return ""
+
+
+def _names(line: str) -> bool:
+    """Return True for a line at the position of the exception, below the frames of a traceback."""
+    return not line.startswith((" ", "\t")) and not tracebacks.is_marks(line)
+
+
+def judge(ends: Sequence[RankEnd]) -> FirstFailure | None:
+    """Attribute the failure of a job. `ends` must be in the order in which the workers ended.
+
+    Returns:
+        The attribution; None if no rank failed.
+    """
+    own = [end for end in ends if end.status != 0 and not end.stopped]
+    late = [end for end in ends if end.status != 0 and end.stopped]
+    culprit = _first(own, lambda end: not _suffers(end))
+    if culprit is None:  # it may still have been exiting when the victims had ended and the job was stopped
+        culprit = _first(late, _has_own_exception)
+    if culprit is None and (accused := _accused(own, ends)) is not None:
+        return accused
+    if culprit is None:
+        culprit = own[0] if own else None
+    if culprit is None:
+        return None
+    headline, also = _headline(culprit, ends), _also_failed(culprit, ends)
+    headline += also
+    text = "\n".join([*headline, *_last_words(culprit, f"the exception of rank {culprit.rank}" if also else "")])
+    return FirstFailure(culprit.rank, _exit_code(culprit), text, "\n".join(headline), _suffers(culprit))
+
+
+def has_culprit(ends: Sequence[RankEnd]) -> bool:
+    """Return True if a rank has failed for its own reason."""
+    return any(end.status != 0 and not _suffers(end) for end in ends)
+
+
+def _reason(end: RankEnd, tail: str | None = None) -> Ending | None:
+    """Return why a rank ended, by its report or else its stderr (`tail` in place of the last one); None if unknown."""
+    if end.reason is not None:
+        return end.reason
+    return accusation.read(end.rank, *find_exception(end.tail if tail is None else tail))
+
+
+def _suffers(end: RankEnd) -> bool:
+    """Return True if the rank failed because of another one."""
+    reason = _reason(end)
+    return reason is not None and reason.suffers
+
+
+def _accused(victims: Sequence[RankEnd], ends: Sequence[RankEnd]) -> FirstFailure | None:
+    """Return the attribution if a victim names a rank that did not fail itself but ended or was absent, else None."""
+    for victim in victims:
+        reason = _reason(victim)
+        if reason is None or not reason.ranks:
+            continue
+        accused = next((end for end in ends if end.rank == reason.ranks[0]), None)
+        if accused is None or (accused.status != 0 and not accused.stopped) or _suffers(accused):
+            continue
+        exception, _ = find_exception(victim.tail)
+        left = accusation.why_left(exception) if accused.left is None else accused.left
+        lines = _summary(accused, ends)
+        how = accusation.describe(reason, left, accused.status, accused.stopped)
+        lines.append(f"rank {accused.rank} on host {accused.host} failed first: {how}")
+        if reason.ranks[1:]:
+            lines.append(f"neither did rank {rank_lists.ranges(reason.ranks[1:], ', ')}")
+        lines += _also_failed(accused, ends)
+        text = [*lines, *_last_words(accused)]
+        if exception:
+            text.append(f"what rank {victim.rank} on host {victim.host} says:")
+            text += ["    " + line for line in exception[exception.index(_exception_name(exception)) :]]
+        return FirstFailure(accused.rank, _exit_code(victim), "\n".join(text), "\n".join(lines), victim=True)
+    return None
+
+
+def _first(ends: Sequence[RankEnd], accept: object) -> RankEnd | None:
+    assert callable(accept)
+    return next((end for end in ends if accept(end)), None)
+
+
+def _has_own_exception(end: RankEnd) -> bool:
+    reason = _reason(end, end.tail_at_stop)
+    return reason is not None and reason.why == "own"
+
+
+def _exit_code(culprit: RankEnd) -> int:
+    if culprit.stopped:  # its status shows our signal, but an exception was already ending it
+        return 1
+    return 128 - culprit.status if culprit.status < 0 else culprit.status
+
+
+def _headline(culprit: RankEnd, ends: Sequence[RankEnd]) -> list[str]:
+    lines = _summary(culprit, ends)
+    early = [end.rank for end in ends if end is not culprit and end.status == 0 and not end.stopped]
+    if early and _suffers(culprit):
+        lines.append(f"may have exited too early, while others still needed it: rank {rank_lists.ranges(early, ', ')}")
+    if culprit.error:
+        lines.append(f"rank {culprit.rank} on host {culprit.host} failed first: {culprit.error}")
+        return lines
+    how = "it was already exiting when the job was stopped" if culprit.stopped else describe_status(culprit.status)
+    lines.append(f"rank {culprit.rank} on host {culprit.host} failed first: {how}")
+    if culprit.refused:
+        lines.append(
+            "a process that it had started, a data loader's worker perhaps, came to hvd.init(), which is for ranks "
+            'only: put it below `if __name__ == "__main__":`'
+        )
+    exception, _ = find_exception(culprit.tail)
+    if exception and _exception_name(exception).startswith(_LEFT_DEBUGGER):
+        lines.append(
+            f"a debugger was quit, or found no terminal: `horovodrun --debug-rank {culprit.rank}` gives this rank one"
+        )
+    return lines
+
+
+def _last_words(culprit: RankEnd, called: str = "") -> list[str]:
+    """Return the rank's exception, or else its last lines on stderr, under a heading. `called` names the exception."""
+    if culprit.error:
+        return []
+    lines = []
+    tail = culprit.tail if culprit.tail_at_stop is None else culprit.tail_at_stop
+    exception, _ = find_exception(tail)
+    if exception:
+        lines.append(f"{called or 'its exception'}:")
+        shown = tracebacks.shortened(exception[1:])  # the full traceback is in the rank's own output
+    else:
+        shown = last_lines(tail, _LAST_LINES)
+        if shown:
+            lines.append("its last lines on stderr:")
+    if len(shown) > _SHOWN_LINES:
+        shown = [*shown[: _SHOWN_LINES // 3], "    ...", *shown[-_SHOWN_LINES + _SHOWN_LINES // 3 :]]
+    return lines + ["    " + line for line in shown]
+
+
+def _summary(culprit: RankEnd, ends: Sequence[RankEnd]) -> list[str]:
+    """Return lines about ranks that ended by themselves but are not the culprit, and about those that were stopped."""
+    groups: dict[str, list[int]] = {}
+    stopped = []
+    for end in ends:
+        if end.stopped and not (end.status > 0 and _suffers(end)):
+            stopped.append(end.rank)
+        elif end is culprit:
+            continue
+        elif end.status == 0:
+            groups.setdefault("exited normally", []).append(end.rank)
+        elif _is_consequence(end):
+            groups.setdefault("failed with HorovodInternalError as a consequence", []).append(end.rank)
+    lines = _told(groups)
+    if stopped:
+        lines.append(f"stopped by horovodrun: {rank_lists.named(stopped)}")
+    return lines
+
+
+def _also_failed(culprit: RankEnd, ends: Sequence[RankEnd]) -> list[str]:
+    """Return a line about the ranks that failed for their own reasons after the culprit."""
+    groups: dict[str, list[int]] = {}
+    for end in ends:
+        if end is not culprit and end.status != 0 and not end.stopped and not _is_consequence(end):
+            groups.setdefault(f"also failed ({end.error or describe_status(end.status)})", []).append(end.rank)
+    return _told(groups)
+
+
+def _is_consequence(end: RankEnd) -> bool:
+    reason = _reason(end)
+    return reason is not None and reason.suffers and reason.why != "absent"
+
+
+def _told(groups: dict[str, list[int]]) -> list[str]:
+    told = "; ".join(f"{rank_lists.named(ranks)} {what}" for what, ranks in groups.items())
+    return [told] if told else []

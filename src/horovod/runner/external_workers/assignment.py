@@ -1,0 +1,166 @@
+"""Joining a job: a worker describes itself, gets the job's key, and sets the variables of a rank.
+
+The key is not sent through the cluster manager. Driver and worker each create a key pair and exchange the public keys
+through the manager. The job's key is then sent over a connection encrypted for these two (``horovod.common.handover``).
+An eavesdropper on the manager's network learns nothing, and an attacker who can change the manager's messages could run
+programs in the workers anyway.
+"""
+
+from __future__ import annotations
+
+import os
+import platform
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+import zmq
+import zmq.utils.z85
+
+from horovod._version import __version__
+from horovod.common.contract.worker_env import make_key_fd
+from horovod.common.handover import handover
+from horovod.common.network import interfaces
+from horovod.common.network.listeners import free_port
+from horovod.common.security.auth import AuthError
+from horovod.runner.external_workers.lifeline import LivenessAddress, LivenessConnection
+
+
+class AssignmentError(RuntimeError):
+    """A worker cannot join the job."""
+
+
+@dataclass(frozen=True)
+class ExternalWorker:
+    """A process's description of itself.
+
+    Attributes:
+        name: Name of its host.
+        machine: Identity of its machine, equal for processes that can share memory.
+        pid: Process id.
+        version: Version of horovod.
+        python: Version of Python, such as "3.11".
+        public: Public key (32 bytes) by which the driver recognizes it.
+        free_port: A TCP port of its host on which nothing listened.
+    """
+
+    name: str
+    machine: str
+    pid: int
+    version: str
+    python: str
+    public: bytes
+    free_port: int = 0
+
+
+@dataclass(frozen=True)
+class Assignment:
+    """Access data with which a worker joins the job.
+
+    Attributes:
+        number: Number of the worker.
+        host: Address of the driver.
+        key_port: The driver's port for obtaining the key.
+        liveness_port: The driver's port for liveness connections.
+        heartbeat_port: The driver's port for heartbeats.
+        public: Public key of the driver, 32 bytes.
+        variables: Variables of the worker.
+        seconds: Time limit for joining.
+        silence: Seconds without an answer after which a worker counts as lost.
+    """
+
+    number: int
+    host: str
+    key_port: int
+    liveness_port: int
+    heartbeat_port: int
+    public: bytes = field(repr=False)
+    variables: Mapping[str, str] = field(repr=False)
+    seconds: float
+    silence: float
+
+
+@dataclass(frozen=True)
+class _Taken:
+    """State to undo on leaving: descriptor of the key, connection, and previous values of variables (None: unset)."""
+
+    fd: int
+    connection: LivenessConnection
+    before: Mapping[str, str | None]
+
+
+_pair: list[tuple[bytes, bytes]] = []  # this process's public and secret key
+_taken: list[_Taken] = []
+
+
+def describe() -> ExternalWorker:
+    """Return this process's description of itself."""
+    if not _pair:
+        _pair.append(zmq.curve_keypair())
+    name, _, _ = os.uname().nodename.partition(".")
+    return ExternalWorker(
+        name=name or "localhost",
+        machine=interfaces.machine_identity(shared=True),
+        pid=os.getpid(),
+        version=__version__,
+        python=".".join(platform.python_version_tuple()[:2]),
+        public=zmq.utils.z85.decode(_pair[0][0]),
+        free_port=free_port(),
+    )
+
+
+def join(assignment: Assignment, others: Mapping[int, str] | None = None) -> None:
+    """Join the job, after leaving the previous one.
+
+    Args:
+        assignment: What the driver sent.
+        others: Pids of processes whose end must end this one, with descriptions for messages.
+
+    Raises:
+        AssignmentError: The driver does not answer.
+    """
+    leave()
+    where = f"the driver at {assignment.host}"
+    found = handover.receive(
+        [(assignment.host, assignment.key_port)],
+        assignment.public,
+        _pair[0],
+        assignment.number,
+        time.monotonic() + assignment.seconds,
+    )
+    if found is None:
+        raise AssignmentError(
+            f"worker {assignment.number} on host {os.uname().nodename} has waited {assignment.seconds:g} s for {where}"
+            f", port {assignment.key_port}, which does not answer: hosts have to reach one another on all ports, and "
+            "the driver has to run within the cluster"
+        )
+    _, port, key = found
+    address = LivenessAddress(assignment.host, assignment.liveness_port, assignment.heartbeat_port, assignment.silence)
+    try:
+        connection = LivenessConnection(address, key, assignment.number, others or {}, assignment.seconds)
+    except (OSError, AuthError) as error:
+        raise AssignmentError(
+            f"worker {assignment.number} cannot reach {where}, port {assignment.liveness_port}: {error}"
+        ) from None
+    fd = make_key_fd(key)
+    variables = {
+        **assignment.variables,
+        "HOROVOD_GLOO_RENDEZVOUS_ADDR": assignment.host,
+        "HOROVOD_GLOO_RENDEZVOUS_PORT": str(port),
+        "HOROVOD_KEY_FD": str(fd),
+    }
+    _taken.append(_Taken(fd, connection, {name: os.environ.get(name) for name in variables}))
+    os.environ.update(variables)
+
+
+def leave() -> None:
+    """Leave the job: drop its key and restore the previous variables. Does nothing in a process that has not joined."""
+    while _taken:
+        taken = _taken.pop()
+        taken.connection.close()
+        for name, value in taken.before.items():
+            if value is None:
+                os.environ.pop(name, None)
+            else:
+                os.environ[name] = value
+        os.close(taken.fd)

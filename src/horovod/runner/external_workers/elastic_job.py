@@ -1,0 +1,134 @@
+"""Elastic job of external workers: takes events, and calls `ProcessControl` to start and end processes.
+
+`elastic.membership` decides which workers are members. Workers' requests arrive at the store, as in jobs of horovodrun.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from typing import Protocol
+
+from horovod.common.store.front import Front
+from horovod.runner.elastic.actions import Abandon, Action, End, Form, Kill, Say, Spawn
+from horovod.runner.elastic.cooldown import Blacklist
+from horovod.runner.elastic.limits import Limits
+from horovod.runner.elastic.membership import Membership
+from horovod.runner.elastic.newcomers import Newcomers
+from horovod.runner.elastic.phases import Standstill
+from horovod.runner.elastic.workers import MachineOf
+from horovod.runner.job.membership_server import MembershipServer
+from horovod.runner.job.roster import Roster
+
+
+class ProcessControl(Protocol):
+    """Operations of the cluster manager. No call blocks."""
+
+    def start(self, number: int, host: str) -> None:
+        """Start a process for the worker of this number; `ExternalElasticJob.exited` must be called when it ends."""
+
+    def kill(self, number: int) -> None:
+        """End the worker's process."""
+
+    def say(self, text: str) -> None:
+        """Show a message to the user."""
+
+
+class ExternalElasticJob:
+    """State of an elastic job of external workers.
+
+    Attributes:
+        roster: Numbers, hosts and ranks of the workers.
+        end: How the job has ended; None while it runs.
+    """
+
+    def __init__(
+        self,
+        limits: Limits,
+        cooldown: tuple[float, float] | None,
+        front: Front,
+        processes: ProcessControl,
+        environ: Mapping[str, str],
+        machine_of: MachineOf = str,
+    ) -> None:
+        self.roster = Roster()
+        self.end: End | None = None
+        self._processes = processes
+        self._front = front
+        self._membership = Membership(limits, Blacklist(cooldown), time.monotonic(), machine_of)
+        self._server = MembershipServer(front, self._membership, self._act, Newcomers.wanted(environ))
+        self._ticked = time.monotonic()
+        self._due: float | None = None
+        self._standstill = Standstill(time.monotonic())
+
+    @property
+    def fd(self) -> int:
+        """Descriptor that is readable when `serve` must be called."""
+        return self._front.fd
+
+    def next_time(self) -> float | None:
+        """Return when `tick` must be called next (monotonic, s), or None."""
+        self._due = self._membership.next_time(self._ticked)
+        self._standstill.waits(self._due)
+        return self._due
+
+    def serve(self) -> None:
+        """Handle workers' requests."""
+        self._server.serve(time.monotonic())
+
+    def tick(self) -> None:
+        """Act on deadlines that have passed. To be called first in each round of the loop."""
+        now = time.monotonic()
+        if stood := self._standstill.look(now):  # the driver itself was stopped, so no worker is late
+            self._membership.postpone(stood)
+        if self._due is not None and now >= self._due:
+            self._ticked = now
+            self._do(self._membership.tick(now))
+
+    def found(self, slots: Mapping[str, int]) -> None:
+        """Set the current slots by host."""
+        self._do(self._membership.discovered(slots, time.monotonic()))
+
+    def exited(self, number: int, success: bool, how: str, victim: bool = False) -> None:
+        """Record that a worker's process has ended or left the job.
+
+        Args:
+            number: Number of the worker.
+            success: True if it ended normally.
+            how: Reason, for messages.
+            victim: True if it ended only because others failed.
+        """
+        self.roster.end(number, success)
+        self._server.gone(number)
+        self._do(self._membership.exited(number, success, time.monotonic(), victim, how))
+
+    def lost(self, host: str) -> None:
+        """Record that a host and all its workers are lost."""
+        for worker in self._membership.workers:
+            if worker.host == host:
+                self.roster.end(worker.number, False)
+                self._server.gone(worker.number)
+        self._do(self._membership.host_lost(host, time.monotonic()))
+
+    def alive(self, number: int) -> bool:
+        """Return True until the worker's end is recorded."""
+        return self._membership.workers.find(number) is not None
+
+    def _do(self, actions: list[Action]) -> None:
+        if self.end is None:
+            self._server.do(actions)
+
+    def _act(self, action: Spawn | Form | Kill | Abandon | Say | End) -> None:
+        if isinstance(action, Spawn):
+            self.roster.join(action.worker, action.host)
+            self._processes.start(action.worker, action.host)
+        elif isinstance(action, Form):
+            self.roster.form(action.places)
+        elif isinstance(action, Kill):
+            self._processes.kill(action.worker)
+        elif isinstance(action, Abandon):
+            self.roster.end(action.worker, False)
+        elif isinstance(action, Say):
+            self._processes.say(action.text)
+        elif self.end is None:
+            self.end = action

@@ -1,0 +1,157 @@
+"""Driver's side of a job of external workers: its key, its store, and three listening ports.
+
+They are for obtaining the key, for liveness connections and for heartbeats.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict
+
+from horovod.common.contract.descriptors import make_room
+from horovod.common.contract.settings import Settings
+from horovod.common.contract.worker_env import WorkerEnv, make_key
+from horovod.common.handover.handover import Handover
+from horovod.common.store.door import descriptors_for, listen
+from horovod.common.store.front import Front
+from horovod.common.store.server import StoreServer
+from horovod.runner.external_workers.assignment import Assignment, ExternalWorker
+from horovod.runner.external_workers.lifeline import LivenessServer
+from horovod.runner.job.elastic_orders import without_place
+from horovod.runner.plan import environment, torch_environment
+from horovod.runner.plan.hosts import Slot
+
+OWN = "HOROVOD_"
+"""Prefix of the driver's variables that are passed to the workers."""
+
+_TIMEOUT = "HOROVOD_HEARTBEAT_TIMEOUT"
+_EACH = 4  # connections of a worker: liveness, heartbeats, and up to two to the store
+
+
+class ExternalWorkers:
+    """Servers of a job, run in threads until ``close``. Must be used by one thread at a time."""
+
+    def __init__(
+        self,
+        address: str,
+        gone: Callable[[int, str], None],
+        front: Front | None = None,
+        variables: Mapping[str, str] | None = None,
+    ) -> None:
+        """Create the store and open the ports.
+
+        Args:
+            address: Address of this host that workers can reach.
+            gone: Called from another thread with the number of a worker that has ended or left, and a text: empty, or
+                how long the worker has been silent.
+            front: Queue of workers' requests, in an elastic job.
+            variables: Variables of all workers; HOROVOD_HEARTBEAT_TIMEOUT is used here, too.
+
+        Raises:
+            ValueError: This host has no such address, a variable has a wrong value, or this process may not open enough
+                files.
+        """
+        self._address = address
+        told = {_TIMEOUT: (variables or {}).get(_TIMEOUT, "")}
+        self._silence = Settings.from_environ(told).number(_TIMEOUT)
+        self._known: dict[int, bytes] = {}
+        make_room(descriptors_for(0))
+        key = make_key()
+        with contextlib.ExitStack() as at_failure:
+            try:
+                store = at_failure.enter_context(StoreServer(key, address, front=front))
+                door = listen(address)
+            except ValueError as error:
+                raise ValueError(
+                    f"workers are to reach this driver at {address}, which is no address of its host ({error}); name "
+                    "an interface of all hosts by nics"
+                ) from None
+            at_failure.callback(door.close)
+            self._key_port = door.getsockname()[1]
+            handover = Handover([door], self._known.get, key, store.address[1])
+            at_failure.callback(handover.close)
+            liveness = listen(address)
+            at_failure.callback(liveness.close)
+            self._liveness_port = liveness.getsockname()[1]
+            heartbeats = listen(address)
+            at_failure.callback(heartbeats.close)
+            self._heartbeat_port = heartbeats.getsockname()[1]
+            server = LivenessServer(liveness, heartbeats, key, self._silence, gone)
+            at_failure.pop_all()
+        self._public = handover.public
+        self._liveness = server
+        self._open = (server, handover, store)
+
+    def assign(self, number: int, worker: ExternalWorker, variables: Mapping[str, str], seconds: float) -> Assignment:
+        """Return the access data with which a worker joins the job.
+
+        Args:
+            number: Number of the worker.
+            worker: The worker's description of itself.
+            variables: Variables of the worker; see ``of_slot`` and ``of_member``.
+            seconds: Time limit for joining.
+
+        Raises:
+            ValueError: This process may not open enough files for all workers.
+        """
+        self._known[number] = worker.public
+        # Try to allow for the connections of all workers, but require only those of workers that have not connected
+        # yet.
+        coming = max(1, len(self._known) - self._liveness.there)
+        make_room(descriptors_for(_EACH * len(self._known)), at_least=descriptors_for(_EACH * coming))
+        where = self._address, self._key_port, self._liveness_port, self._heartbeat_port
+        return Assignment(number, *where, self._public, dict(variables), seconds, self._silence)
+
+    def forget(self, number: int) -> None:
+        """Refuse this worker from now on."""
+        self._known.pop(number, None)
+
+    def close(self) -> None:
+        """Close all servers, which ends the workers that are still connected. Idempotent."""
+        for one in self._open:
+            one.close()
+
+
+def passed_on(environ: Mapping[str, str]) -> dict[str, str]:
+    """Return the driver's variables for workers: settings, but nothing of a job that the driver itself may be in."""
+    own = {name: value for name, value in environ.items() if name.startswith(OWN)}
+    return environment.passed_on(without_place(own))
+
+
+def of_slot(slot: Slot) -> dict[str, str]:
+    """Return the variables of a worker in a job of fixed size."""
+    place = asdict(slot)
+    del place["python"]
+    return WorkerEnv(**place).to_environ()
+
+
+def of_torch(slot: Slot, slots: Sequence[Slot], first: ExternalWorker, shared: Mapping[str, str]) -> dict[str, str]:
+    """Return the variables of torch.distributed for a worker in a job of fixed size; empty if they are off.
+
+    Args:
+        slot: Place of the worker.
+        slots: Places of all workers, in order of rank. Their host names begin with an address.
+        first: Rank 0's description of itself.
+        shared: Variables of all workers.
+    """
+    settings = Settings.from_environ(shared)
+    if not settings.flag("HOROVOD_TORCH_DISTRIBUTED_ENV"):
+        return {}
+    address = slots[0].hostname.partition("-")[0]
+    port = settings.integer("HOROVOD_TORCH_DISTRIBUTED_PORT") or first.free_port
+    master = torch_environment.master(address, port, shared)
+    return torch_environment.variables(slot, [each.hostname for each in slots], master)
+
+
+def of_member(number: int, host: str, timeout: float) -> dict[str, str]:
+    """Return the variables of a worker in an elastic job, without ranks, which each epoch defines.
+
+    Args:
+        number: Number of the worker.
+        host: Host of the worker.
+        timeout: Elastic timeout of the job in seconds.
+    """
+    made = WorkerEnv(hostname=host, worker=number).to_environ()
+    told = {"HOROVOD_ELASTIC": "1", "HOROVOD_ELASTIC_TIMEOUT": f"{timeout:g}"}
+    return without_place(made) | told

@@ -1,0 +1,141 @@
+"""Connection between an elastic job's membership, which decides, and its workers, who wait for answers at the store."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from horovod.common.contract.membership import Over, Place, Updated, encode
+from horovod.common.store.desk import Came, HasHeard, Met
+from horovod.common.store.front import Front
+from horovod.runner.elastic.actions import Abandon, Action, Break, Dismiss, End, Form, Kill, Notify, Say, Spawn
+from horovod.runner.elastic.membership import Membership
+from horovod.runner.elastic.newcomers import Newcomers
+
+Others = Spawn | Form | Kill | Abandon | Say | End
+"""Actions that concern more than sending messages to workers."""
+
+
+class MembershipServer:
+    """Delivery of workers' requests to the membership, and of its decisions to workers. No call blocks."""
+
+    def __init__(
+        self,
+        front: Front,
+        membership: Membership,
+        act: Callable[[Others], None],
+        newcomers: Newcomers | None = None,
+    ) -> None:
+        """Connect the store's requests with a membership.
+
+        Args:
+            front: Queue of the workers' requests at the store.
+            membership: Decides which workers are members.
+            act: Carries out the other actions; called for each new epoch before the workers are told.
+            newcomers: Decides which workers may join; by default those with the same versions of horovod and Python.
+        """
+        self._newcomers = newcomers if newcomers is not None else Newcomers()
+        self._front = front
+        self._membership = membership
+        self._act = act
+        self._members: dict[int, list[int]] = {}  # last epoch to its workers in rank order
+        self._rounds: dict[str, int] = {}  # group "formed <number of a round>" to the epoch whose forming it ends
+        self._number_of: dict[int, int] = {}  # epoch to the number of that round
+        self._over: dict[int, str] = {}  # last epoch to the reason why it is over
+        self._last_news = 0.0
+        self._in_sync: set[int] = set()  # workers that reported to be in sync in their last request
+
+    def serve(self, now: float) -> None:
+        """Handle the workers' requests. To be called when `front.fd` is readable."""
+        for told in self._front.take():
+            if isinstance(told, Came) and self._membership.workers.find(told.worker) is None:
+                self._front.refuse(told.worker, "the launcher has given it up")
+            elif isinstance(told, Came):
+                (self._in_sync.add if told.in_sync else self._in_sync.discard)(told.worker)
+                if told.epoch == 0:
+                    self._welcome(told, now)
+                else:
+                    self.do(self._membership.back(told.worker, told.epoch, now, told.lost, told.holds))
+            elif isinstance(told, HasHeard):
+                self.do(self._membership.noticed_end(told.worker, told.epoch, now, told.lost))
+                if told.blame and told.epoch == self._membership.epoch:
+                    self.do(self._membership.accused([told.worker], now, told.blame))
+            else:
+                self._met(told, now)
+
+    def _welcome(self, told: Came, now: float) -> None:
+        result = self._newcomers.judge(told.facts)
+        if result.refusal:
+            self.do(self._membership.refused(told.worker, result.refusal, now))
+            return
+        if result.warning and (worker := self._membership.workers.find(told.worker)) is not None:
+            self._act(Say(f"{worker}: {result.warning}"))
+        self.do(self._membership.ready(told.worker, now))
+
+    def _met(self, told: Met, now: float) -> None:
+        if told.group.startswith("init e"):
+            epoch = int(told.group.removeprefix("init e"))
+            if epoch in self._members:  # otherwise it is already over
+                self._number_of[epoch] = told.round
+                self._rounds[f"formed {told.round}"] = epoch
+                if epoch in self._over:  # a process of it has ended, which was reported first
+                    self._fail_round(told.round, self._over[epoch])
+        elif told.silent and (epoch := self._rounds.get(told.group, 0)):
+            for worker in self._members[epoch]:
+                self.do(self._membership.formed(worker, epoch, now))
+
+    def gone(self, worker: int) -> None:
+        """Record that the worker's process has ended."""
+        self._in_sync.discard(worker)
+        self._front.forget(worker)
+
+    def do(self, actions: list[Action]) -> None:
+        """Carry out the membership's actions."""
+        for action in actions:
+            if isinstance(action, Form):
+                self._act(action)
+                self._form(action)
+            elif isinstance(action, Break):
+                self._break(action)
+            elif isinstance(action, Notify):
+                self._last_news += 1.0
+                news = Updated(action.epoch, self._last_news, int(action.update))
+                self._front.publish(self._members[action.epoch], encode(news))
+            elif isinstance(action, Dismiss):
+                self._front.refuse(action.worker, action.why)
+            else:
+                self._act(action)
+
+    def _form(self, action: Form) -> None:
+        workers = sorted(action.places, key=lambda worker: action.places[worker].rank)
+        self._members = {action.epoch: workers}
+        self._rounds, self._number_of, self._over = {}, {}, {}
+        for worker in workers:
+            slot = action.places[worker]
+            place = Place(
+                action.epoch,
+                slot.rank,
+                slot.size,
+                slot.local_rank,
+                slot.local_size,
+                slot.cross_rank,
+                slot.cross_size,
+                workers,
+                self._membership.limits.most,
+                self._in_sync.issuperset(workers),
+            )
+            self._front.place(worker, encode(place))
+
+    def _break(self, action: Break) -> None:
+        """Make the workers of an epoch that is over, or being formed, give up at once."""
+        if action.epoch in self._members:
+            self._over[action.epoch] = action.why
+        self._front.fail(f"init e{action.epoch}", action.why)
+        number = self._number_of.get(action.epoch)
+        if number is not None:
+            self._fail_round(number, action.why)
+        over = Over(action.epoch, action.why, list(action.lost))
+        self._front.publish(self._members.get(action.epoch, []), encode(over))
+
+    def _fail_round(self, number: int, why: str) -> None:
+        self._front.set(f"failure {number}", why.encode())
+        self._front.fail(f"formed {number}", why)

@@ -1,0 +1,331 @@
+"""All agents of a job: started, connected and watched.
+
+`routes` decides from where a host is reached, `reach` opens the connection, and `heartbeats` decides when a host counts
+as lost.
+
+    an agent:  connecting --Hello--> connected --Finished--> finished
+                    '-- unreachable --> lost <-- silent, or its connection broke --'
+"""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from horovod._version import __version__
+from horovod.runner.base.errors import AgentError
+from horovod.runner.base.exit_status import describe_status
+from horovod.runner.protocol.messages import Alive, Hello, Report, StreamData, StreamEnd, Watch
+from horovod.runner.remote import srun, ssh
+from horovod.runner.remote.agents import Agent
+from horovod.runner.remote.heartbeats import Heartbeats, silent
+from horovod.runner.remote.reach import BySrun, BySsh, Reach, ThisMachine, Through
+from horovod.runner.remote.routes import Routes
+
+TRACEBACK_LINES = 12  # maximum lines shown of an agent that failed
+FLUSH_SECONDS = 1.0  # s for the agents to receive the news that the launcher will be silent
+LOST_GRACE = 0.5  # s for the ssh of a lost host to end
+
+
+@dataclass(frozen=True)
+class Trouble:
+    """A host that cannot be used, or no longer. `lost` is True if it was part of the job."""
+
+    agent: Agent
+    text: str
+    lost: bool = False
+
+
+class Fleet:
+    """Agents in the order of their hosts. Only `end` and `watch` may block for longer than LOST_GRACE per host."""
+
+    def __init__(
+        self,
+        agents: Sequence[Agent],
+        remote: ssh.Remote,
+        *,
+        fanout: int,
+        silence: float,
+        way: Reach | None = None,
+    ) -> None:
+        """Store the agents without starting any.
+
+        Args:
+            agents: Agents of the job's hosts.
+            remote: How other hosts are reached.
+            fanout: Maximum number of hosts reached from each host.
+            silence: Seconds without a message from another host after which it counts as lost.
+            way: How all hosts are reached, in place of the way chosen here.
+        """
+        self.agents = list(agents)
+        self._by_host = {agent.host: agent for agent in agents}
+        self._remote = remote
+        self._way = way
+        self._silence = silence
+        fanout = sys.maxsize if remote.slurm_job or way is not None else fanout
+        self._routes = Routes([agent.host for agent in agents if agent.remote], fanout)
+        self._heartbeats = Heartbeats(silence, time.monotonic())
+        self._retry: dict[str, float] = {}
+        self._last_failure: dict[str, str] = {}
+
+    # Connections
+
+    def start(self) -> list[Trouble]:
+        """Connect to every host that is reached from this machine."""
+        first = [agent for agent in self.agents if self._routes.parent(agent.host) is None]
+        if not self.has_own_way:
+            ssh.ask_rules([agent.host for agent in first if agent.remote])
+        for agent in self.agents:
+            agent.since = agent.heard = time.monotonic()
+        return [trouble for agent in first for trouble in self._connect(agent)]
+
+    def add(self, agent: Agent) -> list[Trouble]:
+        """Add a host to a job whose hosts come and go, and connect to it.
+
+        It must not have an agent in the fleet. It is reached from here, so that losing one host does not lose others.
+        """
+        self.agents.append(agent)
+        self._by_host[agent.host] = agent
+        agent.since = agent.heard = time.monotonic()
+        if agent.remote and not self.has_own_way:
+            ssh.ask_rules([agent.host])
+        return self._connect(agent)
+
+    def drop(self, agent: Agent) -> None:
+        """Remove the agent of a host that has finished or was given up."""
+        if not agent.gone:
+            self._give_up(agent)
+        self._retry.pop(agent.host, None)
+        agent.end(time.monotonic() + LOST_GRACE)
+        self.agents.remove(agent)
+        del self._by_host[agent.host]
+
+    @property
+    def has_own_way(self) -> bool:
+        """True if something other than ssh is used."""
+        return self._way is not None or not self._remote.by_ssh
+
+    @property
+    def knows_places(self) -> bool:
+        """True if the given `way` knows where its agents are, so that hosts' names need not be looked up."""
+        return self._way is not None
+
+    @property
+    def connected(self) -> bool:
+        """True if all agents have sent Hello."""
+        return all(agent.facts is not None for agent in self.agents)
+
+    @property
+    def waiting(self) -> list[Agent]:
+        """Agents that have not sent Hello."""
+        return [agent for agent in self.agents if agent.facts is None]
+
+    def _reach(self, agent: Agent) -> Reach:
+        if self._way is not None:
+            return self._way
+        parent = self._routes.parent(agent.host)
+        if not agent.remote:
+            return ThisMachine()
+        if self._remote.slurm_job:
+            return BySrun(self._remote)
+        return BySsh(self._remote) if parent is None else Through(self._by_host[parent], self._remote)
+
+    def _connect(self, agent: Agent) -> list[Trouble]:
+        try:
+            agent.attach(self._reach(agent).open(agent.place))
+        except OSError as error:
+            agent.gone = True
+            return self._unusable(agent, ssh.missing_ssh(error, agent.host))
+        return []
+
+    def _greet(self, agent: Agent) -> list[Trouble]:
+        assert agent.facts is not None
+        if agent.facts.version != __version__:
+            text = (
+                f"{agent.name} has horovod {agent.facts.version}, the launcher {__version__}\n"
+                "install the same version on all hosts, or name the right interpreter with --remote-python or "
+                "`python=` in the host file"
+            )
+            return [Trouble(agent, text)]
+        if agent.remote:
+            agent.send(Watch(self._silence))
+        troubles: list[Trouble] = []
+        for child in self._children(agent):
+            child.since = child.heard = time.monotonic()
+            troubles += self._connect(child)
+        return troubles
+
+    def _children(self, agent: Agent) -> list[Agent]:
+        return [self._by_host[host] for host in self._routes.children(agent.host)]
+
+    # Failures
+
+    def _unusable(self, agent: Agent, failure: ssh.Failure) -> list[Trouble]:
+        """Give up a host that has not become part of the job."""
+        agent.lost = True
+        if not agent.remote:
+            return [Trouble(agent, failure.what)]
+        return [Trouble(agent, f"{agent.name}: {failure.what}\n{failure.advice}")]
+
+    def _lose(self, agent: Agent, how: str) -> list[Trouble]:
+        """Give up a host that was part of the job."""
+        agent.lost = True
+        return [Trouble(agent, f"{agent.name} is lost: {how}", lost=True)]
+
+    def _explain_end(self, agent: Agent) -> list[Trouble]:
+        """Handle a connection that ended before the agent finished."""
+        assert agent.connection is not None
+        status = agent.end(time.monotonic() + LOST_GRACE)
+        said = agent.connection.stderr_tail
+        if agent.facts is not None and agent.lost:
+            return []  # already reported
+        if agent.facts is not None and agent.notice:
+            # In an elastic job, the notice has not ended the job.
+            return [] if agent.slots else self._lose(agent, f"its agent has ended: {agent.notice}")
+        if agent.facts is not None:
+            broke = srun.how_it_broke if agent.remote and self._remote.slurm_job else _how_it_broke
+            return self._lose(agent, broke(agent.remote, status, said.strip().splitlines()))
+        failure = self._reach(agent).explain(agent.place, status, said, agent.greeting)
+        at = self._routes.after_failure(agent.host, failure.again, agent.since, time.monotonic())
+        if at is None:
+            return self._unusable(agent, failure)
+        agent.gone, agent.connection = False, None
+        self._retry[agent.host] = at
+        self._last_failure[agent.host] = failure.what
+        return []
+
+    def failure_of(self, agent: Agent) -> str:
+        """Return why the last attempt to reach the host failed, empty if none has."""
+        return self._last_failure.get(agent.host, "")
+
+    def _give_up(self, agent: Agent) -> None:
+        agent.lost = agent.gone = True
+        if agent.connection is not None:
+            agent.connection.kill()
+
+    def _cut_off_children(self, agent: Agent) -> None:
+        for child in self._children(agent):
+            if child.connection is not None and not child.gone:
+                child.connection.cut_off()
+
+    def abandon_waiting(self) -> None:
+        """Give up the agents that have not sent Hello."""
+        self._retry.clear()
+        for agent in self.agents:
+            if agent.facts is None:
+                self._give_up(agent)
+
+    # Event loop
+
+    def events(self, listening: bool) -> dict[int, int]:
+        """Return descriptors and their poll events. If `listening` is False, reports are not read."""
+        wanted: dict[int, int] = {}
+        for agent in self.agents:
+            if agent.connection is not None and not agent.gone:
+                for fd, event in agent.connection.events(listening).items():
+                    wanted[fd] = wanted.get(fd, 0) | event
+        return wanted
+
+    def receive(self, ready: set[int], take: Callable[[Agent, Report], None]) -> list[Trouble]:
+        """Call `take` with every received report, except those that concern connections, which are handled here."""
+        troubles: list[Trouble] = []
+        for agent in list(self.agents):  # a copy, because `take` may add one
+            if agent.connection is not None and not agent.gone and agent.connection.may_have(ready):
+                troubles += self._receive_from(agent, take)
+        return troubles
+
+    def _receive_from(self, agent: Agent, take: Callable[[Agent, Report], None]) -> list[Trouble]:
+        troubles: list[Trouble] = []
+        try:
+            reports = agent.receive()
+        except AgentError as error:
+            self._give_up(agent)
+            self._cut_off_children(agent)
+            return [Trouble(agent, f"the agent on host {agent.host} sent {error}", lost=agent.facts is not None)]
+        for report in reports:
+            if isinstance(report, Hello):
+                troubles += self._greet(agent)
+            if isinstance(report, (StreamData, StreamEnd)) and report.stream in agent.streams:
+                agent.streams[report.stream].deliver(report)
+            elif not isinstance(report, Alive):
+                take(agent, report)
+        if agent.gone:
+            self._cut_off_children(agent)
+            if not agent.finished:
+                troubles += self._explain_end(agent)
+        return troubles
+
+    def flush(self) -> None:
+        """Write to the agents as much as possible without blocking."""
+        for agent in self.agents:
+            if agent.connection is not None and not agent.gone:
+                agent.connection.flush()
+
+    # Timers
+
+    def next_time(self) -> float | None:
+        """Return when `look` must be called next (monotonic, s), or None."""
+        times = list(self._retry.values())
+        if any(agent.remote and not agent.gone for agent in self.agents):
+            times.append(self._heartbeats.next_word)
+        return min(times, default=None)
+
+    def look(self, now: float, listening: bool) -> list[Trouble]:
+        """Retry connections, send heartbeats, detect silent hosts. Without `listening`, silence does not count."""
+        troubles: list[Trouble] = []
+        for host in [host for host, at in self._retry.items() if at <= now]:
+            del self._retry[host]
+            troubles += self._connect(self._by_host[host])
+        if self._heartbeats.was_deaf(now, listening):
+            for agent in self.agents:
+                agent.heard = now
+        if self._heartbeats.is_due(now):
+            for agent in self._watched():
+                agent.send(Alive())
+        for host, seconds in self._heartbeats.lost(now, self._heard()).items():
+            agent = self._by_host[host]
+            troubles += self._lose(agent, silent(seconds))
+            self._give_up(agent)
+        return troubles
+
+    def _watched(self) -> list[Agent]:
+        return [agent for agent in self.agents if agent.remote and agent.facts is not None and not agent.gone]
+
+    def _heard(self) -> dict[str, float]:
+        return {agent.host: agent.heard for agent in self._watched()}
+
+    def suspects(self, now: float) -> list[Agent]:
+        """Return the agents of hosts that have been silent for so long that they may be lost."""
+        return [self._by_host[host] for host in self._heartbeats.suspects(now, self._heard())]
+
+    def watch(self, active: bool) -> None:
+        """Resume watching, or, if not `active`, tell the agents that the launcher will be suspended and silent."""
+        for agent in self.agents:
+            if agent.remote and agent.facts is not None:
+                agent.send(Watch(self._silence if active else 0))
+                agent.heard = time.monotonic()
+        deadline = time.monotonic() + FLUSH_SECONDS
+        while any(a.connection is not None and a.connection.pending for a in self.agents if not a.gone):
+            if time.monotonic() > deadline:
+                break
+            time.sleep(0.01)
+            self.flush()
+
+    # Shutdown
+
+    def end(self, seconds: float) -> dict[str, int | None]:
+        """End every agent, children before parents, within about `seconds`. Returns exit codes by host."""
+        deadline = time.monotonic() + seconds
+        order = sorted(self.agents, key=lambda agent: self._routes.depth(agent.host), reverse=True)
+        for agent in order:
+            if not agent.gone:
+                agent.hang_up()
+        return {agent.host: agent.end(deadline) for agent in order}
+
+
+def _how_it_broke(remote: bool, status: int | None, said: Sequence[str]) -> str:
+    if remote and status in (255, None):
+        return f"the connection to its agent broke: {said[-1].strip() if said else 'no reason is known'}"
+    return "\n".join([f"its agent ended: {describe_status(status or 0)}", *said[-TRACEBACK_LINES:]])

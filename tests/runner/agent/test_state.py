@@ -1,0 +1,130 @@
+"""Which processes of a host get which signal, and when nothing is left to do."""
+
+import signal
+
+from horovod.runner.agent.state import GIVE_UP, LINGER, TERM_GRACE, HostPhase, HostState, Step
+
+
+def never() -> list[int]:
+    raise AssertionError("walking the process tree costs time")
+
+
+def running() -> HostState:
+    state = HostState()
+    assert state.start()
+    assert state.advance(0.0, True, never) == Step()
+    assert not state.changes
+    return state
+
+
+def test_a_job_that_ends_by_itself():
+    state = running()
+    assert state.advance(1.0, False, list) == Step(kill=[], survivors=[])
+    assert state.phase is HostPhase.FINISHED
+    assert state.advance(2.0, False, never) == Step()
+
+
+def test_what_workers_leave_behind_may_end_by_itself_for_a_moment():
+    state = running()
+    assert state.advance(1.0, False, lambda: [7]) == Step()
+    assert state.changes
+    assert state.advance(1.0 + LINGER / 2, False, lambda: [7]) == Step()
+    assert state.advance(1.0 + LINGER, False, lambda: [7]) == Step()
+    assert state.phase is HostPhase.STOPPING
+    assert state.advance(1.0 + LINGER, False, lambda: [7]) == Step(term=[7])
+    assert state.advance(1.0 + LINGER + TERM_GRACE, False, lambda: [7]) == Step(kill=[7])
+
+
+def test_term_once_and_kill_until_it_helps():
+    state = running()
+    state.stop(4.0, 10.0)
+    assert state.advance(10.0, True, lambda: [7, 8]) == Step(term=[7, 8])
+    assert state.advance(11.0, True, lambda: [7, 9]) == Step(term=[9]), "9 was started meanwhile"
+    assert state.advance(14.0, True, lambda: [7]) == Step(kill=[7])
+    assert state.advance(15.0, True, lambda: [7]) == Step(kill=[7])
+    assert state.advance(16.0, False, list).survivors == []
+
+
+def interrupted(first: int = signal.SIGINT) -> HostState:
+    """Return a job with a rank, 7, and its data loader, 8, stopped at 10 s with 20 s for the rank."""
+    state = running()
+    state.stop(20.0, 10.0, first)
+    assert state.stopping
+    assert state.advance(10.0, True, lambda: [7, 8]) == Step(first=first)
+    state.confirm_signalled([7])
+    return state
+
+
+def test_ranks_end_before_what_they_have_started():
+    state = interrupted()
+    assert state.advance(29.0, True, lambda: [7, 8]) == Step()
+    assert state.advance(29.0, False, lambda: [8]) == Step(), "8 may end by itself"
+    assert state.advance(29.0 + LINGER, False, lambda: [8]) == Step(term=[8])
+    assert state.advance(29.0 + LINGER + TERM_GRACE, False, lambda: [8]) == Step(kill=[8])
+
+
+def test_ranks_that_do_not_end_within_the_grace():
+    state = interrupted()
+    assert state.advance(29.9, True, lambda: [7, 8]) == Step()
+    assert state.advance(30.0, True, lambda: [7, 8]) == Step(term=[7, 8])
+    assert state.advance(30.0 + TERM_GRACE, True, lambda: [7]) == Step(kill=[7])
+    state = interrupted(signal.SIGTERM)
+    assert state.advance(30.0, True, lambda: [7, 8]) == Step(term=[8]), "7 has had it"
+
+
+def test_another_stop_ends_the_grace_of_ranks():
+    state = interrupted()
+    state.stop(0.0, 11.0)
+    assert state.advance(11.0, True, lambda: [7, 8]) == Step(kill=[7, 8])
+    state = interrupted()
+    state.stop(4.0, 11.0)
+    assert state.advance(11.0, True, lambda: [7, 8]) == Step(term=[7, 8])
+    state = running()
+    state.stop(4.0, 10.0)
+    state.stop(20.0, 10.0, signal.SIGINT)
+    assert state.advance(10.0, True, lambda: [7]) == Step(term=[7]), "it stops already"
+
+
+def test_ranks_that_take_no_signal_are_not_waited_for():
+    state = running()
+    state.stop(20.0, 10.0, signal.SIGINT)
+    assert state.advance(10.0, True, lambda: [7]) == Step(first=signal.SIGINT)
+    state.confirm_signalled([])
+    assert state.advance(10.0, True, lambda: [7]) == Step()
+    assert state.advance(10.0 + LINGER, True, lambda: [7]) == Step(term=[7])
+
+
+def test_what_the_kernel_cannot_end_is_left():
+    state = running()
+    state.stop(0.0, 10.0)
+    assert state.advance(10.0 + GIVE_UP - 0.1, True, lambda: [7]) == Step(kill=[7])
+    assert state.advance(10.0 + GIVE_UP, True, lambda: [7]) == Step(kill=[7], survivors=[7])
+    assert state.phase is HostPhase.FINISHED
+
+
+def test_another_stop_can_only_make_it_sooner():
+    state = running()
+    state.stop(4.0, 10.0)
+    state.stop(9.0, 10.0)
+    assert state.advance(14.0, True, lambda: [7]) == Step(kill=[7])
+    state = running()
+    state.stop(4.0, 10.0)
+    state.stop(0.0, 11.0)
+    assert state.advance(11.0, True, lambda: [7]) == Step(kill=[7])
+
+
+def test_orders_come_once_and_a_stop_before_them_ends_everything():
+    state = HostState()
+    assert state.advance(1.0, False, never) == Step()
+    state.stop(4.0, 2.0)
+    assert state.advance(2.0, False, never) == Step(kill=[], survivors=[])
+    state = running()
+    assert not state.start()
+
+
+def test_a_launcher_that_is_gone_has_some_time_to_take_the_last_reports():
+    state = running()
+    state.advance(1.0, False, list)
+    assert not state.gives_up(2.0)
+    assert not state.gives_up(2.0 + GIVE_UP - 0.1)
+    assert state.gives_up(2.0 + GIVE_UP)

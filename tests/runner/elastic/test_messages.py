@@ -1,0 +1,65 @@
+"""The launcher's messages about limits of an elastic job, in terms of its flags."""
+
+from dataclasses import replace
+
+import pytest
+
+from horovod.runner.base import names
+from horovod.runner.elastic.actions import Kill
+from horovod.runner.elastic.discovery import check_fixed
+from horovod.runner.elastic.limits import Limits
+from tests.runner.elastic.world import World, of, started
+
+KINDS = [names.FLAGS, names.HOROVOD_RUN, names.ARGUMENTS]
+
+
+def sentences(called):
+    """Return the messages of jobs that end by each of their limits."""
+    few = started(World(least=3, names=called), a=2, b=2)
+    few.exit(0)
+    few.back(1, 2, 3)
+    few.form()
+    few.exit(3)
+    few.back(1, 2)
+    late = started(World(least=3, timeout=50.0, cooldown=(60, 60), names=called), a=2, b=2)
+    late.exit(2)
+    late.exit(3)
+    late.back(0, 1)
+    late.wait(60)
+    often = started(World(resets=0, names=called), a=4)
+    often.exit(3)
+    often.back(0, 1, 2)
+    silent = World(timeout=50.0, names=called)
+    silent.discover(a=4)
+    silent.ready(0, 1, 2)
+    silent.wait(60)
+    worlds = few, late, often, silent
+    assert [world.end.success for world in worlds[:3]] == [False] * 3
+    said = [*(text for world in worlds for text in world.said), *(world.end.text for world in worlds[:3])]
+    return "\n".join([*said, *(kill.why for kill in of(silent, Kill))])
+
+
+def test_what_a_job_says_until_it_ends():
+    text = sentences(names.FLAGS)
+    for flag in ("--min-np", "--elastic-timeout", "--reset-limit", "--blacklist-cooldown-range"):
+        assert flag in text
+    for called in (names.HOROVOD_RUN, names.ARGUMENTS):
+        text = sentences(called)
+        for name in (called.least, called.timeout, called.resets, called.cooldown):
+            assert name in text
+        assert "--" not in text
+    text = sentences(replace(names.ARGUMENTS, cooldown=""))
+    assert "get no new ones: 2 are there" in text
+    assert "()" not in text
+
+
+def test_a_sentence_names_what_the_caller_can_set():
+    for wrong, argument in (((2, 3, None), "least"), ((2, 1, 1), "most"), ((2, 1, 3, -1), "resets")):
+        for called in KINDS:
+            with pytest.raises(ValueError, match=rf"{getattr(called, argument)} (must be .* got )?-?\d") as caught:
+                Limits(*wrong, names=called)
+            assert called is names.FLAGS or "--" not in str(caught.value)
+    with pytest.raises(ValueError, match=r"elastic_timeout must be .*, got 0"):
+        Limits(2, 1, timeout=0, names=names.ARGUMENTS)
+    with pytest.raises(ValueError, match=r"\(min_num_proc\) must have .* got 1; with host_discovery_script one host"):
+        check_fixed({"a": 4}, names.HOROVOD_RUN)

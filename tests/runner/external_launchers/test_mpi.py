@@ -1,0 +1,328 @@
+"""mpirun's command line, its output, and a user's key, tested without MPI. With real MPI: tests/launchers."""
+
+import os
+
+import pytest
+
+from horovod.common.contract.reasons import Called, Ending, encode
+from horovod.common.contract.worker_env import make_key_fd, path_of_descriptor
+from horovod.runner.attribution.endings import Endings
+from horovod.runner.base.errors import LaunchError
+from horovod.runner.command import cli
+from horovod.runner.external_launchers import foreign_job, jsrun, mpi, mpi_output
+from horovod.runner.external_launchers.mpi_command import Flavour, build, exported, recognise
+from horovod.runner.plan.hosts import Host, assign
+from horovod.runner.plan.settings import MpiOptions, mpi_options
+from tests.runner.external_launchers.fakes import LSF, fake
+from tests.runner.launching import LIMIT, running
+
+VERSIONS = {
+    "mpirun (Open MPI) 5.0.11\n\nReport bugs to https://www.open-mpi.org/community/help/": Flavour.OPEN_MPI,
+    "mpirun (Open MPI) 4.1.4": Flavour.OPEN_MPI,
+    "mpirun (IBM Spectrum MPI) 10.4.0.03rtm4": Flavour.SPECTRUM,
+    "HYDRA build details:\n    Version:                                 5.0.2": Flavour.MPICH,
+    "Intel(R) MPI Library for Linux* OS, Version 2021.9": Flavour.INTEL,
+    "slurm 22.05": None,
+}
+TWO = assign([Host("a", 2), Host("b", 2)], 4)
+UNEQUAL = assign([Host("a", 2), Host("b", 1)], 3)
+COMMAND = ["python", "train.py", "--x"]
+
+
+@pytest.mark.parametrize("text", VERSIONS)
+def test_families(text):
+    assert recognise(text) is VERSIONS[text]
+
+
+def test_open_mpi():
+    words = build("mpirun", Flavour.OPEN_MPI, TWO, COMMAND, ["A", "B"], MpiOptions(("--oversubscribe",)))
+    assert " ".join(words) == (
+        "mpirun --allow-run-as-root --tag-output -np 4 -H a:2,b:2 --bind-to none --map-by slot --mca pml ob1 --mca btl "
+        "^openib -x A -x B --oversubscribe python train.py --x"
+    )
+
+
+def test_open_mpi_that_carries_the_job_chooses_its_own_way():
+    words = build("mpirun", Flavour.OPEN_MPI, TWO, COMMAND, [], MpiOptions(), carries=True)
+    assert "--mca" not in words
+    assert words[-3:] == COMMAND
+
+
+def test_open_mpi_with_everything():
+    given = MpiOptions((), ("--bind-to", "core"), tcp=True)
+    words = build("mpirun", Flavour.OPEN_MPI, UNEQUAL, COMMAND, [], given, interfaces="eth1,eth2", ssh_port=2222,
+                  ssh_identity_file="/k ey")  # fmt: skip
+    text = " ".join(words)
+    assert "-np 3 -H a:2,b:1 --bind-to core --mca pml" in text
+    assert "--map-by" not in text
+    assert "--mca btl_tcp_if_include eth1,eth2" in text
+    assert words[words.index("plm_rsh_args") + 1] == "-p 2222 -i '/k ey'"
+    assert "-tcp" not in words
+
+
+def test_many_hosts_are_started_at_once():
+    def words(count):
+        slots = assign([Host(f"h{i}", 1) for i in range(count)], count)
+        return " ".join(build("mpirun", Flavour.OPEN_MPI, slots, COMMAND, [], MpiOptions()))
+
+    assert "plm_rsh" not in words(63)
+    assert "--mca plm_rsh_no_tree_spawn true --mca plm_rsh_num_concurrent 64" in words(64)
+
+
+def test_spectrum():
+    words = " ".join(build("mpirun", Flavour.SPECTRUM, TWO, COMMAND, [], MpiOptions(tcp=True)))
+    assert "--bind-to socket --map-by socket --rank-by core -tcp" in words
+    assert "btl" not in words
+
+
+@pytest.mark.parametrize("flavour", [Flavour.MPICH, Flavour.INTEL])
+def test_hydra(flavour):
+    words = " ".join(build("mpiexec", flavour, TWO, COMMAND, ["A", "B"], MpiOptions(), interfaces="eth1,eth2"))
+    assert words == "mpiexec -l -np 4 -hosts a,b -ppn 2 -bind-to none -iface eth1 -genvlist A,B python train.py --x"
+    assert "-hosts a:2,b:1 -bind-to" in " ".join(build("mpiexec", flavour, UNEQUAL, COMMAND, [], MpiOptions()))
+    with pytest.raises(LaunchError, match=r"--ssh-port.*ssh/config"):
+        build("mpiexec", flavour, TWO, COMMAND, [], MpiOptions(), ssh_port=22)
+
+
+def test_what_is_exported():
+    names = ["PATH", "HOROVOD_CYCLE_TIME", "OMPI_COMM_WORLD_RANK", "PMIX_RANK", "PMI_FD", "SLURM_JOB_ID", "a.b", "X=Y"]
+    assert exported(names) == ["HOROVOD_CYCLE_TIME", "PATH"]
+
+
+def test_quotes_that_do_not_match():
+    with pytest.raises(LaunchError, match="--mpi-args must be"):
+        mpi_options("--mca 'x", None, False)
+    assert mpi_options("-x 'a b'", "--bind-to none", True) == MpiOptions(("-x", "a b"), ("--bind-to", "none"), True)
+
+
+def settings(*words):
+    return cli.settings(*cli.parse([*words, "python", "x.py"]), {})
+
+
+def test_no_mpi_is_named(tmp_path, monkeypatch):
+    monkeypatch.setenv("PATH", str(tmp_path))
+    with pytest.raises(ValueError, match=r"--mpi needs mpirun .* none on PATH"):
+        mpi.find_launcher()
+    fake(tmp_path, "mpirun", "print('something else 1.0')")
+    with pytest.raises(ValueError, match=r"something else 1\.0"):
+        mpi.find_launcher()
+
+
+def test_variables_of_another_job_do_not_come_along():
+    environ = {
+        "A": "1",
+        "HOROVOD_RANK": "1",
+        "HOROVOD_SIZE": "2",
+        "HOROVOD_CYCLE_TIME": "2",
+        "HOROVOD_GLOO_RENDEZVOUS_ADDR": "10.0.0.1",
+        "HOROVOD_KEY_FD": "7",
+        "HOROVOD_KEY_FILE": "/proc/4711/fd/7",
+        "OMPI_COMM_WORLD_RANK": "1",
+        "OMPI_MCA_plm_rsh_agent": "/etc/mpi/kubexec.sh",
+    }
+    made = mpi.job_variables(settings("-np", "2", "--mpi", "--cycle-time-ms", "3"), environ)
+    assert made == {
+        "A": "1",
+        "HOROVOD_CYCLE_TIME": "3",
+        "HOROVOD_CONTROLLER": "mpi",
+        "OMPI_MCA_plm_rsh_agent": "/etc/mpi/kubexec.sh",
+        "PYTHONUNBUFFERED": "1",
+    }
+
+
+@pytest.fixture
+def key_file(tmp_path):
+    path = tmp_path / "job.key"
+    path.write_text("0f" * 32)
+    path.chmod(0o600)
+    return path
+
+
+OPEN_MPI = "print('mpirun (Open MPI) 5.0.0')"
+
+
+@pytest.mark.parametrize("where", [(), ("-H", "n1:1,n2:1"), ("--env-deny", "HOROVOD_*")])
+def test_a_key_file_of_the_users_reaches_the_ranks(tmp_path, monkeypatch, key_file, where):
+    fake(tmp_path, "mpirun", OPEN_MPI)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    monkeypatch.chdir(tmp_path)
+    made = settings("-np", "2", "--mpi", "--mpi-args=-x y", *where)
+    command, variables = mpi.prepare(made, {"HOROVOD_KEY_FILE": "job.key", "A": "1"})
+    assert variables["HOROVOD_KEY_FILE"] == str(key_file)
+    assert "HOROVOD_KEY_FILE" in command
+    assert jsrun_command(tmp_path, monkeypatch, made, {"HOROVOD_KEY_FILE": "job.key"}) == str(key_file)
+
+
+def jsrun_command(tmp_path, monkeypatch, made, environ):
+    """Return the key file that jsrun is asked to pass on."""
+    fake(tmp_path, "jsrun", "import os, sys\nprint('-E', os.environ[sys.argv[sys.argv.index('HOROVOD_KEY_FILE')]])")
+    seen = []
+    monkeypatch.setattr(foreign_job, "run_command", lambda command, variables, *_: seen.append((command, variables)))
+    jsrun.run_job(made, {**LSF, **environ})
+    [(command, variables)] = seen
+    words = [*made.mpi.extra, *made.whole_command]
+    assert command[-len(words) :] == words
+    assert command[command.index("HOROVOD_KEY_FILE") - 1] == "-E"
+    return variables["HOROVOD_KEY_FILE"]
+
+
+def test_a_key_file_that_ranks_would_refuse_is_refused_before(tmp_path, key_file):
+    key_file.chmod(0o644)
+    with pytest.raises(LaunchError, match=r"HOROVOD_KEY_FILE must be .*job.key' \(owner \d+, mode 0644\)"):
+        mpi.job_variables(settings("-np", "2", "--mpi"), {"HOROVOD_KEY_FILE": str(key_file)})
+    nowhere = {"HOROVOD_KEY_FILE": str(tmp_path / "absent")}
+    with pytest.raises(LaunchError, match="absent', which cannot be opened"):
+        mpi.job_variables(settings("-np", "2", "--mpi"), nowhere)
+    # It may be different on the hosts of the job; if not, the ranks report it.
+    far = mpi.job_variables(settings("-np", "2", "--mpi", "-H", "n1:1,n2:1"), nowhere)
+    assert far["HOROVOD_KEY_FILE"] == nowhere["HOROVOD_KEY_FILE"]
+
+
+def test_a_key_that_a_process_holds_open_is_the_users_too():
+    """It belongs to another job only if that job's own variables are set, too."""
+    fd = make_key_fd(b"k" * 32)
+    held = {"HOROVOD_KEY_FILE": path_of_descriptor(os.getpid(), fd)}
+    try:
+        assert mpi.job_variables(settings("-np", "2", "--mpi"), held)["HOROVOD_KEY_FILE"] == held["HOROVOD_KEY_FILE"]
+        with pytest.raises(LaunchError, match=r"must be a file .* got .*, a descriptor of a process of this machine"):
+            mpi.job_variables(settings("-np", "2", "--mpi", "-H", "n1:1,n2:1"), held)
+        outer = {**held, "HOROVOD_KEY_FD": "7"}
+        assert "HOROVOD_KEY_FILE" not in mpi.job_variables(settings("-np", "2", "--mpi"), outer)
+    finally:
+        os.close(fd)
+
+
+@pytest.mark.parametrize("text", ["0f" * 32, ""], ids=["key", "empty"])
+def test_a_key_in_a_variable_is_refused_with_what_to_do(text):
+    with pytest.raises(LaunchError, match=r"(?s)HOROVOD_JOB_KEY must not be set.*HOROVOD_KEY_FILE to") as caught:
+        mpi.job_variables(settings("-np", "2", "--mpi"), {"HOROVOD_JOB_KEY": text})
+    assert not text or text not in str(caught.value)
+
+
+PIECES = [
+    (b"[1,0]<stdout>: out\n[1,1]<stdout>:old\n", [(0, b"out\n"), (1, b"old\n")]),
+    (b"[0] out\n[12] more\n", [(0, b"out\n"), (12, b"more\n")]),
+    (b"[1,3]<stderr>: 10%\r 20%\r\nmpirun: it\n", [(3, b"10%\r"), (3, b" 20%\r"), (3, b"\n"), (None, b"mpirun: it\n")]),
+    (b"[3] text[3] \n", [(3, b"text\n")]),
+    (b"[1,0]<stdout>: no end", [(0, b"no end")]),
+    # Hydra: a rank draws after another rank's bar, or prints there.
+    (
+        b"[1] \r5% [x][0] \r9% [x][1] \r6%[0] word\n[9] of 10[7] \r[1] \n",
+        [
+            (1, b"\r"),
+            (1, b"5% [x]"),
+            (0, b"\r"),
+            (0, b"9% [x]"),
+            (1, b"\r"),
+            (1, b"6%"),
+            (0, b"word\n"),
+            (9, b"of 10[7] \r"),
+            (1, b"\n"),
+        ],
+    ),
+    (b"[1] \r[0] part [0] of 2: 5%\n", [(1, b"\r"), (1, b"[0] part [0] of 2: 5%\n")]),
+    (b"[x] [1,0]\n", [(None, b"[x] [1,0]\n")]),
+]
+
+
+@pytest.mark.parametrize(("data", "pieces"), PIECES)
+@pytest.mark.parametrize("step", [1, 1000])
+def test_whose_a_line_is(data, pieces, step):
+    lines = mpi_output.Lines()
+    found = [piece for at in range(0, len(data), step) for piece in lines.feed(data[at : at + step])]
+    assert [*found, *lines.finish()] == pieces
+
+
+TRACEBACK = 'Traceback (most recent call last):\n  File "x.py", line 1, in <module>\n    f()\n'
+OWN = TRACEBACK + "ValueError: no more data\n"
+VICTIM = TRACEBACK + (
+    "horovod.common.exceptions.HorovodInternalError: rank 1 (host b, pid 77) was lost: the peer closed its connection\n"
+)
+HOSTS = {0: "a", 1: "b"}
+SAID = {
+    "Open MPI, signal": "prterun noticed that process rank 1 with PID 77 on node b exited on\nsignal 9 (Killed).\n",
+    "Open MPI, code": "   Process name: [prterun-vm-7@1,1]\n   Exit code:    3\n",
+    "Hydra, signal": "=   PID 77 RUNNING AT b\n=   EXIT CODE: 9\nEXIT STRING: Killed (signal 9)\n",
+    "Hydra, another": "=   PID 76 RUNNING AT a\n=   EXIT CODE: 9\nEXIT STRING: Killed (signal 9)\n",
+}
+
+
+@pytest.mark.parametrize(
+    ("code", "said", "tails", "words"),
+    [
+        (137, "Open MPI, signal", {0: VICTIM}, "rank 1 on host b failed first: killed by signal 9"),
+        (3, "Open MPI, code", {}, "rank 1 on host b failed first: exit code 3"),
+        (3, "Open MPI, code", {1: OWN}, "    ValueError: no more data"),
+        (1, "", {0: VICTIM, 1: OWN}, "rank 1 on host b failed first: exit code 1"),
+        (9, "Hydra, signal", {0: VICTIM}, "rank 1 on host b failed first: killed by signal 9"),
+        (9, "Hydra, another", {0: VICTIM}, "rank 1 on host b failed first: killed by signal 9"),
+        (3, "Hydra, another", {0: VICTIM}, "rank 1 on host b failed first: exit code 3"),
+        (1, "", {0: VICTIM}, "rank 1 on host b failed first: exit code 1"),
+    ],
+)
+def test_who_failed_first(code, said, tails, words):
+    judged = mpi_output.judge(code, SAID.get(said, ""), tails, Endings(HOSTS))
+    assert judged.rank == 1
+    assert words in judged.text
+
+
+def reported(*reports):
+    endings = Endings(HOSTS)
+    for report in reports:
+        endings.hear(encode(report))
+    return endings
+
+
+LEFT, LOST = Ending(0, "left", [1]), Ending(0, "lost", [1])
+
+
+@pytest.mark.parametrize(
+    ("said", "reports", "words"),
+    [
+        # Hydra names a process, and kills the others before they can report which rank they have lost.
+        ("Hydra, signal", [Called(0, 76), Called(1, 77)], "rank 1 on host b failed first: killed by signal 9"),
+        (None, [Called(0, 76), Called(1, 77), LOST], "rank 1 on host b failed first: exit code 3"),
+        (None, [LOST, Ending(1, "own")], "rank 1 on host b failed first: exit code 1"),
+        # The failure that mpirun noticed first was only a consequence.
+        ("Open MPI, code", [Ending(1, "lost", [0])], "rank 0 on host a failed first: exit code 3"),
+        (None, [LEFT], "rank 1 on host b failed first: exit code 3"),
+    ],
+)
+def test_who_failed_first_by_reports(said, reports, words):
+    """Reports suffice; stderr, which may be torn, translated or missing, is not needed."""
+    judged = mpi_output.judge(3, SAID.get(said, ""), {0: "", 1: ""}, reported(*reports))
+    assert words in judged.text
+
+
+def test_ranks_of_this_machine_report(tmp_path, monkeypatch):
+    """mpirun passes the address to the ranks, and their reports arrive."""
+    program = (
+        "import os, sys\nif '--version' in sys.argv: sys.exit(print('mpirun (Open MPI) 5.0.0'))\n"
+        "assert sys.argv[sys.argv.index('HOROVOD_REPORT_PIPE') - 1] == '-x'\n"
+        "path = os.environ['HOROVOD_REPORT_PIPE'].rpartition(':')[0]\n"
+        f"open(path, 'wb').write({encode(Ending(1, 'own'))!r})\nsys.exit(1)"
+    )
+    fake(tmp_path, "mpirun", program)
+    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
+    result = mpi.run_job(settings("-np", "2", "--mpi"), os.environ)
+    assert (result.exit_code, result.failed_rank) == (1, 1)
+    command, _ = mpi.prepare(settings("-np", "2", "--mpi", "-H", "n1:1,n2:1"), os.environ)
+    assert "HOROVOD_REPORT_PIPE" not in command
+
+
+def test_nobody_can_be_blamed():
+    assert mpi_output.judge(1, "mpirun: something\n", {0: "a warning\n"}, Endings(HOSTS)) is None
+    assert mpi_output.judge(0, "", {0: OWN}, Endings(HOSTS)) is None, "an exception that the program has caught"
+
+
+def test_a_launcher_whose_output_nobody_reads_is_ended(tmp_path):
+    """It ends like every job, by the same loop."""
+    fake(tmp_path, "mpirun", "import sys\nif '--version' in sys.argv: sys.exit(print('mpirun (Open MPI) 5.0.0'))\n"
+         "while True: print('[1,0]<stdout>:more')")  # fmt: skip
+    path = f"{tmp_path}:{os.environ['PATH']}"
+    with running(["-np", "1", "--mpi", "true"], environment={"PATH": path}) as job:
+        assert job.process.stdout.readline() == b"[0]<stdout>:more\n"
+        job.process.stdout.close()
+        assert job.process.wait(LIMIT) == 128 + 13
+        assert b"the reader of the output has closed it" in job.process.stderr.read()
+        assert job.left() == []

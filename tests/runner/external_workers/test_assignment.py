@@ -1,0 +1,259 @@
+"""Existing processes become ranks, and both sides notice when the other ends."""
+
+import contextlib
+import dataclasses
+import os
+import queue
+import re
+import signal
+import socket
+import subprocess
+import sys
+import time
+
+import cloudpickle
+import pytest
+
+from horovod.common.store.messages import curve_pair
+from horovod.runner.external_workers import assignment, lifeline, placing, workers
+from horovod.runner.external_workers.workers import ExternalWorkers
+from tests.runner.external_workers.worker_processes import WorkerProcesses
+
+cloudpickle.register_pickle_by_value(sys.modules[__name__])
+
+
+def describe():
+    return assignment.describe()
+
+
+def total():
+    import numpy as np
+
+    import horovod.numpy as hvd
+
+    hvd.init()
+    return hvd.rank(), hvd.size(), hvd.local_size(), float(hvd.allreduce(np.ones(3), op=hvd.Sum)[0])
+
+
+@pytest.fixture
+def job():
+    """Return (workers, the driver's end, queue of ended workers)."""
+    gone = queue.Queue()
+    with WorkerProcesses() as made:
+        servers = ExternalWorkers(
+            "127.0.0.1", lambda *told: gone.put(told), variables={"HOROVOD_HEARTBEAT_TIMEOUT": "4"}
+        )
+        try:
+            yield made, servers, gone
+        finally:
+            servers.close()
+
+
+def join_all(made, servers, count, seconds=10.0):
+    processes = [made.add() for _ in range(count)]
+    told = [made.ask(one, describe) for one in processes]
+    for slot in placing.slots(placing.hosts(told)):
+        order = servers.assign(slot.rank, told[slot.rank], workers.of_slot(slot), seconds)
+        made.ask(processes[slot.rank], lambda order=order: assignment.join(order))
+    return processes
+
+
+def test_they_are_ranks_then_and_again_after_they_have_left(job):
+    made, servers, gone = job
+    processes = join_all(made, servers, 2)
+    for _ in range(2):
+        for one in processes:
+            made.tell(one, total)
+        assert [made.hear(one) for one in processes] == [(True, (0, 2, 2, 2.0)), (True, (1, 2, 2, 2.0))]
+        for one in processes:
+            made.ask(one, lambda: __import__("horovod.numpy").numpy.shutdown())
+    assert gone.empty()
+
+
+def test_a_forked_child_does_not_keep_the_line(job):
+    made, servers, gone = job
+    (process,) = join_all(made, servers, 1)
+
+    def fork():
+        import os
+        import time
+
+        pid = os.fork()
+        if pid == 0:
+            time.sleep(30)
+            os._exit(0)
+        return pid
+
+    child = made.ask(process, fork)
+    try:
+        process.kill()
+        assert gone.get(timeout=60) == (0, "")
+    finally:
+        os.kill(child, signal.SIGKILL)
+
+
+@pytest.mark.heavy
+def test_one_that_is_stopped_is_lost_and_one_that_keeps_the_interpreter_is_not(job):
+    made, servers, gone = job
+    busy, stopped = join_all(made, servers, 2)
+    until = time.monotonic() + 20
+    while len(servers._liveness._heartbeats._come) < 2:  # a worker stopped earlier has never reported
+        assert time.monotonic() < until
+        time.sleep(0.02)
+    begun = time.monotonic()
+    made.tell(busy, lambda: __import__("ctypes").PyDLL(None).usleep(6_500_000))  # it never releases the lock
+    os.kill(stopped.pid, signal.SIGSTOP)
+    number, still = gone.get(timeout=60)
+    assert number == 1
+    assert re.fullmatch(r"no message from it for \d s; it is stopped, its machine is down .*", still)
+    assert time.monotonic() - begun > 3.0
+    os.kill(stopped.pid, signal.SIGCONT)
+    assert stopped.wait(10) == 1
+    assert "takes it for lost" in stopped.stderr.read()
+    assert made.hear(busy) == (True, 0)
+    assert gone.empty()
+
+
+@pytest.mark.heavy
+def test_one_whose_signs_of_life_never_come_is_not_said_to_be_stopped(job):
+    made, servers, gone = job
+    process = made.add()
+    order = servers.assign(0, made.ask(process, describe), {}, 10.0)
+    with workers.listen("127.0.0.1") as deaf:  # as if the network let only one of the connections through
+        order = dataclasses.replace(order, heartbeat_port=deaf.getsockname()[1])
+        made.ask(process, lambda: assignment.join(order))
+        number, how = gone.get(timeout=20)
+    assert number == 0
+    assert re.match(r"its connection for signs of life has not come in \d s, though another has: the network lets", how)
+    assert process.wait(10) == 1
+
+
+def test_a_forked_child_does_not_end_its_parents_watch(job):
+    made, servers, gone = job
+    (process,) = join_all(made, servers, 1)
+
+    def fork(leave):
+        pid = os.fork()
+        if pid == 0:
+            try:
+                eval(f"assignment.{leave}", {"assignment": assignment})
+                os._exit(0)
+            finally:
+                os._exit(1)
+        return os.waitpid(pid, 0)[1]
+
+    for leave in ("leave()", "_taken[-1].connection.close()"):
+        assert made.ask(process, lambda leave=leave: fork(leave)) == 0
+    assert gone.empty()
+    servers.close()
+    assert process.wait(10) == 1
+    assert "the driver has ended" in process.stderr.read()
+
+
+def test_it_ends_with_the_process_that_it_cannot_be_without(job):
+    made, servers, gone = job
+    keeper = subprocess.Popen(["sleep", "60"])
+    try:
+        process = made.add()
+        told = made.ask(process, describe)
+        (slot,) = placing.slots(["a"])
+        order = servers.assign(0, told, workers.of_slot(slot), 10.0)
+        pid = keeper.pid
+        made.ask(process, lambda: assignment.join(order, {pid: "its keeper"}))
+    finally:
+        keeper.kill()
+        keeper.wait()
+    assert process.wait(10) == 1
+    assert "its keeper is gone" in process.stderr.read()
+    assert gone.get(timeout=60) == (0, "")
+
+
+def test_one_that_leaves_lives_on_with_the_variables_of_before_and_without_the_key(job):
+    made, servers, gone = job
+    process = made.add()
+    made.ask(process, lambda: os.environ.update(HOROVOD_RANK="7", SHADE="grey"))
+    order = servers.assign(
+        0, made.ask(process, describe), {"HOROVOD_RANK": "0", "SHADE": "red", "COLOUR": "blue"}, 10.0
+    )
+
+    def shown():
+        return [os.environ.get(name) for name in ("HOROVOD_RANK", "SHADE", "COLOUR")]
+
+    made.ask(process, lambda: assignment.join(order))
+    assert made.ask(process, shown) == ["0", "red", "blue"]
+    made.ask(process, assignment.leave)
+    assert made.ask(process, shown) == ["7", "grey", None]
+    left = made.ask(process, lambda: [name for name in os.environ if name.startswith("HOROVOD_")])
+    assert [name for name in left if "KEY" in name or "RENDEZVOUS" in name] == []
+    assert gone.get(timeout=60) == (0, "")
+    servers.close()
+    assert process.poll() is None
+
+
+def test_nothing_that_is_told_holds_the_key(job):
+    made, servers, _ = job
+    process = made.add()
+    told = made.ask(process, describe)
+    order = servers.assign(0, told, {}, 5.0)
+    made.ask(process, lambda: assignment.join(order))
+
+    def key():
+        from horovod.common.contract.worker_env import read_key_fd
+
+        return bytes(read_key_fd(int(os.environ["HOROVOD_KEY_FD"])))
+
+    secret = made.ask(process, key)
+    said = cloudpickle.dumps((told, order))
+    assert len(secret) == 32
+    assert secret not in said
+    assert curve_pair(secret, "client")[1] not in said
+
+
+def test_a_stranger_with_all_that_was_told_gets_nothing(job):
+    made, servers, _ = job
+    told = made.ask(made.add(), describe)
+    order = servers.assign(0, told, {}, 1.0)
+    stranger = made.add()  # it has a key pair of its own
+    made.ask(stranger, describe)
+    made.tell(stranger, lambda: assignment.join(order))
+    good, why = made.hear(stranger)
+    assert not good
+    assert "does not answer" in why
+
+
+def test_strangers_at_the_line_are_dropped_and_members_served(job):
+    made, servers, gone = job
+    (process,) = join_all(made, servers, 1)
+    port = servers._liveness_port
+    for said in (b"", b"x" * 500, b"HVD2" + b"\0" * 400):
+        with socket.create_connection(("127.0.0.1", port), 5) as sock:
+            sock.sendall(said)
+            sock.settimeout(10)
+            if said:
+                try:
+                    assert sock.recv(100) in (b"",)
+                except ConnectionError:
+                    pass
+    assert gone.empty()
+    process.kill()
+    assert gone.get(timeout=60) == (0, "")
+
+
+def test_silent_strangers_do_not_keep_members_out(job, monkeypatch):
+    monkeypatch.setattr(lifeline, "_UNAUTHENTICATED", 4)
+    monkeypatch.setattr(lifeline, "_HANDSHAKE", 1000.0)
+    made, servers, gone = job
+    process = made.add()
+    order = servers.assign(0, made.ask(process, describe), {}, 20.0)
+    with contextlib.ExitStack() as crowd:
+        for _ in range(8):
+            crowd.enter_context(socket.create_connection(("127.0.0.1", servers._liveness_port), 5))
+        made.tell(process, lambda: assignment.join(order))
+        assert made.hear(process) == (True, None)
+    process.kill()
+    assert gone.get(timeout=60) == (0, "")
+
+
+def test_another_address_is_refused():
+    with pytest.raises(ValueError, match=r"reach this driver at 198\.51\.100\.7, which is no address of its host"):
+        ExternalWorkers("198.51.100.7", lambda number, still: None)

@@ -1,0 +1,37 @@
+"""Heartbeats between the launcher and other hosts."""
+
+from horovod.runner.remote.heartbeats import STUCK_SECONDS, Heartbeats
+
+
+def test_a_word_is_due_four_times_in_the_silence_that_is_borne():
+    beats = Heartbeats(8.0, 100.0)
+    assert beats.is_due(100.0)
+    assert beats.next_word == 102.0
+    assert not beats.is_due(101.9)
+    assert beats.is_due(102.0)
+
+
+def test_a_silent_host_is_suspect_and_then_lost():
+    beats = Heartbeats(8.0, 100.0)
+    heard = {"a": 100.0, "b": 103.0}
+    assert (beats.suspects(104.0, heard), beats.lost(104.0, heard)) == ([], {})
+    assert (beats.suspects(105.0, heard), beats.lost(105.0, heard)) == (["a"], {})
+    assert (beats.suspects(108.0, heard), beats.lost(108.0, heard)) == (["a", "b"], {"a": 8.0})
+
+
+def test_a_gap_in_our_own_loop_says_nothing_about_hosts():
+    beats = Heartbeats(8.0, 100.0)
+    assert not beats.was_deaf(103.0, listening=True)
+    assert beats.was_deaf(107.5, listening=True)
+    assert not beats.was_deaf(108.0, listening=True)
+    assert beats.was_deaf(108.0, listening=False), "the reader of our output is slow, so nobody is listened to"
+    short = Heartbeats(0.5, 100.0)
+    assert short.is_due(100.0)
+    assert (short.suspects(100.3, {"a": 100.0}), short.lost(100.5, {"a": 100.0})) == (["a"], {"a": 0.5})
+    assert not short.was_deaf(100.0 + STUCK_SECONDS, listening=True)
+
+
+def test_without_heartbeats_nobody_is_lost():
+    beats = Heartbeats(0.0, 100.0)
+    assert not beats.is_due(200.0)
+    assert (beats.suspects(1e9, {"a": 0.0}), beats.lost(1e9, {"a": 0.0})) == ([], {})

@@ -1,0 +1,37 @@
+"""Detection of hosts that are this machine, without waiting for name resolution."""
+
+import os
+import select
+import threading
+import time
+
+from horovod.runner.remote.locality import Locality
+
+
+def test_answers_come_when_they_are_known_and_nobody_waits_for_the_others(monkeypatch):
+    slow = threading.Event()
+    asked = []
+    monkeypatch.setattr(
+        "horovod.runner.remote.locality.hosts.is_local",
+        lambda name: name == "here" or (name == "slow" and slow.wait(60)),
+    )
+    monkeypatch.setattr("horovod.runner.remote.locality.ssh.ask_rules", asked.extend)
+    before = len(os.listdir("/proc/self/fd"))
+    locality = Locality(asks_ssh=True)
+    assert locality.answers() == {}
+    for name in ("here", "there", "slow"):
+        locality.ask(name)
+    found, deadline = {}, time.monotonic() + 30
+    while len(found) < 2:
+        assert time.monotonic() < deadline
+        assert select.select([locality.fd], [], [], 30)[0]
+        found.update(locality.answers())
+    assert found == {"here": True, "there": False}
+    assert asked == ["there"]
+    locality.close()
+    locality.close()
+    slow.set()  # a late answer has no effect
+    for thread in threading.enumerate():
+        if thread.name == "horovod-locality":
+            thread.join(30)
+    assert len(os.listdir("/proc/self/fd")) == before

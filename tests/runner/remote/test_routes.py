@@ -1,0 +1,37 @@
+"""From which host another one is reached, and fallbacks if that fails."""
+
+from horovod.runner.remote.routes import RETRY_SECONDS, RETRY_UNTIL, Routes
+
+HOSTS = ["a", "b", "c", "d", "e", "f", "g"]
+
+
+def test_few_hosts_are_reached_from_here():
+    routes = Routes(HOSTS, 7)
+    assert all(routes.parent(host) is None and routes.depth(host) == 0 for host in HOSTS)
+
+
+def test_many_hosts_are_a_tree_in_which_nobody_starts_more_than_the_fanout():
+    routes = Routes(HOSTS, 2)
+    assert {host: routes.children(host) for host in HOSTS[:3]} == {"a": ["c", "d"], "b": ["e", "f"], "c": ["g"]}
+    assert [routes.depth(host) for host in HOSTS] == [0, 0, 1, 1, 1, 1, 2]
+    chain = Routes(HOSTS, 1)
+    assert [chain.depth(host) for host in HOSTS] == list(range(7))
+
+
+def test_a_host_that_its_parent_cannot_reach_is_tried_from_here():
+    routes = Routes(HOSTS, 2)
+    assert routes.after_failure("c", again=False, tried=10.0, now=11.0) == 11.0
+    assert (routes.parent("c"), routes.children("a"), routes.depth("g")) == (None, ["d"], 1)
+    assert routes.after_failure("c", again=False, tried=10.0, now=12.0) is None
+    assert routes.after_failure("e", again=True, tried=10.0, now=11.0) == 11.0
+    assert routes.parent("e") is None
+    # After a timeout without an answer, another route would not help.
+    assert routes.after_failure("d", again=True, tried=10.0, now=10.0 + RETRY_UNTIL) is None
+    assert routes.parent("d") == "a"
+
+
+def test_what_may_be_different_in_a_moment_is_tried_again_for_some_time():
+    routes = Routes(["a"], 2)
+    assert routes.after_failure("a", again=True, tried=10.0, now=12.0) == 12.0 + RETRY_SECONDS
+    assert routes.after_failure("a", again=True, tried=10.0, now=10.0 + RETRY_UNTIL) is None
+    assert routes.after_failure("a", again=False, tried=10.0, now=10.0) is None
