@@ -23,7 +23,7 @@ from peers.model import GradientsOnly
 from torch.nn.parallel import DistributedDataParallel
 
 import horovod.torch as hvd
-from horovod.torch.bucket_plan import BUCKET, SMALL
+from horovod.torch.agreement import BUCKET, SMALL
 
 Step = Callable[[], None]
 

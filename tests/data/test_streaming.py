@@ -99,7 +99,7 @@ def test_what_cannot_be_is_refused():
         for wrong in (0, -1, 2.0, True, None):
             with pytest.raises(ValueError, match=rf"{name} must be an integer of at least 1, got {wrong!r}"):
                 StreamingDataset(stream.source, **{"batch_size": 2, "mix": 1, name: wrong}, rank=int, size=lambda: 1)
-    with pytest.raises(ValueError, match="seed is -1"):
+    with pytest.raises(ValueError, match=r"seed must be .*, got -1"):
         made([3], 2, seed=-1)
     with pytest.raises(ValueError, match="worker must be an integer below workers, 2, got 2"):
         stream.batches(2, 2)
@@ -194,5 +194,5 @@ def test_in_a_job_ranks_know_who_they_are(pool):
     assert {str(told) for _, told, _ in results} == {str(results[0][1])}
     assert results[0][1]["left"] == [[8, 10], [18, 20], [28, 30]]
     assert [error for _, _, error in results] == [
-        f"the stream's state has seed 9, this stream 0 (rank {rank})" for rank in range(3)
+        f"state_dict must be of a stream with seed 0, got 9 (rank {rank})" for rank in range(3)
     ]

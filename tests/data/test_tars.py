@@ -76,7 +76,7 @@ def test_what_is_no_archive(tmp_path):
         TarFiles(tmp_path)
     with tarfile.open(tmp_path / "a.tar", "w:gz"):
         pass
-    with pytest.raises(ValueError, match=r"a.tar is compressed"):
+    with pytest.raises(ValueError, match=r"a.tar must not be compressed"):
         TarFiles(tmp_path)
     with tarfile.open(tmp_path / "a.tar", "w") as tar:
         for _ in range(2):

@@ -5,9 +5,9 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from horovod.torch.bucket_plan import ALIGNMENT, Gradient, offsets, plan
-from horovod.torch.bucketing import Bucketing, _Proposal
+from horovod.torch.agreement import ALIGNMENT, Gradient, offsets, plan
 from horovod.torch.buckets import Slot
+from horovod.torch.rounds import Bucketing, _Proposal
 
 
 def floats(*counts):
@@ -17,13 +17,13 @@ def floats(*counts):
 def test_neighbours_in_the_order_of_arrival_share_a_bucket():
     gradients = floats(16, 16, 16, 16, 16)
     # 64 bytes each; one in the first bucket, two in each other bucket.
-    assert plan(gradients, [4, 2, 0, 1, 3], first=64, most=128) == [[4], [2, 0], [1, 3]]
-    assert plan(gradients, [0, 1, 2, 3, 4], first=1 << 20, most=1 << 20) == [[0, 1, 2, 3, 4]]
+    assert plan(gradients, [4, 2, 0, 1, 3], first_bytes=64, max_bytes=128) == [[4], [2, 0], [1, 3]]
+    assert plan(gradients, [0, 1, 2, 3, 4], first_bytes=1 << 20, max_bytes=1 << 20) == [[0, 1, 2, 3, 4]]
 
 
 def test_a_large_gradient_has_a_bucket_of_its_own():
     gradients = floats(16, 1000, 16, 16)
-    assert plan(gradients, [0, 1, 2, 3], first=128, most=256) == [[0], [1], [2, 3]]
+    assert plan(gradients, [0, 1, 2, 3], first_bytes=128, max_bytes=256) == [[0], [1], [2, 3]]
 
 
 def test_a_bucket_has_one_dtype():
@@ -42,7 +42,7 @@ def test_every_gradient_is_in_one_bucket():
         counts = torch.randint(1, 3000, (20,), generator=generator).tolist()
         order = torch.randperm(20, generator=generator).tolist()
         gradients = floats(*counts)
-        buckets = plan(gradients, order, first=4096, most=16384)
+        buckets = plan(gradients, order, first_bytes=4096, max_bytes=16384)
         assert [i for bucket in buckets for i in bucket] == order
         for k, bucket in enumerate(buckets):
             _, nbytes = offsets([gradients[i] for i in bucket])
@@ -75,6 +75,6 @@ def test_no_bucket_is_made_while_a_rank_takes_no_part(monkeypatch, present, made
     bucketing = Bucketing(1 << 20, SimpleNamespace(ranks=(0, 1, 2)))
     candidates = [(slot, slot.shape) for slot in slots]
     bucketing._proposal = _Proposal(None, message, len(slots), candidates, [], None)
-    monkeypatch.setattr("horovod.torch.bucketing.handles.wait", lambda *_: None)
-    monkeypatch.setattr("horovod.torch.bucketing.Bucket", lambda name, members, *_: (name, members))
+    monkeypatch.setattr("horovod.torch.rounds.handles.wait", lambda *_: None)
+    monkeypatch.setattr("horovod.torch.rounds.Bucket", lambda name, members, *_: (name, members))
     assert bucketing.buckets == [("gradients.bucket.layer.1", slots[::-1])][:made]

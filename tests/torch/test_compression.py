@@ -6,7 +6,7 @@ import pytest
 import torch
 
 import horovod.torch as hvd
-from horovod.torch.residuals import Residuals
+from horovod.torch.submissions import Residuals
 from tests.ranks import on_ranks
 
 WIRES = ("wire_fp16", "wire_bf16", "wire_int8")

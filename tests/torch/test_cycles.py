@@ -8,8 +8,8 @@ import pytest
 import torch
 
 import horovod.torch as hvd
-from horovod.torch import shared
 from horovod.torch.buckets import Bucket, Slot
+from horovod.torch.ops import tensors
 
 
 def left(net):
@@ -18,7 +18,7 @@ def left(net):
     objects = gc.get_objects()
     ours = sum(isinstance(o, Slot | Bucket) for o in objects)
     hooks = sum(len(p._post_accumulate_grad_hooks or ()) for p in net.parameters())
-    return ours, hooks, len(shared._regions), len(objects)
+    return ours, hooks, len(tensors._regions), len(objects)
 
 
 def has_more(now, before):

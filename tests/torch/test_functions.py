@@ -6,7 +6,7 @@ import pytest
 import torch
 
 import horovod.torch as hvd
-from horovod.torch.optimizer_state import device_beside
+from horovod.torch.functions import device_beside
 from tests.ranks import on_ranks
 from tests.torch.reference import same_bits
 

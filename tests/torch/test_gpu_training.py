@@ -166,8 +166,8 @@ def test_capture_into_a_graph():
 @pytest.mark.usefixtures("single")
 def test_threads_of_two_devices_begin_one_pass(monkeypatch):
     from horovod.torch import backward, gradients
-    from horovod.torch.options import Options
     from horovod.torch.parameter_names import Members
+    from horovod.torch.submissions import Options
 
     p = torch.nn.Parameter(torch.ones(2))
     members = Members(torch.optim.SGD([p], lr=1.0), {p: "p"})

@@ -209,7 +209,7 @@ RIGHT += (uneven_with_join, local_steps, one_rank_alone, adasum)
 
 def in_a_job(program):
     """Run a program in a new job; return the rank's stderr."""
-    from horovod.torch.noticing import batches
+    from horovod.torch.monitoring import batches
 
     batches.__init__()  # as in a new process
     with contextlib.redirect_stderr(io.StringIO()) as said:

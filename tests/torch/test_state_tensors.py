@@ -4,7 +4,7 @@ import pytest
 import torch
 
 import horovod.torch as hvd
-from horovod.torch.state_tensors import form_of
+from horovod.torch.ops.state_tensors import form_of
 from tests.ranks import on_ranks
 
 

@@ -40,13 +40,13 @@ def test_waits_of_loaders_count_also_after_those_of_streams(monkeypatch):
     from torch.utils.data import dataloader
 
     from horovod.common.steps import marks
-    from horovod.torch import data_wait
+    from horovod.torch import monitoring
 
     monkeypatch.setattr(marks, "data_seen", True)
     monkeypatch.setattr(dataloader._BaseDataLoaderIter, "__next__", lambda self: 3)
-    data_wait.watch()
+    monitoring.watch_data_loaders()
     watched = dataloader._BaseDataLoaderIter.__next__
     assert watched(None) == 3
     assert watched.__wrapped__(None) == 3
-    data_wait.watch()
+    monitoring.watch_data_loaders()
     assert dataloader._BaseDataLoaderIter.__next__ is watched, "once"

@@ -12,13 +12,13 @@ from horovod.common.compression import check_wire
 from horovod.common.faces import TORCH as face
 from horovod.common.ops import wire_name
 from horovod.common.process_sets import ProcessSet
-from horovod.torch import data_wait
+from horovod.torch import monitoring
 from horovod.torch.mpi_ops import _basics
-from horovod.torch.ops import groups as grouping
 from horovod.torch.ops import handles
+from horovod.torch.ops import tensors as grouping
 from horovod.torch.ops.allreduce import submit
+from horovod.torch.ops.sparse import sparse_allreduce_async
 from horovod.torch.ops.tensors import plain
-from horovod.torch.sparse import sparse_allreduce_async
 
 __all__ = ["Compression", "basics", "face", "shutdown"]
 
@@ -27,7 +27,7 @@ Compression = hvd.Compression
 shutdown = hvd.shutdown
 WANTS_VARIABLES = True
 STEPS_SEEN = True
-watch_data = data_wait.watch
+watch_data = monitoring.watch_data_loaders
 
 
 def reduce_gradients(
@@ -50,7 +50,7 @@ def reduce_gradients(
         sparse = [i for i in group if grads[i].is_sparse and not sparse_as_dense]
         if sparse:
             raise ValueError(f"groups: gradient {names[sparse[0]]!r} is sparse; give sparse_as_dense=True")
-        group_names[id(group)] = grouping.names("grouped_allreduce", names[group[0]], len(group), process_set)
+        group_names[id(group)] = grouping.group_names("grouped_allreduce", names[group[0]], len(group), process_set)
     pending = _Pending()
     try:
         for position, (grad, name) in enumerate(zip(grads, names, strict=True)):

@@ -15,7 +15,7 @@ from horovod.strategies.rules import AVERAGING, OuterSGD, Schedule
 from horovod.strategies.serving import Serving
 from horovod.strategies.sliced import SlicedOptimizer, adopt
 from horovod.strategies.vector import Vector
-from horovod.torch.in_sync import check_after_step, strategies
+from horovod.torch.monitoring import check_after_step, strategies
 
 Strategy = Rounds | GossipRounds | Serving
 

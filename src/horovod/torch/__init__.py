@@ -22,24 +22,24 @@ except ImportError as _error:
 from horovod import _core as _native  # noqa: F401  (fail here if the native engine cannot be imported)
 from horovod.common import absent as _absent
 from horovod.torch import elastic
+from horovod.torch import monitoring as _noticing
 from horovod.torch import mpi_ops as _mpi_ops
-from horovod.torch import not_traced as _not_traced
-from horovod.torch import noticing as _noticing
 from horovod.torch.functions import (
     allgather_object,
     broadcast_object,
     broadcast_optimizer_state,
     broadcast_parameters,
 )
-from horovod.torch.in_sync import check_in_sync
+from horovod.torch.monitoring import check_in_sync
 from horovod.torch.mpi_ops import *  # noqa: F403
+from horovod.torch.ops import tracing as _tracing
+from horovod.torch.ops.tensors import empty_shared, in_shared_memory
 from horovod.torch.optimizer import DistributedOptimizer
 from horovod.torch.profiling import profile
-from horovod.torch.shared import empty_shared, in_shared_memory
 from horovod.torch.sync_batch_norm import SyncBatchNorm
 
 _noticing.watch_plain_optimizers()
-_not_traced.install()
+_tracing.exclude_from_compile()
 
 
 _STRATEGIES = ("DiLoCo", "Gossip", "LocalSGD", "ParameterServer")

@@ -16,13 +16,13 @@ import torch
 
 from horovod.common.ops import Adasum, check_adasum_size
 from horovod.common.process_sets import ProcessSet
-from horovod.torch.hooks import Hooks
+from horovod.torch.backward import Hooks
+from horovod.torch.monitoring import Progress
 from horovod.torch.ops import handles
 from horovod.torch.ops.allreduce import submit
 from horovod.torch.ops.tensors import plain
-from horovod.torch.options import Options
 from horovod.torch.parameter_names import Members
-from horovod.torch.progress import Progress
+from horovod.torch.submissions import Options
 
 
 def check_set(process_set: ProcessSet) -> None:

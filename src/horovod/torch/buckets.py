@@ -26,9 +26,9 @@ from typing import Any
 
 import torch
 
-from horovod.torch.bucket_plan import Gradient, offsets
+from horovod.torch.agreement import Gradient, offsets
 from horovod.torch.ops import devices
-from horovod.torch.shared import shared_buffer
+from horovod.torch.ops.tensors import shared_buffer
 
 # Number of tensors that share a storage. If torch lacks this function, tensors that the user derived from a gradient
 # and keeps across steps go unnoticed; the gradients themselves do not.
@@ -89,7 +89,7 @@ class Slot:
         # The gradient submitted outside of buckets, and its version; see submissions.py.
         self.watched: torch.Tensor | None = None
         self.version = 0
-        # Earlier content of param.grad, which is kept out of the reduction; see transit.py.
+        # Earlier content of param.grad, which is kept out of the reduction; see rounds.py.
         self.before: torch.Tensor | None = None
         # Weak reference to the last gradient that was reduced outside of a bucket.
         self.reduced: Any = None
@@ -259,7 +259,10 @@ class Bucket:
         return self.came[slot.place] is not None
 
     def note(self, slot: Slot) -> bool:
-        """Record the arrival of the slot's gradient. Return True if it was the last (hooks.py inlines this method)."""
+        """Record the arrival of the slot's gradient. Return True if it was the last.
+
+        Hooks (backward.py) inline this method.
+        """
         place = slot.place
         self.came[place] = grad = slot.parameter.grad
         self.versions[place] = grad._version  # type: ignore[union-attr]

@@ -1,6 +1,7 @@
-"""Synchronization of parameters, optimizer state and Python objects with a root rank."""
+"""Synchronization of parameters, optimizer states and Python objects with a root rank."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -8,11 +9,234 @@ import torch
 from horovod.common import objects
 from horovod.common.faces import TORCH as face
 from horovod.common.process_sets import ProcessSet, global_process_set
+from horovod.torch.ops.state_tensors import Form, broadcast_all, check_forms, empty_like, form_of
 from horovod.torch.ops.tensors import set_id
-from horovod.torch.optimizer_state import broadcast_optimizer_state
-from horovod.torch.state_tensors import Form, broadcast_all, check_forms, form_of
 
 __all__ = ["allgather_object", "broadcast_object", "broadcast_optimizer_state", "broadcast_parameters"]
+
+
+@dataclass(frozen=True)
+class _TensorAt:
+    """Placeholder for a tensor in the description that the root sends first."""
+
+    index: int
+    shape: tuple[int, ...]
+    dtype: torch.dtype
+    device: str
+    """Device type, without an index because each rank has its own device."""
+    form: Form | None = None
+    """Form of a tensor that is not an ordinary one; see ``form_of``."""
+
+
+@dataclass(frozen=True)
+class _Parameter:
+    """Placeholder for a parameter used as a key of ``optimizer.state``: its index in the order of ``param_groups``."""
+
+    index: int
+
+
+@dataclass(frozen=True)
+class _Description:
+    """An optimizer's state without the contents of its tensors."""
+
+    shapes: list[list[tuple[int, ...]]]  # shapes of the parameters, by group
+    groups: list[dict[str, Any]]
+    state: dict[Any, Any]
+
+
+def broadcast_optimizer_state(
+    optimizer: torch.optim.Optimizer,
+    root_rank: int,
+    model: Any = None,
+    process_set: ProcessSet = global_process_set,
+) -> None:
+    """Copy the root's optimizer state to every rank.
+
+    This covers ``optimizer.state`` and the options in ``optimizer.param_groups``, such as learning rates, also as
+    tensors. State that a rank lacks is created without a step, so no parameter changes. State that the root lacks is
+    removed. Tensors that fit are overwritten in place; others are replaced. An optimizer with a training strategy
+    begins its round again, with the root's shared parameters.
+
+    Args:
+        optimizer (torch.optim.Optimizer): Optimizer, with the same parameters on all ranks.
+        root_rank (int): World rank of the root.
+        model (Any): Ignored; accepted for compatibility.
+        process_set (ProcessSet): Ranks that take part. Default: all ranks.
+
+    Raises:
+        ValueError: The optimizer is LBFGS (whose state is not kept by parameter), parameters differ between ranks, or a
+            tensor is not supported or cannot be created on some rank. Raised on every rank.
+        HorovodInternalError: A rank was lost.
+    """
+    if isinstance(optimizer, torch.optim.LBFGS):
+        raise ValueError(
+            "broadcast_optimizer_state: the state of LBFGS cannot be broadcast; create a new optimizer on every rank"
+        )
+    if not isinstance(optimizer, torch.optim.Optimizer):
+        raise ValueError(f"optimizer must be a torch.optim.Optimizer, got a {type(optimizer).__name__}")
+    parameters = [p for group in optimizer.param_groups for p in group["params"]]
+    is_root = face.require_job().rank == root_rank
+    tensors: list[torch.Tensor] = []
+    mine: _Description | str | None = _describe_or_reason(optimizer, parameters, tensors) if is_root else None
+    theirs = objects.broadcast_object(mine, root_rank, "optimizer_state", process_set, face=face)
+    if isinstance(theirs, str):
+        raise ValueError(f"broadcast_optimizer_state: rank {root_rank}: {theirs}")
+    places = [_Place(tensor, True) for tensor in tensors]
+    complaint = _difference(optimizer, theirs)
+    if not is_root and not complaint:
+        try:
+            places = _matching(optimizer, parameters, theirs)
+        except (RuntimeError, ValueError) as error:  # no such device, or out of memory
+            complaint = f"{type(error).__name__}: {error}"
+    check_forms("broadcast_optimizer_state", {}, complaint, process_set, "optimizer_state.check")
+    broadcast_all(((f"optimizer_state.{i}", place.tensor) for i, place in enumerate(places)), root_rank, process_set)
+    if not is_root:
+        _install(optimizer, parameters, theirs, places)
+    strategy = getattr(optimizer, "_hvd_strategy", None)
+    if strategy is not None:
+        strategy.sync(root_rank, process_set)
+
+
+@dataclass(frozen=True)
+class _Place:
+    """Tensor that receives one of the root's tensors."""
+
+    tensor: torch.Tensor
+    in_place: bool
+    """True if it is this rank's existing tensor, not a new one."""
+
+
+def _describe_or_reason(optimizer: Any, parameters: list[Any], tensors: list[torch.Tensor]) -> _Description | str:
+    try:
+        return _describe(optimizer, parameters, tensors)
+    except ValueError as error:
+        return str(error)
+
+
+def _describe(optimizer: Any, parameters: list[Any], tensors: list[torch.Tensor]) -> _Description:
+    """Return the root's description, and append the tensors it refers to to ``tensors``."""
+    position = {id(p): i for i, p in enumerate(parameters)}
+
+    def strip(value: Any, where: str) -> Any:
+        if isinstance(value, torch.Tensor):
+            try:
+                form = form_of(value)
+            except ValueError as error:
+                raise ValueError(f"{where} {error}") from None
+            tensors.append(value)
+            return _TensorAt(len(tensors) - 1, tuple(value.shape), value.dtype, value.device.type, form)
+        if isinstance(value, dict):
+            return {key: strip(entry, f"{where}[{key!r}]") for key, entry in value.items()}
+        if type(value) in (list, tuple):
+            return type(value)(strip(entry, f"{where}[{i}]") for i, entry in enumerate(value))
+        return value
+
+    groups = [
+        {k: strip(v, f"param_groups[{i}][{k!r}]") for k, v in group.items() if k != "params"}
+        for i, group in enumerate(optimizer.param_groups)
+    ]
+    entries = {}
+    for key, value in optimizer.state.items():
+        known = id(key) in position
+        where = f"state of parameter {position[id(key)]}" if known else f"state[{key!r}]"
+        entries[_Parameter(position[id(key)]) if known else key] = strip(value, where)
+    return _Description(_shapes(optimizer), groups, entries)
+
+
+def _shapes(optimizer: Any) -> list[list[tuple[int, ...]]]:
+    return [[tuple(p.shape) for p in group["params"]] for group in optimizer.param_groups]
+
+
+def _difference(optimizer: Any, theirs: _Description) -> str:
+    """Return a description of how this rank's parameters differ from the root's; empty if they do not."""
+    mine = _shapes(optimizer)
+    if mine == theirs.shapes:
+        return ""
+    return (
+        f"the parameters differ: here are groups of {[len(g) for g in mine]} parameters with shapes {mine}, on the "
+        f"root of {[len(g) for g in theirs.shapes]} with {theirs.shapes}"
+    )
+
+
+def _matching(optimizer: Any, parameters: list[Any], theirs: _Description) -> list[_Place]:
+    """Return the receiving tensor for each of the root's tensors.
+
+    It is this rank's own tensor in the same place if that fits, else a new one.
+    """
+    found: dict[int, _Place] = {}
+
+    def visit(description: Any, own: Any, of: Sequence[torch.Tensor]) -> None:
+        if isinstance(description, _TensorAt):
+            fits = isinstance(own, torch.Tensor) and _fits(own, description)
+            found[description.index] = _Place(own if fits else _made(description, of), fits)
+        elif isinstance(description, dict):
+            for key, entry in description.items():
+                visit(entry, own.get(key) if isinstance(own, dict) else None, of)
+        elif type(description) in (list, tuple):
+            for i, entry in enumerate(description):
+                visit(entry, own[i] if type(own) in (list, tuple) and i < len(own) else None, of)
+
+    for description, group in zip(theirs.groups, optimizer.param_groups, strict=True):
+        visit(description, group, group["params"])
+    for key, description in theirs.state.items():
+        known = isinstance(key, _Parameter)
+        actual = parameters[key.index] if known else key
+        visit(description, optimizer.state.get(actual), [actual] if known else parameters)
+    return [found[i] for i in range(len(found))]
+
+
+def _fits(own: torch.Tensor, description: _TensorAt) -> bool:
+    """Return True if the root's tensor can be received in the memory of ``own``."""
+    alike = (
+        tuple(own.shape) == description.shape
+        and own.dtype is description.dtype
+        and own.device.type == description.device
+    )
+    if not alike or form_of(own) != description.form:
+        return False
+    return description.form is not None or (own.is_contiguous() and not own.is_neg())
+
+
+def _made(description: _TensorAt, of: Sequence[torch.Tensor]) -> torch.Tensor:
+    device = device_beside(of, description.device)
+    if description.form is not None:
+        return empty_like(description.form, device)
+    return torch.empty(description.shape, dtype=description.dtype, device=device)
+
+
+def device_beside(parameters: Sequence[torch.Tensor], device_type: str) -> str:
+    """Return the device of the first of ``parameters`` that is on a device of this type.
+
+    If there is none, return the type, which stands for its current device.
+    """
+    return next((str(p.device) for p in parameters if p.device.type == device_type), device_type)
+
+
+def _install(optimizer: Any, parameters: list[Any], theirs: _Description, places: list[_Place]) -> None:
+    """Store the received state. Tensors received in place keep their identity."""
+
+    def fill(description: Any, own: Any) -> Any:
+        if isinstance(description, _TensorAt):
+            place = places[description.index]
+            return own if place.in_place else place.tensor
+        if isinstance(description, dict):
+            known = own if isinstance(own, dict) else {}
+            return {key: fill(entry, known.get(key)) for key, entry in description.items()}
+        if type(description) in (list, tuple):
+            known = own if type(own) in (list, tuple) else ()
+            return type(description)(
+                fill(entry, known[i] if i < len(known) else None) for i, entry in enumerate(description)
+            )
+        return description
+
+    for description, group in zip(theirs.groups, optimizer.param_groups, strict=True):
+        group.update(fill(description, {k: v for k, v in group.items() if k != "params"}))
+    entries = {}
+    for key, description in theirs.state.items():
+        actual = parameters[key.index] if isinstance(key, _Parameter) else key
+        entries[actual] = fill(description, optimizer.state.get(actual))
+    optimizer.state.clear()
+    optimizer.state.update(entries)
 
 
 def broadcast_parameters(

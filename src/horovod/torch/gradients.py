@@ -2,8 +2,22 @@
 
 Each parameter has a hook that autograd calls when the gradient is complete. The hook submits the gradient to the engine
 and returns. The rest is a *round*, in which all ranks take part, at the end of the backward pass or of the last of
-``backward_passes_per_step`` passes. A round submits the gradients not yet in flight, finds out which gradients only
-other ranks have, and waits for all results. backward.py detects the end of a pass.
+``backward_passes_per_step`` passes. backward.py has the hooks and detects the end of a pass. The states of a
+``GradientReducer``:
+
+- *idle*: nothing is in flight. Initial state; entered by ``finish`` and ``reset``.
+- *in a pass*: entered by ``on_gradient`` with the first gradient of a pass. In the last pass of a round, gradients are
+  in flight as soon as they, or all of their bucket or group, have arrived. In other passes autograd accumulates them.
+- *between passes*: entered by ``pass_ended`` after a pass that is not the last one of its round.
+- *requested*: entered by ``begin``. All gradients of this rank and its readiness message are in flight.
+- *answered*: entered by ``answer`` when the messages of all ranks have arrived. Zeros for gradients that only other
+  ranks have are in flight, too. ``finish`` waits for everything and leads to *idle*.
+- *failed*: entered by ``pass_failed``. When this rank waits the next time, ``recover`` reports the failure to the other
+  ranks in a round, and leads to *idle*.
+
+``begin``, ``answer`` and ``finish`` are the steps of a round. ``step()`` runs a round too (``synchronize``) on a rank
+without a pass since the last step, or if it finds gradients that no round has seen (coverage.py). An exception in a
+round leads to ``reset``, which waits for everything in flight.
 
 Ranks may have gradients for different parameters, for example for a branch of the model that only some ranks' data
 took. So each rank contributes flags, one byte per parameter, to a small reduction with Max: 0 for no gradient, 1 for a
@@ -14,12 +28,12 @@ and weight decay leave the parameter alone. Ranks that have all gradients submit
 A rank may also have run no backward pass at all when others have. It takes part in their rounds from ``step``, in as
 many as the maximum of earlier steps, usually one. If there are fewer rounds this time, the other ranks know from the
 message that a rank is waiting. They then send it another message from their own ``step``, which otherwise costs
-nothing. Other fields of the message (ballot.py) make a round fail on all ranks if ranks have run different numbers of
-backward passes, or if a backward pass raised an exception.
+nothing. Other fields of the message (agreement.py) make a round fail on all ranks if ranks have run different numbers
+of backward passes, or if a backward pass raised an exception.
 
-Gradients are first reduced one by one, and later in shared buckets (bucketing.py). A bucket is submitted when all its
-gradients have arrived. If some of them are missing on all ranks, the others are reduced one by one in this round,
-directly from their places in the bucket.
+Gradients are first reduced one by one, and later in shared buckets (rounds.py, buckets.py). A bucket is submitted when
+all its gradients have arrived. If some of them are missing on all ranks, the others are reduced one by one in this
+round, directly from their places in the bucket. submissions.py keeps track of what is in flight.
 """
 
 import contextlib
@@ -31,18 +45,15 @@ import torch
 
 from horovod.common.faces import TORCH as face
 from horovod.common.ops import Average
-from horovod.torch import backward, ballot
-from horovod.torch.bucketing import Bucketing
+from horovod.torch import agreement, backward
+from horovod.torch.backward import Hooks, Notes
 from horovod.torch.buckets import Bucket, Slot
-from horovod.torch.contribution import Contribution
 from horovod.torch.coverage import Coverage, naming
-from horovod.torch.hooks import Hooks, Notes
+from horovod.torch.monitoring import Progress, epochs
 from horovod.torch.ops import handles
-from horovod.torch.options import Options
 from horovod.torch.parameter_names import Members
-from horovod.torch.progress import Progress, epochs
-from horovod.torch.submissions import Group, Submissions
-from horovod.torch.transit import bring_back, put_aside
+from horovod.torch.rounds import Bucketing, Contribution, add_accumulated, set_accumulated_aside
+from horovod.torch.submissions import Group, Options, Submissions
 
 
 class GradientReducer:
@@ -59,9 +70,9 @@ class GradientReducer:
         self._notes = Notes()  # names the thread that runs the last pass of a round, if its end will be detected
         self._hooks = Hooks(self, before=options.op != Average, notes=self._notes)
         self._groups: list[Group] = []
-        self._on_the_way = Submissions(options)
-        self._bucketing = Bucketing(options.bucket_most, options.process_set)
-        self._contribution = Contribution(options, self._slots, self._groups, self._bucketing, self._on_the_way)
+        self._in_flight = Submissions(options)
+        self._bucketing = Bucketing(options.max_bucketed, options.process_set)
+        self._contribution = Contribution(options, self._slots, self._groups, self._bucketing, self._in_flight)
         self.coverage = Coverage(self._slots)
         self._job = face.job
         self.reductions = 0
@@ -86,11 +97,11 @@ class GradientReducer:
         self._failed = False
         self._recovers = False
         # Maximum number of rounds in a step so far.
-        self._most_rounds = 1
+        self._max_rounds = 1
         # True if another rank is at its step and expects more rounds.
         self._awaited = False
-        # Work and tensor of the round under way.
-        self._vote: Any = None
+        # Work, tensor and bytes of the readiness message of the round under way.
+        self._readiness: Any = None
         self._answered = False
         self.add(members.names, names)
         slot_of = {slot.parameter: slot for slot in self._slots}
@@ -98,7 +109,7 @@ class GradientReducer:
 
     @property
     def name(self) -> str:
-        """Name of the readiness vote, unique in the job."""
+        """Name of the readiness message, unique in the job."""
         return f"gradients.ready.{self._slots[0].name}"
 
     def add(self, parameters: Iterable[torch.Tensor], names: dict[torch.Tensor, str]) -> None:
@@ -141,12 +152,12 @@ class GradientReducer:
 
         Gradients that are already reduced count if a step has taken several rounds before.
         """
-        return self._ended > 0 or (self._rounds > 0 and self._most_rounds > 1)
+        return self._ended > 0 or (self._rounds > 0 and self._max_rounds > 1)
 
     @property
     def busy(self) -> bool:
         """True if gradients are in flight."""
-        return len(self._on_the_way) > 0
+        return len(self._in_flight) > 0
 
     def reset(self) -> None:
         """Wait for operations in flight, ignore their failures, and start over.
@@ -154,9 +165,9 @@ class GradientReducer:
         This discards the errors stored for compression and restarts the count of backward passes.
         """
         self._leave_pass()
-        self._on_the_way.forget()
+        self._in_flight.forget()
         self._failed = self._awaited = False
-        self._vote = None
+        self._readiness = None
         self._rounds = 0
         self.coverage.restart()
         self._restart()
@@ -181,10 +192,10 @@ class GradientReducer:
         Called only if ``_adds`` was True.
         """
         if slot.seen < self._first_pass and self._adds:
-            put_aside(slot)
+            set_accumulated_aside(slot)
 
     def on_gradient(self, slot: Slot) -> None:
-        """Handle a new gradient that needs more than the inline bookkeeping in hooks.py."""
+        """Handle a new gradient that needs more than the inline bookkeeping in backward.py."""
         if self._pass is None:
             self._begin_pass()
         if self._turn.thread != get_ident() and not self._turn.is_shared():
@@ -212,19 +223,19 @@ class GradientReducer:
                 self.on_bucket(bucket)
         elif slot.group is None:
             self._bucketing.arrived.append(slot)
-            self._on_the_way.watch(slot)
+            self._in_flight.watch(slot)
             if self._bucketing.expects_more():
-                self._on_the_way.one(slot)
+                self._in_flight.one(slot)
         else:
-            self._on_the_way.watch(slot)
+            self._in_flight.watch(slot)
             slot.group.waiting_for -= 1
             if slot.group.waiting_for == 0:
-                self._on_the_way.group(slot.group)
+                self._in_flight.group(slot.group)
 
     def on_bucket(self, bucket: Bucket) -> None:
         """Submit a bucket whose last gradient has arrived."""
         if self._bucketing.expects_more():
-            self._on_the_way.bucket(bucket)
+            self._in_flight.bucket(bucket)
 
     def _begin_pass(self) -> None:
         with self._turn.lock:
@@ -247,7 +258,7 @@ class GradientReducer:
             self._job = face.job
             self._bucketing.drop_outdated()
             self._failed = self._awaited = False
-            self._rounds = self._ended = 0  # _most_rounds stays, because the program is the same
+            self._rounds = self._ended = 0  # _max_rounds stays, because the program is the same
             self.coverage.restart()
 
     def pass_ended(self) -> bool:
@@ -341,7 +352,7 @@ class GradientReducer:
     def stepped(self) -> None:
         """Finish a step, or start over because gradients were set to zero."""
         self.recover()
-        self._most_rounds = max(self._most_rounds, self._rounds)
+        self._max_rounds = max(self._max_rounds, self._rounds)
         self._rounds = 0
         self.coverage.restart()
         self._awaited = False
@@ -368,14 +379,15 @@ class GradientReducer:
         ``at_step`` is True outside of a backward pass. ``only_new`` is described in ``synchronize``.
         """
         with torch.no_grad():
-            self._on_the_way.alone = alone
+            self._in_flight.alone = alone
             self._members.take_in(self)
             self._contribution.gather()
             self._enter_job()
             self._bucketing.settle()
             flags = self._contribution.flags(self._first_pass if only_new else 0)
             wishes = self._bucketing.wishes()
-            said_by_all = ballot.cast(  # this rank's message, which the engine overwrites with the maximum
+            # This rank's message, which the engine overwrites with the maximum over all ranks.
+            message = agreement.encode_readiness(
                 self._ranks,
                 self.options.process_set.rank(),
                 flags,
@@ -383,48 +395,48 @@ class GradientReducer:
                 at_step=at_step,
                 failed=face.require_job().rank + 1 if self._failed else 0,
                 rounds=self._rounds,
-                most_rounds=self._most_rounds,
+                max_rounds=self._max_rounds,
                 steps=self.progress.steps.now(),
                 epoch=epochs.now(),
             )
-            outcome = torch.frombuffer(said_by_all, dtype=torch.uint8)
-            self._vote = self._on_the_way.vote(outcome, self.name), outcome, said_by_all
+            vector = torch.frombuffer(message, dtype=torch.uint8)
+            self._readiness = self._in_flight.exchange_readiness(vector, self.name), vector, message
             self._answered = self._contribution.submit_mine()
 
     def answer(self, seconds: float = -1.0) -> bool:
         """Submit what only other ranks have; see backward.Reducer."""
         if self._answered and seconds < 0:
             return True
-        work, outcome, said_by_all = self._vote
+        work, vector, message = self._readiness
         if seconds >= 0 and not work.wait(seconds):
             return False
-        handles.wait(work, outcome)
+        handles.wait(work, vector)
         if not self._answered:
             with torch.no_grad():
-                theirs = ballot.flags_of(said_by_all, self._ranks, len(self._slots))
+                theirs = agreement.flags_of(message, self._ranks, len(self._slots))
                 self._contribution.submit_theirs(theirs, self._adds)
         return True
 
     def finish(self) -> bool:
         """Wait for all results; see backward.Reducer. Return True if some rank was at the end of a backward pass."""
         with torch.no_grad():
-            self._on_the_way.finish()
-            outcome = ballot.read(self._vote[2], self._ranks)
-            self._vote = None
-            self.progress.check(outcome, self.options.process_set.ranks)
-            self.coverage.add(outcome.flags)
+            self._in_flight.finish()
+            readiness = agreement.decode_readiness(self._readiness[2], self._ranks)
+            self._readiness = None
+            self.progress.check(readiness, self.options.process_set.ranks)
+            self.coverage.add(readiness.flags)
             if self._adds:
                 for slot in self._slots:
-                    bring_back(slot)
-            self._bucketing.propose(self._slots, outcome.flags)
+                    add_accumulated(slot)
+            self._bucketing.propose(self._slots, readiness.flags)
         self._rounds += 1
         self.reductions += 1
-        self._some_joined = not outcome.all_here
+        self._some_joined = not readiness.all_here
         if self._some_joined:
             self._hooks.also_before(self._slots)
-        self._awaited = outcome.at_step and self._rounds < outcome.rounds
+        self._awaited = readiness.at_step and self._rounds < readiness.max_rounds
         self._restart(reduced=True)
-        return outcome.at_end
+        return readiness.at_end
 
     def _restart(self, reduced: bool = False) -> None:
         if self._unsettled:
@@ -434,7 +446,7 @@ class GradientReducer:
                     slot.settle()
             self._unsettled = False
         self._first_pass = self._notes.number + 1
-        self._on_the_way.forget_watched(reduced)
+        self._in_flight.forget_watched(reduced)
         if self._hooks.before:
             for slot in self._slots:
                 slot.before = None

@@ -4,7 +4,7 @@ from horovod.common.basics import HorovodBasics
 from horovod.common.exceptions import HorovodInternalError
 from horovod.common.ops import Adasum, Average, Max, Min, Product, Sum
 from horovod.common.process_sets import ProcessSet, add_process_set, global_process_set, remove_process_set
-from horovod.torch import data_wait
+from horovod.torch import monitoring
 from horovod.torch.compression import Compression
 from horovod.torch.distributed.environment import hiding
 from horovod.torch.ops import handles
@@ -31,7 +31,7 @@ from horovod.torch.ops.reducescatter import (
     reducescatter,
     reducescatter_async,
 )
-from horovod.torch.sparse import sparse_allreduce_async
+from horovod.torch.ops.sparse import sparse_allreduce_async
 
 _basics = HorovodBasics("torch")
 
@@ -72,7 +72,7 @@ def step() -> None:
     Raises:
         ValueError: Horovod is not initialized.
     """
-    data_wait.watch()
+    monitoring.watch_data_loaders()
     _basics.step()
 
 

@@ -8,34 +8,67 @@ from typing import Any
 
 import torch
 
-from horovod.common import objects
 from horovod.common.contract.frames import warn_user
 from horovod.common.faces import TORCH as face
-from horovod.common.gradients import (
-    anybody_else,
-    check_groups,
-    check_passes,
-    check_predivide,
-    groups_of,
-    parts,
-    scales,
-)
-from horovod.common.ops import Adasum, Average, check_op
+from horovod.common.gradients import anybody_else, check_groups, check_passes, check_predivide, groups_of, scales
+from horovod.common.ops import Adasum, Average, Sum, check_op
 from horovod.common.process_sets import ProcessSet, global_process_set
 from horovod.common.steps import marks
-from horovod.torch import data_wait, noticing, old_names
+from horovod.torch import coverage, monitoring
 from horovod.torch.adasum import DeltaReducer, check_set
-from horovod.torch.bucket_plan import SMALL
-from horovod.torch.bucketing import EVERYTHING
-from horovod.torch.closures import reducing
+from horovod.torch.agreement import SMALL
 from horovod.torch.compression import Compression
-from horovod.torch.coverage import named
+from horovod.torch.coverage import Begun, named
 from horovod.torch.gradients import GradientReducer
-from horovod.torch.in_sync import check_after_step
-from horovod.torch.old_names import Begun
+from horovod.torch.monitoring import check_after_step
+from horovod.torch.ops.allreduce import allreduce_
 from horovod.torch.ops.tensors import set_id
-from horovod.torch.options import Options
-from horovod.torch.parameter_names import Members, check_compression, check_dtypes, name_parameters, unique_on_the_wire
+from horovod.torch.parameter_names import (
+    Members,
+    check_compression,
+    check_dtypes,
+    make_groups,
+    name_parameters,
+    unique_on_the_wire,
+)
+from horovod.torch.rounds import EVERYTHING
+from horovod.torch.submissions import Options
+
+
+def reducing(closure: Callable[[], Any], reducer: GradientReducer) -> Callable[[], Any]:
+    """Return ``closure`` with loss and gradients reduced over the reducer's ranks, which all must call it.
+
+    Line-search optimizers (LBFGS) decide by the loss how often to call the closure. If each rank used its own loss,
+    ranks would decide differently, and a rank that calls the closure once more would wait for the others.
+
+    The loss may be a number, a tensor with one element, or None. It is summed if the gradients are summed and averaged
+    otherwise, so that the gradients are those of the loss.
+    """
+
+    def run() -> Any:
+        reducer.stepped()  # the closure may run a backward pass on only some of the ranks
+        reducer.coverage.leave_alone()
+        loss = closure()
+        reducer.synchronize(only_new=True)
+        reducer.reduce_left_out()
+        return _reduce(loss, reducer)
+
+    return run
+
+
+def _reduce(loss: Any, reducer: GradientReducer) -> Any:
+    known = isinstance(loss, int | float) or (isinstance(loss, torch.Tensor) and loss.numel() == 1)
+    # Always reduce a float64, so that ranks run the same operation whatever their closures return.
+    # Tensor.item() instead of float(), which would warn about graphs.
+    number = loss.item() if isinstance(loss, torch.Tensor) and known else loss
+    value = torch.tensor([number if known else 0.0], dtype=torch.float64, device="cpu")
+    op = Sum if reducer.options.op == Sum else Average
+    allreduce_(value, name=f"{reducer.name}.loss", op=op, process_set=reducer.options.process_set)
+    if not known:
+        return loss
+    if isinstance(loss, torch.Tensor):
+        return torch.full_like(loss.detach(), value.item())
+    return value.item()
 
 
 def DistributedOptimizer(
@@ -126,8 +159,8 @@ def DistributedOptimizer(
             *scales(predivide),
             sparse_as_dense,
             passes,
-            _make_groups(groups, parameters, names, process_set),
-            0 if sparse_again else _bucket_most(gradient_as_bucket_view, compression, groups),
+            make_groups(groups, parameters, names, process_set),
+            0 if sparse_again else _max_bucketed(gradient_as_bucket_view, compression, groups),
             sparse_again,
         )
         unwrap(optimizer)
@@ -135,11 +168,11 @@ def DistributedOptimizer(
         reducer = reduce(members, unique_on_the_wire(optimizer, names, process_set), options)
     else:
         unwrap(optimizer)
-    data_wait.watch()
+    monitoring.watch_data_loaders()
     return _wrap(optimizer, _Control(reducer, passes, members))
 
 
-def _bucket_most(wanted: bool | None, compression: Any, groups: Any) -> int:
+def _max_bucketed(wanted: bool | None, compression: Any, groups: Any) -> int:
     """Return the bytes of the largest gradient that may share a bucket; 0 for no buckets."""
     # A compressor that considers several values at a time would give other results for a bucket.
     known = Compression
@@ -147,33 +180,6 @@ def _bucket_most(wanted: bool | None, compression: Any, groups: Any) -> int:
     if wanted is False or groups or not by_number:
         return 0
     return EVERYTHING if wanted else SMALL
-
-
-def _make_groups(
-    groups: int | Sequence[Sequence[torch.Tensor]] | None,
-    parameters: list[torch.Tensor],
-    names: dict[torch.Tensor, str],
-    process_set: ProcessSet,
-) -> list[list[torch.Tensor]]:
-    """Return the groups of the set's first rank, without parameters that are frozen or not in this optimizer."""
-    if not groups:
-        return []
-    if isinstance(groups, int):
-        mine: list[list[str]] = [
-            [names[p] for p in part] for part in parts([p for p in parameters if p.requires_grad], groups)
-        ]
-    else:
-        mine = [[names[p] for p in group if p in names and p.requires_grad] for group in groups]
-    assert process_set.ranks is not None
-    theirs = objects.broadcast_object(mine, process_set.ranks[0], "DistributedOptimizer.groups", process_set, face=face)
-    by_name = {name: p for p, name in names.items()}
-    unknown = [name for group in theirs for name in group if name not in by_name]
-    if unknown:
-        raise ValueError(
-            f"groups must name parameters that exist on all ranks, but rank {process_set.ranks[0]} has {unknown}, "
-            f"which rank {face.require_job().rank} does not have"
-        )
-    return [[by_name[name] for name in group] for group in theirs if group]
 
 
 class _Control:
@@ -250,7 +256,7 @@ class _Control:
         if self.reducer is not None and not self.in_step:
             count, process_set = self.reducer.progress.steps, self.reducer.options.process_set
             steps = count.add()
-            noticing.after_step(names, f"{self.reducer.name} {count.era}", process_set, steps, not self.warned)
+            monitoring.after_step(names, f"{self.reducer.name} {count.era}", process_set, steps, not self.warned)
             check_after_step(optimizer, names, process_set, steps)
 
     @contextlib.contextmanager
@@ -372,10 +378,10 @@ class _Distributed:
         return _new, (self._hvd_plain,), self.__getstate__()
 
     _parameter_names: dict[torch.Tensor, str]
-    backward_passes_per_step = old_names.backward_passes_per_step
-    _requires_update = old_names.requires_update
-    _handles = old_names.started
-    _allreduce_grad_async = old_names.allreduce_grad_async
+    backward_passes_per_step = coverage.backward_passes_per_step
+    _requires_update = coverage.requires_update
+    _handles = coverage.started
+    _allreduce_grad_async = coverage.allreduce_grad_async
 
 
 _DistributedOptimizer = _Distributed

@@ -1,4 +1,4 @@
-"""Names of an optimizer's parameters, which match gradients between ranks, and checks of related arguments."""
+"""Names and groups of an optimizer's parameters, which match gradients between ranks; checks of related arguments."""
 
 import weakref
 from collections import Counter
@@ -8,8 +8,10 @@ from weakref import WeakKeyDictionary
 
 import torch
 
+from horovod.common import objects
 from horovod.common.compression import check_wire
 from horovod.common.faces import TORCH as face
+from horovod.common.gradients import parts
 from horovod.common.process_sets import ProcessSet
 from horovod.torch.ops.tensors import CODES
 
@@ -82,6 +84,33 @@ def check_dtypes(names: dict[torch.Tensor, str]) -> None:
             raise ValueError(
                 f"DistributedOptimizer, parameter {name!r}: the dtype must be one of {_REDUCED}, got {dtype}{hint}"
             )
+
+
+def make_groups(
+    groups: int | Sequence[Sequence[torch.Tensor]] | None,
+    parameters: list[torch.Tensor],
+    names: dict[torch.Tensor, str],
+    process_set: ProcessSet,
+) -> list[list[torch.Tensor]]:
+    """Return the groups of the set's first rank, without parameters that are frozen or not in this optimizer."""
+    if not groups:
+        return []
+    if isinstance(groups, int):
+        mine: list[list[str]] = [
+            [names[p] for p in part] for part in parts([p for p in parameters if p.requires_grad], groups)
+        ]
+    else:
+        mine = [[names[p] for p in group if p in names and p.requires_grad] for group in groups]
+    assert process_set.ranks is not None
+    theirs = objects.broadcast_object(mine, process_set.ranks[0], "DistributedOptimizer.groups", process_set, face=face)
+    by_name = {name: p for p, name in names.items()}
+    unknown = [name for group in theirs for name in group if name not in by_name]
+    if unknown:
+        raise ValueError(
+            f"groups must name parameters that exist on all ranks, but rank {process_set.ranks[0]} has {unknown}, "
+            f"which rank {face.require_job().rank} does not have"
+        )
+    return [[by_name[name] for name in group] for group in theirs if group]
 
 
 class Members:

@@ -1,22 +1,72 @@
-"""Gradients in flight: their submission, and the storage of their results."""
+"""Gradients in flight: the optimizer's options, submission to the engine, and storage of the results."""
 
 import contextlib
 from collections.abc import Callable
+from dataclasses import dataclass, field
 from typing import Any, NoReturn
 
 import torch
 
 from horovod._core import WIRE_NONE
 from horovod.common.compression import leaves_alone, wire_of
-from horovod.common.ops import Max
+from horovod.common.ops import Average, Max
+from horovod.common.process_sets import ProcessSet
 from horovod.torch.buckets import Bucket, Slot
-from horovod.torch.ops import handles, profiling, repeats
+from horovod.torch.compression import Compression
+from horovod.torch.ops import handles, repeats, tracing
 from horovod.torch.ops.allreduce import submit
 from horovod.torch.ops.repeats import Repeat
+from horovod.torch.ops.sparse import sparse_allreduce_async
 from horovod.torch.ops.tensors import plain
-from horovod.torch.options import Options
-from horovod.torch.residuals import Residuals
-from horovod.torch.sparse import sparse_allreduce_async
+
+
+class Residuals:
+    """Compression errors of this rank: one float32 tensor per gradient, different on every rank.
+
+    With error feedback, the error of compressing a gradient in one step is added to the gradient of the next step. The
+    engine computes both while it encodes the values (core/collectives/allreduce_compressed.cc). Sources: F. Seide et
+    al., "1-bit stochastic gradient descent and its application to data-parallel distributed training of speech DNNs",
+    Interspeech 2014; S. P. Karimireddy et al., "Error feedback fixes SignSGD and other gradient compression schemes",
+    ICML 2019.
+
+    They are not part of the optimizer's state: they are neither pickled nor in ``state_dict``. A run that resumes from
+    a checkpoint starts with zeros, which costs at most one step's rounding error.
+    """
+
+    def __init__(self) -> None:
+        self._held: dict[Any, torch.Tensor] = {}
+
+    def of(self, key: Any, tensor: torch.Tensor) -> torch.Tensor:
+        """Return the contiguous residual for ``tensor``, of the same size.
+
+        It is the one of the last step, or zeros if the key is new or its tensor has changed shape or device.
+        """
+        held = self._held.get(key)
+        if held is None or held.shape != tensor.shape or held.device != tensor.device:
+            held = self._held[key] = torch.zeros(tensor.shape, dtype=torch.float32, device=tensor.device)
+        return held
+
+    def clear(self) -> None:
+        """Discard all residuals, so that the next step starts with zeros."""
+        self._held.clear()
+
+
+@dataclass
+class Options:
+    """Arguments of ``DistributedOptimizer``, checked and normalized."""
+
+    process_set: ProcessSet
+    compression: Any = Compression.none
+    op: int = Average
+    prescale: float = 1.0
+    postscale: float = 1.0
+    sparse_as_dense: bool = False
+    passes: int = 1
+    groups: list[list[torch.Tensor]] = field(default_factory=list)
+    max_bucketed: int = 0
+    """Maximum bytes of a gradient that shares a bucket, if all ranks agree; 0 disables buckets."""
+    sparse_again: bool = False
+    """True to convert gradients that were made dense back to sparse ones."""
 
 
 class Group:
@@ -31,7 +81,7 @@ class Group:
             slot.group = self
 
 
-def check(slot: Slot) -> None:
+def check_unchanged(slot: Slot) -> None:
     """Check that the slot's gradient is still the tensor that was submitted, unchanged.
 
     Raises:
@@ -50,9 +100,9 @@ def _refuse_change(slot: Slot) -> NoReturn:
 
 
 def _check(slot: Slot | None, bucket: Bucket | None) -> None:
-    """Run ``check`` for one gradient, which may be in a bucket, or for all gradients of a bucket."""
+    """Run ``check_unchanged`` for one gradient, which may be in a bucket, or for all gradients of a bucket."""
     if slot is not None:
-        check(slot)
+        check_unchanged(slot)
     if bucket is not None:
         if slot is None:
             bucket.look_for_change()
@@ -71,8 +121,8 @@ class Submissions:
 
     def __init__(self, options: Options) -> None:
         self._options = options
-        # Pending work by slot, bucket or vote: the callback that waits for the result and stores it, or a Repeat whose
-        # result needs no further storage.
+        # Pending work by slot, bucket or readiness vector: the callback that waits for the result and stores it, or a
+        # Repeat whose result needs no further storage.
         self._pending: dict[Any, Callable[[], None] | Repeat] = {}
         self._wire = wire_of(options.compression)
         self._residuals = Residuals() if getattr(options.compression, "error_feedback", False) else None
@@ -87,9 +137,9 @@ class Submissions:
     def __len__(self) -> int:
         return len(self._pending)
 
-    def vote(self, outcome: torch.Tensor, name: str) -> Any:
-        """Reduce ``outcome`` in place with Max, and return its Work."""
-        repeat = self._pending[outcome] = self._hand_over(outcome, name, Max)
+    def exchange_readiness(self, vector: torch.Tensor, name: str) -> Any:
+        """Reduce ``vector`` in place with Max, and return its Work."""
+        repeat = self._pending[vector] = self._submit_in_place(vector, name, Max)
         return repeat.work
 
     def one(self, slot: Slot) -> None:
@@ -111,7 +161,7 @@ class Submissions:
 
         def finish() -> None:
             result = wait()
-            check(slot)
+            check_unchanged(slot)
             p.grad = result
 
         self._pending[slot] = finish
@@ -199,7 +249,7 @@ class Submissions:
         # Other layouts, such as channels last, may not be the same on all ranks.
         tensor = plain(tensor)
         residual = self._residuals.of(key, tensor) if self._residuals is not None else None
-        repeat = self._hand_over(
+        repeat = self._submit_in_place(
             tensor, name, options.op, options.prescale, options.postscale, group, group_size, self._wire, residual
         )
 
@@ -216,7 +266,7 @@ class Submissions:
 
         self._pending[key] = finish
 
-    def _hand_over(
+    def _submit_in_place(
         self,
         tensor: torch.Tensor,
         name: str,
@@ -242,15 +292,15 @@ class Submissions:
             return repeat
         arguments = (name, op, prescale, postscale, process_set, group, group_size)
         work = submit(tensor, tensor, *arguments, wire=wire, residual=residual)
-        if profiling.state._is_profiler_enabled:
-            profiling.mark(work)
+        if tracing.state._is_profiler_enabled:
+            tracing.record_submission(work)
         return Repeat(work, known, tensor, op, prescale, postscale, process_set)
 
     def _send_again(self, repeat: Repeat, tensor: torch.Tensor) -> None:
         pointer = tensor.data_ptr()
         repeat.work.submit_again(pointer, pointer)
-        if profiling.state._is_profiler_enabled:
-            profiling.mark(repeat.work)
+        if tracing.state._is_profiler_enabled:
+            tracing.record_submission(repeat.work)
 
     def _await(self, key: Any, what: Callable[[], None] | Repeat) -> None:
         if not isinstance(what, Repeat):
@@ -259,7 +309,7 @@ class Submissions:
         handles.wait(what.work, (what, key))
         repeats.put_back(what)
         if isinstance(key, Slot):
-            check(key)
+            check_unchanged(key)
         elif isinstance(key, Bucket):
             _check(None, key)
             key.hand_out(None)

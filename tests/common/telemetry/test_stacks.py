@@ -48,7 +48,7 @@ def test_threads_frames_and_the_own_line():
         ([(QUEUE, 5, "get")], "", "in queue.get (queue.py:5)"),
         ([("/e/site-packages/big/__init__.py", 5, "run"), ("/home/me/t.py", 7, "f")], "", "in big.run at t.py:7 in f"),
         (
-            [(TORCH, 9, "__next__"), ("/src/horovod/torch/data_wait.py", 5, "__next__"), ("/home/me/t.py", 7, "f")],
+            [(TORCH, 9, "__next__"), ("/src/horovod/torch/monitoring.py", 5, "__next__"), ("/home/me/t.py", 7, "f")],
             "",
             "in DataLoader.__next__ at t.py:7 in f",
         ),

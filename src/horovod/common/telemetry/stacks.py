@@ -29,7 +29,7 @@ class Frame:
     @property
     def measures(self) -> bool:
         """True for the frame that only measures the wait for data, between the user's line and what that calls."""
-        return self.library == "horovod" and self.path.endswith(f"{os.sep}data_wait.py")
+        return self.function == "__next__" and self.path.endswith(f"{os.sep}torch{os.sep}monitoring.py")
 
     def __str__(self) -> str:
         """Return file, line and function, such as "train.py:88 in main"."""

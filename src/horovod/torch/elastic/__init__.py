@@ -20,7 +20,7 @@ from horovod.common.elastic import ObjectState as _ObjectState
 from horovod.common.elastic.batch import batch_of_this_rank as _batch_of_this_rank
 from horovod.common.elastic.own import PerRank, RandomNumbers
 from horovod.common.faces import TORCH
-from horovod.torch.elastic.checkpoint import Checkpoint
+from horovod.torch.elastic.copying import Checkpoint
 from horovod.torch.elastic.sampler import ElasticSampler
 from horovod.torch.elastic.state import TorchState
 from horovod.torch.functions import allgather_object, broadcast_object

@@ -1,4 +1,4 @@
-"""Copies of commits made concurrently with the next step's forward and backward passes.
+"""Copies of commits made concurrently with the next step's forward and backward passes, and checkpoints.
 
 Those passes read parameters without changing them::
 
@@ -7,15 +7,18 @@ Those passes read parameters without changing them::
 
 import copy
 import ctypes
+import os
 import threading
 import time
 from collections import deque
-from collections.abc import Sequence
-from typing import Any, NamedTuple
+from collections.abc import Mapping, Sequence
+from typing import IO, Any, NamedTuple
 
 import torch
 
 from horovod.common.contract.frames import warn_user
+from horovod.common.elastic.state_checkpoint import StateCheckpoint
+from horovod.torch.mpi_ops import rank, size
 
 Pair = tuple[torch.Tensor, torch.Tensor]
 """(source, target): contiguous CPU tensors of the same dtype and shape."""
@@ -174,3 +177,35 @@ def copied(value: Any, into: Any, later: Later | _Never | None = None) -> Any:
         known = into if type(into) is type(value) and len(into) == len(value) else [None] * len(value)
         return type(value)(copied(entry, one, later) for entry, one in zip(value, known, strict=True))
     return copy.deepcopy(value)
+
+
+class Checkpoint(StateCheckpoint):  # noqa: D101 - the base class's docstring
+    __doc__ = StateCheckpoint.__doc__
+
+    def __init__(
+        self, directory: str | os.PathLike[str], keep: int = 3, storage_options: Mapping[str, Any] | None = None
+    ) -> None:
+        """Open a directory of checkpoints.
+
+        Args:
+            directory (str or PathLike): Path, or a URL supported by fsspec such as ``s3://bucket/name``.
+            keep (int): Number of checkpoints to keep, the latest ones. Default: 3.
+            storage_options (Mapping, optional): Options of the fsspec file system.
+
+        Raises:
+            ValueError: ``keep`` is less than 1, or ``directory`` is a file.
+            ImportError: The package that the URL needs is missing.
+        """
+        options = storage_options
+        super().__init__(
+            directory, keep, rank=rank, size=size, copied=_copied, dump=torch.save, load=_load, storage_options=options
+        )
+
+
+def _copied(value: Any) -> Any:
+    return copied(value, None)
+
+
+def _load(file: IO[bytes]) -> Any:
+    # weights_only=False: a state may contain any object, and the directory is the program's own, so it is trusted.
+    return torch.load(file, map_location="cpu", weights_only=False)

@@ -9,9 +9,9 @@ from typing import Any
 import torch
 
 from horovod.common.exceptions import HorovodInternalError
-from horovod.torch.contribution import fill, kind_of
 from horovod.torch.elastic.step_by_step import StepByStep
 from horovod.torch.gradients import GradientReducer
+from horovod.torch.rounds import fill, kind_of
 
 _REDUCTION = frozenset(("horovod.torch.gradients", "horovod.torch.backward"))
 

@@ -1,4 +1,8 @@
-"""The strategy class, which implements the methods of Lightning's ParallelStrategy."""
+"""The strategy class, which implements the methods of Lightning's ParallelStrategy, and what it consists of.
+
+A cluster environment describes ranks that are already running. ``Gathering`` synchronizes torchmetrics metrics through
+Horovod; by default they support only torch.distributed. ``own_device`` selects a rank's device (pure).
+"""
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -7,10 +11,121 @@ from typing import Any
 import torch
 
 import horovod.torch as hvd
-from horovod.torch.lightning.devices import own_device
-from horovod.torch.lightning.environment import make_environment
-from horovod.torch.lightning.metrics import Gathering
 from horovod.torch.optimizer import unwrap
+
+
+def make_environment(pl: Any) -> Any:
+    """Return a cluster environment for Lightning, whose module is ``pl``.
+
+    Given an environment, Lightning does not search for those of other launchers.
+    """
+    from importlib import import_module
+
+    base = import_module(f"{pl.__name__}.plugins.environments").ClusterEnvironment
+
+    class HorovodEnvironment(base):  # type: ignore[misc, valid-type]
+        """Environment of ranks that are already running and need no address to find each other."""
+
+        @property
+        def creates_processes_externally(self) -> bool:
+            return True
+
+        @property
+        def main_address(self) -> str:
+            raise RuntimeError("HorovodStrategy has no main address, because it does not use torch.distributed")
+
+        @property
+        def main_port(self) -> int:
+            raise RuntimeError("HorovodStrategy has no main port, because it does not use torch.distributed")
+
+        @staticmethod
+        def detect() -> bool:
+            return False
+
+        def world_size(self) -> int:
+            return hvd.size()
+
+        def set_world_size(self, size: int) -> None:
+            pass
+
+        def global_rank(self) -> int:
+            return hvd.rank()
+
+        def set_global_rank(self, rank: int) -> None:
+            pass
+
+        def local_rank(self) -> int:
+            return hvd.local_rank()
+
+        def node_rank(self) -> int:
+            return hvd.cross_rank()
+
+    return HorovodEnvironment()
+
+
+def gather(tensor: torch.Tensor, group: Any = None) -> list[torch.Tensor]:
+    """Return the tensors of all ranks, in rank order, gathered in one allgather. Shapes may differ.
+
+    ``group`` is ignored: all ranks take part.
+    """
+    shapes = hvd.allgather_object(tuple(tensor.shape), name="lightning.metric.shape")
+    sizes = [torch.Size(shape).numel() for shape in shapes]
+    joined = hvd.allgather(tensor.detach().contiguous().reshape(-1), name="lightning.metric")
+    return [part.reshape(shape) for part, shape in zip(joined.split(sizes), shapes, strict=True)]
+
+
+class Gathering:
+    """Metrics that use Horovod until ``end``. A metric with its own ``dist_sync_fn`` keeps it."""
+
+    def __init__(self, module: torch.nn.Module) -> None:
+        from torchmetrics import Metric
+
+        self._before = [
+            (one, one.distributed_available_fn)
+            for one in module.modules()
+            if isinstance(one, Metric) and one.dist_sync_fn is None
+        ]
+        for one, _ in self._before:
+            one.dist_sync_fn, one.distributed_available_fn = gather, _anybody_else
+
+    def end(self) -> None:
+        for one, available in self._before:
+            one.dist_sync_fn, one.distributed_available_fn = None, available
+
+
+def _anybody_else() -> bool:
+    return hvd.is_initialized() and hvd.size() > 1
+
+
+def own_device(given: Sequence[torch.device], local_rank: int, local_size: int, gpus: int) -> torch.device:
+    """Return the device of one rank, selected from the Trainer's ``devices``.
+
+    Args:
+        given: ``devices`` as parsed by Lightning, for which ``devices=1`` means GPU number 0. In that case, the ranks
+            of a host share all of its GPUs. Otherwise they use the given devices in order.
+        local_rank: Local rank of this process.
+        local_size: Number of ranks on this host.
+        gpus: Number of GPUs that this process sees.
+
+    Raises:
+        ValueError: ``devices`` does not match the ranks.
+    """
+    kind = given[0].type
+    if kind == "cpu" and len(given) in (1, local_size):
+        return given[0]
+    if kind == "cuda":
+        if len(given) == 1 and given[0].index == 0:
+            return torch.device("cuda", local_rank % gpus)
+        if len(given) >= local_size:
+            return given[local_rank]
+    supported = (
+        "1, 'auto' or, for GPUs, as many as this host has ranks" if kind in ("cpu", "cuda") else "of CPU or CUDA"
+    )
+    raise ValueError(
+        f"the Trainer's devices must be {supported}, got {', '.join(map(str, given))} for {local_size} ranks on this "
+        "host, each of which uses one device"
+    )
+
 
 _OPS = {"mean": hvd.Average, "avg": hvd.Average, "sum": hvd.Sum, "max": hvd.Max, "min": hvd.Min}
 

@@ -8,7 +8,8 @@ import torch
 from horovod._core import KIND_ALLGATHER, WIRE_NONE
 from horovod.common.ops import Average, Sum, wire_name
 from horovod.common.process_sets import ProcessSet, global_process_set
-from horovod.torch.ops import groups, handles
+from horovod.torch.ops import handles
+from horovod.torch.ops import tensors as groups
 from horovod.torch.ops.allreduce import _Allreduce
 from horovod.torch.ops.arrays import accepting
 from horovod.torch.ops.grouped_allreduce import _GroupedAllreduce
@@ -39,7 +40,7 @@ def _start_group(tensors: list[torch.Tensor], name: str | None, process_set: Pro
     for tensor in tensors:
         code_of(tensor, "grouped_allgather", name)
     set_id(process_set, "grouped_allgather")
-    group, members = groups.names("grouped_allgather", name, len(tensors), process_set)
+    group, members = groups.group_names("grouped_allgather", name, len(tensors), process_set)
     return [_submit(t, member, process_set, group, len(tensors)) for t, member in zip(tensors, members, strict=True)]
 
 
@@ -144,7 +145,7 @@ def grouped_allgather_async(
     Raises:
         ValueError: As for ``allgather``.
     """
-    tensors = groups.check(tensors, "grouped_allgather")
+    tensors = groups.check_list(tensors, "grouped_allgather")
     works = _start_group(tensors, name, process_set)
     return handles.add(works, lambda: [_result(w, t) for w, t in zip(works, tensors, strict=True)], tensors)
 
@@ -170,7 +171,7 @@ def grouped_allgather(
         ValueError: As for ``allgather``.
         HorovodInternalError: As for ``allgather``.
     """
-    tensors = groups.check(tensors, "grouped_allgather")
+    tensors = groups.check_list(tensors, "grouped_allgather")
     return list(_GroupedAllgather.apply(name, process_set, Average, *tensors)) if tensors else []
 
 

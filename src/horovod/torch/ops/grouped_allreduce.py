@@ -10,7 +10,8 @@ from horovod.common.compression import check_wire
 from horovod.common.ops import check_differentiable, check_scale, resolve_op
 from horovod.common.process_sets import ProcessSet, global_process_set
 from horovod.torch.compression import Compression
-from horovod.torch.ops import groups, handles
+from horovod.torch.ops import handles
+from horovod.torch.ops import tensors as groups
 from horovod.torch.ops.allreduce import submit
 from horovod.torch.ops.arrays import accepting
 from horovod.torch.ops.repeats import Repeat, put_back, take
@@ -34,7 +35,7 @@ def submit_group(
     """
     count, arguments = len(sources), (op, prescale, postscale, process_set)
     if name:
-        group, members = groups.names("grouped_allreduce", name, count, process_set)
+        group, members = groups.group_names("grouped_allreduce", name, count, process_set)
         known = [(member, count, wire) for member in members]  # keys that no user can pass as a name
         again = _take_group(known, sources, arguments)
         if again:
@@ -47,7 +48,7 @@ def submit_group(
     check_scale("grouped_allreduce", prescale, postscale)
     set_id(process_set, "grouped_allreduce")
     if not name:
-        group, members = groups.names("grouped_allreduce", name, count, process_set)
+        group, members = groups.group_names("grouped_allreduce", name, count, process_set)
         known = [("", count, wire)] * count
     return [
         Repeat(submit(source, target, member, *arguments, group, count, wire=wire), key, source, *arguments)
@@ -110,7 +111,7 @@ def grouped_allreduce_async(
         NotImplementedError: As for ``allreduce``.
     """
     op = resolve_op(op, average, "grouped_allreduce")
-    tensors = groups.check(tensors, "grouped_allreduce")
+    tensors = groups.check_list(tensors, "grouped_allreduce")
     return _start_group(tensors, name, op, prescale_factor, postscale_factor, process_set, WIRE_NONE)
 
 
@@ -161,7 +162,7 @@ def grouped_allreduce_async_(
         NotImplementedError: As for ``allreduce``.
     """
     op = resolve_op(op, average, "grouped_allreduce")
-    tensors = groups.check(tensors, "grouped_allreduce")
+    tensors = groups.check_list(tensors, "grouped_allreduce")
     members = submit_group(tensors, tensors, name, op, prescale_factor, postscale_factor, process_set)
     return _add_group(members, name, tensors, tensors)
 
@@ -245,7 +246,7 @@ def grouped_allreduce(
         HorovodInternalError: As for ``allreduce``.
     """
     op = resolve_op(op, average, "grouped_allreduce")
-    tensors = groups.check(tensors, "grouped_allreduce")
+    tensors = groups.check_list(tensors, "grouped_allreduce")
     if not tensors:
         return []
     wire = WIRE_NONE

@@ -12,9 +12,9 @@ from typing import Any
 from horovod.common.exceptions import HorovodInternalError
 from horovod.common.faces import TORCH as face
 from horovod.common.state import state
-from horovod.torch.ops import devices, profiling, repeats
-from horovod.torch.ops.profiling import state as _profiler
+from horovod.torch.ops import devices, repeats, tracing
 from horovod.torch.ops.repeats import Repeat
+from horovod.torch.ops.tracing import state as _profiler
 
 # Waits are cut into slices so that Python can run signal handlers (Ctrl-C), and so that a forked child notices that no
 # engine will complete the operation.
@@ -34,7 +34,7 @@ def add(works: Sequence[Any], finish: Callable[[], Any], keep: Any) -> int:
     """
     if _profiler._is_profiler_enabled:
         for work in works:
-            profiling.mark(work)
+            tracing.record_submission(work)
     number = next(_numbers)
     _records[number] = (works, finish, keep)
     return number
@@ -45,7 +45,7 @@ def add_repeat(repeat: Repeat, source: Any, result: Any) -> int:
     repeat.source = source
     repeat.result = result
     if _profiler._is_profiler_enabled:
-        profiling.mark(repeat.work)
+        tracing.record_submission(repeat.work)
     number = next(_numbers)
     _records[number] = repeat
     return number
@@ -141,7 +141,7 @@ def wait(work: Any, keep: Any, recorded: bool = False) -> None:
     if _before_next_wait:
         _run_before_wait()
     if _profiler._is_profiler_enabled and not recorded:
-        with profiling.waiting(work):
+        with tracing.record_wait(work):
             wait(work, keep, recorded=True)
         return
     try:

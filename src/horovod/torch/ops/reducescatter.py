@@ -14,7 +14,8 @@ from horovod.common.compression import refuse_wire
 from horovod.common.ops import Average, Sum, check_scale, check_scatter, scattered_rows, wire_name
 from horovod.common.process_sets import ProcessSet, global_process_set
 from horovod.torch.compression import Compression
-from horovod.torch.ops import groups, handles
+from horovod.torch.ops import handles
+from horovod.torch.ops import tensors as groups
 from horovod.torch.ops.allgather import _Allgather, _GroupedAllgather
 from horovod.torch.ops.arrays import accepting
 from horovod.torch.ops.tensors import code_of, plain, set_id, set_rank_and_size, way
@@ -186,11 +187,11 @@ def grouped_reducescatter_async(
     Raises:
         ValueError: As for ``reducescatter``.
     """
-    tensors = groups.check(tensors, "grouped_reducescatter")
+    tensors = groups.check_list(tensors, "grouped_reducescatter")
     check_scale("grouped_reducescatter", prescale_factor, postscale_factor)
     codes = [_check(tensor, op, "grouped_reducescatter", name) for tensor in tensors]
     outputs = [_output(tensor, process_set, "grouped_reducescatter") for tensor in tensors]
-    group, members = groups.names("grouped_reducescatter", name, len(tensors), process_set)
+    group, members = groups.group_names("grouped_reducescatter", name, len(tensors), process_set)
     scale = (prescale_factor, postscale_factor)
     works = [
         _submit(tensor, output, member, code, op, scale, process_set, group, len(tensors))
@@ -231,7 +232,7 @@ def grouped_reducescatter(
         ValueError: As for ``reducescatter``.
         HorovodInternalError: As for ``reducescatter``.
     """
-    tensors = groups.check(tensors, "grouped_reducescatter")
+    tensors = groups.check_list(tensors, "grouped_reducescatter")
     refuse_wire(compression, "grouped_reducescatter")
     if not tensors:
         return []

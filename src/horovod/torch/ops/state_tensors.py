@@ -17,6 +17,11 @@ from horovod.torch.ops import devices, handles
 from horovod.torch.ops.broadcast import broadcast_async_
 from horovod.torch.ops.tensors import CODES, plain
 
+# Conversion of models' and optimizers' tensors to dense memory of dtypes that the engine supports.
+#
+# State is only copied, so dtypes without arithmetic in the engine (complex, 8-bit floats, unsigned 32- and 64-bit
+# integers) are sent as bytes. A sparse tensor is sent as the tensors that it consists of.
+
 _PARTS: dict[torch.layout, tuple[str, ...]] = {
     torch.sparse_coo: ("_indices", "_values"),
     torch.sparse_csr: ("crow_indices", "col_indices", "values"),

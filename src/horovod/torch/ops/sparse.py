@@ -10,6 +10,8 @@ from horovod.torch.ops import handles
 from horovod.torch.ops.allgather import allgather_async
 from horovod.torch.ops.tensors import plain, set_rank_and_size
 
+# Reduction of sparse (COO) tensors by two allgathers, because positions of non-zeros differ between ranks.
+
 
 def sparse_allreduce_async(
     tensor: torch.Tensor, name: str | None, op: int, process_set: ProcessSet = global_process_set

@@ -1,0 +1,389 @@
+"""Observation of training programs: progress, common mistakes, waits for data, and whether ranks are in sync.
+
+``Count`` and ``Progress`` are counters that ranks compare in every round (agreement.py). Checks for common mistakes
+(``horovod.common.training``) sample parameters and gradients in the first steps, and the first batches, and observe
+steps of optimizers that are not distributed.
+
+DataLoader has no hook for waits, first batches and ends of epochs. So the ``__next__`` method of its iterators is
+wrapped once, when the first distributed optimizer is created. The loaders' results, errors and processes stay the same.
+Not observed: loaders of other packages, the creation of an iterator (which starts its processes), and the program's own
+work on a batch. Batches that another thread reads from a loader do not count as waits. An epoch counts if the optimizer
+has taken steps since the loader's first batch; epochs of validation loaders have none.
+"""
+
+import contextlib
+import ctypes
+import functools
+import hashlib
+import struct
+import time
+import weakref
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from typing import Any
+
+import torch
+import torch.utils.data.dataloader as loaders
+from torch.nn.modules.batchnorm import SyncBatchNorm as TorchSyncBatchNorm
+from torch.nn.modules.batchnorm import _NormBase
+from torch.optim.lr_scheduler import LRScheduler, ReduceLROnPlateau
+
+from horovod.common import in_sync
+from horovod.common.faces import TORCH as face
+from horovod.common.in_sync import fingerprints
+from horovod.common.process_sets import ProcessSet, global_process_set
+from horovod.common.steps import marks
+from horovod.common.training import training
+from horovod.torch import agreement
+from horovod.torch.ops import control
+from horovod.torch.ops.tensors import plain
+from horovod.torch.sync_batch_norm import SyncBatchNorm
+
+strategies: "weakref.WeakSet[Any]" = weakref.WeakSet()
+"""Training strategies (``horovod.strategies``), whose ranks may have different parameters while they train."""
+
+
+class Count:
+    """Counter that is equal on all ranks as long as they do the same.
+
+    It restarts with each job, because ranks may be new in it, and with each ``hvd.join()``, because ranks join after
+    different numbers of steps.
+    """
+
+    def __init__(self) -> None:
+        self._job: Any = face.job
+        self._joins = control.joins
+        self._failures = 0
+        self._number = 0
+
+    def now(self) -> int:
+        """Return the count."""
+        if self._job is not face.job or self._joins != control.joins:
+            self._job, self._joins = face.job, control.joins
+            self._number = 0
+        return self._number
+
+    def add(self) -> int:
+        """Increment the count and return it."""
+        self._number = self.now() + 1
+        return self._number
+
+    def restart(self) -> None:
+        """Restart from 0, on all ranks, after a failure that all have seen."""
+        self._failures += 1
+        self._number = 0
+
+    @property
+    def era(self) -> str:
+        """Identifier that distinguishes this count from those before a restart."""
+        return f"{self._joins}.{self._failures}"
+
+
+epochs = Count()
+"""Epochs of the data loader used for training."""
+
+
+class Progress:
+    """Progress of one optimizer."""
+
+    def __init__(self) -> None:
+        self.steps = Count()
+
+    def check(self, readiness: agreement.Readiness, ranks: list[int] | None) -> None:
+        """Compare this rank's progress with the readiness messages of a round.
+
+        If ranks are in different epochs, rank 0 only warns.
+
+        Raises:
+            HorovodInternalError: The round has no correct result, or ranks are in different steps. The step count
+                restarts, because programs may continue after the error.
+        """
+        try:
+            agreement.check_readiness(readiness, self.steps.now())
+        except Exception:
+            self.steps.restart()
+            raise
+        if readiness.max_epoch != readiness.min_epoch and training.watched and not training.told_epochs:
+            training.told_epochs = True
+            training.tell("epochs", "", ranks or (), epochs=training.epochs, batches=training.epoch_batches)
+
+
+# Numbers of steps after which parameters are compared.
+_COMPARED = (2, 20, 200)
+# The same for plain optimizers, whose program may average their parameters now and then.
+_PLAIN = 100
+# Number of first batches to compare.
+_BATCHES = 3
+# Maximum numbers of tensors in a sample, and of values per tensor.
+_TENSORS, _VALUES = 16, 8
+# Maximum number of values per tensor of a batch.
+_OF_BATCH = 1024
+_BROADCAST = "call hvd.broadcast_parameters(model.state_dict(), root_rank=0) before the first step"
+_SAMPLER = (
+    "give the DataLoader sampler=torch.utils.data.DistributedSampler(dataset, num_replicas=hvd.size(), "
+    "rank=hvd.rank()), or let each rank read files of its own"
+)
+_WRAP = "use optimizer = hvd.DistributedOptimizer(optimizer, model.named_parameters())"
+
+
+def after_step(names: Mapping[torch.Tensor, str], of: str, process_set: ProcessSet, steps: int, same: bool) -> None:
+    """Record a step of a distributed optimizer.
+
+    Args:
+        names: Names of the optimizer's parameters.
+        of: Name of the optimizer.
+        process_set: Ranks that share the optimizer.
+        steps: Number of steps that it has taken.
+        same: False if the program has skipped reductions, so that ranks may differ.
+    """
+    training.steps += 1
+    if not training.watched or steps > _COMPARED[-1]:
+        return
+    ranks = process_set.ranks or ()
+    if steps == _BATCHES and batches.digests:
+        training.tell("batches", "", ranks, digests=batches.digests, remedy=_SAMPLER)
+    batches.wanted = steps < _BATCHES
+    if same and steps in _COMPARED:
+        trained = {name: p for p, name in names.items() if p.requires_grad}
+        training.tell("weights", of, ranks, steps, values=_sample(trained), remedy=_BROADCAST)
+
+
+def first_gradients(named: Iterable[tuple[str, torch.Tensor | None]], of: str, process_set: ProcessSet) -> None:
+    """Record this rank's gradients before their first reduction."""
+    if not training.watched:
+        return
+    values = _sample({name: grad for name, grad in named if grad is not None})
+    if any(any(row) for row in values.values()):  # zeros carry no information
+        digest = hashlib.sha256(repr(sorted(values.items())).encode()).hexdigest()
+        training.tell("gradients", of, process_set.ranks or (), digest=digest, remedy=_SAMPLER)
+
+
+def _sample(tensors: Mapping[str, torch.Tensor]) -> dict[str, list[float]]:
+    """Return a few values of some of the tensors."""
+    usable = [(name, t) for name, t in tensors.items() if t.is_floating_point() and _can_be_read(t)]
+    chosen = usable[:: -(-len(usable) // _TENSORS) or 1]
+    return {name: _values(t, _VALUES).double().tolist() for name, t in chosen}
+
+
+def _values(tensor: torch.Tensor, count: int) -> torch.Tensor:
+    """Return at most ``count`` values of a tensor, spread evenly, in host memory."""
+    return tensor.detach().reshape(-1)[:: -(-tensor.numel() // count)].cpu()
+
+
+def _can_be_read(tensor: torch.Tensor) -> bool:
+    return (
+        type(tensor) in (torch.Tensor, torch.nn.Parameter)  # other types may communicate when they are read
+        and tensor.layout is torch.strided
+        and not (tensor.is_meta or tensor.is_quantized)
+        and tensor.numel() > 0
+        and not (tensor.is_cuda and torch.cuda.is_current_stream_capturing())
+    )
+
+
+class _Batches:
+    """Digests of the first batches of the loader used for training."""
+
+    __slots__ = ("digests", "wanted")
+
+    def __init__(self) -> None:
+        self.wanted = True
+        self.digests: list[str] = []
+
+    def came(self, batch: Any) -> None:
+        """Record a batch while ``wanted``.
+
+        Keeps the latest batches, because earlier ones may come from a validation loader.
+        """
+        digest = hashlib.sha256()
+        if training.watched and _add(digest, batch):
+            self.digests = [*self.digests[1 - _BATCHES :], digest.hexdigest()]
+
+
+def _add(digest: Any, value: Any) -> bool:
+    """Add the numbers and strings of a batch to ``digest``. Return False if there are none."""
+    if isinstance(value, torch.Tensor):
+        if not _can_be_read(value):
+            return False
+        digest.update(repr(_values(value, _OF_BATCH).tolist()).encode())
+        return True
+    if isinstance(value, Mapping):
+        value = list(value.values())
+    if isinstance(value, Sequence) and not isinstance(value, str | bytes):
+        added = [_add(digest, part) for part in value]
+        return any(added)
+    if isinstance(value, float):
+        digest.update(struct.pack("d", value))
+    elif isinstance(value, str | bytes | int):
+        digest.update(repr(value).encode())
+    else:
+        return False
+    return True
+
+
+batches = _Batches()
+
+
+def _plain_step(optimizer: torch.optim.Optimizer, *_: Any) -> None:
+    """Record a step of a plain optimizer, as long as no optimizer is distributed."""
+    if hasattr(optimizer, "_hvd") or hasattr(optimizer, "_hvd_strategy") or not training.watched:
+        return
+    # Assume two bytes per number: programs that average by themselves may send half precision.
+    steps = training.plain_step(lambda: 2 * sum(p.numel() for p in _trained(optimizer)), _WRAP)
+    if steps == _PLAIN:
+        ranks = range(face.require_job().size)
+        values = _sample({f"{i} of {tuple(p.shape)}": p for i, p in enumerate(_trained(optimizer))})
+        nothing = training.nothing_averaged()
+        training.tell("plain weights", "", ranks, steps, values=values, nothing_averaged=nothing, remedy=_WRAP)
+
+
+def _trained(optimizer: torch.optim.Optimizer) -> list[torch.Tensor]:
+    groups: Collection[Mapping[str, Any]] = optimizer.param_groups
+    return [p for group in groups for p in group["params"] if p.requires_grad]
+
+
+def watch_plain_optimizers() -> None:
+    """Record the steps of all optimizers."""
+    with contextlib.suppress(ImportError):  # older PyTorch has no such hook
+        from torch.optim.optimizer import register_optimizer_step_post_hook
+
+        register_optimizer_step_post_hook(_plain_step)
+
+
+_BEGUN = "_hvd_steps_at_begin"  # attribute of a loader's iterator: the number of steps at its first batch
+
+
+def watch_data_loaders() -> None:
+    """Start to measure waits for DataLoaders."""
+    kind = getattr(loaders, "_BaseDataLoaderIter", None)
+    plain = vars(kind).get("__next__") if kind is not None else None
+    if plain is None:  # unknown PyTorch version: data waits are not measured
+        return
+    marks.data_seen = True
+    if hasattr(plain, "__wrapped__"):
+        return
+
+    @functools.wraps(plain)
+    def __next__(self: Any) -> Any:
+        if not marks.begin_wait():
+            return plain(self)
+        begin = time.perf_counter_ns()
+        try:
+            batch = plain(self)
+        except StopIteration:
+            _end_epoch(self)
+            raise
+        finally:
+            marks.waited(time.perf_counter_ns() - begin)
+        if not hasattr(self, _BEGUN):
+            setattr(self, _BEGUN, training.steps)
+        if batches.wanted:
+            batches.came(batch)
+        return batch
+
+    kind.__next__ = __next__
+
+
+def _end_epoch(iterator: Any) -> None:
+    begun = vars(iterator).pop(_BEGUN, None)
+    if begun is not None and training.steps > begun:
+        training.epochs = epochs.add()
+        training.epoch_batches = getattr(iterator, "_num_yielded", 0)
+
+
+def check_in_sync(
+    *objects: Any, process_set: ProcessSet = global_process_set, ignore: Collection[str] = (), **named: Any
+) -> str:
+    """Check that all ranks hold the same values, bit for bit. All ranks of the set must call it.
+
+    Running statistics of normalization layers that are not synchronized usually differ between ranks and are skipped.
+    So are parameters that may differ at this step by a training strategy such as ``LocalSGD``; of an optimizer with a
+    strategy only the options and the shared parameters are compared.
+
+    Args:
+        *objects: Models, optimizers, schedulers and other objects with ``state_dict()``; tensors, numbers, strings,
+            None; and dicts and lists of these.
+        process_set (ProcessSet): Ranks to compare. Default: all ranks.
+        ignore (Collection[str]): Further entries to skip, as paths or patterns such as ``["model.head.*"]``.
+        **named: More objects, whose keywords become their names in the error message.
+
+    Returns:
+        str: SHA-256 of the compared values, in hexadecimal.
+
+    Raises:
+        OutOfSyncError: Values differ. Raised on all ranks; the message names the first difference, as in
+            ``scheduler.last_epoch`` or ``optimizer.state[3].exp_avg``, the ranks, and small values.
+        ValueError: An argument contains nothing that can be compared.
+        HorovodInternalError: A rank was lost.
+    """
+    return in_sync.check(
+        lambda: fingerprints.table(
+            fingerprints.named(objects, named, _name_of), _read, fingerprints.check_ignore(ignore)
+        ),
+        process_set,
+        face,
+    )
+
+
+def check_after_step(optimizer: Any, names: Mapping[torch.Tensor, str], process_set: ProcessSet, steps: int) -> None:
+    """Compare ranks after a step, if HOROVOD_CHECK_IN_SYNC_STEPS requests it.
+
+    ``names`` has the names of the optimizer's parameters. ``steps`` is the number of completed steps.
+    """
+    job = face.require_job()
+    if job.check_steps and steps % job.check_steps == 0:
+        parameters = {name: parameter for parameter, name in names.items()}
+        check_in_sync(process_set=process_set, optimizer=optimizer, parameters=parameters)
+
+
+def _name_of(value: Any) -> str:
+    for kind, name in (
+        (torch.nn.Module, "model"),
+        (torch.optim.Optimizer, "optimizer"),
+        ((LRScheduler, ReduceLROnPlateau), "scheduler"),
+    ):
+        if isinstance(value, kind):  # type: ignore[arg-type]
+            return name
+    return type(value).__name__
+
+
+def _read(value: Any) -> Any:
+    if isinstance(value, torch.Tensor):
+        return _read_tensor(value)
+    if isinstance(value, torch.nn.Module):
+        return _model_state(value)
+    if isinstance(value, torch.optim.Optimizer):
+        strategy = getattr(value, "_hvd_strategy", None)
+        state = torch.optim.Optimizer.state_dict(value) if strategy is not None else value.state_dict()
+        if strategy is not None:
+            return {"param_groups": state["param_groups"], "strategy": strategy.common()}
+        return {"param_groups": state.pop("param_groups"), **state}  # report first what the user has set
+    return value
+
+
+def _model_state(model: torch.nn.Module) -> dict[str, Any]:
+    differing = {flat.data_ptr() for one in strategies if not one.in_sync for flat in one.vector.flats}
+    state = dict(model.state_dict())
+    if differing:
+        state = {name: value for name, value in state.items() if value.data_ptr() not in differing}
+    for prefix, module in model.named_modules():
+        if isinstance(module, _NormBase) and not isinstance(module, SyncBatchNorm | TorchSyncBatchNorm):
+            for name in ("running_mean", "running_var", "num_batches_tracked"):
+                state.pop(f"{prefix}.{name}" if prefix else name, None)
+    return state
+
+
+def _read_tensor(tensor: torch.Tensor) -> Any:
+    tensor = tensor.detach()
+    if tensor.layout is torch.sparse_coo:
+        tensor = tensor.coalesce()
+        return {"indices": tensor.indices(), "values": tensor.values()}
+    if tensor.layout is not torch.strided:
+        tensor = tensor.to_dense()
+    if tensor.is_quantized:
+        tensor = tensor.dequantize()
+    dtype, shape = str(tensor.dtype).removeprefix("torch."), tuple(tensor.shape)
+    if tensor.is_meta:
+        return fingerprints.Array(dtype, shape, b"", list)
+    flat = plain(tensor.cpu().resolve_conj()).reshape(-1)
+    size = flat.numel() * flat.element_size()
+    data = (ctypes.c_char * size).from_address(flat.data_ptr()) if size else b""
+    return fingerprints.Array(dtype, shape, data, flat.tolist)  # flat.tolist keeps the memory alive

@@ -1,0 +1,405 @@
+"""A rank's part in a round of gradient reduction, and the formation of buckets from round to round.
+
+``Contribution`` has this rank's flags, its gradients, and zeros for gradients that only other ranks have. ``Bucketing``
+forms the buckets: at first each gradient is reduced alone. After each round all ranks know the combined flags, that is,
+which gradients exist, and which of them no rank excludes from buckets. The buckets of the next round follow from these
+flags and from the order in which rank 0's gradients arrived, so all ranks decide alike.
+
+Accumulated gradients exist when a backward pass adds to them, and must not be reduced again. A program may run several
+backward passes before it resets gradients: for several losses, or to accumulate. The results of earlier passes are
+already reduced; only what the new pass adds must be. For Average this makes no difference, because the average of equal
+values is the same value. So nothing is done, and the behavior is that of DDP. For other operations the old values are
+removed before autograd adds, and are added to the result.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from horovod.common.faces import TORCH as face
+from horovod.common.ops import Sum
+from horovod.common.process_sets import ProcessSet
+from horovod.torch import monitoring
+from horovod.torch.agreement import Gradient, plan
+from horovod.torch.buckets import Bucket, Slot
+from horovod.torch.ops import devices, handles
+from horovod.torch.ops.allreduce import submit
+from horovod.torch.ops.tensors import CODES
+from horovod.torch.submissions import Group, Options, Submissions
+
+DENSE = 1
+"""Flag of a dense gradient that may share a bucket."""
+
+APART = 0x80
+"""Bit of a flag: this dense gradient cannot share a bucket on this rank."""
+
+EVERYTHING = 1 << 62
+"""Value of ``max_bytes`` that lets gradients of every size share buckets."""
+
+# A bucket is dissolved after this many steps in a row in which it lacked gradients on all ranks.
+_PATIENCE = 3
+# How often a gradient's bucket may be dissolved, because of missing gradients or a changed dtype, before the gradient
+# is reduced alone permanently.
+_MAX_MOVES = 2
+
+
+@dataclass
+class _Proposal:
+    """A change of buckets that the ranks are about to agree on."""
+
+    work: Any
+    message: torch.Tensor
+    slots: int
+    candidates: list[tuple[Slot, Gradient]]
+    buckets: list[Bucket]
+    job: Any
+
+
+class Bucketing:
+    """The buckets of one optimizer."""
+
+    def __init__(self, max_bytes: int, process_set: ProcessSet) -> None:
+        """Create a set of buckets for gradients of at most ``max_bytes`` bytes each; 0 disables buckets."""
+        self.max_bytes = max_bytes
+        self.arrived: list[Slot] = []
+        """Gradients outside of buckets that backward has produced in this round, in order of arrival."""
+        self._buckets: list[Bucket] = []
+        # Cached result of ``apart``.
+        self._apart: list[Slot] | None = None
+        # Length of ``arrived`` in the last round.
+        self._arrived_last = 0
+        self._process_set = process_set
+        self._settled: Sequence[int] = []  # flags of the last round, if they led to no new bucket
+        self._proposal: _Proposal | None = None
+
+    @property
+    def buckets(self) -> list[Bucket]:
+        """All buckets, after any pending proposal was applied (``settle``)."""
+        self.settle()
+        return self._buckets
+
+    def apart(self, slots: list[Slot]) -> list[Slot]:
+        """Return those of ``slots``, which must be all of the optimizer's, that are in no bucket."""
+        self.settle()
+        if self._apart is None:
+            self._apart = [slot for slot in slots if slot.bucket is None]
+        return self._apart
+
+    def expects_more(self) -> bool:
+        """Return True if backward is expected to produce more gradients, judging by the last round.
+
+        If not, the end of the pass is near. Gradients are then submitted at that point: the program waits right after
+        it, so the engine's thread need not be woken.
+        """
+        if len(self.arrived) < self._arrived_last:
+            return True
+        return any(bucket.waiting_for for bucket in self._buckets)
+
+    def changed(self) -> None:
+        """Invalidate caches after slots or buckets have changed."""
+        self._apart = None
+
+    def flag(self, slot: Slot) -> int:
+        """Return the flag of a slot with a dense gradient."""
+        if slot.bucket is not None:
+            return DENSE
+        p = slot.parameter
+        may_share = (
+            0 < p.numel() * p.element_size() <= self.max_bytes
+            and slot.group is None
+            and slot.moves < _MAX_MOVES
+            and p.dtype in CODES
+            and (p.is_cpu or devices.accepts(p))
+            and p.is_contiguous()
+            and p.grad is not None
+            and p.grad.dtype is p.dtype
+            and not p.grad.requires_grad
+        )
+        return DENSE if may_share else DENSE | APART
+
+    def restart(self) -> None:
+        """Prepare for the next round."""
+        self._arrived_last = len(self.arrived)
+        self.arrived.clear()
+        for bucket in self._buckets:
+            bucket.restart()
+
+    def drop_outdated(self) -> None:
+        """Dissolve the buckets of a previous job, because new ranks of the current job do not have them."""
+        if self._proposal is not None and self._proposal.job is not face.job:
+            self._proposal = None
+        for bucket in [b for b in self._buckets if b.job is not face.job]:
+            self._give_up(bucket)
+            for slot in bucket.members:
+                slot.moves = 0
+
+    def wishes(self) -> list[int]:
+        """Return two flags: 1 if this rank wants no buckets, and 1 if one of its buckets should be dissolved."""
+        return [int(self.max_bytes == 0), int(any(self._is_tired(bucket) for bucket in self._buckets))]
+
+    def propose(self, slots: Sequence[Slot], flags: Sequence[int]) -> None:
+        """Start a change of buckets, which ``settle`` applies.
+
+        All ranks must call this after a round in which no reduction failed. It does not block, because ranks may end
+        the rounds of several optimizers in different orders.
+
+        Args:
+            slots: All slots of the optimizer.
+            flags: Maximum over all ranks of each slot's flag, followed by ``wishes``.
+        """
+        refused, tired = flags[-2:]
+        if refused or not (tired or self._has_changed(slots, flags)):
+            return
+        count = len(slots)
+        message = torch.zeros(1 + count + len(self._buckets), dtype=torch.int64, device="cpu")
+        message[0] = 1
+        if self._process_set.rank() == 0:
+            for place, slot in enumerate(self.arrived, 1):
+                message[1 + slot.index] = place
+        for i, bucket in enumerate(self._buckets):
+            message[1 + count + i] = self._is_tired(bucket)
+        name = f"gradients.order.{slots[0].name}"
+        work = submit(message, message, name, Sum, 1.0, 1.0, self._process_set)
+        handles.park(work, message)  # keeps the tensor if the optimizer is deleted before the operation is done
+        candidates = [(slot, slot.shape) for slot in self._candidates(slots, flags)]
+        self._proposal = _Proposal(work, message, count, candidates, list(self._buckets), face.job)
+
+    def settle(self) -> None:
+        """Wait for a pending proposal and apply it. Must be called before the next round examines gradients.
+
+        Raises:
+            HorovodInternalError: A rank was lost.
+        """
+        proposal, self._proposal = self._proposal, None
+        if proposal is None:
+            return
+        handles.wait(proposal.work, proposal.message)
+        present, *rest = (int(n) for n in proposal.message.tolist())
+        # A rank that has called ``hvd.join()`` takes no part and would not know about the new buckets.
+        if present < len(self._process_set.ranks or ()):
+            return
+        # `came`: by slot, the position from 1 in the order in which the set's first rank received its gradients; 0 if
+        # none arrived. `wishes`: by bucket, the number of ranks that want to dissolve it.
+        came, wishes = rest[: proposal.slots], rest[proposal.slots :]
+        # Gradients of a dissolved bucket are reduced alone in the next round at least; its flags tell whether they may
+        # share a bucket again.
+        for bucket, wish in zip(proposal.buckets, wishes, strict=True):
+            if wish:
+                self._give_up(bucket)
+        # In order of arrival, then the gradients that backward did not produce, from last to first.
+        candidates = sorted(
+            proposal.candidates, key=lambda entry: (came[entry[0].index] or proposal.slots + 1, -entry[0].index)
+        )
+        for members in plan([shape for _, shape in candidates], range(len(candidates))):
+            slots_of_bucket = [candidates[i][0] for i in members]
+            # No other operation can have this name, because all others begin with the operation's kind.
+            name = f"gradients.bucket.{slots_of_bucket[0].name}"
+            self._buckets.append(Bucket(name, slots_of_bucket, candidates[members[0]][1], face.job))
+        self.changed()
+
+    def _has_changed(self, slots: Sequence[Slot], flags: Sequence[int]) -> bool:
+        if flags == self._settled:
+            return False
+        self._settled = [] if self._candidates(slots, flags) else flags
+        return not self._settled
+
+    def _candidates(self, slots: Sequence[Slot], flags: Sequence[int]) -> list[Slot]:
+        return [slot for slot in slots if slot.bucket is None and flags[slot.index] == DENSE]
+
+    def _is_tired(self, bucket: Bucket) -> bool:
+        return bucket.outgrown or bucket.partly_sent >= _PATIENCE
+
+    def _give_up(self, bucket: Bucket) -> None:
+        self._buckets.remove(bucket)
+        self._settled = []
+        self.changed()
+        bucket.give_up()
+
+
+def set_accumulated_aside(slot: Slot) -> None:
+    """Move the parameter's gradient to ``slot.before``."""
+    p = slot.parameter
+    grad = p.grad
+    if grad is not None and slot.before is None:
+        # A gradient in a bucket is copied, because its memory is needed for the new one.
+        slot.before = grad.detach().clone() if grad is slot.view else grad
+        p.grad = None
+
+
+def add_accumulated(slot: Slot) -> None:
+    """Add the values moved by ``set_accumulated_aside`` to the result in ``param.grad``.
+
+    As when autograd accumulates, the earlier tensor remains the gradient, unless the result is in a bucket.
+    """
+    before, slot.before = slot.before, None
+    p = slot.parameter
+    result = p.grad
+    if before is None:
+        return
+    if result is None:
+        p.grad = before
+    elif before.is_sparse:
+        p.grad = result.detach() + before.detach()  # two sparse tensors, or a dense and a sparse one
+    elif result is slot.view or result.requires_grad:
+        result.detach().add_(before.detach())
+    else:
+        before.detach().add_(result)
+        p.grad = before
+
+
+class Contribution:
+    """Contribution of one optimizer to each round."""
+
+    def __init__(
+        self,
+        options: Options,
+        slots: Sequence[Slot],
+        groups: Sequence[Group],
+        bucketing: Bucketing,
+        in_flight: Submissions,
+    ) -> None:
+        self._options = options
+        self._slots = slots
+        self._groups = groups
+        self._bucketing = bucketing
+        self._in_flight = in_flight
+        # This rank's flags.
+        self._mine = bytearray()
+        # True once the first gradients were sampled for checks.
+        self._noticed = False
+        # True if parts of buckets or groups are not submitted yet.
+        self._parts = False
+
+    def gather(self) -> None:
+        """Fill the complete buckets, so that everything that is left can be submitted at once."""
+        if not self._noticed:
+            self._noticed = True
+            named = [(slot.name, slot.parameter.grad) for slot in self._slots]
+            monitoring.first_gradients(named, self._slots[0].name, self._options.process_set)
+        for bucket in self._bucketing.buckets:
+            if not (bucket.waiting_for or bucket.gathered):
+                bucket.gather(self._in_flight.alone)
+
+    def flags(self, since: int) -> bytearray:
+        """Return this rank's flag for each parameter.
+
+        A flag is 0 without a gradient to reduce, 1 + number of sparse dimensions for a sparse gradient, and otherwise
+        the value of ``Bucketing.flag``. Gradients that no backward pass from number ``since`` on has produced count as
+        missing.
+        """
+        flags = bytearray((DENSE,)) * len(self._slots)
+        for slot in self._bucketing.apart(self._slots):  # many parameters may be frozen or unused
+            flags[slot.index] = 0 if slot.parameter.grad is None else self._flag(slot, since)
+        for bucket in self._bucketing.buckets:
+            if bucket.waiting_for and not bucket.sent:
+                for slot in bucket.members:
+                    flags[slot.index] = self._flag(slot, since)
+        self._mine = flags
+        return flags
+
+    def _flag(self, slot: Slot, since: int) -> int:
+        p = slot.parameter
+        grad = p.grad
+        if grad is None or (slot.seen < since and (slot.hook is not None or not p.requires_grad)):
+            return 0
+        dense = not grad.is_sparse or self._options.sparse_as_dense or slot.bucket is not None
+        return self._bucketing.flag(slot) if dense else 1 + grad.sparse_dim()
+
+    def submit_mine(self) -> bool:
+        """Submit what this rank has and has not submitted yet. Return True if everything is then in flight."""
+        everything, flags = True, self._mine
+        self._parts = False
+        for slot in self._bucketing.apart(self._slots):
+            if slot.group is None:
+                if not flags[slot.index]:
+                    everything = False
+                elif slot not in self._in_flight:
+                    self._in_flight.one(slot)
+        for bucket in self._bucketing.buckets:
+            if not bucket.sent:
+                there = sum([flags[slot.index] > 0 for slot in bucket.members])  # a list avoids a call per element
+                if there == len(bucket.members):
+                    self._in_flight.bucket(bucket)
+                else:
+                    everything = False
+                    self._parts = self._parts or there > 0
+        for group in self._groups:
+            if not self._is_pending(group):
+                there = sum(flags[slot.index] > 0 for slot in group.members)
+                if there == len(group.members):
+                    self._in_flight.group(group)
+                else:
+                    everything = False
+                    self._parts = self._parts or there > 0
+        return everything
+
+    def submit_theirs(self, flags: Sequence[int], adds: bool) -> None:
+        """Submit gradients that only other ranks have in this round.
+
+        They are zeros, or this rank's old gradient if there is one and ``adds`` is False.
+
+        Args:
+            flags: Combined flags of all ranks.
+            adds: True if backward adds to existing gradients, which must then be kept out of the reduction.
+        """
+        if flags == self._mine and not self._parts:
+            return  # gradients missing here are missing on all ranks: frozen or unused parameters
+        for slot in self._slots:
+            flag = flags[slot.index]
+            if adds and flag and not self._mine[slot.index]:
+                set_accumulated_aside(slot)
+            if flag and slot.bucket is None and slot.group is None and slot not in self._in_flight:
+                fill(slot.parameter, flag)
+                self._in_flight.one(slot)
+        for bucket in self._bucketing.buckets:
+            if not bucket.sent:
+                self._submit_rest_of_bucket(bucket, flags)
+        for group in self._groups:
+            if not self._is_pending(group) and any(flags[slot.index] for slot in group.members):
+                for slot in group.members:
+                    if flags[slot.index]:
+                        fill(slot.parameter, flags[slot.index])
+                missing = [slot for slot in group.members if not flags[slot.index]]
+                self._in_flight.group(group, {slot: torch.zeros_like(slot.parameter) for slot in missing})
+
+    def _submit_rest_of_bucket(self, bucket: Bucket, flags: Sequence[int]) -> None:
+        """Submit a bucket that lacks gradients on some rank.
+
+        It is submitted as a whole if other ranks have the missing gradients. Otherwise its gradients are submitted one
+        by one, because old gradients in the bucket must not be reduced again.
+        """
+        there = [slot for slot in bucket.members if flags[slot.index]]
+        if len(there) == len(bucket.members):
+            self._in_flight.bucket(bucket)
+        elif there:
+            bucket.partly_sent += 1
+            bucket.look_for_change()
+            for slot in there:  # fill all before submitting any: filling may move the bucket to new memory
+                bucket.fill(slot)
+            for slot in there:
+                self._in_flight.out_of_bucket(slot)
+
+    def _is_pending(self, group: Group) -> bool:
+        return any(slot in self._in_flight for slot in group.members)
+
+
+def kind_of(grad: torch.Tensor | None) -> int:
+    """Return 0 for None, ``DENSE`` for a dense gradient, 1 + k for a sparse one with k sparse dimensions."""
+    if grad is None:
+        return 0
+    return 1 + grad.sparse_dim() if grad.is_sparse else DENSE
+
+
+def fill(p: torch.Tensor, flag: int) -> None:
+    """Give ``p`` a zero gradient of the kind encoded in ``flag`` if it has none."""
+    if p.grad is not None:
+        return
+    if flag in (DENSE, DENSE | APART):
+        p.grad = torch.zeros_like(p)
+        return
+    dims = flag - 1
+    indices = torch.empty((dims, 0), dtype=torch.int64, device=p.device)
+    values = torch.empty((0, *p.shape[dims:]), dtype=p.dtype, device=p.device)
+    p.grad = torch.sparse_coo_tensor(indices, values, p.shape, device=p.device)
