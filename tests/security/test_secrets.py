@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from horovod.common.contract.secret import Secret
+from horovod.common.contract.private_files import Secret
 from horovod.common.contract.worker_env import WorkerEnv, make_key, make_key_fd, read_key_fd, read_key_file
 from horovod.common.security import auth
 from horovod.common.store.messages import curve_pair

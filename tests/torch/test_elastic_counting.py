@@ -3,7 +3,7 @@
 import torch
 
 import horovod.torch as hvd
-from horovod.common.contract.host_updates import HostUpdateResult
+from horovod.common.contract.membership import HostUpdateResult
 from horovod.common.elastic import run_fn
 from horovod.common.exceptions import HorovodInternalError, HostsUpdatedInterrupt
 

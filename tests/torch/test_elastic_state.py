@@ -7,7 +7,7 @@ import pytest
 import torch
 
 import horovod.torch as hvd
-from horovod.common.contract.host_updates import HostUpdateResult
+from horovod.common.contract.membership import HostUpdateResult
 from horovod.common.exceptions import HorovodInternalError, HostsUpdatedInterrupt
 from horovod.torch.elastic.before_forward import BeforeForward
 from horovod.torch.elastic.state import ModelStateHandler, StateHandler, get_handler_registry, set_handler_registry

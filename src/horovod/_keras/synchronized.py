@@ -3,7 +3,7 @@
 import functools
 from typing import Any
 
-from horovod.common.contract.frames import warn_user
+from horovod.common.contract.log import warn_user
 from horovod.common.state import state
 
 _watched: set[type] = set()

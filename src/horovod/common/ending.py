@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator, Sequence
 from types import TracebackType
 from typing import Any
 
-from horovod.common.contract.frames import library_of
+from horovod.common.contract.log import library_of
 from horovod.common.contract.reasons import PIPE, Called, Ending, Left, Teller, explanation
 from horovod.common.exceptions import HorovodInternalError, NoPlaceError, RanksDisagreeError
 

@@ -9,7 +9,7 @@ from collections.abc import Callable, Hashable, Sequence
 from numbers import Integral, Real
 from typing import Any, TypeVar
 
-from horovod.common.contract.frames import warn_user
+from horovod.common.contract.log import warn_user
 from horovod.common.job import Job
 from horovod.common.ops import Average, op_name
 from horovod.common.process_sets import ProcessSet

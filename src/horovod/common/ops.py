@@ -6,7 +6,7 @@ import numbers
 from collections.abc import Callable
 
 from horovod.common import dtypes
-from horovod.common.contract.frames import warn_user
+from horovod.common.contract.log import warn_user
 from horovod.common.exceptions import UnsupportedOpError
 
 Average = 0

@@ -4,7 +4,7 @@ from typing import Any
 
 import mxnet as mx
 
-from horovod.common.contract.frames import warn_user
+from horovod.common.contract.log import warn_user
 from horovod.common.process_sets import ProcessSet, global_process_set
 from horovod.mxnet.arguments import refusing
 from horovod.mxnet.compression import Compression

@@ -6,7 +6,7 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from horovod.common.contract.frames import warn_user
+from horovod.common.contract.log import warn_user
 from horovod.runner.base.arguments import integer, interfaces, seconds
 from horovod.runner.base.names import ARGUMENTS, Names
 from horovod.runner.elastic.cooldown import check_range

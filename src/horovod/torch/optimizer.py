@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from horovod.common.contract.frames import warn_user
+from horovod.common.contract.log import warn_user
 from horovod.common.faces import TORCH as face
 from horovod.common.gradients import anybody_else, check_groups, check_passes, check_predivide, groups_of, scales
 from horovod.common.ops import Adasum, Average, Sum, check_op

@@ -52,7 +52,7 @@ MEET = """
 import resource, sys
 from horovod.common.handover.group import Group
 from horovod.common.handover.meeting import meet
-from horovod.common.launchers.place import Place
+from horovod.common.launchers import Place
 from horovod.common.contract.worker_env import make_key
 resource.setrlimit(resource.RLIMIT_NOFILE, (128, int(sys.argv[1])))
 place = Place("a launcher", 0, 300, local_rank=0, local_size=300, job=f"room {sys.argv[2]}")

@@ -5,7 +5,7 @@ import types
 import warnings
 from pathlib import Path
 
-from horovod.common.contract import frames
+from horovod.common.contract import log
 
 PACKAGES = "/venv/lib/python3.11/site-packages"
 
@@ -13,7 +13,7 @@ PACKAGES = "/venv/lib/python3.11/site-packages"
 def module(name, code):
     """Return a module of this name, made of the code."""
     made = types.ModuleType(name)
-    made.__dict__["frames"] = frames
+    made.__dict__["frames"] = log
     exec(compile(code, f"/lib/{name}.py", "exec"), made.__dict__)
     return made
 
@@ -41,7 +41,7 @@ def test_frames_of_ours_and_of_frameworks_are_passed_over():
 
 
 def test_whose_a_frame_is():
-    library_of = frames.library_of
+    library_of = log.library_of
     assert library_of("/home/me/train.py") == library_of("train.py") == library_of("/home/me/lib/python/net.py") == ""
     assert library_of(f"{PACKAGES}/torch/nn/modules/module.py") == "torch"
     assert library_of(f"{PACKAGES}/typing_extensions.py") == "typing_extensions"
@@ -52,8 +52,8 @@ def test_whose_a_frame_is():
 
 
 def test_all_folders_of_the_package_are_known_as_ours():
-    package = Path(frames.__file__).parents[2]
+    package = Path(log.__file__).parents[2]
     assert package.name == "horovod"
     parts = [part for part in package.iterdir() if part.is_dir() and part.name != "__pycache__"]
     assert len(parts) > 10
-    assert [part.name for part in parts if frames.library_of(f"/src/horovod/{part.name}/x.py") != "horovod"] == []
+    assert [part.name for part in parts if log.library_of(f"/src/horovod/{part.name}/x.py") != "horovod"] == []

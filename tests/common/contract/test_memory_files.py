@@ -5,7 +5,7 @@ import os
 
 import pytest
 
-from horovod.common.contract import memory_files
+from horovod.common.contract import descriptors
 
 
 @pytest.mark.parametrize(
@@ -22,6 +22,6 @@ def test_it_says_what_is_in_the_way(monkeypatch, number, says):
         raise OSError(number, os.strerror(number))
 
     monkeypatch.setattr(os, "memfd_create", refuse)
-    with pytest.raises(memory_files.MemoryFileError, match=says) as raised:
-        memory_files.create("x")
+    with pytest.raises(descriptors.MemoryFileError, match=says) as raised:
+        descriptors.create_memory_file("x")
     assert raised.value.errno == number

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from horovod.common.contract import misspelt
+from horovod.common.contract import notices
 from horovod.common.contract.notices import sentences
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -37,7 +37,7 @@ ROOT = Path(__file__).resolve().parents[3]
     ],
 )
 def test_which_was_meant(name, meant):
-    assert misspelt.nearest(name) == meant
+    assert notices.nearest_variable(name) == meant
     told = sentences({name: "secret"})
     assert len(told) == bool(meant)
     assert all(text.startswith(f"{name} is set, ") and text.endswith(f"did you mean {meant}?") for text in told)
@@ -51,9 +51,9 @@ def test_variables_of_our_own_are_not_misspelt():
             if path.suffix in (".py", ".cc", ".h", ".sh", ".yaml", ".json"):
                 found.update(re.findall(r"\bHOROVOD_[A-Z0-9_]*[A-Z0-9]\b", path.read_text(errors="replace")))
     assert len(found) > 100
-    assert {name: near for name in sorted(found) if (near := misspelt.nearest(name))} == {}
+    assert {name: near for name in sorted(found) if (near := notices.nearest_variable(name))} == {}
 
 
 def test_what_a_program_sets_itself():
     environ = {"HOME": "/", "HOROVOD_SET_BY_A_TEST": "1"}
-    assert misspelt.of_program(environ) == ["HOROVOD_SET_BY_A_TEST"]
+    assert notices.of_program(environ) == ["HOROVOD_SET_BY_A_TEST"]

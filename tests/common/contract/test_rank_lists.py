@@ -2,15 +2,15 @@
 
 import pytest
 
-from horovod.common.contract.rank_lists import named, ranges, runs
+from horovod.common.contract.reasons import named_ranks, rank_ranges, runs
 
 
 @pytest.mark.parametrize(
     ("ranks", "text"), [([5], "5"), ([1, 0], "0-1"), ([3, 0, 1, 2, 7, 9, 8], "0-3,7-9"), ([0, 2, 4], "0,2,4")]
 )
 def test_ranges(ranks, text):
-    assert ranges(ranks) == text
-    assert ranges(ranks, ", ") == text.replace(",", ", ")
+    assert rank_ranges(ranks) == text
+    assert rank_ranges(ranks, ", ") == text.replace(",", ", ")
 
 
 def test_runs():
@@ -19,6 +19,6 @@ def test_runs():
 
 
 def test_named():
-    assert named([5]) == "rank 5"
-    assert named([5, 0, 1]) == "ranks 0-1, 5"
-    assert named([5, 0, 1], ",") == "ranks 0-1,5"
+    assert named_ranks([5]) == "rank 5"
+    assert named_ranks([5, 0, 1]) == "ranks 0-1, 5"
+    assert named_ranks([5, 0, 1], ",") == "ranks 0-1,5"

@@ -3,11 +3,11 @@
 import os
 import socket
 
-from horovod.common.contract import unix_peer
+from horovod.common.contract import descriptors
 
 
 def test_the_kernel_says_who_it_is():
     mine, theirs = socket.socketpair(socket.AF_UNIX)
     with mine, theirs:
-        assert unix_peer.credentials(mine) == (os.getpid(), os.geteuid(), os.getegid())
-        assert unix_peer.user(theirs) == os.geteuid()
+        assert descriptors.peer_credentials(mine) == (os.getpid(), os.geteuid(), os.getegid())
+        assert descriptors.peer_user(theirs) == os.geteuid()

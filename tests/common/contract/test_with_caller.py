@@ -15,7 +15,7 @@ import os, sys, time
 print(os.getpid(), flush=True)
 {imported}
 def main():
-    from horovod.common.contract.with_caller import wait_for_go
+    from horovod.common.contract.boot import wait_for_go
     wait_for_go()
     print(sys.argv[1], flush=True)
     time.sleep(600)
@@ -25,7 +25,7 @@ CALLER = """
 import os, socket, subprocess, sys, time
 pair, theirs = socket.socketpair()
 from horovod.common.contract import boot
-command = [sys.executable, *boot.words("horovod.common.contract.with_caller"), "slow_program", "words"]
+command = [sys.executable, *boot.words("horovod.common.contract.boot"), "slow_program", "words"]
 child = subprocess.Popen(command, stdin=theirs)
 theirs.close()
 if "fork" in sys.argv and os.fork() == 0:  # a data loader's worker, say, has this end too

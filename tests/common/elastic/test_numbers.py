@@ -3,7 +3,7 @@
 import pytest
 
 from horovod.common import faces
-from horovod.common.contract.host_updates import HostUpdateResult
+from horovod.common.contract.membership import HostUpdateResult
 from horovod.common.elastic.numbers import largest, numbers_of_rank_0
 from horovod.common.exceptions import HostsUpdatedInterrupt
 from tests.ranks import on_ranks

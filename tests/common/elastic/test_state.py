@@ -5,7 +5,7 @@ from unittest import mock
 
 import pytest
 
-from horovod.common.contract.host_updates import HostUpdateResult
+from horovod.common.contract.membership import HostUpdateResult
 from horovod.common.elastic import ObjectState, WorkerNotificationManager
 from horovod.common.elastic.own import PerRank
 from horovod.common.exceptions import HorovodInternalError, HostsUpdatedInterrupt

@@ -20,7 +20,7 @@ from horovod.common.handover.group import Group, MeetingError
 from horovod.common.handover.local_door import knock_local, open_local
 from horovod.common.handover.same_user import Namespaces, Sender, ambiguous, differs
 from horovod.common.handover.ways import OneHost
-from horovod.common.launchers.place import Place
+from horovod.common.launchers import Place
 from horovod.common.security.auth import AuthError
 from horovod.common.store import StoreClient
 from tests.runner.launching import ROOT

@@ -5,7 +5,8 @@ The variables of Open MPI, MPICH, Slurm and torchrun were recorded from real lau
 
 import pytest
 
-from horovod.common.launchers import find, lsf
+from horovod.common import launchers
+from horovod.common.launchers import find
 
 
 def variables(text):
@@ -179,4 +180,4 @@ def test_one_host():
     ],
 )
 def test_hosts_of_an_lsf_job(env, hosts):
-    assert lsf.compute_hosts(env) == hosts
+    assert launchers.compute_hosts(env) == hosts

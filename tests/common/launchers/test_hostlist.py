@@ -2,7 +2,7 @@
 
 import pytest
 
-from horovod.common.launchers.hostlist import expand, tasks
+from horovod.common.launchers import expand_hosts, expand_tasks
 
 
 @pytest.mark.parametrize(
@@ -22,24 +22,24 @@ from horovod.common.launchers.hostlist import expand, tasks
     ],
 )
 def test_expand(text, names):
-    assert expand(text) == names
+    assert expand_hosts(text) == names
 
 
 @pytest.mark.parametrize("text", ["n[1-", "n]1[", "n[a-b]", "n[3-1]", "n[1-2]]", "n[]", "n[1-99999999]"])
 def test_what_is_no_list(text):
     with pytest.raises(ValueError) as caught:
-        expand(text)
+        expand_hosts(text)
     assert repr(text) in str(caught.value)
 
 
 def test_a_list_too_long_is_not_made():
     with pytest.raises(ValueError, match="more than 65536 names"):
-        expand("a[1-1000]b[1-1000]c[1-1000]")
+        expand_hosts("a[1-1000]b[1-1000]c[1-1000]")
 
 
 def test_tasks():
-    assert tasks("3,1") == [3, 1]
-    assert tasks("2(x3),1") == [2, 2, 2, 1]
+    assert expand_tasks("3,1") == [3, 1]
+    assert expand_tasks("2(x3),1") == [2, 2, 2, 1]
     for text in ("", "2(x", "x2", "-1"):
         with pytest.raises(ValueError):
-            tasks(text)
+            expand_tasks(text)

@@ -6,8 +6,7 @@ import threading
 
 import pytest
 
-from horovod.common.contract.host_updates import HostUpdateResult
-from horovod.common.contract.membership import Over, Place, Updated, decode_news, decode_place, encode
+from horovod.common.contract.membership import HostUpdateResult, Over, Place, Updated, decode_news, decode_place, encode
 from horovod.common.contract.worker_env import make_key
 from horovod.common.store.client import StoreClient, StoreError, StoreRefused, StoreTimeout
 from horovod.common.store.desk import Came, Desk, HasHeard, Met

@@ -4,8 +4,7 @@ import os
 import select
 import threading
 
-from horovod.common.contract.host_updates import HostUpdateResult
-from horovod.common.contract.membership import Place, Updated, encode
+from horovod.common.contract.membership import HostUpdateResult, Place, Updated, encode
 from horovod.common.store.client import StoreError, StoreTimeout
 from horovod.common.wiring import listening as module
 from horovod.common.wiring.listening import Listening

@@ -1,6 +1,6 @@
 """When new workers are admitted, and when members are notified of them."""
 
-from horovod.common.contract.host_updates import HostUpdateResult
+from horovod.common.contract.membership import HostUpdateResult
 from horovod.runner.elastic.admission import Admission
 from horovod.runner.elastic.phases import TOGETHER
 from horovod.runner.elastic.workers import Worker

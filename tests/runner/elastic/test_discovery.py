@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from horovod.common.contract.host_updates import HostUpdateResult
+from horovod.common.contract.membership import HostUpdateResult
 from horovod.runner.base.names import FLAGS, HOROVOD_RUN
 from horovod.runner.elastic import script as script_module
 from horovod.runner.elastic.discovery import FixedHosts, HostDiscoveryScript, HostManager, HostState, check_fixed

@@ -1,6 +1,6 @@
 """Membership of an elastic job: scenarios."""
 
-from horovod.common.contract.host_updates import HostUpdateResult
+from horovod.common.contract.membership import HostUpdateResult
 from horovod.runner.elastic.actions import Abandon, Break, Dismiss, Form, Kill, Notify, Say, Spawn
 from horovod.runner.elastic.cooldown import Blacklist
 from horovod.runner.elastic.limits import Limits

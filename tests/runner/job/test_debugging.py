@@ -4,8 +4,7 @@ import sys
 
 import pytest
 
-from horovod.common.contract.debugging import patient
-from horovod.common.contract.settings import Settings
+from horovod.common.contract.settings import Settings, for_debugging
 from horovod.runner.base.errors import LaunchError
 from horovod.runner.command import cli
 from horovod.runner.job import debugging
@@ -88,8 +87,8 @@ def test_nobody_runs_out_of_patience():
         "HOROVOD_STALL_SHUTDOWN_TIME_SECONDS": "4",
     }
     before = Settings.from_environ(short)
-    assert patient(before) is before
-    made = patient(Settings.from_environ({**short, "HOROVOD_DEBUG_RANK": "0"}))
+    assert for_debugging(before) is before
+    made = for_debugging(Settings.from_environ({**short, "HOROVOD_DEBUG_RANK": "0"}))
     assert made.number("HOROVOD_START_TIMEOUT") == made.number("HOROVOD_GLOO_TIMEOUT_SECONDS") == 86400
     assert made.flag("HOROVOD_STALL_CHECK_DISABLE")
     assert made.number("HOROVOD_STALL_SHUTDOWN_TIME_SECONDS") == 0

@@ -2,7 +2,7 @@ import random
 
 import pytest
 
-from horovod.common.contract.rank_lists import ranges
+from horovod.common.contract.reasons import rank_ranges
 from horovod.runner.output import collapse
 from horovod.runner.output.collapse import Collapser
 from horovod.runner.output.display import Display
@@ -67,7 +67,7 @@ def merged(*written):
     collapser = Collapser(range(3))
     for rank, line in written:
         collapser.add(rank, 1, line, 0.0)
-    return [(ranges(group.ranks), group.line) for group in collapser.take_all()]
+    return [(rank_ranges(group.ranks), group.line) for group in collapser.take_all()]
 
 
 def test_a_line_moves_only_where_nobodys_order_changes():

@@ -1,7 +1,13 @@
-"""Limit of open files for large jobs."""
+"""File descriptors: limit of open files, files in memory (memfd), and the peer of a Unix socket.
 
+Files in memory have no names. They pass the job's key to workers, and the ranks of a host share memory by them.
+"""
+
+import errno
 import os
 import resource
+import socket
+import struct
 
 
 def make_room(count: int, at_least: int | None = None) -> None:
@@ -29,3 +35,75 @@ def make_room(count: int, at_least: int | None = None) -> None:
             "(ulimit -Hn, or LimitNOFILE of the service that starts it)"
         )
     resource.setrlimit(resource.RLIMIT_NOFILE, (needed, hard))
+
+
+MEMFD_REFUSED = (
+    "memfd_create is refused ({}), without which no job can start: it hands the job's key to workers, and ranks share "
+    "memory by it. A container's seccomp profile has to allow it, as those of Docker and Podman do"
+)
+
+_FORBIDDEN = (errno.EPERM, errno.EACCES, errno.ENOSYS)
+_NO_ROOM = "no file can be made in memory: {} (of this process: ulimit -n; of the machine: fs.file-max, memory)"
+
+
+class MemoryFileError(OSError):
+    """The system refuses to create the file; the text says what must allow it."""
+
+    def __str__(self) -> str:  # without the error number
+        return str(self.strerror)
+
+
+def create_memory_file(name: str) -> int:
+    """Return the descriptor of an empty memory file that can be sealed and is closed on exec.
+
+    ``name`` is only visible in /proc.
+
+    Raises:
+        MemoryFileError: If the file cannot be created.
+    """
+    try:
+        return os.memfd_create(name, os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
+    except OSError as error:
+        text = MEMFD_REFUSED if error.errno in _FORBIDDEN else _NO_ROOM
+        raise MemoryFileError(error.errno, text.format(error.strerror)) from None
+
+
+_KINDS = ("user", "pid")  # kinds of namespaces
+CREDENTIALS = struct.Struct("3i")  # pid, uid, gid
+
+
+def peer_credentials(sock: socket.socket) -> tuple[int, int, int]:
+    """Return (process, user, group) of the peer at the time it connected or began to listen.
+
+    The ids are those of this process's namespaces.
+    """
+    pid, uid, gid = CREDENTIALS.unpack(sock.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, CREDENTIALS.size))
+    return pid, uid, gid
+
+
+def peer_user(sock: socket.socket) -> int:
+    """Return the peer's user id."""
+    return peer_credentials(sock)[1]
+
+
+def is_this_user_or_root(sock: socket.socket) -> bool:
+    """Return True if the peer is a process of this user or root, in this container.
+
+    Containers may share a network namespace, to which abstract sockets belong. Processes of other containers are not
+    trusted, even if their users have the same numbers.
+    """
+    pid, uid, _ = peer_credentials(sock)
+    if pid <= 0:  # a process that is not visible from here
+        return False
+    if uid == 0:
+        return True
+    return uid == os.geteuid() and all(
+        _namespace(f"/proc/{pid}", kind) == _namespace("/proc/self", kind) for kind in _KINDS
+    )
+
+
+def _namespace(process: str, kind: str) -> str | None:
+    try:
+        return os.readlink(f"{process}/ns/{kind}")
+    except OSError:
+        return None

@@ -1,8 +1,13 @@
-"""Sink for the engine's log messages: stderr, with rank and time."""
+"""Messages to the user: the engine's log on stderr, and warnings that point at the user's line."""
 
+from __future__ import annotations
+
+import re
 import sys
 import time
+import warnings
 from collections.abc import Callable
+from types import FrameType
 
 from horovod.common.contract.settings import LOG_LEVELS, Settings
 
@@ -34,3 +39,55 @@ def warner(rank: int, settings: Settings) -> Callable[[str], None]:
     sink = make_sink(rank, settings.flag("HOROVOD_LOG_HIDE_TIME"))
     shown = LOG_LEVELS.index(settings.text("HOROVOD_LOG_LEVEL")) <= warning
     return lambda text: sink(warning, text) if shown else None
+
+
+_BETWEEN = frozenset(
+    ("horovod", "torch", "tensorflow", "keras", "tf_keras", "jax", "contextlib", "functools", "importlib")
+)
+"""Packages whose frames are skipped: ours, frameworks that call us, and modules that wrap functions."""
+
+_INSTALLED = re.compile(r"[/\\](?:site|dist)-packages[/\\]([^/\\]+)")
+_STANDARD = re.compile(r"[/\\]lib(?:64)?[/\\]python\d[^/\\]*[/\\]|^<frozen ")
+_PARTS = (
+    *("_arrays", "_jax", "_keras", "benchmark", "chaos", "common", "data", "jax", "keras", "mxnet", "numpy", "ray"),
+    *("planner", "recorder", "runner", "spark", "strategies", "tensorflow", "timeline", "torch"),
+)
+"""Directories of this package. They are matched too, because a user's own directory may be called horovod."""
+_OURS = re.compile(r"[/\\]horovod[/\\](?:" + "|".join(_PARTS) + r")[/\\]")
+
+
+def library_of(path: str) -> str:
+    """Return the package that a source file belongs to; empty for the user's own code."""
+    if _OURS.search(path):
+        return "horovod"
+    found = _INSTALLED.search(path)
+    if found:
+        return found[1].removesuffix(".py")
+    return "Python" if _STANDARD.search(path) else ""
+
+
+def user_stacklevel() -> int:
+    """Return the ``stacklevel`` with which the caller's ``warnings.warn`` points at the user's code.
+
+    That is the nearest frame of the user's code, or the outermost frame if there is none.
+    """
+    level, frame = 0, _caller(sys._getframe())
+    while frame is not None:
+        level += 1
+        if str(frame.f_globals.get("__name__", "")).partition(".")[0] not in _BETWEEN:
+            break
+        frame = _caller(frame)
+    return level
+
+
+def warn_user(message: str, category: type[Warning] = UserWarning) -> None:
+    """Call ``warnings.warn`` so that it points at the user's line."""
+    warnings.warn(message, category, stacklevel=user_stacklevel())
+
+
+def _caller(frame: FrameType) -> FrameType | None:
+    """Return the next outer frame that ``warnings`` counts; it skips importlib's own frames."""
+    outer = frame.f_back
+    while outer is not None and "importlib" in outer.f_code.co_filename and "_bootstrap" in outer.f_code.co_filename:
+        outer = outer.f_back
+    return outer

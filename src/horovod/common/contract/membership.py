@@ -1,13 +1,22 @@
 """Messages about membership between the launcher of an elastic job and its workers; ``store.desk`` transfers them.
 
-A worker is a process with a number that no other process of the job has. It tells the launcher that it wants to join
+Each process of the job has a unique worker number. A worker tells the launcher that it wants to join
 (``store.messages.Come``), and that it has learned of the end of its epoch (``Heard``). The launcher sends its place in
-the next epoch, and news.
+the next epoch, and news such as changes of the hosts.
 """
+
+from enum import IntFlag
 
 import msgspec
 
-from horovod.common.contract.host_updates import HostUpdateResult
+
+class HostUpdateResult(IntFlag):
+    """Change of the hosts of an elastic job, as told by the launcher."""
+
+    no_update = 0
+    removed = 1
+    added = 2
+    mixed = removed | added
 
 
 class Place(msgspec.Struct, frozen=True, array_like=True):

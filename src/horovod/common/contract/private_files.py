@@ -1,4 +1,4 @@
-"""Safe access to directories and files where other users may have created something first.
+"""Safe access to directories and files where other users may have created something first, and keys not to be printed.
 
 Every name there can be a symbolic link, a pipe, or a hard link to another file, and can change between two checks. So
 each name is opened once, without following links, and owner, type and mode are read from the descriptor. Files in a
@@ -121,3 +121,22 @@ def open_file(name: str, flags: int, dir_fd: int | None = None, mode: int = 0o66
 def _refuse_link(name: str, dir_fd: int | None) -> None:
     if stat.S_ISLNK(os.stat(name, dir_fd=dir_fd, follow_symlinks=False).st_mode):
         raise OSError(errno.ELOOP, "it is a symbolic link, which is not followed here")
+
+
+class Secret(bytes):
+    """Bytes that print as ``<secret of 32 bytes>``.
+
+    Debuggers, notebooks and test runners show the variables of every frame of a traceback, and logs show what is put
+    into them. A Secret equals, and is used like, the bytes that it holds; ``bytes(secret)`` returns them without this
+    protection.
+    """
+
+    __slots__ = ()
+
+    def __repr__(self) -> str:
+        return f"<secret of {len(self)} bytes>"
+
+    __str__ = __repr__
+
+    def __format__(self, spec: str) -> str:
+        return format(repr(self), spec)

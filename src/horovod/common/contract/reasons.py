@@ -4,6 +4,8 @@ The agent of a host gives its workers the path and inode of a named pipe in HORO
 JSON, written in one call, so that reports of several ranks do not mix. No process waits for reports. If the pipe is
 missing or full, the launcher decides without them. It is missing under other launchers (except mpirun below `horovodrun
 --mpi` on one machine), and if a container separates agent and worker.
+
+Also formats lists of ranks for messages, with consecutive ranks as ranges.
 """
 
 import contextlib
@@ -12,6 +14,7 @@ import os
 import stat
 import sys
 import termios
+from collections.abc import Collection
 from typing import TypeVar
 
 import msgspec
@@ -157,3 +160,24 @@ def explanation(error: BaseException) -> Ending | None:
     """Return what ``explained`` has attached, or None."""
     found = getattr(error, _EXPLAINED, None)
     return found if isinstance(found, Ending) else None
+
+
+def runs(ranks: Collection[int]) -> list[tuple[int, int]]:
+    """Return the (first, last) rank of each run of consecutive ranks, sorted."""
+    found: list[tuple[int, int]] = []
+    for rank in sorted(ranks):
+        if found and found[-1][1] == rank - 1:
+            found[-1] = (found[-1][0], rank)
+        else:
+            found.append((rank, rank))
+    return found
+
+
+def rank_ranges(ranks: Collection[int], between: str = ",") -> str:
+    """Return sorted ranges such as ``0-3,7``, separated by ``between``."""
+    return between.join(f"{low}" if low == high else f"{low}-{high}" for low, high in runs(ranks))
+
+
+def named_ranks(ranks: Collection[int], between: str = ", ") -> str:
+    """Return text such as ``rank 5`` or ``ranks 0-3, 7``."""
+    return f"rank{'s' if len(ranks) > 1 else ''} {rank_ranges(ranks, between)}"

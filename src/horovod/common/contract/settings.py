@@ -5,6 +5,8 @@ worker reads its environment with ``Settings.from_environ``. A launcher translat
 variables.
 """
 
+from __future__ import annotations
+
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -315,7 +317,7 @@ class Settings:
     values: dict[str, Value] = field(default_factory=lambda: {s.name: s.default for s in TABLE})
 
     @classmethod
-    def from_environ(cls, environ: Mapping[str, str] | None = None) -> "Settings":
+    def from_environ(cls, environ: Mapping[str, str] | None = None) -> Settings:
         """Return the settings of an environment (default: this process's).
 
         Raises:
@@ -365,7 +367,7 @@ class Settings:
         """Return the values that ranks exchange, for ``agree``."""
         return {setting.name: self.values[setting.name] for setting in TABLE if setting.agreed or setting.anyone}
 
-    def with_values(self, values: Mapping[str, Value]) -> "Settings":
+    def with_values(self, values: Mapping[str, Value]) -> Settings:
         """Return a copy with some values replaced."""
         return Settings({**self.values, **values})
 
@@ -376,6 +378,16 @@ def agree(shared: Sequence[Mapping[str, Value]]) -> dict[str, Value]:
     return {
         name: any(values[name] for values in shared) if name in switches else value for name, value in shared[0].items()
     }
+
+
+def for_debugging(settings: Settings) -> Settings:
+    """Return the settings; if a rank is debugged, with timeouts of a day and without the stall check."""
+    if settings.integer("HOROVOD_DEBUG_RANK") < 0:
+        return settings
+    longest = {name: BY_NAME[name].high for name in ("HOROVOD_START_TIMEOUT", "HOROVOD_GLOO_TIMEOUT_SECONDS")}
+    return settings.with_values(
+        {**longest, "HOROVOD_STALL_CHECK_DISABLE": True, "HOROVOD_STALL_SHUTDOWN_TIME_SECONDS": 0.0}
+    )
 
 
 def generate_docs() -> str:

@@ -25,9 +25,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 from horovod.common import launchers
-from horovod.common.contract import membership, memory_files
-from horovod.common.contract.secret import Secret
-from horovod.common.launchers.place import Place
+from horovod.common.contract import descriptors, membership
+from horovod.common.contract.private_files import Secret
+from horovod.common.launchers import Place
 
 KEY_BYTES = 32
 
@@ -280,7 +280,7 @@ def make_key_fd(key: bytes) -> int:
     Raises:
         OSError: If it cannot be created.
     """
-    fd = memory_files.create("horovod-key")
+    fd = descriptors.create_memory_file("horovod-key")
     try:
         os.write(fd, key)
         os.fchmod(fd, 0o600)  # mode shown by /proc/<pid>/fd/<n>, see the module's docstring

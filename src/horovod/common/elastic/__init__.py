@@ -5,7 +5,7 @@ distribution of samples over ranks (pure), batch sizes (pure) and checkpoints. T
 only through functions that callers pass.
 """
 
-from horovod.common.contract.host_updates import HostUpdateResult
+from horovod.common.contract.membership import HostUpdateResult
 from horovod.common.elastic.batch import Batch, batch
 from horovod.common.elastic.checkpoint import Checkpoint
 from horovod.common.elastic.loop import run_fn

@@ -10,7 +10,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, ClassVar
 
-from horovod.common.contract.host_updates import HostUpdateResult
+from horovod.common.contract.membership import HostUpdateResult
 from horovod.common.elastic import accumulated
 from horovod.common.elastic.agreement import Outcome, Standing, compare_names, decide, find_misfit, holder
 from horovod.common.elastic.numbers import largest, numbers_of_rank_0

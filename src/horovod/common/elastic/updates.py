@@ -8,7 +8,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Protocol
 
-from horovod.common.contract.host_updates import HostUpdateResult
+from horovod.common.contract.membership import HostUpdateResult
 
 
 class Listener(Protocol):

@@ -3,10 +3,10 @@
 import hashlib
 from dataclasses import dataclass, field
 
-from horovod.common.contract.secret import Secret
+from horovod.common.contract.private_files import Secret
 from horovod.common.handover.door import Door
 from horovod.common.handover.handover import Handover
-from horovod.common.launchers.place import Place
+from horovod.common.launchers import Place
 from horovod.common.security.auth import derive_key
 from horovod.common.store.server import StoreServer
 

@@ -16,7 +16,7 @@ from collections.abc import Callable, Sequence
 import zmq
 import zmq.utils.z85
 
-from horovod.common.contract.secret import Secret
+from horovod.common.contract.private_files import Secret
 from horovod.common.handover.search import Candidate
 from horovod.common.store.dial import dial
 from horovod.common.store.door import HANDSHAKE_SECONDS, Door

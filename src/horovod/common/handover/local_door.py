@@ -23,7 +23,7 @@ import secrets
 import socket
 import time
 
-from horovod.common.contract.secret import Secret
+from horovod.common.contract.private_files import Secret
 from horovod.common.handover import same_user
 from horovod.common.handover.door import Door, read_all
 from horovod.common.handover.same_user import NONCE, Peer

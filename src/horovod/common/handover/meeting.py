@@ -13,7 +13,7 @@ from horovod.common.contract.worker_env import WorkerEnv, make_key
 from horovod.common.handover import munge, pmi, pmix, ways
 from horovod.common.handover.addresses import own_addresses
 from horovod.common.handover.group import Group, Meeting, MeetingError
-from horovod.common.launchers.place import Place
+from horovod.common.launchers import Place
 from horovod.common.network.endpoints import parse_ports
 from horovod.common.store.door import descriptors_for
 

@@ -8,7 +8,7 @@ import ctypes
 import os
 from typing import Any
 
-from horovod.common.contract.secret import Secret
+from horovod.common.contract.private_files import Secret
 
 _TTL_OPTION, _UID_OPTION = 4, 9  # MUNGE_OPT_TTL, MUNGE_OPT_UID_RESTRICTION
 _TTL_SECONDS = 300

@@ -16,7 +16,7 @@ import secrets
 import socket
 from dataclasses import dataclass
 
-from horovod.common.contract import unix_peer
+from horovod.common.contract import descriptors
 from horovod.common.security.auth import AuthError
 
 NONCE = 32
@@ -97,7 +97,7 @@ class Peer:
 
     def __init__(self, sock: socket.socket) -> None:
         """Identify the peer. Raises AuthError with the reason if it is not this user's process here."""
-        pid, uid, _ = unix_peer.credentials(sock)
+        pid, uid, _ = descriptors.peer_credentials(sock)
         self._sender = Sender(pid, uid)
         self._folder = -1
         try:
@@ -142,10 +142,14 @@ def tell_senders(sock: socket.socket) -> None:
 
 def receive(sock: socket.socket, count: int) -> tuple[bytes, Sender | None]:
     """Return (up to ``count`` bytes, their sender)."""
-    data, extra, _, _ = sock.recvmsg(count, socket.CMSG_SPACE(unix_peer.CREDENTIALS.size))
+    data, extra, _, _ = sock.recvmsg(count, socket.CMSG_SPACE(descriptors.CREDENTIALS.size))
     for level, kind, content in extra:
-        if level == socket.SOL_SOCKET and kind == socket.SCM_CREDENTIALS and len(content) >= unix_peer.CREDENTIALS.size:
-            pid, uid, _ = unix_peer.CREDENTIALS.unpack_from(content)
+        if (
+            level == socket.SOL_SOCKET
+            and kind == socket.SCM_CREDENTIALS
+            and len(content) >= descriptors.CREDENTIALS.size
+        ):
+            pid, uid, _ = descriptors.CREDENTIALS.unpack_from(content)
             return data, Sender(pid, uid)
     return data, None
 

@@ -19,7 +19,7 @@ import msgspec
 import zmq
 import zmq.utils.z85
 
-from horovod.common.contract.secret import Secret
+from horovod.common.contract.private_files import Secret
 from horovod.common.handover import door, handover, local_door, munge, pmi, pmix, search
 from horovod.common.handover.addresses import own_addresses, resolve_node
 from horovod.common.handover.group import Group, Meeting, MeetingError

@@ -6,7 +6,7 @@ what is compared.
 
 from collections.abc import Callable, Mapping, Sequence
 
-from horovod.common.contract import rank_lists
+from horovod.common.contract import reasons
 from horovod.common.exceptions import OutOfSyncError
 from horovod.common.faces import Face
 from horovod.common.in_sync.fingerprints import Leaf, whole
@@ -87,6 +87,6 @@ def _values(holders: Sequence[tuple[Leaf, Sequence[int]]]) -> str:
     if len(holders) > _VALUES:
         others = f", and {len(holders) - _VALUES} more values"
     if _MISSING in [leaf for leaf, _ in holders] or all(leaf.exact for leaf, _ in holders):
-        return "is " + " and ".join(f"{leaf.shown} on {rank_lists.named(who)}" for leaf, who in named) + others
-    parts = [f"{'one' if i == 0 else 'another'} on {rank_lists.named(who)}" for i, (_, who) in enumerate(named)]
+        return "is " + " and ".join(f"{leaf.shown} on {reasons.named_ranks(who)}" for leaf, who in named) + others
+    parts = [f"{'one' if i == 0 else 'another'} on {reasons.named_ranks(who)}" for i, (_, who) in enumerate(named)]
     return f"({holders[0][0].shown}) is " + ", ".join(parts) + others

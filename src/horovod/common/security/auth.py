@@ -39,7 +39,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from horovod.common.contract.secret import Secret
+from horovod.common.contract.private_files import Secret
 
 _HELLO = struct.Struct("<4sBBxxQII32s")
 _MAGIC = b"HVD2"  # the last byte is the version

@@ -16,7 +16,7 @@ import time
 from collections.abc import Callable
 from socket import socket as Socket
 
-from horovod.common.contract.secret import Secret
+from horovod.common.contract.private_files import Secret
 from horovod.common.security.auth import AuthError, _Side, derive_key
 
 # Level 0, because higher levels forbid connections without certificates. Group and cipher are fixed.

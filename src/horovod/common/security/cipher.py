@@ -10,7 +10,7 @@ import secrets
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from horovod.common.contract.secret import Secret
+from horovod.common.contract.private_files import Secret
 from horovod.common.security.auth import Ephemeral
 
 NAMES = ("aes-256-gcm", "chacha20-poly1305")  # the index of a name, from 1, is its number in the handshake

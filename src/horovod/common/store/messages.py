@@ -7,7 +7,7 @@ import msgspec
 import zmq
 import zmq.utils.z85
 
-from horovod.common.contract.secret import Secret
+from horovod.common.contract.private_files import Secret
 from horovod.common.security.auth import derive_key
 
 # Maximum bytes of a ZeroMQ frame on both sides. ZeroMQ checks the length before the keys, so this is what an

@@ -9,7 +9,7 @@ import socket
 import threading
 from collections.abc import Callable
 
-from horovod.common.contract import unix_peer
+from horovod.common.contract import descriptors
 from horovod.common.contract.reports import new_door
 
 _PATIENCE = 5.0  # seconds for the peer to receive the text
@@ -54,7 +54,7 @@ class Door:
                 return
             with connection, contextlib.suppress(Exception):
                 connection.settimeout(_PATIENCE)
-                if not unix_peer.is_this_user_or_root(connection):
+                if not descriptors.is_this_user_or_root(connection):
                     continue
                 try:
                     text = self._answer()

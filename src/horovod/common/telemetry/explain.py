@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple
 
-from horovod.common.contract import rank_lists
+from horovod.common.contract import reasons
 from horovod.common.telemetry import operation_names
 from horovod.common.telemetry.facts import Facts, Rank, Waiting
 
@@ -25,7 +25,7 @@ def ranks_text(ranks: Sequence[int]) -> str:
         return f"rank {ranks[0]}"
     if len(ranks) == 2:
         return f"ranks {ranks[0]} and {ranks[1]}"
-    runs = rank_lists.runs(ranks)
+    runs = reasons.runs(ranks)
     return "ranks " + ", ".join(str(a) if a == b else f"{a}-{b}" if b > a + 1 else f"{a}, {b}" for a, b in runs)
 
 

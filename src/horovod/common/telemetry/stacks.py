@@ -5,7 +5,7 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from horovod.common.contract.frames import library_of
+from horovod.common.contract.log import library_of
 
 _THREAD = re.compile(r"(?:Current thread|Thread) (0x[0-9a-f]+)")
 _FRAME = re.compile(r'\s+File "(.*)", line (\d+|\?\?\?) in (.*)')

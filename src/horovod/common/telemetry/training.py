@@ -3,7 +3,7 @@
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from horovod.common.contract import rank_lists
+from horovod.common.contract import reasons
 from horovod.common.contract.settings import Settings
 from horovod.common.job import Job
 from horovod.common.telemetry.post import Post
@@ -72,13 +72,13 @@ def _alike(mine: Sequence[float], theirs: Sequence[float] | None) -> bool:
 def _gradients(notes: Notes) -> str:
     if len({note["digest"] for note in notes.values()}) > 1:
         return ""
-    return f"{rank_lists.named(sorted(notes))} computed the same gradients in the first step: {_samples(notes)}"
+    return f"{reasons.named_ranks(sorted(notes))} computed the same gradients in the first step: {_samples(notes)}"
 
 
 def _batches(notes: Notes) -> str:
     if len({tuple(note["digests"]) for note in notes.values()}) > 1:
         return ""
-    return f"the data loaders of {rank_lists.named(sorted(notes))} gave the same first batches: {_samples(notes)}"
+    return f"the data loaders of {reasons.named_ranks(sorted(notes))} gave the same first batches: {_samples(notes)}"
 
 
 def _samples(notes: Notes) -> str:
@@ -93,8 +93,9 @@ def _epochs(notes: Notes) -> str:
         return ""
     batches = sorted({notes[rank]["batches"] for rank in ahead})
     return (
-        f"{rank_lists.named(sorted(ahead))} finished epoch {most} after {' or '.join(map(str, batches))} batches, and "
-        f"{rank_lists.named(sorted(behind))} {'has' if len(behind) == 1 else 'have'} more: from here on gradients of "
+        f"{reasons.named_ranks(sorted(ahead))} finished epoch {most} after "
+        f"{' or '.join(map(str, batches))} batches, and {reasons.named_ranks(sorted(behind))} "
+        f"{'has' if len(behind) == 1 else 'have'} more: from here on gradients of "
         "different epochs are averaged, and in the end a rank waits for others that have none. Give all ranks equally "
         "many batches (DistributedSampler, or drop_last=True), or call hvd.join() after the loop"
     )

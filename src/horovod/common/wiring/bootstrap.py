@@ -9,11 +9,10 @@ import os
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from horovod.common.contract import misspelt, reports
-from horovod.common.contract.debugging import patient
+from horovod.common.contract import notices, reports
 from horovod.common.contract.log import make_sink
 from horovod.common.contract.notices import sentences, unheard
-from horovod.common.contract.settings import LOG_LEVELS, Settings
+from horovod.common.contract.settings import LOG_LEVELS, Settings, for_debugging
 from horovod.common.contract.worker_env import WorkerEnv
 from horovod.common.given_sets import GivenSet
 from horovod.common.job import Job
@@ -34,7 +33,7 @@ def _warn(env: WorkerEnv, settings: Settings) -> None:
     if env.rendezvous_addr is None:
         texts = [*sentences(os.environ), *unheard(os.environ)]
     else:
-        texts = misspelt.sentences(misspelt.of_program(os.environ))
+        texts = notices.misspelt_sentences(notices.of_program(os.environ))
     for text in texts:
         sink(LOG_LEVELS.index("warning"), text)
 
@@ -56,7 +55,7 @@ def start(
     Raises:
         ValueError: If the job cannot be formed; names the problem, or what was waited for. Nothing stays open.
     """
-    settings = patient(Settings.from_environ())
+    settings = for_debugging(Settings.from_environ())
     settings = settings.with_values({reports.VARIABLE: reports.folder_of_job(settings.text(reports.VARIABLE))})
     if env.rank == 0:
         _warn(env, settings)

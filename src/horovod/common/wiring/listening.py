@@ -18,9 +18,8 @@ from typing import TYPE_CHECKING
 
 import zmq
 
-from horovod.common.contract.host_updates import HostUpdateResult
 from horovod.common.contract.log import warner
-from horovod.common.contract.membership import Over, Place, Updated, decode_news
+from horovod.common.contract.membership import HostUpdateResult, Over, Place, Updated, decode_news
 from horovod.common.contract.settings import Settings
 from horovod.common.store.client import StoreClient, StoreError, StoreTimeout
 

@@ -19,7 +19,7 @@ import socket
 import time
 from collections.abc import Callable, Mapping, Sequence
 
-from horovod.common.contract import unix_peer
+from horovod.common.contract import descriptors
 from horovod.common.network.dialing import Dialer
 from horovod.common.network.endpoints import Endpoint, to_try
 from horovod.common.network.interfaces import source_address
@@ -204,7 +204,7 @@ class MeshBuilder:
                 if error.errno in (errno.EMFILE, errno.ENFILE):
                     time.sleep(_FULL_PAUSE)  # the listener stays readable
                 return
-            if listener is self._listeners.unix and unix_peer.user(sock) != os.geteuid():
+            if listener is self._listeners.unix and descriptors.peer_user(sock) != os.geteuid():
                 sock.close()
                 continue
             self._make_place()

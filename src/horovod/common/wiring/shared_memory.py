@@ -12,7 +12,7 @@ import socket
 import time
 from collections.abc import Mapping, Sequence
 
-from horovod.common.contract import memory_files
+from horovod.common.contract.descriptors import MemoryFileError, create_memory_file
 from horovod.common.contract.settings import Settings
 from horovod.common.wiring.links import NODE, Link
 from horovod.common.wiring.peers import Plan
@@ -56,7 +56,7 @@ def provide(plan: Plan, links: Mapping[Link, socket.socket], settings: Settings,
         whole = _core.segment_bytes(count, staging, ring, arena_bytes(bytes_each, count))
         try:
             return make(whole, count)
-        except memory_files.MemoryFileError:
+        except MemoryFileError:
             raise  # no setting would help
         except OSError as error:
             if error.errno in (errno.EMFILE, errno.ENFILE):
@@ -88,7 +88,7 @@ def make(size: int, ranks: int) -> list[int]:
     """
     made: list[int] = []
     try:
-        made.append(memory_files.create("horovod-segment"))
+        made.append(create_memory_file("horovod-segment"))
         os.ftruncate(made[0], size)
         # Prevent shrinking, which would kill other ranks with SIGBUS.
         fcntl.fcntl(made[0], fcntl.F_ADD_SEALS, fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_SEAL)

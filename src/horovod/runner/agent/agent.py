@@ -19,7 +19,7 @@ import sys
 import time
 from types import FrameType
 
-from horovod.common.contract.memory_files import MemoryFileError
+from horovod.common.contract.descriptors import MemoryFileError
 from horovod.runner.agent.gpus import with_gpus
 from horovod.runner.agent.relay import EACH_LASTING, Streams
 from horovod.runner.agent.state import GIVE_UP, TERM_GRACE, HostPhase, HostState

@@ -12,7 +12,7 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from horovod.common.contract import rank_lists
+from horovod.common.contract import reasons
 from horovod.common.contract.reasons import Ending
 from horovod.runner.attribution import accusation, tracebacks
 from horovod.runner.attribution.last_lines import last_lines
@@ -243,7 +243,7 @@ def _accused(victims: Sequence[RankEnd], ends: Sequence[RankEnd]) -> FirstFailur
         how = accusation.describe(reason, left, accused.status, accused.stopped)
         lines.append(f"rank {accused.rank} on host {accused.host} failed first: {how}")
         if reason.ranks[1:]:
-            lines.append(f"neither did rank {rank_lists.ranges(reason.ranks[1:], ', ')}")
+            lines.append(f"neither did rank {reasons.rank_ranges(reason.ranks[1:], ', ')}")
         lines += _also_failed(accused, ends)
         text = [*lines, *_last_words(accused)]
         if exception:
@@ -273,7 +273,9 @@ def _headline(culprit: RankEnd, ends: Sequence[RankEnd]) -> list[str]:
     lines = _summary(culprit, ends)
     early = [end.rank for end in ends if end is not culprit and end.status == 0 and not end.stopped]
     if early and _suffers(culprit):
-        lines.append(f"may have exited too early, while others still needed it: rank {rank_lists.ranges(early, ', ')}")
+        lines.append(
+            f"may have exited too early, while others still needed it: rank {reasons.rank_ranges(early, ', ')}"
+        )
     if culprit.error:
         lines.append(f"rank {culprit.rank} on host {culprit.host} failed first: {culprit.error}")
         return lines
@@ -326,7 +328,7 @@ def _summary(culprit: RankEnd, ends: Sequence[RankEnd]) -> list[str]:
             groups.setdefault("failed with HorovodInternalError as a consequence", []).append(end.rank)
     lines = _told(groups)
     if stopped:
-        lines.append(f"stopped by horovodrun: {rank_lists.named(stopped)}")
+        lines.append(f"stopped by horovodrun: {reasons.named_ranks(stopped)}")
     return lines
 
 
@@ -345,5 +347,5 @@ def _is_consequence(end: RankEnd) -> bool:
 
 
 def _told(groups: dict[str, list[int]]) -> list[str]:
-    told = "; ".join(f"{rank_lists.named(ranks)} {what}" for what, ranks in groups.items())
+    told = "; ".join(f"{reasons.named_ranks(ranks)} {what}" for what, ranks in groups.items())
     return [told] if told else []

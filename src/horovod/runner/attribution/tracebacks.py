@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from horovod.common.contract.frames import library_of
+from horovod.common.contract.log import library_of
 
 HEADER = "Traceback (most recent call last):"
 MOST = 12  # maximum frames of the user's that are shown; of more (a recursion), the first and the last

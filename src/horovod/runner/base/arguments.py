@@ -6,7 +6,7 @@ import sys
 from collections.abc import Collection, Sequence
 from typing import Any
 
-from horovod.common.contract.frames import warn_user
+from horovod.common.contract.log import warn_user
 
 
 def integer(name: str, value: Any, least: int) -> int:

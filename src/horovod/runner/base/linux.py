@@ -9,7 +9,7 @@ import resource
 import signal
 from collections.abc import Callable, Collection
 
-from horovod.common.contract import memory_files
+from horovod.common.contract import descriptors
 from horovod.runner.base.errors import AgentError, LaunchError
 
 _PR_SET_PDEATHSIG = 1
@@ -164,7 +164,7 @@ def memory_file(name: str, content: bytes, sealed: bool) -> int:
     Raises:
         OSError: The file cannot be created or written.
     """
-    fd = memory_files.create(name)
+    fd = descriptors.create_memory_file(name)
     view = memoryview(content)
     while view:
         view = view[os.write(fd, view) :]

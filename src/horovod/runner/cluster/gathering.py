@@ -12,7 +12,7 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from horovod.common.contract.secret import Secret
+from horovod.common.contract.private_files import Secret
 from horovod.common.network.endpoints import parse_ports, to_listen
 from horovod.common.network.interfaces import network_identity, scan
 from horovod.common.network.listeners import Listeners

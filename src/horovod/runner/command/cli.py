@@ -11,9 +11,9 @@ from dataclasses import replace
 from pathlib import Path
 from typing import NoReturn
 
-from horovod.common.contract import boot, misspelt
-from horovod.common.contract.frames import warn_user
-from horovod.common.contract.notices import notices, sentences
+from horovod.common.contract import boot
+from horovod.common.contract.log import warn_user
+from horovod.common.contract.notices import misspelt_sentences, notices, sentences
 from horovod.common.contract.setting import is_off
 from horovod.common.contract.settings import BY_NAME, Settings
 from horovod.runner.base.errors import LaunchError
@@ -116,7 +116,7 @@ def settings(namespace: argparse.Namespace, command: list[str], environ: Mapping
     if namespace.benchmark:
         command = [*boot.words("horovod.benchmark.__main__"), *command]
     else:
-        for text in misspelt.sentences(spelling.assigned(command)):
+        for text in misspelt_sentences(spelling.assigned(command)):
             warn_user(text)
         command = command_line.through_env(command)
     if not command:

@@ -7,7 +7,7 @@ import socket
 import time
 from collections.abc import Sequence
 
-from horovod.common.contract import reports, unix_peer
+from horovod.common.contract import descriptors, reports
 from horovod.runner.base import linux
 from horovod.runner.base.errors import LaunchError
 
@@ -113,7 +113,7 @@ def _made_by(pid: int, name: str) -> bool:
 
 def _stranger(connection: socket.socket, pid: int) -> str:
     """Describe the process at the other end if it is not `pid` of `pid`'s user; return an empty string if it is."""
-    there, user, _ = unix_peer.credentials(connection)
+    there, user, _ = descriptors.peer_credentials(connection)
     if there == pid and user == _user_of(pid):
         return ""
     return f"process {there} of user {user}" if there else f"a process of user {user} in another container"

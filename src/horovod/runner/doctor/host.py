@@ -10,7 +10,7 @@ import resource
 import sys
 
 from horovod._version import __version__
-from horovod.common.contract import cgroups, memory_files
+from horovod.common.contract import cgroups, descriptors
 from horovod.common.network.interfaces import Interface, scan
 from horovod.runner.base.frameworks import OF_DISTRIBUTION
 from horovod.runner.doctor import container, devices, mpi
@@ -99,8 +99,8 @@ def _meminfo() -> dict[str, int]:
 def _memfd_error(size: int) -> str:
     """Return why ranks here could not share memory, or an empty string."""
     try:
-        fd = memory_files.create("horovod-doctor")
-    except memory_files.MemoryFileError as error:
+        fd = descriptors.create_memory_file("horovod-doctor")
+    except descriptors.MemoryFileError as error:
         return str(error)
     try:
         os.ftruncate(fd, size)

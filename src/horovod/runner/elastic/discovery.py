@@ -9,7 +9,7 @@ import threading
 import time
 from collections.abc import Mapping, Sequence
 
-from horovod.common.contract.host_updates import HostUpdateResult
+from horovod.common.contract.membership import HostUpdateResult
 from horovod.runner.base.names import DISCOVERY, FLAGS, Names
 from horovod.runner.elastic.cooldown import LONGEST, SHORTEST, Blacklist, check_range
 from horovod.runner.elastic.script import ScriptRun

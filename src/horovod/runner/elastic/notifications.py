@@ -12,7 +12,7 @@ import struct
 from collections.abc import Mapping, Sequence
 
 from horovod._bounded_server import BoundedServer
-from horovod.common.contract.host_updates import HostUpdateResult
+from horovod.common.contract.membership import HostUpdateResult
 from horovod.common.elastic.updates import WorkerNotificationManager
 from horovod.common.network.interfaces import scan
 from horovod.common.security.auth import AuthError, Place, accept, connect, derive_key

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from horovod.common.contract.host_updates import HostUpdateResult
+from horovod.common.contract.membership import HostUpdateResult
 from horovod.common.elastic.updates import WorkerNotificationManager
 from horovod.runner.elastic.notifications import WorkerNotificationClient, WorkerNotificationService
 

@@ -13,7 +13,7 @@ import shutil
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 
-from horovod.common.launchers import lsf
+from horovod.common import launchers
 from horovod.runner.base.errors import LaunchError
 from horovod.runner.base.job_result import JobResult
 from horovod.runner.base.signals import SignalQueue
@@ -24,7 +24,7 @@ from horovod.runner.plan.settings import LaunchSettings, MpiOptions
 
 def in_lsf(environ: Mapping[str, str]) -> bool:
     """Return True in an LSF job in which jsrun can be used."""
-    return lsf.in_job(environ) and shutil.which("jsrun") is not None
+    return launchers.in_lsf_job(environ) and shutil.which("jsrun") is not None
 
 
 def apply(namespace: argparse.Namespace, environ: Mapping[str, str]) -> None:
@@ -48,7 +48,7 @@ def lsf_hosts(environ: Mapping[str, str]) -> list[Host]:
     if not counts:
         for name in environ.get("LSB_HOSTS", "").split():
             counts[name] = counts.get(name, 0) + 1
-    found = [Host(name, counts[name]) for name in lsf.compute_hosts(environ) if counts.get(name)]
+    found = [Host(name, counts[name]) for name in launchers.compute_hosts(environ) if counts.get(name)]
     if not found:
         raise LaunchError("this LSF job names no hosts: LSB_MCPU_HOSTS and LSB_HOSTS are empty; give them with -H")
     return found
@@ -86,7 +86,7 @@ def run_job(settings: LaunchSettings, environ: Mapping[str, str], signals: Signa
 
 def check(environ: Mapping[str, str]) -> str:
     """Return the path of jsrun. Raises LaunchError naming what is missing."""
-    if not lsf.in_job(environ):
+    if not launchers.in_lsf_job(environ):
         raise LaunchError("--jsrun works only inside an LSF job, and this is not one: LSB_JOBID is not set")
     program = shutil.which("jsrun")
     if program is None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
-from horovod.common.contract import rank_lists
+from horovod.common.contract import reasons
 from horovod.runner.base.names import FLAGS, Names
 
 QUIET = 2.0  # s of waiting before the line is shown on a terminal
@@ -121,7 +121,7 @@ class Progress:
 
 
 def _ranks(ranks: Sequence[int]) -> str:
-    return rank_lists.named(ranks, ",")
+    return reasons.named_ranks(ranks, ",")
 
 
 def _and_more(named: Sequence[str], more: int, what: str) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import secrets
 
-from horovod.common.contract.secret import Secret
+from horovod.common.contract.private_files import Secret
 
 LEAST = 32
 """Minimum number of characters."""

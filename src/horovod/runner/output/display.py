@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Mapping
 from datetime import datetime
 
-from horovod.common.contract.rank_lists import ranges
+from horovod.common.contract.reasons import rank_ranges
 from horovod.runner.output.bars import BarBoard
 from horovod.runner.output.collapse import Collapser
 from horovod.runner.output.farewells import Cut, Farewells
@@ -164,6 +164,6 @@ class Display:
 
     def _named(self, workers: Collection[int]) -> str:
         found = {worker: self._rank_of(worker) for worker in workers}
-        known = ranges([rank for rank in found.values() if rank is not None])
+        known = rank_ranges([rank for rank in found.values() if rank is not None])
         new = [f"new {worker}" for worker, rank in found.items() if rank is None]
         return ",".join(filter(None, [known, *new]))

@@ -6,7 +6,7 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from horovod.common.launchers import hostlist
+from horovod.common import launchers
 from horovod.runner.base.errors import LaunchError
 
 # States in the %T column of `sinfo`, without marks, of nodes that Slurm has removed or is about to.
@@ -32,8 +32,8 @@ def allocation(environ: Mapping[str, str]) -> Allocation | None:
     if re.fullmatch("[0-9]{1,18}", job) is None or not names:
         return None
     try:
-        nodes = hostlist.expand(names)
-        counts = hostlist.tasks(environ["SLURM_TASKS_PER_NODE"]) if environ.get("SLURM_TASKS_PER_NODE") else []
+        nodes = launchers.expand_hosts(names)
+        counts = launchers.expand_tasks(environ["SLURM_TASKS_PER_NODE"]) if environ.get("SLURM_TASKS_PER_NODE") else []
     except ValueError as error:
         raise LaunchError(f"SLURM_JOB_NODELIST, SLURM_TASKS_PER_NODE: {error}") from None
     if len(counts) != len(nodes):  # the variable is missing, or belongs to a job step
@@ -45,7 +45,7 @@ def nodes_of(text: str, job: str) -> list[str]:
     """Return the nodes of a job from the `state|nodes` output of squeue. Raises LaunchError when it has none."""
     state, _, names = text.strip().partition("|")
     try:
-        nodes = hostlist.expand(names)
+        nodes = launchers.expand_hosts(names)
     except ValueError as error:
         raise LaunchError(f"squeue: {error}") from None
     if not nodes:

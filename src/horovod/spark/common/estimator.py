@@ -6,7 +6,7 @@ import time
 from collections.abc import Mapping
 from typing import Any
 
-from horovod.common.contract.frames import warn_user
+from horovod.common.contract.log import warn_user
 from horovod.spark.common.params import EstimatorParams, ModelParams  # first: says what to install
 
 # isort: split

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from horovod.common.contract.frames import warn_user
+from horovod.common.contract.log import warn_user
 from horovod.spark.common.columns import VECTOR, Column, Found, all_settled, chosen
 from horovod.spark.common.file_store import AbstractFilesystemStore
 from horovod.spark.common.parquet_parts import IS_VALIDATION, REPORT, write_part

@@ -5,7 +5,7 @@ import pickle
 from collections.abc import Iterator
 from typing import Any
 
-from horovod.common.contract.frames import warn_user
+from horovod.common.contract.log import warn_user
 from horovod.spark.common.plan import Outcome, Plan
 from horovod.spark.common.ranks import own_gpu, prepare_rank
 from horovod.spark.keras import objects

@@ -4,7 +4,7 @@ from typing import Any
 
 import torch
 
-from horovod.common.contract.frames import warn_user
+from horovod.common.contract.log import warn_user
 from horovod.spark.common.checks import refuse
 from horovod.spark.common.estimator import HorovodEstimator
 from horovod.spark.common.params import with_params, with_signature

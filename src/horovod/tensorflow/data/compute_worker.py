@@ -16,7 +16,7 @@ import sys
 import horovod.tensorflow as hvd
 from horovod.common.compute import ComputeService
 from horovod.common.contract import boot
-from horovod.common.contract.with_caller import GO
+from horovod.common.contract.boot import GO
 from horovod.common.contract.worker_env import make_key
 from horovod.tensorflow.data.compute_service import begin_dispatcher
 from horovod.tensorflow.data.config import SIDES, TfDataServiceConfig
@@ -93,7 +93,7 @@ class DataWorker:
     def __init__(self, configfile: str, index: int) -> None:
         """Start the child process, which waits for ``run``. ``index`` is its number."""
         self._index = index
-        words = [sys.executable, *boot.words("horovod.common.contract.with_caller")]
+        words = [sys.executable, *boot.words("horovod.common.contract.boot")]
         self._words = [*words, "horovod.tensorflow.data.data_worker", configfile, str(index)]
         self._start()
 

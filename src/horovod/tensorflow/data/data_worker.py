@@ -4,7 +4,7 @@ import os
 import sys
 from typing import NoReturn
 
-from horovod.common.contract.with_caller import wait_for_go
+from horovod.common.contract.boot import wait_for_go
 from horovod.tensorflow.data.compute_service import run_worker
 from horovod.tensorflow.data.config import TfDataServiceConfig
 

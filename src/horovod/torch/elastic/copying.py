@@ -16,7 +16,7 @@ from typing import IO, Any, NamedTuple
 
 import torch
 
-from horovod.common.contract.frames import warn_user
+from horovod.common.contract.log import warn_user
 from horovod.common.elastic.state_checkpoint import StateCheckpoint
 from horovod.torch.mpi_ops import rank, size
 
