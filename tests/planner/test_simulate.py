@@ -184,3 +184,15 @@ def test_the_slowest_of_many_is_late() -> None:
 def test_invalid_settings_are_refused(change: dict[str, object], message: str) -> None:
     with pytest.raises(ValueError, match=message):
         Settings(**change)  # type: ignore[arg-type]
+
+
+def test_in_host_memory_a_whole_step_is_fused_up_to_the_threshold() -> None:
+    """As the engine's schedules do: what shares an operation waits for the last of its gradients."""
+    p = made([1 << 18] * 8, device="cpu")
+    net = msgspec.structs.replace(network.assumed("cpu", 1e8), gamma=0.0)
+    together = simulate(p, Layout(2), net, Settings())
+    assert together.operations == 1
+    assert together.exposed == pytest.approx(together.communication, rel=0.01)
+    apart = simulate(p, Layout(2), net, Settings(fusion_threshold=1 << 20))
+    assert apart.operations == 8
+    assert apart.exposed < 0.5 * together.exposed

@@ -15,6 +15,8 @@ from horovod.planner.units import show_bandwidth
 
 _GOOD = 0.97
 """Efficiency from which on computation is the limit."""
+_THRESHOLDS = tuple(1 << shift for shift in range(20, 27))
+"""Fusion thresholds to try, 1 to 64 MiB."""
 _BOUNDS = {
     "bandwidth": "bandwidth-bound",
     "latency": "latency-bound",
@@ -132,6 +134,12 @@ def _variants(profile: Profile, base: Prediction) -> dict[str, tuple[float, floa
         changes["compression fp16"] = (net, replace(settings, compression="fp16"), base.batch)
     if settings.algorithm != "hierarchical" and layout.nodes > 1 and layout.per_node > 1:
         changes["algorithm hierarchical"] = (net, replace(settings, algorithm="hierarchical"), base.batch)
+    if profile.device == "cpu":
+        smaller = [threshold for threshold in _THRESHOLDS if threshold < settings.fusion_threshold]
+        others = [replace(settings, fusion_threshold=threshold) for threshold in smaller]
+        best = min(others, key=lambda one: simulate.simulate(profile, layout, net, one).seconds, default=settings)
+        if best is not settings:
+            changes[f"fusion threshold {best.fusion_threshold >> 20} MiB"] = (net, best, base.batch)
     if settings.local_steps == 1:
         changes["local steps H = 8"] = (net, replace(settings, local_steps=8), base.batch)
     found = {}

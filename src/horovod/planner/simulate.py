@@ -1,12 +1,16 @@
 """Simulation of one training step: gradients become ready, are fused, and are reduced one operation after another.
 
 Operations run in order on one stream, beside backward. An operation starts when its last gradient is ready and agreed
-on, and the operation before it is done. Gradients that become ready within a window share operations up to the fusion
-threshold; the engine's own code decides which.
+on, and the operation before it is done. The engine's own code decides which gradients share operations, up to the
+fusion threshold:
 
-The window is at least the cycle time. While the network is busy, gradients accumulate, which makes the window longer.
-So windows of 1, 2, 4, ... cycle times are tried, and the one that ends first is taken. This also guarantees that a
-faster network never makes a predicted step slower.
+- Tensors in host memory: all gradients of a step are fused together, because the engine turns repeating steps into a
+  schedule (core/agree/schedule.cc). So a threshold above the size of the model leaves no overlap with backward.
+- GPUs: gradients that become ready within a window. The window is at least the cycle time. While the network is busy,
+  gradients accumulate, which makes the window longer. So windows of 1, 2, 4, ... cycle times are tried, and the one
+  that ends first is taken.
+
+Which gradients are fused does not depend on the network, so a faster one never makes a predicted step slower.
 """
 
 from __future__ import annotations
@@ -105,13 +109,15 @@ class Step:
 
 @lru_cache(maxsize=1024)
 def _fused(gradients: tuple[Gradient, ...], window: float, threshold: int, compression: str) -> tuple[Operation, ...]:
-    """Return the operations for windows of this length."""
+    """Return the operations for windows of this length; infinity: for a schedule of the whole step."""
     found: list[Operation] = []
-    for waiting, ready in _windows(gradients, window, threshold):
+    windows = _windows(gradients, window, threshold) if window < math.inf else [(gradients, 0.0)]
+    for waiting, ready in windows:
         sizes = [gradient.nbytes for gradient in waiting]
         for members in _core.fuse(sizes, [dtypes.CODES[gradient.dtype] for gradient in waiting], threshold):
             wire = [_on_wire(waiting[i], compression) for i in members]
-            found.append(Operation(ready, sum(wire), max(wire)))
+            last = max(waiting[i].ready for i in members)
+            found.append(Operation(max(ready, last), sum(wire), max(wire)))
     return tuple(found)
 
 
@@ -138,6 +144,8 @@ def _on_wire(gradient: Gradient, compression: str) -> int:
 
 def _lengths(profile: Profile, settings: Settings) -> list[float]:
     """Return the lengths of windows to try, in seconds."""
+    if profile.device == "cpu":
+        return [math.inf]
     if settings.fusion_threshold == 0:
         return [0.0]
     lengths, length = [], settings.cycle
