@@ -15,7 +15,7 @@ import zmq.utils.z85
 from horovod.common.contract.worker_env import make_key
 from horovod.common.handover import handover, search
 from horovod.common.store import StoreClient, StoreTimeout
-from horovod.common.store.dial import dial
+from horovod.common.store.sockets import dial
 from tests.security.test_store_limits import GREETING, LONG_COMMAND, descriptors, strangers
 
 SECONDS = 60.0

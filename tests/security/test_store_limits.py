@@ -14,8 +14,8 @@ import zmq
 
 from horovod.common.contract.descriptors import make_room
 from horovod.common.store import StoreClient, StoreError, StoreServer
-from horovod.common.store import door as store_door
 from horovod.common.store import messages as store_messages
+from horovod.common.store import sockets as store_door
 from horovod.common.store import table as store_table
 from horovod.common.store.messages import MAX_VALUE_BYTES
 from tests.runner.launching import eventually
@@ -141,7 +141,7 @@ def test_without_a_limit_of_descriptors_strangers_have_one(monkeypatch, most):
     monkeypatch.setattr(store_door, "_MOST", used + 100)
     listener = store_door.listen("127.0.0.1")
     with zmq.Context() as context, context.socket(zmq.ROUTER) as socket:
-        door = store_door.Door(socket, [listener])
+        door = store_door.AcceptControl(socket, [listener])
 
         def closed():
             door.check()
@@ -180,7 +180,7 @@ def test_strangers_do_not_fill_memory_with_messages_that_lack_a_byte(size):
 
 def test_strangers_are_counted():
     accepted, known, gone = zmq.EVENT_ACCEPTED, zmq.EVENT_HANDSHAKE_SUCCEEDED, zmq.EVENT_DISCONNECTED
-    strangers = store_door.Strangers()
+    strangers = store_door.UnauthenticatedPeers()
     for descriptor in (5, 6, 7, 8):
         strangers.take(accepted, descriptor, 0.0)
     strangers.take(known, 0, 1.0)

@@ -25,8 +25,7 @@ import time
 import uuid
 from collections.abc import Collection, Mapping, Sequence
 
-from horovod.common.network.endpoints import to_listen
-from horovod.common.network.interfaces import scan
+from horovod.common.network.interfaces import scan, to_listen
 from horovod.common.store import StoreClient, StoreServer, StoreTimeout
 
 log = logging.getLogger("horovod.data")

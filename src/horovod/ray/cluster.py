@@ -10,7 +10,7 @@ import ray
 from ray.util import get_node_ip_address
 
 from horovod.common.network import interfaces
-from horovod.common.store.front import Front
+from horovod.common.store.membership import MembershipControl
 from horovod.ray import strategy
 from horovod.runner.cluster.placement import Machines
 from horovod.runner.external_workers import workers as external_workers
@@ -53,7 +53,10 @@ def variables(nics: Collection[str]) -> dict[str, str]:
 
 
 def open_servers(
-    nics: Collection[str], own: Mapping[str, str], gone: Callable[[int, str], None], front: Front | None = None
+    nics: Collection[str],
+    own: Mapping[str, str],
+    gone: Callable[[int, str], None],
+    front: MembershipControl | None = None,
 ) -> tuple[ExternalWorkers, dict[str, str]]:
     """Create the driver's side of a job.
 

@@ -20,7 +20,7 @@ import ray
 from ray.exceptions import RayError
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
-from horovod.common.store.front import Front
+from horovod.common.store.membership import MembershipControl
 from horovod.ray import cluster
 from horovod.ray.calls import Callback, Done, Ear, Gone, Logged, watch
 from horovod.ray.cluster import Names
@@ -145,7 +145,7 @@ class _Run:
         names = getattr(settings.discovery, "names", None)
         self._names = names if isinstance(names, Names) else Names()
         with contextlib.ExitStack() as at_failure:
-            self._front = Front()
+            self._front = MembershipControl()
             at_failure.callback(self._front.close)
             self._servers, self._shared = cluster.open_servers(
                 settings.nics, variables, lambda number, still: self._box.put(Gone(number, still)), self._front

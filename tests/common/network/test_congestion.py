@@ -4,7 +4,7 @@ import socket
 
 import pytest
 
-from horovod.common.network import congestion
+from horovod.common.network import tcp_options
 
 
 @pytest.fixture
@@ -32,24 +32,24 @@ def current(sock):
     ],
 )
 def test_only_bbr_to_a_near_host_is_replaced(wanted, system, round_trip_us, asked):
-    assert congestion.choose(wanted, system, round_trip_us) == asked
+    assert tcp_options.congestion_choices(wanted, system, round_trip_us) == asked
 
 
 def test_a_socket_gets_what_is_asked_for_by_name(connected):
-    congestion.apply(connected, "reno")  # every kernel has it and allows it for all users
+    tcp_options.set_congestion(connected, "reno")  # every kernel has it and allows it for all users
     assert current(connected) == "reno"
-    congestion.apply(connected, "system")
-    congestion.apply(connected, "auto")
+    tcp_options.set_congestion(connected, "system")
+    tcp_options.set_congestion(connected, "auto")
     assert current(connected) == "reno"
 
 
 def test_the_round_trip_of_a_near_connection_is_near(connected):
     connected.sendall(b"x")
-    assert 0 <= congestion._round_trip_us(connected) < congestion._NEAR_US
+    assert 0 <= tcp_options._round_trip_us(connected) < tcp_options._NEAR_US
 
 
 def test_an_unknown_name_is_refused_with_the_accepted_names(connected):
     with pytest.raises(
         ValueError, match=r"HOROVOD_TCP_CONGESTION must be auto, system, or one of .*reno.*got 'nosuch'"
     ):
-        congestion.apply(connected, "nosuch")
+        tcp_options.set_congestion(connected, "nosuch")

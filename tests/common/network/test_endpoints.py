@@ -4,10 +4,19 @@ import socket
 
 import pytest
 
-from horovod.common.network.dialing import BUSY_HEAD_START, HEAD_START, Dialer
-from horovod.common.network.endpoints import MOST, Endpoint, parse_ports, to_listen, to_try
-from horovod.common.network.interfaces import Address, Interface, describe, scan, source_address
-from horovod.common.network.listeners import Listeners
+from horovod.common.network.connecting import BUSY_HEAD_START, HEAD_START, Dialer, Listeners
+from horovod.common.network.interfaces import (
+    MOST,
+    Address,
+    Endpoint,
+    Interface,
+    describe,
+    parse_ports,
+    scan,
+    source_address,
+    to_listen,
+    to_try,
+)
 
 
 def interface(name, *addresses, up=True, physical=False, speed=0):

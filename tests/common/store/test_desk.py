@@ -9,8 +9,7 @@ import pytest
 from horovod.common.contract.membership import HostUpdateResult, Over, Place, Updated, decode_news, decode_place, encode
 from horovod.common.contract.worker_env import make_key
 from horovod.common.store.client import StoreClient, StoreError, StoreRefused, StoreTimeout
-from horovod.common.store.desk import Came, Desk, HasHeard, Met
-from horovod.common.store.front import Front
+from horovod.common.store.membership import Came, HasHeard, MembershipControl, MembershipRequests, Met
 from horovod.common.store.messages import Come, Exchange, Heard, News
 from horovod.common.store.server import StoreServer
 from horovod.common.store.table import Table
@@ -21,7 +20,7 @@ def short(replies):
 
 
 def test_a_worker_waits_for_its_place():
-    desk = Desk()
+    desk = MembershipRequests()
     assert desk.handle(b"a", Come(1, 7, 3, [4, 5], b"facts")) == []
     assert desk.told == [Came(7, 3, (4, 5), b"facts")]
     assert short(desk.place(8, b"not here")) == []
@@ -34,7 +33,7 @@ def test_a_worker_waits_for_its_place():
 
 
 def test_a_worker_that_asks_again_is_told_of_once():
-    desk = Desk()
+    desk = MembershipRequests()
     desk.handle(b"a", Come(1, 7, 3))
     desk.handle(b"a", Come(2, 7, 3))
     assert desk.told == [Came(7, 3, (), b"")]
@@ -43,7 +42,7 @@ def test_a_worker_that_asks_again_is_told_of_once():
 
 
 def test_no_news_are_lost():
-    desk = Desk()
+    desk = MembershipRequests()
     for worker in (1, 2):
         desk.handle(b"x", Come(1, worker, 0))
         desk.place(worker, b"p")
@@ -61,7 +60,7 @@ def test_no_news_are_lost():
 
 
 def test_nothing_is_kept_for_who_is_gone():
-    desk = Desk()
+    desk = MembershipRequests()
     desk.handle(b"a", Come(1, 3, 0))
     desk.place(3, b"p")
     desk.forget(3)
@@ -71,7 +70,7 @@ def test_nothing_is_kept_for_who_is_gone():
 
 
 def test_the_launcher_hears_when_ranks_have_met():
-    desk = Desk()
+    desk = MembershipRequests()
     table = Table(desk)
     for rank in range(2):
         table.handle(b"%d" % rank, Exchange(1, "init e3", rank, 2, b"record", 9.0), 0.0)
@@ -83,7 +82,7 @@ def test_the_launcher_hears_when_ranks_have_met():
 
 def test_who_comes_when_one_of_them_is_gone_already_waits_for_nobody():
     """One worker dies as soon as it has its assignment, before the others arrive."""
-    table = Table(Desk())
+    table = Table(MembershipRequests())
     assert table.fail("init e3", "worker 5 is gone") == []
     late = table.handle(b"a", Exchange(1, "init e3", 0, 2, b"", 9.0), 0.0)
     assert short(late) == [(b"a", 1, "worker 5 is gone")]
@@ -112,7 +111,7 @@ def test_what_travels():
 @pytest.mark.heavy
 def test_a_worker_waits_for_its_place_as_long_as_the_store_is_there(monkeypatch):
     monkeypatch.setattr("horovod.common.store.client._ASK_AGAIN", 0.05)
-    key, front = make_key(), Front()
+    key, front = make_key(), MembershipControl()
     server = StoreServer(key, front=front)
     got: list[bytes | str] = []
 
@@ -149,7 +148,7 @@ def wait_for(fd: int) -> None:
 
 
 def test_through_a_server():
-    key, front = make_key(), Front()
+    key, front = make_key(), MembershipControl()
     before = len(os.listdir("/proc/self/fd"))
     with StoreServer(key, front=front) as server:
         host, port = server.address

@@ -7,7 +7,7 @@ import time
 
 import pytest
 
-from horovod.common.network.listeners import Listeners
+from horovod.common.network.connecting import Listeners
 from horovod.common.store import StoreServer
 from horovod.common.store.client import StoreClient
 from horovod.common.wiring.failures import Failures, KnownFailureError

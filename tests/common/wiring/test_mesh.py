@@ -9,8 +9,8 @@ import time
 
 import pytest
 
-from horovod.common.network.endpoints import Endpoint
-from horovod.common.network.listeners import Listeners
+from horovod.common.network.connecting import Listeners
+from horovod.common.network.interfaces import Endpoint
 from horovod.common.security import auth
 from horovod.common.wiring.link_errors import LinkError
 from horovod.common.wiring.links import DATA, NODE

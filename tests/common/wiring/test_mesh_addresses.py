@@ -7,7 +7,7 @@ import time
 
 import pytest
 
-from horovod.common.network.endpoints import Endpoint
+from horovod.common.network.interfaces import Endpoint
 from horovod.common.security import auth
 from horovod.common.wiring.link_errors import LinkError
 from tests.common.wiring.meshes import check_complete, form

@@ -9,8 +9,8 @@ import msgspec
 import pytest
 
 from horovod._version import __version__
-from horovod.common.network.endpoints import Endpoint
-from horovod.common.network.listeners import Listeners
+from horovod.common.network.connecting import Listeners
+from horovod.common.network.interfaces import Endpoint
 from horovod.common.store.client import Met
 from horovod.common.store.messages import Exchange, pack, unpack
 from horovod.common.store.table import Table

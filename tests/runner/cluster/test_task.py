@@ -9,8 +9,7 @@ import time
 import pytest
 
 from horovod.common.contract.private_files import Secret
-from horovod.common.network.endpoints import Endpoint
-from horovod.common.network.interfaces import network_identity
+from horovod.common.network.interfaces import Endpoint, network_identity
 from horovod.runner.cluster import ArrivalError, Gathering, Ticket, task
 from horovod.runner.remote.arrived import ArrivedConnection
 

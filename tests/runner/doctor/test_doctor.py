@@ -14,9 +14,8 @@ import pytest
 
 from horovod._version import __version__
 from horovod.common.devices.nvml import Gpu, Survey
-from horovod.common.network.endpoints import Endpoint
-from horovod.common.network.interfaces import Address, Interface
-from horovod.common.network.listeners import Listeners
+from horovod.common.network.connecting import Listeners
+from horovod.common.network.interfaces import Address, Endpoint, Interface
 from horovod.runner.doctor import findings, host, pairs, table
 from horovod.runner.doctor.report import (
     FAIL,

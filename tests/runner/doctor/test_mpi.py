@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from horovod.common.devices import mpi_trial
+from horovod.common.devices import mpi_libraries
 from horovod.runner.doctor import mpi
 from horovod.runner.doctor.report import FAIL, WARN, MpiReport
 from tests.runner.doctor.test_doctor import answer, bad, with_report
@@ -102,9 +102,9 @@ def test_a_library_that_is_not_there_or_is_something_else():
 @pytest.mark.heavy  # compiles the simulated MPI
 def test_a_library_that_does_not_come_back_or_dies(simulated):
     path = str(simulated / "libmpi.so.12")
-    slow = mpi_trial.try_mpi(path, {**os.environ, "SIMMPI_BLOCK": "Init_thread"}, 1.0)
+    slow = mpi_libraries.try_mpi(path, {**os.environ, "SIMMPI_BLOCK": "Init_thread"}, 1.0)
     assert slow.error == f"MPI_Init of {path} takes longer than 1 s in a process alone"
-    dead = mpi_trial.try_mpi(path, {**os.environ, "SIMMPI_WORLD": "99"})
+    dead = mpi_libraries.try_mpi(path, {**os.environ, "SIMMPI_WORLD": "99"})
     assert dead.error.startswith(f"the process that tried {path} ended with -6 and said: ")
-    refused = mpi_trial.try_mpi(path, {**os.environ, "SIMMPI_FAIL": "Init_thread:1"})
+    refused = mpi_libraries.try_mpi(path, {**os.environ, "SIMMPI_FAIL": "Init_thread:1"})
     assert "MPI_Init_thread failed with error 15" in refused.error

@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from horovod.common.contract.worker_env import WorkerEnv, make_key, make_key_fd
-from horovod.common.store.front import Front
+from horovod.common.store.membership import MembershipControl
 from horovod.common.store.server import StoreServer
 from horovod.runner.elastic.actions import End, Kill, Say, Spawn
 from horovod.runner.elastic.cooldown import Blacklist
@@ -37,7 +37,7 @@ class SmallLauncher:
         self._command = [sys.executable, str(program), *arguments]
         key = make_key()
         self._key_fd = make_key_fd(key)
-        self.front = Front()
+        self.front = MembershipControl()
         self._server = StoreServer(key, front=self.front)
         self.membership = Membership(limits, Blacklist(cooldown), time.monotonic())
         self._server = MembershipServer(self.front, self.membership, self._act)

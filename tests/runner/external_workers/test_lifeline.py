@@ -8,7 +8,7 @@ import pytest
 import zmq
 
 from horovod.common.contract.worker_env import make_key
-from horovod.common.store.door import listen
+from horovod.common.store.sockets import listen
 from horovod.runner.external_workers import pulse
 from horovod.runner.external_workers.lifeline import LivenessServer
 

@@ -2,7 +2,7 @@
 
 import horovod
 from horovod.common.contract.membership import Facts, encode
-from horovod.common.store.front import Front
+from horovod.common.store.membership import MembershipControl
 from horovod.common.store.messages import Come, Exchange, Get
 from horovod.common.store.table import Table
 from horovod.runner.elastic.actions import Form, Say
@@ -15,7 +15,7 @@ from horovod.runner.plan.hosts import Slot
 
 
 def test_a_worker_that_comes_when_it_was_given_up_is_told_so():
-    front = Front()
+    front = MembershipControl()
     membership = Membership(Limits(2, 1), Blacklist(None), 0.0)
     desk = MembershipServer(front, membership, lambda action: None)
     table = Table(front.desk)
@@ -33,7 +33,7 @@ def test_a_worker_that_comes_when_it_was_given_up_is_told_so():
 
 
 def test_what_is_kept_does_not_grow_with_the_number_of_epochs():
-    front = Front()
+    front = MembershipControl()
     desk = MembershipServer(front, Membership(Limits(2, 1), Blacklist(None), 0.0), lambda action: None)
     table = Table(front.desk)
 
@@ -54,7 +54,7 @@ def test_what_is_kept_does_not_grow_with_the_number_of_epochs():
 
 
 def test_who_dies_just_after_all_have_met_keeps_nobody_waiting():
-    front = Front()
+    front = MembershipControl()
     membership = Membership(Limits(3, 1), Blacklist(None), 0.0)
     desk = MembershipServer(front, membership, lambda action: None)
     table = Table(front.desk)
@@ -77,7 +77,7 @@ def test_who_dies_just_after_all_have_met_keeps_nobody_waiting():
 
 
 def test_a_newcomer_with_another_text_of_the_program_is_told_of_and_let_in():
-    front, did = Front(), []
+    front, did = MembershipControl(), []
     membership = Membership(Limits(2, 2), Blacklist(None), 0.0)
     desk = MembershipServer(front, membership, did.append, Newcomers(same_code=False))
     table = Table(front.desk)

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 
 from horovod.common.handover import search
 from horovod.common.network import interfaces
-from horovod.common.network.endpoints import to_listen
+from horovod.common.network.interfaces import to_listen
 
 _SECONDS = 5.0
 _SILENT_SECONDS = 10.0

@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 from typing import Protocol
 
 from horovod.common.security.auth import AuthError
-from horovod.common.store.serving import Serving
+from horovod.common.store.sockets import ThreadedServer
 
 _TRIES = 16
 _LIMIT = 8192
@@ -53,7 +53,7 @@ class Gift:
         pass
 
 
-class Door(Serving):
+class Door(ThreadedServer):
     """Key server with its own thread.
 
     ``begin`` returns the protocol for each connection (None: refuse it); afterwards the connection is closed. If there

@@ -18,9 +18,7 @@ import zmq.utils.z85
 
 from horovod.common.contract.private_files import Secret
 from horovod.common.handover.search import Candidate
-from horovod.common.store.dial import dial
-from horovod.common.store.door import HANDSHAKE_SECONDS, Door
-from horovod.common.store.serving import Serving
+from horovod.common.store.sockets import HANDSHAKE_SECONDS, AcceptControl, ThreadedServer, dial
 
 _RANK = struct.Struct("!I")
 _KEY = 32
@@ -29,7 +27,7 @@ _CLOSE_SECONDS = 10.0
 _LONGEST = 1024  # maximum bytes of a message
 
 
-class Handover(Serving):
+class Handover(ThreadedServer):
     """Rank 0's side, with its own thread until ``close``."""
 
     def __init__(
@@ -58,7 +56,7 @@ class Handover(Serving):
         self._socket.zap_domain = b"horovod"
         self._socket.maxmsgsize = _LONGEST  # includes the messages of the CURVE handshake
         self._socket.handshake_ivl = int(HANDSHAKE_SECONDS * 1000)
-        self._door = Door(self._socket, listeners)
+        self._door = AcceptControl(self._socket, listeners)
         self._start()
 
     def _serve(self) -> None:

@@ -14,8 +14,8 @@ from horovod.common.handover import munge, pmi, pmix, ways
 from horovod.common.handover.addresses import own_addresses
 from horovod.common.handover.group import Group, Meeting, MeetingError
 from horovod.common.launchers import Place
-from horovod.common.network.endpoints import parse_ports
-from horovod.common.store.door import descriptors_for
+from horovod.common.network.interfaces import parse_ports
+from horovod.common.store.sockets import descriptors_for
 
 
 def _words(error: Exception) -> str:

@@ -13,8 +13,8 @@ import msgspec
 import zmq
 
 from horovod.common.handover.door import read_all
-from horovod.common.store.dial import dial
 from horovod.common.store.messages import Get, curve_pair
+from horovod.common.store.sockets import dial
 
 Candidate = tuple[str, int]
 

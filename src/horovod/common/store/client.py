@@ -7,8 +7,7 @@ from dataclasses import dataclass
 import msgspec
 import zmq
 
-from horovod.common.store.desk import REFUSED
-from horovod.common.store.dial import dial
+from horovod.common.store.membership import REFUSED
 from horovod.common.store.messages import (
     MAX_FRAME_BYTES,
     MAX_REQUEST_BYTES,
@@ -25,6 +24,7 @@ from horovod.common.store.messages import (
     frames,
     unpack,
 )
+from horovod.common.store.sockets import dial
 
 # Interval in seconds at which a client that waits for the launcher's decision checks that the store exists.
 _ASK_AGAIN = 60.0

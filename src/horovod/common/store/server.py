@@ -9,22 +9,25 @@ from socket import socket as TcpSocket
 import msgspec
 import zmq
 
-from horovod.common.store.door import Door, listen
-from horovod.common.store.front import Front
-from horovod.common.store.gate import Gate, serving
+from horovod.common.store.membership import MembershipControl
 from horovod.common.store.messages import MAX_FRAME_BYTES, MAX_REQUEST_BYTES, Request, frames
-from horovod.common.store.serving import Serving
+from horovod.common.store.sockets import AcceptControl, ClientAuthenticator, ThreadedServer, listen, server_socket
 from horovod.common.store.table import Table, Waiting
 
 _CLOSE_SECONDS = 10.0
 _QUEUED = 64  # maximum number of queued messages per client and direction
 
 
-class StoreServer(Serving):
+class StoreServer(ThreadedServer):
     """Store of one job, served until ``close``. Uses its own threads; closing frees the port at once."""
 
     def __init__(
-        self, key: bytes, host: str = "127.0.0.1", *, listeners: Sequence[TcpSocket] = (), front: Front | None = None
+        self,
+        key: bytes,
+        host: str = "127.0.0.1",
+        *,
+        listeners: Sequence[TcpSocket] = (),
+        front: MembershipControl | None = None,
     ) -> None:
         """Start to serve the store.
 
@@ -44,9 +47,9 @@ class StoreServer(Serving):
         self.address = last
         """(host, port) to connect to: HOROVOD_GLOO_RENDEZVOUS_ADDR and _PORT."""
         try:
-            self._gate = Gate(self._context, key)
-            self._socket = serving(self._context, key, MAX_FRAME_BYTES, _QUEUED)
-            self._door = Door(self._socket, listeners)
+            self._gate = ClientAuthenticator(self._context, key)
+            self._socket = server_socket(self._context, key, MAX_FRAME_BYTES, _QUEUED)
+            self._door = AcceptControl(self._socket, listeners)
         except BaseException:
             self._context.destroy(linger=0)
             super().close()

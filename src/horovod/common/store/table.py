@@ -8,7 +8,7 @@ import math
 from collections import Counter
 from dataclasses import dataclass, field
 
-from horovod.common.store.desk import Desk
+from horovod.common.store.membership import MembershipRequests
 from horovod.common.store.messages import MAX_REPLY_BYTES, Come, Exchange, Get, Heard, News, Reply, Request, Set, pack
 
 MAX_TOTAL_BYTES = 256 << 20
@@ -51,7 +51,7 @@ Waiting = dict[str, tuple[int, frozenset[int]]]
 class Table:
     """Table of values and waiting requests. Methods return replies as (client, reply) pairs."""
 
-    def __init__(self, desk: Desk | None = None) -> None:
+    def __init__(self, desk: MembershipRequests | None = None) -> None:
         """Create an empty table. ``desk``: membership server of an elastic job."""
         self._desk = desk
         self._values: dict[str, bytes] = {}

@@ -30,10 +30,9 @@ from horovod.common.contract.settings import Settings, agree
 from horovod.common.contract.worker_env import WorkerEnv
 from horovod.common.given_sets import GivenSet, Sets
 from horovod.common.handover.meeting import find_store
-from horovod.common.network import congestion, keepalive
-from horovod.common.network.endpoints import Endpoint, parse_ports, to_listen
-from horovod.common.network.interfaces import machine_identity, network_identity, scan
-from horovod.common.network.listeners import Listeners
+from horovod.common.network import tcp_options
+from horovod.common.network.connecting import Listeners
+from horovod.common.network.interfaces import Endpoint, machine_identity, network_identity, parse_ports, scan, to_listen
 from horovod.common.security import cipher
 from horovod.common.security.auth import derive_key
 from horovod.common.security.cipher import Cipher
@@ -232,9 +231,9 @@ class Joining:
             formed.first_address = str(formed.links[DATA, 0].getpeername()[0])
         for (kind, _), sock in formed.links.items():
             if kind == DATA:
-                congestion.apply(sock, settings.text("HOROVOD_TCP_CONGESTION"))
+                tcp_options.set_congestion(sock, settings.text("HOROVOD_TCP_CONGESTION"))
             if kind != NODE:
-                keepalive.apply(sock, settings.number("HOROVOD_HEARTBEAT_TIMEOUT"), control=kind == CONTROL)
+                tcp_options.set_keepalive(sock, settings.number("HOROVOD_HEARTBEAT_TIMEOUT"), control=kind == CONTROL)
         listeners.close()
 
     def _describe_job(self, peers: list[Peer], epoch: int) -> Job:

@@ -1,6 +1,6 @@
 """Error messages about connections between ranks that cannot be formed."""
 
-from horovod.common.network.endpoints import Endpoint
+from horovod.common.network.interfaces import Endpoint
 from horovod.common.wiring.peers import Peer
 
 ADVICE = (

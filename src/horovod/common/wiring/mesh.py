@@ -20,10 +20,8 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 
 from horovod.common.contract import descriptors
-from horovod.common.network.dialing import Dialer
-from horovod.common.network.endpoints import Endpoint, to_try
-from horovod.common.network.interfaces import source_address
-from horovod.common.network.listeners import Listeners
+from horovod.common.network.connecting import Dialer, Listeners
+from horovod.common.network.interfaces import Endpoint, source_address, to_try
 from horovod.common.security.auth import Acceptor, AuthError, Connector, Ephemeral, Inviter, Place, Session
 from horovod.common.security.cipher import Cipher
 from horovod.common.wiring.link_errors import ADVICE, LinkError, outcome_text, reason, unreachable_text

@@ -12,7 +12,7 @@ import msgspec
 from horovod._version import __version__
 from horovod.common.given_sets import GivenSet, Sets, agree
 from horovod.common.job import Job
-from horovod.common.network.endpoints import Endpoint
+from horovod.common.network.interfaces import Endpoint
 
 
 class Peer(msgspec.Struct, array_like=True):

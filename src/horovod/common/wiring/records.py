@@ -9,7 +9,7 @@ import struct
 import time
 from collections.abc import Callable, Mapping
 
-from horovod.common.network.listeners import Listeners
+from horovod.common.network.connecting import Listeners
 from horovod.common.store.client import Met
 from horovod.common.store.messages import MAX_REPLY_BYTES, pack, unpack
 from horovod.common.wiring.link_errors import LinkError

@@ -13,9 +13,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from horovod.common.contract.private_files import Secret
-from horovod.common.network.endpoints import parse_ports, to_listen
-from horovod.common.network.interfaces import network_identity, scan
-from horovod.common.network.listeners import Listeners
+from horovod.common.network.connecting import Listeners
+from horovod.common.network.interfaces import network_identity, parse_ports, scan, to_listen
 from horovod.common.security.auth import Acceptor, AuthError
 from horovod.common.security.channel import Channel, Talk
 from horovod.runner.cluster import ticket as tickets

@@ -18,8 +18,15 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 
 from horovod._version import __version__
-from horovod.common.network.endpoints import Endpoint, to_listen, to_try
-from horovod.common.network.interfaces import machine_identity, network_identity, scan, source_address
+from horovod.common.network.interfaces import (
+    Endpoint,
+    machine_identity,
+    network_identity,
+    scan,
+    source_address,
+    to_listen,
+    to_try,
+)
 from horovod.common.security.auth import AuthError, Connector
 from horovod.common.security.channel import HungUp, Talk
 from horovod.runner.cluster import ticket as tickets

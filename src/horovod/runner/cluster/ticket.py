@@ -10,7 +10,7 @@ import msgspec
 
 from horovod._version import __version__
 from horovod.common.contract.private_files import Secret
-from horovod.common.network.endpoints import Endpoint
+from horovod.common.network.interfaces import Endpoint
 from horovod.common.security.auth import Place
 from horovod.common.security.channel import Talk
 

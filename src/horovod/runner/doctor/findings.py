@@ -8,7 +8,7 @@ from __future__ import annotations
 import resource
 from collections.abc import Callable, Iterator, Sequence
 
-from horovod.common.network.endpoints import parse_names
+from horovod.common.network.interfaces import parse_names
 from horovod.runner.base.frameworks import usable
 from horovod.runner.doctor import container_findings, device_findings, mpi
 from horovod.runner.doctor.report import FAIL, OK, WARN, Finding, HostAnswer, HostReport, Measured

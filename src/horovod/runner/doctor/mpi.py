@@ -6,7 +6,7 @@ import os
 from collections.abc import Iterator, Mapping, Sequence
 
 from horovod.common.contract.settings import BY_NAME
-from horovod.common.devices import mpi_libraries, mpi_trial
+from horovod.common.devices import mpi_libraries
 from horovod.common.devices.libraries import Library
 from horovod.runner.doctor.report import FAIL, OK, WARN, Finding, HostAnswer, MpiReport
 
@@ -24,7 +24,7 @@ def examine(environ: Mapping[str, str] = os.environ) -> MpiReport:
         return MpiReport(error=str(error)[:4000])
     if not isinstance(library, Library):
         return MpiReport(missing=library.reason[:4000])
-    tried = mpi_trial.try_mpi(library.path, environ)
+    tried = mpi_libraries.try_mpi(library.path, environ)
     return MpiReport(
         path=library.path[:4000],
         source=library.source[:4000],

@@ -13,8 +13,8 @@ from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 
 from horovod._bounded_server import BoundedServer
-from horovod.common.network.endpoints import Endpoint
-from horovod.common.network.listeners import Listeners
+from horovod.common.network.connecting import Listeners
+from horovod.common.network.interfaces import Endpoint
 from horovod.common.security.auth import AuthError, Place, accept, connect
 from horovod.runner.doctor.report import Measured, Tried
 

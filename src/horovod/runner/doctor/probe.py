@@ -10,9 +10,16 @@ import os
 import msgspec
 
 from horovod.common.contract.worker_env import WorkerEnv
-from horovod.common.network.endpoints import Endpoint, parse_names, parse_ports, to_listen, to_try
-from horovod.common.network.interfaces import network_identity, source_address
-from horovod.common.network.listeners import Listeners
+from horovod.common.network.connecting import Listeners
+from horovod.common.network.interfaces import (
+    Endpoint,
+    network_identity,
+    parse_names,
+    parse_ports,
+    source_address,
+    to_listen,
+    to_try,
+)
 from horovod.common.security.auth import derive_key
 from horovod.common.store.client import StoreClient, StoreError
 from horovod.runner.agent.workers import RESULT_FD

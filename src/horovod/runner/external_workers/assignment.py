@@ -21,7 +21,7 @@ from horovod._version import __version__
 from horovod.common.contract.worker_env import make_key_fd
 from horovod.common.handover import handover
 from horovod.common.network import interfaces
-from horovod.common.network.listeners import free_port
+from horovod.common.network.connecting import free_port
 from horovod.common.security.auth import AuthError
 from horovod.runner.external_workers.lifeline import LivenessAddress, LivenessConnection
 

@@ -9,7 +9,7 @@ import time
 from collections.abc import Mapping
 from typing import Protocol
 
-from horovod.common.store.front import Front
+from horovod.common.store.membership import MembershipControl
 from horovod.runner.elastic.actions import Abandon, Action, End, Form, Kill, Say, Spawn
 from horovod.runner.elastic.cooldown import Blacklist
 from horovod.runner.elastic.limits import Limits
@@ -46,7 +46,7 @@ class ExternalElasticJob:
         self,
         limits: Limits,
         cooldown: tuple[float, float] | None,
-        front: Front,
+        front: MembershipControl,
         processes: ProcessControl,
         environ: Mapping[str, str],
         machine_of: MachineOf = str,

@@ -23,10 +23,10 @@ from dataclasses import dataclass
 
 import zmq
 
-from horovod.common.network import keepalive
+from horovod.common.network import tcp_options
 from horovod.common.security import auth
 from horovod.common.security.auth import AuthError, derive_key
-from horovod.common.store.serving import Serving
+from horovod.common.store.sockets import ThreadedServer
 from horovod.runner.external_workers.mailbox import LONGEST
 from horovod.runner.external_workers.pulse import HeartbeatClient, HeartbeatServer
 
@@ -38,7 +38,7 @@ _UNAUTHENTICATED = 64  # maximum unauthenticated peers at once; others wait in t
 _CLOSE = 5.0
 
 
-class LivenessServer(Serving):
+class LivenessServer(ThreadedServer):
     """Driver's ends of all connections, served by a thread until `close`.
 
     The thread calls ``gone`` with the number of a worker whose connection has closed or broken, and an empty text. For
@@ -161,7 +161,7 @@ class LivenessServer(Serving):
         if side.done:
             if side.place.purpose != _PURPOSE:
                 raise AuthError("another purpose")
-            keepalive.apply(sock, self._silence, control=True)
+            tcp_options.set_keepalive(sock, self._silence, control=True)
             self._forget_unauthenticated(sock)
             self._members[sock] = number = side.place.source - 1
             self._heartbeats.begin(number)
@@ -213,7 +213,7 @@ class LivenessConnection:
         try:
             auth.connect(self._sock, derive_key(job_key, _LABEL), auth.Place(_PURPOSE, 0, number + 1, 0), seconds)
             self._sock.settimeout(None)
-            keepalive.apply(self._sock, where.silence, control=True)
+            tcp_options.set_keepalive(self._sock, where.silence, control=True)
             self._heartbeats = HeartbeatClient(where.host, where.heartbeat_port, job_key, number)
         except BaseException:
             self._sock.close()

@@ -17,10 +17,8 @@ from collections.abc import Collection, Mapping
 
 import zmq
 
-from horovod.common.store.dial import dial
-from horovod.common.store.door import Door
-from horovod.common.store.gate import Gate, serving
 from horovod.common.store.messages import curve_pair
+from horovod.common.store.sockets import AcceptControl, ClientAuthenticator, dial, server_socket
 from horovod.runner.remote.heartbeats import Heartbeats, silent
 
 _NAME = struct.Struct("!cI")  # name of a worker's socket; ZeroMQ reserves names that begin with a zero byte
@@ -58,11 +56,11 @@ class HeartbeatServer:
         self._come: set[int] = set()  # workers that have connected
         self._context: zmq.Context[zmq.Socket[bytes]] = zmq.Context(io_threads=1)
         try:
-            self._gate = Gate(self._context, job_key)
-            self._socket = serving(self._context, job_key, _LONGEST, _QUEUED)
+            self._gate = ClientAuthenticator(self._context, job_key)
+            self._socket = server_socket(self._context, job_key, _LONGEST, _QUEUED)
             self._socket.router_handover = True  # a worker that reconnects keeps its name
             self._socket.router_mandatory = True  # sending to a worker that has not connected is an error
-            self._door = Door(self._socket, [listener])
+            self._door = AcceptControl(self._socket, [listener])
         except BaseException:
             self._context.destroy(linger=0)
             listener.close()

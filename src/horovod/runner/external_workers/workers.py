@@ -13,9 +13,9 @@ from horovod.common.contract.descriptors import make_room
 from horovod.common.contract.settings import Settings
 from horovod.common.contract.worker_env import WorkerEnv, make_key
 from horovod.common.handover.handover import Handover
-from horovod.common.store.door import descriptors_for, listen
-from horovod.common.store.front import Front
+from horovod.common.store.membership import MembershipControl
 from horovod.common.store.server import StoreServer
+from horovod.common.store.sockets import descriptors_for, listen
 from horovod.runner.external_workers.assignment import Assignment, ExternalWorker
 from horovod.runner.external_workers.lifeline import LivenessServer
 from horovod.runner.job.elastic_orders import without_place
@@ -36,7 +36,7 @@ class ExternalWorkers:
         self,
         address: str,
         gone: Callable[[int, str], None],
-        front: Front | None = None,
+        front: MembershipControl | None = None,
         variables: Mapping[str, str] | None = None,
     ) -> None:
         """Create the store and open the ports.

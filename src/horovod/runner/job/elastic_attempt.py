@@ -15,7 +15,7 @@ from collections.abc import Mapping
 
 from horovod.common.contract import reasons
 from horovod.common.contract.worker_env import make_key
-from horovod.common.store.front import Front
+from horovod.common.store.membership import MembershipControl
 from horovod.runner.attribution import first_failure
 from horovod.runner.attribution.endings import Endings
 from horovod.runner.attribution.first_failure import RankEnd
@@ -105,7 +105,7 @@ class ElasticAttempt:
         limits = Limits(*bounds, elastic.timeout, names=settings.names)
         self._membership = Membership(limits, Blacklist(elastic.cooldown), time.monotonic(), finder.machine_of)
         key = make_key()
-        self._front = Front()
+        self._front = MembershipControl()
         self._store = open_store(key, self._front)
         self._relay = StoreRelay(self._store.address, STRANGERS)
         self._server = MembershipServer(self._front, self._membership, self._act, Newcomers.wanted(environ))

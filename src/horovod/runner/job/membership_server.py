@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from horovod.common.contract.membership import Over, Place, Updated, encode
-from horovod.common.store.desk import Came, HasHeard, Met
-from horovod.common.store.front import Front
+from horovod.common.store.membership import Came, HasHeard, MembershipControl, Met
 from horovod.runner.elastic.actions import Abandon, Action, Break, Dismiss, End, Form, Kill, Notify, Say, Spawn
 from horovod.runner.elastic.membership import Membership
 from horovod.runner.elastic.newcomers import Newcomers
@@ -20,7 +19,7 @@ class MembershipServer:
 
     def __init__(
         self,
-        front: Front,
+        front: MembershipControl,
         membership: Membership,
         act: Callable[[Others], None],
         newcomers: Newcomers | None = None,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import select
 import socket
 
-from horovod.common.store.front import Front
+from horovod.common.store.membership import MembershipControl
 from horovod.common.store.messages import MAX_REQUEST_BYTES
 from horovod.common.store.server import StoreServer
 from horovod.runner.protocol.messages import ByteWriter, StreamData, StreamEnd, StreamOpen
@@ -18,7 +18,7 @@ QUEUE_LIMIT = 4 << 20  # bytes queued for an agent above which the store's answe
 REQUEST_LIMIT = 2 * MAX_REQUEST_BYTES
 
 
-def open_store(key: bytes, front: Front | None = None) -> StoreServer:
+def open_store(key: bytes, front: MembershipControl | None = None) -> StoreServer:
     """Open the job's store on this machine's loopback interface. Raises OSError with the reason."""
     try:
         return StoreServer(key, front=front)

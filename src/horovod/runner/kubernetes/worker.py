@@ -20,8 +20,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from types import FrameType
 
-from horovod.common.network.endpoints import Endpoint
-from horovod.common.network.interfaces import network_identity
+from horovod.common.network.interfaces import Endpoint, network_identity
 from horovod.runner.base.containers import SHM_DEFAULT
 from horovod.runner.base.signals import WARNING
 from horovod.runner.cluster import ArrivalError, Ticket, become_agent

@@ -11,8 +11,8 @@ import msgspec
 
 from horovod._version import __version__
 from horovod.common.contract import cgroups
+from horovod.common.network.connecting import free_port
 from horovod.common.network.interfaces import Interface, scan
-from horovod.common.network.listeners import free_port
 
 
 class HostFacts(msgspec.Struct, frozen=True):

@@ -1,18 +1,18 @@
-"""Listening sockets that stop accepting when there are too many unauthenticated connections or too few descriptors.
+"""ZeroMQ sockets of the store and the key exchange: limited listeners, authenticated servers, clients, server threads.
 
-The store and the key exchange use them. ZeroMQ accepts every connection and gives each some seconds to prove that it
-belongs to the job. It has no limit on their number, and a process without free descriptors fails in unexpected places.
-Closing ZeroMQ's listening socket would also close the connections made through it, including those of members. So the
-socket is ours and ZeroMQ borrows it. While there are too many connections, a filter (BPF, "drop everything") makes the
-kernel ignore new ones. A member sees a lost packet, which is sent again a second later, when unauthenticated
-connections may have been dropped.
+ZeroMQ accepts every connection and gives each some seconds to prove that it belongs to the job. It has no limit on
+their number, and a process without free descriptors fails in unexpected places. So ``AcceptControl`` stops accepting
+when there are too many unauthenticated connections or too few descriptors. Closing ZeroMQ's listening socket would also
+close the connections made through it, including those of members. So the socket is ours and ZeroMQ borrows it. While
+there are too many connections, a filter (BPF, "drop everything") makes the kernel ignore new ones. A member sees a lost
+packet, which is sent again a second later, when unauthenticated connections may have been dropped.
 
 Each unauthenticated connection can make the process hold one incomplete frame (``MAX_FRAME_BYTES``) and ZeroMQ's own
-buffers, about 30 KB in all.
-
-ZeroMQ accepts in its own thread, so a sudden flood may be some connections ahead of the checks here; hence the large
-reserve.
+buffers, about 30 KB in all. ZeroMQ accepts in its own thread, so a sudden flood may be some connections ahead of the
+checks here; hence the large reserve.
 """
+
+from __future__ import annotations
 
 import ctypes
 import fcntl
@@ -22,12 +22,16 @@ import os
 import resource
 import socket
 import struct
+import threading
 import time
 from collections import deque
 from collections.abc import Sequence
 
 import zmq
+from zmq.utils import z85
 from zmq.utils.monitor import recv_monitor_message
+
+from horovod.common.store.messages import curve_pair
 
 HANDSHAKE_SECONDS = 5.0
 """Time that ZeroMQ gives a connection to authenticate; the user of a Door must set it as ``handshake_ivl``."""
@@ -70,7 +74,7 @@ def descriptors_for(members: int) -> int:
 _EVENTS = zmq.EVENT_ACCEPTED | zmq.EVENT_HANDSHAKE_SUCCEEDED | zmq.EVENT_DISCONNECTED
 
 
-class Strangers:
+class UnauthenticatedPeers:
     """Estimate of the number of unauthenticated connections from ZeroMQ's events. Pure.
 
     A success event does not name its connection. A connection that still exists after the handshake timeout has
@@ -101,13 +105,13 @@ class Strangers:
         return max(0, len(self._accepted) - len(self._succeeded))
 
 
-class Door:
+class AcceptControl:
     """Control over a ZeroMQ socket's listeners, for one thread.
 
     Poll ``monitor``, and call ``check`` when it is readable or ``seconds_left`` have passed.
     """
 
-    def __init__(self, sock: "zmq.Socket[bytes]", listeners: Sequence[socket.socket]) -> None:
+    def __init__(self, sock: zmq.Socket[bytes], listeners: Sequence[socket.socket]) -> None:
         """Make ``sock`` accept on these listeners, which this object owns from now on."""
         self._sock = sock
         self._listeners = listeners
@@ -118,7 +122,7 @@ class Door:
             sock.bind(f"tcp://[{host}]:{port}" if ":" in host else f"tcp://{host}:{port}")
         self.monitor = sock.get_monitor_socket(_EVENTS)
         self.closed = False
-        self._strangers = Strangers()
+        self._strangers = UnauthenticatedPeers()
         self._recount_at = 0.0
         self._count()
 
@@ -180,3 +184,127 @@ _RETURN_NOTHING = ctypes.create_string_buffer(struct.pack("HBBI", 0x06, 0, 0, 0)
 
 def _drop_everything() -> bytes:
     return struct.pack("HP", 1, ctypes.addressof(_RETURN_NOTHING))
+
+
+CONNECT_MS = 4000
+"""Timeout of a connection attempt.
+
+Attempts fail while the server drops packets because of too many unauthenticated connections (``door``). The system
+itself would retry ever less often.
+"""
+_PAUSE_MS, _LONGEST_PAUSE_MS = 50, 1000
+
+
+def dial(
+    context: zmq.Context[zmq.Socket[bytes]],
+    host: str,
+    port: int,
+    pair: tuple[bytes, bytes],
+    server: bytes,
+    longest: int,
+    name: bytes = b"",
+) -> zmq.Socket[bytes]:
+    """Return a socket that connects in the background, and reconnects.
+
+    Args:
+        context: ZeroMQ context.
+        host: Address of the server.
+        port: Port of the server.
+        pair: Our CURVE keys, (public, secret) in Z85.
+        server: The server's public key in Z85.
+        longest: Maximum bytes of a frame. The limit applies before keys are checked, and the server may be foreign.
+        name: Identity by which the server knows this socket, also after a reconnect.
+
+    Raises:
+        ZMQError: If the address is invalid.
+    """
+    sock = context.socket(zmq.DEALER)
+    sock.curve_publickey, sock.curve_secretkey = pair
+    sock.curve_serverkey = server
+    sock.maxmsgsize = longest
+    sock.linger = 0
+    sock.ipv6 = ":" in host
+    sock.reconnect_ivl, sock.reconnect_ivl_max = _PAUSE_MS, _LONGEST_PAUSE_MS
+    sock.connect_timeout = CONNECT_MS
+    if name:
+        sock.setsockopt(zmq.ROUTING_ID, name)
+    sock.connect(f"tcp://[{host}]:{port}" if ":" in host else f"tcp://{host}:{port}")
+    return sock
+
+
+class ClientAuthenticator:
+    """Authenticator of ZeroMQ's clients (ZAP, RFC 27): admits only the job's client key."""
+
+    def __init__(self, context: zmq.Context[zmq.Socket[bytes]], key: bytes) -> None:
+        self.socket = context.socket(zmq.REP)
+        self.socket.linger = 0
+        self.socket.bind("inproc://zeromq.zap.01")
+        self._accepted = z85.decode(curve_pair(key, "client")[0])
+
+    def answer(self) -> None:
+        """Answer one question of ZeroMQ about a client."""
+        frames = self.socket.recv_multipart()
+        request = frames[1] if len(frames) > 1 else b""
+        mechanism, credentials = (frames[5], frames[6:]) if len(frames) > 5 else (b"", [])
+        # Public keys are not secret, so a plain comparison is sufficient; the CURVE handshake proves possession of the
+        # secret key.
+        known = mechanism == b"CURVE" and credentials == [self._accepted]
+        code, text = (b"200", b"OK") if known else (b"400", b"not a member of this job")
+        self.socket.send_multipart([b"1.0", request, code, text, b"member" if known else b"", b""])
+
+
+def server_socket(context: zmq.Context[zmq.Socket[bytes]], key: bytes, longest: int, queued: int) -> zmq.Socket[bytes]:
+    """Return a server socket that uses the authenticator of the same context; it is not bound yet.
+
+    Args:
+        context: ZeroMQ context.
+        key: The job's key.
+        longest: Maximum bytes of a frame, including CURVE's handshake.
+        queued: Maximum number of queued messages per member and direction.
+    """
+    socket = context.socket(zmq.ROUTER)
+    socket.curve_server = True
+    socket.curve_publickey, socket.curve_secretkey = curve_pair(key, "server")
+    socket.zap_domain = b"horovod"
+    socket.maxmsgsize = longest
+    socket.handshake_ivl = int(HANDSHAKE_SECONDS * 1000)
+    socket.rcvhwm = socket.sndhwm = queued
+    socket.linger = 0
+    return socket
+
+
+class ThreadedServer:
+    """Server with its own thread from ``_start`` until ``close``.
+
+    A subclass implements ``_serve``, which polls the descriptor ``_stop`` beside its own and returns when that is
+    readable.
+    """
+
+    def __init__(self, name: str, seconds: float) -> None:
+        """Prepare the server's thread.
+
+        Args:
+            name: Name of the thread.
+            seconds: Maximum time that ``close`` waits for its end.
+        """
+        self._stop = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
+        self._seconds = seconds
+        self._closed = False
+        self._thread = threading.Thread(target=self._serve, name=name, daemon=True)
+
+    def _serve(self) -> None:
+        raise NotImplementedError
+
+    def _start(self) -> None:
+        self._thread.start()
+
+    def close(self) -> None:
+        """Stop serving. Idempotent."""
+        if self._closed:
+            return
+        self._closed = True
+        os.eventfd_write(self._stop, 1)
+        if self._thread.ident is not None:
+            self._thread.join(timeout=self._seconds)
+        if not self._thread.is_alive():  # otherwise the thread still uses the descriptor later
+            os.close(self._stop)

@@ -1,0 +1,190 @@
+"""Listening sockets of a rank while the job is formed, and the schedule of attempts to connect to a peer's addresses.
+
+A rank listens on each address by which others may reach it, and on a Unix socket for ranks on the same machine.
+
+The schedule is pure: callers pass the time and make the connections. The best address is tried first and gets a head
+start. While it does not answer, the next ones are tried in parallel, so that an unresponsive address costs a fraction
+of a second instead of a timeout (the idea of RFC 8305).
+"""
+
+import errno
+import os
+import random
+import socket
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Generic, TypeVar
+
+import msgspec
+
+from horovod.common.network.interfaces import Endpoint
+
+HEAD_START = 0.25  # seconds before the next address is tried as well
+BUSY_HEAD_START = (
+    2.0  # the same if a connection is established and only the answer is missing, because the peer is probably busy
+)
+FIRST_PAUSE, LONGEST_PAUSE = 0.05, 1.0  # seconds before an address is tried again; doubles each time
+_RECENT = 3.0
+
+T = TypeVar("T")
+
+
+@dataclass
+class _Try(Generic[T]):
+    where: T
+    at: float
+    """Time at which it is due; unused while under way."""
+    pause: float = FIRST_PAUSE
+    under_way: bool = False
+    connected: bool = False
+    outcome: str = ""
+
+
+class Dialer(Generic[T]):
+    """Connection attempts for one link. ``targets``: addresses in any form; must be distinct."""
+
+    def __init__(self, targets: Sequence[T], now: float) -> None:
+        self._tries = [_Try(target, now + index * HEAD_START) for index, target in enumerate(targets)]
+        self._begun = now
+        self._contact = float("-inf")  # time at which a peer last kept a connection but did not answer
+
+    def due(self, now: float) -> list[T]:
+        """Return the targets to try now. Report each to ``failed`` unless it becomes the link."""
+        ready = [each for each in self._tries if not each.under_way and each.at <= now]
+        for each in ready:
+            each.under_way = True
+        return [each.where for each in ready]
+
+    def next_due(self) -> float:
+        """Return when ``due`` will have something next; infinity if all attempts are under way."""
+        return min((each.at for each in self._tries if not each.under_way), default=float("inf"))
+
+    def connected(self, target: T, now: float) -> None:
+        """Record that a target is connected and the handshake has started."""
+        self._find(target).connected = True
+        for each in self._untried():
+            each.at = max(each.at, now + BUSY_HEAD_START)
+
+    def failed(self, target: T, outcome: str, now: float, silent: bool = False) -> None:
+        """Record a failed attempt to connect.
+
+        Args:
+            target: The target.
+            outcome: A few words for messages.
+            now: Current time.
+            silent: True if it timed out without being refused.
+        """
+        this = self._find(target)
+        if this.connected and silent:
+            self._contact = now
+        this.under_way = this.connected = False
+        this.outcome = outcome
+        this.at = now + this.pause
+        this.pause = min(2 * this.pause, LONGEST_PAUSE)
+        for each in self._untried()[:1]:
+            each.at = min(each.at, now)
+
+    def hopeless(self, now: float, patience: float) -> bool:
+        """Return True if for ``patience`` seconds no address has led to a process that may be the peer."""
+        waiting = any(each.connected for each in self._tries) or now - self._contact < _RECENT or bool(self._untried())
+        return now - self._begun >= patience and not waiting
+
+    def outcomes(self) -> list[tuple[T, str]]:
+        """Return (target, last outcome) in order."""
+        return [(each.where, each.outcome or _pending(each)) for each in self._tries]
+
+    def _untried(self) -> list[_Try[T]]:
+        return [each for each in self._tries if not each.under_way and not each.outcome]
+
+    def _find(self, target: T) -> _Try[T]:
+        return next(each for each in self._tries if each.where == target)
+
+
+def _pending(each: _Try[T]) -> str:
+    if each.connected:
+        return "connected, but no answer"
+    return "no answer" if each.under_way else "not tried"
+
+
+class Listeners:
+    """Listening sockets on exactly the given addresses. Must be closed, also after an error."""
+
+    def __init__(self, wanted: Sequence[Endpoint], backlog: int, ports: range = range(1)) -> None:
+        """Open the sockets; addresses that cannot be used are skipped.
+
+        Args:
+            wanted: Addresses to listen on.
+            backlog: Maximum length of the queue of pending connections.
+            ports: Allowed ports; the first free one is used for each address. ``range(1)``: any.
+
+        Raises:
+            ValueError: If no address can be used; names addresses and reasons.
+        """
+        self.unix_name = os.urandom(16).hex()
+        self.unix = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        self.tcp: list[socket.socket] = []
+        self.endpoints: list[Endpoint] = []
+        """Addresses of the TCP sockets, in the order of ``wanted``."""
+        troubles = []
+        try:
+            self.unix.bind("\0horovod-" + self.unix_name)
+            self.unix.listen(backlog)
+            self.unix.setblocking(False)
+            for each in wanted:
+                try:
+                    self.tcp.append(_listen(each.address, backlog, ports))
+                except OSError as error:
+                    troubles.append(f"{each.address} ({each.interface}): {error.strerror}")
+                    continue
+                self.endpoints.append(msgspec.structs.replace(each, port=self.tcp[-1].getsockname()[1]))
+        except BaseException:
+            self.close()
+            raise
+        if wanted and not self.tcp:
+            self.close()
+            raise ValueError(f"cannot listen on {'; '.join(troubles)}")
+
+    def close(self) -> None:
+        """Close the sockets. Idempotent."""
+        for sock in (self.unix, *self.tcp):
+            sock.close()
+
+
+def free_port() -> int:
+    """Return a TCP port on which no process listens now, for a program that will.
+
+    It is outside of the range from which the kernel takes ports of connections, so that none takes it meanwhile.
+    """
+    try:
+        with open("/proc/sys/net/ipv4/ip_local_port_range") as file:
+            low = int(file.read().split()[0])
+    except (OSError, ValueError):
+        low = 32768
+    both = socket.has_dualstack_ipv6()
+    family = socket.AF_INET6 if both else socket.AF_INET
+    for port in [*random.sample(range(10000, max(low, 10032)), 32), 0]:
+        try:
+            with socket.create_server(("", port), family=family, dualstack_ipv6=both) as sock:
+                return int(sock.getsockname()[1])
+        except OSError:
+            continue
+    return 0
+
+
+def _listen(address: str, backlog: int, ports: range) -> socket.socket:
+    """Listen on the first free port. Raises OSError, naming HOROVOD_PORT_RANGE if all its ports are taken."""
+    for port in ports:
+        sock = socket.socket(socket.AF_INET6 if ":" in address else socket.AF_INET, socket.SOCK_STREAM)
+        try:
+            if port:  # so that connections of an earlier job in TIME_WAIT do not block the port
+                sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            sock.bind((address, port))
+            sock.listen(backlog)
+            sock.setblocking(False)
+            return sock
+        except OSError as error:
+            sock.close()
+            if error.errno != errno.EADDRINUSE or not port:
+                raise
+    text = f"no port from {ports[0]} to {ports[-1]} (HOROVOD_PORT_RANGE) is free; each rank of a host needs one"
+    raise OSError(errno.EADDRINUSE, text)
