@@ -24,7 +24,7 @@ from horovod.common.ending import Watch, reason
 from horovod.common.exceptions import HorovodInternalError, RanksDisagreeError
 from horovod.common.launchers import find
 from horovod.common.wiring import seat
-from horovod.common.wiring.waited_in_vain import waited_in_vain
+from horovod.common.wiring.errors import start_timeout_error
 
 
 def raised(error, cause=None, context=None):
@@ -215,13 +215,17 @@ def test_a_forked_child_tells_nothing(monkeypatch):
 
 
 def test_the_error_of_a_rank_that_waited_in_vain():
-    error = waited_in_vain((1, "h"), 4, 2.0, [3], [0])
+    error = start_timeout_error((1, "h"), 4, 2.0, [3], [0])
     assert "rank 1 (host h) waited 2 s for rank 3 (of 4) to call hvd.init(); see" in str(error)
     assert str(error).endswith("(rank 0 had come and given up before)")
     assert reason(error, None, None, 1) == Ending(1, "absent", [3], 2.0)
     left_over = find({"RANK": "0", "WORLD_SIZE": "2", "MASTER_ADDR": "h", "MASTER_PORT": "1"}).alone
     assert left_over == ("RANK makes this process one of 2 (PyTorchJob); where it is to run alone, unset RANK")
-    assert str(waited_in_vain((0, "h"), 2, 2.0, [1], [], left_over)).endswith(f"if they only need longer. {left_over}")
-    assert left_over not in str(waited_in_vain((0, "h"), 3, 2.0, [2], [], left_over)), "another has come"
-    assert "but rank 0, 2 (of 4) had called hvd.init() too early" in str(waited_in_vain((1, "h"), 4, 2.0, [], [0, 2]))
-    assert ", 31, ... (of 50)" in str(waited_in_vain((1, "h"), 50, 2.0, list(range(50)), []))
+    assert str(start_timeout_error((0, "h"), 2, 2.0, [1], [], left_over)).endswith(
+        f"if they only need longer. {left_over}"
+    )
+    assert left_over not in str(start_timeout_error((0, "h"), 3, 2.0, [2], [], left_over)), "another has come"
+    assert "but rank 0, 2 (of 4) had called hvd.init() too early" in str(
+        start_timeout_error((1, "h"), 4, 2.0, [], [0, 2])
+    )
+    assert ", 31, ... (of 50)" in str(start_timeout_error((1, "h"), 50, 2.0, list(range(50)), []))

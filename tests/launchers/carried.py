@@ -31,7 +31,7 @@ import numpy as np
 import pytest
 
 import horovod.numpy as hvd
-from horovod.common.wiring import mpi_end
+from horovod.common.wiring import mpi
 
 DTYPES = ["uint8", "int8", "uint16", "int16", "int32", "int64", "float16", "float32", "float64", "bool", "bfloat16"]
 SIZES = [1, 1000, 300_001]
@@ -201,7 +201,7 @@ def main():
         time.sleep(0.5)
         os.kill(os.getpid(), signal.SIGKILL)
     if any(each.startswith("after") for each in what):
-        mpi_end.GRACE = 1.0
+        mpi.GRACE = 1.0
     if "late" in what:
         finalize()
         with pytest.raises(ValueError, match="MPI_Finalize"):

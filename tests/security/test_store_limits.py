@@ -62,7 +62,7 @@ def test_requests_that_are_too_long_are_refused_where_they_are_made(monkeypatch)
 SERVER = """
 import os, resource, sys
 from horovod.common.contract import descriptors
-from horovod.common.store import door as store_door
+from horovod.common.store import sockets as store_door
 if sys.argv[1] == "few":
     resource.setrlimit(resource.RLIMIT_NOFILE, (128, 128))
 else:

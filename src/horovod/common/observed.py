@@ -211,7 +211,7 @@ class Observed:
         Raises:
             ValueError: If not initialized or ``to`` is none of these.
         """
-        from horovod.common.telemetry import scalars
+        from horovod.common.telemetry import exporters
 
         stats = self.stats()
-        scalars.send(to, scalars.scalars(stats), stats["made"] if step is None else step)
+        exporters.send(to, exporters.scalars(stats), stats["made"] if step is None else step)

@@ -4,23 +4,32 @@ import pytest
 
 from horovod.common.contract.notices import notices
 from horovod.common.contract.settings import Settings
-from horovod.common.devices.operations import Ways, ways
+from horovod.common.wiring.engine_start import NcclOperations, nccl_operations
 
 
 @pytest.mark.parametrize(
     ("environ", "found"),
     [
-        ({}, Ways()),
-        ({"HOROVOD_GPU_OPERATIONS": "NCCL"}, Ways()),
-        ({"HOROVOD_GPU_OPERATIONS": "Gloo"}, Ways(False, False, False, False, False)),
-        ({"HOROVOD_GPU_OPERATIONS": "MPI"}, Ways(False, False, False, False, False)),
-        ({"HOROVOD_GPU_OPERATIONS": "MPI", "HOROVOD_GPU_ALLREDUCE": "NCCL"}, Ways(True, False, False, False, False)),
-        ({"HOROVOD_GPU_BROADCAST": "MPI", "HOROVOD_GPU_REDUCESCATTER": "gloo"}, Ways(True, True, False, True, False)),
-        ({"HOROVOD_GPU_ALLGATHER": "ccl", "HOROVOD_GPU_ALLTOALL": "ddl"}, Ways(True, False, True, False, True)),
+        ({}, NcclOperations()),
+        ({"HOROVOD_GPU_OPERATIONS": "NCCL"}, NcclOperations()),
+        ({"HOROVOD_GPU_OPERATIONS": "Gloo"}, NcclOperations(False, False, False, False, False)),
+        ({"HOROVOD_GPU_OPERATIONS": "MPI"}, NcclOperations(False, False, False, False, False)),
+        (
+            {"HOROVOD_GPU_OPERATIONS": "MPI", "HOROVOD_GPU_ALLREDUCE": "NCCL"},
+            NcclOperations(True, False, False, False, False),
+        ),
+        (
+            {"HOROVOD_GPU_BROADCAST": "MPI", "HOROVOD_GPU_REDUCESCATTER": "gloo"},
+            NcclOperations(True, True, False, True, False),
+        ),
+        (
+            {"HOROVOD_GPU_ALLGATHER": "ccl", "HOROVOD_GPU_ALLTOALL": "ddl"},
+            NcclOperations(True, False, True, False, True),
+        ),
     ],
 )
 def test_who_carries_what(environ, found):
-    assert ways(Settings.from_environ(environ)) == found
+    assert nccl_operations(Settings.from_environ(environ)) == found
 
 
 def test_what_is_said_of_them():

@@ -2,7 +2,7 @@
 
 import pytest
 
-from horovod.common.handover import addresses
+from horovod.common.handover import search
 from horovod.common.network.interfaces import Address, Interface
 
 
@@ -17,24 +17,24 @@ def host(monkeypatch):
         interface("eth0", "10.0.0.1", "fd00::1"),
         interface("eth1", "192.168.1.1"),
     ]
-    monkeypatch.setattr(addresses.interfaces, "scan", lambda: found)
+    monkeypatch.setattr(search.interfaces, "scan", lambda: found)
 
 
 def test_every_network_that_a_rank_may_come_from():
-    assert addresses.own_addresses() == ["10.0.0.1", "fd00::1", "192.168.1.1", "127.0.0.1"]
+    assert search.own_addresses() == ["10.0.0.1", "fd00::1", "192.168.1.1", "127.0.0.1"]
 
 
 def test_the_interface_that_the_user_names():
-    assert addresses.own_addresses("eth1", ["10.0.0.1"]) == ["192.168.1.1"]
+    assert search.own_addresses("eth1", ["10.0.0.1"]) == ["192.168.1.1"]
     with pytest.raises(ValueError, match=r"HOROVOD_GLOO_IFACE must be .*, got 'eth7'"):
-        addresses.own_addresses("eth7")
+        search.own_addresses("eth7")
 
 
 def test_what_the_launcher_calls_this_host_comes_first():
-    assert addresses.own_addresses("", ["192.168.1.1", "10.9.9.9"])[0] == "192.168.1.1"
-    assert addresses.own_addresses("", ["127.0.1.1"])[-1] == "127.0.1.1", "Debian's address for the host's own name"
+    assert search.own_addresses("", ["192.168.1.1", "10.9.9.9"])[0] == "192.168.1.1"
+    assert search.own_addresses("", ["127.0.1.1"])[-1] == "127.0.1.1", "Debian's address for the host's own name"
 
 
 def test_a_name_that_nobody_knows():
-    assert addresses.resolve_node("no-such-host.invalid") == []
-    assert "127.0.0.1" in addresses.resolve_node("localhost")
+    assert search.resolve_node("no-such-host.invalid") == []
+    assert "127.0.0.1" in search.resolve_node("localhost")

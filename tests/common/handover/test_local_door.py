@@ -15,11 +15,9 @@ import time
 import pytest
 
 from horovod.common.contract.worker_env import make_key
-from horovod.common.handover import local_door, same_user
-from horovod.common.handover.group import Group, MeetingError
-from horovod.common.handover.local_door import knock_local, open_local
-from horovod.common.handover.same_user import Namespaces, Sender, ambiguous, differs
-from horovod.common.handover.ways import OneHost
+from horovod.common.handover import local_door
+from horovod.common.handover.local_door import Namespaces, Sender, ambiguous, differs, knock_local, open_local
+from horovod.common.handover.ways import Group, MeetingError, OneHost
 from horovod.common.launchers import Place
 from horovod.common.security.auth import AuthError
 from horovod.common.store import StoreClient
@@ -34,7 +32,7 @@ STRANGER = """
 import ctypes, os, sys
 sys.path.insert(0, {root!r})
 import contextlib, socket, time
-from horovod.common.handover import same_user
+from horovod.common.handover import local_door as same_user
 from horovod.common.handover.local_door import _doors, knock_local, open_local
 from horovod.common.security.auth import AuthError
 
@@ -129,9 +127,9 @@ def test_a_process_of_this_users_number_elsewhere_gets_nothing(job, door, where)
 def test_a_process_elsewhere_is_not_taken_for_rank_0(job, where):
     """Its socket name begins like rank 0's, and it sends arbitrary data."""
     what = (
-        "same_user.check_self = lambda: None; same_user.Peer = lambda sock: type('P', (), "
+        "import horovod.common.handover.local_door as d\n"
+        "d.check_self = lambda: None; d.Peer = lambda sock: type('P', (), "
         "{'confirm': lambda *_: None, 'close': lambda *_: None})()\n"
-        "import horovod.common.handover.local_door as d; d.Peer = same_user.Peer\n"
         "d._start_of_name = lambda *_: job\n"
         "doors = [open_local('', b'a false key') for _ in range(8)]; print('ready', flush=True); sys.stdin.read()"
     )
@@ -266,7 +264,7 @@ def test_what_counts_as_this_users():
     assert "another pid namespace" in differs(Sender(7, 5), Namespaces("user:[1]", "pid:[2]"), 5, ours)
     assert "another user namespace" in differs(Sender(7, 5), Namespaces("user:[2]", "pid:[1]"), 5, ours)
     assert ambiguous(65534, 65534, "user:[4026532000]")
-    assert not ambiguous(65534, 65534, same_user._INITIAL_USERS)
+    assert not ambiguous(65534, 65534, local_door._INITIAL_USERS)
     assert not ambiguous(0, 65534, "user:[4026532000]")
 
 

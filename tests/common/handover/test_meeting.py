@@ -12,8 +12,8 @@ import zmq.utils.z85
 
 from horovod.common.contract.worker_env import make_key
 from horovod.common.handover import door, handover, munge, pmi, search, ways
-from horovod.common.handover.group import Group, MeetingError
 from horovod.common.handover.meeting import choose
+from horovod.common.handover.ways import Group, MeetingError
 from horovod.common.launchers import Place
 from horovod.common.security.auth import derive_key
 from horovod.common.store import StoreClient, StoreServer

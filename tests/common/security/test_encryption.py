@@ -142,19 +142,19 @@ def tapped(kinds, change=None):
 
     class Tapped(mesh.MeshBuilder):
         def run(self, seconds, check):
-            links = super().run(seconds, check)
-            for (kind, rank), real in list(links.items()):
+            peers = super().run(seconds, check)
+            for (kind, rank), real in list(peers.items()):
                 if kind not in kinds:
                     continue
                 with socket.create_server(("127.0.0.1", 0)) as server:
                     near = socket.create_connection(server.getsockname())
                     far, _ = server.accept()
                 real.setblocking(True)
-                links[kind, rank] = near
+                peers[kind, rank] = near
                 for way, source, sink, change_it in (("out", far, real, change), ("in", real, far, None)):
                     record = seen[kind, rank, way] = bytearray()
                     threading.Thread(target=copy, args=(source, sink, record, change_it), daemon=True).start()
-            return links
+            return peers
 
     joining.MeshBuilder = Tapped
     hvd = HorovodBasics("tests")
@@ -175,7 +175,7 @@ def test_the_wire_shows_neither_names_nor_data(pool, asks):
     """Data is encrypted as soon as any rank requests it."""
 
     def work(asks):
-        from horovod.common.wiring.links import CONTROL, DATA
+        from horovod.common.wiring.peers import CONTROL, DATA
 
         os.environ["HOROVOD_ENCRYPT_DATA"] = str(int(rank_of_environment() in asks))
         with tapped([CONTROL, DATA]) as (_, seen):
@@ -194,7 +194,7 @@ def test_the_wire_shows_neither_names_nor_data(pool, asks):
 @pytest.mark.parametrize("kind", ["CONTROL", "DATA"])
 def test_bytes_that_somebody_changes_end_the_job_and_the_error_says_so(pool, kind):
     def work():
-        from horovod.common.wiring import links
+        from horovod.common.wiring import peers
 
         changing = []
 
@@ -202,7 +202,7 @@ def test_bytes_that_somebody_changes_end_the_job_and_the_error_says_so(pool, kin
             return data[:-1] + bytes([data[-1] ^ 1]) if changing else data
 
         rank = rank_of_environment()
-        with tapped([getattr(links, kind)], change if rank == 1 else None):
+        with tapped([getattr(peers, kind)], change if rank == 1 else None):
             broadcast_object("x", 0)
             if rank == 1:
                 changing.append(True)
@@ -226,7 +226,7 @@ def test_an_object_that_was_replaced_on_its_way_is_not_unpickled(pool, call, tmp
     def work(mark):
         import pickle
 
-        from horovod.common.wiring.links import DATA
+        from horovod.common.wiring.peers import DATA
 
         class Bomb:
             def __reduce__(self):

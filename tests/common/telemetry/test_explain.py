@@ -2,8 +2,8 @@
 
 import pytest
 
-from horovod.common.telemetry import explain, operation_names
-from horovod.common.telemetry.facts import Facts, Rank, Waiting
+from horovod.common.telemetry import explain
+from horovod.common.telemetry.facts import Facts, Rank, Waiting, described
 
 SECOND = 10**9
 CLONE = 435
@@ -280,7 +280,7 @@ def test_names_that_the_program_did_not_give():
     ],
 )
 def test_what_operations_are_called(kind, name, said):
-    assert operation_names.described(kind, name) == said
+    assert described(kind, name) == said
 
 
 def test_a_wait_is_known_again():

@@ -15,8 +15,8 @@ from types import SimpleNamespace
 
 import pytest
 
-from horovod.common.telemetry import metrics, open_telemetry, scalars
-from horovod.common.telemetry.outlets import LinesFile
+from horovod.common.telemetry import exporters, metrics
+from horovod.common.telemetry.exporters import LinesFile
 from horovod.common.telemetry.steps import Sums, figures, mean
 
 
@@ -189,9 +189,9 @@ def test_gauges_of_opentelemetry(monkeypatch):
         Observation=lambda value, attributes: (value, attributes),
     )
     monkeypatch.setitem(sys.modules, "opentelemetry", SimpleNamespace(metrics=fake))
-    monkeypatch.setattr(open_telemetry, "_made", False)
-    gauges = open_telemetry.Gauges(job)
-    open_telemetry.Gauges(job)  # the next job of the process creates no second set
+    monkeypatch.setattr(exporters, "_made", False)
+    gauges = exporters.Gauges(job)
+    exporters.Gauges(job)  # the next job of the process creates no second set
     assert made["horovod.step.exposed"](None) == [(pytest.approx(0.02), {"horovod.rank": 0})]
     assert made["horovod.bandwidth"](None) == [(pytest.approx(1000.0), {"horovod.rank": 0})]
     gauges.close()
@@ -200,20 +200,20 @@ def test_gauges_of_opentelemetry(monkeypatch):
 
 def test_scalars_for_writers():
     stats = {"made": 13, "job": job()}
-    numbers = scalars.scalars(stats)
+    numbers = exporters.scalars(stats)
     assert numbers["horovod/step_ms"] == pytest.approx(100)
     assert numbers["horovod/exposed_ms"] == pytest.approx(20)
     assert numbers["horovod/last_ms"] == pytest.approx(10)
     written = []
     board = SimpleNamespace(add_scalar=lambda *told: written.append(told))
-    scalars.send(board, numbers, 13)
+    exporters.send(board, numbers, 13)
     assert ("horovod/efficiency", numbers["horovod/efficiency"], 13) in written
-    scalars.send(SimpleNamespace(log_metrics=lambda told, step: written.append((told, step))), numbers, 14)
+    exporters.send(SimpleNamespace(log_metrics=lambda told, step: written.append((told, step))), numbers, 14)
     assert written[-1] == (numbers, 14)
     with pytest.raises(ValueError, match=r"log_stats: to must be .*mlflow.*, got a list"):
-        scalars.send([], numbers, 1)
+        exporters.send([], numbers, 1)
     alone = {"made": 3, **figures(Sums(steps=3, time=3 * 10**6, unattended=1), data_known=False)}
-    assert scalars.scalars(alone) == {"horovod/step_ms": pytest.approx(1.0)}
+    assert exporters.scalars(alone) == {"horovod/step_ms": pytest.approx(1.0)}
 
 
 def test_the_board_shows_what_is_exported():

@@ -15,7 +15,7 @@ TORCH = "/env/lib/python3.11/site-packages/torch/utils/data/dataloader.py"
 QUEUE = "/usr/lib/python3.11/queue.py"
 TEXT = f"""Thread 0x00007f8ed9dff6c0 (most recent call first):
   File "/usr/lib/python3.11/threading.py", line 324 in wait
-  File "/src/horovod/common/telemetry/post.py", line 88 in _read
+  File "/src/horovod/common/telemetry/message_bus.py", line 88 in _read
 
 Current thread 0x00007f8eda51eb80 [python] (most recent call first):
   File "{QUEUE}", line 180 in get
@@ -84,7 +84,7 @@ def test_what_this_python_writes_is_understood():
 def test_a_signal_for_stacks_that_has_a_handler_beneath_python_is_left_alone():
     program = """
 import faulthandler, signal
-from horovod.common.telemetry.witness import _unused_signal
+from horovod.common.telemetry.stacks import _unused_signal
 first = _unused_signal()
 faulthandler.register(first)
 second = _unused_signal()

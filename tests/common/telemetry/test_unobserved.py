@@ -7,7 +7,7 @@ import pytest
 
 CANNOT_BEGIN = """
 import numpy as np, horovod.numpy as hvd
-from horovod.common.telemetry import witness
+from horovod.common.telemetry import stacks as witness
 
 def refuse(name):
     raise OSError(24, "Too many open files")

@@ -4,9 +4,8 @@ from horovod._version import __version__
 from horovod.common.given_sets import GivenSet
 from horovod.common.network.connecting import Listeners
 from horovod.common.network.interfaces import Endpoint
-from horovod.common.wiring.links import CONTROL, DATA, NODE
 from horovod.common.wiring.mesh import MeshBuilder
-from horovod.common.wiring.peers import Peer, make_plan
+from horovod.common.wiring.peers import CONTROL, DATA, NODE, Peer, make_plan
 from tests.common.threads import run_ranks
 
 KEY = b"k" * 32

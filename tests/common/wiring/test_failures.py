@@ -10,8 +10,7 @@ import pytest
 from horovod.common.network.connecting import Listeners
 from horovod.common.store import StoreServer
 from horovod.common.store.client import StoreClient
-from horovod.common.wiring.failures import Failures, KnownFailureError
-from horovod.common.wiring.link_errors import LinkError
+from horovod.common.wiring.errors import Failures, KnownFailureError, LinkError
 from horovod.common.wiring.mesh import MeshBuilder
 from horovod.common.wiring.peers import make_plan
 from tests.common.threads import run_ranks

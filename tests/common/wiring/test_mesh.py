@@ -12,10 +12,9 @@ import pytest
 from horovod.common.network.connecting import Listeners
 from horovod.common.network.interfaces import Endpoint
 from horovod.common.security import auth
-from horovod.common.wiring.link_errors import LinkError
-from horovod.common.wiring.links import DATA, NODE
+from horovod.common.wiring.errors import LinkError
 from horovod.common.wiring.mesh import MeshBuilder
-from horovod.common.wiring.peers import make_plan
+from horovod.common.wiring.peers import DATA, NODE, make_plan
 from tests.common.wiring.meshes import KEY, LOOPBACK, check_complete, close_all, form, make_peers, where
 from tests.runner.launching import eventually
 
@@ -164,7 +163,7 @@ def test_silent_strangers_do_not_drop_who_has_said_hello(patient, monkeypatch, f
 
 def test_other_users_take_nobodys_place(patient, monkeypatch):
     monkeypatch.setattr("horovod.common.wiring.mesh._STRANGERS", 5)
-    monkeypatch.setattr("horovod.common.wiring.mesh.unix_peer.user", lambda sock: os.geteuid() + 1)
+    monkeypatch.setattr("horovod.common.wiring.mesh.descriptors.peer_user", lambda sock: os.geteuid() + 1)
     with forming(0) as (listeners, attempts), contextlib.ExitStack() as stack:
         for _ in range(9):  # as many as may wait: twice the two links, and 5
             stack.enter_context(socket.create_connection(where(listeners[0]), timeout=5))

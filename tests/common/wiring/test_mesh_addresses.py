@@ -9,7 +9,7 @@ import pytest
 
 from horovod.common.network.interfaces import Endpoint
 from horovod.common.security import auth
-from horovod.common.wiring.link_errors import LinkError
+from horovod.common.wiring.errors import LinkError
 from tests.common.wiring.meshes import check_complete, form
 
 

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from horovod.common.wiring import mpi_end
+from horovod.common.wiring import mpi
 
 
 @pytest.fixture
@@ -23,16 +23,16 @@ def pairs() -> Iterator[list[tuple[socket.socket, socket.socket]]]:
 
 @pytest.fixture(autouse=True)
 def fast(monkeypatch):
-    monkeypatch.setattr(mpi_end, "GRACE", 0.2)
-    monkeypatch.setattr(mpi_end, "_SLICE", 0.01)
+    monkeypatch.setattr(mpi, "GRACE", 0.2)
+    monkeypatch.setattr(mpi, "_SLICE", 0.01)
     yield
-    mpi_end.note([])
-    mpi_end.keep()
+    mpi.note_links([])
+    mpi.keep_links()
 
 
 def engine_has_ended(pairs: list[tuple[socket.socket, socket.socket]]) -> None:
-    mpi_end.note((f"rank {i}", mine.fileno()) for i, (mine, _) in enumerate(pairs))
-    mpi_end.keep()
+    mpi.note_links((f"rank {i}", mine.fileno()) for i, (mine, _) in enumerate(pairs))
+    mpi.keep_links()
     for mine, _ in pairs:
         mine.close()
 
@@ -54,7 +54,7 @@ def never(seconds: float) -> bool:
 def test_what_ends_is_waited_for_without_a_word(pairs):
     engine_has_ended(pairs)
     said: list[str] = []
-    assert mpi_end.finish(after(30), said.append)
+    assert mpi.wait_for_finalize(after(30), said.append)
     assert said == []
     assert pairs[0][1].recv(1) == b""  # now the others see that this rank is done
 
@@ -64,7 +64,7 @@ def test_a_neighbour_whose_process_is_gone_is_named_after_the_grace(pairs):
     pairs[1][1].send(b"what its engine has still said")
     pairs[1][1].close()
     said: list[str] = []
-    assert not mpi_end.finish(never, said.append)
+    assert not mpi.wait_for_finalize(never, said.append)
     assert len(said) == 1
     assert "MPI_Finalize waits for all processes of the job, but rank 1 has ended" in said[0]
 
@@ -72,14 +72,14 @@ def test_a_neighbour_whose_process_is_gone_is_named_after_the_grace(pairs):
 def test_a_neighbour_that_was_through_first_is_no_loss(pairs):
     engine_has_ended(pairs)
     pairs[1][1].close()
-    assert mpi_end.finish(after(3), pytest.fail)
+    assert mpi.wait_for_finalize(after(3), pytest.fail)
 
 
 def test_a_long_wait_for_those_who_live_is_told_once(pairs, monkeypatch):
-    monkeypatch.setattr(mpi_end, "TELL_AFTER", 0.0)
+    monkeypatch.setattr(mpi, "TELL_AFTER", 0.0)
     engine_has_ended(pairs)
     said: list[str] = []
-    assert mpi_end.finish(after(5), said.append)
+    assert mpi.wait_for_finalize(after(5), said.append)
     assert len(said) == 1
     assert "which are still running" in said[0]
 
@@ -88,7 +88,7 @@ def test_the_connections_of_an_earlier_engine_are_given_back(pairs):
     engine_has_ended(pairs[:1])
     engine_has_ended(pairs[1:])
     assert pairs[0][1].recv(1) == b""
-    assert mpi_end.gone([]) is None
+    assert mpi.lost_peer([]) is None
 
 
 def test_a_forked_child_does_not_hide_the_death_of_its_parent(pairs):
@@ -100,8 +100,8 @@ def test_a_forked_child_does_not_hide_the_death_of_its_parent(pairs):
         os.read(read, 1)  # until the test is over
         os._exit(0)
     try:
-        mpi_end.note([])
-        mpi_end.keep()  # as if this process had ended
+        mpi.note_links([])
+        mpi.keep_links()  # as if this process had ended
         pairs[0][1].settimeout(5)
         assert pairs[0][1].recv(1) == b""
     finally:
@@ -111,7 +111,7 @@ def test_a_forked_child_does_not_hide_the_death_of_its_parent(pairs):
 
 
 def test_leaving_ends_the_process_with_a_code_and_what_was_printed():
-    program = "import atexit; from horovod.common.wiring import mpi_end; print('last'); atexit.register(mpi_end.leave)"
+    program = "from horovod.common.wiring.mpi import atexit, exit_at_once; print('last'); atexit.register(exit_at_once)"
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=False)
     assert done.returncode == 1
     assert done.stdout == "last\n"

@@ -14,9 +14,8 @@ from horovod.common.network.interfaces import Endpoint
 from horovod.common.store.client import Met
 from horovod.common.store.messages import Exchange, pack, unpack
 from horovod.common.store.table import Table
-from horovod.common.wiring.link_errors import LinkError
-from horovod.common.wiring.links import NODE
-from horovod.common.wiring.peers import Peer, decode_peers
+from horovod.common.wiring.errors import LinkError
+from horovod.common.wiring.peers import NODE, Peer, decode_peers
 from horovod.common.wiring.records import _receive, _send, spread
 from tests.common.threads import run_ranks
 from tests.common.wiring.meshes import KEY, LOOPBACK, make_peer

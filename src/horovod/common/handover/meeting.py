@@ -10,9 +10,9 @@ from collections.abc import Callable, Sequence
 from horovod.common.contract import descriptors
 from horovod.common.contract.settings import Settings
 from horovod.common.contract.worker_env import WorkerEnv, make_key
-from horovod.common.handover import munge, pmi, pmix, ways
-from horovod.common.handover.addresses import own_addresses
-from horovod.common.handover.group import Group, Meeting, MeetingError
+from horovod.common.handover import munge, pmi, ways
+from horovod.common.handover.search import own_addresses
+from horovod.common.handover.ways import Group, Meeting, MeetingError
 from horovod.common.launchers import Place
 from horovod.common.network.interfaces import parse_ports
 from horovod.common.store.sockets import descriptors_for
@@ -106,7 +106,7 @@ def choose(group: Group) -> ways.Way:
         board = open_board()
         if board is not None:
             return board
-    except (pmi.PmiError, pmix.PmixError) as error:
+    except (pmi.PmiError, pmi.PmixError) as error:
         trouble = f" ({error})"
     if group.given_key is not None and place.leads and place.port:
         return ways.AtPort()
@@ -122,7 +122,7 @@ def open_board() -> ways.OnBoard | None:
         if os.environ.get("PMI_FD"):
             _boards.append(ways.OnBoard(pmi.PmiBoard()))
         elif os.environ.get("PMIX_NAMESPACE"):
-            _boards.append(ways.OnBoard(pmix.PmixBoard()))
+            _boards.append(ways.OnBoard(pmi.PmixBoard()))
     return _boards[0] if _boards else None
 
 

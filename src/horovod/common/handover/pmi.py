@@ -1,25 +1,69 @@
-"""Board for short texts between the processes of a job, over the wire protocol of PMI-1.
+"""Boards for short texts between the processes of a job, over PMI-1 or PMIx.
 
-Hydra (MPICH, Intel MPI, MVAPICH), ``srun --mpi=pmi2`` and others implement it. The process manager passes a connected
-socket in PMI_FD. A request is a line ``cmd=... name=value ...``, and so is the answer. Published names (publish_name,
-lookup_name) are visible to all processes at once. The alternatives put and get need a barrier, in which a missing rank
-could not be named.
+PMI-1: Hydra (MPICH, Intel MPI, MVAPICH), ``srun --mpi=pmi2`` and others implement it. The process manager passes a
+connected socket in PMI_FD. A request is a line ``cmd=... name=value ...``, and so is the answer. Published names
+(publish_name, lookup_name) are visible to all processes at once. The alternatives put and get need a barrier, in which
+a missing rank could not be named. An MPI library in the same process uses the same socket. So no message is ever left
+partly read, the socket's flags are not changed, and the MPI library, if it is in use, sends init and finalize.
 
-An MPI library in the same process uses the same socket. So no message is ever left partly read, the socket's flags are
-not changed, and the MPI library, if it is in use, sends init and finalize.
+PMIx: Open MPI, ``srun --mpi=pmix`` and jsrun implement it. The launcher's own library is used, so that both sides have
+the same version. It is searched among the files that our parent processes have mapped, and only then by name. Nothing
+is compiled against it: the functions and structures used are part of the stable interface of the PMIx standard (PMIx
+4.1, chapters 5 and 7). PMIx counts its users in a process, so an MPI library may initialize and finalize it before or
+after us. It cannot be initialized again after its last user has finalized it (hwloc inside does not survive that), so
+it stays in use until the process exits.
 """
 
 import atexit
 import base64
+import ctypes
 import hashlib
 import os
+import re
 import select
 import sys
 import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from typing import Any
 
-from horovod.common.handover import mpi
+from horovod.common.devices import mpi_libraries
+
+
+def mapped_libraries(pid: int, library: str) -> list[str]:
+    """Return the paths of a shared library, such as ``libmpi``, that a process has mapped; empty if unknown."""
+    try:
+        with open(f"/proc/{pid}/maps") as file:
+            found = re.findall(rf"(/\S*/{re.escape(library)}\.so[.\d]*)$", file.read(), re.MULTILINE)
+    except OSError:  # another user's process, or gone
+        return []
+    return list(dict.fromkeys(found))
+
+
+def mpi_is_in_use() -> bool:
+    """Return True if MPI is initialized and not finalized in this process."""
+    return any(started and not ended for started, ended in _states())
+
+
+def mpi_was_used() -> bool:
+    """Return True if MPI was initialized, even if it is finalized by now.
+
+    MPI then sends the process manager's final messages itself, in MPI_Finalize or when the process ends.
+    """
+    return any(started for started, _ in _states())
+
+
+def _states() -> Iterator[tuple[bool, bool]]:
+    for path in mpi_libraries.loaded():
+        started, ended = ctypes.c_int(), ctypes.c_int()
+        try:
+            library = ctypes.CDLL(path, mode=os.RTLD_NOLOAD | os.RTLD_LAZY)
+            library.MPI_Initialized(ctypes.byref(started))
+            library.MPI_Finalized(ctypes.byref(ended))
+        except (OSError, AttributeError):
+            continue
+        yield bool(started.value), bool(ended.value)
+
 
 _ANSWER_SECONDS = 10.0
 _LONGEST = 4096
@@ -43,7 +87,7 @@ class PmiBoard:
             raise PmiError(f"PMI_FD must be the number of a descriptor, got {text!r}")
         self._fd = int(text)
         self._lock = threading.Lock()
-        if not mpi.is_in_use():
+        if not mpi_is_in_use():
             self._call("init pmi_version=1 pmi_subversion=1")
         self._scope = self._call("get_my_kvsname").get("kvsname", "")
         if not self._scope:
@@ -119,9 +163,126 @@ def _finalize_at_exit(board: PmiBoard) -> None:
 def _finalize(pid: int) -> None:
     # After an exception Hydra must see a crash; otherwise it waits for ranks that wait for this one. An MPI library
     # sends finalize itself: MPICH 5 at the end of the process, even long after MPI_Finalize.
-    if os.getpid() != pid or hasattr(sys, "last_type") or mpi.was_used():
+    if os.getpid() != pid or hasattr(sys, "last_type") or mpi_was_used():
         return
     try:
         _open[0].finalize()
     except PmiError:
         pass  # the process manager is gone, or finalize was already sent
+
+
+_SUCCESS = 0
+_STRING, _INT, _GLOBAL = 3, 6, 3  # PMIX_STRING, PMIX_INT, PMIX_GLOBAL
+_WAIT_SECONDS = 2
+_MAX_ANCESTORS = 16
+"""Maximum bytes of a value, as on other boards."""
+
+
+class PmixError(RuntimeError):
+    """There is no library, or it returned an error."""
+
+
+class _Proc(ctypes.Structure):
+    _fields_ = [("nspace", ctypes.c_char * 256), ("rank", ctypes.c_uint32)]
+
+
+class _Value(ctypes.Structure):
+    # The union after the type has at most 32 bytes so far; only its first member, a pointer, is used.
+    _fields_ = [("type", ctypes.c_uint16), ("pointer", ctypes.c_void_p), ("rest", ctypes.c_uint64 * 8)]
+
+
+class _Info(ctypes.Structure):
+    _fields_ = [("key", ctypes.c_char * 512), ("flags", ctypes.c_uint32), ("value", _Value)]
+
+
+class PmixBoard:
+    """Board over PMIx. ``publish`` and ``find`` are thread-safe."""
+
+    name = "PMIx"
+
+    def __init__(self) -> None:
+        """Connect to the job's PMIx server. Raises PmixError if there is none, or no library."""
+        self._lock = threading.Lock()
+        self._library = _load()
+        self._me = _Proc()
+        self._check("PMIx_Init", self._library.PMIx_Init(ctypes.byref(self._me), None, ctypes.c_size_t(0)))
+        atexit.register(self._finalize, os.getpid())
+
+    def publish(self, name: str, value: bytes) -> None:
+        """Publish a value of at most MAX_VALUE bytes. Raises PmixError."""
+        text = ctypes.create_string_buffer(value.hex().encode())
+        entry = _Value(type=_STRING, pointer=ctypes.addressof(text))
+        with self._lock:
+            code = self._library.PMIx_Put(ctypes.c_uint8(_GLOBAL), _key(name), ctypes.byref(entry))
+            self._check("PMIx_Put", code)
+            self._check("PMIx_Commit", self._library.PMIx_Commit())
+
+    def find(self, name: str, rank: int) -> bytes | None:
+        """Return what ``rank`` has published under this name; None if nothing yet.
+
+        The server may wait for it for some seconds.
+        """
+        who = _Proc(self._me.nspace, rank)
+        # Without a timeout, servers choose one: 2 s in Open MPI; others may wait forever.
+        wait = _Info(b"pmix.timeout", 0, _Value(type=_INT, pointer=_WAIT_SECONDS))
+        found = ctypes.POINTER(_Value)()
+        with self._lock:
+            code = self._library.PMIx_Get(
+                ctypes.byref(who), _key(name), ctypes.byref(wait), ctypes.c_size_t(1), ctypes.byref(found)
+            )
+        if code != _SUCCESS or not found or found.contents.type != _STRING or not found.contents.pointer:
+            return None
+        try:
+            # Not freed, because it is only a few hundred bytes and the function for it differs between versions.
+            return bytes.fromhex(ctypes.string_at(found.contents.pointer).decode())
+        except ValueError:
+            return None
+
+    def _check(self, what: str, code: int) -> None:
+        if code != _SUCCESS:
+            self._library.PMIx_Error_string.restype = ctypes.c_char_p
+            text = self._library.PMIx_Error_string(ctypes.c_int(code)) or b""
+            raise PmixError(f"{what} fails: {text.decode(errors='replace')} ({code})")
+
+    def _finalize(self, pid: int) -> None:
+        if os.getpid() == pid:
+            self._library.PMIx_Finalize(None, ctypes.c_size_t(0))
+
+
+def _key(name: str) -> bytes:
+    return f"horovod.{name}".encode()
+
+
+def _load() -> Any:
+    tried = []
+    for path in _candidates():
+        try:
+            library = ctypes.CDLL(path)
+            library.PMIx_Init  # noqa: B018 - raises AttributeError if the library lacks it
+            return library
+        except (OSError, AttributeError) as error:
+            tried.append(f"{path}: {error}")
+    raise PmixError("; ".join(tried) or "the launcher's library libpmix.so is not found")
+
+
+def _candidates() -> Iterator[str]:
+    import ctypes.util  # imported here, because it is seldom needed and imports much of the standard library
+
+    yield from dict.fromkeys(path for pid in _ancestors() for path in mapped_libraries(pid, "libpmix"))
+    named = ctypes.util.find_library("pmix")
+    if named is not None:
+        yield named
+
+
+def _ancestors() -> Iterator[int]:
+    """Yield the ids of this process (MPI may be loaded already) and of its ancestors."""
+    pid = os.getpid()
+    for _ in range(_MAX_ANCESTORS):
+        yield pid
+        try:
+            with open(f"/proc/{pid}/stat", "rb") as file:
+                pid = int(file.read().rpartition(b")")[2].split()[1])
+        except (OSError, ValueError, IndexError):
+            return
+        if pid <= 1:
+            return

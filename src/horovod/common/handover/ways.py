@@ -1,4 +1,4 @@
-"""Methods by which the processes of another launcher's job meet.
+"""Methods by which the ranks of another launcher's job meet.
 
 - OneHost: over an abstract Unix socket between processes of one user, or with one key (``local_door``). Nothing is sent
   over a network.
@@ -14,20 +14,81 @@ import hashlib
 import struct
 import time
 from collections.abc import Sequence
+from dataclasses import dataclass, field
 
 import msgspec
 import zmq
 import zmq.utils.z85
 
 from horovod.common.contract.private_files import Secret
-from horovod.common.handover import door, handover, local_door, munge, pmi, pmix, search
-from horovod.common.handover.addresses import own_addresses, resolve_node
-from horovod.common.handover.group import Group, Meeting, MeetingError
-from horovod.common.security.auth import AuthError
+from horovod.common.handover import door, handover, local_door, munge, pmi, search
+from horovod.common.handover.door import Door
+from horovod.common.handover.handover import Handover
+from horovod.common.handover.search import own_addresses, resolve_node
+from horovod.common.launchers import Place
+from horovod.common.security.auth import AuthError, derive_key
 from horovod.common.store.messages import curve_pair
 from horovod.common.store.server import StoreServer
 
-Board = pmi.PmiBoard | pmix.PmixBoard
+
+class MeetingError(RuntimeError):
+    """This rank cannot find rank 0's store; the message says where it looked."""
+
+
+@dataclass
+class Meeting:
+    """Address and key of the store. In rank 0's process also the store itself."""
+
+    address: str
+    port: int
+    key: bytes = field(repr=False)
+    server: StoreServer | None = None
+    door: Door | Handover | None = None
+
+    def __post_init__(self) -> None:
+        self.key = Secret(self.key)
+
+    def formed(self) -> None:
+        """Close the key server after all ranks have reached the store."""
+        if self.door is not None:
+            self.door.close()
+
+
+@dataclass(frozen=True)
+class Group:
+    """Ranks of one ``init`` that form a job, and the key that the user gave (None: create one)."""
+
+    place: Place
+    members: tuple[int, ...]
+    """World ranks; empty for all."""
+    given_key: bytes | None = field(repr=False)
+    interface: str = ""
+    """Value of HOROVOD_GLOO_IFACE."""
+    ports: range = range(1)
+    """Value of HOROVOD_PORT_RANGE; range(1): any port."""
+
+    @property
+    def leader(self) -> int:
+        """Rank whose process runs the store."""
+        return self.members[0] if self.members else 0
+
+    @property
+    def size(self) -> int:
+        """Number of ranks in the group."""
+        return len(self.members) or self.place.size
+
+    @property
+    def label(self) -> str:
+        """Identity of the group: equal for its ranks only."""
+        who = hashlib.sha256(str(self.members).encode()).hexdigest()[:16] if self.members else "all"
+        return f"{self.place.job}/{who}"
+
+    def job_key(self, fresh: bytes) -> bytes:
+        """Return the given key bound to this group, so that jobs with the same key stay apart; otherwise ``fresh``."""
+        return fresh if self.given_key is None else derive_key(self.given_key, f"group {self.label}")
+
+
+Board = pmi.PmiBoard | pmi.PmixBoard
 
 _LOOPBACK = "127.0.0.1"
 _KEY = 32
@@ -113,7 +174,7 @@ class OnBoard(Way):
             while len(msgspec.msgpack.encode(card)) > pmi.MAX_VALUE:
                 card.addresses.pop()
             self._board.publish(f"{group.label}/store", msgspec.msgpack.encode(card))
-        except (OSError, pmi.PmiError, pmix.PmixError) as error:
+        except (OSError, pmi.PmiError, pmi.PmixError) as error:
             server.close()
             if gate is not None:
                 gate.close()
@@ -123,7 +184,7 @@ class OnBoard(Way):
     def _key_of(self, group: Group, rank: int) -> bytes | None:
         try:
             return self._board.find(f"{group.label}/key {rank}", rank) if rank < group.place.size else None
-        except (pmi.PmiError, pmix.PmixError):
+        except (pmi.PmiError, pmi.PmixError):
             return None
 
     def follow(self, group: Group, seconds: float) -> Meeting:
@@ -133,7 +194,7 @@ class OnBoard(Way):
         try:
             pair = self._introduce(group, rank) if group.given_key is None else None
             card = self._wait(group, deadline)
-        except (pmi.PmiError, pmix.PmixError) as error:
+        except (pmi.PmiError, pmi.PmixError) as error:
             raise MeetingError(str(error)) from None
         if card is None:
             raise MeetingError(f"it has left no address in {self._board.name}")

@@ -14,12 +14,9 @@ import collections
 import os
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import Protocol
 
 from horovod.common.store.messages import Come, Heard, News, Reply
-
-if TYPE_CHECKING:
-    from horovod.common.store.table import Table
 
 REFUSED = "refused"
 """Error code of a refusal; the text is in the reply's value."""
@@ -164,7 +161,14 @@ class MembershipRequests:
         self._listeners.pop(worker, None)
 
 
-Command = Callable[["Table"], Replies]
+class Exchanges(Protocol):
+    """Part of the store's table that the launcher changes."""
+
+    def fail(self, group: str, text: str) -> Replies: ...
+    def set_first(self, name: str, value: bytes) -> Replies: ...
+
+
+Command = Callable[[Exchanges], Replies]
 
 
 class MembershipControl:
@@ -204,7 +208,7 @@ class MembershipControl:
         self._ask(lambda _: self.desk.publish(them, value))
 
     def forget(self, worker: int) -> None:
-        def forget(_: "Table") -> Replies:
+        def forget(_: Exchanges) -> Replies:
             self.desk.forget(worker)
             return []
 
@@ -229,7 +233,7 @@ class MembershipControl:
 
     # Store's thread.
 
-    def serve(self, table: "Table") -> Replies:
+    def serve(self, table: Exchanges) -> Replies:
         """Execute the launcher's requests, and pass on the workers' messages."""
         _clear(self.asked)
         replies: Replies = []

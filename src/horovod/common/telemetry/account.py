@@ -14,9 +14,8 @@ from typing import TYPE_CHECKING, Any
 from horovod.common.contract.settings import Settings
 from horovod.common.job import Job
 from horovod.common.steps import marks
-from horovod.common.telemetry.outlet import Outlet
-from horovod.common.telemetry.outlets import open_outlets
-from horovod.common.telemetry.post import Handler, Post
+from horovod.common.telemetry.exporters import Exporter, open_exporters
+from horovod.common.telemetry.message_bus import Handler, MessageBus
 from horovod.common.telemetry.sentence import sentence
 from horovod.common.telemetry.steps import Clock, Own, Pings, Sampled, Step, Sums, Together, figures, mean
 
@@ -40,10 +39,10 @@ class Account:
         self,
         job: Job,
         engine: "Engine",
-        post: Post,
+        post: MessageBus,
         settings: Settings,
         link: Callable[[], float | None],
-        more: Sequence[Outlet] = (),
+        more: Sequence[Exporter] = (),
     ):
         """Prepare the accounting of a job's steps.
 
@@ -73,7 +72,7 @@ class Account:
         self._last_words: set[int] = set()
         self._pings: dict[int, Pings] = {}
         self._link: float | None = None
-        self._outlets: list[Outlet] = []
+        self._outlets: list[Exporter] = []
         self._more = more
         self._thread: threading.Thread | None = None
         self._wake, self._closed, self._heard = threading.Event(), threading.Event(), threading.Event()
@@ -169,7 +168,7 @@ class Account:
         try:
             if self._together is not None:
                 self._link = self._link_of()
-                self._outlets = [*open_outlets(self._settings, self.job), *self._more]
+                self._outlets = [*open_exporters(self._settings, self.job), *self._more]
                 if self._closed.is_set():  # opening the exporters took longer than the job
                     self._leave_outlets()
             while not self._closed.is_set():

@@ -4,8 +4,7 @@ from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple
 
 from horovod.common.contract import reasons
-from horovod.common.telemetry import operation_names
-from horovod.common.telemetry.facts import Facts, Rank, Waiting
+from horovod.common.telemetry.facts import Facts, Rank, Waiting, described, short
 
 _REMEDY = {
     "stopped": "; `kill -CONT {pid}` on its host lets it go on",
@@ -30,12 +29,12 @@ def ranks_text(ranks: Sequence[int]) -> str:
 
 
 def operation_text(facts: Facts, one: Waiting) -> str:
-    """Return kind and name of an operation, such as "allreduce 'grad.0'"; see ``operation_names``."""
+    """Return kind and name of an operation, such as "allreduce 'grad.0'"; see ``described``."""
     for rank in one.ready:
         entry = facts.ranks[rank].entry(one.name) if rank in facts.ranks else None
         if entry is not None:
-            return operation_names.described(entry["kind"], one.name)
-    return operation_names.described("", one.name)
+            return described(entry["kind"], one.name)
+    return described("", one.name)
 
 
 # ---- the guess ---------------------------------------------------------------------------------------------------
@@ -170,7 +169,7 @@ def _crossed(facts: Facts, one: Waiting, other: Waiting, here: list[int], there:
     they_know, we_know = _knows(facts, there, one.name), _knows(facts, here, other.name)
     if they_know and we_know:
         pair = ranks_text(sorted([here[0], there[0]]))
-        names = " and ".join(operation_names.short(name) for name in (one.name, other.name))
+        names = " and ".join(short(name) for name in (one.name, other.name))
         barrier = ", one of them a barrier" if "barrier" in first + second else ""
         return Guess(
             4,
@@ -364,4 +363,4 @@ def _entry(entry: dict[str, Any]) -> str:
         return str(entry["name"])
     shape = ", ".join(map(str, entry["shape"])) + (", ..." if entry["dimensions"] > len(entry["shape"]) else "")
     more = f" and {entry['count'] - 1} more" if entry["count"] > 1 else ""
-    return f"{operation_names.described(entry['kind'], entry['name'])}{more} ({entry['dtype']}[{shape}])"
+    return f"{described(entry['kind'], entry['name'])}{more} ({entry['dtype']}[{shape}])"

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from horovod.common.contract import live
 from horovod.common.contract.reasons import PIPE, Teller
-from horovod.common.telemetry.post import Post
+from horovod.common.telemetry.message_bus import MessageBus
 
 if TYPE_CHECKING:
     from horovod.common.telemetry.account import Account
@@ -23,7 +23,7 @@ _PATIENCE = 0.5  # seconds for the thread to end
 class Live:
     """Exporter with its own thread, because there is data before the first step and while no step ends."""
 
-    def __init__(self, post: Post, account: "Callable[[], Account | None]", why: Callable[[], str]) -> None:
+    def __init__(self, post: MessageBus, account: "Callable[[], Account | None]", why: Callable[[], str]) -> None:
         """Start sending data to the launcher.
 
         Args:

@@ -4,8 +4,9 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 from horovod._bounded_server import BoundedServer, HttpRequest
-from horovod.common.telemetry.outlet import Figures, Outlet
 
+Figures = Callable[[], dict[str, Any]]
+"""Returns the result of ``Account.job``."""
 _MOST = 16  # maximum number of connections; each takes a descriptor and a thread of rank 0's process
 _PARTS = {
     "data": "data_seconds",
@@ -32,7 +33,7 @@ class _Server:
         self._server.leave_in_child()
 
 
-def serve(figures: Figures, address: str, port: int, warn: Callable[[str], None]) -> Outlet | None:
+def serve(figures: Figures, address: str, port: int, warn: Callable[[str], None]) -> _Server | None:
     """Serve /metrics in a thread. Return None, after a warning, if that fails."""
     try:
         import prometheus_client

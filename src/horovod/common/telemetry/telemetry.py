@@ -12,13 +12,12 @@ from horovod.common.contract.log import warner
 from horovod.common.contract.settings import Settings
 from horovod.common.job import Job
 from horovod.common.steps import marks
-from horovod.common.telemetry import ranges
-from horovod.common.telemetry.door import Door
-from horovod.common.telemetry.hang import Hangs
-from horovod.common.telemetry.post import Post
+from horovod.common.telemetry import timeline
+from horovod.common.telemetry.hang import ExplainListener, Hangs
+from horovod.common.telemetry.message_bus import MessageBus
+from horovod.common.telemetry.stacks import StackReporter
 from horovod.common.telemetry.timeline import Timelines
 from horovod.common.telemetry.training import Checks
-from horovod.common.telemetry.witness import Witness
 
 if TYPE_CHECKING:
     from horovod._core import Engine
@@ -34,12 +33,12 @@ class Telemetry:
     def __init__(self, job: Job, engine: "Engine", settings: Settings, link: Callable[[], float | None]) -> None:
         """Start the observers. ``link``: returns the measured bandwidth of a link in bytes per second, or None."""
         self._engine = engine
-        self.post = Post(engine, job.rank)
-        self.witness = Witness(self.post, engine, job.rank)
+        self.post = MessageBus(engine, job.rank)
+        self.witness = StackReporter(self.post, engine, job.rank)
         self._warn = warner(job.rank, settings)
         self.hangs = Hangs(self.post, engine, job, self.witness, self._warn)
         self._checks = Checks(job, engine, self.post, settings, self._warn)
-        self._door = Door(self.hangs.asked) if job.rank == 0 else None
+        self._door = ExplainListener(self.hangs.asked) if job.rank == 0 else None
         self.timelines = Timelines(job, engine, settings)
         self._account: Account | None = None
         self._making = threading.Lock()
@@ -54,7 +53,7 @@ class Telemetry:
         if job.local_rank == 0 and engine.report_dir:
             reports.prune(engine.report_dir)
         self._tell(self.timelines.begin())
-        self._tell(ranges.begin(engine, settings))
+        self._tell(timeline.begin_nvtx_ranges(engine, settings))
 
     def dump(self, directory: "str | os.PathLike[str] | None") -> str:
         """Write the flight recorder's entries to a file, and return its path.

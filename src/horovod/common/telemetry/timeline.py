@@ -1,4 +1,7 @@
-"""Control of this rank's timeline. ``core/trace/timeline.h`` describes the contents and the format."""
+"""Control of this rank's timeline, and ranges for NVIDIA's profilers (docs/gpu.md).
+
+``core/trace/timeline.h`` describes the contents and the format of the timeline.
+"""
 
 import os
 import socket
@@ -6,16 +9,20 @@ import subprocess
 import sys
 import threading
 import time
+from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from horovod.common.contract import boot
 from horovod.common.contract.setting import steps_of
 from horovod.common.contract.settings import Settings
+from horovod.common.devices import libraries
+from horovod.common.devices.libraries import Missing
 from horovod.common.job import Job
 from horovod.timeline import names
 
 if TYPE_CHECKING:
     from horovod import _core
+    from horovod._core import Engine
 
 DYNAMIC = "DYNAMIC"
 _PATIENCE = 1.0  # seconds after this rank's end for other ranks' files to be completed
@@ -113,3 +120,20 @@ def _complete(path: str) -> bool:
             return file.read() == b"]\n"
     except OSError:
         return False
+
+
+_PROFILER = "NVTX_INJECTION64_PATH"  # set by the profiler that starts the program; NVTX loads its library from there
+
+
+def begin_nvtx_ranges(engine: "Engine", settings: Settings, environ: Mapping[str, str] = os.environ) -> str:
+    """Mark ranges if a profiler is attached and HOROVOD_DISABLE_NVTX_RANGES is not set. Return an error text or ""."""
+    if not environ.get(_PROFILER) or settings.flag("HOROVOD_DISABLE_NVTX_RANGES"):
+        return ""
+    library = libraries.nvtx(environ)
+    if isinstance(library, Missing):
+        return f"no ranges for the profiler in {_PROFILER}: {library.reason}"
+    try:
+        engine.mark_ranges(library.path)
+    except OSError as error:
+        return f"no ranges for the profiler in {_PROFILER}: {error}"
+    return ""

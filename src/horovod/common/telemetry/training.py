@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 from horovod.common.contract import reasons
 from horovod.common.contract.settings import Settings
 from horovod.common.job import Job
-from horovod.common.telemetry.post import Post
+from horovod.common.telemetry.message_bus import MessageBus
 from horovod.common.training import training
 
 if TYPE_CHECKING:
@@ -143,7 +143,9 @@ _SUBJECT = {"gradients": "samples", "batches": "samples"}
 class Checks:
     """Training checks of one job on one rank."""
 
-    def __init__(self, job: Job, engine: "Engine", post: Post, settings: Settings, warn: Callable[[str], None]) -> None:
+    def __init__(
+        self, job: Job, engine: "Engine", post: MessageBus, settings: Settings, warn: Callable[[str], None]
+    ) -> None:
         self._rank, self._engine = job.rank, engine
         self._warn = warn
         self._comparison = Comparison()
@@ -152,7 +154,7 @@ class Checks:
         if self._on:
             training.open(lambda note: self._say(post, note), lambda: int(engine.stats()["bytes"]))
 
-    def _say(self, post: Post, note: dict[str, Any]) -> None:
+    def _say(self, post: MessageBus, note: dict[str, Any]) -> None:
         if self._rank == 0:
             post.tell_own("training", **note)
         else:

@@ -1,24 +1,45 @@
-"""Start of the engine with a rank's connections and memory."""
+"""Start of the engine with a rank's connections, memory and libraries."""
 
 import os
 import socket
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from horovod.common.contract import cgroups, reports
 from horovod.common.contract.log import make_sink
 from horovod.common.contract.settings import LOG_LEVELS, TABLE, Settings
 from horovod.common.contract.worker_env import WorkerEnv
-from horovod.common.devices import libraries, operations
+from horovod.common.devices import libraries
 from horovod.common.security.auth import Session
 from horovod.common.security.cipher import Cipher
-from horovod.common.wiring import mpi, mpi_end, shared_memory
-from horovod.common.wiring.links import CONTROL, DATA, NODE, Link
-from horovod.common.wiring.peers import Peer, Plan, label
+from horovod.common.wiring import mpi, shared_memory
+from horovod.common.wiring.peers import CONTROL, DATA, NODE, Link, Peer, Plan, label
 
 if TYPE_CHECKING:
     from horovod._core import Engine
+
+COLLECTIVES: Final = ("allreduce", "allgather", "broadcast", "alltoall", "reducescatter")
+
+
+class NcclOperations(NamedTuple):
+    """For each collective: True if NCCL may perform it. Otherwise, or if NCCL cannot, the engine does."""
+
+    allreduce: bool = True
+    allgather: bool = True
+    broadcast: bool = True
+    alltoall: bool = True
+    reducescatter: bool = True
+
+
+def nccl_operations(settings: Settings) -> NcclOperations:
+    """Return what the settings ask for.
+
+    Libraries that this version does not support (mpi, ddl, ccl) mean the engine.
+    """
+    general = settings.text("HOROVOD_GPU_OPERATIONS")
+    asked = (settings.text(f"HOROVOD_GPU_{collective.upper()}") or general for collective in COLLECTIVES)
+    return NcclOperations(*(way == "nccl" for way in asked))
 
 
 @dataclass
@@ -74,7 +95,7 @@ def make_engine(plan: Plan, peers: Sequence[Peer], formed: Formed, settings: Set
     up = (CONTROL if plan.leads else NODE, plan.parent)
     config.parent_fd = formed.links[up].detach() if plan.parent >= 0 else -1
     control = {**config.child_fds, **({plan.parent: config.parent_fd} if plan.parent >= 0 else {})}
-    mpi_end.note((config.labels[rank], descriptor) for rank, descriptor in control.items() if config.mpi_ranks)
+    mpi.note_links((config.labels[rank], descriptor) for rank, descriptor in control.items() if config.mpi_ranks)
     config.data_fds = {rank: formed.links[DATA, rank].detach() for rank in plan.remote}
     formed.descriptors = []
     return _core.Engine(config)
@@ -108,10 +129,8 @@ def _look_for_nccl(config: Any, settings: Settings) -> None:
     """Set where the engine looks for NCCL when it gets the first GPU tensor, and for which operations it uses NCCL."""
     from horovod import _core
 
-    allowed = operations.ways(settings)
-    config.nccl_kinds = [
-        getattr(_core, f"KIND_{name.upper()}") for name in operations.COLLECTIVES if getattr(allowed, name)
-    ]
+    allowed = nccl_operations(settings)
+    config.nccl_kinds = [getattr(_core, f"KIND_{name.upper()}") for name in COLLECTIVES if getattr(allowed, name)]
     if config.nccl_kinds:
         search = libraries.nccl_search(os.environ)
         config.nccl_library, config.nccl_candidates = search.chosen, search.candidates

@@ -41,11 +41,12 @@ from horovod.common.state import Job
 from horovod.common.store.client import Met, StoreClient, StoreError, StoreTimeout
 from horovod.common.wiring import records, shared_memory
 from horovod.common.wiring.engine_start import Formed, make_engine
-from horovod.common.wiring.failures import Failures, KnownFailureError
-from horovod.common.wiring.link_errors import LinkError, NotFormedError
-from horovod.common.wiring.links import CONTROL, DATA, NODE
+from horovod.common.wiring.errors import Failures, KnownFailureError, LinkError, NotFormedError, start_timeout_error
 from horovod.common.wiring.mesh import MeshBuilder
 from horovod.common.wiring.peers import (
+    CONTROL,
+    DATA,
+    NODE,
     Peer,
     Plan,
     check_agreement,
@@ -55,7 +56,6 @@ from horovod.common.wiring.peers import (
     make_plan,
     node_of,
 )
-from horovod.common.wiring.waited_in_vain import waited_in_vain
 
 if TYPE_CHECKING:
     from horovod._core import Engine
@@ -194,7 +194,7 @@ class Joining:
             absent, gave_up = ([self._members[int(rank)] for rank in some] for some in (error.missing, error.gave_up))
             who = self._env.rank, self._env.hostname
             alone = self._env.place.alone if self._env.place is not None else ""
-            raise waited_in_vain(who, len(self._members), self._patience, absent, gave_up, alone) from None
+            raise start_timeout_error(who, len(self._members), self._patience, absent, gave_up, alone) from None
         except StoreError as error:
             raise NotFormedError(f"init: {error}") from None
         self._meeting.formed()

@@ -24,9 +24,8 @@ from horovod.common.network.connecting import Dialer, Listeners
 from horovod.common.network.interfaces import Endpoint, source_address, to_try
 from horovod.common.security.auth import Acceptor, AuthError, Connector, Ephemeral, Inviter, Place, Session
 from horovod.common.security.cipher import Cipher
-from horovod.common.wiring.link_errors import ADVICE, LinkError, outcome_text, reason, unreachable_text
-from horovod.common.wiring.links import CONTROL, DATA, KIND_NAMES, NODE, Link, wanted
-from horovod.common.wiring.peers import Peer, Plan, label
+from horovod.common.wiring.errors import ADVICE, LinkError, failure_reason, outcome_text, unreachable_text
+from horovod.common.wiring.peers import CONTROL, DATA, KIND_NAMES, NODE, Link, Peer, Plan, label, wanted_links
 
 _HANDSHAKE_SECONDS = 5.0  # for peers that have not sent anything yet
 _BUSY_SECONDS = 20.0  # for peers that have: hundreds of ranks starting on few cores delay each other
@@ -95,7 +94,7 @@ class MeshBuilder:
         self._links: dict[Link, socket.socket] = {}
         self._attempts: dict[_Attempt, None] = {}  # ordered by time of creation
         self._kinds = kinds
-        self._outgoing, self._incoming = wanted(plan, kinds)
+        self._outgoing, self._incoming = wanted_links(plan, kinds)
         self._dialers: dict[Link, Dialer[Target]] = {}
         self._proven: dict[Link, _Attempt] = {}  # attempts that wait for the acceptor's welcome
         self._invitations: set[bytes] = set()  # invitations received so far
@@ -241,7 +240,7 @@ class MeshBuilder:
             return
         if code not in (0, errno.EINPROGRESS):
             sock.close()
-            self._failed(link, target, reason(OSError(code, os.strerror(code))))
+            self._failed(link, target, failure_reason(OSError(code, os.strerror(code))))
             return
         if link in self._outgoing:
             side: Connector | Acceptor = Connector(
@@ -275,7 +274,7 @@ class MeshBuilder:
         except BlockingIOError:
             return
         except (AuthError, OSError) as error:
-            self._fail(attempt, reason(error))
+            self._fail(attempt, failure_reason(error))
             return
         if not self._may_go_on(attempt):
             return

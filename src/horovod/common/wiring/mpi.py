@@ -3,12 +3,21 @@
 MPI is initialized before the ranks meet: if the process manager speaks PMI-1, MPI must be the one to send it "init" and
 "finalize" (``handover.pmi``). MPI cannot be initialized twice, so it is finalized only at the end of the process, and
 only if it was initialized here.
+
+MPI_Finalize waits for all processes of the job and cannot be interrupted, and there is no limit to how long it may
+take: another rank may write a file for an hour before its process ends. So the wait does not end by a timeout but when
+another process is gone. To detect that, the control connections to the neighbors in the tree of ranks are kept open
+through a second descriptor until the process ends; the kernel closes them when a process dies. A process that has
+completed MPI_Finalize closes them too, hence the grace period.
 """
 
 import atexit
+import contextlib
 import os
+import select
 import sys
-from collections.abc import Sequence
+import time
+from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING
 
 from horovod.common.contract.log import make_sink
@@ -16,10 +25,93 @@ from horovod.common.contract.settings import LOG_LEVELS, Settings
 from horovod.common.contract.worker_env import WorkerEnv
 from horovod.common.devices import mpi_libraries
 from horovod.common.devices.libraries import Missing
-from horovod.common.wiring import mpi_end
 
 if TYPE_CHECKING:
     from horovod._core import MpiInfo
+
+GRACE = 10.0
+"""Seconds in which MPI_Finalize must return after a neighbor's process has ended, whether it has completed or died."""
+TELL_AFTER = 60.0
+"""Seconds of waiting for live processes after which a message is logged."""
+_SLICE = 0.2  # seconds between checks
+
+_links: list[tuple[str, int]] = []
+_kept: list[tuple[str, int]] = []
+
+
+def note_links(links: Iterable[tuple[str, int]]) -> None:
+    """Remember the control connections of a starting engine.
+
+    ``links``: labels of the ranks, and descriptors that the engine owns.
+    """
+    _links[:] = links
+
+
+def keep_links() -> None:
+    """Keep duplicates of the connections of an engine that ends normally, only to detect lost processes."""
+    _close_links()
+    for label, descriptor in _links:
+        with contextlib.suppress(OSError):  # out of descriptors: then only the launcher detects lost processes
+            _kept.append((label, os.dup(descriptor)))
+    _links.clear()
+
+
+def lost_peer(kept: Iterable[tuple[str, int]]) -> str | None:
+    """Return the label of a rank whose end of the connection is closed, or None. Data in the connections is ignored."""
+    kept = list(kept)
+    poll = select.poll()
+    for _, descriptor in kept:
+        poll.register(descriptor, select.POLLRDHUP)
+    closed = {descriptor for descriptor, _ in poll.poll(0)}
+    return next((label for label, descriptor in kept if descriptor in closed), None)
+
+
+def wait_for_finalize(ended: Callable[[float], bool], say: Callable[[str], None]) -> bool:
+    """Wait for the end of MPI_Finalize, and log a message if that takes long.
+
+    Args:
+        ended: Waits for the end for the given seconds, and returns True if it has come.
+        say: Logs a warning.
+
+    Returns:
+        False if it will not end because a neighbor's process is gone; that was logged.
+    """
+    begun = time.monotonic()
+    lost: tuple[str, float] | None = None
+    told = False
+    while not ended(_SLICE):
+        now = time.monotonic()
+        if lost is None and (label := lost_peer(_kept)) is not None:
+            lost = label, now
+        if lost is not None and now - lost[1] > GRACE:
+            say(
+                f"MPI_Finalize waits for all processes of the job, but {lost[0]} has ended without it, or before the "
+                f"others; this process has given it {GRACE:g} s and ends now, with exit code 1"
+            )
+            return False
+        if lost is None and not told and now - begun > TELL_AFTER:
+            told = True
+            say(f"MPI_Finalize has waited for {TELL_AFTER:g} s for other processes of the job, which are still running")
+    _close_links()
+    return True
+
+
+def exit_at_once() -> None:
+    """End the process while MPI_Finalize is running, skipping exit handlers that could conflict with it."""
+    for stream in (sys.stdout, sys.stderr):
+        if stream is not None:
+            stream.flush()
+    os._exit(1)
+
+
+def _close_links() -> None:
+    for _, descriptor in _kept:
+        os.close(descriptor)
+    _kept.clear()
+
+
+os.register_at_fork(after_in_child=_close_links)
+
 
 OPERATIONS = "HOROVOD_CPU_OPERATIONS"
 _THREADS = "HOROVOD_MPI_THREADS_DISABLE"
@@ -112,7 +204,7 @@ def engine_ends(lost: str | None) -> None:
     if lost is not None:
         _failed.append(lost)
     else:
-        mpi_end.keep()
+        keep_links()
 
 
 def _finish(pid: int, rank: int, hide_time: bool) -> None:
@@ -122,5 +214,5 @@ def _finish(pid: int, rank: int, hide_time: bool) -> None:
     from horovod import _core
 
     sink = make_sink(rank, hide_time)
-    if not mpi_end.finish(_core.mpi_finish, lambda text: sink(LOG_LEVELS.index("warning"), text)):
-        mpi_end.leave()
+    if not wait_for_finalize(_core.mpi_finish, lambda text: sink(LOG_LEVELS.index("warning"), text)):
+        exit_at_once()

@@ -12,10 +12,9 @@ from collections.abc import Callable, Mapping
 from horovod.common.network.connecting import Listeners
 from horovod.common.store.client import Met
 from horovod.common.store.messages import MAX_REPLY_BYTES, pack, unpack
-from horovod.common.wiring.link_errors import LinkError
-from horovod.common.wiring.links import NODE, Link
+from horovod.common.wiring.errors import LinkError
 from horovod.common.wiring.mesh import MeshBuilder
-from horovod.common.wiring.peers import Peer, decode_peers, label, make_first_plan, make_plan
+from horovod.common.wiring.peers import NODE, Link, Peer, decode_peers, label, make_first_plan, make_plan
 
 _LENGTH = struct.Struct(">Q")
 _CHECK_SECONDS = 0.25

@@ -23,7 +23,7 @@ from horovod.common.given_sets import GivenSet
 from horovod.common.job import Job
 from horovod.common.store.client import StoreClient, StoreError, StoreRefused, StoreTimeout
 from horovod.common.wiring import bootstrap
-from horovod.common.wiring.link_errors import NotFormedError
+from horovod.common.wiring.errors import NotFormedError
 from horovod.common.wiring.listening import Listening, lost_workers
 
 if TYPE_CHECKING:

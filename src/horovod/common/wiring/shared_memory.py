@@ -14,8 +14,7 @@ from collections.abc import Mapping, Sequence
 
 from horovod.common.contract.descriptors import MemoryFileError, create_memory_file
 from horovod.common.contract.settings import Settings
-from horovod.common.wiring.links import NODE, Link
-from horovod.common.wiring.peers import Plan
+from horovod.common.wiring.peers import NODE, Link, Plan
 
 _BATCH = 200  # the kernel allows 253 descriptors per message
 

@@ -1,4 +1,4 @@
-"""Exporters of step figures on rank 0: a file, a port for Prometheus, OpenTelemetry.
+"""Exporters of step figures on rank 0: a file, a port for Prometheus, OpenTelemetry, and scalars for TensorBoard.
 
 An exporter that cannot be opened, or fails, logs that once; training continues.
 """
@@ -11,33 +11,46 @@ import math
 import os
 import sys
 import time
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, Protocol
 
 from horovod.common.contract import private_files
 from horovod.common.contract.log import warner
 from horovod.common.contract.settings import Settings
-from horovod.common.telemetry.outlet import Figures, Outlet
+
+Figures = Callable[[], dict[str, Any]]
+"""Returns the result of ``Account.job``."""
 
 
-def open_outlets(settings: Settings, figures: Figures) -> list[Outlet]:
+class Exporter(Protocol):
+    """Exporter of step figures."""
+
+    def write(self) -> None:
+        """Export new figures. Raises nothing."""
+
+    def close(self) -> None:
+        """Close the exporter when the job is over."""
+
+    def leave_in_child(self) -> None:
+        """Close inherited resources in a forked child."""
+
+
+def open_exporters(settings: Settings, figures: Figures) -> list[Exporter]:
     """Return the exporters that the settings ask for."""
     warn = warner(0, settings)
-    made: list[Outlet] = []
+    made: list[Exporter] = []
     path = settings.text("HOROVOD_STATS_FILE")
     if path:
         made.append(LinesFile(path, figures, warn))
     port = settings.integer("HOROVOD_METRICS_PORT")
     if port:
-        from horovod.common.telemetry import metrics
+        from horovod.common.telemetry import metrics  # imports an HTTP server
 
         server = metrics.serve(figures, settings.text("HOROVOD_METRICS_ADDRESS"), port, warn)
         if server is not None:
             made.append(server)
     if _telemetry_wanted():
-        from horovod.common.telemetry import open_telemetry
-
-        made.append(open_telemetry.Gauges(figures))
+        made.append(Gauges(figures))
     return made
 
 
@@ -120,3 +133,95 @@ class LinesFile:
         if self._file is not None:
             os.close(self._file)
             self._file = None
+
+
+_GAUGES = (
+    ("horovod.step.duration", "step_seconds", "s"),
+    ("horovod.step.data", "data_seconds", "s"),
+    ("horovod.step.exposed", "exposed_seconds", "s"),
+    ("horovod.step.hidden", "hidden_seconds", "s"),
+    ("horovod.efficiency", "efficiency", "1"),
+    ("horovod.bandwidth", "bandwidth", "By/s"),
+)
+# Figures of the current job; the gauges are created once per process.
+_current: list[Figures] = []
+_made = False
+
+
+class Gauges:
+    """Exporter that is read on request."""
+
+    def __init__(self, figures: Figures) -> None:
+        global _made
+        _current[:] = [figures]
+        if _made:
+            return
+        _made = True
+        from opentelemetry import metrics
+
+        meter = metrics.get_meter("horovod")
+        for name, figure, unit in _GAUGES:
+            meter.create_observable_gauge(name, callbacks=[_reader(figure, metrics.Observation)], unit=unit)
+
+    def write(self) -> None:
+        pass
+
+    def close(self) -> None:
+        _current.clear()
+
+    def leave_in_child(self) -> None:
+        _current.clear()
+
+
+def _reader(figure: str, observation: Any) -> Callable[[Any], Iterable[Any]]:
+    def read(options: Any) -> Iterable[Any]:
+        ranks = [rank for figures in _current for rank in figures()["ranks"]]
+        return [observation(r[figure], {"horovod.rank": r["rank"]}) for r in ranks if r.get(figure) is not None]
+
+    return read
+
+
+_SHOWN = {
+    "step_seconds": "step_ms",
+    "data_seconds": "data_ms",
+    "compute_seconds": "compute_ms",
+    "exposed_seconds": "exposed_ms",
+    "hidden_seconds": "hidden_ms",
+}
+
+
+def scalars(stats: Mapping[str, Any]) -> dict[str, float]:
+    """Return the measured scalars in the result of ``hvd.stats()``, on rank 0 those of the last second if available."""
+    job = stats.get("job")
+    figures = job["lately"] if job and job["lately"]["steps"] else stats
+    found = {f"horovod/{shown}": 1e3 * figures[name] for name, shown in _SHOWN.items() if figures.get(name) is not None}
+    if figures.get("efficiency") is not None:
+        found["horovod/efficiency"] = figures["efficiency"]
+    if figures.get("bandwidth") is not None:
+        found["horovod/bandwidth_gb_s"] = figures["bandwidth"] * 1e-9
+    last = figures.get("last")
+    if last is not None:
+        found["horovod/last_rank"] = float(last["rank"])
+        found["horovod/last_share"] = last["share"]
+        found["horovod/last_ms"] = 1e3 * last["seconds"]
+    return found
+
+
+def send(to: Any, numbers: Mapping[str, float], step: int) -> None:
+    """Write the scalars; see ``HorovodBasics.log_stats``."""
+    if hasattr(to, "add_scalar"):
+        for name, value in numbers.items():
+            to.add_scalar(name, value, step)
+    elif hasattr(to, "log_metrics"):
+        to.log_metrics(dict(numbers), step=step)
+    elif hasattr(to, "as_default"):
+        import tensorflow as tf
+
+        with to.as_default():
+            for name, value in numbers.items():
+                tf.summary.scalar(name, value, step)
+    else:
+        raise ValueError(
+            "log_stats: to must be a SummaryWriter, a writer of tf.summary, the module mlflow, or another object with "
+            f"add_scalar, as_default or log_metrics, got a {type(to).__name__}"
+        )

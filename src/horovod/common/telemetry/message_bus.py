@@ -22,7 +22,7 @@ Handler = Callable[[int, dict[str, Any]], None]
 """Called with the sending rank and the content."""
 
 
-class Post:
+class MessageBus:
     """Message bus of this rank. Register all handlers before calling ``start``."""
 
     def __init__(self, engine: "Engine", rank: int) -> None:
