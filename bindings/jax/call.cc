@@ -192,8 +192,8 @@ Failure Call::check_steps() const {
   return {xla::kFailedPrecondition,
           "horovod: " + steps_ + ": ranks exchange gradients of different steps, from " + std::to_string(-most_[1]) + " to " +
               std::to_string(most_[0]) + ", this rank of step " + std::to_string(count_[0]) +
-              "; a branch around DistributedOptimizer was decided by what a rank alone knows (as by apply_if_finite): put the "
-              "transformation that decides inside of DistributedOptimizer"};
+              "; a branch around DistributedOptimizer was decided from local values (as by apply_if_finite): put the transformation "
+              "that decides inside DistributedOptimizer"};
 }
 
 Failure Call::add(HvdRequest r, const xla::Buffer& in, const xla::Buffer& out) {
@@ -215,8 +215,8 @@ Failure Call::add(HvdRequest r, const xla::Buffer& in, const xla::Buffer& out) {
     r.dtype = static_cast<int32_t>(DType::uint8);
   }
   if (r.dtype < 0) {
-    return invalid("horovod: tensor '" + std::string(r.name) + "' has a data type that cannot travel (XLA's number " +
-                   std::to_string(in.dtype) + ")");
+    return invalid("horovod: tensor '" + std::string(r.name) + "' has an unsupported data type (XLA's number " + std::to_string(in.dtype) +
+                   ")");
   }
   requests_.push_back(r);
   places_.push_back(&out);
@@ -233,8 +233,8 @@ Failure Call::take(size_t i, const HvdResult& result) const {
   if (!alike) {
     std::string rows;
     for (size_t k = 0; k < result.sizes_count; ++k) rows += (k ? ", " : "") + std::to_string(result.sizes[k]);
-    return invalid("horovod: " + std::string(r.name) + ": ranks sent " + rows +
-                   " rows; within a compiled program accepted are equal numbers (outside of it any)");
+    return invalid("horovod: " + std::string(r.name) + ": ranks must send equal numbers of rows within a compiled program, got " + rows +
+                   "; outside of one, the numbers may differ");
   }
   if (result.output_bytes > 0) std::memcpy(out.data, result.output, result.output_bytes);
   return {};

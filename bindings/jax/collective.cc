@@ -98,9 +98,8 @@ Failure check_device(const xla::CallFrame& frame, int32_t devices) {
     if (args.device_ordinal == 0) return {};
     which = std::to_string(args.device_ordinal);
   }
-  return {xla::kUnimplemented, "horovod: a collective ran on device " + which +
-                                   " of this process; a process is one rank, accepted is its first device (no pmap, no sharding over "
-                                   "several devices of one process)"};
+  return {xla::kUnimplemented, "horovod: a collective must run on the first device of its process, got device " + which +
+                                   "; a process is one rank (no pmap, no sharding over several devices of one process)"};
 }
 
 Failure run(const xla::CallFrame& frame) {

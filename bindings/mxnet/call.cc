@@ -140,7 +140,7 @@ bool Call::fill(Member* m, HvdRequest* q) {
     if (!m->out && !result) {
       mx().reorder(chunk);
     } else {
-      fail(HVD_INTERNAL, "an array is in oneDNN's order although MXNet was asked to change that");
+      fail(HVD_INTERNAL, "MXNet did not convert an array from oneDNN's layout");
       return false;
     }
   }

@@ -31,9 +31,9 @@ using hvd::mxnet::Gathered;
 HVD_EXPORT int hvd_mxnet_attach(uintptr_t address, void* library, char* message, size_t bytes) {
   const auto* api = reinterpret_cast<const HvdFaceApi*>(address);
   if (!api || api->version != HVD_FACE_API_VERSION || api->bytes < sizeof(HvdFaceApi)) {
-    return hvd::mxnet::say("horovod._core speaks version " + std::to_string(api ? api->version : 0) +
-                               " of the interface for faces, this library version " + std::to_string(HVD_FACE_API_VERSION) +
-                               "; they belong to different installations",
+    return hvd::mxnet::say("horovod._core has version " + std::to_string(api ? api->version : 0) +
+                               " of the frontend interface, this library version " + std::to_string(HVD_FACE_API_VERSION) +
+                               "; they belong to different installations: reinstall horovod",
                            message, bytes);
   }
   const std::string missing = hvd::mxnet::find_c_api(library);

@@ -31,7 +31,7 @@ CipherKey cipher_key(const char* argument, const nb::bytes& value) {
   CipherKey key;
   if (value.size() != key.size()) {
     throw nb::value_error(
-        (std::string(argument) + " has " + std::to_string(value.size()) + " bytes, accepted are " + std::to_string(key.size())).c_str());
+        (std::string(argument) + " must have " + std::to_string(key.size()) + " bytes, got " + std::to_string(value.size())).c_str());
   }
   std::memcpy(key.data(), value.c_str(), key.size());
   return key;
@@ -43,7 +43,8 @@ Status cipher_of(const std::string& name, Cipher* out) {
     *out = cipher;
     return {};
   }
-  return Status(Code::invalid_argument, "cipher is '" + name + "', accepted are " + name_of(kCiphers[0]) + ", " + name_of(kCiphers[1]));
+  return Status(Code::invalid_argument,
+                std::string("cipher must be ") + name_of(kCiphers[0]) + " or " + name_of(kCiphers[1]) + ", got '" + name + "'");
 }
 
 void define_crypto(nb::module_& m) {
@@ -59,7 +60,7 @@ void define_crypto(nb::module_& m) {
     CipherKey key = cipher_key("secret", secret), made;
     const bool good = library_at(library)->public_key(key, &made);
     wipe(key.data(), key.size());
-    if (!good) throw nb::value_error("the library for encryption makes no keys");
+    if (!good) throw nb::value_error("the encryption library cannot create keys");
     return handed_over(made);
   }, "library"_a, "secret"_a);
   m.def("shared_key", [](const std::string& library, const nb::bytes& secret, const nb::bytes& theirs) {
@@ -67,7 +68,7 @@ void define_crypto(nb::module_& m) {
     CipherKey key = cipher_key("secret", secret), made;
     const bool good = library_at(library)->shared_key(key, other, &made);
     wipe(key.data(), key.size());
-    if (!good) throw nb::value_error("theirs is no public key that an honest side sends");
+    if (!good) throw nb::value_error("theirs must be a valid public key");
     return handed_over(made);
   }, "library"_a, "secret"_a, "theirs"_a);
 }

@@ -68,7 +68,8 @@ struct Work {
     }
   }
   void copy_output(uintptr_t to, uintptr_t stream) const {
-    if (!op->done() || !op->on_device || !op->output) throw nb::value_error("copy_output: there is no output of a device to be copied");
+    if (!op->done() || !op->on_device || !op->output)
+      throw nb::value_error("copy_output needs a completed operation with an output on a device");
     check(engine->copy_output(*op, reinterpret_cast<void*>(to), reinterpret_cast<Device::Stream>(stream)));
   }
 
@@ -107,8 +108,7 @@ template <class Enum>
 Enum code(const char* argument, int value, Enum last) {
   if (value < 0 || value > static_cast<int>(last)) {
     throw nb::value_error(
-        (std::string(argument) + " " + std::to_string(value) + " is unknown; accepted: 0 to " + std::to_string(static_cast<int>(last)))
-            .c_str());
+        (std::string(argument) + " must be 0 to " + std::to_string(static_cast<int>(last)) + ", got " + std::to_string(value)).c_str());
   }
   return static_cast<Enum>(value);
 }
@@ -126,13 +126,13 @@ Work submit(PyEngine& self, int kind, nb::str name, uintptr_t in, uintptr_t out,
   q.dtype = code("dtype", dtype, DType::bfloat16);
   q.op = code("op", op, ReduceOp::product);
   q.wire = code("wire", wire, WireFormat::int8);
-  if (residual && q.wire == WireFormat::none) throw nb::value_error("residual is given without a wire format; accepted: 0");
+  if (residual && q.wire == WireFormat::none) throw nb::value_error("residual must be 0 without a wire format");
   q.root = root;
   q.prescale = prescale;
   q.postscale = postscale;
   q.shape = integers(shape);
   q.splits = integers(splits);
-  if (!splits.is_none() && q.splits.empty()) throw nb::value_error("splits is empty; accepted: one entry for each rank of the set");
+  if (!splits.is_none() && q.splits.empty()) throw nb::value_error("splits must have one entry for each rank of the process set, got none");
   q.group = text(group);
   q.group_size = static_cast<uint32_t>(group_size);
   const auto* source = reinterpret_cast<const std::byte*>(in);

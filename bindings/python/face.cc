@@ -60,7 +60,7 @@ int32_t refuse(const Status& status, char* message, size_t bytes) {
 }
 
 int32_t refuse_without_engine(int32_t face, char* message, size_t bytes) {
-  if (face < 0 || face > UINT8_MAX) return refuse(HVD_INVALID_ARGUMENT, "face " + std::to_string(face) + " is unknown", message, bytes);
+  if (face < 0 || face > UINT8_MAX) return refuse(HVD_INVALID_ARGUMENT, "frontend " + std::to_string(face) + " is unknown", message, bytes);
   std::lock_guard lock(current().mutex);
   if (current().forked) {
     return refuse(
@@ -93,8 +93,7 @@ Status read(const HvdRequest& given, Request* to) {
                                               "for another version of horovod");
   }
   if (from.device_kind != 0) {
-    return Status(Code::invalid_argument,
-                  "device_kind " + std::to_string(from.device_kind) + " is not available here; accepted: 0, memory of the CPU");
+    return Status(Code::invalid_argument, "device_kind must be 0 (host memory) here, got " + std::to_string(from.device_kind));
   }
   HVD_RETURN_IF_ERROR(known("kind", from.kind, Kind::join, &to->kind));
   HVD_RETURN_IF_ERROR(known("face", from.face, uint8_t{UINT8_MAX}, &to->face));
@@ -105,8 +104,7 @@ Status read(const HvdRequest& given, Request* to) {
   to->root = from.root;
   to->prescale = from.prescale;
   to->postscale = from.postscale;
-  if (from.process_set < 0)
-    return Status(Code::invalid_argument, "process set " + std::to_string(from.process_set) + " is unknown; accepted are ids from 0 on");
+  if (from.process_set < 0) return Status(Code::invalid_argument, "process set must be 0 or more, got " + std::to_string(from.process_set));
   to->set = static_cast<uint32_t>(from.process_set);
   to->shape.assign(from.shape, from.shape + from.dimensions);
   to->splits.assign(from.splits, from.splits + from.splits_count);

@@ -21,7 +21,7 @@ Collective collective_of(const std::string& name) {
     if (name_of(collective) == name) return collective;
     accepted.append(accepted.empty() ? "" : ", ").append(name_of(collective));
   }
-  refuse("collective is '" + name + "', accepted are " + accepted);
+  refuse("collective must be one of " + accepted + ", got '" + name + "'");
 }
 
 Algorithm algorithm_of(Collective collective, const std::string& name) {
@@ -30,7 +30,7 @@ Algorithm algorithm_of(Collective collective, const std::string& name) {
     if (name_of(algorithm) == name) return algorithm;
     accepted.append(accepted.empty() ? "" : ", ").append(name_of(algorithm));
   }
-  refuse("algorithm is '" + name + "', accepted for " + std::string(name_of(collective)) + " are " + accepted);
+  refuse("algorithm of " + std::string(name_of(collective)) + " must be one of " + accepted + ", got '" + name + "'");
 }
 
 WorldShape world_of(const std::vector<int>& node_of) {
@@ -54,9 +54,9 @@ CostModel model_of(const std::map<std::string, double>& values) {
       known = true;
       model.*member = value;
     }
-    if (!known) refuse("model has '" + name + "', accepted are alpha, beta, gamma, local_alpha, local_beta");
+    if (!known) refuse("names in model must be alpha, beta, gamma, local_alpha or local_beta, got '" + name + "'");
     // Also rejects NaN.
-    if (!(value >= 0)) refuse("model: " + name + " is " + std::to_string(value) + ", accepted is 0 or more seconds");
+    if (!(value >= 0)) refuse("model: " + name + " must be 0 or more seconds, got " + std::to_string(value));
   }
   return model;
 }

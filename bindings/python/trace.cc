@@ -55,8 +55,8 @@ std::shared_ptr<Answerer> make_answerer(PyEngine& self, int rank, std::shared_pt
       std::string path;
       if (!folder.empty() && write_into(folder, FolderKind::own, stacks_file(0), stacks, &path).ok()) tell(0, "see " + path);
       tell(0,
-           "operations wait, and nobody can say why: Python does not run on rank 0, so something holds its interpreter lock, or it is "
-           "very busy. What it is doing:\n" +
+           "operations wait, and rank 0 cannot explain why: its Python code does not run, so something holds the interpreter lock, or "
+           "it is very busy. Its stacks:\n" +
                stacks);
     };
   } else {
@@ -136,7 +136,7 @@ void listen(PyEngine& self, const std::string& part, bool on) {
   } else if (part == "mailbox") {
     observers = {self.mailbox.lock()};
   } else {
-    throw nb::value_error(("part is '" + part + "'; accepted are recorder, steps, hangs, mailbox").c_str());
+    throw nb::value_error(("part must be recorder, steps, hangs or mailbox, got '" + part + "'").c_str());
   }
   for (const auto& observer : observers) {
     if (!observer) continue;
@@ -253,7 +253,7 @@ void define_trace(nb::module_& m, nb::class_<PyEngine>& engine) {
       .def("end_signal",
            [](PyEngine& self) {
     auto signal = std::make_shared<EndSignal>(self.live().failures());
-    if (signal->fd() < 0) raise_os_error(Status(Code::internal, "an eventfd for the end of the job cannot be made"));
+    if (signal->fd() < 0) raise_os_error(Status(Code::internal, "an eventfd for the end of the job cannot be created"));
     self.live().observers().add(signal);
     if (!self.live().ended().ok()) signal->give();  // the job may have ended before the signal was added
     return signal;

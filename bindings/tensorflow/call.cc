@@ -79,7 +79,7 @@ bool take_input(Call* call, Member* m) {
   for (int d = 0; d < n; ++d) m->shape[static_cast<size_t>(d)] = tf().Dim(m->in, d);
   // For other kinds the engine refuses scalars on all ranks, because only one rank may have passed a scalar.
   if (m->shape.empty() && call->kernel->kind == kReducescatter) {
-    call->fail(kInvalidArgument, "the tensor is a scalar; accepted are tensors with at least one dimension");
+    call->fail(kInvalidArgument, "the tensor must have at least one dimension, got a scalar");
     return false;
   }
   return true;
@@ -126,7 +126,7 @@ bool read_splits(Call* call) {
   tf().GetInput(call->ctx, 1, &tensor, status);
   if (!status.ok()) return call->fail(status), false;
   if (tf().NumDims(tensor) != 1) {
-    call->fail(kInvalidArgument, "splits has " + std::to_string(tf().NumDims(tensor)) + " dimensions, accepted is 1");
+    call->fail(kInvalidArgument, "splits must have 1 dimension, got " + std::to_string(tf().NumDims(tensor)));
   } else {
     const auto* values = static_cast<const int32_t*>(tf().TensorData(tensor));
     call->splits.assign(values, values + tf().Dim(tensor, 0));

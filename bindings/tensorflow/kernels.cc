@@ -133,11 +133,10 @@ void run_blocking(Call* call, std::vector<HvdRequest>& requests) {
 void warn_once(const char* why) {
   static std::atomic<bool> warned{false};
   if (warned.exchange(true)) return;
-  std::fprintf(
-      stderr,
-      "horovod: %s; collectives block TensorFlow's threads while they run. Results are the same, but slower, and ranks have to run "
-      "independent collectives in the same order.\n",
-      why);
+  std::fprintf(stderr,
+               "horovod: %s; collectives block TensorFlow's threads while they run. Results are the same, but slower, and ranks must run "
+               "independent collectives in the same order.\n",
+               why);
 }
 
 // `done` null: a synchronous kernel.
@@ -146,7 +145,7 @@ void compute(const Kernel& k, TF_OpKernelContext* ctx, TF_AsyncOpKernelDoneCallb
   const bool block = must_block || k.awaited;  // a waiting caller drives the engine itself, which saves two wakeups
   if (must_block) {
     set_blocking(Blocking::yes);
-    warn_once(done ? "this TensorFlow tells asynchronous kernels of their end in an unknown way"
+    warn_once(done ? "this TensorFlow signals the end of asynchronous kernels in an unknown way"
                    : "this TensorFlow has no asynchronous kernels");
   } else if (blocking() == Blocking::unknown) {
     set_blocking(Blocking::no);

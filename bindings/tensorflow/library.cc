@@ -35,9 +35,9 @@ __attribute__((visibility("default"))) int hvd_tf_attach(uintptr_t address) {
   const auto* api = reinterpret_cast<const HvdFaceApi*>(address);
   if (!hvd::tensorflow::trouble().empty()) return 1;
   if (!api || api->version != HVD_FACE_API_VERSION || api->bytes < sizeof(HvdFaceApi)) {
-    hvd::tensorflow::trouble() = "horovod._core speaks version " + std::to_string(api ? api->version : 0) +
-                                 " of the interface for faces, this library version " + std::to_string(HVD_FACE_API_VERSION) +
-                                 "; they belong to different installations";
+    hvd::tensorflow::trouble() = "horovod._core has version " + std::to_string(api ? api->version : 0) +
+                                 " of the frontend interface, this library version " + std::to_string(HVD_FACE_API_VERSION) +
+                                 "; they belong to different installations: reinstall horovod";
     return 1;
   }
   hvd::tensorflow::attach(api);

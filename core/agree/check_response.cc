@@ -61,30 +61,30 @@ bool good_sizes(const Response& r, size_t i, const Request& q, size_t size, size
 
 Status refused(const Response& r, const std::string& why) {
   const std::string name = r.names.empty() ? "" : " '" + r.names.front() + "'";
-  return Status(Code::internal, "rank 0's decision about " + std::string(name_of(r.kind)) + name + " cannot be: " + why);
+  return Status(Code::internal, "rank 0's decision about " + std::string(name_of(r.kind)) + name + " is invalid: " + why);
 }
 
 }  // namespace
 
 Status check_response(const Response& r, const std::vector<const Request*>& requests, int size, int rank) {
-  if (r.kind > Kind::barrier) return refused(r, "it is no operation on tensors");
+  if (r.kind > Kind::barrier) return refused(r, "it is not an operation on tensors");
   if (r.names.empty() || r.names.size() != r.shapes.size() || r.names.size() != requests.size()) return refused(r, "it has no names");
-  if (r.names.size() > 1 && !joinable(r.kind)) return refused(r, "several are one");
+  if (r.names.size() > 1 && !joinable(r.kind)) return refused(r, "this operation cannot be fused");
   for (size_t i = 0; i < requests.size(); ++i) {
     if (!requests[i]) continue;
     if (const char* what = disagreement(r, r.shapes[i], *requests[i])) {
-      return refused(r, std::string("another ") + what + " than this rank's (shape " + shape_string(r.shapes[i]) + ", here " +
+      return refused(r, std::string("its ") + what + " differs from this rank's (shape " + shape_string(r.shapes[i]) + ", here " +
                             shape_string(requests[i]->shape) + ")");
     }
     if (!good_sizes(r, i, *requests[i], static_cast<size_t>(size), static_cast<size_t>(rank)))
-      return refused(r, "sizes " + shape_string(r.sizes));
+      return refused(r, "wrong sizes " + shape_string(r.sizes));
   }
   return {};
 }
 
 Status check_set_change(const Response& r, int world) {
   const std::vector<int64_t>& s = r.sizes;
-  if (s.size() < 2) return refused(r, "sizes " + shape_string(s));
+  if (s.size() < 2) return refused(r, "wrong sizes " + shape_string(s));
   const int64_t id = r.kind == Kind::add_set ? s[0] : s[1];
   bool good = id >= 0 && id < kMaxProcessSets;
   if (r.kind == Kind::add_set) {
@@ -94,7 +94,7 @@ Status check_set_change(const Response& r, int world) {
     good = good || s[0] == 0;  // if nothing was removed, the id is arbitrary
     good = good && (s[0] == 0 || id > 0);
   }
-  return good ? Status() : refused(r, "sizes " + shape_string(s));
+  return good ? Status() : refused(r, "wrong sizes " + shape_string(s));
 }
 
 }  // namespace hvd

@@ -30,7 +30,7 @@ size_t bytes_to_fuse(const Request& like, const Response& r) {
 
 Status no_such_set(const Request& q) {
   return Status(Code::mismatch,
-                std::string(name_of(q.kind)) + " '" + q.name + "': process set " + std::to_string(q.set) + " does not exist any more");
+                std::string(name_of(q.kind)) + " '" + q.name + "': process set " + std::to_string(q.set) + " no longer exists");
 }
 
 }  // namespace
@@ -54,7 +54,7 @@ void Negotiator::announce(int rank, Request request, double now) {
   if (fresh) p.first = now;
   if (p.decided) {
     spoil(key, Status(Code::internal,
-                      std::string(name_of(request.kind)) + " '" + request.name + "': " + labels_[rank] + " has announced it twice"));
+                      std::string(name_of(request.kind)) + " '" + request.name + "': " + labels_[rank] + " has requested it twice"));
     return;
   }
   p.by_rank.push_back({rank, std::move(request)});
@@ -116,7 +116,7 @@ Status Negotiator::check_announced(const std::vector<Announced>& by_rank, const 
     const bool twice = i > 0 && by_rank[i - 1].rank == a.rank;
     if (twice || !std::binary_search(members.begin(), members.end(), a.rank)) {
       return Status(Code::internal, std::string(name_of(a.request.kind)) + " '" + a.request.name + "': " + labels_[a.rank] +
-                                        (twice ? " has announced it twice" : " is not in the process set"));
+                                        (twice ? " has requested it twice" : " is not in the process set"));
     }
     if (Status s = check_arguments(a.request, members); !s.ok()) return s.with(labels_[a.rank]);
   }
@@ -151,7 +151,7 @@ Response Negotiator::decide(const Key& key, Pending& p) {
   const bool short_of_ranks = p.by_rank.size() < set->second.size();
   if (short_of_ranks && (r.kind != Kind::allreduce || r.set != 0)) {
     r.error =
-        Status(Code::mismatch, std::string(name_of(r.kind)) + " '" + key.name + "' is not possible while " +
+        Status(Code::mismatch, std::string(name_of(r.kind)) + " '" + key.name + "' is not possible after " +
                                    labels_[joined(key.face).front()] + " has called join; only allreduce on the global process set is");
     return r;
   }

@@ -27,10 +27,10 @@ Status ProcessSetTable::add(const std::vector<int64_t>& wanted, int world, std::
   if (const int64_t known = find(ranks); known >= 0)
     return refuse("process set " + shape_string(wanted) + " exists already with id " + std::to_string(known));
   const uint32_t id = lowest_free_id();
-  if (id >= kMaxProcessSets) return refuse("no more than " + std::to_string(kMaxProcessSets) + " process sets can exist at a time");
+  if (id >= kMaxProcessSets)
+    return refuse("at most " + std::to_string(kMaxProcessSets) + " process sets can exist at a time; remove one first");
   if (ranks.empty() || ranks.front() < 0 || ranks.back() >= world || !std::is_sorted(ranks.begin(), ranks.end())) {
-    return refuse("process set " + shape_string(wanted) + ": ranks between 0 and " + std::to_string(world - 1) +
-                  " in rising order are accepted");
+    return refuse("ranks of a process set must be ascending and 0 to " + std::to_string(world - 1) + ", got " + shape_string(wanted));
   }
   sets[id] = ranks;
   *sizes = {id, static_cast<int64_t>(++generation)};

@@ -56,7 +56,7 @@ Status Stall::check(const Negotiator& negotiator, double now, const LogSink& log
     for (size_t i = 0; i < names.size() && i < kNamesShown; ++i) text += (i ? ", " : "") + names[i];
     if (names.size() > kNamesShown) text += ", ...";
   }
-  text += "\n  All ranks have to call the same operations. Does one of them take another branch, or has it run out of data (see join)?";
+  text += "\n  All ranks must call the same operations. Check whether one of them takes another branch or has run out of data (see join).";
   if (ended) return Status(Code::timeout, text);
   if (last_warning_ == 0 || now - last_warning_ >= warning_) {
     last_warning_ = now;

@@ -30,7 +30,7 @@ Disagreement compare(const Request& a, const Request& b) {
     if (a.op != b.op) return {"reduction op", std::string(name_of(a.op)), std::string(name_of(b.op))};
     if (a.wire != b.wire) return {"wire format", std::string(name_of(a.wire)), std::string(name_of(b.wire))};
     if (a.across_hosts != b.across_hosts)
-      return {"way between hosts", a.across_hosts ? "in parts" : "whole", b.across_hosts ? "in parts" : "whole"};
+      return {"reduction between hosts", a.across_hosts ? "in parts" : "whole", b.across_hosts ? "in parts" : "whole"};
     if (a.prescale != b.prescale) return {"prescale factor", number(a.prescale), number(b.prescale)};
     if (a.postscale != b.postscale) return {"postscale factor", number(a.postscale), number(b.postscale)};
   }
@@ -50,7 +50,7 @@ Status validate(const std::vector<Announced>& announced, const std::vector<std::
     // Reported here and not at submission, because the other ranks would then wait for this rank.
     if (ragged(other.request.kind) && other.request.shape.empty()) {
       return Status(Code::mismatch, std::string(name_of(other.request.kind)) + " '" + other.request.name + "': the tensor of " +
-                                        labels[other.rank] + " has no dimension (shape ()); it needs at least one");
+                                        labels[other.rank] + " must have at least one dimension, got shape ()");
     }
   }
   for (const Announced& other : announced) {
@@ -70,61 +70,59 @@ Status check_arguments(const Request& q, const std::vector<int>& members) {
   const int n = static_cast<int>(members.size());
   const bool reduces = q.kind == Kind::allreduce || q.kind == Kind::reducescatter;
   if (q.kind == Kind::reducescatter && q.op != ReduceOp::average && q.op != ReduceOp::sum) {
-    return refuse("op " + std::string(name_of(q.op)) + " is not supported; accepted: Average, Sum");
+    return refuse("op must be Average or Sum, got " + std::string(name_of(q.op)));
   }
   if (q.kind == Kind::allreduce && q.op == ReduceOp::adasum) {
     if (!is_float(q.dtype)) {
-      return refuse("op Adasum is not defined for dtype " + std::string(name_of(q.dtype)) +
-                    "; accepted: float16, bfloat16, float32, float64");
+      return refuse("dtype must be float16, bfloat16, float32 or float64 for op Adasum, got " + std::string(name_of(q.dtype)));
     }
     if (!std::has_single_bit(static_cast<unsigned>(n))) {
-      return refuse("op Adasum on a process set of " + std::to_string(n) + " ranks; accepted: a power of two");
+      return refuse("the number of ranks must be a power of two for op Adasum, got " + std::to_string(n));
     }
   }
   if (q.wire != WireFormat::none) {
-    const std::string shown = "wire format " + std::string(name_of(q.wire));
-    if (q.kind != Kind::allreduce) return refuse(shown + " is not available; accepted: none. Only allreduce compresses what travels");
-    if (q.dtype != DType::float32) return refuse(shown + " for dtype " + std::string(name_of(q.dtype)) + "; accepted: float32");
+    const std::string wire(name_of(q.wire));
+    if (q.kind != Kind::allreduce) return refuse("wire format must be none, got " + wire + "; only allreduce compresses data");
+    if (q.dtype != DType::float32)
+      return refuse("dtype must be float32 for wire format " + wire + ", got " + std::string(name_of(q.dtype)));
     if (q.op != ReduceOp::sum && q.op != ReduceOp::average) {
-      return refuse(shown + " with op " + std::string(name_of(q.op)) + "; accepted: Average, Sum");
+      return refuse("op must be Average or Sum for wire format " + wire + ", got " + std::string(name_of(q.op)));
     }
   }
   if (reduces && q.dtype == DType::boolean) {
-    if (q.op == ReduceOp::average) return refuse("op Average is not defined for dtype bool; accepted: Sum, Min, Max, Product");
+    if (q.op == ReduceOp::average) return refuse("op must be Sum, Min, Max or Product for dtype bool, got Average");
     if (q.prescale != 1.0 || q.postscale != 1.0) {
-      return refuse("op " + std::string(name_of(q.op)) + " of dtype bool takes no scale factors (prescale " + number(q.prescale) +
-                    ", postscale " + number(q.postscale) + "); accepted: 1");
+      return refuse("prescale and postscale factors must be 1 for dtype bool, got " + number(q.prescale) + " and " + number(q.postscale));
     }
   }
-  if (q.kind == Kind::reducescatter && q.shape.empty()) return refuse("a tensor without dimensions is not accepted; it needs at least one");
+  if (q.kind == Kind::reducescatter && q.shape.empty()) return refuse("the tensor must have at least one dimension, got shape ()");
   if (q.kind == Kind::broadcast && std::find(members.begin(), members.end(), q.root) == members.end()) {
-    return refuse("root rank " + std::to_string(q.root) + " is not in the process set; accepted: one of " +
-                  shape_string({members.begin(), members.end()}));
+    return refuse("root rank must be one of the process set's ranks " + shape_string({members.begin(), members.end()}) + ", got " +
+                  std::to_string(q.root));
   }
   if (q.kind == Kind::add_set) {
     bool good = !q.splits.empty() && q.splits.front() >= 0 && q.splits.back() < n;
     for (size_t i = 1; i < q.splits.size(); ++i) good = good && q.splits[i - 1] < q.splits[i];
     if (!good)
-      return refuse("ranks " + shape_string(q.splits) + "; accepted: one or more of 0 to " + std::to_string(n - 1) +
-                    ", ascending, none twice");
+      return refuse("ranks must be one or more of 0 to " + std::to_string(n - 1) + ", ascending, none twice, got " +
+                    shape_string(q.splits));
   }
   if (q.kind == Kind::remove_set && (q.splits.size() != 1 || q.splits[0] < 0 || q.splits[0] > UINT32_MAX)) {
-    return refuse("id " + shape_string(q.splits) + "; accepted: the id of one process set");
+    return refuse("id must be the id of one process set, got " + shape_string(q.splits));
   }
   if (q.kind == Kind::alltoall && !q.shape.empty()) {
     const int64_t rows = q.shape[0];
     if (static_cast<int>(q.splits.size()) != n) {
-      return refuse("splits has " + std::to_string(q.splits.size()) + " entries; accepted: one for each of the " + std::to_string(n) +
-                    " ranks");
+      return refuse("splits must have one entry for each of the " + std::to_string(n) + " ranks, got " + std::to_string(q.splits.size()));
     }
     int64_t sum = 0;
     for (int64_t s : q.splits) {
-      if (s < 0) return refuse("splits " + shape_string(q.splits) + " has a negative entry");
+      if (s < 0) return refuse("splits must be 0 or more, got " + shape_string(q.splits));
       sum += s;
     }
     if (sum > rows) {
-      return refuse("splits " + shape_string(q.splits) + " add up to " + std::to_string(sum) + ", more than the " + std::to_string(rows) +
-                    " rows of the tensor");
+      return refuse("splits must add up to at most the " + std::to_string(rows) + " rows of the tensor, got " + shape_string(q.splits) +
+                    ", together " + std::to_string(sum));
     }
   }
   return {};

@@ -35,8 +35,8 @@ Status Watch::check(const std::vector<Waiting>& waiting, const std::string& why,
       "operations of " + label_ + " have been waiting for up to " + std::to_string(static_cast<long long>(std::llround(longest))) + " s:";
   for (size_t i = 0; i < unknown.size() && i < kOperationsShown; ++i) text += (i ? ", " : " ") + unknown[i]->what;
   if (unknown.size() > kOperationsShown) text += ", ...";
-  text += "\n  Rank 0, which sees to it that operations do not wait unnoticed, says nothing of them" +
-          (why.empty() ? "; is its process stopped?" : ". " + why);
+  text += "\n  Rank 0, which reports waiting operations, has not reported them" +
+          (why.empty() ? "; check whether its process is stopped" : ". " + why);
   if (may_end && longest >= shutdown_ + grace()) return Status(Code::timeout, text);
   if (warning_ > 0 && (last_warning_ == 0 || now - last_warning_ >= warning_)) {
     last_warning_ = now;

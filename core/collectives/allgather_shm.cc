@@ -12,7 +12,7 @@ Status allgather_shm(Comm& comm, const std::byte* in, std::byte* out, std::span<
   const size_t members = comm.size, me = comm.rank;
   if (bytes.size() != members) {
     return Status(Code::invalid_argument,
-                  "bytes has " + std::to_string(bytes.size()) + " entries, one per member (" + std::to_string(members) + ") is accepted");
+                  "bytes must have one entry per member (" + std::to_string(members) + "), got " + std::to_string(bytes.size()));
   }
   const size_t before = std::accumulate(bytes.begin(), bytes.begin() + me, size_t{0});
   const size_t all = std::accumulate(bytes.begin(), bytes.end(), size_t{0});

@@ -252,7 +252,8 @@ Status Adasum::add_sums(int step) {
 
 Status allreduce_adasum(Comm& comm, const Segments& data, DType d, const Scale& s) {
   if (!is_float(d) || !std::has_single_bit(static_cast<unsigned>(comm.size))) {
-    return Status(Code::internal, "Adasum of " + std::string(name_of(d)) + " on " + std::to_string(comm.size) + " ranks");
+    return Status(Code::internal, "Adasum needs a floating-point dtype and a power of two of ranks, got " + std::string(name_of(d)) +
+                                      " on " + std::to_string(comm.size) + " ranks");
   }
   if (data.total == 0) return {};
   Adasum adasum(comm, data, d);

@@ -94,7 +94,7 @@ class Slices {
 Status allreduce_compressed_hierarchical(Comm& comm, const Segments& data, std::span<float* const> residuals, WireFormat format,
                                          const Scale& scale) {
   if (!comm.local || comm.slices < 1 || comm.slices > comm.local->size || (!comm.cross && comm.local->rank < comm.slices)) {
-    return Status(Code::internal, "hierarchical allreduce on a process set without the communicators for it");
+    return Status(Code::internal, "hierarchical allreduce needs the process set's communicators within and between hosts");
   }
   return in_batches(data, residuals, [&](std::span<const CodedRun> runs) { return Slices(comm, runs, format).run(format, scale); });
 }

@@ -50,7 +50,7 @@ Status between_hosts(Comm& cross, std::byte* slice, DType acc, std::byte* result
 Status allreduce_hierarchical_by(const BetweenHosts& other, Comm& comm, std::byte* data, size_t count, DType d, ReduceOp op) {
   if (count == 0 || comm.size == 1) return {};
   if (!comm.local || comm.slices < 1 || comm.slices > comm.local->size || (!comm.cross && comm.local->rank < comm.slices)) {
-    return Status(Code::internal, "hierarchical allreduce on a process set without the communicators for it");
+    return Status(Code::internal, "hierarchical allreduce needs the process set's communicators within and between hosts");
   }
   Comm& local = *comm.local;
   const DType acc = accumulator(d);

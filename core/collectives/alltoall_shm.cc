@@ -47,9 +47,8 @@ Status alltoall_shm(Comm& comm, const std::byte* in, std::span<const size_t> sen
                     std::span<const size_t> recv_bytes) {
   const size_t members = comm.size, me = comm.rank;
   if (send_bytes.size() != members || recv_bytes.size() != members) {
-    return Status(Code::invalid_argument, "send_bytes and recv_bytes have " + std::to_string(send_bytes.size()) + " and " +
-                                              std::to_string(recv_bytes.size()) + " entries, one per member (" + std::to_string(members) +
-                                              ") is accepted");
+    return Status(Code::invalid_argument, "send_bytes and recv_bytes must have one entry per member (" + std::to_string(members) +
+                                              "), got " + std::to_string(send_bytes.size()) + " and " + std::to_string(recv_bytes.size()));
   }
   if (send_bytes[me] != recv_bytes[me]) {
     return Status(Code::mismatch, "alltoall: " + std::to_string(send_bytes[me]) + " bytes for this rank itself, which expects " +

@@ -10,7 +10,7 @@ namespace hvd {
 
 Status broadcast_shm(Comm& comm, std::byte* data, size_t bytes, int root) {
   if (root < 0 || root >= comm.size) {
-    return Status(Code::invalid_argument, "root is " + std::to_string(root) + ", accepted are 0 to " + std::to_string(comm.size - 1));
+    return Status(Code::invalid_argument, "root must be 0 to " + std::to_string(comm.size - 1) + ", got " + std::to_string(root));
   }
   if (bytes == 0 || comm.size == 1) return {};
   NodeGroup& node = *comm.node;

@@ -16,7 +16,7 @@ Status reducescatter_shm(Comm& comm, const std::byte* in, std::byte* out, std::s
   const size_t members = comm.size, me = comm.rank, element = size_of(d);
   if (counts.size() != members) {
     return Status(Code::invalid_argument,
-                  "counts has " + std::to_string(counts.size()) + " entries, one per member (" + std::to_string(members) + ") is accepted");
+                  "counts must have one entry per member (" + std::to_string(members) + "), got " + std::to_string(counts.size()));
   }
   const size_t before = std::accumulate(counts.begin(), counts.begin() + me, size_t{0});
   const size_t largest = *std::max_element(counts.begin(), counts.end());

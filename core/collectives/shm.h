@@ -42,9 +42,9 @@ struct SubBuffers {
   // Check that a sub-buffer split into `parts` has a cache line for each.
   Status check(size_t parts) const {
     if (bytes / parts >= kLine) return {};
-    return Status(Code::invalid_argument, "staging area of " + std::to_string(2 * stage.bytes) + " bytes is too small for " +
-                                              std::to_string(parts) + " local ranks; at least " +
-                                              std::to_string(2 * (skip + count * kLine * parts)) + " bytes are needed");
+    return Status(Code::invalid_argument, "the staging area must have at least " + std::to_string(2 * (skip + count * kLine * parts)) +
+                                              " bytes for " + std::to_string(parts) + " local ranks, got " +
+                                              std::to_string(2 * stage.bytes));
   }
 };
 

@@ -121,7 +121,7 @@ void Control::parse(Neighbour& n) {
     std::memcpy(&header, n.in.data() + at, sizeof header);
     if (header.bytes > kMaxPayload || header.type < 1 || header.type > static_cast<uint8_t>(kLastFrameType) ||
         (above ? goes_up : goes_down)(static_cast<FrameType>(header.type))) {
-      fail(n, Status(Code::internal, "unintelligible control message"));
+      fail(n, Status(Code::internal, "invalid control message"));
       return;
     }
     if (n.in.size() - at < sizeof header + header.bytes) break;

@@ -181,7 +181,7 @@ std::vector<Operation*> Driver::find(const Response& response, std::vector<Opera
 
 Status Driver::check(const Response& response, const std::vector<Operation*>& ops) {
   if (response.names.empty())
-    return Status(Code::internal, "a decision of rank 0's about " + std::string(name_of(response.kind)) + " names no operation");
+    return Status(Code::internal, "rank 0's decision about " + std::string(name_of(response.kind)) + " names no operation");
   const Comm* comm = world_.comm(response.set);
   if (!comm) return {};  // this rank is not a member of the set
   std::vector<const Request*> requests;

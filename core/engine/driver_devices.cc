@@ -49,8 +49,9 @@ Status Driver::choose_way(const Response& response, Comm& comm, std::vector<Oper
   }
   if (!mine.empty() && mine.size() != response.names.size()) {
     unlaunched_.push_back({std::move(mine), {}});
-    return Status(Code::internal,
-                  "a rank that has joined submits again some of the tensors that others have fused; submit after join() has ended");
+    return Status(
+        Code::internal,
+        "a rank that has joined submitted only some of the tensors that other ranks have fused; submit them after join() has returned");
   }
   const std::shared_ptr<Device> device = mine.empty() ? nullptr : mine.front()->on_device->device;
   Way way = Way::staged;
@@ -80,7 +81,7 @@ void Driver::drain_devices() {
     if (!look_at_launched()) return;
     if (deadline.passed()) {
       const std::string text =
-          " leaves while its GPU has not come to the end of what was launched " + std::to_string(std::lround(settings_.timeout)) + " s ago";
+          " leaves although its GPU has not finished operations launched " + std::to_string(std::lround(settings_.timeout)) + " s ago";
       return fail(Status(Code::timeout, label(rank_) + text, rank_), true);
     }
     world_.waiter().nap(Deadline::after(0.001));

@@ -72,7 +72,7 @@ void Driver::hear_urgent() {
     std::optional<Message> message = message_in(frame);
     if (!known || !message || !names_a_rank(*message, world_.size())) {
       Status why(frame.type == FrameType::bye ? Code::shutdown : Code::internal,
-                 "unintelligible goodbye from " + (known ? label(from) : "rank " + std::to_string(from)));
+                 "invalid goodbye from " + (known ? label(from) : "rank " + std::to_string(from)));
       if (frame.type == FrameType::bye) {
         message = Goodbye{0, std::move(why)};
       } else {

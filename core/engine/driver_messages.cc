@@ -100,7 +100,7 @@ void Driver::on_frame(const Frame& frame) {
   }
   std::optional<Message> message = message_in(frame);
   const bool good = message && std::visit([&](auto& m) { return on(from, m); }, *message);
-  if (!good) fail(Status(Code::internal, "unintelligible control message from " + label(from)), true);
+  if (!good) fail(Status(Code::internal, "invalid control message from " + label(from)), true);
 }
 
 // ---- received on rank 0 ---------------------------------------------------------------------------------------------

@@ -9,7 +9,7 @@ namespace hvd {
 void Driver::adopt(const Response& response) {
   auto schedule = std::make_shared<Schedule>();
   if (!decode(response.payload, schedule.get())) {
-    fail(Status(Code::internal, "unintelligible schedule"), true);
+    fail(Status(Code::internal, "invalid schedule"), true);
     return;
   }
   const auto sets = submissions_->sets();

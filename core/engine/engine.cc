@@ -98,7 +98,7 @@ Status Engine::submit_again(OperationPtr* op, const std::byte* in, std::byte* ou
     return Status(Code::invalid_argument,
                   std::string(name_of(q.kind)) + ": the operation is still in flight; wait for it before you submit it again");
   }
-  if ((*op)->on_device) return Status(Code::invalid_argument, "an operation on a device cannot be submitted again; make a new one");
+  if ((*op)->on_device) return Status(Code::invalid_argument, "an operation on a device cannot be submitted again; create a new one");
   if (op->use_count() == 1) {
     (*op)->reuse();
   } else {

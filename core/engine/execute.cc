@@ -88,7 +88,8 @@ Status Executor::dispatch(Comm& comm, const Response& r, const std::vector<Opera
 }
 
 Status Executor::allreduce(Comm& comm, const Response& r, const std::vector<Operation*>& ops) {
-  if (r.across_hosts && !comm.local) return Status(Code::internal, "a reduction across hosts where no two ranks share one");
+  if (r.across_hosts && !comm.local)
+    return Status(Code::internal, "a reduction within hosts first needs hosts with several ranks, but no two ranks share a host");
   if (r.across_hosts && !comm.cross) return {};  // hosts with fewer ranks do not have this part
   Comm& among = r.across_hosts ? *comm.cross : comm;
   pieces_.clear();

@@ -83,7 +83,7 @@ std::vector<int> Steady::silent() const {
 std::string Steady::waits_for() const {
   std::string ranks;
   for (int rank : silent()) ranks += (ranks.empty() ? "" : ", ") + std::to_string(rank);
-  return ranks.empty() ? "" : "They wait for an answer of the engine of rank " + ranks + "; is that process stopped?";
+  return ranks.empty() ? "" : "They wait for an answer from the engine of rank " + ranks + "; check whether that process is stopped.";
 }
 
 void Steady::on_revoked(uint64_t position) {

@@ -28,14 +28,16 @@ constexpr double kLook = 0.1;
 }  // namespace
 
 std::string check(const EngineOptions& o) {
-  if (o.size < 1 || o.rank < 0 || o.rank >= o.size) return "rank " + std::to_string(o.rank) + " of " + std::to_string(o.size);
+  if (o.size < 1 || o.rank < 0 || o.rank >= o.size)
+    return "rank must be 0 to " + std::to_string(o.size - 1) + ", got " + std::to_string(o.rank);
   if (static_cast<int>(o.node_of.size()) != o.size)
-    return "node_of has " + std::to_string(o.node_of.size()) + " entries for " + std::to_string(o.size) + " ranks";
+    return "node_of must have one entry per rank (" + std::to_string(o.size) + "), got " + std::to_string(o.node_of.size());
   if (static_cast<int>(o.labels.size()) != o.size)
-    return "labels has " + std::to_string(o.labels.size()) + " entries for " + std::to_string(o.size) + " ranks";
+    return "labels must have one entry per rank (" + std::to_string(o.size) + "), got " + std::to_string(o.labels.size());
   const auto locals = std::count(o.node_of.begin(), o.node_of.end(), o.node_of[o.rank]);
   if (static_cast<long>(o.event_fds.size()) != locals)
-    return "event_fds has " + std::to_string(o.event_fds.size()) + " entries for " + std::to_string(locals) + " ranks of this node";
+    return "event_fds must have one entry per rank of this node (" + std::to_string(locals) + "), got " +
+           std::to_string(o.event_fds.size());
   if (locals > 1 && !o.segment) return "no shared memory for " + std::to_string(locals) + " ranks of this node";
   for (int r = 0; r < o.size; ++r) {
     if (o.node_of[r] != o.node_of[o.rank] && !o.data.count(r)) return "no data link to rank " + std::to_string(r);

@@ -42,7 +42,7 @@ Status refuse(const std::string& path, const std::string& why) { return {Code::i
 Status fill(void* handle, const std::string& asked, Library* l) {
   const Lookup lookup = [handle](const char* name) { return ::dlsym(handle, name); };
   void* ask = lookup("MPI_Get_library_version");
-  if (!ask) return refuse(asked, "has no MPI_Get_library_version, so it is no MPI of version 3 or later");
+  if (!ask) return refuse(asked, "has no MPI_Get_library_version, so it is not an MPI of version 3 or later");
   Dl_info info{};
   l->path = ::dladdr(ask, &info) != 0 && info.dli_fname ? info.dli_fname : asked;
   const char* missing = nullptr;
@@ -56,7 +56,7 @@ Status fill(void* handle, const std::string& asked, Library* l) {
   HVD_RETURN_IF_ERROR(make_abi(family, lookup, &l->abi).with(l->path));
   std::vector<char> text(kVersionBytes + 1);
   int length = 0;
-  if (l->get_library_version(text.data(), &length) != 0) return refuse(l->path, "does not tell its version");
+  if (l->get_library_version(text.data(), &length) != 0) return refuse(l->path, "does not report its version");
   HVD_RETURN_IF_ERROR(check_version(family, l->path, text.data()));
   l->version = short_version(text.data());
   l->open_mpi = of_open_mpi(text.data());

@@ -30,12 +30,12 @@ Status Session::open(const Wish& wish, Session** out) {
   HVD_RETURN_IF_ERROR(load(wish.library, &library));
   int begun = 0, ended = 0;
   if (library->initialized(&begun) != 0 || library->finalized(&ended) != 0)
-    return refuse(library->path + " does not say whether MPI has begun");
-  if (ended) return refuse("the program has called MPI_Finalize, after which MPI cannot be begun again; call hvd.init() before");
+    return refuse(library->path + " cannot tell whether MPI is initialized");
+  if (ended) return refuse("the program has called MPI_Finalize, and MPI cannot be initialized again; call hvd.init() before it");
   if (!begun && !fits(wish.launcher, library->open_mpi))
     return refuse(wish.launcher + " has started this process, but the library is " + library->version +
                   ": the launcher is of another MPI than the library; start the job with the mpirun of " + library->version +
-                  ", or give the launcher's library");
+                  ", or choose the launcher's library");
   // Never freed: threads may use it when the process ends, and MPI_Finalize calls it.
   auto* session = new Session;
   session->library_ = library;
@@ -69,7 +69,7 @@ Status Session::begin(const Wish& wish) {
     snprintf(seconds, sizeof seconds, "%g", wish.patience);
     return Status(Code::timeout, "MPI_Init of " + library_->version + " (" + library_->path + ") has not returned within " + seconds +
                                      " s; it waits for all processes of the job, so perhaps one has not called hvd.init(), has another "
-                                     "HOROVOD_CPU_OPERATIONS, or was started by another MPI than this library is of");
+                                     "HOROVOD_CPU_OPERATIONS, or was started by another MPI than this library's");
   }
   if (const std::string said = library_->error(result->code, "MPI_Init_thread"); !said.empty()) return refuse(said);
   ours_ = true;
@@ -83,10 +83,12 @@ Status Session::join() {
   if (const std::string said = library_->error(library_->query_thread(&level), "MPI_Query_thread"); !said.empty()) return refuse(said);
   level_ = level_of(abi(), level);
   if (level_ >= Threads::serialized) return {};
-  return refuse("the program has begun MPI with " + std::string(name_of(level_)) +
-                ", but the engine calls it from other threads than the program's; accepted are MPI_THREAD_MULTIPLE and, where the program "
-                "calls MPI only while no operation of Horovod's is under way, MPI_THREAD_SERIALIZED (mpi4py: mpi4py.rc.thread_level = "
-                "'multiple', its default, before `from mpi4py import MPI`); or leave it to hvd.init() to begin MPI");
+  return refuse(
+      "MPI's thread level must be MPI_THREAD_MULTIPLE, or MPI_THREAD_SERIALIZED if the program calls MPI only while no operation of "
+      "Horovod is in flight, got " +
+      std::string(name_of(level_)) +
+      "; the engine calls MPI from its own thread. Choose the level when the program initializes MPI (mpi4py: "
+      "mpi4py.rc.thread_level = 'multiple', its default, before `from mpi4py import MPI`), or let hvd.init() initialize MPI");
 }
 
 Status Session::look_around() {
@@ -97,7 +99,7 @@ Status Session::look_around() {
     if (const std::string said = library_->error(result, what); !said.empty()) return refuse(said);
   }
   if (parent != abi().comm_null)
-    return refuse("this process was started by MPI_Comm_spawn, and a job cannot consist of such; start all processes with mpirun");
+    return refuse("this process was started by MPI_Comm_spawn, which Horovod does not support; start all processes with mpirun");
   return watch_finalize();
 }
 
@@ -129,7 +131,7 @@ Status Session::use(const std::function<Status()>& work) {
 
 Status Session::usable() const {
   if (over_.load(std::memory_order_seq_cst))
-    return Status(Code::internal, "the program has called MPI_Finalize, and MPI carries this job; call hvd.shutdown() before it");
+    return Status(Code::internal, "the program has called MPI_Finalize, but this job uses MPI; call hvd.shutdown() before it");
   if (spoilt_.load(std::memory_order_acquire)) return Status(Code::internal, "MPI cannot be used in this process any more: " + why_spoilt_);
   return {};
 }

@@ -59,7 +59,7 @@ class Operation {
 Status usable(const Communicator& c) {
   switch (c.state()) {
     case Communicator::State::ready: return {};
-    case Communicator::State::making: return {Code::internal, "the NCCL communicator is still being made"};
+    case Communicator::State::making: return {Code::internal, "the NCCL communicator is still being created"};
     default: return c.error();
   }
 }

@@ -96,7 +96,7 @@ void Communicator::create(const UniqueId& id, const WarmUp& warm_up) {
     if (s.ok() && most > kTiny) s = call_each(warm_up, most);
   }
   if (!s.ok()) {
-    return fail(s.with("making an NCCL communicator of " + std::to_string(size_) + " ranks, as its rank " + std::to_string(rank_)));
+    return fail(s.with("creating an NCCL communicator of " + std::to_string(size_) + " ranks, as its rank " + std::to_string(rank_)));
   }
   std::lock_guard lock(mutex_);
   if (state_.load() == State::making) state_.store(State::ready, std::memory_order_release);
@@ -271,7 +271,7 @@ Status Ending::outcome() const {
   if (!done_.load(std::memory_order_acquire)) {
     std::string seconds = std::to_string(seconds_);
     seconds.resize(seconds.find('.') + 2);
-    return {Code::timeout, what_ + " did not end within " + seconds + " s; what it holds is left to the end of the process"};
+    return {Code::timeout, what_ + " did not end within " + seconds + " s; its resources are released when the process ends"};
   }
   std::lock_guard lock(mutex_);
   return outcome_;

@@ -55,9 +55,9 @@ std::string fill(void* handle, const std::string& asked, Library* l) {
   l->path = path_of(ask, asked);
   l->get_version = reinterpret_cast<Result (*)(int*)>(ask);
   if (const Result r = l->get_version(&l->version); r != kSuccess)
-    return l->path + " does not tell its version (error " + std::to_string(r) + ")";
+    return l->path + " does not report its version (error " + std::to_string(r) + ")";
   if (l->version < kOldestVersion) {
-    return l->path + " is NCCL " + version_text(l->version) + "; needed is " + version_text(kOldestVersion) + " or later";
+    return l->path + " is NCCL " + version_text(l->version) + ", but " + version_text(kOldestVersion) + " or later is needed";
   }
   const char* missing = nullptr;
 #define HVD_NCCL_FIND(member, name, required)                               \
@@ -116,7 +116,7 @@ Found find(const Search& search) {
   for (const std::string& candidate : search.candidates) {
     if (const Library* l = try_one(candidate, 0, &reasons)) return {l, {}};
   }
-  if (reasons.empty()) reasons = "the process has not loaded NCCL, and no place to look for it is known";
+  if (reasons.empty()) reasons = "NCCL is not loaded in this process, and no path to it is known";
   return {nullptr, reasons};
 }
 

@@ -84,7 +84,7 @@ Status parse_one(std::string_view item, Overrides* out) {
   const std::string shown = quoted(item).append(" in the choice of algorithms");
   const size_t equals = item.find('=');
   if (equals == item.npos) {
-    return Status(Code::invalid_argument, shown + " is not of the form collective=algorithm, as in 'allreduce=ring,broadcast=tree'");
+    return Status(Code::invalid_argument, shown + " must have the form collective=algorithm, as in 'allreduce=ring,broadcast=tree'");
   }
   const std::string_view left = trimmed(item.substr(0, equals)), right = trimmed(item.substr(equals + 1));
   for (int c = 0; c < kCollectiveCount; ++c) {
@@ -94,12 +94,13 @@ Status parse_one(std::string_view item, Overrides* out) {
       out->wanted[c] = a;
       return {};
     }
-    return Status(Code::invalid_argument, shown + ": no algorithm " + quoted(right) + " for " + std::string(left) +
-                                              "; accepted: " + listed(kExisting[c], [](A a) { return name_of(a); }));
+    return Status(Code::invalid_argument, shown + ": the algorithm of " + std::string(left) + " must be one of " +
+                                              listed(kExisting[c], [](A a) { return name_of(a); }) + ", got " + quoted(right));
   }
-  return Status(Code::invalid_argument,
-                shown + ": no collective " + quoted(left) + "; accepted: " +
-                    listed(std::span<const std::string_view>(kCollectiveNames), [](std::string_view name) { return name; }));
+  return Status(Code::invalid_argument, shown + ": the collective must be one of " +
+                                            listed(std::span<const std::string_view>(kCollectiveNames), [](std::string_view name) {
+    return name;
+  }) + ", got " + quoted(left));
 }
 
 }  // namespace

@@ -10,7 +10,7 @@ Status Topology::make(int rank, std::span<const int> host_of, Topology* out) {
   const int size = static_cast<int>(host_of.size());
   if (rank < 0 || rank >= size) {
     return Status(Code::invalid_argument,
-                  "rank " + std::to_string(rank) + " of a world of " + std::to_string(size) + "; 0 <= rank < size is needed");
+                  "rank must be at least 0 and less than the number of ranks (" + std::to_string(size) + "), got " + std::to_string(rank));
   }
   Topology t;
   t.rank = rank;

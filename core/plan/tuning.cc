@@ -30,14 +30,14 @@ Status set(std::string_view item, Tuning* tuning) {
     size_t value = 0;
     const auto [end, error] = std::from_chars(digits.data(), digits.data() + digits.size(), value);
     if (error != std::errc() || end != digits.data() + digits.size() || value < field.low || value > field.high) {
-      return Status(Code::invalid_argument, shown + ": accepted are bytes from " + std::to_string(field.low) + " to " +
-                                                std::to_string(field.high) + ", as in '" + std::string(name) + "=65536'");
+      return Status(Code::invalid_argument, shown + ": the value must be " + std::to_string(field.low) + " to " +
+                                                std::to_string(field.high) + " bytes, as in '" + std::string(name) + "=65536'");
     }
     tuning->*field.value = value;
     return {};
   }
   const std::string known = listed(std::span<const TuningField>(kFields), [](const TuningField& f) { return f.name; });
-  return Status(Code::invalid_argument, shown + ": no size " + quoted(name) + "; accepted: " + known);
+  return Status(Code::invalid_argument, shown + ": the name must be one of " + known + ", got " + quoted(name));
 }
 
 }  // namespace

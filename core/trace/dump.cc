@@ -54,7 +54,7 @@ uint64_t unix_ns() {
 Status open_given(const std::string& folder, int* out) {
   make_folders(folder);
   *out = ::open(folder.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-  return *out < 0 ? failure("cannot make or open the folder", folder) : Status();
+  return *out < 0 ? failure("cannot create or open the folder", folder) : Status();
 }
 
 // Open the folder `name` in the open folder `parent`, creating it if missing, and get its status.
@@ -111,7 +111,7 @@ Status open_own(std::string* folder, int* out) {
   if (slash == std::string::npos || slash == 0) return open_given(*folder, out);
   std::string name = folder->substr(slash + 1);
   int parent = -1;
-  if (!open_given(folder->substr(0, slash), &parent).ok()) return failure("cannot make or open the folder", *folder);
+  if (!open_given(folder->substr(0, slash), &parent).ok()) return failure("cannot create or open the folder", *folder);
   {
     const std::lock_guard lock(mutex);
     const auto found = instead.find(*folder);
@@ -124,7 +124,7 @@ Status open_own(std::string* folder, int* out) {
   ::close(parent);
   errno = error;
   *folder = folder->substr(0, slash + 1) + name;
-  return *out < 0 ? failure("cannot make or open the folder", *folder) : Status();
+  return *out < 0 ? failure("cannot create or open the folder", *folder) : Status();
 }
 
 }  // namespace

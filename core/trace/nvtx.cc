@@ -30,7 +30,7 @@ Status NvtxRanges::open(const std::string& library, std::shared_ptr<NvtxRanges>*
   f.domain_create = reinterpret_cast<void* (*)(const char*)>(::dlsym(handle, "nvtxDomainCreateA"));
   f.push = reinterpret_cast<int (*)(void*, const void*)>(::dlsym(handle, "nvtxDomainRangePushEx"));
   f.pop = reinterpret_cast<int (*)(void*)>(::dlsym(handle, "nvtxDomainRangePop"));
-  if (!f.domain_create || !f.push || !f.pop) return Status(Code::invalid_argument, library + " has not NVTX's functions");
+  if (!f.domain_create || !f.push || !f.pop) return Status(Code::invalid_argument, library + " lacks functions of NVTX");
   *out = std::make_shared<NvtxRanges>(f);
   return {};
 }

@@ -95,7 +95,7 @@ Status CryptoLibrary::load(const std::string& path, std::shared_ptr<const Crypto
   if (!made) made = sodium_library(handle);
   if (!made) {
     return Status(Code::invalid_argument,
-                  "the library '" + path + "' lacks functions; accepted are OpenSSL's libcrypto from 1.1.1 on, and libsodium");
+                  "the library '" + path + "' must be OpenSSL's libcrypto (1.1.1 or newer) or libsodium, but it lacks functions of both");
   }
   *out = std::move(made);
   return {};

@@ -83,9 +83,10 @@ int64_t SecureLink::try_send(ConstBytes data) {
   while (!unsent_.empty() || taken < data.size()) {
     const ConstBytes rest = data.subspan(taken);
     if (unsent_.empty() && !seal(rest.first(std::min(rest.size(), kMostText)))) {
-      return broken(Code::internal, "encrypting failed");
+      return broken(Code::internal, "encryption failed");
     }
-    if (rest.size() < under_way_) return broken(Code::internal, "bytes that were being encrypted have been taken back");
+    if (rest.size() < under_way_)
+      return broken(Code::internal, "a partly sent record must be sent again from its beginning, but fewer bytes were given");
     while (!unsent_.empty()) {
       const int64_t n = inner_->try_send(unsent_);
       if (n <= 0) return taken > 0 ? static_cast<int64_t>(taken) : n;
@@ -112,8 +113,8 @@ bool SecureLink::whole_record(size_t* text) {
   const auto* p = reinterpret_cast<const unsigned char*>(in_.get() + in_begin_);
   for (size_t i = 0; i < sizeof(Length); ++i) *text |= size_t{p[i]} << (8 * i);
   if (*text == 0 || *text > kMostText) {
-    broken(Code::peer_lost, "what it sends is not encrypted as agreed: a record of " + std::to_string(*text) +
-                                " bytes, accepted are 1 to " + std::to_string(kMostText));
+    broken(Code::peer_lost, "its data are not encrypted as agreed: a record must have 1 to " + std::to_string(kMostText) + " bytes, got " +
+                                std::to_string(*text));
     return false;
   }
   return held >= *text + kAround;
@@ -127,12 +128,12 @@ bool SecureLink::open_record(size_t text, Bytes data) {
   std::byte* to = data.size() >= text ? data.data() : body;
   in_begin_ += text + kAround;
   if (!nonce_of(&receiving_, false, &nonce)) {
-    broken(Code::internal, "decrypting failed");
+    broken(Code::internal, "decryption failed");
     return false;
   }
   if (!receiving_.aead->open(nonce, {record, sizeof(Length)}, {body, text}, body + text, to)) {
     std::memset(to, 0, text);
-    broken(Code::peer_lost, "what it sent was altered, repeated or left out on the way (a record's tag is wrong)");
+    broken(Code::peer_lost, "its data were altered, repeated or dropped on the way (a record's tag is wrong)");
     return false;
   }
   if (to == body) text_ = {body, text};

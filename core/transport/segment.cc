@@ -35,7 +35,8 @@ Status Segment::map(int fd, const SegmentSpec& wanted, std::shared_ptr<Segment>*
   size_t bytes = bytes_needed(spec);
   struct stat st{};
   if (fstat(fd, &st) != 0 || static_cast<size_t>(st.st_size) < bytes) {
-    return Status(Code::internal, "shared memory of " + std::to_string(st.st_size) + " bytes, " + std::to_string(bytes) + " needed");
+    return Status(Code::internal,
+                  "the shared memory must have at least " + std::to_string(bytes) + " bytes, got " + std::to_string(st.st_size));
   }
   spec.arena_bytes = (static_cast<size_t>(st.st_size) - bytes) / spec.local_size / kPage * kPage;
   const size_t all = bytes_needed(spec);

@@ -73,11 +73,11 @@ def test_predictions_take_the_given_parameters() -> None:
 @pytest.mark.parametrize(
     ("call", "message"),
     [
-        (lambda: _core.algorithms("reduce"), "collective is 'reduce', accepted are allreduce, broadcast"),
-        (lambda: _core.cost_formula("broadcast", "ring"), "algorithm is 'ring', accepted for broadcast are shm, tree"),
-        (lambda: _core.predict("barrier", "shm", 0, FLAT, {"delta": 1.0}), "model has 'delta', accepted are alpha"),
-        (lambda: _core.predict("barrier", "shm", 0, FLAT, {"beta": -1.0}), "model: beta is -1"),
-        (lambda: _core.choose_algorithm("barrier", 11, 0, FLAT), "dtype is 11, accepted are 0 to 10"),
+        (lambda: _core.algorithms("reduce"), "collective must be one of allreduce, broadcast.*, got 'reduce'"),
+        (lambda: _core.cost_formula("broadcast", "ring"), "algorithm of broadcast must be one of shm, tree.*, got 'ring'"),
+        (lambda: _core.predict("barrier", "shm", 0, FLAT, {"delta": 1.0}), "names in model must be alpha.*, got 'delta'"),
+        (lambda: _core.predict("barrier", "shm", 0, FLAT, {"beta": -1.0}), "model: beta must be 0 or more seconds, got -1"),
+        (lambda: _core.choose_algorithm("barrier", 11, 0, FLAT), "dtype must be 0 to 10, got 11"),
     ],
 )
 def test_wrong_questions_are_errors(call: Callable[[], object], message: str) -> None:

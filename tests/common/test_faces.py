@@ -239,6 +239,6 @@ def test_native_libraries_get_the_engine_while_their_face_is_in_the_job():
         assert code == 3
         assert "shut down" in message
         for bad in (-1, 256):
-            assert native_start(bad)[:2] == (1, f"face {bad} is unknown")
+            assert native_start(bad)[:2] == (1, f"frontend {bad} is unknown")
     finally:
         first.shutdown()

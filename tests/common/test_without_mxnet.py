@@ -54,7 +54,7 @@ def test_the_library_says_why_it_cannot_be_used():
     library.hvd_mxnet_attach.argtypes = [ctypes.c_void_p, ctypes.c_void_p, ctypes.c_char_p, ctypes.c_size_t]
     message = ctypes.create_string_buffer(200)
     assert library.hvd_mxnet_attach(None, None, message, 200) == 1
-    assert message.value.startswith(b"horovod._core speaks version 0 of the interface for faces")
+    assert message.value.startswith(b"horovod._core has version 0 of the frontend interface")
     no_mxnet = ctypes.CDLL(_core.__file__)._handle
     assert library.hvd_mxnet_attach(_core.face_api(), no_mxnet, message, 200) == 1
     assert message.value == b"MXNet's library has no function MXEnginePushAsyncND"

@@ -23,9 +23,9 @@ bool find(void* handle, const char* symbol, Function* out) {
 const char* hint(int code) {
   switch (code) {
     case 3: return "; the process was forked from one that had used the GPU: start it by 'spawn' or 'forkserver'";
-    case 46: return "; another process has the GPU to itself (compute mode)";
+    case 46: return "; another process uses the GPU exclusively (compute mode)";
     case 100: return "; CUDA_VISIBLE_DEVICES may hide them all";
-    case 802: return "; the NVSwitch manager (nvidia-fabricmanager) does not run";
+    case 802: return "; the NVSwitch manager (nvidia-fabricmanager) is not running";
     case 803: return "; the driver's library and its kernel module differ in version: restart the machine";
     case 999: return "; often the module nvidia_uvm is missing, or an MPS server is in a bad state";
     default: return "";
@@ -35,14 +35,14 @@ const char* hint(int code) {
 Loaded load(const std::string& library) {
   Loaded loaded;
   const auto fail = [&loaded](const std::string& why) {
-    loaded.status = Status(Code::invalid_argument, "there is no CUDA GPU to be had: " + why);
+    loaded.status = Status(Code::invalid_argument, "no CUDA GPU is available: " + why);
     return loaded;
   };
   void* handle = ::dlopen(library.c_str(), RTLD_NOW | RTLD_LOCAL);
   if (!handle) return fail("the driver's library cannot be loaded (" + std::string(::dlerror()) + ")");
   CudaDriver& d = loaded.driver;
 #define HVD_CUDA_FIND(member, symbol, arguments) \
-  if (!find(handle, symbol, &d.member)) return fail(library + " has no function " symbol "; the driver is too old, 530 is the least");
+  if (!find(handle, symbol, &d.member)) return fail(library + " has no function " symbol "; the driver must be 530 or newer");
   HVD_CUDA_FUNCTIONS(HVD_CUDA_FIND)
 #undef HVD_CUDA_FIND
   if (const int code = d.init(0); code != 0) return fail(d.say(code) + hint(code));

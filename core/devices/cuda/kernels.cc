@@ -10,10 +10,10 @@ namespace {
 const char* kernel_hint(int code) {
   switch (code) {
     case 209: return "; the GPU is older than the kernels, which need compute capability 7.0";
-    case 218: return "; the driver's compiler refuses the kernels";
+    case 218: return "; the driver's compiler rejects the kernels";
     case 221:
       return "; the driver's compiler is missing: libnvidia-ptxjitcompiler.so.1, which a container gets with the capability 'compute'";
-    case 222: return "; the driver is older than the kernels, 530 is the least";
+    case 222: return "; the driver is too old for the kernels; 530 or newer is needed";
     default: return "";
   }
 }

@@ -13,10 +13,10 @@ Status Accelerator::open(const Place& place, std::shared_ptr<Device>* out) {
     if (kernels_ && turn.status().ok()) static_cast<void>(device_->load_kernels());
   }
   if (device_->ordinal() != place.ordinal) {
-    return Status(Code::invalid_argument, "the tensor is on " + std::string(name_of(place.kind)) + " " + std::to_string(place.ordinal) +
-                                              ", and this rank works on " + device_->description() +
-                                              "; accepted: tensors of one device in a process. Choose it before the first one is used, "
-                                              "for instance by torch.cuda.set_device(hvd.local_rank())");
+    return Status(Code::invalid_argument, "the tensor must be on the device of this rank's earlier tensors, " + device_->description() +
+                                              ", got one on " + std::string(name_of(place.kind)) + " " + std::to_string(place.ordinal) +
+                                              ". Choose the device before the first collective, for instance with "
+                                              "torch.cuda.set_device(hvd.local_rank())");
   }
   *out = device_;
   return {};
@@ -31,9 +31,10 @@ Status Accelerator::mark(const Place& place, Operation* op) {
   bool capturing = false;
   HVD_RETURN_IF_ERROR(device.capturing(place.stream, &capturing));
   if (capturing) {
-    return Status(Code::invalid_argument,
-                  "the stream is being captured into a graph (torch.cuda.graph, or a framework that makes graphs by itself), in which a "
-                  "collective cannot be; call it outside the captured part");
+    return Status(
+        Code::invalid_argument,
+        "the stream is being captured into a graph (torch.cuda.graph, or a framework that creates graphs by itself), which cannot "
+        "contain a collective; call it outside the captured part");
   }
   HVD_RETURN_IF_ERROR(device.take_event(&on->ready));
   HVD_RETURN_IF_ERROR(device.record(on->ready, place.stream));

@@ -51,8 +51,8 @@ Status ByHosts::asks(const Response& r, Comm& comm, const std::shared_ptr<Device
     if (!alike || std::any_of(all.begin(), all.end(), [](const Word& w) { return w.never; })) {
       set.way = Way::no;
       if (log_) {
-        log_(LogLevel::info, std::string("tensors on GPUs are not reduced inside each host first: ") +
-                                 (alike ? "a host has no NCCL for it" : "the hosts have different numbers of ranks"));
+        log_(LogLevel::info, std::string("tensors on GPUs are not reduced within each host first: ") +
+                                 (alike ? "NCCL is not available on a host" : "the hosts have different numbers of ranks"));
       }
     } else if (std::all_of(all.begin(), all.end(), [](const Word& w) { return w.has; })) {
       set.way = Way::yes;

@@ -67,14 +67,14 @@ Status GpuMemory::take(size_t bytes, std::shared_ptr<Block>* out) {
 }
 
 Status GpuMemory::pin(size_t bytes, std::byte** data) {
-  HVD_RETURN_IF_ERROR(device_->pin(bytes, data).with("neither the GPU nor the host has memory for what NCCL sends and receives"));
+  HVD_RETURN_IF_ERROR(device_->pin(bytes, data).with("neither the GPU nor the host has memory for NCCL's buffers"));
   pinned_ += bytes;
   if (warned_ || !log_) return {};
   warned_ = true;
   log_(LogLevel::warning,
        device_->description() +
-           " has no memory left for what NCCL sends and receives: pinned memory of the host serves in its place, which is "
-           "slow. Have the program leave it some");
+           " has no memory left for NCCL's buffers; they are in pinned host memory instead, which is slow. Leave some GPU "
+           "memory free");
   return {};
 }
 

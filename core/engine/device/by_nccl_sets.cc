@@ -76,8 +76,7 @@ Status NcclSets::prepare(const Comm& comm, bool warm_up, nccl::UniqueId* id, ncc
     loaded_ = compute_->load();
     if (!loaded_.ok() && log_) {
       log_(LogLevel::info,
-           "averages in 16 bits and scaling of tensors on GPUs may go by way of the host's memory, and small tensors are not "
-           "packed: " +
+           "16-bit averages and scaled reductions of tensors on GPUs may use host memory, and small tensors are not packed: " +
                loaded_.message());
     }
   }
@@ -103,7 +102,7 @@ Status NcclSets::make(Set* set, Comm& comm, bool warm_up) {
   std::vector<std::byte> all;
   HVD_RETURN_IF_ERROR(say(comm, &good, 1, &all));
   if (const auto bad = std::find(all.begin(), all.end(), std::byte{0}); bad != all.end()) {
-    give_up(set, name_of(comm, bad - all.begin()) + " could not begin" + (mine.ok() ? "" : ": " + mine.message()));
+    give_up(set, name_of(comm, bad - all.begin()) + " could not prepare its communicator" + (mine.ok() ? "" : ": " + mine.message()));
     return {};
   }
   HVD_RETURN_IF_ERROR(host_->broadcast(comm, reinterpret_cast<std::byte*>(&id), sizeof id, 0));
@@ -130,7 +129,7 @@ Status NcclSets::hear_whether_made(uint32_t id, Set* set, Comm& comm) {
     if (log_) log_(LogLevel::warning, "NCCL cannot be used: " + why);
     abandon(set, Status(Code::internal, why));
   } else if (said(Made::late) < size) {
-    const std::string why = "its communicator was not made within " + std::to_string(std::lround(options_.patience)) + " s";
+    const std::string why = "its communicator was not created within " + std::to_string(std::lround(options_.patience)) + " s";
     if (log_) log_(LogLevel::warning, "NCCL is not used for " + name_of_set(id) + ": " + why);
     abandon(set, Status(Code::timeout, why));
   } else if (said(Made::not_yet) == size) {
@@ -149,12 +148,11 @@ void NcclSets::warn(uint32_t id, Set* set, const Comm& comm, const std::vector<s
     if (made[i] == static_cast<std::byte>(Made::not_yet)) ranks += (ranks.empty() ? "" : ", ") + std::to_string(comm.global_ranks[i]);
   }
   if (!log_) return;
-  log_(LogLevel::warning, "NCCL's communicator for " + name_of_set(id) + " is not made after " +
-                              std::to_string(std::lround(options_.slow)) + " s: it is waited for on rank" +
+  log_(LogLevel::warning, "NCCL's communicator for " + name_of_set(id) + " is not ready after " +
+                              std::to_string(std::lround(options_.slow)) + " s: waiting for rank" +
                               (ranks.find(',') == std::string::npos ? " " : "s ") + ranks +
-                              ". Meanwhile tensors on GPUs go by way of the host's memory. NCCL_DEBUG=INFO says what NCCL does; most "
-                              "likely its connections take a network that does not lead to the others, and NCCL_SOCKET_IFNAME chooses "
-                              "one that does");
+                              ". Until then, tensors on GPUs are reduced through host memory. NCCL_DEBUG=INFO shows what NCCL does; most "
+                              "likely it uses a network that does not reach the other ranks: choose another with NCCL_SOCKET_IFNAME");
 }
 
 // Give up on NCCL for the whole set, permanently.
@@ -196,7 +194,7 @@ void NcclSets::forget(uint32_t id) {
   if (set.communicator && set.state == State::by_nccl) {
     destroy({std::move(set.communicator)});
   } else if (set.communicator) {
-    abort({std::move(set.communicator)}, Status(Code::shutdown, "the process set is no more"));
+    abort({std::move(set.communicator)}, Status(Code::shutdown, "the process set was removed"));
   }
   sets_.erase(it);
 }
@@ -210,7 +208,7 @@ void NcclSets::end(const Status& why) {
   for (const Leaving& l : leaving_) {
     if (!why.ok() && !l.aborted && l.stuck()) others.insert(others.end(), l.communicators.begin(), l.communicators.end());
   }
-  abort(std::move(others), why.ok() ? Status(Code::shutdown, "the job is over") : why);
+  abort(std::move(others), why.ok() ? Status(Code::shutdown, "the job has ended") : why);
   destroy(std::move(well));
 }
 

@@ -16,8 +16,9 @@ Status Compute::reduce(DType dtype, ReduceOp op, std::span<const std::byte* cons
                        uint64_t begin, uint64_t end, const Scale& scale, Device::Stream stream) {
   if (begin == end || destinations.empty()) return {};
   if (sources.empty() || sources.size() > kMost || destinations.size() > kMost || !reduces(op)) {
-    return Status(Code::internal, "a reduction of " + std::to_string(sources.size()) + " sources into " +
-                                      std::to_string(destinations.size()) + " cannot be launched; at most " + std::to_string(kMost));
+    return Status(Code::internal, "a reduction must have 1 to " + std::to_string(kMost) +
+                                      " sources and at most as many destinations, got " + std::to_string(sources.size()) + " and " +
+                                      std::to_string(destinations.size()));
   }
   kernels::ReduceParameters p{};
   std::ranges::transform(sources, p.sources, address);

@@ -196,7 +196,7 @@ Status Exchange::await_probing() {
     HVD_RETURN_IF_ERROR(completion->reached(&there));
     if (!there && deadline.passed()) {
       pinned_ = nullptr;  // the buffer is leaked, because the copy may still arrive
-      return Status(Code::internal, "a copy from there does not end");
+      return Status(Code::internal, "a copy from its memory did not finish");
     }
     if (!there) std::this_thread::sleep_for(std::chrono::microseconds(100));
   }
@@ -204,7 +204,7 @@ Status Exchange::await_probing() {
 }
 
 Status Exchange::read_pattern(const Peer& peer) {
-  if (!pinned_) return Status(Code::internal, "an earlier copy from another rank's memory did not end");
+  if (!pinned_) return Status(Code::internal, "an earlier copy from another rank's memory did not finish");
   std::byte* const read = pinned_ + kPatternBytes;
   std::memset(read, 0, kPatternBytes);
   HVD_RETURN_IF_ERROR(words_->await(peer.local_rank, kWritten, probing_));
@@ -215,7 +215,7 @@ Status Exchange::read_pattern(const Peer& peer) {
   std::byte expected[kPatternBytes];
   write_pattern(peer.where, peer.local_rank, expected);
   if (std::memcmp(read, expected, kPatternBytes) != 0)
-    return Status(Code::internal, "what is read from its memory is not what it has written");
+    return Status(Code::internal, "the data read from its memory differ from the data that it wrote");
   return {};
 }
 

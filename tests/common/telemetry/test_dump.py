@@ -20,7 +20,7 @@ def test_ranks_write_what_they_have_done(pool, tmp_path):
         allgather_object(hvd.rank(), name="mine", face=named("tests"))
         path = hvd.dump(folder)
         blocked = os.path.join(path, "x")
-        with pytest.raises(OSError, match=r"cannot make or open the folder .*jsonl/x: Not a directory"):
+        with pytest.raises(OSError, match=r"cannot create or open the folder .*jsonl/x: Not a directory"):
             hvd.dump(blocked)
         child = os.fork()
         if child == 0:

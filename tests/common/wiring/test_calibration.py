@@ -67,8 +67,8 @@ def edited(**changes: object) -> str:
         (lambda: "x" * 70000, "it has 70000 bytes"),
         (lambda: edited(format=2), "of another version or world"),
         (lambda: edited(tuning={"chunk_bytes": "many"}), "Expected `int`"),
-        (lambda: edited(tuning={"chunk_bytes": 1}), "'chunk_bytes=1' in the tuning: accepted are bytes from 4096"),
-        (lambda: edited(tuning={"chonk": 1}), "no size 'chonk'"),
+        (lambda: edited(tuning={"chunk_bytes": 1}), "'chunk_bytes=1' in the tuning: the value must be 4096 to"),
+        (lambda: edited(tuning={"chonk": 1}), "got 'chonk'"),
         (lambda: edited(extra=1), "unknown field"),
     ],
 )
@@ -107,7 +107,7 @@ def test_what_the_engine_would_refuse_is_not_stored(cache: Path) -> None:
 def test_the_engines_sizes() -> None:
     assert _core.tuning()["chunk_bytes"] == 128 << 10
     assert _core.tuning("chunk_bytes=65536") == {**_core.tuning(), "chunk_bytes": 65536}
-    with pytest.raises(ValueError, match="no size 'x'"):
+    with pytest.raises(ValueError, match="got 'x'"):
         _core.tuning("x=1")
 
 

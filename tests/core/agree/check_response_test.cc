@@ -52,7 +52,7 @@ TEST_CASE("a decision about another tensor than this rank's is refused") {
   CHECK(refused([](Response& r) { r.kind = Kind::adopt_schedule; }));
   const Status why = check_response(answer(asked(Kind::allreduce, {7})), {&q}, kSize, kRank);
   CHECK(why.code() == Code::internal);
-  CHECK(why.message() == "rank 0's decision about allreduce 'x' cannot be: another shape than this rank's (shape [7], here [2, 3])");
+  CHECK(why.message() == "rank 0's decision about allreduce 'x' is invalid: its shape differs from this rank's (shape [7], here [2, 3])");
   // A joined rank contributes zeros to any reduction.
   CHECK(check_response(answer(q), {nullptr}, kSize, kRank).ok());
 }
@@ -147,5 +147,5 @@ TEST_CASE("the coordinator refuses what no rank can have meant") {
   from.root = 2;
   CHECK(decide({{0, from}, {1, from}}).code() == Code::invalid_argument);
   const Request twice = asked(Kind::allreduce, {1});
-  CHECK(decide({{1, twice}, {1, twice}}).message() == "allreduce 'x': rank 1 has announced it twice");
+  CHECK(decide({{1, twice}, {1, twice}}).message() == "allreduce 'x': rank 1 has requested it twice");
 }

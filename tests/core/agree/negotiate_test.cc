@@ -43,7 +43,7 @@ TEST_CASE("each disagreement names the tensor, both ranks and both values") {
       {"reduction op", t, with([](Request& q) { q.op = ReduceOp::min; }), "Sum", "Min"},
       {"device of the tensor", t, with([](Request& q) { q.device = DeviceKind::cuda; }), "CPU", "CUDA GPU"},
       {"wire format", t, with([](Request& q) { q.wire = WireFormat::int8; }), "none", "int8"},
-      {"way between hosts", t, with([](Request& q) { q.across_hosts = true; }), "whole", "in parts"},
+      {"reduction between hosts", t, with([](Request& q) { q.across_hosts = true; }), "whole", "in parts"},
       {"prescale", t, with([](Request& q) { q.prescale = 0.5; }), "1", "0.5"},
       {"postscale", t, with([](Request& q) { q.postscale = 0.1; }), "1", "0.1"},
       {"group", t, with([](Request& q) {
@@ -137,7 +137,7 @@ TEST_CASE("process sets: lowest free id, no duplicates, an end to what waits in 
     }
     const auto made = all_ranks(set_request(Kind::add_set, ranks, "x"));
     if (made[0].response.error.ok()) CHECK(made[0].response.sizes[0] < kMaxProcessSets);
-    refused += contains(made[0].response.error.message(), "no more than 256");
+    refused += contains(made[0].response.error.message(), "at most 256");
   }
   CHECK(refused == 510 - 255);
 }

@@ -247,7 +247,7 @@ TEST_CASE("Adasum of what is not finite gives NaN on all ranks, and nothing else
 TEST_CASE("Adasum refuses what it is not made for") {
   LinkWorld world(3);
   for (const Status& s : world.run([](Comm& c) { return allreduce_adasum(c, {}, DType::float32, {}); })) {
-    CHECK(s.message() == "Adasum of float32 on 3 ranks");
+    CHECK(s.message() == "Adasum needs a floating-point dtype and a power of two of ranks, got float32 on 3 ranks");
   }
 }
 

@@ -59,7 +59,7 @@ TEST_CASE("what is changed on the way to one rank is noticed there, and everybod
         return;
       }
       p.expect(end.message().find("rank 2") != std::string::npos, "does not name the rank: " + end.message());
-      p.expect(end.message().find("altered, repeated or left out") != std::string::npos, "does not say why: " + end.message());
+      p.expect(end.message().find("altered, repeated or dropped") != std::string::npos, "does not say why: " + end.message());
     });
   }
 }

@@ -166,7 +166,7 @@ TEST_CASE("an abort that does not end is left to itself after its deadline, whic
     if (r.rank == 0) {
       const Status s = aborted({r.comm}, 0.2);
       CHECK(s.code() == Code::timeout);
-      CHECK(s.message() == "aborting 1 NCCL communicator did not end within 0.2 s; what it holds is left to the end of the process");
+      CHECK(s.message() == "aborting 1 NCCL communicator did not end within 0.2 s; its resources are released when the process ends");
       over = true;
     } else {
       REQUIRE(wait_until([&] { return over.load(); }));
@@ -187,7 +187,7 @@ TEST_CASE("what NCCL refuses at creation is passed on: two ranks on one device, 
       CHECK(c->state() == State::failed);
       CHECK(contains(c->error().message(), "NCCL error 5"));
       CHECK(contains(c->error().message(), "Duplicate GPU detected : rank 0 and rank 1"));
-      CHECK(contains(c->error().message(), "making an NCCL communicator of 2 ranks, as its rank " + std::to_string(rank)));
+      CHECK(contains(c->error().message(), "creating an NCCL communicator of 2 ranks, as its rank " + std::to_string(rank)));
       CHECK(aborted({c}).ok());
       // The same id again.
       c = nccl::Communicator::make(testing::simulated(), device.surroundings(), id, 2, rank);

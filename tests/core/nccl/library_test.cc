@@ -22,7 +22,7 @@ TEST_CASE("of candidates the first that can be used is taken, and else all reaso
   // by cases of other files; ctest runs each file in its own process
   if (::dlopen("libnccl.so.2", RTLD_NOW | RTLD_NOLOAD)) return;
   nccl::Found found = nccl::find({.chosen = {}, .candidates = {}});
-  CHECK(found.why_not == "the process has not loaded NCCL, and no place to look for it is known");
+  CHECK(found.why_not == "NCCL is not loaded in this process, and no path to it is known");
   found = nccl::find({.chosen = {}, .candidates = {"/nowhere/a/libnccl.so.2", "/nowhere/b/libnccl.so.2"}});
   CHECK(contains(found.why_not, "/nowhere/a/libnccl.so.2"));
   CHECK(contains(found.why_not, "; /nowhere/b/libnccl.so.2"));
@@ -53,7 +53,7 @@ TEST_CASE("the library that the process has loaded goes before all candidates") 
 TEST_CASE("too old a library is refused by its version, one with a symbol missing by that") {
   const std::string old = kSimulated + "/nccl-2.12/libnccl.so.2";
   nccl::Found found = chosen(old);
-  CHECK(found.why_not == old + " is NCCL 2.12.12; needed is 2.18.0 or later");
+  CHECK(found.why_not == old + " is NCCL 2.12.12, but 2.18.0 or later is needed");
   exported<int(const char*, const char*)>(old, "simnccl_set")("version", "22809");
   found = chosen(old);
   CHECK(found.why_not == old + " (NCCL 2.28.9) has no ncclCommInitRankConfig");

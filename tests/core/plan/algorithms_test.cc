@@ -176,11 +176,11 @@ TEST_CASE("the algorithms for comparison are never chosen, but can be asked for"
 
 TEST_CASE("a wrong choice names the part and what is accepted") {
   CHECK(refused("allreduce") ==
-        "'allreduce' in the choice of algorithms is not of the form collective=algorithm, as in 'allreduce=ring,broadcast=tree'");
+        "'allreduce' in the choice of algorithms must have the form collective=algorithm, as in 'allreduce=ring,broadcast=tree'");
   CHECK(refused("broadcast=tree,allreduce=pipelined") ==
-        "'allreduce=pipelined' in the choice of algorithms: no algorithm 'pipelined' for allreduce; accepted: shm, "
-        "recursive_doubling, rabenseifner, pairwise, ring, hierarchical, tree, driver, naive");
+        "'allreduce=pipelined' in the choice of algorithms: the algorithm of allreduce must be one of shm, recursive_doubling, "
+        "rabenseifner, pairwise, ring, hierarchical, tree, driver, naive, got 'pipelined'");
   CHECK(refused("reduce=ring") ==
-        "'reduce=ring' in the choice of algorithms: no collective 'reduce'; accepted: allreduce, broadcast, allgather, alltoall, "
-        "reducescatter, barrier, adasum");
+        "'reduce=ring' in the choice of algorithms: the collective must be one of allreduce, broadcast, allgather, alltoall, "
+        "reducescatter, barrier, adasum, got 'reduce'");
 }

@@ -71,7 +71,7 @@ TEST_CASE("the members of a process set, in set order") {
 
 TEST_CASE("errors name the value and what is accepted") {
   Topology t;
-  CHECK(Topology::make(2, Ranks{0, 0}, &t).message() == "rank 2 of a world of 2; 0 <= rank < size is needed");
+  CHECK(Topology::make(2, Ranks{0, 0}, &t).message() == "rank must be at least 0 and less than the number of ranks (2), got 2");
   CHECK(Topology::make(0, Ranks{}, &t).code() == Code::invalid_argument);
   const Topology world = make(0, {0, 0, 1});
   CHECK(world.subset(Ranks{1, 2}, &t).message() == "rank 0 is not a member of the process set");

@@ -47,12 +47,12 @@ TEST_CASE("the defaults are accepted") {
 
 TEST_CASE("a wrong size names the part and what is accepted") {
   CHECK(refused_tuning("chunk=1") ==
-        "'chunk=1' in the tuning: no size 'chunk'; accepted: direct_bytes, chunk_bytes, stream_bytes, "
-        "doubling_bytes, pair_bytes, tree_bytes, flat_tree_bytes");
+        "'chunk=1' in the tuning: the name must be one of direct_bytes, chunk_bytes, stream_bytes, doubling_bytes, pair_bytes, "
+        "tree_bytes, flat_tree_bytes, got 'chunk'");
   for (const char* wrong : {"chunk_bytes", "chunk_bytes=", "chunk_bytes=1", "chunk_bytes=-5", "chunk_bytes=64K",
                             "chunk_bytes=99999999999999999999999", "chunk_bytes=1e5"}) {
     CHECK(refused_tuning(wrong) ==
-          "'" + std::string(wrong) + "' in the tuning: accepted are bytes from 4096 to 67108864, as in 'chunk_bytes=65536'");
+          "'" + std::string(wrong) + "' in the tuning: the value must be 4096 to 67108864 bytes, as in 'chunk_bytes=65536'");
   }
 }
 

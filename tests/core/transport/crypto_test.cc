@@ -87,6 +87,6 @@ TEST_CASE("what is no library for encryption is refused by name") {
   CHECK(absent.code() == Code::invalid_argument);
   CHECK(absent.message().find("'/nowhere/libcrypto.so' cannot be loaded") != std::string::npos);
   const Status other = CryptoLibrary::load("libc.so.6", &library);
-  CHECK(other.message().find("'libc.so.6' lacks functions; accepted are OpenSSL's libcrypto") != std::string::npos);
+  CHECK(other.message().find("'libc.so.6' must be OpenSSL's libcrypto") != std::string::npos);
   CHECK(library == nullptr);
 }

@@ -71,7 +71,7 @@ struct Tapped {
   }
 };
 
-bool refused(Link& link, const char* why = "altered, repeated or left out") {
+bool refused(Link& link, const char* why = "altered, repeated or dropped") {
   std::vector<std::byte> got(64, std::byte{0x5a});
   if (link.try_recv(got) != -1) return false;
   for (std::byte b : got) {
@@ -249,7 +249,7 @@ TEST_CASE("records cannot be repeated, left out, swapped, cut short, sent back, 
     for (uint32_t length : {uint32_t{0}, static_cast<uint32_t>(SecureLink::kMostText + 1), uint32_t{0xffffffff}, uint32_t{0x20544547}}) {
       Tapped fresh;
       for (int i = 0; i < 4; ++i) fresh.forth.push_back(static_cast<std::byte>(length >> (8 * i)));
-      CHECK(refused(*fresh.b, "not encrypted as agreed: a record of "));
+      CHECK(refused(*fresh.b, "not encrypted as agreed: a record must have "));
     }
   }
 }

@@ -184,8 +184,8 @@ TEST_CASE("a communicator that takes too long: one warning, then all ranks go by
     }
     for (int i = 0; i < 5; ++i) one();
   });
-  CHECK(said.times("NCCL's communicator for all ranks is not made after 0 s: it is waited for on ranks 0, 1, 2, 3. Meanwhile") == 1);
-  CHECK(said.times("NCCL is not used for all ranks: its communicator was not made within 3 s") == 4);
+  CHECK(said.times("NCCL's communicator for all ranks is not ready after 0 s: waiting for ranks 0, 1, 2, 3. Until then") == 1);
+  CHECK(said.times("NCCL is not used for all ranks: its communicator was not created within 3 s") == 4);
   CHECK(said.times("NCCL_SOCKET_IFNAME") == 1);
 }
 

@@ -72,7 +72,7 @@ TEST_CASE("short of memory on the device: no more than is asked for, then the ho
     CHECK(pool->pinned() == 10 << 20);
     REQUIRE(pool->take(10 << 20, &c).ok());
     REQUIRE(said.size() == 1);
-    CHECK(said[0].find("CUDA GPU 0 (Simulated GPU 0) has no memory left for what NCCL sends and receives") == 0);
+    CHECK(said[0].find("CUDA GPU 0 (Simulated GPU 0) has no memory left for NCCL's buffers") == 0);
     CHECK(said[0].back() == std::to_string(static_cast<int>(LogLevel::warning))[0]);
   }
   bench.leave(bench.free);

@@ -134,7 +134,7 @@ TEST_CASE("what cannot be is refused where it is submitted") {
     // There is nothing to compute, but another stream must still wait for this one's earlier work.
     p.expect(t.op->on_device->completion != nullptr, "in place");
     const std::string other = refusal({DeviceKind::cuda, 1, nullptr});
-    p.expect(contains(other, "allreduce 'x': the tensor is on CUDA GPU 1, and this rank works on CUDA GPU 0"), other);
+    p.expect(contains(other, "allreduce 'x': the tensor must be on the device of this rank's earlier tensors, CUDA GPU 0"), other);
     const Status again = p.engine.submit_again(&t.op, t.in, t.in, false);
     p.expect(again.code() == Code::invalid_argument, "submitted again");
   });
