@@ -70,7 +70,7 @@ def busy(role: Figures) -> float:
 def of_root(case: Figures, way: str) -> float:
     """Return rank 0's messages or bytes per step, including readiness votes, which are equal on all ranks.
 
-    ``way`` is "sent", "received", "sent_bytes" or "received_bytes". See engine/guard.h for the votes.
+    ``way`` is "sent", "received", "sent_bytes" or "received_bytes". See engine/schedule_sync.h for the votes.
     """
     votes = case["vote_bytes"] if way.endswith("bytes") else case["votes"]
     return float(case["rank0"][way] + votes / case["ranks"])

@@ -1,6 +1,6 @@
 // Engines on many simulated hosts in one process, for measuring their control messages. The control tree is real: sockets
 // between hosts, rings in shared memory within them. No data are sent (idle_backend.h), so the only data links are those
-// over which ranks that are alone on their hosts vote on readiness (engine/guard.h).
+// over which ranks that are alone on their hosts vote on readiness (engine/schedule_sync.h).
 #pragma once
 #include <sys/eventfd.h>
 #include <sys/socket.h>
@@ -88,12 +88,12 @@ struct Layout {
 // Returns connected options for the engines, by rank.
 inline std::vector<EngineOptions> wire(const Layout& layout, const Settings& settings, Votes* votes) {
   std::vector<EngineOptions> all(static_cast<size_t>(layout.ranks));
-  std::vector<int> hosts, bells;
+  std::vector<int> hosts, wakeups;
   std::vector<std::string> labels;
   for (int r = 0; r < layout.ranks; ++r) {
     hosts.push_back(layout.host_of(r));
     labels.push_back("rank " + std::to_string(r));
-    bells.push_back(::eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC));
+    wakeups.push_back(::eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC));
   }
   for (int r = 0; r < layout.ranks; ++r) {
     EngineOptions& o = all[static_cast<size_t>(r)];
@@ -106,7 +106,7 @@ inline std::vector<EngineOptions> wire(const Layout& layout, const Settings& set
     o.log = [](LogLevel, const std::string& text) { fprintf(stderr, "%s\n", text.c_str()); };
     const int leader = layout.leader_of(r);
     for (int l = leader; l < layout.ranks && layout.host_of(l) == layout.host_of(r); ++l) {
-      o.event_fds.push_back(::dup(bells[static_cast<size_t>(l)]));
+      o.event_fds.push_back(::dup(wakeups[static_cast<size_t>(l)]));
       if (o.event_fds.back() < 0) give_up("too many descriptors (ulimit -n)");
     }
     const int locals = static_cast<int>(o.event_fds.size());
@@ -127,7 +127,7 @@ inline std::vector<EngineOptions> wire(const Layout& layout, const Settings& set
       all[static_cast<size_t>(peer)].data[r] = std::make_unique<CountedLink>(std::move(theirs), votes);
     }
   }
-  for (int fd : bells) ::close(fd);
+  for (int fd : wakeups) ::close(fd);
   return all;
 }
 

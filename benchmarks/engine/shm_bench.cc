@@ -121,10 +121,10 @@ void measure(Times& times, int samples, int batch, Once&& once) {
 }
 
 void run_rank(const Options& options, int me, const std::shared_ptr<Segment>& segment, const int (&events)[2], BareShared* bare_shared) {
-  const std::vector<BellRef> bells = {BellRef(events[0], &segment->bell(0)), BellRef(events[1], &segment->bell(1))};
-  Waiter waiter(bells[me], SpinPolicy{});
+  const std::vector<WakeupEvent> wakeups = {WakeupEvent(events[0], &segment->wakeup(0)), WakeupEvent(events[1], &segment->wakeup(1))};
+  Waiter waiter(wakeups[me], SpinPolicy{});
   StagingLedger ledger;
-  NodeGroup node(segment, 0, 1, {0, 1}, me, bells, &ledger, &waiter, 60);
+  NodeGroup node(segment, 0, 1, {0, 1}, me, wakeups, &ledger, &waiter, 60);
   Comm comm;
   comm.rank = me;
   comm.size = 2;

@@ -152,7 +152,7 @@ Failure Call::read(const xla::CallFrame& frame) {
     HvdRequest r{};
     r.bytes = sizeof r;
     r.kind = n[0];
-    r.face = n[1];
+    r.frontend = n[1];
     r.op = n[2];
     r.root = n[3];
     r.process_set = n[4];
@@ -161,7 +161,7 @@ Failure Call::read(const xla::CallFrame& frame) {
     r.postscale = scales[i * 2 + 1];
     r.name = names_[i].c_str();
     r.group = groups_[i].c_str();
-    r.group_size = groups_[i].empty() ? 0 : members[{r.face, groups_[i]}];
+    r.group_size = groups_[i].empty() ? 0 : members[{r.frontend, groups_[i]}];
     if (Failure failure = add(r, *frame.arguments.buffers[i], *frame.results.buffers[i])) return failure;
   }
   if (!steps_.empty() && !requests_.empty()) add_steps(requests_.front());
@@ -172,7 +172,7 @@ void Call::add_steps(const HvdRequest& like) {
   HvdRequest r{};
   r.bytes = sizeof r;
   r.kind = HVD_KIND_ALLREDUCE;
-  r.face = like.face;
+  r.frontend = like.frontend;
   r.op = HVD_OP_MAX;
   r.process_set = like.process_set;
   r.prescale = r.postscale = 1.0;
@@ -203,7 +203,7 @@ Failure Call::add(HvdRequest r, const xla::Buffer& in, const xla::Buffer& out) {
   r.dimensions = static_cast<int32_t>(in.rank);
   r.dtype = engine_dtype(in.dtype);
   if (r.kind == kCount) {
-    const int32_t count = next_count(r.name, api_.ask(r.face, HVD_JOB, 0));
+    const int32_t count = next_count(r.name, api_.ask(r.frontend, HVD_JOB, 0));
     std::memcpy(out.data, &count, sizeof count);
     return {};
   }

@@ -4,7 +4,7 @@
 #include <string>
 #include <vector>
 
-#include "face/api.h"
+#include "frontend/api.h"
 #include "jax/xla_ffi.h"
 
 namespace hvd::jax {
@@ -16,7 +16,7 @@ struct Failure {
   explicit operator bool() const { return code != 0; }
 };
 
-constexpr size_t kNumbers = 6;    // per tensor: kind, face, op, root, process set, wire
+constexpr size_t kNumbers = 6;    // per tensor: kind, frontend, op, root, process set, wire
 constexpr int32_t kPassOn = -1;   // additional kind: nothing is sent, the result is the argument
 // Additional kind: nothing is sent, the result is how often this rank has run the call in this job.
 constexpr int32_t kCount = -2;
@@ -25,7 +25,7 @@ constexpr int32_t kCount = -2;
 // move or end before the operations are done.
 class Call {
  public:
-  explicit Call(const HvdFaceApi& api) : api_(api) {}
+  explicit Call(const HvdFrontendApi& api) : api_(api) {}
   Failure read(const xla::CallFrame& frame);
   const std::vector<HvdRequest>& requests() const { return requests_; }
   // Copy the result of the i-th request, which has succeeded, from the engine's memory to XLA's buffer.
@@ -38,7 +38,7 @@ class Call {
   Failure add(HvdRequest request, const xla::Buffer& in, const xla::Buffer& out);
   void add_steps(const HvdRequest& like);
 
-  const HvdFaceApi& api_;
+  const HvdFrontendApi& api_;
   std::vector<std::string> names_, groups_;
   std::string steps_;  // name of the operation that compares counts; "": not compared
   std::array<int64_t, 2> count_{}, most_{};  // this rank's count and its negative; the maxima over all ranks

@@ -1,13 +1,13 @@
 // src/horovod/_jax/_jax.so: collectives as a foreign function of XLA on the CPU (docs/adr/0012-jax.md). A call takes any
 // number of tensors, submits all of them and then waits, driving the engine on XLA's thread. It declares XLA's
-// interface itself (xla_ffi.h) and reaches the engine through a function table (face/api.h), so it is built without
+// interface itself (xla_ffi.h) and reaches the engine through a function table (frontend/api.h), so it is built without
 // jaxlib and Python.
 #include <array>
 #include <atomic>
 #include <string>
 #include <utility>
 
-#include "face/api.h"
+#include "frontend/api.h"
 #include "jax/call.h"
 #include "jax/xla_ffi.h"
 
@@ -15,7 +15,7 @@ namespace hvd::jax {
 namespace {
 
 // Set once, before the first call; the table is never removed.
-std::atomic<const HvdFaceApi*> engine{nullptr};
+std::atomic<const HvdFrontendApi*> engine{nullptr};
 
 constexpr double kSlice = 1.0;  // seconds per wait; the total time is limited by the engine
 
@@ -39,7 +39,7 @@ Failure failure_of(int32_t code, const HvdRequest& request, const char* message)
 // Operations in flight. Their memory is lent by XLA for the call only, so every one must be done before the call ends.
 class Operations {
  public:
-  Operations(const HvdFaceApi& api, const Call& call) : api_(api), call_(call) {}
+  Operations(const HvdFrontendApi& api, const Call& call) : api_(api), call_(call) {}
   ~Operations() {
     for (const Started& s : started_) api_.release(s.work);
   }
@@ -79,7 +79,7 @@ class Operations {
     size_t index;
     HvdWork* work;
   };
-  const HvdFaceApi& api_;
+  const HvdFrontendApi& api_;
   const Call& call_;
   std::vector<Started> started_;
   Failure failure_;
@@ -103,7 +103,7 @@ Failure check_device(const xla::CallFrame& frame, int32_t devices) {
 }
 
 Failure run(const xla::CallFrame& frame) {
-  const HvdFaceApi* api = engine.load(std::memory_order_acquire);
+  const HvdFrontendApi* api = engine.load(std::memory_order_acquire);
   if (!api) return {xla::kFailedPrecondition, "horovod: the library was not attached to the engine"};
   Call call(*api);
   if (Failure failure = call.read(frame)) return failure;
@@ -129,10 +129,10 @@ bool answered_metadata(xla::CallFrame* frame) {
 
 #define HVD_EXPORT extern "C" __attribute__((visibility("default")))
 
-// `address`: from horovod._core.face_api(). Return 0 if attached, 1 if the table has another version or is smaller.
+// `address`: from horovod._core.frontend_api(). Return 0 if attached, 1 if the table has another version or is smaller.
 HVD_EXPORT int hvd_jax_attach(uintptr_t address) {
-  const auto* api = reinterpret_cast<const HvdFaceApi*>(address);
-  if (!api || api->version != HVD_FACE_API_VERSION || api->bytes < sizeof(HvdFaceApi)) return 1;
+  const auto* api = reinterpret_cast<const HvdFrontendApi*>(address);
+  if (!api || api->version != HVD_FRONTEND_API_VERSION || api->bytes < sizeof(HvdFrontendApi)) return 1;
   hvd::jax::engine.store(api, std::memory_order_release);
   return 0;
 }

@@ -11,7 +11,7 @@ namespace {
 constexpr int kAllgather = 1, kAlltoall = 3;
 constexpr const char* kNames[] = {"allreduce", "allgather", "broadcast", "alltoall", "reducescatter"};
 
-std::atomic<const HvdFaceApi*> attached{nullptr};
+std::atomic<const HvdFrontendApi*> attached{nullptr};
 
 // Return the name of the Python exception (src/horovod/mxnet/_library.py), which MXNet recognizes by the word before the
 // first colon.
@@ -53,13 +53,13 @@ void on_done(void* context, const HvdResult* result) {
 
 }  // namespace
 
-void attach(const HvdFaceApi* api) { attached.store(api); }
-const HvdFaceApi* engine() { return attached.load(); }
+void attach(const HvdFrontendApi* api) { attached.store(api); }
+const HvdFrontendApi* engine() { return attached.load(); }
 
 Call::Call(const Order& order) : name(order.name), turn(std::to_string(order.process_set) + "/" + order.name), grouped(order.grouped != 0) {
   common.bytes = sizeof common;
   common.kind = order.kind;
-  common.face = kFace;
+  common.frontend = kFrontend;
   common.op = order.op;
   common.root = order.root;
   common.prescale = order.prescale;
@@ -155,7 +155,7 @@ bool Call::fill(Member* m, HvdRequest* q) {
 }
 
 void Call::start() {
-  const HvdFaceApi* api = engine();
+  const HvdFrontendApi* api = engine();
   // One more than the members, because the last member may be done before all are submitted.
   left_ = static_cast<int>(members.size()) + 1;
   for (size_t i = 0; i < members.size(); ++i) {

@@ -8,11 +8,11 @@
 #include <vector>
 
 #include "c_api.h"
-#include "face/api.h"
+#include "frontend/api.h"
 
 namespace hvd::mxnet {
 
-constexpr int32_t kFace = 4;  // src/horovod/common/faces.py
+constexpr int32_t kFrontend = 4;  // src/horovod/common/faces.py
 
 // Request of horovod.mxnet. Codes as in HvdRequest.
 struct Order {
@@ -38,8 +38,8 @@ struct Gathered {
   std::vector<Piece> pieces;  // one piece per member
 };
 
-const HvdFaceApi* engine();
-void attach(const HvdFaceApi* api);
+const HvdFrontendApi* engine();
+void attach(const HvdFrontendApi* api);
 
 struct Call;
 

@@ -6,7 +6,7 @@
 
 #include "c_api.h"
 #include "call.h"
-#include "face/api.h"
+#include "frontend/api.h"
 
 namespace hvd::mxnet {
 namespace {
@@ -26,13 +26,13 @@ int say(const std::string& text, char* to, size_t bytes) {
 
 using hvd::mxnet::Gathered;
 
-// `address`: of the HvdFaceApi from horovod._core.face_api(). `library`: MXNet's handle from dlopen. Return 0 if ready;
+// `address`: of the HvdFrontendApi from horovod._core.frontend_api(). `library`: MXNet's handle from dlopen. Return 0 if ready;
 // otherwise `message` has the reason.
 HVD_EXPORT int hvd_mxnet_attach(uintptr_t address, void* library, char* message, size_t bytes) {
-  const auto* api = reinterpret_cast<const HvdFaceApi*>(address);
-  if (!api || api->version != HVD_FACE_API_VERSION || api->bytes < sizeof(HvdFaceApi)) {
+  const auto* api = reinterpret_cast<const HvdFrontendApi*>(address);
+  if (!api || api->version != HVD_FRONTEND_API_VERSION || api->bytes < sizeof(HvdFrontendApi)) {
     return hvd::mxnet::say("horovod._core has version " + std::to_string(api ? api->version : 0) +
-                               " of the frontend interface, this library version " + std::to_string(HVD_FACE_API_VERSION) +
+                               " of the frontend interface, this library version " + std::to_string(HVD_FRONTEND_API_VERSION) +
                                "; they belong to different installations: reinstall horovod",
                            message, bytes);
   }

@@ -7,7 +7,7 @@
 
 #include "agree/validate.h"
 #include "buffer.h"
-#include "face.h"
+#include "frontend.h"
 #include "glue.h"
 
 namespace hvd::python {
@@ -116,12 +116,12 @@ Enum code(const char* argument, int value, Enum last) {
 template <bool kBlocking>
 Work submit(PyEngine& self, int kind, nb::str name, uintptr_t in, uintptr_t out, nb::handle shape, int dtype, int op, int root,
             double prescale, double postscale, int process_set, nb::handle splits, nb::str group, int group_size, int wire,
-            uintptr_t residual, int face, int device_kind, int device, uintptr_t stream) {
+            uintptr_t residual, int frontend, int device_kind, int device, uintptr_t stream) {
   Engine& engine = self.live();
   Request q;
   q.kind = code("kind", kind, Kind::barrier);
   q.set = static_cast<uint32_t>(process_set);
-  q.face = code("face", face, uint8_t{UINT8_MAX});
+  q.frontend = code("face", frontend, uint8_t{UINT8_MAX});
   q.name = text(name);
   q.dtype = code("dtype", dtype, DType::bfloat16);
   q.op = code("op", op, ReduceOp::product);
@@ -151,10 +151,10 @@ Work submit(PyEngine& self, int kind, nb::str name, uintptr_t in, uintptr_t out,
   return work;
 }
 
-Work submit_special(PyEngine& self, Kind kind, const std::string& name, std::vector<int64_t> numbers, int face) {
+Work submit_special(PyEngine& self, Kind kind, const std::string& name, std::vector<int64_t> numbers, int frontend) {
   Request q;
   q.kind = kind;
-  q.face = code("face", face, uint8_t{UINT8_MAX});
+  q.frontend = code("face", frontend, uint8_t{UINT8_MAX});
   q.name = name;
   q.splits = std::move(numbers);
   OperationPtr op;
@@ -244,7 +244,7 @@ void define_engine(nb::module_& m) {
       .def("run", &submit<true>, "kind"_a, "name"_a, "in_ptr"_a, "out_ptr"_a, "shape"_a, "dtype"_a, "op"_a, "root"_a, "prescale"_a,
            "postscale"_a, "process_set"_a, "splits"_a.none(), "group"_a, "group_size"_a, "wire"_a = 0, "residual"_a = 0, "face"_a = 0,
            "device_kind"_a = 0, "device"_a = 0, "stream"_a = 0)
-      .def("join", [](PyEngine& self, int face) { return submit_special(self, Kind::join, "join.noname", {}, face); }, "face"_a = 0)
+      .def("join", [](PyEngine& self, int frontend) { return submit_special(self, Kind::join, "join.noname", {}, frontend); }, "face"_a = 0)
       .def("add_process_set",
            [](PyEngine& self, std::vector<int64_t> ranks) { return submit_special(self, Kind::add_set, "", std::move(ranks), 0); },
            "ranks"_a)
@@ -257,8 +257,8 @@ void define_engine(nb::module_& m) {
   }, "nbytes"_a)
       .def("process_sets", [](PyEngine& self) { return self.live().process_sets(); })
       .def("name_group",
-           [](PyEngine& self, int kind, uint32_t set, int face) {
-    return self.live().name_group(set, code("face", face, uint8_t{UINT8_MAX}), code("kind", kind, Kind::join));
+           [](PyEngine& self, int kind, uint32_t set, int frontend) {
+    return self.live().name_group(set, code("face", frontend, uint8_t{UINT8_MAX}), code("kind", kind, Kind::join));
   }, "kind"_a, "process_set"_a, "face"_a = 0)
       .def("ended",
            [](PyEngine& self) -> nb::object {
@@ -288,8 +288,8 @@ void define_engine(nb::module_& m) {
   }, "rank"_a, "size"_a, "local_rank"_a, "local_size"_a)
       .def("stats", &stats);
   define_trace(m, engine);
-  m.def("face_api", &face_api);
-  m.def("serve_face", [](int face, bool in) { serve_face(code("face", face, uint8_t{UINT8_MAX}), in); }, "face"_a, "in_job"_a);
+  m.def("face_api", &frontend_api);
+  m.def("serve_face", [](int frontend, bool in) { serve_frontend(code("face", frontend, uint8_t{UINT8_MAX}), in); }, "face"_a, "in_job"_a);
   m.def("serve_no_faces", [] {
     nb::gil_scoped_release nogil;
     set_current(nullptr, 0, 1, 0, 1);

@@ -61,7 +61,7 @@ std::shared_ptr<Answerer> make_answerer(PyEngine& self, int rank, std::shared_pt
     };
   } else {
     means.reply = [engine](std::string body) {
-      if (const auto live = engine.lock()) live->leave_note({0, static_cast<uint32_t>(Topic::answer), std::move(body)});
+      if (const auto live = engine.lock()) live->post_message({0, static_cast<uint32_t>(Topic::answer), std::move(body)});
     };
   }
   means.ask_python = [box](uint64_t number) { box->put(Topic::stacks, std::to_string(number)); };
@@ -147,8 +147,8 @@ void listen(PyEngine& self, const std::string& part, bool on) {
 
 // Return a function that sends a message. It is used by observers, which receive no events after the engine is
 // destroyed.
-std::function<void(Note)> speaker(PyEngine& self) {
-  return [engine = &self.live()](Note note) { (void)engine->leave_note(std::move(note)); };
+std::function<void(ObserverMessage)> speaker(PyEngine& self) {
+  return [engine = &self.live()](ObserverMessage note) { (void)engine->post_message(std::move(note)); };
 }
 
 std::shared_ptr<Timeline> start_timeline(PyEngine& self, const std::string& path, const std::string& host, bool mark_cycles, double keep,
@@ -247,7 +247,7 @@ void define_trace(nb::module_& m, nb::class_<PyEngine>& engine) {
   }, "rank"_a)
       .def("leave_note",
            [](PyEngine& self, int to, uint32_t topic, const nb::bytes& body) {
-    return self.live().leave_note({to, topic, std::string(body.c_str(), body.size())});
+    return self.live().post_message({to, topic, std::string(body.c_str(), body.size())});
   }, "to"_a, "topic"_a, "body"_a)
       .def("ask_who_waits", [](PyEngine& self) { self.live().ask_who_waits(); })
       .def("end_signal",

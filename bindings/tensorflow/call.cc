@@ -11,7 +11,7 @@ namespace {
 
 constexpr const char* kNames[] = {"allreduce", "allgather", "broadcast", "alltoall", "reducescatter", "", "join", "question"};
 
-std::atomic<const HvdFaceApi*> attached{nullptr};
+std::atomic<const HvdFrontendApi*> attached{nullptr};
 
 // Return the engine's dtype, or -1 if it has none.
 int dtype_code(TF_DataType type) {
@@ -35,8 +35,8 @@ size_t item_size(int code) { return size_of(static_cast<DType>(code)); }
 
 }  // namespace
 
-void attach(const HvdFaceApi* api) { attached.store(api); }
-const HvdFaceApi* engine() { return attached.load(); }
+void attach(const HvdFrontendApi* api) { attached.store(api); }
+const HvdFrontendApi* engine() { return attached.load(); }
 
 TF_Code tf_code(int32_t code) {
   switch (code) {
@@ -110,9 +110,9 @@ static TF_Tensor* allocate(Call* call, int index, TF_DataType type, size_t item,
 
 // Allocate this rank's rows: the first (rows mod n) ranks get one more.
 bool allocate_scattered(Call* call, Member* m) {
-  const HvdFaceApi* api = engine();
+  const HvdFrontendApi* api = engine();
   const int32_t set = call->kernel->process_set;
-  const int32_t n = api->ask(kFace, HVD_SET_SIZE, set), place = api->ask(kFace, HVD_SET_RANK, set);
+  const int32_t n = api->ask(kFrontend, HVD_SET_SIZE, set), place = api->ask(kFrontend, HVD_SET_RANK, set);
   std::vector<int64_t> shape = m->shape;
   // Otherwise the engine will refuse the operation.
   if (n > 0 && place >= 0) shape[0] = shape[0] / n + (place < shape[0] % n ? 1 : 0);

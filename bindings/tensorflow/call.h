@@ -9,10 +9,10 @@
 
 namespace hvd::tensorflow {
 
-constexpr int32_t kFace = 1;  // src/horovod/common/faces.py
+constexpr int32_t kFrontend = 1;  // src/horovod/common/faces.py
 
 // The engine's functions; null before hvd_tf_attach().
-const HvdFaceApi* engine();
+const HvdFrontendApi* engine();
 
 TF_Code tf_code(int32_t code);
 

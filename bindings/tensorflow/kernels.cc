@@ -36,7 +36,7 @@ bool prepare(Call* call, Member* m, HvdRequest* q) {
   *q = {};
   q->bytes = sizeof *q;
   q->kind = k.kind;
-  q->face = kFace;
+  q->frontend = kFrontend;
   q->op = k.op;
   q->root = k.root;
   q->prescale = k.prescale;
@@ -93,13 +93,13 @@ std::string group_name(const Call& call) {
   if (!call.kernel->grouped) return "";
   if (!call.name.empty()) return call.name;
   char name[64] = "";
-  engine()->name_group(kFace, call.kernel->kind, call.kernel->process_set, name, sizeof name);
+  engine()->name_group(kFrontend, call.kernel->kind, call.kernel->process_set, name, sizeof name);
   return name;
 }
 
-// Submit the members; `announce` is one of the engine's two functions. A refused member fails the call.
-template <class Announce>
-void announce_all(Call* call, std::vector<HvdRequest>& requests, Announce announce) {
+// Submit the members; `submit` is one of the engine's two functions. A refused member fails the call.
+template <class Submit>
+void submit_all(Call* call, std::vector<HvdRequest>& requests, Submit submit) {
   const std::string group = group_name(*call);
   for (size_t i = 0; i < requests.size(); ++i) {
     const std::string name = member_name(*call, i);
@@ -109,16 +109,16 @@ void announce_all(Call* call, std::vector<HvdRequest>& requests, Announce announ
       requests[i].group_size = static_cast<int32_t>(requests.size());
     }
     char message[1024] = "";
-    const int32_t code = announce(requests[i], &call->members[i], message, sizeof message);
+    const int32_t code = submit(requests[i], &call->members[i], message, sizeof message);
     if (code != HVD_OK) call->fail(tf_code(code), message);
     if (code != HVD_OK) one_less(call);
   }
 }
 
 void run_blocking(Call* call, std::vector<HvdRequest>& requests) {
-  const HvdFaceApi* api = engine();
-  announce_all(call, requests,
-               [api](const HvdRequest& q, Member* m, char* message, size_t bytes) { return api->start(&q, &m->work, message, bytes); });
+  const HvdFrontendApi* api = engine();
+  submit_all(call, requests,
+             [api](const HvdRequest& q, Member* m, char* message, size_t bytes) { return api->start(&q, &m->work, message, bytes); });
   for (Member& m : call->members) {
     if (!m.work) continue;
     while (!api->wait(m.work, 1.0)) {
@@ -169,10 +169,10 @@ void compute(const Kernel& k, TF_OpKernelContext* ctx, TF_AsyncOpKernelDoneCallb
     return;
   }
   call->done = Done(done);
-  const HvdFaceApi* api = engine();
+  const HvdFrontendApi* api = engine();
   Call* shared = call.release();
-  announce_all(shared, requests,
-               [api](const HvdRequest& q, Member* m, char* message, size_t bytes) { return api->submit(&q, on_done, m, message, bytes); });
+  submit_all(shared, requests,
+             [api](const HvdRequest& q, Member* m, char* message, size_t bytes) { return api->submit(&q, on_done, m, message, bytes); });
   one_less(shared);
 }
 
@@ -187,9 +187,9 @@ void answer(void* kernel, TF_OpKernelContext* ctx) {
   Call call;
   call.kernel = static_cast<Kernel*>(kernel);
   call.ctx = ctx;
-  const HvdFaceApi* api = engine();
+  const HvdFrontendApi* api = engine();
   const int32_t set = call.kernel->process_set;
-  const int32_t value = api ? api->ask(kFace, kAsked, set) : -1;
+  const int32_t value = api ? api->ask(kFrontend, kAsked, set) : -1;
   if (value == -1 && kAsked != HVD_SET_INCLUDED) {  // for HVD_SET_INCLUDED, -1 is a valid answer
     call.fail(kFailedPrecondition, "Horovod has not been initialized in this process; call hvd.init() first");
   } else if (kAsked == HVD_SET_SIZE && value < 0) {

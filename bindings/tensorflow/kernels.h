@@ -1,7 +1,7 @@
 #pragma once
 #include <string>
 
-#include "face/api.h"
+#include "frontend/api.h"
 
 namespace hvd::tensorflow {
 
@@ -9,7 +9,7 @@ namespace hvd::tensorflow {
 std::string register_kernels();
 
 // Set the engine's functions; called by hvd_tf_attach().
-void attach(const HvdFaceApi* api);
+void attach(const HvdFrontendApi* api);
 
 // Whether kernels block the TensorFlow threads that run them. Decided when the first one runs.
 enum class Blocking : int { unknown = -1, no = 0, yes = 1 };

@@ -30,13 +30,13 @@ __attribute__((constructor)) void load() {
 
 extern "C" {
 
-// `address`: of the HvdFaceApi from horovod._core.face_api(). Return 0 if ready.
+// `address`: of the HvdFrontendApi from horovod._core.frontend_api(). Return 0 if ready.
 __attribute__((visibility("default"))) int hvd_tf_attach(uintptr_t address) {
-  const auto* api = reinterpret_cast<const HvdFaceApi*>(address);
+  const auto* api = reinterpret_cast<const HvdFrontendApi*>(address);
   if (!hvd::tensorflow::trouble().empty()) return 1;
-  if (!api || api->version != HVD_FACE_API_VERSION || api->bytes < sizeof(HvdFaceApi)) {
+  if (!api || api->version != HVD_FRONTEND_API_VERSION || api->bytes < sizeof(HvdFrontendApi)) {
     hvd::tensorflow::trouble() = "horovod._core has version " + std::to_string(api ? api->version : 0) +
-                                 " of the frontend interface, this library version " + std::to_string(HVD_FACE_API_VERSION) +
+                                 " of the frontend interface, this library version " + std::to_string(HVD_FRONTEND_API_VERSION) +
                                  "; they belong to different installations: reinstall horovod";
     return 1;
   }

@@ -4,7 +4,7 @@
 #include <string>
 
 #include "c_api.h"
-#include "face/api.h"
+#include "frontend/api.h"
 
 namespace hvd::tensorflow {
 

@@ -8,7 +8,7 @@
 namespace hvd {
 namespace {
 
-constexpr uint64_t kMostBytes = uint64_t{1} << 47;  // limit of a process's address space
+constexpr uint64_t kMaxBytes = uint64_t{1} << 47;  // limit of a process's address space
 
 bool reduces(Kind kind) { return kind == Kind::allreduce || kind == Kind::reducescatter; }
 
@@ -16,7 +16,7 @@ bool reduces(Kind kind) { return kind == Kind::allreduce || kind == Kind::reduce
 uint64_t row_bytes(const std::vector<int64_t>& shape, DType dtype) {
   uint64_t bytes = size_of(dtype);
   for (size_t i = 1; i < shape.size(); ++i) {
-    if (__builtin_mul_overflow(bytes, static_cast<uint64_t>(shape[i]), &bytes)) return kMostBytes;
+    if (__builtin_mul_overflow(bytes, static_cast<uint64_t>(shape[i]), &bytes)) return kMaxBytes;
   }
   return bytes;
 }
@@ -27,7 +27,7 @@ bool possible(const int64_t* rows, size_t count, size_t stride, uint64_t row) {
   for (size_t i = 0; i < count; ++i) {
     if (rows[i * stride] < 0 || __builtin_add_overflow(total, static_cast<uint64_t>(rows[i * stride]), &total)) return false;
   }
-  return total == 0 || (!__builtin_mul_overflow(total, row, &bytes) && bytes <= kMostBytes);
+  return total == 0 || (!__builtin_mul_overflow(total, row, &bytes) && bytes <= kMaxBytes);
 }
 
 const char* disagreement(const Response& r, const std::vector<int64_t>& shape, const Request& q) {

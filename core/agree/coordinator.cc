@@ -19,13 +19,13 @@ uint64_t identity_of(const Ready& ready) {
 Coordinator::Coordinator(int world, std::vector<std::string> labels, FuseOptions options, size_t cache_capacity)
     : negotiator_(world, std::move(labels)), options_(options), detector_(cache_capacity), settled_(world, 0) {}
 
-void Coordinator::announce(int rank, uint64_t epoch, std::vector<Request> requests, double now) {
+void Coordinator::add_requests(int rank, uint64_t epoch, std::vector<Request> requests, double now) {
   if (epoch < epoch_) return;
   if (epoch > epoch_) {
     early_.push_back({rank, epoch, std::move(requests)});
     return;
   }
-  for (Request& q : requests) negotiator_.announce(rank, std::move(q), now);
+  for (Request& q : requests) negotiator_.add_request(rank, std::move(q), now);
 }
 
 std::vector<Response> Coordinator::decide() {
@@ -81,7 +81,7 @@ void Coordinator::fall_back(uint64_t rounds, double now) {
   detector_.note_revoked(rounds, operations_);
   std::deque<Early> early;
   early.swap(early_);
-  for (Early& e : early) announce(e.rank, e.epoch, std::move(e.requests), now);
+  for (Early& e : early) add_requests(e.rank, e.epoch, std::move(e.requests), now);
 }
 
 bool Coordinator::on_ready(int rank, uint64_t id, uint64_t position, uint64_t* go) {

@@ -20,7 +20,7 @@ class Coordinator {
 
   // Process requests of a rank. Requests of a past epoch are ignored (their rank sends them again); those of a future
   // epoch are kept.
-  void announce(int rank, uint64_t epoch, std::vector<Request> requests, double now);
+  void add_requests(int rank, uint64_t epoch, std::vector<Request> requests, double now);
   void settled(int rank, uint64_t epoch) { settled_[rank] = epoch; }
 
   // Return the next responses for all ranks. When a schedule is adopted it is the last response, and epoch() has

@@ -7,41 +7,41 @@ namespace {
 
 // True if one response may cover both.
 bool alike(const Response& x, const Response& y) {
-  return x.kind == y.kind && joinable(x.kind) && x.error.ok() && y.error.ok() && x.set == y.set && x.face == y.face && x.dtype == y.dtype &&
-         x.op == y.op && x.wire == y.wire && x.device == y.device && x.across_hosts == y.across_hosts && x.partial == y.partial &&
-         x.prescale == y.prescale && x.postscale == y.postscale;
+  return x.kind == y.kind && joinable(x.kind) && x.error.ok() && y.error.ok() && x.set == y.set && x.frontend == y.frontend &&
+         x.dtype == y.dtype && x.op == y.op && x.wire == y.wire && x.device == y.device && x.across_hosts == y.across_hosts &&
+         x.partial == y.partial && x.prescale == y.prescale && x.postscale == y.postscale;
 }
 
 // Unit that is never split: one operation, or all members of a group that can share a response.
-struct Lump {
+struct FusionUnit {
   std::vector<size_t> members;  // indices of operations
   size_t bytes = 0;
-  bool apart = false;  // must not be fused with other lumps
+  bool apart = false;  // must not be fused with other units
 };
 
-std::vector<Lump> lumps_of(const std::vector<Ready>& ready, const FuseOptions& options) {
-  std::vector<Lump> lumps;
-  std::map<uint64_t, std::vector<size_t>> of_group;  // lumps of each group, by unit
+std::vector<FusionUnit> fusion_units(const std::vector<Ready>& ready, const FuseOptions& options) {
+  std::vector<FusionUnit> units;
+  std::map<uint64_t, std::vector<size_t>> of_group;  // units of each group, by unit
   for (size_t i = 0; i < ready.size(); ++i) {
     const Ready& r = ready[i];
-    Lump* mine = nullptr;
+    FusionUnit* mine = nullptr;
     if (r.grouped()) {
       for (size_t l : of_group[r.unit]) {
-        if (alike(ready[lumps[l].members.front()].response, r.response)) mine = &lumps[l];
+        if (alike(ready[units[l].members.front()].response, r.response)) mine = &units[l];
       }
     }
     if (!mine) {
-      if (r.grouped()) of_group[r.unit].push_back(lumps.size());
-      mine = &lumps.emplace_back();
+      if (r.grouped()) of_group[r.unit].push_back(units.size());
+      mine = &units.emplace_back();
       mine->apart = r.grouped() && options.groups_apart;
     }
     mine->members.push_back(i);
     mine->bytes += r.bytes;
   }
   for (const auto& [unit, parts] : of_group) {
-    for (size_t l : parts) lumps[l].apart |= parts.size() > 1;
+    for (size_t l : parts) units[l].apart |= parts.size() > 1;
   }
-  return lumps;
+  return units;
 }
 
 void append(Response* to, Response&& from) {
@@ -55,19 +55,19 @@ void append(Response* to, Response&& from) {
 std::vector<Response> fuse(std::vector<Ready> ready, const FuseOptions& options, std::vector<std::vector<size_t>>* members) {
   std::vector<Response> out;
   members->clear();
-  std::vector<Lump> lumps = lumps_of(ready, options);
-  std::vector<bool> taken(lumps.size(), false);
-  for (size_t i = 0; i < lumps.size(); ++i) {
+  std::vector<FusionUnit> units = fusion_units(ready, options);
+  std::vector<bool> taken(units.size(), false);
+  for (size_t i = 0; i < units.size(); ++i) {
     if (taken[i]) continue;
-    Lump& into = lumps[i];
+    FusionUnit& into = units[i];
     const Ready first = ready[into.members.front()];
-    for (size_t j = i + 1; j < lumps.size() && !into.apart; ++j) {
-      const Ready& other = ready[lumps[j].members.front()];
-      if (taken[j] || lumps[j].apart || first.fence != other.fence || !alike(first.response, other.response)) continue;
-      if (options.threshold == 0 || into.bytes + lumps[j].bytes > options.threshold) continue;
+    for (size_t j = i + 1; j < units.size() && !into.apart; ++j) {
+      const Ready& other = ready[units[j].members.front()];
+      if (taken[j] || units[j].apart || first.fence != other.fence || !alike(first.response, other.response)) continue;
+      if (options.threshold == 0 || into.bytes + units[j].bytes > options.threshold) continue;
       taken[j] = true;
-      into.bytes += lumps[j].bytes;
-      into.members.insert(into.members.end(), lumps[j].members.begin(), lumps[j].members.end());
+      into.bytes += units[j].bytes;
+      into.members.insert(into.members.end(), units[j].members.begin(), units[j].members.end());
     }
     Response& response = out.emplace_back(first.response);
     for (size_t k = 1; k < into.members.size(); ++k) append(&response, std::move(ready[into.members[k]].response));

@@ -4,10 +4,10 @@
 
 namespace hvd {
 
-std::vector<int64_t> gather_sizes(Kind kind, const std::vector<Announced>& by_rank, const std::vector<int>& members) {
+std::vector<int64_t> gather_sizes(Kind kind, const std::vector<RankRequest>& by_rank, const std::vector<int>& members) {
   std::vector<int64_t> sizes;
   for (int member : members) {
-    for (const Announced& a : by_rank) {
+    for (const RankRequest& a : by_rank) {
       if (a.rank != member) continue;
       if (kind == Kind::allgather) sizes.push_back(a.request.shape[0]);
       if (kind == Kind::alltoall) sizes.insert(sizes.end(), a.request.splits.begin(), a.request.splits.end());
@@ -41,13 +41,13 @@ Negotiator::Negotiator(int world, std::vector<std::string> labels) : world_(worl
   table_.sets[0] = std::move(all);
 }
 
-void Negotiator::announce(int rank, Request request, double now) {
+void Negotiator::add_request(int rank, Request request, double now) {
   now_ = now;
   if (request.kind == Kind::join) {
-    join(rank, request.face, now);
+    join(rank, request.frontend, now);
     return;
   }
-  const Key key{request.set, request.face, request.name};
+  const Key key{request.set, request.frontend, request.name};
   if (answer_late(key, rank, request)) return;
   auto [it, fresh] = pending_.try_emplace(key);
   Pending& p = it->second;
@@ -68,10 +68,10 @@ bool Negotiator::complete(const Key& key, const Pending& p) const {
   size_t have = p.by_rank.size();
   if (have >= set->second.size()) return true;
   // A rank that has joined is not waited for.
-  for (int rank : joined(key.face)) {
+  for (int rank : joined(key.frontend)) {
     const bool member = std::binary_search(set->second.begin(), set->second.end(), rank);
-    const bool announced = std::any_of(p.by_rank.begin(), p.by_rank.end(), [&](const Announced& a) { return a.rank == rank; });
-    if (member && !announced) ++have;
+    const bool requested = std::any_of(p.by_rank.begin(), p.by_rank.end(), [&](const RankRequest& a) { return a.rank == rank; });
+    if (member && !requested) ++have;
   }
   return have >= set->second.size();
 }
@@ -80,7 +80,7 @@ void Negotiator::settle(const Key& key) {
   auto it = pending_.find(key);
   if (it == pending_.end() || it->second.decided || !complete(key, it->second)) return;
   Pending& p = it->second;
-  std::sort(p.by_rank.begin(), p.by_rank.end(), [](const Announced& a, const Announced& b) { return a.rank < b.rank; });
+  std::sort(p.by_rank.begin(), p.by_rank.end(), [](const RankRequest& a, const RankRequest& b) { return a.rank < b.rank; });
   const Request& like = p.by_rank.front().request;
   Ready ready;
   ready.fence = like.fence;  // Fence of the set's first rank; fences are comparable only within one set.
@@ -110,9 +110,9 @@ void Negotiator::settle_removed() {
 }
 
 // Repeat the checks that each rank has done before its request, so that a faulty rank cannot corrupt the decisions.
-Status Negotiator::check_announced(const std::vector<Announced>& by_rank, const std::vector<int>& members) const {
+Status Negotiator::check_requests(const std::vector<RankRequest>& by_rank, const std::vector<int>& members) const {
   for (size_t i = 0; i < by_rank.size(); ++i) {
-    const Announced& a = by_rank[i];
+    const RankRequest& a = by_rank[i];
     const bool twice = i > 0 && by_rank[i - 1].rank == a.rank;
     if (twice || !std::binary_search(members.begin(), members.end(), a.rank)) {
       return Status(Code::internal, std::string(name_of(a.request.kind)) + " '" + a.request.name + "': " + labels_[a.rank] +
@@ -128,7 +128,7 @@ Response Negotiator::decide(const Key& key, Pending& p) {
   Response r;
   r.kind = like.kind;
   r.set = key.set;
-  r.face = key.face;
+  r.frontend = key.frontend;
   r.dtype = like.dtype;
   r.op = like.op;
   r.wire = like.wire;
@@ -146,13 +146,13 @@ Response Negotiator::decide(const Key& key, Pending& p) {
     r.error = no_such_set(like);
     return r;
   }
-  r.error = check_announced(p.by_rank, set->second);
+  r.error = check_requests(p.by_rank, set->second);
   if (!r.error.ok()) return r;
   const bool short_of_ranks = p.by_rank.size() < set->second.size();
   if (short_of_ranks && (r.kind != Kind::allreduce || r.set != 0)) {
     r.error =
         Status(Code::mismatch, std::string(name_of(r.kind)) + " '" + key.name + "' is not possible after " +
-                                   labels_[joined(key.face).front()] + " has called join; only allreduce on the global process set is");
+                                   labels_[joined(key.frontend).front()] + " has called join; only allreduce on the global process set is");
     return r;
   }
   r.partial = short_of_ranks;
@@ -174,9 +174,9 @@ Response Negotiator::decide(const Key& key, Pending& p) {
 // Return the groups of an operation; several only if ranks disagree about the group.
 std::set<Negotiator::GroupKey> Negotiator::groups_of(const Key& key, const Pending& p) {
   std::set<GroupKey> groups;
-  for (const Announced& a : p.by_rank) {
+  for (const RankRequest& a : p.by_rank) {
     const Request& q = a.request;
-    if (!q.group.empty() && q.group_size > 1) groups.insert({key.set, key.face, q.group_size, q.group});
+    if (!q.group.empty() && q.group_size > 1) groups.insert({key.set, key.frontend, q.group_size, q.group});
   }
   return groups;
 }
@@ -200,7 +200,7 @@ void Negotiator::emit(const Key& key, Ready ready) {
   }
   const Pending& p = it->second;
   const bool unlike = std::any_of(p.by_rank.begin(), p.by_rank.end(),
-                                  [&p](const Announced& a) { return a.request.group_size != p.by_rank.front().request.group_size; });
+                                  [&p](const RankRequest& a) { return a.request.group_size != p.by_rank.front().request.group_size; });
   for (const GroupKey& g : groups) groups_[g].over |= unlike;
   any_over_ |= unlike;
   const bool held = !groups.empty() && ready.response.error.ok();
@@ -247,27 +247,27 @@ void Negotiator::spoil(const Key& key, const Status& why) {
   }
 }
 
-const std::vector<int>& Negotiator::joined(uint8_t face) const {
+const std::vector<int>& Negotiator::joined(uint8_t frontend) const {
   static const std::vector<int> nobody;
-  const auto it = joined_.find(face);
+  const auto it = joined_.find(frontend);
   return it == joined_.end() ? nobody : it->second.ranks;
 }
 
-void Negotiator::join(int rank, uint8_t face, double now) {
-  std::vector<int>& ranks = joined_[face].ranks;
-  joined_[face].last = now;
+void Negotiator::join(int rank, uint8_t frontend, double now) {
+  std::vector<int>& ranks = joined_[frontend].ranks;
+  joined_[frontend].last = now;
   if (std::find(ranks.begin(), ranks.end(), rank) == ranks.end()) ranks.push_back(rank);
   settle_all_of_world();
   if (static_cast<int>(ranks.size()) < world_) return;
   Ready ready;
   ready.response.kind = Kind::join;
-  ready.response.face = face;
+  ready.response.frontend = frontend;
   ready.response.names = {kJoinName};
   ready.response.shapes = {{}};
   ready.response.sizes = {rank};
-  joined_.erase(face);
+  joined_.erase(frontend);
   // Numbering restarts after a join.
-  std::erase_if(answered_, [face](const auto& entry) { return entry.first.set == 0 && entry.first.face == face; });
+  std::erase_if(answered_, [frontend](const auto& entry) { return entry.first.set == 0 && entry.first.frontend == frontend; });
   push(std::move(ready), ++units_);
 }
 
@@ -298,20 +298,20 @@ bool Negotiator::may_be_scheduled(const std::vector<Ready>& period) const {
   std::set<uint64_t> streams;
   for (const Ready& r : period) {
     const Response& one = r.response;
-    if (r.unnamed) streams.insert(stream_of(one.set, one.face, one.kind));
-    names.insert({one.set, one.face, one.names.front()});
+    if (r.unnamed) streams.insert(stream_of(one.set, one.frontend, one.kind));
+    names.insert({one.set, one.frontend, one.names.front()});
   }
   for (const auto& [key, p] : pending_) {
     const Request& q = p.by_rank.front().request;
-    if (q.unnamed ? !streams.count(stream_of(q.set, q.face, q.kind)) : !names.count(key)) return false;
+    if (q.unnamed ? !streams.count(stream_of(q.set, q.frontend, q.kind)) : !names.count(key)) return false;
   }
   return true;
 }
 
 std::vector<std::string> Negotiator::keys() const {
   std::vector<std::string> all;
-  for (const auto& [key, p] : pending_) all.push_back(key_of(key.set, key.face, key.name));
-  for (const auto& [face, j] : joined_) all.push_back(key_of(0, face, kJoinName));
+  for (const auto& [key, p] : pending_) all.push_back(key_of(key.set, key.frontend, key.name));
+  for (const auto& [frontend, j] : joined_) all.push_back(key_of(0, frontend, kJoinName));
   return all;
 }
 
@@ -322,7 +322,7 @@ std::vector<Negotiator::Waiting> Negotiator::waiting(double since) const {
     if (set == table_.sets.end()) return;
     Waiting w{name, key.set, first, std::move(ready), {}};
     std::sort(w.ready.begin(), w.ready.end());
-    const std::vector<int>& left = joined(key.face);  // ranks that have joined, which are not waited for
+    const std::vector<int>& left = joined(key.frontend);  // ranks that have joined, which are not waited for
     for (int r : set->second) {
       if (std::binary_search(w.ready.begin(), w.ready.end(), r) || std::find(left.begin(), left.end(), r) != left.end()) continue;
       w.missing.push_back(r);
@@ -335,7 +335,7 @@ std::vector<Negotiator::Waiting> Negotiator::waiting(double since) const {
     for (const GroupKey& g : groups_of(key, p)) told.insert(g);
     if (p.first > since) continue;
     std::vector<int> ready;
-    for (const Announced& a : p.by_rank) ready.push_back(a.rank);
+    for (const RankRequest& a : p.by_rank) ready.push_back(a.rank);
     add(key, key.name, p.first, std::move(ready));
   }
   for (const auto& [g, group] : groups_) {
@@ -346,9 +346,9 @@ std::vector<Negotiator::Waiting> Negotiator::waiting(double since) const {
     const std::string part = " (only " + std::to_string(group.held.size()) + " of its " + std::to_string(g.size) + " members)";
     add(key, "group '" + g.name + "'" + part, first, {});
   }
-  for (const auto& [face, j] : joined_) {
+  for (const auto& [frontend, j] : joined_) {
     const double first = std::max(j.last, last_decision_);
-    if (first <= since) add({0, face, ""}, "join", first, j.ranks);
+    if (first <= since) add({0, frontend, ""}, "join", first, j.ranks);
   }
   return out;
 }

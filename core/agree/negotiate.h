@@ -26,7 +26,7 @@ class Negotiator {
   Negotiator(int world, std::vector<std::string> labels);
 
   // Record that `rank` is ready for `request`.
-  void announce(int rank, Request request, double now);
+  void add_request(int rank, Request request, double now);
 
   // Take the operations that became ready since the last call, one Ready each, in order, before fusion.
   std::vector<Ready> take_ready();
@@ -48,7 +48,7 @@ class Negotiator {
   struct Waiting {
     std::string name;
     uint32_t set;
-    double announced;
+    double requested;
     std::vector<int> ready, missing;
   };
   std::vector<Waiting> waiting(double since) const;
@@ -63,18 +63,18 @@ class Negotiator {
  private:
   struct Key {
     uint32_t set;
-    uint8_t face;
+    uint8_t frontend;
     std::string name;
     auto operator<=>(const Key&) const = default;
   };
   struct Pending {
-    std::vector<Announced> by_rank;
+    std::vector<RankRequest> by_rank;
     double first = 0;
     std::optional<Ready> decided;  // set once requested by all ranks; held until its group is complete
   };
   struct GroupKey {
     uint32_t set;
-    uint8_t face;
+    uint8_t frontend;
     uint32_t size;  // part of the key, because ranks that disagree about the size mean different groups
     std::string name;
     auto operator<=>(const GroupKey&) const = default;
@@ -98,7 +98,7 @@ class Negotiator {
   void settle(const Key& key);         // decide the operation if it is ready now
   bool complete(const Key& key, const Pending& p) const;
   Response decide(const Key& key, Pending& p);
-  Status check_announced(const std::vector<Announced>& by_rank, const std::vector<int>& members) const;
+  Status check_requests(const std::vector<RankRequest>& by_rank, const std::vector<int>& members) const;
   std::vector<std::pair<Key, Status>> unlike_groups(double since) const;
   static std::set<GroupKey> groups_of(const Key& key, const Pending& p);
   void emit(const Key& key, Ready ready);
@@ -108,8 +108,8 @@ class Negotiator {
   void push(Ready ready, uint64_t unit);
   void release(const GroupKey& key, Group* group);
   void spoil(const Key& key, const Status& why);
-  void join(int rank, uint8_t face, double now);
-  const std::vector<int>& joined(uint8_t face) const;
+  void join(int rank, uint8_t frontend, double now);
+  const std::vector<int>& joined(uint8_t frontend) const;
   void settle_all_of_world();
   void settle_removed();
 
@@ -131,6 +131,6 @@ class Negotiator {
 };
 
 // Return the sizes of a response whose result depends on every rank's request. `members` in set order.
-std::vector<int64_t> gather_sizes(Kind kind, const std::vector<Announced>& by_rank, const std::vector<int>& members);
+std::vector<int64_t> gather_sizes(Kind kind, const std::vector<RankRequest>& by_rank, const std::vector<int>& members);
 
 }  // namespace hvd

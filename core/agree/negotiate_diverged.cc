@@ -23,15 +23,15 @@ std::string base_of(const Request& q) {
 // may have no member name in common, so no member would ever be compared.
 std::vector<std::pair<Negotiator::Key, Status>> Negotiator::unlike_groups(double since) const {
   struct Spoken {
-    std::map<int, std::set<uint32_t>> sizes;  // group sizes announced by each rank
+    std::map<int, std::set<uint32_t>> sizes;  // group sizes requested by each rank
     std::vector<Key> members;
   };
   std::map<std::tuple<uint32_t, uint8_t, std::string>, Spoken> groups;
   for (const auto& [key, p] : pending_) {
     if (p.decided || p.first > since) continue;
-    for (const Announced& a : p.by_rank) {
+    for (const RankRequest& a : p.by_rank) {
       if (a.request.group.empty()) continue;
-      Spoken& spoken = groups[{key.set, key.face, a.request.group}];
+      Spoken& spoken = groups[{key.set, key.frontend, a.request.group}];
       spoken.sizes[a.rank].insert(a.request.group_size);
       if (spoken.members.empty() || spoken.members.back() != key) spoken.members.push_back(key);
     }
@@ -63,7 +63,7 @@ Ready failure_of(const Request& like, const Status& why) {
   Ready ready;
   ready.response.kind = like.kind;
   ready.response.set = like.set;
-  ready.response.face = like.face;
+  ready.response.frontend = like.frontend;
   ready.response.dtype = like.dtype;
   ready.response.names = {like.name};
   ready.response.shapes = {like.shape};
@@ -100,7 +100,7 @@ void Negotiator::fail_rest() {
   for (const auto& [key, why] : rest) {
     const Pending& p = pending_.at(key);
     Answered answered{why, {}, groups_of(key, p)};
-    for (const Announced& a : p.by_rank) answered.ranks.insert(a.rank);
+    for (const RankRequest& a : p.by_rank) answered.ranks.insert(a.rank);
     fail(key, why);
     answered_.insert_or_assign(key, std::move(answered));
     if (answered_.size() > kAnswered) answered_.erase(answered_.begin());
@@ -131,12 +131,12 @@ void Negotiator::fail_diverged(double since) {
   for (auto a = pending_.begin(); a != pending_.end(); ++a) {
     if (!old(a->second)) continue;
     for (auto b = std::next(a); b != pending_.end(); ++b) {
-      if (a->first.set != b->first.set || a->first.face != b->first.face || !old(b->second)) continue;
-      const Announced &x = a->second.by_rank.front(), &y = b->second.by_rank.front();
+      if (a->first.set != b->first.set || a->first.frontend != b->first.frontend || !old(b->second)) continue;
+      const RankRequest &x = a->second.by_rank.front(), &y = b->second.by_rank.front();
       if (x.request.kind == y.request.kind || base_of(x.request) != base_of(y.request)) continue;
       std::set<int> ranks;
       for (const auto* p : {&a->second, &b->second}) {
-        for (const Announced& one : p->by_rank) ranks.insert(one.rank);
+        for (const RankRequest& one : p->by_rank) ranks.insert(one.rank);
       }
       if (!table_.sets.count(a->first.set)) continue;
       const bool disjoint = ranks.size() == a->second.by_rank.size() + b->second.by_rank.size();

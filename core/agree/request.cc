@@ -24,9 +24,10 @@ int64_t Request::elements() const {
 }
 
 bool Request::same_signature(const Request& o) const {
-  return kind == o.kind && set == o.set && face == o.face && unnamed == o.unnamed && (unnamed || name == o.name) && dtype == o.dtype &&
-         op == o.op && wire == o.wire && device == o.device && across_hosts == o.across_hosts && root == o.root && prescale == o.prescale &&
-         postscale == o.postscale && shape == o.shape && splits == o.splits && group_size == o.group_size && (unnamed || group == o.group);
+  return kind == o.kind && set == o.set && frontend == o.frontend && unnamed == o.unnamed && (unnamed || name == o.name) &&
+         dtype == o.dtype && op == o.op && wire == o.wire && device == o.device && across_hosts == o.across_hosts && root == o.root &&
+         prescale == o.prescale && postscale == o.postscale && shape == o.shape && splits == o.splits && group_size == o.group_size &&
+         (unnamed || group == o.group);
 }
 
 uint64_t Request::signature_hash() const {
@@ -38,7 +39,7 @@ uint64_t Request::signature_hash() const {
   };
   mix(static_cast<uint64_t>(kind));
   mix(set);
-  mix(static_cast<uint64_t>(across_hosts) << 40 | static_cast<uint64_t>(device) << 32 | static_cast<uint64_t>(face) << 24 |
+  mix(static_cast<uint64_t>(across_hosts) << 40 | static_cast<uint64_t>(device) << 32 | static_cast<uint64_t>(frontend) << 24 |
       static_cast<uint64_t>(wire) << 16 | static_cast<uint64_t>(dtype) << 8 | static_cast<uint64_t>(op));
   mix(static_cast<uint64_t>(root) << 32 | group_size);
   mix(std::hash<double>{}(prescale));
@@ -53,7 +54,7 @@ Request request_like(const Response& r) {
   Request q;
   q.kind = r.kind;
   q.set = r.set;
-  q.face = r.face;
+  q.frontend = r.frontend;
   q.dtype = r.dtype;
   q.op = r.op;
   q.wire = r.wire;
@@ -76,7 +77,7 @@ namespace {
 void put(Writer& w, const Request& r) {
   w.put(r.kind);
   w.put(r.set);
-  w.put(r.face);
+  w.put(r.frontend);
   w.put(r.name);
   w.put(r.unnamed);
   w.put(r.dtype);
@@ -96,12 +97,12 @@ void put(Writer& w, const Request& r) {
 
 // True if dimensions are not negative and the size fits the address space, so that later products cannot overflow.
 bool possible(const std::vector<int64_t>& shape) {
-  constexpr int64_t kMostElements = int64_t{1} << 58;
+  constexpr int64_t kMaxElements = int64_t{1} << 58;
   if (std::any_of(shape.begin(), shape.end(), [](int64_t d) { return d < 0; })) return false;
   if (std::find(shape.begin(), shape.end(), 0) != shape.end()) return true;
   int64_t n = 1;
   for (int64_t d : shape) {
-    if (__builtin_mul_overflow(n, d, &n) || n > kMostElements) return false;
+    if (__builtin_mul_overflow(n, d, &n) || n > kMaxElements) return false;
   }
   return true;
 }
@@ -109,7 +110,7 @@ bool possible(const std::vector<int64_t>& shape) {
 void get(Reader& r, Request* q) {
   r.get(&q->kind, Kind::remove_set);
   r.get(&q->set);
-  r.get(&q->face);
+  r.get(&q->frontend);
   r.get(&q->name);
   r.get(&q->unnamed);
   r.get(&q->dtype, DType::bfloat16);
@@ -131,7 +132,7 @@ void get(Reader& r, Request* q) {
 void put(Writer& w, const Response& r) {
   w.put(r.kind);
   w.put(r.set);
-  w.put(r.face);
+  w.put(r.frontend);
   w.put(r.dtype);
   w.put(r.op);
   w.put(r.wire);
@@ -153,7 +154,7 @@ void put(Writer& w, const Response& r) {
 void get(Reader& r, Response* p) {
   r.get(&p->kind, Kind::adopt_schedule);
   r.get(&p->set);
-  r.get(&p->face);
+  r.get(&p->frontend);
   r.get(&p->dtype, DType::bfloat16);
   r.get(&p->op, ReduceOp::product);
   r.get(&p->wire, WireFormat::int8);

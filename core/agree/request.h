@@ -38,7 +38,7 @@ inline constexpr const char* kJoinName = "join.noname";
 struct Request {
   Kind kind = Kind::allreduce;
   uint32_t set = 0;
-  uint8_t face = 0;  // submitting framework: each framework in a process has its own names, groups, numbers and joins
+  uint8_t frontend = 0;  // submitting framework: each framework in a process has its own names, groups, numbers and joins
   std::string name;             // full name on the wire; unique among the operations in flight of a set and frontend
   bool unnamed = false;         // the name is only a number; unnamed operations are matched by order
   DType dtype = DType::float32;
@@ -72,7 +72,7 @@ struct Request {
 struct Response {
   Kind kind = Kind::allreduce;
   uint32_t set = 0;
-  uint8_t face = 0;
+  uint8_t frontend = 0;
   DType dtype = DType::float32;
   ReduceOp op = ReduceOp::sum;
   WireFormat wire = WireFormat::none;
@@ -95,14 +95,14 @@ struct Response {
 Request request_like(const Response& response);
 
 // Return a key that is unique in all sets and frontends; a name is unique only in one set and frontend.
-inline std::string key_of(uint32_t set, uint8_t face, const std::string& name) {
-  return std::to_string(set) + (face == 0 ? "/" : '.' + std::to_string(face) + '/') + name;
+inline std::string key_of(uint32_t set, uint8_t frontend, const std::string& name) {
+  return std::to_string(set) + (frontend == 0 ? "/" : '.' + std::to_string(frontend) + '/') + name;
 }
-inline std::string key_of(const Request& q) { return key_of(q.set, q.face, q.name); }
+inline std::string key_of(const Request& q) { return key_of(q.set, q.frontend, q.name); }
 // Return the number of a stream. Unnamed operations are numbered, and matched by order, within a stream. Ascending by
 // set, then frontend.
-constexpr uint64_t stream_of(uint32_t set, uint8_t face, Kind kind) {
-  return static_cast<uint64_t>(set) << 16 | static_cast<uint64_t>(face) << 8 | static_cast<uint64_t>(kind);
+constexpr uint64_t stream_of(uint32_t set, uint8_t frontend, Kind kind) {
+  return static_cast<uint64_t>(set) << 16 | static_cast<uint64_t>(frontend) << 8 | static_cast<uint64_t>(kind);
 }
 
 // Return a shape for messages: "[2, 3]".

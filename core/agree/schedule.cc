@@ -13,7 +13,7 @@ Schedule make_schedule(uint64_t id, std::vector<Ready> period, const FuseOptions
   s.id = id;
   for (size_t i = 0; i < period.size(); ++i) {
     const Response& r = period[i].response;
-    s.entries.push_back({r.set, r.kind, r.names.front(), period[i].unnamed, r.face});
+    s.entries.push_back({r.set, r.kind, r.names.front(), period[i].unnamed, r.frontend});
   }
   std::vector<std::vector<size_t>> members;
   std::vector<Response> responses = fuse(period, options, &members);
@@ -39,7 +39,7 @@ void encode(const Schedule& s, std::string* out) {
     w.put(e.kind);
     w.put(e.name);
     w.put(e.unnamed);
-    w.put(e.face);
+    w.put(e.frontend);
   }
   std::vector<Response> responses;
   w.put(static_cast<uint32_t>(s.buckets.size()));
@@ -61,7 +61,7 @@ bool belongs(const Schedule::Bucket& bucket, const std::vector<ScheduleEntry>& e
     for (const std::string& name : part.names) {
       if (at >= bucket.entries.size()) return false;
       const ScheduleEntry& e = entries[bucket.entries[at++]];
-      if (e.set != part.set || e.face != part.face || e.kind != part.kind || e.name != name) return false;
+      if (e.set != part.set || e.frontend != part.frontend || e.kind != part.kind || e.name != name) return false;
     }
   }
   return at == bucket.entries.size();
@@ -78,7 +78,7 @@ bool decode(const std::string& bytes, Schedule* s) {
     r.get(&e.kind, Kind::barrier);
     r.get(&e.name);
     r.get(&e.unnamed);
-    r.get(&e.face);
+    r.get(&e.frontend);
   }
   s->buckets.resize(r.count(8 + 48));  // minimum size of a bucket: its entries and part count here, its parts below
   std::vector<bool> placed(s->entries.size());

@@ -2,7 +2,7 @@
 // the same list twice it proposes it as a schedule, which all ranks adopt at the same place in the order of operations.
 // From then on a bucket (one fused operation) starts once its tensors have been submitted on every rank, in the
 // schedule's order, without any message that describes them. A rank that deviates revokes the schedule, and all ranks
-// return to negotiation (engine/steady.h).
+// return to negotiation (engine/schedule_sync.h).
 //
 //   rank 0:    decisions -> ScheduleDetector: two equal periods? -> make_schedule() -> sent in its place in the order of decisions
 //   each rank: decode() -> ScheduleCursor: bucket after bucket, round after round -> revoked by a rank that deviates
@@ -28,7 +28,7 @@ struct ScheduleEntry {
   Kind kind = Kind::allreduce;
   std::string name;  // name of the operation when it was negotiated
   bool unnamed = false;
-  uint8_t face = 0;
+  uint8_t frontend = 0;
 };
 
 // Operations in a fixed order that all ranks repeat without negotiation, grouped into buckets.

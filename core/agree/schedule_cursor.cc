@@ -2,13 +2,13 @@
 
 #include <algorithm>
 
-#include "agree/steady_word.h"
+#include "agree/schedule_word.h"
 
 namespace hvd {
 namespace {
 
-void make_key(uint32_t set, uint8_t face, const std::string& name, std::string* key) {
-  const uint64_t scope = static_cast<uint64_t>(set) << 8 | face;
+void make_key(uint32_t set, uint8_t frontend, const std::string& name, std::string* key) {
+  const uint64_t scope = static_cast<uint64_t>(set) << 8 | frontend;
   key->assign(reinterpret_cast<const char*>(&scope), sizeof scope);
   key->append(name);
 }
@@ -29,9 +29,9 @@ ScheduleCursor::ScheduleCursor(std::shared_ptr<const Schedule> schedule, std::ve
     slots_[i].request = *requests[i];
     const ScheduleEntry& e = schedule_->entries[i];
     if (e.unnamed) {
-      unnamed_[stream_of(e.set, e.face, e.kind)].entries.push_back(i);
+      unnamed_[stream_of(e.set, e.frontend, e.kind)].entries.push_back(i);
     } else {
-      make_key(e.set, e.face, e.name, &key_);
+      make_key(e.set, e.frontend, e.name, &key_);
       by_name_[key_].entries.push_back(i);
     }
   }
@@ -55,10 +55,10 @@ ScheduleCursor::ScheduleCursor(std::shared_ptr<const Schedule> schedule, std::ve
 
 uint32_t ScheduleCursor::find(const Request& q) const {
   if (q.unnamed) {
-    auto it = unnamed_.find(stream_of(q.set, q.face, q.kind));
+    auto it = unnamed_.find(stream_of(q.set, q.frontend, q.kind));
     return it == unnamed_.end() ? kNoEntry : it->second.next();
   }
-  make_key(q.set, q.face, q.name, &key_);
+  make_key(q.set, q.frontend, q.name, &key_);
   auto it = by_name_.find(key_);
   return it == by_name_.end() ? kNoEntry : it->second.next();
 }

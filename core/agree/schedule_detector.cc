@@ -97,7 +97,7 @@ bool ScheduleDetector::ambiguous(size_t p) const {
     const Token& t = log_[i];
     if (t.ready.unnamed) continue;
     const auto [it, fresh] =
-        known.try_emplace(key_of(t.ready.response.set, t.ready.response.face, t.ready.response.names.front()), t.identity);
+        known.try_emplace(key_of(t.ready.response.set, t.ready.response.frontend, t.ready.response.names.front()), t.identity);
     if (!fresh && it->second != t.identity) return true;
   }
   return false;

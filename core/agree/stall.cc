@@ -1,9 +1,11 @@
 #include "agree/stall.h"
 
+#include <algorithm>
 #include <cmath>
 #include <map>
 
 namespace hvd {
+
 namespace {
 
 constexpr size_t kNamesShown = 6;
@@ -29,7 +31,7 @@ std::string seconds(double s) { return std::to_string(static_cast<long long>(std
 
 }  // namespace
 
-Status Stall::check(const Negotiator& negotiator, double now, const LogSink& log, bool* told) {
+Status StallCheck::check(const Negotiator& negotiator, double now, const LogSink& log, bool* told) {
   *told = false;
   if (now - last_look_ < 1.0) return {};
   last_look_ = now;
@@ -42,7 +44,7 @@ Status Stall::check(const Negotiator& negotiator, double now, const LogSink& log
   bool ended = false;
   double longest = 0;
   for (const auto& w : waiting) {
-    const double age = now - w.announced;
+    const double age = now - w.requested;
     const bool past = may_end && age >= shutdown_;
     ended = ended || past;
     longest = std::max(longest, age);
@@ -61,6 +63,47 @@ Status Stall::check(const Negotiator& negotiator, double now, const LogSink& log
   if (last_warning_ == 0 || now - last_warning_ >= warning_) {
     last_warning_ = now;
     *told = true;
+    if (log) log(LogLevel::warning, text);
+  }
+  return {};
+}
+
+namespace {
+
+constexpr size_t kOperationsShown = 6;
+
+}  // namespace
+
+double LocalStallCheck::grace() const { return std::clamp(warning_ > 0 ? warning_ : shutdown_, 1.5, 5.0); }
+
+void LocalStallCheck::known(const std::vector<std::string>& keys, double now) {
+  known_ = {keys.begin(), keys.end()};
+  known_at_ = now;
+}
+
+Status LocalStallCheck::check(const std::vector<Waiting>& waiting, const std::string& why, double now, const LogSink& log) {
+  last_look_ = now;
+  const bool may_end = shutdown_ > 0 && shutdown_ >= warning_;
+  const double first = (warning_ > 0 ? warning_ : shutdown_) + grace();
+  // Rank 0 repeats its report; operations that it no longer reports it may have forgotten.
+  const bool fresh = known_at_ > 0 && now - known_at_ <= first;
+  std::vector<const Waiting*> unknown;
+  double longest = 0;
+  for (const Waiting& w : waiting) {
+    if (now - w.since < first || (fresh && known_.count(w.key))) continue;
+    unknown.push_back(&w);
+    longest = std::max(longest, now - w.since);
+  }
+  if (unknown.empty()) return {};
+  std::string text =
+      "operations of " + label_ + " have been waiting for up to " + std::to_string(static_cast<long long>(std::llround(longest))) + " s:";
+  for (size_t i = 0; i < unknown.size() && i < kOperationsShown; ++i) text += (i ? ", " : " ") + unknown[i]->what;
+  if (unknown.size() > kOperationsShown) text += ", ...";
+  text += "\n  Rank 0, which reports waiting operations, has not reported them" +
+          (why.empty() ? "; check whether its process is stopped" : ". " + why);
+  if (may_end && longest >= shutdown_ + grace()) return Status(Code::timeout, text);
+  if (warning_ > 0 && (last_warning_ == 0 || now - last_warning_ >= warning_)) {
+    last_warning_ = now;
     if (log) log(LogLevel::warning, text);
   }
   return {};

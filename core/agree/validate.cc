@@ -44,16 +44,16 @@ Disagreement compare(const Request& a, const Request& b) {
 
 }  // namespace
 
-Status validate(const std::vector<Announced>& announced, const std::vector<std::string>& labels) {
-  const Announced& first = announced.front();
-  for (const Announced& other : announced) {
+Status validate(const std::vector<RankRequest>& requested, const std::vector<std::string>& labels) {
+  const RankRequest& first = requested.front();
+  for (const RankRequest& other : requested) {
     // Reported here and not at submission, because the other ranks would then wait for this rank.
     if (ragged(other.request.kind) && other.request.shape.empty()) {
       return Status(Code::mismatch, std::string(name_of(other.request.kind)) + " '" + other.request.name + "': the tensor of " +
                                         labels[other.rank] + " must have at least one dimension, got shape ()");
     }
   }
-  for (const Announced& other : announced) {
+  for (const RankRequest& other : requested) {
     const Disagreement d = compare(first.request, other.request);
     if (d.what.empty()) continue;
     std::string message = std::string(name_of(first.request.kind)) + " '" + first.request.name + "': ranks disagree about the " + d.what +

@@ -52,9 +52,9 @@ class HostBackend final : public Backend {
   bool may_be_guarded(const Comm& c, size_t count, DType d) const override {
     // Recursive doubling sends all data log2(P) times instead of about twice. Up to this size the saved latency matters
     // more, on links of 1 to 10 Gbit/s with typical latencies.
-    constexpr size_t kMost = 32u << 10;
+    constexpr size_t kMax = 32u << 10;
     const size_t bytes = count * size_of(d);
-    if (bytes > kMost || c.node || c.local) return false;
+    if (bytes > kMax || c.node || c.local) return false;
     const Algorithm algorithm = pick(Collective::allreduce, c, d, bytes);
     if (algorithm == Algorithm::recursive_doubling) return true;
     // An algorithm that the user requested is not replaced.

@@ -1,7 +1,7 @@
 #include <algorithm>
 #include <vector>
 
-#include "collectives/homes.h"
+#include "collectives/arena_offsets.h"
 #include "collectives/shm.h"
 
 namespace hvd {
@@ -12,10 +12,10 @@ constexpr size_t kArenaBlockBytes = 8 << 10;
 
 }  // namespace
 
-Homes homes_of(const NodeGroup& node, const Segments& data, size_t element) {
-  Homes mine;
+ArenaOffsets arena_offsets_of(const NodeGroup& node, const Segments& data, size_t element) {
+  ArenaOffsets mine;
   const std::byte* base = node.arena(node.me());
-  if (!base || data.pieces.size() > Homes::kMost) return mine;
+  if (!base || data.pieces.size() > ArenaOffsets::kMax) return mine;
   for (size_t i = 0; i < data.pieces.size(); ++i) {
     const Segments::Piece& piece = data.pieces[i];
     // The difference is far beyond the arena size for memory before the arena, and for null (a rank that has joined).
@@ -27,7 +27,7 @@ Homes homes_of(const NodeGroup& node, const Segments& data, size_t element) {
   return mine;
 }
 
-Status allreduce_in_place(NodeGroup& node, const Segments& data, const Homes* const* homes, uint64_t stage, DType d, ReduceOp op,
+Status allreduce_in_place(NodeGroup& node, const Segments& data, const ArenaOffsets* const* offsets, uint64_t stage, DType d, ReduceOp op,
                           const Scale& s) {
   const size_t members = node.size(), me = node.me(), element = size_of(d), block = kArenaBlockBytes / element;
   const size_t slice = round_up(ceil_div(data.total, members), kLine / element);
@@ -36,7 +36,7 @@ Status allreduce_in_place(NodeGroup& node, const Segments& data, const Homes* co
   std::vector<std::byte*> targets(members);
   PieceWalk(data).each(first, last - first, [&](const Segments::Piece& piece, size_t within, size_t, size_t n) {
     const size_t index = &piece - data.pieces.data();
-    for (size_t m = 0; m < members; ++m) targets[m] = node.arena(static_cast<int>(m)) + homes[m]->offset[index] + within * element;
+    for (size_t m = 0; m < members; ++m) targets[m] = node.arena(static_cast<int>(m)) + offsets[m]->offset[index] + within * element;
     for (size_t done = 0; done < n; done += block) {
       const size_t some = std::min(block, n - done), at = done * element;
       for (size_t m = 0; m < members; ++m) sources[m] = targets[m] + at;

@@ -16,7 +16,7 @@
 #include <new>
 
 #include "collectives/collectives.h"
-#include "collectives/pairwise.h"
+#include "collectives/flow.h"
 
 namespace hvd {
 namespace {

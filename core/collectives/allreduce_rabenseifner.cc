@@ -8,7 +8,7 @@
 // Source: R. Rabenseifner, "Optimization of Collective Reduction Operations", ICCS 2004; R. Thakur, R. Rabenseifner, W.
 // Gropp, "Optimization of Collective Communication Operations in MPICH", IJHPCA 19(1), 2005.
 #include "collectives/collectives.h"
-#include "collectives/fold.h"
+#include "collectives/flow.h"
 
 namespace hvd {
 namespace {
@@ -44,7 +44,7 @@ struct Halving {
 namespace {
 
 // `sums`: v.wide already holds sums, and v.data holds nothing.
-Status halve_and_double(Comm& comm, const Values& v, ReduceOp op, bool sums) {
+Status halve_and_double(Comm& comm, const AllreduceValues& v, ReduceOp op, bool sums) {
   std::byte* data = v.data;
   const DType d = v.d;
   const size_t count = v.count;
@@ -74,7 +74,7 @@ Status halve_and_double(Comm& comm, const Values& v, ReduceOp op, bool sums) {
 
 Status allreduce_rabenseifner(Comm& comm, std::byte* data, size_t count, DType d, ReduceOp op) {
   if (count == 0 || comm.size == 1) return {};
-  return halve_and_double(comm, Values::of(comm, data, count, d), op, false);
+  return halve_and_double(comm, AllreduceValues::of(comm, data, count, d), op, false);
 }
 
 Status allreduce_rabenseifner_sums(Comm& comm, float* sums, std::byte* result, size_t count, DType d, ReduceOp op) {

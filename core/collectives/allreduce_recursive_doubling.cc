@@ -7,13 +7,13 @@
 // Source: R. Thakur, R. Rabenseifner, W. Gropp, "Optimization of Collective Communication Operations in MPICH", IJHPCA
 // 19(1), 2005.
 #include "collectives/collectives.h"
-#include "collectives/fold.h"
+#include "collectives/flow.h"
 
 namespace hvd {
 namespace {
 
 // First step for 16-bit floats, in which each side holds either its own values or already a sum.
-Status first_of_halves(Comm& comm, const Fold& fold, const Values& v, ReduceOp op) {
+Status first_of_halves(Comm& comm, const Fold& fold, const AllreduceValues& v, ReduceOp op) {
   const int place = fold.place ^ 1, peer = fold.rank_at(place);
   const bool sum = fold.begins_with_sum(fold.place), theirs_is_sum = fold.begins_with_sum(place);
   const Bytes mine = v.mine(0, v.count);
@@ -30,7 +30,7 @@ Status first_of_halves(Comm& comm, const Fold& fold, const Values& v, ReduceOp o
   return {};
 }
 
-Status double_up(Comm& comm, const Fold& fold, const Values& v, ReduceOp op) {
+Status double_up(Comm& comm, const Fold& fold, const AllreduceValues& v, ReduceOp op) {
   int distance = 1;
   if (v.acc != v.d && fold.places > 1) {
     HVD_RETURN_IF_ERROR(first_of_halves(comm, fold, v, op));
@@ -53,7 +53,7 @@ Status allreduce_recursive_doubling(Comm& comm, std::byte* data, size_t count, D
   if (count == 0 || comm.size == 1) return {};
   const Fold fold = Fold::of(comm.rank, comm.size);
   // A single addition rounds once, whatever type it starts from.
-  const Values v = comm.size == 2 ? Values{data, data, count, d, d} : Values::of(comm, data, count, d);
+  const AllreduceValues v = comm.size == 2 ? AllreduceValues{data, data, count, d, d} : AllreduceValues::of(comm, data, count, d);
   HVD_RETURN_IF_ERROR(fold_in(comm, fold, v, op));
   if (fold.place >= 0) {
     HVD_RETURN_IF_ERROR(double_up(comm, fold, v, op));

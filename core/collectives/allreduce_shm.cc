@@ -9,7 +9,7 @@
 // the result to its output and its staging area; and copies out the others' results. Two synchronisations per round,
 // hidden by working on three rounds at a time.
 //   cost: 2 a (once) + R m + W m + X 2 (n - 1) / n m
-// Sliced, with tensors in the arenas of all members: no staging at all, see homes.h.
+// Sliced, with tensors in the arenas of all members: no staging at all, see offsets.h.
 //
 // This is reduce-scatter followed by allgather (Thakur, Rabenseifner, Gropp: Optimization of Collective Communication
 // Operations in MPICH, 2005) with direct exchange in both, split into chunks that stay in cache.
@@ -17,8 +17,8 @@
 #include <cstring>
 #include <vector>
 
+#include "collectives/arena_offsets.h"
 #include "collectives/collectives.h"
-#include "collectives/homes.h"
 #include "collectives/shm.h"
 
 namespace hvd {
@@ -36,7 +36,7 @@ class Job {
 
   Status direct(const SubBuffers& subs);
   // `*mixed`: set if nothing was done because the tensors of some members, but not all, are in their arenas.
-  Status sliced(const SubBuffers& subs, const Homes& homes, bool* mixed);
+  Status sliced(const SubBuffers& subs, const ArenaOffsets& offsets, bool* mixed);
 
  private:
   Status unstaged(const SubBuffers& subs, bool* mixed);
@@ -119,7 +119,9 @@ void Job::reduce_own(const SubBuffers& subs, size_t round, size_t at, size_t fir
 constexpr size_t kSlicedDepth = 5;
 
 // Return a member's arena offsets; valid once it has published its first stage.
-const Homes* homes_at(const SubBuffers& subs, int member) { return reinterpret_cast<const Homes*>(subs.stage.staging[member]); }
+const ArenaOffsets* homes_at(const SubBuffers& subs, int member) {
+  return reinterpret_cast<const ArenaOffsets*>(subs.stage.staging[member]);
+}
 
 // Number of stages that every member publishes when only some tensors are in arenas: more than any member has published
 // by then.
@@ -139,16 +141,16 @@ Status Job::unstaged(const SubBuffers& subs, bool* mixed) {
     node_.finish_at(kMixedStages);
     return {};
   }
-  std::vector<const Homes*> homes;
-  for (int m = 0; m < node_.size(); ++m) homes.push_back(homes_at(subs, m));
-  HVD_RETURN_IF_ERROR(allreduce_in_place(node_, data_, homes.data(), 2, dtype_, op_, scale_));
+  std::vector<const ArenaOffsets*> offsets;
+  for (int m = 0; m < node_.size(); ++m) offsets.push_back(homes_at(subs, m));
+  HVD_RETURN_IF_ERROR(allreduce_in_place(node_, data_, offsets.data(), 2, dtype_, op_, scale_));
   node_.finish();
   return {};
 }
 
-Status Job::sliced(const SubBuffers& subs, const Homes& homes, bool* mixed) {
-  *reinterpret_cast<Homes*>(subs.stage.staging[node_.me()]) = homes;
-  if (homes.count > 0) return unstaged(subs, mixed);
+Status Job::sliced(const SubBuffers& subs, const ArenaOffsets& offsets, bool* mixed) {
+  *reinterpret_cast<ArenaOffsets*>(subs.stage.staging[node_.me()]) = offsets;
+  if (offsets.count > 0) return unstaged(subs, mixed);
   const size_t members = node_.size(), me = node_.me(), total = data_.total;
   const size_t unit = kLine / element_;
   const size_t most = round_down(std::min(subs.bytes / members, tuning_.chunk_bytes) / element_, unit);
@@ -219,14 +221,14 @@ Status allreduce_shm(Comm& comm, const Segments& data, DType d, ReduceOp op, con
     HVD_RETURN_IF_ERROR(subs.check(1));
     return job.direct(subs);
   }
-  const SubBuffers subs(stage, kSlicedDepth, sizeof(Homes));
+  const SubBuffers subs(stage, kSlicedDepth, sizeof(ArenaOffsets));
   HVD_RETURN_IF_ERROR(subs.check(members));
   bool mixed = false;
-  HVD_RETURN_IF_ERROR(job.sliced(subs, homes_of(node, data, size_of(d)), &mixed));
+  HVD_RETURN_IF_ERROR(job.sliced(subs, arena_offsets_of(node, data, size_of(d)), &mixed));
   if (!mixed) return {};
   // Repeat as if no tensor were in an arena.
   HVD_RETURN_IF_ERROR(node.begin(&stage));
-  return Job(comm, data, d, op, s).sliced(SubBuffers(stage, kSlicedDepth, sizeof(Homes)), Homes{}, &mixed);
+  return Job(comm, data, d, op, s).sliced(SubBuffers(stage, kSlicedDepth, sizeof(ArenaOffsets)), ArenaOffsets{}, &mixed);
 }
 
 }  // namespace hvd

@@ -9,6 +9,7 @@
 #include "collectives/reduce.h"
 
 namespace hvd {
+
 namespace {
 
 constexpr uint32_t kInfinity = 0x7f800000;
@@ -66,6 +67,18 @@ void decode_floats(WireFormat f, float* to, const std::byte* from, size_t count)
       return;
     default: widen(half_of(f), to, from, count);
   }
+}
+
+void load_contribution(const CodedRun& run, size_t first, size_t n, float* to) {
+  if (run.in) {
+    std::memcpy(to, run.in + first * sizeof(float), n * sizeof(float));
+  } else {
+    std::fill_n(to, n, 0.0f);
+  }
+  if (!run.residual) return;
+  alignas(64) float carried[kCodedStep];
+  std::memcpy(carried, run.residual + first * sizeof(float), n * sizeof(float));
+  for (size_t i = 0; i < n; ++i) to[i] += carried[i];
 }
 
 }  // namespace hvd

@@ -71,12 +71,12 @@ T clamped(Wide x, Wide low = std::numeric_limits<T>::min(), Wide high = std::num
 template <class T>
 void to(int64_t* words, const std::byte* src, size_t n, double factor) {
   // The limit of a single word leaves room for the sum over 2^11 ranks.
-  constexpr Wide kMost = sizeof(T) == 8 ? Wide{std::numeric_limits<int64_t>::max()} : Wide{1} << 52;
+  constexpr Wide kMax = sizeof(T) == 8 ? Wide{std::numeric_limits<int64_t>::max()} : Wide{1} << 52;
   const Scaler scaled({factor, 1});
   for (size_t i = 0; i < n; ++i) {
     T value;
     std::memcpy(&value, src + i * sizeof(T), sizeof(T));
-    const auto x = factor == 1.0 ? static_cast<int64_t>(value) : clamped<int64_t>(scaled(value), -kMost - 1, kMost);
+    const auto x = factor == 1.0 ? static_cast<int64_t>(value) : clamped<int64_t>(scaled(value), -kMax - 1, kMax);
     if constexpr (sizeof(T) == 8) {
       words[2 * i] = x >> 32;
       words[2 * i + 1] = x & 0xffffffff;

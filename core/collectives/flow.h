@@ -1,5 +1,8 @@
 // Data flow shared by the loops of all algorithms over links. Private to this layer.
 #pragma once
+#include <algorithm>
+#include <array>
+#include <bit>
 #include <span>
 #include <string>
 
@@ -120,5 +123,88 @@ enum LinkSlot : int {
   kSlotGuardMine,    // collectives/guarded.h: kept between calls; no other collective runs then
   kSlotGuardTheirs,
 };
+
+// Round schedule of algorithms in which every rank talks directly to every other rank.
+//
+// Ranks a and b meet in round (a + b) mod size, which is the same for both. In one round a rank meets one other rank
+// (or itself). So a window of consecutive rounds can run at once, and no rank waits for one that is in a later window:
+// in the earliest unfinished window of the job, both sides of every transfer are present. Windows bound the number of
+// active connections.
+
+inline constexpr int kPairwiseWindow = 16;
+
+// Return the bytes that each of `ranks` ranks may have waiting at the rank that reduces them: about 16 MiB altogether,
+// a multiple of every element size.
+constexpr size_t block_of_contributions(size_t ranks) { return std::clamp<size_t>((16u << 20) / ranks / 64 * 64, 64 << 10, 2 << 20); }
+
+// Run transfer(peer), which returns a Transfer, for each other rank.
+template <class F>
+Status with_every_peer(Comm& comm, F transfer) {
+  for (int begin = 0; begin < comm.size; begin += kPairwiseWindow) {
+    std::array<Transfer, kPairwiseWindow> window;
+    size_t n = 0;
+    for (int round = begin; round < std::min(begin + kPairwiseWindow, comm.size); ++round) {
+      const int peer = (round - comm.rank + comm.size) % comm.size;
+      if (peer != comm.rank) window[n++] = transfer(peer);
+    }
+    HVD_RETURN_IF_ERROR(exchange_all(comm, std::span(window.data(), n)));
+  }
+  return {};
+}
+
+// Folding for the hypercube algorithms when the size is not a power of two. Let p be the largest power of two <= size
+// and r = size - p. Ranks 2i and 2i + 1 (i < r) first combine into 2i, which takes place i; ranks from 2r on take the
+// places from r on. At the end 2i sends the result to 2i + 1. This is the first step of the canonical order of
+// reductions (collectives/reduce.h).
+
+struct Fold {
+  int places;  // number of places (p)
+  int folded;  // number of pairs that are folded (r)
+  int place;   // this rank's place, or -1: another rank works for it
+
+  static Fold of(int rank, int size) {
+    const int p = static_cast<int>(std::bit_floor(static_cast<unsigned>(size)));
+    const int r = size - p;
+    const int place = rank >= 2 * r ? rank - r : rank % 2 == 0 ? rank / 2 : -1;
+    return {p, r, place};
+  }
+  int rank_at(int place_of_it) const { return place_of_it < folded ? 2 * place_of_it : place_of_it + folded; }
+  bool pairs(int rank) const { return rank < 2 * folded; }
+  // True if a place starts with the sum of two ranks instead of one rank's values.
+  bool begins_with_sum(int place_of_it) const { return place_of_it < folded; }
+};
+
+// The values during an allreduce. 16-bit floats are added in float32 and rounded once, at the end. A rank's initial
+// values are sent in 16 bits; sums have to be sent in 32.
+struct AllreduceValues {
+  std::byte* data;  // this rank's values, of type d; receives the result
+  std::byte* wide;  // the same in the accumulation type: `data` itself, or a copy in scratch
+  size_t count;
+  DType d, acc;
+
+  static AllreduceValues of(Comm& comm, std::byte* data, size_t count, DType d) {
+    return {data, widened(comm, kSlotWide, data, count, d), count, d, accumulator(d)};
+  }
+  // Return elements [lo, hi): mine() as they are in memory, outgoing() as they are sent. `sum`: they are sums of
+  // several ranks.
+  Bytes mine(size_t lo, size_t hi) const { return {wide + lo * size_of(acc), (hi - lo) * size_of(acc)}; }
+  ConstBytes outgoing(bool sum, size_t lo, size_t hi) const {
+    return sum ? mine(lo, hi) : Bytes(data + lo * size_of(d), (hi - lo) * size_of(d));
+  }
+  Combine combine(bool sum, ReduceOp op, bool theirs_first) const { return {acc, op, theirs_first, sum ? acc : d}; }
+};
+
+// Step before the algorithm. `sums`: the initial values of the ranks are already sums.
+inline Status fold_in(Comm& comm, const Fold& fold, const AllreduceValues& v, ReduceOp op, bool sums = false) {
+  if (!fold.pairs(comm.rank)) return {};
+  if (fold.place < 0) return send_to(comm, comm.rank - 1, v.outgoing(sums, 0, v.count));
+  return exchange_combine(comm, comm.rank + 1, {}, comm.rank + 1, v.mine(0, v.count), v.combine(sums, op, false));
+}
+
+// Step after the algorithm: pass on the bytes of the result.
+inline Status fold_out(Comm& comm, const Fold& fold, Bytes data) {
+  if (!fold.pairs(comm.rank)) return {};
+  return fold.place < 0 ? recv_from(comm, comm.rank - 1, data) : send_to(comm, comm.rank + 1, data);
+}
 
 }  // namespace hvd

@@ -6,7 +6,6 @@
 #include <cstring>
 
 #include "collectives/flow.h"
-#include "collectives/fold.h"
 
 namespace hvd {
 namespace {

@@ -6,7 +6,7 @@
 // A rank may be arbitrarily late, depending on its program, so this collective never blocks: advance() moves what can
 // be moved.
 //
-// Cost: log2(P) * (alpha + N * (beta + gamma)), two steps more if P is not a power of two (collectives/fold.h).
+// Cost: log2(P) * (alpha + N * (beta + gamma)), two steps more if P is not a power of two (collectives/flow.h).
 // Order of the reduction: the canonical order (collectives/reduce.h).
 // Source of recursive doubling: see allreduce_recursive_doubling.cc. Adding the vote as a second, small operand of a
 // global reduction is a standard construction.

@@ -1,6 +1,6 @@
 // Pool of a device's pinned memory, kept between operations, because pinning may wait for all work on the device. It
 // never shrinks: unpinning may wait too, even for kernels of a collective that waits for a lost rank, and this thread
-// could then not notify the other ranks. So users limit what they use at a time (engine/device/staged.h); more is
+// could then not notify the other ranks. So users limit what they use at a time (engine/device/host_staged_path.h); more is
 // needed only for tensors that cannot be split. Not thread-safe; needs a Turn on the device.
 #pragma once
 #include <map>

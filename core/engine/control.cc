@@ -148,7 +148,7 @@ void Control::handle(Neighbour& from, Frame frame) {
     case FrameType::go:
     case FrameType::revoked:
     case FrameType::stalled:
-    case FrameType::note_down:
+    case FrameType::observer_message_down:
       for (auto& child : children_) queue(*child, frame);
       break;
     default:  // frames towards the root

@@ -4,7 +4,11 @@
 // ranks. pump() never blocks.
 #pragma once
 #include <poll.h>
+#include <sys/epoll.h>
+#include <unistd.h>
 
+#include <array>
+#include <cstdint>
 #include <deque>
 #include <functional>
 #include <map>
@@ -14,14 +18,64 @@
 
 #include "base/counter.h"
 #include "base/status.h"
-#include "engine/socket_set.h"
 #include "transport/link.h"
 
 namespace hvd {
 
+class SocketSet {
+ public:
+  SocketSet() = default;
+  ~SocketSet() {
+    if (epoll_ >= 0) ::close(epoll_);
+  }
+  SocketSet(const SocketSet&) = delete;
+
+  // Return false if the socket cannot be watched; the caller must then check it itself.
+  bool add(int socket, uint32_t number) {
+    if (socket < 0) return false;
+    if (epoll_ < 0) epoll_ = ::epoll_create1(EPOLL_CLOEXEC);
+    return epoll_ >= 0 && change(EPOLL_CTL_ADD, socket, number, false);
+  }
+  // Set whether the socket is also watched for room to send.
+  void want_room(int socket, uint32_t number, bool wanted) { (void)change(EPOLL_CTL_MOD, socket, number, wanted); }
+  void remove(int socket) { (void)change(EPOLL_CTL_DEL, socket, 0, false); }
+
+  // Call see(number) for sockets with data or room. Some may be left for the next call.
+  template <class See>
+  void look(See see) {
+    if (epoll_ < 0) return;
+    std::array<epoll_event, 128> found;
+    int n;
+    do {
+      n = ::epoll_wait(epoll_, found.data(), static_cast<int>(found.size()), 0);
+      for (int i = 0; i < n; ++i) see(found[static_cast<size_t>(i)].data.u32);
+    } while (n == static_cast<int>(found.size()) && ++rounds_ % kRounds);
+  }
+  // Readable when look() would find an event; -1: no socket is watched.
+  int fd() const { return epoll_; }
+
+ private:
+  static constexpr unsigned kRounds = 16;  // bounds look() when a peer never stops sending
+
+  bool change(int what, int socket, uint32_t number, bool room) {
+    epoll_event event{};
+    event.events = EPOLLIN | (room ? EPOLLOUT : 0u);
+    event.data.u32 = number;
+    return ::epoll_ctl(epoll_, what, socket, &event) == 0;
+  }
+
+  int epoll_ = -1;
+  unsigned rounds_ = 0;
+};
+
+// Control plane: a tree of links over which ranks request operations, agree on their order, and learn of failures. Rank
+// 0 is the root. The first rank of each node is its child and the parent of the node's other ranks, so the root's work
+// grows with the number of nodes, not ranks. The first ranks relay frames to the root; frames from the root go to all
+// ranks. pump() never blocks.
+
 // Frame contents: engine/protocol.h.
 enum class FrameType : uint8_t {
-  announce = 1,   // up: tensors that are ready on this rank
+  request = 1,   // up: tensors that are ready on this rank
   responses = 2,  // down: what all ranks execute next
   ready = 3,      // up: this rank's position in a schedule
   go = 4,         // down: position that all ranks have reached
@@ -32,8 +86,8 @@ enum class FrameType : uint8_t {
   abort = 9,      // flooded: a rank is lost, or an error occurred
   ack = 10,       // to a neighbour: its bye or abort has arrived; nothing more will be sent to it
   stalled = 11,   // down: operations waiting at rank 0
-  note_up = 12,   // up: message from an observer of this rank to rank 0's
-  note_down = 13,  // down: message from an observer of rank 0 to others
+  observer_message_up = 12,   // up: message from an observer of this rank to rank 0's
+  observer_message_down = 13,  // down: message from an observer of rank 0 to others
 };
 
 // One message of the control plane: its type, the rank that sent it, and its encoded content.
@@ -45,12 +99,14 @@ struct Frame {
 
 // True for frames that travel towards the root. Floods and acknowledgements travel in any direction.
 constexpr bool goes_up(FrameType t) {
-  return t == FrameType::announce || t == FrameType::ready || t == FrameType::revoke || t == FrameType::settled || t == FrameType::note_up;
+  return t == FrameType::request || t == FrameType::ready || t == FrameType::revoke || t == FrameType::settled ||
+         t == FrameType::observer_message_up;
 }
 constexpr bool goes_down(FrameType t) {
-  return t == FrameType::responses || t == FrameType::go || t == FrameType::revoked || t == FrameType::stalled || t == FrameType::note_down;
+  return t == FrameType::responses || t == FrameType::go || t == FrameType::revoked || t == FrameType::stalled ||
+         t == FrameType::observer_message_down;
 }
-inline constexpr FrameType kLastFrameType = FrameType::note_down;
+inline constexpr FrameType kLastFrameType = FrameType::observer_message_down;
 
 // Count of messages, relayed ones included, and bytes exchanged with the neighbours in the tree. Written by the thread
 // that drives, read by any thread.
@@ -94,7 +150,7 @@ class Control {
   // Closing a socket while the peer's messages are unread would reset it, and the last frames would be lost.
   bool parted() const;
   bool unsent() const;
-  // True if shared memory has work for pump(): messages to read, or room for pending ones. Ask only after the mood
+  // True if shared memory has work for pump(): messages to read, or room for pending ones. Ask only after the sleep state
   // announces that this engine sleeps; later changes then trigger the wakeup event.
   bool work_in_memory() const;
 

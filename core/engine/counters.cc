@@ -10,7 +10,7 @@ Counted Counters::read() const {
   return out;
 }
 
-void Counters::announced(std::span<const Request>) { announcements_.add(1); }
+void Counters::requested(std::span<const Request>) { announcements_.add(1); }
 void Counters::decided(std::span<const Response> decided) { negotiated_.add(decided.size()); }
 void Counters::agreed(std::span<const Response> agreed) { responses_.add(agreed.size()); }
 void Counters::started(const Execution& execution) { bytes_.add(execution.bytes); }

@@ -41,7 +41,7 @@ class Counters final : public Observer {
   // Callable from any thread.
   Counted read() const;
 
-  void announced(std::span<const Request>) override;
+  void requested(std::span<const Request>) override;
   void decided(std::span<const Response>) override;
   void agreed(std::span<const Response>) override;
   void started(const Execution&) override;

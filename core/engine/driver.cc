@@ -18,20 +18,23 @@ int parent_of(int rank, const std::vector<int>& node_of) {
 
 }  // namespace
 
-Driver::Driver(EngineOptions& options, Submissions* submissions, Observers* observers, Notes* notes, const Surrender* surrender)
+Driver::Driver(EngineOptions& options, Submissions* submissions, Observers* observers, MessageBus* message_bus,
+               const AbortRequest* abort_request)
     : rank_(options.rank), labels_(options.labels), settings_(options.settings), log_(options.log), submissions_(submissions),
-      observers_(observers), notes_(notes), surrender_(surrender),
+      observers_(observers), message_bus_(message_bus), abort_request_(abort_request),
       control_(options.rank, std::move(options.parent), parent_of(options.rank, options.node_of), std::move(options.children)),
-      world_(options), backend_(std::move(options.backend)), executor_(&world_, backend_.get(), observers, &executed_),
-      staged_(options.settings.staged_memory, submissions, observers), by_nccl_(options.nccl, backend_.get(), options.log, &nccl_),
-      by_hosts_(options.nccl, backend_.get(), options.log, &nccl_, options.settings.staged_memory, submissions, observers),
-      hosts_first_(options.nccl.by_hosts), by_ipc_(options.ipc, &world_, backend_.get(), options.log),
-      stall_(options.settings.stall_warning, options.settings.stall_shutdown, options.labels),
-      watch_(options.settings.stall_warning, options.settings.stall_shutdown, options.labels[options.rank]),
-      guard_(&world_, backend_.get(), &executor_, options.settings.timeout), recent_(options.settings.cache_capacity) {
-  if (rank_ == 0) coordinator_ = std::make_unique<Coordinator>(world_.size(), labels_, fuse_options(settings_), settings_.cache_capacity);
-  world_.waiter().set_hook([this] { return hook(); }, [this](auto& fds) { control_.poll_fds(fds); },
-                           [this] { return control_.work_in_memory(); });
+      connections_(options), backend_(std::move(options.backend)), executor_(&connections_, backend_.get(), observers, &executed_),
+      host_staged_path_(options.settings.staged_memory, submissions, observers),
+      nccl_path_(options.nccl, backend_.get(), options.log, &nccl_),
+      hierarchical_path_(options.nccl, backend_.get(), options.log, &nccl_, options.settings.staged_memory, submissions, observers),
+      hosts_first_(options.nccl.by_hosts), ipc_path_(options.ipc, &connections_, backend_.get(), options.log),
+      stall_check_(options.settings.stall_warning, options.settings.stall_shutdown, options.labels),
+      local_stall_check_(options.settings.stall_warning, options.settings.stall_shutdown, options.labels[options.rank]),
+      readiness_vote_(&connections_, backend_.get(), &executor_, options.settings.timeout), recent_(options.settings.cache_capacity) {
+  if (rank_ == 0)
+    coordinator_ = std::make_unique<Coordinator>(connections_.size(), labels_, fuse_options(settings_), settings_.cache_capacity);
+  connections_.waiter().set_hook([this] { return hook(); }, [this](auto& fds) { control_.poll_fds(fds); },
+                                 [this] { return control_.work_in_memory(); });
 }
 
 double Driver::now() const { return std::chrono::duration<double>(Clock::now() - start_).count(); }
@@ -72,81 +75,81 @@ bool Driver::turn(bool flush) {
   observers_->refresh();
   // A caller drives only for moments; liveness of neighbours and stalls are checked by the engine's thread.
   if (!flush) control_.probe();
-  if (!flush && !farewell_.over()) watch();
+  if (!flush && !shutdown_state_.over()) watch();
   if (!flush && awaits_peers()) {
-    if (Status s = world_.look_for_silence(); !s.ok()) fail(std::move(s), true);
+    if (Status s = connections_.look_for_silence(); !s.ok()) fail(std::move(s), true);
   }
-  surrender();
-  if (farewell_.over()) {
+  check_abort_request();
+  if (shutdown_state_.over()) {
     // Keep relaying other ranks' goodbyes.
     control_.pump();
     hear_urgent();
     return false;
   }
-  if (notes_->any()) send_notes();
+  if (message_bus_->any()) send_observer_messages();
   bool moved = look_at_devices();
-  if (farewell_.over()) return true;
+  if (shutdown_state_.over()) return true;
   moved |= take_submissions();
-  if (steady_) {
+  if (schedule_sync_) {
     moved |= run_schedule();
-    if (farewell_.over()) return true;
+    if (shutdown_state_.over()) return true;
     // On one node a running schedule needs no sockets; the engine's thread sleeps on them meanwhile.
-    if (steady_ && world_.one_node() && flush && !farewell_.leaving()) return moved;
+    if (schedule_sync_ && connections_.one_node() && flush && !shutdown_state_.leaving()) return moved;
   }
-  moved |= announce(flush);
+  moved |= send_requests(flush);
   moved |= hear();
-  if (!farewell_.over()) moved |= execute_agreed();
-  if (!farewell_.over() && past_goodbye()) {
-    fail(farewell_.why(), false);
+  if (!shutdown_state_.over()) moved |= execute_agreed();
+  if (!shutdown_state_.over() && past_goodbye()) {
+    fail(shutdown_state_.why(), false);
     moved = true;
   }
   return moved;
 }
 
 bool Driver::take_submissions() {
-  if (submissions_->empty() || steady_) return false;
+  if (submissions_->empty() || schedule_sync_) return false;
   for (OperationPtr& op : submissions_->take()) {
-    to_announce_bytes_ += op->request.bytes();
-    to_announce_.push_back(std::move(op));
+    to_request_bytes_ += op->request.bytes();
+    to_request_.push_back(std::move(op));
   }
   return true;
 }
 
-bool Driver::announce(bool flush) {
-  if (to_announce_.empty() || steady_) return false;
+bool Driver::send_requests(bool flush) {
+  if (to_request_.empty() || schedule_sync_) return false;
   const auto quiet = Clock::now() - submissions_->last_submission();
-  const bool awaited = std::any_of(to_announce_.begin(), to_announce_.end(), [](const auto& op) { return op->awaited.load(); });
+  const bool awaited = std::any_of(to_request_.begin(), to_request_.end(), [](const auto& op) { return op->awaited.load(); });
   // The batching window closes when a caller waits, when enough bytes are queued, or when nothing was submitted for a
   // moment.
   constexpr auto kQuiet = std::chrono::microseconds(40);
-  const bool old = Clock::now() - to_announce_.front()->submitted > std::chrono::duration<double>(settings_.cycle_time);
-  if (!flush && !awaited && to_announce_bytes_ < settings_.fusion_threshold && quiet < kQuiet && !old) return false;
+  const bool old = Clock::now() - to_request_.front()->submitted > std::chrono::duration<double>(settings_.cycle_time);
+  if (!flush && !awaited && to_request_bytes_ < settings_.fusion_threshold && quiet < kQuiet && !old) return false;
 
   std::vector<Request> requests;
   std::vector<OperationPtr> later;
-  for (OperationPtr& op : to_announce_) {
+  for (OperationPtr& op : to_request_) {
     Request& q = op->request;
-    // A device operation is negotiated twice (engine/device/staged.h). The second time would fail after this rank has
+    // A device operation is negotiated twice (engine/device/host_staged_path.h). The second time would fail after this rank has
     // joined, or in a removed set, so these requests wait.
     if (q.kind == Kind::join ? submissions_->on_devices()
                              : q.kind == Kind::remove_set && submissions_->on_devices(static_cast<uint32_t>(q.splits.at(0)))) {
       later.push_back(std::move(op));
       continue;
     }
-    if (op->announced == Clock::time_point{}) op->announced = Clock::now();
+    if (op->requested == Clock::time_point{}) op->requested = Clock::now();
     if (q.kind == Kind::join) {
-      joins_[q.face] = op;
+      joins_[q.frontend] = op;
     } else {
       if (q.unnamed) q.name = unnamed_prefix(q.kind) + std::to_string(op->unnamed_number);
       pending_[key_of(q)] = op;
     }
     requests.push_back(q);
   }
-  to_announce_ = std::move(later);
-  to_announce_bytes_ = 0;
+  to_request_ = std::move(later);
+  to_request_bytes_ = 0;
   if (requests.empty()) return false;
-  observers_->tell(&Observer::announced, requests);
-  send_up(control_, Announcement{epoch_, std::move(requests)});
+  observers_->tell(&Observer::requested, requests);
+  send_up(control_, ReadyRequests{epoch_, std::move(requests)});
   return true;
 }
 
@@ -155,7 +158,7 @@ bool Driver::execute_agreed() {
   bool moved = false;
   // A rank that has left takes no part in these operations. Its goodbye was already received, so it could not wake a
   // wait inside them.
-  while (!order_.empty() && !farewell_.over() && !steady_ && !past_goodbye()) {
+  while (!order_.empty() && !shutdown_state_.over() && !schedule_sync_ && !past_goodbye()) {
     Response response = std::move(order_.front());
     order_.pop_front();
     execute(std::move(response));
@@ -167,7 +170,7 @@ bool Driver::execute_agreed() {
 std::vector<Operation*> Driver::find(const Response& response, std::vector<OperationPtr>* keep) {
   std::vector<Operation*> ops;
   for (const std::string& name : response.names) {
-    auto it = pending_.find(key_of(response.set, response.face, name));
+    auto it = pending_.find(key_of(response.set, response.frontend, name));
     if (it == pending_.end()) {
       ops.push_back(nullptr);
       continue;
@@ -182,7 +185,7 @@ std::vector<Operation*> Driver::find(const Response& response, std::vector<Opera
 Status Driver::check(const Response& response, const std::vector<Operation*>& ops) {
   if (response.names.empty())
     return Status(Code::internal, "rank 0's decision about " + std::string(name_of(response.kind)) + " names no operation");
-  const Comm* comm = world_.comm(response.set);
+  const Comm* comm = connections_.comm(response.set);
   if (!comm) return {};  // this rank is not a member of the set
   std::vector<const Request*> requests;
   for (const Operation* op : ops) requests.push_back(op ? &op->request : nullptr);
@@ -198,12 +201,12 @@ void Driver::execute(Response response) {
   if (!joins_.empty()) last_executed_ = now();
   std::vector<OperationPtr> keep;
   if (response.kind == Kind::join) {
-    const auto it = joins_.find(response.face);
+    const auto it = joins_.find(response.frontend);
     if (it == joins_.end()) return;
     OperationPtr op = std::move(it->second);
     joins_.erase(it);
     op->sizes = response.sizes;
-    submissions_->restart_unnamed(0, response.face);  // ranks that joined early have numbered fewer
+    submissions_->restart_unnamed(0, response.frontend);  // ranks that joined early have numbered fewer
     finish({op.get()}, {});
     return;
   }
@@ -214,7 +217,7 @@ void Driver::execute(Response response) {
     return;
   }
   const bool sets = response.kind == Kind::add_set || response.kind == Kind::remove_set;
-  if (Status s = sets ? check_set_change(response, world_.size()) : check(response, ops); !s.ok()) {
+  if (Status s = sets ? check_set_change(response, connections_.size()) : check(response, ops); !s.ok()) {
     for (OperationPtr& op : keep) pending_[key_of(op->request)] = std::move(op);
     fail(std::move(s), true);
     return;
@@ -224,14 +227,14 @@ void Driver::execute(Response response) {
     return;
   }
   const bool have = std::all_of(ops.begin(), ops.end(), [](Operation* op) { return op != nullptr; });
-  if (world_.comm(response.set) && !have && !joins_.count(response.face)) {
+  if (connections_.comm(response.set) && !have && !joins_.count(response.frontend)) {
     fail(Status(Code::internal,
                 std::string(name_of(response.kind)) + " '" + response.names.front() + "' was agreed on but never submitted here"),
          true);
     return;
   }
   busy_ = described(response);
-  const bool on_device = response.device != DeviceKind::host && world_.comm(response.set);
+  const bool on_device = response.device != DeviceKind::host && connections_.comm(response.set);
   const Status status = on_device ? launch(response, ops, &keep) : carry_out(response, ops);
   busy_.clear();
   if (status.ok()) {
@@ -251,20 +254,20 @@ void Driver::apply_set_change(const Response& response, Operation* op) {
   if (add) {
     const auto id = static_cast<uint32_t>(response.sizes.at(0));
     std::vector<int> ranks(response.sizes.begin() + 2, response.sizes.end());
-    staged_.forget(id);
-    by_nccl_.forget(id);
-    by_hosts_.forget(id);
-    by_ipc_.forget(id);
-    world_.add_set(id, static_cast<uint32_t>(response.sizes.at(1)) + 1, ranks);
+    host_staged_path_.forget(id);
+    nccl_path_.forget(id);
+    hierarchical_path_.forget(id);
+    ipc_path_.forget(id);
+    connections_.add_set(id, static_cast<uint32_t>(response.sizes.at(1)) + 1, ranks);
     submissions_->add_set(id, std::move(ranks));
   } else if (response.sizes.at(0)) {
     const auto id = static_cast<uint32_t>(response.sizes.at(1));
     submissions_->remove_set(id);
-    by_nccl_.forget(id);
-    by_hosts_.forget(id);
-    by_ipc_.forget(id);
-    if (const Comm* comm = world_.comm(id)) backend_->set_removed(*comm);
-    world_.remove_set(id);
+    nccl_path_.forget(id);
+    hierarchical_path_.forget(id);
+    ipc_path_.forget(id);
+    if (const Comm* comm = connections_.comm(id)) backend_->set_removed(*comm);
+    connections_.remove_set(id);
   }
   if (!op) return;
   op->sizes = {response.sizes.at(0)};

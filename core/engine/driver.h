@@ -4,17 +4,17 @@
 //
 //                    adopt(): its turn in the common order has come
 //   negotiating ----------------------------------------------------> following a schedule
-//   to_announce_ -> pending_      run_schedule(): a bucket starts when all ranks are ready for it (steady_); ranks that
-//   order_ -> execute()           are alone on their nodes find this out by a vote that may carry the data (guard_)
+//   to_request_ -> pending_      run_schedule(): a bucket starts when all ranks are ready for it (schedule_sync_); ranks that
+//   order_ -> execute()           are alone on their nodes find this out by a vote that may carry the data (readiness_vote_)
 //        ^                                                                |
 //        +----------------------------------------------------------------+
 //          leave_schedule(): all ranks know its last position and have reached it
 //
 // Both states end once: in fail() when a rank is lost, an operation cannot be executed, or all operations that a
-// leaving rank promised are done (farewell_); or in leave() when this program shuts down. After that, a turn only
+// leaving rank promised are done (shutdown_state_); or in leave() when this program shuts down. After that, a turn only
 // relays the other ranks' goodbyes.
 //
-// driver.cc: turns, requests, execution; driver_messages.cc: received messages; driver_schedule.cc, driver_guarded.cc:
+// driver.cc: turns, requests, execution; driver_messages.cc: received messages; driver_schedule.cc, driver_vote.cc:
 // schedules; driver_devices.cc: device tensors; driver_end.cc: the end of the job; driver_sleep.cc: wakeup conditions.
 #pragma once
 #include <atomic>
@@ -28,28 +28,25 @@
 #include "agree/coordinator.h"
 #include "agree/recent.h"
 #include "agree/stall.h"
-#include "agree/watch.h"
 #include "engine/control.h"
-#include "engine/device/alone.h"
-#include "engine/device/by_hosts.h"
-#include "engine/device/by_ipc.h"
-#include "engine/device/by_nccl.h"
-#include "engine/device/staged.h"
+#include "engine/device/accelerator.h"
+#include "engine/device/hierarchical_nccl_path.h"
+#include "engine/device/host_staged_path.h"
+#include "engine/device/ipc_path.h"
+#include "engine/device/nccl_path.h"
 #include "engine/execute.h"
-#include "engine/farewell.h"
-#include "engine/guard.h"
-#include "engine/notes.h"
 #include "engine/observers.h"
 #include "engine/protocol.h"
-#include "engine/steady.h"
+#include "engine/schedule_sync.h"
+#include "engine/shutdown_state.h"
 #include "engine/submissions.h"
-#include "engine/surrender.h"
 
 namespace hvd {
 
 class Driver {
  public:
-  Driver(EngineOptions& options, Submissions* submissions, Observers* observers, Notes* notes, const Surrender* surrender);
+  Driver(EngineOptions& options, Submissions* submissions, Observers* observers, MessageBus* message_bus,
+         const AbortRequest* abort_request);
 
   // Run one turn. `flush`: a caller waits, so send requests at once. Return true if something progressed and the caller
   // should call again. Sleeps only inside collectives.
@@ -57,14 +54,14 @@ class Driver {
 
   // Asked before sleeping: which events must wake the thread, the longest sleep in seconds, and whether there is work
   // after all.
-  Mood resting_mood() const;
+  SleepState resting_sleep_state() const;
   double resting_seconds() const;
   bool work_waiting() const;
   // True if control messages wait for room in a socket.
   bool unsent() const { return control_.unsent(); }
   void poll_fds(std::vector<std::pair<int, short>>& fds) const;
   // True while a guarded operation is in flight: only a peer's message can make progress, nothing on this rank.
-  bool awaits_peers() const { return !farewell_.over() && guard_.under_way(); }
+  bool awaits_peers() const { return !shutdown_state_.over() && readiness_vote_.under_way(); }
 
   // Leave the job: send a goodbye with `reason`, fail pending operations and wait briefly until the neighbours have
   // received it.
@@ -72,7 +69,7 @@ class Driver {
   // Request a stop from another thread; a collective in flight gives up.
   void request_stop() { stopping_.store(true, std::memory_order_seq_cst); }
 
-  World& world() { return world_; }
+  Connections& connections() { return connections_; }
   const Control& control() const { return control_; }
   const Coordinator* coordinator() const { return coordinator_.get(); }  // null except on rank 0
 
@@ -83,13 +80,13 @@ class Driver {
   Status hook();
   void hear_urgent();
   bool take_submissions();
-  bool announce(bool flush);
+  bool send_requests(bool flush);
   bool hear();
-  void send_notes();
+  void send_observer_messages();
   void look_for_stalls();
   void on_frame(const Frame& frame);
   // Handle one message. Return false if the sender may not send it to this rank.
-  bool on(int from, Announcement& message);
+  bool on(int from, ReadyRequests& message);
   bool on(int from, Decisions& message);
   bool on(int from, ReadyUpTo& message);
   bool on(int from, GoUpTo& message);
@@ -97,8 +94,8 @@ class Driver {
   bool on(int from, Revoked& message);
   bool on(int from, Settled& message);
   bool on(int from, StalledKeys& message);
-  bool on(int from, NoteUp& message);
-  bool on(int from, NoteDown& message);
+  bool on(int from, ObserverMessageUp& message);
+  bool on(int from, ObserverMessageDown& message);
   bool on(int from, Goodbye& message);
   bool on(int from, Abort& message);
   void decide();
@@ -114,11 +111,11 @@ class Driver {
   void leave_schedule(uint64_t final_position);
   void finish(const std::vector<Operation*>& ops, const Status& status);
   Status launch(const Response& response, const std::vector<Operation*>& ops, std::vector<OperationPtr>* keep);
-  enum class Way : uint8_t { by_nccl, by_ipc, by_hosts, staged };
-  Status ask_for_way(const Response& response, Comm& comm, const std::shared_ptr<Device>& device, Way* way);
-  Status choose_way(const Response& response, Comm& comm, std::vector<OperationPtr> mine);
+  enum class DevicePath : uint8_t { nccl, ipc, hierarchical_nccl, host_staged };
+  Status choose_path(const Response& response, Comm& comm, const std::shared_ptr<Device>& device, DevicePath* path);
+  Status start_on_path(const Response& response, Comm& comm, std::vector<OperationPtr> mine);
   bool look_at_devices();
-  bool any_in_flight() const { return by_nccl_.in_flight() || by_hosts_.in_flight() || by_ipc_.in_flight(); }
+  bool any_in_flight() const { return nccl_path_.in_flight() || hierarchical_path_.in_flight() || ipc_path_.in_flight(); }
   bool look_at_launched();
   void drain_devices();
   void end_devices(const Status& why);
@@ -126,8 +123,8 @@ class Driver {
   void apply_set_change(const Response& response, Operation* op);
   std::vector<Operation*> find(const Response& response, std::vector<OperationPtr>* keep);
   void lost(int rank, const Status& why);
-  // End the job if an abort was requested from outside (engine/surrender.h).
-  void surrender();
+  // End the job if an abort was requested from outside (AbortRequest).
+  void check_abort_request();
   // True if a rank has left and all operations it took part in are done.
   bool past_goodbye() const;
   bool all_take_part() const;
@@ -154,44 +151,44 @@ class Driver {
   LogSink log_;
   Submissions* submissions_;
   Observers* observers_;
-  Notes* notes_;
-  const Surrender* surrender_;
+  MessageBus* message_bus_;
+  const AbortRequest* abort_request_;
   Control control_;
-  World world_;
+  Connections connections_;
   std::unique_ptr<Backend> backend_;
   Executor executor_;
-  Staged staged_;
+  HostStagedPath host_staged_path_;
   NcclCommon nccl_;
-  ByNccl by_nccl_;
-  ByHosts by_hosts_;
-  const bool hosts_first_;  // prefer by_hosts_ even where NCCL could connect the hosts
-  ByIpc by_ipc_;
-  Alone alone_;
+  NcclPath nccl_path_;
+  HierarchicalNcclPath hierarchical_path_;
+  const bool hosts_first_;  // prefer hierarchical_path_ even where NCCL could connect the hosts
+  IpcPath ipc_path_;
+  SingleRankPath single_rank_path_;
   // Launched or failed to launch, callers not yet notified; an entry in `unlaunched_` ends the job.
-  std::vector<Staged::Done> launched_, unlaunched_;
+  std::vector<HostStagedPath::Done> launched_, unlaunched_;
   std::unique_ptr<Coordinator> coordinator_;  // null except on rank 0
-  Stall stall_;
-  Watch watch_;
+  StallCheck stall_check_;
+  LocalStallCheck local_stall_check_;
   Clock::time_point start_ = Clock::now();
   double last_divergence_check_ = 0;
   double report_asked_ = 0;
   double last_executed_ = 0;  // updated only while this rank has joined
 
-  std::vector<OperationPtr> to_announce_;
-  size_t to_announce_bytes_ = 0;
+  std::vector<OperationPtr> to_request_;
+  size_t to_request_bytes_ = 0;
   std::unordered_map<std::string, OperationPtr> pending_;  // operations requested from rank 0; key: key_of()
   std::map<uint8_t, OperationPtr> joins_;                  // key: frontend
   std::deque<Response> order_;
   uint64_t epoch_ = 0;
   uint64_t executed_ = 0;  // operations of the common order that this rank has executed
-  std::unique_ptr<Steady> steady_;
-  Guard guard_;
+  std::unique_ptr<ScheduleSync> schedule_sync_;
+  ReadinessVote readiness_vote_;
   RecentRequests recent_;
   std::optional<Revoked> early_revoked_;  // Revoked message that arrived before this rank adopted its schedule
 
   std::string busy_;                             // description of the operation being executed, for messages
   const Schedule::Bucket* in_bucket_ = nullptr;  // the bucket being executed, for messages
-  Farewell farewell_;
+  ShutdownState shutdown_state_;
   std::atomic<bool> stopping_{false};
   uint64_t turns_ = 0;
   bool timing_ = false;             // true if this turn is timed

@@ -17,33 +17,33 @@ Status Driver::launch(const Response& response, const std::vector<Operation*>& o
     mine.push_back(std::move(*at));
   }
   std::erase(*keep, nullptr);
-  const Status status = choose_way(response, *world_.comm(response.set), std::move(mine));
+  const Status status = start_on_path(response, *connections_.comm(response.set), std::move(mine));
   return status.with(label(rank_));
 }
 
 // Choose the path of an operation. All members of the set ask the same for the same responses and get the same answers.
-Status Driver::ask_for_way(const Response& response, Comm& comm, const std::shared_ptr<Device>& device, Way* way) {
+Status Driver::choose_path(const Response& response, Comm& comm, const std::shared_ptr<Device>& device, DevicePath* path) {
   bool yes = false;
-  const bool among_hosts = by_hosts_.fits(response, comm);
-  if (among_hosts && hosts_first_) HVD_RETURN_IF_ERROR(by_hosts_.asks(response, comm, device, &yes));
-  if (yes) *way = Way::by_hosts;
-  // Until by_hosts_ is decided, go through host memory, so that no unwanted communicator is created.
-  const bool hosts_later = among_hosts && hosts_first_ && !by_hosts_.gives_up(response.set);
+  const bool among_hosts = hierarchical_path_.fits(response, comm);
+  if (among_hosts && hosts_first_) HVD_RETURN_IF_ERROR(hierarchical_path_.eligible(response, comm, device, &yes));
+  if (yes) *path = DevicePath::hierarchical_nccl;
+  // Until hierarchical_path_ is decided, go through host memory, so that no unwanted communicator is created.
+  const bool hosts_later = among_hosts && hosts_first_ && !hierarchical_path_.gives_up(response.set);
   if (yes || hosts_later || comm.size == 1) return {};
-  HVD_RETURN_IF_ERROR(by_nccl_.asks(response, comm, device, &yes));
-  if (yes) *way = Way::by_nccl;
-  if (yes || !by_nccl_.gives_up(response.set)) return {};
-  HVD_RETURN_IF_ERROR(by_ipc_.asks(response, comm, device, &yes));
-  if (yes) *way = Way::by_ipc;
+  HVD_RETURN_IF_ERROR(nccl_path_.eligible(response, comm, device, &yes));
+  if (yes) *path = DevicePath::nccl;
+  if (yes || !nccl_path_.gives_up(response.set)) return {};
+  HVD_RETURN_IF_ERROR(ipc_path_.eligible(response, comm, device, &yes));
+  if (yes) *path = DevicePath::ipc;
   if (yes || !among_hosts || hosts_first_) return {};
-  HVD_RETURN_IF_ERROR(by_hosts_.asks(response, comm, device, &yes));
-  if (yes) *way = Way::by_hosts;
+  HVD_RETURN_IF_ERROR(hierarchical_path_.eligible(response, comm, device, &yes));
+  if (yes) *path = DevicePath::hierarchical_nccl;
   return {};
 }
 
-Status Driver::choose_way(const Response& response, Comm& comm, std::vector<OperationPtr> mine) {
-  if (Alone::fits(response, comm)) {
-    const Status status = alone_.start(response, mine);
+Status Driver::start_on_path(const Response& response, Comm& comm, std::vector<OperationPtr> mine) {
+  if (SingleRankPath::fits(response, comm)) {
+    const Status status = single_rank_path_.start(response, mine);
     (status.ok() ? launched_ : unlaunched_).push_back({std::move(mine), {}});
     return status;
   }
@@ -54,21 +54,21 @@ Status Driver::choose_way(const Response& response, Comm& comm, std::vector<Oper
         "a rank that has joined submitted only some of the tensors that other ranks have fused; submit them after join() has returned");
   }
   const std::shared_ptr<Device> device = mine.empty() ? nullptr : mine.front()->on_device->device;
-  Way way = Way::staged;
-  Status status = ask_for_way(response, comm, device, &way);
-  if (status.ok() && way == Way::staged) return staged_.start(response, comm, std::move(mine));
-  if (status.ok() && way == Way::by_hosts) return by_hosts_.start(response, comm, std::move(mine));
-  if (status.ok()) status = way == Way::by_nccl ? by_nccl_.start(response, comm, mine) : by_ipc_.start(response, comm, mine);
+  DevicePath path = DevicePath::host_staged;
+  Status status = choose_path(response, comm, device, &path);
+  if (status.ok() && path == DevicePath::host_staged) return host_staged_path_.start(response, comm, std::move(mine));
+  if (status.ok() && path == DevicePath::hierarchical_nccl) return hierarchical_path_.start(response, comm, std::move(mine));
+  if (status.ok()) status = path == DevicePath::nccl ? nccl_path_.start(response, comm, mine) : ipc_path_.start(response, comm, mine);
   (status.ok() ? launched_ : unlaunched_).push_back({std::move(mine), {}});
   return status;
 }
 
 // Poll launched operations. Return false if the job ends because of one.
 bool Driver::look_at_launched() {
-  if (farewell_.over()) return true;
-  Status status = by_nccl_.in_flight() ? by_nccl_.look() : Status();
-  if (status.ok() && by_hosts_.in_flight()) status = by_hosts_.look();
-  if (status.ok() && by_ipc_.in_flight()) status = by_ipc_.look();
+  if (shutdown_state_.over()) return true;
+  Status status = nccl_path_.in_flight() ? nccl_path_.look() : Status();
+  if (status.ok() && hierarchical_path_.in_flight()) status = hierarchical_path_.look();
+  if (status.ok() && ipc_path_.in_flight()) status = ipc_path_.look();
   if (!status.ok()) fail(status.with(label(rank_)), true);
   return status.ok();
 }
@@ -77,14 +77,14 @@ bool Driver::look_at_launched() {
 // process ended first.
 void Driver::drain_devices() {
   const Deadline deadline = Deadline::after(settings_.timeout);
-  while (!farewell_.over() && all_take_part() && any_in_flight()) {
+  while (!shutdown_state_.over() && all_take_part() && any_in_flight()) {
     if (!look_at_launched()) return;
     if (deadline.passed()) {
       const std::string text =
           " leaves although its GPU has not finished operations launched " + std::to_string(std::lround(settings_.timeout)) + " s ago";
       return fail(Status(Code::timeout, label(rank_) + text, rank_), true);
     }
-    world_.waiter().nap(Deadline::after(0.001));
+    connections_.waiter().nap(Deadline::after(0.001));
     control_.probe();
     control_.pump();
     hear_urgent();
@@ -93,19 +93,19 @@ void Driver::drain_devices() {
 
 bool Driver::look_at_devices() {
   if (any_in_flight() && !look_at_launched()) return true;
-  if (staged_.idle() && by_hosts_.idle() && launched_.empty()) return false;
-  std::vector<Staged::Done> done = std::move(launched_);
+  if (host_staged_path_.idle() && hierarchical_path_.idle() && launched_.empty()) return false;
+  std::vector<HostStagedPath::Done> done = std::move(launched_);
   launched_.clear();
   Status failed;
   bool moved = !done.empty();
-  if (!staged_.idle()) moved |= staged_.advance(&done, &failed);
-  if (!by_hosts_.idle() && failed.ok()) moved |= by_hosts_.advance(&done, &failed);
-  for (const Staged::Done& some : done) {
+  if (!host_staged_path_.idle()) moved |= host_staged_path_.advance(&done, &failed);
+  if (!hierarchical_path_.idle() && failed.ok()) moved |= hierarchical_path_.advance(&done, &failed);
+  for (const HostStagedPath::Done& some : done) {
     std::vector<Operation*> ops;
     for (const OperationPtr& op : some.operations) ops.push_back(op.get());
     finish(ops, some.status);
   }
-  if (!failed.ok() && !farewell_.over()) fail(failed.with(label(rank_)), true);
+  if (!failed.ok() && !shutdown_state_.over()) fail(failed.with(label(rank_)), true);
   return moved;
 }
 

@@ -21,32 +21,32 @@ bool names_a_rank(const Message& message, int size) {
 }  // namespace
 
 // True if requests are unanswered, or a schedule cannot end. A caller stuck in a schedule asks to leave it.
-bool Driver::anything_waits() const { return !pending_.empty() || !joins_.empty() || (steady_ && steady_->frozen()); }
+bool Driver::anything_waits() const { return !pending_.empty() || !joins_.empty() || (schedule_sync_ && schedule_sync_->frozen()); }
 
 void Driver::watch() {
   if (!anything_waits()) return;
   const double present = now();
-  if (!watch_.due(present)) return;
+  if (!local_stall_check_.due(present)) return;
   const auto age = [this](Clock::time_point t) { return std::chrono::duration<double>(t - start_).count(); };
-  std::vector<Watch::Waiting> waiting;
-  for (const auto& [key, op] : pending_) waiting.push_back({key, describe(*op), age(op->announced)});
+  std::vector<LocalStallCheck::Waiting> waiting;
+  for (const auto& [key, op] : pending_) waiting.push_back({key, describe(*op), age(op->requested)});
   // A rank that has joined waits until the others stop executing operations.
-  for (const auto& [face, op] : joins_)
-    waiting.push_back({key_of(0, face, kJoinName), "join", std::max(age(op->announced), last_executed_)});
+  for (const auto& [frontend, op] : joins_)
+    waiting.push_back({key_of(0, frontend, kJoinName), "join", std::max(age(op->requested), last_executed_)});
   std::string why;
-  if (const OperationPtr op = steady_ && steady_->frozen() ? submissions_->oldest_unannounced() : nullptr) {
-    waiting.push_back({"", describe(*op), age(steady_->frozen_since())});
-    why = steady_->waits_for();
+  if (const OperationPtr op = schedule_sync_ && schedule_sync_->frozen() ? submissions_->oldest_unannounced() : nullptr) {
+    waiting.push_back({"", describe(*op), age(schedule_sync_->frozen_since())});
+    why = schedule_sync_->waits_for();
   }
   const LogSink tell = [this](LogLevel level, const std::string& text) {
-    observers_->tell(&Observer::unnoticed, text, steady_ ? steady_->silent() : std::vector<int>());
+    observers_->tell(&Observer::unnoticed, text, schedule_sync_ ? schedule_sync_->silent() : std::vector<int>());
     if (log_) log_(level, text);
   };
-  if (Status s = watch_.check(waiting, why, present, tell); !s.ok()) fail(with_report(s), true);
+  if (Status s = local_stall_check_.check(waiting, why, present, tell); !s.ok()) fail(with_report(s), true);
 }
 
 Status Driver::with_report(const Status& end) const {
-  const std::string where = notes_->report();
+  const std::string where = message_bus_->report();
   if (where.empty()) return end;
   return Status(end.code(), end.message() + "\n  What the ranks were doing is in " + where, end.rank());
 }
@@ -55,22 +55,22 @@ Status Driver::hook() {
   control_.probe();
   control_.pump();
   hear_urgent();
-  if (farewell_.over()) return submissions_->ended();
+  if (shutdown_state_.over()) return submissions_->ended();
   if (stopping_.load(std::memory_order_seq_cst)) return Status(Code::shutdown, label(rank_) + " has called shutdown");
   // A rank that has left took part in all operations up to a number; those still complete.
-  if (farewell_.beyond(executed_)) return farewell_.why();
-  return world_.look_for_silence();
+  if (shutdown_state_.beyond(executed_)) return shutdown_state_.why();
+  return connections_.look_for_silence();
 }
 
 void Driver::hear_urgent() {
   Frame frame;
   while (control_.pop_urgent(&frame)) {
     const int from = frame.origin;
-    farewell_.parted(from);
-    if (farewell_.over()) continue;
-    const bool known = from >= 0 && from < world_.size();
+    shutdown_state_.parted(from);
+    if (shutdown_state_.over()) continue;
+    const bool known = from >= 0 && from < connections_.size();
     std::optional<Message> message = message_in(frame);
-    if (!known || !message || !names_a_rank(*message, world_.size())) {
+    if (!known || !message || !names_a_rank(*message, connections_.size())) {
       Status why(frame.type == FrameType::bye ? Code::shutdown : Code::internal,
                  "invalid goodbye from " + (known ? label(from) : "rank " + std::to_string(from)));
       if (frame.type == FrameType::bye) {
@@ -82,74 +82,74 @@ void Driver::hear_urgent() {
     std::visit([&](auto& m) { return on(from, m); }, *message);
   }
   for (const auto& gone : control_.take_lost()) {
-    if (!farewell_.over() && !farewell_.has_parted(gone.rank)) lost(gone.rank, gone.why);
+    if (!shutdown_state_.over() && !shutdown_state_.has_parted(gone.rank)) lost(gone.rank, gone.why);
   }
-  surrender();
+  check_abort_request();
 }
 
-bool Driver::has_no_part() const { return steady_ && submissions_->progress().ready == kNoPart; }
+bool Driver::has_no_part() const { return schedule_sync_ && submissions_->progress().ready == kNoPart; }
 
 // True if a rank that has left also launches everything that is launched here.
-bool Driver::all_take_part() const { return !farewell_.beyond(executed_); }
+bool Driver::all_take_part() const { return !shutdown_state_.beyond(executed_); }
 
-bool Driver::past_goodbye() const { return farewell_.leaving() && farewell_.past(executed_, has_no_part()); }
+bool Driver::past_goodbye() const { return shutdown_state_.leaving() && shutdown_state_.past(executed_, has_no_part()); }
 
 void Driver::collective_failed(const Status& status) {
   // A closed data link is a symptom; the control tree will soon tell which rank has gone and why.
   const Deadline patience = Deadline::after(0.5);  // an overloaded machine may need this long
-  while (status.code() == Code::peer_lost && !farewell_.over() && !farewell_.beyond(executed_) && !patience.passed()) {
-    world_.waiter().nap(Deadline::after(0.005));
+  while (status.code() == Code::peer_lost && !shutdown_state_.over() && !shutdown_state_.beyond(executed_) && !patience.passed()) {
+    connections_.waiter().nap(Deadline::after(0.005));
     control_.probe();
     control_.pump();
     hear_urgent();
   }
-  if (!farewell_.over() && stopping_.load(std::memory_order_seq_cst)) {
+  if (!shutdown_state_.over() && stopping_.load(std::memory_order_seq_cst)) {
     --executed_;  // the goodbye of this rank must not promise it
     fail(status, false);
-  } else if (!farewell_.over() && farewell_.beyond(executed_)) {
-    fail(farewell_.why(), false);  // the other ranks get the goodbye from the rank that left
+  } else if (!shutdown_state_.over() && shutdown_state_.beyond(executed_)) {
+    fail(shutdown_state_.why(), false);  // the other ranks get the goodbye from the rank that left
   } else {
     fail(status, true);
   }
 }
 
 std::vector<OperationPtr> Driver::take_unfinished() {
-  std::vector<OperationPtr> ops = staged_.take_all();
-  for (OperationPtr& op : by_hosts_.take_all()) ops.push_back(std::move(op));
+  std::vector<OperationPtr> ops = host_staged_path_.take_all();
+  for (OperationPtr& op : hierarchical_path_.take_all()) ops.push_back(std::move(op));
   for (auto* some : {&launched_, &unlaunched_}) {
-    for (Staged::Done& of_one : *some) ops.insert(ops.end(), of_one.operations.begin(), of_one.operations.end());
+    for (HostStagedPath::Done& of_one : *some) ops.insert(ops.end(), of_one.operations.begin(), of_one.operations.end());
     some->clear();
   }
   for (auto& [key, op] : pending_) ops.push_back(std::move(op));
-  for (OperationPtr& op : to_announce_) ops.push_back(std::move(op));
-  for (auto& [face, op] : joins_) ops.push_back(std::move(op));
+  for (OperationPtr& op : to_request_) ops.push_back(std::move(op));
+  for (auto& [frontend, op] : joins_) ops.push_back(std::move(op));
   pending_.clear();
   joins_.clear();
-  to_announce_.clear();
+  to_request_.clear();
   return ops;
 }
 
 void Driver::end_devices(const Status& why) {
   const bool take_part = all_take_part(), well = why.code() == Code::shutdown && take_part;
-  by_nccl_.end(why, take_part);
-  by_hosts_.end(well ? Status() : why);
-  by_ipc_.end(why, well);
+  nccl_path_.end(why, take_part);
+  hierarchical_path_.end(well ? Status() : why);
+  ipc_path_.end(why, well);
 }
 
 void Driver::lost(int rank, const Status& why) { fail(Status(Code::peer_lost, label(rank) + " was lost: " + why.message(), rank), true); }
 
 // Checked last, so that the causes reported by the ranks take precedence.
-void Driver::surrender() {
-  if (surrender_->demanded() && !farewell_.over()) fail(surrender_->why(), true);
+void Driver::check_abort_request() {
+  if (abort_request_->requested() && !shutdown_state_.over()) fail(abort_request_->why(), true);
 }
 
 void Driver::fail(Status why, bool tell) {
-  if (farewell_.over()) {
+  if (shutdown_state_.over()) {
     // The end was received inside a collective, which has now returned its operations.
-    for (OperationPtr& op : take_unfinished()) op->complete(farewell_.told());
+    for (OperationPtr& op : take_unfinished()) op->complete(shutdown_state_.error());
     return;
   }
-  farewell_.end(why);
+  shutdown_state_.end(why);
   look_at_devices();  // complete operations that all ranks have executed
   std::vector<OperationPtr> ops = submissions_->end(why);
   for (OperationPtr& op : take_unfinished()) ops.push_back(std::move(op));
@@ -160,15 +160,15 @@ void Driver::fail(Status why, bool tell) {
   if (!in_flight.empty() && ops.size() > 1) in_flight += " and " + std::to_string(ops.size() - 1) + " more";
   const Status told =
       in_flight.empty() ? why : Status(why.code(), why.message() + "; in flight on " + label(rank_) + ": " + in_flight, why.rank());
-  farewell_.end(told);
+  shutdown_state_.end(told);
   if (tell) {
-    farewell_.say({executed_, why});
-    flood(control_, *farewell_.last_words());
+    shutdown_state_.set_final_abort({executed_, why});
+    flood(control_, *shutdown_state_.final_abort());
   }
   // Wake local ranks that spin or sleep in shared memory.
-  world_.segment().header().abort.store(1, std::memory_order_seq_cst);
-  for (int l = 0; l < world_.local_size(); ++l) {
-    if (l != world_.local_rank()) world_.bell_of(l).wake(Mood::idle);
+  connections_.segment().header().abort.store(1, std::memory_order_seq_cst);
+  for (int l = 0; l < connections_.local_size(); ++l) {
+    if (l != connections_.local_rank()) connections_.wakeup_of(l).wake(SleepState::idle);
   }
   end_devices(told);
   for (OperationPtr& op : ops) op->complete(told);
@@ -176,17 +176,17 @@ void Driver::fail(Status why, bool tell) {
 }
 
 void Driver::leave(const std::string& reason) {
-  if (notes_->any() && !farewell_.over()) send_notes();
+  if (message_bus_->any() && !shutdown_state_.over()) send_observer_messages();
   drain_devices();
-  if (farewell_.last_words()) {
-    flood(control_, *farewell_.last_words());
+  if (shutdown_state_.final_abort()) {
+    flood(control_, *shutdown_state_.final_abort());
   } else {
     const std::string words = label(rank_) + " has left the job" + (reason.empty() ? "" : ": " + reason);
-    flood(control_, Goodbye{farewell_.promise(executed_, has_no_part()), Status(Code::shutdown, words, rank_)});
+    flood(control_, Goodbye{shutdown_state_.promise(executed_, has_no_part()), Status(Code::shutdown, words, rank_)});
   }
-  if (!farewell_.over()) {
+  if (!shutdown_state_.over()) {
     const Status why(Code::shutdown, "this rank has called shutdown");
-    farewell_.end(why);
+    shutdown_state_.end(why);
     std::vector<OperationPtr> ops = submissions_->end(why);
     for (OperationPtr& op : take_unfinished()) ops.push_back(std::move(op));
     end_devices(why);
@@ -197,14 +197,14 @@ void Driver::leave(const std::string& reason) {
   // On an abort request, unresponsive neighbours are the cause, and the other ranks are told as this one was; so wait
   // only briefly.
   const Deadline deadline = Deadline::after(1.0), soon = Deadline::after(0.1);
-  const auto enough = [&] { return deadline.passed() || (surrender_->demanded() && soon.passed()); };
+  const auto enough = [&] { return deadline.passed() || (abort_request_->requested() && soon.passed()); };
   for (control_.pump(); !control_.parted() && !enough(); control_.pump()) {
-    world_.waiter().nap(Deadline::after(0.01));
+    connections_.waiter().nap(Deadline::after(0.01));
     control_.probe();
   }
-  by_nccl_.await_end();
-  by_hosts_.await_end();
-  by_ipc_.await_end();
+  nccl_path_.await_end();
+  hierarchical_path_.await_end();
+  ipc_path_.await_end();
 }
 
 }  // namespace hvd

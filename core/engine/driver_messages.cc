@@ -5,7 +5,7 @@ namespace hvd {
 namespace {
 
 // Log messages collected for later.
-class Said {
+class LogBuffer {
  public:
   LogSink sink() {
     return [this](LogLevel level, const std::string& text) { all_.emplace_back(level, text); };
@@ -26,11 +26,11 @@ bool Driver::hear() {
   hear_urgent();
   bool moved = false;
   Frame frame;
-  while (!farewell_.over() && control_.pop(&frame)) {
+  while (!shutdown_state_.over() && control_.pop(&frame)) {
     on_frame(frame);
     moved = true;
   }
-  if (coordinator_ && !farewell_.over()) {
+  if (coordinator_ && !shutdown_state_.over()) {
     if (coordinator_->negotiator().has_pending()) look_for_stalls();
     decide();
   }
@@ -45,9 +45,9 @@ void Driver::look_for_stalls() {
     negotiator.fail_diverged(now() - kDivergence);
   }
   // Logging may block on the Python interpreter, so it comes last.
-  Said said;
+  LogBuffer said;
   bool told = false;
-  const Status end = stall_.check(negotiator, now(), said.sink(), &told);
+  const Status end = stall_check_.check(negotiator, now(), said.sink(), &told);
   if (told) observers_->tell(&Observer::waiting, negotiator.waiting(now() - settings_.stall_warning), now(), false);
   if (told) broadcast(control_, StalledKeys{coordinator_->epoch(), negotiator.keys()});
   said.tell(log_);
@@ -56,7 +56,7 @@ void Driver::look_for_stalls() {
 
 bool Driver::awaits_report() {
   constexpr double kPatience = 6.0;
-  if (!notes_->report_may_come()) return false;
+  if (!message_bus_->report_may_come()) return false;
   if (report_asked_ == 0) {
     report_asked_ = now();
     observers_->tell(&Observer::waiting, coordinator_->negotiator().waiting(now() - settings_.stall_warning), now(), false);
@@ -77,16 +77,17 @@ void Driver::decide() {
   while (control_.pop(&mine)) on_frame(mine);
 }
 
-void Driver::send_notes() {
+void Driver::send_observer_messages() {
   bool asked = false;
-  for (Note& note : notes_->take(&asked)) {
-    if (coordinator_ && note.to >= 0) {  // not broadcast: in a large job each rank may get its own message
-      const int to = note.to;
-      if (to < world_.size()) send_down(control_, NoteDown{to, note.topic, std::move(note.body)}, world_.below_root(to));
+  for (ObserverMessage& message : message_bus_->take(&asked)) {
+    if (coordinator_ && message.to >= 0) {  // not broadcast: in a large job each rank may get its own message
+      const int to = message.to;
+      if (to < connections_.size())
+        send_down(control_, ObserverMessageDown{to, message.topic, std::move(message.body)}, connections_.below_root(to));
     } else if (coordinator_) {
-      broadcast(control_, NoteDown{note.to, note.topic, std::move(note.body)});
+      broadcast(control_, ObserverMessageDown{message.to, message.topic, std::move(message.body)});
     } else {
-      send_up(control_, NoteUp{note.topic, std::move(note.body)});
+      send_up(control_, ObserverMessageUp{message.topic, std::move(message.body)});
     }
   }
   if (asked && coordinator_) observers_->tell(&Observer::waiting, coordinator_->negotiator().waiting(now()), now(), true);
@@ -94,7 +95,7 @@ void Driver::send_notes() {
 
 void Driver::on_frame(const Frame& frame) {
   const int from = frame.origin;
-  if (from < 0 || from >= world_.size()) {
+  if (from < 0 || from >= connections_.size()) {
     fail(Status(Code::internal, "control message from rank " + std::to_string(from) + ", which does not exist"), true);
     return;
   }
@@ -104,10 +105,10 @@ void Driver::on_frame(const Frame& frame) {
 }
 
 // ---- received on rank 0 ---------------------------------------------------------------------------------------------
-bool Driver::on(int from, Announcement& message) {
+bool Driver::on(int from, ReadyRequests& message) {
   if (!coordinator_) return false;
   observers_->tell(&Observer::noticed, from, message.requests);
-  coordinator_->announce(from, message.epoch, std::move(message.requests), now());
+  coordinator_->add_requests(from, message.epoch, std::move(message.requests), now());
   return true;
 }
 
@@ -130,7 +131,7 @@ bool Driver::on(int from, Settled& message) {
   return true;
 }
 
-bool Driver::on(int from, NoteUp& message) {
+bool Driver::on(int from, ObserverMessageUp& message) {
   if (!coordinator_) return false;
   observers_->tell(&Observer::heard, from, message.topic, std::string_view(message.body));
   return true;
@@ -145,7 +146,7 @@ bool Driver::on(int, Decisions& message) {
   for (const Response& response : message.responses) {
     if (response.error.ok()) continue;
     for (const std::string& name : response.names) {
-      if (!pending_.count(key_of(response.set, response.face, name))) submissions_->skip_unnamed(response, name);
+      if (!pending_.count(key_of(response.set, response.frontend, name))) submissions_->skip_unnamed(response, name);
     }
   }
   for (Response& response : message.responses) order_.push_back(std::move(response));
@@ -153,13 +154,13 @@ bool Driver::on(int, Decisions& message) {
 }
 
 bool Driver::on(int, GoUpTo& message) {
-  if (steady_ && steady_->id() == message.schedule) steady_->on_go(message.position);
+  if (schedule_sync_ && schedule_sync_->id() == message.schedule) schedule_sync_->on_go(message.position);
   return true;
 }
 
 bool Driver::on(int, Revoked& message) {
-  if (steady_ && steady_->id() == message.schedule) {
-    steady_->on_revoked(message.position);
+  if (schedule_sync_ && schedule_sync_->id() == message.schedule) {
+    schedule_sync_->on_revoked(message.position);
   } else {
     // Its schedule may still be queued in order_; a lost GoUpTo is made up for by the next one.
     early_revoked_ = message;
@@ -168,23 +169,23 @@ bool Driver::on(int, Revoked& message) {
 }
 
 bool Driver::on(int, StalledKeys& message) {
-  watch_.known(message.keys, now());
+  local_stall_check_.known(message.keys, now());
   return true;
 }
 
-bool Driver::on(int from, NoteDown& message) {
+bool Driver::on(int from, ObserverMessageDown& message) {
   if (message.to < 0 || message.to == rank_) observers_->tell(&Observer::heard, from, message.topic, std::string_view(message.body));
   return true;
 }
 
 // ---- goodbyes and aborts, handled ahead of other messages by hear_urgent() ------------------------------------------
 bool Driver::on(int, Goodbye& message) {
-  farewell_.hear(std::move(message));
+  shutdown_state_.add_goodbye(std::move(message));
   return true;
 }
 
 bool Driver::on(int, Abort& message) {
-  farewell_.say(message);
+  shutdown_state_.set_final_abort(message);
   fail(std::move(message.why), false);
   return true;
 }

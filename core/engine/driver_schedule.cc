@@ -31,12 +31,12 @@ void Driver::adopt(const Response& response) {
   }();
   std::vector<const Request*> requests;
   for (const auto& entry : schedule->entries) {
-    const Request* known = recent_.find(key_of(entry.set, entry.face, entry.name));
-    requests.push_back(!world_.comm(entry.set) ? nullptr : known ? known : &kUnknown);
+    const Request* known = recent_.find(key_of(entry.set, entry.frontend, entry.name));
+    requests.push_back(!connections_.comm(entry.set) ? nullptr : known ? known : &kUnknown);
   }
   // The same where the schedule contradicts this rank's requests.
   for (const auto& bucket : schedule->buckets) {
-    const Comm* comm = world_.comm(bucket.set());
+    const Comm* comm = connections_.comm(bucket.set());
     if (!comm) continue;
     bool good = true;
     auto entry = bucket.entries.begin();
@@ -51,13 +51,13 @@ void Driver::adopt(const Response& response) {
   ++epoch_;
   observers_->tell(&Observer::schedule_begun, *schedule);
   auto cursor = std::make_unique<ScheduleCursor>(schedule, std::move(requests));
-  steady_ = std::make_unique<Steady>(schedule, std::move(members), &world_, &control_);
-  std::vector<OperationPtr> unanswered = std::move(to_announce_);
-  to_announce_.clear();
-  to_announce_bytes_ = 0;
+  schedule_sync_ = std::make_unique<ScheduleSync>(schedule, std::move(members), &connections_, &control_);
+  std::vector<OperationPtr> unanswered = std::move(to_request_);
+  to_request_.clear();
+  to_request_bytes_ = 0;
   for (auto& [key, op] : pending_) unanswered.push_back(std::move(op));
   pending_.clear();
-  for (auto& [face, op] : joins_) unanswered.push_back(std::move(op));
+  for (auto& [frontend, op] : joins_) unanswered.push_back(std::move(op));
   joins_.clear();
   submissions_->begin_schedule(std::move(cursor), unanswered);
   if (early_revoked_) {
@@ -71,20 +71,20 @@ bool Driver::run_schedule() {
   bool moved = false;
   for (;;) {
     const Submissions::Progress p = submissions_->progress();
-    steady_->publish(p.ready);
-    if ((p.deviated || steady_->leaving_elsewhere())) steady_->revoke(p.stuck);
+    schedule_sync_->publish(p.ready);
+    if ((p.deviated || schedule_sync_->leaving_elsewhere())) schedule_sync_->revoke(p.stuck);
     uint64_t final_position;
-    if (steady_->final_position(&final_position)) {
+    if (schedule_sync_->final_position(&final_position)) {
       leave_schedule(final_position);
       return true;
     }
-    if (steady_->guarded() && !steady_->may_run(p.executed)) {
+    if (schedule_sync_->guarded() && !schedule_sync_->may_run(p.executed)) {
       const Vote outcome = vote(p, &moved);
       if (outcome == Vote::ended) return true;
       if (outcome == Vote::idle) return moved;
       continue;
     }
-    if (p.executed >= p.ready || p.ready == kNoPart || !steady_->may_run(p.executed)) return moved;
+    if (p.executed >= p.ready || p.ready == kNoPart || !schedule_sync_->may_run(p.executed)) return moved;
     if (!run_bucket()) return true;
     moved = true;
   }
@@ -93,7 +93,7 @@ bool Driver::run_schedule() {
 bool Driver::run_bucket() {
   // Whether ready or not, a rank that has left takes no part in it.
   if (past_goodbye()) {
-    fail(farewell_.why(), false);
+    fail(shutdown_state_.why(), false);
     return false;
   }
   std::vector<Operation*> ops;
@@ -102,7 +102,7 @@ bool Driver::run_bucket() {
   std::vector<OperationPtr> keep;
   const Schedule::Bucket* bucket = submissions_->take_bucket(&ops, &keep);
   ++executed_;
-  if (!world_.comm(bucket->set())) return true;
+  if (!connections_.comm(bucket->set())) return true;
   in_bucket_ = bucket;
   const Status status = carry_out(*bucket, ops, &keep);
   in_bucket_ = nullptr;
@@ -114,7 +114,7 @@ bool Driver::run_bucket() {
     return true;
   }
   // These fail together with all other unfinished operations.
-  for (OperationPtr& op : keep) to_announce_.push_back(std::move(op));
+  for (OperationPtr& op : keep) to_request_.push_back(std::move(op));
   collective_failed(status);
   return false;
 }
@@ -135,14 +135,14 @@ Status Driver::carry_out(const Schedule::Bucket& bucket, const std::vector<Opera
 }
 
 void Driver::leave_schedule(uint64_t final_position) {
-  while (!farewell_.over() && submissions_->progress().ready != kNoPart && submissions_->progress().executed < final_position) {
+  while (!shutdown_state_.over() && submissions_->progress().ready != kNoPart && submissions_->progress().executed < final_position) {
     if (!run_bucket()) return;
   }
   if (submissions_->progress().ready == kNoPart) executed_ += final_position;
   const size_t buckets = std::max<size_t>(1, submissions_->buckets());
-  to_announce_ = submissions_->end_schedule();
-  observers_->tell(&Observer::schedule_ended, steady_->schedule(), final_position);
-  steady_.reset();
+  to_request_ = submissions_->end_schedule();
+  observers_->tell(&Observer::schedule_ended, schedule_sync_->schedule(), final_position);
+  schedule_sync_.reset();
   ++epoch_;
   if (coordinator_) coordinator_->fall_back(final_position / buckets, now());
   send_up(control_, Settled{epoch_});

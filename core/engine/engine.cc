@@ -23,18 +23,18 @@ double asked_for(Operation& op) {
 
 Engine::Engine(EngineOptions options)
     : accelerator_(options.settings.cuda_library, options.size > 1 && (options.ipc.wanted || options.nccl.wanted())),
-      submissions_(options.rank, options.size), lookout_(&submissions_) {
+      submissions_(options.rank, options.size), watchdog_(&submissions_) {
   talk_through_memory(options);
   fds_ = descriptors(options);
   const int cpu = options.settings.cpu;
   const bool spin = options.settings.spins > 0;
   observers_.add(counters_);
-  driver_ = std::make_unique<Driver>(options, &submissions_, &observers_, &notes_, &surrender_);
+  driver_ = std::make_unique<Driver>(options, &submissions_, &observers_, &message_bus_, &abort_request_);
   if (const int watch = driver_->control().watch_fd(); watch >= 0) fds_.push_back(watch);
-  World& world = driver_->world();
-  arena_ = std::make_shared<Arena>(world.segment_pointer(), world.local_rank());
-  alarm_.attach(world.bell(), world.segment_pointer());
-  baton_ = std::make_unique<Baton>(driver_.get(), &observers_, &alarm_, &lookout_, spin);
+  Connections& connections = driver_->connections();
+  arena_ = std::make_shared<Arena>(connections.segment_pointer(), connections.local_rank());
+  waker_.attach(connections.wakeup(), connections.segment_pointer());
+  progress_lock_ = std::make_unique<ProgressLock>(driver_.get(), &observers_, &waker_, &watchdog_, spin);
   thread_ = thread_without_signals([this, cpu] { run(cpu); });
 }
 
@@ -63,7 +63,7 @@ Status Engine::accept(Request request, const std::byte* in, std::byte* out, Oper
   }
   bool wake = false;
   HVD_RETURN_IF_ERROR(enqueue(op, &wake));
-  if (wake && ring) alarm_.ring_soon();
+  if (wake && ring) waker_.notify_soon();
   *result = std::move(op);
   return {};
 }
@@ -86,8 +86,8 @@ Status Engine::submit_unattended(Request request, const std::byte* in, std::byte
   bool wake = false;
   HVD_RETURN_IF_ERROR(enqueue(op, &wake));
   waits_->unattended();
-  lookout_.start();
-  if (wake) alarm_.ring_now();  // no caller will come and drive
+  watchdog_.start();
+  if (wake) waker_.notify_now();  // no caller will come and drive
   return {};
 }
 
@@ -120,26 +120,26 @@ Status Engine::submit_again(OperationPtr* op, const std::byte* in, std::byte* ou
     observers_.tell_submission(&Observer::refused, **op, status);
     (*op)->complete(status);  // it was made pending above, and no one else would complete it
   }
-  if (wake && !blocking) alarm_.ring_soon();
+  if (wake && !blocking) waker_.notify_soon();
   return status;
 }
 
-bool Engine::leave_note(Note note) {
-  if (abandoned_ || !notes_.leave(std::move(note))) return false;
-  alarm_.ring();
+bool Engine::post_message(ObserverMessage message) {
+  if (abandoned_ || !message_bus_.post(std::move(message))) return false;
+  waker_.notify();
   return true;
 }
 
 void Engine::give_up(Status why) {
   if (abandoned_) return;
-  surrender_.demand(std::move(why));
-  alarm_.ring();
+  abort_request_.request(std::move(why));
+  waker_.notify();
 }
 
 void Engine::ask_who_waits() {
   if (abandoned_) return;
-  notes_.ask_who_waits();
-  alarm_.ring();
+  message_bus_.ask_who_waits();
+  waker_.notify();
 }
 
 // ---- waiting --------------------------------------------------------------------------------------------------------------
@@ -149,11 +149,11 @@ bool Engine::wait(Operation& op, Deadline deadline) {
   submissions_.fence();
   if (op.done()) return true;
   const Waits::Blocked blocked(*waits_, !op.awaited.exchange(true));
-  if (baton_->drive(op, deadline)) return true;
-  alarm_.wake();
+  if (progress_lock_->drive(op, deadline)) return true;
+  waker_.wake();
   if (op.sleep_until(std::min(deadline, Deadline::after(kNudgeAfter), [](auto& a, auto& b) { return a.when() < b.when(); }))) return true;
   while (!op.done()) {
-    if (submissions_.nudge(op, asked_for(op) > kImpatientAfter)) alarm_.ring();
+    if (submissions_.nudge(op, asked_for(op) > kImpatientAfter)) waker_.notify();
     if (deadline.passed()) return false;
     // Repeated, because the schedule of a later step may be the one that is stuck.
     const Deadline slice = Deadline::after(0.1);
@@ -167,7 +167,7 @@ bool Engine::poll(Operation& op) {
   submissions_.fence();
   if (op.done()) return true;
   const double polled = asked_for(op);
-  if (polled > kNudgeAfter && submissions_.nudge(op, polled > kImpatientAfter)) alarm_.ring();
+  if (polled > kNudgeAfter && submissions_.nudge(op, polled > kImpatientAfter)) waker_.notify();
   return op.done();
 }
 
@@ -179,7 +179,7 @@ void Engine::run(int cpu) {
     CPU_SET(cpu, &set);
     pthread_setaffinity_np(pthread_self(), sizeof set, &set);  // an unavailable core is no reason to fail
   }
-  baton_->run();
+  progress_lock_->run();
 }
 
 // ---- shutdown -------------------------------------------------------------------------------------------------------
@@ -188,17 +188,17 @@ void Engine::run(int cpu) {
 void Engine::abandon_in_child() {
   abandoned_ = true;
   for (int fd : fds_) ::close(fd);
-  alarm_.close();
-  lookout_.close();
+  waker_.close();
+  watchdog_.close();
 }
 
 void Engine::shutdown(const std::string& reason) {
   std::lock_guard once(shutdown_mutex_);
   if (!driver_) return;
   driver_->request_stop();
-  baton_->stop();
+  progress_lock_->stop();
   thread_.join();
-  baton_->retire([&] {
+  progress_lock_->retire([&] {
     driver_->leave(reason);
     last_stats_ = read_stats();
     driver_.reset();
@@ -211,10 +211,10 @@ Engine::Stats Engine::stats() const {
 }
 
 Engine::Stats Engine::read_stats() const {
-  World& world = driver_->world();
+  Connections& connections = driver_->connections();
   const Control& control = driver_->control();
-  return {counters_->read(),    world.unstaged_bytes(), arena_->used(),           world.wire_bytes(),
-          world.scratch_held(), control.sent().read(),  control.received().read()};
+  return {counters_->read(),          connections.unstaged_bytes(), arena_->used(),           connections.wire_bytes(),
+          connections.scratch_held(), control.sent().read(),        control.received().read()};
 }
 
 }  // namespace hvd

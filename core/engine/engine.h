@@ -1,20 +1,19 @@
 // The engine as its callers see it, for one epoch (one membership of the job). It owns the thread that drives it, the
-// progress lock that decides which thread drives (engine/baton.h), the alarm that wakes the thread, and the watchdog
-// for operations that no caller waits for (engine/lookout.h).
+// progress lock that decides which thread drives (engine/progress_lock.h), the waker that wakes the thread, and the watchdog
+// for operations that no caller waits for (Watchdog).
 #pragma once
 #include <memory>
 #include <mutex>
 #include <thread>
 
-#include "engine/alarm.h"
-#include "engine/baton.h"
 #include "engine/counters.h"
 #include "engine/device/accelerator.h"
 #include "engine/driver.h"
-#include "engine/lookout.h"
 #include "engine/operation.h"
 #include "engine/options.h"
-#include "engine/surrender.h"
+#include "engine/progress_lock.h"
+#include "engine/shutdown_state.h"
+#include "engine/thread_waker.h"
 #include "engine/waits.h"
 #include "transport/arena.h"
 
@@ -71,7 +70,7 @@ class Engine {
   std::shared_ptr<Arena::Block> allocate(size_t bytes) { return arena_->allocate(bytes); }
 
   // Return the name for an unnamed group that is about to be submitted (Submissions::name_group).
-  std::string name_group(uint32_t set, uint8_t face, Kind kind) { return submissions_.name_group(set, face, kind); }
+  std::string name_group(uint32_t set, uint8_t frontend, Kind kind) { return submissions_.name_group(set, frontend, kind); }
 
   std::map<uint32_t, std::vector<int>> process_sets() const { return submissions_.sets(); }
   // Counters of the engine, and figures from its memory and links.
@@ -84,10 +83,10 @@ class Engine {
   Observers& observers() { return observers_; }
   // Time that callers were blocked in wait().
   std::shared_ptr<const Waits> waits() const { return waits_; }
-  // For observers of other ranks (engine/notes.h). Callable from any thread; false as described at Notes::leave().
-  bool leave_note(Note note);
+  // For observers of other ranks (MessageBus). Callable from any thread; false as described at MessageBus::post().
+  bool post_message(ObserverMessage message);
   void ask_who_waits();
-  void set_report(std::string where) { notes_.set_report(std::move(where)); }
+  void set_report(std::string where) { message_bus_.set_report(std::move(where)); }
 
  private:
   void run(int cpu);
@@ -98,16 +97,16 @@ class Engine {
   Accelerator accelerator_;
   Submissions submissions_;
   Observers observers_;
-  Notes notes_;
-  Surrender surrender_;
+  MessageBus message_bus_;
+  AbortRequest abort_request_;
   const std::shared_ptr<Counters> counters_ = std::make_shared<Counters>();
   const std::shared_ptr<Waits> waits_ = std::make_shared<Waits>();
   std::unique_ptr<Driver> driver_;  // accessed only while holding the progress lock
   Stats last_stats_{};
   std::shared_ptr<Arena> arena_;
-  Alarm alarm_;
-  Lookout lookout_;
-  std::unique_ptr<Baton> baton_;
+  ThreadWaker waker_;
+  Watchdog watchdog_;
+  std::unique_ptr<ProgressLock> progress_lock_;
   std::vector<int> fds_;              // all descriptors of the engine, for abandon_in_child()
   bool abandoned_ = false;
   mutable std::mutex shutdown_mutex_;

@@ -55,7 +55,7 @@ size_t bytes_of(const Response& r, const Comm& comm) {
 }
 
 Status Executor::run(const Response& response, const std::vector<Operation*>& operations) {
-  Comm* comm = world_->comm(response.set);
+  Comm* comm = connections_->comm(response.set);
   if (!comm) return {};
   const Execution execution{response, operations, *comm, *backend_, bytes_of(response, *comm), false, *number_};
   current_ = &execution;

@@ -5,24 +5,24 @@
 #include <vector>
 
 #include "backends/backend.h"
+#include "engine/connections.h"
 #include "engine/observers.h"
 #include "engine/operation.h"
-#include "engine/world.h"
 
 namespace hvd {
 
 class Executor {
  public:
   // `number`: place of the current operation in the common order, see Execution::number.
-  Executor(World* world, Backend* backend, const Observers* observers, const uint64_t* number)
-      : world_(world), backend_(backend), observers_(observers), number_(number) {}
+  Executor(Connections* connections, Backend* backend, const Observers* observers, const uint64_t* number)
+      : connections_(connections), backend_(backend), observers_(observers), number_(number) {}
 
   // Execute `response` with this rank's operations, in the order of response.names. A null operation means that this
   // rank has joined and contributes values that do not change the result: zeros for sums, see neutral(). The caller
   // completes the operations. An error means that the job is over.
   Status run(const Response& response, const std::vector<Operation*>& operations);
 
-  // The two halves of a guarded allreduce (engine/guard.h). stage() writes this rank's contribution to `values`
+  // The two halves of a guarded allreduce (engine/schedule_sync.h). stage() writes this rank's contribution to `values`
   // (staged_count() elements of the accumulation type); deliver() writes the results from the reduced values. For a
   // barrier nothing is staged, and deliver() only notifies the observers.
   size_t staged_count(const Response& response) const;
@@ -44,7 +44,7 @@ class Executor {
   Status reducescatter_packed(Comm&, const Response&, const std::vector<Operation*>&);
   Status reducescatter_exactly(Comm&, const Response&, const Operation&, const std::vector<size_t>& counts);
 
-  World* world_;
+  Connections* connections_;
   Backend* backend_;
   const Observers* observers_;
   const uint64_t* number_;

@@ -23,9 +23,9 @@ std::byte* fill(Comm& comm, size_t n, T value) {
 template <class T>
 std::byte* fill_numbers(Comm& comm, size_t n, ReduceOp op) {
   using Limits = std::numeric_limits<T>;
-  constexpr T kMost = Limits::has_infinity ? Limits::infinity() : Limits::max();
+  constexpr T kMax = Limits::has_infinity ? Limits::infinity() : Limits::max();
   constexpr T kLeast = Limits::has_infinity ? -Limits::infinity() : Limits::lowest();
-  return fill(comm, n, op == ReduceOp::product ? T{1} : op == ReduceOp::min ? kMost : kLeast);
+  return fill(comm, n, op == ReduceOp::product ? T{1} : op == ReduceOp::min ? kMax : kLeast);
 }
 
 std::byte* fill_halves(Comm& comm, size_t n, ReduceOp op, uint16_t one, uint16_t infinity) {

@@ -12,7 +12,7 @@ namespace {
 // Maximum bytes of an allgather's result, or a reducescatter's input, that is packed. Known to all ranks.
 constexpr size_t kSmall = 128u << 10;
 // Maximum bytes packed together; memory for this is kept.
-constexpr size_t kMostPacked = 4u << 20;
+constexpr size_t kMaxPacked = 4u << 20;
 // Scratch slots not used by the backend and its algorithms.
 constexpr int kSlotIn = 7, kSlotOut = 9;
 
@@ -24,7 +24,7 @@ size_t scattered_elements(int64_t rows, size_t row, int n, int index) {
 
 // Add tensor `index` of `bytes` bytes to the packed ones or to those executed alone.
 void Executor::Parts::add(size_t index, size_t bytes) {
-  const bool fits = bytes <= kSmall && packed_bytes + bytes <= kMostPacked;
+  const bool fits = bytes <= kSmall && packed_bytes + bytes <= kMaxPacked;
   (fits ? packed : alone).push_back(index);
   if (fits) packed_bytes += bytes;
 }

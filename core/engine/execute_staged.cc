@@ -22,7 +22,7 @@ size_t Executor::staged_count(const Response& r) const {
 void Executor::stage(const Response& r, const std::vector<Operation*>& ops, std::byte* values) {
   const size_t total = staged_count(r), element = size_of(r.dtype);
   const bool half = accumulator(r.dtype) != r.dtype;
-  std::byte* narrow = half ? world_->comm(r.set)->scratch->get(kNarrowSlot, total * element) : values;
+  std::byte* narrow = half ? connections_->comm(r.set)->scratch->get(kNarrowSlot, total * element) : values;
   std::byte* to = narrow;
   for (size_t i = 0; i < ops.size(); ++i) {
     const size_t bytes = elements_of(r.shapes[i]) * element;
@@ -34,7 +34,7 @@ void Executor::stage(const Response& r, const std::vector<Operation*>& ops, std:
 }
 
 void Executor::deliver(const Response& r, const std::vector<Operation*>& ops, std::byte* values) {
-  Comm& comm = *world_->comm(r.set);
+  Comm& comm = *connections_->comm(r.set);
   const Execution execution{r, ops, comm, *backend_, bytes_of(r, comm), true, *number_};
   observers_->tell(&Observer::started, execution);
   observers_->tell(&Observer::entered, execution, Phase::copy_out);

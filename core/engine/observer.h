@@ -2,7 +2,7 @@
 // timeline and flight recorder are implementations. Several may listen at once, and may be added and removed while the
 // engine runs (engine/observers.h).
 //
-//   submitted -> announced -> agreed -> started -> finished            negotiated
+//   submitted -> requested -> agreed -> started -> finished            negotiated
 //   submitted ----------------------------> started -> finished        by a schedule, between schedule_begun and schedule_ended
 //
 // Threads: submitted() and refused() are called by the submitting thread, possibly by several at once. All others are
@@ -30,7 +30,7 @@ struct Execution {
   const Backend& backend;
   // Bytes of this rank: the input of an allreduce, broadcast or reducescatter, the output of an allgather or alltoall.
   uint64_t bytes = 0;
-  bool guarded = false;  // the vote carried the data (engine/guard.h); reported after all ranks voted for it
+  bool guarded = false;  // the vote carried the data (engine/schedule_sync.h); reported after all ranks voted for it
   // Place in the order of operations that all ranks share, from 1. The parts of a bucket (Schedule::Bucket) share one
   // number.
   uint64_t number = 0;
@@ -61,7 +61,7 @@ class Observer {
   virtual void refused(const Operation&, const Status&) {}
 
   // Requests are sent to the coordinator in one message. Some may be repeated after a schedule that did not take them.
-  virtual void announced(std::span<const Request>) {}
+  virtual void requested(std::span<const Request>) {}
   // Rank 0 only: requests of a rank (including rank 0) have arrived. Some may be repeats, as above.
   virtual void noticed(int /*from*/, std::span<const Request>) {}
   // Rank 0 only: the coordinator has decided these.
@@ -83,13 +83,13 @@ class Observer {
   virtual void schedule_ended(const Schedule&, uint64_t) {}
 
   // Rank 0 only: operations that wait for ranks which have not submitted them, at `now` on the clock of
-  // Waiting::announced. Sent with each stall warning, for those past the warning time; and for all waiting ones on
-  // request (`asked`, see Notes).
+  // Waiting::requested. Sent with each stall warning, for those past the warning time; and for all waiting ones on
+  // request (`asked`, see MessageBus).
   virtual void waiting(std::span<const Negotiator::Waiting>, double /*now*/, bool /*asked*/) {}
-  // This rank has waited long and rank 0 does not report it (agree/watch.h); sent with each warning. `silent`: the
+  // This rank has waited long and rank 0 does not report it (agree/stall.h); sent with each warning. `silent`: the
   // ranks whose engines do not answer, where known.
   virtual void unnoticed(std::string_view /*text*/, std::span<const int> /*silent*/) {}
-  // A message from an observer of rank `from`, see Notes.
+  // A message from an observer of rank `from`, see MessageBus.
   virtual void heard(int /*from*/, uint32_t /*topic*/, std::string_view /*body*/) {}
 
   // The engine's thread, or a driving caller, goes to sleep for at most this many seconds. A caller may drive while the

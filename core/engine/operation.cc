@@ -40,7 +40,7 @@ void Operation::reuse() {
   if (request.unnamed) request.name.clear();
   first_poll.store(0, std::memory_order_relaxed);
   awaited.store(false, std::memory_order_relaxed);
-  announced = {};
+  requested = {};
   sizes.clear();
   output.reset();
   on_device.reset();

@@ -54,11 +54,11 @@ class Operation {
   float* residual = nullptr;
   uint64_t sequence = 0;  // order of submission on this rank
   uint64_t unnamed_number = 0;  // becomes the name if the operation has to be negotiated
-  // Not 0 for the engine's own operations on host memory that execute a device operation (engine/device/staged.h).
+  // Not 0 for the engine's own operations on host memory that execute a device operation (engine/device/host_staged_path.h).
   // These keep their request's fence.
   uint64_t carries = 0;
   Clock::time_point submitted{};
-  Clock::time_point announced{};  // time of the first request
+  Clock::time_point requested{};  // time of the first request
   std::atomic<int64_t> first_poll{0};  // when a caller first polled or waited, in ns; 0: never
   std::atomic<bool> awaited{false};  // a caller blocks on it, so stop batching
   // Callback that replaces a waiting caller: called once when done, on the thread that drives the engine. It may submit

@@ -30,7 +30,7 @@ struct Settings {
   int spins = 2000;
   int cpu = -1;                          // core for the engine's thread; -1: any
   std::string cuda_library = "libcuda.so.1";  // CUDA driver library, loaded when the first GPU tensor is submitted
-  size_t staged_memory = 256u << 20;  // bytes of pinned memory for staging device tensors, see engine/device/staged.h
+  size_t staged_memory = 256u << 20;  // bytes of pinned memory for staging device tensors, see engine/device/host_staged_path.h
 };
 
 // Operations that NCCL may execute, and where its library is; see nccl::Search.
@@ -41,7 +41,7 @@ struct NcclOptions {
   // Seconds for creating a communicator: a warning after `slow`, an error after `patience`.
   double slow = 10, patience = 120;
   bool sharing_is_meant = false;  // do not warn when ranks share a GPU
-  bool by_hosts = false;  // hierarchical allreduce even where NCCL could connect the hosts (engine/device/by_hosts.h)
+  bool by_hosts = false;  // hierarchical allreduce even where NCCL could connect the hosts (engine/device/hierarchical_nccl_path.h)
   bool wanted() const { return std::find(kinds.begin(), kinds.end(), true) != kinds.end(); }
 };
 

@@ -9,7 +9,7 @@ struct Writing {
   std::string* out;
   Writer w{out};
 
-  void operator()(const Announcement& m) {
+  void operator()(const ReadyRequests& m) {
     w.put(m.epoch);
     encode(m.requests, out);
   }
@@ -23,8 +23,8 @@ struct Writing {
   void operator()(const Revoked& m) { put(m.schedule, m.position); }
   void operator()(const Settled& m) { put(m.epoch); }
   void operator()(const StalledKeys& m) { put(m.epoch, m.keys); }
-  void operator()(const NoteUp& m) { put(m.topic, m.body); }
-  void operator()(const NoteDown& m) { put(m.to, m.topic, m.body); }
+  void operator()(const ObserverMessageUp& m) { put(m.topic, m.body); }
+  void operator()(const ObserverMessageDown& m) { put(m.to, m.topic, m.body); }
   void operator()(const Goodbye& m) { put(m.executed, m.why.code(), m.why.message()); }
   void operator()(const Abort& m) { put(m.executed, m.why.code(), m.why.message(), static_cast<int32_t>(m.why.rank())); }
 
@@ -41,7 +41,7 @@ class Reading {
 
   std::optional<Message> message(FrameType type) {
     switch (type) {
-      case FrameType::announce: return list<Announcement, Request>();
+      case FrameType::request: return list<ReadyRequests, Request>();
       case FrameType::responses: return list<Decisions, Response>();
       case FrameType::ready: return pair<ReadyUpTo, uint64_t>();
       case FrameType::go: return pair<GoUpTo, uint64_t>();
@@ -49,10 +49,10 @@ class Reading {
       case FrameType::revoked: return pair<Revoked, uint64_t>();
       case FrameType::stalled: return pair<StalledKeys, std::vector<std::string>>();
       case FrameType::settled: return whole(Settled{first()});
-      case FrameType::note_up: return note_up();
-      case FrameType::note_down: return note_down();
-      case FrameType::bye: return farewell<Goodbye>();
-      case FrameType::abort: return farewell<Abort>();
+      case FrameType::observer_message_up: return observer_message_up();
+      case FrameType::observer_message_down: return observer_message_down();
+      case FrameType::bye: return shutdown_state<Goodbye>();
+      case FrameType::abort: return shutdown_state<Abort>();
       case FrameType::ack: break;  // handled by the control plane
     }
     return std::nullopt;
@@ -80,21 +80,21 @@ class Reading {
     if (!r_.ok() || !decode(&at, end_, &elements)) return std::nullopt;
     return M{epoch, std::move(elements)};
   }
-  std::optional<Message> note_up() {
-    NoteUp note{};
-    r_.get(&note.topic);
-    r_.get(&note.body);
-    return whole(std::move(note));
+  std::optional<Message> observer_message_up() {
+    ObserverMessageUp message{};
+    r_.get(&message.topic);
+    r_.get(&message.body);
+    return whole(std::move(message));
   }
-  std::optional<Message> note_down() {
-    NoteDown note{};
-    r_.get(&note.to);
-    r_.get(&note.topic);
-    r_.get(&note.body);
-    return whole(std::move(note));
+  std::optional<Message> observer_message_down() {
+    ObserverMessageDown message{};
+    r_.get(&message.to);
+    r_.get(&message.topic);
+    r_.get(&message.body);
+    return whole(std::move(message));
   }
   template <class M>
-  std::optional<Message> farewell() {
+  std::optional<Message> shutdown_state() {
     const uint64_t executed = first();
     Code code = Code::ok;
     std::string text;

@@ -13,8 +13,8 @@
 
 namespace hvd {
 
-struct Announcement {
-  static constexpr FrameType kType = FrameType::announce;
+struct ReadyRequests {
+  static constexpr FrameType kType = FrameType::request;
   uint64_t epoch;
   std::vector<Request> requests;
 };
@@ -70,15 +70,15 @@ struct Goodbye {
   Status why;
 };
 
-// Messages between observers of different ranks (engine/notes.h); the engine does not read the body.
-struct NoteUp {
-  static constexpr FrameType kType = FrameType::note_up;
+// Messages between observers of different ranks (MessageBus); the engine does not read the body.
+struct ObserverMessageUp {
+  static constexpr FrameType kType = FrameType::observer_message_up;
   uint32_t topic;
   std::string body;
 };
 
-struct NoteDown {
-  static constexpr FrameType kType = FrameType::note_down;
+struct ObserverMessageDown {
+  static constexpr FrameType kType = FrameType::observer_message_down;
   int32_t to;  // receiving rank; -1: all ranks
   uint32_t topic;
   std::string body;
@@ -90,8 +90,8 @@ struct Abort {
   Status why;
 };
 
-using Message =
-    std::variant<Announcement, Decisions, ReadyUpTo, GoUpTo, Revoke, Revoked, Settled, StalledKeys, NoteUp, NoteDown, Goodbye, Abort>;
+using Message = std::variant<ReadyRequests, Decisions, ReadyUpTo, GoUpTo, Revoke, Revoked, Settled, StalledKeys, ObserverMessageUp,
+                             ObserverMessageDown, Goodbye, Abort>;
 
 // Encode the payload of a frame of type Message::kType.
 std::string payload_of(const Message& message);

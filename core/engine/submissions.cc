@@ -71,7 +71,7 @@ Status Submissions::submit_locked(const OperationPtr& op, bool* wake, std::vecto
   Status status = check(q);
   const uint32_t entry = status.ok() && cursor_ ? cursor_->find(q) : ScheduleCursor::kNoEntry;
   if (status.ok()) status = check_name(q, entry);
-  if (Assembly::concerns(q)) return join_group(op, std::move(status), refused, wake);
+  if (GroupAssembly::concerns(q)) return join_group(op, std::move(status), refused, wake);
   if (status.ok()) enter(op, entry, wake);
   return status;
 }
@@ -97,7 +97,7 @@ void Submissions::enter(const OperationPtr& op, uint32_t entry, bool* wake) {
   Request& q = op->request;
   if (!op->carries) q.fence = fence_;
   op->sequence = next_sequence_++;
-  if (q.unnamed) op->unnamed_number = unnamed_[stream_of(q.set, q.face, q.kind)]++;
+  if (q.unnamed) op->unnamed_number = unnamed_[stream_of(q.set, q.frontend, q.kind)]++;
   if (op->on_done) {
     last_ = op->submitted = Clock::now();  // callers that wait know the age of other operations themselves
     must_watch_.store(true, std::memory_order_relaxed);
@@ -147,7 +147,7 @@ Status Submissions::submit_again(const OperationPtr& op, bool* wake) {
     std::lock_guard lock(mutex_);
     // Everything else a full check could find (a removed set, the end of the job) would have ended the schedule.
     const bool known = cursor_ && !deviated_ && !op->request.unnamed && op->schedule == cursor_->schedule().id;
-    if (known && !Assembly::concerns(op->request) && !cursor_->repeated(op->entry) && !cursor_->busy(op->entry)) {
+    if (known && !GroupAssembly::concerns(op->request) && !cursor_->repeated(op->entry) && !cursor_->busy(op->entry)) {
       op->request.fence = fence_;
       op->sequence = next_sequence_++;
       cursor_->offer_again(op->entry, op.get(), wake);
@@ -192,7 +192,7 @@ void Submissions::skip_unnamed(const Response& response, const std::string& name
   if (name.rfind(prefix, 0) != 0) return;
   const uint64_t number = std::strtoull(name.c_str() + prefix.size(), nullptr, 10);
   std::lock_guard lock(mutex_);
-  uint64_t& next = unnamed_[stream_of(response.set, response.face, response.kind)];
+  uint64_t& next = unnamed_[stream_of(response.set, response.frontend, response.kind)];
   next = std::max(next, number + 1);
 }
 
@@ -203,9 +203,9 @@ void Submissions::add_set(uint32_t id, std::vector<int> ranks) {
   erase_unnamed(stream_of(id, 0, Kind{}), stream_of(id + 1, 0, Kind{}));
 }
 
-void Submissions::restart_unnamed(uint32_t id, uint8_t face) {
+void Submissions::restart_unnamed(uint32_t id, uint8_t frontend) {
   std::lock_guard lock(mutex_);
-  const uint64_t first = stream_of(id, face, Kind{});
+  const uint64_t first = stream_of(id, frontend, Kind{});
   erase_unnamed(first, first + 256);
 }
 
@@ -213,9 +213,9 @@ void Submissions::erase_unnamed(uint64_t first, uint64_t end) {
   for (auto* numbers : {&unnamed_, &groups_}) numbers->erase(numbers->lower_bound(first), numbers->lower_bound(end));
 }
 
-std::string Submissions::name_group(uint32_t set, uint8_t face, Kind kind) {
+std::string Submissions::name_group(uint32_t set, uint8_t frontend, Kind kind) {
   std::lock_guard lock(mutex_);
-  return "grouped_" + unnamed_prefix(kind) + std::to_string(groups_[stream_of(set, face, kind)]++);
+  return "grouped_" + unnamed_prefix(kind) + std::to_string(groups_[stream_of(set, frontend, kind)]++);
 }
 
 void Submissions::remove_set(uint32_t id) {

@@ -30,7 +30,7 @@
 #include <vector>
 
 #include "agree/schedule_cursor.h"
-#include "engine/assembly.h"
+#include "engine/group_assembly.h"
 #include "engine/operation.h"
 
 namespace hvd {
@@ -67,7 +67,7 @@ class Submissions {
 
   // Return the name of the next unnamed group of this kind. Groups, like unnamed operations, are matched by the order
   // in which the ranks of a set create them.
-  std::string name_group(uint32_t set, uint8_t face, Kind kind);
+  std::string name_group(uint32_t set, uint8_t frontend, Kind kind);
 
   // Skip the number of an unnamed operation that failed and that this rank never submitted, unless the number is
   // already used.
@@ -77,7 +77,7 @@ class Submissions {
   void remove_set(uint32_t id);
   // Restart the numbering of a frontend's unnamed operations and groups in the set at 0. Ranks may have submitted
   // different counts, but none may be in flight.
-  void restart_unnamed(uint32_t id, uint8_t face);
+  void restart_unnamed(uint32_t id, uint8_t frontend);
   std::map<uint32_t, std::vector<int>> sets() const;
 
   // Follow a schedule from now on. `unanswered`: requested operations without a response, in order of submission.
@@ -133,7 +133,7 @@ class Submissions {
 
   const int rank_;
   mutable std::mutex mutex_;
-  Assembly assembly_;
+  GroupAssembly assembly_;
   std::vector<OperationPtr> queue_;
   std::atomic<size_t> queued_{0};
   std::map<uint32_t, size_t> on_devices_;  // number of unfinished device operations, by set

@@ -107,7 +107,7 @@ const Schedule::Bucket* Submissions::peek_bucket(std::vector<Operation*>* operat
 
 bool Submissions::nudge(const Operation& op, bool impatient) {
   std::lock_guard lock(mutex_);
-  if (Assembly::concerns(op.request) && impatient && release_part(op)) return true;
+  if (GroupAssembly::concerns(op.request) && impatient && release_part(op)) return true;
   if (!cursor_ || deviated_) return false;
   const uint64_t carried = op.on_device ? op.on_device->carried.load(std::memory_order_relaxed) : 0;
   bool vain = cursor_->stuck(&op);

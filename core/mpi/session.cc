@@ -21,31 +21,31 @@ Session* Session::current() {
   return session && session->pid_ == ::getpid() ? session : nullptr;
 }
 
-Status Session::open(const Wish& wish, Session** out) {
+Status Session::open(const StartOptions& options, Session** out) {
   if (Session* session = current()) {
     *out = session;
     return session->usable();
   }
   const Library* library = nullptr;
-  HVD_RETURN_IF_ERROR(load(wish.library, &library));
+  HVD_RETURN_IF_ERROR(load(options.library, &library));
   int begun = 0, ended = 0;
   if (library->initialized(&begun) != 0 || library->finalized(&ended) != 0)
     return refuse(library->path + " cannot tell whether MPI is initialized");
   if (ended) return refuse("the program has called MPI_Finalize, and MPI cannot be initialized again; call hvd.init() before it");
-  if (!begun && !fits(wish.launcher, library->open_mpi))
-    return refuse(wish.launcher + " has started this process, but the library is " + library->version +
+  if (!begun && !fits(options.launcher, library->open_mpi))
+    return refuse(options.launcher + " has started this process, but the library is " + library->version +
                   ": the launcher is of another MPI than the library; start the job with the mpirun of " + library->version +
                   ", or choose the launcher's library");
   // Never freed: threads may use it when the process ends, and MPI_Finalize calls it.
   auto* session = new Session;
   session->library_ = library;
   session->pid_ = ::getpid();
-  Status status = begun ? session->join() : session->begin(wish);
+  Status status = begun ? session->join() : session->begin(options);
   if (status.ok()) {
     if (session->level_ >= Threads::serialized)
       status = session->look_around();
     else
-      session->clerk_.run([&] { status = session->look_around(); });
+      session->mpi_thread_.run([&] { status = session->look_around(); });
   }
   // A failed initialization is kept, so that a second attempt gets the same answer.
   if (!status.ok()) session->spoil(status.message());
@@ -54,19 +54,19 @@ Status Session::open(const Wish& wish, Session** out) {
   return status;
 }
 
-Status Session::begin(const Wish& wish) {
+Status Session::begin(const StartOptions& options) {
   struct Result {
     int code = 0, level = 0, handler = 0;
   };
   auto result = std::make_shared<Result>();
-  const int wanted = abi().levels[static_cast<int>(wish.one_thread ? Threads::funneled : Threads::multiple)];
-  const bool ended = clerk_.run([result, wanted, library = library_] {
+  const int wanted = abi().levels[static_cast<int>(options.one_thread ? Threads::funneled : Threads::multiple)];
+  const bool ended = mpi_thread_.run([result, wanted, library = library_] {
     result->code = library->init_thread(nullptr, nullptr, wanted, &result->level);
     if (result->code == 0) result->handler = library->comm_set_errhandler(library->abi.world, library->abi.errors_return);
-  }, wish.patience);
+  }, options.patience);
   if (!ended) {
     char seconds[32];
-    snprintf(seconds, sizeof seconds, "%g", wish.patience);
+    snprintf(seconds, sizeof seconds, "%g", options.patience);
     return Status(Code::timeout, "MPI_Init of " + library_->version + " (" + library_->path + ") has not returned within " + seconds +
                                      " s; it waits for all processes of the job, so perhaps one has not called hvd.init(), has another "
                                      "HOROVOD_CPU_OPERATIONS, or was started by another MPI than this library's");
@@ -125,7 +125,7 @@ Status Session::use(const std::function<Status()>& work) {
   HVD_RETURN_IF_ERROR(usable());
   if (level_ >= Threads::serialized) return work();
   Status status;
-  clerk_.run([&] { status = work(); });
+  mpi_thread_.run([&] { status = work(); });
   return status;
 }
 
@@ -146,11 +146,11 @@ void Session::spoil(const std::string& why) {
 // run forever, so it owns what it uses.
 Status Session::attended(const std::function<Status()>& work, const Look& look) {
   auto result = std::make_shared<Status>();
-  clerk_.begin([work, result] { *result = work(); });
-  while (!clerk_.ended(kBetweenLooks)) {
+  mpi_thread_.begin([work, result] { *result = work(); });
+  while (!mpi_thread_.ended(kBetweenLooks)) {
     Status status = usable();
     if (status.ok()) status = look();
-    if (status.ok() || clerk_.ended(0)) continue;
+    if (status.ok() || mpi_thread_.ended(0)) continue;
     spoil("an earlier job was left while MPI was in a call that cannot be interrupted (" + status.message() + ")");
     return status;
   }
@@ -202,10 +202,10 @@ void Session::forget(const std::vector<int>& ranks, const Look& look) {
 }
 
 bool Session::finish(double seconds) {
-  if (finishing_) return clerk_.ended(seconds);
+  if (finishing_) return mpi_thread_.ended(seconds);
   if (!ours_ || !usable().ok()) return true;
   finishing_ = true;
-  return clerk_.run([library = library_] {
+  return mpi_thread_.run([library = library_] {
     int ended = 0;
     if (library->finalized(&ended) == 0 && !ended) (void)library->finalize();
   }, seconds);

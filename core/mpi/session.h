@@ -11,12 +11,12 @@
 #include <vector>
 
 #include "base/status.h"
-#include "mpi/clerk.h"
 #include "mpi/library.h"
+#include "mpi/mpi_thread.h"
 
 namespace hvd::mpi {
 
-struct Wish {
+struct StartOptions {
   std::string library;      // path of the library
   std::string launcher;     // launcher that started the processes, see fits()
   bool one_thread = false;  // request MPI_THREAD_FUNNELED
@@ -28,7 +28,7 @@ class Session {
   // Initialize MPI, or join if the program has done so. Later calls return the existing session. invalid_argument: the
   // library cannot be used, the program has finalized MPI or initialized it with a lower thread level than needed, the
   // process was started by MPI_Comm_spawn, or an earlier engine left MPI unusable. timeout: MPI_Init has not returned.
-  static Status open(const Wish& wish, Session** out);
+  static Status open(const StartOptions& options, Session** out);
   // Null if there is none in this process; that of a parent process does not count.
   static Session* current();
 
@@ -62,7 +62,7 @@ class Session {
 
  private:
   Session() = default;
-  Status begin(const Wish& wish);
+  Status begin(const StartOptions& options);
   Status join();
   Status look_around();
   Status watch_finalize();
@@ -75,7 +75,7 @@ class Session {
   Threads level_ = Threads::single;
   bool ours_ = false;
   pid_t pid_ = 0;
-  Clerk clerk_;
+  MpiThread mpi_thread_;
   std::mutex using_;
   std::atomic<bool> over_{false};  // MPI_Finalize has started
   std::atomic<bool> spoilt_{false};

@@ -169,20 +169,20 @@ Status Communicator::async_error() {
 
 // ---- shutdown -------------------------------------------------------------------------------------------------------
 
-std::shared_ptr<Ending> Ending::start(Way way, Communicators communicators, Status why, double seconds) {
+std::shared_ptr<Ending> Ending::start(Method method, Communicators communicators, Status why, double seconds) {
   std::vector<std::shared_ptr<Communicator>> well, others;
   for (const auto& c : communicators) {
     const Communicator::State before = c->give_up(why);
     if (before == Communicator::State::given_up) {
-      if (way == Way::abort && c->seize()) others.push_back(c);
+      if (method == Method::abort && c->seize()) others.push_back(c);
       continue;
     }
-    const bool is_well = before == Communicator::State::ready && way == Way::destroy;
+    const bool is_well = before == Communicator::State::ready && method == Method::destroy;
     if (is_well) c->end_.store(Communicator::End::finalizing);
     (is_well ? well : others).push_back(c);
   }
   const size_t n = well.size() + others.size();
-  const char* verb = way == Way::abort ? "aborting " : "destroying ";
+  const char* verb = method == Method::abort ? "aborting " : "destroying ";
   std::shared_ptr<Ending> ending(new Ending(seconds, verb + std::to_string(n) + (n == 1 ? " NCCL communicator" : " NCCL communicators")));
   if (n == 0) {
     ending->done_.store(true, std::memory_order_release);
@@ -283,11 +283,11 @@ void Ending::wait() const {
 
 std::shared_ptr<Ending> abort(std::span<const std::shared_ptr<Communicator>> communicators, Status why, double seconds) {
   if (why.ok()) why = Status(Code::shutdown, "the NCCL communicator was aborted");
-  return Ending::start(Ending::Way::abort, communicators, std::move(why), seconds);
+  return Ending::start(Ending::Method::abort, communicators, std::move(why), seconds);
 }
 
 std::shared_ptr<Ending> destroy(std::span<const std::shared_ptr<Communicator>> communicators, double seconds) {
-  return Ending::start(Ending::Way::destroy, communicators, {}, seconds);
+  return Ending::start(Ending::Method::destroy, communicators, {}, seconds);
 }
 
 }  // namespace hvd::nccl

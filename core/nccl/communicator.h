@@ -112,9 +112,9 @@ class Ending {
  private:
   friend std::shared_ptr<Ending> abort(std::span<const std::shared_ptr<Communicator>>, Status, double);
   friend std::shared_ptr<Ending> destroy(std::span<const std::shared_ptr<Communicator>>, double);
-  enum class Way { abort, destroy };
+  enum class Method { abort, destroy };
   using Communicators = std::span<const std::shared_ptr<Communicator>>;
-  static std::shared_ptr<Ending> start(Way way, Communicators communicators, Status why, double seconds);
+  static std::shared_ptr<Ending> start(Method method, Communicators communicators, Status why, double seconds);
   Ending(double seconds, std::string what) : deadline_(Deadline::after(seconds)), seconds_(seconds), what_(std::move(what)) {}
   static Status abort_all(Communicators communicators);
   static Status destroy_all(Communicators communicators);

@@ -7,17 +7,17 @@
 namespace hvd {
 namespace {
 
-constexpr size_t kMost = size_t{1} << 40;  // means "always"
+constexpr size_t kMax = size_t{1} << 40;  // means "always"
 
 constexpr TuningField kFields[] = {
     {"direct_bytes", &Tuning::direct_bytes, 0, 4 << 20},
     // Chunks larger than the staging area are clipped.
     {"chunk_bytes", &Tuning::chunk_bytes, 4 << 10, 64 << 20},
-    {"stream_bytes", &Tuning::stream_bytes, 0, kMost},
-    {"doubling_bytes", &Tuning::doubling_bytes, 0, kMost},
-    {"pair_bytes", &Tuning::pair_bytes, 0, kMost},
-    {"tree_bytes", &Tuning::tree_bytes, 0, kMost},
-    {"flat_tree_bytes", &Tuning::flat_tree_bytes, 0, kMost},
+    {"stream_bytes", &Tuning::stream_bytes, 0, kMax},
+    {"doubling_bytes", &Tuning::doubling_bytes, 0, kMax},
+    {"pair_bytes", &Tuning::pair_bytes, 0, kMax},
+    {"tree_bytes", &Tuning::tree_bytes, 0, kMax},
+    {"flat_tree_bytes", &Tuning::flat_tree_bytes, 0, kMax},
 };
 
 Status set(std::string_view item, Tuning* tuning) {

@@ -40,8 +40,8 @@ class ClockOffset {
     std::memcpy(times, answer.data(), sizeof times);
     const uint64_t asked = times[0], told = times[1], took = static_cast<uint64_t>(now) - asked;
     // In ns; slower answers, and messages that answer no question of this rank, are ignored.
-    constexpr uint64_t kMost = 60'000'000'000;
-    if (took > kMost) return {};
+    constexpr uint64_t kMax = 60'000'000'000;
+    if (took > kMax) return {};
     const Known known{static_cast<int64_t>(told - asked - took / 2), static_cast<int64_t>(took / 2 + 1)};
     if (!best_ || known.error < best_->error) best_ = known;
     const bool first = !any_;

@@ -140,7 +140,7 @@ void append_entry(std::string* out, const FlightRecorder::Entry& e, const TickSc
   append_member(out, "dtype", name_of(e.dtype));
   append_member(out, "op", name_of(e.op));
   append_member(out, "set", e.set);
-  append_member(out, "face", e.face);
+  append_member(out, "face", e.frontend);
   append_list(out, "shape", std::span(e.shape).first(std::min<size_t>(e.dimensions, e.kShape)));
   append_member(out, "dimensions", e.dimensions);
   append_member(out, "count", e.count);

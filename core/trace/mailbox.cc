@@ -29,7 +29,7 @@ void Mailbox::heard(int from, uint32_t topic, std::string_view body) {
 void Mailbox::put(Letter letter) {
   {
     std::lock_guard lock(mutex_);
-    if (closed_ || letters_.size() >= kMost) return;
+    if (closed_ || letters_.size() >= kMax) return;
     letters_.push_back(std::move(letter));
   }
   changed_.notify_one();
@@ -56,7 +56,7 @@ void Mailbox::waiting(std::span<const Negotiator::Waiting> all, double now, bool
   for (size_t i = 0; i < all.size(); ++i) {
     const Negotiator::Waiting& one = all[i];
     char age[32];
-    std::snprintf(age, sizeof age, "%.3f", now - one.announced);
+    std::snprintf(age, sizeof age, "%.3f", now - one.requested);
     body += i ? ",{" : "{";
     append_member(&body, "name", one.name);
     append_member(&body, "set", one.set);

@@ -8,8 +8,8 @@
 #include <string>
 
 #include "base/deadline.h"
-#include "engine/notes.h"
 #include "engine/observer.h"
+#include "engine/observers.h"
 #include "trace/topics.h"
 
 namespace hvd {
@@ -22,10 +22,10 @@ class Mailbox final : public Observer, public std::enable_shared_from_this<Mailb
     std::string body;
   };
   // Maximum unread messages; further ones are dropped.
-  static constexpr size_t kMost = 4096;
+  static constexpr size_t kMax = 4096;
 
   // say: sends a message, from within heard(). If given, questions for the time are answered (trace/clock.h).
-  explicit Mailbox(int rank, std::function<void(Note)> say = {}) : rank_(rank), say_(std::move(say)) {}
+  explicit Mailbox(int rank, std::function<void(ObserverMessage)> say = {}) : rank_(rank), say_(std::move(say)) {}
 
   // Take the next message, waiting until `deadline`. Return false if none came, or the mailbox is closed and empty.
   bool take(Letter* letter, Deadline deadline);
@@ -48,7 +48,7 @@ class Mailbox final : public Observer, public std::enable_shared_from_this<Mailb
   void put(Letter letter);
 
   const int rank_;
-  const std::function<void(Note)> say_;
+  const std::function<void(ObserverMessage)> say_;
   mutable std::mutex mutex_;
   std::condition_variable changed_;
   std::deque<Letter> letters_;

@@ -17,11 +17,11 @@ PythonStacks::~PythonStacks() {
 }
 
 std::string PythonStacks::take() {
-  constexpr size_t kMost = 256u << 10;
+  constexpr size_t kMax = 256u << 10;
   std::lock_guard lock(mutex_);
   if (!handler_ || fd_ < 0 || ::ftruncate(fd_, 0) != 0 || ::lseek(fd_, 0, SEEK_SET) != 0) return "";
   handler_(signal_);
-  std::string out(kMost, '\0');
+  std::string out(kMax, '\0');
   const ssize_t n = ::pread(fd_, out.data(), out.size(), 0);
   out.resize(n > 0 ? static_cast<size_t>(n) : 0);
   return out;

@@ -32,7 +32,7 @@ void set_kind(Entry& entry, const Asked& asked) {
   entry.kind = asked.kind;
   entry.dtype = asked.dtype;
   entry.op = asked.op;
-  entry.face = asked.face;
+  entry.frontend = asked.frontend;
   entry.set = asked.set;
 }
 
@@ -83,10 +83,10 @@ std::vector<Entry> FlightRecorder::last(size_t most) const {
   return out;
 }
 
-void FlightRecorder::announced(std::span<const Request> requests) {
+void FlightRecorder::requested(std::span<const Request> requests) {
   const uint64_t now = ticks();
   for (const Request& q : requests) {
-    Entry entry = entry_of(What::announced, now);
+    Entry entry = entry_of(What::requested, now);
     set_kind(entry, q);
     set_name(entry, q.name);
     set_shape(entry, q.shape);

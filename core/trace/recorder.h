@@ -19,7 +19,7 @@ namespace hvd {
 class FlightRecorder final : public Observer {
  public:
   enum class What : uint8_t {
-    announced,       // this rank is ready for it; not recorded for operations of a schedule
+    requested,       // this rank is ready for it; not recorded for operations of a schedule
     carried_out,     // executed, together with count - 1 others
     broke_off,       // execution failed and the job is over
     failed,          // failed on all ranks, see Response::error
@@ -42,7 +42,7 @@ class FlightRecorder final : public Observer {
     Kind kind;
     DType dtype;
     ReduceOp op;
-    uint8_t face, dimensions;
+    uint8_t frontend, dimensions;
     bool guarded;
     uint8_t name_length;  // kName if the name may have been cut
     std::array<char, kName + 1> name;
@@ -57,7 +57,7 @@ class FlightRecorder final : public Observer {
   std::vector<Entry> last(size_t most) const;
   TickScale::Line line() const { return scale_.line(); }
 
-  void announced(std::span<const Request>) override;
+  void requested(std::span<const Request>) override;
   void started(const Execution&) override;
   void finished(const Execution&, const Status&) override;
   void failed(const Response&) override;

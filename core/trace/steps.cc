@@ -39,7 +39,7 @@ void StepMeter::negotiated(const std::vector<std::string>& names) {
       count(1);
     } else if (const auto known = executed_.find(name); known != executed_.end()) {
       ++known->second;
-    } else if (executed_.size() < kMostNames) {
+    } else if (executed_.size() < kMaxNames) {
       executed_.emplace(name, 1);
     }
   }
@@ -131,11 +131,11 @@ void StepMeter::mark(uint64_t data_ns, bool found) {
                       now.tensors - before_.tensors,
                       waits_->arrival(),
                       now.unattended - before_.unattended};
-      if (steps_.size() < kMost) {
+      if (steps_.size() < kMax) {
         steps_.push_back(step);
       } else {
         steps_[first_] = step;
-        first_ = (first_ + 1) % kMost;
+        first_ = (first_ + 1) % kMax;
       }
       if (asleep_) wake = mailbox_;
       asleep_ = false;

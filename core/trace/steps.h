@@ -39,9 +39,9 @@ class StepMeter final : public Observer {
     uint64_t unattended;  // operations whose waiting time is unknown
   };
   // Maximum untaken steps; then the oldest are dropped.
-  static constexpr size_t kMost = 4096;
+  static constexpr size_t kMax = 4096;
   // Maximum names of operations counted as candidates for the last operation of a step.
-  static constexpr size_t kMostNames = 1 << 12;
+  static constexpr size_t kMaxNames = 1 << 12;
 
   explicit StepMeter(std::shared_ptr<const Waits> waits) : waits_(std::move(waits)) {}
 

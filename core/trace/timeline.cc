@@ -17,7 +17,7 @@ namespace hvd {
 namespace {
 
 constexpr size_t kPiece = 64u << 10;  // approximate bytes of text per write
-constexpr size_t kMostSeen = 4096;
+constexpr size_t kMaxSeen = 4096;
 
 TimelineText::About about(const TimelineOptions& o) {
   const int64_t epoch = std::chrono::duration_cast<std::chrono::microseconds>(std::chrono::system_clock::now().time_since_epoch()).count();
@@ -114,7 +114,7 @@ void Timeline::push(Event event, size_t more_bytes) {
 
 // Most responses belong to a schedule.
 TimelineTensorsPtr Timeline::tensors_of(const Response& r) {
-  if (seen_.size() > kMostSeen) seen_.clear();
+  if (seen_.size() > kMaxSeen) seen_.clear();
   Seen& seen = seen_[&r];
   if (seen.stays) return seen.tensors;
   bool same = seen.tensors && seen.tensors->all.size() == r.names.size();
@@ -123,7 +123,7 @@ TimelineTensorsPtr Timeline::tensors_of(const Response& r) {
   return seen.tensors;
 }
 
-void Timeline::announced(std::span<const Request> requests) {
+void Timeline::requested(std::span<const Request> requests) {
   look_at_clock();
   if (!taking()) return;
   Event e(What::ready);
@@ -135,7 +135,7 @@ void Timeline::announced(std::span<const Request> requests) {
 }
 
 void Timeline::noticed(int from, std::span<const Request> requests) {
-  if (from == options_.rank || !taking()) return;  // its own requests are recorded by announced()
+  if (from == options_.rank || !taking()) return;  // its own requests are recorded by requested()
   Event e(What::ready);
   e.number = from;
   e.tensors = TimelineTensors::of(requests);

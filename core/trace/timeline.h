@@ -15,8 +15,8 @@
 
 #include "base/log.h"
 #include "base/ticks.h"
-#include "engine/notes.h"
 #include "engine/observer.h"
+#include "engine/observers.h"
 #include "trace/clock.h"
 #include "trace/timeline_file.h"
 #include "trace/timeline_text.h"
@@ -35,7 +35,7 @@ struct TimelineOptions {
   // Record only from the start of step first_step until the start of step end_step. -1: everything.
   int64_t first_step = -1, end_step = -1;
   bool clock_of_rank0 = true;         // this host is rank 0's, so the clock is the same
-  std::function<void(Note)> say;      // sends a message, called from within events; needed if the clock differs
+  std::function<void(ObserverMessage)> say;      // sends a message, called from within events; needed if the clock differs
   LogSink log;                        // receives a warning when writing fails; called on the timeline's thread
   size_t most_bytes = 16u << 20;      // maximum size of unwritten events
   double between_writes = 0.1;        // seconds between writes to the file
@@ -61,7 +61,7 @@ class Timeline final : public Observer {
   Status status() const;
 
   bool wants_submission_times() const override { return true; }
-  void announced(std::span<const Request>) override;
+  void requested(std::span<const Request>) override;
   void noticed(int from, std::span<const Request>) override;
   void agreed(std::span<const Response>) override;
   void started(const Execution&) override;

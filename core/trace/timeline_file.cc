@@ -16,7 +16,7 @@ namespace hvd {
 namespace {
 
 constexpr std::string_view kBegin = "[", kEnd = "\n]\n";
-constexpr uint64_t kLeastRoom = 64u << 10, kMostRoom = 4u << 20;
+constexpr uint64_t kLeastRoom = 64u << 10, kMaxRoom = 4u << 20;
 
 // Write all pieces, usually with one call. Return 0 or errno.
 int write_all(int fd, std::initializer_list<std::string_view> pieces, uint64_t at) {
@@ -86,7 +86,7 @@ TimelineFile::~TimelineFile() { close(); }
 
 Status TimelineFile::make_room(uint64_t least) {
   static const std::string blanks(kLeastRoom, ' ');
-  const uint64_t until = least + std::clamp(least / 8, kLeastRoom, kMostRoom);
+  const uint64_t until = least + std::clamp(least / 8, kLeastRoom, kMaxRoom);
   while (size_ < until) {
     const size_t n = static_cast<size_t>(std::min<uint64_t>(blanks.size(), until - size_));
     if (const int error = write_all(fd_, {std::string_view(blanks).substr(0, n)}, size_); error) {

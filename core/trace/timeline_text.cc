@@ -56,7 +56,7 @@ const char* timeline_name(Kind kind, ReduceOp op) {
 
 // ---- tensors --------------------------------------------------------------------------------------------------------
 bool TimelineTensors::One::same(const Response& r, size_t i) const {
-  return name == r.names[i] && set == r.set && face == r.face && kind == r.kind && op == r.op && dtype == r.dtype &&
+  return name == r.names[i] && set == r.set && frontend == r.frontend && kind == r.kind && op == r.op && dtype == r.dtype &&
          (i >= r.shapes.size() || dimensions == r.shapes[i]);
 }
 
@@ -66,7 +66,7 @@ TimelineTensorsPtr TimelineTensors::of(const Response& r) {
   static const std::vector<int64_t> none;
   for (size_t i = 0; i < r.names.size(); ++i) {
     const std::vector<int64_t>& shape = i < r.shapes.size() ? r.shapes[i] : none;
-    made->all.push_back({r.names[i], shape, shape_string(shape), r.set, r.face, r.kind, r.op, r.dtype});
+    made->all.push_back({r.names[i], shape, shape_string(shape), r.set, r.frontend, r.kind, r.op, r.dtype});
   }
   return made;
 }
@@ -75,7 +75,8 @@ TimelineTensorsPtr TimelineTensors::of(std::span<const Request> requests) {
   auto made = std::make_shared<TimelineTensors>();
   made->all.reserve(requests.size());
   for (const Request& q : requests) {
-    made->all.push_back({q.kind == Kind::join ? kJoinName : q.name, q.shape, shape_string(q.shape), q.set, q.face, q.kind, q.op, q.dtype});
+    made->all.push_back(
+        {q.kind == Kind::join ? kJoinName : q.name, q.shape, shape_string(q.shape), q.set, q.frontend, q.kind, q.op, q.dtype});
   }
   return made;
 }
@@ -155,7 +156,7 @@ void TimelineText::begin(std::string* out) {
 }
 
 uint32_t TimelineText::pid_of(const TimelineTensors::One& tensor, std::string* out) {
-  std::string key = key_of(tensor.set, tensor.face, tensor.name);
+  std::string key = key_of(tensor.set, tensor.frontend, tensor.name);
   const auto it = known_.find(key);
   if (it != known_.end()) return it->second;
   const uint32_t pid = first_ + static_cast<uint32_t>(states_.size());
@@ -164,7 +165,7 @@ uint32_t TimelineText::pid_of(const TimelineTensors::One& tensor, std::string* o
   std::string args = "{";
   append_member(&args, "name", tensor.name);
   if (tensor.set != 0) append_member(&args, "process_set", tensor.set);
-  if (tensor.face != 0) append_member(&args, "face", static_cast<uint32_t>(tensor.face));
+  if (tensor.frontend != 0) append_member(&args, "face", static_cast<uint32_t>(tensor.frontend));
   *out += "{\"ph\":\"M\",\"pid\":" + std::to_string(pid) + ",\"name\":\"process_name\",\"args\":" + args + "}},\n";
   *out += "{\"ph\":\"M\",\"pid\":" + std::to_string(pid) +
           ",\"name\":\"process_sort_index\",\"args\":{\"sort_index\":" + std::to_string(pid) + "}},\n";
@@ -187,7 +188,7 @@ void TimelineText::leave_negotiation(State& s, uint32_t pid, int64_t at, std::st
 }
 
 void TimelineText::ready(int64_t at, int rank, const TimelineTensors& tensors, std::string* out) {
-  if (known_.size() + tensors.all.size() > kMostKnown) {  // checked even if all are known, because that is rare
+  if (known_.size() + tensors.all.size() > kMaxKnown) {  // checked even if all are known, because that is rare
     close_open(at, out);
     known_.clear();
     first_ += static_cast<uint32_t>(states_.size());

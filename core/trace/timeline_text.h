@@ -24,7 +24,7 @@ struct TimelineTensors {
     std::vector<int64_t> dimensions;
     std::string shape;  // dimensions in the format of shape_string()
     uint32_t set;
-    uint8_t face;
+    uint8_t frontend;
     Kind kind;
     ReduceOp op;
     DType dtype;
@@ -52,7 +52,7 @@ class TimelineText {
     int64_t process = 0;
   };
   // Maximum tensors known by name at a time; unnamed ones are new each time.
-  static constexpr size_t kMostKnown = 1 << 16;
+  static constexpr size_t kMaxKnown = 1 << 16;
 
   explicit TimelineText(About about) : about_(std::move(about)) {}
 

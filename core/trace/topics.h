@@ -1,4 +1,4 @@
-// Topics of observer messages (Note::topic). Python knows these numbers as TOPIC_* of horovod._core.
+// Topics of observer messages (ObserverMessage::topic). Python knows these numbers as TOPIC_* of horovod._core.
 #pragma once
 #include <cstdint>
 

@@ -7,8 +7,8 @@
 
 namespace hvd {
 
-FaultyLink::FaultyLink(std::unique_ptr<Link> inner, FaultScript script, BellRef own_bell)
-    : inner_(std::move(inner)), script_(script), own_bell_(own_bell) {}
+FaultyLink::FaultyLink(std::unique_ptr<Link> inner, FaultScript script, WakeupEvent own_wakeup)
+    : inner_(std::move(inner)), script_(script), own_wakeup_(own_wakeup) {}
 
 bool FaultyLink::stalls() {
   if (script_.stall_calls == 0 || passed_ % std::max(script_.stall_every, 1) != 0) {
@@ -17,7 +17,7 @@ bool FaultyLink::stalls() {
   }
   if (stalled_ < script_.stall_calls) {
     ++stalled_;
-    own_bell_.ring();
+    own_wakeup_.notify();
     return true;
   }
   stalled_ = 0;

@@ -4,8 +4,8 @@
 #include <limits>
 #include <memory>
 
-#include "transport/bell.h"
 #include "transport/link.h"
+#include "transport/wakeup_event.h"
 
 namespace hvd {
 
@@ -24,8 +24,8 @@ struct FaultScript {
 
 class FaultyLink final : public Link {
  public:
-  // `own_bell`: wakeup event of the link's user, triggered when a call stalls because no peer would wake it then.
-  FaultyLink(std::unique_ptr<Link> inner, FaultScript script, BellRef own_bell);
+  // `own_wakeup`: wakeup event of the link's user, triggered when a call stalls because no peer would wake it then.
+  FaultyLink(std::unique_ptr<Link> inner, FaultScript script, WakeupEvent own_wakeup);
 
   int64_t try_send(ConstBytes data) override;
   int64_t try_recv(Bytes data) override;
@@ -50,7 +50,7 @@ class FaultyLink final : public Link {
 
   std::unique_ptr<Link> inner_;  // null once cut; the peer's connection is then closed too
   FaultScript script_;
-  BellRef own_bell_;
+  WakeupEvent own_wakeup_;
   uint64_t sent_ = 0, received_ = 0;
   int stalled_ = 0, passed_ = 0;
   bool napped_ = false;

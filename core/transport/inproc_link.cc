@@ -47,7 +47,7 @@ struct InprocLink::Pipe {
   bool closed[2] = {false, false};
 };
 
-InprocLink::Pair InprocLink::make_pair(BellRef first, BellRef second, size_t capacity) {
+InprocLink::Pair InprocLink::make_pair(WakeupEvent first, WakeupEvent second, size_t capacity) {
   auto pipe = std::make_shared<Pipe>(capacity);
   return {std::unique_ptr<InprocLink>(new InprocLink(pipe, 0, second)), std::unique_ptr<InprocLink>(new InprocLink(pipe, 1, first))};
 }
@@ -65,7 +65,7 @@ int64_t InprocLink::try_send(ConstBytes data) {
     if (pipe_->closed[0] || pipe_->closed[1]) return broken();
     n = pipe_->from[side_].push(data);
   }
-  if (n > 0) peer_bell_.wake(Mood::waiting);
+  if (n > 0) peer_wakeup_.wake(SleepState::waiting);
   return static_cast<int64_t>(n);
 }
 
@@ -77,7 +77,7 @@ int64_t InprocLink::try_recv(Bytes data) {
     if (pipe_->closed[side_] || (pipe_->closed[1 - side_] && queue.empty())) return broken();
     n = queue.pop(data);
   }
-  if (n > 0) peer_bell_.wake(Mood::waiting);
+  if (n > 0) peer_wakeup_.wake(SleepState::waiting);
   return static_cast<int64_t>(n);
 }
 
@@ -87,7 +87,7 @@ void InprocLink::close() {
     if (pipe_->closed[side_]) return;
     pipe_->closed[side_] = true;
   }
-  peer_bell_.wake(Mood::waiting);
+  peer_wakeup_.wake(SleepState::waiting);
 }
 
 }  // namespace hvd

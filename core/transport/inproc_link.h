@@ -1,12 +1,12 @@
 // Link between two threads of one process, for tests that run ranks as threads and for single-process jobs. One bounded
-// byte queue per direction behind one mutex. The mutex also orders the queue against the wakeup event's mood, so no
+// byte queue per direction behind one mutex. The mutex also orders the queue against the wakeup event's sleep state, so no
 // wakeup is lost.
 #pragma once
 #include <memory>
 #include <utility>
 
-#include "transport/bell.h"
 #include "transport/link.h"
+#include "transport/wakeup_event.h"
 
 namespace hvd {
 
@@ -15,7 +15,7 @@ class InprocLink final : public Link {
   using Pair = std::pair<std::unique_ptr<InprocLink>, std::unique_ptr<InprocLink>>;
   // Create both ends; `first` and `second` are their users' wakeup events. `capacity`: maximum bytes queued per
   // direction, at least 1.
-  static Pair make_pair(BellRef first, BellRef second, size_t capacity = 64 << 10);
+  static Pair make_pair(WakeupEvent first, WakeupEvent second, size_t capacity = 64 << 10);
   ~InprocLink() override { close(); }
 
   int64_t try_send(ConstBytes data) override;
@@ -27,12 +27,12 @@ class InprocLink final : public Link {
 
  private:
   struct Pipe;
-  InprocLink(std::shared_ptr<Pipe> pipe, int side, BellRef peer) : pipe_(std::move(pipe)), side_(side), peer_bell_(peer) {}
+  InprocLink(std::shared_ptr<Pipe> pipe, int side, WakeupEvent peer) : pipe_(std::move(pipe)), side_(side), peer_wakeup_(peer) {}
   int64_t broken();
 
   std::shared_ptr<Pipe> pipe_;
   int side_;
-  BellRef peer_bell_;
+  WakeupEvent peer_wakeup_;
   Status error_;
 };
 

@@ -11,9 +11,9 @@ namespace hvd {
 
 class NodeControlLink final : public Link {
  public:
-  // `me`, `peer`: local ranks; `peer_bell`: wakeup event of the peer's engine.
-  NodeControlLink(std::unique_ptr<Link> socket, std::shared_ptr<Segment> segment, int me, int peer, BellRef peer_bell)
-      : socket_(std::move(socket)), ring_(std::move(segment), me, peer, peer_bell, RingChannel::control) {}
+  // `me`, `peer`: local ranks; `peer_wakeup`: wakeup event of the peer's engine.
+  NodeControlLink(std::unique_ptr<Link> socket, std::shared_ptr<Segment> segment, int me, int peer, WakeupEvent peer_wakeup)
+      : socket_(std::move(socket)), ring_(std::move(segment), me, peer, peer_wakeup, RingChannel::control) {}
 
   int64_t try_send(ConstBytes data) override { return ring_.try_send(data); }
   int64_t try_recv(Bytes data) override {

@@ -3,8 +3,8 @@
 namespace hvd {
 
 NodeGroup::NodeGroup(std::shared_ptr<Segment> segment, int set_slot, uint32_t generation, std::vector<int> locals, int me,
-                     std::vector<BellRef> bells, StagingLedger* ledger, Waiter* waiter, double timeout_seconds)
-    : segment_(std::move(segment)), locals_(std::move(locals)), me_(me), bells_(std::move(bells)), ledger_(ledger), waiter_(waiter),
+                     std::vector<WakeupEvent> wakeups, StagingLedger* ledger, Waiter* waiter, double timeout_seconds)
+    : segment_(std::move(segment)), locals_(std::move(locals)), me_(me), wakeups_(std::move(wakeups)), ledger_(ledger), waiter_(waiter),
       timeout_(timeout_seconds), staging_(locals_.size()) {
   ProgressCounters counters;
   for (int local : locals_) counters.push_back(&segment_->set_line(set_slot, local).progress);
@@ -34,7 +34,7 @@ Status NodeGroup::begin(Stage* stage) {
 void NodeGroup::publish() {
   progress(me_).store(++mine_, std::memory_order_seq_cst);
   for (int m = 0; m < size(); ++m) {
-    if (m != me_) bells_[m].wake(Mood::waiting);
+    if (m != me_) wakeups_[m].wake(SleepState::waiting);
   }
 }
 

@@ -38,11 +38,11 @@ struct StagingLedger {
 
 class NodeGroup {
  public:
-  // `locals`: local ranks of the members, in set order; `me`: my index in it; `bells`: wakeup events in the same order.
+  // `locals`: local ranks of the members, in set order; `me`: my index in it; `wakeups`: wakeup events in the same order.
   // `generation`: equal on all members and larger than that of any earlier group in this slot. Counters start from it,
   // so values left by an earlier group count as "not yet".
   NodeGroup(std::shared_ptr<Segment> segment, int set_slot, uint32_t generation, std::vector<int> locals, int me,
-            std::vector<BellRef> bells, StagingLedger* ledger, Waiter* waiter, double timeout_seconds);
+            std::vector<WakeupEvent> wakeups, StagingLedger* ledger, Waiter* waiter, double timeout_seconds);
   int size() const { return static_cast<int>(locals_.size()); }
   int me() const { return me_; }
 
@@ -80,7 +80,7 @@ class NodeGroup {
   std::vector<int> locals_;
   std::shared_ptr<const ProgressCounters> counters_;
   int me_;
-  std::vector<BellRef> bells_;
+  std::vector<WakeupEvent> wakeups_;
   StagingLedger* ledger_;
   Waiter* waiter_;
   double timeout_;

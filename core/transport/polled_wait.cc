@@ -18,7 +18,7 @@ constexpr auto kNoRest = milliseconds(1);
 // If ranks outnumber cores, the rank waited for may need this core.
 constexpr auto kNoRestShared = microseconds(200);
 constexpr int kPart = 20;  // a rest is 1/kPart of the wait so far, within these bounds
-constexpr auto kLeastRest = microseconds(20), kMostRest = microseconds(500);
+constexpr auto kLeastRest = microseconds(20), kMaxRest = microseconds(500);
 
 }  // namespace
 
@@ -40,7 +40,7 @@ Status PolledWait::pause() {
     ::sched_yield();
     return {};
   }
-  return waiter_.rest(std::clamp<Clock::duration>(waited / kPart, kLeastRest, kMostRest));
+  return waiter_.rest(std::clamp<Clock::duration>(waited / kPart, kLeastRest, kMaxRest));
 }
 
 }  // namespace hvd

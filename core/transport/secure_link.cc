@@ -22,7 +22,7 @@ CipherNonce numbered(uint64_t number) {
 
 SecureLink::SecureLink(std::unique_ptr<Link> inner, std::shared_ptr<const CryptoLibrary> library, Cipher cipher, uint64_t records_per_key)
     : inner_(std::move(inner)), library_(std::move(library)), cipher_(cipher), records_per_key_(records_per_key),
-      out_(std::make_unique_for_overwrite<std::byte[]>(kMostText + kAround)), in_(std::make_unique_for_overwrite<std::byte[]>(kRoom)) {}
+      out_(std::make_unique_for_overwrite<std::byte[]>(kMaxText + kAround)), in_(std::make_unique_for_overwrite<std::byte[]>(kRoom)) {}
 
 Status SecureLink::make(std::unique_ptr<Link> inner, std::shared_ptr<const CryptoLibrary> library, Cipher cipher, const Keys& keys,
                         std::unique_ptr<Link>* out, uint64_t records_per_key) {
@@ -82,7 +82,7 @@ int64_t SecureLink::try_send(ConstBytes data) {
   size_t taken = 0;
   while (!unsent_.empty() || taken < data.size()) {
     const ConstBytes rest = data.subspan(taken);
-    if (unsent_.empty() && !seal(rest.first(std::min(rest.size(), kMostText)))) {
+    if (unsent_.empty() && !seal(rest.first(std::min(rest.size(), kMaxText)))) {
       return broken(Code::internal, "encryption failed");
     }
     if (rest.size() < under_way_)
@@ -112,8 +112,8 @@ bool SecureLink::whole_record(size_t* text) {
   if (held < sizeof(Length)) return false;
   const auto* p = reinterpret_cast<const unsigned char*>(in_.get() + in_begin_);
   for (size_t i = 0; i < sizeof(Length); ++i) *text |= size_t{p[i]} << (8 * i);
-  if (*text == 0 || *text > kMostText) {
-    broken(Code::peer_lost, "its data are not encrypted as agreed: a record must have 1 to " + std::to_string(kMostText) + " bytes, got " +
+  if (*text == 0 || *text > kMaxText) {
+    broken(Code::peer_lost, "its data are not encrypted as agreed: a record must have 1 to " + std::to_string(kMaxText) + " bytes, got " +
                                 std::to_string(*text));
     return false;
   }

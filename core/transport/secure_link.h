@@ -19,7 +19,7 @@ namespace hvd {
 
 class SecureLink final : public Link {
  public:
-  static constexpr size_t kMostText = 64 << 10;  // bytes of text in a record
+  static constexpr size_t kMaxText = 64 << 10;  // bytes of text in a record
   static constexpr uint64_t kRecordsPerKey = uint64_t{1} << 20;
 
   struct Keys {
@@ -44,7 +44,7 @@ class SecureLink final : public Link {
  private:
   using Length = uint32_t;
   static constexpr size_t kAround = sizeof(Length) + kCipherTag;
-  static constexpr size_t kRoom = 2 * (kMostText + kAround);  // capacity for bytes received but not decrypted
+  static constexpr size_t kRoom = 2 * (kMaxText + kAround);  // capacity for bytes received but not decrypted
 
   // One direction: its current key and the next one.
   struct Direction {

@@ -16,8 +16,8 @@ constexpr uint64_t kMagic = 0x3167657364766800;  // "\0hvdseg1"
 constexpr size_t page_up(size_t n) { return (n + kPage - 1) / kPage * kPage; }
 
 size_t rings(const SegmentSpec& s) { return static_cast<size_t>(kRingChannels) * s.local_size * s.local_size; }
-size_t bells_at() { return page_up(sizeof(SegmentHeader)); }
-size_t words_at(const SegmentSpec& s) { return page_up(bells_at() + s.local_size * sizeof(BellWord)); }
+size_t wakeup_words_at() { return page_up(sizeof(SegmentHeader)); }
+size_t words_at(const SegmentSpec& s) { return page_up(wakeup_words_at() + s.local_size * sizeof(WakeupWord)); }
 size_t sets_at(const SegmentSpec& s) { return words_at(s) + s.local_size * Segment::kWordsBytes; }
 size_t ring_headers_at(const SegmentSpec& s) { return page_up(sets_at(s) + kMaxProcessSets * s.local_size * sizeof(SetLine)); }
 size_t ring_data_at(const SegmentSpec& s) { return page_up(ring_headers_at(s) + rings(s) * sizeof(RingHeader)); }
@@ -66,7 +66,7 @@ std::shared_ptr<Segment> Segment::in_process(const SegmentSpec& spec) {
 
 Segment::~Segment() { munmap(base_, bytes_); }
 
-BellWord& Segment::bell(int r) const { return reinterpret_cast<BellWord*>(base_ + bells_at())[r]; }
+WakeupWord& Segment::wakeup(int r) const { return reinterpret_cast<WakeupWord*>(base_ + wakeup_words_at())[r]; }
 std::byte* Segment::words(int r) const { return base_ + words_at(spec_) + static_cast<size_t>(r) * kWordsBytes; }
 SetLine& Segment::set_line(int slot, int r) const {
   return reinterpret_cast<SetLine*>(base_ + sets_at(spec_))[static_cast<size_t>(slot) * spec_.local_size + r];

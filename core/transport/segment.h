@@ -2,8 +2,8 @@
 // passed to the others as a descriptor. It has no name and disappears with its last user, even after kill -9.
 //
 //   header      abort flag
-//   bells       one BellWord per local rank
-//   words       a page per local rank, of words that GPUs write and wait for (engine/device/words.h)
+//   wakeups       one WakeupWord per local rank
+//   words       a page per local rank, of words that GPUs write and wait for (engine/device/ipc_memory.h)
 //   set blocks  per process set and local rank: a cache line with a progress counter and one with a schedule word
 //   rings       per ordered pair of local ranks: a byte ring for data and one for control messages (shm links)
 //   staging     per local rank: the fusion buffer that the others read
@@ -19,7 +19,7 @@
 
 #include "base/limits.h"
 #include "base/status.h"
-#include "transport/bell.h"
+#include "transport/wakeup_event.h"
 
 namespace hvd {
 
@@ -67,7 +67,7 @@ class Segment {
 
   const SegmentSpec& spec() const { return spec_; }
   SegmentHeader& header() const { return *reinterpret_cast<SegmentHeader*>(base_); }
-  BellWord& bell(int local_rank) const;
+  WakeupWord& wakeup(int local_rank) const;
   std::byte* words(int local_rank) const;  // kWordsBytes per rank; the pages of all ranks are contiguous
   SetLine& set_line(int set_slot, int local_rank) const;
   RingHeader& ring(int from, int to, RingChannel channel) const;

@@ -12,12 +12,13 @@ size_t step(size_t capacity) { return std::max<size_t>(capacity / 4, 1); }
 
 }  // namespace
 
-ShmLink::ShmLink(std::shared_ptr<Segment> segment, int me, int peer, BellRef peer_bell, RingChannel channel)
-    : segment_(std::move(segment)), peer_bell_(peer_bell), wakes_(channel == RingChannel::control ? Mood::idle : Mood::waiting),
-      capacity_(segment_->spec().ring_bytes), out_(segment_->ring(me, peer, channel)), in_(segment_->ring(peer, me, channel)),
-      out_data_(segment_->ring_data(me, peer, channel)), in_data_(segment_->ring_data(peer, me, channel)),
-      written_(out_.head.load(std::memory_order_seq_cst)), read_(in_.tail.load(std::memory_order_seq_cst)),
-      peer_read_(out_.tail.load(std::memory_order_seq_cst)), peer_written_(in_.head.load(std::memory_order_seq_cst)) {}
+ShmLink::ShmLink(std::shared_ptr<Segment> segment, int me, int peer, WakeupEvent peer_wakeup, RingChannel channel)
+    : segment_(std::move(segment)), peer_wakeup_(peer_wakeup),
+      wakes_(channel == RingChannel::control ? SleepState::idle : SleepState::waiting), capacity_(segment_->spec().ring_bytes),
+      out_(segment_->ring(me, peer, channel)), in_(segment_->ring(peer, me, channel)), out_data_(segment_->ring_data(me, peer, channel)),
+      in_data_(segment_->ring_data(peer, me, channel)), written_(out_.head.load(std::memory_order_seq_cst)),
+      read_(in_.tail.load(std::memory_order_seq_cst)), peer_read_(out_.tail.load(std::memory_order_seq_cst)),
+      peer_written_(in_.head.load(std::memory_order_seq_cst)) {}
 
 int64_t ShmLink::try_send(ConstBytes data) {
   if (!error_.ok()) return -1;
@@ -36,7 +37,7 @@ int64_t ShmLink::try_send(ConstBytes data) {
   std::memcpy(out_data_, data.data() + first, n - first);
   written_ += n;
   out_.head.store(written_, std::memory_order_seq_cst);
-  peer_bell_.wake(wakes_);
+  peer_wakeup_.wake(wakes_);
   return static_cast<int64_t>(n);
 }
 
@@ -57,7 +58,7 @@ int64_t ShmLink::try_recv(Bytes data) {
   std::memcpy(data.data() + first, in_data_, n - first);
   read_ += n;
   in_.tail.store(read_, std::memory_order_seq_cst);
-  peer_bell_.wake(wakes_);
+  peer_wakeup_.wake(wakes_);
   return static_cast<int64_t>(n);
 }
 

@@ -14,9 +14,9 @@ namespace hvd {
 
 class ShmLink final : public Link {
  public:
-  // `me`, `peer`: local ranks; `peer_bell`: wakeup event of the peer's engine. The control channel wakes the peer from
+  // `me`, `peer`: local ranks; `peer_wakeup`: wakeup event of the peer's engine. The control channel wakes the peer from
   // any sleep, the data channel only if it waits for progress.
-  ShmLink(std::shared_ptr<Segment> segment, int me, int peer, BellRef peer_bell, RingChannel channel = RingChannel::data);
+  ShmLink(std::shared_ptr<Segment> segment, int me, int peer, WakeupEvent peer_wakeup, RingChannel channel = RingChannel::data);
 
   int64_t try_send(ConstBytes data) override;
   int64_t try_recv(Bytes data) override;
@@ -28,8 +28,8 @@ class ShmLink final : public Link {
 
  private:
   std::shared_ptr<Segment> segment_;
-  BellRef peer_bell_;
-  Mood wakes_;
+  WakeupEvent peer_wakeup_;
+  SleepState wakes_;
   size_t capacity_;
   RingHeader& out_;
   RingHeader& in_;

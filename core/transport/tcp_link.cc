@@ -17,7 +17,7 @@ namespace hvd {
 namespace {
 
 constexpr const char* kClosed = "the peer closed its connection";
-constexpr size_t kLeastMark = 8 << 10, kMostMark = 64 << 10;  // bounds in bytes of the receive low-water mark
+constexpr size_t kLeastMark = 8 << 10, kMaxMark = 64 << 10;  // bounds in bytes of the receive low-water mark
 
 Status refuse(int fd, const char* what) {
   return Status(Code::invalid_argument, "descriptor " + std::to_string(fd) + " cannot be used as a link (" + what +
@@ -62,7 +62,7 @@ int64_t TcpLink::failed(int error) {
 // two, so that the option changes rarely; the kernel wakes us earlier if its buffer cannot hold that much.
 void TcpLink::before_sleep() {
   if (!inet_ || !(wanted_ & POLLIN)) return;
-  const int mark = asked_ < kLeastMark ? 1 : static_cast<int>(std::bit_floor(std::min(asked_, kMostMark)));
+  const int mark = asked_ < kLeastMark ? 1 : static_cast<int>(std::bit_floor(std::min(asked_, kMaxMark)));
   if (mark != low_water_) wake_at(mark);
 }
 

@@ -25,7 +25,7 @@ constexpr int kHookEvery = 256;  // spins between checks of the abort flag
 
 }  // namespace
 
-Waiter::Waiter(BellRef bell, SpinPolicy policy) : bell_(bell), policy_(policy) {}
+Waiter::Waiter(WakeupEvent wakeup, SpinPolicy policy) : wakeup_(wakeup), policy_(policy) {}
 
 void Waiter::watch(Link* link) { links_.push_back(link); }
 void Waiter::unwatch_all() { links_.clear(); }
@@ -38,12 +38,12 @@ void Waiter::set_hook(Hook hook, HookFds fds, HookPending pending) {
 
 Status Waiter::run_hook() { return hook_ ? hook_() : Status::Ok(); }
 
-Status Waiter::sleep(Mood mood, Deadline deadline, const std::function<bool()>& still) {
-  auto& word = bell_.word()->mood;
-  word.store(static_cast<uint32_t>(mood), std::memory_order_seq_cst);
+Status Waiter::sleep(SleepState sleep_state, Deadline deadline, const std::function<bool()>& still) {
+  auto& word = wakeup_.word()->sleep_state;
+  word.store(static_cast<uint32_t>(sleep_state), std::memory_order_seq_cst);
   if (still() && !(hook_pending_ && hook_pending_())) {
     polls_.clear();
-    polls_.push_back({bell_.fd(), POLLIN, 0});
+    polls_.push_back({wakeup_.fd(), POLLIN, 0});
     for (Link* link : links_) {
       if (link->fd() < 0 || !link->wanted()) continue;
       link->before_sleep();
@@ -58,28 +58,28 @@ Status Waiter::sleep(Mood mood, Deadline deadline, const std::function<bool()>& 
     if (longest_sleep_ > 0) longest = std::min(longest, static_cast<int>(longest_sleep_ * 1000));
     ::poll(polls_.data(), polls_.size(), longest);  // EINTR counts as a wakeup
   }
-  word.store(static_cast<uint32_t>(Mood::awake), std::memory_order_seq_cst);
+  word.store(static_cast<uint32_t>(SleepState::awake), std::memory_order_seq_cst);
   uint64_t drained;
-  while (::read(bell_.fd(), &drained, sizeof drained) < 0 && errno == EINTR) {
+  while (::read(wakeup_.fd(), &drained, sizeof drained) < 0 && errno == EINTR) {
   }
   return run_hook();
 }
 
 void Waiter::nap(Deadline deadline) {
   polls_.clear();
-  polls_.push_back({bell_.fd(), POLLIN, 0});
+  polls_.push_back({wakeup_.fd(), POLLIN, 0});
   extra_.clear();
   if (hook_fds_) hook_fds_(extra_);
   for (auto [fd, events] : extra_) polls_.push_back({fd, events, 0});
   ::poll(polls_.data(), polls_.size(), deadline.remaining_ms());
   uint64_t drained;
-  while (::read(bell_.fd(), &drained, sizeof drained) < 0 && errno == EINTR) {
+  while (::read(wakeup_.fd(), &drained, sizeof drained) < 0 && errno == EINTR) {
   }
 }
 
 Status Waiter::rest(Clock::duration longest) {
   polls_.clear();
-  polls_.push_back({bell_.fd(), POLLIN, 0});
+  polls_.push_back({wakeup_.fd(), POLLIN, 0});
   extra_.clear();
   if (hook_fds_) hook_fds_(extra_);
   for (auto [fd, events] : extra_) polls_.push_back({fd, events, 0});
@@ -87,7 +87,7 @@ Status Waiter::rest(Clock::duration longest) {
   static_assert(std::is_same_v<Clock::period, std::nano>);
   ::ppoll(polls_.data(), polls_.size(), &timeout, nullptr);
   uint64_t drained;
-  while (::read(bell_.fd(), &drained, sizeof drained) < 0 && errno == EINTR) {
+  while (::read(wakeup_.fd(), &drained, sizeof drained) < 0 && errno == EINTR) {
   }
   return run_hook();
 }
@@ -96,7 +96,7 @@ Status Waiter::glance() { return abort_flag_ && abort_flag_->load(std::memory_or
 
 Wait::~Wait() {
   // Armed but not asleep: the condition came true in time, so peers need not wake us any more.
-  if (armed_) waiter_.bell_.word()->mood.store(static_cast<uint32_t>(Mood::awake), std::memory_order_seq_cst);
+  if (armed_) waiter_.wakeup_.word()->sleep_state.store(static_cast<uint32_t>(SleepState::awake), std::memory_order_seq_cst);
 }
 
 Status Wait::pause() {
@@ -108,7 +108,7 @@ Status Wait::pause() {
     // Armed by the wait before progress(); below, links report again what they wait for, so do not sleep before that.
     if (armed_) {
       armed_ = false;
-      waiter_.bell_.word()->mood.store(static_cast<uint32_t>(Mood::awake), std::memory_order_seq_cst);
+      waiter_.wakeup_.word()->sleep_state.store(static_cast<uint32_t>(SleepState::awake), std::memory_order_seq_cst);
     }
     for (Link* link : waiter_.links_) link->clear_wanted();
     rounds_ = 0;
@@ -127,15 +127,15 @@ Status Wait::pause() {
   }
   // Only the caller can check the condition, so a sleep takes two rounds: this one announces the sleep and lets the
   // caller check again; the next one sleeps if the condition still does not hold.
-  auto& word = waiter_.bell_.word()->mood;
+  auto& word = waiter_.wakeup_.word()->sleep_state;
   if (!armed_) {
     armed_ = true;
-    word.store(static_cast<uint32_t>(Mood::waiting), std::memory_order_seq_cst);
+    word.store(static_cast<uint32_t>(SleepState::waiting), std::memory_order_seq_cst);
     return {};
   }
   armed_ = false;
   const Deadline deadline = Deadline::at(begin_ + std::chrono::duration_cast<Clock::duration>(std::chrono::duration<double>(timeout_)));
-  HVD_RETURN_IF_ERROR(waiter_.sleep(Mood::waiting, deadline, [] { return true; }));
+  HVD_RETURN_IF_ERROR(waiter_.sleep(SleepState::waiting, deadline, [] { return true; }));
   if (deadline.passed()) {
     const std::string what = describe_ ? describe_() : std::string(what_);
     char seconds[32];

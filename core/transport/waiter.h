@@ -16,8 +16,8 @@
 
 #include "base/deadline.h"
 #include "base/status.h"
-#include "transport/bell.h"
 #include "transport/link.h"
+#include "transport/wakeup_event.h"
 
 namespace hvd {
 
@@ -29,8 +29,8 @@ struct SpinPolicy {
 
 class Waiter {
  public:
-  // `bell`: wakeup event of this engine. The bell and the links must outlive the waiter.
-  Waiter(BellRef bell, SpinPolicy policy);
+  // `wakeup`: wakeup event of this engine. The wakeup and the links must outlive the waiter.
+  Waiter(WakeupEvent wakeup, SpinPolicy policy);
 
   // Add a link to watch while sleeping, for its wanted() events.
   void watch(Link* link);
@@ -59,20 +59,20 @@ class Waiter {
   // Limit a sleep to this many seconds, after which the hook runs even if nothing happened.
   void set_longest_sleep(double seconds) { longest_sleep_ = seconds; }
 
-  void set_bell(BellRef bell) { bell_ = bell; }
-  BellRef bell() const { return bell_; }
+  void set_wakeup(WakeupEvent wakeup) { wakeup_ = wakeup; }
+  WakeupEvent wakeup() const { return wakeup_; }
   const SpinPolicy& policy() const { return policy_; }
   void set_policy(SpinPolicy p) { policy_ = p; }
 
-  // Sleep once: set the mood, check `still` once more (true: keep sleeping), poll until the wakeup event, a descriptor
-  // or `deadline`, clear the mood, drain the event, run the hook. Used by Wait and by the engine's idle loop.
-  Status sleep(Mood mood, Deadline deadline, const std::function<bool()>& still);
+  // Sleep once: set the sleep_state, check `still` once more (true: keep sleeping), poll until the wakeup event, a descriptor
+  // or `deadline`, clear the sleep_state, drain the event, run the hook. Used by Wait and by the engine's idle loop.
+  Status sleep(SleepState sleep_state, Deadline deadline, const std::function<bool()>& still);
 
  private:
   friend class Wait;
   Status run_hook();
 
-  BellRef bell_;
+  WakeupEvent wakeup_;
   SpinPolicy policy_;
   std::vector<Link*> links_;
   Hook hook_;

@@ -14,9 +14,9 @@
 // Results are in aligned memory. Make large allocations throw, as when memory is exhausted; the address sanitizer would
 // abort instead.
 void* operator new(size_t bytes, std::align_val_t alignment) {
-  constexpr size_t kMost = 64u << 20;
+  constexpr size_t kMax = 64u << 20;
   const auto multiple = static_cast<size_t>(alignment);
-  void* memory = bytes > kMost ? nullptr : std::aligned_alloc(multiple, (bytes + multiple - 1) / multiple * multiple);
+  void* memory = bytes > kMax ? nullptr : std::aligned_alloc(multiple, (bytes + multiple - 1) / multiple * multiple);
   if (!memory) throw std::bad_alloc();
   return memory;
 }
@@ -140,9 +140,9 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   Submissions submissions(rank, kRanks);
   std::vector<Task> mine = tasks(rank);
   Observers observers;
-  Notes notes;
-  const Surrender surrender;
-  Driver driver(o, &submissions, &observers, &notes, &surrender);
+  MessageBus message_bus;
+  const AbortRequest abort_request;
+  Driver driver(o, &submissions, &observers, &message_bus, &abort_request);
   for (int round = 0; round < 3; ++round) {
     for (Task& task : mine) {
       bool wake = false;

@@ -68,10 +68,10 @@ Response response(const Request& q) {
   return r;
 }
 
-std::string announced(int rank, const std::vector<Request>& list) {
+std::string requested(int rank, const std::vector<Request>& list) {
   std::string payload = packed(uint64_t{0});
   encode(list, &payload);
-  return frame(FrameType::announce, rank, payload);
+  return frame(FrameType::request, rank, payload);
 }
 
 std::string decided(const std::vector<Response>& list) {
@@ -118,12 +118,12 @@ int main(int, char** arguments) {
   const std::string bye = packed(uint64_t{3}, Code::shutdown, std::string("has left"));
   const std::string lost = packed(uint64_t{3}, Code::peer_lost, std::string("was lost"), int32_t{1});
   for (size_t i = 0; i < responses.size(); ++i) {
-    write("driver", "announce-" + std::to_string(i), root_of_two + announced(1, {requests(1)[i]}) + announced(2, {requests(2)[i]}));
+    write("driver", "announce-" + std::to_string(i), root_of_two + requested(1, {requests(1)[i]}) + requested(2, {requests(2)[i]}));
     write("driver", "respond-" + std::to_string(i), child + decided({responses[i]}));
   }
-  write("driver", "announce-all", root_of_two + announced(1, requests(1)) + announced(2, requests(2)));
-  write("driver", "announce-set", root_of_two + announced(1, {add}) + announced(2, {add}));
-  write("driver", "join", root_of_two + announced(1, {request(Kind::join, "", {})}) + announced(2, {request(Kind::join, "", {})}));
+  write("driver", "announce-all", root_of_two + requested(1, requests(1)) + requested(2, requests(2)));
+  write("driver", "announce-set", root_of_two + requested(1, {add}) + requested(2, {add}));
+  write("driver", "join", root_of_two + requested(1, {request(Kind::join, "", {})}) + requested(2, {request(Kind::join, "", {})}));
   write("driver", "ready",
         root_of_two + frame(FrameType::ready, 1, packed(uint64_t{1}, uint64_t{5})) +
             frame(FrameType::revoke, 2, packed(uint64_t{1}, true)) + frame(FrameType::settled, 2, packed(uint64_t{0})));

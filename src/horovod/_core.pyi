@@ -542,7 +542,7 @@ class Engine:
         """
 
 def face_api() -> int:
-    """Return the address of the table of C functions for the frontends' native libraries (bindings/face/api.h)."""
+    """Return the address of the table of C functions for the frontends' native libraries (bindings/frontend/api.h)."""
 
 def serve_face(face: int, in_job: bool) -> None:
     """Provide the engine to a frontend's native libraries, or report it as shut down if `in_job` is False.

@@ -181,7 +181,7 @@ def test_what_a_second_face_asks_of_the_running_job_is_not_ignored():
 
 
 class Request(ctypes.Structure):
-    """HvdRequest of bindings/face/api.h."""
+    """HvdRequest of bindings/frontend/api.h."""
 
     _fields_ = tuple(
         (name, getattr(ctypes, f"c_{kind}"))

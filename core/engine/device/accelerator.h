@@ -3,10 +3,12 @@
 #include <memory>
 #include <mutex>
 #include <string>
+#include <vector>
 
 #include "base/device_kind.h"
+#include "collectives/comm.h"
 #include "devices/device.h"
-#include "engine/device/held.h"
+#include "engine/device/completion.h"
 #include "engine/operation.h"
 
 namespace hvd {
@@ -38,7 +40,19 @@ class Accelerator {
   const bool kernels_;
   std::mutex mutex_;
   std::shared_ptr<Device> device_;
-  Held outputs_;
+  DeferredRelease outputs_;
+};
+
+// Device operations in a set of one rank, which need no communication.
+class SingleRankPath {
+ public:
+  // True if the result equals the tensor itself.
+  static bool fits(const Response& response, const Comm& comm);
+  // Launch a copy if the output is elsewhere, and record the completion.
+  Status start(const Response& response, const std::vector<OperationPtr>& operations);
+
+ private:
+  Device::Stream stream_ = nullptr;
 };
 
 }  // namespace hvd

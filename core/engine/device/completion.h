@@ -2,7 +2,11 @@
 // waits only for the launch; the caller's stream waits for this event.
 #pragma once
 #include <atomic>
+#include <deque>
 #include <memory>
+#include <mutex>
+#include <string>
+#include <utility>
 
 #include "devices/device.h"
 
@@ -56,6 +60,39 @@ class Completion {
   const Device::Event event_;
   mutable std::atomic<bool> failed_{false};
   mutable Status why_;
+};
+
+// Memory that a device may still access, kept alive until it no longer does.
+
+// Keep the memory forever, because the device may use it and its completion is unknown. It stays reachable for leak
+// checkers.
+void leave_behind(std::shared_ptr<void> memory);
+
+class DeferredRelease {
+ public:
+  // Keep `memory` alive until the completion. Callable from any thread.
+  void keep(std::shared_ptr<const Completion> until, std::shared_ptr<void> memory);
+  // Release what is no longer needed, in the order in which it was added. An error means that the device has failed.
+  Status sweep();
+  // Sweep for some seconds until nothing is held. What is left, or everything if the device has failed, is never freed.
+  ~DeferredRelease();
+
+ private:
+  std::mutex mutex_;
+  std::deque<std::pair<std::shared_ptr<const Completion>, std::shared_ptr<void>>> kept_;
+};
+
+// Completions of launched operations whose results may still be asked for. If the job ends with an error, those not
+// ready are marked as failed, whatever their events say.
+class PendingCompletions {
+ public:
+  // `what`: description for messages.
+  void add(const std::shared_ptr<const Completion>& completion, std::string what);
+  void fail(const Status& why);
+
+ private:
+  // Launched operations, some of which may be ready.
+  std::deque<std::pair<std::weak_ptr<const Completion>, std::string>> launched_;
 };
 
 }  // namespace hvd

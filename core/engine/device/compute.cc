@@ -15,10 +15,9 @@ kernels::Scaling scaling(const Scale& scale) { return kernels::scaling_of(scale.
 Status Compute::reduce(DType dtype, ReduceOp op, std::span<const std::byte* const> sources, std::span<std::byte* const> destinations,
                        uint64_t begin, uint64_t end, const Scale& scale, Device::Stream stream) {
   if (begin == end || destinations.empty()) return {};
-  if (sources.empty() || sources.size() > kMost || destinations.size() > kMost || !reduces(op)) {
-    return Status(Code::internal, "a reduction must have 1 to " + std::to_string(kMost) +
-                                      " sources and at most as many destinations, got " + std::to_string(sources.size()) + " and " +
-                                      std::to_string(destinations.size()));
+  if (sources.empty() || sources.size() > kMax || destinations.size() > kMax || !reduces(op)) {
+    return Status(Code::internal, "a reduction must have 1 to " + std::to_string(kMax) + " sources and at most as many destinations, got " +
+                                      std::to_string(sources.size()) + " and " + std::to_string(destinations.size()));
   }
   kernels::ReduceParameters p{};
   std::ranges::transform(sources, p.sources, address);

@@ -24,7 +24,7 @@ class Compute {
   Status load() { return device_->load_kernels(); }
 
   // Maximum number of sources or destinations of a reduction.
-  static constexpr size_t kMost = kernels::kMostSources;
+  static constexpr size_t kMax = kernels::kMostSources;
   // True if the operation is available; all but Adasum are.
   static bool reduces(ReduceOp op) { return kernels::op_of(op).has_value(); }
 

@@ -46,7 +46,7 @@ class Job:
     """Authenticates pickled objects that leave the host."""
 
 
-# Existing programs match "Horovod has not been initialized"; bindings/python/face.cc uses the same message.
+# Existing programs match "Horovod has not been initialized"; bindings/python/frontend.cc uses the same message.
 
 
 def not_initialized(*_: Any, **__: Any) -> NoReturn:

@@ -129,9 +129,9 @@ TEST_CASE("several allgathers as one: sizes of each, by name") {
 }
 
 TEST_CASE("the coordinator refuses what no rank can have meant") {
-  auto decide = [](std::vector<std::pair<int, Request>> announced) {
+  auto decide = [](std::vector<std::pair<int, Request>> requested) {
     Negotiator n(2, {"rank 0", "rank 1"});
-    for (auto& [rank, q] : announced) n.announce(rank, q, 0);
+    for (auto& [rank, q] : requested) n.add_request(rank, q, 0);
     const auto ready = n.take_ready();
     REQUIRE(ready.size() == 1);
     return ready[0].response.error;

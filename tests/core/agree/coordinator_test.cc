@@ -16,13 +16,13 @@ TEST_CASE("a schedule takes over only what it knows") {
     return std::vector<Ready>{r};
   };
   CHECK(n.may_be_scheduled(period("a", false)));
-  n.announce(0, request("a"), 0);
+  n.add_request(0, request("a"), 0);
   CHECK(n.may_be_scheduled(period("a", false)));
   CHECK(!n.may_be_scheduled(period("b", false)));
   n.clear_pending();
   Request unnamed = request("allreduce.noname.7");
   unnamed.unnamed = true;
-  n.announce(0, unnamed, 0);
+  n.add_request(0, unnamed, 0);
   CHECK(n.may_be_scheduled(period("allreduce.noname.5", true)));
   CHECK(!n.may_be_scheduled(period("broadcast.noname.7", true, Kind::broadcast)));
 }
@@ -36,7 +36,7 @@ TEST_CASE("positions in a schedule: whoever is last is waited for, in any order,
     for (int r = 0; r < kRanks; ++r) {
       Request q = request("g");
       q.fence = fence << kWeakFenceBits;
-      c.announce(r, 0, {q}, 0);
+      c.add_requests(r, 0, {q}, 0);
     }
     responses = c.decide();
   }
@@ -63,7 +63,7 @@ TEST_CASE("the coordinator's epochs: schedule, early and stale announcements, fa
     for (int r : {0, 1}) {
       Request q = request("g");
       q.fence = fence << kWeakFenceBits;
-      c.announce(r, epoch, {q}, 0);
+      c.add_requests(r, epoch, {q}, 0);
     }
     return c.decide();
   };
@@ -91,11 +91,11 @@ TEST_CASE("the coordinator's epochs: schedule, early and stale announcements, fa
   CHECK(!c.on_revoke(schedule.id, &position));
   CHECK(!c.on_ready(1, schedule.id, 2, &position));
 
-  c.announce(1, 2, {request("early")}, 0);  // this rank has left the schedule already
+  c.add_requests(1, 2, {request("early")}, 0);  // this rank has left the schedule already
   CHECK(c.decide().empty());
   c.fall_back(100, 0);  // it lasted, so the same schedule may be proposed again
   CHECK(c.epoch() == 2);
-  c.announce(0, 2, {request("early")}, 0);
+  c.add_requests(0, 2, {request("early")}, 0);
   responses = c.decide();
   REQUIRE(responses.size() == 1);
   CHECK(responses[0].names == Names{"early"});

@@ -19,7 +19,7 @@ std::vector<Names> fused(std::vector<Ready> ready, FuseOptions options) {
 
 TEST_CASE("what fusion counts of an allgather is its result") {
   Negotiator n(2, labels(2));
-  for (int r : {0, 1}) n.announce(r, request("a", Kind::allgather, {r == 0 ? 0 : 7, 3}), 0);
+  for (int r : {0, 1}) n.add_request(r, request("a", Kind::allgather, {r == 0 ? 0 : 7, 3}), 0);
   CHECK(n.take_ready().at(0).bytes == 7 * 3 * 4);
 }
 

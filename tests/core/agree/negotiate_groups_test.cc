@@ -39,12 +39,12 @@ TEST_CASE("groups wait for all their members and fall together") {
       if (bad && i == 1) q.shape = {rank + 1};
       return q;
     };
-    for (int r : {0, 1}) n.announce(r, member(0, r), 0);
+    for (int r : {0, 1}) n.add_request(r, member(0, r), 0);
     CHECK(n.take_ready().empty());
-    n.announce(0, member(1, 0), 0);
-    n.announce(1, request("other"), 0);
-    n.announce(0, request("other"), 0);
-    n.announce(1, member(1, 1), 0);
+    n.add_request(0, member(1, 0), 0);
+    n.add_request(1, request("other"), 0);
+    n.add_request(0, request("other"), 0);
+    n.add_request(1, member(1, 1), 0);
     const auto ready = n.take_ready();
     REQUIRE(names(ready) == Names{"other", "m0", "m1"});
     CHECK(ready[1].unit == ready[2].unit);
@@ -57,13 +57,13 @@ TEST_CASE("groups wait for all their members and fall together") {
 
 TEST_CASE("groups of one name and different sizes do not mix") {
   Negotiator n(2, labels(2));
-  for (int r : {0, 1}) n.announce(r, member_of("g", 2, "a"), 0);
-  for (int r : {0, 1}) n.announce(r, member_of("g", 3, "b"), 0);
-  for (int r : {0, 1}) n.announce(r, member_of("g", 3, "c"), 0);
+  for (int r : {0, 1}) n.add_request(r, member_of("g", 2, "a"), 0);
+  for (int r : {0, 1}) n.add_request(r, member_of("g", 3, "b"), 0);
+  for (int r : {0, 1}) n.add_request(r, member_of("g", 3, "c"), 0);
   CHECK(n.take_ready().empty());
-  for (int r : {0, 1}) n.announce(r, member_of("g", 2, "d"), 0);
+  for (int r : {0, 1}) n.add_request(r, member_of("g", 2, "d"), 0);
   CHECK(names(n.take_ready()) == Names{"a", "d"});
-  for (int r : {0, 1}) n.announce(r, member_of("g", 3, "e"), 0);
+  for (int r : {0, 1}) n.add_request(r, member_of("g", 3, "e"), 0);
   CHECK(names(n.take_ready()) == Names{"b", "c", "e"});
   CHECK(!n.has_pending());
 }
@@ -73,8 +73,8 @@ TEST_CASE("the fence of a group is its last member's, whichever is complete firs
   second.fence = uint64_t{1} << kWeakFenceBits;  // another thread has waited meanwhile
   for (bool turned : {false, true}) {
     Negotiator n(1, labels(1));
-    n.announce(0, turned ? second : first, 0);
-    n.announce(0, turned ? first : second, 0);
+    n.add_request(0, turned ? second : first, 0);
+    n.add_request(0, turned ? first : second, 0);
     const auto ready = n.take_ready();
     REQUIRE(ready.size() == 2);
     for (const Ready& member : ready) CHECK(member.fence == second.fence);
@@ -84,22 +84,22 @@ TEST_CASE("the fence of a group is its last member's, whichever is complete firs
 
 TEST_CASE("whatever waits is seen to wait: members of groups, and joins") {
   Negotiator n(3, labels(3));
-  for (int r : {0, 1, 2}) n.announce(r, member_of("g", 3, "a"), 1);
+  for (int r : {0, 1, 2}) n.add_request(r, member_of("g", 3, "a"), 1);
   CHECK(n.has_pending());
   CHECK(waiting_names(n, 0.5) == "");
   CHECK(waiting_names(n, 1) == "group 'g' (only 1 of its 3 members):012 ");  // as far as this rank knows
-  for (int r : {0, 1}) n.announce(r, member_of("g", 3, "b"), 2);
+  for (int r : {0, 1}) n.add_request(r, member_of("g", 3, "b"), 2);
   CHECK(waiting_names(n, 2) == "b:2 ");
-  n.announce(2, member_of("g", 3, "b"), 2);
+  n.add_request(2, member_of("g", 3, "b"), 2);
   CHECK(waiting_names(n, 2) == "group 'g' (only 2 of its 3 members):012 ");
-  for (int r : {0, 1, 2}) n.announce(r, member_of("g", 3, "c"), 3);
+  for (int r : {0, 1, 2}) n.add_request(r, member_of("g", 3, "c"), 3);
   CHECK(n.take_ready().size() == 3);
   CHECK(!n.has_pending());
 
-  n.announce(1, request("join", Kind::join), 4);
+  n.add_request(1, request("join", Kind::join), 4);
   CHECK(n.has_pending());
   CHECK(waiting_names(n, 4) == "join:02 ");
-  for (int r : {0, 2}) n.announce(r, request("x"), 9);  // the other ranks are busy
+  for (int r : {0, 2}) n.add_request(r, request("x"), 9);  // the other ranks are busy
   CHECK(n.take_ready().size() == 1);
   CHECK(waiting_names(n, 8) == "");
   CHECK(waiting_names(n, 9) == "join:02 ");
@@ -113,7 +113,7 @@ TEST_CASE("a group that fails: what is held, what comes later, what only some ra
     return all;
   };
   auto both = [&n](auto make) {
-    for (int r : {0, 1}) n.announce(r, make(r), 0);
+    for (int r : {0, 1}) n.add_request(r, make(r), 0);
   };
   both([](int) { return member_of("g", 3, "a"); });
   both([](int r) { return member_of("g", 3, "b", {r + 1}); });
@@ -129,7 +129,7 @@ TEST_CASE("a group that fails: what is held, what comes later, what only some ra
     both([few](int r) { return member_of("g", r == few ? 2 : 3, "a"); });
     both([few](int r) { return member_of("g", r == few ? 2 : 3, "b"); });
     CHECK(errors() == "a-b-");
-    n.announce(1 - few, member_of("g", 3, "c"), 0);
+    n.add_request(1 - few, member_of("g", 3, "c"), 0);
     n.fail_diverged(1);
     CHECK(errors() == "c-");
     CHECK(!n.has_pending());
@@ -139,7 +139,7 @@ TEST_CASE("a group that fails: what is held, what comes later, what only some ra
   for (double late : {0.0, 0.5}) {  // ranks request different members
     for (int r : {0, 1}) {
       for (const std::string name : {"a", "b", r == 0 ? "c" : "d"})
-        n.announce(r, member_of("g", 3, name, {name == "a" ? r + 1 : 2}), r * late);
+        n.add_request(r, member_of("g", 3, name, {name == "a" ? r + 1 : 2}), r * late);
     }
     CHECK(errors() == "a-b-");
     n.fail_diverged(0.25);
@@ -150,7 +150,7 @@ TEST_CASE("a group that fails: what is held, what comes later, what only some ra
   }
 
   both([](int) { return member_of("g", 2, "a"); });
-  n.announce(1, member_of("g", 2, "a"), 0);
+  n.add_request(1, member_of("g", 2, "a"), 0);
   CHECK(errors() == "a-");
   both([](int) { return member_of("g", 2, "b"); });
   CHECK(errors() == "b-");
@@ -158,33 +158,33 @@ TEST_CASE("a group that fails: what is held, what comes later, what only some ra
 
 TEST_CASE("a group in a set that is removed") {
   Negotiator n(2, labels(2));
-  for (int r : {0, 1}) n.announce(r, set_request(Kind::add_set, {0}, "x"), 0);
+  for (int r : {0, 1}) n.add_request(r, set_request(Kind::add_set, {0}, "x"), 0);
   (void)n.take_ready();
   Request q = member_of("g", 2, "a");
   q.set = 1;
-  n.announce(0, q, 0);
+  n.add_request(0, q, 0);
   CHECK(n.take_ready().empty());
-  for (int r : {0, 1}) n.announce(r, set_request(Kind::remove_set, {1}, "x"), 0);
+  for (int r : {0, 1}) n.add_request(r, set_request(Kind::remove_set, {1}, "x"), 0);
   const auto ready = n.take_ready();
   REQUIRE(names(ready) == Names{"x", "a"});
   CHECK(contains(ready[1].response.error.message(), "process set 1 does not exist"));
   q.name = "b";
-  n.announce(0, q, 0);
+  n.add_request(0, q, 0);
   CHECK(!n.take_ready().at(0).response.error.ok());
   CHECK(!n.has_pending());
 }
 
 TEST_CASE("groups of one name whose sizes differ between ranks become errors, whether or not they have a member in common") {
   Negotiator n(3, labels(3));
-  const auto announce = [&n](int rank, uint32_t size, double when) {
+  const auto add_requests = [&n](int rank, uint32_t size, double when) {
     for (uint32_t i = 1; i <= size; ++i)
-      n.announce(rank, member_of("g", size, "g_" + std::to_string(i) + "of" + std::to_string(size)), when);
+      n.add_request(rank, member_of("g", size, "g_" + std::to_string(i) + "of" + std::to_string(size)), when);
   };
-  announce(0, 2, 0);
-  announce(1, 3, 0);
+  add_requests(0, 2, 0);
+  add_requests(1, 3, 0);
   n.fail_diverged(1);
   CHECK(n.take_ready().empty());  // rank 2 may have both
-  announce(2, 2, 0.5);
+  add_requests(2, 2, 0.5);
   n.fail_diverged(1);
   const auto ready = n.take_ready();
   CHECK(names(ready) == Names{"g_1of2", "g_1of3", "g_2of2", "g_2of3", "g_3of3"});
@@ -193,17 +193,17 @@ TEST_CASE("groups of one name whose sizes differ between ranks become errors, wh
   }
   CHECK(!n.has_pending());
   CHECK(n.may_be_scheduled({}));
-  for (int r : {0, 1, 2}) announce(r, 3, 2);  // the group can be tried again
+  for (int r : {0, 1, 2}) add_requests(r, 3, 2);  // the group can be tried again
   for (const Ready& one : n.take_ready()) CHECK(one.response.error.ok());
   CHECK(!n.has_pending());
 
-  for (int r : {0, 1, 2}) announce(r, r == 0 ? 1 : 2, 3);
+  for (int r : {0, 1, 2}) add_requests(r, r == 0 ? 1 : 2, 3);
   n.fail_diverged(3);
   CHECK(n.take_ready().size() == 3);
   CHECK(!n.has_pending());
   for (int r : {0, 1, 2}) {  // ranks may have several groups of one name in flight
-    announce(r, r == 0 ? 2 : 3, 4);
-    announce(r, r == 0 ? 3 : 2, 4);
+    add_requests(r, r == 0 ? 2 : 3, 4);
+    add_requests(r, r == 0 ? 3 : 2, 4);
   }
   n.fail_diverged(4);
   for (const Ready& one : n.take_ready()) CHECK(one.response.error.ok());
@@ -234,7 +234,7 @@ TEST_CASE("unnamed groups whose sizes differ between ranks: no member is left fo
   for (const int larger_first : {0, 1}) {
     Negotiator n(2, labels(2));
     for (int rank : {larger_first, 1 - larger_first}) {
-      for (int i = 0; i < 2 + rank; ++i) n.announce(rank, unnamed(i, kGroup, static_cast<uint32_t>(2 + rank)), 0);
+      for (int i = 0; i < 2 + rank; ++i) n.add_request(rank, unnamed(i, kGroup, static_cast<uint32_t>(2 + rank)), 0);
     }
     CHECK(failures(&n).size() == 3);
     CHECK(!n.has_pending());
@@ -245,21 +245,21 @@ TEST_CASE("unnamed groups whose sizes differ between ranks: no member is left fo
 TEST_CASE("unnamed groups of unlike size: a rank that is answered before all it has submitted has been announced leaves nothing behind") {
   for (const bool next : {false, true}) {
     Negotiator n(3, labels(3));
-    const auto announce = [&n](int rank, int size) {
-      for (int i = 0; i < size; ++i) n.announce(rank, unnamed(i, kGroup, static_cast<uint32_t>(size)), 0);
+    const auto add_requests = [&n](int rank, int size) {
+      for (int i = 0; i < size; ++i) n.add_request(rank, unnamed(i, kGroup, static_cast<uint32_t>(size)), 0);
     };
-    announce(0, next ? 3 : 2);
-    announce(1, 3);
-    announce(2, next ? 2 : 3);
+    add_requests(0, next ? 3 : 2);
+    add_requests(1, 3);
+    add_requests(2, next ? 2 : 3);
     CHECK(failures(&n).size() == 3);
     if (next) {  // the rank with the smaller group has continued meanwhile
       CHECK(!n.has_pending());
-      n.announce(2, unnamed(2), 0);
+      n.add_request(2, unnamed(2), 0);
       CHECK(failures(&n) == std::set<std::string>{"allreduce.noname.2"});
     }
     CHECK(!n.has_pending());
     CHECK(n.may_be_scheduled({}));
-    for (int r : {0, 1, 2}) n.announce(r, unnamed(3), 0);
+    for (int r : {0, 1, 2}) n.add_request(r, unnamed(3), 0);
     const auto ready = n.take_ready();
     REQUIRE(ready.size() == 1);
     CHECK(ready[0].response.error.ok());
@@ -268,8 +268,8 @@ TEST_CASE("unnamed groups of unlike size: a rank that is answered before all it 
 
 TEST_CASE("who has joined is not among those whom others wait for") {
   Negotiator n(4, labels(4));
-  n.announce(0, request("join", Kind::join), 0);
-  n.announce(1, request("x"), 1);
+  n.add_request(0, request("join", Kind::join), 0);
+  n.add_request(1, request("x"), 1);
   CHECK(waiting_names(n, 0) == "join:123 ");
   CHECK(waiting_names(n, 1).find("x:23 ") != std::string::npos);
   CHECK(waiting_names(n, 1).find("x:023 ") == std::string::npos);
@@ -279,33 +279,33 @@ TEST_CASE("groups of unlike size while a rank has joined: nothing waits, and onl
   {
     Negotiator n(3, labels(3));
     for (int r : {0, 1}) {
-      for (int i = 0; i < 2 + r; ++i) n.announce(r, unnamed(i, kGroup, static_cast<uint32_t>(2 + r)), 0);
+      for (int i = 0; i < 2 + r; ++i) n.add_request(r, unnamed(i, kGroup, static_cast<uint32_t>(2 + r)), 0);
     }
     CHECK(n.take_ready().empty());
-    n.announce(2, request("join", Kind::join), 0);
+    n.add_request(2, request("join", Kind::join), 0);
     CHECK(failures(&n).size() == 3);
-    for (int r : {0, 1}) n.announce(r, request("join", Kind::join), 0);
+    for (int r : {0, 1}) n.add_request(r, request("join", Kind::join), 0);
     CHECK(names(n.take_ready()) == Names{kJoinName});
-    for (int r : {0, 1, 2}) n.announce(r, unnamed(2), 0);  // numbered from 0 again
+    for (int r : {0, 1, 2}) n.add_request(r, unnamed(2), 0);  // numbered from 0 again
     CHECK(n.take_ready().at(0).response.error.ok());
     CHECK(!n.has_pending());
   }
   Negotiator n(4, labels(4));
-  for (int r : {0, 1, 2, 3}) n.announce(r, set_request(Kind::add_set, {0, 1, 2}, "x"), 0);
+  for (int r : {0, 1, 2, 3}) n.add_request(r, set_request(Kind::add_set, {0, 1, 2}, "x"), 0);
   (void)n.take_ready();
-  n.announce(3, request("join", Kind::join), 0);
-  const auto announce = [&n](int rank, uint32_t size) {
+  n.add_request(3, request("join", Kind::join), 0);
+  const auto add_requests = [&n](int rank, uint32_t size) {
     for (uint32_t i = 1; i <= size; ++i) {
       Request q = member_of("g", size, "g_" + std::to_string(i) + "of" + std::to_string(size));
       q.set = 1;
-      n.announce(rank, q, 0);
+      n.add_request(rank, q, 0);
     }
   };
-  announce(0, 2);
-  announce(1, 3);
+  add_requests(0, 2);
+  add_requests(1, 3);
   n.fail_diverged(1);
   CHECK(n.take_ready().empty());  // rank 2 has requested nothing
-  announce(2, 3);
+  add_requests(2, 3);
   n.fail_diverged(1);
   CHECK(failures(&n).size() == 5);
 }

@@ -12,14 +12,14 @@ using namespace hvd::testing;
 TEST_CASE("ready when the last rank has announced, in the order of completion") {
   Negotiator n(3, labels(3));
   for (int r : {2, 0}) {
-    n.announce(r, request("a"), 0);
-    n.announce(r, request("b"), 0);
+    n.add_request(r, request("a"), 0);
+    n.add_request(r, request("b"), 0);
   }
   CHECK(n.take_ready().empty());
-  n.announce(1, request("b"), 0);
+  n.add_request(1, request("b"), 0);
   CHECK(names(n.take_ready()) == Names{"b"});
   CHECK(n.has_pending());
-  n.announce(1, request("a"), 0);
+  n.add_request(1, request("a"), 0);
   CHECK(names(n.take_ready()) == Names{"a"});
   CHECK(!n.has_pending());
 }
@@ -68,19 +68,19 @@ TEST_CASE("each disagreement names the tensor, both ranks and both values") {
 
 TEST_CASE("join: allreduce goes on without the joined rank, all joined ends it") {
   Negotiator n(3, labels(3));
-  n.announce(0, request("a"), 0);
-  n.announce(2, request("a"), 0);
-  n.announce(0, request("b", Kind::broadcast), 0);
-  n.announce(2, request("b", Kind::broadcast), 0);
-  n.announce(1, request("join", Kind::join), 0);
+  n.add_request(0, request("a"), 0);
+  n.add_request(2, request("a"), 0);
+  n.add_request(0, request("b", Kind::broadcast), 0);
+  n.add_request(2, request("b", Kind::broadcast), 0);
+  n.add_request(1, request("join", Kind::join), 0);
   CHECK(n.anyone_joined());
   auto ready = n.take_ready();
   REQUIRE(names(ready) == Names{"a", "b"});
   CHECK(ready[0].response.error.ok());
   CHECK(ready[0].response.partial);
   CHECK(contains(ready[1].response.error.message(), "rank 1"));
-  n.announce(2, request("join", Kind::join), 0);
-  n.announce(0, request("join", Kind::join), 0);
+  n.add_request(2, request("join", Kind::join), 0);
+  n.add_request(0, request("join", Kind::join), 0);
   ready = n.take_ready();
   REQUIRE(ready.size() == 1);
   CHECK(ready[0].response.kind == Kind::join);
@@ -90,24 +90,24 @@ TEST_CASE("join: allreduce goes on without the joined rank, all joined ends it")
 
 TEST_CASE("join: a rank that joins while its own operation waits counts once") {
   Negotiator n(3, labels(3));
-  n.announce(0, request("a"), 0);
-  n.announce(0, request("join", Kind::join), 0);
-  n.announce(1, request("a"), 0);
+  n.add_request(0, request("a"), 0);
+  n.add_request(0, request("join", Kind::join), 0);
+  n.add_request(1, request("a"), 0);
   CHECK(n.take_ready().empty());  // rank 2 may still request it
-  n.announce(2, request("a"), 0);
+  n.add_request(2, request("a"), 0);
   auto ready = n.take_ready();
   REQUIRE(names(ready) == Names{"a"});
   CHECK(ready[0].response.error.ok());
   // A later request does not wait.
-  n.announce(1, request("b"), 0);
-  n.announce(2, request("b"), 0);
+  n.add_request(1, request("b"), 0);
+  n.add_request(2, request("b"), 0);
   CHECK(names(n.take_ready()) == Names{"b"});
 }
 
 TEST_CASE("process sets: lowest free id, no duplicates, an end to what waits in a removed one, a limit") {
   Negotiator n(9, labels(9));
   auto all_ranks = [&](const Request& q) {
-    for (int r = 0; r < 9; ++r) n.announce(r, q, 0);
+    for (int r = 0; r < 9; ++r) n.add_request(r, q, 0);
     auto ready = n.take_ready();
     REQUIRE(!ready.empty());
     return ready;
@@ -118,12 +118,12 @@ TEST_CASE("process sets: lowest free id, no duplicates, an end to what waits in 
   CHECK(contains(again[0].response.error.message(), "exists already with id 1"));
   Request inside = request("in");
   inside.set = 1;
-  n.announce(0, inside, 0);
+  n.add_request(0, inside, 0);
   auto ready = all_ranks(set_request(Kind::remove_set, {1}, "r"));
   REQUIRE(names(ready) == Names{"r", "in"});
   CHECK(ready[0].response.sizes == std::vector<int64_t>{1, 1});
   CHECK(contains(ready[1].response.error.message(), "process set 1 does not exist"));
-  n.announce(1, inside, 0);  // the other member requests late
+  n.add_request(1, inside, 0);  // the other member requests late
   CHECK(!n.take_ready().at(0).response.error.ok());
   CHECK(all_ranks(set_request(Kind::remove_set, {0}, "r"))[0].response.sizes[0] == 0);
   const auto fresh = all_ranks(set_request(Kind::add_set, {0, 2}, "x"));
@@ -144,8 +144,8 @@ TEST_CASE("process sets: lowest free id, no duplicates, an end to what waits in 
 
 TEST_CASE("unlike operations under one name become errors that name both") {
   Negotiator n(2, labels(2));
-  n.announce(0, request("allreduce.loss"), 1);
-  n.announce(1, request("broadcast.loss", Kind::broadcast), 1);
+  n.add_request(0, request("allreduce.loss"), 1);
+  n.add_request(1, request("broadcast.loss", Kind::broadcast), 1);
   n.fail_diverged(0.5);
   CHECK(n.take_ready().empty());
   n.fail_diverged(2);
@@ -158,9 +158,9 @@ TEST_CASE("unlike operations under one name become errors that name both") {
 }
 
 TEST_CASE("unlike operations are an error only when each rank has announced one of them") {
-  auto failed = [](int world, const std::vector<std::pair<int, Request>>& announced) {
+  auto failed = [](int world, const std::vector<std::pair<int, Request>>& requested) {
     Negotiator n(world, labels(world));
-    for (const auto& [rank, q] : announced) n.announce(rank, q, 1);
+    for (const auto& [rank, q] : requested) n.add_request(rank, q, 1);
     n.fail_diverged(2);
     return names(n.take_ready());
   };

@@ -15,7 +15,7 @@ Request rich_request() {
   Request q;
   q.kind = Kind::alltoall;
   q.set = 7;
-  q.face = 2;
+  q.frontend = 2;
   q.name = "layer.1/weight";
   q.dtype = DType::bfloat16;
   q.op = ReduceOp::product;
@@ -37,7 +37,7 @@ Response rich_response() {
   Response r;
   r.kind = Kind::allgather;
   r.set = 3;
-  r.face = 255;
+  r.frontend = 255;
   r.wire = WireFormat::int8;
   r.device = DeviceKind::cuda;
   r.across_hosts = r.partial = true;
@@ -54,7 +54,7 @@ Schedule rich_schedule() {
   s.id = 77;
   s.entries = {{0, Kind::allreduce, "a", false, 1}, {3, Kind::barrier, "barrier.noname.4", true}, {0, Kind::allreduce, "b", false, 1}};
   Response two, one;
-  two.face = 1;
+  two.frontend = 1;
   two.names = {"a", "b"};
   two.shapes = {{1}, {2, 2}};
   one.kind = Kind::barrier;
@@ -112,7 +112,7 @@ TEST_CASE("requests come back as they were") {
   CHECK(back[0].same_signature(q));
   CHECK(back[0].fence == q.fence);
   CHECK(back[0].group == "g");
-  CHECK(back[0].face == 2);
+  CHECK(back[0].frontend == 2);
   CHECK(back[1].same_signature(plain));
   CHECK(!back[0].same_signature(back[1]));
 }
@@ -125,7 +125,7 @@ TEST_CASE("responses come back as they were") {
   REQUIRE(decodes(bytes, &back));
   REQUIRE(back.size() == 2);
   CHECK(back[0].kind == r.kind);
-  CHECK(back[0].face == 255);
+  CHECK(back[0].frontend == 255);
   CHECK(back[0].wire == r.wire);
   CHECK(back[0].device == r.device);
   CHECK(back[0].across_hosts);
@@ -148,7 +148,7 @@ TEST_CASE("schedules come back as they were; entries that do not exist are refus
   CHECK(back.id == 77);
   REQUIRE(back.entries.size() == 3);
   CHECK(back.entries[1].unnamed);
-  CHECK(back.entries[2].face == 1);
+  CHECK(back.entries[2].frontend == 1);
   REQUIRE(back.buckets.size() == 2);
   CHECK(back.buckets[0].entries == std::vector<uint32_t>{0, 2});
   CHECK(back.buckets[0].parts[0].shapes == s.buckets[0].parts[0].shapes);

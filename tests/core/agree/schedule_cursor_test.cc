@@ -6,7 +6,7 @@
 #include <algorithm>
 #include <memory>
 
-#include "agree/steady_word.h"
+#include "agree/schedule_word.h"
 
 using namespace hvd;
 

@@ -9,8 +9,8 @@ using namespace hvd::testing;
 
 TEST_CASE("the stall check tells who is missing, and ends the job when asked to") {
   Negotiator n(4, labels(4));
-  n.announce(1, request("late"), 10);
-  n.announce(3, request("late"), 11);
+  n.add_request(1, request("late"), 10);
+  n.add_request(3, request("late"), 11);
   CHECK(n.waiting(9).empty());
   const auto waiting = n.waiting(10);
   REQUIRE(waiting.size() == 1);
@@ -23,8 +23,8 @@ TEST_CASE("the stall check tells who is missing, and ends the job when asked to"
     ++warnings;
   };
   bool told = false;
-  auto check = [&](Stall& s, double now) { return s.check(n, now, log, &told); };
-  Stall stall(5, 20, labels(4));
+  auto check = [&](StallCheck& s, double now) { return s.check(n, now, log, &told); };
+  StallCheck stall(5, 20, labels(4));
   CHECK(check(stall, 14).ok());
   CHECK(warnings == 0);
   CHECK(!told);
@@ -37,19 +37,19 @@ TEST_CASE("the stall check tells who is missing, and ends the job when asked to"
   const Status end = check(stall, 31);
   CHECK(end.code() == Code::timeout);
   CHECK(contains(end.message(), "late"));
-  Stall early(5, 20, labels(4)), sharp(5, 20, labels(4));
+  StallCheck early(5, 20, labels(4)), sharp(5, 20, labels(4));
   CHECK(early.check(n, 29.9, nullptr, &told).ok());
   CHECK(sharp.check(n, 30, nullptr, &told).code() == Code::timeout);  // 20 s after it was requested
-  Stall never(0, 0, labels(4));
+  StallCheck never(0, 0, labels(4));
   CHECK(check(never, 1e6).ok());
   CHECK(warnings == 1);
 }
 
 TEST_CASE("a name of several lines stays on one") {
   Negotiator n(2, labels(2));
-  n.announce(1, request("a\n\"b\"\x07\xc3\xa4"), 0);
+  n.add_request(1, request("a\n\"b\"\x07\xc3\xa4"), 0);
   std::string text;
   bool told = false;
-  CHECK(Stall(5, 0, labels(2)).check(n, 6, [&](LogLevel, const std::string& t) { text = t; }, &told).ok());
+  CHECK(StallCheck(5, 0, labels(2)).check(n, 6, [&](LogLevel, const std::string& t) { text = t; }, &told).ok());
   CHECK(contains(text, ": a\\n\"b\"\\x07\xc3\xa4\n"));
 }

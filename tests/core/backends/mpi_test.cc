@@ -37,8 +37,8 @@ struct Job {
   }
 
   mpi::Session* session = nullptr;
-  BellWord word;
-  Waiter waiter{BellRef(::eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC), &word), {.spins = 0, .yields = 0}};
+  WakeupWord word;
+  Waiter waiter{WakeupEvent(::eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC), &word), {.spins = 0, .yields = 0}};
   Scratch scratch;
   std::vector<int> world;
   Comm comm;

@@ -1,4 +1,4 @@
-// Allreduce of tensors in the members' arenas (collectives/homes.h).
+// Allreduce of tensors in the members' arenas (collectives/offsets.h).
 #include "transport/arena.h"
 
 #include <doctest/doctest.h>
@@ -8,7 +8,7 @@
 #include <string>
 #include <vector>
 
-#include "collectives/homes.h"
+#include "collectives/arena_offsets.h"
 #include "elements.h"
 #include "harness_shm.h"
 
@@ -84,7 +84,7 @@ TEST_CASE("allreduce in arenas: sizes, several pieces, scaling") {
     ArenaWorld world(size);
     for (size_t n : {1, 4097, 16384, 100003}) check(world, DType::float32, ReduceOp::sum, {n}, {0.5, 3}, everywhere);
     check(world, DType::float32, ReduceOp::sum, {1, 30000, 7, 4096, 12345, 2}, {1.0, size}, everywhere);
-    check(world, DType::bfloat16, ReduceOp::sum, std::vector<size_t>(Homes::kMost, 999), {}, everywhere);
+    check(world, DType::bfloat16, ReduceOp::sum, std::vector<size_t>(ArenaOffsets::kMax, 999), {}, everywhere);
   }
 }
 
@@ -97,7 +97,7 @@ TEST_CASE("allreduce in arenas: tensors elsewhere on some ranks, or too many, ta
       check(world, DType::float32, ReduceOp::sum, {20000, 30000}, {}, [&](int r, size_t p) { return r != away || p == 0; });
       check(world, DType::float32, ReduceOp::sum, {9000}, {}, [&](int r, size_t) { return r == away; });
     }
-    check(world, DType::float32, ReduceOp::sum, std::vector<size_t>(Homes::kMost + 1, 999), {}, everywhere);
+    check(world, DType::float32, ReduceOp::sum, std::vector<size_t>(ArenaOffsets::kMax + 1, 999), {}, everywhere);
   }
 }
 
@@ -128,15 +128,15 @@ TEST_CASE("allreduce in arenas: only what lies there as a whole, and is input an
                                                      {"zeros of a rank that has joined", nullptr, nullptr, 1, false},
                                                      {"zeros to a block", nullptr, base, 1, false}}) {
       const std::vector<Segments::Piece> pieces{{first->data(), first->data(), 1}, {c.in, c.out, c.count}};
-      const Homes homes = homes_of(*comm.node, segments_of(pieces), 4);
-      if (homes.count != (c.home ? 2 : 0)) return Status(Code::internal, c.what);
-      if (c.home && homes.offset[1] != static_cast<uint64_t>(c.out - base))
+      const ArenaOffsets offsets = arena_offsets_of(*comm.node, segments_of(pieces), 4);
+      if (offsets.count != (c.home ? 2 : 0)) return Status(Code::internal, c.what);
+      if (c.home && offsets.offset[1] != static_cast<uint64_t>(c.out - base))
         return Status(Code::internal, std::string("offset of ") + c.what);
     }
-    for (size_t count : {Homes::kMost, Homes::kMost + 1}) {
+    for (size_t count : {ArenaOffsets::kMax, ArenaOffsets::kMax + 1}) {
       const std::vector<Segments::Piece> pieces(count, {base, base, 1});
-      const size_t home = homes_of(*comm.node, segments_of(pieces), 4).count;
-      if (home != (count > Homes::kMost ? 0 : count)) return Status(Code::internal, std::to_string(count) + " pieces");
+      const size_t home = arena_offsets_of(*comm.node, segments_of(pieces), 4).count;
+      if (home != (count > ArenaOffsets::kMax ? 0 : count)) return Status(Code::internal, std::to_string(count) + " pieces");
     }
     return {};
   }));
@@ -158,7 +158,7 @@ TEST_CASE("allreduce in arenas: really does without the staging areas") {
     const std::vector<Segments::Piece> pieces{{at, at, n}};
     return allreduce_shm(comm, segments_of(pieces), DType::int32, ReduceOp::max, {});
   }));
-  for (int r : {0, 1}) CHECK(staged(r) <= sizeof(Homes));
+  for (int r : {0, 1}) CHECK(staged(r) <= sizeof(ArenaOffsets));
 }
 
 TEST_CASE("allreduce in arenas: many in a row, of changing kinds, keep step") {

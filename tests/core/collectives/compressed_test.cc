@@ -3,7 +3,6 @@
 #include <doctest/doctest.h>
 
 #include "collectives/codec.h"
-#include "collectives/coded.h"
 #include "elements.h"
 #include "harness_links.h"
 #include "harness_shm.h"

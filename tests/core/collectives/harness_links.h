@@ -99,8 +99,8 @@ class LinkWorld {
     segment_ = Segment::in_process({size, options_.capacity, 4096});
     for (auto& rank : ranks_) {
       rank.fd = eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC);
-      rank.bell = BellRef(rank.fd, &rank.word);
-      rank.waiter = std::make_unique<Waiter>(rank.bell, options_.spin);
+      rank.wakeup = WakeupEvent(rank.fd, &rank.word);
+      rank.waiter = std::make_unique<Waiter>(rank.wakeup, options_.spin);
       rank.links.resize(size);
     }
     for (int a = 0; a < size; ++a) {
@@ -138,8 +138,8 @@ class LinkWorld {
  private:
   struct Rank {
     int fd = -1;
-    BellWord word;
-    BellRef bell;
+    WakeupWord word;
+    WakeupEvent wakeup;
     std::unique_ptr<Waiter> waiter;
     std::vector<std::unique_ptr<Link>> links;
     Scratch scratch;
@@ -163,8 +163,8 @@ class LinkWorld {
     auto& to_a = second.links[a];
     switch (wire) {
       case Wire::shm:
-        to_b = std::make_unique<ShmLink>(segment_, a, b, second.bell);
-        to_a = std::make_unique<ShmLink>(segment_, b, a, first.bell);
+        to_b = std::make_unique<ShmLink>(segment_, a, b, second.wakeup);
+        to_a = std::make_unique<ShmLink>(segment_, b, a, first.wakeup);
         break;
       case Wire::tcp:
       case Wire::unix_socket: {
@@ -174,15 +174,15 @@ class LinkWorld {
         break;
       }
       default: {
-        auto pair = InprocLink::make_pair(first.bell, second.bell, options_.capacity);
+        auto pair = InprocLink::make_pair(first.wakeup, second.wakeup, options_.capacity);
         to_b = std::move(pair.first);
         to_a = std::move(pair.second);
       }
     }
     auto misbehave = [&](const auto& faults) {
       if (!faults) return;
-      to_b = std::make_unique<FaultyLink>(std::move(to_b), faults(a, b), first.bell);
-      to_a = std::make_unique<FaultyLink>(std::move(to_a), faults(b, a), second.bell);
+      to_b = std::make_unique<FaultyLink>(std::move(to_b), faults(a, b), first.wakeup);
+      to_a = std::make_unique<FaultyLink>(std::move(to_a), faults(b, a), second.wakeup);
     };
     misbehave(options_.faults_below);
     if (options_.wrap) {
@@ -214,12 +214,12 @@ class LinkWorld {
         segments.push_back(Segment::in_process({static_cast<int>(t.members[segments.size()].size()), 4096, 64 << 10}));
       }
       std::vector<int> locals;
-      std::vector<BellRef> bells;
+      std::vector<WakeupEvent> wakeups;
       for (int m : t.local_members()) {
         locals.push_back(static_cast<int>(locals.size()));
-        bells.push_back(ranks_[m].bell);
+        wakeups.push_back(ranks_[m].wakeup);
       }
-      rank.node = std::make_unique<NodeGroup>(segments[t.host[r]], 0, 1, locals, t.local_rank, bells, &rank.ledger, rank.waiter.get(),
+      rank.node = std::make_unique<NodeGroup>(segments[t.host[r]], 0, 1, locals, t.local_rank, wakeups, &rank.ledger, rank.waiter.get(),
                                               options_.timeout);
       fill(rank.local, r, t.local_rank, t.local_members());
       rank.local.node = rank.node.get();
@@ -235,7 +235,7 @@ class LinkWorld {
 
   Options options_;
   std::shared_ptr<Segment> segment_;
-  std::deque<Rank> ranks_;  // stable addresses: bells are referenced
+  std::deque<Rank> ranks_;  // stable addresses: wakeups are referenced
 };
 
 }  // namespace hvd::testing

@@ -21,15 +21,15 @@ inline Segments segments_of(const std::vector<Segments::Piece>& pieces) {
   return s;
 }
 
-// The state of one rank: bell, waiter, ledger, scratch. Groups (process sets) are separate.
+// The state of one rank: wakeup, waiter, ledger, scratch. Groups (process sets) are separate.
 struct ShmRank {
   int rank;
-  BellRef bell;
+  WakeupEvent wakeup;
   Waiter waiter;
   StagingLedger ledger;
   Scratch scratch;
 
-  ShmRank(int r, BellRef b) : rank(r), bell(b), waiter(b, SpinPolicy{50, 5}) {}
+  ShmRank(int r, WakeupEvent b) : rank(r), wakeup(b), waiter(b, SpinPolicy{50, 5}) {}
 };
 
 // One process set as seen by one member.
@@ -37,9 +37,9 @@ struct ShmGroup {
   NodeGroup node;
   Comm comm;
 
-  ShmGroup(std::shared_ptr<Segment> segment, ShmRank& rank, const std::vector<BellRef>& bells, int slot, uint32_t generation,
+  ShmGroup(std::shared_ptr<Segment> segment, ShmRank& rank, const std::vector<WakeupEvent>& wakeups, int slot, uint32_t generation,
            const std::vector<int>& members, int me, double timeout)
-      : node(std::move(segment), slot, generation, members, me, select(bells, members), &rank.ledger, &rank.waiter, timeout) {
+      : node(std::move(segment), slot, generation, members, me, select(wakeups, members), &rank.ledger, &rank.waiter, timeout) {
     comm.rank = me;
     comm.size = static_cast<int>(members.size());
     comm.links.assign(members.size(), nullptr);
@@ -51,9 +51,9 @@ struct ShmGroup {
   }
 
  private:
-  static std::vector<BellRef> select(const std::vector<BellRef>& bells, const std::vector<int>& members) {
-    std::vector<BellRef> some;
-    for (int m : members) some.push_back(bells[m]);
+  static std::vector<WakeupEvent> select(const std::vector<WakeupEvent>& wakeups, const std::vector<int>& members) {
+    std::vector<WakeupEvent> some;
+    for (int m : members) some.push_back(wakeups[m]);
     return some;
   }
 };
@@ -64,8 +64,8 @@ class ShmWorld {
     segment_ = Segment::in_process({size, 4 << 10, staging_bytes, arena_bytes});
     for (int r = 0; r < size; ++r) {
       fds_.push_back(eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC));
-      bells_.emplace_back(fds_.back(), &segment_->bell(r));
-      ranks_.push_back(std::make_unique<ShmRank>(r, bells_.back()));
+      wakeups_.emplace_back(fds_.back(), &segment_->wakeup(r));
+      ranks_.push_back(std::make_unique<ShmRank>(r, wakeups_.back()));
     }
     for (int r = 0; r < size; ++r) everybody_.push_back(r);
   }
@@ -81,7 +81,7 @@ class ShmWorld {
   std::unique_ptr<ShmGroup> group(int rank, int slot, const std::vector<int>& members, uint32_t generation = 1) {
     for (size_t i = 0; i < members.size(); ++i) {
       if (members[i] == rank) {
-        return std::make_unique<ShmGroup>(segment_, *ranks_[rank], bells_, slot, generation, members, static_cast<int>(i), timeout_);
+        return std::make_unique<ShmGroup>(segment_, *ranks_[rank], wakeups_, slot, generation, members, static_cast<int>(i), timeout_);
       }
     }
     return nullptr;
@@ -109,7 +109,7 @@ class ShmWorld {
   uint32_t generation_ = 0;
   std::shared_ptr<Segment> segment_;
   std::vector<int> fds_, everybody_;
-  std::vector<BellRef> bells_;
+  std::vector<WakeupEvent> wakeups_;
   std::vector<std::unique_ptr<ShmRank>> ranks_;
 };
 

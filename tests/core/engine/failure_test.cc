@@ -48,7 +48,7 @@ TEST_CASE("a rank that dies inside a collective") {
         std::string payload;
         Writer(&payload).put(uint64_t{0});
         encode(std::vector<Request>{q, Program::request(Kind::allreduce, "small", {10})}, &payload);
-        control.send_up(FrameType::announce, payload);
+        control.send_up(FrameType::request, payload);
         std::vector<int> ranks;
         for (int r = 0; r < victim; ++r) ranks.push_back(r);
         std::latch submitted(victim);  // however slow the machine is
@@ -146,8 +146,8 @@ TEST_CASE("what was agreed on beyond the goodbye of a rank is not begun") {
   root.flood(FrameType::bye, bye);
   CHECK(run(world, [&](Program& p) {
     const TaskPtr refused = p.sum_async("refused", 1), last = p.sum_async("agreed", 1);
-    Frame announcement;
-    for (const Deadline deadline = Deadline::after(p.patience); !root.pop(&announcement) || announcement.type != FrameType::announce;) {
+    Frame ready_requests;
+    for (const Deadline deadline = Deadline::after(p.patience); !root.pop(&ready_requests) || ready_requests.type != FrameType::request;) {
       p.expect(!deadline.passed(), "nothing is announced");
       root.pump();
     }
@@ -176,14 +176,14 @@ TEST_CASE("two ranks leave during a collective: the others wait for neither") {
     given.victims = {1};
     EngineWorld world(4, given);
     Control control(1, adopt_socket(::dup(world.victim_fds(1).at(0))), 0, {});
-    std::string announcement, bye;
-    Writer(&announcement).put(uint64_t{0});
-    encode(std::vector<Request>{Program::request(Kind::allreduce, "grad", {100000})}, &announcement);
+    std::string ready_requests, bye;
+    Writer(&ready_requests).put(uint64_t{0});
+    encode(std::vector<Request>{Program::request(Kind::allreduce, "grad", {100000})}, &ready_requests);
     Writer w(&bye);
     w.put(uint64_t{1});  // operations executed
     w.put(Code::shutdown);
     w.put(std::string("rank 1 has left the job"));
-    control.send_up(FrameType::announce, announcement);
+    control.send_up(FrameType::request, ready_requests);
     CHECK(run(world, [&](Program& p) {
       p.patience = kSoon;
       TaskPtr t = p.sum_async("grad", 1, 100000);

@@ -74,7 +74,7 @@ class Job {
   Script& script(int rank) { return scripts[static_cast<size_t>(lane_)][static_cast<size_t>(rank)]; }
   const Planned& planned(int op) const { return table[static_cast<size_t>(op)]; }
   int plan(Request q, const Set* set = nullptr) {
-    q.face = static_cast<uint8_t>(lane_);
+    q.frontend = static_cast<uint8_t>(lane_);
     Planned p;
     if (set) q.set = set->id;
     p.ranks = set ? set->ranks : everybody_;

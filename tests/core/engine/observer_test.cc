@@ -19,7 +19,7 @@ class Recorder final : public Observer {
   void submitted(const Operation& op) override { submission("submitted " + op.request.name); }
   void refused(const Operation& op, const Status&) override { submission("refused " + op.request.name); }
 
-  void announced(std::span<const Request> requests) override {
+  void requested(std::span<const Request> requests) override {
     for (const Request& q : requests) note("announced " + q.name);
   }
   void decided(std::span<const Response> responses) override { note("decided", responses); }

@@ -21,7 +21,7 @@ Response response() {
 }
 
 std::vector<Message> one_of_each() {
-  return {Announcement{1, {request()}},
+  return {ReadyRequests{1, {request()}},
           Decisions{2, {response()}},
           ReadyUpTo{3, 30},
           GoUpTo{4, 40},
@@ -29,8 +29,8 @@ std::vector<Message> one_of_each() {
           Revoked{6, 60},
           Settled{7},
           StalledKeys{8, {"0/x", "0/y"}},
-          NoteUp{11, std::string("a\0b", 3)},
-          NoteDown{-1, 12, "c"},
+          ObserverMessageUp{11, std::string("a\0b", 3)},
+          ObserverMessageDown{-1, 12, "c"},
           Goodbye{9, Status(Code::shutdown, "left", 2)},
           Abort{10, Status(Code::peer_lost, "lost", 1)}};
 }

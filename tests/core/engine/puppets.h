@@ -60,15 +60,16 @@ class Puppets {
       observers_.push_back(std::make_unique<Observers>());
       counters_.push_back(std::make_shared<Counters>());
       observers_.back()->add(counters_.back());
-      notes_.push_back(std::make_unique<Notes>());
-      drivers_.push_back(std::make_unique<Driver>(o, submissions_.back().get(), observers_.back().get(), notes_.back().get(), &surrender_));
+      message_bus_.push_back(std::make_unique<MessageBus>());
+      drivers_.push_back(
+          std::make_unique<Driver>(o, submissions_.back().get(), observers_.back().get(), message_bus_.back().get(), &abort_request_));
     }
   }
 
   int size() const { return static_cast<int>(drivers_.size()); }
   Submissions& submissions(int rank) { return *submissions_[rank]; }
   Observers& observers(int rank) { return *observers_[rank]; }
-  Notes& notes(int rank) { return *notes_[rank]; }
+  MessageBus& message_bus(int rank) { return *message_bus_[rank]; }
   Counted counted(int rank) const { return counters_[rank]->read(); }
   Driver& driver(int rank) { return *drivers_[rank]; }
   const Negotiator& negotiator() const { return drivers_[0]->coordinator()->negotiator(); }
@@ -126,8 +127,8 @@ class Puppets {
   std::vector<std::unique_ptr<Submissions>> submissions_;
   std::vector<std::unique_ptr<Observers>> observers_;
   std::vector<std::shared_ptr<Counters>> counters_;
-  std::vector<std::unique_ptr<Notes>> notes_;
-  const Surrender surrender_;
+  std::vector<std::unique_ptr<MessageBus>> message_bus_;
+  const AbortRequest abort_request_;
   std::vector<std::unique_ptr<Driver>> drivers_;
 };
 

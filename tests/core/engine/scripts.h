@@ -128,8 +128,8 @@ class Play {
 template <class Pick>
 std::string play(Play& p, Pick pick) {
   Play::Action before{-1, Play::engine};
-  constexpr int kMost = 100000;
-  for (int n = 0; n < kMost; ++n) {
+  constexpr int kMax = 100000;
+  for (int n = 0; n < kMax; ++n) {
     const std::vector<Play::Action> actions = p.possible();
     if (actions.empty() && p.catch_up()) continue;
     if (actions.empty()) return p.verdict();
@@ -140,7 +140,7 @@ std::string play(Play& p, Pick pick) {
     before = actions[pick(actions, last)];
     p.act(before);
   }
-  return "no end after " + std::to_string(kMost) + " actions";
+  return "no end after " + std::to_string(kMax) + " actions";
 }
 
 // Takes turns, without deviations.

@@ -176,8 +176,8 @@ class Wiring {
     to(std::move(link));
   }
   void make_nodes(const Given& given) {
-    std::vector<int> bells;
-    for (int r = 0; r < size; ++r) bells.push_back(::eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC));
+    std::vector<int> wakeups;
+    for (int r = 0; r < size; ++r) wakeups.push_back(::eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC));
     std::map<int, std::shared_ptr<Segment>> segments;
     for (int r = 0; r < size; ++r) {
       EngineOptions& o = options[r];
@@ -186,7 +186,7 @@ class Wiring {
       o.node_of = nodes;
       for (int i = 0; i < size; ++i) o.labels.push_back("rank " + std::to_string(i));
       for (int i = 0; i < size; ++i) {
-        if (nodes[i] == nodes[r]) o.event_fds.push_back(::dup(bells[i]));
+        if (nodes[i] == nodes[r]) o.event_fds.push_back(::dup(wakeups[i]));
       }
       auto& segment = segments[nodes[r]];
       if (!segment) segment = Segment::in_process({static_cast<int>(o.event_fds.size()), 4096, given.staging, given.arena});
@@ -197,7 +197,7 @@ class Wiring {
       o.ipc = given.ipc;
       o.log = given.log;
     }
-    for (int fd : bells) ::close(fd);
+    for (int fd : wakeups) ::close(fd);
   }
 
   std::map<int, std::vector<int>> cut_fds_;

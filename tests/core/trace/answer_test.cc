@@ -74,7 +74,7 @@ TEST_CASE("it answers with Python's stacks, without Python when that does not an
   means.recorder = std::make_shared<FlightRecorder>(10);
   Request q;
   q.name = "a \"name\"";
-  means.recorder->announced(std::vector<Request>{q});
+  means.recorder->requested(std::vector<Request>{q});
   means.stacks = stacks_of(SIGRTMIN + 7);
   means.reply = [&](std::string text) { said.put(std::move(text)); };
   means.ask_python = [&](uint64_t number) { wanted.put(std::to_string(number)); };

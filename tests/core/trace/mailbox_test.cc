@@ -20,7 +20,7 @@ TEST_CASE("a mailbox brings notes and who waits to another thread, and closes wi
   CHECK(run(world, [&](Program& p) {
     p.barrier();
     if (p.rank == 1) {
-      p.expect(p.engine.leave_note({0, 77, "hello"}), "no room");
+      p.expect(p.engine.post_message({0, 77, "hello"}), "no room");
       p.await_marks(1);
     } else {
       p.expect(box->take(&letter, Deadline::after(20)), "no letter");
@@ -59,11 +59,11 @@ TEST_CASE("a mailbox brings notes and who waits to another thread, and closes wi
 
 TEST_CASE("a mailbox that nobody reads keeps so many, and whoever waits is woken by its end") {
   Mailbox box(3);
-  for (size_t i = 0; i < Mailbox::kMost + 5; ++i) box.heard(1, 2, std::to_string(i));
+  for (size_t i = 0; i < Mailbox::kMax + 5; ++i) box.heard(1, 2, std::to_string(i));
   Mailbox::Letter letter;
   size_t n = 0;
   while (box.take(&letter, Deadline::after(0))) CHECK(letter.body == std::to_string(n++));
-  CHECK(n == Mailbox::kMost);
+  CHECK(n == Mailbox::kMax);
   box.put(Topic::python, "own");
   CHECK(box.take(&letter, Deadline::after(0)));
   CHECK(letter.from == 3);

@@ -71,7 +71,7 @@ TEST_CASE("what an engine does is recorded: announced, carried out, failed, the 
 TEST_CASE("the ring keeps the last ones, and cuts names and shapes that are too long") {
   FlightRecorder recorder(8);
   CHECK(recorder.last(100).empty());
-  for (int i = 0; i < 20; ++i) recorder.announced(std::vector<Request>{named_request("n" + std::to_string(i))});
+  for (int i = 0; i < 20; ++i) recorder.requested(std::vector<Request>{named_request("n" + std::to_string(i))});
   auto entries = recorder.last(100);
   REQUIRE(entries.size() == 8);
   CHECK(entries.front().text() == "n12");
@@ -79,7 +79,7 @@ TEST_CASE("the ring keeps the last ones, and cuts names and shapes that are too 
   entries = recorder.last(3);
   REQUIRE(entries.size() == 3);
   CHECK(entries.front().text() == "n17");
-  recorder.announced(std::vector<Request>{named_request(std::string(1000, 'x'), {1, 2, 3, 4, 5, 6})});
+  recorder.requested(std::vector<Request>{named_request(std::string(1000, 'x'), {1, 2, 3, 4, 5, 6})});
   entries = recorder.last(1);
   CHECK(entries[0].text() == std::string(FlightRecorder::Entry::kName, 'x'));
   CHECK(entries[0].dimensions == 6);
@@ -92,7 +92,7 @@ TEST_CASE("whoever reads while it is written sees whole entries only") {
   std::thread writer([&] {
     for (int i = 0; i < 200'000; ++i) {
       const std::string name(static_cast<size_t>(1 + i % 60), static_cast<char>('a' + i % 26));
-      recorder.announced(std::vector<Request>{named_request(name, {i, i, i, i})});
+      recorder.requested(std::vector<Request>{named_request(name, {i, i, i, i})});
     }
     done = true;
   });

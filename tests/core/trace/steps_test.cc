@@ -152,11 +152,11 @@ TEST_CASE("the first step after a pause wakes who reads; nobody reads: the last 
   CHECK(meter.take().empty());
   meter.step(0);
   CHECK(box->take(&letter, Deadline::after(0)));
-  for (size_t i = 0; i < StepMeter::kMost + 9; ++i) meter.step(0);
+  for (size_t i = 0; i < StepMeter::kMax + 9; ++i) meter.step(0);
   const auto kept = meter.take();
-  REQUIRE(kept.size() == StepMeter::kMost);
+  REQUIRE(kept.size() == StepMeter::kMax);
   for (size_t i = 1; i < kept.size(); ++i) CHECK(kept[i].number == kept[i - 1].number + 1);
-  CHECK(kept.back().number == StepMeter::kMost + 13);
+  CHECK(kept.back().number == StepMeter::kMax + 13);
 }
 
 }  // namespace

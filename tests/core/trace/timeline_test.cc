@@ -72,7 +72,7 @@ struct Timelines {
       o.rank = r;
       o.size = world.size();
       o.host = "host" + std::to_string(r);
-      o.say = [engine = &world.engine(r)](Note note) { (void)engine->leave_note(std::move(note)); };
+      o.say = [engine = &world.engine(r)](ObserverMessage note) { (void)engine->post_message(std::move(note)); };
       o.log = [this](LogLevel, const std::string& text) {
         std::lock_guard lock(mutex);
         logged.push_back(text);
@@ -166,7 +166,8 @@ TEST_CASE("what ranks do is in their files: negotiation, execution, schedules, e
 
 TEST_CASE("clocks of other hosts are compared with rank 0's") {
   EngineWorld world(2, {Layout::apart});
-  auto box = std::make_shared<Mailbox>(0, [engine = &world.engine(0)](Note note) { (void)engine->leave_note(std::move(note)); });
+  auto box =
+      std::make_shared<Mailbox>(0, [engine = &world.engine(0)](ObserverMessage note) { (void)engine->post_message(std::move(note)); });
   world.engine(0).observers().add(box);
   Timelines timelines(world, [](int r, TimelineOptions& o) { o.clock_of_rank0 = r == 0; });
   CHECK(run(world, [&](Program& p) {

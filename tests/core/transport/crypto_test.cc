@@ -38,7 +38,7 @@ TEST_CASE("what one library seals every library opens, in place or not") {
   const auto extra = pattern(4);
   const CipherNonce nonce{1, 2, 3};
   for (Cipher cipher : kBoth) {
-    for (size_t n : {size_t{1}, size_t{15}, size_t{16}, size_t{17}, size_t{4097}, SecureLink::kMostText}) {
+    for (size_t n : {size_t{1}, size_t{15}, size_t{16}, size_t{17}, size_t{4097}, SecureLink::kMaxText}) {
       const auto text = pattern(n);
       for (const Library& one : libraries) {
         auto sealer = one->make(cipher, key_of(1, 2), true);

@@ -20,7 +20,7 @@ std::vector<std::byte> random_bytes(size_t n) {
   return data;
 }
 
-// Two links of one kind for two threads with separate bells.
+// Two links of one kind for two threads with separate wakeups.
 struct Ends {
   LinkWorld world;
   explicit Ends(Wire wire, size_t capacity = 64) : world(2, {.wire = wire, .capacity = capacity}) {}

@@ -12,10 +12,10 @@ using hvd::testing::contains;
 namespace {
 
 struct Here {
-  explicit Here(SpinPolicy policy) : fd(::eventfd(0, EFD_NONBLOCK)), waiter(BellRef(fd, &word), policy) {}
+  explicit Here(SpinPolicy policy) : fd(::eventfd(0, EFD_NONBLOCK)), waiter(WakeupEvent(fd, &word), policy) {}
   ~Here() { ::close(fd); }
   int fd;
-  BellWord word;
+  WakeupWord word;
   Waiter waiter;
 };
 
@@ -59,7 +59,7 @@ TEST_CASE("a polled wait hears of the end of the job: by the flag in memory at o
 
 TEST_CASE("a polled wait that is rung for looks again, and does not end") {
   Here here({0, 0});
-  here.waiter.bell().ring();
+  here.waiter.wakeup().notify();
   PolledWait wait(here.waiter, 30, kWhat);
   for (int i = 0; i < 200; ++i) REQUIRE(wait.pause().ok());
 }

@@ -246,7 +246,7 @@ TEST_CASE("records cannot be repeated, left out, swapped, cut short, sent back, 
     CHECK(refused(*other));
   }
   SUBCASE("a length of nothing, or of too much") {
-    for (uint32_t length : {uint32_t{0}, static_cast<uint32_t>(SecureLink::kMostText + 1), uint32_t{0xffffffff}, uint32_t{0x20544547}}) {
+    for (uint32_t length : {uint32_t{0}, static_cast<uint32_t>(SecureLink::kMaxText + 1), uint32_t{0xffffffff}, uint32_t{0x20544547}}) {
       Tapped fresh;
       for (int i = 0; i < 4; ++i) fresh.forth.push_back(static_cast<std::byte>(length >> (8 * i)));
       CHECK(refused(*fresh.b, "not encrypted as agreed: a record must have "));

@@ -1,7 +1,7 @@
 """Message bus between the ranks of a job for observers: messages have names, and a thread calls their handlers.
 
 Rank 0 sends messages to one rank or to all ranks; the others send to rank 0. The engine transfers them as notes beside
-its own messages (core/engine/notes.h). So they cost nothing when unused, arrive in order, and work under every
+its own messages (core/engine/observers.h). So they cost nothing when unused, arrive in order, and work under every
 launcher. They are meant for short, occasional messages. Handlers must be quick, and nothing may depend on a message's
 arrival.
 """

@@ -4,8 +4,8 @@
 #include <thread>
 
 #include "base/deadline.h"
-#include "engine/device/exchange.h"
 #include "engine/device/gpu.h"
+#include "engine/device/ipc_memory.h"
 
 namespace hvd::testing {
 

@@ -1,7 +1,7 @@
 // Partition of tensors among the members of a host.
-#include "engine/device/part_plan.h"
-
 #include <doctest/doctest.h>
+
+#include "engine/device/splitting.h"
 
 using namespace hvd;
 

@@ -1,8 +1,8 @@
-#include "engine/device/pieces.h"
-
 #include <doctest/doctest.h>
 
 #include <random>
+
+#include "engine/device/splitting.h"
 
 using namespace hvd;
 

@@ -1,9 +1,9 @@
-#include "engine/device/windows.h"
-
 #include <doctest/doctest.h>
 
 #include <numeric>
 #include <random>
+
+#include "engine/device/splitting.h"
 
 using namespace hvd;
 

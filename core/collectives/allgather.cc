@@ -1,0 +1,66 @@
+// Allgather over shared memory: in each round every member stages its next chunk and copies out those of the others.
+//   cost: a + R m + X (n - 1) m + W n m, for m bytes per member (the largest, if they differ)
+// Direct exchange. Members start at different neighbours so that they do not all read the same staging area at once.
+#include <cstring>
+#include <numeric>
+
+#include "collectives/collectives.h"
+#include "collectives/flow.h"
+#include "collectives/shm.h"
+
+namespace hvd {
+
+Status allgather_shm(Comm& comm, const std::byte* in, std::byte* out, std::span<const size_t> bytes) {
+  const size_t members = comm.size, me = comm.rank;
+  if (bytes.size() != members) {
+    return Status(Code::invalid_argument,
+                  "bytes must have one entry per member (" + std::to_string(members) + "), got " + std::to_string(bytes.size()));
+  }
+  const size_t before = std::accumulate(bytes.begin(), bytes.begin() + me, size_t{0});
+  const size_t all = std::accumulate(bytes.begin(), bytes.end(), size_t{0});
+  const size_t largest = *std::max_element(bytes.begin(), bytes.end());
+  if (in != out + before) copy_bytes(out + before, in, bytes[me], all >= comm.tuning.stream_bytes);
+  if (largest == 0 || members == 1) return {};
+
+  NodeGroup& node = *comm.node;
+  NodeGroup::Stage stage;
+  HVD_RETURN_IF_ERROR(node.begin(&stage));
+  const SubBuffers subs(stage, kDepth);
+  HVD_RETURN_IF_ERROR(subs.check(1));
+  const size_t step = std::min(subs.bytes, comm.tuning.chunk_bytes);
+  auto some = [&](size_t m, size_t k) { return bytes[m] > k * step ? std::min(step, bytes[m] - k * step) : 0; };
+
+  auto stage_in = [&](size_t k) { copy_bytes(subs.at(node.me(), k), in + k * step, some(me, k), false); };
+  auto take_out = [&](size_t k) -> Status {
+    std::byte* to = out + before + bytes[me];  // output of the member after this one; wraps around
+    for (size_t i = 1; i < members; ++i) {
+      const size_t m = (me + i) % members;
+      if (m == 0) to = out;
+      HVD_RETURN_IF_ERROR(node.await(static_cast<int>(m), k + 1));
+      copy_bytes(to + k * step, subs.at(static_cast<int>(m), k), some(m, k), all >= comm.tuning.stream_bytes);
+      to += bytes[m];
+    }
+    return {};
+  };
+  return run_rounds(node, ceil_div(largest, step), 0, stage_in, take_out);
+}
+
+// Ring allgather: every rank's block travels once around the ring and is sent on as it arrives. Each rank keeps two
+// connections busy all the time, and blocks may differ in size.
+//
+// Cost: (P-1) * alpha + (P-1)/P * N * beta, where N is all blocks together; with one dominant block about N * beta.
+// Source: R. Thakur, R. Rabenseifner, W. Gropp, "Optimization of Collective Communication Operations in MPICH", IJHPCA
+// 19(1), 2005.
+
+Status allgather_ring(Comm& comm, const std::byte* in, std::byte* out, std::span<const size_t> bytes) {
+  const size_t n = static_cast<size_t>(comm.size);
+  auto* offsets = reinterpret_cast<size_t*>(comm.scratch->get(kSlotOffsets, (n + 1) * sizeof(size_t)));
+  offsets[0] = 0;
+  for (size_t i = 0; i < n; ++i) offsets[i + 1] = offsets[i] + bytes[i];
+  std::byte* mine = out + offsets[comm.rank];
+  if (mine != in && bytes[comm.rank] > 0) std::memcpy(mine, in, bytes[comm.rank]);
+  if (n == 1 || offsets[n] == 0) return {};
+  return ring_pass(comm, out, {offsets, n + 1}, comm.rank, nullptr);
+}
+
+}  // namespace hvd

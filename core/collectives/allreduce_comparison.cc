@@ -1,0 +1,137 @@
+// Naive allreduce: every rank sends all its data to every rank and adds all contributions itself: one step, and P - 1
+// times the data per rank. For comparison only; the table never chooses it.
+//
+// Cost: (P-1) * (alpha + N * (beta + gamma)). The alphas overlap within a window of peers. Large data go in rounds, to
+// bound the memory for contributions that wait for the reduction.
+// Order of the reduction: the canonical order (collectives/reduce.h). 16-bit floats are sent unchanged and added in
+// float32.
+// Source: the definition of the operation.
+#include <algorithm>
+#include <vector>
+
+#include "collectives/collectives.h"
+#include "collectives/flow.h"
+
+namespace hvd {
+
+Status allreduce_naive(Comm& comm, std::byte* data, size_t count, DType d, ReduceOp op) {
+  if (count == 0 || comm.size == 1) return {};
+  const size_t n = static_cast<size_t>(comm.size), element = size_of(d);
+  const size_t block = std::min(count, block_of_contributions(n) / element);
+  std::byte* theirs = comm.scratch->get(kSlotTheirs, n * block * element);
+  auto** sources = reinterpret_cast<const std::byte**>(comm.scratch->get(kSlotSources, n * sizeof(std::byte*)));
+  for (size_t first = 0; first < count; first += block) {
+    const Bytes mine(data + first * element, std::min(block, count - first) * element);
+    for (size_t i = 0; i < n; ++i) sources[i] = theirs + i * block * element;
+    auto transfer = [&](int peer) {
+      return Transfer{peer, mine, Bytes(theirs + static_cast<size_t>(peer) * block * element, mine.size())};
+    };
+    HVD_RETURN_IF_ERROR(with_every_peer(comm, transfer));
+    sources[comm.rank] = mine.data();
+    reduce_many(d, op, mine.data(), {sources, n}, mine.size() / element, {});
+  }
+  return {};
+}
+
+// Allreduce through one rank: all ranks send their data to rank 0, which adds them and sends the result to all. This is
+// what a program without collectives would do, and the cost of a parameter server on one host: rank 0's connections
+// carry P - 1 times the data each way while the others wait. For comparison only; the table never chooses it.
+//
+// Cost: (P-1) * (2 * alpha + N * (2 * beta + gamma)), all of it at rank 0. Large data go in rounds, to bound the memory
+// for contributions that wait for the reduction.
+// Order of the reduction: the canonical order (collectives/reduce.h). 16-bit floats are sent unchanged and added in
+// float32.
+// Source: the definition of the operation.
+
+namespace {
+
+constexpr int kDriver = 0;
+
+class Driver {
+ public:
+  Driver(Comm& comm, size_t block, DType d, ReduceOp op)
+      : comm_(comm), dtype_(d), op_(op), theirs_(comm.scratch->get(kSlotTheirs, comm.size * block)), block_(block), sources_(comm.size),
+        transfers_(comm.size) {}
+
+  Status round(Bytes mine) {
+    for (int i = 0; i < comm_.size; ++i) {
+      const Bytes place(theirs_ + i * block_, mine.size());
+      sources_[i] = i == comm_.rank ? mine.data() : place.data();
+      transfers_[i] = {i, {}, i == comm_.rank ? Bytes() : place};
+    }
+    HVD_RETURN_IF_ERROR(exchange_all(comm_, transfers_));
+    reduce_many(dtype_, op_, mine.data(), sources_, mine.size() / size_of(dtype_), {});
+    for (int i = 0; i < comm_.size; ++i) transfers_[i] = {i, i == comm_.rank ? ConstBytes() : ConstBytes(mine), {}};
+    return exchange_all(comm_, transfers_);
+  }
+
+ private:
+  Comm& comm_;
+  DType dtype_;
+  ReduceOp op_;
+  std::byte* theirs_;
+  size_t block_;  // bytes per round
+  std::vector<const std::byte*> sources_;
+  std::vector<Transfer> transfers_;
+};
+
+}  // namespace
+
+Status allreduce_driver(Comm& comm, std::byte* data, size_t count, DType d, ReduceOp op) {
+  if (count == 0 || comm.size == 1) return {};
+  const size_t bytes = count * size_of(d);
+  const size_t block = std::min(bytes, block_of_contributions(comm.size));
+  auto rounds = [&](auto&& round) -> Status {
+    for (size_t first = 0; first < bytes; first += block) {
+      HVD_RETURN_IF_ERROR(round(Bytes(data + first, std::min(block, bytes - first))));
+    }
+    return {};
+  };
+  if (comm.rank == kDriver) {
+    Driver driver(comm, block, d, op);
+    return rounds([&](Bytes mine) { return driver.round(mine); });
+  }
+  return rounds([&](Bytes mine) -> Status {
+    HVD_RETURN_IF_ERROR(send_to(comm, kDriver, mine));
+    return recv_from(comm, kDriver, mine);
+  });
+}
+
+// Tree reduction and tree broadcast: neighbours combine, then neighbours among the remaining ranks, until rank 0 has
+// the sum; then a binomial broadcast. The minimum number of steps each way, but each sends whole vectors, and half of
+// the ranks are idle after the first. For comparison only; the table never chooses it, because recursive doubling takes
+// half the steps.
+//
+// Cost: ceil(log2(P)) * (2 * alpha + N * (2 * beta + gamma)).
+// Order of the reduction: the canonical order (collectives/reduce.h), also for sizes that are not a power of two, which
+// fold first and so need no extra step. 16-bit floats are sent as float32 on the way up where they are sums, otherwise
+// as 16 bits.
+// Source: R. Thakur, R. Rabenseifner, W. Gropp, "Optimization of Collective Communication Operations in MPICH", IJHPCA
+// 19(1), 2005 (binomial reduce and broadcast).
+
+namespace {
+
+// Reduce to place 0, which is rank 0.
+Status reduce_up(Comm& comm, const Fold& fold, const AllreduceValues& v, ReduceOp op) {
+  for (int distance = 1; distance < fold.places; distance *= 2) {
+    const int place = fold.place ^ distance, peer = fold.rank_at(place);
+    auto sum = [&](int place_of_it) { return distance > 1 || fold.begins_with_sum(place_of_it); };
+    if (fold.place & distance) return send_to(comm, peer, v.outgoing(sum(fold.place), 0, v.count));
+    HVD_RETURN_IF_ERROR(exchange_combine(comm, peer, {}, peer, v.mine(0, v.count), v.combine(sum(place), op, false)));
+  }
+  return {};
+}
+
+}  // namespace
+
+Status allreduce_tree(Comm& comm, std::byte* data, size_t count, DType d, ReduceOp op) {
+  if (count == 0 || comm.size == 1) return {};
+  const Fold fold = Fold::of(comm.rank, comm.size);
+  const AllreduceValues v = AllreduceValues::of(comm, data, count, d);
+  HVD_RETURN_IF_ERROR(fold_in(comm, fold, v, op));
+  if (fold.place >= 0) HVD_RETURN_IF_ERROR(reduce_up(comm, fold, v, op));
+  if (comm.rank == 0) narrowed(data, v.wide, 0, count, d);
+  return broadcast_tree(comm, data, count * size_of(d), 0);
+}
+
+}  // namespace hvd

@@ -1,0 +1,38 @@
+// Barrier over shared memory: every member increments its own counter and waits for those of the others.
+//   cost: a
+// Flat, because the n cache lines of the counters are read at once; a tree would cost log n times a.
+#include "collectives/collectives.h"
+#include "collectives/flow.h"
+
+namespace hvd {
+
+Status barrier_shm(Comm& comm) {
+  if (comm.size == 1) return {};
+  NodeGroup::Stage unused;
+  HVD_RETURN_IF_ERROR(comm.node->begin(&unused));
+  comm.node->publish();
+  HVD_RETURN_IF_ERROR(comm.node->await_all(1));
+  comm.node->finish();
+  return {};
+}
+
+// Dissemination barrier: in round k every rank sends to the rank 2^k ahead and receives from the rank 2^k behind. After
+// ceil(log2(P)) rounds every rank has heard, directly or indirectly, from every other.
+//
+// Cost: ceil(log2(P)) * alpha.
+// Source: D. Hensgen, R. Finkel, U. Manber, "Two algorithms for barrier synchronization", Int. J. Parallel Programming
+// 17(1), 1988.
+
+Status barrier_dissemination(Comm& comm) {
+  std::byte round{0x40};  // an unlikely byte in other data, so that ranks out of step are detected
+  for (int distance = 1; distance < comm.size; distance *= 2) {
+    const int to = (comm.rank + distance) % comm.size, from = (comm.rank - distance + comm.size) % comm.size;
+    std::byte heard{};
+    HVD_RETURN_IF_ERROR(exchange(comm, to, {&round, 1}, from, {&heard, 1}));
+    if (heard != round) return Status(Code::internal, "barrier out of step with " + peer_name(comm, from));
+    round = static_cast<std::byte>(static_cast<unsigned>(round) + 1);
+  }
+  return {};
+}
+
+}  // namespace hvd

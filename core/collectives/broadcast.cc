@@ -1,0 +1,80 @@
+// Broadcast over shared memory: the root stages a chunk, the others copy it out and publish that; up to kDepth chunks
+// are in flight.
+//   cost: a + R m at the root; X m + W m at the others, at the same time except for the first chunk
+// The root serves all members directly: forwarding is pointless in memory that all can read. The n - 1 members read the
+// root's staging area from the last-level cache.
+#include <bit>
+
+#include "collectives/collectives.h"
+#include "collectives/flow.h"
+#include "collectives/shm.h"
+
+namespace hvd {
+
+Status broadcast_shm(Comm& comm, std::byte* data, size_t bytes, int root) {
+  if (root < 0 || root >= comm.size) {
+    return Status(Code::invalid_argument, "root must be 0 to " + std::to_string(comm.size - 1) + ", got " + std::to_string(root));
+  }
+  if (bytes == 0 || comm.size == 1) return {};
+  NodeGroup& node = *comm.node;
+  NodeGroup::Stage stage;
+  HVD_RETURN_IF_ERROR(node.begin(&stage));
+  const SubBuffers subs(stage, kDepth);
+  HVD_RETURN_IF_ERROR(subs.check(1));
+  const size_t step = std::min(subs.bytes, comm.tuning.chunk_bytes);
+  const size_t rounds = ceil_div(bytes, step);
+  for (size_t k = 0; k < rounds; ++k) {
+    const size_t at = k * step, some = std::min(step, bytes - at);
+    if (node.me() == root) {
+      // Stage j of another member means that it has copied out j chunks.
+      if (k >= kDepth) HVD_RETURN_IF_ERROR(node.await_all(k - kDepth + 1));
+      copy_bytes(subs.at(root, k), data + at, some, false);
+    } else {
+      HVD_RETURN_IF_ERROR(node.await(root, k + 1));
+      copy_bytes(data + at, subs.at(root, k), some, bytes >= comm.tuning.stream_bytes);
+    }
+    node.publish();
+  }
+  node.finish();
+  return {};
+}
+
+// Binomial tree: the root sends to the rank half the set away, then each of the two serves one half, and so on. Fewest
+// steps, so best for small data.
+//
+// Cost: ceil(log2(P)) * (alpha + N * beta).
+// Source: R. Thakur, R. Rabenseifner, W. Gropp, "Optimization of Collective Communication Operations in MPICH", IJHPCA
+// 19(1), 2005.
+
+Status broadcast_tree(Comm& comm, std::byte* data, size_t bytes, int root) {
+  if (bytes == 0 || comm.size == 1) return {};
+  const unsigned size = static_cast<unsigned>(comm.size);
+  // Position in the tree; the root has 0.
+  const unsigned place = static_cast<unsigned>((comm.rank - root + comm.size) % comm.size);
+  auto rank_at = [&](unsigned p) { return static_cast<int>((p + static_cast<unsigned>(root)) % size); };
+  // The parent of a place has its lowest bit cleared; a child has one lower bit set.
+  const unsigned lowest = place == 0 ? std::bit_ceil(size) : place & (~place + 1);
+  if (place != 0) HVD_RETURN_IF_ERROR(recv_from(comm, rank_at(place - lowest), {data, bytes}));
+  for (unsigned bit = lowest / 2; bit > 0; bit /= 2) {  // the largest subtree first, because it is the deepest
+    if (place + bit < size) HVD_RETURN_IF_ERROR(send_to(comm, rank_at(place + bit), {data, bytes}));
+  }
+  return {};
+}
+
+// Pipelined chain: root, root + 1, ... Each rank passes on what has arrived while the rest is still arriving. Every
+// connection carries the data once, and for large data the time does not grow with the number of ranks. A segment is
+// what a connection delivers at a time (at most its buffer), so there is no segment size to tune.
+//
+// Cost: (P - 2 + N/S) * (alpha + S * beta), where S is the bytes that a connection holds; about N * beta for large N.
+// Source: the pipelined linear broadcast of J. Pjesivac-Grbovic et al., "Performance analysis of MPI collective
+// operations", Cluster Computing 10(2), 2007.
+
+Status broadcast_pipelined(Comm& comm, std::byte* data, size_t bytes, int root) {
+  if (bytes == 0 || comm.size == 1) return {};
+  const int place = (comm.rank - root + comm.size) % comm.size;
+  const int from = place == 0 ? -1 : (comm.rank + comm.size - 1) % comm.size;
+  const int to = place == comm.size - 1 ? -1 : (comm.rank + 1) % comm.size;
+  return relay(comm, from, to, {data, bytes});
+}
+
+}  // namespace hvd

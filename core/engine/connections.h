@@ -1,0 +1,82 @@
+// This rank's topology, data links and shared memory, with one Comm for each process set it belongs to. Used only by
+// the thread that drives the engine.
+#pragma once
+#include <map>
+#include <memory>
+#include <vector>
+
+#include "collectives/comm.h"
+#include "engine/options.h"
+#include "transport/node_group.h"
+#include "transport/waiter.h"
+
+namespace hvd {
+
+class Connections {
+ public:
+  explicit Connections(EngineOptions& options);  // takes ownership of links, event fds and segment
+  ~Connections();
+
+  int rank() const { return rank_; }
+  int size() const { return static_cast<int>(node_of_.size()); }
+  bool one_node() const { return one_node_; }
+  // True if there are several ranks and each is alone on its node, so any two ranks have a link.
+  bool flat() const { return flat_; }
+  int local_rank() const { return local_rank_; }
+  int local_size() const { return static_cast<int>(locals_.size()); }
+  Segment& segment() { return *segment_; }
+  const std::shared_ptr<Segment>& segment_pointer() const { return segment_; }
+  Waiter& waiter() { return waiter_; }
+  WakeupEvent wakeup() const { return wakeups_[local_rank_]; }
+  WakeupEvent wakeup_of(int local_rank) const { return wakeups_[local_rank]; }
+  // Return an error naming a rank whose host owes an acknowledgement for longer than the heartbeat timeout. Cheap:
+  // checks at intervals only.
+  Status look_for_silence();
+  // Seconds between two such checks while waiting for peers.
+  double between_looks() const { return look_every_ > 0 && !one_node_ ? look_every_ : kForever; }
+  const std::vector<int>& locals() const { return locals_; }  // global ranks on this node
+  // Return the child of rank 0 that leads to `rank` in the control tree.
+  int below_root(int rank) const;
+
+  // Every rank must call these at the same place in the order of operations. `generation` increases with each set.
+  void add_set(uint32_t id, uint32_t generation, const std::vector<int>& ranks);
+  void remove_set(uint32_t id);
+  // Null if this rank is not a member.
+  Comm* comm(uint32_t set);
+  // Bytes that collectives have passed to links. Callable from any thread.
+  uint64_t wire_bytes() const { return traffic_.get(); }
+  size_t scratch_held() const { return scratch_.held(); }
+  uint64_t unstaged_bytes() const { return ledger_.unstaged.load(std::memory_order_relaxed); }
+
+ private:
+  struct SetComms {
+    std::unique_ptr<NodeGroup> group;  // members on this node
+    Comm comm, local, cross;
+  };
+  Comm sub_comm(const std::vector<int>& ranks, bool links);
+  Link* link_to(int rank);
+  void build_hierarchy(SetComms* set, const std::vector<int>& ranks);
+
+  int rank_;
+  std::vector<int> node_of_;
+  std::vector<int> locals_;
+  int local_rank_ = 0;
+  bool one_node_ = true;
+  bool flat_ = false;
+  std::vector<std::string> labels_;
+  double timeout_;
+  double heartbeat_, look_every_;
+  Clock::time_point looked_{};
+  Tuning tuning_;
+  std::shared_ptr<Segment> segment_;
+  std::vector<int> event_fds_;
+  std::vector<WakeupEvent> wakeups_;
+  std::map<int, std::unique_ptr<Link>> links_;
+  StagingLedger ledger_;
+  Scratch scratch_;
+  Counter traffic_;
+  Waiter waiter_;
+  std::map<uint32_t, std::unique_ptr<SetComms>> sets_;
+};
+
+}  // namespace hvd

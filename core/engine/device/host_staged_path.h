@@ -1,0 +1,145 @@
+// Host-staged path, and the host operations that it shares with the hierarchical NCCL path.
+#pragma once
+#include <deque>
+#include <map>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "collectives/comm.h"
+#include "devices/pinned.h"
+#include "engine/device/completion.h"
+#include "engine/device/splitting.h"
+#include "engine/observers.h"
+#include "engine/operation.h"
+#include "engine/submissions.h"
+
+namespace hvd {
+
+// Return a new number for the parts that execute these operations: Operation::carries, and OnDevice::carried.
+uint64_t new_carrier(const std::vector<OperationPtr>& operations);
+
+// Create a part with that request, which keeps the fence of the program's operation, and that name. The caller sets
+// `in` and `out`, and calls Submissions::expect().
+OperationPtr host_part(Request request, std::string name, uint64_t carrier);
+
+// Submit a part whose data are ready. If refused, it is done at once, with the error.
+void submit_host_part(const OperationPtr& part, Submissions* submissions, const Observers& observers);
+
+// Return the maximum seconds to sleep before checking copies again, the first of which started at `begun`.
+double resting_seconds_after(Clock::time_point begun);
+
+// Host-staged path: device operations through host memory, which works for every device and interconnect. Two engine
+// operations make up one of the program:
+//
+//   agreed ---> start() ---> data are copied to pinned memory, without waiting for the device
+//   (device)                    |
+//                               v the copy has arrived: advance() submits
+//                             "NAME/staged" on host memory, negotiated and executed like any other operation: it starts
+//                             when the data of every rank are there
+//                               |
+//                               v done
+//                             the result is copied back; then the program's operation is done, which means launched
+//
+// Devices are ready at different times. Negotiation of the second operation waits for them, with everything that
+// belongs to waiting: deadlines, warnings, lost ranks. Large allreduces and broadcasts are split into pieces, so that
+// copies in both directions overlap with reduction. Each tensor is copied separately, however it was fused, and in the
+// same order on every rank. So the second operations repeat when the program does, become part of schedules, and are
+// fused again on the host.
+//
+// Copies start as far as pinned memory is available, up to a limit. All ranks serve operations in the agreed order, so
+// the memory becomes free again.
+//
+// Used only by the thread that drives the engine.
+class HostStagedPath {
+ public:
+  // `memory`: maximum bytes of pinned memory in use at a time; fewer if not available. Must be more than a bucket of a
+  // schedule needs, otherwise the bucket would wait forever.
+  HostStagedPath(size_t memory, Submissions* submissions, const Observers* observers)
+      : memory_(memory), submissions_(submissions), observers_(observers) {}
+  ~HostStagedPath();
+
+  // Start `response` with this rank's operations, in the order of response.names; empty if it has joined. All members
+  // of the set call this for the same responses in the same order. An error means that the job is over.
+  Status start(const Response& response, const Comm& comm, std::vector<OperationPtr> operations);
+
+  // The set is new, and its members may differ from those of an earlier set with this id.
+  void forget(uint32_t set) { begun_.erase(set); }
+
+  // Operations that are done: launched, or failed.
+  struct Done {
+    std::vector<OperationPtr> operations;
+    Status status;
+  };
+  // Advance the operations in flight. Return true if something moved. An error in `status` means that the job is over.
+  bool advance(std::vector<Done>* done, Status* status);
+  bool idle() const { return flights_.empty(); }
+  // Maximum seconds to sleep before the next advance().
+  double resting_seconds() const;
+  // Take all operations in flight at the end of the job. Their memory is kept while the device uses it.
+  std::vector<OperationPtr> take_all();
+
+ private:
+  using Block = std::shared_ptr<PinnedPool::Block>;
+  // A copy between device memory and an offset in the memory of the load.
+  struct Copy {
+    std::byte* device;
+    size_t at;
+    size_t bytes;
+  };
+  // One operation on host memory.
+  struct Part {
+    size_t load = 0;  // index of the part's load
+    OperationPtr host;
+    static constexpr size_t kNone = SIZE_MAX;
+    size_t in = 0, out = kNone, residual = kNone;  // byte offsets in the memory of the load
+    std::vector<Copy> come, back;
+    Device::Event copied = nullptr;  // event of the copy, set until the data have arrived; first part of a load only
+    Operation* for_output = nullptr;  // operation that receives sizes and output of `host`
+    bool submitted = false, launched = false;
+  };
+  // Parts that are copied together, and their memory.
+  struct Loaded {
+    size_t bytes = 0;
+    size_t first = 0, end = 0;  // range of the load's parts
+    size_t open = 0;  // parts of the load that are not launched yet
+    Block block;
+  };
+  struct Flight {
+    std::vector<OperationPtr> operations;
+    std::vector<Part> parts;
+    std::vector<Loaded> loads;
+    size_t brought = 0;  // number of loads whose copies have started
+    uint64_t carrier = 0;
+    Status status;
+    size_t open = 1;  // number of parts not launched yet; not 0 before the flight has started
+    Clock::time_point begun = Clock::now();
+  };
+
+  Status open();
+  void plan_pieces(const Response& response, bool from, const std::string& suffix, Flight* flight);
+  void plan_whole(const Response& response, const Comm& comm, Operation& op, const std::string& name, Flight* flight);
+  Loaded& add_load(size_t bytes, Flight* flight);
+  Part& add_part(Request request, const Operation& op, std::string name, Flight* flight);
+  Status bring_all();
+  Status bring(Flight& flight, Loaded& load);
+  bool room(const Loaded& load) const;
+  Status look(Flight& flight, bool* moved, bool* copying);
+  Status launch(Flight& flight, Part& part);
+  Status settle(Flight& flight, std::vector<Done>* done);
+
+  size_t memory_;
+  Submissions* const submissions_;
+  const Observers* const observers_;
+  std::shared_ptr<Device> device_;  // device of the first operation; all use the same one
+  std::shared_ptr<PinnedPool> pool_, outputs_;  // outputs_ are kept as long as the program needs them
+  Device::Stream down_ = nullptr, up_ = nullptr;  // streams to the host, and back
+  std::deque<Flight> flights_;
+  std::map<uint32_t, uint64_t> begun_;  // number of responses by process set
+  // Number of the current window: parts of one window, as many bytes as are copied at once, may be fused.
+  uint64_t window_ = 0;
+  size_t window_bytes_ = 0;
+  DeferredRelease deferred_;
+};
+
+}  // namespace hvd

@@ -1,0 +1,109 @@
+// IPC path: operations on GPU tensors among ranks of one host that access each other's device memory (CUDA IPC). Used
+// if several ranks share one GPU, which NCCL refuses, or without NCCL. Reductions use our own kernels, in the CPU's
+// order and so with the same bits.
+//
+//   unasked ---- exchange location and device; open the others' buffers and read a pattern there ----> by IPC
+//                                |
+//                                +------ a rank cannot ----------------------------------------------> by the host, permanently
+//
+// Tensors are processed in windows (engine/device/splitting.h), each rank on its stream; no step waits for the device:
+//
+//   put       pack own tensors into the own buffer                                              tell `ready`
+//   ---------- all ranks have called that: a host barrier, because a value must be published before it is waited for
+//   work      wait for the others' `ready`; reduce from all buffers into all, or copy           tell `done`
+//   ---------- all ranks have called that
+//   take      wait for `done` of the ranks that wrote or read the own buffer; unpack
+//
+// With two slots for windows, each interval between two barriers puts one window, works on the one before, and takes
+// the one before that. Every wait is for an earlier call, so waits cannot form a cycle, whatever the sets.
+//
+// Used only by the thread that drives the engine.
+#pragma once
+#include <map>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "backends/backend.h"
+#include "base/log.h"
+#include "engine/connections.h"
+#include "engine/device/completion.h"
+#include "engine/device/compute.h"
+#include "engine/device/ipc_memory.h"
+#include "engine/device/splitting.h"
+#include "engine/operation.h"
+#include "engine/options.h"
+
+namespace hvd {
+
+class IpcPath {
+ public:
+  IpcPath(const IpcOptions& options, Connections* connections, Backend* host, LogSink log)
+      : options_(options), connections_(connections), host_(host), log_(std::move(log)) {}
+
+  // Decide whether `response` uses this path. All members of the set ask this for the same responses in the same order.
+  // `device`: this rank's; null if it has none yet. An error means that the job is over.
+  Status eligible(const Response& response, Comm& comm, const std::shared_ptr<Device>& device, bool* yes);
+  // Launch the response with this rank's operations, in the order of response.names; empty if it has joined.
+  Status start(const Response& response, Comm& comm, const std::vector<OperationPtr>& operations);
+
+  // True while launched work may be unfinished; then call look() after resting_seconds(). An error means that the
+  // device has failed, and work that others wait for will never complete.
+  bool in_flight() const { return last_ != nullptr; }
+  static double resting_seconds() { return kLook; }
+  Status look();
+
+  // The set was created or removed.
+  void forget(uint32_t set) { sets_.erase(set); }
+  // The job is over because of `why`. Launched but unfinished work has failed, unless `well`: then all ranks have
+  // launched it.
+  void end(const Status& why, bool well);
+  // Wait until this rank's device has finished and the others' memory is closed; two seconds at most.
+  void await_end();
+
+ private:
+  static constexpr double kLook = 3e-3;
+  enum class State : uint8_t { unasked, ipc, host };
+  struct Set {
+    State state = State::unasked;
+    Sharing sharing = Sharing::by_slices;
+    size_t window = 0;  // window size in bytes, for which all ranks have room
+    uint64_t windows = 0;  // windows processed so far
+  };
+  struct Hello;
+  struct Offer;
+  struct Verdict;
+  struct Job;
+
+  template <class Record>
+  Status say(Comm& comm, const Record& mine, std::vector<Record>* all);
+  Status ask(Set* set, Comm& comm);
+  Status offer(Set* set, Comm& comm);
+  Status meet(Comm& comm, const std::vector<Offer>& offers);
+  void give_up(Set* set, const std::string& why);
+  void warn_of_memory(const Status& status, size_t slot_bytes);
+
+  Status carry_out(const Job& job);
+  Status begin(const Job& job);
+  Status put(const Job& job, size_t window);
+  Status work(const Job& job, size_t window);
+  Status reduce(const Job& job, size_t window);
+  Status scatter(const Job& job, size_t window);
+  Status take(const Job& job, size_t window);
+
+  const IpcOptions options_;
+  Connections* const connections_;
+  Backend* const host_;
+  const LogSink log_;
+  std::shared_ptr<Device> device_;
+  std::optional<Compute> compute_;
+  std::unique_ptr<Exchange> exchange_;
+  bool warned_ = false;
+  std::map<uint32_t, Set> sets_;
+  PendingCompletions pending_;
+  std::shared_ptr<const Completion> last_;  // completion of all launched work
+  Clock::time_point next_look_{};
+};
+
+}  // namespace hvd

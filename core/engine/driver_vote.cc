@@ -1,0 +1,39 @@
+// Driver: guarded schedules (engine/schedule_sync.h): when to vote, and what follows.
+#include "engine/driver.h"
+
+namespace hvd {
+
+// Vote on this rank's next bucket, which is not agreed on yet. idle: nothing to vote on, or a peer's vote is missing.
+Driver::Vote Driver::vote(const Submissions::Progress& p, bool* moved) {
+  if (!readiness_vote_.under_way()) {
+    const bool leave = schedule_sync_->frozen();
+    if (!leave && p.ready <= p.executed) return Vote::idle;
+    std::vector<Operation*> ops;
+    if (!leave) submissions_->peek_bucket(&ops);
+    readiness_vote_.begin(schedule_sync_->schedule(), p.executed, leave ? p.executed : p.ready, ops);
+  }
+  // Once any rank asked to leave, all votes should arrive soon, so the timeout applies; otherwise ranks may be
+  // arbitrarily late.
+  if (const Status status = readiness_vote_.advance(schedule_sync_->frozen(), moved); !status.ok()) {
+    ++executed_;  // count the operation as started
+    collective_failed(status);
+    return Vote::ended;
+  }
+  if (readiness_vote_.under_way()) return Vote::idle;
+  schedule_sync_->on_vote(readiness_vote_.position(), readiness_vote_.agreed());
+  if (readiness_vote_.agreed() > readiness_vote_.position() && readiness_vote_.carries()) finish_guarded();
+  *moved = true;
+  return Vote::decided;
+}
+
+void Driver::finish_guarded() {
+  std::vector<Operation*> ops;
+  std::vector<OperationPtr> keep;
+  const Schedule::Bucket* bucket = submissions_->take_bucket(&ops, &keep);
+  ++executed_;
+  readiness_vote_.deliver(bucket->parts.front(), ops);
+  observers_->tell(&Observer::bucket_done, *bucket);
+  finish(ops, {});
+}
+
+}  // namespace hvd

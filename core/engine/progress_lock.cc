@@ -1,0 +1,173 @@
+#include "engine/progress_lock.h"
+
+#include <poll.h>
+#include <sched.h>
+#include <sys/timerfd.h>
+#include <unistd.h>
+
+#include "base/float_mode.h"
+
+namespace hvd {
+
+namespace {
+
+// How long a caller drives the engine without progress before it leaves that to the thread and sleeps.
+constexpr auto kDriveSpin = std::chrono::microseconds(100);
+constexpr int kDriveYields = 20;
+// Rests shorter than this have a reason, which the thread must learn when a caller leaves it behind.
+constexpr double kLongRest = 60;
+
+}  // namespace
+
+ProgressLock::ProgressLock(Driver* driver, Observers* observers, ThreadWaker* waker, Watchdog* watchdog, bool spin)
+    : driver_(driver), observers_(observers), waker_(waker), watchdog_(watchdog), spin_(spin), spin_window_(kDriveSpin) {}
+
+void ProgressLock::run() {
+  const DefaultFloatMode floats;  // threads inherit the mode of the thread that starts them
+  mutex_.lock();
+  while (!stopping()) {
+    const bool moved = driver_->step(false);
+    watchdog_->start_if_needed();
+    if (!moved) park();
+  }
+  mutex_.unlock();
+}
+
+void ProgressLock::stop() {
+  stop_.store(true, std::memory_order_seq_cst);
+  waker_->notify();
+}
+
+bool ProgressLock::drive(Operation& op, Deadline deadline) {
+  auto idle_since = Clock::now();
+  const Deadline stay = Deadline::at(
+      std::min(deadline.when(), idle_since + std::chrono::duration_cast<Clock::duration>(std::chrono::duration<double>(kNudgeAfter))));
+  // The thread may hold the lock for a moment, woken by a peer's message; waiting for it is cheaper than sleeping.
+  while (!mutex_.try_lock()) {
+    if (op.done()) return true;
+    if (!spin_ || Clock::now() - idle_since > kDriveSpin) return false;
+    ::sched_yield();  // the thread may need this core
+  }
+  // The sleeping thread has set its sleep state; peers need not wake it while this caller drives.
+  if (driver_) waker_->set_sleep_state(SleepState::awake);
+  waker_->cancel_notify();
+  int yields = 0;
+  const DefaultFloatMode floats;  // a caller's thread may use another mode
+  while (driver_ && !op.done()) {
+    const bool moved = driver_->step(true);
+    watchdog_->start_if_needed();
+    if (moved) {
+      idle_since = Clock::now();
+      yields = 0;
+      continue;
+    }
+    const bool peers = driver_->awaits_peers();
+    const auto idle = Clock::now() - idle_since;
+    if (spin_ ? idle > (peers ? spin_window_ : kDriveSpin) : ++yields > kDriveYields || (peers && spin_window_ < kDriveSpin)) {
+      if (!peers || !doze(op, stay)) break;
+      // Spinning pays only for messages that arrive soon, so recent waiting times set the window.
+      const bool soon = Clock::now() - idle_since <= kDriveSpin;
+      spin_window_ = soon ? kDriveSpin : spin_window_ / 2;
+      continue;
+    }
+    if (!spin_) ::sched_yield();
+  }
+  release();
+  return op.done();
+}
+
+// Sleep with the lock until a peer's message or the wakeup event. Return false if the rest should be left to the
+// thread.
+bool ProgressLock::doze(Operation& op, Deadline deadline) {
+  const auto left = deadline.when() - Clock::now();
+  if (left <= Clock::duration::zero() || stopping()) return false;
+  std::vector<std::pair<int, short>> fds;
+  driver_->poll_fds(fds);
+  std::vector<pollfd> polls{{waker_->wakeup_fd(), POLLIN, 0}, {waker_->timer_fd(), POLLIN, 0}};
+  for (auto [fd, events] : fds) polls.push_back({fd, events, 0});
+  const timespec timeout{
+      0, static_cast<long>(std::chrono::nanoseconds(std::min<Clock::duration>(left, std::chrono::milliseconds(100))).count())};
+  waker_->set_sleep_state(SleepState::waiting);
+  if (!op.done() && !stopping() && !driver_->work_waiting()) {
+    observers_->tell(&Observer::asleep, static_cast<double>(timeout.tv_nsec) * 1e-9);
+    ::ppoll(polls.data(), polls.size(), &timeout, nullptr);
+    observers_->tell(&Observer::awake);
+  }
+  waker_->set_sleep_state(SleepState::awake);
+  if (!polls[0].revents && !polls[1].revents) return true;
+  // This may consume a wakeup meant for the thread, which sleeps on the same event; release() repeats it.
+  waker_->drain();
+  return true;
+}
+
+// The sleeping thread may have an outdated sleep state, or remaining work may need a wakeup that no peer will send.
+void ProgressLock::release() {
+  const bool ring = driver_ && parked_;
+  bool work = false;
+  if (ring) {
+    waker_->set_sleep_state(driver_->resting_sleep_state());
+    work = driver_->work_waiting() || driver_->resting_seconds() < std::min(kLongRest, rest_) || stopping() || driver_->unsent() ||
+           driver_->awaits_peers();
+  }
+  mutex_.unlock();
+  if (work) waker_->notify();
+}
+
+// Sleep without the lock until the wakeup event, a control message, or the next time to check.
+void ProgressLock::park() {
+  std::vector<std::pair<int, short>> fds;
+  driver_->poll_fds(fds);
+  std::vector<pollfd> polls{{waker_->wakeup_fd(), POLLIN, 0}, {waker_->timer_fd(), POLLIN, 0}, {watchdog_->fd(), POLLIN, 0}};
+  for (auto [fd, events] : fds) polls.push_back({fd, events, 0});
+  const double seconds = driver_->resting_seconds();
+  timespec timeout{static_cast<time_t>(seconds), static_cast<long>((seconds - static_cast<time_t>(seconds)) * 1e9)};
+  waker_->set_sleep_state(driver_->resting_sleep_state());
+  if (stopping() || driver_->work_waiting()) {
+    waker_->set_sleep_state(SleepState::awake);
+    return;
+  }
+  observers_->tell(&Observer::asleep, seconds);
+  parked_ = true;
+  rest_ = seconds;
+  mutex_.unlock();
+  ::ppoll(polls.data(), polls.size(), &timeout, nullptr);
+  mutex_.lock();
+  parked_ = false;
+  observers_->tell(&Observer::awake);
+  waker_->set_sleep_state(SleepState::awake);
+  waker_->drain();
+  if (polls[2].revents) watchdog_->look();
+}
+
+namespace {
+
+// Seconds between two checks. A program that computes for longer between two operations of one bucket pays with a
+// negotiation.
+constexpr double kWatch = 1;
+
+}  // namespace
+
+Watchdog::Watchdog(Submissions* submissions)
+    : submissions_(submissions), timer_(::timerfd_create(CLOCK_MONOTONIC, TFD_NONBLOCK | TFD_CLOEXEC)) {}
+
+void Watchdog::close() {
+  if (timer_ >= 0) ::close(timer_);
+}
+
+void Watchdog::start() {
+  if (running_.load(std::memory_order_seq_cst) || running_.exchange(true, std::memory_order_seq_cst)) return;
+  const itimerspec later{{0, 0}, {static_cast<time_t>(kWatch), 0}};
+  ::timerfd_settime(timer_, 0, &later, nullptr);
+}
+
+void Watchdog::look() {
+  uint64_t drained;
+  if (::read(timer_, &drained, sizeof drained) < 0) return;  // the timer has not expired yet
+  running_.store(false, std::memory_order_seq_cst);
+  bool waiting = false;
+  // The driver's next turn sees that this rank leaves the schedule.
+  (void)submissions_->nudge_unattended(kWatch, kImpatientAfter, &waiting);
+  if (waiting) start();  // others may become due
+}
+
+}  // namespace hvd

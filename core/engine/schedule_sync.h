@@ -1,0 +1,125 @@
+// Progress of a running schedule on one rank: publish how far this rank is ready, learn how far all ranks are, and
+// leave the schedule together. Three implementations behind one interface:
+//   - all ranks on one node: each has a word in shared memory (schedule id, frozen, position). To leave, a rank freezes its
+//     word; the others see it and freeze theirs. Frozen words no longer change, so all ranks compute the same last position.
+//   - several nodes: positions go to the coordinator, which answers how far to go and decides the last position.
+//   - every rank alone on its node, all buckets on the global set: ranks vote on each position (ReadinessVote), and the vote
+//     tells how far to go or that the schedule ends here. The coordinator only spreads that a rank wants to leave, so that
+//     ranks with nothing to vote on vote against.
+// In all three, if any rank has started a bucket, every rank starts it.
+#pragma once
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "agree/schedule.h"
+#include "agree/schedule_word.h"
+#include "backends/backend.h"
+#include "base/deadline.h"
+#include "collectives/guarded.h"
+#include "engine/connections.h"
+#include "engine/control.h"
+#include "engine/execute.h"
+
+namespace hvd {
+
+class ScheduleSync {
+ public:
+  // `members[b]`: global ranks of the set of bucket b.
+  ScheduleSync(std::shared_ptr<const Schedule> schedule, std::vector<std::vector<int>> members, Connections* connections, Control* control);
+
+  uint64_t id() const { return schedule_->id; }
+  const Schedule& schedule() const { return *schedule_; }
+  bool guarded() const { return mode_ == Mode::guarded; }
+  // Publish that this rank is ready for all positions below `position`.
+  void publish(uint64_t position);
+  // True if every member is ready, so that the bucket at `position` may start.
+  bool may_run(uint64_t position) const;
+  bool must_publish(uint64_t position) const { return !guarded() && !frozen_ && (!published_ || position != position_); }
+  bool frozen() const { return frozen_; }
+  // Since when this rank waits for the other ranks' answers.
+  Clock::time_point frozen_since() const { return frozen_since_; }
+  // Ask to leave the schedule, because this rank deviates or another rank wants to leave.
+  void revoke(bool stuck);
+  // True if another rank wants to leave and this rank has not answered yet.
+  bool leaving_elsewhere() const;
+  // Get the position at which the schedule ends and which every rank knows by now. False if it is not known yet.
+  bool final_position(uint64_t* position) const;
+
+  // The ranks whose answers are missing before the schedule can end, as numbers and as text; empty if not known on this
+  // rank.
+  std::vector<int> silent() const;
+  std::string waits_for() const;
+
+  // Frames from the coordinator. In guarded mode `position` of on_revoked() is meaningless.
+  void on_go(uint64_t position) { go_ = position; }
+  void on_revoked(uint64_t position);
+  // Guarded: every rank is ready for all positions below `agreed`; or, if agreed <= position, the schedule ends at
+  // `position`.
+  void on_vote(uint64_t position, uint64_t agreed);
+
+ private:
+  ScheduleWord word(int local_rank) const;
+  void tell(bool frozen, SleepState sleep_state);
+
+  std::shared_ptr<const Schedule> schedule_;
+  std::vector<std::vector<int>> members_;
+  Connections* connections_;
+  Control* control_;
+  enum class Mode { shared, coordinated, guarded };
+  static Mode mode_for(const Connections& connections, const Schedule& schedule);
+  Mode mode_;
+  bool told_ = false;  // guarded: a rank wants to leave
+  bool frozen_ = false;
+  Clock::time_point frozen_since_{};
+  uint64_t position_ = 0;
+  bool published_ = false;
+  uint64_t go_ = 0;
+  int64_t final_ = -1;
+};
+
+// Readiness vote on a bucket of a schedule, for jobs in which every rank is alone on its node. All ranks vote by a
+// guarded allreduce (collectives/guarded.h) on whether the bucket's position is executed. A rank votes once it has
+// submitted its part of the bucket or wants to leave the schedule. A small enough allreduce, or a barrier, completes
+// with the vote; everything else is executed afterwards as usual.
+//
+// A vote lasts until the slowest program submits, so nothing here blocks, and the timeout applies only after every rank
+// was told to leave.
+class ReadinessVote {
+ public:
+  // `timeout`: seconds without progress after which a rank that was told to leave but does not vote is an error.
+  ReadinessVote(Connections* connections, Backend* backend, Executor* executor, double timeout)
+      : connections_(connections), backend_(backend), executor_(executor), timeout_(timeout) {}
+
+  // Start the vote on `position` of `schedule`. This rank is ready for all positions below `ready`, or, if ready ==
+  // position, wants to leave. `operations`: those of the bucket; unused when leaving.
+  void begin(const Schedule& schedule, uint64_t position, uint64_t ready, const std::vector<Operation*>& operations);
+  // Advance the vote without blocking. `hurry`: every rank was told to vote, so the timeout applies. An error means
+  // that the job is over.
+  Status advance(bool hurry, bool* moved);
+  bool under_way() const { return vote_.under_way(); }
+
+  // Result; valid once the vote is no longer in flight.
+  uint64_t position() const { return vote_.position(); }
+  uint64_t agreed() const { return vote_.agreed(); }
+  // True if the vote carried the bucket's data. Then, if all ranks agreed, only deliver() remains.
+  bool carries() const { return carries_; }
+  void deliver(const Response& response, const std::vector<Operation*>& operations) { executor_->deliver(response, operations, values_); }
+
+  void poll_fds(std::vector<std::pair<int, short>>& fds) const { vote_.poll_fds(fds); }
+  double patience_left() const;  // seconds until the timeout
+
+ private:
+  Connections* connections_;
+  Backend* backend_;
+  Executor* executor_;
+  const double timeout_;
+  GuardedAllreduce vote_;
+  std::byte* values_ = nullptr;
+  bool carries_ = false;
+  bool hurry_ = false;
+  Clock::time_point since_{};  // time of the last progress, while hurry_ is set
+};
+
+}  // namespace hvd

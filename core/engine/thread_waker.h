@@ -1,0 +1,54 @@
+// Wakes an engine's sleeping thread for submissions: triggers its wakeup event at once or, by a timer, a moment
+// later.
+#pragma once
+#include <atomic>
+#include <memory>
+#include <mutex>
+
+#include "transport/segment.h"
+#include "transport/wakeup_event.h"
+
+namespace hvd {
+
+class ThreadWaker {
+ public:
+  ThreadWaker();
+  ~ThreadWaker() { close(); }
+  ThreadWaker(const ThreadWaker&) = delete;
+  // Use this wakeup event from now on. Duplicates its descriptor and keeps its memory alive as long as this object
+  // exists.
+  void attach(const WakeupEvent& wakeup, std::shared_ptr<Segment> memory);
+
+  // ---- called after publishing work with a seq_cst store ------------------------------------------------------------
+  void notify() const { wakeup_.notify(); }
+  // Wake the engine whatever it sleeps for.
+  void wake() const { wakeup_.wake(SleepState::idle); }
+  // Wake the thread if it sleeps, but give the caller a moment to start driving first.
+  void notify_soon();
+  // Wake the thread if it sleeps, at once. One wakeup covers many submissions, because the woken thread handles all of
+  // them.
+  void notify_now();
+
+  // ---- called by a thread that drives or is about to sleep ----------------------------------------------------------
+  void set_sleep_state(SleepState sleep_state) {
+    wakeup_.word()->sleep_state.store(static_cast<uint32_t>(sleep_state), std::memory_order_seq_cst);
+  }
+  // Cancel a pending delayed wakeup: the calling thread drives and checks for new work when it is done.
+  void cancel_notify();
+  // Descriptors that become readable on a wakeup.
+  int wakeup_fd() const { return wakeup_.fd(); }
+  int timer_fd() const { return timer_; }
+  // Reset the descriptors after a wakeup, before checking for work.
+  void drain();
+
+  void close();
+
+ private:
+  WakeupEvent wakeup_;
+  std::shared_ptr<Segment> memory_;
+  int timer_;
+  std::mutex timer_mutex_;  // serializes changes of the timer with timer_set_
+  std::atomic<bool> timer_set_{false};
+};
+
+}  // namespace hvd

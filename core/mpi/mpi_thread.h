@@ -1,0 +1,35 @@
+// MPI thread: executes calls for other threads, one at a time. MPI_Init and MPI_Finalize cannot be interrupted, so they
+// run here while the caller waits with a timeout; and a library that allows only one thread is called only from here.
+#pragma once
+#include <condition_variable>
+#include <functional>
+#include <memory>
+#include <mutex>
+
+namespace hvd::mpi {
+
+class MpiThread {
+ public:
+  // The thread lives as long as the process, because a call may never return.
+  MpiThread();
+  MpiThread(const MpiThread&) = delete;
+
+  // Run `work` and wait for it. Return false if it has not ended after `seconds` (negative: no limit). It may then run
+  // forever, so it must own what it uses. One caller at a time.
+  bool run(std::function<void()> work, double seconds = -1);
+
+  // The same in two parts, for callers with other work meanwhile: begin(), then ended() until it returns true.
+  void begin(std::function<void()> work);
+  bool ended(double seconds);  // waits at most `seconds`
+
+ private:
+  struct Desk {
+    std::mutex mutex;
+    std::condition_variable changed;
+    std::function<void()> work;
+    bool busy = false;
+  };
+  std::shared_ptr<Desk> desk_;
+};
+
+}  // namespace hvd::mpi

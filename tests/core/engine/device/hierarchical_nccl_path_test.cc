@@ -1,0 +1,218 @@
+// Allreduces of GPU tensors by NCCL within hosts and the engine's links between them; ranks are threads on
+// simulated hosts.
+#include "engine/device/hierarchical_nccl_path.h"
+
+#include <doctest/doctest.h>
+
+#include "engine/device/nccl.h"
+
+using namespace hvd;
+using namespace hvd::testing;
+
+namespace {
+
+Request of(DType dtype, const std::string& name, size_t n, ReduceOp op = ReduceOp::sum) {
+  Request q = Program::request(Kind::allreduce, name, {static_cast<int64_t>(n)}, dtype);
+  q.op = op;
+  return q;
+}
+
+// Tensors of a step: of one element, of several parts, and some that are fused.
+void sums(Program& p, GpuProgram& g, const std::string& step) {
+  const std::vector<size_t> lengths{1, 7, 64, 1000, 2200001};
+  std::vector<OnGpu> tasks;
+  for (size_t n : lengths) {
+    tasks.push_back(g.submit(of(DType::float32, "n" + std::to_string(n), n), Program::bytes_of(ramp(n, p.rank))));
+  }
+  for (size_t i = 0; i < lengths.size(); ++i) {
+    p.expect(g.values<float>(tasks[i]) == summed(lengths[i], p.size), step + ": " + std::to_string(lengths[i]));
+  }
+}
+
+}  // namespace
+
+TEST_CASE("inside hosts by NCCL, between them by the engine's links, whatever the length, the type and the reduction") {
+  check_on_gpus(4, by_hosts(), [](Program& p, GpuProgram& g) {
+    until_by_nccl(p, g);
+    for (int step = 0; step < 3; ++step) sums(p, g, "step " + std::to_string(step));
+    OnGpu least = g.submit(of(DType::int32, "min", 5, ReduceOp::min), Program::bytes_of(std::vector<int32_t>(5, 10 - p.rank)));
+    p.expect(g.values<int32_t>(least) == std::vector<int32_t>(5, 7), "min");
+    // 4 times 1/4 of the ranks' values, in 16 bits, after doubling each input.
+    Request q = of(DType::bfloat16, "average", 300, ReduceOp::average);
+    q.prescale = 2;
+    q.postscale = 3;
+    OnGpu mean = g.submit(q, Program::bytes_of(std::vector<uint16_t>(300, p.rank % 2 ? 0x4040 : 0x3f80)));  // 3 and 1
+    p.expect(g.values<uint16_t>(mean) == std::vector<uint16_t>(300, 0x4140), "average");  // 12
+    OnGpu unnamed = g.submit(of(DType::float32, "", 9), Program::bytes_of(ramp(9, p.rank)));
+    OnGpu empty = g.submit(of(DType::float32, "empty", 0), {});
+    p.expect(g.values<float>(unnamed) == summed(9, 4), "unnamed");
+    p.expect(g.finish(empty).ok(), "empty");
+    // Operations that this path does not support.
+    OnGpu odd = g.submit(of(DType::int16, "int16", 2), Program::bytes_of(std::vector<int16_t>{1, 2}));
+    p.expect(g.values<int16_t>(odd) == std::vector<int16_t>{4, 8}, "int16");
+    const uint32_t apart = p.add_set({0, 2});
+    if (p.rank % 2 == 0) {
+      Request s = of(DType::float32, "set", 5);
+      s.set = apart;
+      OnGpu t = g.submit(s, Program::bytes_of(std::vector<float>(5, static_cast<float>(p.rank))));
+      p.expect(g.values<float>(t) == std::vector<float>(5, 2), "a set of one rank a host");
+    }
+    p.remove_set(apart);
+  });
+  CHECK(living() == 0);
+}
+
+TEST_CASE("what has no name is counted for each set") {
+  check_ranks(5, by_hosts({0, 0, 1, 1, 1}), [](Program& p) {
+    GpuProgram g(p, p.rank == 4 ? 2 : p.rank);  // 2 and 4 are never in one set
+    for (const std::vector<int>& members : {std::vector<int>{0, 1, 2, 3}, std::vector<int>{0, 1, 3, 4}}) {
+      const uint32_t set = p.add_set(members);
+      if (std::ranges::count(members, p.rank) == 0) continue;
+      const int before = nccl_kernels();
+      // Its communicators take a moment to form, and some operations must follow that.
+      const Deadline deadline = Deadline::after(60);
+      for (int i = 0, seen = 0; seen < 4 || i % 20 > 0; ++i) {
+        p.expect(!deadline.passed(), "not by NCCL");
+        Request q = of(DType::float32, "", 5);
+        q.set = set;
+        OnGpu t = g.submit(q, Program::bytes_of(std::vector<float>(5, 1)));
+        p.expect(g.values<float>(t) == std::vector<float>(5, 4), "set " + std::to_string(set) + ", " + std::to_string(i));
+        if (i % 20 == 0) seen = p.sum("seen", nccl_kernels() > before + 20, 1, set);
+      }
+    }
+  });
+}
+
+TEST_CASE("an average in 16 bits does not overflow where the sum of a host would") {
+  check_on_gpus(4, by_hosts(), [](Program& p, GpuProgram& g) {
+    until_by_nccl(p, g);
+    const int before = nccl_kernels();
+    Request q = of(DType::float16, "large", 300, ReduceOp::average);
+    OnGpu t = g.submit(q, Program::bytes_of(std::vector<uint16_t>(300, 0x78e2)));  // 40000
+    p.expect(g.values<uint16_t>(t) == std::vector<uint16_t>(300, 0x78e2), "average of what is large");
+    p.expect(nccl_kernels() > before, "not by NCCL");
+    q.name = "scaled";
+    q.prescale = 0.5;
+    q.postscale = 2;
+    OnGpu s = g.submit(q, Program::bytes_of(std::vector<uint16_t>(300, p.rank < 2 ? 0x78e2 : 0x0000)));
+    p.expect(g.values<uint16_t>(s) == std::vector<uint16_t>(300, 0x74e2), "of half of them");  // 20000
+  });
+}
+
+TEST_CASE("parts take turns where there is little pinned memory") {
+  Given given = by_hosts();
+  given.settings.staged_memory = 1 << 20;  // less than a part
+  check_on_gpus(4, given, [](Program& p, GpuProgram& g) {
+    until_by_nccl(p, g);
+    for (int step = 0; step < 3; ++step) {
+      std::vector<OnGpu> tasks;
+      for (int i = 0; i < 3; ++i) {
+        const size_t n = 2000000;  // two parts each
+        tasks.push_back(g.submit(of(DType::float32, "t" + std::to_string(i), n), Program::bytes_of(ramp(n, p.rank))));
+      }
+      for (OnGpu& t : tasks) p.expect(g.values<float>(t) == summed(2000000, 4), t.name);
+    }
+  });
+  CHECK(living() == 0);
+}
+
+TEST_CASE("where there is no more pinned memory, what there is has to do") {
+  check_on_gpus(4, by_hosts(), [](Program& p, GpuProgram& g) {
+    until_by_nccl(p, g);
+    const size_t part = (4 << 20) / 4 * 2;  // for each of two ranks
+    OnGpu first = g.submit(of(DType::float32, "first", part), Program::bytes_of(ramp(part, p.rank)));
+    p.expect(g.values<float>(first) == summed(part, 4), "first");
+    p.barrier();
+    if (p.rank == 0) set_knob("fail_pin", 1);
+    p.barrier();
+    OnGpu large = g.submit(of(DType::float32, "large", 3 * part), Program::bytes_of(ramp(3 * part, p.rank)));
+    p.expect(g.values<float>(large) == summed(3 * part, 4), "large");
+  });
+  CHECK(living() == 0);
+}
+
+TEST_CASE("where NCCL cannot connect the hosts it is used inside them") {
+  NcclKnob knob("fail", "CommInitRankConfig:1@3");
+  Log said;
+  Given given = by_hosts();
+  given.nccl.by_hosts = false;
+  given.log = said.sink();
+  check_on_gpus(4, given, [](Program& p, GpuProgram& g) {
+    until_by_nccl(p, g);
+    sums(p, g, "inside");
+  });
+  CHECK(said.times("NCCL cannot be used") > 0);
+  CHECK(living() == 0);
+}
+
+TEST_CASE("hosts with different numbers of ranks, and a rank that has joined: by way of the host") {
+  Log said;
+  Given given = by_hosts({0, 0, 1});
+  given.log = said.sink();
+  check_on_gpus(3, given, [](Program& p, GpuProgram& g) {
+    for (int i = 0; i < 3; ++i) sums(p, g, "uneven");
+  });
+  CHECK(said.times("different numbers of ranks") == 3);
+
+  check_on_gpus(4, by_hosts(), [](Program& p, GpuProgram& g) {
+    until_by_nccl(p, g);
+    for (int i = 0; i <= 3 * p.rank; ++i) {
+      OnGpu t = g.submit(of(DType::float32, "j", 300), Program::bytes_of(std::vector<float>(300, 1)));
+      const float left = i == 0 ? 4 : i <= 3 ? 3 : i <= 6 ? 2 : 1;
+      p.expect(g.values<float>(t) == std::vector<float>(300, left), "sum " + std::to_string(i));
+    }
+    p.equal(p.last_joined(), 3, "last");
+  });
+  CHECK(living() == 0);
+}
+
+TEST_CASE("an error that NCCL alone notices in what was launched last ends the job, though nothing is under way any more") {
+  NcclKnob fail("fail", nullptr);
+  {
+    check_on_gpus(4, by_hosts(), [&](Program& p, GpuProgram& g) {
+      until_by_nccl(p, g);
+      g.gpu().wait();
+      p.barrier();
+      // The third kernel of the hosts' second ranks is the first that collects a result.
+      if (p.rank == 0) fail.turn("async:3@1");
+      p.barrier();
+      OnGpu t = g.submit(of(DType::float32, "x", 50), Program::bytes_of(ramp(50, p.rank)));
+      Status s = g.finish(t);
+      p.mark();  // another rank may have noticed first and told this one already
+      bool there = false;
+      for (const Deadline deadline = Deadline::after(10); s.ok() && !there; s = t.op->on_device->completion->reached(&there)) {
+        p.expect(!deadline.passed(), "nobody tells");
+        std::this_thread::sleep_for(std::chrono::milliseconds(1));
+      }
+      // On the other host it may have completed before.
+      if (!s.ok()) p.expect(contains(s.message(), "allreduce 'x'") && contains(s.message(), "NCCL error 6"), s.message());
+      for (const Deadline deadline = Deadline::after(10); !deadline.passed();) {
+        TaskPtr next;
+        if (!p.try_submit(Program::request(Kind::barrier, "next"), {}, &next).ok() || !p.finish(*next).ok()) return;
+      }
+      p.expect(false, "the job goes on");
+    });
+  }
+  CHECK(living() == 0);
+}
+
+TEST_CASE("a rank is lost: what waits for it fails on all, and nothing hangs") {
+  Given given = by_hosts();
+  given.cuttable = true;
+  EngineWorld world(4, given);
+  check_on_gpus(world, [&world](Program& p, GpuProgram& g) {
+    until_by_nccl(p, g);
+    p.mark();
+    p.await_marks(4);
+    if (p.rank == 3) {
+      world.cut(3);
+      return;
+    }
+    for (int i = 0; i < 1000; ++i) {
+      OnGpu t;
+      const Status s = g.try_submit(of(DType::float32, "x", 5000), Program::bytes_of(ramp(5000, p.rank)), &t);
+      if (!s.ok() || !g.finish(t).ok()) return;
+    }
+    p.expect(false, "rank 3 is not missed");
+  });
+}
