@@ -72,7 +72,7 @@ std::string order_name(Order order) {
 
 DType dtype_of(int code) {
   if (code < 0 || code >= kDTypeCount) {
-    refuse("dtype is " + std::to_string(code) + ", accepted are 0 to " + std::to_string(kDTypeCount - 1));
+    refuse("dtype must be 0 to " + std::to_string(kDTypeCount - 1) + ", got " + std::to_string(code));
   }
   return static_cast<DType>(code);
 }
@@ -130,7 +130,7 @@ void define_plan(nb::module_& m) {
         "collective"_a, "algorithm"_a, "bytes"_a, "node_of"_a, "model"_a = std::map<std::string, double>());
   m.def("fuse", [](const std::vector<size_t>& bytes, const std::vector<int>& dtypes, size_t threshold) {
     if (dtypes.size() != bytes.size()) {
-      refuse("dtypes has " + std::to_string(dtypes.size()) + " values, accepted are as many as bytes has: " + std::to_string(bytes.size()));
+      refuse("dtypes must have one value for each of the " + std::to_string(bytes.size()) + " bytes, got " + std::to_string(dtypes.size()));
     }
     std::vector<Ready> ready(bytes.size());
     for (size_t i = 0; i < bytes.size(); ++i) {

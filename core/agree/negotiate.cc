@@ -248,9 +248,9 @@ void Negotiator::spoil(const Key& key, const Status& why) {
 }
 
 const std::vector<int>& Negotiator::joined(uint8_t frontend) const {
-  static const std::vector<int> nobody;
+  static const std::vector<int> none;
   const auto it = joined_.find(frontend);
-  return it == joined_.end() ? nobody : it->second.ranks;
+  return it == joined_.end() ? none : it->second.ranks;
 }
 
 void Negotiator::join(int rank, uint8_t frontend, double now) {

@@ -36,7 +36,7 @@ class HostBackend final : public Backend {
     const Algorithm algorithm = pick(Collective::allreduce, c, d, s.total * size_of(d));
     if (algorithm == Algorithm::shm) return allreduce_shm(c, s, d, op, scale);
     std::byte* data = pack(c, s, d);
-    HVD_RETURN_IF_ERROR(in_place(algorithm, c, data, s.total, d, op));
+    HVD_RETURN_IF_ERROR(implementation(kAllreduces, algorithm)(c, data, s.total, d, op));
     unpack(s, d, data, scale);
     return {};
   }
@@ -63,21 +63,17 @@ class HostBackend final : public Backend {
 
   Status broadcast(Comm& c, std::byte* data, size_t bytes, int root) override {
     if (c.size == 1) return {};
-    switch (pick(Collective::broadcast, c, DType::uint8, bytes)) {
-      case Algorithm::shm: return broadcast_shm(c, data, bytes, root);
-      case Algorithm::pipelined: return broadcast_pipelined(c, data, bytes, root);
-      default: return broadcast_tree(c, data, bytes, root);
-    }
+    return implementation(kBroadcasts, pick(Collective::broadcast, c, DType::uint8, bytes))(c, data, bytes, root);
   }
 
   Status allgather(Comm& c, const std::byte* in, std::byte* out, std::span<const size_t> bytes) override {
     if (c.size == 1) return copy(in, out, bytes[0]);
-    return c.node ? allgather_shm(c, in, out, bytes) : allgather_ring(c, in, out, bytes);
+    return implementation(kAllgathers, pick(Collective::allgather, c))(c, in, out, bytes);
   }
 
   Status alltoall(Comm& c, const std::byte* in, std::span<const size_t> send, std::byte* out, std::span<const size_t> recv) override {
     if (c.size == 1) return copy(in, out, send[0]);
-    return c.node ? alltoall_shm(c, in, send, out, recv) : alltoall_pairwise(c, in, send, out, recv);
+    return implementation(kAlltoalls, pick(Collective::alltoall, c))(c, in, send, out, recv);
   }
 
   Status reducescatter(Comm& c, const std::byte* in, std::byte* out, std::span<const size_t> counts, DType d, ReduceOp op,
@@ -87,30 +83,18 @@ class HostBackend final : public Backend {
       if (!scale.identity()) hvd::scale(d, out, out, counts[0], scale);
       return {};
     }
-    return c.node ? reducescatter_shm(c, in, out, counts, d, op, scale) : reducescatter_pairwise(c, in, out, counts, d, op, scale);
+    return implementation(kReducescatters, pick(Collective::reducescatter, c, d))(c, in, out, counts, d, op, scale);
   }
 
   Status barrier(Comm& c) override {
     if (c.size == 1) return {};
-    return c.node ? barrier_shm(c) : barrier_dissemination(c);
+    return implementation(kBarriers, pick(Collective::barrier, c))(c);
   }
 
  private:
-  Algorithm pick(Collective collective, const Comm& c, DType d, size_t bytes) const {
+  // `bytes`: 0 for collectives whose algorithm does not depend on the size.
+  Algorithm pick(Collective collective, const Comm& c, DType d = DType::uint8, size_t bytes = 0) const {
     return select(collective, d, bytes, shape_of(c), overrides_, c.tuning);
-  }
-
-  static Status in_place(Algorithm algorithm, Comm& c, std::byte* data, size_t count, DType d, ReduceOp op) {
-    switch (algorithm) {
-      case Algorithm::hierarchical: return allreduce_hierarchical(c, data, count, d, op);
-      case Algorithm::rabenseifner: return allreduce_rabenseifner(c, data, count, d, op);
-      case Algorithm::pairwise: return allreduce_pairwise(c, data, count, d, op);
-      case Algorithm::ring: return allreduce_ring(c, data, count, d, op);
-      case Algorithm::tree: return allreduce_tree(c, data, count, d, op);
-      case Algorithm::driver: return allreduce_driver(c, data, count, d, op);
-      case Algorithm::naive: return allreduce_naive(c, data, count, d, op);
-      default: return allreduce_recursive_doubling(c, data, count, d, op);
-    }
   }
 
   static Status copy(const std::byte* in, std::byte* out, size_t bytes) {

@@ -1,4 +1,4 @@
-// All host collectives, one line each; every algorithm has its own file. plan/algorithms.h chooses between them.
+// All host collectives. For each, a table names its algorithms; plan/algorithm_table.h says when each is chosen.
 //
 // Counts are elements of dtype `d`. Every member of the comm calls a function with matching arguments. It returns when
 // this member's output is complete and its input may be reused. An error leaves the job unusable (the engine ends it).
@@ -8,8 +8,24 @@
 
 #include "collectives/comm.h"
 #include "collectives/reduce.h"
+#include "plan/algorithms.h"
 
 namespace hvd {
+
+template <class Function>
+struct Implementation {
+  Algorithm algorithm;
+  Function* run;
+};
+
+// Return the function of `algorithm`. A test checks that the tables below have all that plan/algorithm_table.h names.
+template <class Function, size_t kCount>
+Function* implementation(const Implementation<Function> (&table)[kCount], Algorithm algorithm) {
+  for (const Implementation<Function>& one : table) {
+    if (one.algorithm == algorithm) return one.run;
+  }
+  return table[0].run;
+}
 
 // ---- allreduce ------------------------------------------------------------------------------------------------------------
 // Over shared memory (comm.node), directly on segments without packing. allreduce_shm picks one of its algorithms by
@@ -17,21 +33,28 @@ namespace hvd {
 Status allreduce_shm(Comm&, const Segments&, DType, ReduceOp, const Scale&);
 
 // Over links: in place on contiguous memory of `count` elements. 16-bit floats accumulate in float32 (see each file).
-Status allreduce_recursive_doubling(Comm&, std::byte* data, size_t count, DType, ReduceOp);
-Status allreduce_rabenseifner(Comm&, std::byte* data, size_t count, DType, ReduceOp);
-// Direct reduce-scatter, then allgather.
-Status allreduce_pairwise(Comm&, std::byte* data, size_t count, DType, ReduceOp);
-Status allreduce_ring(Comm&, std::byte* data, size_t count, DType, ReduceOp);       // ring of segments
-// For comparison; never in the table.
-Status allreduce_naive(Comm&, std::byte* data, size_t count, DType, ReduceOp);      // every rank sends to every rank
-Status allreduce_driver(Comm&, std::byte* data, size_t count, DType, ReduceOp);  // gather at rank 0, then broadcast
-Status allreduce_tree(Comm&, std::byte* data, size_t count, DType, ReduceOp);       // binomial reduce, then broadcast
+using Allreduce = Status(Comm&, std::byte* data, size_t count, DType, ReduceOp);
+Allreduce allreduce_recursive_doubling, allreduce_rabenseifner;
+Allreduce allreduce_pairwise;  // direct reduce-scatter, then allgather
+Allreduce allreduce_ring;      // ring of segments
+Allreduce allreduce_hierarchical;
+// For comparison; never chosen. Every rank sends to every rank; gather at rank 0, then broadcast; binomial reduce, then
+// broadcast.
+Allreduce allreduce_naive, allreduce_driver, allreduce_tree;
+inline constexpr Implementation<Allreduce> kAllreduces[] = {{Algorithm::recursive_doubling, allreduce_recursive_doubling},
+                                                            {Algorithm::rabenseifner, allreduce_rabenseifner},
+                                                            {Algorithm::pairwise, allreduce_pairwise},
+                                                            {Algorithm::ring, allreduce_ring},
+                                                            {Algorithm::hierarchical, allreduce_hierarchical},
+                                                            {Algorithm::tree, allreduce_tree},
+                                                            {Algorithm::driver, allreduce_driver},
+                                                            {Algorithm::naive, allreduce_naive}};
+
 // Hierarchical: reduce inside the hosts, then slices between them, then gather inside (comm.local, comm.cross). The
 // first two take 16-bit floats `d` whose sums over the ranks of a host are already computed: float32 sums are sent, and
 // overwritten, until the result.
 Status allreduce_pairwise_sums(Comm&, float* sums, std::byte* result, size_t count, DType d, ReduceOp);
 Status allreduce_rabenseifner_sums(Comm&, float* sums, std::byte* result, size_t count, DType d, ReduceOp);
-Status allreduce_hierarchical(Comm&, std::byte* data, size_t count, DType, ReduceOp);
 // Hierarchical with a custom in-place allreduce between the hosts, which must use the same order; null: those over
 // links.
 using BetweenHosts = std::function<Status(Comm& cross, std::byte* data, size_t count, DType, ReduceOp)>;
@@ -49,26 +72,33 @@ Status allreduce_compressed_hierarchical(Comm&, const Segments&, std::span<float
 
 // ---- other collectives ----------------------------------------------------------------------------------------------
 // broadcast: `bytes` bytes at `data`, from set rank `root`.
-Status broadcast_shm(Comm&, std::byte* data, size_t bytes, int root);
-Status broadcast_tree(Comm&, std::byte* data, size_t bytes, int root);  // binomial tree
-Status broadcast_pipelined(Comm&, std::byte* data, size_t bytes, int root);  // chain of segments
+using Broadcast = Status(Comm&, std::byte* data, size_t bytes, int root);
+Broadcast broadcast_shm;
+Broadcast broadcast_tree;       // binomial tree
+Broadcast broadcast_pipelined;  // chain of segments
+inline constexpr Implementation<Broadcast> kBroadcasts[] = {
+    {Algorithm::tree, broadcast_tree}, {Algorithm::pipelined, broadcast_pipelined}, {Algorithm::shm, broadcast_shm}};
 
 // allgather: `in` has bytes[rank] bytes; `out` receives the parts of all ranks in rank order. `in` may already be in
 // its place in `out`.
-Status allgather_shm(Comm&, const std::byte* in, std::byte* out, std::span<const size_t> bytes);
-Status allgather_ring(Comm&, const std::byte* in, std::byte* out, std::span<const size_t> bytes);
+using Allgather = Status(Comm&, const std::byte* in, std::byte* out, std::span<const size_t> bytes);
+Allgather allgather_shm, allgather_ring;
+inline constexpr Implementation<Allgather> kAllgathers[] = {{Algorithm::shm, allgather_shm}, {Algorithm::ring, allgather_ring}};
 
 // alltoall: send_bytes[i] bytes to rank i, consecutive in `in`; recv_bytes[i] from rank i, consecutive in `out`.
-Status alltoall_shm(Comm&, const std::byte* in, std::span<const size_t> send_bytes, std::byte* out, std::span<const size_t> recv_bytes);
-Status alltoall_pairwise(Comm&, const std::byte* in, std::span<const size_t> send_bytes, std::byte* out,
-                         std::span<const size_t> recv_bytes);
+using Alltoall = Status(Comm&, const std::byte* in, std::span<const size_t> send_bytes, std::byte* out, std::span<const size_t> recv_bytes);
+Alltoall alltoall_shm, alltoall_pairwise;
+inline constexpr Implementation<Alltoall> kAlltoalls[] = {{Algorithm::shm, alltoall_shm}, {Algorithm::pairwise, alltoall_pairwise}};
 
 // reducescatter: `in` holds sum(counts) elements; rank i receives the counts[i] elements of its part at `out`.
-Status reducescatter_shm(Comm&, const std::byte* in, std::byte* out, std::span<const size_t> counts, DType, ReduceOp, const Scale&);
-Status reducescatter_pairwise(Comm&, const std::byte* in, std::byte* out, std::span<const size_t> counts, DType, ReduceOp, const Scale&);
+using Reducescatter = Status(Comm&, const std::byte* in, std::byte* out, std::span<const size_t> counts, DType, ReduceOp, const Scale&);
+Reducescatter reducescatter_shm, reducescatter_pairwise;
+inline constexpr Implementation<Reducescatter> kReducescatters[] = {{Algorithm::shm, reducescatter_shm},
+                                                                    {Algorithm::pairwise, reducescatter_pairwise}};
 
 // barrier: return only after all members have entered.
-Status barrier_shm(Comm&);
-Status barrier_dissemination(Comm&);
+using Barrier = Status(Comm&);
+Barrier barrier_shm, barrier_dissemination;
+inline constexpr Implementation<Barrier> kBarriers[] = {{Algorithm::shm, barrier_shm}, {Algorithm::dissemination, barrier_dissemination}};
 
 }  // namespace hvd

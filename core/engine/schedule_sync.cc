@@ -17,8 +17,8 @@ ScheduleSync::ScheduleSync(std::shared_ptr<const Schedule> schedule, std::vector
 // Choose the implementation; the same on every rank.
 ScheduleSync::Mode ScheduleSync::mode_for(const Connections& connections, const Schedule& schedule) {
   if (connections.one_node()) return Mode::shared;
-  const bool everybody = std::all_of(schedule.buckets.begin(), schedule.buckets.end(), [](const auto& b) { return b.set() == 0; });
-  return connections.flat() && everybody ? Mode::guarded : Mode::coordinated;
+  const bool all_take_part = std::all_of(schedule.buckets.begin(), schedule.buckets.end(), [](const auto& b) { return b.set() == 0; });
+  return connections.flat() && all_take_part ? Mode::guarded : Mode::coordinated;
 }
 
 ScheduleWord ScheduleSync::word(int local_rank) const {

@@ -10,75 +10,46 @@ namespace {
 constexpr int kAnyRanks = std::numeric_limits<int>::max();
 constexpr size_t Tuning::* kAnyBytes = nullptr;
 
-using C = Collective;
-using A = Algorithm;
-using W = Where;
-using T = Tuning;
-
-// clang-format off
-constexpr Row kTable[] = {
-    // collective      where      values            sizes                 ranks      bytes                algorithm
-    {C::allreduce,     W::local,  Values::any,      Sizes::any,           kAnyRanks, kAnyBytes,           A::shm},
-    {C::allreduce,     W::nested, Values::any,      Sizes::any,           kAnyRanks, kAnyBytes,           A::hierarchical},
-    {C::allreduce,     W::flat,   Values::any,      Sizes::any,           kAnyRanks, &T::doubling_bytes,  A::recursive_doubling},
-    // Two ranks send each other everything with either algorithm; recursive doubling does so in one step instead of
-    // two.
-    {C::allreduce,     W::flat,   Values::any,      Sizes::any,           2,         &T::pair_bytes,       A::recursive_doubling},
-    {C::allreduce,     W::flat,   Values::any,      Sizes::any,           8,         kAnyBytes,           A::pairwise},
-    {C::allreduce,     W::flat,   Values::integers, Sizes::any,           kAnyRanks, kAnyBytes,           A::ring},
-    {C::allreduce,     W::flat,   Values::any,      Sizes::powers_of_two, kAnyRanks, kAnyBytes,           A::rabenseifner},
-    // Folding costs Rabenseifner two extra transfers of all data; pairwise needs a connection to every rank.
-    {C::allreduce,     W::flat,   Values::any,      Sizes::any,           64,        kAnyBytes,           A::pairwise},
-    {C::allreduce,     W::flat,   Values::any,      Sizes::any,           kAnyRanks, kAnyBytes,           A::rabenseifner},
-
-    {C::broadcast,     W::local,  Values::any,      Sizes::any,           kAnyRanks, kAnyBytes,           A::shm},
-    {C::broadcast,     W::nested, Values::any,      Sizes::any,           2,         kAnyBytes,           A::tree},
-    {C::broadcast,     W::nested, Values::any,      Sizes::any,           kAnyRanks, &T::tree_bytes,      A::tree},
-    {C::broadcast,     W::nested, Values::any,      Sizes::any,           kAnyRanks, kAnyBytes,           A::pipelined},
-    {C::broadcast,     W::flat,   Values::any,      Sizes::any,           2,         kAnyBytes,           A::tree},
-    {C::broadcast,     W::flat,   Values::any,      Sizes::any,           kAnyRanks, &T::flat_tree_bytes, A::tree},
-    {C::broadcast,     W::flat,   Values::any,      Sizes::any,           kAnyRanks, kAnyBytes,           A::pipelined},
-
-    {C::allgather,     W::local,  Values::any,      Sizes::any,           kAnyRanks, kAnyBytes,           A::shm},
-    {C::allgather,     W::nested, Values::any,      Sizes::any,           kAnyRanks, kAnyBytes,           A::ring},
-    {C::allgather,     W::flat,   Values::any,      Sizes::any,           kAnyRanks, kAnyBytes,           A::ring},
-
-    {C::alltoall,      W::local,  Values::any,      Sizes::any,           kAnyRanks, kAnyBytes,           A::shm},
-    {C::alltoall,      W::nested, Values::any,      Sizes::any,           kAnyRanks, kAnyBytes,           A::pairwise},
-    {C::alltoall,      W::flat,   Values::any,      Sizes::any,           kAnyRanks, kAnyBytes,           A::pairwise},
-
-    {C::reducescatter, W::local,  Values::any,      Sizes::any,           kAnyRanks, kAnyBytes,           A::shm},
-    {C::reducescatter, W::nested, Values::any,      Sizes::any,           kAnyRanks, kAnyBytes,           A::pairwise},
-    {C::reducescatter, W::flat,   Values::any,      Sizes::any,           kAnyRanks, kAnyBytes,           A::pairwise},
-
-    {C::barrier,       W::local,  Values::any,      Sizes::any,           kAnyRanks, kAnyBytes,           A::shm},
-    {C::barrier,       W::nested, Values::any,      Sizes::any,           kAnyRanks, kAnyBytes,           A::dissemination},
-    {C::barrier,       W::flat,   Values::any,      Sizes::any,           kAnyRanks, kAnyBytes,           A::dissemination},
-
-    // Adasum is an allreduce of another kind; on one host it uses shared memory.
-    {C::adasum,        W::local,  Values::any,      Sizes::any,           kAnyRanks, kAnyBytes,           A::halving},
-    {C::adasum,        W::nested, Values::any,      Sizes::any,           kAnyRanks, kAnyBytes,           A::halving},
-    {C::adasum,        W::flat,   Values::any,      Sizes::any,           kAnyRanks, kAnyBytes,           A::halving},
-};
-// clang-format on
+#define HVD_CHOICE(collective, where, values, sizes, ranks, bytes, algorithm) \
+  {Collective::collective, Where::where, Values::values, Sizes::sizes, ranks, bytes, Algorithm::algorithm},
+constexpr Choice kChoices[] = {HVD_CHOICES(HVD_CHOICE)};
+#undef HVD_CHOICE
 
 constexpr std::string_view kCollectiveNames[kCollectiveCount] = {"allreduce",     "broadcast", "allgather", "alltoall",
                                                                  "reducescatter", "barrier",   "adasum"};
-constexpr std::string_view kAlgorithmNames[kAlgorithmCount] = {
-    "shm",  "recursive_doubling", "rabenseifner",  "pairwise", "ring",   "hierarchical",
-    "tree", "pipelined",          "dissemination", "naive",    "driver", "halving"};
 
-// The last three allreduces are for comparison (src/horovod/benchmark) and never in the table.
-constexpr A kAllreduce[] = {A::shm,  A::recursive_doubling, A::rabenseifner, A::pairwise, A::ring, A::hierarchical, A::tree, A::driver,
-                            A::naive};
-constexpr A kBroadcast[] = {A::shm, A::tree, A::pipelined};
-constexpr A kAllgather[] = {A::shm, A::ring};
-constexpr A kDirect[] = {A::shm, A::pairwise};
-constexpr A kBarrier[] = {A::shm, A::dissemination};
-constexpr A kAdasum[] = {A::halving};
-constexpr std::span<const A> kExisting[kCollectiveCount] = {kAllreduce, kBroadcast, kAllgather, kDirect, kDirect, kBarrier, kAdasum};
+#define HVD_NAME(name, where) #name,
+constexpr std::string_view kAlgorithmNames[] = {HVD_ALGORITHMS(HVD_NAME)};
+#undef HVD_NAME
+#define HVD_PLACE(name, where) Where::where,
+constexpr Where kPlaces[] = {HVD_ALGORITHMS(HVD_PLACE)};
+#undef HVD_PLACE
 
-Where where(const WorldShape& world) { return world.all_local ? W::local : world.nested ? W::nested : W::flat; }
+// The algorithms of all collectives, those of each collective adjacent.
+#define HVD_COLLECTIVE(collective, algorithm, formula, seconds) Collective::collective,
+constexpr Collective kCollectives[] = {HVD_COSTS(HVD_COLLECTIVE)};
+#undef HVD_COLLECTIVE
+#define HVD_ALGORITHM(collective, algorithm, formula, seconds) Algorithm::algorithm,
+constexpr Algorithm kAlgorithms[] = {HVD_COSTS(HVD_ALGORITHM)};
+#undef HVD_ALGORITHM
+
+struct Range {
+  size_t first, count;
+};
+using Ranges = std::array<Range, kCollectiveCount>;
+
+// Return which of `n` adjacent rows belong to each collective.
+template <class CollectiveOf>
+constexpr Ranges ranges_of(size_t n, CollectiveOf collective_of) {
+  Ranges ranges{};
+  for (size_t i = 0; i < n; ++i) {
+    Range& range = ranges[static_cast<size_t>(collective_of(i))];
+    if (range.count++ == 0) range.first = i;
+  }
+  return ranges;
+}
+constexpr Ranges kAlgorithmsOf = ranges_of(std::size(kCollectives), [](size_t i) { return kCollectives[i]; });
+constexpr Ranges kChoicesOf = ranges_of(std::size(kChoices), [](size_t i) { return kChoices[i].collective; });
 
 Status parse_one(std::string_view item, Overrides* out) {
   const std::string shown = quoted(item).append(" in the choice of algorithms");
@@ -89,13 +60,14 @@ Status parse_one(std::string_view item, Overrides* out) {
   const std::string_view left = trimmed(item.substr(0, equals)), right = trimmed(item.substr(equals + 1));
   for (int c = 0; c < kCollectiveCount; ++c) {
     if (kCollectiveNames[c] != left) continue;
-    for (A a : kExisting[c]) {
+    const std::span<const Algorithm> existing = algorithms_of(static_cast<Collective>(c));
+    for (Algorithm a : existing) {
       if (name_of(a) != right) continue;
       out->wanted[c] = a;
       return {};
     }
     return Status(Code::invalid_argument, shown + ": the algorithm of " + std::string(left) + " must be one of " +
-                                              listed(kExisting[c], [](A a) { return name_of(a); }) + ", got " + quoted(right));
+                                              listed(existing, [](Algorithm a) { return name_of(a); }) + ", got " + quoted(right));
   }
   return Status(Code::invalid_argument, shown + ": the collective must be one of " +
                                             listed(std::span<const std::string_view>(kCollectiveNames), [](std::string_view name) {
@@ -107,8 +79,11 @@ Status parse_one(std::string_view item, Overrides* out) {
 
 std::string_view name_of(Collective c) { return kCollectiveNames[static_cast<size_t>(c)]; }
 std::string_view name_of(Algorithm a) { return kAlgorithmNames[static_cast<size_t>(a)]; }
-std::span<const Algorithm> algorithms_of(Collective c) { return kExisting[static_cast<size_t>(c)]; }
-std::span<const Row> table() { return kTable; }
+std::span<const Algorithm> algorithms_of(Collective c) {
+  const Range range = kAlgorithmsOf[static_cast<size_t>(c)];
+  return {kAlgorithms + range.first, range.count};
+}
+std::span<const Choice> choices() { return kChoices; }
 
 WorldShape WorldShape::of(const Topology& t, bool shared_memory) {
   WorldShape shape;
@@ -129,29 +104,37 @@ Status Overrides::parse(std::string_view text, Overrides* out) {
 }
 
 Order order_of(Collective c, Algorithm a) {
-  if (c != C::allreduce && c != C::reducescatter && c != C::adasum) return Order::none;
-  return a == A::ring ? Order::by_slice : a == A::hierarchical ? Order::by_host : Order::the_order;
+  if (c != Collective::allreduce && c != Collective::reducescatter && c != Collective::adasum) return Order::none;
+  return a == Algorithm::ring ? Order::by_slice : a == Algorithm::hierarchical ? Order::by_host : Order::the_order;
+}
+
+bool matches(Where where, const WorldShape& world) {
+  switch (where) {
+    case Where::local: return world.all_local;
+    case Where::nested: return !world.all_local && world.nested;
+    case Where::flat: return !world.all_local && !world.nested;
+    case Where::links: return !world.all_local;
+    default: return true;
+  }
 }
 
 bool runs_in(Algorithm a, const WorldShape& world) {
-  switch (a) {
-    case A::shm: return world.all_local;
-    case A::hierarchical: return world.nested;
-    case A::halving: return true;
-    default: return world.links;
-  }
+  const Where where = kPlaces[static_cast<size_t>(a)];
+  return where == Where::nested ? world.nested : where == Where::links ? world.links : matches(where, world);
 }
 
 Algorithm select(Collective c, DType d, size_t bytes, const WorldShape& world, const Overrides& overrides, const Tuning& tuning) {
   const auto& wanted = overrides.wanted[static_cast<size_t>(c)];
   if (wanted && runs_in(*wanted, world)) return *wanted;
-  for (const Row& row : kTable) {
-    if (row.collective == c && row.where == where(world) && (row.values == Values::any || !is_float(d)) &&
-        (row.sizes == Sizes::any || world.power_of_two) && world.size <= row.ranks && (!row.bytes || bytes <= tuning.*row.bytes)) {
-      return row.algorithm;
+  const Range range = kChoicesOf[static_cast<size_t>(c)];
+  for (const Choice& choice : std::span(kChoices + range.first, range.count)) {
+    if (matches(choice.where, world) && (choice.values == Values::any || !is_float(d)) &&
+        (choice.sizes == Sizes::any || world.power_of_two) && world.size <= choice.ranks &&
+        (!choice.bytes || bytes <= tuning.*choice.bytes)) {
+      return choice.algorithm;
     }
   }
-  return A::shm;  // not reached: the last row of each collective and place matches everything (checked by a test)
+  return Algorithm::shm;  // not reached: the last row of each collective and place matches everything (checked by a test)
 }
 
 }  // namespace hvd

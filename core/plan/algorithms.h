@@ -14,6 +14,7 @@
 
 #include "base/dtype.h"
 #include "base/status.h"
+#include "plan/algorithm_table.h"
 #include "plan/topology.h"
 #include "plan/tuning.h"
 
@@ -23,21 +24,12 @@ enum class Collective : uint8_t { allreduce, broadcast, allgather, alltoall, red
 inline constexpr int kCollectiveCount = 7;
 std::string_view name_of(Collective);
 
-enum class Algorithm : uint8_t {
-  shm,
-  recursive_doubling,
-  rabenseifner,
-  pairwise,
-  ring,
-  hierarchical,
-  tree,
-  pipelined,
-  dissemination,
-  naive,
-  driver,
-  halving,
-};
-inline constexpr int kAlgorithmCount = 12;
+#define HVD_NAME(name, where) name,
+enum class Algorithm : uint8_t { HVD_ALGORITHMS(HVD_NAME) };
+#undef HVD_NAME
+#define HVD_ONE(name, where) +1
+inline constexpr int kAlgorithmCount = HVD_ALGORITHMS(HVD_ONE);
+#undef HVD_ONE
 std::string_view name_of(Algorithm);
 
 // Return the algorithms that exist for a collective.
@@ -75,11 +67,14 @@ bool runs_in(Algorithm, const WorldShape&);
 // this world is ignored, because one setting serves worlds and process sets of different shapes.
 Algorithm select(Collective, DType d, size_t bytes, const WorldShape&, const Overrides& = {}, const Tuning& = {});
 
-// The table, for documentation and tests.
-enum class Where : uint8_t { local, nested, flat };
+// The table of choices, for documentation and tests. Places: members share one host's memory (local); several hosts,
+// some with several members, which share memory (nested); all members use links only (flat); nested or flat (links).
+enum class Where : uint8_t { local, nested, flat, links, anywhere };
+// True if the shape is in this place.
+bool matches(Where, const WorldShape&);
 enum class Values : uint8_t { any, integers };
 enum class Sizes : uint8_t { any, powers_of_two };
-struct Row {
+struct Choice {
   Collective collective;
   Where where;
   Values values;
@@ -88,6 +83,6 @@ struct Row {
   size_t Tuning::* bytes;  // maximum bytes; null: any
   Algorithm algorithm;
 };
-std::span<const Row> table();
+std::span<const Choice> choices();
 
 }  // namespace hvd

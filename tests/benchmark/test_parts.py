@@ -74,9 +74,9 @@ def test_predictions_take_the_given_parameters() -> None:
     ("call", "message"),
     [
         (lambda: _core.algorithms("reduce"), "collective must be one of allreduce, broadcast.*, got 'reduce'"),
-        (lambda: _core.cost_formula("broadcast", "ring"), "algorithm of broadcast must be one of shm, tree.*, got 'ring'"),
-        (lambda: _core.predict("barrier", "shm", 0, FLAT, {"delta": 1.0}), "names in model must be alpha.*, got 'delta'"),
-        (lambda: _core.predict("barrier", "shm", 0, FLAT, {"beta": -1.0}), "model: beta must be 0 or more seconds, got -1"),
+        (lambda: _core.cost_formula("broadcast", "ring"), "algorithm of broadcast must be one of shm, .*, got 'ring'"),
+        (lambda: _core.predict("barrier", "shm", 0, FLAT, {"delta": 1.0}), "must be alpha, .*, got 'delta'"),
+        (lambda: _core.predict("barrier", "shm", 0, FLAT, {"beta": -1.0}), "beta must be 0 or more seconds, got -1"),
         (lambda: _core.choose_algorithm("barrier", 11, 0, FLAT), "dtype must be 0 to 10, got 11"),
     ],
 )

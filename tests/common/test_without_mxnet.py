@@ -45,7 +45,7 @@ def test_a_numpy_that_mxnet_does_not_work_with_is_no_attribute_error(afresh):
 @pytest.mark.parametrize(("text", "found"), [("__version__ = '2.0.0'\ngluon = 1\n", "2.0.0"), ("", "a module without")])
 def test_another_mxnet_is_refused(afresh, text, found):
     (afresh / "mxnet.py").write_text(text)
-    with pytest.raises(ImportError, match=f"^horovod.mxnet works with MXNet 1.9.1, found is {found}"):
+    with pytest.raises(ImportError, match=f"^horovod.mxnet needs MXNet 1.9.1, got {found}"):
         importlib.import_module("horovod.mxnet")
 
 

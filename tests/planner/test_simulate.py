@@ -146,9 +146,9 @@ def test_dtypes_are_not_fused_and_the_threshold_holds() -> None:
     assert _core.fuse([4, 4, 4], [7, 6, 7], 100) == [[0, 2], [1]]
     assert _core.fuse([60, 60, 30], [7, 7, 7], 100) == [[0, 2], [1]]
     assert _core.fuse([4, 4], [7, 7], 0) == [[0], [1]]
-    with pytest.raises(ValueError, match="dtype is 99"):
+    with pytest.raises(ValueError, match="dtype must be 0 to 10, got 99"):
         _core.fuse([4], [99], 0)
-    with pytest.raises(ValueError, match="dtypes has 0 values"):
+    with pytest.raises(ValueError, match=r"dtypes must have one value for each of the .* got 0"):
         _core.fuse([4], [], 0)
 
 

@@ -198,7 +198,7 @@ def test_a_folder_that_cannot_be_written_to(tmp_path):
     with job(tmp_path, "sleep", HOROVOD_REPORT_DIR="/dev/null/reports") as (_, line):
         eventually(lambda: said(tmp_path).count("why the job ") >= 2, LIMIT, "two explanations")
     text = said(tmp_path)
-    assert text.count("the report about the hang cannot be written: cannot create or open the folder /dev/null/rep") == 1
+    assert text.count("report about the hang cannot be written: cannot create or open the folder /dev/null/rep") == 1
     assert f"why the job waits: rank 1 is at train.py:{line} (" in text
     assert f"why the job still waits: rank 1 is at train.py:{line} (" in text
 

@@ -167,7 +167,7 @@ TEST_CASE("a group in a set that is removed") {
   for (int r : {0, 1}) n.add_request(r, set_request(Kind::remove_set, {1}, "x"), 0);
   const auto ready = n.take_ready();
   REQUIRE(names(ready) == Names{"x", "a"});
-  CHECK(contains(ready[1].response.error.message(), "process set 1 does not exist"));
+  CHECK(contains(ready[1].response.error.message(), "process set 1 no longer exists"));
   q.name = "b";
   n.add_request(0, q, 0);
   CHECK(!n.take_ready().at(0).response.error.ok());

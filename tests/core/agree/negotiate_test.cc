@@ -122,7 +122,7 @@ TEST_CASE("process sets: lowest free id, no duplicates, an end to what waits in 
   auto ready = all_ranks(set_request(Kind::remove_set, {1}, "r"));
   REQUIRE(names(ready) == Names{"r", "in"});
   CHECK(ready[0].response.sizes == std::vector<int64_t>{1, 1});
-  CHECK(contains(ready[1].response.error.message(), "process set 1 does not exist"));
+  CHECK(contains(ready[1].response.error.message(), "process set 1 no longer exists"));
   n.add_request(1, inside, 0);  // the other member requests late
   CHECK(!n.take_ready().at(0).response.error.ok());
   CHECK(all_ranks(set_request(Kind::remove_set, {0}, "r"))[0].response.sizes[0] == 0);

@@ -34,10 +34,10 @@ struct Congested {
   const char* name;
   Congestible run;
 };
-constexpr Congested kAllreduces[] = {{"recursive doubling", allreduce_recursive_doubling},
-                                     {"Rabenseifner", allreduce_rabenseifner},
-                                     {"pairwise", allreduce_pairwise},
-                                     {"ring", allreduce_ring}};
+constexpr Congested kLinkAllreduces[] = {{"recursive doubling", allreduce_recursive_doubling},
+                                         {"Rabenseifner", allreduce_rabenseifner},
+                                         {"pairwise", allreduce_pairwise},
+                                         {"ring", allreduce_ring}};
 
 // Integers, so that the order of additions does not matter.
 void check_held_up(LinkWorld& world, const Congested& algorithm, size_t n, const char* wire) {
@@ -52,7 +52,7 @@ void check_held_up(LinkWorld& world, const Congested& algorithm, size_t n, const
 }  // namespace
 
 TEST_CASE("allreduce with tiny socket buffers and a rank held up in the middle: mixed sizes one after the other, and 1 MiB") {
-  for (const Congested& algorithm : kAllreduces) {
+  for (const Congested& algorithm : kLinkAllreduces) {
     for (Wire wire : {Wire::tcp, Wire::unix_socket}) {
       for (int size : {2, 3, 4, 5}) {
         LinkWorld world(size, held_up(wire, size, 100'000));

@@ -2,6 +2,7 @@
 // memory.
 #include <doctest/doctest.h>
 
+#include <algorithm>
 #include <atomic>
 #include <numeric>
 
@@ -56,7 +57,7 @@ TEST_CASE("broadcast from the first and the last root, of nothing and up to many
   ShmWorld world(2);
   for (int root : {-1, 2}) {
     for (const Status& s : world.run([&](Comm& comm) { return broadcast_shm(comm, nullptr, 4, root); }))
-      CHECK(s.message().find("root is " + std::to_string(root)) != std::string::npos);
+      CHECK(s.message().find("got " + std::to_string(root)) != std::string::npos);
   }
 }
 
@@ -168,4 +169,20 @@ TEST_CASE("barrier: no rank leaves before the last has come") {
       return {};
     }));
   });
+}
+
+TEST_CASE("every algorithm of a collective is implemented") {
+  const auto check = [](Collective collective, const auto& table) {
+    for (Algorithm a : algorithms_of(collective)) {
+      CAPTURE(std::string(name_of(a)));
+      const bool on_segments = collective == Collective::allreduce && a == Algorithm::shm;  // called directly
+      CHECK(on_segments != std::ranges::any_of(table, [a](const auto& one) { return one.algorithm == a; }));
+    }
+  };
+  check(Collective::allreduce, kAllreduces);
+  check(Collective::broadcast, kBroadcasts);
+  check(Collective::allgather, kAllgathers);
+  check(Collective::alltoall, kAlltoalls);
+  check(Collective::reducescatter, kReducescatters);
+  check(Collective::barrier, kBarriers);
 }

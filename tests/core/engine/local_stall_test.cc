@@ -199,7 +199,7 @@ TEST_CASE("who waits in vain in a schedule tells whose engine does not let it en
       while (!*static_cast<std::atomic<bool>*>(until) && !patience.passed()) std::this_thread::sleep_for(std::chrono::milliseconds(5));
     };
     CHECK(run(world, [&](Program& p) {
-      const std::string who = "answer of the engine of rank 0";
+      const std::string who = "answer from the engine of rank 0";
       for (int i = 0; i < 20; ++i) p.equal(p.sum("x", 1), 2, "sum");
       p.equal(p.engine.stats().schedules - p.engine.stats().revocations, uint64_t{1}, "schedules");
       if (p.rank == 0) {

@@ -64,7 +64,7 @@ TEST_CASE("a rank that never comes: the others' creation is aborted, and the nex
       r.comm = r.make(id);
       CHECK_FALSE(wait_until([&] { return r.comm->state() != State::making; }, 0.1));
       float* data = r.device.upload(std::vector<float>{1});
-      CHECK(contains(one_float(r, *r.comm, data).message(), "still being made"));
+      CHECK(contains(one_float(r, *r.comm, data).message(), "still being created"));
       CHECK(aborted({r.comm}).ok());
       CHECK(r.comm->error().rank() == 1);
       CHECK(r.comm->state() == State::given_up);

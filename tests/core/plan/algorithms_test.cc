@@ -77,13 +77,13 @@ TEST_CASE("for floats, all sizes of one world are added in the same order") {
   }
 }
 
-TEST_CASE("rows of the table are all of use, and the last of each place takes everything") {
-  const auto rows = table();
-  for (int c = 0; c < kCollectiveCount; ++c) {
-    for (Where where : {Where::local, Where::nested, Where::flat}) {
-      const Row* last = nullptr;
-      for (const Row& row : rows) {
-        if (row.collective == static_cast<Collective>(c) && row.where == where) last = &row;
+TEST_CASE("each choice can be reached, and the last one of each place matches everything") {
+  std::set<const Choice*> used;
+  for (const WorldShape& world : worlds()) {
+    for (int c = 0; c < kCollectiveCount; ++c) {
+      const Choice* last = nullptr;
+      for (const Choice& choice : choices()) {
+        if (choice.collective == static_cast<Collective>(c) && matches(choice.where, world)) last = &choice;
       }
       REQUIRE(last);
       CHECK(last->values == Values::any);
@@ -92,6 +92,20 @@ TEST_CASE("rows of the table are all of use, and the last of each place takes ev
       CHECK(last->bytes == nullptr);
     }
   }
+  for (const Choice& choice : choices()) {
+    for (const WorldShape& world : worlds()) {
+      for (DType d : {DType::float32, DType::int32}) {
+        for (size_t bytes : kBytes) {
+          const auto first = std::ranges::find_if(choices(), [&](const Choice& c) {
+            return c.collective == choice.collective && matches(c.where, world) && (c.values == Values::any || !is_float(d)) &&
+                   (c.sizes == Sizes::any || world.power_of_two) && world.size <= c.ranks && (!c.bytes || bytes <= Tuning().*c.bytes);
+          });
+          if (&*first == &choice && select(choice.collective, d, bytes, world) == choice.algorithm) used.insert(&choice);
+        }
+      }
+    }
+  }
+  CHECK(used.size() == choices().size());
 }
 
 TEST_CASE("what the table says for typical worlds") {
@@ -163,10 +177,10 @@ TEST_CASE("the user's choice wins where it can run") {
 }
 
 TEST_CASE("the algorithms for comparison are never chosen, but can be asked for") {
-  for (const Row& row : table()) {
-    CHECK(row.algorithm != Algorithm::naive);
-    CHECK(row.algorithm != Algorithm::driver);
-    CHECK_FALSE((row.collective == Collective::allreduce && row.algorithm == Algorithm::tree));
+  for (const Choice& choice : choices()) {
+    CHECK(choice.algorithm != Algorithm::naive);
+    CHECK(choice.algorithm != Algorithm::driver);
+    CHECK_FALSE((choice.collective == Collective::allreduce && choice.algorithm == Algorithm::tree));
   }
   CHECK(select(Collective::allreduce, DType::float32, 1 << 20, flat(4), parsed("allreduce=naive")) == Algorithm::naive);
   CHECK(select(Collective::allreduce, DType::float32, 1 << 20, flat(4), parsed("allreduce=driver")) == Algorithm::driver);

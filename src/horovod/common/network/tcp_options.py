@@ -9,7 +9,7 @@ Keepalive: if a process dies, its connections are closed and its peers know at o
 an idle connection to it would stay open for hours. So idle connections are probed, and control connections also limit
 the time that data may stay unacknowledged. Data connections do not have that limit (TCP_USER_TIMEOUT), because it would
 also end a connection to a live peer that does not read for a while, which HOROVOD_GLOO_TIMEOUT_SECONDS decides. The
-engine itself checks whether the peer's kernel still answers (``World::look_for_silence``).
+engine itself checks whether the peer's kernel still answers (``Connections::look_for_silence``).
 """
 
 import math

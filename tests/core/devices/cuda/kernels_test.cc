@@ -74,7 +74,7 @@ TEST_CASE("kernels that cannot be loaded: the error names the cause and what to 
   CHECK(contains(said("jit", 0, 1), "CUDA error 221"));
   CHECK(contains(said("jit", 0, 1), "libnvidia-ptxjitcompiler.so.1"));
   CHECK(contains(said("version", 12000, 13000), "CUDA error 222"));
-  CHECK(contains(said("version", 12000, 13000), "530 is the least"));
+  CHECK(contains(said("version", 12000, 13000), "530 or newer is needed"));
   CHECK(contains(said("capability", 60, 90), "compute capability 7.0"));
   CHECK(why() == "");
 }

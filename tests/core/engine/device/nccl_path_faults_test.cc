@@ -179,7 +179,7 @@ TEST_CASE("a communicator that takes too long: one warning, then all ranks go by
       OnGpu t = g.submit(of_floats(Kind::allreduce, "x", 8), Program::bytes_of(ramp(8, p.rank)));
       p.expect(g.values<float>(t) == summed(8, 4), "x");
     };
-    for (const Deadline deadline = Deadline::after(60); p.sum("given up", said.times("was not made within") >= 4) < 4; one()) {
+    for (const Deadline deadline = Deadline::after(60); p.sum("given up", said.times("was not created within") >= 4) < 4; one()) {
       p.expect(!deadline.passed(), "nobody gives up");
     }
     for (int i = 0; i < 5; ++i) one();
