@@ -4,7 +4,7 @@ import sys
 
 import pytest
 
-from horovod.common import arguments, communicators
+from horovod.common import communicators, process_sets
 from horovod.common.basics import HorovodBasics
 from horovod.common.process_sets import ProcessSet, add_process_set, global_process_set
 from tests.common import fake_mpi
@@ -44,7 +44,7 @@ def test_ranks_are_those_of_the_world_in_the_communicators_order(mpi):
 
 
 def refused(mpi, comm, *words):
-    for use in (lambda: arguments.check(comm, None), lambda: ProcessSet(comm)):
+    for use in (lambda: process_sets.check_init_arguments(comm, None), lambda: ProcessSet(comm)):
         with pytest.raises(ValueError, match=r"must be|first|Pass") as caught:
             use()
         assert all(word in str(caught.value) for word in words), caught.value
@@ -92,7 +92,7 @@ def test_a_job_of_another_launcher(mpi, monkeypatch):
 
 def test_who_is_no_member(mpi):
     with pytest.raises(ValueError, match=r"comm is MPI.COMM_NULL: .*Only the members"):
-        arguments.check(mpi.COMM_NULL, None)
+        process_sets.check_init_arguments(mpi.COMM_NULL, None)
 
 
 class Distributed:
@@ -101,7 +101,7 @@ class Distributed:
 
 @pytest.mark.parametrize("bad", [Distributed(), 3, fake_mpi.Group([0]), fake_mpi.Comm])
 def test_another_kind_of_object_is_named(mpi, bad):
-    for use in (lambda: arguments.check(bad, None), lambda: ProcessSet(bad)):
+    for use in (lambda: process_sets.check_init_arguments(bad, None), lambda: ProcessSet(bad)):
         with pytest.raises(
             ValueError, match=f"must be a sequence of world ranks or an mpi4py communicator, got {type(bad).__name__} "
         ):
@@ -110,19 +110,21 @@ def test_another_kind_of_object_is_named(mpi, bad):
 
 def test_arguments(mpi):
     comm = mpi.comm(2, 1)
-    asked = arguments.check(comm, [ProcessSet(mpi.comm(1)), ProcessSet(mpi.COMM_NULL), ProcessSet([0])])
+    asked = process_sets.check_init_arguments(
+        comm, [ProcessSet(mpi.comm(1)), ProcessSet(mpi.COMM_NULL), ProcessSet([0])]
+    )
     assert (asked.members, asked.dynamic) == ([2, 1], False)
     assert asked.comm is comm
     assert [(one.ranks, one.by_communicator) for one in asked.given()] == [([1], True), ([], True), ([0], False)]
-    assert arguments.check([1, 0], "dynamic").members == [0, 1]
+    assert process_sets.check_init_arguments([1, 0], "dynamic").members == [0, 1]
     for empty in (None, []):
-        assert arguments.check(empty, [ProcessSet(mpi.COMM_NULL)]).members is None
+        assert process_sets.check_init_arguments(empty, [ProcessSet(mpi.COMM_NULL)]).members is None
 
 
 def test_a_list_of_ranks_does_not_go_with_sets_by_communicators(mpi):
     for one in (mpi.comm(0, 1), mpi.COMM_NULL):
         with pytest.raises(NotImplementedError, match=r"process_sets\[1\] is made from an MPI comm.*comm is a list"):
-            arguments.check([0, 1], [ProcessSet([0]), ProcessSet(one)])
+            process_sets.check_init_arguments([0, 1], [ProcessSet([0]), ProcessSet(one)])
 
 
 def test_ranks_of_a_set_are_unknown_until_init(mpi):

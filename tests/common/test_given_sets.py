@@ -2,7 +2,7 @@
 
 import pytest
 
-from horovod.common.given_sets import GivenSet, agree
+from horovod.common.communicators import GivenSet, agree_on_sets
 
 NULL = ()
 
@@ -13,12 +13,12 @@ def by_comm(*columns, world=None):
         [GivenSet(one) if isinstance(one, list) else GivenSet(list(one), by_communicator=True) for one in row]
         for row in zip(*columns, strict=True)
     ]
-    return agree(rows, world or range(len(rows)), lambda rank: f"rank {rank} (host h)")
+    return agree_on_sets(rows, world or range(len(rows)), lambda rank: f"rank {rank} (host h)")
 
 
 def test_lists_are_as_they_are():
     assert by_comm([[0, 1]] * 3, [[2]] * 3) == (((0, 1),), ((2,),))
-    assert agree([[], []], [0, 1], str) == ()
+    assert agree_on_sets([[], []], [0, 1], str) == ()
 
 
 def test_split_gives_several_sets_in_the_order_of_their_first_rank():
@@ -62,4 +62,4 @@ def test_what_cannot_be_is_named_with_index_and_ranks(columns, words):
 
 def test_different_numbers_of_sets():
     with pytest.raises(ValueError, match=r"rank 0 \(h\) gave init 1 process sets, rank 1 \(h\) 0"):
-        agree([[GivenSet([0])], []], [0, 1], lambda rank: f"rank {rank} (h)")
+        agree_on_sets([[GivenSet([0])], []], [0, 1], lambda rank: f"rank {rank} (h)")

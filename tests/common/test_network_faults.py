@@ -14,7 +14,7 @@ import pytest
 
 from horovod.chaos import Event, Kind
 from horovod.chaos.targets import Member, Ranks
-from horovod.common import network_faults
+from horovod.common import faults
 from horovod.common.network.interfaces import Address, Interface
 
 RANKS = Ranks(0, (Member("a", "1", ("10.0.0.1",)), Member("b", "2", ("10.0.0.2",))))
@@ -43,17 +43,17 @@ def tools(tmp_path, monkeypatch):
         Interface("lo", True, True, False, 65536, 0, [Address("127.0.0.1", 8)]),
         Interface("eth0", True, False, True, 1500, 0, [Address("10.0.0.1", 24)]),
     ]
-    monkeypatch.setattr(network_faults, "_SEARCH", f"{tmp_path}:/usr/bin:/bin")
-    monkeypatch.setattr(network_faults, "HEAD_START", 0.01)
-    monkeypatch.setattr(network_faults, "_may", lambda: True)
-    monkeypatch.setattr(network_faults.interfaces, "scan", lambda: found)
-    monkeypatch.setattr(network_faults.interfaces, "source_address", lambda target: "10.0.0.1")
+    monkeypatch.setattr(faults, "_SEARCH", f"{tmp_path}:/usr/bin:/bin")
+    monkeypatch.setattr(faults, "HEAD_START", 0.01)
+    monkeypatch.setattr(faults, "_may", lambda: True)
+    monkeypatch.setattr(faults.interfaces, "scan", lambda: found)
+    monkeypatch.setattr(faults.interfaces, "source_address", lambda target: "10.0.0.1")
     return write
 
 
 def said(event: Event, ranks: Ranks = RANKS) -> list[str]:
     remarks: list[str] = []
-    network_faults.act(event, ranks, remarks.append)
+    faults.inject_on_network(event, ranks, remarks.append)
     return remarks
 
 
@@ -87,8 +87,8 @@ def test_a_child_that_lives_on_does_not_keep_a_link_slow(tools):
     """For example a data loader's process that is forked from its rank."""
     log = tools()
     program = (
-        "import os, signal, sys; from horovod.common import network_faults as n\n"
-        f"n._SEARCH = {network_faults._SEARCH!r}\n"
+        "import os, signal, sys; from horovod.common import faults as n\n"
+        f"n._SEARCH = {faults._SEARCH!r}\n"
         "n._undo_later([['tc', 'undo', 'it']], None)\n"
         "reading, writing = os.pipe()\n"
         "child = os.fork()\n"
@@ -116,12 +116,12 @@ def test_why_it_cannot_be_done(tools, monkeypatch):
     assert said(CUT) == ["not done: nft -f -: Error: it cannot."]
     nowhere = Ranks(0, (RANKS.members[0], Member("b", "2")))
     assert said(SLOW, nowhere) == ["not done: no way to rank 1 on host b is known"]
-    monkeypatch.setattr(network_faults, "_SEARCH", "/nowhere")
+    monkeypatch.setattr(faults, "_SEARCH", "/nowhere")
     assert said(CUT) == ["not done: there is no program nft here (package nftables)"]
-    loopback = network_faults.interfaces.scan()[:1]
-    monkeypatch.setattr(network_faults.interfaces, "scan", lambda: loopback)
+    loopback = faults.interfaces.scan()[:1]
+    monkeypatch.setattr(faults.interfaces, "scan", lambda: loopback)
     assert said(CUT) == ["not done: this process sees no network but the loopback"]
-    monkeypatch.setattr(network_faults, "_may", lambda: False)
+    monkeypatch.setattr(faults, "_may", lambda: False)
     assert said(CUT) == ["not done: this process may not change the network; that takes CAP_NET_ADMIN"]
 
 

@@ -4,7 +4,7 @@ from collections.abc import Callable, Sequence
 from types import SimpleNamespace
 from typing import Any
 
-from horovod.common.elastic import accumulated
+from horovod.common.elastic import own
 from horovod.common.gradients import overwritten
 
 
@@ -50,7 +50,7 @@ class LocalAggregation:
         self._sparse_as_dense = sparse_as_dense
         self._sums: dict[Any, Any] = {}
         self.counter = tools.variable((), "int32", "backward_passes")
-        accumulated.register(self)
+        own.register_accumulator(self)
 
     def pending(self) -> bool:
         """Return True between the first and the last pass of a cycle."""

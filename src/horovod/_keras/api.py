@@ -21,10 +21,9 @@ from horovod._keras.versions import (
 )
 from horovod.common.compression import check_compression
 from horovod.common.exceptions import UnsupportedOpError
-from horovod.common.in_sync.variables import optimizer_variables
+from horovod.common.in_sync import is_own, optimizer_variables
 from horovod.common.ops import Average, op_name, resolve_op
 from horovod.common.ops import Sum as SumOp
-from horovod.common.own_variables import is_own
 from horovod.common.process_sets import ProcessSet, global_process_set
 from horovod.common.refusals import said
 from horovod.common.state import state

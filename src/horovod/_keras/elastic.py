@@ -14,9 +14,8 @@ from horovod.common.elastic.agreement import check_shapes, signature
 from horovod.common.elastic.batch import batch_of_this_rank
 from horovod.common.elastic.dataset import ElasticDataset
 from horovod.common.elastic.state_checkpoint import StateCheckpoint
-from horovod.common.in_sync.variables import optimizer_variables
+from horovod.common.in_sync import is_own, optimizer_variables
 from horovod.common.objects import allgather_object, broadcast_object
-from horovod.common.own_variables import is_own
 from horovod.common.process_sets import global_process_set
 
 

@@ -5,7 +5,6 @@ from typing import Any
 
 from horovod._keras.versions import backend_of, is_legacy
 from horovod.common import in_sync
-from horovod.common.in_sync import fingerprints, variables
 from horovod.common.process_sets import ProcessSet, global_process_set
 from horovod.common.state import state
 
@@ -23,15 +22,15 @@ def check(
     ``face`` is an api.Face. ``local_variables`` are skipped, like those that the optimizer knows as local.
     """
 
-    def leaves() -> dict[str, fingerprints.Leaf]:
-        given = fingerprints.named(objects, named, variables.name_of)
+    def leaves() -> dict[str, in_sync.Leaf]:
+        given = in_sync.named(objects, named, in_sync.name_of)
         for value in given.values():
             sync = getattr(value, "jax_state_sync", None)
             if sync is not None:
                 sync()  # while fit runs on JAX, the variables do not hold the current values
         local = {face.adapter.key(variable) for variable in local_variables}.union(*map(_local, given.values()))
-        read = variables.reader(_to_numpy(face.keras), lambda variable: face.adapter.key(variable) in local)
-        return fingerprints.table(given, read, fingerprints.check_ignore(ignore))
+        read = in_sync.reader(_to_numpy(face.keras), lambda variable: face.adapter.key(variable) in local)
+        return in_sync.fingerprints(given, read, in_sync.check_ignore(ignore))
 
     return in_sync.check(leaves, process_set, face.adapter.face)
 

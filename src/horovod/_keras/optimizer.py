@@ -24,7 +24,7 @@ from horovod._keras import synchronized
 from horovod._keras.aggregation import LocalAggregation, keras3_tools
 from horovod._keras.alike import differing
 from horovod._keras.reduction import GradientReduction
-from horovod.common.own_variables import mark_own
+from horovod.common.in_sync import mark_own
 from horovod.common.steps import marks
 
 

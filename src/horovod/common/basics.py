@@ -11,10 +11,18 @@ import threading
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from horovod.common import arguments, communicators, descent, ending, faces, launchers, observed, stopping, util
+from horovod.common import communicators, ending, faces, launchers, observed, stopping, util
 from horovod.common.contract import worker_env
 from horovod.common.contract.settings import BY_NAME, Settings
-from horovod.common.process_sets import ProcessSet, adopt, fill, find, forget_all, global_process_set
+from horovod.common.process_sets import (
+    ProcessSet,
+    adopt,
+    check_init_arguments,
+    fill,
+    find,
+    forget_all,
+    global_process_set,
+)
 from horovod.common.state import Job, state
 from horovod.common.training import training
 
@@ -284,14 +292,14 @@ def _start(comm: Any, process_sets: Sequence[ProcessSet] | str | None) -> None:
             "processes that "
             "train with horovodrun, or with the 'spawn' method and an environment of their own"
         )
-    asked = arguments.check(comm, process_sets)
+    asked = check_init_arguments(comm, process_sets)
     members, dynamic = asked.members, asked.dynamic
 
     # Imported here, because the checks above need no engine and capability queries must work without a usable one.
     from horovod.common.wiring import bootstrap
 
     env = worker_env.WorkerEnv.from_environ()
-    descent.check(env)
+    ending.check_descent(env)
     _watch.begin(env.rank if env.worker is None else env.worker)
     if env.worker is None:
         job, engine = bootstrap.start(env, members, asked.given(), dynamic)
@@ -300,7 +308,7 @@ def _start(comm: Any, process_sets: Sequence[ProcessSet] | str | None) -> None:
 
         env, job, engine = seat.join(env, _last[0], members, asked.given(), dynamic)
     state.start(job, engine, members)
-    descent.mark(env)
+    ending.mark_rank_process(env)
     try:
         settings = Settings.from_environ()
         chaos = _prepare_faults(settings.text("HOROVOD_CHAOS"))
@@ -343,7 +351,7 @@ def _ask_running(comm: Any, process_sets: Sequence[ProcessSet] | str | None) -> 
     Raises:
         ValueError: If the running job has other members, lacks a given set, or has static process sets.
     """
-    asked = arguments.check(comm, process_sets)
+    asked = check_init_arguments(comm, process_sets)
     members, sets = asked.members, asked.sets
     job = state.require_job()
     who = f"the job that runs for {', '.join(sorted(state.faces))}"

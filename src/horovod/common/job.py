@@ -8,8 +8,8 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, NoReturn
 
+from horovod.common.communicators import Sets
 from horovod.common.exceptions import HorovodInternalError, NotRunningError
-from horovod.common.given_sets import Sets
 from horovod.common.security.object_seal import Seals
 
 if TYPE_CHECKING:

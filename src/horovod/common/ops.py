@@ -8,6 +8,7 @@ from collections.abc import Callable
 from horovod.common import dtypes
 from horovod.common.contract.log import warn_user
 from horovod.common.exceptions import UnsupportedOpError
+from horovod.common.faces import Face
 
 Average = 0
 Sum = 1
@@ -234,3 +235,27 @@ def group_names(operation: str, name: str, count: int) -> tuple[str, list[str]]:
 @functools.lru_cache(256)
 def _members(group: str, count: int) -> list[str]:
     return [f"{group}_{i + 1}of{count}" for i in range(count)]
+
+
+def grouped_names(face: Face, operation: str, name: str | None, count: int, process_set: int) -> tuple[str, list[str]]:
+    """Return the group's name and its members' names: ``grouped_allreduce.x`` and ``grouped_allreduce.x_1of2``, ...
+
+    Without ``name``, the members are unnamed too, so that the engine sees the same operations in every step.
+
+    Args:
+        face: Frontend that submits the operations.
+        operation: ``grouped_allreduce``, ``grouped_allgather`` or ``grouped_reducescatter``.
+        name: Name given by the user, or None.
+        count: Number of members.
+        process_set: Id of the process set.
+    """
+    if name:
+        return group_names(operation, name, count)
+    from horovod import _core
+
+    kinds = {
+        "grouped_allreduce": _core.KIND_ALLREDUCE,
+        "grouped_allgather": _core.KIND_ALLGATHER,
+        "grouped_reducescatter": _core.KIND_REDUCESCATTER,
+    }
+    return face.require_engine().name_group(kinds[operation], process_set, face.number), [""] * count

@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterator
 from itertools import accumulate
 from typing import Any
 
-from horovod.common.elastic.walk import Resumes
+from horovod.common.elastic.order import Resumes
 from horovod.common.state import state
 from horovod.common.steps import marks
 from horovod.data import parts

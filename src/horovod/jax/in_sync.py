@@ -8,7 +8,6 @@ import numpy as np
 
 from horovod.common import in_sync
 from horovod.common.faces import JAX as face
-from horovod.common.in_sync import fingerprints, variables
 from horovod.common.process_sets import ProcessSet, global_process_set
 
 
@@ -38,10 +37,10 @@ def check_in_sync(
             value = jax.random.key_data(value)
         return np.asarray(value)
 
-    read = variables.reader(to_numpy)
+    read = in_sync.reader(to_numpy)
     return in_sync.check(
-        lambda: fingerprints.table(
-            fingerprints.named(objects, named, variables.name_of), read, fingerprints.check_ignore(ignore)
+        lambda: in_sync.fingerprints(
+            in_sync.named(objects, named, in_sync.name_of), read, in_sync.check_ignore(ignore)
         ),
         process_set,
         face,

@@ -14,7 +14,7 @@ import numpy as np
 
 from horovod._arrays.checks import Array
 from horovod._arrays.starting import plain
-from horovod.common.foreign import is_immutable, kind_of
+from horovod.common.dtypes import class_name, is_immutable
 
 _ARRAYS = (
     "a NumPy array, a number, or an object with __array_interface__, a buffer, DLPack (memory of the CPU) or __array__"
@@ -53,8 +53,8 @@ def take(value: Any, what: str, in_place: bool = False) -> Given:
         view = _view(value, what, in_place)
     if in_place and not view.flags.writeable:
         raise ValueError(
-            f"{what}: the {kind_of(value)} cannot be changed in place, because it is not writable; use the operation "
-            "that returns a new array"
+            f"{what}: the {class_name(value)} cannot be changed in place, because it is not writable; use the "
+            "operation that returns a new array"
         )
     return Given(value, view, plain(view))
 
@@ -62,7 +62,7 @@ def take(value: Any, what: str, in_place: bool = False) -> Given:
 def take_all(values: Any, what: str, in_place: bool = False) -> list[Given]:
     """Return a sequence of values as arrays; see ``take``."""
     if not isinstance(values, Sequence) or isinstance(values, str | bytes):
-        raise ValueError(f"{what}: tensors must be a list of arrays, got a {kind_of(values)}")
+        raise ValueError(f"{what}: tensors must be a list of arrays, got a {class_name(values)}")
     return [take(value, what, in_place) for value in values]
 
 
@@ -84,10 +84,10 @@ def _own(value: Any, what: str) -> Array | None:
 
 def _view(value: Any, what: str, in_place: bool) -> Array:
     if isinstance(value, list | tuple | dict | set | str):
-        raise ValueError(f"{what}: the tensor must be {_ARRAYS}, got a {kind_of(value)}")
+        raise ValueError(f"{what}: the tensor must be {_ARRAYS}, got a {class_name(value)}")
     if in_place and is_immutable(value):
         raise ValueError(
-            f"{what}: a {kind_of(value)} cannot be changed in place; use the operation that returns a new array"
+            f"{what}: a {class_name(value)} cannot be changed in place; use the operation that returns a new array"
         )
     problem: Exception | None = None
     ways = _WAYS[:-1] if in_place else _WAYS  # __array__ may return a copy
@@ -99,7 +99,7 @@ def _view(value: Any, what: str, in_place: bool) -> Array:
         except (TypeError, ValueError, BufferError, RuntimeError, NotImplementedError) as error:
             problem = problem if has is None else error
     reason = f" ({problem})" if problem is not None else ""
-    raise ValueError(f"{what}: the tensor must be {_ARRAYS}, got a {kind_of(value)}{reason}")
+    raise ValueError(f"{what}: the tensor must be {_ARRAYS}, got a {class_name(value)}{reason}")
 
 
 _WAYS: tuple[tuple[str | None, Callable[[Any], Array]], ...] = (

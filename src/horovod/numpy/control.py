@@ -6,8 +6,8 @@ from horovod._arrays.checks import set_id
 from horovod._arrays.handles import Handle
 from horovod._arrays.pending import Pending, start
 from horovod.common import dtypes
+from horovod.common.dtypes import class_name
 from horovod.common.faces import NUMPY as face
-from horovod.common.foreign import kind_of
 from horovod.common.ops import Sum
 from horovod.common.process_sets import ProcessSet, global_process_set
 
@@ -79,6 +79,6 @@ def synchronize(handle: Handle) -> Any:
 def _checked(handle: Any, what: str) -> Handle:
     if not isinstance(handle, Handle):
         raise ValueError(
-            f"{what}: handle must be one that an _async call returned, got {handle!r}, a {kind_of(handle)}"
+            f"{what}: handle must be one that an _async call returned, got {handle!r}, a {class_name(handle)}"
         )
     return handle

@@ -6,9 +6,8 @@ from typing import Any
 from horovod._arrays.checks import whose
 from horovod._arrays.starting import start_broadcast
 from horovod.common import in_sync, objects
+from horovod.common.dtypes import class_name
 from horovod.common.faces import NUMPY as face
-from horovod.common.foreign import kind_of
-from horovod.common.in_sync import fingerprints, variables
 from horovod.common.process_sets import ProcessSet, global_process_set
 from horovod.numpy.arguments import take
 
@@ -33,7 +32,7 @@ def broadcast_parameters(
         named = [(f"parameter.{index}", array) for index, array in enumerate(params)]
     else:
         what = whose(face, "", "broadcast_parameters")
-        raise ValueError(f"{what}: params must be a dict or a list of arrays, got a {kind_of(params)}")
+        raise ValueError(f"{what}: params must be a dict or a list of arrays, got a {class_name(params)}")
     names = [f"broadcast.{name}" for name, _ in named]
     givens = [take(array, whose(face, name, ""), in_place=True) for name, (_, array) in zip(names, named, strict=True)]
     arrays = [given.array for given in givens]
@@ -99,10 +98,10 @@ def check_in_sync(
         ValueError: An argument contains nothing that can be compared.
         HorovodInternalError: A rank was lost.
     """
-    read = variables.reader(lambda value: value)
+    read = in_sync.reader(lambda value: value)
     return in_sync.check(
-        lambda: fingerprints.table(
-            fingerprints.named(objects, named, variables.name_of), read, fingerprints.check_ignore(ignore)
+        lambda: in_sync.fingerprints(
+            in_sync.named(objects, named, in_sync.name_of), read, in_sync.check_ignore(ignore)
         ),
         process_set,
         face,

@@ -12,7 +12,7 @@ from horovod._arrays.handles import Handle
 from horovod._arrays.pending import Pending, start
 from horovod._arrays.starting import start_allgather, start_alltoall, start_broadcast
 from horovod.common.faces import NUMPY as face
-from horovod.common.groups import names as group_names
+from horovod.common.ops import grouped_names as group_names
 from horovod.common.ops import wire_name
 from horovod.common.process_sets import ProcessSet, global_process_set
 from horovod.numpy.arguments import Array, Given, take, take_all

@@ -9,8 +9,8 @@ from horovod._arrays.pending import Pending, start
 from horovod._arrays.starting import start_allreduce, start_reducescatter
 from horovod.common.compression import check_wire, refuse_wire
 from horovod.common.faces import NUMPY as face
-from horovod.common.groups import names as group_names
 from horovod.common.ops import Average, resolve_op, wire_name
+from horovod.common.ops import grouped_names as group_names
 from horovod.common.process_sets import ProcessSet, global_process_set
 from horovod.numpy.arguments import Array, Given, take, take_all
 from horovod.numpy.compression import Compression

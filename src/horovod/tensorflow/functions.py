@@ -7,7 +7,7 @@ import tensorflow as tf
 
 from horovod.common import objects
 from horovod.common.faces import TENSORFLOW as face
-from horovod.common.own_variables import is_own
+from horovod.common.in_sync import is_own
 from horovod.common.process_sets import ProcessSet, global_process_set
 from horovod.tensorflow._library import refuse
 from horovod.tensorflow.arguments import DTYPES

@@ -11,7 +11,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from horovod.common.elastic import accumulated
+from horovod.common.elastic import own
 from horovod.common.gradients import check_passes
 from horovod.common.process_sets import ProcessSet, global_process_set
 from horovod.tensorflow.reduction import Reduce, dense, key_of, name_of
@@ -32,7 +32,7 @@ class PassCounter:
         self.last: Any = None
         self._passes = passes
         self._name = name
-        accumulated.register(self)
+        own.register_accumulator(self)
 
     def begin(self) -> None:
         """Begin a pass and set ``first`` and ``last``."""

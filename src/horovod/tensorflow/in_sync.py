@@ -7,7 +7,6 @@ import tensorflow as tf
 
 from horovod.common import in_sync
 from horovod.common.faces import TENSORFLOW as face
-from horovod.common.in_sync import fingerprints, variables
 from horovod.common.process_sets import ProcessSet, global_process_set
 
 
@@ -37,10 +36,10 @@ def check_in_sync(
     """
     if not tf.executing_eagerly():
         raise RuntimeError("check_in_sync works in eager code only, not in graphs and tf.functions")
-    read = variables.reader(lambda value: value.numpy() if hasattr(value, "numpy") else value)
+    read = in_sync.reader(lambda value: value.numpy() if hasattr(value, "numpy") else value)
     return in_sync.check(
-        lambda: fingerprints.table(
-            fingerprints.named(objects, named, variables.name_of), read, fingerprints.check_ignore(ignore)
+        lambda: in_sync.fingerprints(
+            in_sync.named(objects, named, in_sync.name_of), read, in_sync.check_ignore(ignore)
         ),
         process_set,
         face,

@@ -29,7 +29,6 @@ from torch.optim.lr_scheduler import LRScheduler, ReduceLROnPlateau
 
 from horovod.common import in_sync
 from horovod.common.faces import TORCH as face
-from horovod.common.in_sync import fingerprints
 from horovod.common.process_sets import ProcessSet, global_process_set
 from horovod.common.steps import marks
 from horovod.common.training import training
@@ -315,9 +314,7 @@ def check_in_sync(
         HorovodInternalError: A rank was lost.
     """
     return in_sync.check(
-        lambda: fingerprints.table(
-            fingerprints.named(objects, named, _name_of), _read, fingerprints.check_ignore(ignore)
-        ),
+        lambda: in_sync.fingerprints(in_sync.named(objects, named, _name_of), _read, in_sync.check_ignore(ignore)),
         process_set,
         face,
     )
@@ -382,8 +379,8 @@ def _read_tensor(tensor: torch.Tensor) -> Any:
         tensor = tensor.dequantize()
     dtype, shape = str(tensor.dtype).removeprefix("torch."), tuple(tensor.shape)
     if tensor.is_meta:
-        return fingerprints.Array(dtype, shape, b"", list)
+        return in_sync.Array(dtype, shape, b"", list)
     flat = plain(tensor.cpu().resolve_conj()).reshape(-1)
     size = flat.numel() * flat.element_size()
     data = (ctypes.c_char * size).from_address(flat.data_ptr()) if size else b""
-    return fingerprints.Array(dtype, shape, data, flat.tolist)  # flat.tolist keeps the memory alive
+    return in_sync.Array(dtype, shape, data, flat.tolist)  # flat.tolist keeps the memory alive

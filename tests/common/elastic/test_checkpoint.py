@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from horovod.common.contract.worker_env import make_key_fd
 from horovod.common.elastic import Checkpoint, ObjectState
 from horovod.common.elastic.checkpoint_files import TornCheckpointError, name_of, open_plain, read, write
-from horovod.common.elastic.checkpoint_record import job_tag
+from horovod.common.elastic.checkpoint_place import job_tag
 from horovod.common.elastic.state_checkpoint import StateCheckpoint
 from tests.common.elastic.ranks import Face, Job, run
 from tests.common.elastic.saving import dump_until_full, saved

@@ -9,7 +9,7 @@ import pytest
 
 from horovod.common.elastic import Checkpoint, checkpoint_files
 from horovod.common.elastic.checkpoint_files import TornCheckpointError, name_of
-from horovod.common.elastic.checkpoint_record import recorded
+from horovod.common.elastic.checkpoint_place import recorded
 from horovod.common.elastic.checkpoint_trust import Trust, UntrustedCheckpointError
 from tests.common.elastic.saving import saved
 

@@ -5,8 +5,7 @@ from collections import OrderedDict
 
 import pytest
 
-from horovod.common.in_sync import report
-from horovod.common.in_sync.fingerprints import Array, check_ignore, named, table, whole
+from horovod.common.in_sync import Array, check_ignore, digest_of, fingerprints, named, report
 
 
 def read(value):
@@ -49,7 +48,7 @@ def objects(**changed):
 
 
 def test_every_value_has_a_path():
-    leaves = table(objects(), read)
+    leaves = fingerprints(objects(), read)
     shown = {path: leaf.shown for path, leaf in leaves.items()}
     assert list(shown)[:6] == [
         "model.dense.weight",
@@ -67,7 +66,7 @@ def test_every_value_has_a_path():
     assert shown["others[4]"] == "{1, 2}" or shown["others[4]"] == "{2, 1}"
     assert shown["others[6]"] == "builtins.len"
     assert shown["others[8].count"] == "3"
-    ignored = table(objects(), read, ["others[8].count", "model.*", "optimizer.*"])
+    ignored = fingerprints(objects(), read, ["others[8].count", "model.*", "optimizer.*"])
     assert "others[8].count" not in ignored
     assert next(iter(ignored)) == "scheduler.last_epoch"
 
@@ -86,8 +85,8 @@ def test_every_value_has_a_path():
     ],
 )
 def test_the_hash_tells_each_difference(changed):
-    assert whole(table(objects(), read)) == whole(table(dict(reversed(objects().items())), read))
-    assert whole(table(objects(), read)) != whole(table(objects(**changed), read))
+    assert digest_of(fingerprints(objects(), read)) == digest_of(fingerprints(dict(reversed(objects().items())), read))
+    assert digest_of(fingerprints(objects(), read)) != digest_of(fingerprints(objects(**changed), read))
 
 
 def test_names_of_arguments():
@@ -98,9 +97,9 @@ def test_names_of_arguments():
 
 def test_what_cannot_be_compared_is_refused_by_name():
     with pytest.raises(ValueError, match=r"parameters must be a model.*got an iterator"):
-        table({"parameters": iter([1])}, read)
+        fingerprints({"parameters": iter([1])}, read)
     with pytest.raises(ValueError, match=r"state must be a model.*got a method"):
-        table({"state": Resumable(1).state_dict}, read)
+        fingerprints({"state": Resumable(1).state_dict}, read)
     with pytest.raises(ValueError, match="an object must be given; pass a model"):
         named([], {}, str)
     for wrong in ("model.*", 3, [3]):
@@ -109,7 +108,7 @@ def test_what_cannot_be_compared_is_refused_by_name():
 
 
 def tables(*given):
-    return [table(each, read) for each in given]
+    return [fingerprints(each, read) for each in given]
 
 
 def test_the_report_names_path_ranks_and_values():

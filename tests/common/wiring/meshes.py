@@ -1,7 +1,7 @@
 """Meshes of links between ranks that are threads."""
 
 from horovod._version import __version__
-from horovod.common.given_sets import GivenSet
+from horovod.common.communicators import GivenSet
 from horovod.common.network.connecting import Listeners
 from horovod.common.network.interfaces import Endpoint
 from horovod.common.wiring.mesh import MeshBuilder

@@ -4,9 +4,12 @@ They are written in the background and atomically, and the last few are kept. A 
 checkpoint the end of the job. One rank writes it, and it does not depend on the number of ranks.
 """
 
+import atexit
+import contextlib
 import copy
 import os
 import pickle
+import re
 import threading
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -15,11 +18,94 @@ from typing import IO, Any, NamedTuple
 from horovod.common.contract.log import warner
 from horovod.common.contract.settings import Settings
 from horovod.common.elastic import checkpoint_files as files
-from horovod.common.elastic import checkpoint_record as records
-from horovod.common.elastic.checkpoint_directory import place_of
-from horovod.common.elastic.checkpoint_place import Folder
+from horovod.common.elastic.checkpoint_files import OWN
+from horovod.common.elastic.checkpoint_objects import Objects, without_password
+from horovod.common.elastic.checkpoint_place import Folder, Place, job_tag, record, recorded
 from horovod.common.elastic.checkpoint_trust import Trust
-from horovod.common.elastic.checkpoint_writer import start_writer
+
+_SCHEME = r"[A-Za-z][A-Za-z0-9+.-]*"
+_URL = re.compile(f"{_SCHEME}(?:::{_SCHEME})*://")  # such as simplecache::s3://, while run::3 is a path
+_FILE = re.compile(r"file:/+")
+_LOST_SLASH = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+:/[^/]")
+
+
+def place_of(directory: str | os.PathLike[str], options: Mapping[str, Any] | None = None, trust: Trust = OWN) -> Place:
+    """Return the place that a directory argument refers to.
+
+    Args:
+        directory: Path or URL.
+        options: Options for fsspec with a URL.
+        trust: Rules for which checkpoints are read.
+
+    Raises:
+        ValueError: If the directory is a file or otherwise invalid.
+        ImportError: If a package that the URL needs is missing; names it.
+    """
+    text = os.fspath(directory)
+    if not isinstance(text, str) or not text:
+        raise ValueError(f"directory must be the path of a directory or a URL, got {directory!r}")
+    if _FILE.match(text):
+        text = _FILE.sub("/", text)
+    elif isinstance(directory, str) and _URL.match(text):
+        return Objects(text, options or {}, trust)
+    elif not isinstance(directory, str) and _LOST_SLASH.match(text):
+        raise ValueError(
+            f"directory must be a string if it is a URL, got {without_password(repr(directory))}, which has lost "
+            "a slash because a Path makes one slash of two"
+        )
+    if options:
+        raise ValueError(
+            f"storage_options are given for the directory {text!r}, but they are for URLs, as s3://bucket/directory"
+        )
+    path = Path(text)
+    if path.exists() and not path.is_dir():
+        raise ValueError(f"directory must be a directory or a new name, got {text!r}, which is a file")
+    return Folder(path, trust)
+
+
+# Thread that writes checkpoints; the interpreter waits for it at exit.
+#
+# Python waits for non-daemon threads at exit, but only after shutting down concurrent.futures, which then refuses new
+# work. File systems such as s3fs need it even to resolve a host name. So the writer must be waited for earlier, or its
+# checkpoint would be lost.
+#
+# Python 3.12.0 and 3.12.1 cannot start threads at that point. With these versions, only ``close`` is safe.
+_once = threading.Lock()
+_registered = False
+
+
+class Writer(threading.Thread):
+    """Thread of a checkpoint writer; not a daemon."""
+
+
+def start_writer(target: Callable[[], None]) -> threading.Thread:
+    """Start a thread for which the interpreter waits at exit."""
+    _register()
+    writer = Writer(target=target, name="horovod-checkpoint", daemon=False)
+    writer.start()
+    return writer
+
+
+def _register() -> None:
+    global _registered
+    with _once:
+        if _registered:
+            return
+        # Exit functions run in reverse order, so this module must register its own before ours.
+        import concurrent.futures.thread  # noqa: F401
+
+        # A private function of Python. Without it, only checkpoints written to a disk are still waited for.
+        register = getattr(threading, "_register_atexit", atexit.register)
+        with contextlib.suppress(RuntimeError):  # this process is already exiting
+            register(_wait)
+        _registered = True
+
+
+def _wait() -> None:
+    for thread in threading.enumerate():  # a process that was forked in the meantime has none
+        if isinstance(thread, Writer):
+            thread.join()
+
 
 Dump = Callable[[Any, IO[bytes]], None]
 Load = Callable[[IO[bytes]], Any]
@@ -47,7 +133,7 @@ class Checkpoint:
         dump: Dump = pickle.dump,
         load: Load = pickle.load,
         taken: Callable[[Any], Any] = copy.deepcopy,
-        job: Callable[[], str] = records.job_tag,
+        job: Callable[[], str] = job_tag,
         storage_options: Mapping[str, Any] | None = None,
     ) -> None:
         """Open the directory of the checkpoints.
@@ -209,14 +295,14 @@ class Checkpoint:
             self._place.prepare()
             self._tag = self._job()
             if self._tag:
-                self._ours |= records.recorded(self._place, self._tag)
+                self._ours |= recorded(self._place, self._tag)
             self._put_aside([one for one in self.steps() if one > step and one not in self._ours])
             self._prepared = True
 
     def _note(self, step: int) -> None:
         """Record the step before its file exists, so that ranks that join later know that it is this job's."""
         if self._tag:
-            records.record(self._place, self._tag, {step, *self._ours.intersection(self.steps())})
+            record(self._place, self._tag, {step, *self._ours.intersection(self.steps())})
 
     def _remove_old(self, written: int) -> None:
         """Remove this job's old checkpoints after ``written`` was completed.

@@ -1,11 +1,20 @@
-"""Interface for places that hold checkpoints, and its implementation for directories."""
+"""Places that hold checkpoints: their interface, its implementation for directories, and the record of a job's files.
+
+Each rank knows which checkpoints it has saved itself. A rank that joins later, and becomes rank 0 once all others are
+gone, reads the record in the directory. Otherwise it would take its predecessors' files for another job's, and would
+neither remove old ones nor replace them after going back to an earlier step.
+"""
 
 import contextlib
+import hmac
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import IO, Any, Protocol
 
+import msgspec
+
+from horovod.common.contract.worker_env import WorkerEnv
 from horovod.common.elastic import checkpoint_files as files
 from horovod.common.elastic.checkpoint_trust import Trust
 
@@ -100,3 +109,40 @@ class Folder:
             with contextlib.suppress(FileNotFoundError):
                 os.unlink(path)
             raise
+
+
+_TAG_BYTES = 16
+
+
+class _Note(msgspec.Struct):
+    job: str
+    steps: list[int]
+
+
+def job_tag() -> str:
+    """Return an id of the elastic job, equal on all its workers and different in other jobs; empty for other jobs.
+
+    The ranks of jobs that are not elastic do not change. Also, such a job's key may be one that the user gives to every
+    job.
+
+    Raises:
+        ValueError: If the job's key cannot be read.
+    """
+    env = WorkerEnv.from_environ()
+    if env.worker is None:
+        return ""
+    return hmac.digest(env.job_key(), b"whose checkpoints these are", "sha256")[:_TAG_BYTES].hex()
+
+
+def recorded(place: Place, job: str) -> set[int]:
+    """Return the recorded steps of this job; empty if the record is another job's or cannot be read."""
+    try:
+        told = msgspec.json.decode(place.note(), type=_Note)
+    except (OSError, ValueError):
+        return set()
+    return set(told.steps) if told.job == job else set()
+
+
+def record(place: Place, job: str, steps: Iterable[int]) -> None:
+    """Record that these steps' checkpoints are the job's. If it raises OSError, the previous record stays."""
+    place.write_note(msgspec.json.encode(_Note(job, sorted(steps))))

@@ -1,12 +1,149 @@
-"""ElasticDataset: batches for each rank of a job whose members change."""
+"""ElasticDataset: batches for each rank of a job whose members change, from arrays or a ``tf.data.Dataset``.
 
-from collections.abc import Callable, Iterator
-from typing import Any, ClassVar
+TensorFlow is not imported here, because a caller that passes a ``tf.data.Dataset`` has imported it.
+"""
+
+import sys
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any, ClassVar, Protocol
+
+import numpy as np
 
 from horovod.common.elastic.batch import batch
-from horovod.common.elastic.order import Shares
-from horovod.common.elastic.samples import samples_of
-from horovod.common.elastic.walk import Walk
+from horovod.common.elastic.order import Shares, Walk
+
+
+class Samples(Protocol):
+    """Source of ``length`` samples, identified by their positions from 0 to ``length - 1``."""
+
+    length: int
+    shuffles: bool
+    """True if each epoch has its own order and positions refer to that order.
+
+    Otherwise the caller shuffles positions.
+    """
+
+    def batches(self, places: Sequence[int], batch_size: int, epoch: int) -> Iterator[Any]:
+        """Iterate over batches of the samples at ``places``; the last batch may be smaller."""
+        ...
+
+
+def samples_of(source: Any, shuffle: int, seed: int, prepare: Callable[[Any], Any] | None) -> Samples:
+    """Return the samples of a source; arguments and errors as for ``ElasticDataset``."""
+    tensorflow = sys.modules.get("tensorflow")
+    if tensorflow is not None and isinstance(source, tensorflow.data.Dataset):
+        return DatasetSamples(tensorflow, source, shuffle, seed, prepare)
+    if prepare is not None:
+        raise ValueError(
+            f"prepare must be None unless source is a tf.data.Dataset, got a {type(source).__name__} as source"
+        )
+    return Arrays(source)
+
+
+class Arrays:
+    """Samples from arrays with equal first dimensions, or from an integer n: the indices below n."""
+
+    shuffles = False
+
+    def __init__(self, source: Any) -> None:
+        self._source = np.arange(source) if isinstance(source, int) else source
+        lengths = sorted(set(_lengths(self._source)))
+        if len(lengths) != 1:
+            raise ValueError(f"source must have arrays with equal numbers of samples, got {lengths}")
+        self.length = lengths[0]
+
+    def batches(self, places: Sequence[int], batch_size: int, epoch: int) -> Iterator[Any]:
+        for begin in range(0, len(places), batch_size):
+            yield _taken(self._source, places[begin : begin + batch_size])
+
+
+class DatasetSamples:
+    """Samples from a ``tf.data.Dataset``, which can only be read from its beginning.
+
+    So all ranks read all of it in the same order, and each drops the samples of other ranks.
+    """
+
+    def __init__(
+        self, tensorflow: Any, source: Any, shuffle: int, seed: int, prepare: Callable[[Any], Any] | None
+    ) -> None:
+        self._tf = tensorflow
+        self._source = source
+        self._prepare = prepare
+        self._seed = seed
+        self.length = self._count()
+        self._buffer = self.length if shuffle is True else int(shuffle)
+        self.shuffles = True
+
+    def _count(self) -> int:
+        known = int(self._source.cardinality())
+        if known == self._tf.data.INFINITE_CARDINALITY:
+            raise ValueError("source must be a tf.data.Dataset of one epoch, got one without an end; remove repeat()")
+        if known == self._tf.data.UNKNOWN_CARDINALITY:
+            known = int(self._source.reduce(np.int64(0), lambda count, _: count + 1))
+        return known
+
+    def batches(self, places: Sequence[int], batch_size: int, epoch: int) -> Iterator[Any]:
+        if not places:
+            return
+        chosen = self._chosen(np.asarray(places), self._in_order(epoch))
+        if self._prepare is not None:
+            chosen = self._prepare(chosen)
+        yield from chosen.batch(batch_size).prefetch(1)
+
+    def _in_order(self, epoch: int) -> Any:
+        """Return the dataset in the epoch's order, equal on all ranks and each time."""
+        if self._buffer < 2:
+            return self._source
+        seed = ((self._seed << 32) + epoch) % (1 << 63)
+
+        def shuffled(_: Any) -> Any:
+            # The order also depends on TensorFlow's global seed (tf.random.set_seed), which may differ between ranks.
+            # Within a function, that function's own seed counts.
+            self._tf.compat.v1.set_random_seed(0)
+            return self._source.shuffle(self._buffer, seed=seed, reshuffle_each_iteration=False)
+
+        return self._tf.data.Dataset.from_tensors(0).flat_map(self._plain(shuffled))
+
+    def _chosen(self, places: "np.ndarray[Any, Any]", ordered: Any) -> Any:
+        """Return a dataset of the samples at ``places``, which ascend except for repeated samples at the end."""
+        falls = np.flatnonzero(np.diff(places) <= 0)
+        rising = places[: falls[0] + 1] if len(falls) else places
+        begin = int(rising[0])
+        here = np.zeros(int(rising[-1]) + 1 - begin, bool)
+        here[rising - begin] = True
+        chosen = ordered.skip(begin).take(len(here))
+        if not here.all():
+            datasets = self._tf.data.Dataset
+            marked = datasets.zip((chosen, datasets.from_tensor_slices(here)))
+            chosen = marked.filter(self._plain(lambda _, mine: mine))
+            chosen = chosen.map(self._plain(lambda sample, _: sample))
+        for place in places[len(rising) :].tolist():
+            chosen = chosen.concatenate(ordered.skip(place).take(1))
+        return chosen
+
+    def _plain(self, function: Callable[..., Any]) -> Any:
+        """Exclude the function from AutoGraph, which would warn that it cannot convert it."""
+        return self._tf.autograph.experimental.do_not_convert(function)
+
+
+def _lengths(source: Any) -> Iterator[int]:
+    if isinstance(source, Mapping):
+        source = list(source.values())
+    if isinstance(source, (tuple, list)):
+        for one in source:
+            yield from _lengths(one)
+    else:
+        yield len(source)
+
+
+def _taken(source: Any, places: Sequence[int]) -> Any:
+    if isinstance(source, Mapping):
+        return {name: _taken(one, places) for name, one in source.items()}
+    if isinstance(source, (tuple, list)):
+        parts = [_taken(one, places) for one in source]
+        # A namedtuple takes separate arguments.
+        return type(source)(*parts) if hasattr(source, "_fields") else type(source)(parts)
+    return np.asarray(source)[places]
 
 
 class ElasticDataset(Walk):

@@ -1,12 +1,17 @@
-"""Values that differ between ranks, such as random number states, and survive the loss of a rank.
+"""Values that differ between ranks and that no synced state has: random number states, accumulated gradients.
 
-With each commit all ranks exchange these values, and a new worker continues with those of a lost one.
+With each commit all ranks exchange values such as random number states, so that they survive the loss of a rank.
+
+Optimizers accumulate gradients over several backward passes in variables that no state saves. A failure in the middle
+of a cycle of passes leaves ranks at different passes, and a new rank has made none. So all ranks restart the cycle when
+training resumes.
 """
 
 import random
 import sys
+import weakref
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, Protocol
 
 
 class PerRank:
@@ -65,3 +70,32 @@ def seats(held: Sequence[int | None], known: Mapping[int, Any]) -> list[int]:
             seat = next(free, None)
         given.append(next(following) if seat is None else seat)
     return given
+
+
+class Accumulator(Protocol):
+    """Optimizer part that counts backward passes and sums their gradients."""
+
+    def pending(self) -> bool:
+        """Return True between the first and the last pass of a cycle."""
+
+    def drop(self) -> None:
+        """Drop the accumulated gradients and restart the cycle."""
+
+
+_known: "weakref.WeakSet[Accumulator]" = weakref.WeakSet()
+
+
+def register_accumulator(one: Accumulator) -> None:
+    """Let ``pending`` and ``drop`` include this accumulator while it exists."""
+    _known.add(one)
+
+
+def accumulation_pending() -> bool:
+    """Return True if gradients have been accumulated whose optimizer step is still to come."""
+    return any(one.pending() for one in list(_known))
+
+
+def drop_accumulated() -> None:
+    """Drop the gradients of unfinished cycles."""
+    for one in list(_known):
+        one.drop()

@@ -11,11 +11,10 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Any, ClassVar
 
 from horovod.common.contract.membership import HostUpdateResult
-from horovod.common.elastic import accumulated
 from horovod.common.elastic.agreement import Outcome, Standing, compare_names, decide, find_misfit, holder
 from horovod.common.elastic.numbers import largest, numbers_of_rank_0
-from horovod.common.elastic.own import PerRank, seats
-from horovod.common.elastic.walk import Resumes
+from horovod.common.elastic.order import Resumes
+from horovod.common.elastic.own import PerRank, accumulation_pending, drop_accumulated, seats
 from horovod.common.exceptions import HorovodInternalError, HostsUpdatedInterrupt
 from horovod.common.faces import Face
 from horovod.common.steps import marks
@@ -160,11 +159,11 @@ class State(ABC):
 
     def _in_a_step(self) -> bool:
         """Return True if an interrupt now would lose work that the program counts as done."""
-        return accumulated.pending()
+        return accumulation_pending()
 
     def begin_step(self) -> None:
         """Drop what belongs to an unfinished step; called before ``sync``."""
-        accumulated.drop()
+        drop_accumulated()
 
     @abstractmethod
     def save(self) -> None:

@@ -1,17 +1,211 @@
 """``check_in_sync``: check that all ranks hold the same values.
 
-One small exchange is enough if they do. Otherwise a second one finds the first difference. ``fingerprints`` describes
-what is compared.
+One small exchange of digests is enough if they do. Otherwise a second one finds the first difference.
+
+A frontend's reader converts its objects: a tensor becomes an ``Array``, a model or optimizer a mapping of its parts.
+Mappings and sequences are traversed. Numbers, strings, sets and NumPy arrays are values. Functions and classes are
+compared by name. Other objects are compared by ``state_dict()``, or else by their attributes. Models, layers,
+optimizers and variables of Keras and TensorFlow are recognized by their attributes, so no framework is imported.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+import hashlib
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence, Set
+from dataclasses import dataclass
+from enum import Enum
+from fnmatch import fnmatchcase
+from typing import Any
 
 from horovod.common.contract import reasons
 from horovod.common.exceptions import OutOfSyncError
 from horovod.common.faces import Face
-from horovod.common.in_sync.fingerprints import Leaf, whole
 from horovod.common.objects import allgather_object
 from horovod.common.process_sets import ProcessSet
+
+SMALL = 6
+"""Maximum number of values for a tensor to be shown completely."""
+_TEXT = 80  # maximum characters shown of a string
+_ACCEPTED = (
+    "a model, optimizer, scheduler or another object with state_dict(), a tensor, variable, array, number, text, None, "
+    "or a dict or list of these"
+)
+
+
+@dataclass(frozen=True)
+class Array:
+    """Tensor converted by its frontend's reader."""
+
+    dtype: str
+    shape: tuple[int, ...]
+    data: Any
+    """Values in row-major order: bytes, or an object with the buffer protocol."""
+    values: Callable[[], Sequence[Any]]
+    """Returns all values as a flat sequence of Python numbers; called for small tensors only."""
+    label: str = ""
+    """Additional name for messages, such as a variable's path."""
+
+
+@dataclass(frozen=True)
+class Leaf:
+    """Single value, as its digest and text."""
+
+    digest: bytes
+    shown: str
+    """Text for messages."""
+    exact: bool = True
+    """True if ``shown`` is the complete value."""
+
+
+Reader = Callable[[Any], Any]
+"""Conversion of a frontend: returns an Array or a mapping for its own objects, and other objects unchanged."""
+
+
+def fingerprints(objects: Mapping[str, Any], read: Reader, ignore: Collection[str] = ()) -> dict[str, Leaf]:
+    """Return the leaves of ``objects`` by path, such as ``optimizer.state[3].exp_avg``, in order of occurrence.
+
+    Args:
+        objects: Objects by name.
+        read: Reader of the frontend.
+        ignore: Paths to leave out, or patterns such as ``model.head.*``.
+
+    Raises:
+        ValueError: If an object has nothing that can be compared; names the argument.
+    """
+    leaves: dict[str, Leaf] = {}
+    for name, value in objects.items():
+        _refuse(name, read(value))
+        for path, leaf in _walk(name, value, read, ()):
+            if not any(path == pattern or fnmatchcase(path, pattern) for pattern in ignore):
+                leaves[path] = leaf
+    return leaves
+
+
+def digest_of(leaves: Mapping[str, Leaf]) -> str:
+    """Return the SHA-256 of all leaves in hexadecimal, independent of their order."""
+    digest = hashlib.sha256()
+    for path in sorted(leaves):
+        encoded = path.encode(errors="surrogatepass")
+        digest.update(len(encoded).to_bytes(8, "little") + encoded + leaves[path].digest)
+    return digest.hexdigest()
+
+
+def named(objects: Sequence[Any], keywords: Mapping[str, Any], name_of: Callable[[Any], str]) -> dict[str, Any]:
+    """Return all objects by name.
+
+    Args:
+        objects: Objects without a name.
+        keywords: Objects with a name.
+        name_of: Returns the name of an object without one; repeated names get a suffix _2, _3, ...
+
+    Raises:
+        ValueError: If there is no object.
+    """
+    result: dict[str, Any] = {}
+    for value in objects:
+        name = name_of(value)
+        number, free = 1, name
+        while free in result or free in keywords:
+            number += 1
+            free = f"{name}_{number}"
+        result[free] = value
+    result.update(keywords)
+    if not result:
+        raise ValueError(f"check_in_sync: an object must be given; pass {_ACCEPTED}")
+    return result
+
+
+def check_ignore(ignore: Any) -> tuple[str, ...]:
+    """Return ``ignore`` as a tuple. Raises ValueError if it is not a list of strings."""
+    if isinstance(ignore, str) or not isinstance(ignore, Collection) or not all(isinstance(p, str) for p in ignore):
+        raise ValueError(f"check_in_sync: ignore must be a list of paths or patterns, got {ignore!r}")
+    return tuple(ignore)
+
+
+def _refuse(name: str, value: Any) -> None:
+    kind = type(value).__name__
+    if isinstance(value, Iterator) or (callable(value) and not hasattr(value, "state_dict")):
+        what = "an iterator, which would be used up" if isinstance(value, Iterator) else f"a {kind}"
+        raise ValueError(f"check_in_sync: {name} must be {_ACCEPTED}, got {what}")
+
+
+def _walk(path: str, value: Any, read: Reader, within: tuple[int, ...]) -> Iterator[tuple[str, Leaf]]:
+    value = read(value)
+    leaf = _leaf(value)
+    if leaf is not None:
+        yield path, leaf
+        return
+    if id(value) in within:
+        return  # a cycle; its contents have been visited
+    within = (*within, id(value))
+    for step, part in _parts(value):
+        yield from _walk(path + step, part, read, within)
+
+
+def _leaf(value: Any) -> Leaf | None:
+    """Return the value as a Leaf; None if it has parts."""
+    if isinstance(value, Array):
+        return _of_array(value)
+    if isinstance(value, Enum):
+        return _of_text("enum", str(value))
+    if value is None or isinstance(value, bool | int | float | complex | str | bytes | bytearray):
+        return _of_text(type(value).__name__, repr(value))
+    if hasattr(value, "dtype") and hasattr(value, "tobytes") and getattr(value.dtype, "kind", "O") != "O":
+        array = Array(str(value.dtype), tuple(value.shape), value.tobytes(), lambda: value.reshape(-1).tolist())
+        return _of_array(array)
+    if isinstance(value, Set):
+        members = sorted((found or _of_text("?", type(m).__name__) for m in value for found in [_leaf(m)]), key=_digest)
+        return Leaf(
+            _hash("set", *(member.digest for member in members)), "{" + ", ".join(m.shown for m in members) + "}"
+        )
+    if callable(value) and hasattr(value, "__qualname__"):
+        return _of_text("function", f"{value.__module__}.{value.__qualname__}")
+    return None
+
+
+def _parts(value: Any) -> Iterator[tuple[str, Any]]:
+    """Yield (suffix of the path, part)."""
+    if isinstance(value, Mapping):
+        for key, part in value.items():
+            yield (f".{key}" if isinstance(key, str) else f"[{key!r}]"), part
+    elif isinstance(value, Sequence) or (hasattr(value, "tolist") and hasattr(value, "dtype")):
+        for index, part in enumerate(value):
+            yield f"[{index}]", part
+    elif callable(getattr(value, "state_dict", None)):
+        for step, part in _parts(value.state_dict()):
+            yield step, part
+    else:
+        yield ".(type)", f"{type(value).__module__}.{type(value).__qualname__}"
+        for key, part in vars(value).items() if hasattr(value, "__dict__") else ():
+            yield f".{key}", part
+
+
+def _of_array(array: Array) -> Leaf:
+    count = 1
+    for extent in array.shape:
+        count *= extent
+    text = f"{array.dtype} of shape {array.shape}"
+    exact = count <= SMALL
+    if exact:
+        numbers = ", ".join(map(repr, array.values()))
+        text = numbers if array.shape == () else f"[{numbers}]" if len(array.shape) == 1 else f"{text}: {numbers}"
+    digest = _hash("array", array.dtype.encode(), repr(array.shape).encode(), array.data)
+    return Leaf(digest, f"{text} ({array.label})" if array.label else text, exact)
+
+
+def _of_text(kind: str, text: str) -> Leaf:
+    shown = text if len(text) <= _TEXT else text[:_TEXT] + "..."
+    return Leaf(_hash(kind, text.encode(errors="surrogatepass")), shown, shown == text)
+
+
+def _digest(leaf: Leaf) -> bytes:
+    return leaf.digest
+
+
+def _hash(kind: str, *parts: Any) -> bytes:
+    digest = hashlib.sha256(kind.encode() + b"\0")
+    for part in parts:
+        digest.update(part)
+    return digest.digest()
+
 
 _VALUES = 4  # number of different values in a message
 _PATHS = 5  # number of further paths in a message
@@ -37,7 +231,7 @@ def check(leaves: Callable[[], dict[str, Leaf]], process_set: ProcessSet, face: 
     failure: Exception | None = None
     try:
         mine = leaves()
-        said = (whole(mine), "")
+        said = (digest_of(mine), "")
     except Exception as error:  # other ranks must learn of the error instead of waiting
         failure = error
         said = ("", f"{type(error).__name__}: {error}"[:1000])
@@ -90,3 +284,82 @@ def _values(holders: Sequence[tuple[Leaf, Sequence[int]]]) -> str:
         return "is " + " and ".join(f"{leaf.shown} on {reasons.named_ranks(who)}" for leaf, who in named) + others
     parts = [f"{'one' if i == 0 else 'another'} on {reasons.named_ranks(who)}" for i, (_, who) in enumerate(named)]
     return f"({holders[0][0].shown}) is " + ", ".join(parts) + others
+
+
+# Optimizer variables of Keras whose values belong to a single rank.
+#
+# A distributed optimizer that reduces gradients only after Keras has accumulated them has accumulators that differ
+# between ranks during an accumulation. They must be neither broadcast nor compared.
+_MARK = "_hvd_own"
+
+
+def mark_own(variables: Iterable[Any]) -> None:
+    """Mark variables as belonging to a single rank; None entries are skipped."""
+    for variable in variables:
+        if variable is not None:
+            setattr(variable, _MARK, True)
+
+
+def is_own(variable: Any) -> bool:
+    """Return True if ``variable`` was marked by ``mark_own``."""
+    return getattr(variable, _MARK, False) is True
+
+
+# Batch normalization: each rank computes its own from the batches it has seen.
+_OWN = ("moving_mean", "moving_variance")
+
+
+def reader(to_numpy: Callable[[Any], Any], is_local: Callable[[Any], bool] = lambda variable: False) -> Reader:
+    """Return a reader for a framework.
+
+    Args:
+        to_numpy: Converts tensors and variables to arrays.
+        is_local: Returns True for model variables to leave out, in addition to the moving statistics of batch
+            normalization.
+    """
+
+    def read(value: Any) -> Any:
+        if hasattr(value, "apply_gradients"):
+            return {"variables": [None if is_own(one) else one for one in optimizer_variables(value)]}
+        if hasattr(value, "get_weights"):
+            weights = [None if _is_own(variable) or is_local(variable) else variable for variable in value.weights]
+            optimizer = getattr(value, "optimizer", None)
+            # Optimizer first: a different learning rate is more likely the cause of a difference than the weights.
+            return {"weights": weights} if optimizer is None else {"optimizer": optimizer, "weights": weights}
+        if hasattr(value, "dtype") and hasattr(value, "shape"):
+            return _array(to_numpy(value), _label(value))
+        return value
+
+    return read
+
+
+def name_of(value: Any) -> str:
+    """Return the default name of an object."""
+    if hasattr(value, "apply_gradients"):
+        return "optimizer"
+    return "model" if hasattr(value, "get_weights") else type(value).__name__
+
+
+def optimizer_variables(optimizer: Any) -> list[Any]:
+    """Return all variables of a Keras optimizer, including those of an inner optimizer. They are a list or a method."""
+    if optimizer is None:
+        return []
+    variables = optimizer.variables
+    return list(variables() if callable(variables) else variables)
+
+
+def _is_own(variable: Any) -> bool:
+    return _label(variable).rpartition("/")[2] in _OWN
+
+
+def _label(variable: Any) -> str:
+    """Return the variable's path, such as ``dense/kernel``; empty for a tensor."""
+    if not hasattr(variable, "assign"):
+        return ""
+    return str(getattr(variable, "path", None) or getattr(variable, "name", "")).partition(":")[0]
+
+
+def _array(array: Any, label: str) -> Any:
+    if getattr(array, "dtype", None) is None or array.dtype.kind == "O":  # strings
+        return array.tolist() if hasattr(array, "tolist") else array
+    return Array(str(array.dtype), tuple(array.shape), array.tobytes(), lambda: array.reshape(-1).tolist(), label)

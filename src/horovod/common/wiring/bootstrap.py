@@ -9,12 +9,12 @@ import os
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
+from horovod.common.communicators import GivenSet
 from horovod.common.contract import notices, reports
 from horovod.common.contract.log import make_sink
 from horovod.common.contract.notices import sentences, unheard
 from horovod.common.contract.settings import LOG_LEVELS, Settings, for_debugging
 from horovod.common.contract.worker_env import WorkerEnv
-from horovod.common.given_sets import GivenSet
 from horovod.common.job import Job
 from horovod.common.wiring import calibration, mpi, shared_memory
 from horovod.common.wiring.engine_start import Formed, make_engine

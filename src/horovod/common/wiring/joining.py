@@ -25,10 +25,10 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from horovod._version import __version__
+from horovod.common.communicators import GivenSet, Sets
 from horovod.common.contract import descriptors
 from horovod.common.contract.settings import Settings, agree
 from horovod.common.contract.worker_env import WorkerEnv
-from horovod.common.given_sets import GivenSet, Sets
 from horovod.common.handover.meeting import find_store
 from horovod.common.network import tcp_options
 from horovod.common.network.connecting import Listeners

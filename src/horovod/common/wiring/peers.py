@@ -15,7 +15,7 @@ from typing import Any
 import msgspec
 
 from horovod._version import __version__
-from horovod.common.given_sets import GivenSet, Sets, agree
+from horovod.common.communicators import GivenSet, Sets, agree_on_sets
 from horovod.common.job import Job
 from horovod.common.network.interfaces import Endpoint
 
@@ -90,7 +90,7 @@ def check_agreement(peers: Sequence[Peer]) -> tuple[Sets, ...]:
                 f"{'dynamic' if peer.dynamic else 'static'} on {label(rank, peer)}"
             )
     given = [peer.process_sets for peer in peers]
-    return agree(given, [peer.world_rank for peer in peers], lambda rank: label(rank, peers[rank]))
+    return agree_on_sets(given, [peer.world_rank for peer in peers], lambda rank: label(rank, peers[rank]))
 
 
 @dataclass(frozen=True)

@@ -14,12 +14,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from horovod._version import __version__
+from horovod.common.communicators import GivenSet
 from horovod.common.contract.membership import Facts, Place, decode_place, encode
 from horovod.common.contract.settings import Settings
 from horovod.common.contract.worker_env import WorkerEnv
 from horovod.common.elastic.updates import notification_manager, together
 from horovod.common.exceptions import NoPlaceError
-from horovod.common.given_sets import GivenSet
 from horovod.common.job import Job
 from horovod.common.store.client import StoreClient, StoreError, StoreRefused, StoreTimeout
 from horovod.common.wiring import bootstrap

@@ -7,8 +7,8 @@ from typing import Any, Protocol, runtime_checkable
 import torch
 
 from horovod.common.elastic.agreement import signature
+from horovod.common.elastic.order import Resumes
 from horovod.common.elastic.state import cannot_be_copied
-from horovod.common.elastic.walk import Resumes
 from horovod.torch.elastic.copying import Later, Pair, copied, reserve
 from horovod.torch.elastic.sampler import ElasticSampler
 from horovod.torch.functions import broadcast_object, broadcast_optimizer_state, broadcast_parameters

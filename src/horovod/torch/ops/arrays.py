@@ -15,8 +15,8 @@ from typing import Any, TypeVar
 
 import torch
 
+from horovod.common.dtypes import class_name, is_immutable, library_of
 from horovod.common.faces import TORCH as face
-from horovod.common.foreign import is_immutable, kind_of, library
 from horovod.common.refusals import add_rank
 from horovod.torch.ops import devices, handles
 
@@ -75,7 +75,7 @@ def call(function: Callable[..., Any], given: Any, *args: Any, **kwargs: Any) ->
 
 def is_foreign(array: Any) -> bool:
     """Return True if ``array`` belongs to another library that can share memory and is not a NumPy array."""
-    if isinstance(array, torch.Tensor) or any(library(kind) == "numpy" for kind in type(array).__mro__):
+    if isinstance(array, torch.Tensor) or any(library_of(kind) == "numpy" for kind in type(array).__mro__):
         return False
     return hasattr(array, "__dlpack__") or hasattr(array, "__cuda_array_interface__")
 
@@ -94,7 +94,7 @@ def tensor_of(array: Any, operation: str, in_place: bool = False) -> Any:
     """
     if not is_foreign(array):
         return array
-    kind = kind_of(array)
+    kind = class_name(array)
     if in_place and is_immutable(array):
         raise ValueError(f"{operation}: a {kind} cannot be changed in place; use the operation that returns a new one")
     try:
@@ -168,7 +168,7 @@ def _let_wait(array: Any, device: torch.device) -> None:
 def _from_dlpack(array: Any) -> Callable[[Any], Any] | None:
     if not hasattr(array, "__dlpack__"):
         return None
-    package = library(type(array))
+    package = library_of(type(array))
     package = "jax" if package == "jaxlib" else package
     of_standard = getattr(array, "__array_namespace__", None)
     namespace = of_standard() if of_standard is not None else sys.modules.get(package)

@@ -9,7 +9,7 @@ from typing import Any, NoReturn
 
 import torch
 
-from horovod.common import dtypes, groups
+from horovod.common import dtypes, ops
 from horovod.common.faces import TORCH as face
 from horovod.common.ops import check_reduction as check_op_of
 from horovod.common.process_sets import ProcessSet
@@ -158,8 +158,8 @@ def output_of(work: Any, tail: Sequence[int], dtype: torch.dtype) -> torch.Tenso
 
 
 def group_names(operation: str, name: str | None, count: int, process_set: ProcessSet) -> tuple[str, list[str]]:
-    """Return (the group's name, the members' names); see ``horovod.common.groups``."""
-    return groups.names(face, operation, name, count, 0 if name else set_id(process_set, operation))
+    """Return (the group's name, the members' names); see ``horovod.common.ops``."""
+    return ops.grouped_names(face, operation, name, count, 0 if name else set_id(process_set, operation))
 
 
 def check_list(tensors: Any, operation: str) -> list[torch.Tensor]:
