@@ -1,0 +1,128 @@
+"""Compare the planner's predictions with runs on simulated hosts, whose links have limited rates.
+
+    python benchmarks/planner.py --hosts 2 4 8 --rate 100 --width 256
+
+Computation is simulated by sleeping, so that many ranks fit on a few cores. Its profile is recorded with one worker.
+The hosts are network namespaces (namespaces.py). Prints for each number of hosts and each compression: the median step,
+the prediction, its error, the share of the step in which a link at its full rate is needed, and the cores that rank 0
+used: far below one, the link was the limit. Needs root, iproute2 and util-linux.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+import msgspec
+import namespaces
+from hosts import OURS, Column, environments
+
+from horovod.common.contract.worker_env import make_key
+from horovod.common.store import StoreServer
+from horovod.planner import network, profile
+from horovod.planner.network import Layout
+from horovod.planner.simulate import Settings, simulate
+
+PROGRAM = str(Path(__file__).with_name("planner_program.py"))
+COMPRESSIONS = {"none": "none", "wire_fp16": "fp16", "wire_int8": "int8"}
+TCP = 1448 / 1514
+"""Payload per byte of an Ethernet frame."""
+
+
+def program(args: argparse.Namespace, out: Path, *more: str) -> list[str]:
+    """Return the command of a rank."""
+    sizes = ["--width", str(args.width), "--layers", str(args.layers), "--seconds", str(args.seconds)]
+    return [sys.executable, PROGRAM, *sizes, "--steps", str(args.steps), "--out", str(out), *more]
+
+
+def run(hosts: namespaces.Hosts, count: int, command: list[str], folder: Path, timeout: float, threshold: int) -> None:
+    """Run a job with one rank on each of the first hosts. Raises RuntimeError with the output if it fails."""
+    key = make_key()
+    server = StoreServer(key, host=namespaces.GATEWAY)
+    try:
+        key_file = folder / f"key{count}"
+        key_file.touch(mode=0o600)
+        key_file.write_bytes(key)
+        ranks = []
+        for rank, extra in enumerate(environments(Column(OURS, OURS), count, 1, server.address, str(key_file))):
+            words = hosts.inside(rank, command)
+            environment = {**os.environ, **extra, "HOROVOD_FUSION_THRESHOLD": str(threshold)}
+            ranks.append(subprocess.Popen(words, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT))
+        try:
+            outputs = [process.communicate(timeout=timeout)[0].decode() for process in ranks]
+        finally:
+            for process in ranks:
+                process.kill()
+                process.wait()
+        for process, output in zip(ranks, outputs, strict=True):
+            if process.returncode:
+                raise RuntimeError(f"a rank ended with {process.returncode}: {output[-2000:]}")
+    finally:
+        server.close()
+
+
+def row(args: argparse.Namespace, shape: profile.Profile, count: int, name: str, found: dict[str, Any]) -> list[str]:
+    """Return a row of the table."""
+    rate = args.rate * 1e6 / 8
+    net = msgspec.structs.replace(network.assumed("cpu", rate), efficiency=TCP)
+    settings = Settings(compression=COMPRESSIONS[name], fusion_threshold=args.fusion_threshold)
+    step = simulate(shape, Layout(count), net, settings)
+    measured = median(found["seconds"])
+    spread = f"{min(found['seconds']) * 1e3:.0f}-{max(found['seconds']) * 1e3:.0f}"
+    busy = 2 * (count - 1) / count * step.nbytes / rate / measured
+    cores = found["cpu_seconds"] / sum(found["seconds"])
+    return [
+        f"{count} x {args.rate:g} Mbit/s",
+        name,
+        f"{measured * 1e3:.0f} ms ({spread})",
+        f"{step.seconds * 1e3:.0f} ms",
+        f"{step.seconds / measured - 1:+.1%}",
+        f"{busy:.0%}",
+        f"{cores:.2f}",
+    ]
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--hosts", type=int, nargs="+", default=[2, 4], help="numbers of hosts (default 2 4)")
+    parser.add_argument("--rate", type=float, default=1000, help="Mbit/s of each host's link (default 1000)")
+    parser.add_argument("--width", type=int, default=1024, help="of a layer; it has width^2 parameters (default 1024)")
+    parser.add_argument("--layers", type=int, default=8)
+    parser.add_argument("--seconds", type=float, default=0.01, help="of a layer's forward (default 0.01)")
+    parser.add_argument("--steps", type=int, default=15)
+    parser.add_argument("--fusion-threshold", type=int, default=128 << 20, help="bytes (default 128 MiB)")
+    parser.add_argument("--compressions", nargs="+", default=list(COMPRESSIONS), choices=list(COMPRESSIONS))
+    parser.add_argument("--timeout", type=float, default=300.0, help="seconds for one run (default 300)")
+    args = parser.parse_args()
+    if why := namespaces.missing():
+        sys.exit(f"benchmarks/planner.py: {why}")
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # exit normally, so that the ranks are ended
+    with tempfile.TemporaryDirectory(prefix="bench-") as temporary:
+        folder = Path(temporary)
+        recorded = folder / "profile.json"
+        subprocess.run(
+            program(args, recorded, "--profile"), check=True, timeout=args.timeout, stdout=subprocess.DEVNULL
+        )
+        shape = profile.load(recorded)
+        print(f"one worker: {shape.seconds.step * 1e3:.0f} ms a step", flush=True)
+        print("| Hosts | Compression | Measured | Predicted | Error | Link in use | Cores |\n" + "|---" * 7 + "|")
+        with namespaces.Hosts(max(args.hosts), args.rate, incoming=True) as hosts:
+            for count in args.hosts:
+                for name in args.compressions:
+                    out = folder / f"{count}-{name}.json"
+                    command = program(args, out, "--compression", name)
+                    run(hosts, count, command, folder, args.timeout, args.fusion_threshold)
+                    cells = row(args, shape, count, name, json.loads(out.read_text()))
+                    print("| " + " | ".join(cells) + " |", flush=True)
+
+
+if __name__ == "__main__":
+    main()
