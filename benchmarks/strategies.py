@@ -2,8 +2,8 @@
 
     python benchmarks/strategies.py [--task digits] [--np 4] [--seeds 3] [--samples 60000] [--plot strategies]
 
-Runs examples/strategies/compare.py for each strategy and seed, with all ranks at full speed and with rank 1 at half
-speed, and prints Markdown tables. Losses and staleness are measured. **Bytes and times on links are calculated**
+Runs examples/strategies/compare.py for each seed with all ranks at full speed, and once with rank 1 at half speed, and
+prints Markdown tables. Losses and staleness are measured. **Bytes and times on links are calculated**
 (`cost`): all ranks share this machine's memory, so the tables add to the measured compute time of a step the time that
 its bytes and messages would take on each link (`LINKS`). Nothing is overlapped in this calculation.
 """
@@ -21,7 +21,6 @@ from pathlib import Path
 from typing import Any
 
 EXAMPLE = Path(__file__).resolve().parents[1] / "examples/strategies/compare.py"
-STRATEGIES = ("sync", "local", "diloco", "gossip", "ps", "async", "easgd")
 LINKS = {"10 Gbit/s": (1.25e9, 50e-6), "1 Gbit/s": (1.25e8, 100e-6), "100 Mbit/s, 20 ms": (1.25e7, 20e-3)}
 """Bytes per second in each direction, and seconds per message."""
 
@@ -38,7 +37,7 @@ def cost(strategy: str, size: int, ranks: int, every: int) -> Cost:
     """Return the cost of a step.
 
     Args:
-        strategy: One of ``STRATEGIES``.
+        strategy: Name of a strategy in the example.
         size: Bytes of the parameters.
         ranks: Number of ranks; one is the server of a parameter server.
         every: Steps between exchanges of the strategies that exchange now and then.
@@ -57,15 +56,20 @@ def seconds(one: Cost, link: tuple[float, float], compute: float) -> float:
     return compute + one.sent / rate + one.messages * latency
 
 
-def run(strategy: str, seed: int, slow: int, args: argparse.Namespace) -> dict[str, Any]:
-    """Return the results of a job. Raises subprocess errors if it fails or takes longer than ``--timeout`` seconds."""
+def run(seed: int, slow: int, args: argparse.Namespace) -> dict[str, dict[str, Any]]:
+    """Return the results of one job by strategy, or those in the folder ``--results`` if it has them.
+
+    Raises subprocess errors if the job fails or takes longer than ``--timeout`` seconds.
+    """
     with tempfile.TemporaryDirectory() as folder:
-        path = Path(folder) / "result.json"
-        flags = ["--strategy", strategy, "--task", args.task, "--seed", seed, "--slow", slow, "--json", path]
-        flags += ["--samples", args.samples, "--every", args.every, "--batch", args.batch]
-        command = [sys.executable, "-m", "horovod.runner", "-np", args.np, sys.executable, EXAMPLE, *flags]
-        subprocess.run([str(part) for part in command], check=True, timeout=args.timeout, stdout=subprocess.DEVNULL)
-        return dict(json.loads(path.read_text()))
+        path = Path(args.results or folder) / f"{args.task}-{seed}-{slow}.json"
+        if not path.exists():
+            path.parent.mkdir(parents=True, exist_ok=True)
+            flags = ["--task", args.task, "--seed", seed, "--slow", slow, "--json", path]
+            flags += ["--samples", args.samples, "--every", args.every, "--batch", args.batch]
+            command = [sys.executable, "-m", "horovod.runner", "-np", args.np, sys.executable, EXAMPLE, *flags]
+            subprocess.run([str(part) for part in command], check=True, timeout=args.timeout, stdout=subprocess.DEVNULL)
+        return {one["strategy"]: one for one in json.loads(path.read_text())}
 
 
 def table(rows: list[list[str]]) -> str:
@@ -77,8 +81,8 @@ def report(
     results: dict[str, list[dict[str, Any]]], slowed: dict[str, dict[str, Any]], args: argparse.Namespace
 ) -> str:
     """Return the tables as text."""
-    base = results["sync"] if "sync" in results else next(iter(results.values()))
-    compute = statistics.median(one["busy"] / one["steps"] for one in base)
+    # Synchronous training communicates within the backward pass, so take the time from a strategy that does not.
+    compute = statistics.median(one["busy"] / one["steps"] for one in results["local"])
     head = ["strategy", "steps", "held-out loss", "spread", "KB a step", *(f"s on {link}" for link in LINKS)]
     rows = [head]
     for strategy, runs in results.items():
@@ -127,13 +131,13 @@ def main() -> None:
     parser.add_argument("--samples", type=int, default=60_000)
     parser.add_argument("--batch", type=int, default=16)
     parser.add_argument("--every", type=int, default=20)
-    parser.add_argument("--strategies", type=lambda text: text.split(","), default=list(STRATEGIES))
     parser.add_argument("--timeout", type=float, default=300, help="seconds for one job (default %(default)s)")
+    parser.add_argument("--results", help="folder that keeps the results of jobs; those that it has are not run again")
     parser.add_argument("--plot", help="draw the curves to PLOT.svg; needs matplotlib")
     args = parser.parse_args()
-    results = {s: [run(s, seed, -1, args) for seed in range(1, args.seeds + 1)] for s in args.strategies}
-    slowed = {s: run(s, 1, 1, args) for s in args.strategies}
-    print(report(results, slowed, args))
+    runs = [run(seed, -1, args) for seed in range(1, args.seeds + 1)]
+    results = {strategy: [one[strategy] for one in runs] for strategy in runs[0]}
+    print(report(results, run(1, 1, args), args))
     if args.plot:
         plot(results, args)
 

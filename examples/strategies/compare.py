@@ -1,9 +1,7 @@
 """Train on handwritten digits with one of several training strategies; one flag selects it.
 
     horovodrun -np 4 python examples/strategies/compare.py --strategy diloco
-    for s in sync local diloco gossip ps async easgd; do
-        horovodrun -np 4 python examples/strategies/compare.py --strategy $s
-    done
+    horovodrun -np 4 python examples/strategies/compare.py --strategy all
 
 All strategies take the same number of samples in total, so that their losses can be compared. A parameter server's
 ranks do not train, so the other ranks take more steps. The data are part of scikit-learn; nothing is downloaded.
@@ -105,7 +103,7 @@ class Transformer(nn.Module):
         return self.head(self.block(self.characters(codes) + self.positions, src_mask=self.mask, is_causal=True))
 
 
-def with_strategy(args: argparse.Namespace, optimizer: torch.optim.Optimizer, model: nn.Module) -> Any:
+def with_strategy(strategy: str, args: argparse.Namespace, optimizer: torch.optim.Optimizer, model: nn.Module) -> Any:
     """Return the optimizer with the strategy that the flag selects: the only line that differs."""
     every = args.every
     return {
@@ -116,7 +114,7 @@ def with_strategy(args: argparse.Namespace, optimizer: torch.optim.Optimizer, mo
         "ps": lambda: hvd.ParameterServer(optimizer, mode="sync"),
         "async": lambda: hvd.ParameterServer(optimizer, mode="async", staleness=args.staleness),
         "easgd": lambda: hvd.ParameterServer(optimizer, mode="easgd", every=every),
-    }[args.strategy]()
+    }[strategy]()
 
 
 @torch.no_grad()
@@ -147,9 +145,36 @@ def train(args: argparse.Namespace, task: Any, model: nn.Module, optimizer: Any,
     return {"steps": steps, "curve": curve, "seconds": total, "busy": busy}
 
 
+def compare(strategy: str, args: argparse.Namespace, task: Any) -> dict[str, Any]:
+    """Train with a strategy from the same start as all others. Return the results, which rank 0 prints."""
+    torch.manual_seed(args.seed)
+    model = task.model()
+    optimizer = with_strategy(strategy, args, task.optimizer(model, args.lr), model)
+    hvd.broadcast_parameters(model.state_dict(), root_rank=0)
+    result: dict[str, Any] = {}
+    if strategy in ("ps", "async", "easgd"):
+        if not optimizer.serve():  # the last rank holds the parameters
+            result = train(args, task, model, optimizer, hvd.size() - 1)
+            optimizer.finish()
+    else:
+        result = train(args, task, model, optimizer, hvd.size())
+        for p in model.parameters():  # gossip and unfinished rounds leave differences
+            p.data = hvd.allreduce(p.data)
+    staleness = getattr(getattr(optimizer, "strategy", None), "histogram", {})
+    result |= {"strategy": strategy, "parameters": sum(p.numel() for p in model.parameters())}
+    result |= {"loss": held_out_loss(task, model), "staleness": dict(sorted(staleness.items()))}
+    if hvd.rank() == 0:
+        print(
+            f"{strategy:7s} {hvd.size()} ranks, {result['steps']} steps: held-out loss {result['loss']:.4f}"
+            f" in {result['seconds']:.1f} s" + (f", staleness {result['staleness']}" if staleness else ""),
+            flush=True,
+        )
+    return result
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--strategy", choices=STRATEGIES, default="sync")
+    parser.add_argument("--strategy", choices=(*STRATEGIES, "all"), default="all", help="default %(default)s")
     parser.add_argument("--task", choices=("digits", "chars"), default="digits")
     parser.add_argument("--samples", type=int, default=60_000, help="in total, over all ranks")
     parser.add_argument("--batch", type=int, default=16, help="samples per step and rank")
@@ -164,38 +189,11 @@ def main() -> None:
 
     torch.set_num_threads(1)
     hvd.init(process_sets="dynamic")
-    torch.manual_seed(args.seed)
     task = Digits() if args.task == "digits" else Chars()
-    model = task.model()
-    optimizer = with_strategy(args, task.optimizer(model, args.lr), model)
-    hvd.broadcast_parameters(model.state_dict(), root_rank=0)
-
-    result: dict[str, Any] = {}
-    if args.strategy in ("ps", "async", "easgd"):
-        if not optimizer.serve():  # the last rank holds the parameters
-            result = train(args, task, model, optimizer, hvd.size() - 1)
-            optimizer.finish()
-    else:
-        result = train(args, task, model, optimizer, hvd.size())
-        for p in model.parameters():  # gossip and unfinished rounds leave differences
-            p.data = hvd.allreduce(p.data)
-    if hvd.rank() == 0:
-        parameters = sum(p.numel() for p in model.parameters())
-        strategy = getattr(optimizer, "strategy", None)
-        result |= {
-            "strategy": args.strategy,
-            "ranks": hvd.size(),
-            "parameters": parameters,
-            "loss": held_out_loss(task, model),
-            "staleness": dict(sorted(getattr(strategy, "histogram", {}).items())),
-        }
-        if args.json:
-            args.json.write_text(json.dumps(result))
-        print(
-            f"{args.strategy:7s} {hvd.size()} ranks, {result['steps']} steps: held-out loss {result['loss']:.4f}"
-            f" in {result['seconds']:.1f} s" + (f", staleness {result['staleness']}" if result["staleness"] else ""),
-            flush=True,
-        )
+    strategies = STRATEGIES if args.strategy == "all" else (args.strategy,)
+    results = [compare(strategy, args, task) for strategy in strategies]
+    if args.json and hvd.rank() == 0:
+        args.json.write_text(json.dumps(results))
     hvd.shutdown()
 
 

@@ -129,6 +129,15 @@ def test_char_gpt_learns_and_resumes(tmp_path: Path) -> None:
     identical_parameters(out)
 
 
+@pytest.mark.heavy
+def test_strategies_learn(tmp_path: Path) -> None:
+    script = EXAMPLES / "strategies/compare.py"
+    out, _ = launch(tmp_path, script, "--samples", 6000, "--every", 5, "--slow", 1, workers=3)
+    losses = [float(x) for x in re.findall(r"held-out loss ([\d.]+)", out)]
+    assert len(losses) == 7, out
+    assert max(losses) < 1.0, out  # 2.3 before training
+
+
 def test_a_newcomers_script_runs_unchanged(tmp_path: Path) -> None:
     out, _ = launch(tmp_path, NEWCOMER)
     accuracies = [float(x) for x in re.findall(r"Accuracy: ([\d.]+)%", out)]

@@ -387,6 +387,18 @@ def test_arrays():
         arrays.Gossip([np.zeros((2, 3)).T])
 
 
+@pytest.mark.parametrize("nesterov", [True, False])
+def test_outer_momentum_is_that_of_pytorch(nesterov):
+    theirs = torch.nn.Parameter(torch.ones(4, dtype=torch.float64))
+    optimizer = torch.optim.SGD([theirs], lr=0.7, momentum=0.9, nesterov=nesterov)
+    rule, ours, velocity = OuterSGD(0.7, 0.9, nesterov), np.ones(4), np.zeros(4)
+    for change in np.random.default_rng(0).normal(size=(5, 4)):
+        rule.update(ours, change, velocity)
+        theirs.grad = torch.tensor(change)
+        optimizer.step()
+    np.testing.assert_allclose(ours, theirs.detach().numpy())
+
+
 @pytest.mark.parametrize(
     ("make", "named"),
     [

@@ -51,6 +51,7 @@ PAGES = {
         "docs/compression",
         "docs/planner",
         "docs/strategies",
+        "docs/tuning",
     ],
     "Run": [
         "docs/horovodrun",

@@ -3,7 +3,7 @@
 ``horovod.torch`` exports them as ``LocalSGD``, ``DiLoCo``, ``Gossip`` and ``ParameterServer``; ``strategies.arrays``
 has them for NumPy arrays. docs/strategies.md compares them.
 
-``rules``, ``graphs``, ``layout`` and ``progress`` are pure. ``rounds``, ``gossip`` and ``serving`` communicate.
+``rounds``, ``gossip`` and ``serving`` communicate. The rules, graphs, layouts and the server's decisions do not.
 """
 
 from horovod.strategies.rules import OuterSGD
