@@ -8,7 +8,7 @@ import traceback
 import pytest
 
 from horovod.common.steps import marks
-from horovod.data import ReadAhead, ahead
+from horovod.data import ReadAhead, loader
 
 
 def readers():
@@ -116,7 +116,7 @@ def test_who_stops_early_closes_the_source_in_its_own_thread():
 
 
 def test_one_that_does_not_come_back_is_told_and_does_not_hold_the_program(monkeypatch, caplog):
-    monkeypatch.setattr(ahead, "CLOSE_SECONDS", 0.05)
+    monkeypatch.setattr(loader, "CLOSE_SECONDS", 0.05)
     go_on = threading.Event()
 
     def source():
@@ -133,7 +133,7 @@ def test_one_that_does_not_come_back_is_told_and_does_not_hold_the_program(monke
 
 
 def test_a_close_from_elsewhere_ends_a_loop_that_waits(monkeypatch):
-    monkeypatch.setattr(ahead, "CLOSE_SECONDS", 0.05)
+    monkeypatch.setattr(loader, "CLOSE_SECONDS", 0.05)
     go_on, waits = threading.Event(), threading.Event()
 
     def source():

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from horovod.data import LineFiles, StreamingDataset, WholeFiles
-from horovod.data.paths import find
+from horovod.data.source import find_files
 from tests.data.sources import everything
 
 
@@ -26,23 +26,23 @@ def folder(tmp_path):
 def test_files_folders_patterns_and_rows(folder):
     all_four = [str(folder / f"shard-{number:03}.txt") for number in range(4)]
     assert (
-        find(folder)
-        == find(folder, ".txt")
-        == find(f"{folder}/*.txt")
-        == find(f"{folder}/shard-{{000..003}}.txt")
+        find_files(folder)
+        == find_files(folder, ".txt")
+        == find_files(f"{folder}/*.txt")
+        == find_files(f"{folder}/shard-{{000..003}}.txt")
         == all_four
     )
-    assert find(f"{folder}/sh?rd-00{{2..3}}*") == all_four[2:]
-    assert find([all_four[2], folder / "shard-000.txt"]) == [all_four[2], all_four[0]]
-    assert find(f"{folder}/shard-{{003..001}}.txt") == all_four[:0:-1]
+    assert find_files(f"{folder}/sh?rd-00{{2..3}}*") == all_four[2:]
+    assert find_files([all_four[2], folder / "shard-000.txt"]) == [all_four[2], all_four[0]]
+    assert find_files(f"{folder}/shard-{{003..001}}.txt") == all_four[:0:-1]
     (folder / "in" / "side").mkdir(parents=True)
     os.rename(all_four[3], folder / "in" / "side" / "x.txt")
-    assert find(f"{folder}/**/*.txt") == [str(folder / "in" / "side" / "x.txt"), *all_four[:3]]
+    assert find_files(f"{folder}/**/*.txt") == [str(folder / "in" / "side" / "x.txt"), *all_four[:3]]
     for number in (8, 9, 10):
         (folder / f"{number}").write_text("")
-    assert [os.path.basename(one) for one in find(f"{folder}/{{10..8}}")] == ["10", "9", "8"]
+    assert [os.path.basename(one) for one in find_files(f"{folder}/{{10..8}}")] == ["10", "9", "8"]
     (folder / "a[1].txt").write_text("x")
-    assert find(folder / "a[1].txt") == [f"{folder}/a[1].txt"]
+    assert find_files(folder / "a[1].txt") == [f"{folder}/a[1].txt"]
 
 
 def test_a_shard_that_is_missing(folder):
@@ -67,7 +67,7 @@ def test_what_stands_for_no_file_or_for_one_twice(folder):
         with pytest.raises(ValueError, match=said):
             LineFiles(wrong)
     with pytest.raises(ValueError, match=r"a folder without files \*\.tar"):
-        find(folder, ".tar")
+        find_files(folder, ".tar")
     with pytest.raises(ValueError, match="block_bytes must be an integer of at least 1, got 0"):
         LineFiles(folder, 0)
 

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from horovod.data import parts
+from horovod.data import order
 from tests.data.sources import flat
 
 
@@ -16,44 +16,44 @@ def places(intervals):
 
 @given(st.sets(st.integers(0, 60)), st.integers(0, 70), st.integers(0, 70))
 def test_sections(chosen, begin, end):
-    intervals = parts.joined((one, one + 1) for one in sorted(chosen))
+    intervals = order.joined((one, one + 1) for one in sorted(chosen))
     assert places(intervals) == sorted(chosen)
     assert all(first[1] < second[0] for first, second in itertools.pairwise(intervals))
-    assert parts.count(intervals) == len(chosen)
-    assert places(parts.section(intervals, begin, end)) == sorted(chosen)[begin:end]
+    assert order.count(intervals) == len(chosen)
+    assert places(order.section(intervals, begin, end)) == sorted(chosen)[begin:end]
 
 
 @given(st.sets(st.integers(0, 60)), st.integers(1, 9), st.integers(0, 70))
 def test_ranks_share_what_is_left_and_all_know_what_is_done(chosen, ranks, done):
-    left = parts.joined((one, one + 1) for one in sorted(chosen))
-    runs = [places(parts.run(left, rank, ranks)) for rank in range(ranks)]
+    left = order.joined((one, one + 1) for one in sorted(chosen))
+    runs = [places(order.run(left, rank, ranks)) for rank in range(ranks)]
     assert flat(runs) == sorted(chosen)
-    steps = parts.steps(left, ranks)
+    steps = order.steps(left, ranks)
     for rank, run in enumerate(runs):
-        extra = parts.extra(left, rank, ranks)
+        extra = order.extra(left, rank, ranks)
         assert len(run) + (extra is not None) == steps
         assert extra is None or extra in chosen
     assert sum(steps - len(run) for run in runs) < ranks
-    assert places(parts.rest(left, ranks, done)) == [place for run in runs for place in run[done:]]
+    assert places(order.rest(left, ranks, done)) == [place for run in runs for place in run[done:]]
 
 
 def test_the_example_of_the_docstring():
-    left = parts.rest(((0, 12),), 2, 2)
+    left = order.rest(((0, 12),), 2, 2)
     assert left == ((2, 6), (8, 12))
-    assert [places(parts.run(left, rank, 3)) for rank in range(3)] == [[2, 3], [4, 5, 8], [9, 10, 11]]
-    assert [parts.extra(left, rank, 3) for rank in range(3)] == [3, None, None]
+    assert [places(order.run(left, rank, 3)) for rank in range(3)] == [[2, 3], [4, 5, 8], [9, 10, 11]]
+    assert [order.extra(left, rank, 3) for rank in range(3)] == [3, None, None]
 
 
 def test_ranks_without_a_run_share_the_places_of_others():
     left = ((5, 7),)
-    assert [places(parts.run(left, rank, 5)) for rank in range(5)] == [[], [], [5], [], [6]]
-    assert [parts.extra(left, rank, 5) for rank in range(5)] == [5, 6, None, 6, None]
+    assert [places(order.run(left, rank, 5)) for rank in range(5)] == [[], [], [5], [], [6]]
+    assert [order.extra(left, rank, 5) for rank in range(5)] == [5, 6, None, 6, None]
 
 
 def test_thousands_of_ranks_are_no_work():
-    left = parts.rest(((0, 10**9),), 4096, 777)
+    left = order.rest(((0, 10**9),), 4096, 777)
     assert len(left) == 4096
-    assert parts.count(parts.rest(left, 4095, 10)) == 10**9 - 4096 * 777 - 4095 * 10
+    assert order.count(order.rest(left, 4095, 10)) == 10**9 - 4096 * 777 - 4095 * 10
 
 
 @pytest.mark.parametrize(
@@ -61,9 +61,9 @@ def test_thousands_of_ranks_are_no_work():
 )
 def test_what_are_no_intervals(left):
     with pytest.raises(ValueError, match="left must be"):
-        parts.checked(left, 10)
+        order.checked(left, 10)
 
 
 def test_intervals_of_a_state():
-    assert parts.checked([[0, 4], [6, 10]], 10) == ((0, 4), (6, 10))
-    assert parts.checked([], 10) == ()
+    assert order.checked([[0, 4], [6, 10]], 10) == ((0, 4), (6, 10))
+    assert order.checked([], 10) == ()

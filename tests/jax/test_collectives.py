@@ -144,16 +144,16 @@ def test_arrays_of_a_pytree_travel_together(jax_pool):
     """They are submitted together, and grouped operations as groups, both eager and in programs."""
 
     def work():
-        from horovod._arrays import starting
+        from horovod._arrays import collectives
 
-        seen, submit = [], starting.start
+        seen, submit = [], collectives.start
 
         def start(face, requests, *rest):
             requests = list(requests)
             seen.append([request[12:14] for request in requests])
             return submit(face, requests, *rest)
 
-        starting.start = start
+        collectives.start = start
         try:
             rank = hvd.rank()
             tree = {"a": jnp.arange(4.0) * (1 + rank), "b": jnp.ones((2, 1)) * rank}
@@ -164,7 +164,7 @@ def test_arrays_of_a_pytree_travel_together(jax_pool):
                 hvd.grouped_reducescatter(tree, op=hvd.Sum),
             ]
         finally:
-            starting.start = submit
+            collectives.start = submit
         compiled = jax.jit(lambda t: (hvd.grouped_allgather(t, "t"), hvd.grouped_reducescatter(t, op=hvd.Sum)))(tree)
         values = [
             [np.asarray(one).ravel().tolist() for one in jax.tree_util.tree_leaves(t)] for t in (*eager, *compiled)

@@ -8,7 +8,7 @@ import pytest
 pytest.importorskip("jax")
 
 from horovod.common import faces, job
-from horovod.jax import cluster as known
+from horovod.jax import process as known
 from tests.cluster import jobs as cluster_jobs
 from tests.runner.launching import run_job
 from tests.testbed.cluster import Cluster

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import horovod.mxnet as hvd
-from horovod.mxnet.gathered import arriving
+from horovod.mxnet._library import arriving
 from tests.mxnet.reference import DTYPES, array, assert_same, values
 from tests.ranks import on_ranks
 

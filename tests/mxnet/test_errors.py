@@ -49,8 +49,8 @@ def test_ranks_that_disagree_hear_of_it_and_go_on():
         x[:] = 1
         assert x.asnumpy().tolist() == [1] * (2 + rank)
         assert hvd.allreduce(ones((2,)), name="shape", op=hvd.Sum).asnumpy().tolist() == [size] * 2
-    hvd.allreduce(ones((2 + rank,)), name="nobody has looked at this one")
-    with pytest.raises(HorovodInternalError, match="nobody has looked"):
+    hvd.allreduce(ones((2 + rank,)), name="no caller has read this one")
+    with pytest.raises(HorovodInternalError, match="no caller has read"):
         mx.nd.waitall()
     mx.nd.waitall()
 

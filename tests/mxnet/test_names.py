@@ -4,7 +4,7 @@ import random
 
 import pytest
 
-from horovod.mxnet.names import by_number, on_the_wire
+from horovod.mxnet.functions import by_number, on_the_wire
 
 
 @pytest.mark.parametrize("first", [0, 1, 9, 98])

@@ -160,14 +160,14 @@ def test_failures():
 
 @on_ranks(2)
 def test_forgotten_handles():
-    """Nobody keeps the handle or the array; the engine still uses the memory."""
+    """No reference to the handle or the array remains; the engine still uses the memory."""
     for turn in range(5):
         hvd.allreduce_async(np.full(100_000, float(turn)), name=f"dropped.{turn}")
         hvd.allgather_async(np.full(100_000, float(turn)), name=f"gathered.{turn}")
         gc.collect()
         rubbish = np.full(100_000, -1.0)
         assert hvd.allreduce(rubbish, op=hvd.Sum)[0] == -2.0
-    from horovod._arrays import pending
+    from horovod._arrays import handles as pending
 
     deadline = time.monotonic() + PATIENCE
     while time.monotonic() < deadline:
@@ -195,7 +195,7 @@ def test_several_threads_ask():
 def test_shutdown():
     hvd.init()
     if hvd.rank() == 0:
-        handle = hvd.allreduce_async(ones(), name="nobody else's")
+        handle = hvd.allreduce_async(ones(), name="only one's")
         watched = hvd.allreduce_async(ones(), name="likewise")
         called = threading.Event()
         watched.add_done_callback(lambda it: called.set())
@@ -208,7 +208,7 @@ def test_shutdown():
             hvd.allreduce(ones())
     else:
         with pytest.raises(hvd.HorovodInternalError):  # possibly at once, if the other rank has left already
-            hvd.allreduce_async(ones(), name="nobody's").result(PATIENCE)
+            hvd.allreduce_async(ones(), name="unowned").result(PATIENCE)
         hvd.shutdown()
     hvd.init()
     assert hvd.allreduce(ones(), op=hvd.Sum).tolist() == [2.0] * 3

@@ -6,13 +6,13 @@ import numpy as np
 import pytest
 
 import horovod.numpy as hvd
-from horovod._arrays import pending
+from horovod._arrays import handles
 
 
 @pytest.fixture(autouse=True)
 def clean(monkeypatch):
-    monkeypatch.setattr(pending, "_parked", [])
-    monkeypatch.setattr(pending, "_held", [])
+    monkeypatch.setattr(handles, "_parked", [])
+    monkeypatch.setattr(handles, "_held", [])
 
 
 class Done:
@@ -29,13 +29,13 @@ class Done:
 
 def test_two_threads_let_go_of_the_same():
     def in_another_thread():
-        thread = threading.Thread(target=pending._sweep)
+        thread = threading.Thread(target=handles._sweep)
         thread.start()
         thread.join(20)
 
-    pending._parked += [([Done(in_another_thread)], np.ones(1)), ([Done(lambda: None)], np.ones(1))]
-    pending._sweep()
-    assert not pending._parked
+    handles._parked += [([Done(in_another_thread)], np.ones(1)), ([Done(lambda: None)], np.ones(1))]
+    handles._sweep()
+    assert not handles._parked
 
 
 @pytest.mark.parametrize("leaves", ["numpy", "torch"])
@@ -44,7 +44,7 @@ def test_what_was_interrupted_is_kept_while_another_face_is_in_the_job(leaves):
     import horovod.torch as hvd_torch
     from horovod.torch.ops import handles
 
-    face, other, home = (hvd, hvd_torch, pending) if leaves == "numpy" else (hvd_torch, hvd, handles)
+    face, other, home = (hvd, hvd_torch, handles) if leaves == "numpy" else (hvd_torch, hvd, handles)
     kept = np.ones(1)
     face.init()
     other.init()

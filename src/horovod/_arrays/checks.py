@@ -29,7 +29,7 @@ class Reduction:
     wire: int = 0
 
 
-def whose(face: Face, full_name: str, operation: str) -> str:
+def label_of(face: Face, full_name: str, operation: str) -> str:
     """Return the beginning of messages, such as ``allreduce.x on rank 1``.
 
     Raises:

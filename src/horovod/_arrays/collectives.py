@@ -1,23 +1,44 @@
-"""Blocking collectives on NumPy arrays, for frontends whose values are, or can be viewed as, such arrays.
+"""Collectives on NumPy arrays, for frontends whose values are, or can be viewed as, such arrays.
 
 Inputs are not changed. All functions raise ValueError for invalid arguments (a dtype, a name in flight, a process set
 without this rank, no init), and HorovodInternalError, which names tensor and ranks, if ranks disagree or a rank was
 lost. ``face`` is the frontend that submits the operations. Names are full names, such as "allreduce.x", the same on all
 ranks, or "" to match operations by call order.
+
+``start_...`` functions return a ``Pending``.
+
+Common arguments:
+
+- ``names``: full names, such as "allreduce.x", or "" to match operations by call order.
+- ``groups``: name of each array's group or "", or an empty list. The arrays of a group complete together.
+- ``targets``: arrays for the results, in C order and aligned like the sources, which may be the sources themselves;
+  None for new arrays.
+- ``then``: function from the list of results to the final result.
+- ``blocking``: True if the caller waits right away.
+
+Arrays must not change until the operation is done. All arrays are checked before any is submitted, because an
+incomplete group would never finish.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
-from horovod._arrays.checks import Array, Reduction, check_reduction, code_of, root_of, set_id
-from horovod._arrays.starting import (
-    start_allgather,
-    start_allreduce,
-    start_alltoall,
-    start_broadcast,
-    start_reducescatter,
+import numpy as np
+
+from horovod._arrays.checks import (
+    Array,
+    Reduction,
+    check_reduction,
+    code_of,
+    code_of_copied,
+    label_of,
+    root_of,
+    set_id,
+    splits_of,
 )
+from horovod._arrays.handles import Pending, Works, start
 from horovod.common.faces import Face
+from horovod.common.ops import Sum, check_scale, check_scatter, scattered_rows
 from horovod.common.process_sets import ProcessSet
 
 __all__ = [
@@ -33,6 +54,205 @@ __all__ = [
     "root_of",
     "set_id",
 ]
+
+Then = Callable[[list[Any]], Any]
+
+
+def plain(array: Any) -> Array:
+    """Return the values in C order, aligned, in host memory; without a copy if possible."""
+    made = np.asarray(array, order="C")
+    return made if made.flags.aligned else made.copy()
+
+
+def start_allreduce(
+    face: Face,
+    arrays: Sequence[Any],
+    names: Sequence[str],
+    reduction: Reduction,
+    groups: Sequence[str] = (),
+    targets: Sequence[Array] | None = None,
+    then: Then = list,
+    blocking: bool = False,
+) -> Pending:
+    """Reduce the arrays of all ranks, which must have the same shapes and dtypes."""
+    from horovod._core import KIND_ALLREDUCE
+
+    sources = [plain(array) for array in arrays]
+    codes = [
+        check_reduction(source.dtype, reduction, label_of(face, name, "allreduce"))
+        for source, name in zip(sources, names, strict=True)
+    ]
+    number = set_id(face, reduction.process_set, _first(names) or "allreduce")
+    results = [np.empty_like(source) for source in sources] if targets is None else list(targets)
+    how = (int(reduction.op), 0, float(reduction.prescale), float(reduction.postscale), number, None)
+    requests = [
+        (KIND_ALLREDUCE, name, _at(source), _at(result), source.shape, code, *how, *group, reduction.wire)
+        for source, result, name, code, group in zip(
+            sources, results, names, codes, _sized(groups, sources), strict=True
+        )
+    ]
+    return start(face, requests, lambda works: then(results), (sources, results), blocking)
+
+
+def start_broadcast(
+    face: Face,
+    arrays: Sequence[Any],
+    root_rank: int,
+    names: Sequence[str],
+    process_set: ProcessSet,
+    targets: Sequence[Array] | None = None,
+    then: Then = list,
+    blocking: bool = False,
+) -> Pending:
+    """Broadcast the root's arrays. ``root_rank`` is a world rank."""
+    from horovod._core import KIND_BROADCAST
+
+    sources = [plain(array) for array in arrays]
+    codes = [
+        code_of_copied(source.dtype, label_of(face, name, "broadcast"))
+        for source, name in zip(sources, names, strict=True)
+    ]
+    what = _first(names) or "broadcast"
+    number = set_id(face, process_set, what)
+    how = (Sum, root_of(root_rank, process_set, label_of(face, what, "")), 1.0, 1.0, number, None, "", 0)
+    results = [np.empty_like(source) for source in sources] if targets is None else list(targets)
+    requests = [
+        (KIND_BROADCAST, name, _at(source), _at(result), source.shape, code, *how)
+        for source, result, name, code in zip(sources, results, names, codes, strict=True)
+    ]
+    return start(face, requests, lambda works: then(results), (sources, results), blocking)
+
+
+def start_allgather(
+    face: Face,
+    arrays: Sequence[Any],
+    names: Sequence[str],
+    process_set: ProcessSet,
+    groups: Sequence[str] = (),
+    then: Then = list,
+    blocking: bool = False,
+) -> Pending:
+    """Concatenate the arrays of all ranks along dimension 0, in which they may differ."""
+    from horovod._core import KIND_ALLGATHER
+
+    sources = [plain(array) for array in arrays]
+    codes = [
+        code_of_copied(source.dtype, label_of(face, name, "allgather"))
+        for source, name in zip(sources, names, strict=True)
+    ]
+    number = set_id(face, process_set, _first(names) or "allgather")
+    requests = [
+        (KIND_ALLGATHER, name, _at(source), 0, source.shape, code, Sum, 0, 1.0, 1.0, number, None, *group)
+        for source, name, code, group in zip(sources, names, codes, _sized(groups, sources), strict=True)
+    ]
+    return start(face, requests, lambda works: then(_outputs(works, sources)), sources, blocking)
+
+
+def start_alltoall(
+    face: Face,
+    arrays: Sequence[Any],
+    splits: Any,
+    names: Sequence[str],
+    process_set: ProcessSet,
+    then: Then = list,
+    blocking: bool = False,
+) -> Pending:
+    """Send ``splits[i]`` rows of each array to rank i of the set, or equal parts if it is None.
+
+    There must be at least one array. ``then`` gets a list: for each array the received rows in rank order, and last the
+    number of rows of the first array received from each rank. With splits this number is the same for all arrays.
+    """
+    from horovod._core import KIND_ALLTOALL
+
+    sources = [plain(array) for array in arrays]
+    number = set_id(face, process_set, _first(names) or "alltoall")
+    requests = []
+    for source, name in zip(sources, names, strict=True):
+        what = label_of(face, name, "alltoall")
+        code = code_of_copied(source.dtype, what)
+        counts = splits_of(splits, source, process_set.size() or 1, what)
+        how = (Sum, 0, 1.0, 1.0, number, counts, "", 0)
+        requests.append((KIND_ALLTOALL, name, _at(source), 0, source.shape, code, *how))
+    return start(
+        face,
+        requests,
+        lambda works: then([*_outputs(works, sources), _counts(works[0].sizes)]),
+        sources,
+        blocking,
+    )
+
+
+def _counts(sizes: Sequence[int]) -> Array:
+    """Return ``sizes`` as an array of int32, or of int64 if necessary."""
+    return np.array(sizes, np.int32 if max(sizes, default=0) < 2**31 else np.int64)
+
+
+def start_reducescatter(
+    face: Face,
+    arrays: Sequence[Any],
+    names: Sequence[str],
+    reduction: Reduction,
+    groups: Sequence[str] = (),
+    then: Then = list,
+    blocking: bool = False,
+) -> Pending:
+    """Reduce the arrays of all ranks (Average or Sum) and return this rank's rows.
+
+    If the rows do not divide evenly, the first ranks get one row more.
+    """
+    from horovod._core import KIND_REDUCESCATTER
+
+    sources = [plain(array) for array in arrays]
+    codes = [_scattered(face, source, name, reduction) for source, name in zip(sources, names, strict=True)]
+    number = set_id(face, reduction.process_set, _first(names) or "reducescatter")
+    results = [_part(source, reduction.process_set) for source in sources]
+    how = (int(reduction.op), 0, float(reduction.prescale), float(reduction.postscale), number, None)
+    requests = [
+        (KIND_REDUCESCATTER, name, _at(source), _at(result), source.shape, code, *how, *group)
+        for source, result, name, code, group in zip(
+            sources, results, names, codes, _sized(groups, sources), strict=True
+        )
+    ]
+    return start(face, requests, lambda works: then(results), (sources, results), blocking)
+
+
+def _scattered(face: Face, source: Array, name: str, reduction: Reduction) -> int:
+    what = label_of(face, name, "reducescatter")
+    code = code_of(source.dtype, what)
+    check_scatter(what, code, source.ndim, reduction.op)
+    check_scale(what, reduction.prescale, reduction.postscale)
+    return code
+
+
+def _part(source: Array, process_set: ProcessSet) -> Array:
+    rows = scattered_rows(source.shape[0], process_set.rank() or 0, process_set.size() or 1)
+    return np.empty((rows, *source.shape[1:]), source.dtype)
+
+
+def _outputs(works: Works, sources: Sequence[Array]) -> list[Array]:
+    return [_output(work, source) for work, source in zip(works, sources, strict=True)]
+
+
+def _output(work: Any, source: Array) -> Array:
+    shape = (sum(work.sizes), *source.shape[1:])
+    if work.output is None or work.output.nbytes == 0:  # np.frombuffer rejects empty buffers
+        return np.empty(shape, source.dtype)
+    return np.frombuffer(work.output, source.dtype).reshape(shape)
+
+
+def _sized(groups: Sequence[str], sources: Sequence[Array]) -> list[tuple[str, int]]:
+    """Return (group name, group size) for each source."""
+    sizes = {group: list(groups).count(group) for group in set(groups)}
+    return [(group, sizes[group] if group else 0) for group in groups] or [("", 0)] * len(sources)
+
+
+def _first(names: Sequence[str]) -> str:
+    return names[0] if names else ""
+
+
+def _at(array: Array) -> int:
+    address: int = array.__array_interface__["data"][0]  # array.ctypes.data takes three times as long
+    return address
 
 
 def allreduce_all(

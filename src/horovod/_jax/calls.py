@@ -1,16 +1,22 @@
 """Collectives in programs compiled by JAX: a primitive for any number of arrays, and the rules that JAX requires.
 
+Also the native library that programs call (bindings/jax), and the hook that orders a program's calls.
+
 The primitive supports forward and reverse differentiation and vmap. It is executed even if its results are unused,
 because other ranks may use theirs. ``ordering`` defines the order of calls in a program; bindings/jax executes them.
 """
 
+import ctypes
 import functools
+import threading
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 import jax
 from jax import numpy as jnp
+from jax._src import traceback_util
+from jax._src.interpreters import mlir as jax_mlir
 from jax.extend.core import Primitive
 from jax.interpreters import ad, batching, mlir
 from jax.interpreters import partial_eval as pe
@@ -24,16 +30,90 @@ from horovod._core import (
     KIND_BROADCAST,
     KIND_REDUCESCATTER,
 )
-from horovod._jax import library
-from horovod._jax.foreign import PASS_ON, Arrays
-from horovod._jax.lowering import install, lower
+from horovod._jax.foreign import PASS_ON, TARGET, UNORDERED, Arrays, create
+from horovod._jax.ordering import order
+from horovod.common.native import library_path
 from horovod.common.ops import Average, Max, Min, Product, Sum, check_differentiable
 from horovod.common.process_sets import by_id
 
+try:
+    from jax import ffi
+except ImportError:  # jax before 0.5
+    from jax.extend import ffi
+
+_LIBRARY = "horovod._jax._jax"
 _TANGENT = ".tangent"
 
 
 _aval = jax.typeof if hasattr(jax, "typeof") else jax.core.get_aval  # jax.typeof is new in jax 0.6
+
+
+def _require_cpu() -> None:
+    """Check that programs run on the CPU.
+
+    Raises:
+        NotImplementedError: They would run on another platform; the message names it.
+    """
+    device = jax.config.jax_default_device
+    platform = jax.default_backend() if device is None else getattr(device, "platform", device)
+    if platform != "cpu":
+        raise NotImplementedError(
+            f"the platform of a program with collectives must be 'cpu', got {platform!r}; set JAX_PLATFORMS=cpu"
+        )
+
+
+@functools.lru_cache(maxsize=1)
+def _register() -> None:
+    """Load the library, pass it the engine's function table and register it with XLA, once per process.
+
+    Raises:
+        ImportError: The library cannot be loaded, or has another version.
+    """
+    from horovod import _core
+
+    try:
+        library = ctypes.CDLL(str(library_path(_LIBRARY)))
+    except (ImportError, OSError) as error:
+        raise ImportError(f"the library for JAX cannot be loaded: {error}") from error
+    library.hvd_jax_attach.argtypes = [ctypes.c_size_t]
+    if library.hvd_jax_attach(_core.face_api()) != 0:
+        raise ImportError(f"{_LIBRARY} and horovod._core must have the same version; reinstall Horovod")
+    ffi.register_ffi_target(TARGET, ffi.pycapsule(library.hvd_jax_collective), platform="cpu")
+
+
+class _Lowered(threading.local):
+    calls = 0
+    """Number of calls that this thread has lowered."""
+
+
+_lowered = _Lowered()
+
+
+def _lower_call(arrays: Arrays) -> list[Any]:
+    """Return the results of a new call in a program that JAX is lowering."""
+    _lowered.calls += 1
+    return list(create(arrays, [], UNORDERED).results)[:-1]
+
+
+def _install_ordering() -> None:
+    """Make JAX's lowering of programs end with `order`. Effective once per process.
+
+    JAX has no public hook for a complete program. In all supported versions, every way to compile one calls
+    `lower_jaxpr_to_module`. If a version of JAX does not, calls keep a target that XLA does not know
+    (`foreign.UNORDERED`). The program is then rejected rather than run without an order.
+    """
+    plain = jax_mlir.lower_jaxpr_to_module
+
+    @functools.wraps(plain)
+    def lower_jaxpr_to_module(*args: Any, **kwargs: Any) -> Any:
+        before = _lowered.calls
+        result = plain(*args, **kwargs)
+        if _lowered.calls != before:
+            order(result.module)
+        return result
+
+    jax_mlir.lower_jaxpr_to_module = lower_jaxpr_to_module
+    traceback_util.register_exclusion(__file__)  # errors in users' programs pass through here
 
 
 @dataclass(frozen=True)
@@ -103,8 +183,8 @@ def run(call: Call, arrays: Sequence[Any]) -> list[Any]:
         NotImplementedError: The device is not a CPU.
         ImportError: The library cannot be loaded.
     """
-    library.require_cpu()
-    library.register()
+    _require_cpu()
+    _register()
     if any("\n" in name for name in (*call.names, *call.groups)):
         raise ValueError(f"names of tensors must not contain line ends, got {call.names!r}")
     return list(_primitive.bind(*arrays, call=call)) if arrays else []
@@ -143,7 +223,9 @@ def _lower(context: Any, *operands: Any, call: Call) -> Any:
         ir.RankedTensorType.get(aval.shape, ir.RankedTensorType(value.type).element_type)
         for aval, value in zip(context.avals_out, operands, strict=True)
     ]
-    return lower(Arrays(list(operands), types, list(call.names), list(call.groups), numbers, scales, [call.steps]))
+    return _lower_call(
+        Arrays(list(operands), types, list(call.names), list(call.groups), numbers, scales, [call.steps])
+    )
 
 
 # In some versions, a cached lowering becomes a function around each call, and these run one after another.
@@ -151,7 +233,7 @@ try:
     mlir.register_lowering(_primitive, _lower, platform="cpu", cacheable=False)
 except TypeError:  # jax before 0.6 did not cache lowerings
     mlir.register_lowering(_primitive, _lower, platform="cpu")
-install()
+_install_ordering()
 
 
 def _kept(used: list[bool], equation: Any) -> tuple[list[bool], Any]:

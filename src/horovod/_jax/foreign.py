@@ -8,8 +8,9 @@ import jax
 from jaxlib.mlir import ir
 
 from horovod._core import KIND_ALLREDUCE, KIND_BARRIER, KIND_BROADCAST
-from horovod._jax.library import TARGET
 
+TARGET = "horovod_collective"
+"""Target of calls, which bindings/jax implements."""
 PASS_ON = -1
 """Kind of a call that returns the array and sends nothing, as in bindings/jax/call.h."""
 COUNT = -2

@@ -1,14 +1,179 @@
-"""BaseDataLoader and AsyncDataLoaderMixin: loaders of batches, with and without reading ahead."""
+"""Loaders of batches: ReadAhead, which reads the next items in a thread, BaseDataLoader, AsyncDataLoaderMixin."""
 
+import atexit
+import collections
 import contextlib
 import logging
+import os
+import threading
 import time
 import weakref
-from collections.abc import Iterator
-from typing import Any
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any, Generic, TypeVar
 
-from horovod.data.ahead import ReadAhead
+from horovod.common.steps import marks
 from horovod.data.source import check_count
+
+T = TypeVar("T")
+CLOSE_SECONDS = 10.0
+"""Seconds that the end of an iteration waits for the thread to return from reading."""
+
+_open: "weakref.WeakSet[ReadAhead[Any]]" = weakref.WeakSet()
+
+
+class _End:
+    """Last item in a pipe, with the error that ended it, if any."""
+
+    def __init__(self, error: BaseException | None) -> None:
+        self.error = error
+
+
+class _Pipe:
+    """Queue between a reading and a consuming thread."""
+
+    def __init__(self, room: int) -> None:
+        self._room = room
+        self._items: collections.deque[Any] = collections.deque()
+        self._changed = threading.Condition()
+        self._closed = False
+
+    def put(self, item: Any) -> bool:
+        """Add an item, after waiting for room; the end needs no room.
+
+        Return False if the consumer has closed the pipe.
+        """
+        with self._changed:
+            self._changed.wait_for(lambda: self._closed or len(self._items) < self._room or isinstance(item, _End))
+            if not self._closed:
+                self._items.append(item)
+                self._changed.notify_all()
+            return not self._closed
+
+    def get(self) -> Any:
+        """Wait for the next item and return it; after the end or a close, return the end."""
+        with self._changed:
+            self._changed.wait_for(lambda: self._closed or bool(self._items))
+            if self._closed:
+                return _End(None)
+            item = self._items.popleft()
+            self._changed.notify_all()
+            return item
+
+    def close(self) -> None:
+        """Close the pipe, waking both threads; remaining items are dropped."""
+        with self._changed:
+            self._closed = True
+            self._items.clear()
+            self._changed.notify_all()
+
+
+def _read(make: Callable[[], Iterable[Any]], pipe: _Pipe) -> None:
+    """Read in the thread. It has no reference to the ReadAhead, so that this is collected when the program drops it."""
+    error = None
+    try:
+        iterator = iter(make())
+        try:
+            for item in iterator:
+                if not pipe.put(item):
+                    break
+                del item  # the consumer decides when its memory is freed
+        finally:
+            if close := getattr(iterator, "close", None):
+                close()
+    except BaseException as raised:  # every error belongs to the consumer
+        error = raised
+    pipe.put(_End(error))
+
+
+class ReadAhead(Iterator[T], Generic[T]):
+    """Iterator over an iterable that reads up to ``depth`` items ahead.
+
+    Example::
+
+        with ReadAhead(stream) as batches:
+            for batch in batches:
+                step(batch)
+
+    An error of the iterable is raised in the consuming loop, after the items before it, with its traceback. The thread
+    ends on ``close``, at the end of the items, on an error, or when the iterator is garbage-collected.
+    """
+
+    def __init__(self, iterable: Iterable[T] | Callable[[], Iterable[T]], depth: int = 2) -> None:
+        """Start to read ahead.
+
+        Args:
+            iterable: The iterable, or a function that returns it, called in the thread.
+            depth: Maximum number of items to read ahead.
+
+        Raises:
+            ValueError: If ``depth`` is below 1.
+        """
+        self._pipe = _Pipe(check_count("depth", depth, 1))
+        # A loader may be both iterable and callable, with a __call__ for another purpose.
+        make = (lambda: iterable) if isinstance(iterable, Iterable) else iterable
+        self._pid = os.getpid()
+        self._thread = threading.Thread(target=_read, args=(make, self._pipe), name="horovod-data", daemon=True)
+        marks.data_seen = True
+        self._thread.start()
+        _open.add(self)
+
+    def __next__(self) -> T:
+        if os.getpid() != self._pid:
+            raise RuntimeError(f"a process forked from {self._pid} cannot use its reader; create one in the child")
+        item = counted(self._pipe.get)
+        if not isinstance(item, _End):
+            return item  # type: ignore[no-any-return]
+        self.close()
+        if item.error is None:
+            raise StopIteration
+        try:
+            if isinstance(item.error, StopIteration):  # not the end of the items, which is reported differently
+                raise RuntimeError("the iterable raised StopIteration") from item.error
+            raise item.error
+        finally:
+            del item  # otherwise the error would keep its own frame alive
+
+    def close(self) -> None:
+        """End the thread, waiting up to 10 s for what it is reading.
+
+        After that, log a warning; the thread ends when it returns.
+        """
+        if os.getpid() != self._pid:
+            return
+        self._pipe.close()
+        if self._thread is not threading.current_thread():
+            self._thread.join(CLOSE_SECONDS)
+            if self._thread.is_alive():
+                log.warning("a data loader has not returned within %g s; its thread ends when it does", CLOSE_SECONDS)
+        _open.discard(self)
+
+    def __enter__(self) -> "ReadAhead[T]":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def __del__(self) -> None:
+        if hasattr(self, "_thread"):
+            self.close()
+
+
+def counted(take: Callable[[], Any]) -> Any:
+    """Call ``take`` and return its result; the time counts as waiting for data."""
+    if not marks.begin_wait():
+        return take()
+    begin = time.perf_counter_ns()
+    try:
+        return take()
+    finally:
+        marks.waited(time.perf_counter_ns() - begin)
+
+
+@atexit.register
+def _close_all() -> None:
+    for one in list(_open):
+        one.close()
+
 
 log = logging.getLogger("horovod.data")
 

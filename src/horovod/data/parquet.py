@@ -7,9 +7,8 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any
 
-from horovod.data import paths as files
-from horovod.data.row_groups import Checked, Reading, array_bytes, buffer_bytes, cut, leaves, told
-from horovod.data.source import Source, check_count, place_here
+from horovod.data.row_groups import Checked, Reading, array_bytes, buffer_bytes, cut, leaves, naming_file
+from horovod.data.source import Paths, Source, check_count, find_files, rank_suffix
 
 _ARENA_BYTES = 128 << 10
 
@@ -25,7 +24,7 @@ class ParquetFiles(Source):
 
     def __init__(
         self,
-        paths: files.Paths,
+        paths: Paths,
         columns: Sequence[str] | None = None,
         shapes: Mapping[str, Sequence[int]] | None = None,
         filesystem: Any = None,
@@ -48,7 +47,7 @@ class ParquetFiles(Source):
         """
         check_count("block_bytes", block_bytes, 1)
         self._filesystem = filesystem
-        self._files = files.find(paths, ".parquet") if filesystem is None else _named(paths)
+        self._files = find_files(paths, ".parquet") if filesystem is None else _named(paths)
         self._shapes = {name: tuple(shape) for name, shape in (shapes or {}).items()}
         self._columns: list[str] = []
         # File, row group, its first row, True if it is the whole group.
@@ -117,7 +116,7 @@ class ParquetFiles(Source):
         there = 0 if table is None else table.num_rows
         if there != self.lengths[block]:
             had = f"had {self.lengths[block]} rows when the source was created"
-            raise ValueError(f"{where} {had}, but has {there} now{place_here()}")
+            raise ValueError(f"{where} {had}, but has {there} now{rank_suffix()}")
         return {name: self.array(name, table.column(name), f"{where}, column {name}") for name in self._columns}
 
     def array(self, name: str, column: Any, where: str) -> Any:
@@ -157,7 +156,7 @@ class ParquetFiles(Source):
         made = {}
         for name in self._columns:
             parts = [loaded[name] for loaded, _ in chosen]
-            values = _room((int(ends[-1]), *parts[0].shape[1:]), np.result_type(*{part.dtype for part in parts}))
+            values = _new_array((int(ends[-1]), *parts[0].shape[1:]), np.result_type(*{part.dtype for part in parts}))
             for part, places, begin, end in zip(parts, indices, ends[:-1], ends[1:], strict=True):
                 # The places are valid indices; with another mode NumPy would copy once more.
                 np.take(part, places, axis=0, out=values[begin:end], mode="clip")
@@ -183,16 +182,16 @@ def opened(path: str, filesystem: Any, size: int | None = None, buffers: int = 0
         from pyarrow import parquet
     except ImportError as error:
         raise ImportError("Parquet files need pyarrow: pip install 'horovod[data]'") from error
-    with told(path, "cannot be read"):
+    with naming_file(path, "cannot be read"):
         raw = pyarrow.OSFile(path) if filesystem is None else filesystem.open_input_file(path)
-    with raw, told(path):
+    with raw, naming_file(path):
         now = raw.size()
         if size not in (None, now):
-            raise ValueError(f"{path} had {size} bytes when the source was created, but has {now} now{place_here()}")
+            raise ValueError(f"{path} had {size} bytes when the source was created, but has {now} now{rank_suffix()}")
         yield parquet.ParquetFile(raw, pre_buffer=False, buffer_size=buffers, page_checksum_verification=True), now
 
 
-def _room(shape: tuple[int, ...], dtype: Any) -> Any:
+def _new_array(shape: tuple[int, ...], dtype: Any) -> Any:
     """Return an uninitialized array.
 
     Large arrays use Arrow's allocator, which can reuse memory that another thread has freed. malloc would return such
@@ -207,11 +206,11 @@ def _room(shape: tuple[int, ...], dtype: Any) -> Any:
     return np.frombuffer(pa.allocate_buffer(size), dtype).reshape(shape)
 
 
-def _named(paths: files.Paths) -> list[str]:
+def _named(paths: Paths) -> list[str]:
     """Return the names for a remote file system unchanged."""
     found = [os.fspath(one) for one in ([paths] if isinstance(paths, (str, os.PathLike)) else paths)]
     if not found or len(set(found)) < len(found):
-        raise ValueError(f"paths must name at least one file, and each once, got {paths!r}{place_here()}")
+        raise ValueError(f"paths must name at least one file, and each once, got {paths!r}{rank_suffix()}")
     return found
 
 
@@ -219,7 +218,7 @@ def _chosen(columns: Sequence[str] | None, shapes: Mapping[str, Any], there: lis
     wanted = there if columns is None else list(columns)
     for argument, names in (("columns", wanted), ("shapes", list(shapes))):
         if lost := [name for name in names if name not in there]:
-            raise ValueError(f"{argument} must name columns of {path}, {there}, got {lost}{place_here()}")
+            raise ValueError(f"{argument} must name columns of {path}, {there}, got {lost}{rank_suffix()}")
     return wanted
 
 
@@ -227,7 +226,7 @@ def _compare(types: Mapping[str, Any], found: Mapping[str, Any], first: str, pat
     for name, kind in types.items():
         if found.get(name) != kind:
             has = found.get(name, "no such column")
-            raise ValueError(f"column {name} must be {kind} in {path}, as in {first}, got {has}{place_here()}")
+            raise ValueError(f"column {name} must be {kind} in {path}, as in {first}, got {has}{rank_suffix()}")
 
 
 def _array(column: Any, shape: tuple[int, ...] | None, where: str) -> Any:
@@ -246,12 +245,14 @@ def _array(column: Any, shape: tuple[int, ...] | None, where: str) -> Any:
         column = column.cast(kind)
     if column.null_count and (pa.types.is_integer(kind) or pa.types.is_boolean(kind)):
         raise ValueError(
-            f"{where} ({kind}) must not have missing values, got {column.null_count} of them{place_here()}"
+            f"{where} ({kind}) must not have missing values, got {column.null_count} of them{rank_suffix()}"
         )
     if shape is None and not pa.types.is_fixed_size_list(kind):
         return column.to_numpy()
     if column.null_count:
-        raise ValueError(f"{where} must not have missing lists, got {column.null_count} of {len(column)}{place_here()}")
+        raise ValueError(
+            f"{where} must not have missing lists, got {column.null_count} of {len(column)}{rank_suffix()}"
+        )
     sizes = _sizes(kind)
     if shape is None:
         shape = tuple(size for size in sizes if size is not None)
@@ -262,7 +263,7 @@ def _array(column: Any, shape: tuple[int, ...] | None, where: str) -> Any:
     if len(wrong := np.flatnonzero(numbers != math.prod(shape))):
         raise ValueError(
             f"{where} must have shape {shape} in each row, got {numbers[wrong[0]]} numbers in row {wrong[0]}"
-            f"{place_here()}"
+            f"{rank_suffix()}"
         )
     return values.reshape(len(column), *shape)
 
@@ -290,7 +291,7 @@ def _flat(chunk: Any, shape: tuple[int, ...], where: str) -> tuple[Any, Any]:
     ends = np.arange(len(chunk) + 1)
     for depth, size in enumerate(_sizes(chunk.type)):
         if chunk.null_count:
-            raise ValueError(f"{where} must not have missing inner lists, got {chunk.null_count}{place_here()}")
+            raise ValueError(f"{where} must not have missing inner lists, got {chunk.null_count}{rank_suffix()}")
         # The offsets of a slice of an array do not begin at 0.
         offsets = np.arange(len(chunk) + 1) * size if size is not None else chunk.offsets.to_numpy()
         lengths = np.diff(offsets)
@@ -298,7 +299,7 @@ def _flat(chunk: Any, shape: tuple[int, ...], where: str) -> tuple[Any, Any]:
             row = int(np.searchsorted(ends, wrong[0], side="right")) - 1
             raise ValueError(
                 f"{where} must have shape {shape} in each row, got a list of {lengths[wrong[0]]} in row {row}"
-                f"{place_here()}"
+                f"{rank_suffix()}"
             )
         ends = offsets[ends] - offsets[0]
         chunk = chunk.flatten()

@@ -6,11 +6,11 @@ import os
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
-from horovod.data.source import place_here
+from horovod.data.source import rank_suffix
 
 _BUFFERS = 32 << 20
 """Bytes of the file that are read ahead, for all columns together."""
-LEAST_BUFFER = 64 << 10
+MIN_BUFFER = 64 << 10
 """Minimum bytes per column, for callers that only need its first rows."""
 _WIDTHS = {"BOOLEAN": 1, "INT32": 4, "INT64": 8, "INT96": 8, "FLOAT": 4, "DOUBLE": 8}
 _OBJECT = 64
@@ -106,11 +106,11 @@ def buffer_bytes(columns: int) -> int:
 
     Without buffers, pyarrow reads the encoded columns of a row group as a whole.
     """
-    return max(LEAST_BUFFER, min(4 << 20, _BUFFERS // max(1, columns)))
+    return max(MIN_BUFFER, min(4 << 20, _BUFFERS // max(1, columns)))
 
 
 @contextlib.contextmanager
-def told(path: str, trouble: str = "is damaged, or not a Parquet file") -> Iterator[None]:
+def naming_file(path: str, trouble: str = "is damaged, or not a Parquet file") -> Iterator[None]:
     """Convert pyarrow's errors to ValueErrors that name the file, except for lack of memory and cancellation."""
     import pyarrow
 
@@ -119,7 +119,7 @@ def told(path: str, trouble: str = "is damaged, or not a Parquet file") -> Itera
     except (MemoryError, pyarrow.ArrowCancelled):  # ArrowMemoryError is a MemoryError; neither is a problem of the file
         raise
     except (OSError, pyarrow.ArrowException) as error:
-        raise ValueError(f"{path} {trouble}: {error}{place_here()}") from error
+        raise ValueError(f"{path} {trouble}: {error}{rank_suffix()}") from error
 
 
 class Reading:
@@ -157,7 +157,7 @@ class Reading:
         import pyarrow as pa
 
         parts = []
-        with told(self._path):
+        with naming_file(self._path):
             while self.row < end:
                 batch = self._rest if self._rest is not None else next(self._batches, None)
                 if batch is None:

@@ -8,10 +8,10 @@ from typing import Any
 from horovod.common.elastic.order import Resumes
 from horovod.common.state import state
 from horovod.common.steps import marks
-from horovod.data import parts
-from horovod.data.ahead import counted
+from horovod.data import order as parts
+from horovod.data.loader import counted
 from horovod.data.order import Order
-from horovod.data.source import Source, check_count, place_here
+from horovod.data.source import Source, check_count, rank_suffix
 
 
 def _rank() -> int:
@@ -78,7 +78,7 @@ class StreamingDataset(Resumes):
         self.batch_size = check_count("batch_size", batch_size, 1)
         self.mix = check_count("mix", mix, 1)
         if isinstance(seed, bool) or not isinstance(seed, int) or not 0 <= seed < 1 << 64:
-            raise ValueError(f"seed must be an integer from 0 to 2**64 - 1, got {seed!r}{place_here()}")
+            raise ValueError(f"seed must be an integer from 0 to 2**64 - 1, got {seed!r}{rank_suffix()}")
         self.source, self.shuffle, self.seed = source, shuffle, seed
         self.epoch = 0
         self._length = sum(source.lengths)
@@ -110,7 +110,7 @@ class StreamingDataset(Resumes):
         """
         check_count("workers", workers, 1)
         if check_count("worker", worker, 0) >= workers:
-            raise ValueError(f"worker must be an integer below workers, {workers}, got {worker}{place_here()}")
+            raise ValueError(f"worker must be an integer below workers, {workers}, got {worker}{rank_suffix()}")
         mine = list(parts.run(self._left, self._me, self._ranks))
         more = parts.extra(self._left, self._me, self._ranks)
         if more is not None:
@@ -162,7 +162,7 @@ class StreamingDataset(Resumes):
                 words = f" (a digest of {self.source.digest_of})" if name == "source" else ""
                 raise ValueError(
                     f"state_dict must be of a stream with {name} {here!r}{words}, got {state_dict[name]!r}"
-                    f"{place_here()}"
+                    f"{rank_suffix()}"
                 )
         left = parts.checked(state_dict["left"], self._length)
         self.epoch = check_count("epoch", state_dict["epoch"], 0)

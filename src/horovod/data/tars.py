@@ -6,16 +6,16 @@ import tarfile
 from collections.abc import Iterable, Iterator
 from typing import Any
 
-from horovod.data.ranges import ByteRanges, Range
-from horovod.data.source import place_here
+from horovod.data.files import ByteRanges, Range
+from horovod.data.source import rank_suffix
 
 _BLOCK = tarfile.BLOCKSIZE
 _KEY = "__key__"
 _LONGEST_HEADER = 1 << 20  # bytes of a header with a long name, or with attributes of one member
 _LONGEST_GLOBAL = 1 << 16  # bytes of attributes of all following members
-_MOST_GLOBAL = 1000  # number of such attributes
-_MOST_HEADERS = 16  # headers per member
-_MOST_DIGITS = 255  # consecutive digits in attributes
+_MAX_GLOBAL = 1000  # number of such attributes
+_MAX_HEADERS = 16  # headers per member
+_MAX_DIGITS = 255  # consecutive digits in attributes
 _DIGITS = bytes(ord("0") if chr(byte).isdecimal() and byte < 128 else ord(" ") for byte in range(256))
 # Exceptions that tarfile raises for invalid headers.
 _TORN = (tarfile.TarError, OSError, ValueError, ArithmeticError, LookupError)
@@ -56,7 +56,7 @@ def _check_headers(file: Any) -> int:
         tarfile.HeaderError: If a header is damaged.
     """
     place = file.tell()
-    for _ in range(_MOST_HEADERS):
+    for _ in range(_MAX_HEADERS):
         block = file.read(_BLOCK)
         if block[156:157] not in _HEADERS:
             break
@@ -68,7 +68,7 @@ def _check_headers(file: Any) -> int:
         if head.type in _ATTRIBUTES:
             _check_attributes(data[: head.size])
     else:
-        raise ValueError(f"a member must have at most {_MOST_HEADERS} headers")
+        raise ValueError(f"a member must have at most {_MAX_HEADERS} headers")
     end: int = file.tell()
     file.seek(place)
     return end
@@ -76,8 +76,8 @@ def _check_headers(file: Any) -> int:
 
 def _check_attributes(data: bytes) -> None:
     """Raise ValueError for attributes for which tarfile would need quadratic time."""
-    if b"0" * (_MOST_DIGITS + 1) in data.translate(_DIGITS):
-        raise ValueError(f"an attribute must have at most {_MOST_DIGITS} consecutive digits")
+    if b"0" * (_MAX_DIGITS + 1) in data.translate(_DIGITS):
+        raise ValueError(f"an attribute must have at most {_MAX_DIGITS} consecutive digits")
     at = 0
     while at < len(data) and data[at]:
         length = data[at : data.find(b" ", at, at + 9)]
@@ -104,12 +104,12 @@ class TarFiles(ByteRanges):
                 yield from _ranges(_spans(_members(archive)), block_bytes)
                 end = archive.offset
         except _TORN as error:
-            raise ValueError(f"{path} is damaged, or not a tar archive: {error}{place_here()}") from error
+            raise ValueError(f"{path} is damaged, or not a tar archive: {error}{rank_suffix()}") from error
         with open(path, "rb") as file:
             file.seek(end)
             # tarfile accepts archives that end between two members or continue with arbitrary data.
             if file.read(_BLOCK) != bytes(_BLOCK):
-                raise ValueError(f"{path} is damaged: the archive does not end at byte {end} of {size}{place_here()}")
+                raise ValueError(f"{path} is damaged: the archive does not end at byte {end} of {size}{rank_suffix()}")
 
     @staticmethod
     def parse(data: bytes) -> list[dict[str, Any]]:
@@ -138,8 +138,8 @@ def _members(archive: tarfile.TarFile) -> Iterator[tarfile.TarInfo]:
         if archive.offset <= place:
             raise tarfile.TarError(f"{member.name} leads back to byte {archive.offset}")
         place = archive.offset
-        if len(archive.pax_headers) > _MOST_GLOBAL:
-            raise tarfile.TarError(f"more than {_MOST_GLOBAL} attributes of all members")
+        if len(archive.pax_headers) > _MAX_GLOBAL:
+            raise tarfile.TarError(f"more than {_MAX_GLOBAL} attributes of all members")
         if member.issparse():
             raise tarfile.TarError(f"{member.name} is a sparse file")
         if member.isreg() and all(_split(member.name)):

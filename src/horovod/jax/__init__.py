@@ -30,18 +30,16 @@ from horovod.common import absent as _absent
 from horovod.common.exceptions import HorovodInternalError
 from horovod.common.ops import Adasum, Average, Max, Min, Product, Sum
 from horovod.common.process_sets import ProcessSet, add_process_set, global_process_set, remove_process_set
-from horovod.jax import cluster as _cluster
 from horovod.jax import collectives as _collectives
 from horovod.jax import elastic
 from horovod.jax import process as _process
 from horovod.jax.collectives import *  # noqa: F403
-from horovod.jax.functions import allgather_object, broadcast_object, broadcast_parameters
+from horovod.jax.functions import allgather_object, broadcast_object, broadcast_parameters, check_in_sync
 from horovod.jax.gradients import grad, value_and_grad
-from horovod.jax.in_sync import check_in_sync
 from horovod.jax.optimizer import DistributedOptimizer
 from horovod.jax.process import *  # noqa: F403
 
-_cluster.register()
+_process.register_cluster()
 
 
 def __getattr__(name: str) -> Any:

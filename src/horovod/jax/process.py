@@ -1,6 +1,49 @@
-"""Process functions of the JAX frontend: init, rank, size and related functions."""
+"""Process functions of the JAX frontend: init, rank, size and related ones, and ``jax.distributed.initialize()``.
+
+JAX gets the coordinator's address and the number and count of processes from a class derived from its ``ClusterEnv``,
+which ``import horovod.jax`` registers.
+"""
+
+import os
+import socket
+from collections.abc import Mapping
+from typing import Any
 
 from horovod.common.basics import HorovodBasics
+from horovod.common.faces import JAX as face
+from horovod.jax.functions import broadcast_object
+
+__all__ = [
+    "ccl_built",
+    "cross_rank",
+    "cross_size",
+    "cuda_built",
+    "ddl_built",
+    "dump",
+    "gloo_built",
+    "gloo_enabled",
+    "init",
+    "is_homogeneous",
+    "is_initialized",
+    "local_rank",
+    "local_size",
+    "log_stats",
+    "max_size",
+    "mpi_built",
+    "mpi_enabled",
+    "mpi_threads_supported",
+    "nccl_built",
+    "rank",
+    "report",
+    "rocm_built",
+    "should_stop",
+    "shutdown",
+    "size",
+    "start_timeline",
+    "stats",
+    "step",
+    "stop_timeline",
+]
 
 basics = HorovodBasics("jax")
 
@@ -34,34 +77,81 @@ stats = basics.stats
 report = basics.report
 log_stats = basics.log_stats
 
-__all__ = [
-    "ccl_built",
-    "cross_rank",
-    "cross_size",
-    "cuda_built",
-    "ddl_built",
-    "dump",
-    "gloo_built",
-    "gloo_enabled",
-    "init",
-    "is_homogeneous",
-    "is_initialized",
-    "local_rank",
-    "local_size",
-    "log_stats",
-    "max_size",
-    "mpi_built",
-    "mpi_enabled",
-    "mpi_threads_supported",
-    "nccl_built",
-    "rank",
-    "report",
-    "rocm_built",
-    "should_stop",
-    "shutdown",
-    "size",
-    "start_timeline",
-    "stats",
-    "step",
-    "stop_timeline",
-]
+
+_held: list[socket.socket] = []  # keeps other programs from using the coordinator's port
+
+
+def register_cluster() -> None:
+    """Register Horovod jobs with JAX. Has no effect with a JAX version that lacks the interface."""
+    try:
+        from jax._src.clusters import ClusterEnv
+    except ImportError:
+        return
+
+    class HorovodCluster(ClusterEnv):
+        """A job started by horovodrun, or formed by ``hvd.init()``."""
+
+        name = "horovod"
+
+        @classmethod
+        def is_env_present(cls) -> bool:
+            return basics.is_initialized() or "HOROVOD_RANK" in os.environ
+
+        @classmethod
+        def get_coordinator_address(cls, *args: Any, **kwargs: Any) -> str:
+            return coordinator(kwargs.get("override_coordinator_port"))
+
+        @classmethod
+        def get_process_count(cls) -> int:
+            return basics.size()
+
+        @classmethod
+        def get_process_id(cls) -> int:
+            return basics.rank()
+
+        @classmethod
+        def get_local_process_id(cls) -> int | None:
+            return local_device(os.environ)
+
+    # JAX uses the first class that recognizes the environment. Prefer the job to an enclosing launcher's allocation.
+    known = getattr(ClusterEnv, "_cluster_types", [])
+    if HorovodCluster in known:
+        known.remove(HorovodCluster)
+        known.insert(0, HorovodCluster)
+
+
+def local_device(environment: Mapping[str, str]) -> int | None:
+    """Return the index of this process's accelerator among the visible ones.
+
+    None means all visible ones, because each process was already given its own.
+    """
+    visible = environment.get("CUDA_VISIBLE_DEVICES")
+    given = environment.get("HOROVOD_GPUS_PER_WORKER", "0") not in ("", "0")
+    if given or (visible is not None and len(visible.split(",")) < basics.local_size()):
+        return None
+    return basics.local_rank()
+
+
+def coordinator(port: str | None = None) -> str:
+    """Return the address "host:port" at which this rank reaches JAX's coordinator on rank 0. All ranks must call it.
+
+    ``port`` is used if given. The port is the same for all ranks, but the host is the address through which this rank
+    reaches rank 0, which may be in several networks. Initializes Horovod if necessary.
+    """
+    basics.init()
+    own = (port or str(_free_port())) if basics.rank() == 0 else None
+    number = broadcast_object(own, 0, name="jax.coordinator")
+    host = face.require_job().first_address or "127.0.0.1"
+    return f"[{host}]:{number}" if ":" in host else f"{host}:{number}"
+
+
+def _free_port() -> int:
+    """Return a port that stays reserved for this user.
+
+    The coordinator can bind it because it sets SO_REUSEPORT, like the socket kept open here.
+    """
+    held = socket.socket(socket.AF_INET6 if socket.has_dualstack_ipv6() else socket.AF_INET)
+    held.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
+    held.bind(("", 0))
+    _held.append(held)
+    return int(held.getsockname()[1])

@@ -29,11 +29,9 @@ from horovod import _core as _native  # noqa: F401  (fail here if the native eng
 from horovod.common import absent as _absent
 from horovod.mxnet import mpi_ops as _mpi_ops
 from horovod.mxnet.compression import Compression
-from horovod.mxnet.functions import allgather_object, broadcast_object
+from horovod.mxnet.functions import allgather_object, broadcast_object, broadcast_parameters
 from horovod.mxnet.mpi_ops import *  # noqa: F403
-from horovod.mxnet.optimizer import DistributedOptimizer
-from horovod.mxnet.parameters import broadcast_parameters
-from horovod.mxnet.trainer import DistributedTrainer
+from horovod.mxnet.optimizer import DistributedOptimizer, DistributedTrainer
 
 
 def __getattr__(name: str) -> Any:

@@ -27,7 +27,7 @@ from horovod.common import ops
 from horovod.common.faces import MXNET as face
 from horovod.common.ops import Average
 from horovod.common.process_sets import ProcessSet, global_process_set
-from horovod.mxnet._library import Operation, push
+from horovod.mxnet._library import Arrival, Operation, arriving, new_array, push
 from horovod.mxnet.arguments import (
     check_priority,
     code_of,
@@ -37,7 +37,6 @@ from horovod.mxnet.arguments import (
     splits_of,
     unnamed,
 )
-from horovod.mxnet.gathered import Arrival, arriving, new_array
 
 
 def _begin(operation: str, name: str | None, priority: Any, process_set: ProcessSet) -> tuple[int, int]:

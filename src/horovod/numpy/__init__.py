@@ -27,22 +27,24 @@ from horovod.common.ops import Adasum, Average, Max, Min, Product, Sum
 from horovod.common.process_sets import ProcessSet, add_process_set, global_process_set, remove_process_set
 from horovod.numpy import elastic
 from horovod.numpy.compression import Compression
-from horovod.numpy.control import barrier, join, poll, synchronize
-from horovod.numpy.functions import allgather_object, broadcast_object, broadcast_parameters, check_in_sync
+from horovod.numpy.functions import allgather_object, broadcast_object, broadcast_parameters, check_in_sync, shutdown
+from horovod.numpy.functions import basics as _basics
 from horovod.numpy.movements import (
     allgather,
     allgather_async,
     alltoall,
     alltoall_async,
+    barrier,
     broadcast,
     broadcast_,
     broadcast_async,
     broadcast_async_,
     grouped_allgather,
     grouped_allgather_async,
+    join,
+    poll,
+    synchronize,
 )
-from horovod.numpy.process import basics as _basics
-from horovod.numpy.process import shutdown
 from horovod.numpy.reductions import (
     allreduce,
     allreduce_,

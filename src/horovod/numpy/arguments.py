@@ -1,4 +1,4 @@
-"""Conversion of arguments to arrays.
+"""Conversion of arguments of operations to arrays.
 
 Accepted are NumPy arrays and scalars, Python numbers, and objects with ``__array_interface__``, a buffer
 (``array.array``, ``memoryview``, ``bytearray``), DLPack (CPU tensors of PyTorch, JAX arrays) or ``__array__``. Results
@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from horovod._arrays.checks import Array
-from horovod._arrays.starting import plain
+from horovod._arrays.collectives import plain
 from horovod.common.dtypes import class_name, is_immutable
 
 _ARRAYS = (

@@ -23,8 +23,7 @@ from horovod.common.elastic.batch import batch_of_this_rank as _batch_of_this_ra
 from horovod.common.elastic.dataset import ElasticDataset as _ElasticDataset
 from horovod.common.elastic.own import PerRank, RandomNumbers
 from horovod.common.faces import NUMPY
-from horovod.numpy.functions import allgather_object, broadcast_object
-from horovod.numpy.process import init, rank, shutdown, size
+from horovod.numpy.functions import allgather_object, broadcast_object, init, rank, shutdown, size
 
 __all__ = ["Batch", "ElasticDataset", "ObjectState", "PerRank", "RandomNumbers", "State", "batch", "run"]
 

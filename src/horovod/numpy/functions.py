@@ -1,11 +1,13 @@
-"""Synchronization of arrays and Python objects with a root rank, and comparison of values between ranks."""
+"""Process functions, synchronization of arrays and objects with a root rank, and comparison of values between ranks."""
 
 from collections.abc import Collection, Iterable, Mapping
 from typing import Any
 
-from horovod._arrays.checks import whose
-from horovod._arrays.starting import start_broadcast
+from horovod._arrays import handles
+from horovod._arrays.checks import label_of
+from horovod._arrays.collectives import start_broadcast
 from horovod.common import in_sync, objects
+from horovod.common.basics import HorovodBasics
 from horovod.common.dtypes import class_name
 from horovod.common.faces import NUMPY as face
 from horovod.common.process_sets import ProcessSet, global_process_set
@@ -31,10 +33,12 @@ def broadcast_parameters(
     elif isinstance(params, list | tuple):
         named = [(f"parameter.{index}", array) for index, array in enumerate(params)]
     else:
-        what = whose(face, "", "broadcast_parameters")
+        what = label_of(face, "", "broadcast_parameters")
         raise ValueError(f"{what}: params must be a dict or a list of arrays, got a {class_name(params)}")
     names = [f"broadcast.{name}" for name, _ in named]
-    givens = [take(array, whose(face, name, ""), in_place=True) for name, (_, array) in zip(names, named, strict=True)]
+    givens = [
+        take(array, label_of(face, name, ""), in_place=True) for name, (_, array) in zip(names, named, strict=True)
+    ]
     arrays = [given.array for given in givens]
     results = start_broadcast(face, arrays, root_rank, names, process_set, targets=arrays, blocking=True).result()
     for given, result in zip(givens, results, strict=True):
@@ -106,3 +110,19 @@ def check_in_sync(
         process_set,
         face,
     )
+
+
+basics = HorovodBasics("numpy")
+
+init = basics.init
+rank = basics.rank
+size = basics.size
+
+
+def shutdown() -> None:
+    """Leave the job, as described in ``horovod.common.basics``.
+
+    Handles of unfinished operations then raise an error.
+    """
+    basics.shutdown()
+    handles.forget()

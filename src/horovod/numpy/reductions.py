@@ -3,10 +3,9 @@
 from collections.abc import Sequence
 from typing import Any
 
-from horovod._arrays.checks import Reduction, set_id, whose
-from horovod._arrays.handles import Handle
-from horovod._arrays.pending import Pending, start
-from horovod._arrays.starting import start_allreduce, start_reducescatter
+from horovod._arrays.checks import Reduction, label_of, set_id
+from horovod._arrays.collectives import start_allreduce, start_reducescatter
+from horovod._arrays.handles import Handle, Pending, start
 from horovod.common.compression import check_wire, refuse_wire
 from horovod.common.faces import NUMPY as face
 from horovod.common.ops import Average, resolve_op, wire_name
@@ -16,9 +15,9 @@ from horovod.numpy.arguments import Array, Given, take, take_all
 from horovod.numpy.compression import Compression
 
 
-def _said(operation: str, name: str | None) -> str:
+def _op_label(operation: str, name: str | None) -> str:
     """Return the beginning of messages about an argument."""
-    return whose(face, wire_name(operation, name), operation)
+    return label_of(face, wire_name(operation, name), operation)
 
 
 def _reduction(op: Any, average: Any, what: str, process_set: ProcessSet, prescale: Any, postscale: Any) -> Reduction:
@@ -91,7 +90,7 @@ def allreduce(
         NotImplementedError: ``Adasum`` on a number of ranks that is not a power of two.
         HorovodInternalError: Ranks disagree, or a rank was lost.
     """
-    what = _said("allreduce", name)
+    what = _op_label("allreduce", name)
     op = resolve_op(op, average, what)
     given = take(tensor, what)
     wire = check_wire(compression, given.array, op, what)
@@ -124,8 +123,8 @@ def allreduce_(
     Returns:
         array: ``tensor``. Errors are those of ``allreduce``.
     """
-    reduction = _reduction(op, average, _said("allreduce", name), process_set, prescale_factor, postscale_factor)
-    given = take(tensor, _said("allreduce", name), in_place=True)
+    reduction = _reduction(op, average, _op_label("allreduce", name), process_set, prescale_factor, postscale_factor)
+    given = take(tensor, _op_label("allreduce", name), in_place=True)
     return _one(given, name, reduction, in_place=True, blocking=True).result()
 
 
@@ -152,8 +151,8 @@ def allreduce_async(
     Returns:
         Handle: Future of the reduced array. Errors are those of ``allreduce``.
     """
-    reduction = _reduction(op, average, _said("allreduce", name), process_set, prescale_factor, postscale_factor)
-    return Handle(_one(take(tensor, _said("allreduce", name)), name, reduction, in_place=False))
+    reduction = _reduction(op, average, _op_label("allreduce", name), process_set, prescale_factor, postscale_factor)
+    return Handle(_one(take(tensor, _op_label("allreduce", name)), name, reduction, in_place=False))
 
 
 def allreduce_async_(
@@ -179,8 +178,8 @@ def allreduce_async_(
     Returns:
         Handle: Future of ``tensor``. Errors are those of ``allreduce``.
     """
-    reduction = _reduction(op, average, _said("allreduce", name), process_set, prescale_factor, postscale_factor)
-    return Handle(_one(take(tensor, _said("allreduce", name), in_place=True), name, reduction, in_place=True))
+    reduction = _reduction(op, average, _op_label("allreduce", name), process_set, prescale_factor, postscale_factor)
+    return Handle(_one(take(tensor, _op_label("allreduce", name), in_place=True), name, reduction, in_place=True))
 
 
 def grouped_allreduce(
@@ -208,7 +207,7 @@ def grouped_allreduce(
     Returns:
         list[numpy.ndarray]: New arrays. Errors are those of ``allreduce``.
     """
-    what = _said("grouped_allreduce", name)
+    what = _op_label("grouped_allreduce", name)
     op = resolve_op(op, average, what)
     givens = take_all(tensors, what)
     wire = 0
@@ -271,9 +270,9 @@ def grouped_allreduce_async(
         Handle: Future of the list of reduced arrays. Errors are those of ``allreduce``.
     """
     reduction = _reduction(
-        op, average, _said("grouped_allreduce", name), process_set, prescale_factor, postscale_factor
+        op, average, _op_label("grouped_allreduce", name), process_set, prescale_factor, postscale_factor
     )
-    return Handle(_group(take_all(tensors, _said("grouped_allreduce", name)), name, reduction, in_place=False))
+    return Handle(_group(take_all(tensors, _op_label("grouped_allreduce", name)), name, reduction, in_place=False))
 
 
 def grouped_allreduce_async_(
@@ -301,9 +300,9 @@ def grouped_allreduce_async_(
         Handle: Future of ``tensors`` as a list. Errors are those of ``allreduce``.
     """
     reduction = _reduction(
-        op, average, _said("grouped_allreduce", name), process_set, prescale_factor, postscale_factor
+        op, average, _op_label("grouped_allreduce", name), process_set, prescale_factor, postscale_factor
     )
-    return Handle(_group(take_all(tensors, _said("grouped_allreduce", name), True), name, reduction, in_place=True))
+    return Handle(_group(take_all(tensors, _op_label("grouped_allreduce", name), True), name, reduction, in_place=True))
 
 
 def reducescatter(
@@ -331,7 +330,7 @@ def reducescatter(
     Returns:
         numpy.ndarray: This rank's rows. Errors are those of ``allreduce``.
     """
-    what = _said("reducescatter", name)
+    what = _op_label("reducescatter", name)
     refuse_wire(compression, what)
     packed, context = compression.compress(take(tensor, what).array)
     reduction = Reduction(op, process_set, prescale_factor, postscale_factor)
@@ -360,7 +359,7 @@ def reducescatter_async(
         Handle: Future of this rank's rows. Errors are those of ``allreduce``.
     """
     reduction = Reduction(op, process_set, prescale_factor, postscale_factor)
-    return Handle(_scatter(take(tensor, _said("reducescatter", name)), name, reduction))
+    return Handle(_scatter(take(tensor, _op_label("reducescatter", name)), name, reduction))
 
 
 def grouped_reducescatter(
@@ -386,7 +385,7 @@ def grouped_reducescatter(
     Returns:
         list[numpy.ndarray]: This rank's rows of each result. Errors are those of ``allreduce``.
     """
-    what = _said("grouped_reducescatter", name)
+    what = _op_label("grouped_reducescatter", name)
     refuse_wire(compression, what)
     pairs = [compression.compress(given.array) for given in take_all(tensors, what)]
     packed = [array for array, _ in pairs]
@@ -415,7 +414,7 @@ def grouped_reducescatter_async(
     Returns:
         Handle: Future of the list of this rank's rows. Errors are those of ``allreduce``.
     """
-    arrays = [given.array for given in take_all(tensors, _said("grouped_reducescatter", name))]
+    arrays = [given.array for given in take_all(tensors, _op_label("grouped_reducescatter", name))]
     if not arrays:
         return Handle(start(face, [], lambda works: [], None))
     reduction = Reduction(op, process_set, prescale_factor, postscale_factor)

@@ -1,4 +1,4 @@
-"""What ranks agree on when they reduce gradients: readiness messages, and the gradients of each bucket. Pure.
+"""Agreement of ranks on gradients to reduce: readiness messages, and the gradients of each bucket. Pure.
 
 A readiness message is a byte vector; the engine reduces those of all ranks with Max, once per round (gradients.py).
 

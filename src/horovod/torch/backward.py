@@ -307,7 +307,7 @@ class Hooks:
                     return
                 slot.seen = notes.number
                 bucket, place = slot.bucket, slot.place
-                bucket.came[place] = grad
+                bucket.arrived[place] = grad
                 bucket.versions[place] = grad._version
                 if bucket.streams is not None:
                     bucket.streams.note()

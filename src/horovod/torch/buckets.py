@@ -108,13 +108,13 @@ class Slot:
         """Update ``only_noted`` after ``bucket``, ``late`` or ``at_once`` has changed."""
         self.only_noted = self.bucket is not None and not self.late and not self.at_once
 
-    def come_again(self) -> None:
+    def note_repeated(self) -> None:
         """Record that a nested backward pass has produced the gradient once more, as a re-entrant checkpoint does.
 
         Raises:
             RuntimeError: The gradient is already in flight.
         """
-        if self.watched is not None or (self.bucket is not None and self.bucket.has_come(self)):
+        if self.watched is not None or (self.bucket is not None and self.bucket.has_arrived(self)):
             raise RuntimeError(
                 f"gradient {self.name!r} was computed a second time in one backward pass, by a nested one, while it "
                 "was being reduced; with torch.utils.checkpoint pass use_reentrant=False"
@@ -158,7 +158,7 @@ class Bucket:
         "_storage_uses",
         "_taken_from",
         "_view_uses",
-        "came",
+        "arrived",
         "changed",
         "flat",
         "gathered",
@@ -220,7 +220,7 @@ class Bucket:
         if self.streams is not None:
             self.streams.forget()
         # Gradients as they arrived, later as they were submitted, and their versions, to detect changes.
-        self.came: list[Any] = [None] * len(self.members)
+        self.arrived: list[Any] = [None] * len(self.members)
         self.versions = [0] * len(self.members)
         self.changed: Slot | None = None  # slot of a gradient that was changed
 
@@ -254,9 +254,9 @@ class Bucket:
     def _all_in_place(self) -> bool:
         return list(map(_pointer_of, self.views)) == self._addresses and all(map(_is_contiguous, self.views))
 
-    def has_come(self, slot: Slot) -> bool:
+    def has_arrived(self, slot: Slot) -> bool:
         """Return True if the gradient has arrived."""
-        return self.came[slot.place] is not None
+        return self.arrived[slot.place] is not None
 
     def note(self, slot: Slot) -> bool:
         """Record the arrival of the slot's gradient. Return True if it was the last.
@@ -264,7 +264,7 @@ class Bucket:
         Hooks (backward.py) inline this method.
         """
         place = slot.place
-        self.came[place] = grad = slot.parameter.grad
+        self.arrived[place] = grad = slot.parameter.grad
         self.versions[place] = grad._version  # type: ignore[union-attr]
         if self.streams is not None:
             self.streams.note()
@@ -276,23 +276,23 @@ class Bucket:
 
         ``left_alone`` is True if no gradient can change from now until the reduction.
         """
-        self.look_for_change()
+        self.detect_change()
         with self.streams or contextlib.nullcontext():
             whole = self.changed is None and self.waiting_for == 0 and self._take_all()
             if self.changed is not None or self.waiting_for:
                 for slot in self.members:
                     self.fill(slot)
-        self.came = self.views.copy() if whole else list(map(_grad_of, self._parameters))
+        self.arrived = self.views.copy() if whole else list(map(_grad_of, self._parameters))
         self.left_alone = left_alone
         if not left_alone:
-            self.versions = list(map(_version_of, self.came))
+            self.versions = list(map(_version_of, self.arrived))
         self.gathered = True
 
-    def look_for_change(self) -> None:
+    def detect_change(self) -> None:
         """Set ``changed`` if a gradient differs from what arrived or was gathered."""
         if self.left_alone:
             return
-        came, versions = self.came, self.versions
+        came, versions = self.arrived, self.versions
         if (
             self.waiting_for == 0
             and all(map(is_, map(_grad_of, self._parameters), came))
@@ -305,13 +305,13 @@ class Bucket:
 
     def _take_all(self) -> bool:
         """Take all gradients at once. Return True if all are now views; all must have arrived."""
-        if all(map(is_, self.came, self.views)) and self._all_in_place():
+        if all(map(is_, self.arrived, self.views)) and self._all_in_place():
             return True
         if not self._memory_is_ours:
             self._make_memory_ours()
         elif not self._all_in_place():
             self._put_in_place()
-        grads = self.came
+        grads = self.arrived
         if not any(map(_needs_grad, grads)):
             try:
                 with torch.inference_mode():  # inference mode saves autograd's overhead and still counts versions
@@ -370,8 +370,8 @@ class Bucket:
                 view = self.views[place]
                 view.copy_(old)
                 p.grad = view
-                if self.came[place] is old and self.versions[place] == old._version:
-                    self.came[place], self.versions[place] = view, view._version
+                if self.arrived[place] is old and self.versions[place] == old._version:
+                    self.arrived[place], self.versions[place] = view, view._version
 
     def _put_in_place(self) -> None:
         for place in range(len(self.members)):
@@ -384,7 +384,7 @@ class Bucket:
             slot.parameter.grad = torch.zeros_like(slot.parameter, memory_format=torch.contiguous_format)
         self.take(slot)
 
-    def hand_out(self, slot: Slot | None) -> None:
+    def store_result(self, slot: Slot | None) -> None:
         """Copy the result to the slot's gradient if that is not a view; without a slot, do so for all."""
         for of in [slot] if slot is not None else list(self._taken_from):
             grad = self._taken_from.pop(of, None)
@@ -392,7 +392,7 @@ class Bucket:
                 grad.copy_(of.view)
                 of.note_reduced()
 
-    def give_up(self) -> None:
+    def dissolve(self) -> None:
         """Dissolve the bucket. The members' gradients stay where they are."""
         for slot in self.members:
             if slot.has_reduced():

@@ -168,7 +168,7 @@ def _matching(optimizer: Any, parameters: list[Any], theirs: _Description) -> li
     def visit(description: Any, own: Any, of: Sequence[torch.Tensor]) -> None:
         if isinstance(description, _TensorAt):
             fits = isinstance(own, torch.Tensor) and _fits(own, description)
-            found[description.index] = _Place(own if fits else _made(description, of), fits)
+            found[description.index] = _Place(own if fits else _new_tensor(description, of), fits)
         elif isinstance(description, dict):
             for key, entry in description.items():
                 visit(entry, own.get(key) if isinstance(own, dict) else None, of)
@@ -197,7 +197,7 @@ def _fits(own: torch.Tensor, description: _TensorAt) -> bool:
     return description.form is not None or (own.is_contiguous() and not own.is_neg())
 
 
-def _made(description: _TensorAt, of: Sequence[torch.Tensor]) -> torch.Tensor:
+def _new_tensor(description: _TensorAt, of: Sequence[torch.Tensor]) -> torch.Tensor:
     device = device_beside(of, description.device)
     if description.form is not None:
         return empty_like(description.form, device)

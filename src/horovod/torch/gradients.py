@@ -208,7 +208,7 @@ class GradientReducer:
         slot.seen = notes.number
         bucket = slot.bucket
         if again:
-            slot.come_again()
+            slot.note_repeated()
         if slot.at_once:
             bucket.take(slot)
         if slot.late:

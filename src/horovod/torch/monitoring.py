@@ -119,7 +119,7 @@ _OF_BATCH = 1024
 _BROADCAST = "call hvd.broadcast_parameters(model.state_dict(), root_rank=0) before the first step"
 _SAMPLER = (
     "give the DataLoader sampler=torch.utils.data.DistributedSampler(dataset, num_replicas=hvd.size(), "
-    "rank=hvd.rank()), or let each rank read files of its own"
+    "rank=hvd.rank()), or let each rank read other files"
 )
 _WRAP = "use optimizer = hvd.DistributedOptimizer(optimizer, model.named_parameters())"
 
@@ -187,7 +187,7 @@ class _Batches:
         self.wanted = True
         self.digests: list[str] = []
 
-    def came(self, batch: Any) -> None:
+    def add(self, batch: Any) -> None:
         """Record a batch while ``wanted``.
 
         Keeps the latest batches, because earlier ones may come from a validation loader.
@@ -275,7 +275,7 @@ def watch_data_loaders() -> None:
         if not hasattr(self, _BEGUN):
             setattr(self, _BEGUN, training.steps)
         if batches.wanted:
-            batches.came(batch)
+            batches.add(batch)
         return batch
 
     kind.__next__ = __next__

@@ -405,7 +405,7 @@ def _wrap(optimizer: Any, control: _Control) -> Any:
     optimizer._parameter_names = control.members.names
     patched = vars(optimizer).get("step")
     if patched is not None:
-        # The object has a ``step`` of its own, set by a learning rate scheduler for example, which hides that of the
+        # The object has a ``step`` attribute, set by a learning rate scheduler for example, which hides that of the
         # class.
         optimizer.step = _patch_again(optimizer, patched)
     return optimizer

@@ -131,13 +131,13 @@ class Bucketing:
         if self._proposal is not None and self._proposal.job is not face.job:
             self._proposal = None
         for bucket in [b for b in self._buckets if b.job is not face.job]:
-            self._give_up(bucket)
+            self._dissolve(bucket)
             for slot in bucket.members:
                 slot.moves = 0
 
     def wishes(self) -> list[int]:
         """Return two flags: 1 if this rank wants no buckets, and 1 if one of its buckets should be dissolved."""
-        return [int(self.max_bytes == 0), int(any(self._is_tired(bucket) for bucket in self._buckets))]
+        return [int(self.max_bytes == 0), int(any(self._should_dissolve(bucket) for bucket in self._buckets))]
 
     def propose(self, slots: Sequence[Slot], flags: Sequence[int]) -> None:
         """Start a change of buckets, which ``settle`` applies.
@@ -149,8 +149,8 @@ class Bucketing:
             slots: All slots of the optimizer.
             flags: Maximum over all ranks of each slot's flag, followed by ``wishes``.
         """
-        refused, tired = flags[-2:]
-        if refused or not (tired or self._has_changed(slots, flags)):
+        refused, dissolving = flags[-2:]
+        if refused or not (dissolving or self._has_changed(slots, flags)):
             return
         count = len(slots)
         message = torch.zeros(1 + count + len(self._buckets), dtype=torch.int64, device="cpu")
@@ -159,7 +159,7 @@ class Bucketing:
             for place, slot in enumerate(self.arrived, 1):
                 message[1 + slot.index] = place
         for i, bucket in enumerate(self._buckets):
-            message[1 + count + i] = self._is_tired(bucket)
+            message[1 + count + i] = self._should_dissolve(bucket)
         name = f"gradients.order.{slots[0].name}"
         work = submit(message, message, name, Sum, 1.0, 1.0, self._process_set)
         handles.park(work, message)  # keeps the tensor if the optimizer is deleted before the operation is done
@@ -187,7 +187,7 @@ class Bucketing:
         # share a bucket again.
         for bucket, wish in zip(proposal.buckets, wishes, strict=True):
             if wish:
-                self._give_up(bucket)
+                self._dissolve(bucket)
         # In order of arrival, then the gradients that backward did not produce, from last to first.
         candidates = sorted(
             proposal.candidates, key=lambda entry: (came[entry[0].index] or proposal.slots + 1, -entry[0].index)
@@ -208,14 +208,14 @@ class Bucketing:
     def _candidates(self, slots: Sequence[Slot], flags: Sequence[int]) -> list[Slot]:
         return [slot for slot in slots if slot.bucket is None and flags[slot.index] == DENSE]
 
-    def _is_tired(self, bucket: Bucket) -> bool:
+    def _should_dissolve(self, bucket: Bucket) -> bool:
         return bucket.outgrown or bucket.partly_sent >= _PATIENCE
 
-    def _give_up(self, bucket: Bucket) -> None:
+    def _dissolve(self, bucket: Bucket) -> None:
         self._buckets.remove(bucket)
         self._settled = []
         self.changed()
-        bucket.give_up()
+        bucket.dissolve()
 
 
 def set_accumulated_aside(slot: Slot) -> None:
@@ -375,7 +375,7 @@ class Contribution:
             self._in_flight.bucket(bucket)
         elif there:
             bucket.partly_sent += 1
-            bucket.look_for_change()
+            bucket.detect_change()
             for slot in there:  # fill all before submitting any: filling may move the bucket to new memory
                 bucket.fill(slot)
             for slot in there:

@@ -105,7 +105,7 @@ def _check(slot: Slot | None, bucket: Bucket | None) -> None:
         check_unchanged(slot)
     if bucket is not None:
         if slot is None:
-            bucket.look_for_change()
+            bucket.detect_change()
         if bucket.changed is not None:
             _refuse_change(bucket.changed)
 
@@ -262,7 +262,7 @@ class Submissions:
             if result is not grad:
                 grad.copy_(result)
             if bucket is not None:
-                bucket.hand_out(slot)
+                bucket.store_result(slot)
 
         self._pending[key] = finish
 
@@ -312,7 +312,7 @@ class Submissions:
             check_unchanged(key)
         elif isinstance(key, Bucket):
             _check(None, key)
-            key.hand_out(None)
+            key.store_result(None)
 
     def finish(self) -> None:
         """Wait for everything that is pending, even if an operation fails, then raise the first failure."""

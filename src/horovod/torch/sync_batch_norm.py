@@ -116,7 +116,7 @@ def _statistics(wide: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, float]:
     return mean, variance, total
 
 
-def _normal_again(
+def _recompute_normalized(
     wide: torch.Tensor, mean: torch.Tensor, variance: torch.Tensor, total: float, eps: float
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """Recompute (the normalized input, the inverse of the standard deviation) in a backward pass.
@@ -155,7 +155,7 @@ class _Normalise(torch.autograd.Function):
     def backward(ctx: Any, gradient: torch.Tensor) -> Any:  # type: ignore[override]
         input, weight, mean, variance = ctx.saved_tensors
         wide = gradient.to(mean.dtype)
-        normal, inverse = _normal_again(_widened(input), mean, variance, ctx.total, ctx.eps)
+        normal, inverse = _recompute_normalized(_widened(input), mean, variance, ctx.total, ctx.eps)
         of_bias = _over_channels(wide)
         of_weight = _over_channels(wide * normal)
         # The statistics depend on every rank's input, so the sums over the combined batch are needed here. Weight and

@@ -5,7 +5,7 @@ from dataclasses import replace
 from typing import Any
 
 from horovod.data.parquet import opened
-from horovod.data.row_groups import LEAST_BUFFER, Checked
+from horovod.data.row_groups import MIN_BUFFER, Checked
 from horovod.spark.common.columns import NUMBERS, Column, Found, all_settled
 from horovod.spark.common.file_store import AbstractFilesystemStore
 from horovod.spark.common.parquet_parts import look, unpacked_field
@@ -67,7 +67,7 @@ def _looked_into(files: Sequence[str], filesystem: Any) -> tuple[Any, Any, dict[
     first: Any = None
     nulls: dict[str, int] = {}
     for path in files:
-        with opened(path, filesystem, buffers=LEAST_BUFFER) as (file, size):
+        with opened(path, filesystem, buffers=MIN_BUFFER) as (file, size):
             schema = schema or file.schema_arrow
             if (first is None or not first.num_rows) and file.num_row_groups:
                 batch = next(file.iter_batches(batch_size=16), None)

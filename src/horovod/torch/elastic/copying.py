@@ -24,9 +24,9 @@ Pair = tuple[torch.Tensor, torch.Tensor]
 """(source, target): contiguous CPU tensors of the same dtype and shape."""
 
 # Minimum number of bytes for which a thread pays off.
-_LEAST = 1 << 20
+_MIN_BYTES = 1 << 20
 # Number of bytes from which on a copy takes noticeable time.
-_MUCH = 1 << 24
+_SLOW_BYTES = 1 << 24
 # Seconds after which a concurrent operation has incremented the version of its tensor.
 _SETTLED = 0.02
 
@@ -57,7 +57,7 @@ class Copies:
         (``Tensor._version``), ``wait`` copies the new values instead and warns.
         """
         self.wait()
-        if sum(source.nbytes for source, _ in pairs) < _LEAST:
+        if sum(source.nbytes for source, _ in pairs) < _MIN_BYTES:
             with torch.no_grad():
                 for source, into in pairs:
                     into.copy_(source)
@@ -100,7 +100,7 @@ class _Batch(threading.Thread):
         # a little later. Much later changes do not matter: the copy then has the committed values.
         unsettled: deque[tuple[float, torch.Tensor, torch.Tensor, int]] = deque()
         for source, into, version in self._pairs:
-            # Not copy_(): it would start threads of its own, which compete with the step for cores.
+            # Not copy_(): it would start threads, which compete with the step for cores.
             ctypes.memmove(into.data_ptr(), source.data_ptr(), source.nbytes)
             unsettled.append((time.monotonic() + _SETTLED, source, into, version))
             while unsettled and unsettled[0][0] <= time.monotonic():
@@ -145,7 +145,7 @@ def reserve(value: Any) -> Any:
     A new worker creates its state while the other ranks wait for it, and then receives their values. Copying its own
     state took 1.4 s for 1 GiB.
     """
-    return copied(value, None, _Never()) if _bytes_of(value) >= _MUCH else None
+    return copied(value, None, _Never()) if _bytes_of(value) >= _SLOW_BYTES else None
 
 
 def _bytes_of(value: Any) -> int:

@@ -86,14 +86,14 @@ class Gathering:
             if isinstance(one, Metric) and one.dist_sync_fn is None
         ]
         for one, _ in self._before:
-            one.dist_sync_fn, one.distributed_available_fn = gather, _anybody_else
+            one.dist_sync_fn, one.distributed_available_fn = gather, _has_other_ranks
 
     def end(self) -> None:
         for one, available in self._before:
             one.dist_sync_fn, one.distributed_available_fn = None, available
 
 
-def _anybody_else() -> bool:
+def _has_other_ranks() -> bool:
     return hvd.is_initialized() and hvd.size() > 1
 
 

@@ -13,7 +13,7 @@ from horovod.torch.ops import tensors as groups
 from horovod.torch.ops.allreduce import _Allreduce
 from horovod.torch.ops.arrays import accepting
 from horovod.torch.ops.grouped_allreduce import _GroupedAllreduce
-from horovod.torch.ops.tensors import code_of, output_of, plain, set_id, set_rank_and_size, way
+from horovod.torch.ops.tensors import code_of, output_of, plain, set_id, set_rank_and_size, submitter
 
 
 def _submit(
@@ -27,7 +27,7 @@ def _submit(
     code = code_of(tensor, "allgather", full_name)
     number = set_id(process_set, "allgather")
     pointer = tensor.data_ptr()
-    return way(tensor, blocking)(
+    return submitter(tensor, blocking)(
         KIND_ALLGATHER, full_name, pointer, 0, tensor.shape, code, Sum, 0, 1.0, 1.0, number, None, group, group_size
     )
 

@@ -21,7 +21,7 @@ def _wire_name(name: str | None) -> str:
     return wire_name("allreduce", name) if name else ""
 
 
-def _said() -> str:
+def _op_label() -> str:
     return said(face, "allreduce")
 
 
@@ -60,9 +60,9 @@ def submit(
     except (AttributeError, RuntimeError):
         refuse(source, "allreduce", full_name)
     if prescale != 1.0 or postscale != 1.0:
-        check_scale(_said(), prescale, postscale)
+        check_scale(_op_label(), prescale, postscale)
     if code == BOOL or op == Adasum:
-        check_reduction(code, op, prescale, postscale, process_set, _said())
+        check_reduction(code, op, prescale, postscale, process_set, _op_label())
     number = process_set.process_set_id
     if number is None:
         set_id(process_set, "allreduce")
@@ -120,7 +120,7 @@ def allreduce_async(
     given = op
     repeat = take(name, tensor, op, prescale_factor, postscale_factor, process_set) if average is None else None
     if repeat is None:
-        op = resolve_op(op, average, _said)
+        op = resolve_op(op, average, _op_label)
         code_of(tensor, "allreduce", name)
         output = torch.empty_like(tensor)
         work = submit(tensor, output, _wire_name(name), op, prescale_factor, postscale_factor, process_set)
@@ -165,7 +165,7 @@ def allreduce_async_(
     given = op
     repeat = take(name, tensor, op, prescale_factor, postscale_factor, process_set) if average is None else None
     if repeat is None:
-        op = resolve_op(op, average, _said)
+        op = resolve_op(op, average, _op_label)
         work = submit(tensor, tensor, _wire_name(name), op, prescale_factor, postscale_factor, process_set)
         repeat = Repeat(work, name, tensor, given, prescale_factor, postscale_factor, process_set)
     else:
@@ -224,7 +224,7 @@ def _run(
     repeat = take(name, source, op, prescale, postscale, process_set) if average is None else None
     tensors = (source, target)
     if repeat is None:
-        op = resolve_op(op, average, _said)
+        op = resolve_op(op, average, _op_label)
         arguments = (_wire_name(name), op, prescale, postscale, process_set)
         work = handles.start(lambda: submit(source, target, *arguments, blocking=True), tensors)
         repeat = Repeat(work, name, source, given, prescale, postscale, process_set)
@@ -275,7 +275,7 @@ def allreduce(
     """
     if not isinstance(tensor, torch.Tensor) and is_foreign(tensor):
         return call(allreduce, tensor, average, name, compression, op, prescale_factor, postscale_factor, process_set)
-    op = resolve_op(op, average, _said)
+    op = resolve_op(op, average, _op_label)
     wire = check_wire(compression, tensor, op, "allreduce")
     compressed, context = compression.compress(tensor)
     arguments = (compressed, op, name, prescale_factor, postscale_factor, process_set, wire)

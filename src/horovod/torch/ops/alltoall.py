@@ -10,7 +10,7 @@ from horovod.common.ops import Sum, check_parts, check_splits, wire_name
 from horovod.common.process_sets import ProcessSet, global_process_set
 from horovod.torch.ops import handles
 from horovod.torch.ops.arrays import accepting
-from horovod.torch.ops.tensors import code_of, output_of, plain, set_id, set_rank_and_size, way
+from horovod.torch.ops.tensors import code_of, output_of, plain, set_id, set_rank_and_size, submitter
 
 
 def _start(
@@ -29,7 +29,7 @@ def _start(
     counts = _check_splits(splits, rows, size, name)
     full_name = wire_name("alltoall", name) if name else ""
     pointer = tensor.data_ptr()
-    work = way(tensor, blocking)(
+    work = submitter(tensor, blocking)(
         KIND_ALLTOALL, full_name, pointer, 0, tensor.shape, code, Sum, 0, 1.0, 1.0, number, counts, "", 0
     )
     return work, rows if counts is None else sum(counts)

@@ -11,7 +11,7 @@ from horovod.common.process_sets import ProcessSet, global_process_set
 from horovod.torch.ops import handles
 from horovod.torch.ops.allreduce import _Allreduce
 from horovod.torch.ops.arrays import accepting
-from horovod.torch.ops.tensors import code_of, plain, root_of, set_id, way
+from horovod.torch.ops.tensors import code_of, plain, root_of, set_id, submitter
 
 
 def _start(
@@ -28,7 +28,7 @@ def _start(
     full_name = wire_name("broadcast", name) if name else ""
     pointer = source.data_ptr()
     out = pointer if target is source else target.data_ptr()
-    return way(source, blocking, target)(
+    return submitter(source, blocking, target)(
         KIND_BROADCAST, full_name, pointer, out, source.shape, code, Sum, root, 1.0, 1.0, number, None, "", 0
     )
 

@@ -18,7 +18,7 @@ from horovod.torch.ops import handles
 from horovod.torch.ops import tensors as groups
 from horovod.torch.ops.allgather import _Allgather, _GroupedAllgather
 from horovod.torch.ops.arrays import accepting
-from horovod.torch.ops.tensors import code_of, plain, set_id, set_rank_and_size, way
+from horovod.torch.ops.tensors import code_of, plain, set_id, set_rank_and_size, submitter
 
 
 def _check(tensor: torch.Tensor, op: int, operation: str, name: str | None) -> int:
@@ -46,7 +46,7 @@ def _submit(
 ) -> Any:
     number = set_id(process_set, "reducescatter")
     source, target = tensor.data_ptr(), output.data_ptr()
-    return way(tensor, False, output)(
+    return submitter(tensor, False, output)(
         KIND_REDUCESCATTER,
         full_name,
         source,

@@ -114,9 +114,9 @@ def put_back(repeat: Repeat) -> None:
     if repeat.engine is not face.engine:
         idle.pop(repeat.name, None)  # check after insertion: shutdown in another thread clears idle after the engine
     if len(idle) > _LIMIT:
-        _make_room()
+        _evict()
 
 
-def _make_room() -> None:
+def _evict() -> None:
     with contextlib.suppress(RuntimeError):  # another thread changes the dict right now, and drops an entry itself
         idle.pop(next(iter(idle), None), None)

@@ -69,7 +69,7 @@ def refuse(tensor: Any, operation: str, name: str | None) -> NoReturn:
     )
 
 
-def way(tensor: torch.Tensor, blocking: bool, *others: torch.Tensor) -> Any:
+def submitter(tensor: torch.Tensor, blocking: bool, *others: torch.Tensor) -> Any:
     """Return the function that submits an operation on ``tensor`` and ``others``.
 
     On the CPU it is ``face.run`` if the caller waits for the operation right away, else ``face.submit``.
