@@ -83,8 +83,8 @@ def worker(traffic_too: bool) -> None:
     from horovod import _core
     from horovod.common import dtypes, ops
     from horovod.common.basics import HorovodBasics
+    from horovod.common.bootstrap import start  # noqa: F401
     from horovod.common.state import state
-    from horovod.common.wiring import bootstrap  # noqa: F401
 
     times.append(time.monotonic())
     traffic = Traffic() if traffic_too else None

@@ -21,11 +21,11 @@ from pathlib import Path
 import msgspec
 
 from horovod._version import __version__
+from horovod.common.bootstrap import peers
 from horovod.common.contract import live, reasons
 from horovod.common.security.auth import Acceptor, AuthError, Connector, Place
 from horovod.common.store.messages import Exchange, Get, Reply, Request, Set
 from horovod.common.store.table import MAX_TOTAL_BYTES, Table
-from horovod.common.wiring import peers
 from horovod.data import TarFiles
 from horovod.recorder import diff, dumps
 from horovod.runner.attribution import first_failure

@@ -1,4 +1,4 @@
-// MPI functions for src/horovod/common/wiring/mpi.py.
+// MPI functions for src/horovod/common/bootstrap/mpi.py.
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/string_view.h>
 

@@ -1,5 +1,5 @@
 // Size thresholds of the collectives: algorithms, chunk sizes and kinds of stores. The defaults were measured on one
-// kind of machine; horovod.benchmark --calibrate measures them on another (src/horovod/common/wiring/calibration.py). All
+// kind of machine; horovod.benchmark --calibrate measures them on another (src/horovod/common/bootstrap/calibration.py). All
 // ranks of a job use the same values, and no value changes a bit of a result (docs/adr/0002-same-bits.md). Pure.
 #pragma once
 #include <cstddef>

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from horovod.benchmark.jobs import mpi_tools
-from horovod.common.wiring.calibration import World, load
+from horovod.common.bootstrap.calibration import World, load
 from tests.runner.launching import marked_environment, processes_with, run_job
 
 

@@ -7,6 +7,8 @@ import sys
 
 import pytest
 
+from horovod.common.bootstrap import seat
+from horovod.common.bootstrap.errors import start_timeout_error
 from horovod.common.contract.membership import Place
 from horovod.common.contract.reasons import (
     LIMIT,
@@ -23,8 +25,6 @@ from horovod.common.contract.reasons import (
 from horovod.common.ending import Watch, reason
 from horovod.common.exceptions import HorovodInternalError, RanksDisagreeError
 from horovod.common.launchers import find
-from horovod.common.wiring import seat
-from horovod.common.wiring.errors import start_timeout_error
 
 
 def raised(error, cause=None, context=None):

@@ -81,7 +81,7 @@ def test_a_rank_that_fails_after_the_meeting_fails_all_at_once(pool):
     """One rank cannot create its engine; no rank waits for its deadline, and init works afterwards."""
 
     def work():
-        from horovod.common.wiring import shared_memory
+        from horovod.common.bootstrap import shared_memory
 
         hvd = HorovodBasics("tests")
         before = len(os.listdir("/proc/self/fd"))

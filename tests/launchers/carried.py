@@ -31,7 +31,7 @@ import numpy as np
 import pytest
 
 import horovod.numpy as hvd
-from horovod.common.wiring import mpi
+from horovod.common.bootstrap import mpi
 
 DTYPES = ["uint8", "int8", "uint16", "int16", "int32", "int64", "float16", "float32", "float64", "bool", "bfloat16"]
 SIZES = [1, 1000, 300_001]

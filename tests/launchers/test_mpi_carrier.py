@@ -88,7 +88,7 @@ def test_a_rank_that_dies_after_shutdown_does_not_keep_the_others_in_mpi_finaliz
     """The job must end.
 
     Open MPI and MPICH 4 tell the library; mpiexec of MPICH 5 may end the other process before the library gives up.
-    The messages are tested in tests/common/wiring/test_mpi_end.py.
+    The messages are tested in tests/common/bootstrap/test_mpi_end.py.
     """
     done = family.run(2, "short", "after:1", before=staying(family), **APART)
     if not family.open_mpi and "MPICH 4" not in done.text:

@@ -19,7 +19,7 @@ from tests.ray import functions
 from tests.ray.refused_assignment import one_that_nobody_gets
 from tests.runner.launching import eventually
 
-THREADS = ("horovod-lines", "horovod-store", "horovod-handover")
+THREADS = ("horovod-lines", "horovod-store", "horovod-keys")
 
 
 def ref(value=None, error=None):

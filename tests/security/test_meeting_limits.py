@@ -13,7 +13,7 @@ import zmq
 import zmq.utils.z85
 
 from horovod.common.contract.worker_env import make_key
-from horovod.common.handover import handover, search
+from horovod.common.key_exchange import curve_exchange, search
 from horovod.common.store import StoreClient, StoreTimeout
 from horovod.common.store.sockets import dial
 from tests.security.test_store_limits import GREETING, LONG_COMMAND, descriptors, strangers
@@ -39,7 +39,7 @@ def ask(where, deadline):
 
 
 def receive(where, deadline):
-    handover.receive([where], os.urandom(32), zmq.curve_keypair(), 1, deadline)
+    curve_exchange.receive([where], os.urandom(32), zmq.curve_keypair(), 1, deadline)
 
 
 def use(where, deadline):
@@ -81,14 +81,14 @@ def test_a_closed_door_is_knocked_at_again_sooner_than_the_system_would():
 
 HANDOVER = """
 import os, resource, sys
-from horovod.common.handover import door, handover
+from horovod.common.key_exchange import curve_exchange, key_server
 from horovod.common.store import StoreServer
 resource.setrlimit(resource.RLIMIT_NOFILE, (256, 256))
 key, public = b"k" * 32, bytes.fromhex(sys.stdin.readline())
 server = StoreServer(key)
-listeners = door.listen(["127.0.0.1"], [0])
+listeners = key_server.listen(["127.0.0.1"], [0])
 port = listeners[0].getsockname()[1]
-gate = handover.Handover(listeners, lambda rank: public, key, server.address[1])
+gate = curve_exchange.CurveKeyServer(listeners, lambda rank: public, key, server.address[1])
 print(server.address[1], port, gate.public.hex(), flush=True)
 while sys.stdin.readline():  # a line: can this process still open files?
     opened = [os.open(os.devnull, os.O_RDONLY) for _ in range(8)]
@@ -125,7 +125,7 @@ def test_strangers_cannot_take_all_descriptors_of_rank_0():
                 assert descriptors(process) < 256
                 where, deadline = [("127.0.0.1", int(port))], time.monotonic() + SECONDS
                 # Once strangers have been dropped.
-                found = handover.receive(where, bytes.fromhex(public), pair, 1, deadline)
+                found = curve_exchange.receive(where, bytes.fromhex(public), pair, 1, deadline)
                 assert found == ("127.0.0.1", int(store), b"k" * 32)
         finally:
             process.kill()

@@ -1,7 +1,7 @@
 """Calibration of the sizes at which collectives change their algorithm (core/plan/tuning.h).
 
-The values are stored for later jobs of this shape on this host (horovod.common.wiring.calibration). All ranks run this
-together; rank 0 decides.
+The values are stored for later jobs of this shape on this host (horovod.common.bootstrap.calibration). All ranks run
+this together; rank 0 decides.
 
 For each size, two or more engines that differ only in that size take turns. A default is replaced only by a value that
 is faster in nearly all turns by more than a few percent. At the end, all values together must be faster than the

@@ -14,10 +14,10 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from horovod import _core
 from horovod.benchmark.cases import Case
 from horovod.common import dtypes, ops
+from horovod.common.bootstrap import start
+from horovod.common.bootstrap.calibration import World, load
 from horovod.common.contract.settings import Settings
 from horovod.common.contract.worker_env import WorkerEnv
-from horovod.common.wiring import bootstrap
-from horovod.common.wiring.calibration import World, load
 
 _KINDS = {
     "allreduce": _core.KIND_ALLREDUCE,
@@ -71,7 +71,7 @@ class EngineColumn:
         self._tuning = settings.get("HOROVOD_TUNING", os.environ.get("HOROVOD_TUNING", ""))
         self._override = settings.get("HOROVOD_ALGORITHM", os.environ.get("HOROVOD_ALGORITHM", ""))
         with environment(settings):
-            self.job, self._engine = bootstrap.start(WorkerEnv.from_environ(), None, [], False)
+            self.job, self._engine = start.start(WorkerEnv.from_environ(), None, [], False)
         chosen = Settings.from_environ({**os.environ, **settings})
         if self.job.rank == 0 and not self._tuning and chosen.flag("HOROVOD_CALIBRATE"):
             transport = chosen.text("HOROVOD_TRANSPORT")

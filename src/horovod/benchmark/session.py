@@ -25,10 +25,10 @@ from horovod.benchmark.options import Options
 from horovod.benchmark.peers import Gloo, Mpi, gloo_missing, mpi_missing
 from horovod.benchmark.standalone.serving import pin, timed
 from horovod.common.basics import HorovodBasics
+from horovod.common.bootstrap.calibration import World, store
 from horovod.common.contract.settings import Settings
 from horovod.common.network.interfaces import machine_identity
 from horovod.common.objects import allgather_object, broadcast_object
-from horovod.common.wiring.calibration import World, store
 
 OURS = "horovod"
 SHARED = "shared"  # the same engine, with tensors in memory that the ranks share

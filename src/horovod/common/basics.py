@@ -211,7 +211,7 @@ class HorovodBasics(observed.Observed):
         if not self.mpi_enabled():
             raise ValueError("mpi_threads_supported: MPI neither carries this job nor has it started it")
         if worker_env.carried_by_mpi(os.environ):
-            from horovod.common.wiring import mpi
+            from horovod.common.bootstrap import mpi
 
             if (info := mpi.info()) is not None:
                 return info.multiple
@@ -296,15 +296,15 @@ def _start(comm: Any, process_sets: Sequence[ProcessSet] | str | None) -> None:
     members, dynamic = asked.members, asked.dynamic
 
     # Imported here, because the checks above need no engine and capability queries must work without a usable one.
-    from horovod.common.wiring import bootstrap
+    from horovod.common.bootstrap import start
 
     env = worker_env.WorkerEnv.from_environ()
     ending.check_descent(env)
     _watch.begin(env.rank if env.worker is None else env.worker)
     if env.worker is None:
-        job, engine = bootstrap.start(env, members, asked.given(), dynamic)
+        job, engine = start.start(env, members, asked.given(), dynamic)
     else:
-        from horovod.common.wiring import seat
+        from horovod.common.bootstrap import seat
 
         env, job, engine = seat.join(env, _last[0], members, asked.given(), dynamic)
     state.start(job, engine, members)
@@ -335,7 +335,7 @@ def _link(env: worker_env.WorkerEnv, settings: Settings) -> Callable[[], float |
     """Return a function that returns the measured bandwidth of a link in bytes per second, or None if not measured."""
 
     def ask() -> float | None:
-        from horovod.common.wiring import calibration
+        from horovod.common.bootstrap import calibration
 
         if not settings.flag("HOROVOD_CALIBRATE"):
             return None
@@ -399,7 +399,7 @@ def _stop(reason: str) -> None:
     _last = _ended(), state.members
     if _last[0] is None:
         _watch.leave(reason)
-    from horovod.common.wiring import mpi
+    from horovod.common.bootstrap import mpi
 
     mpi.engine_ends(None if _last[0] is None or _last[0][0] == "left" else _last[0][0])
     observers = observed.take()

@@ -50,8 +50,8 @@ def test_a_hard_limit_that_is_too_low_is_named(numbers, needed):
 
 MEET = """
 import resource, sys
-from horovod.common.handover.ways import Group
-from horovod.common.handover.meeting import meet
+from horovod.common.key_exchange.methods import Group
+from horovod.common.key_exchange.meeting import meet
 from horovod.common.launchers import Place
 from horovod.common.contract.worker_env import make_key
 resource.setrlimit(resource.RLIMIT_NOFILE, (128, int(sys.argv[1])))

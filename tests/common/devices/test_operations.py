@@ -2,9 +2,9 @@
 
 import pytest
 
+from horovod.common.bootstrap.engine_start import NcclOperations, nccl_operations
 from horovod.common.contract.notices import notices
 from horovod.common.contract.settings import Settings
-from horovod.common.wiring.engine_start import NcclOperations, nccl_operations
 
 
 @pytest.mark.parametrize(

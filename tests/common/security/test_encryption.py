@@ -127,7 +127,7 @@ def tapped(kinds, change=None):
     import socket
     import threading
 
-    from horovod.common.wiring import joining, mesh
+    from horovod.common.bootstrap import joining, mesh
 
     seen = {}
 
@@ -175,7 +175,7 @@ def test_the_wire_shows_neither_names_nor_data(pool, asks):
     """Data is encrypted as soon as any rank requests it."""
 
     def work(asks):
-        from horovod.common.wiring.peers import CONTROL, DATA
+        from horovod.common.bootstrap.peers import CONTROL, DATA
 
         os.environ["HOROVOD_ENCRYPT_DATA"] = str(int(rank_of_environment() in asks))
         with tapped([CONTROL, DATA]) as (_, seen):
@@ -194,7 +194,7 @@ def test_the_wire_shows_neither_names_nor_data(pool, asks):
 @pytest.mark.parametrize("kind", ["CONTROL", "DATA"])
 def test_bytes_that_somebody_changes_end_the_job_and_the_error_says_so(pool, kind):
     def work():
-        from horovod.common.wiring import peers
+        from horovod.common.bootstrap import peers
 
         changing = []
 
@@ -226,7 +226,7 @@ def test_an_object_that_was_replaced_on_its_way_is_not_unpickled(pool, call, tmp
     def work(mark):
         import pickle
 
-        from horovod.common.wiring.peers import DATA
+        from horovod.common.bootstrap.peers import DATA
 
         class Bomb:
             def __reduce__(self):

@@ -16,11 +16,11 @@ from typing import Any
 
 from horovod.common import faces
 from horovod.common.basics import HorovodBasics, failures
+from horovod.common.bootstrap import joining, seat
 from horovod.common.elastic import ObjectState, run_fn
 from horovod.common.elastic.state_checkpoint import StateCheckpoint
 from horovod.common.exceptions import HorovodInternalError, HostsUpdatedInterrupt
 from horovod.common.objects import allgather_object, broadcast_object
-from horovod.common.wiring import joining, seat
 
 hvd = HorovodBasics("tests")
 FACE = faces.named("tests")

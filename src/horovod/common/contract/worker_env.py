@@ -126,7 +126,7 @@ class WorkerEnv:
                 "let it set RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT instead, and for all the same key in "
                 "HOROVOD_JOB_KEY"
             )
-        # MPI may start the processes and carry tensors (wiring/mpi.py); negotiation uses our own links.
+        # MPI may start the processes and carry tensors (bootstrap/mpi.py); negotiation uses our own links.
         if self.controller == "mpi" and not (self.place is not None and self.place.mpi):
             raise ValueError(f"HOROVOD_CONTROLLER must be 'gloo' in this build, got {self.controller!r}")
 

@@ -2,7 +2,7 @@
 
 ``find`` asks one function per launcher: jsrun (LSF), MPICH and other launchers of PMI-1, Open MPI, srun, and torchrun
 with launchers that set the same variables (PyTorchJob of Kubernetes, cloud services). How the processes of such a job
-meet: ``handover.meeting``.
+meet: ``key_exchange.meeting``.
 """
 
 import itertools

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 
 from horovod.common.contract.reasons import Ending
 
-# Messages of the engine and the bootstrap (core/engine/driver_end.cc, src/horovod/common/wiring/errors.py).
+# Messages of the engine and the bootstrap (core/engine/driver_end.cc, src/horovod/common/bootstrap/errors.py).
 _LEFT = re.compile(r"\brank (\d+) \(host [^)]*\) has left the job(?:: ([^;\n]*))?")
 _LOST = re.compile(r"\brank (\d+) \(host [^)]*\) was lost\b")
 _ABSENT = re.compile(r"\bwaited (\S+) s for rank (\d+(?:, \d+)*)(?:, \.\.\.)? \(of \d+\) to call hvd\.init\(\)")

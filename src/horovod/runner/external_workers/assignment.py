@@ -1,9 +1,9 @@
 """Joining a job: a worker describes itself, gets the job's key, and sets the variables of a rank.
 
 The key is not sent through the cluster manager. Driver and worker each create a key pair and exchange the public keys
-through the manager. The job's key is then sent over a connection encrypted for these two (``horovod.common.handover``).
-An eavesdropper on the manager's network learns nothing, and an attacker who can change the manager's messages could run
-programs in the workers anyway.
+through the manager. The job's key is then sent over a connection encrypted for these two
+(``horovod.common.key_exchange``). An eavesdropper on the manager's network learns nothing, and an attacker who can
+change the manager's messages could run programs in the workers anyway.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ import zmq.utils.z85
 
 from horovod._version import __version__
 from horovod.common.contract.worker_env import make_key_fd
-from horovod.common.handover import handover
+from horovod.common.key_exchange import curve_exchange
 from horovod.common.network import interfaces
 from horovod.common.network.connecting import free_port
 from horovod.common.security.auth import AuthError
@@ -121,7 +121,7 @@ def join(assignment: Assignment, others: Mapping[int, str] | None = None) -> Non
     """
     leave()
     where = f"the driver at {assignment.host}"
-    found = handover.receive(
+    found = curve_exchange.receive(
         [(assignment.host, assignment.key_port)],
         assignment.public,
         _pair[0],

@@ -12,7 +12,7 @@ from dataclasses import asdict
 from horovod.common.contract.descriptors import make_room
 from horovod.common.contract.settings import Settings
 from horovod.common.contract.worker_env import WorkerEnv, make_key
-from horovod.common.handover.handover import Handover
+from horovod.common.key_exchange.curve_exchange import CurveKeyServer
 from horovod.common.store.membership import MembershipControl
 from horovod.common.store.server import StoreServer
 from horovod.common.store.sockets import descriptors_for, listen
@@ -69,8 +69,8 @@ class ExternalWorkers:
                 ) from None
             at_failure.callback(door.close)
             self._key_port = door.getsockname()[1]
-            handover = Handover([door], self._known.get, key, store.address[1])
-            at_failure.callback(handover.close)
+            key_server = CurveKeyServer([door], self._known.get, key, store.address[1])
+            at_failure.callback(key_server.close)
             liveness = listen(address)
             at_failure.callback(liveness.close)
             self._liveness_port = liveness.getsockname()[1]
@@ -79,9 +79,9 @@ class ExternalWorkers:
             self._heartbeat_port = heartbeats.getsockname()[1]
             server = LivenessServer(liveness, heartbeats, key, self._silence, gone)
             at_failure.pop_all()
-        self._public = handover.public
+        self._public = key_server.public
         self._liveness = server
-        self._open = (server, handover, store)
+        self._open = (server, key_server, store)
 
     def assign(self, number: int, worker: ExternalWorker, variables: Mapping[str, str], seconds: float) -> Assignment:
         """Return the access data with which a worker joins the job.

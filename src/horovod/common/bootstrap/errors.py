@@ -1,0 +1,158 @@
+"""Errors of a job that cannot be formed, and their exchange between the ranks through the store.
+
+- First failure: it is stored once. Other ranks find it while they connect, and give up too.
+- Final exchange: each rank reports that it is ready, or why it is not.
+"""
+
+import contextlib
+import os
+from collections.abc import Sequence
+
+from horovod.common.bootstrap.peers import Peer
+from horovod.common.contract.reasons import Ending, explained
+from horovod.common.network.interfaces import Endpoint
+from horovod.common.store.client import StoreClient, StoreError, StoreTimeout
+
+ADVICE = (
+    ". Is there a firewall? It has to let ranks connect to any port, or to those of HOROVOD_PORT_RANGE. If the hosts "
+    "are on several networks, name the interface to use with --network-interfaces or HOROVOD_GLOO_IFACE; "
+    "'horovodrun --doctor' tries them"
+)
+
+
+class NotFormedError(ValueError):
+    """The job cannot be formed, possibly because of other ranks; an elastic job may succeed in the next epoch."""
+
+
+class LinkError(Exception):
+    """Connections could not be formed; the message says which, and why."""
+
+
+def outcome_text(target: Endpoint | str, outcome: str) -> str:
+    """Return text about an address that was tried and the outcome."""
+    return f"{target} ({target.interface}): {outcome}" if isinstance(target, Endpoint) else f"{target}: {outcome}"
+
+
+def unreachable_text(peer: Peer) -> str:
+    """Return text about why no address of the peer was tried."""
+    listens = ", ".join(f"{each} ({each.interface})" for each in peer.endpoints) or "nothing"
+    return f"which listens on {listens} only, where this host cannot reach it"
+
+
+def failure_reason(error: Exception) -> str:
+    """Return a short reason for the failure of a connection."""
+    if not isinstance(error, OSError):
+        return str(error)
+    if isinstance(error, ConnectionRefusedError):
+        return "refused"
+    if isinstance(error, ConnectionResetError):
+        return "another program answered and closed the connection"
+    if isinstance(error, TimeoutError):
+        return "no answer"
+    return (error.strerror or str(error)).lower()
+
+
+_SHOWN = 32
+
+
+def start_timeout_error(
+    who: tuple[int, str], size: int, seconds: float, absent: Sequence[int], gave_up: Sequence[int], alone: str = ""
+) -> NotFormedError:
+    """Return the error, which names the ranks that have not come or have given up.
+
+    Args:
+        who: Rank and host of this process.
+        size: Number of ranks of the job.
+        seconds: Time waited.
+        absent: Ranks that have not called ``hvd.init()``.
+        gave_up: Ranks that had called it but timed out before others came.
+        alone: Explanation of why the process assumes other ranks, which may be a mistake.
+    """
+    rank, host = who
+    begin = f"init: rank {rank} (host {host}) waited {seconds:g} s"
+    longer = "HOROVOD_START_TIMEOUT if they only need longer"
+    if absent:
+        text = f"{begin} for rank {listed(absent)} (of {size}) to call hvd.init(); "
+        text += f"see the output of those ranks, and {longer}"
+        text += f" (rank {listed(gave_up)} had come and given up before)" if gave_up else ""
+        text += f". {alone}" if alone and len(absent) == size - 1 else ""
+    else:
+        text = (
+            f"{begin}, but rank {listed(gave_up)} (of {size}) had called hvd.init() too early and given up before all "
+            f"others came; see {longer}"
+        )
+    return explained(NotFormedError(text), Ending(rank, "absent", list(absent), seconds))
+
+
+def listed(ranks: Sequence[int]) -> str:
+    """Return the first of the ranks as text, for messages about many."""
+    return ", ".join(map(str, ranks[:_SHOWN])) + (", ..." if len(ranks) > _SHOWN else "")
+
+
+_AWAIT_SECONDS = 5.0
+
+
+class KnownFailureError(LinkError):
+    """A failure that all ranks already know."""
+
+
+class Failures:
+    """Failures of the epoch that began with round ``epoch`` of the exchange between ``ranks`` (world ranks)."""
+
+    def __init__(self, store: StoreClient, epoch: int, me: int, ranks: list[int], hostname: str) -> None:
+        """Prepare the exchange for one epoch.
+
+        Args:
+            store: Connection to the store.
+            epoch: Number of the round.
+            me: Index of this rank in ``ranks``.
+            ranks: World ranks of the job.
+            hostname: This rank's host, for messages.
+        """
+        self._store = store
+        self._name = f"failure {epoch}"
+        self._end = f"formed {epoch}"
+        self._me = me
+        self._ranks = ranks
+        self._who = f"rank {ranks[me]} (host {hostname}, pid {os.getpid()})"
+
+    def check(self) -> None:
+        """Raise LinkError if another rank has reported a failure.
+
+        Does not block: the store's answer is seen in a later call, so a slow store delays only this check.
+        """
+        text = self._store.peek(self._name)
+        if text is not None:
+            raise LinkError(text.decode(errors="replace"))
+
+    def tell(self, error: BaseException) -> str:
+        """Report a failure, so that other ranks fail at once instead of at their deadlines.
+
+        Returns:
+            The first failure of the job, this rank's or another's.
+        """
+        reason = getattr(error, "strerror", None) or str(error) or type(error).__name__
+        text = f"{self._who} could not join: {reason}"
+        with contextlib.suppress(StoreError):
+            return self._store.set_first(self._name, text.encode()).decode(errors="replace")
+        return text
+
+    def await_others(self, text: str) -> None:
+        """Report the failure ``text`` in the final exchange too, because some ranks may already wait in ``confirm``."""
+        with contextlib.suppress(StoreError):
+            self._store.exchange(self._end, self._me, len(self._ranks), text.encode(), _AWAIT_SECONDS)
+
+    def confirm(self, seconds: float) -> None:
+        """Wait until all ranks are ready.
+
+        Raises:
+            KnownFailureError: If a rank is not ready.
+            LinkError: If ranks do not come within ``seconds``; names them.
+        """
+        try:
+            _, errors = self._store.exchange(self._end, self._me, len(self._ranks), b"", seconds)
+        except StoreTimeout as error:
+            ranks = listed([self._ranks[int(rank)] for rank in (*error.missing, *error.gave_up)])
+            raise LinkError(f"waited {seconds:g} s for rank {ranks or '?'} to connect to its peers") from None
+        for text in filter(None, errors):
+            raise KnownFailureError(text.decode(errors="replace"))

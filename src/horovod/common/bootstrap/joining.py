@@ -1,0 +1,328 @@
+"""A rank's attempt to join a job of several ranks, in stages.
+
+    stage                                                       if it fails here
+    listen    open sockets for peers that connect to us         other ranks learn from the store that this rank
+    meet      meet all ranks in the store; the round is         has not come
+              the epoch
+    ----------------------------------------------------------------------------------------------------------
+    gather    get all ranks' records (``records``)              reported
+    agree     settings, process sets and cipher, computed       fails on all ranks alike, so it is not reported
+              from the records
+    connect   connect to peers (``mesh``)                       reported
+    share     share the node's memory and doorbells             reported
+    start     start the engine, which takes all resources       reported
+    confirm   make init succeed on all ranks or on none         reported, or learned from another rank
+
+Failures below the line end in ``_give_up``. It first reports the failure to the other ranks (``failures``), because
+connections that it closes earlier would hide the cause. Then it closes everything, waits for ranks that no longer check
+for failures, and raises an error.
+"""
+
+import os
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from horovod._version import __version__
+from horovod.common.bootstrap import records, shared_memory
+from horovod.common.bootstrap.engine_start import Formed, make_engine
+from horovod.common.bootstrap.errors import Failures, KnownFailureError, LinkError, NotFormedError, start_timeout_error
+from horovod.common.bootstrap.mesh import MeshBuilder
+from horovod.common.bootstrap.peers import (
+    CONTROL,
+    DATA,
+    NODE,
+    Peer,
+    Plan,
+    check_agreement,
+    decode_peers,
+    label,
+    make_job,
+    make_plan,
+    node_of,
+)
+from horovod.common.communicators import GivenSet, Sets
+from horovod.common.contract import descriptors
+from horovod.common.contract.settings import Settings, agree
+from horovod.common.contract.worker_env import WorkerEnv
+from horovod.common.key_exchange.meeting import find_store
+from horovod.common.network import tcp_options
+from horovod.common.network.connecting import Listeners
+from horovod.common.network.interfaces import Endpoint, machine_identity, network_identity, parse_ports, scan, to_listen
+from horovod.common.security import cipher
+from horovod.common.security.auth import derive_key
+from horovod.common.security.cipher import Cipher
+from horovod.common.security.object_seal import Seals
+from horovod.common.state import Job
+from horovod.common.store.client import Met, StoreClient, StoreError, StoreTimeout
+
+if TYPE_CHECKING:
+    from horovod._core import Engine
+
+
+class Joining:
+    """Attempt to join a job. Call ``run`` once."""
+
+    def __init__(
+        self, env: WorkerEnv, settings: Settings, members: list[int] | None, sets: list[GivenSet], dynamic: bool
+    ) -> None:
+        """Prepare the attempt. ``members``: world ranks by rank of the job; None: all, with their own ranks."""
+        self._env = env
+        self._settings = settings
+        self._world = members is None
+        self._members = members or list(range(env.size))
+        self._me = self._members.index(env.rank)
+        self._sets = sets
+        self._dynamic = dynamic
+        self._patience = settings.number("HOROVOD_START_TIMEOUT")
+        self._ciphers = cipher.available()
+        self._meeting = find_store(env, settings, [] if self._world else self._members)
+        self._key, self._host, self._port = self._meeting.key, self._meeting.address, self._meeting.port
+        self._formed = Formed({}, [])
+        self._engine: Engine | None = None
+        self._agreed: tuple[Sets, ...] = ()
+        self._told = False  # True while a failure is known to all ranks without being reported
+
+    def run(self) -> tuple[Job, "Engine"]:
+        """Return the job and its engine.
+
+        Raises:
+            ValueError: If the job cannot be formed; names the problem, or what was waited for. Nothing stays open.
+        """
+        listeners = self._listen()
+        try:
+            with StoreClient(self._key, self._host, self._port) as store:
+                mine = self._describe_self(listeners)
+                met = self._meet(store, mine)
+                failures = Failures(store, met.round, self._me, self._members, self._env.hostname)
+                try:
+                    return self._form(listeners, mine, met, failures)
+                except BaseException as error:
+                    text = self._give_up(error, failures)
+                    if isinstance(error, (LinkError, OSError, StoreError)):
+                        kind = ValueError if _is_own(error) else NotFormedError
+                        # A LinkError has the same text, and two tracebacks would only hide it.
+                        raise kind(f"init: {text}") from (None if isinstance(error, LinkError) else error)
+                    raise
+        finally:
+            listeners.close()
+
+    def _form(self, listeners: Listeners, mine: Peer, met: Met, failures: Failures) -> tuple[Job, "Engine"]:
+        formed, epoch = self._formed, met.round
+        values = self._gather(listeners, mine, met, failures)
+        self._told = True
+        peers = decode_peers(values)
+        self._agreed = check_agreement(peers)
+        self._settings = self._settings.with_values(agree([peer.shared for peer in peers]))
+        plan = make_plan(self._me, peers)
+        self._env = self._placed(peers)
+        formed.cipher = self._cipher(plan, peers)
+        self._told = False
+        seconds = self._settings.number("HOROVOD_GLOO_TIMEOUT_SECONDS")
+        self._connect(listeners, plan, peers, epoch, failures)
+        formed.descriptors = shared_memory.provide(plan, formed.links, self._settings, seconds)
+        self._engine = make_engine(plan, peers, formed, self._settings, self._env)
+        failures.confirm(seconds)
+        return self._describe_job(peers, epoch), self._engine
+
+    def _give_up(self, error: BaseException, failures: Failures) -> str:
+        """Report the failure and release everything. Returns the job's first failure, this rank's or another's."""
+        told = self._told or isinstance(error, KnownFailureError)
+        text = str(error) if told else failures.tell(error)
+        self._formed.close()
+        if self._engine is not None:
+            self._engine.shutdown("init failed")
+            self._engine = None  # the traceback would keep it and its doorbell alive
+        # Do not wait after Ctrl-C, nor in an elastic job, whose ranks return to the launcher independently.
+        if isinstance(error, Exception) and not told and not self._env.epoch:
+            failures.await_others(text)
+        return text
+
+    def _listen(self) -> Listeners:
+        """Return sockets that listen for peers.
+
+        Raises ValueError naming HOROVOD_GLOO_IFACE or HOROVOD_PORT_RANGE if they do not fit this host.
+        """
+        ports = parse_ports(self._settings.text("HOROVOD_PORT_RANGE"))
+        interface = self._settings.text("HOROVOD_GLOO_IFACE")
+        alone = self._env.local_size == self._env.size
+        try:
+            found = scan()
+        except OSError as error:
+            if interface or not alone:
+                raise ValueError(f"the network interfaces of this host cannot be listed: {error.strerror}") from None
+            found = []  # shared memory needs no network
+        places = to_listen(found, interface, alone)
+        # A peer makes a control and a data connection, and tries several addresses in parallel.
+        return Listeners(places, 4 * len(self._members) + 64, ports)
+
+    def _describe_self(self, listeners: Listeners) -> Peer:
+        return describe(
+            self._env,
+            self._settings,
+            self._sets,
+            self._dynamic,
+            listeners.endpoints,
+            listeners.unix_name,
+            list(self._ciphers),
+        )
+
+    def _meet(self, store: StoreClient, mine: Peer) -> Met:
+        """Wait for all ranks. Raises ValueError naming those that do not come."""
+        group = (
+            f"init e{self._env.epoch}"
+            if self._env.epoch
+            else "init"
+            if self._world
+            else "init " + ",".join(map(str, self._members))
+        )
+        if len(group) > 512:  # the store's limit for names
+            group = "init " + derive_key(self._key, group).hex()
+        try:
+            met = store.exchange_by_node(
+                group,
+                self._me,
+                len(self._members),
+                msgspec.msgpack.encode(mine),
+                derive_key(self._key, "node " + "\0".join(node_of(mine))).hex(),  # names may be of any length
+                self._patience,
+            )
+        except StoreTimeout as error:
+            if not error.missing and not error.gave_up:
+                raise NotFormedError(f"init: {error}") from None
+            absent, gave_up = ([self._members[int(rank)] for rank in some] for some in (error.missing, error.gave_up))
+            who = self._env.rank, self._env.hostname
+            alone = self._env.place.alone if self._env.place is not None else ""
+            raise start_timeout_error(who, len(self._members), self._patience, absent, gave_up, alone) from None
+        except StoreError as error:
+            raise NotFormedError(f"init: {error}") from None
+        self._meeting.formed()
+        return met
+
+    def _gather(self, listeners: Listeners, mine: Peer, met: Met, failures: Failures) -> list[bytes]:
+        """Return all ranks' records, and keep the links within the node over which they came."""
+        seconds = self._settings.number("HOROVOD_GLOO_TIMEOUT_SECONDS")
+        key = derive_key(self._key, "links")
+        values, self._formed.links = records.spread(met, self._me, mine, key, listeners, seconds, failures.check)
+        return values
+
+    def _cipher(self, plan: Plan, peers: list[Peer]) -> Cipher | None:
+        """Return the cipher for connections between nodes; None with a single node.
+
+        Raises ValueError on all ranks alike.
+        """
+        if len(plan.leaders) == 1:
+            return None
+        labels = [label(rank, peer) for rank, peer in enumerate(peers)]
+        name = cipher.agree(labels, [peer.ciphers for peer in peers], self._settings.text("HOROVOD_CIPHER"))
+        return Cipher(name, self._ciphers[name])
+
+    def _connect(self, listeners: Listeners, plan: Plan, peers: list[Peer], epoch: int, failures: Failures) -> None:
+        """Connect to other nodes, then stop listening."""
+        settings = self._settings
+        descriptors.make_room(_descriptors(plan))
+        encrypted = (CONTROL, DATA) if settings.flag("HOROVOD_ENCRYPT_DATA") else (CONTROL,)
+        key, formed = derive_key(self._key, "links"), self._formed
+        mesh = MeshBuilder(plan, peers, key, epoch, listeners, formed.cipher, encrypted, kinds=(CONTROL, DATA))
+        formed.links.update(mesh.run(settings.number("HOROVOD_GLOO_TIMEOUT_SECONDS"), failures.check))
+        formed.sessions = mesh.sessions
+        if (DATA, 0) in formed.links:  # the engine takes the link, so its address is read now
+            formed.first_address = str(formed.links[DATA, 0].getpeername()[0])
+        for (kind, _), sock in formed.links.items():
+            if kind == DATA:
+                tcp_options.set_congestion(sock, settings.text("HOROVOD_TCP_CONGESTION"))
+            if kind != NODE:
+                tcp_options.set_keepalive(sock, settings.number("HOROVOD_HEARTBEAT_TIMEOUT"), control=kind == CONTROL)
+        listeners.close()
+
+    def _describe_job(self, peers: list[Peer], epoch: int) -> Job:
+        job = replace(
+            self._job(peers),
+            given_sets=self._agreed,
+            check_steps=self._settings.integer("HOROVOD_CHECK_IN_SYNC_STEPS"),
+            waits_for_devices=not self._settings.flag("HOROVOD_ENABLE_ASYNC_COMPLETION"),
+            first_address=self._formed.first_address,
+        )
+        if self._formed.cipher is None:
+            return job
+        # A user's key may serve several jobs, so the key of the seals also depends on a random name.
+        return replace(job, seals=Seals(derive_key(self._key, f"objects {epoch} {peers[0].unix_name}")))
+
+    def _placed(self, peers: list[Peer]) -> WorkerEnv:
+        """Return the environment with local and cross ranks computed from host names.
+
+        Other launchers may not provide them.
+        """
+        if self._env.place is None:
+            return self._env
+        job = self._job(peers)
+        return replace(
+            self._env,
+            local_rank=job.local_rank,
+            local_size=job.local_size,
+            cross_rank=job.cross_rank,
+            cross_size=job.cross_size,
+        )
+
+    def _job(self, peers: list[Peer]) -> Job:
+        elastic = self._settings.flag("HOROVOD_ELASTIC")
+        job = make_job(
+            self._me, [peer.hostname for peer in peers], [peer.pid for peer in peers], self._dynamic, elastic
+        )
+        if not self._world or self._env.place is not None:
+            return job
+        env = self._env  # the launcher's values take precedence, because it may order the ranks of a host differently
+        return Job(
+            env.rank,
+            env.size,
+            env.local_rank,
+            env.local_size,
+            env.cross_rank,
+            env.cross_size,
+            job.homogeneous,
+            self._dynamic,
+            elastic,
+            hosts=job.hosts,
+            pids=job.pids,
+        )
+
+
+def describe(
+    env: WorkerEnv,
+    settings: Settings,
+    process_sets: list[GivenSet],
+    dynamic: bool,
+    endpoints: list[Endpoint],
+    unix_name: str,
+    ciphers: list[str],
+) -> Peer:
+    """Return this rank's record for the other ranks."""
+    return Peer(
+        version=__version__,
+        world_rank=env.rank,
+        hostname=env.hostname,
+        machine=machine_identity(shared=settings.text("HOROVOD_TRANSPORT") != "tcp"),
+        pid=os.getpid(),
+        network=network_identity(),
+        endpoints=endpoints,
+        unix_name=unix_name,
+        cpus=sorted(os.sched_getaffinity(0)),
+        shared=settings.shared(),
+        dynamic=dynamic,
+        process_sets=process_sets,
+        ciphers=ciphers,
+    )
+
+
+def _is_own(error: Exception) -> bool:
+    """Return True for an error of this rank's system (such as too many open files), not of a lost peer."""
+    return isinstance(error, OSError) and not isinstance(error, (ConnectionError, TimeoutError))
+
+
+def _descriptors(plan: Plan) -> int:
+    """Return the maximum number of descriptors this rank needs.
+
+    They are for links, doorbells, connections tried twice, unauthenticated connections, libraries and the program.
+    """
+    return 3 * len(plan.remote) + 2 * (len(plan.local) + len(plan.leaders)) + 128

@@ -1,0 +1,403 @@
+"""Builder of a rank's connections, which listens, connects and authenticates in one loop with one deadline.
+
+    dialer: due ──connect──> attempt ──hello, challenge──> proven ──welcome──> link
+    listener ────accept────> attempt (unknown peer until its hello) ──> link
+    attempt ──refused, too late, another address was faster──> closed; the dialer tries again later
+
+``links`` defines which connections to form. A peer listens on several addresses; ``dialing`` decides which of them are
+tried when. Only one connection per link at a time can reach the connector's proof, and it becomes the link when the
+acceptor has welcomed it, so both ends choose the same one. If the connector has not come for a while, the listening
+rank connects instead, and they continue with their original roles. An unauthenticated connection is dropped when its
+handshake fails or takes too long, and delays no other. The loop only waits for the sockets of the handshakes.
+"""
+
+import errno
+import functools
+import os
+import selectors
+import socket
+import time
+from collections.abc import Callable, Mapping, Sequence
+
+from horovod.common.bootstrap.errors import ADVICE, LinkError, failure_reason, outcome_text, unreachable_text
+from horovod.common.bootstrap.peers import CONTROL, DATA, KIND_NAMES, NODE, Link, Peer, Plan, label, wanted_links
+from horovod.common.contract import descriptors
+from horovod.common.network.connecting import Dialer, Listeners
+from horovod.common.network.interfaces import Endpoint, source_address, to_try
+from horovod.common.security.auth import Acceptor, AuthError, Connector, Ephemeral, Inviter, Place, Session
+from horovod.common.security.cipher import Cipher
+
+_HANDSHAKE_SECONDS = 5.0  # for peers that have not sent anything yet
+_BUSY_SECONDS = 20.0  # for peers that have: hundreds of ranks starting on few cores delay each other
+_STRANGERS = 64
+_ACCEPTS = 64  # maximum connections to accept before existing ones are served again
+_FULL_PAUSE = 0.05
+_CHECK_SECONDS = 0.25
+_UNREACHABLE = 0.2  # fraction of the total time after which an address without an answer is given up
+_UNREACHABLE_SECONDS = 6.0  # but not earlier than this
+_REVERSE_SECONDS = 2.5  # time until the listening rank connects itself, which a firewall may allow
+_REVERSE_SECONDS_A_LINK = 0.1
+_UNIX = "its Unix socket"
+_INVITED = "its own connection"
+
+Target = Endpoint | str
+
+
+class _Attempt:
+    """Connection whose handshake is not complete."""
+
+    def __init__(self, sock: socket.socket, side: Connector | Acceptor, deadline: float) -> None:
+        self.sock = sock
+        self.side = side
+        self.deadline = deadline
+        self.link: Link | None = None  # None: an incoming connection of a peer that is still unknown
+        self.target: Target = ""
+        self.connected = False
+
+
+class MeshBuilder:
+    """Builder of all links of one rank. Call ``run`` once."""
+
+    def __init__(
+        self,
+        plan: Plan,
+        peers: Sequence[Peer] | Mapping[int, Peer],
+        key: bytes,
+        epoch: int,
+        listeners: Listeners,
+        cipher: Cipher | None = None,
+        encrypted: Sequence[int] = (),
+        kinds: Sequence[int] = (NODE, CONTROL, DATA),
+    ) -> None:
+        """Prepare to form the links of a rank.
+
+        Args:
+            plan: This rank's view of the job.
+            peers: Records of this rank and of the ranks to connect to.
+            key: Key that authenticates links.
+            epoch: Number of the epoch.
+            listeners: Listening sockets of this rank.
+            cipher: Cipher of encrypted links.
+            encrypted: Kinds of links that will be encrypted.
+            kinds: Kinds of links to form now.
+        """
+        self.sessions: dict[Link, Session] = {}
+        """Keys of encrypted links, once formed."""
+        self._cipher = cipher
+        self._encrypted = encrypted
+        self._plan = plan
+        self._peers = peers
+        self._key = key
+        self._epoch = epoch
+        self._listeners = listeners
+        self._selector = selectors.DefaultSelector()
+        self._links: dict[Link, socket.socket] = {}
+        self._attempts: dict[_Attempt, None] = {}  # ordered by time of creation
+        self._kinds = kinds
+        self._outgoing, self._incoming = wanted_links(plan, kinds)
+        self._dialers: dict[Link, Dialer[Target]] = {}
+        self._proven: dict[Link, _Attempt] = {}  # attempts that wait for the acceptor's welcome
+        self._invitations: set[bytes] = set()  # invitations received so far
+        self._next_due = 0.0
+        self._next_check = 0.0
+
+    def run(self, seconds: float, check: Callable[[], None]) -> dict[Link, socket.socket]:
+        """Return the authenticated sockets, non-blocking, by (kind, rank).
+
+        Args:
+            seconds: Time limit.
+            check: Called regularly; may raise an error to give up. Must not block.
+
+        Raises:
+            LinkError: If links are missing after ``seconds``, or earlier (after 6 of 30 seconds) if no address of a
+                peer answers. Names them; nothing stays open.
+        """
+        begin = time.monotonic()
+        patience = min(seconds, max(_UNREACHABLE_SECONDS, seconds * _UNREACHABLE))
+        try:
+            for listener in self._doors():
+                self._selector.register(listener, selectors.EVENT_READ, None)
+            self._prepare(begin)
+            while len(self._links) < len(self._outgoing) + len(self._incoming):
+                now = time.monotonic()
+                if now >= begin + seconds:
+                    raise LinkError(self._describe_missing(seconds))
+                self._step(begin + seconds, check)
+                self._give_up_hopeless(patience)
+        except BaseException:
+            for sock in self._links.values():
+                sock.close()
+            raise
+        finally:
+            for attempt in self._attempts:
+                attempt.sock.close()
+            self._selector.close()
+        return self._links
+
+    def _doors(self) -> list[socket.socket]:
+        """Return the sockets to accept from. Connections of other kinds stay in the backlog for the next builder."""
+        doors = [self._listeners.unix] if NODE in self._kinds else []
+        return doors + (self._listeners.tcp if CONTROL in self._kinds or DATA in self._kinds else [])
+
+    def _ephemeral(self, kind: int) -> Ephemeral | None:
+        return self._cipher.ephemeral() if self._cipher is not None and kind in self._encrypted else None
+
+    def _prepare(self, now: float) -> None:
+        routes = functools.cache(source_address)
+        me = self._peers[self._plan.me]
+        # Hundreds of ranks on few cores need longer, and more connections would only add load.
+        patience = max(_REVERSE_SECONDS, _REVERSE_SECONDS_A_LINK * len(self._incoming))
+        for link in self._outgoing:
+            if link[0] == NODE:
+                self._dialers[link] = Dialer([_UNIX], now)
+        for kind, rank in [*self._outgoing, *self._incoming]:
+            if kind != NODE:
+                peer = self._peers[rank]
+                targets: list[Target] = [*to_try(me.endpoints, peer.endpoints, peer.network == me.network, routes)]
+                later = patience if (kind, rank) in self._incoming else 0.0
+                self._dialers[kind, rank] = Dialer(targets, now + later)
+
+    def _step(self, deadline: float, check: Callable[[], None]) -> None:
+        self._dial()
+        until = min(self._next_due, time.monotonic() + _CHECK_SECONDS, deadline)
+        events = self._selector.select(max(0.0, until - time.monotonic()))
+        for key, _ in events:
+            if key.data is None:
+                self._accept(key.fileobj)  # type: ignore[arg-type]
+            elif key.data in self._attempts:  # not dropped by an earlier event
+                self._advance(key.data)
+        now = time.monotonic()
+        for attempt in [a for a in self._attempts if a.deadline <= now]:
+            self._fail(attempt, "connected, but no answer" if attempt.connected else "no answer", silent=True)
+        # Unknown peers, or a listener that cannot accept, may produce events endlessly.
+        if not events or now >= self._next_check:
+            self._next_check = now + _CHECK_SECONDS
+            check()
+
+    def _dial(self) -> None:
+        now = time.monotonic()
+        if now < self._next_due:
+            return
+        missing = [each for each in self._dialers.items() if each[0] not in self._links and each[0] not in self._proven]
+        for link, dialer in missing:
+            for target in dialer.due(now):
+                self._connect(link, target)
+        self._next_due = min((dialer.next_due() for _, dialer in missing), default=float("inf"))
+
+    def _give_up_hopeless(self, patience: float) -> None:
+        now = time.monotonic()
+        for link in self._outgoing:
+            if link not in self._links and self._dialers[link].hopeless(now, patience):
+                raise LinkError(f"no {self._describe(link)}{ADVICE if link[0] != NODE else ''}")
+
+    def _accept(self, listener: socket.socket) -> None:
+        for _ in range(_ACCEPTS):
+            try:
+                sock, _address = listener.accept()
+            except BlockingIOError:
+                return
+            # The connection is already closed, or out of descriptors; the deadline covers both.
+            except OSError as error:
+                if error.errno in (errno.EMFILE, errno.ENFILE):
+                    time.sleep(_FULL_PAUSE)  # the listener stays readable
+                return
+            if listener is self._listeners.unix and descriptors.peer_user(sock) != os.geteuid():
+                sock.close()
+                continue
+            self._make_place()
+            self._begin(sock, Acceptor(self._key, self._epoch, self._plan.me, self._ephemeral))
+
+    def _make_place(self) -> None:
+        """Drop an incoming attempt if there are too many.
+
+        Attempts that have sent a hello and silent ones are counted separately; the oldest of the larger group is
+        dropped. So a flood of one group does not displace the other.
+        """
+        unknown = [a for a in self._attempts if a.link is None]
+        if len(unknown) < 2 * len(self._incoming) + _STRANGERS:
+            return
+        silent: list[_Attempt] = []
+        greeted: list[_Attempt] = []
+        for attempt in unknown:
+            side = attempt.side
+            (greeted if isinstance(side, Acceptor) and side.greeted else silent).append(attempt)
+        self._fail(max(silent, greeted, key=len)[0], "too many connections")
+
+    def _connect(self, link: Link, target: Target) -> None:
+        kind, rank = link
+        where: str | tuple[str, int]
+        if isinstance(target, Endpoint):
+            family = socket.AF_INET6 if ":" in target.address else socket.AF_INET
+            where = (target.address, target.port)
+        else:
+            family, where = socket.AF_UNIX, "\0horovod-" + self._peers[rank].unix_name
+        try:
+            sock = socket.socket(family, socket.SOCK_STREAM)
+            sock.setblocking(False)
+            code = sock.connect_ex(where)
+        except OSError as error:  # out of descriptors, or no IPv6 here
+            self._failed(link, target, error.strerror or str(error))
+            return
+        if code not in (0, errno.EINPROGRESS):
+            sock.close()
+            self._failed(link, target, failure_reason(OSError(code, os.strerror(code))))
+            return
+        if link in self._outgoing:
+            side: Connector | Acceptor = Connector(
+                self._key, Place(kind, self._epoch, self._plan.me, rank), self._ephemeral
+            )
+        else:
+            side = Inviter(self._key, Place(kind, self._epoch, rank, self._plan.me), self._ephemeral)
+        attempt = self._begin(sock, side)
+        attempt.link, attempt.target = link, target
+
+    def _begin(self, sock: socket.socket, side: Connector | Acceptor) -> _Attempt:
+        sock.setblocking(False)
+        if sock.family != socket.AF_UNIX:
+            sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        attempt = _Attempt(sock, side, time.monotonic() + _HANDSHAKE_SECONDS)
+        self._attempts[attempt] = None
+        self._selector.register(sock, selectors.EVENT_WRITE if side.outgoing else selectors.EVENT_READ, attempt)
+        return attempt
+
+    def _advance(self, attempt: _Attempt) -> None:
+        side = attempt.side
+        try:
+            if side.outgoing:
+                side.outgoing = side.outgoing[attempt.sock.send(side.outgoing) :]
+                self._note_contact(attempt)
+            elif side.wanted:
+                data = attempt.sock.recv(side.wanted)
+                if not data:
+                    raise AuthError("another program answered and closed the connection")
+                side.feed(data)
+        except BlockingIOError:
+            return
+        except (AuthError, OSError) as error:
+            self._fail(attempt, failure_reason(error))
+            return
+        if not self._may_go_on(attempt):
+            return
+        if side.done and not side.outgoing:
+            self._complete(attempt)
+        else:
+            self._selector.modify(
+                attempt.sock, selectors.EVENT_WRITE if side.outgoing else selectors.EVENT_READ, attempt
+            )
+
+    def _note_contact(self, attempt: _Attempt) -> None:
+        if attempt.link and attempt.target not in ("", _INVITED) and not attempt.connected:
+            attempt.connected = True
+            attempt.deadline = max(attempt.deadline, time.monotonic() + _BUSY_SECONDS)
+            self._dialers[attempt.link].connected(attempt.target, time.monotonic())
+
+    def _may_go_on(self, attempt: _Attempt) -> bool:
+        """Handle the message that has just arrived; return False if the attempt is over."""
+        side = attempt.side
+        if isinstance(side, Connector):
+            if side.proven and self._proven.get(_known(attempt)) is not attempt:
+                return self._prove(attempt)
+        elif side.done:
+            return self._admit(attempt)
+        elif side.outgoing:  # a challenge was sent, so the peer speaks our protocol
+            attempt.deadline = max(attempt.deadline, time.monotonic() + _BUSY_SECONDS)
+        return True
+
+    def _prove(self, attempt: _Attempt) -> bool:
+        """Claim the link before the proof is sent, so that the acceptor gets no second proof meanwhile."""
+        link = _known(attempt)
+        if link in self._links or link in self._proven:
+            self._fail(attempt, "another address was faster")
+            return False
+        self._proven[link] = attempt
+        attempt.deadline = float("inf")  # the peer itself has it now
+        self._drop_rivals(attempt)
+        return True
+
+    def _admit(self, attempt: _Attempt) -> bool:
+        """Check before the welcome is sent whether this connection is wanted."""
+        side = attempt.side
+        assert isinstance(side, Acceptor)
+        place = side.invited or side.place
+        link = (place.purpose, place.source)
+        taken = link in self._links or link in self._proven
+        fits = link in (self._outgoing if side.invited else self._incoming) and attempt.link in (None, link)
+        if not fits or taken or (attempt.sock.family == socket.AF_UNIX) != (link[0] == NODE):
+            self._fail(attempt, "not expected here")
+            return False
+        if side.invited and not self._may_invite(side, link):
+            self._fail(attempt, "invited already")
+            return False
+        attempt.link = link
+        return True
+
+    def _may_invite(self, side: Acceptor, link: Link) -> bool:
+        """Accept each invitation once, and only one at a time per link.
+
+        Anyone can replay a peer's invitation, and from now on the attempt does not count as unauthenticated.
+        """
+        if side.invitation in self._invitations:
+            return False
+        self._invitations.add(side.invitation)
+        return not any(a.link == link and a.target == _INVITED for a in self._attempts)
+
+    def _drop_rivals(self, winner: _Attempt) -> None:
+        for rival in [a for a in self._attempts if a.link == winner.link and a is not winner]:
+            self._fail(rival, "another address was faster")
+
+    def _complete(self, attempt: _Attempt) -> None:
+        side = attempt.side
+        link = _known(attempt)
+        if isinstance(side, Acceptor) and side.invited:
+            self._follow(attempt)
+            return
+        self._forget(attempt)
+        self._links[link] = attempt.sock
+        if self._cipher is not None and link[0] in self._encrypted:
+            self.sessions[link] = side.session
+        self._drop_rivals(attempt)
+
+    def _follow(self, attempt: _Attempt) -> None:
+        """Continue an accepted connection with the handshake of a connector, as if this rank had connected."""
+        kind, rank = _known(attempt)
+        attempt.target = _INVITED
+        attempt.side = Connector(self._key, Place(kind, self._epoch, self._plan.me, rank), self._ephemeral)
+        self._selector.modify(attempt.sock, selectors.EVENT_WRITE, attempt)
+
+    def _fail(self, attempt: _Attempt, reason: str, silent: bool = False) -> None:
+        self._forget(attempt)
+        attempt.sock.close()
+        self._failed(attempt.link, attempt.target, reason, silent)
+
+    def _failed(self, link: Link | None, target: Target, reason: str, silent: bool = False) -> None:
+        if link is None or target in ("", _INVITED):
+            return  # this rank has not dialed it
+        dialer = self._dialers[link]
+        dialer.failed(target, reason, time.monotonic(), silent)
+        self._next_due = min(self._next_due, dialer.next_due())
+
+    def _forget(self, attempt: _Attempt) -> None:
+        del self._attempts[attempt]
+        if attempt.link is not None and self._proven.get(attempt.link) is attempt:
+            del self._proven[attempt.link]
+        self._selector.unregister(attempt.sock)
+
+    def _describe(self, link: Link) -> str:
+        kind, rank = link
+        peer = self._peers[rank]
+        text = f"{KIND_NAMES[kind]} connection {'from' if link in self._incoming else 'to'} {label(rank, peer)}"
+        if link in self._incoming:
+            return text
+        tried = [outcome_text(target, outcome) for target, outcome in self._dialers[link].outcomes()]
+        text += f" at {'; '.join(tried)}" if tried else f", {unreachable_text(peer)}"
+        return text if kind == NODE else f"{text}; and none came from there"
+
+    def _describe_missing(self, seconds: float) -> str:
+        missing = [link for link in [*self._outgoing, *self._incoming] if link not in self._links]
+        more = f", and {len(missing) - 8} more" if len(missing) > 8 else ""
+        return f"waited {seconds:g} s for {', and for '.join(map(self._describe, missing[:8]))}{more}"
+
+
+def _known(attempt: _Attempt) -> Link:
+    assert attempt.link is not None
+    return attempt.link

@@ -1,0 +1,218 @@
+"""MPI as the transport of the job: ``HOROVOD_CPU_OPERATIONS=mpi``.
+
+MPI is initialized before the ranks meet: if the process manager speaks PMI-1, MPI must be the one to send it "init" and
+"finalize" (``key_exchange.pmi``). MPI cannot be initialized twice, so it is finalized only at the end of the process,
+and only if it was initialized here.
+
+MPI_Finalize waits for all processes of the job and cannot be interrupted, and there is no limit to how long it may
+take: another rank may write a file for an hour before its process ends. So the wait does not end by a timeout but when
+another process is gone. To detect that, the control connections to the neighbors in the tree of ranks are kept open
+through a second descriptor until the process ends; the kernel closes them when a process dies. A process that has
+completed MPI_Finalize closes them too, hence the grace period.
+"""
+
+import atexit
+import contextlib
+import os
+import select
+import sys
+import time
+from collections.abc import Callable, Iterable, Sequence
+from typing import TYPE_CHECKING
+
+from horovod.common.contract.log import make_sink
+from horovod.common.contract.settings import LOG_LEVELS, Settings
+from horovod.common.contract.worker_env import WorkerEnv
+from horovod.common.devices import mpi_libraries
+from horovod.common.devices.libraries import Missing
+
+if TYPE_CHECKING:
+    from horovod._core import MpiInfo
+
+GRACE = 10.0
+"""Seconds in which MPI_Finalize must return after a neighbor's process has ended, whether it has completed or died."""
+TELL_AFTER = 60.0
+"""Seconds of waiting for live processes after which a message is logged."""
+_SLICE = 0.2  # seconds between checks
+
+_links: list[tuple[str, int]] = []
+_kept: list[tuple[str, int]] = []
+
+
+def note_links(links: Iterable[tuple[str, int]]) -> None:
+    """Remember the control connections of a starting engine.
+
+    ``links``: labels of the ranks, and descriptors that the engine owns.
+    """
+    _links[:] = links
+
+
+def keep_links() -> None:
+    """Keep duplicates of the connections of an engine that ends normally, only to detect lost processes."""
+    _close_links()
+    for label, descriptor in _links:
+        with contextlib.suppress(OSError):  # out of descriptors: then only the launcher detects lost processes
+            _kept.append((label, os.dup(descriptor)))
+    _links.clear()
+
+
+def lost_peer(kept: Iterable[tuple[str, int]]) -> str | None:
+    """Return the label of a rank whose end of the connection is closed, or None. Data in the connections is ignored."""
+    kept = list(kept)
+    poll = select.poll()
+    for _, descriptor in kept:
+        poll.register(descriptor, select.POLLRDHUP)
+    closed = {descriptor for descriptor, _ in poll.poll(0)}
+    return next((label for label, descriptor in kept if descriptor in closed), None)
+
+
+def wait_for_finalize(ended: Callable[[float], bool], say: Callable[[str], None]) -> bool:
+    """Wait for the end of MPI_Finalize, and log a message if that takes long.
+
+    Args:
+        ended: Waits for the end for the given seconds, and returns True if it has come.
+        say: Logs a warning.
+
+    Returns:
+        False if it will not end because a neighbor's process is gone; that was logged.
+    """
+    begun = time.monotonic()
+    lost: tuple[str, float] | None = None
+    told = False
+    while not ended(_SLICE):
+        now = time.monotonic()
+        if lost is None and (label := lost_peer(_kept)) is not None:
+            lost = label, now
+        if lost is not None and now - lost[1] > GRACE:
+            say(
+                f"MPI_Finalize waits for all processes of the job, but {lost[0]} has ended without it, or before the "
+                f"others; this process has given it {GRACE:g} s and ends now, with exit code 1"
+            )
+            return False
+        if lost is None and not told and now - begun > TELL_AFTER:
+            told = True
+            say(f"MPI_Finalize has waited for {TELL_AFTER:g} s for other processes of the job, which are still running")
+    _close_links()
+    return True
+
+
+def exit_at_once() -> None:
+    """End the process while MPI_Finalize is running, skipping exit handlers that could conflict with it."""
+    for stream in (sys.stdout, sys.stderr):
+        if stream is not None:
+            stream.flush()
+    os._exit(1)
+
+
+def _close_links() -> None:
+    for _, descriptor in _kept:
+        os.close(descriptor)
+    _kept.clear()
+
+
+os.register_at_fork(after_in_child=_close_links)
+
+
+OPERATIONS = "HOROVOD_CPU_OPERATIONS"
+_THREADS = "HOROVOD_MPI_THREADS_DISABLE"
+
+_begun: list["MpiInfo"] = []
+_failed: list[str] = []
+
+
+def wanted(settings: Settings) -> bool:
+    """Return True if ranks are to communicate over MPI."""
+    return settings.text(OPERATIONS) == "mpi"
+
+
+def begin(env: WorkerEnv, settings: Settings) -> None:
+    """Initialize MPI, or use what the program has initialized, if the settings ask for it.
+
+    Raises:
+        ValueError: If the job was not started by MPI, if the library is missing, ambiguous or does not match the
+            launcher, if its thread level is too low, or if not all processes come.
+    """
+    if not wanted(settings):
+        return
+    place = env.place
+    if place is None:
+        raise ValueError(
+            f"{OPERATIONS} must be 'gloo' unless MPI has started the job, got 'mpi' in a job of {env.size} processes; "
+            "start it with mpirun, mpiexec, srun, or `horovodrun --mpi`"
+        )
+    from horovod import _core
+
+    first = not _begun
+    if first:
+        library = mpi_libraries.find(os.environ, place.launcher)
+        if isinstance(library, Missing):
+            raise ValueError(f"{OPERATIONS} is 'mpi', but no MPI library is found: {library.reason}")
+        one_thread = settings.flag(_THREADS)
+        try:
+            info = _core.mpi_start(
+                library.path, mpi_libraries.maker(place.launcher), one_thread, settings.number("HOROVOD_START_TIMEOUT")
+            )
+        except ValueError as error:
+            raise ValueError(f"{OPERATIONS} is 'mpi': {error} (library: {library.path}, {library.source})") from None
+        _begun.append(info)
+        atexit.register(_finish, os.getpid(), env.rank, settings.flag("HOROVOD_LOG_HIDE_TIME"))
+        text = f"MPI carries the job: {info.version} ({info.path}, {library.source}), {info.level}"
+        if LOG_LEVELS.index(settings.text("HOROVOD_LOG_LEVEL")) <= LOG_LEVELS.index("info"):
+            make_sink(env.rank, settings.flag("HOROVOD_LOG_HIDE_TIME"))(LOG_LEVELS.index("info"), text)
+    else:
+        try:  # MPI may have been finalized, or be unusable
+            info = _core.mpi_start(_begun[0].path, "", False, 0.0)
+        except Exception as error:
+            raise ValueError(f"{OPERATIONS} is 'mpi': {error}") from None
+    if (info.rank, info.size) != (place.rank, place.size):
+        raise ValueError(
+            f"{place.launcher} has started this process as rank {place.rank} of {place.size}, but to {info.version} "
+            f"({info.path}) it is rank {info.rank} of {info.size}: the launcher is of another MPI than the library; "
+            f"start the job with the mpirun of {info.version}, or give the launcher's library as "
+            f"{mpi_libraries.VARIABLE}"
+        )
+
+
+def ranks(settings: Settings, world_ranks: Sequence[int]) -> list[int]:
+    """Return the ranks in MPI_COMM_WORLD by rank of the job; empty if MPI is not used.
+
+    Raises:
+        ValueError: If other ranks use MPI and this one has not initialized it.
+    """
+    if not wanted(settings) or len(world_ranks) == 1:
+        return []
+    if settings.flag("HOROVOD_ENCRYPT_DATA"):
+        raise ValueError(f"HOROVOD_ENCRYPT_DATA must be 0 if {OPERATIONS} is 'mpi', got 1; MPI does not encrypt")
+    if not _begun:
+        raise ValueError(f"{OPERATIONS} is 'mpi' on rank 0 of the job, but not on this rank; give all the same")
+    return list(world_ranks)
+
+
+def info() -> "MpiInfo | None":
+    """Return information on the MPI initialized in this process, or None."""
+    return _begun[0] if _begun else None
+
+
+def engine_ends(lost: str | None) -> None:
+    """Prepare for the end of MPI before the job's engine is shut down.
+
+    Args:
+        lost: Why the job has ended, if a rank is gone; MPI_Finalize would wait for that rank.
+    """
+    if not _begun:
+        return
+    if lost is not None:
+        _failed.append(lost)
+    else:
+        keep_links()
+
+
+def _finish(pid: int, rank: int, hide_time: bool) -> None:
+    # After an exception, MPI must not be finalized: the launcher then ends the other processes.
+    if os.getpid() != pid or _failed or hasattr(sys, "last_type"):
+        return
+    from horovod import _core
+
+    sink = make_sink(rank, hide_time)
+    if not wait_for_finalize(_core.mpi_finish, lambda text: sink(LOG_LEVELS.index("warning"), text)):
+        exit_at_once()

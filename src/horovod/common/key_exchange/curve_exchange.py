@@ -1,0 +1,134 @@
+"""Transfer of the job's key from rank 0 to ranks whose public keys are on the launcher's board.
+
+Uses a ZeroMQ socket with CURVE. A client must know the server's public key, which is only on the board. It proves to
+have the secret part of its key and says which rank it is. It gets the job's key, encrypted, if its public key is
+the one on the board for that rank. All keys used here are created for this purpose only.
+"""
+
+import contextlib
+import math
+import secrets
+import socket
+import struct
+import time
+from collections.abc import Callable, Sequence
+
+import zmq
+import zmq.utils.z85
+
+from horovod.common.contract.private_files import Secret
+from horovod.common.key_exchange.search import Candidate
+from horovod.common.store.sockets import HANDSHAKE_SECONDS, AcceptControl, ThreadedServer, dial
+
+_RANK = struct.Struct("!I")
+_KEY = 32
+_ANSWER = struct.Struct(f"!H{_KEY}s")  # port of the store, job key
+_CLOSE_SECONDS = 10.0
+_LONGEST = 1024  # maximum bytes of a message
+
+
+class CurveKeyServer(ThreadedServer):
+    """Rank 0's side, with its own thread until ``close``."""
+
+    def __init__(
+        self, listeners: Sequence[socket.socket], known: Callable[[int], bytes | None], key: bytes, port: int
+    ) -> None:
+        """Start to serve the job's key.
+
+        Args:
+            listeners: Listening sockets; owned by this object from now on.
+            known: Returns the public key (32 bytes) of a rank, or None.
+            key: The job's key.
+            port: Port of the job's store.
+        """
+        super().__init__("horovod-keys", _CLOSE_SECONDS)
+        public, secret = zmq.curve_keypair()
+        self.public: bytes = zmq.utils.z85.decode(public)
+        """Public key to publish on the board."""
+        self._known = known
+        self._answer = Secret(_ANSWER.pack(port, key))
+        self._context: zmq.Context[zmq.Socket[bytes]] = zmq.Context(io_threads=1)
+        self._gate = self._context.socket(zmq.REP)
+        self._gate.bind("inproc://zeromq.zap.01")
+        self._socket = self._context.socket(zmq.ROUTER)
+        self._socket.curve_server = True
+        self._socket.curve_publickey, self._socket.curve_secretkey = public, secret
+        self._socket.zap_domain = b"horovod"
+        self._socket.maxmsgsize = _LONGEST  # includes the messages of the CURVE handshake
+        self._socket.handshake_ivl = int(HANDSHAKE_SECONDS * 1000)
+        self._door = AcceptControl(self._socket, listeners)
+        self._start()
+
+    def _serve(self) -> None:
+        try:
+            self._answer_all()
+        finally:
+            self._door.close()
+            # These sockets belong to this thread. An answer may still be in flight.
+            self._context.destroy(linger=1000)
+
+    def _answer_all(self) -> None:
+        poller = zmq.Poller()
+        for source in (self._gate, self._socket, self._door.monitor, self._stop):
+            poller.register(source, zmq.POLLIN)
+        while True:
+            left = self._door.seconds_left()
+            ready = dict(poller.poll(None if left == math.inf else math.ceil(left * 1000)))
+            if self._stop in ready:
+                return
+            self._door.check()
+            if self._gate in ready:
+                self._let_in()
+            if self._socket in ready:
+                frames = self._socket.recv_multipart(copy=False)
+                with contextlib.suppress(zmq.ZMQError, struct.error, UnicodeError):
+                    self._hand_out(frames)
+
+    def _let_in(self) -> None:
+        """Admit every client that knows the server's key; its own key is attached to its messages (ZAP, RFC 27)."""
+        frames = self._gate.recv_multipart()
+        request = frames[1] if len(frames) > 1 else b""
+        fits = len(frames) == 7 and frames[5] == b"CURVE" and len(frames[6]) == 32
+        user = zmq.utils.z85.encode(frames[6]) if fits else b""
+        code, text = (b"200", b"OK") if fits else (b"400", b"no key")
+        self._gate.send_multipart([b"1.0", request, code, text, user, b""])
+
+    def _hand_out(self, frames: Sequence[zmq.Frame]) -> None:
+        (rank,) = _RANK.unpack(frames[-1].bytes)
+        if zmq.utils.z85.decode(str(frames[-1].get("User-Id"))) == self._known(rank):
+            self._socket.send_multipart([frames[0].bytes, self._answer])
+
+
+def receive(
+    candidates: Sequence[Candidate], server: bytes, pair: tuple[bytes, bytes], rank: int, deadline: float
+) -> tuple[str, int, bytes] | None:
+    """Return (host, port of the store there, job key) from the first candidate that answers; None after ``deadline``.
+
+    Args:
+        candidates: Addresses to try.
+        server: Public key of rank 0's side, 32 bytes.
+        pair: This rank's keys, (public, secret) in Z85.
+        rank: This rank.
+        deadline: Monotonic time in seconds.
+    """
+    context: zmq.Context[zmq.Socket[bytes]] = zmq.Context(io_threads=1)
+    poller = zmq.Poller()
+    asked: dict[zmq.Socket[bytes], Candidate] = {}
+    try:
+        for host, port in candidates:
+            name = secrets.token_bytes(8).replace(b"\0", b"_")
+            sock = dial(context, host, port, pair, zmq.utils.z85.encode(server), _LONGEST, name)
+            sock.send(_RANK.pack(rank))
+            asked[sock] = host, port
+            poller.register(sock, zmq.POLLIN)
+        while True:
+            left = deadline - time.monotonic()
+            for sock, _ in poller.poll(int(max(0.0, left) * 1000)):
+                data = Secret(sock.recv())
+                if len(data) == _ANSWER.size:
+                    store = _ANSWER.unpack(data)[0]
+                    return asked[sock][0], store, Secret(data[-_KEY:])
+            if left <= 0:
+                return None
+    finally:
+        context.destroy(linger=0)

@@ -1,0 +1,183 @@
+"""Key server: a listener in rank 0 that hands out a few bytes to ranks that cannot reach it otherwise.
+
+It is safe because of the receiver (``unix_key_server``: the kernel or a common key identifies the peer) or because of
+the content (a credential that only this user's processes can open). It is open until the job is formed.
+"""
+
+import contextlib
+import selectors
+import socket
+import time
+from collections.abc import Callable, Sequence
+from typing import Protocol
+
+from horovod.common.security.auth import AuthError
+from horovod.common.store.sockets import ThreadedServer
+
+_TRIES = 16
+_LIMIT = 8192
+_VISIT_SECONDS = 5.0
+_MOST = 64  # maximum number of connections
+_PAUSE = 0.05
+
+
+class Visit(Protocol):
+    """Protocol of one connection, without I/O.
+
+    ``outgoing`` is to be sent first, then ``wanted`` bytes are to be received. Without either, the connection is
+    finished.
+    """
+
+    outgoing: bytes
+
+    @property
+    def wanted(self) -> int: ...
+    def receive(self, sock: socket.socket) -> None:
+        """Receive at most ``wanted`` bytes. Raises AuthError or OSError to end the connection."""
+
+    def close(self) -> None: ...
+
+
+class FixedReply:
+    """Protocol that sends data to any peer."""
+
+    wanted = 0
+
+    def __init__(self, data: bytes) -> None:
+        self.outgoing = data
+
+    def receive(self, sock: socket.socket) -> None:
+        raise AuthError("nothing is asked")
+
+    def close(self) -> None:
+        pass
+
+
+class KeyServer(ThreadedServer):
+    """Key server with its own thread.
+
+    ``begin`` returns the protocol for each connection (None: refuse it); afterwards the connection is closed. If there
+    are too many connections, the oldest is closed.
+    """
+
+    def __init__(self, listeners: Sequence[socket.socket], begin: Callable[[socket.socket], Visit | None]) -> None:
+        super().__init__("horovod-door", _VISIT_SECONDS)
+        self._listeners = list(listeners)
+        self._begin = begin
+        self._visits: dict[socket.socket, tuple[Visit, float]] = {}  # protocol and deadline by connection
+        self._selector = selectors.DefaultSelector()
+        self._start()
+
+    def _serve(self) -> None:
+        with self._selector, contextlib.ExitStack() as at_end:
+            self._selector.register(self._stop, selectors.EVENT_READ)
+            for listener in self._listeners:
+                at_end.enter_context(listener)
+                listener.setblocking(False)
+                self._selector.register(listener, selectors.EVENT_READ)
+            at_end.callback(self._end_all)
+            while True:
+                events = self._selector.select(1.0 if self._visits else None)
+                for key, _ in events:
+                    if key.fileobj == self._stop:
+                        return
+                    assert isinstance(key.fileobj, socket.socket)
+                    if key.fileobj in self._visits:
+                        self._go_on(key.fileobj)
+                    elif key.fileobj in self._listeners:  # otherwise a connection that an earlier event has closed
+                        self._accept(key.fileobj)
+                for sock in [s for s, (_, until) in self._visits.items() if until < time.monotonic()]:
+                    self._end(sock)
+
+    def _accept(self, listener: socket.socket) -> None:
+        try:
+            sock, _ = listener.accept()
+        except OSError:  # already closed, or out of descriptors: the peer will try again
+            time.sleep(_PAUSE)
+            return
+        visit = self._begin(sock)
+        if visit is None:
+            sock.close()
+            return
+        if len(self._visits) >= _MOST:
+            self._end(next(iter(self._visits)))
+        sock.setblocking(False)
+        self._visits[sock] = visit, time.monotonic() + _VISIT_SECONDS
+        self._selector.register(sock, _events(visit))
+
+    def _go_on(self, sock: socket.socket) -> None:
+        visit, _ = self._visits[sock]
+        try:
+            if visit.outgoing:
+                visit.outgoing = visit.outgoing[sock.send(visit.outgoing) :]
+            else:
+                visit.receive(sock)
+        except BlockingIOError:
+            return
+        except (AuthError, OSError):
+            self._end(sock)
+            return
+        if visit.outgoing or visit.wanted:
+            self._selector.modify(sock, _events(visit))
+        else:
+            self._end(sock)
+
+    def _end_all(self) -> None:
+        for sock in list(self._visits):
+            self._end(sock)
+
+    def _end(self, sock: socket.socket) -> None:
+        visit, _ = self._visits.pop(sock)
+        visit.close()
+        self._selector.unregister(sock)
+        sock.close()
+
+
+def _events(visit: Visit) -> int:
+    return selectors.EVENT_WRITE if visit.outgoing else selectors.EVENT_READ
+
+
+def listen(addresses: Sequence[str], ports: Sequence[int]) -> list[socket.socket]:
+    """Listen on all addresses, on the first port that is free on all of them (0: any), and return the sockets.
+
+    Raises:
+        OSError: If there is no such port; names the ports.
+    """
+    trouble: OSError | None = None
+    for port in ports if 0 not in ports else [0] * _TRIES:
+        made: list[socket.socket] = []
+        try:
+            for address in addresses:
+                sock = socket.socket(socket.AF_INET6 if ":" in address else socket.AF_INET, socket.SOCK_STREAM)
+                made.append(sock)
+                sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+                sock.bind((address, port))
+                sock.listen(128)
+                port = sock.getsockname()[1]
+            return made
+        except OSError as error:
+            for sock in made:
+                sock.close()
+            trouble = error
+    where = f"{', '.join(addresses)}: {trouble.strerror if trouble else ''}"
+    which = f"none of the ports {ports[0]} to {ports[-1]} is free on" if ports[-1] else "cannot listen on"
+    raise OSError(trouble.errno if trouble else 0, f"{which} {where}")
+
+
+def read_all(sock: socket.socket, seconds: float) -> bytes:
+    """Return the data that arrives until the peer closes.
+
+    Empty if it exceeds 8 KiB or takes longer than ``seconds``.
+    """
+    deadline = time.monotonic() + seconds
+    data = b""
+    while len(data) <= _LIMIT:
+        left = deadline - time.monotonic()
+        if left <= 0:
+            return b""
+        sock.settimeout(left)
+        more = sock.recv(_LIMIT + 1)
+        if not more:
+            return data
+        data += more
+    return b""

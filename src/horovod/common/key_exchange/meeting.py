@@ -1,0 +1,151 @@
+"""Meeting of the processes of a job that another launcher started.
+
+Rank 0's process runs the job's store until it ends. The other ranks must learn its address and the job's key. The
+method depends on what the launcher offers, and is the same on all ranks (``ways``). A key is always required.
+"""
+
+import os
+from collections.abc import Callable, Sequence
+
+from horovod.common.contract import descriptors
+from horovod.common.contract.settings import Settings
+from horovod.common.contract.worker_env import WorkerEnv, make_key
+from horovod.common.key_exchange import methods, munge, pmi
+from horovod.common.key_exchange.methods import Group, Meeting, MeetingError
+from horovod.common.key_exchange.search import own_addresses
+from horovod.common.launchers import Place
+from horovod.common.network.interfaces import parse_ports
+from horovod.common.store.sockets import descriptors_for
+
+
+def _words(error: Exception) -> str:
+    return getattr(error, "strerror", None) or str(error)
+
+
+_meetings: dict[tuple[str, tuple[int, ...]], Meeting] = {}
+
+
+def find_store(env: WorkerEnv, settings: Settings, members: Sequence[int]) -> Meeting:
+    """Return where this process's job has its store.
+
+    Its own launcher says so, or the ranks of another launcher's job agree on it.
+
+    Args:
+        env: Environment of this worker.
+        settings: Settings of this process.
+        members: World ranks that form the job; empty for all.
+
+    Raises:
+        ValueError: If the store cannot be found or started; says what is wrong or missing, or what was waited for.
+    """
+    if env.place is None:
+        assert env.rendezvous_addr is not None
+        assert env.rendezvous_port is not None
+        return Meeting(env.rendezvous_addr, env.rendezvous_port, env.job_key())
+    group = Group(
+        env.place,
+        tuple(members),
+        env.given_key(),
+        settings.text("HOROVOD_GLOO_IFACE"),
+        parse_ports(settings.text("HOROVOD_PORT_RANGE")),
+    )
+    seconds = settings.number("HOROVOD_START_TIMEOUT")
+    try:
+        return meet(group, make_key, seconds)
+    except (MeetingError, OSError) as error:
+        who = f"init: rank {env.rank} (host {env.hostname}), started by {env.place.launcher},"
+        if env.rank == group.leader:
+            raise ValueError(f"{who} cannot start the job's store: {_words(error)}") from None
+        raise ValueError(
+            f"{who} waited {seconds:g} s for rank {group.leader} (of {env.size}) to call hvd.init(): {_words(error)}; "
+            "see the output of that rank, and HOROVOD_START_TIMEOUT if it only needs longer"
+        ) from None
+
+
+def meet(group: Group, fresh_key: Callable[[], bytes], seconds: float) -> Meeting:
+    """Find the group's store; in rank 0's process, start it. The same store is used if the group meets again.
+
+    Args:
+        group: The ranks.
+        fresh_key: Creates a job key.
+        seconds: Time limit.
+
+    Raises:
+        ValueError: If the launcher offers no method; says what to do. In rank 0's process also if too few files can be
+            opened.
+        MeetingError: After ``seconds``.
+    """
+    at = group.place.job, group.members
+    if at not in _meetings:
+        way = choose(group)
+        if group.place.rank == group.leader:
+            _make_room(group)
+            _meetings[at] = way.lead(group, group.job_key(fresh_key()))
+        else:
+            _meetings[at] = way.follow(group, seconds)
+    return _meetings[at]
+
+
+def _make_room(group: Group) -> None:
+    """Raise the limit of open files for the connections of all ranks before they have met.
+
+    If there is not enough room for all ranks to try all addresses at once, they get in one after the other.
+    """
+    addresses = 1 if group.place.one_host else len(own_addresses(group.interface))
+    most = (addresses + 1) * group.size  # a rank tries all addresses, then keeps one connection to the store
+    descriptors.make_room(descriptors_for(most), descriptors_for(group.size))
+
+
+def choose(group: Group) -> methods.MeetingMethod:
+    """Return the method for this job. Raises ValueError with advice for this launcher if there is none."""
+    place = group.place
+    if place.one_host and place.job:
+        return methods.OneHost()
+    trouble = ""
+    try:
+        board = open_board()
+        if board is not None:
+            return board
+    except (pmi.PmiError, pmi.PmixError) as error:
+        trouble = f" ({error})"
+    if group.given_key is not None and place.leads and place.port:
+        return methods.AtPort()
+    if place.launcher == "srun" and munge.available():
+        return methods.ByMunge()
+    alone = f". {place.alone}" if place.alone else ""
+    raise ValueError(_advice(place, group.given_key is not None) + trouble + alone)
+
+
+def open_board() -> methods.OnBoard | None:
+    """Return the board that the launcher's variables offer, or None; opened once per process."""
+    if not _boards:
+        if os.environ.get("PMI_FD"):
+            _boards.append(methods.OnBoard(pmi.PmiBoard()))
+        elif os.environ.get("PMIX_NAMESPACE"):
+            _boards.append(methods.OnBoard(pmi.PmixBoard()))
+    return _boards[0] if _boards else None
+
+
+_boards: list[methods.OnBoard] = []
+
+
+def _advice(place: Place, has_key: bool) -> str:
+    who = f"{place.launcher} started {place.size} processes"
+    make = "openssl rand -hex 32"
+    give = (
+        f"give all of them one key: HOROVOD_KEY_FILE=FILE with a file of mode 0600 on a file system that all hosts see "
+        f"(umask 077; {make} > FILE), or a variable HOROVOD_JOB_KEY=$({make}) that all inherit"
+    )
+    if has_key:
+        return (
+            f"{who}, but nothing tells on which host rank 0 runs: neither PMI_FD nor a PMIx library that can be used; "
+            f"start the job with 'horovodrun -np {place.size} ...'"
+        )
+    if place.launcher == "srun":
+        return f"{who} and they have no key for their connections; use 'srun --mpi=pmi2' or '--mpi=pmix', or {give}"
+    if place.mpi:
+        return (
+            f"{who}, but what they could exchange a key with is not there: neither PMI_FD nor a PMIx library that can "
+            f"be used; start the job with 'horovodrun -np {place.size} ...' or 'horovodrun --mpi -np {place.size} ...'"
+        )
+    return f"{who} and they have no key for their connections; {give}"

@@ -1,0 +1,329 @@
+"""Methods by which the ranks of another launcher's job meet.
+
+- OneHost: over an abstract Unix socket between processes of one user, or with one key (``unix_key_server``).
+  Nothing is sent over a network.
+- OnBoard: over PMI-1 or PMIx. Rank 0 publishes the address and public key of its store, and each other rank a public
+  key. With these, a rank connects to the store, encrypted, and gets the job key. A process that only reads the board
+  learns nothing. One that can change what the launcher tells its processes controls the job anyway.
+- AtPort: with a known key (HOROVOD_KEY_FILE, HOROVOD_JOB_KEY). The store listens on a port derived from the launcher's
+  variables, and only the store can answer there.
+- ByMunge: in a Slurm job. On such a port, rank 0 serves a credential that only this user's processes can open.
+"""
+
+import hashlib
+import struct
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import msgspec
+import zmq
+import zmq.utils.z85
+
+from horovod.common.contract.private_files import Secret
+from horovod.common.key_exchange import curve_exchange, key_server, munge, pmi, search, unix_key_server
+from horovod.common.key_exchange.curve_exchange import CurveKeyServer
+from horovod.common.key_exchange.key_server import KeyServer
+from horovod.common.key_exchange.search import own_addresses, resolve_node
+from horovod.common.launchers import Place
+from horovod.common.security.auth import AuthError, derive_key
+from horovod.common.store.messages import curve_pair
+from horovod.common.store.server import StoreServer
+
+
+class MeetingError(RuntimeError):
+    """This rank cannot find rank 0's store; the message says where it looked."""
+
+
+@dataclass
+class Meeting:
+    """Address and key of the store. In rank 0's process also the store itself."""
+
+    address: str
+    port: int
+    key: bytes = field(repr=False)
+    server: StoreServer | None = None
+    door: KeyServer | CurveKeyServer | None = None
+
+    def __post_init__(self) -> None:
+        self.key = Secret(self.key)
+
+    def formed(self) -> None:
+        """Close the key server after all ranks have reached the store."""
+        if self.door is not None:
+            self.door.close()
+
+
+@dataclass(frozen=True)
+class Group:
+    """Ranks of one ``init`` that form a job, and the key that the user gave (None: create one)."""
+
+    place: Place
+    members: tuple[int, ...]
+    """World ranks; empty for all."""
+    given_key: bytes | None = field(repr=False)
+    interface: str = ""
+    """Value of HOROVOD_GLOO_IFACE."""
+    ports: range = range(1)
+    """Value of HOROVOD_PORT_RANGE; range(1): any port."""
+
+    @property
+    def leader(self) -> int:
+        """Rank whose process runs the store."""
+        return self.members[0] if self.members else 0
+
+    @property
+    def size(self) -> int:
+        """Number of ranks in the group."""
+        return len(self.members) or self.place.size
+
+    @property
+    def label(self) -> str:
+        """Identity of the group: equal for its ranks only."""
+        who = hashlib.sha256(str(self.members).encode()).hexdigest()[:16] if self.members else "all"
+        return f"{self.place.job}/{who}"
+
+    def job_key(self, fresh: bytes) -> bytes:
+        """Return the given key bound to this group, so that jobs with the same key stay apart; otherwise ``fresh``."""
+        return fresh if self.given_key is None else derive_key(self.given_key, f"group {self.label}")
+
+
+Board = pmi.PmiBoard | pmi.PmixBoard
+
+_LOOPBACK = "127.0.0.1"
+_KEY = 32
+_LOCAL = struct.Struct(f"!{_KEY}sH")
+_PORT = struct.Struct("!H")
+_MUNGE = struct.Struct(f"!{_KEY}s{_KEY}sH")  # digest of the job's name, key, port
+_PORTS = 8  # number of ports to try above the launcher's
+_LOOK = 0.05
+_KNOCK_SECONDS = 2.0
+
+
+class MeetingMethod:
+    """Method for meeting; rank 0 calls ``lead``, the others ``follow``."""
+
+    def lead(self, group: Group, key: bytes) -> Meeting:
+        """Start the store, and return where it is."""
+        raise NotImplementedError
+
+    def follow(self, group: Group, seconds: float) -> Meeting:
+        """Find the store. Raises MeetingError after ``seconds``."""
+        raise NotImplementedError
+
+
+class OneHost(MeetingMethod):
+    """Meeting on one host, authenticated by the kernel or by the user's key."""
+
+    def lead(self, group: Group, key: bytes) -> Meeting:
+        """Start the store on the loopback interface, and serve its key and port."""
+        server = StoreServer(key)
+        try:
+            port = server.address[1]
+            if group.given_key is None:
+                gate = unix_key_server.serve_local(group.label, Secret(_LOCAL.pack(key, port)))
+            else:
+                gate = unix_key_server.serve_local(group.label, _PORT.pack(port), key)
+        except (OSError, AuthError) as error:
+            server.close()
+            raise MeetingError(str(error)) from None
+        return Meeting(*server.address, key, server, gate)
+
+    def follow(self, group: Group, seconds: float) -> Meeting:
+        """Wait for rank 0's key server."""
+        key = None if group.given_key is None else group.job_key(b"")
+        try:
+            data = unix_key_server.receive_local(group.label, seconds, key)
+        except (AuthError, OSError) as error:
+            raise MeetingError(str(error)) from None
+        if len(data) != (_LOCAL if key is None else _PORT).size:
+            raise MeetingError("what it says at its socket on this host is not understood")
+        (port,) = _PORT.unpack(data[-_PORT.size :])
+        return Meeting(_LOOPBACK, port, Secret(data[:_KEY]) if key is None else key)
+
+
+class _Card(msgspec.Struct, array_like=True):
+    """Message that rank 0 publishes on the board."""
+
+    port: int
+    server: bytes
+    """Public key of the server at this port: a ``CurveKeyServer``, or the store if the key is known."""
+    addresses: list[str]
+
+
+class OnBoard(MeetingMethod):
+    """Meeting over PMI-1 or PMIx."""
+
+    def __init__(self, board: Board) -> None:
+        self._board = board
+        # Names on a board can be used once, and ``init`` may be called again.
+        self._pairs: dict[str, tuple[bytes, bytes]] = {}
+
+    def lead(self, group: Group, key: bytes) -> Meeting:
+        """Start the store on all interfaces in use, or on the loopback interface for a single host."""
+        addresses = [_LOOPBACK] if group.place.one_host else own_addresses(group.interface)
+        server = StoreServer(key, listeners=key_server.listen(addresses, group.ports))
+        gate = None
+        try:
+            card = _Card(server.address[1], zmq.utils.z85.decode(curve_pair(key, "server")[0]), addresses)
+            if group.given_key is None:
+                listeners = key_server.listen(addresses, group.ports)
+                port = listeners[0].getsockname()[1]
+                gate = CurveKeyServer(listeners, lambda rank: self._key_of(group, rank), key, server.address[1])
+                card = _Card(port, gate.public, addresses)
+            while len(msgspec.msgpack.encode(card)) > pmi.MAX_VALUE:
+                card.addresses.pop()
+            self._board.publish(f"{group.label}/store", msgspec.msgpack.encode(card))
+        except (OSError, pmi.PmiError, pmi.PmixError) as error:
+            server.close()
+            if gate is not None:
+                gate.close()
+            raise MeetingError(str(error)) from None
+        return Meeting(*server.address, key, server, gate)
+
+    def _key_of(self, group: Group, rank: int) -> bytes | None:
+        try:
+            return self._board.find(f"{group.label}/key {rank}", rank) if rank < group.place.size else None
+        except (pmi.PmiError, pmi.PmixError):
+            return None
+
+    def follow(self, group: Group, seconds: float) -> Meeting:
+        """Wait for rank 0's message on the board, then connect to its store."""
+        deadline = time.monotonic() + seconds
+        rank = group.place.rank
+        try:
+            pair = self._introduce(group, rank) if group.given_key is None else None
+            card = self._wait(group, deadline)
+        except (pmi.PmiError, pmi.PmixError) as error:
+            raise MeetingError(str(error)) from None
+        if card is None:
+            raise MeetingError(f"it has left no address in {self._board.name}")
+        candidates = [(address, card.port) for address in card.addresses]
+        until = max(deadline, time.monotonic() + _KNOCK_SECONDS)
+        if pair is not None:
+            received = curve_exchange.receive(candidates, card.server, pair, rank, until)
+            if received is not None:
+                return Meeting(*received)
+        else:
+            key = group.job_key(b"")
+            found = search.ask(lambda: candidates, key, until)
+            if found is not None:
+                return Meeting(*found, key)
+        raise MeetingError(f"it does not answer at {_where(candidates)}")
+
+    def _introduce(self, group: Group, rank: int) -> tuple[bytes, bytes]:
+        """Return this rank's key pair, after publishing the public key on the board."""
+        if group.label not in self._pairs:
+            pair: tuple[bytes, bytes] = zmq.curve_keypair()
+            self._board.publish(f"{group.label}/key {rank}", zmq.utils.z85.decode(pair[0]))
+            self._pairs[group.label] = pair
+        return self._pairs[group.label]
+
+    def _wait(self, group: Group, deadline: float) -> _Card | None:
+        pause = _LOOK
+        while True:
+            data = self._board.find(f"{group.label}/store", group.leader)
+            if data is not None:
+                try:
+                    return msgspec.msgpack.decode(data, type=_Card)
+                except (msgspec.MsgspecError, ValueError):
+                    raise MeetingError(f"what it has left in {self._board.name} is not understood") from None
+            if time.monotonic() >= deadline:
+                return None
+            time.sleep(pause)
+            pause = min(2 * pause, 1.0)
+
+
+class AtPort(MeetingMethod):
+    """Meeting at a known port with a common key."""
+
+    def lead(self, group: Group, key: bytes) -> Meeting:
+        """Start the store on the known port."""
+        listeners = key_server.listen(_addresses(group), _ports(group))
+        server = StoreServer(key, listeners=listeners)
+        return Meeting(*server.address, key, server)
+
+    def follow(self, group: Group, seconds: float) -> Meeting:
+        """Ask all hosts on which rank 0 may run."""
+        key = group.job_key(b"")
+        deadline = time.monotonic() + seconds
+        names = search.Names(group.place.leads, _ports(group), resolve_node, deadline)
+        found = search.ask(names, key, deadline)
+        if found is None:
+            raise MeetingError(
+                f"its store does not answer at {_where(names()) or 'a host that is known'}; perhaps the ports are "
+                "behind a firewall, or the key there is another one"
+            )
+        return Meeting(*found, key)
+
+
+class ByMunge(MeetingMethod):
+    """Meeting on a cluster with MUNGE."""
+
+    def lead(self, group: Group, key: bytes) -> Meeting:
+        """Start the store on any port, and the key server on a known port."""
+        addresses = _addresses(group)
+        server = StoreServer(key, listeners=key_server.listen(addresses, group.ports))
+        payload = Secret(_MUNGE.pack(_digest(group), key, server.address[1]))
+        try:
+            gate = key_server.KeyServer(key_server.listen(addresses, _ports(group)), lambda _: _credential(payload))
+        except OSError as error:
+            server.close()
+            raise MeetingError(str(error)) from None
+        return Meeting(*server.address, key, server, gate)
+
+    def follow(self, group: Group, seconds: float) -> Meeting:
+        """Use the first credential of this job that this user can open."""
+        deadline = time.monotonic() + seconds
+        names = search.Names(group.place.leads, _ports(group), resolve_node, deadline)
+        trouble = ""
+        while True:
+            for (host, _), data in search.knock(names(), _KNOCK_SECONDS, deadline):
+                try:
+                    digest, key, port = _unpack_munge(munge.decode(data))
+                except munge.MungeError as error:
+                    trouble = f" that this process can open ({error}; do the hosts' clocks agree?)"
+                    continue
+                except struct.error:
+                    continue
+                if digest == _digest(group):
+                    return Meeting(host, port, key)
+            if time.monotonic() >= deadline:
+                where = _where(names()) or "a host that is known"
+                raise MeetingError(f"it gives no credential{trouble} at {where}")
+            time.sleep(_LOOK)
+
+
+def _unpack_munge(payload: Secret) -> tuple[bytes, Secret, int]:
+    """Return (digest, key, port). Raises struct.error for other data."""
+    digest, _, port = _MUNGE.unpack(payload)
+    return digest, Secret(payload[len(digest) : len(digest) + _KEY]), port
+
+
+def _credential(payload: bytes) -> key_server.FixedReply | None:
+    try:
+        return key_server.FixedReply(munge.encode(payload))
+    except munge.MungeError:  # for example, its daemon is restarting: the peer will try again
+        return None
+
+
+def _digest(group: Group) -> bytes:
+    return hashlib.sha256(group.label.encode()).digest()
+
+
+def _ports(group: Group) -> list[int]:
+    """Return rank 0's ports: above the launcher's port, or the end of the user's range, which ranks use last."""
+    if group.ports != range(1):
+        return list(group.ports[-_PORTS:])
+    first = group.place.port + 1
+    return [port if port <= 65535 else port - 40000 for port in range(first, first + _PORTS)]
+
+
+def _addresses(group: Group) -> list[str]:
+    """Return rank 0's addresses: interfaces in use, and addresses by which the launcher refers to this host."""
+    return own_addresses(group.interface, [a for name in group.place.leads[:8] for a in resolve_node(name)])
+
+
+def _where(candidates: Sequence[tuple[str, int]]) -> str:
+    shown = [f"{host}:{port}" for host, port in candidates[:6]]
+    return ", ".join(shown) + (", ..." if len(candidates) > 6 else "")

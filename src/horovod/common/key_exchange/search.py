@@ -1,0 +1,220 @@
+"""Search for the address of the job's store among candidates, and the addresses from which candidates are made.
+
+All candidates are asked at once. Only the store can answer, because the connection is encrypted for its key.
+"""
+
+import contextlib
+import ipaddress
+import re
+import shutil
+import socket
+import subprocess
+import threading
+import time
+from collections.abc import Callable, Iterable, Sequence
+
+import msgspec
+import zmq
+
+from horovod.common.key_exchange.key_server import read_all
+from horovod.common.network import interfaces
+from horovod.common.network.interfaces import to_listen
+from horovod.common.store.messages import Get, curve_pair
+from horovod.common.store.sockets import dial
+
+Candidate = tuple[str, int]
+
+_AT_ONCE = 256
+_STEP = 0.5  # seconds between checks of the time and of new candidates
+_LONGEST = 4096  # maximum bytes of a message
+_LOOK_UPS = 8  # maximum number of parallel lookups
+_UNKNOWN = 3.0  # seconds until an unknown name is looked up again
+
+
+def ask(candidates: Callable[[], Iterable[Candidate]], key: bytes, deadline: float) -> Candidate | None:
+    """Return the first candidate where the store with this job key answers; None after ``deadline``.
+
+    Args:
+        candidates: Returns the known candidates; called repeatedly, may return more each time.
+        key: The job's key.
+        deadline: Monotonic time in seconds.
+    """
+    context: zmq.Context[zmq.Socket[bytes]] = zmq.Context(io_threads=1)
+    poller = zmq.Poller()
+    asked: dict[Candidate, zmq.Socket[bytes]] = {}
+    try:
+        while True:
+            for candidate in candidates():
+                if candidate not in asked and len(asked) < _AT_ONCE:
+                    asked[candidate] = _connect(context, candidate, key)
+                    poller.register(asked[candidate], zmq.POLLIN)
+            left = deadline - time.monotonic()
+            ready = dict(poller.poll(int(max(0, min(_STEP, left)) * 1000)))
+            for candidate, sock in asked.items():
+                if sock in ready:
+                    return candidate
+            if left <= 0:
+                return None
+    finally:
+        context.destroy(linger=0)
+
+
+def _connect(context: "zmq.Context[zmq.Socket[bytes]]", candidate: Candidate, key: bytes) -> "zmq.Socket[bytes]":
+    sock = dial(context, *candidate, curve_pair(key, "client"), curve_pair(key, "server")[0], _LONGEST)
+    question = msgspec.msgpack.encode(Get(1, ["anything"], 0.0))  # any answer will do, even that there is no such value
+    with contextlib.suppress(zmq.Again):  # ZeroMQ has already found that another service is there
+        sock.send(question, zmq.NOBLOCK)
+    return sock
+
+
+def knock(candidates: Sequence[Candidate], seconds: float, deadline: float) -> Iterable[tuple[Candidate, bytes]]:
+    """Yield (address, data) from key servers (``key_server.KeyServer``) at these addresses, one after the other.
+
+    Args:
+        candidates: Addresses to try.
+        seconds: Time limit for each connection, and again for its data.
+        deadline: Monotonic time in seconds at which to stop.
+    """
+    for candidate in candidates:
+        if time.monotonic() >= deadline:
+            return
+        try:
+            with socket.create_connection(candidate, timeout=_within(seconds, deadline)) as sock:
+                data = read_all(sock, _within(seconds, deadline))
+        except OSError:
+            continue
+        if data:
+            yield candidate, data
+
+
+def _within(seconds: float, deadline: float) -> float:
+    """Return at most ``seconds``, but never 0, which would make a socket non-blocking."""
+    return max(0.01, min(seconds, deadline - time.monotonic()))
+
+
+class Names:
+    """Addresses of hosts by name, found over time: an unknown name (such as of a starting pod) may be known later.
+
+    Lookups run in threads, because a lookup without a reachable name server may take longer than a rank waits for rank
+    0.
+    """
+
+    def __init__(
+        self, names: Sequence[str], ports: Sequence[int], resolve: Callable[[str], list[str]], deadline: float
+    ) -> None:
+        """Prepare the lookup of host names.
+
+        Args:
+            names: Host names, most likely first.
+            ports: Ports to combine with each address.
+            resolve: Returns the addresses of a name.
+            deadline: Monotonic time in seconds after which nothing is looked up or waited for.
+        """
+        self._names = names
+        self._ports = ports
+        self._resolve = resolve
+        self._deadline = deadline
+        self._found: dict[str, list[str]] = {}
+        self._again: dict[str, float] = {}  # time at which an unknown name may be looked up again
+        self._running: set[str] = set()
+        self._changed = threading.Condition()
+        self._begin = time.monotonic()
+
+    def __call__(self) -> list[Candidate]:
+        """Return all known candidates, in the order of the names. Takes at most half a second.
+
+        Further names are only looked up if the first does not answer.
+        """
+        now = time.monotonic()
+        waited = now - self._begin
+        wanted = list(dict.fromkeys(self._names[: 1 if waited < 2 else 8 if waited < 5 else 64]))
+        with self._changed:
+            if now < self._deadline:
+                for name in wanted:
+                    self._start(name, now)
+                self._changed.wait_for(lambda: not self._running, max(0.0, min(_STEP, self._deadline - now)))
+            return [(address, port) for name in wanted for address in self._found.get(name, ()) for port in self._ports]
+
+    def _start(self, name: str, now: float) -> None:
+        missing = name not in self._found and name not in self._running and now >= self._again.get(name, 0.0)
+        if missing and len(self._running) < _LOOK_UPS:
+            self._running.add(name)
+            threading.Thread(target=self._look_up, args=(name,), name="horovod-names", daemon=True).start()
+
+    def _look_up(self, name: str) -> None:
+        found: list[str] = []
+        try:
+            found = self._resolve(name)
+        finally:
+            with self._changed:
+                self._running.discard(name)
+                if found:
+                    self._found[name] = found
+                self._again[name] = time.monotonic() + _UNKNOWN
+                self._changed.notify_all()
+
+
+def resolve(name: str) -> list[str]:
+    """Return the addresses of a host; empty if the name is unknown."""
+    try:
+        found = socket.getaddrinfo(name, None, type=socket.SOCK_STREAM)
+    except (OSError, UnicodeError):
+        return []
+    return list(dict.fromkeys(str(entry[4][0]) for entry in found))
+
+
+_SECONDS = 5.0
+_SILENT_SECONDS = 10.0
+
+
+def own_addresses(interface: str = "", named: Sequence[str] = ()) -> list[str]:
+    """Return the addresses to listen on, most likely first.
+
+    First come this host's addresses in ``named``, then those that its ranks also listen on, because a host may be
+    reached through several networks.
+
+    Args:
+        interface: Value of HOROVOD_GLOO_IFACE; restricts the result to these interfaces.
+        named: Addresses by which a launcher may refer to this host.
+
+    Raises:
+        ValueError: If HOROVOD_GLOO_IFACE names no usable interface.
+        OSError: If the interfaces cannot be listed.
+    """
+    mine = [each.address for each in to_listen(interfaces.scan(), interface, alone=False)]
+    if interface:
+        return mine
+    first = [name for name in named if name in mine and not _is_loopback(name)]
+    loopback = [name for name in named if _is_loopback(name)]  # such as Debian's 127.0.1.1 for the host's own name
+    return list(dict.fromkeys([*first, *mine, *loopback]))
+
+
+def _is_loopback(address: str) -> bool:
+    return ipaddress.ip_address(address).is_loopback
+
+
+def resolve_node(name: str) -> list[str]:
+    """Return the addresses of a host; ask Slurm if the name is otherwise unknown. Empty if it stays unknown."""
+    return resolve(name) or _ask_slurm(name)
+
+
+_slurm: dict[str, list[str]] = {}
+_silent_until = [0.0]  # set if Slurm's controller did not answer, so that not every name costs a timeout
+
+
+def _ask_slurm(name: str) -> list[str]:
+    """Return the host's addresses by its NodeAddr, which Slurm itself uses to reach the node."""
+    program = shutil.which("scontrol")
+    if program is None or not re.fullmatch(r"[\w.-]+", name) or time.monotonic() < _silent_until[0]:
+        return _slurm.get(name, [])
+    if not _slurm.get(name):
+        try:
+            shown = subprocess.run(
+                [program, "-o", "show", "node", name], capture_output=True, text=True, timeout=_SECONDS, check=False
+            ).stdout
+        except (OSError, subprocess.TimeoutExpired):
+            _silent_until[0] = time.monotonic() + _SILENT_SECONDS
+            return []
+        match = re.search(r"\bNodeAddr=(\S+)", shown)
+        _slurm[name] = resolve(match[1]) if match and match[1] != name else []
+    return _slurm[name]

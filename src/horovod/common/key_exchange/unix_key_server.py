@@ -1,0 +1,366 @@
+"""Key exchange between the ranks of one host over an abstract Unix socket.
+
+Each side knows that the other is a process of this user (``Peer``), or, if the user gives a key, that it has that
+key. The socket's name is random, so no process can take it first; followers find it in the kernel's list of sockets.
+Other processes may create names with the same beginning, so a follower checks each socket's owner.
+
+    follower -> rank 0   nonce F
+    rank 0 -> follower   nonce Z, F
+    follower -> rank 0   Z
+    rank 0 -> follower   the payload
+
+Each side trusts the other's answer because of its sender, which the kernel reports. With a key, the handshake of
+``auth`` replaces these messages.
+
+The kernel reports the peer's user id, but equal ids are not enough. Abstract sockets belong to a network namespace,
+which containers may share, so the peer may be another container's root. In a user namespace, all users that it does not
+map have the same id, the overflow uid. So the criterion is the kernel's own for reading another process's memory
+(ptrace(2), "Ptrace access mode checking"): the same user in the same user namespace, and visible, that is, in the same
+pid namespace. A process that passes could also read the key from our memory.
+
+A process id may be reused before it is looked up. So each side opens the peer's directory in /proc, which refers to
+that process even if its id is reused, and sends a nonce. It trusts an answer only if the kernel says that the process
+with this id has sent it, and the directory shows that the process has been alive all the time.
+"""
+
+import contextlib
+import hashlib
+import hmac
+import os
+import random
+import re
+import secrets
+import socket
+import time
+from dataclasses import dataclass
+
+from horovod.common.contract import descriptors
+from horovod.common.contract.private_files import Secret
+from horovod.common.key_exchange.key_server import KeyServer, read_all
+from horovod.common.security import auth
+from horovod.common.security.auth import AuthError, derive_key
+
+NONCE = 32
+
+_INITIAL_USERS = "user:[4026531837]"  # the same on every machine: PROC_USER_INIT_INO
+
+
+@dataclass(frozen=True)
+class Sender:
+    """Sender of a message or creator of a socket, as reported by the kernel.
+
+    Ids are those of our namespaces. A ``pid`` of 0 is a process that is not visible from here.
+    """
+
+    pid: int
+    uid: int
+
+
+@dataclass(frozen=True)
+class Namespaces:
+    """User and pid namespaces of a process."""
+
+    users: str
+    pids: str
+
+    @classmethod
+    def of(cls, folder: int | None = None) -> "Namespaces":
+        """Return the namespaces of a process.
+
+        Args:
+            folder: Descriptor of the process's directory in /proc; None: this process.
+
+        Raises:
+            OSError: If the process has ended or must not be inspected.
+        """
+        start = "/proc/self/ns" if folder is None else "ns"
+        return cls(os.readlink(f"{start}/user", dir_fd=folder), os.readlink(f"{start}/pid", dir_fd=folder))
+
+
+def ambiguous(uid: int, overflow: int, users: str) -> bool:
+    """Return True if ``uid`` may stand for several users in the user namespace ``users``. Pure."""
+    return uid == overflow and users != _INITIAL_USERS
+
+
+def differs(sender: Sender, theirs: Namespaces | None, uid: int, ours: Namespaces) -> str:
+    """Return why ``sender`` is not a process of user ``uid`` here; empty if it is one. Pure.
+
+    Args:
+        sender: Sender as reported by the kernel.
+        theirs: Its namespaces; None if the process is not visible.
+        uid: Expected user.
+        ours: Our namespaces.
+    """
+    if sender.uid != uid:
+        return f"a process of user {sender.uid}, not {uid}"
+    if sender.pid == 0 or theirs is None or theirs.pids != ours.pids:
+        return "a process in another pid namespace, perhaps of another container"
+    if theirs.users != ours.users:
+        return "a process in another user namespace, perhaps of another container"
+    return ""
+
+
+def check_self() -> None:
+    """Raise AuthError if this process cannot be distinguished from those of other users."""
+    with open("/proc/sys/kernel/overflowuid", encoding="ascii") as file:
+        overflow = int(file.read())
+    if ambiguous(os.geteuid(), overflow, os.readlink("/proc/self/ns/user")):
+        raise AuthError(
+            f"this process runs as user {overflow} in a user namespace, where that number stands for every user who is "
+            "not known there"
+        )
+    if os.readlink("/proc/self") != str(os.getpid()):
+        raise AuthError("/proc is that of another pid namespace, so no process can be told from another by it")
+
+
+class Peer:
+    """Process at the other end of a connected Unix socket: the one that connected or listens. Must be closed."""
+
+    def __init__(self, sock: socket.socket) -> None:
+        """Identify the peer. Raises AuthError with the reason if it is not this user's process here."""
+        pid, uid, _ = descriptors.peer_credentials(sock)
+        self._sender = Sender(pid, uid)
+        self._folder = -1
+        try:
+            if pid > 0 and uid == os.geteuid():
+                self._folder = os.open(f"/proc/{pid}", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+            self._check()
+        except BaseException as error:
+            self.close()
+            if isinstance(error, OSError):
+                raise AuthError(f"a process that cannot be looked at: {error.strerror}") from None
+            raise
+
+    def _check(self) -> None:
+        theirs = Namespaces.of(self._folder) if self._folder >= 0 else None
+        reason = differs(self._sender, theirs, os.geteuid(), Namespaces.of())
+        if reason:
+            raise AuthError(reason)
+
+    def confirm(self, sender: Sender) -> None:
+        """Check that the peer itself has sent an answer that was requested after it was identified.
+
+        Raises AuthError.
+        """
+        if sender != self._sender:
+            raise AuthError("a process that speaks for another one")
+        try:
+            self._check()
+        except OSError:
+            raise AuthError("a process that has ended") from None
+
+    def close(self) -> None:
+        """Close the peer's directory. Idempotent."""
+        if self._folder >= 0:
+            os.close(self._folder)
+            self._folder = -1
+
+
+def tell_senders(sock: socket.socket) -> None:
+    """Make ``receive`` report senders. Call it before connecting or listening."""
+    sock.setsockopt(socket.SOL_SOCKET, socket.SO_PASSCRED, 1)
+
+
+def receive(sock: socket.socket, count: int) -> tuple[bytes, Sender | None]:
+    """Return (up to ``count`` bytes, their sender)."""
+    data, extra, _, _ = sock.recvmsg(count, socket.CMSG_SPACE(descriptors.CREDENTIALS.size))
+    for level, kind, content in extra:
+        if (
+            level == socket.SOL_SOCKET
+            and kind == socket.SCM_CREDENTIALS
+            and len(content) >= descriptors.CREDENTIALS.size
+        ):
+            pid, uid, _ = descriptors.CREDENTIALS.unpack_from(content)
+            return data, Sender(pid, uid)
+    return data, None
+
+
+def nonce() -> bytes:
+    """Return a random nonce, which the peer must return."""
+    return secrets.token_bytes(NONCE)
+
+
+_PLACE = auth.Place(purpose=0, epoch=0, source=1, target=0)  # not a rank: any process with the key may connect
+_PATIENCE, _MOST_PATIENCE = 0.5, 5.0  # initial and maximum seconds to wait for a silent peer
+_LEAST = 0.05
+_PAUSE, _LONGEST_PAUSE = 0.05, 0.25
+_LISTENS = 0x10000  # flag in the list of sockets
+# The third field contains the flags, and the name follows the inode. Abstract names begin with "@" and may contain
+# anything, even line ends, so a line can be arbitrary.
+_LINE = re.compile(r"(?:\S+ ){3}([0-9A-F]{8}) [0-9A-F]+ [0-9A-F]+ +[0-9]+ @(.*)")
+_GIVE = (
+    "where the kernel cannot vouch for the ranks, as in different containers, give all of them one key: "
+    "HOROVOD_KEY_FILE=FILE with a file of mode 0600"
+)
+
+
+def serve_local(job: str, payload: bytes, key: bytes | None = None) -> KeyServer:
+    """Serve ``payload`` to this user's ranks of ``job`` on this host; with ``key``, to ranks that have it.
+
+    Raises:
+        OSError: If the socket cannot be opened.
+        AuthError: If this process cannot be distinguished from those of other users.
+    """
+    if key is None:
+        _check_self()
+    sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    try:
+        tell_senders(sock)
+        sock.bind(f"\0{_start_of_name(job, key)}{secrets.token_hex(16)}")
+        sock.listen(128)
+    except OSError:
+        sock.close()
+        raise
+
+    def begin(peer: socket.socket) -> "_Follower | _FollowerWithKey | None":
+        with contextlib.suppress(AuthError, OSError):
+            return _FollowerWithKey(key, payload) if key is not None else _Follower(Peer(peer), payload)
+        return None
+
+    return KeyServer([sock], begin)
+
+
+class _Follower:
+    """Rank 0's side of a connection."""
+
+    def __init__(self, peer: Peer, payload: bytes) -> None:
+        self.outgoing = b""
+        self._peer = peer
+        self._payload = payload
+        self._nonce = nonce()
+        self._asked = False
+        self._incoming = b""
+
+    @property
+    def wanted(self) -> int:
+        return NONCE - len(self._incoming) if self._payload else 0
+
+    def receive(self, sock: socket.socket) -> None:
+        self._incoming += _receive_from(sock, self.wanted, self._peer)
+        if self.wanted:
+            return
+        message, self._incoming = self._incoming, b""
+        if not self._asked:
+            self._asked = True
+            self.outgoing = self._nonce + message
+        elif hmac.compare_digest(message, self._nonce):
+            self.outgoing, self._payload = self._payload, b""
+        else:
+            raise AuthError("a wrong answer")
+
+    def close(self) -> None:
+        self._peer.close()
+
+
+class _FollowerWithKey:
+    """Rank 0's side of a connection with a peer that has the key."""
+
+    def __init__(self, key: bytes, payload: bytes) -> None:
+        self.outgoing = b""
+        self._payload = payload
+        self._side = auth.Acceptor(key, _PLACE.epoch, _PLACE.target)
+
+    @property
+    def wanted(self) -> int:
+        return self._side.wanted
+
+    def receive(self, sock: socket.socket) -> None:
+        data = sock.recv(self.wanted)
+        if not data:
+            raise AuthError("it has hung up")
+        self._side.feed(data)
+        self.outgoing, self._side.outgoing = self._side.outgoing, b""
+        if self._side.done:
+            self.outgoing += self._payload
+
+    def close(self) -> None:
+        pass
+
+
+def receive_local(job: str, seconds: float, key: bytes | None = None) -> bytes:
+    """Wait for ``serve_local`` of rank 0, and return its payload.
+
+    Raises:
+        AuthError: After ``seconds``; says what other process listens instead, if any.
+    """
+    if key is None:
+        _check_self()
+    deadline = time.monotonic() + seconds
+    pause, patience, trouble = _PAUSE, _PATIENCE, ""
+    while True:
+        for name in _doors(_start_of_name(job, key)):
+            try:
+                data = _visit(name, max(_LEAST, min(patience, deadline - time.monotonic())), key)
+                if data:
+                    return data
+            except AuthError as error:
+                trouble = f": {error} listens in its place; {_GIVE}"
+            except OSError:  # it has just been closed, or does not answer
+                pass
+            if time.monotonic() >= deadline:  # other processes may have created many that do not answer
+                break
+        if time.monotonic() >= deadline:
+            raise AuthError(f"its socket on this host did not appear{trouble}")
+        time.sleep(pause)
+        pause, patience = min(2 * pause, _LONGEST_PAUSE), min(2 * patience, _MOST_PATIENCE)
+
+
+def _check_self() -> None:
+    try:
+        check_self()
+    except AuthError as error:
+        raise AuthError(f"{error}; {_GIVE}") from None
+
+
+def _visit(name: str, seconds: float, key: bytes | None) -> bytes:
+    """Return the payload from a socket; AuthError if another user's process listens there."""
+    deadline = time.monotonic() + seconds
+    with contextlib.ExitStack() as at_end:
+        sock = at_end.enter_context(socket.socket(socket.AF_UNIX, socket.SOCK_STREAM))
+        tell_senders(sock)
+        sock.settimeout(seconds)
+        sock.connect("\0" + name)
+        if key is not None:
+            auth.connect(sock, key, _PLACE, seconds)
+        else:
+            peer = at_end.enter_context(contextlib.closing(Peer(sock)))
+            _ask(sock, peer, deadline)
+        return Secret(read_all(sock, max(_LEAST, deadline - time.monotonic())))
+
+
+def _ask(sock: socket.socket, peer: Peer, deadline: float) -> None:
+    mine = nonce()
+    sock.sendall(mine)
+    answer = b""
+    while len(answer) < 2 * NONCE:
+        sock.settimeout(max(_LEAST, deadline - time.monotonic()))
+        answer += _receive_from(sock, 2 * NONCE - len(answer), peer)
+    if not hmac.compare_digest(answer[NONCE:], mine):
+        raise AuthError("a process that answers wrongly")
+    sock.sendall(answer[:NONCE])
+
+
+def _receive_from(sock: socket.socket, count: int, peer: Peer) -> bytes:
+    """Receive bytes; AuthError if another process has sent them."""
+    data, sender = receive(sock, count)
+    if not data or sender is None:
+        raise AuthError("a process that hangs up")
+    peer.confirm(sender)
+    return data
+
+
+def _start_of_name(job: str, key: bytes | None) -> str:
+    """Return the known beginning of the socket's name. It is not secret, but keeps jobs apart."""
+    digest = (
+        hashlib.sha256(f"{os.geteuid()}/{job}".encode()).digest() if key is None else derive_key(key, f"door {job}")
+    )
+    return f"horovod-meet-{digest[:16].hex()}-"
+
+
+def _doors(start: str) -> list[str]:
+    """Return the names of matching listening sockets, shuffled so that none can stay ahead of the right one."""
+    with open("/proc/net/unix", encoding="utf-8", errors="replace") as file:
+        found = [_LINE.fullmatch(line.rstrip("\n")) for line in file if f"@{start}" in line]
+    names = [line[2] for line in found if line and line[2].startswith(start) and int(line[1], 16) & _LISTENS]
+    random.shuffle(names)
+    return names

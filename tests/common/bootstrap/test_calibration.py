@@ -1,0 +1,151 @@
+"""The file of measured sizes, and how engines get it."""
+
+import json
+import os
+import stat
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from horovod import _core
+from horovod.common.bootstrap import calibration, start
+from horovod.common.bootstrap.calibration import World, load, path_of, store
+from horovod.common.contract.settings import Settings
+from horovod.common.contract.worker_env import WorkerEnv
+from tests.runner.launching import python, run_job
+
+WORLD = World("host/x86_64/cpu/2", 2, 2, 1, "auto")
+
+
+@pytest.fixture
+def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    return tmp_path
+
+
+def test_what_is_stored_is_found_for_the_same_world_only(cache: Path) -> None:
+    assert load(WORLD) == ("", "")
+    path = store(WORLD, {"chunk_bytes": 65536, "direct_bytes": 0}, {"allreduce": {"default": 2.0, "tuned": 1.0}})
+    assert path.parent == cache / "horovod"
+    assert load(WORLD) == ("chunk_bytes=65536,direct_bytes=0", "")
+    assert load(World(WORLD.machine, 3, 3, 1, "auto")) == ("", "")
+    assert load(World("other", 2, 2, 1, "auto")) == ("", "")
+    store(WORLD, {})
+    assert load(WORLD) == ("", "")
+
+
+def test_only_the_owner_can_read_and_write_and_nothing_else_is_left(cache: Path) -> None:
+    before = os.umask(0)
+    try:
+        path = store(WORLD, {"chunk_bytes": 65536})
+    finally:
+        os.umask(before)
+    assert stat.S_IMODE(path.stat().st_mode) == 0o600
+    assert stat.S_IMODE(path.parent.stat().st_mode) == 0o700
+    assert [entry.name for entry in path.parent.iterdir()] == [path.name]
+
+
+def test_without_the_variable_it_is_below_the_home_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.setenv("XDG_CACHE_HOME", "relative")
+    assert calibration.directory() == tmp_path / ".cache" / "horovod"
+    monkeypatch.delenv("XDG_CACHE_HOME")
+    assert calibration.directory() == tmp_path / ".cache" / "horovod"
+
+
+def edited(**changes: object) -> str:
+    made = {"format": 1, "world": json.loads(path_of(WORLD).read_text())["world"], "tuning": {}, "measured": {}}
+    return json.dumps({**made, **changes})
+
+
+@pytest.mark.parametrize(
+    ("text", "reason"),
+    [
+        (lambda: "", "is not used"),
+        (lambda: "{", "is not used"),
+        (lambda: "x" * 70000, "it has 70000 bytes"),
+        (lambda: edited(format=2), "of another version or world"),
+        (lambda: edited(tuning={"chunk_bytes": "many"}), "Expected `int`"),
+        (lambda: edited(tuning={"chunk_bytes": 1}), "'chunk_bytes=1' in the tuning: the value must be 4096 to"),
+        (lambda: edited(tuning={"chonk": 1}), "got 'chonk'"),
+        (lambda: edited(extra=1), "unknown field"),
+    ],
+)
+def test_a_damaged_file_is_passed_over_with_a_reason(cache: Path, text: Callable[[], str], reason: str) -> None:
+    path = store(WORLD, {})
+    path.write_text(text())
+    found, why = load(WORLD)
+    assert found == ""
+    assert str(path) in why
+    assert reason in why
+    assert "\n" not in why
+
+
+def test_a_file_that_others_can_write_is_passed_over(cache: Path) -> None:
+    path = store(WORLD, {"chunk_bytes": 65536})
+    path.chmod(0o622)
+    assert load(WORLD)[0] == ""
+    assert "only this user" in load(WORLD)[1]
+    target = path.with_suffix(".real")
+    path.chmod(0o600)
+    path.rename(target)
+    path.symlink_to(target)
+    assert load(WORLD)[0] == ""
+    path.unlink()
+    path.mkdir()
+    assert load(WORLD)[0] == ""
+    assert str(path) in load(WORLD)[1]
+
+
+def test_what_the_engine_would_refuse_is_not_stored(cache: Path) -> None:
+    with pytest.raises(ValueError, match="chunk_bytes=1"):
+        store(WORLD, {"chunk_bytes": 1})
+    assert list(cache.iterdir()) == []
+
+
+def test_the_engines_sizes() -> None:
+    assert _core.tuning()["chunk_bytes"] == 128 << 10
+    assert _core.tuning("chunk_bytes=65536") == {**_core.tuning(), "chunk_bytes": 65536}
+    with pytest.raises(ValueError, match="got 'x'"):
+        _core.tuning("x=1")
+
+
+SHOW = """
+import sys
+from horovod import _core
+made = _core.Engine
+def spy(config):
+    sys.stdout.write(f"tuning {config.rank} {config.tuning!r}\\n")
+    return made(config)
+_core.Engine = spy
+from horovod.common.basics import HorovodBasics
+basics = HorovodBasics("test")
+basics.init()
+basics.shutdown()
+"""
+
+
+def test_all_ranks_get_what_rank_0_finds(cache: Path) -> None:
+    store(World.here(2, 2, 1, "auto"), {"chunk_bytes": 65536})
+    environment = {"HOROVOD_CALIBRATE": None, "XDG_CACHE_HOME": str(cache)}
+    done = run_job(["-np", "2", *python(SHOW)], environment=environment)
+    assert (done.code, done.err) == (0, "")
+    assert sorted(line.partition(":")[2] for line in done.out.splitlines()) == [
+        f"tuning {rank} 'chunk_bytes=65536'" for rank in (0, 1)
+    ]
+
+
+def test_when_measured_sizes_are_not_used(cache: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    path = store(World.here(2, 2, 1, "auto"), {"chunk_bytes": 65536})
+
+    def tuning(rank: int = 0, **environ: str) -> str:
+        env = WorkerEnv(rank=rank, size=2, local_rank=rank, local_size=2)
+        return start._calibrated(env, Settings.from_environ(environ)).text("HOROVOD_TUNING")
+
+    assert tuning() == "chunk_bytes=65536"
+    assert tuning(HOROVOD_TUNING="direct_bytes=1") == "direct_bytes=1"
+    assert [tuning(HOROVOD_CALIBRATE="0"), tuning(HOROVOD_TRANSPORT="tcp"), tuning(rank=1)] == ["", "", ""]
+    path.write_text("broken")
+    assert [tuning(), tuning(HOROVOD_LOG_LEVEL="error")] == ["", ""]
+    assert capfd.readouterr().err.count(f"WARNING: {path} is not used") == 1

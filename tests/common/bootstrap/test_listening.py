@@ -1,0 +1,117 @@
+"""Messages that a worker of an elastic job receives and sends beside its program."""
+
+import os
+import select
+import threading
+
+from horovod.common.bootstrap import listening as module
+from horovod.common.bootstrap.listening import Listening
+from horovod.common.contract.membership import HostUpdateResult, Place, Updated, encode
+from horovod.common.store.client import StoreError, StoreTimeout
+
+
+class Launcher:
+    """A store whose launcher is stopped for the first messages. ``told``: the messages received."""
+
+    def __init__(self, deaf):
+        self._deaf = deaf
+        self.told = []
+        self.all_told = threading.Event()
+
+    def news(self, worker, after, timeout, beside):
+        select.select(beside, [], [], min(timeout, 0.5))
+        return after, []
+
+    def heard(self, worker, epoch, lost=(), blame=""):
+        if self._deaf:
+            self._deaf -= 1
+            raise StoreTimeout("no answer from the job's store", [])
+        self.told.append((worker, epoch, [*lost], blame))
+        self.all_told.set()
+
+
+class Engine:
+    """An engine that ends when ``end`` is called, after losing rank 1."""
+
+    def __init__(self):
+        self._signal = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
+
+    def end(self):
+        os.eventfd_write(self._signal, 1)
+
+    def ended(self):
+        return "lost", 1
+
+    def end_signal(self):
+        return self
+
+    def fileno(self):
+        return self._signal
+
+    def failures(self):
+        return 0
+
+
+def test_what_a_launcher_that_is_stopped_does_not_hear_is_said_again():
+    launcher, engine, later = Launcher(deaf=2), Engine(), Engine()
+    listening = Listening(7, lambda: launcher, lambda *_: None)
+    listening.begin(Place(3, 0, 2, 0, 2, 0, 1, [7, 9]), engine)
+    engine.end()
+    assert launcher.all_told.wait(30), "nothing was told"
+    launcher.all_told.clear()
+    listening.begin(Place(4, 0, 2, 0, 2, 0, 1, [7, 11]), later)
+    later.end()
+    assert launcher.all_told.wait(30), "the news are not listened to any more"
+    assert launcher.told == [(7, 3, [9], ""), (7, 4, [11], "")]
+
+
+class Broken:
+    """A connection on which every receive fails."""
+
+    def news(self, worker, after, timeout, beside):
+        raise StoreError("the store is full")
+
+    def close(self):
+        pass
+
+
+class Telling(Launcher):
+    """A connection with news after the last known one, some of it malformed."""
+
+    def news(self, worker, after, timeout, beside):
+        if after >= 9:
+            return super().news(worker, after, timeout, beside)
+        return 9, [b"no news", encode(Updated(3, 5.0, int(HostUpdateResult.added)))]
+
+
+def test_a_connection_that_fails_is_made_anew_and_said_once(monkeypatch, capfd):
+    monkeypatch.setattr(module, "PAUSE", 0.01)
+    telling, engine, heard = Telling(deaf=0), Engine(), threading.Event()
+    begun, tried = threading.Event(), []
+
+    def connect():
+        assert begun.wait(60)
+        tried.append(None)
+        if len(tried) == 1:
+            raise ValueError("the store's address cannot be used: too many open files")
+        return telling if len(tried) == 5 else Broken()
+
+    listening = Listening(7, connect, lambda at, what, epoch: heard.set() if what is HostUpdateResult.added else None)
+    listening.begin(Place(3, 0, 2, 0, 2, 0, 1, [7, 9]), engine)
+    begun.set()
+    assert heard.wait(60), "rank 0 would let nobody in"
+    engine.end()
+    assert telling.all_told.wait(60)
+    said = capfd.readouterr().err
+    assert said.count("on which the launcher's news come has failed, and is tried again: the store's address") == 1
+    assert said.count("news of the launcher that cannot be read are passed over") == 1
+
+
+def test_the_end_of_the_engine_is_noticed_in_a_pause(monkeypatch):
+    monkeypatch.setattr(module, "PAUSE", 1000.0)
+    engine, noticed = Engine(), threading.Event()
+    engine.ended = lambda: noticed.set() or ("lost", 1)
+    listening = Listening(7, Broken, lambda *_: None)
+    listening.begin(Place(3, 0, 2, 0, 2, 0, 1, [7, 9]), engine)
+    engine.end()
+    assert noticed.wait(60)

@@ -1,0 +1,128 @@
+"""Forming connections when addresses lead nowhere, or to other processes."""
+
+import contextlib
+import socket
+import threading
+import time
+
+import pytest
+
+from horovod.common.bootstrap.errors import LinkError
+from horovod.common.network.interfaces import Endpoint
+from horovod.common.security import auth
+from tests.common.bootstrap.meshes import check_complete, form
+
+
+@contextlib.contextmanager
+def stranger(answer):
+    """A stranger that closes connections (`answer`: 'hang up'), sends nothing ('nothing') or accepts none ('full')."""
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        listener.listen(0 if answer == "full" else 64)
+        held, done = [], threading.Event()
+
+        def serve():
+            while True:
+                try:
+                    sock, _ = listener.accept()
+                except OSError:
+                    return
+                if done.is_set():
+                    sock.close()
+                    return
+                held.append(sock)
+                if answer == "hang up":
+                    held.pop().close()
+
+        server = threading.Thread(target=serve)
+        if answer != "full":
+            server.start()
+        else:
+            for _ in range(2):  # connections beyond the backlog get no answer at all
+                held.append(socket.socket())
+                held[-1].setblocking(False)
+                held[-1].connect_ex(listener.getsockname())
+        yield Endpoint("eth5", "127.0.0.1", 8, listener.getsockname()[1])
+        done.set()
+        if answer != "full":
+            socket.create_connection(listener.getsockname()).close()
+            server.join(30)
+        for sock in held:
+            sock.close()
+
+
+@contextlib.contextmanager
+def nobody():
+    with socket.socket() as sock:
+        sock.bind(("127.0.0.1", 0))  # not listening
+        yield Endpoint("eth6", "127.0.0.1", 8, sock.getsockname()[1])
+
+
+def test_addresses_that_lead_elsewhere_are_skipped(monkeypatch):
+    """Each peer's good address is the last; the others lead nowhere, to a stranger or to another rank."""
+    monkeypatch.setattr("horovod.common.bootstrap.mesh._REVERSE_SECONDS", 60)
+    first = []
+
+    def publish(rank, own):
+        first.extend(own if rank == 0 else [])
+        return [none, rude, full, *(first if rank else []), *own]
+
+    with stranger("hang up") as rude, stranger("nothing") as silent, stranger("full") as full, nobody() as none:
+        check_complete(*form("abcb", seconds=60, publish=publish))
+        check_complete(*form("ab", seconds=60, publish=lambda _, own: [silent, *own]))
+
+
+@pytest.mark.parametrize("hosts", ["ab", "aabb", "abcd"])
+def test_who_listens_connects_when_nobody_reaches_it(hosts, monkeypatch):
+    monkeypatch.setattr("horovod.common.bootstrap.mesh._REVERSE_SECONDS", 0.1)
+    with stranger("full") as full, nobody() as none:
+        plans, results = form(hosts, seconds=60, publish=lambda rank, own: [none, full] if rank == 0 else own)
+    check_complete(plans, results)
+
+
+def test_an_acceptor_that_gives_up_at_the_last_moment_is_tried_again(monkeypatch):
+    """On a busy host its deadline may pass during the proof; the connector must not count that as a connection."""
+    receive, given_up = auth.Acceptor._receive, []
+
+    def receive_or_give_up(self, message):
+        if self.outgoing == b"" and self._claimed is not None and len(given_up) < 3:
+            given_up.append(self)
+            raise auth.AuthError("too late")
+        receive(self, message)
+
+    monkeypatch.setattr(auth.Acceptor, "_receive", receive_or_give_up)
+    check_complete(*form("abc", seconds=60))
+    assert len(given_up) == 3
+
+
+def test_both_directions_at_once_leave_one_connection(monkeypatch):
+    monkeypatch.setattr("horovod.common.bootstrap.mesh._REVERSE_SECONDS", 0)
+    for _ in range(5):
+        check_complete(*form("abcdaa"))
+
+
+def test_the_first_failure_names_both_ranks_and_every_address(monkeypatch):
+    monkeypatch.setattr("horovod.common.bootstrap.mesh._UNREACHABLE_SECONDS", 2.0)
+    monkeypatch.setattr("horovod.common.bootstrap.mesh._UNREACHABLE", 0)
+    begin = time.monotonic()
+    with stranger("hang up") as rude, stranger("full") as full, nobody() as none:
+        _, results = form("ab", seconds=60, absent=[0], publish=lambda *_: [none, rude, full])
+    assert time.monotonic() - begin < 40
+    assert isinstance(results[1], LinkError)
+    text = str(results[1])
+    assert text.startswith(
+        f"no data connection to rank 0 (host a, pid 100) at {none} (eth6): refused; {rude} (eth5): another "
+        f"program answered and closed the connection; {full} (eth5): no answer; and none came from there. "
+        "Is there a firewall?"
+    )
+    assert "HOROVOD_PORT_RANGE" in text
+    assert "--network-interfaces" in text
+
+
+def test_a_peer_that_is_nowhere_reachable(monkeypatch):
+    monkeypatch.setattr("horovod.common.bootstrap.mesh._UNREACHABLE_SECONDS", 0.5)
+    monkeypatch.setattr("horovod.common.bootstrap.mesh._UNREACHABLE", 0)
+    begin = time.monotonic()
+    _, results = form("ab", seconds=60, absent=[0], publish=lambda *_: [])
+    assert time.monotonic() - begin < 40
+    assert "which listens on nothing only, where this host cannot reach it" in str(results[1])

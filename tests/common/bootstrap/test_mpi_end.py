@@ -1,0 +1,117 @@
+"""MPI_Finalize may take as long as the neighbours live, and a little longer."""
+
+import os
+import socket
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+
+import pytest
+
+from horovod.common.bootstrap import mpi
+
+
+@pytest.fixture
+def pairs() -> Iterator[list[tuple[socket.socket, socket.socket]]]:
+    """Connections between this rank's engine and two others'."""
+    made = [socket.socketpair() for _ in range(2)]
+    yield made
+    for pair in made:
+        for sock in pair:
+            sock.close()
+
+
+@pytest.fixture(autouse=True)
+def fast(monkeypatch):
+    monkeypatch.setattr(mpi, "GRACE", 0.2)
+    monkeypatch.setattr(mpi, "_SLICE", 0.01)
+    yield
+    mpi.note_links([])
+    mpi.keep_links()
+
+
+def engine_has_ended(pairs: list[tuple[socket.socket, socket.socket]]) -> None:
+    mpi.note_links((f"rank {i}", mine.fileno()) for i, (mine, _) in enumerate(pairs))
+    mpi.keep_links()
+    for mine, _ in pairs:
+        mine.close()
+
+
+def after(looks: int) -> Callable[[float], bool]:
+    left = iter([False] * looks + [True])
+
+    def ended(seconds: float) -> bool:
+        assert 0 < seconds < 1
+        return next(left)
+
+    return ended
+
+
+def never(seconds: float) -> bool:
+    return False
+
+
+def test_what_ends_is_waited_for_without_a_word(pairs):
+    engine_has_ended(pairs)
+    said: list[str] = []
+    assert mpi.wait_for_finalize(after(30), said.append)
+    assert said == []
+    assert pairs[0][1].recv(1) == b""  # now the others see that this rank is done
+
+
+def test_a_neighbour_whose_process_is_gone_is_named_after_the_grace(pairs):
+    engine_has_ended(pairs)
+    pairs[1][1].send(b"what its engine has still said")
+    pairs[1][1].close()
+    said: list[str] = []
+    assert not mpi.wait_for_finalize(never, said.append)
+    assert len(said) == 1
+    assert "MPI_Finalize waits for all processes of the job, but rank 1 has ended" in said[0]
+
+
+def test_a_neighbour_that_was_through_first_is_no_loss(pairs):
+    engine_has_ended(pairs)
+    pairs[1][1].close()
+    assert mpi.wait_for_finalize(after(3), pytest.fail)
+
+
+def test_a_long_wait_for_those_who_live_is_told_once(pairs, monkeypatch):
+    monkeypatch.setattr(mpi, "TELL_AFTER", 0.0)
+    engine_has_ended(pairs)
+    said: list[str] = []
+    assert mpi.wait_for_finalize(after(5), said.append)
+    assert len(said) == 1
+    assert "which are still running" in said[0]
+
+
+def test_the_connections_of_an_earlier_engine_are_given_back(pairs):
+    engine_has_ended(pairs[:1])
+    engine_has_ended(pairs[1:])
+    assert pairs[0][1].recv(1) == b""
+    assert mpi.lost_peer([]) is None
+
+
+def test_a_forked_child_does_not_hide_the_death_of_its_parent(pairs):
+    engine_has_ended(pairs[:1])
+    read, write = os.pipe()
+    child = os.fork()
+    if child == 0:
+        os.close(write)
+        os.read(read, 1)  # until the test is over
+        os._exit(0)
+    try:
+        mpi.note_links([])
+        mpi.keep_links()  # as if this process had ended
+        pairs[0][1].settimeout(5)
+        assert pairs[0][1].recv(1) == b""
+    finally:
+        os.close(write)
+        os.close(read)
+        os.waitpid(child, 0)
+
+
+def test_leaving_ends_the_process_with_a_code_and_what_was_printed():
+    program = "from horovod.common.bootstrap.mpi import atexit, exit_at_once; print(1); atexit.register(exit_at_once)"
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode == 1
+    assert done.stdout == "1\n"

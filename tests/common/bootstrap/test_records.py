@@ -1,0 +1,158 @@
+"""How records reach every rank: the store's replies, and what leaders pass on; ranks are threads."""
+
+import os
+import socket
+import threading
+import time
+
+import msgspec
+import pytest
+
+from horovod._version import __version__
+from horovod.common.bootstrap.errors import LinkError
+from horovod.common.bootstrap.peers import NODE, Peer, decode_peers
+from horovod.common.bootstrap.records import _receive, _send, spread
+from horovod.common.network.connecting import Listeners
+from horovod.common.network.interfaces import Endpoint
+from horovod.common.store.client import Met
+from horovod.common.store.messages import Exchange, pack, unpack
+from horovod.common.store.table import Table
+from tests.common.bootstrap.meshes import KEY, LOOPBACK, make_peer
+from tests.common.threads import run_ranks
+
+
+def records(hosts, unix_names, versions=None):
+    """Return one record for each character of `hosts`, about as large as real ones."""
+    made = []
+    for rank, host in enumerate(hosts):
+        where = [Endpoint(f"eth{i}", f"10.0.{i}.{rank % 256}", 24, 40000 + rank) for i in range(16)]
+        names = f"host-{host}.example.org", f"machine {host}"
+        version = versions[rank] if versions else __version__
+        made.append(make_peer(rank, *names, endpoints=where, unix_name=unix_names[rank], version=version))
+    return [msgspec.msgpack.encode(peer) for peer in made]
+
+
+def exchange(hosts, made):
+    """Return the store's replies by rank."""
+    table = Table()
+    replies = {}
+    for rank, host in reversed(list(enumerate(hosts))):  # in any order
+        request = Exchange(rank, "init", rank, len(hosts), made[rank], 5.0, host)
+        replies.update(table.handle(b"%d" % rank, request, 0.0))
+    return [replies[b"%d" % rank] for rank in range(len(hosts))]
+
+
+def total(replies):
+    return sum(len(msgspec.msgpack.encode(reply)) for reply in replies)
+
+
+def test_what_the_store_sends_grows_with_the_number_of_ranks():
+    """For a fixed number of hosts; without leaders that pass records on, it would grow with the square."""
+
+    def bytes_for(hosts):
+        return total(exchange(hosts, records(hosts, [os.urandom(16).hex() for _ in hosts])))
+
+    small, large = bytes_for("a" * 8 + "b" * 8), bytes_for("a" * 32 + "b" * 32)
+    assert large < 5 * small
+    assert large < 64 * 2000
+
+
+@pytest.mark.parametrize("data", [b"", b"nonsense", pack([b"x" * 100])[:-1], b"\x78\x9c"])
+def test_packed_values_that_are_not(data):
+    with pytest.raises(ValueError, match="packed values"):
+        unpack(data)
+
+
+def test_packed_values_that_would_fill_the_memory(monkeypatch):
+    monkeypatch.setattr("horovod.common.store.messages.MAX_REPLY_BYTES", 1000)
+    assert unpack(pack([b"x" * 900])) == [b"x" * 900]
+    with pytest.raises(ValueError, match="more than the accepted 1000 bytes"):
+        unpack(pack([b"x" * 1001]))
+
+
+def run_all(hosts, seconds=30.0, absent=(), versions=None, check=lambda rank: None):
+    """Return what `spread` returns or raises on each rank."""
+    listeners = [Listeners(LOOPBACK, 32) for _ in hosts]
+    made = records(hosts, [each.unix_name for each in listeners], versions)
+    replies = exchange(hosts, made)
+
+    def run(rank):
+        reply = replies[rank]
+        met = Met(reply.round, unpack(reply.packed) if reply.holder == rank else reply.values, reply.holder)
+        mine = msgspec.msgpack.decode(made[rank], type=Peer)
+        return spread(met, rank, mine, KEY, listeners[rank], seconds, lambda: check(rank))
+
+    results = run_ranks(len(hosts), run, absent)
+    for each in listeners:
+        each.close()
+    return made, results
+
+
+@pytest.mark.parametrize("hosts", ["a", "aa", "ab", "aabb", "abcabc", "a" * 24])
+def test_leaders_pass_the_records_on(hosts):
+    before = len(os.listdir("/proc/self/fd"))
+    made, results = run_all(hosts)
+    for rank, (values, links) in enumerate(results):
+        assert values == made
+        leader = hosts.index(hosts[rank])
+        locals_ = [other for other, host in enumerate(hosts) if host == hosts[rank] and other != leader]
+        assert set(links) == {(NODE, other) for other in (locals_ if rank == leader else [leader])}
+        for sock in links.values():
+            sock.close()
+    assert len(os.listdir("/proc/self/fd")) == before
+
+
+def test_a_leader_that_does_not_come():
+    _, results = run_all("aab", seconds=2, absent=[0])
+    assert isinstance(results[1], LinkError)
+    assert "node connection to rank 0 (host host-a.example.org, pid 100)" in str(results[1])
+    assert results[2][1] == {}
+
+
+def test_a_leader_whose_rank_does_not_read_waits_until_the_deadline_and_hears_of_failures():
+    ours, theirs = socket.socketpair()
+    checks = []
+
+    def check():
+        checks.append(1)
+        if len(checks) > 1:
+            raise LinkError("rank 3 could not join: its reason")
+
+    with ours, theirs:
+        with pytest.raises(LinkError, match="rank 3 could not join"):
+            _send(ours, b"x" * (8 << 20), "rank 1", time.monotonic() + 120, check)
+        with pytest.raises(LinkError, match="timed out waiting for rank 1 to take the records of all ranks"):
+            _send(ours, b"x", "rank 1", time.monotonic(), lambda: pytest.fail("the deadline is over"))
+
+
+def test_large_records_arrive_whole():
+    ours, theirs = socket.socketpair()
+    data = os.urandom(8 << 20)
+    with ours, theirs:
+        deadline = time.monotonic() + 60
+        sender = threading.Thread(target=_send, args=(ours, data, "rank 1", deadline, lambda: None))
+        sender.start()
+        assert _receive(theirs, "rank 0", 60, lambda: None) == data
+        sender.join(30)
+
+
+def test_whoever_waits_hears_of_failures_elsewhere():
+    def check(rank):
+        if rank == 1:
+            raise LinkError("rank 3 could not join: its reason")
+
+    _, results = run_all("aab", seconds=60, absent=[0], check=check)
+    assert str(results[1]) == "rank 3 could not join: its reason"
+
+
+def test_a_leader_of_another_version_is_named():
+    _, results = run_all("aba", seconds=2, versions=["0.0.1", __version__, __version__])
+    for result in results:
+        assert isinstance(result, ValueError)
+        assert "rank 0 (host host-a.example.org) runs horovod 0.0.1" in str(result)
+
+
+def test_the_number_of_the_rank_is_right_in_that_message():
+    made = records("ab", "uu", [__version__, "0.0.1"])
+    with pytest.raises(ValueError, match=r"rank 7 \(host host-b"):
+        decode_peers(made[1:], 7)

@@ -1,0 +1,316 @@
+"""How ranks get the job's key from rank 0, and which processes do not get it."""
+
+import contextlib
+import os
+import socket
+import threading
+import time
+
+import pytest
+import zmq
+import zmq.utils.z85
+
+from horovod.common.contract.worker_env import make_key
+from horovod.common.key_exchange import curve_exchange, key_server, methods, munge, pmi, search
+from horovod.common.key_exchange.meeting import choose
+from horovod.common.key_exchange.methods import Group, MeetingError
+from horovod.common.launchers import Place
+from horovod.common.security.auth import derive_key
+from horovod.common.store import StoreClient, StoreServer
+from tests.runner.launching import eventually
+from tests.security.test_meeting_limits import Until
+
+SECONDS = 60.0
+
+
+def group(rank, size=2, key=None, **place):
+    place = {"local_rank": 0, "local_size": 1, "job": f"test {os.getpid()} {time.monotonic_ns()}", **place}
+    return Group(Place("a launcher", rank, size, **place), (), key)
+
+
+class Board:
+    """An in-process replacement for PMI and PMIx."""
+
+    name = "a board"
+
+    def __init__(self):
+        self.values = {}
+
+    def publish(self, name, value):
+        assert len(value) <= pmi.MAX_VALUE
+        assert name not in self.values, "PMI refuses a name that is used again"
+        self.values[name] = value
+
+    def find(self, name, rank):
+        return self.values.get(name)
+
+
+@pytest.fixture
+def clean():
+    """End the given meetings after the test."""
+    with contextlib.ExitStack() as stack:
+
+        def keep(meeting):
+            if meeting.server is not None:
+                stack.callback(meeting.server.close)
+            stack.callback(meeting.formed)
+            return meeting
+
+        yield keep
+
+
+@pytest.fixture(autouse=True)
+def only_loopback(monkeypatch):
+    monkeypatch.setattr(methods, "own_addresses", lambda interface, named=(): ["127.0.0.1"])
+
+
+def check_member(meeting, key):
+    """Check that a rank with the key can use the store."""
+    assert meeting.key == key
+    assert "<secret" in repr(meeting.key), "it shows itself in tracebacks"
+    with StoreClient(meeting.key, meeting.address, meeting.port) as store:
+        store.set("x", b"y")
+
+
+def ranks(job, key=None, **place):
+    return [group(rank, 2, key, job=job, **place) for rank in range(2)]
+
+
+def test_on_a_board(clean):
+    board, key = Board(), make_key()
+    lead, follow = ranks("b")
+    clean(methods.OnBoard(board).lead(lead, key))
+    check_member(methods.OnBoard(board).follow(follow, SECONDS), key)
+    assert not any(bytes(key) in value for value in board.values.values()), "the key stands on the board"
+
+
+def test_on_a_board_with_a_key_of_the_users(clean):
+    board, given = Board(), make_key()
+    lead, follow = ranks("g", given)
+    key = lead.job_key(make_key())
+    clean(methods.OnBoard(board).lead(lead, key))
+    check_member(methods.OnBoard(board).follow(follow, SECONDS), key)
+    assert len(board.values) == 1, "nobody else leaves a public key"
+    stranger = group(1, 2, make_key(), job="g")
+    with pytest.raises(MeetingError, match="does not answer"):
+        methods.OnBoard(board).follow(stranger, 0.5)
+
+
+def test_a_rank_that_is_not_on_the_board_gets_no_key(clean):
+    """It can read the board but not write to it, so it can pose neither as a present nor as an absent rank."""
+    board = Board()
+    lead, follow = ranks("s")
+    clean(methods.OnBoard(board).lead(lead, make_key()))
+    methods.OnBoard(board).follow(follow, SECONDS)
+    pair = zmq.curve_keypair()
+    card = next(value for name, value in board.values.items() if name.endswith("/store"))
+    card = methods.msgspec.msgpack.decode(card, type=methods._Card)
+    where = [(card.addresses[0], card.port)]
+    for rank in (0, 1, 2, 1 << 31):
+        assert curve_exchange.receive(where, card.server, pair, rank, time.monotonic() + 0.3) is None
+    wrong = zmq.utils.z85.decode(zmq.curve_keypair()[0])
+    assert curve_exchange.receive(where, wrong, pair, 1, time.monotonic() + 0.3) is None
+
+
+def test_init_may_be_called_again_after_rank_0_did_not_come(clean):
+    board, key = Board(), make_key()
+    lead, follow = ranks("again")
+    way = methods.OnBoard(board)
+    with pytest.raises(MeetingError, match="has left no address in a board"):
+        way.follow(follow, 0.1)
+    clean(methods.OnBoard(board).lead(lead, key))
+    check_member(way.follow(follow, SECONDS), key)
+
+
+@pytest.mark.parametrize("name", ["KeyServer", "CurveKeyServer"])
+def test_what_holds_a_thread_up_keeps_what_it_uses(monkeypatch, name):
+    """A lookup on the board, or creating a credential, takes longer than closing."""
+    monkeypatch.setattr(key_server, "_VISIT_SECONDS", 0.2)
+    monkeypatch.setattr(curve_exchange, "_CLOSE_SECONDS", 0.2)
+    asked, go_on = threading.Event(), threading.Event()
+
+    def slow(_):
+        asked.set()
+        go_on.wait(SECONDS)
+
+    listeners = key_server.listen(["127.0.0.1"], [0])
+    where = [listeners[0].getsockname()]
+    if name == "KeyServer":
+        gate = key_server.KeyServer(listeners, slow)
+        knocking = threading.Thread(target=lambda: list(search.knock(where, 0.1, time.monotonic() + SECONDS)))
+    else:
+        gate = curve_exchange.CurveKeyServer(listeners, slow, make_key(), 1)
+        ask = (where, gate.public, zmq.curve_keypair(), 1, Until(go_on))
+        knocking = threading.Thread(target=curve_exchange.receive, args=ask)
+    knocking.start()
+    try:
+        assert asked.wait(SECONDS)
+        gate.close()
+        assert gate._thread.is_alive()
+        os.fstat(gate._stop)
+    finally:
+        go_on.set()
+        gate._thread.join(SECONDS)
+        knocking.join()
+    assert not gate._thread.is_alive()
+    os.close(gate._stop)
+
+
+def test_a_credential_that_cannot_be_opened_is_spoken_of(clean, monkeypatch):
+    def decode(_):
+        raise munge.MungeError("munge: Expired credential")
+
+    monkeypatch.setattr(munge, "encode", lambda payload: b"a credential")
+    monkeypatch.setattr(munge, "decode", decode)
+    lead, follow = ranks("expired", leads=("127.0.0.1",), port=_free_port())
+    clean(methods.ByMunge().lead(lead, make_key()))
+
+    def says():
+        with pytest.raises(MeetingError) as caught:
+            methods.ByMunge().follow(follow, 0.5)
+        return "can open (munge: Expired credential; do the hosts' clocks agree" in str(caught.value)
+
+    eventually(says, SECONDS, "the credential is spoken of")
+
+
+def test_at_a_port(clean):
+    given = make_key()
+    lead, follow = ranks("p", given, leads=("127.0.0.1",), port=_free_port())
+    key = lead.job_key(make_key())
+    clean(methods.AtPort().lead(lead, key))
+    check_member(methods.AtPort().follow(follow, SECONDS), key)
+    with pytest.raises(MeetingError, match=r"does not answer at 127\.0\.0\.1:\d+"):
+        methods.AtPort().follow(group(1, 2, make_key(), job="p", leads=("127.0.0.1",), port=follow.place.port), 0.5)
+
+
+def test_a_port_that_a_stranger_has_taken(clean):
+    port = _free_port()
+    with socket.create_server(("127.0.0.1", port + 1)):
+        lead, follow = ranks("t", make_key(), leads=("127.0.0.1",), port=port)
+        key = lead.job_key(b"")
+        meeting = clean(methods.AtPort().lead(lead, key))
+        assert meeting.port != port + 1
+        check_member(methods.AtPort().follow(follow, SECONDS), key)
+
+
+def test_by_munge(clean):
+    if not munge.available():
+        pytest.skip("munged does not run here")
+    key, port = make_key(), _free_port()
+    lead, follow = ranks("m", leads=("127.0.0.1",), port=port)
+    clean(methods.ByMunge().lead(lead, key))
+    check_member(methods.ByMunge().follow(follow, SECONDS), key)
+    with pytest.raises(MeetingError, match="gives no credential"):
+        methods.ByMunge().follow(group(1, 2, job="another", leads=("127.0.0.1",), port=port), 0.3)
+
+
+def test_strangers_who_let_us_wait_do_not_make_us_late():
+    """Eight ports with a listener that sends nothing, initially tried for 5 s each."""
+    with contextlib.ExitStack() as taken:
+        silent = [taken.enter_context(socket.create_server(("127.0.0.1", 0))).getsockname() for _ in range(8)]
+        begin = time.monotonic()
+        assert list(search.knock(silent, 5.0, begin + 0.5)) == []
+        assert time.monotonic() - begin < 20
+
+
+def test_a_look_up_that_lasts_is_not_waited_for():
+    """Neither the loop that looks for rank 0 nor its error message waits for the lookup."""
+    answer, asked = threading.Event(), []
+
+    def resolve(name):
+        asked.append(name)
+        answer.wait(SECONDS)
+        return ["192.0.2.1"]
+
+    try:
+        names = search.Names(["slow"], [1], resolve, time.monotonic() + 2 * SECONDS)
+        assert names() == []
+        eventually(lambda: asked, SECONDS, "the name is looked up")
+        assert names() == []
+        assert asked == ["slow"], "one look-up at a time for a name"
+        answer.set()
+        eventually(lambda: names() == [("192.0.2.1", 1)], SECONDS, "the address is there")
+    finally:
+        answer.set()
+
+
+def test_nothing_is_looked_up_after_the_deadline():
+    asked = []
+    assert search.Names(["a"], [1], asked.append, time.monotonic())() == []
+    assert asked == []
+
+
+def test_a_name_that_is_not_known_is_looked_up_again_later(monkeypatch):
+    monkeypatch.setattr(search, "_UNKNOWN", SECONDS)
+    asked = []
+    names = search.Names(["a"], [1], lambda name: asked.append(name) or [], time.monotonic() + SECONDS)
+    assert names() == []
+    eventually(lambda: not names._running, SECONDS, "the look-up is over")
+    assert names() == []
+    assert asked == ["a"]
+    names._again.clear()
+    assert names() == []
+    eventually(lambda: len(asked) == 2, SECONDS, "the name is looked up again")
+
+
+def test_jobs_with_one_key_do_not_meet():
+    given = make_key()
+    keys = {group(0, 2, given, job=job).job_key(b"") for job in ("a", "b")}
+    keys.add(Group(group(0, 4, given, job="a").place, (0, 1), given).job_key(b""))
+    assert len(keys) == 3
+    assert group(0, 2, None, job="a").job_key(b"fresh") == b"fresh"
+
+
+def test_the_address_that_answers_is_found():
+    """Of several addresses, some have no listener and one belongs to another service."""
+    key = derive_key(make_key(), "x")
+    with StoreServer(key) as server, socket.create_server(("127.0.0.1", 0)) as other:
+        candidates = [("127.0.0.1", other.getsockname()[1]), ("127.0.0.1", _free_port()), server.address]
+        assert search.ask(lambda: candidates, key, time.monotonic() + SECONDS) == server.address
+        assert search.ask(lambda: candidates, make_key(), time.monotonic() + 0.3) is None
+
+
+@pytest.mark.parametrize(
+    ("launcher", "place", "words"),
+    [
+        ("srun", {}, ["srun started 4 processes", "--mpi=pmi2", "HOROVOD_KEY_FILE", "HOROVOD_JOB_KEY"]),
+        ("torchrun", {"leads": ("a",), "port": 1}, ["torchrun started 4 processes", "openssl rand -hex 32"]),
+        ("Open MPI", {"mpi": True}, ["Open MPI started 4 processes", "PMIx", "horovodrun --mpi -np 4"]),
+    ],
+)
+def test_without_a_key_the_user_is_told_what_to_do(monkeypatch, launcher, place, words):
+    monkeypatch.setattr(munge, "available", lambda: False)
+    monkeypatch.delenv("PMI_FD", raising=False)
+    monkeypatch.delenv("PMIX_NAMESPACE", raising=False)
+    with pytest.raises(ValueError) as caught:
+        choose(Group(Place(launcher, 1, 4, local_size=1, **place), (), None))
+    for word in words:
+        assert word in str(caught.value)
+
+
+def test_a_door_with_nobody_behind_it_is_given_up():
+    """Many connections that are never read do not block others."""
+    gates = key_server.listen(["127.0.0.1"], [0])
+    port = gates[0].getsockname()[1]
+    gate = key_server.KeyServer(gates, lambda _: key_server.FixedReply(b"hello"))
+    try:
+        with contextlib.ExitStack() as idle:
+            for _ in range(100):
+                idle.enter_context(socket.create_connection(("127.0.0.1", port)))
+            given = search.knock([("127.0.0.1", port)], SECONDS, time.monotonic() + SECONDS)
+            assert [data for _, data in given] == [b"hello"]
+    finally:
+        gate.close()
+
+
+def _free_port() -> int:
+    """Return a port followed by eight free ones, below the system's ephemeral range."""
+    for first in range(22000 + os.getpid() % 700 * 10, 32000, 10):
+        with contextlib.ExitStack() as taken:
+            try:
+                for port in range(first + 1, first + 9):
+                    taken.enter_context(socket.create_server(("127.0.0.1", port)))
+            except OSError:
+                continue
+            return first
+    raise AssertionError("no free ports")
