@@ -115,12 +115,12 @@ def horovod(options: argparse.Namespace, notes: Notes) -> None:
 
 def bare(options: argparse.Namespace, notes: Notes) -> None:
     """Train without a framework, so that many workers fit on a machine. A step is an allgather of a number."""
-    from horovod.common import faces
+    from horovod.common import frontends
     from horovod.common.basics import HorovodBasics, failures
     from horovod.common.elastic import ObjectState, run_fn
     from horovod.common.objects import allgather_object, broadcast_object
 
-    hvd, face = HorovodBasics("benchmark"), faces.named("benchmark")
+    hvd, face = HorovodBasics("benchmark"), frontends.named("benchmark")
 
     def train(state: Any) -> None:
         notes.say("begins", state.step, hvd.rank(), hvd.size())

@@ -32,7 +32,7 @@ from gpu_tables import HEAD, Seconds, continuations, copies, row, steps
 import horovod
 import horovod.torch as hvd
 from horovod.common.devices import nvml
-from horovod.common.faces import TORCH
+from horovod.common.frontends import TORCH
 
 FULL = [4, 64, KIB, 4 * KIB, 16 * KIB, 64 * KIB, 256 * KIB, MIB, 4 * MIB, 16 * MIB, 64 * MIB, 256 * MIB, 1024 * MIB]
 FEW = [4, 4 * KIB, MIB, 16 * MIB, 256 * MIB]

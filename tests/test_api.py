@@ -336,10 +336,10 @@ def test_nothing_works_before_init_and_no_other_framework_is_imported(frontend):
 
 def names_of_mxnet():
     import horovod.mxnet
-    from horovod.common import absent, faces
+    from horovod.common import absent, frontends
 
     assert set(horovod.mxnet.__all__) >= absent.IN_FACES - {"join", "barrier"}
-    assert faces.MXNET.number == 4  # bindings/mxnet/call.h
+    assert frontends.MXNET.number == 4  # bindings/mxnet/call.h
     return horovod.mxnet.__all__
 
 

@@ -17,7 +17,7 @@ extern "C" {
 typedef struct HvdRequest {
   uint32_t bytes;           // sizeof(HvdRequest)
   int32_t kind;             // KIND_* for one operation, or HVD_KIND_JOIN
-  int32_t frontend;             // the frontend; each has separate operation names (src/horovod/common/faces.py)
+  int32_t frontend;             // the frontend; each has separate operation names (src/horovod/common/frontends.py)
   const char* name;         // operation name; "" or null: matched by order
   const void* in;           // owned by the caller; must live until the operation is done
   void* out;                // ignored for allgather and alltoall, see HvdResult.output

@@ -12,7 +12,7 @@
 
 namespace hvd::mxnet {
 
-constexpr int32_t kFrontend = 4;  // src/horovod/common/faces.py
+constexpr int32_t kFrontend = 4;  // src/horovod/common/frontends.py
 
 // Request of horovod.mxnet. Codes as in HvdRequest.
 struct Order {

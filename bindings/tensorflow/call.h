@@ -9,7 +9,7 @@
 
 namespace hvd::tensorflow {
 
-constexpr int32_t kFrontend = 1;  // src/horovod/common/faces.py
+constexpr int32_t kFrontend = 1;  // src/horovod/common/frontends.py
 
 // The engine's functions; null before hvd_tf_attach().
 const HvdFrontendApi* engine();

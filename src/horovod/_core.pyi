@@ -280,7 +280,7 @@ class Engine:
             residual: Address of as many float32 values, initially zeros, or 0. The compression error of this rank's
                 contribution is stored there, and added to the next contribution.
             face: Number of the frontend. Operations of different frontends are never matched
-                (src/horovod/common/faces.py).
+                (src/horovod/common/frontends.py).
             device_kind: DEVICE_*, where the tensor is.
             device: Number of the device.
             stream: Handle of the stream on which the tensor was produced. On a device, the operation is done when the

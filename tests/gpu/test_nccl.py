@@ -31,7 +31,7 @@ def two(ranks, request):
 
 def executed():
     """Return the operations executed on the host: those of the CPU, and those of the GPU that use this path."""
-    from horovod.common.faces import TORCH
+    from horovod.common.frontends import TORCH
 
     return TORCH.engine.stats()["operations"]
 

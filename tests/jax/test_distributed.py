@@ -7,7 +7,7 @@ import pytest
 
 pytest.importorskip("jax")
 
-from horovod.common import faces, job
+from horovod.common import frontends, job
 from horovod.jax import process as known
 from tests.cluster import jobs as cluster_jobs
 from tests.runner.launching import run_job
@@ -58,7 +58,7 @@ def test_everybody_goes_where_rank_0_was_reached(jax_pool):
 
     def work():
         own = known.coordinator()
-        return own, known.coordinator("4711"), faces.JAX.require_job().first_address, known.local_device({})
+        return own, known.coordinator("4711"), frontends.JAX.require_job().first_address, known.local_device({})
 
     results = jax_pool(2, HOROVOD_TRANSPORT="tcp").run(work)
     ports = {own.rpartition(":")[2] for own, *_ in results}
@@ -73,7 +73,7 @@ def test_the_address_of_the_coordinator(monkeypatch, address, said):
     monkeypatch.setattr(known.basics, "init", lambda: None)
     monkeypatch.setattr(known.basics, "rank", lambda: 1)
     monkeypatch.setattr(known, "broadcast_object", lambda own, root, name: "5")
-    monkeypatch.setattr(faces.JAX, "job", job.Job(1, 2, 0, 1, 1, 2, True, False, first_address=address))
+    monkeypatch.setattr(frontends.JAX, "job", job.Job(1, 2, 0, 1, 1, 2, True, False, first_address=address))
     assert known.coordinator() == (said or "127.0.0.1:5")
 
 

@@ -7,7 +7,7 @@ jax = pytest.importorskip("jax")
 from jax import numpy as jnp  # noqa: E402
 
 import horovod.jax as hvd  # noqa: E402
-from horovod.common import faces  # noqa: E402
+from horovod.common import frontends  # noqa: E402
 from horovod.common.job import Job  # noqa: E402
 from horovod.data import StreamingDataset  # noqa: E402
 from horovod.jax import elastic  # noqa: E402
@@ -56,9 +56,9 @@ def test_no_program_outlives_its_epoch(monkeypatch):
     monkeypatch.setattr(jax, "clear_caches", lambda: cleared.append(True))
     monkeypatch.setattr(elastic.basics, "shutdown", lambda: None)
     first, second = (Job(0, 2, 0, 2, 0, 1, True, True) for _ in "12")
-    monkeypatch.setattr(faces.JAX, "job", first)
+    monkeypatch.setattr(frontends.JAX, "job", first)
     for job, times in ((first, 0), (second, 1)):
-        monkeypatch.setattr(elastic.basics, "init", lambda job=job: setattr(faces.JAX, "job", job))
+        monkeypatch.setattr(elastic.basics, "init", lambda job=job: setattr(frontends.JAX, "job", job))
         elastic._reset()
         assert len(cleared) == times
 

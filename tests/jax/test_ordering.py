@@ -12,7 +12,7 @@ from jaxlib.mlir import ir  # noqa: E402
 from horovod._core import KIND_ALLREDUCE  # noqa: E402
 from horovod._jax import calls, foreign  # noqa: E402
 from horovod._jax.ordering import order  # noqa: E402
-from horovod.common.faces import JAX  # noqa: E402
+from horovod.common.frontends import JAX  # noqa: E402
 from horovod.common.ops import Sum  # noqa: E402
 from tests.jax import hlo, programs  # noqa: E402
 

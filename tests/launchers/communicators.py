@@ -12,7 +12,7 @@ from mpi4py import MPI
 
 from horovod.common.basics import HorovodBasics
 from horovod.common.exceptions import HorovodInternalError
-from horovod.common.faces import named
+from horovod.common.frontends import named
 from horovod.common.objects import allgather_object
 from horovod.common.process_sets import ProcessSet, add_process_set, global_process_set, remove_process_set
 

@@ -19,7 +19,7 @@ import sys
 import time
 
 from horovod.common.basics import HorovodBasics
-from horovod.common.faces import named
+from horovod.common.frontends import named
 from horovod.common.launchers import find
 from horovod.common.objects import allgather_object
 

@@ -24,7 +24,7 @@ def run(command, **options):
     return subprocess.run(command, capture_output=True, text=True, timeout=50, **options)
 
 if __name__ == "__main__":
-    from horovod.common.faces import named
+    from horovod.common.frontends import named
     if hvd.rank() == 1:
         for method in ("spawn", "forkserver"):
             child = multiprocessing.get_context(method).Process(target=helper)

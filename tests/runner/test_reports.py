@@ -12,7 +12,7 @@ import os, sys, time
 from pathlib import Path
 from horovod.common.basics import HorovodBasics
 from horovod.common.exceptions import HorovodInternalError
-from horovod.common.faces import named
+from horovod.common.frontends import named
 from horovod.common.objects import allgather_object
 
 hvd = HorovodBasics("benchmark")
@@ -123,11 +123,11 @@ def test_nothing_is_said_where_somebody_did_or_nothing_is_trained(tmp_path):
 
 STEPS = """
 import sys
-from horovod.common import basics, faces, objects
+from horovod.common import basics, frontends, objects
 hvd = basics.HorovodBasics("tests")
 hvd.init()
 for step in range(60):
-    objects.allgather_object(0, "step", face=faces.named("tests"))
+    objects.allgather_object(0, "step", face=frontends.named("tests"))
     hvd.step()
 if len(sys.argv) > 1 and hvd.rank() == 0:
     raise ValueError("no more data")

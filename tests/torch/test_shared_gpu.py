@@ -79,7 +79,7 @@ def leave():
 
 
 def again():
-    from horovod.common.faces import TORCH
+    from horovod.common.frontends import TORCH
 
     opened, closed = calls("cuIpcOpenMemHandle_v2"), calls("cuIpcCloseMemHandle")
     seen, counts = [], []

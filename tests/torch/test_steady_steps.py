@@ -6,7 +6,7 @@ import pytest
 import torch
 
 import horovod.torch as hvd
-from horovod.common import faces
+from horovod.common import frontends
 from tests.ranks import on_ranks
 
 LAYERS = 40
@@ -37,7 +37,7 @@ def settled(freeze=0, unused=0, **options):
 
 def of_the_engine(net, optimizer, steps=5):
     """Return (operations of a step, names of those whose requests were built again)."""
-    face = faces.TORCH
+    face = frontends.TORCH
     built, plain = [], face.submit
     before = face.engine.stats()["operations"]
     face.submit = lambda *a, **k: (built.append(a[1]), plain(*a, **k))[1]

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from horovod.common import dtypes
-from horovod.common.faces import Face
+from horovod.common.frontends import Frontend
 from horovod.common.ops import check_op, check_parts, check_scale, check_splits
 from horovod.common.ops import check_reduction as check_reduction_of
 from horovod.common.process_sets import ProcessSet
@@ -29,7 +29,7 @@ class Reduction:
     wire: int = 0
 
 
-def label_of(face: Face, full_name: str, operation: str) -> str:
+def label_of(face: Frontend, full_name: str, operation: str) -> str:
     """Return the beginning of messages, such as ``allreduce.x on rank 1``.
 
     Raises:
@@ -80,7 +80,7 @@ def _check_order(dtype: Any, what: str) -> None:
         )
 
 
-def set_id(face: Face, process_set: ProcessSet, what: str) -> int:
+def set_id(face: Frontend, process_set: ProcessSet, what: str) -> int:
     """Return the id of a registered process set that contains this rank."""
     rank = face.require_job().rank
     number = getattr(process_set, "process_set_id", None)

@@ -37,7 +37,7 @@ from horovod._arrays.checks import (
     splits_of,
 )
 from horovod._arrays.handles import Pending, Works, start
-from horovod.common.faces import Face
+from horovod.common.frontends import Frontend
 from horovod.common.ops import Sum, check_scale, check_scatter, scattered_rows
 from horovod.common.process_sets import ProcessSet
 
@@ -65,7 +65,7 @@ def plain(array: Any) -> Array:
 
 
 def start_allreduce(
-    face: Face,
+    face: Frontend,
     arrays: Sequence[Any],
     names: Sequence[str],
     reduction: Reduction,
@@ -95,7 +95,7 @@ def start_allreduce(
 
 
 def start_broadcast(
-    face: Face,
+    face: Frontend,
     arrays: Sequence[Any],
     root_rank: int,
     names: Sequence[str],
@@ -124,7 +124,7 @@ def start_broadcast(
 
 
 def start_allgather(
-    face: Face,
+    face: Frontend,
     arrays: Sequence[Any],
     names: Sequence[str],
     process_set: ProcessSet,
@@ -149,7 +149,7 @@ def start_allgather(
 
 
 def start_alltoall(
-    face: Face,
+    face: Frontend,
     arrays: Sequence[Any],
     splits: Any,
     names: Sequence[str],
@@ -188,7 +188,7 @@ def _counts(sizes: Sequence[int]) -> Array:
 
 
 def start_reducescatter(
-    face: Face,
+    face: Frontend,
     arrays: Sequence[Any],
     names: Sequence[str],
     reduction: Reduction,
@@ -216,7 +216,7 @@ def start_reducescatter(
     return start(face, requests, lambda works: then(results), (sources, results), blocking)
 
 
-def _scattered(face: Face, source: Array, name: str, reduction: Reduction) -> int:
+def _scattered(face: Frontend, source: Array, name: str, reduction: Reduction) -> int:
     what = label_of(face, name, "reducescatter")
     code = code_of(source.dtype, what)
     check_scatter(what, code, source.ndim, reduction.op)
@@ -256,7 +256,7 @@ def _at(array: Array) -> int:
 
 
 def allreduce_all(
-    face: Face, arrays: Sequence[Any], names: Sequence[str], reduction: Reduction, groups: Sequence[str] = ()
+    face: Frontend, arrays: Sequence[Any], names: Sequence[str], reduction: Reduction, groups: Sequence[str] = ()
 ) -> list[Array]:
     """Reduce all arrays.
 
@@ -267,7 +267,7 @@ def allreduce_all(
 
 
 def broadcast_all(
-    face: Face, arrays: Sequence[Any], root_rank: int, names: Sequence[str], process_set: ProcessSet
+    face: Frontend, arrays: Sequence[Any], root_rank: int, names: Sequence[str], process_set: ProcessSet
 ) -> list[Array]:
     """Return the root's values of all arrays, on every rank. ``root_rank`` is a world rank."""
     if not arrays:
@@ -277,7 +277,7 @@ def broadcast_all(
 
 
 def allgather_all(
-    face: Face, arrays: Sequence[Any], names: Sequence[str], process_set: ProcessSet, groups: Sequence[str] = ()
+    face: Frontend, arrays: Sequence[Any], names: Sequence[str], process_set: ProcessSet, groups: Sequence[str] = ()
 ) -> list[Array]:
     """Return the arrays of all ranks, concatenated along dimension 0, in which they may differ."""
     results: list[Array] = start_allgather(face, arrays, names, process_set, groups, blocking=True).result()
@@ -285,7 +285,7 @@ def allgather_all(
 
 
 def alltoall_all(
-    face: Face, arrays: Sequence[Any], splits: Any, names: Sequence[str], process_set: ProcessSet
+    face: Frontend, arrays: Sequence[Any], splits: Any, names: Sequence[str], process_set: ProcessSet
 ) -> tuple[list[Array], Array]:
     """Send rows of each array to all ranks.
 
@@ -299,7 +299,7 @@ def alltoall_all(
 
 
 def reducescatter_all(
-    face: Face, arrays: Sequence[Any], names: Sequence[str], reduction: Reduction, groups: Sequence[str] = ()
+    face: Frontend, arrays: Sequence[Any], names: Sequence[str], reduction: Reduction, groups: Sequence[str] = ()
 ) -> list[Array]:
     """Return this rank's rows of the reduction (Average or Sum) of all arrays.
 

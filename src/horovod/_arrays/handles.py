@@ -17,7 +17,7 @@ from concurrent.futures import Future
 from typing import Any
 
 from horovod.common.exceptions import HorovodInternalError
-from horovod.common.faces import Face
+from horovod.common.frontends import Frontend
 from horovod.common.state import state
 
 # Waits are cut into slices so that a forked child notices that no engine will complete the operation.
@@ -36,7 +36,7 @@ class Pending:
 
     __slots__ = ("_face", "_finish", "_keep", "_works")
 
-    def __init__(self, face: Face, works: Works, finish: Callable[[Works], Any], keep: Any) -> None:
+    def __init__(self, face: Frontend, works: Works, finish: Callable[[Works], Any], keep: Any) -> None:
         """Store operations. ``finish`` makes the result once all are done; ``keep`` is the memory that they use."""
         self._face = face
         self._works = works
@@ -94,7 +94,7 @@ class Pending:
 
 
 def start(
-    face: Face,
+    face: Frontend,
     requests: Iterable[tuple[Any, ...]],
     finish: Callable[[Works], Any],
     keep: Any,

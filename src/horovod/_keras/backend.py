@@ -19,7 +19,7 @@ class Adapter(Protocol):
     basics: Any
     """``HorovodBasics`` of the framework's frontend; its init, rank, ... are also those of the Keras frontend."""
     face: Any
-    """``Face`` object of ``horovod.common.faces`` that submits the operations."""
+    """``Face`` object of ``horovod.common.frontends`` that submits the operations."""
     Compression: Any
     """Choices for ``compression=``: at least ``none`` and ``fp16``.
 

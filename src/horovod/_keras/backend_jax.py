@@ -18,7 +18,7 @@ from horovod._jax.compression import Compression
 from horovod._jax.errors import errors_as_ours
 from horovod.common.basics import HorovodBasics
 from horovod.common.compression import check_wire
-from horovod.common.faces import KERAS
+from horovod.common.frontends import KERAS
 from horovod.common.ops import Average, Sum, wire_name
 from horovod.common.process_sets import ProcessSet, global_process_set
 

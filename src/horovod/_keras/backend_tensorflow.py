@@ -6,7 +6,7 @@ from typing import Any
 import tensorflow as tf
 
 import horovod.tensorflow as hvd
-from horovod.common.faces import TENSORFLOW as face
+from horovod.common.frontends import TENSORFLOW as face
 from horovod.common.process_sets import ProcessSet
 from horovod.tensorflow.collectives import set_size
 from horovod.tensorflow.elastic_errors import errors_as_ours

@@ -9,7 +9,7 @@ import torch
 
 import horovod.torch as hvd
 from horovod.common.compression import check_wire
-from horovod.common.faces import TORCH as face
+from horovod.common.frontends import TORCH as face
 from horovod.common.ops import wire_name
 from horovod.common.process_sets import ProcessSet
 from horovod.torch import monitoring

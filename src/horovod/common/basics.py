@@ -11,7 +11,7 @@ import threading
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from horovod.common import communicators, ending, faces, launchers, observed, stopping, util
+from horovod.common import communicators, ending, frontends, launchers, observed, stopping, util
 from horovod.common.contract import worker_env
 from horovod.common.contract.settings import BY_NAME, Settings
 from horovod.common.process_sets import (
@@ -52,9 +52,9 @@ class HorovodBasics(observed.Observed):
         """Create the functions of one frontend.
 
         Args:
-            face: Name of the framework's module, for example "torch"; see ``faces``.
+            face: Name of the framework's module, for example "torch"; see ``frontends``.
         """
-        self._face = faces.named(face)
+        self._face = frontends.named(face)
 
     def init(self, comm: Any = None, process_sets: Sequence[ProcessSet] | str | None = None) -> None:
         """Join the job that the environment describes; without such variables, start a job of this process alone.

@@ -1,6 +1,6 @@
 """This process's place in a job, and its access to the engine inside and outside of a job.
 
-``state`` holds the process's only job, and ``faces`` the access of each framework to it.
+``state`` holds the process's only job, and ``frontends`` the access of each framework to it.
 """
 
 import os

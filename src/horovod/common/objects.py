@@ -11,7 +11,7 @@ from typing import Any
 
 from horovod.common import dtypes, ops
 from horovod.common.contract.pickling import dumps
-from horovod.common.faces import Face
+from horovod.common.frontends import Frontend
 from horovod.common.process_sets import ProcessSet, global_process_set
 from horovod.common.security.object_seal import Call, Seals
 from horovod.common.state import State, state
@@ -44,7 +44,7 @@ def broadcast_object(
     root_rank: int = 0,
     name: str | None = None,
     process_set: ProcessSet = global_process_set,
-    face: Face | None = None,
+    face: Frontend | None = None,
 ) -> Any:
     """Return the root's ``obj`` on every rank of the set; the root gets the object itself.
 
@@ -88,7 +88,7 @@ def broadcast_object(
 
 
 def allgather_object(
-    obj: Any, name: str | None = None, process_set: ProcessSet = global_process_set, face: Face | None = None
+    obj: Any, name: str | None = None, process_set: ProcessSet = global_process_set, face: Frontend | None = None
 ) -> list[Any]:
     """Return the objects of all ranks of the set, ordered by rank within the set.
 
@@ -139,7 +139,7 @@ def _run(
     shape: tuple[int, ...],
     root: int,
     process_set: ProcessSet,
-    job: "Face | State",
+    job: "Frontend | State",
 ) -> Any:
     # An empty bytearray has no address, and none is needed.
     view = (ctypes.c_char * len(memory)).from_buffer(memory) if memory else None

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from horovod.common.contract.log import warner
 from horovod.common.contract.settings import Settings
-from horovod.common.faces import Face
+from horovod.common.frontends import Frontend
 from horovod.common.state import Job, state
 from horovod.common.steps import marks
 from horovod.common.telemetry.telemetry import Telemetry
@@ -99,7 +99,7 @@ def _observers() -> Telemetry:
 class Observed:
     """Queries about the observed job, for one frontend."""
 
-    _face: Face
+    _face: Frontend
 
     def start_timeline(self, file_path: str, mark_cycles: bool = False) -> None:
         """Start writing this rank's operations to a timeline file that trace viewers open (docs/timeline.md).

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from horovod.common import dtypes
 from horovod.common.contract.log import warn_user
 from horovod.common.exceptions import UnsupportedOpError
-from horovod.common.faces import Face
+from horovod.common.frontends import Frontend
 
 Average = 0
 Sum = 1
@@ -237,7 +237,9 @@ def _members(group: str, count: int) -> list[str]:
     return [f"{group}_{i + 1}of{count}" for i in range(count)]
 
 
-def grouped_names(face: Face, operation: str, name: str | None, count: int, process_set: int) -> tuple[str, list[str]]:
+def grouped_names(
+    face: Frontend, operation: str, name: str | None, count: int, process_set: int
+) -> tuple[str, list[str]]:
     """Return the group's name and its members' names: ``grouped_allreduce.x`` and ``grouped_allreduce.x_1of2``, ...
 
     Without ``name``, the members are unnamed too, so that the engine sees the same operations in every step.

@@ -1,11 +1,11 @@
 """The only job of this process: its place in the job, and the engine.
 
-Frameworks access it through frontends (``faces``).
+Frameworks access it through ``frontends``.
 """
 
 from typing import TYPE_CHECKING
 
-from horovod.common.faces import Face
+from horovod.common.frontends import Frontend
 from horovod.common.job import Access, Job
 
 if TYPE_CHECKING:
@@ -23,7 +23,7 @@ class State(Access):
         super().__init__()
         self.members: list[int] | None = None
         """World ranks that form the job, by rank of the job; None: all."""
-        self.faces: dict[str, Face] = {}
+        self.faces: dict[str, Frontend] = {}
         """Frontends in the job, by name."""
         self.left: set[str] = set()
         """Names of frontends that were in the job and have shut down."""

@@ -13,7 +13,7 @@ from typing import Any
 
 from horovod.common.contract.settings import BY_NAME, Settings
 from horovod.common.elastic.numbers import largest
-from horovod.common.faces import Face
+from horovod.common.frontends import Frontend
 
 _SETTING = "HOROVOD_STOP_SIGNALS"
 SAME = 2.0
@@ -97,7 +97,7 @@ stopping = Stopping()
 """The instance of this process."""
 
 
-def should_stop(face: Face) -> bool:
+def should_stop(face: Frontend) -> bool:
     """Return True if any rank has received a stop signal; see ``HorovodBasics.should_stop``."""
     face.require_job()
     if not stopping.listens:

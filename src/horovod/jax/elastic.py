@@ -28,7 +28,7 @@ from horovod.common.elastic.batch import batch_of_this_rank as _batch_of_this_ra
 from horovod.common.elastic.dataset import ElasticDataset as _ElasticDataset
 from horovod.common.elastic.own import PerRank, RandomNumbers
 from horovod.common.elastic.state_checkpoint import StateCheckpoint
-from horovod.common.faces import JAX as face
+from horovod.common.frontends import JAX as face
 from horovod.jax.functions import allgather_object, broadcast_object
 from horovod.jax.process import basics
 

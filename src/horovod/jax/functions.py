@@ -8,7 +8,7 @@ import numpy as np
 from jax import tree_util
 
 from horovod.common import in_sync, objects
-from horovod.common.faces import JAX as face
+from horovod.common.frontends import JAX as face
 from horovod.common.process_sets import ProcessSet, global_process_set
 from horovod.common.refusals import refusing
 from horovod.jax.arrays import flat, full_names

@@ -9,7 +9,7 @@ from jax import numpy as jnp
 
 from horovod._jax.compression import Compression
 from horovod.common.compression import check_compression
-from horovod.common.faces import JAX as face
+from horovod.common.frontends import JAX as face
 from horovod.common.gradients import anybody_else, check_predivide, scales
 from horovod.common.ops import Average, Sum, check_op, op_name
 from horovod.common.process_sets import ProcessSet, global_process_set

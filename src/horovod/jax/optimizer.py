@@ -13,7 +13,7 @@ import jax
 from jax import numpy as jnp
 
 from horovod._jax.compression import Compression
-from horovod.common.faces import JAX as face
+from horovod.common.frontends import JAX as face
 from horovod.common.gradients import check_passes
 from horovod.common.ops import Adasum, Average, Sum, op_name
 from horovod.common.process_sets import ProcessSet, global_process_set

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from horovod.common.basics import HorovodBasics
-from horovod.common.faces import JAX as face
+from horovod.common.frontends import JAX as face
 from horovod.jax.functions import broadcast_object
 
 __all__ = [

@@ -18,7 +18,7 @@ from mxnet.ndarray.sparse import BaseSparseNDArray
 
 from horovod.common import dtypes
 from horovod.common.exceptions import NotRunningError, UnsupportedOpError
-from horovod.common.faces import MXNET as face
+from horovod.common.frontends import MXNET as face
 from horovod.common.job import Job
 from horovod.common.ops import check_parts, check_splits
 from horovod.common.process_sets import ProcessSet

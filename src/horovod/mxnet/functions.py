@@ -14,7 +14,7 @@ import mxnet as mx
 from mxnet.gluon.parameter import DeferredInitializationError, Parameter, ParameterDict
 
 from horovod.common import objects
-from horovod.common.faces import MXNET as face
+from horovod.common.frontends import MXNET as face
 from horovod.common.process_sets import ProcessSet, global_process_set
 from horovod.mxnet.arguments import code_of, refusing
 from horovod.mxnet.operations import broadcast_

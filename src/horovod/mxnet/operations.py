@@ -24,7 +24,7 @@ from horovod._core import (
     WIRE_NONE,
 )
 from horovod.common import ops
-from horovod.common.faces import MXNET as face
+from horovod.common.frontends import MXNET as face
 from horovod.common.ops import Average
 from horovod.common.process_sets import ProcessSet, global_process_set
 from horovod.mxnet._library import Arrival, Operation, arriving, new_array, push

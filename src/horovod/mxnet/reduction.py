@@ -7,7 +7,7 @@ from typing import Any
 
 from horovod.common import gradients as rules
 from horovod.common.compression import check_compression, check_wire, leaves_alone
-from horovod.common.faces import MXNET as face
+from horovod.common.frontends import MXNET as face
 from horovod.common.ops import Average
 from horovod.common.process_sets import ProcessSet, global_process_set
 from horovod.common.steps import marks

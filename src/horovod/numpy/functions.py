@@ -9,7 +9,7 @@ from horovod._arrays.collectives import start_broadcast
 from horovod.common import in_sync, objects
 from horovod.common.basics import HorovodBasics
 from horovod.common.dtypes import class_name
-from horovod.common.faces import NUMPY as face
+from horovod.common.frontends import NUMPY as face
 from horovod.common.process_sets import ProcessSet, global_process_set
 from horovod.numpy.arguments import take
 

@@ -12,7 +12,7 @@ from horovod._arrays.collectives import start_allgather, start_alltoall, start_b
 from horovod._arrays.handles import Handle, Pending, start
 from horovod.common import dtypes
 from horovod.common.dtypes import class_name
-from horovod.common.faces import NUMPY as face
+from horovod.common.frontends import NUMPY as face
 from horovod.common.ops import Sum, wire_name
 from horovod.common.ops import grouped_names as group_names
 from horovod.common.process_sets import ProcessSet, global_process_set

@@ -7,7 +7,7 @@ from horovod._arrays.checks import Reduction, label_of, set_id
 from horovod._arrays.collectives import start_allreduce, start_reducescatter
 from horovod._arrays.handles import Handle, Pending, start
 from horovod.common.compression import check_wire, refuse_wire
-from horovod.common.faces import NUMPY as face
+from horovod.common.frontends import NUMPY as face
 from horovod.common.ops import Average, resolve_op, wire_name
 from horovod.common.ops import grouped_names as group_names
 from horovod.common.process_sets import ProcessSet, global_process_set

@@ -7,7 +7,7 @@ from typing import Any, NoReturn
 import tensorflow as tf
 
 from horovod.common.exceptions import HorovodInternalError, NotRunningError
-from horovod.common.faces import TENSORFLOW as face
+from horovod.common.frontends import TENSORFLOW as face
 from horovod.common.native import library_path
 from horovod.common.refusals import with_rank
 

@@ -10,7 +10,7 @@ import tensorflow as tf
 
 from horovod.common import dtypes, ops
 from horovod.common.exceptions import NotRunningError
-from horovod.common.faces import TENSORFLOW as face
+from horovod.common.frontends import TENSORFLOW as face
 from horovod.common.ops import Adasum
 from horovod.common.process_sets import ProcessSet, by_id
 from horovod.common.refusals import said

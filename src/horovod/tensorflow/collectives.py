@@ -6,7 +6,7 @@ from typing import Any
 import tensorflow as tf
 
 from horovod.common.compression import check_wire, refuse_wire, wire_of
-from horovod.common.faces import TENSORFLOW as face
+from horovod.common.frontends import TENSORFLOW as face
 from horovod.common.ops import OP_NAMES, Average, Sum, resolve_op
 from horovod.common.process_sets import ProcessSet, by_id, global_process_set
 from horovod.common.refusals import said

@@ -31,7 +31,7 @@ from horovod.common.elastic.batch import batch_of_this_rank as _batch_of_this_ra
 from horovod.common.elastic.dataset import ElasticDataset as _ElasticDataset
 from horovod.common.elastic.own import PerRank, RandomNumbers
 from horovod.common.elastic.state_checkpoint import StateCheckpoint
-from horovod.common.faces import TENSORFLOW
+from horovod.common.frontends import TENSORFLOW
 from horovod.tensorflow.elastic_errors import errors_as_ours
 from horovod.tensorflow.functions import allgather_object, broadcast_object, broadcast_variables
 from horovod.tensorflow.mpi_ops import init, rank, shutdown, size

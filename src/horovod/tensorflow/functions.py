@@ -6,7 +6,7 @@ from typing import Any
 import tensorflow as tf
 
 from horovod.common import objects
-from horovod.common.faces import TENSORFLOW as face
+from horovod.common.frontends import TENSORFLOW as face
 from horovod.common.in_sync import is_own
 from horovod.common.process_sets import ProcessSet, global_process_set
 from horovod.tensorflow._library import refuse

@@ -8,7 +8,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from horovod.common.faces import TENSORFLOW as face
+from horovod.common.frontends import TENSORFLOW as face
 from horovod.common.ops import Average, Sum, check_differentiable
 from horovod.common.process_sets import by_id
 from horovod.tensorflow import calls

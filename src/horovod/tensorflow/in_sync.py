@@ -6,7 +6,7 @@ from typing import Any
 import tensorflow as tf
 
 from horovod.common import in_sync
-from horovod.common.faces import TENSORFLOW as face
+from horovod.common.frontends import TENSORFLOW as face
 from horovod.common.process_sets import ProcessSet, global_process_set
 
 

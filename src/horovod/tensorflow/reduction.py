@@ -20,7 +20,7 @@ import tensorflow as tf
 
 from horovod.common import gradients as rules
 from horovod.common.compression import check_compression
-from horovod.common.faces import TENSORFLOW as face
+from horovod.common.frontends import TENSORFLOW as face
 from horovod.common.ops import Adasum, Average, Max, check_adasum_size, check_op
 from horovod.common.process_sets import ProcessSet, global_process_set
 from horovod.common.steps import marks

@@ -11,7 +11,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from horovod.common.faces import TENSORFLOW as face
+from horovod.common.frontends import TENSORFLOW as face
 from horovod.common.ops import Sum
 from horovod.tensorflow import gradients as _gradients  # noqa: F401
 from horovod.tensorflow.calls import _allreduce, allgather

@@ -7,7 +7,7 @@ from typing import Any
 import torch
 
 from horovod.common import objects
-from horovod.common.faces import TORCH as face
+from horovod.common.frontends import TORCH as face
 from horovod.common.process_sets import ProcessSet, global_process_set
 from horovod.torch.ops.state_tensors import Form, broadcast_all, check_forms, empty_like, form_of
 from horovod.torch.ops.tensors import set_id

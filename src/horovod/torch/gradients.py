@@ -43,7 +43,7 @@ from typing import Any
 
 import torch
 
-from horovod.common.faces import TORCH as face
+from horovod.common.frontends import TORCH as face
 from horovod.common.ops import Average
 from horovod.torch import agreement, backward
 from horovod.torch.backward import Hooks, Notes

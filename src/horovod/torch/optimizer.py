@@ -9,7 +9,7 @@ from typing import Any
 import torch
 
 from horovod.common.contract.log import warn_user
-from horovod.common.faces import TORCH as face
+from horovod.common.frontends import TORCH as face
 from horovod.common.gradients import anybody_else, check_groups, check_passes, check_predivide, groups_of, scales
 from horovod.common.ops import Adasum, Average, Sum, check_op
 from horovod.common.process_sets import ProcessSet, global_process_set

@@ -10,7 +10,7 @@ import torch
 
 from horovod.common import objects
 from horovod.common.compression import check_wire
-from horovod.common.faces import TORCH as face
+from horovod.common.frontends import TORCH as face
 from horovod.common.gradients import parts
 from horovod.common.process_sets import ProcessSet
 from horovod.torch.ops.tensors import CODES

@@ -9,7 +9,7 @@ import torch
 from torch.nn.modules.module import register_module_forward_hook, register_module_forward_pre_hook
 
 from horovod.common import dtypes
-from horovod.common.faces import TORCH as face
+from horovod.common.frontends import TORCH as face
 from horovod.torch.functions import allgather_object
 
 if TYPE_CHECKING:

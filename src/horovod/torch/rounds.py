@@ -18,7 +18,7 @@ from typing import Any
 
 import torch
 
-from horovod.common.faces import TORCH as face
+from horovod.common.frontends import TORCH as face
 from horovod.common.ops import Sum
 from horovod.common.process_sets import ProcessSet
 from horovod.torch import monitoring

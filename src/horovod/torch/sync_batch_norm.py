@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch.nn.modules.batchnorm import _BatchNorm
 
-from horovod.common.faces import TORCH as face
+from horovod.common.frontends import TORCH as face
 from horovod.common.ops import Sum
 from horovod.torch.ops.allgather import allgather
 from horovod.torch.ops.allreduce import allreduce

@@ -2,7 +2,7 @@
 
 import pytest
 
-from horovod.common import faces
+from horovod.common import frontends
 from horovod.common.contract.membership import HostUpdateResult
 from horovod.common.elastic.numbers import largest, numbers_of_rank_0
 from horovod.common.exceptions import HostsUpdatedInterrupt
@@ -11,20 +11,20 @@ from tests.ranks import on_ranks
 
 @on_ranks(3)
 def test_all_have_what_rank_0_says():
-    rank = faces.TORCH.require_job().rank
-    told = [numbers_of_rank_0((at + 0.1 + rank, 2.0, 3), "numbers", faces.TORCH) for at in (0, 1e9)]
+    rank = frontends.TORCH.require_job().rank
+    told = [numbers_of_rank_0((at + 0.1 + rank, 2.0, 3), "numbers", frontends.TORCH) for at in (0, 1e9)]
     assert told == [(0.1, 2.0, 3.0), (1e9 + 0.1, 2.0, 3.0)]
 
 
 def test_who_is_in_no_job_is_told():
     with pytest.raises(ValueError, match=r"call hvd\.init\(\) first"):
-        numbers_of_rank_0((0.0,), "numbers", faces.Face("another", 99))
+        numbers_of_rank_0((0.0,), "numbers", frontends.Frontend("another", 99))
 
 
 @on_ranks(3)
 def test_all_have_the_largest():
-    rank = faces.TORCH.require_job().rank
-    assert [largest(value, "largest", faces.TORCH) for value in (rank, 255 * (rank == 1), 0)] == [2, 255, 0]
+    rank = frontends.TORCH.require_job().rank
+    assert [largest(value, "largest", frontends.TORCH) for value in (rank, 255 * (rank == 1), 0)] == [2, 255, 0]
 
 
 def ask():
@@ -32,13 +32,13 @@ def ask():
     import horovod.numpy as hvd
 
     state, submitted = hvd.elastic.ObjectState(step=0), []
-    run = faces.NUMPY.run
+    run = frontends.NUMPY.run
 
     def noted(kind, name, at, into, shape, *rest):
         submitted.append((name, shape))
         return run(kind, name, at, into, shape, *rest)
 
-    faces.NUMPY.run = noted
+    frontends.NUMPY.run = noted
     try:
         state.check_host_updates()
         if hvd.rank() == 1:
@@ -51,7 +51,7 @@ def ask():
         except HostsUpdatedInterrupt as interrupt:
             return submitted, interrupt.skip_sync, state._last_updated_timestamp
     finally:
-        faces.NUMPY.run = run
+        frontends.NUMPY.run = run
     return None
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from horovod.common.basics import HorovodBasics
-from horovod.common.faces import named
+from horovod.common.frontends import named
 from horovod.common.objects import allgather_object
 from tests.ranks import on_ranks
 

@@ -8,7 +8,7 @@ import sys, time
 import numpy as np
 from horovod import _core
 from horovod.common.basics import HorovodBasics
-from horovod.common.faces import named
+from horovod.common.frontends import named
 
 hvd = HorovodBasics("benchmark")
 face = named("benchmark")

@@ -14,7 +14,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-from horovod.common import faces
+from horovod.common import frontends
 from horovod.common.basics import HorovodBasics, failures
 from horovod.common.bootstrap import joining, seat
 from horovod.common.elastic import ObjectState, run_fn
@@ -23,7 +23,7 @@ from horovod.common.exceptions import HorovodInternalError, HostsUpdatedInterrup
 from horovod.common.objects import allgather_object, broadcast_object
 
 hvd = HorovodBasics("tests")
-FACE = faces.named("tests")
+FACE = frontends.named("tests")
 CHECKPOINT = (
     StateCheckpoint(sys.argv[2], rank=hvd.rank, size=hvd.size, copied=copy.deepcopy) if len(sys.argv) > 2 else None
 )

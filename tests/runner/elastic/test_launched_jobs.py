@@ -86,8 +86,9 @@ def test_a_program_that_does_not_know_of_horovod(tmp_path):
 def test_a_program_that_trains_outside_of_run_is_told_of_it(tmp_path):
     program = tmp_path / "program.py"
     program.write_text(
-        "import os, signal\nfrom horovod.common import basics, faces, objects\nhvd = basics.HorovodBasics('tests')\n"
-        "hvd.init()\nfor step in range(2):\n    objects.allgather_object(0, 'step', face=faces.named('tests'))\n"
+        "import os, signal\nfrom horovod.common import basics, frontends, objects\n"
+        "hvd = basics.HorovodBasics('tests')\nhvd.init()\n"
+        "for step in range(2):\n    objects.allgather_object(0, 'step', face=frontends.named('tests'))\n"
         "    if hvd.rank() == 1:\n        os.kill(os.getpid(), signal.SIGKILL)\n"
     )
     with elastic_job(tmp_path, "localhost:3", "-np", "3", "--min-np", "1", sys.executable, str(program)) as job:
@@ -155,7 +156,7 @@ def test_what_a_discovery_script_may_do_wrong(tmp_path):
 
 def test_a_function_whose_hosts_a_script_finds(tmp_path):
     def work(x):
-        from horovod.common import faces
+        from horovod.common import frontends
         from horovod.common.basics import HorovodBasics
         from horovod.common.elastic import ObjectState, run_fn
         from horovod.common.objects import broadcast_object
@@ -164,7 +165,7 @@ def test_a_function_whose_hosts_a_script_finds(tmp_path):
         hvd.init()
 
         def broadcast(obj, root_rank=0):
-            return broadcast_object(obj, root_rank, "broadcast", face=faces.named("tests"))
+            return broadcast_object(obj, root_rank, "broadcast", face=frontends.named("tests"))
 
         def train(state):
             while state.step < 40:

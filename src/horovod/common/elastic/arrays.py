@@ -6,14 +6,14 @@ from typing import Any
 import numpy as np
 
 from horovod.common import dtypes, ops
-from horovod.common.faces import Face
+from horovod.common.frontends import Frontend
 
 Array = np.ndarray[Any, Any]
 
 _parked: list[Array] = []  # memory of interrupted operations, which still use it
 
 
-def arrays_of(root: int, arrays: Sequence[Array], name: str, face: Face) -> list[Array]:
+def arrays_of(root: int, arrays: Sequence[Array], name: str, face: Frontend) -> list[Array]:
     """Broadcast the arrays of rank ``root``.
 
     Arrays are sent as bytes, so every dtype except that of Python objects works.

@@ -5,12 +5,12 @@ from collections.abc import Sequence
 from typing import Any
 
 from horovod.common import dtypes, ops
-from horovod.common.faces import Face
+from horovod.common.frontends import Frontend
 
 _memory: dict[tuple[str, str, int], Any] = {}  # memory of operations; an interrupted one may still use it
 
 
-def numbers_of_rank_0(numbers: Sequence[float], name: str, face: Face) -> tuple[float, ...]:
+def numbers_of_rank_0(numbers: Sequence[float], name: str, face: Frontend) -> tuple[float, ...]:
     """Return rank 0's numbers on all ranks.
 
     Args:
@@ -31,7 +31,7 @@ def numbers_of_rank_0(numbers: Sequence[float], name: str, face: Face) -> tuple[
     return tuple(memory)
 
 
-def largest(value: int, name: str, face: Face) -> int:
+def largest(value: int, name: str, face: Frontend) -> int:
     """Return the maximum over all ranks of values from 0 to 255. One byte, so that it is cheap in every step.
 
     Args:

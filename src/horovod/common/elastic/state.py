@@ -16,7 +16,7 @@ from horovod.common.elastic.numbers import largest, numbers_of_rank_0
 from horovod.common.elastic.order import Resumes
 from horovod.common.elastic.own import PerRank, accumulation_pending, drop_accumulated, seats
 from horovod.common.exceptions import HorovodInternalError, HostsUpdatedInterrupt
-from horovod.common.faces import Face
+from horovod.common.frontends import Frontend
 from horovod.common.steps import marks
 
 Told = tuple[list[str], bool]
@@ -33,7 +33,7 @@ _HELD_BACK = 1000
 class State(ABC):
     """State that a subclass's ``save``, ``restore`` and ``sync`` save, restore and synchronize over the ranks."""
 
-    _face: Face | None = None
+    _face: Frontend | None = None
     """Frontend whose operations check for host updates in each step; None: use ``bcast_object``."""
     _come_further = 0  # progress counter: grows with each commit and each check for host updates
 

@@ -17,7 +17,7 @@ from typing import Any
 
 from horovod.common.contract import reasons
 from horovod.common.exceptions import OutOfSyncError
-from horovod.common.faces import Face
+from horovod.common.frontends import Frontend
 from horovod.common.objects import allgather_object
 from horovod.common.process_sets import ProcessSet
 
@@ -212,7 +212,7 @@ _PATHS = 5  # number of further paths in a message
 _MISSING = Leaf(b"", "missing")
 
 
-def check(leaves: Callable[[], dict[str, Leaf]], process_set: ProcessSet, face: Face) -> str:
+def check(leaves: Callable[[], dict[str, Leaf]], process_set: ProcessSet, face: Frontend) -> str:
     """Compare what ``leaves`` returns on all ranks of the set; all of them call it.
 
     Args:

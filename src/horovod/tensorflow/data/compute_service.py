@@ -25,7 +25,7 @@ import tensorflow as tf
 
 from horovod.common.compute import ComputeClient
 from horovod.common.contract.worker_env import WorkerEnv
-from horovod.common.faces import TENSORFLOW
+from horovod.common.frontends import TENSORFLOW
 from horovod.common.objects import broadcast_object
 from horovod.common.state import state
 from horovod.tensorflow.data.config import TfDataServiceConfig

@@ -19,7 +19,7 @@ from horovod.common.elastic import Batch, State, run_fn
 from horovod.common.elastic import ObjectState as _ObjectState
 from horovod.common.elastic.batch import batch_of_this_rank as _batch_of_this_rank
 from horovod.common.elastic.own import PerRank, RandomNumbers
-from horovod.common.faces import TORCH
+from horovod.common.frontends import TORCH
 from horovod.torch.elastic.copying import Checkpoint
 from horovod.torch.elastic.sampler import ElasticSampler
 from horovod.torch.elastic.state import TorchState

@@ -8,7 +8,7 @@ import torch
 from horovod.common.elastic.agreement import Standing
 from horovod.common.elastic.state import Keeping, ObjectState, cannot_be_copied, fit_together
 from horovod.common.exceptions import HorovodInternalError
-from horovod.common.faces import TORCH
+from horovod.common.frontends import TORCH
 from horovod.torch.elastic.before_forward import BeforeForward
 from horovod.torch.elastic.copying import Copies, Pair
 from horovod.torch.elastic.handlers import (

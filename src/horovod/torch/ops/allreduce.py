@@ -6,7 +6,7 @@ import torch
 
 from horovod._core import KIND_ALLREDUCE, WIRE_NONE
 from horovod.common.compression import check_wire
-from horovod.common.faces import TORCH as face
+from horovod.common.frontends import TORCH as face
 from horovod.common.ops import Adasum, check_differentiable, check_scale, resolve_op, wire_name
 from horovod.common.process_sets import ProcessSet, global_process_set
 from horovod.common.refusals import said

@@ -16,7 +16,7 @@ from typing import Any, TypeVar
 import torch
 
 from horovod.common.dtypes import class_name, is_immutable, library_of
-from horovod.common.faces import TORCH as face
+from horovod.common.frontends import TORCH as face
 from horovod.common.refusals import add_rank
 from horovod.torch.ops import devices, handles
 

@@ -5,7 +5,7 @@ from typing import Any
 import torch
 
 from horovod._core import KIND_BROADCAST
-from horovod.common.faces import TORCH as face
+from horovod.common.frontends import TORCH as face
 from horovod.common.ops import Average, Sum, wire_name
 from horovod.common.process_sets import ProcessSet, global_process_set
 from horovod.torch.ops import handles

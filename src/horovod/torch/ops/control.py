@@ -2,7 +2,7 @@
 
 from horovod._core import KIND_BARRIER
 from horovod.common import dtypes
-from horovod.common.faces import TORCH as face
+from horovod.common.frontends import TORCH as face
 from horovod.common.ops import Sum
 from horovod.common.process_sets import ProcessSet, global_process_set
 from horovod.torch.ops import handles

@@ -17,7 +17,7 @@ import torch
 
 from horovod._core import DEVICE_CUDA
 from horovod.common.exceptions import HorovodInternalError
-from horovod.common.faces import TORCH as face
+from horovod.common.frontends import TORCH as face
 
 _raw_stream: Callable[[int], int] | None = getattr(torch._C, "_cuda_getCurrentRawStream", None)
 """Function that returns the handle of a device's current stream; None in PyTorch builds for CPUs.

@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from horovod.common.exceptions import HorovodInternalError
-from horovod.common.faces import TORCH as face
+from horovod.common.frontends import TORCH as face
 from horovod.common.state import state
 from horovod.torch.ops import devices, repeats, tracing
 from horovod.torch.ops.repeats import Repeat

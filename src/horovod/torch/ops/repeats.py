@@ -13,7 +13,7 @@ from typing import Any
 
 import torch
 
-from horovod.common.faces import TORCH as face
+from horovod.common.frontends import TORCH as face
 from horovod.common.process_sets import ProcessSet
 
 # Maximum number of names kept; the least recently used is dropped. More than any model has parameters, and a bound for

@@ -11,7 +11,7 @@ from typing import Any
 import torch
 
 from horovod.common import objects
-from horovod.common.faces import TORCH as face
+from horovod.common.frontends import TORCH as face
 from horovod.common.process_sets import ProcessSet
 from horovod.torch.ops import devices, handles
 from horovod.torch.ops.broadcast import broadcast_async_

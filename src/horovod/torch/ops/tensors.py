@@ -10,7 +10,7 @@ from typing import Any, NoReturn
 import torch
 
 from horovod.common import dtypes, ops
-from horovod.common.faces import TORCH as face
+from horovod.common.frontends import TORCH as face
 from horovod.common.ops import check_reduction as check_op_of
 from horovod.common.process_sets import ProcessSet
 from horovod.common.refusals import said

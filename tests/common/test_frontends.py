@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from horovod import _core
-from horovod.common import dtypes, faces, objects
+from horovod.common import dtypes, frontends, objects
 from horovod.common.basics import HorovodBasics
 from horovod.common.exceptions import HorovodInternalError
 from horovod.common.ops import Sum
@@ -27,11 +27,11 @@ def values(rank, which):
 
 @on_ranks(2, initialized=False)
 def test_equal_names_do_not_meet():
-    basics = {face.name: HorovodBasics(face.name) for face in (faces.TORCH, faces.TENSORFLOW, faces.KERAS)}
+    basics = {face.name: HorovodBasics(face.name) for face in (frontends.TORCH, frontends.TENSORFLOW, frontends.KERAS)}
     for one in basics.values():
         one.init()
     rank, size = basics["torch"].rank(), basics["torch"].size()
-    table = [faces.TORCH, faces.TENSORFLOW, faces.KERAS]
+    table = [frontends.TORCH, frontends.TENSORFLOW, frontends.KERAS]
     for step in range(10):
         for name in ("same", ""):
             arrays = [values(rank, which) for which in range(3)]
@@ -57,7 +57,7 @@ def test_each_leaves_and_enters_by_itself():
         tensorflow.rank()
     # Not initialized yet, or shut down by the previous test: this process serves them all.
     with pytest.raises((ValueError, HorovodInternalError), match=r"call hvd.init\(\)"):
-        start(faces.TENSORFLOW, "a", values(0, 0))
+        start(frontends.TENSORFLOW, "a", values(0, 0))
     tensorflow.init()
     rank, size = tensorflow.rank(), tensorflow.size()
     engine = state.engine
@@ -69,27 +69,27 @@ def test_each_leaves_and_enters_by_itself():
         with pytest.raises(ValueError, match="init"):
             torch.rank()
         with pytest.raises(HorovodInternalError, match="shut down"):
-            start(faces.TORCH, "a", values(rank, 0))
+            start(frontends.TORCH, "a", values(rank, 0))
         with pytest.raises(HorovodInternalError, match="shut down"):
-            faces.TORCH.require_engine()
+            frontends.TORCH.require_engine()
         array = values(rank, 1)
-        start(faces.TENSORFLOW, "a", array).wait()
+        start(frontends.TENSORFLOW, "a", array).wait()
         assert array[0] == sum(10 + r for r in range(size))
         torch.init()
         assert state.engine is engine
         array = values(rank, 2)
-        start(faces.TORCH, "a", array).wait()
+        start(frontends.TORCH, "a", array).wait()
         assert array[0] == sum(20 + r for r in range(size))
     tensorflow.shutdown()
     assert torch.is_initialized()
     torch.shutdown()
     assert state.engine is None
     with pytest.raises(HorovodInternalError, match="shut down"):
-        start(faces.TENSORFLOW, "a", values(rank, 0))
+        start(frontends.TENSORFLOW, "a", values(rank, 0))
     tensorflow.init()  # another job
     assert state.engine is not engine
     array = values(rank, 1)
-    start(faces.TENSORFLOW, "a", array).wait()
+    start(frontends.TENSORFLOW, "a", array).wait()
     assert array[0] == sum(10 + r for r in range(size))
     tensorflow.shutdown()
 
@@ -102,7 +102,7 @@ def ends(how):
     torch.init()
     tensorflow.init()
     rank, engine = torch.rank(), state.engine
-    start(faces.TORCH, "a", values(rank, 0)).wait()
+    start(frontends.TORCH, "a", values(rank, 0)).wait()
     rest = None if how == "leaves" else [0, 1]
     if rank == 2:
         if how == "is killed":
@@ -111,7 +111,7 @@ def ends(how):
         torch.shutdown()
     else:
         with pytest.raises(HorovodInternalError, match="rank 2"):
-            start(faces.TENSORFLOW, "b", values(rank, 0)).wait()
+            start(frontends.TENSORFLOW, "b", values(rank, 0)).wait()
         tensorflow.init()  # no effect while initialized
         assert state.engine is engine
         torch.shutdown()
@@ -119,15 +119,15 @@ def ends(how):
     assert state.engine is not engine
     assert not tensorflow.is_initialized()
     with pytest.raises(HorovodInternalError, match="shut down"):
-        start(faces.TENSORFLOW, "a", values(rank, 0))
+        start(frontends.TENSORFLOW, "a", values(rank, 0))
     engine = state.engine
     array = values(rank, 0)
-    start(faces.TORCH, "a", array).wait()
+    start(frontends.TORCH, "a", array).wait()
     tensorflow.shutdown()  # has no effect on others
     tensorflow.init(rest)
     assert state.engine is engine
     other = values(rank, 1)
-    start(faces.TENSORFLOW, "a", other).wait()
+    start(frontends.TENSORFLOW, "a", other).wait()
     return torch.size(), array[0], other[0]
 
 
@@ -225,7 +225,7 @@ def test_native_libraries_get_the_engine_while_their_face_is_in_the_job():
     from horovod.common.state import state
 
     number = 77  # used by no other test
-    face, first = faces.Face("native", number), HorovodBasics("tests")
+    face, first = frontends.Frontend("native", number), HorovodBasics("tests")
     assert native_start(number)[:2] == (7, "Horovod has not been initialized in this process; call hvd.init() first")
     first.init()
     try:

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from horovod._core import Engine
 
 
-class Face(Access):
+class Frontend(Access):
     """Access of one frontend to the job; its operations carry the frontend's number."""
 
     __slots__ = ("name", "number")
@@ -49,22 +49,22 @@ class Face(Access):
         self.close()
 
 
-TORCH = Face("torch", 0)
-TENSORFLOW = Face("tensorflow", 1)  # the same number as in bindings/tensorflow/call.h
-KERAS = Face("keras", 2)  # Keras on JAX; its other backends use the frontends above
-JAX = Face("jax", 3)
-MXNET = Face("mxnet", 4)
-NUMPY = Face("numpy", 5)
+TORCH = Frontend("torch", 0)
+TENSORFLOW = Frontend("tensorflow", 1)  # the same number as in bindings/tensorflow/call.h
+KERAS = Frontend("keras", 2)  # Keras on JAX; its other backends use the frontends above
+JAX = Frontend("jax", 3)
+MXNET = Frontend("mxnet", 4)
+NUMPY = Frontend("numpy", 5)
 _OTHERS = 255
 
 _known = {face.name: face for face in (TORCH, TENSORFLOW, KERAS, JAX, MXNET, NUMPY)}
 
 
-def named(name: str) -> Face:
+def named(name: str) -> Frontend:
     """Return the frontend of this name.
 
     Frontends that are not in the table only call ``init`` and ``shutdown``, so they share one number.
     """
     if name not in _known:
-        _known[name] = Face(name, _OTHERS)
+        _known[name] = Frontend(name, _OTHERS)
     return _known[name]
