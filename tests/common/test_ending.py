@@ -16,7 +16,7 @@ from horovod.common.contract.reasons import (
     Called,
     Ending,
     Left,
-    Teller,
+    ReportPipe,
     decode,
     encode,
     explained,
@@ -103,9 +103,9 @@ def test_telling_never_waits_and_never_fails(tmp_path):
     file = tmp_path / "file"
     file.touch()
     for name in ("", "/nowhere", "a\0b:1", f"{file}:{file.stat().st_ino}", path, f"{path}:1"):
-        Teller(name).tell(Called(0))
+        ReportPipe(name).tell(Called(0))
     assert file.read_bytes() == b""
-    teller = Teller(name_of(path, write))
+    teller = ReportPipe(name_of(path, write))
     for _ in range(10000):
         teller.tell(Called(0))
     got = os.read(read, 1 << 20)

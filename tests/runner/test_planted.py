@@ -92,7 +92,7 @@ def directly(planted, command, stdin=subprocess.DEVNULL, **variables):
 def test_the_programs_of_pods(planted, program):
     """A pod's working directory is often a volume that others can write to, and these programs hold the job's token."""
     words = {"worker": ["--launcher", "x", "--port", "1"], "launcher": ["--port", "1", "--", "--", "true"]}[program]
-    command = [sys.executable, *boot.words_elsewhere(f"horovod.runner.kubernetes.{program}"), *words]
+    command = [sys.executable, *boot.arguments_elsewhere(f"horovod.runner.kubernetes.{program}"), *words]
     code, said = directly(planted, command, HOROVOD_POD_TOKEN="x" * 32)
     assert code != 0
     assert {"worker": "got ''", "launcher": "-np is missing"}[program] in said

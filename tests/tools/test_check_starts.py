@@ -18,7 +18,7 @@ SAFE = "import sys; sys.path[:] = [p for p in sys.path if p]; "
     [
         ('run([sys.executable, "-m", "horovod.timeline"])', [1]),
         ('run([python, "-c", code])', [1]),
-        ('run([sys.executable, *boot.words("horovod.timeline")])', []),
+        ('run([sys.executable, *boot.arguments("horovod.timeline")])', []),
         ("run([sys.executable, str(script)])", []),
     ],
 )

@@ -25,7 +25,7 @@ from horovod.common.in_sync import is_own, optimizer_variables
 from horovod.common.ops import Average, op_name, resolve_op
 from horovod.common.ops import Sum as SumOp
 from horovod.common.process_sets import ProcessSet, global_process_set
-from horovod.common.refusals import said
+from horovod.common.refusals import operation_on_rank
 from horovod.common.state import state
 
 
@@ -169,7 +169,7 @@ def make_functions(face: Face) -> SimpleNamespace:
             HorovodInternalError: Ranks disagree, or a rank was lost. On TensorFlow this may be a TensorFlow error
                 instead.
         """
-        op = resolve_op(op, average, lambda: said(state, "allreduce"))
+        op = resolve_op(op, average, lambda: operation_on_rank(state, "allreduce"))
         check_compression(compression)
         return adapter.allreduce(value, name, op, prescale_factor, postscale_factor, compression)
 
@@ -218,7 +218,7 @@ def make_functions(face: Face) -> SimpleNamespace:
         """
         if isinstance(op, bool) or op not in (Average, SumOp):
             raise UnsupportedOpError(
-                f"{said(state, 'reducescatter')}: op is {op_name(op)}; accepted are Average and Sum"
+                f"{operation_on_rank(state, 'reducescatter')}: op is {op_name(op)}; accepted are Average and Sum"
             )
         return adapter.reducescatter(value, name, op)
 

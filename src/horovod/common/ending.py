@@ -24,7 +24,7 @@ from types import TracebackType
 from typing import Any
 
 from horovod.common.contract.log import library_of
-from horovod.common.contract.reasons import PIPE, Called, Ending, Left, Refused, Teller, explanation
+from horovod.common.contract.reasons import PIPE, Called, Ending, Left, Refused, ReportPipe, explanation
 from horovod.common.contract.worker_env import WorkerEnv
 from horovod.common.exceptions import HorovodInternalError, NoPlaceError, RanksDisagreeError
 
@@ -95,7 +95,7 @@ class Watch:
 
     def __init__(self, about: Callable[[], tuple[Ended, Sequence[int] | None]]) -> None:
         self._about = about
-        self._teller = Teller("")
+        self._pipe = ReportPipe("")
         self._rank = -1
         self._pid = -1
         self._told = False
@@ -107,10 +107,10 @@ class Watch:
 
     def begin(self, rank: int) -> None:
         """Report that this process calls ``hvd.init()`` as world rank ``rank``."""
-        self._teller.close()
-        self._teller = Teller(os.environ.get(PIPE, ""))
+        self._pipe.close()
+        self._pipe = ReportPipe(os.environ.get(PIPE, ""))
         self._rank, self._pid, self._told = rank, os.getpid(), False
-        self._teller.tell(Called(rank, self._pid))
+        self._pipe.tell(Called(rank, self._pid))
         if not self._hooked:
             self._hooked = True
             self._wrap_excepthook()
@@ -118,7 +118,7 @@ class Watch:
     def leave(self, why: str) -> None:
         """Report that this process leaves a job that has not ended."""
         if os.getpid() == self._pid:
-            self._teller.tell(Left(self._rank, why))
+            self._pipe.tell(Left(self._rank, why))
 
     def at_exit(self) -> None:
         """Report the end at interpreter exit.
@@ -129,14 +129,14 @@ class Watch:
 
     def forget(self) -> None:
         """Stop reporting in a forked child, which is not a rank."""
-        self._teller.close()
+        self._pipe.close()
 
     def _tell(self, error: BaseException | None) -> None:
         if self._told or os.getpid() != self._pid:
             return
         self._told = True
         ended, members = self._about()
-        self._teller.tell(reason(error, ended, members, self._rank))
+        self._pipe.tell(reason(error, ended, members, self._rank))
 
     def _wrap_excepthook(self) -> None:
         inner: Callable[..., Any] = sys.excepthook
@@ -200,9 +200,9 @@ def check_descent(env: WorkerEnv) -> None:
     rank = _marked(place) or next((pid for pid in _ancestors() if place in _names(pid)), None)
     if rank is None or rank == os.getpid():
         return
-    teller = Teller(os.environ.get(PIPE, ""))
-    teller.tell(Refused(env.rank))
-    teller.close()
+    pipe = ReportPipe(os.environ.get(PIPE, ""))
+    pipe.tell(Refused(env.rank))
+    pipe.close()
     variables = "HOROVOD_RANK, HOROVOD_SIZE, ..." if env.place is None else f"those of {env.place.launcher}"
     raise ValueError(
         f"init: this process (pid {os.getpid()}) was started by rank {env.rank} (pid {rank}) and is no rank itself, so "

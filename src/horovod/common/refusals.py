@@ -42,6 +42,6 @@ def with_rank(face: Access, text: str) -> str:
     return text if job is None or re.search(rf"\brank {job.rank}\b", text) else f"{text} (on rank {job.rank})"
 
 
-def said(face: Access, operation: str) -> str:
+def operation_on_rank(face: Access, operation: str) -> str:
     """Return the beginning of messages: ``allreduce on rank 1``, or ``allreduce`` if there is no rank."""
     return operation if face.job is None else f"{operation} on rank {face.job.rank}"

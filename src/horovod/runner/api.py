@@ -126,7 +126,7 @@ def run(
     names = [slot.hostname for slot in assigned] if elastic is None else [host.name for host in elastic.hosts]
     variables = _variables(interfaces, start_timeout, names)
     settings = LaunchSettings(
-        command=[*filter(None, [executable]), *boot.words("horovod.runner.function.worker")],
+        command=[*filter(None, [executable]), *boot.arguments("horovod.runner.function.worker")],
         own_python=not executable,
         slots=assigned,
         variables=variables,

@@ -13,7 +13,7 @@ from horovod.common.exceptions import NotRunningError
 from horovod.common.frontends import TENSORFLOW as face
 from horovod.common.ops import Adasum
 from horovod.common.process_sets import ProcessSet, by_id
-from horovod.common.refusals import said
+from horovod.common.refusals import operation_on_rank
 from horovod.tensorflow._library import (
     ArgumentError,
     NotInitialized,
@@ -87,7 +87,7 @@ def set_id(process_set: ProcessSet | int, operation: str) -> int:
         ArgumentError: The set is not registered; the message names operation, rank and set.
         NotInitialized: Called eagerly before ``init``.
     """
-    who = said(face, operation)
+    who = operation_on_rank(face, operation)
     if face.engine is None and _executing_eagerly():
         _check_running(operation)
     number = process_set if isinstance(process_set, int) else getattr(process_set, "process_set_id", None)
@@ -118,7 +118,7 @@ def check_reduction(
         ArgumentError: The dtype does not support the reduction or the factors.
         NotImplementedError: ``op`` is Adasum and the size of the set is not a power of two.
     """
-    who = said(face, operation)
+    who = operation_on_rank(face, operation)
     ops.check_scale(who, prescale, postscale)
     size = 1
     if op == Adasum:
@@ -164,6 +164,6 @@ def check_scatter(operation: str, tensor: tf.Tensor, op: int, prescale: float, p
     Raises:
         ArgumentError: The tensor, the op or a factor is not supported.
     """
-    who = said(face, operation)
+    who = operation_on_rank(face, operation)
     ops.check_scatter(who, dtypes.CODES[tensor.dtype.name], tensor.shape.rank, op, ArgumentError, ReduceOpError)
     ops.check_scale(who, prescale, postscale)

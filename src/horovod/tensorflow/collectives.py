@@ -9,7 +9,7 @@ from horovod.common.compression import check_wire, refuse_wire, wire_of
 from horovod.common.frontends import TENSORFLOW as face
 from horovod.common.ops import OP_NAMES, Average, Sum, resolve_op
 from horovod.common.process_sets import ProcessSet, by_id, global_process_set
-from horovod.common.refusals import said
+from horovod.common.refusals import operation_on_rank
 from horovod.tensorflow._library import ArgumentError, refuse
 from horovod.tensorflow.arguments import as_tensor, as_tensors, set_id
 from horovod.tensorflow.calls import (
@@ -82,7 +82,7 @@ def allreduce(
         tf.errors.UnknownError: A rank was lost, or Horovod was shut down.
         tf.errors.FailedPreconditionError: Ranks disagree, or Horovod is not initialized.
     """
-    op = resolve_op(op, average, said(face, "allreduce"))
+    op = resolve_op(op, average, operation_on_rank(face, "allreduce"))
     if isinstance(tensor, tf.IndexedSlices):
         wire_of(compression)  # compression does not apply to IndexedSlices, but must be valid
         with tf.device(device_sparse or None):
@@ -91,7 +91,7 @@ def allreduce(
     arguments = (name, op, prescale_factor, postscale_factor, ignore_name_scope, process_set)
     if compression is Compression.none and not device_dense:
         return _allreduce(tensor, *arguments)
-    wire = check_wire(compression, tensor, op, said(face, "allreduce"), ArgumentError)
+    wire = check_wire(compression, tensor, op, operation_on_rank(face, "allreduce"), ArgumentError)
     with tf.device(device_dense or None):
         compressed, context = compression.compress(tensor)
         return compression.decompress(_allreduce(compressed, *arguments, wire), context)
@@ -155,7 +155,7 @@ def grouped_allreduce(
     Returns:
         list: Reduced tensors, in the order of ``tensors``. Errors are those of ``allreduce``.
     """
-    op = resolve_op(op, average, said(face, "grouped_allreduce"))
+    op = resolve_op(op, average, operation_on_rank(face, "grouped_allreduce"))
     if isinstance(tensors, tf.Tensor) or not hasattr(tensors, "__iter__"):
         refuse(f"grouped_allreduce: tensors is a {type(tensors).__name__}; accepted is a list of tensors")
     wire_of(compression)
@@ -173,7 +173,7 @@ def grouped_allreduce(
     if not dense:
         return results
     group = as_tensors([tensors[i] for i in dense], "grouped_allreduce")
-    wire = check_wire(compression, group[0], op, said(face, "grouped_allreduce"), ArgumentError)
+    wire = check_wire(compression, group[0], op, operation_on_rank(face, "grouped_allreduce"), ArgumentError)
     with tf.device(device_dense or None):
         pairs = [compression.compress(tensor) for tensor in group]
         compressed = [tensor for tensor, _ in pairs]
@@ -214,7 +214,7 @@ def reducescatter(
     Returns:
         tf.Tensor: This rank's rows. Errors are those of ``allreduce``.
     """
-    refuse_wire(compression, said(face, "reducescatter"), ArgumentError)
+    refuse_wire(compression, operation_on_rank(face, "reducescatter"), ArgumentError)
     with tf.device(device_dense or None):
         compressed, context = compression.compress(as_tensor(tensor, "reducescatter"))
         reduced = _reducescatter(
@@ -250,7 +250,7 @@ def grouped_reducescatter(
     Returns:
         list[tf.Tensor]: This rank's rows of each result. Errors are those of ``allreduce``.
     """
-    refuse_wire(compression, said(face, "grouped_reducescatter"), ArgumentError)
+    refuse_wire(compression, operation_on_rank(face, "grouped_reducescatter"), ArgumentError)
     with tf.device(device_dense or None):
         group = as_tensors(tensors, "grouped_reducescatter")
         pairs = [compression.compress(tensor) for tensor in group]

@@ -25,7 +25,7 @@ CALLER = """
 import os, socket, subprocess, sys, time
 pair, theirs = socket.socketpair()
 from horovod.common.contract import boot
-command = [sys.executable, *boot.words("horovod.common.contract.boot"), "slow_program", "words"]
+command = [sys.executable, *boot.arguments("horovod.common.contract.boot"), "slow_program", "words"]
 child = subprocess.Popen(command, stdin=theirs)
 theirs.close()
 if "fork" in sys.argv and os.fork() == 0:  # a data loader's worker, say, has this end too

@@ -3,7 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from horovod.common.elastic.agreement import Outcome, Standing, compare_names, decide, find_misfit, holder, signature
+from horovod.common.elastic.agreement import Outcome, Standing, compare_names, decide, find_mismatch, holder, signature
 
 NEW = Standing()
 
@@ -67,19 +67,19 @@ def test_whose_state_does_not_fit():
         "the states of the ranks have different attributes: rank 2 has c, which rank 0 has not and has no b, which "
         "rank 0 has"
     )
-    assert find_misfit([same, (["b", "a"], True)], 0) is None
+    assert find_mismatch([same, (["b", "a"], True)], 0) is None
     for rank in (0, 1):
-        assert find_misfit([same, same, other], rank) == (why, False), "it can go on without the new one"
-    assert find_misfit([same, same, other], 2) == (why, True)
+        assert find_mismatch([same, same, other], rank) == (why, False), "it can go on without the new one"
+    assert find_mismatch([same, same, other], 2) == (why, True)
     new = ["a", "b"], True
-    assert [find_misfit([new, new, other], rank).mine for rank in range(3)] == [True] * 3, "nobody knows who is right"
+    assert [find_mismatch([new, new, other], rank).mine for rank in range(3)] == [True] * 3, "nobody knows who is right"
 
 
 def test_who_is_new_gives_nothing_whatever_its_rank():
     assert [holder(new) for new in ([True, True], [False, True], [True, True, False, False])] == [0, 0, 2]
     new, old = (["a", "c"], True), (["a"], False)
     why = "the states of the ranks have different attributes: rank 0 has c, which rank 1 has not"
-    assert [find_misfit([new, old], rank) for rank in range(2)] == [(why, True), (why, False)]
+    assert [find_mismatch([new, old], rank) for rank in range(2)] == [(why, True), (why, False)]
 
 
 def test_signatures_tell_shapes_and_types_apart():

@@ -79,7 +79,7 @@ def test_nobody_waits_for_a_launcher_that_does_not_read_and_reports_still_have_r
     one = Live(Post(), lambda: account(3000), str)
     eventually(lambda: one._teller.waiting() >= 32 << 10, 20, "the pipe is as full as it may be")
     seen = set()
-    teller = reasons.Teller(os.environ[reasons.PIPE])
+    teller = reasons.ReportPipe(os.environ[reasons.PIPE])
     teller.tell(reasons.Ending(1, "own"))
     lines = pipe.read()
     assert reasons.Ending(1, "own") in map(reasons.decode, lines)

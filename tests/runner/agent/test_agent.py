@@ -38,7 +38,7 @@ class Talk:
     def __init__(self, environment):
         self.variables = [(os.fsencode(name), os.fsencode(value)) for name, value in environment.items()]
         self._agent = subprocess.Popen(
-            [sys.executable, *boot.words("horovod.runner.agent.agent")],
+            [sys.executable, *boot.arguments("horovod.runner.agent.agent")],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             env=environment,

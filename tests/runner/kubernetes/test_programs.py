@@ -131,7 +131,12 @@ def test_a_pod_with_the_token_of_another_job():
     with Gathering("rank", token=token_key("x" * 32)) as gathering:
         port = next(each.port for each in gathering.ticket.endpoints if each.loopback)
         environ = {**os.environ, "HOROVOD_POD_TOKEN": "y" * 32, "JOB_COMPLETION_INDEX": "0"}
-        command = [sys.executable, *boot.words_elsewhere("horovod.runner.kubernetes.worker"), "--launcher", "127.0.0.1"]
+        command = [
+            sys.executable,
+            *boot.arguments_elsewhere("horovod.runner.kubernetes.worker"),
+            "--launcher",
+            "127.0.0.1",
+        ]
         ended = subprocess.run(
             [*command, "--port", str(port), "--patience", "5"], env=environ, capture_output=True, text=True, timeout=40
         )
@@ -144,7 +149,7 @@ def test_a_launcher_that_is_stopped_while_it_waits():
     with socket.socket() as sock:
         sock.bind(("127.0.0.1", 0))
         port = sock.getsockname()[1]
-    command = [sys.executable, *boot.words_elsewhere("horovod.runner.kubernetes.launcher"), "--port", str(port)]
+    command = [sys.executable, *boot.arguments_elsewhere("horovod.runner.kubernetes.launcher"), "--port", str(port)]
     environ = {**os.environ, "HOROVOD_POD_TOKEN": make_token()}
     process = subprocess.Popen(
         [*command, "--", "-np", "2", "--", "true"], env=environ, stderr=subprocess.PIPE, text=True
@@ -163,7 +168,13 @@ def test_a_launcher_whose_pods_do_not_come():
     with socket.socket() as sock:
         sock.bind(("127.0.0.1", 0))
         port = sock.getsockname()[1]
-    command = [sys.executable, *boot.words_elsewhere("horovod.runner.kubernetes.launcher"), "--port", str(port), "--"]
+    command = [
+        sys.executable,
+        *boot.arguments_elsewhere("horovod.runner.kubernetes.launcher"),
+        "--port",
+        str(port),
+        "--",
+    ]
     environ = {**os.environ, "HOROVOD_POD_TOKEN": make_token()}
     given = [*command, "-np", "2", "--start-timeout", "1", "--", "true"]
     ended = subprocess.run(given, env=environ, capture_output=True, text=True, timeout=40)

@@ -39,7 +39,7 @@ _STUBBORN = 4  # seconds of repeated failures after which a program counts as st
 SOON = 1.0
 
 
-class Stubborn:
+class IgnoredFailure:
     """Detector of programs that continue although all their operations fail. Pure."""
 
     def __init__(self, failures: int, now: float) -> None:
@@ -68,7 +68,7 @@ class _Epoch:
     signal: "EndSignal"
     gives_up: float | None = None
     """Time at which the engine gives up unless it ends by itself."""
-    stubborn: Stubborn | None = None
+    stubborn: IgnoredFailure | None = None
     """Set once the engine has ended."""
 
     @property
@@ -244,7 +244,7 @@ class Listening:
         ended, epoch.engine = epoch.engine.ended(), None  # release the engine, because the next one may need its memory
         if ended is not None and ended[0] != "left":  # a worker that leaves reports that itself
             self._untold.append((epoch.place.epoch, lost_workers(ended, epoch.place), ""))
-            epoch.stubborn = Stubborn(epoch.signal.failures(), time.monotonic())
+            epoch.stubborn = IgnoredFailure(epoch.signal.failures(), time.monotonic())
 
     def _watch_program(self, epoch: _Epoch) -> None:
         if epoch.stubborn is None or not epoch.stubborn.look(epoch.signal.failures(), time.monotonic()):

@@ -22,7 +22,7 @@ from pathlib import Path
 _SAFE = "sys.path[:] = [p for p in sys.path if p]; "
 
 
-def words(module: str, before: str = "pass") -> list[str]:
+def arguments(module: str, before: str = "pass") -> list[str]:
     """Return the interpreter's arguments that run `main()` of a module and exit with its result.
 
     Append arguments for the program to them. The interpreter uses this installation of horovod if it has none itself.
@@ -38,12 +38,12 @@ def words(module: str, before: str = "pass") -> list[str]:
     return ["-c", code, str(Path(__file__).resolve().parents[3])]
 
 
-def words_elsewhere(module: str) -> list[str]:
+def arguments_elsewhere(module: str) -> list[str]:
     """Return the same for an interpreter on another machine or in a container that has horovod installed."""
     return ["-c", f"import sys; {_SAFE}from {module} import main; sys.exit(main())"]
 
 
-def words_alone(*program: str) -> list[str]:
+def standalone_arguments(*program: str) -> list[str]:
     """Return the interpreter's arguments for a program that needs only the standard library.
 
     Args:

@@ -96,7 +96,7 @@ def name_of(path: str, fd: int) -> str:
     return f"{path}:{os.fstat(fd).st_ino}"
 
 
-class Teller:
+class ReportPipe:
     """Worker's end of the pipe."""
 
     def __init__(self, name: str) -> None:

@@ -173,7 +173,7 @@ def try_mpi(path: str, environ: Mapping[str, str] = os.environ, seconds: float =
     # To start a single process, Open MPI 4 runs a helper program, which it searches where it was built.
     own = {"OPAL_PREFIX": str(prefix)} if (prefix / "bin/orted").is_file() else {}
     kept = own | {name: value for name, value in environ.items() if not name.startswith(_OF_LAUNCHERS)}
-    command = [sys.executable, *boot.words("horovod.common.devices.mpi_libraries"), path]
+    command = [sys.executable, *boot.arguments("horovod.common.devices.mpi_libraries"), path]
     try:
         done = subprocess.run(
             command, env=kept, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=seconds, check=False

@@ -54,7 +54,7 @@ def try_cuda(driver: str, seconds: float = SECONDS) -> Tried:
 
 def _start(*arguments: str) -> "subprocess.Popen[bytes]":
     return subprocess.Popen(
-        [sys.executable, *boot.words_alone(_PROGRAM, *arguments)],
+        [sys.executable, *boot.standalone_arguments(_PROGRAM, *arguments)],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         stderr=subprocess.DEVNULL,

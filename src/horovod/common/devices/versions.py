@@ -106,7 +106,7 @@ def load_elsewhere(path: str) -> tuple[int, str]:
     """Load the library in a separate process, and return (version code, reason if it cannot be loaded)."""
     try:
         done = subprocess.run(
-            [sys.executable, *boot.words_alone("-c", _LOAD, path)],
+            [sys.executable, *boot.standalone_arguments("-c", _LOAD, path)],
             stdin=subprocess.DEVNULL,
             capture_output=True,
             text=True,

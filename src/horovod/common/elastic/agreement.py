@@ -73,7 +73,7 @@ def holder(new: Sequence[bool]) -> int:
     return next((rank for rank, one in enumerate(new) if not one), 0)
 
 
-class Misfit(NamedTuple):
+class Mismatch(NamedTuple):
     """Reason why the ranks' states do not match.
 
     Attributes:
@@ -85,7 +85,7 @@ class Misfit(NamedTuple):
     mine: bool
 
 
-def find_misfit(told: Sequence[tuple[Sequence[str], bool]], rank: int) -> Misfit | None:
+def find_mismatch(told: Sequence[tuple[Sequence[str], bool]], rank: int) -> Mismatch | None:
     """Return how the ranks' states differ, or None if they match.
 
     Ranks that differ from the one that holds the training state (``holder``) are wrong, and the others can continue
@@ -99,7 +99,7 @@ def find_misfit(told: Sequence[tuple[Sequence[str], bool]], rank: int) -> Misfit
     difference = compare_names([names for names, _ in told], root)
     if not difference:
         return None
-    return Misfit(difference, told[root][1] or set(told[rank][0]) != set(told[root][0]))
+    return Mismatch(difference, told[root][1] or set(told[rank][0]) != set(told[root][0]))
 
 
 def signature(tensors: Iterable[tuple[Sequence[int], object]]) -> str:

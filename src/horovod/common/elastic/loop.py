@@ -32,9 +32,9 @@ def run_fn(
 ) -> Callable[..., Any]:
     """Return a function that calls ``func(state, *args, **kwargs)``, and again after each failure or change of members.
 
-    The loop gives up with RuntimeError if the same ranks fail repeatedly although none is lost (``InVain``); the
-    launcher handles everything else. Exceptions other than HorovodInternalError and HostsUpdatedInterrupt pass through,
-    including those of ``reset``, for example when a worker's slot is gone.
+    The loop gives up with RuntimeError if the same ranks fail repeatedly although none is lost (``RepeatedFailures``);
+    the launcher handles everything else. Exceptions other than HorovodInternalError and HostsUpdatedInterrupt pass
+    through, including those of ``reset``, for example when a worker's slot is gone.
 
     Args:
         func: The training function.
@@ -52,7 +52,7 @@ def run_fn(
         together.begin()
         changed = failed = False
         entered: int | None = None  # progress of the program when it was last called
-        in_vain = InVain()
+        in_vain = RepeatedFailures()
 
         @errors_as_ours
         def turn() -> Any:
@@ -99,7 +99,7 @@ def run_fn(
     return run
 
 
-class InVain:
+class RepeatedFailures:
     """Detector of failures that will repeat.
 
     It counts failures of the same members, without a lost rank and without progress of the program. A mistake in the

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Any, ClassVar
 
 from horovod.common.contract.membership import HostUpdateResult
-from horovod.common.elastic.agreement import Outcome, Standing, compare_names, decide, find_misfit, holder
+from horovod.common.elastic.agreement import Outcome, Standing, compare_names, decide, find_mismatch, holder
 from horovod.common.elastic.numbers import largest, numbers_of_rank_0
 from horovod.common.elastic.order import Resumes
 from horovod.common.elastic.own import PerRank, accumulation_pending, drop_accumulated, seats
@@ -194,7 +194,7 @@ def fit_together(told: Sequence[Told], rank: int) -> None:
             names ranks and attributes.
         HostsUpdatedInterrupt: If this rank can continue without the ranks that differ, which end.
     """
-    misfit = find_misfit(told, rank)
+    misfit = find_mismatch(told, rank)
     if misfit is None:
         return
     if misfit.mine:

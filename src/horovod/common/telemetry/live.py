@@ -8,7 +8,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from horovod.common.contract import live
-from horovod.common.contract.reasons import PIPE, Teller
+from horovod.common.contract.reasons import PIPE, ReportPipe
 from horovod.common.telemetry.message_bus import MessageBus
 
 if TYPE_CHECKING:
@@ -32,7 +32,7 @@ class Live:
             why: Returns the last guess why operations wait.
         """
         self._post, self._account, self._why = post, account, why
-        self._teller = Teller(os.environ.get(PIPE, ""))
+        self._teller = ReportPipe(os.environ.get(PIPE, ""))
         self._at = time.monotonic()
         self._waiting: list[dict[str, Any]] = []
         self._next = 0  # index of the first message about ranks that did not fit last time

@@ -97,7 +97,7 @@ class Timelines:
         words = ["merge", self._asked, "-o", names.with_word(self._asked, "all")]
         try:
             subprocess.run(
-                [sys.executable, *boot.words("horovod.timeline.__main__"), *words],
+                [sys.executable, *boot.arguments("horovod.timeline.__main__"), *words],
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.DEVNULL,
                 stderr=subprocess.PIPE,

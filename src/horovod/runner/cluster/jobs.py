@@ -196,7 +196,7 @@ def _settings(
     """Return settings and environment; of this process's variables, only Horovod's own are used, wherever it runs."""
     environ = {name: value for name, value in os.environ.items() if name.startswith("HOROVOD_")}
     settings = LaunchSettings(
-        command=[*filter(None, [wishes.executable]), *boot.words("horovod.runner.function.worker")],
+        command=[*filter(None, [wishes.executable]), *boot.arguments("horovod.runner.function.worker")],
         own_python=not wishes.executable,
         slots=slots,
         variables={**wishes.environ, **cli.interface_variables(wishes.nics, [])},

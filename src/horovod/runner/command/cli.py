@@ -114,7 +114,7 @@ def settings(namespace: argparse.Namespace, command: list[str], environ: Mapping
             )
         raise LaunchError(f"-np is missing: say how many processes to start, as in {example}")
     if namespace.benchmark:
-        command = [*boot.words("horovod.benchmark.__main__"), *command]
+        command = [*boot.arguments("horovod.benchmark.__main__"), *command]
     else:
         for text in misspelt_sentences(spelling.assigned(command)):
             warn_user(text)

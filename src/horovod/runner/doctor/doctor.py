@@ -186,7 +186,7 @@ def _examine(
     slots: list[Slot] = hosts.assign(available, len(names))
     probing = dataclasses.replace(
         settings,
-        command=boot.words("horovod.runner.doctor.probe"),
+        command=boot.arguments("horovod.runner.doctor.probe"),
         own_python=True,
         slots=slots,
         output_filename=None,

@@ -20,7 +20,11 @@ SECONDS = 4.0  # time limit of each of two queries, so that both fit into a disc
 
 def command(each: int | None) -> list[str]:
     """Return the command that runs this module. `each` is the number of slots of each node."""
-    return [sys.executable, *boot.words("horovod.runner.elastic.slurm_nodes"), *([] if each is None else [str(each)])]
+    return [
+        sys.executable,
+        *boot.arguments("horovod.runner.elastic.slurm_nodes"),
+        *([] if each is None else [str(each)]),
+    ]
 
 
 def main() -> int:

@@ -268,7 +268,7 @@ def _command(request: Request, component: str) -> list[str]:
     if component == WORKER:
         start = [
             request.python,
-            *boot.words_elsewhere("horovod.runner.kubernetes.worker"),
+            *boot.arguments_elsewhere("horovod.runner.kubernetes.worker"),
             "--launcher",
             request.name,
             *common,
@@ -276,7 +276,7 @@ def _command(request: Request, component: str) -> list[str]:
         return [*start, "--patience", f"{request.patience:g}", *(["--elastic"] if request.elastic else [])]
     start = [
         request.python,
-        *boot.words_elsewhere("horovod.runner.kubernetes.launcher"),
+        *boot.arguments_elsewhere("horovod.runner.kubernetes.launcher"),
         "--of-version",
         __version__,
         *common,

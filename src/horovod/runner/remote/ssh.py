@@ -62,7 +62,7 @@ class Remote:
 def agent_command(python: str = "") -> list[str]:
     """Return the command that starts an agent on its host; it contains nothing about the job."""
     # Prints a first line that marks where the messages begin, after anything that the shell printed.
-    return [python or sys.executable, *boot.words("horovod.runner.agent.agent", f"os.write(1, {MAGIC!r})")]
+    return [python or sys.executable, *boot.arguments("horovod.runner.agent.agent", f"os.write(1, {MAGIC!r})")]
 
 
 def ssh_command(host: str, remote: Remote, python: str = "", *, ask: bool = True) -> list[str]:

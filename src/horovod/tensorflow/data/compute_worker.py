@@ -93,7 +93,7 @@ class DataWorker:
     def __init__(self, configfile: str, index: int) -> None:
         """Start the child process, which waits for ``run``. ``index`` is its number."""
         self._index = index
-        words = [sys.executable, *boot.words("horovod.common.contract.boot")]
+        words = [sys.executable, *boot.arguments("horovod.common.contract.boot")]
         self._words = [*words, "horovod.tensorflow.data.data_worker", configfile, str(index)]
         self._start()
 

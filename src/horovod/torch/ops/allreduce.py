@@ -9,7 +9,7 @@ from horovod.common.compression import check_wire
 from horovod.common.frontends import TORCH as face
 from horovod.common.ops import Adasum, check_differentiable, check_scale, resolve_op, wire_name
 from horovod.common.process_sets import ProcessSet, global_process_set
-from horovod.common.refusals import said
+from horovod.common.refusals import operation_on_rank
 from horovod.torch.compression import Compression
 from horovod.torch.ops import devices, handles
 from horovod.torch.ops.arrays import call, is_foreign
@@ -22,7 +22,7 @@ def _wire_name(name: str | None) -> str:
 
 
 def _op_label() -> str:
-    return said(face, "allreduce")
+    return operation_on_rank(face, "allreduce")
 
 
 def submit(

@@ -13,7 +13,7 @@ from horovod.common import dtypes, ops
 from horovod.common.frontends import TORCH as face
 from horovod.common.ops import check_reduction as check_op_of
 from horovod.common.process_sets import ProcessSet
-from horovod.common.refusals import said
+from horovod.common.refusals import operation_on_rank
 from horovod.torch.ops import devices
 
 # Some PyTorch versions lack uint16; all have the engine's other types.
@@ -45,7 +45,7 @@ def code_of(tensor: torch.Tensor, operation: str, name: str | None = None) -> in
 
 def refuse(tensor: Any, operation: str, name: str | None) -> NoReturn:
     """Raise the ValueError for a tensor that ``code_of`` rejects."""
-    what = said(face, f"{operation} of tensor {name!r}" if name else operation)
+    what = operation_on_rank(face, f"{operation} of tensor {name!r}" if name else operation)
     if not isinstance(tensor, torch.Tensor):
         raise ValueError(f"{what}: the tensor must be a torch.Tensor, got {type(tensor).__name__}")
     if tensor.layout is not torch.strided:
