@@ -5,7 +5,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from horovod._keras import batches, callbacks
+from horovod._keras import callbacks, checks
 from tests.keras.modules import hvd, keras, models
 from tests.ranks import on_keras3, on_keras_on_tensorflow
 
@@ -122,10 +122,10 @@ def test_ranks_with_other_variables_are_told():
 def test_the_broadcast_is_done_again_with_new_ranks(monkeypatch):
     # In an elastic job a new rank has a new callback; the other ranks may still use theirs.
     done = []
-    monkeypatch.setattr(batches, "all_built", lambda face, shapes: True)
+    monkeypatch.setattr(checks, "all_built", lambda face, shapes: True)
     callback = callbacks.BroadcastGlobalVariables(0)
     callback.model = SimpleNamespace()
-    callback._hvd_face = SimpleNamespace(
+    callback._hvd_frontend = SimpleNamespace(
         shared_shapes=lambda model, local: [], broadcast_model=lambda *arguments: done.append(pids)
     )
     for pids in ((7, 8), (7, 8), (7, 9)):  # another fit, another rank

@@ -137,13 +137,13 @@ def test_learning_rates():
 
     # A learning rate that cannot be set, and invalid arguments.
     schedule = keras.optimizers.schedules.ExponentialDecay(0.1, 10, 0.9)
-    with pytest.raises(ValueError, match="learning_rate is a ExponentialDecay"):
+    with pytest.raises(ValueError, match=r"learning_rate must be a number, .*, got a ExponentialDecay"):
         fit(cbs.LearningRateWarmupCallback(0.8, 1), optimizer=keras.optimizers.SGD(schedule))
-    with pytest.raises(ValueError, match="initial_lr is 'a'"):
+    with pytest.raises(ValueError, match="initial_lr must be a number, got 'a'"):
         cbs.LearningRateScheduleCallback("a", 1.0)
-    with pytest.raises(ValueError, match="multiplier is None"):
+    with pytest.raises(ValueError, match=r"multiplier must be .*, got None"):
         cbs.LearningRateScheduleCallback(0.1, None)
-    with pytest.raises(ValueError, match="warmup_epochs is -1"):
+    with pytest.raises(ValueError, match="warmup_epochs must be a number of at least 0, got -1"):
         cbs.LearningRateWarmupCallback(0.1, warmup_epochs=-1)
 
 

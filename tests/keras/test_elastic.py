@@ -97,7 +97,7 @@ def test_callbacks_keep_the_state_up_to_date():
         model.fit(x, y, batch_size=4, steps_per_epoch=2, verbose=0, callbacks=callbacks, **given)
         assert seen == [(2, 5), (3, 0)], seen
     for wrong in (0, True, 1.5):
-        with pytest.raises(ValueError, match="batches_per_commit is"):
+        with pytest.raises(ValueError, match="batches_per_commit must be"):
             made.CommitStateCallback(state, wrong)
 
 
@@ -180,8 +180,8 @@ def test_one_more_may_be_lost_while_ranks_are_brought_together():
 def test_what_is_compiled_follows_the_number_of_ranks():
     from functools import partial
 
+    from horovod._keras.api import open_frontend
     from horovod.common.exceptions import HorovodInternalError
-    from horovod.keras._face import face
 
     hvd.init()
     me = hvd.rank()
@@ -200,8 +200,8 @@ def test_what_is_compiled_follows_the_number_of_ranks():
         if len(moved) == 1:
             raise HorovodInternalError("rank 2 was lost")
 
-    begin = face.adapter.basics.init
-    with mock.patch.object(face.adapter.basics, "init", partial(begin, [[0, 1], [0, 1], [2]][me])):
+    begin = open_frontend().adapter.basics.init
+    with mock.patch.object(open_frontend().adapter.basics, "init", partial(begin, [[0, 1], [0, 1], [2]][me])):
         hvd.elastic.run(train)(mock.Mock())
     np.testing.assert_allclose(moved, [1 / 3, 1 / 2 if me < 2 else 1], rtol=1e-6)
 
@@ -210,7 +210,7 @@ def loses_a_rank_within_passes(fails_in):
     """Two passes are a step of SGD with rate 1, from 0; rank 1 leaves between those of step 2."""
     from functools import partial
 
-    from horovod.keras._face import face
+    from horovod._keras.api import open_frontend
 
     hvd.init()
     world = hvd.rank()
@@ -235,8 +235,8 @@ def loses_a_rank_within_passes(fails_in):
             state.step += 1
         return float(keras.ops.convert_to_numpy(weight)[0, 0])
 
-    begin = face.adapter.basics.init
-    with mock.patch.object(face.adapter.basics, "init", partial(begin, [0])):
+    begin = open_frontend().adapter.basics.init
+    with mock.patch.object(open_frontend().adapter.basics, "init", partial(begin, [0])):
         result = hvd.elastic.run(train)(state)
     hvd.shutdown()
     return result

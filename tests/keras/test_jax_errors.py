@@ -33,16 +33,20 @@ def compiled(function, *arguments):
 def test_bad_arguments_are_refused_at_once(run):
     flags, whole, real = jnp.ones(3, bool), jnp.ones(3, "int32"), jnp.ones((3, 2))
     for pattern, function, argument in (
-        (r"allreduce\.x.*dtype uint32.*float32", lambda t: backend.allreduce(t, "x"), jnp.ones(3, "uint32")),
+        (
+            r"allreduce\.x.*dtype must be .*float32.*, got uint32",
+            lambda t: backend.allreduce(t, "x"),
+            jnp.ones(3, "uint32"),
+        ),
         (r"allreduce\.x.*complex64", lambda t: backend.allreduce(t, "x"), jnp.ones(3, "complex64")),
-        (r"allreduce\.x.*Average.*bool", lambda t: backend.allreduce(t, "x", Average), flags),
-        (r"allreduce\.x.*prescale_factor=2.*bool", lambda t: backend.allreduce(t, "x", Max, 2.0), flags),
-        (r"allreduce\.x.*Adasum.*int32", lambda t: backend.allreduce(t, "x", Adasum), whole),
+        (r"allreduce\.x.*bool.*Average", lambda t: backend.allreduce(t, "x", Average), flags),
+        (r"allreduce\.x.*bool.*prescale_factor=2", lambda t: backend.allreduce(t, "x", Max, 2.0), flags),
+        (r"allreduce\.x.*op=Adasum.*int32", lambda t: backend.allreduce(t, "x", Adasum), whole),
         (r"op must be .*, got 17", lambda t: backend.allreduce(t, "x", 17), real),
         (r"name must be .*, got 3", lambda t: backend.allreduce(t, 3), real),
         (r"postscale_factor must be .*, got 'y'", lambda t: backend.allreduce(t, "x", Sum, 1.0, "y"), real),
-        (r"root_rank is 'a'", lambda t: backend.broadcast(t, "a"), real),
-        (r"broadcast\.x.*root_rank is 7.*\[0, 1\]", lambda t: backend.broadcast(t, 7, "x"), real),
+        (r"root_rank .*'a'", lambda t: backend.broadcast(t, "a"), real),
+        (r"broadcast\.x.*root_rank.*7", lambda t: backend.broadcast(t, 7, "x"), real),
     ):
         with pytest.raises(ValueError, match=pattern):
             run(function, argument)
@@ -52,7 +56,9 @@ def test_bad_arguments_are_refused_at_once(run):
 @on_keras_on_jax(1)
 def test_shapes_are_known_before_a_program_runs():
     for function in (backend.allgather, backend.reducescatter):
-        with pytest.raises(NotImplementedError, match=f"{function.__name__} inside of a program"):
+        with pytest.raises(
+            NotImplementedError, match=f"{function.__name__} cannot be called in a function that JAX compiles"
+        ):
             compiled(function, jnp.ones(3))
     with pytest.raises(ValueError, match=r"reducescatter.*scalar"):
         backend.reducescatter(jnp.ones(()))
@@ -127,7 +133,7 @@ def test_several_devices_in_one_process_are_refused():
     run = [sys.executable, "-c", SEVERAL_DEVICES]
     done = subprocess.run(run, env={**os.environ, **environ}, capture_output=True, text=True, timeout=120)
     assert done.returncode == 0, done.stderr
-    refused = "a process is one rank"
+    refused = "process is one rank"
     if "unknown to this jaxlib" in done.stdout:  # an old jaxlib, with which the first device is rejected, too
         assert done.stdout.count(refused) == 2
     else:

@@ -5,7 +5,7 @@ from types import SimpleNamespace
 import pytest
 
 pytest.importorskip("jax")
-jax_training = pytest.importorskip("horovod._keras.jax_training")
+jax_training = pytest.importorskip("horovod._keras.backend_jax")
 
 
 class Spoilt:

@@ -4,7 +4,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from horovod._keras import noticing
+from horovod._keras import checks
 from horovod._keras.callbacks import BroadcastGlobalVariables
 from horovod.common.training import training
 
@@ -24,7 +24,7 @@ def model(optimizer):
 
 def batches(of, count=2):
     for _ in range(count):
-        noticing.after_batch(of)
+        checks.after_batch(of)
 
 
 @pytest.mark.parametrize("optimizer", [SimpleNamespace(), SimpleNamespace(inner_optimizer=SimpleNamespace())])
@@ -54,7 +54,7 @@ def test_the_callback_notes_batches(traffic):
     callback = BroadcastGlobalVariables(0)
     callback.model = model(SimpleNamespace())
     callback.broadcast_done = True
-    callback._hvd_face = None
+    callback._hvd_frontend = None
     for batch in range(3):
         callback.on_train_batch_end(batch)
     assert training.plain_steps == 3

@@ -145,7 +145,7 @@ def test_copies_and_pickles_are_distributed():
 def test_an_optimizer_of_another_keras():
     import tf_keras
 
-    with pytest.raises(ValueError, match=r"SGD of tf_keras [\d.]+ on tensorflow.*keras [\d.]+ on torch"):
+    with pytest.raises(ValueError, match=r"of keras [\d.]+ on torch, got a SGD of tf_keras [\d.]+ on tensorflow"):
         hvd.DistributedOptimizer(tf_keras.optimizers.SGD(1.0))
 
 
@@ -207,9 +207,9 @@ def test_refusals():
 
     v = keras.Variable(np.zeros(2, "float32"))
     for options, words in (
-        ({"op": 3}, "op is Min.*Average and Sum"),
-        ({"op": hvd.Adasum}, "op is Adasum.*Average and Sum"),
-        ({"op": "sum"}, "op is 'sum'"),
+        ({"op": 3}, "op must be Average or Sum, got Min"),
+        ({"op": hvd.Adasum}, "op must be Average or Sum, got Adasum"),
+        ({"op": "sum"}, "op must be Average or Sum, got 'sum'"),
         (
             {"op": hvd.Sum, "gradient_predivide_factor": 2.0},
             "gradient_predivide_factor must be .*, got 2.0 with op=Sum",
@@ -222,21 +222,21 @@ def test_refusals():
         ({"groups": [[3]]}, r"groups must be .*, got a int in groups\[0\]"),
         ({"groups": [[v], [v]]}, r"at most once.*groups\[1\]"),
         ({"num_groups": "x"}, "num_groups must be .*, got 'x'"),
-        ({"process_set": 1}, "process_set is a int"),
+        ({"process_set": 1}, "process_set must be a ProcessSet, got 1"),
         ({"compression": "fp16"}, r"compression must be Compression\.none, \.fp16.*, got 'fp16'"),
     ):
         with pytest.raises(ValueError, match=words):
             hvd.DistributedOptimizer(sgd(), **options)
     with pytest.raises(ValueError, match=r"compression must be .*, got 'fp16'"):
         hvd.allreduce(np.ones(2, "float32"), compression="fp16")
-    with pytest.raises(ValueError, match="optimizer is a str"):
+    with pytest.raises(ValueError, match="optimizer must be a Keras optimizer, got a str"):
         hvd.DistributedOptimizer("sgd")
     if keras.config.backend() == "jax":
         with pytest.raises(ValueError, match="gradient_accumulation_steps"):
             hvd.DistributedOptimizer(sgd(), backward_passes_per_step=2)
     with pytest.raises(RuntimeError, match="broadcast_global_variables"):
         hvd.broadcast_global_variables(0)
-    with pytest.raises(RuntimeError, match=r"Min.*accepted are Average and Sum") as caught:
+    with pytest.raises(RuntimeError, match="op must be Average or Sum, got Min") as caught:
         hvd.reducescatter(np.ones(3), op=3)
     assert isinstance(caught.value, ValueError)
 

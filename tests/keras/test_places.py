@@ -97,21 +97,21 @@ def test_learning_rates_that_differ_are_an_error_in_the_next_epoch(keras3):
 
 
 def test_places_are_compared():
-    from horovod._keras.batches import Place, compare_places
+    from horovod._keras.checks import Position, compare_places
 
-    compare_places([Place(3, False, 0.1), Place(3, False, None), Place(3, False, 0.1 * (1 + 1e-7))])
-    compare_places([Place(3, True, None), Place(3, True, None)])
-    compare_places([Place(3, False, float("nan"))] * 2)
+    compare_places([Position(3, False, 0.1), Position(3, False, None), Position(3, False, 0.1 * (1 + 1e-7))])
+    compare_places([Position(3, True, None), Position(3, True, None)])
+    compare_places([Position(3, False, float("nan"))] * 2)
     for places, text in (
         (
-            [Place(0, False, 0.1), Place(0, True, None)],
+            [Position(0, False, 0.1), Position(0, True, None)],
             "rank 1 has ended its training after epoch 1, but rank 0",
         ),
         (
-            [Place(0, False, 0.1), Place(0, False, 0.2)],
+            [Position(0, False, 0.1), Position(0, False, 0.2)],
             "learning rate of epoch 1 is 0.1 on rank 0, but 0.2 on rank 1",
         ),
-        ([Place(0, False, 0.1), Place(4, False, 0.1)], "rank 0 is in epoch 1, but rank 1 in epoch 5"),
+        ([Position(0, False, 0.1), Position(4, False, 0.1)], "rank 0 is in epoch 1, but rank 1 in epoch 5"),
     ):
         with pytest.raises(ValueError, match=text):
             compare_places(places)

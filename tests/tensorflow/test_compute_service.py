@@ -94,11 +94,11 @@ def test_datasets_come_from_data_workers(tf_pool, tmp_path):
     assert turns[0] == 0
     assert set(turns) <= {0, 10, 20, 30}, "of one worker or two"
     assert wrong == [
-        "round_robin needs reuse_dataset and size, reuse_dataset is True, size None",
-        "round_robin needs reuse_dataset and size, reuse_dataset is False, size 2",
-        "rank is 2, accepted is 0 to 1, size is 2",
-        "reuse_dataset: the ranks of a job share a pass, rank is 0, size 2; accepted are those of this process, which "
-        "is rank 2 of 3",
+        "round_robin needs reuse_dataset and size, got reuse_dataset=True, size=None",
+        "round_robin needs reuse_dataset and size, got reuse_dataset=False, size=2",
+        "rank must be from 0 to 1 with size 2, got 2",
+        "reuse_dataset: rank and size must be those of this process, rank 2 of 3, because the ranks of a job share a "
+        "pass; got rank 0, size 2",
     ]
 
 
@@ -197,7 +197,7 @@ def test_a_training_leaves_a_service_that_is_gone():
 
 @on_tensorflow(2)
 def test_fewer_ranks_than_dispatchers():
-    text = r"dispatchers is 3, on the training side, accepted is at most one for each rank of the training, which has 2"
+    text = "dispatchers on the training side must be at most the number of ranks of the training, 2, got 3"
     with pytest.raises(ValueError, match=rf"{text} \(rank {hvd.rank()}\)"):
         tf_data_service(TfDataServiceConfig(3, 1, "training", {}, b"k"), hvd.rank()).__enter__()
 
@@ -226,7 +226,7 @@ def test_a_dispatcher_that_is_lost_is_an_error(tmp_path, caplog, how):
 def test_what_is_not_there_is_named():
     with ComputeService(1, 2, KEY, {"lo"}) as service:
         config = TfDataServiceConfig(1, 2, "compute", service.addresses(), KEY, 0.1)
-        with pytest.raises(ValueError, match="index is 2, accepted is 0 to 1: the data service has 2 workers"):
+        with pytest.raises(ValueError, match="index must be from 0 to 1, got 2: the data service has 2 workers"):
             compute_worker_fn(config, 2)
         with pytest.raises(TimeoutError, match=r"waited 0.1 s for dispatcher 0 .*: dispatcher.0 did not come"):
             tf_data_service(config, 0).__enter__()
@@ -243,7 +243,7 @@ def test_the_file_is_the_owners(tmp_path):
     assert "01ff6b" not in repr(CONFIG)
     assert "xff" not in repr(CONFIG)
     os.chmod(path, 0o640)
-    with pytest.raises(ValueError, match=r"compute.json has mode 0640, accepted is 0600: it holds a key"):
+    with pytest.raises(ValueError, match=r"compute.json must have mode 0600, got 0640: it contains a key"):
         TfDataServiceConfig.read(path)
 
 
@@ -284,5 +284,5 @@ def test_a_file_that_a_killed_service_has_left(tmp_path):
     [("dispatchers", 0), ("workers_per_dispatcher", True), ("dispatcher_side", "both"), ("timeout", 0)],
 )
 def test_what_cannot_be_is_refused(name, wrong):
-    with pytest.raises(ValueError, match=rf"{name} is {wrong!r}, accepted is"):
+    with pytest.raises(ValueError, match=rf"{name} must be .*, got {wrong!r}"):
         TfDataServiceConfig(**{**vars(CONFIG), name: wrong})

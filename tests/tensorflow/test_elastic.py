@@ -9,7 +9,7 @@ import tensorflow as tf
 
 import horovod.tensorflow as hvd
 from horovod.common.exceptions import HorovodInternalError
-from horovod.tensorflow.elastic_errors import errors_as_ours
+from horovod.tensorflow.util import errors_as_ours
 from tests.ranks import on_tensorflow
 
 V1 = tf.compat.v1
@@ -65,7 +65,7 @@ def test_ranks_are_brought_together():
             state.sync()
         assert session.run(weight) == 12.0, "what rank 1 has"
         assert [call.args[1:] for call in pickled.mock_calls] == [(1,)], "texts alone; the attributes go another way"
-    with pytest.raises(ValueError, match="in eager mode nobody knows which there are"):
+    with pytest.raises(ValueError, match="variables must be given in eager mode"):
         hvd.elastic.TensorFlowState(batch=0)
 
 

@@ -203,7 +203,7 @@ def test_keeps_gradients_of_local_layers():
     gradients = tape.gradient(target, [*first.trainable_weights, *second.trainable_weights])
     assert_close(tf.reshape(gradients, [-1]), [(rank + 1) / size, sum(range(1, size + 1)) / size])
     for layers in (7, [first, tf.Variable(1.0)]):
-        with pytest.raises(ValueError, match=r"local_layers has a (int|.*Variable)"):
+        with pytest.raises(ValueError, match=r"local_layers must be .*, got a (int|.*Variable)"):
             hvd.PartialDistributedGradientTape(tf.GradientTape(), local_layers=layers)
 
 
@@ -222,7 +222,7 @@ def test_refuses_bad_arguments():
     ):
         with pytest.raises(ValueError, match=match):
             hvd.DistributedGradientTape(tape, **options)
-    with pytest.raises(ValueError, match="gradtape is a int"):
+    with pytest.raises(ValueError, match=r"gradtape must be a tf.GradientTape, got a int"):
         hvd.DistributedGradientTape(3)
     with pytest.warns(DeprecationWarning, match="num_groups"):
         hvd.DistributedGradientTape(tape, num_groups=2)

@@ -12,7 +12,7 @@ import tensorflow as tf
 
 import horovod.tensorflow as hvd
 from horovod.common.elastic import run_fn
-from horovod.tensorflow.elastic_errors import errors_as_ours
+from horovod.tensorflow.util import errors_as_ours
 
 ROWS = 4  # rows of each rank's shard
 kinds_of_variables = pytest.mark.parametrize(

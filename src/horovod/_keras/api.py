@@ -1,14 +1,14 @@
 """Common implementation of horovod.keras and horovod.tensorflow.keras.
 
-``Face`` holds the Keras module and its backend's adapter. ``make_functions`` and ``make_callbacks`` create the exported
-names.
+``Frontend`` holds the Keras module and its backend's adapter, and creates the exported functions and callbacks.
 """
 
-from collections.abc import Collection
+import functools
+from collections.abc import Callable, Collection, Iterable, Mapping
 from types import SimpleNamespace
 from typing import Any
 
-from horovod._keras import backend, callbacks, in_sync, metric_average, saving
+from horovod._keras import backend, callbacks, checks, metric_average
 from horovod._keras.reduction import GradientReduction
 from horovod._keras.versions import (
     backend_of,
@@ -29,7 +29,59 @@ from horovod.common.refusals import operation_on_rank
 from horovod.common.state import state
 
 
-class Face:
+def load_distributed(
+    keras: Any,
+    wrap: Callable[[Any], Any],
+    filepath: Any,
+    custom_optimizers: Iterable[type] | None,
+    custom_objects: Mapping[str, Any] | None,
+    legacy_opts: bool,
+) -> Any:
+    """Return the model in ``filepath``, with its optimizer replaced by ``wrap(optimizer)``, which keeps its state.
+
+    Args:
+        keras: The Keras module.
+        wrap: Function that makes an optimizer distributed.
+        filepath: Path of the file.
+        custom_optimizers: Optimizer classes, known by their names.
+        custom_objects: As for Keras.
+        legacy_opts: True if names of optimizers refer to ``keras.optimizers.legacy``.
+
+    Raises:
+        ValueError: ``legacy_opts`` is True with Keras 3, which has no legacy optimizers.
+    """
+    objects: dict[str, Any] = {}
+    if legacy_opts:
+        if not is_legacy(keras):
+            raise ValueError(f"legacy_opts must be False with Keras {keras.__version__}, got True")
+        objects.update(_by_name(_classes(keras.optimizers.legacy)))
+    objects.update(_by_name(custom_optimizers or ()))
+    objects.update(custom_objects or {})
+    model = keras.models.load_model(filepath, custom_objects=objects)
+    optimizer = getattr(model, "optimizer", None)
+    if optimizer is not None:
+        model.optimizer = wrap(optimizer)
+        if not is_legacy(keras) and keras.config.backend() == "tensorflow" and getattr(model, "jit_compile", False):
+            # Keras has compiled the model for a plain optimizer, and may have chosen XLA.
+            model.jit_compile = False
+    return model
+
+
+def _classes(module: Any) -> list[type]:
+    return [value for value in vars(module).values() if isinstance(value, type)]
+
+
+def _by_name(classes: Iterable[type]) -> dict[str, Any]:
+    """Return the classes by name, as spelled and in lower case; files use both."""
+    names: dict[str, Any] = {}
+    for kind in classes:
+        if not isinstance(kind, type):
+            raise ValueError(f"custom_optimizers must contain classes, got {kind!r}")
+        names[kind.__name__] = names[kind.__name__.lower()] = kind
+    return names
+
+
+class Frontend:
     """One of the two Keras frontends of this package."""
 
     def __init__(self, keras: Any, adapter: Any) -> None:
@@ -42,6 +94,16 @@ class Face:
         self.keras = keras
         self.adapter = adapter
 
+    @functools.cached_property
+    def functions(self) -> SimpleNamespace:
+        """Functions that both modules export."""
+        return make_functions(self)
+
+    @functools.cached_property
+    def callbacks(self) -> SimpleNamespace:
+        """Callback classes, derived from those of the Keras in use."""
+        return make_callbacks(self)
+
     def distributed(self, optimizer: Any, name: str | None = None, rebuild: bool = True, **options: Any) -> Any:
         """Return a distributed optimizer equivalent to ``optimizer``.
 
@@ -51,13 +113,13 @@ class Face:
             ValueError: ``optimizer`` is not an optimizer of this Keras and backend, or an option is invalid.
         """
         if not hasattr(optimizer, "get_config") or not hasattr(optimizer, "apply_gradients"):
-            raise ValueError(f"optimizer is a {type(optimizer).__name__}; accepted are Keras optimizers")
+            raise ValueError(f"optimizer must be a Keras optimizer, got a {type(optimizer).__name__}")
         keras = keras_of(optimizer, self.keras)
         if backend_of(keras) != backend_of(self.keras):
             raise ValueError(
-                f"optimizer is a {type(optimizer).__name__} of {keras.__name__} {keras.__version__} on "
-                f"{backend_of(keras)}; accepted are optimizers of {self.keras.__name__} {self.keras.__version__} on "
-                f"{backend_of(self.keras)}"
+                f"optimizer must be an optimizer of {self.keras.__name__} {self.keras.__version__} on "
+                f"{backend_of(self.keras)}, got a {type(optimizer).__name__} of {keras.__name__} {keras.__version__} "
+                f"on {backend_of(keras)}"
             )
         prefix = name or f"Distributed{type(optimizer).__name__}"
         reduction = GradientReduction(adapter=self.adapter, name=prefix, **options)
@@ -111,14 +173,15 @@ class Face:
         layers = [] if layers is None else list(layers) if isinstance(layers, list | tuple) else [layers]
         for layer in layers:
             if not isinstance(layer, self.keras.layers.Layer):
-                raise ValueError(f"local_layers contains a {type(layer).__name__}; accepted are layers")
+                raise ValueError(f"local_layers must contain Keras layers, got a {type(layer).__name__}")
             if not layer.built:
                 raise ValueError(f"local_layers: layer {layer.name!r} has no variables yet; build the model first")
             for variable in layer.trainable_weights:
                 optimizer.register_local_var(variable)
 
 
-def open_face(only: str | None = None) -> Face:
+@functools.cache
+def open_frontend(only: str | None = None) -> Frontend:
     """Return the frontend for the Keras of this process.
 
     ``only`` is the only accepted backend, if given.
@@ -130,14 +193,14 @@ def open_face(only: str | None = None) -> Face:
     name = backend_of(keras)
     if only is not None and name != only:
         raise ImportError(
-            f"Keras' backend is {name!r}; accepted here is {only!r} (set KERAS_BACKEND={only}, or use horovod.keras)"
+            f"the Keras backend must be {only!r} here, got {name!r}; set KERAS_BACKEND={only}, or use horovod.keras"
         )
-    return Face(keras, backend.load(name))
+    return Frontend(keras, backend.load(name))
 
 
-def make_functions(face: Face) -> SimpleNamespace:
+def make_functions(frontend: Frontend) -> SimpleNamespace:
     """Return the functions that both modules export."""
-    adapter, none = face.adapter, face.adapter.Compression.none
+    adapter, none = frontend.adapter, frontend.adapter.Compression.none
 
     def allreduce(
         value: Any,
@@ -217,9 +280,7 @@ def make_functions(face: Face) -> SimpleNamespace:
             ValueError: ``op`` is not supported.
         """
         if isinstance(op, bool) or op not in (Average, SumOp):
-            raise UnsupportedOpError(
-                f"{operation_on_rank(state, 'reducescatter')}: op is {op_name(op)}; accepted are Average and Sum"
-            )
+            raise UnsupportedOpError(f"{operation_on_rank(state, 'reducescatter')}: op must be Average or Sum, got {op_name(op)}")
         return adapter.reducescatter(value, name, op)
 
     def check_in_sync(
@@ -246,7 +307,7 @@ def make_functions(face: Face) -> SimpleNamespace:
             ValueError: An argument contains nothing that can be compared.
             RuntimeError: Called in a graph of tf.compat.v1.
         """
-        return in_sync.check(face, objects, named, process_set, ignore)
+        return checks.check(frontend, objects, named, process_set, ignore)
 
     def broadcast_global_variables(root_rank: int) -> Any:
         """Broadcast all global variables of a tf.compat.v1 graph from one rank to all ranks.
@@ -290,21 +351,21 @@ def make_functions(face: Face) -> SimpleNamespace:
         """
 
         def wrap(optimizer: Any) -> Any:
-            return face.distributed(optimizer, rebuild=False, compression=compression)
+            return frontend.distributed(optimizer, rebuild=False, compression=compression)
 
-        return saving.load_model(face.keras, wrap, filepath, custom_optimizers, custom_objects, legacy_opts)
+        return load_distributed(frontend.keras, wrap, filepath, custom_optimizers, custom_objects, legacy_opts)
 
     return SimpleNamespace(
-        **{name: value for name, value in locals().items() if name not in ("face", "adapter", "none")}
+        **{name: value for name, value in locals().items() if name not in ("frontend", "adapter", "none")}
     )
 
 
-def make_callbacks(face: Face) -> SimpleNamespace:
+def make_callbacks(frontend: Frontend) -> SimpleNamespace:
     """Return the callback classes, derived from those of the Keras in use."""
-    keras_callbacks = face.keras.callbacks
+    keras_callbacks = frontend.keras.callbacks
 
     def join(mixin: type, base: type, name: str) -> type:
-        namespace = {"__doc__": mixin.__doc__, "_hvd_face": face}
+        namespace = {"__doc__": mixin.__doc__, "_hvd_frontend": frontend}
         return type(name, (mixin, base), namespace)
 
     plain = keras_callbacks.Callback

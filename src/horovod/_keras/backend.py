@@ -111,5 +111,5 @@ def load(name: str) -> Any:
         ImportError: The backend is not supported; the message names those that are.
     """
     if name not in BACKENDS:
-        raise ImportError(f"Horovod does not work with the Keras backend {name!r}; accepted are {', '.join(BACKENDS)}")
+        raise ImportError(f"the Keras backend must be one of {', '.join(BACKENDS)}, got {name!r}; set KERAS_BACKEND")
     return importlib.import_module(f"horovod._keras.backend_{name}")

@@ -9,9 +9,9 @@ import horovod.tensorflow as hvd
 from horovod.common.frontends import TENSORFLOW as face
 from horovod.common.process_sets import ProcessSet
 from horovod.tensorflow.collectives import set_size
-from horovod.tensorflow.elastic_errors import errors_as_ours
 from horovod.tensorflow.mpi_ops import _basics
 from horovod.tensorflow.reduction import key_of, make_allreduce_grads
+from horovod.tensorflow.util import errors_as_ours
 
 __all__ = ["Compression", "basics", "errors_as_ours", "face", "shutdown"]
 
@@ -69,8 +69,8 @@ def check_traceable() -> None:
     graph = None if tf.executing_eagerly() else tf.compat.v1.get_default_graph()
     if graph is not None and control_flow_util.GraphOrParentsInXlaContext(graph):
         raise ValueError(
-            "a distributed optimizer is used in a function with jit_compile=True, and XLA cannot contain collectives; "
-            "accepted is jit_compile=False (in model.compile and in tf.function)"
+            "jit_compile must be False for a distributed optimizer, got True: XLA cannot run collectives; set "
+            "jit_compile=False in model.compile and tf.function"
         )
 
 

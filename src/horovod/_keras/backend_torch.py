@@ -49,7 +49,7 @@ def reduce_gradients(
     for group in groups or ():
         sparse = [i for i in group if grads[i].is_sparse and not sparse_as_dense]
         if sparse:
-            raise ValueError(f"groups: gradient {names[sparse[0]]!r} is sparse; give sparse_as_dense=True")
+            raise ValueError(f"groups: gradient {names[sparse[0]]!r} must be dense; set sparse_as_dense=True")
         group_names[id(group)] = grouping.group_names("grouped_allreduce", names[group[0]], len(group), process_set)
     pending = _Pending()
     try:

@@ -4,9 +4,81 @@ import os
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from horovod._keras import batches, in_sync, noticing
-from horovod._keras.rates import bring_values, known_rate, learning_rate, scale_velocities, set_learning_rate
+from horovod._keras import checks
 from horovod.common.state import state
+
+# -- learning rates and the velocities that contain them -------------------------------------------------------------
+
+
+def bring_values(model: Any) -> None:
+    """On the JAX backend, copy the current values to the variables, which do not hold them while ``fit`` runs.
+
+    ``fit`` reads the variables again afterwards.
+    """
+    sync = getattr(model, "jax_state_sync", None)
+    if sync is not None:
+        sync()
+
+
+def _plain_optimizer(model: Any) -> Any:
+    """Return the optimizer that has learning rate and velocities: the inner one under loss scaling."""
+    optimizer = model.optimizer
+    return getattr(optimizer, "inner_optimizer", optimizer)
+
+
+def _rate_name(optimizer: Any) -> str:
+    return "learning_rate" if hasattr(optimizer, "learning_rate") else "lr"
+
+
+def learning_rate(model: Any) -> float:
+    """Return the current learning rate."""
+    bring_values(model)
+    optimizer = _plain_optimizer(model)
+    rate = getattr(optimizer, _rate_name(optimizer))
+    return float(rate.numpy() if hasattr(rate, "numpy") else rate)
+
+
+def known_rate(model: Any) -> float | None:
+    """Return the current learning rate, or None if it cannot be read."""
+    try:
+        return learning_rate(model)
+    except (AttributeError, TypeError, ValueError, RuntimeError, NotImplementedError):
+        return None
+
+
+def set_learning_rate(model: Any, value: float) -> None:
+    """Set the learning rate.
+
+    Raises:
+        ValueError: The optimizer's rate comes from a Keras schedule.
+    """
+    optimizer = _plain_optimizer(model)
+    own = getattr(optimizer, "_learning_rate", None)
+    if callable(own) and not hasattr(own, "assign"):
+        raise ValueError(
+            f"the optimizer's learning_rate must be a number, which a callback can change, got a {type(own).__name__}"
+        )
+    setattr(optimizer, _rate_name(optimizer), value)
+
+
+def scale_velocities(model: Any, factor: float) -> None:
+    """Multiply the momentum buffers of SGD, RMSprop and their subclasses, which contain the learning rate.
+
+    Those of other optimizers, such as Muon, do not.
+    """
+    optimizer = _plain_optimizer(model)
+    kinds = [kind for kind in type(optimizer).__mro__ if kind.__module__.partition(".")[0] in ("keras", "tf_keras")]
+    if not any(kind.__name__ in ("SGD", "RMSprop") for kind in kinds):
+        return
+    if hasattr(optimizer, "get_slot_names"):  # legacy optimizers of Keras 2
+        if "momentum" not in optimizer.get_slot_names():
+            return
+        velocities = [optimizer.get_slot(variable, "momentum") for variable in model.trainable_weights]
+    else:
+        velocities = getattr(optimizer, "momentums", None) or getattr(optimizer, "_momentums", None) or []
+    for velocity in velocities:
+        if velocity is not None:
+            velocity.assign(velocity * factor)
 
 
 class BroadcastGlobalVariables:
@@ -25,7 +97,7 @@ class BroadcastGlobalVariables:
         local_variables (Iterable, optional): Variables that are not changed.
     """
 
-    _hvd_face: Any
+    _hvd_frontend: Any
 
     def __init__(self, root_rank: int, device: str = "", local_variables: Any = None) -> None:
         super().__init__()
@@ -42,16 +114,16 @@ class BroadcastGlobalVariables:
 
     def on_train_begin(self, logs: Any = None) -> None:
         model = self.model  # type: ignore[attr-defined]
-        if batches.concerns(model):
-            batches.check_plan(self._hvd_face, (self.params or {}).get("steps"))  # type: ignore[attr-defined]
+        if checks.concerns(model):
+            checks.check_plan(self._hvd_frontend, (self.params or {}).get("steps"))  # type: ignore[attr-defined]
         job = state.require_job()
         processes = job.hosts, job.pids
         if self._processes not in (None, processes):
             self.broadcast_done = False  # in an elastic job ranks may be new, and all ranks must decide alike
         self._processes = processes
         if not self.broadcast_done and job.size > 1:
-            shapes = self._hvd_face.shared_shapes(model, self.local_variables)
-            self._all_built = batches.all_built(self._hvd_face, shapes)
+            shapes = self._hvd_frontend.shared_shapes(model, self.local_variables)
+            self._all_built = checks.all_built(self._hvd_frontend, shapes)
 
     def on_epoch_begin(self, epoch: int, logs: Any = None) -> None:
         self._epoch, self._in_epoch, self._place_known = epoch, 0, False
@@ -67,34 +139,34 @@ class BroadcastGlobalVariables:
     def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
         model = self.model  # type: ignore[attr-defined]
         self._in_epoch = batch + 1
-        noticing.after_batch(model)
+        checks.after_batch(model)
         if not self.broadcast_done:
             self._broadcast()
         self._batches += 1
-        if in_sync.is_due(self._batches):
-            in_sync.check_model(self._hvd_face, model, self.local_variables)
+        if checks.is_due(self._batches):
+            checks.check_model(self._hvd_frontend, model, self.local_variables)
 
     def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
         model = self.model  # type: ignore[attr-defined]
-        if batches.concerns(model):
-            batches.check_epoch(self._hvd_face, epoch, self._in_epoch, bool(getattr(model, "stop_training", False)))
+        if checks.concerns(model):
+            checks.check_epoch(self._hvd_frontend, epoch, self._in_epoch, bool(getattr(model, "stop_training", False)))
         # Check now, because callbacks after this one may write a checkpoint.
-        if in_sync.is_due(0):
-            in_sync.check_model(self._hvd_face, model, self.local_variables)
+        if checks.is_due(0):
+            checks.check_model(self._hvd_frontend, model, self.local_variables)
 
     def on_train_end(self, logs: Any = None) -> None:
         self._check_place(ended=True)
 
     def _broadcast(self) -> None:
-        self._hvd_face.broadcast_model(self.model, self.root_rank, self.local_variables)  # type: ignore[attr-defined]
+        self._hvd_frontend.broadcast_model(self.model, self.root_rank, self.local_variables)  # type: ignore[attr-defined]
         self.broadcast_done = True
 
     def _check_place(self, ended: bool) -> None:
         model = self.model  # type: ignore[attr-defined]
-        if batches.concerns(model):
+        if checks.concerns(model):
             # Before the broadcast in the first step, rates may differ.
             rate = known_rate(model) if self.broadcast_done and not ended else None
-            batches.check_place(self._hvd_face, batches.Place(self._epoch, ended, rate))
+            checks.check_place(self._hvd_frontend, checks.Position(self._epoch, ended, rate))
 
 
 class LearningRateSchedule:
@@ -131,9 +203,9 @@ class LearningRateSchedule:
     ) -> None:
         super().__init__()
         if isinstance(initial_lr, bool) or not hasattr(initial_lr, "__float__"):
-            raise ValueError(f"initial_lr is {initial_lr!r}; accepted are numbers")
+            raise ValueError(f"initial_lr must be a number, got {initial_lr!r}")
         if not callable(multiplier) and not hasattr(multiplier, "__float__"):
-            raise ValueError(f"multiplier is {multiplier!r}; accepted are numbers and functions of the epoch")
+            raise ValueError(f"multiplier must be a number or a function of the epoch, got {multiplier!r}")
         self.initial_lr = float(initial_lr)
         self.start_epoch = start_epoch
         self.end_epoch = end_epoch
@@ -199,7 +271,7 @@ class LearningRateWarmup(LearningRateSchedule):
         verbose: int = 0,
     ) -> None:
         if isinstance(warmup_epochs, bool) or not hasattr(warmup_epochs, "__float__") or warmup_epochs < 0:
-            raise ValueError(f"warmup_epochs is {warmup_epochs!r}; accepted are numbers from 0 on")
+            raise ValueError(f"warmup_epochs must be a number of at least 0, got {warmup_epochs!r}")
 
         def multiplier(epoch: float) -> float:
             size = state.require_job().size
@@ -239,7 +311,9 @@ class BestModel:
 
     def _save_model(self, *args: Any, **kwargs: Any) -> Any:
         if self.filepath is None:
-            raise ValueError("BestModelCheckpoint: filepath is None; set callback.filepath before training")
+            raise ValueError(
+                "BestModelCheckpoint: filepath must be a path, got None; set callback.filepath before training"
+            )
         self.filepath = os.fspath(self.filepath)  # Keras replaces fields such as "{epoch}" with str.format
         return super()._save_model(*args, **kwargs)  # type: ignore[misc]
 

@@ -32,7 +32,7 @@ class ModelState(ObjectState):
         ValueError: The model is not built, or an attribute cannot be copied.
     """
 
-    _hvd_face: Any
+    _hvd_frontend: Any
 
     def __init__(self, model: Any, optimizer: Any = None, backend: Any = None, **kwargs: Any) -> None:
         del backend
@@ -41,14 +41,14 @@ class ModelState(ObjectState):
                 f"the model {getattr(model, 'name', model)!r} has no variables yet, so there is nothing to keep; call "
                 "model.build(input_shape), or the model on a batch, first"
             )
-        face = self._hvd_face.adapter.face
+        face = self._hvd_frontend.adapter.face
         self.model = model
         self.optimizer = optimizer if optimizer is not None else getattr(model, "optimizer", None)
         build_optimizer(self.optimizer, model)
         self._saved_values: list[Any] = []
         super().__init__(
             bcast_object=lambda obj, root_rank=0: broadcast_object(obj, root_rank, "elastic.attributes", face=face),
-            get_rank=self._hvd_face.adapter.basics.rank,
+            get_rank=self._hvd_frontend.adapter.basics.rank,
             allgather_object=lambda obj, name: allgather_object(obj, name, face=face),
             **kwargs,
         )
@@ -97,7 +97,7 @@ class ModelState(ObjectState):
         root = self._compare()
         everything = [*self._variables(), *legacy_rates(self.optimizer)]
         shared = [variable for variable in everything if not is_own(variable)]
-        self._hvd_face.adapter.broadcast_variables(shared, root, global_process_set)
+        self._hvd_frontend.adapter.broadcast_variables(shared, root, global_process_set)
         self._sync_attributes(root)
         self._save_variables()
 
@@ -109,7 +109,7 @@ class ModelState(ObjectState):
         seen: set[Any] = set()
         chosen = []
         for variable in [*self.model.weights, *optimizer_variables(self.optimizer)]:
-            key = self._hvd_face.adapter.key(variable)
+            key = self._hvd_frontend.adapter.key(variable)
             if key not in seen:
                 seen.add(key)
                 chosen.append(variable)
@@ -117,7 +117,7 @@ class ModelState(ObjectState):
 
     def _save_variables(self) -> None:
         self._bring_values_here()
-        variables, kept = self._variables(), self._hvd_face.adapter.kept
+        variables, kept = self._variables(), self._hvd_frontend.adapter.kept
         before = [*self._saved_values, *[None] * len(variables)]
         self._saved_values = [kept(one, into) for one, into in zip(variables, before, strict=False)]
 
@@ -127,7 +127,7 @@ class ModelState(ObjectState):
 
     def _bring_values_here(self) -> None:
         sync = getattr(self.model, "jax_state_sync", None)
-        if sync is not None and backend_of(self._hvd_face.keras) == "jax":
+        if sync is not None and backend_of(self._hvd_frontend.keras) == "jax":
             sync()  # while fit runs, the variables do not hold the current values
 
 
@@ -141,16 +141,16 @@ def _array(variable: Any) -> "np.ndarray[Any, Any]":
     return np.array(value)
 
 
-def make_run(face: Any) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+def make_run(frontend: Any) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
     """Return the ``run`` decorator of a frontend."""
 
     def reset() -> None:
         # A new epoch has a new job; it is the same if another frontend keeps the epoch alive.
-        before = face.adapter.face.job
-        face.adapter.shutdown()
-        face.adapter.basics.init()
-        new_epoch = getattr(face.adapter, "new_epoch", None)
-        if new_epoch is not None and face.adapter.face.job is not before:
+        before = frontend.adapter.face.job
+        frontend.adapter.shutdown()
+        frontend.adapter.basics.init()
+        new_epoch = getattr(frontend.adapter, "new_epoch", None)
+        if new_epoch is not None and frontend.adapter.face.job is not before:
             new_epoch()
 
     def run(func: Callable[..., Any]) -> Callable[..., Any]:
@@ -165,7 +165,7 @@ def make_run(face: Any) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
         Returns:
             Callable: Function with the same arguments, which returns the result of ``func``.
         """
-        if (errors_as_ours := getattr(face.adapter, "errors_as_ours", None)) is not None:
+        if (errors_as_ours := getattr(frontend.adapter, "errors_as_ours", None)) is not None:
             return run_fn(func, reset, failures, errors_as_ours)
         return run_fn(func, reset, failures)
 
@@ -215,7 +215,7 @@ class CommitState(Batches):
 
     def __init__(self, state: Any, batches_per_commit: int = 1) -> None:
         if isinstance(batches_per_commit, bool) or not isinstance(batches_per_commit, int) or batches_per_commit < 1:
-            raise ValueError(f"batches_per_commit is {batches_per_commit!r}, accepted is an integer of at least 1")
+            raise ValueError(f"batches_per_commit must be an integer of at least 1, got {batches_per_commit!r}")
         super().__init__()
         self.state = state
         self.batches_per_commit = batches_per_commit
@@ -308,14 +308,14 @@ class UpdateDataset(Batches):
         self.dataset.on_batch_end(self._more(batch))
 
 
-def make_elastic(face: Any, module: str) -> dict[str, Any]:
+def make_elastic(frontend: Any, module: str) -> dict[str, Any]:
     """Return the contents of the ``elastic`` module of a Keras frontend; ``module`` is its name."""
-    plain = face.keras.callbacks.Callback
+    plain = frontend.keras.callbacks.Callback
 
     def join(mixin: type, bases: Sequence[type], name: str) -> type:
-        return type(name, (mixin, *bases), {"__module__": module, "__doc__": mixin.__doc__, "_hvd_face": face})
+        return type(name, (mixin, *bases), {"__module__": module, "__doc__": mixin.__doc__, "_hvd_frontend": frontend})
 
-    basics = face.adapter.basics
+    basics = frontend.adapter.basics
 
     def init_checkpoint(
         self: Any,
@@ -335,7 +335,7 @@ def make_elastic(face: Any, module: str) -> dict[str, Any]:
         "ElasticDataset": type("ElasticDataset", (ElasticDataset,), dataset),
         "UpdateDatasetCallback": join(UpdateDataset, (plain,), "UpdateDatasetCallback"),
         "batch": batch_of_this_rank(basics.rank, basics.size),
-        "run": make_run(face),
+        "run": make_run(frontend),
         "KerasState": join(ModelState, (), "KerasState"),
         "TensorFlowKerasState": join(ModelState, (), "TensorFlowKerasState"),
         "CommitStateCallback": join(CommitState, (plain,), "CommitStateCallback"),

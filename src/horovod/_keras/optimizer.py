@@ -20,10 +20,9 @@ import functools
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from horovod._keras import synchronized
-from horovod._keras.aggregation import LocalAggregation, keras3_tools
+from horovod._keras import checks
 from horovod._keras.alike import differing
-from horovod._keras.reduction import GradientReduction
+from horovod._keras.reduction import GradientReduction, LocalAggregation, keras3_tools
 from horovod.common.in_sync import mark_own
 from horovod.common.steps import marks
 
@@ -237,8 +236,8 @@ def distribute(keras: Any, optimizer: Any, reduction: GradientReduction, rebuild
     backend = keras.config.backend()
     if reduction.passes > 1 and backend == "jax":
         raise ValueError(
-            f"backward_passes_per_step is {reduction.passes}; accepted with the JAX backend is 1, and the optimizer's "
-            "own gradient_accumulation_steps for the same purpose"
+            f"backward_passes_per_step must be 1 with the JAX backend, got {reduction.passes}; use the optimizer's "
+            "gradient_accumulation_steps instead"
         )
     if isinstance(optimizer, DistributedMixin):
         made = optimizer
@@ -303,11 +302,11 @@ def _prepare(keras: Any, adapter: Any) -> None:
         adapter.watch_data()
     if keras.config.backend() == "tensorflow":
         _keep_xla_off(keras)
-        synchronized.watch(keras)
+        checks.watch(keras)
     if keras.config.backend() == "jax":
-        from horovod._keras import jax_training
+        from horovod._keras import backend_jax
 
-        jax_training.watch(keras, is_distributed)
+        backend_jax.watch(keras, is_distributed)
 
 
 def _move_reduction_to_loss_scaling(keras: Any) -> None:

@@ -20,7 +20,9 @@ def import_keras() -> Any:
     except ImportError as error:
         raise ImportError(f"Keras cannot be imported ({error}); install it with: pip install keras") from error
     if wanted and not is_legacy(keras):
-        raise ImportError("TF_USE_LEGACY_KERAS asks for Keras 2; install it with: pip install tf-keras")
+        raise ImportError(
+            "TF_USE_LEGACY_KERAS selects Keras 2, which is missing; install it with: pip install tf-keras"
+        )
     return keras
 
 

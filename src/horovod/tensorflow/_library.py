@@ -124,6 +124,6 @@ def check_not_compiled(operation: str) -> None:
     if _in_xla_context(tf.compat.v1.get_default_graph()):
         raise NotImplementedError(
             f"{operation} cannot be compiled by XLA. Call it outside the function with jit_compile=True: compile the "
-            "computation in a function of its own, and call that and the Horovod operation from a tf.function "
+            "computation in a separate function, and call that and the Horovod operation from a tf.function "
             "without jit_compile (Keras: compile(..., jit_compile=False))"
         )

@@ -38,7 +38,7 @@ def as_tensor(value: Any, operation: str) -> tf.Tensor:
     """
     tensor = value if isinstance(value, tf.Tensor) else tf.convert_to_tensor(value)
     if tensor.dtype not in DTYPES:
-        refuse(f"{operation}: dtype {tensor.dtype.name} is not supported; accepted are {dtypes.SUPPORTED}")
+        refuse(f"{operation}: dtype must be one of {dtypes.SUPPORTED}, got {tensor.dtype.name}")
     return tensor
 
 
@@ -49,18 +49,18 @@ def as_tensors(values: Any, operation: str) -> list[tf.Tensor]:
         ArgumentError: ``values`` is not a list, or its tensors differ in dtype.
     """
     if isinstance(values, tf.Tensor) or not hasattr(values, "__iter__"):
-        refuse(f"{operation}: tensors is a {type(values).__name__}; accepted is a list of tensors")
+        refuse(f"{operation}: tensors must be a list of tensors, got a {type(values).__name__}")
     tensors = [as_tensor(value, operation) for value in values]
     names = list(dict.fromkeys(tensor.dtype.name for tensor in tensors))
     if len(names) > 1:
-        refuse(f"{operation}: the tensors have dtypes {', '.join(names)}; accepted is one dtype a call")
+        refuse(f"{operation}: tensors must have one dtype, got {', '.join(names)}; make one call for each dtype")
     return tensors
 
 
 def name_arguments(kind: str, tensor: Any, name: str | None, ignore_name_scope: bool) -> dict[str, Any]:
     """Return the name-related arguments of an op of class ``kind`` whose first input is ``tensor``."""
     if name is not None and not isinstance(name, str):
-        refuse(f"{kind}: name is {name!r}; accepted is text or None")
+        refuse(f"{kind}: name must be a string or None, got {name!r}")
     if _executing_eagerly():
         # Eager kernels are cached by their attributes: unnamed ops have equal attributes and share a kernel.
         return {"tensor_name": name} if name else {"unnamed": True}
@@ -134,7 +134,7 @@ def check_root(root_rank: Any, operation: str) -> int:
         ArgumentError: ``root_rank`` is not an integer.
     """
     if isinstance(root_rank, bool) or not hasattr(root_rank, "__index__"):
-        refuse(f"{operation}: root_rank is {root_rank!r}; accepted is the world rank of a member, an int")
+        refuse(f"{operation}: root_rank must be the world rank of a member, an int, got {root_rank!r}")
     return root_rank.__index__()
 
 
@@ -148,13 +148,13 @@ def as_splits(splits: Any) -> tf.Tensor:
         dtype = getattr(splits, "dtype", tf.int32)
         made = tf.convert_to_tensor(splits, tf.as_dtype(dtype))
     except (TypeError, ValueError) as error:
-        refuse(f"alltoall: splits is {splits!r}; accepted is a list or 1-D tensor of int32 ({error})")
+        refuse(f"alltoall: splits must be a list or 1-D tensor of int32, got {splits!r} ({error})")
     if made.dtype != tf.int32:
-        refuse(f"alltoall: splits has dtype {made.dtype.name}; accepted is int32")
+        refuse(f"alltoall: splits must have dtype int32, got {made.dtype.name}")
     if made.shape.rank not in (1, None):
-        refuse(f"alltoall: splits has {made.shape.rank} dimensions; accepted is 1")
+        refuse(f"alltoall: splits must have 1 dimension, got {made.shape.rank}")
     if made.shape.num_elements() == 0:  # the op would interpret this as equal parts
-        refuse("alltoall: splits is empty; accepted is one entry for each rank of the set, or None for equal parts")
+        refuse("alltoall: splits must have one entry for each rank of the set, or be None for equal parts, got none")
     return made
 
 

@@ -108,9 +108,9 @@ def _sparse(
 ) -> tf.IndexedSlices:
     if op not in (Average, Sum) or prescale != 1.0 or postscale != 1.0:
         raise NotImplementedError(
-            f"allreduce of tf.IndexedSlices with op={OP_NAMES[op]}, prescale_factor={prescale}, "
-            f"postscale_factor={postscale}; accepted are Average and Sum without scaling (or make it dense: "
-            "tf.convert_to_tensor)"
+            "allreduce of tf.IndexedSlices: op must be Average or Sum and the factors must be 1.0, got "
+            f"op={OP_NAMES[op]}, prescale_factor={prescale}, postscale_factor={postscale}; or convert it to a dense "
+            "tensor with tf.convert_to_tensor"
         )
     names = (f"{name}.values", f"{name}.indices") if name else (None, None)
     values = as_tensor(slices.values, "allreduce of IndexedSlices")
@@ -157,7 +157,7 @@ def grouped_allreduce(
     """
     op = resolve_op(op, average, operation_on_rank(face, "grouped_allreduce"))
     if isinstance(tensors, tf.Tensor) or not hasattr(tensors, "__iter__"):
-        refuse(f"grouped_allreduce: tensors is a {type(tensors).__name__}; accepted is a list of tensors")
+        refuse(f"grouped_allreduce: tensors must be a list of tensors, got a {type(tensors).__name__}")
     wire_of(compression)
     tensors = tensors if isinstance(tensors, list) else list(tensors)
     if not tensors:

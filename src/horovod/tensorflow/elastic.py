@@ -32,10 +32,9 @@ from horovod.common.elastic.dataset import ElasticDataset as _ElasticDataset
 from horovod.common.elastic.own import PerRank, RandomNumbers
 from horovod.common.elastic.state_checkpoint import StateCheckpoint
 from horovod.common.frontends import TENSORFLOW
-from horovod.tensorflow.elastic_errors import errors_as_ours
 from horovod.tensorflow.functions import allgather_object, broadcast_object, broadcast_variables
 from horovod.tensorflow.mpi_ops import init, rank, shutdown, size
-from horovod.tensorflow.util import _executing_eagerly
+from horovod.tensorflow.util import _executing_eagerly, errors_as_ours
 
 __all__ = [  # noqa: F822
     "Batch",
@@ -130,8 +129,8 @@ class TensorFlowState(ObjectState):
         if variables is None:
             if session is None and _executing_eagerly():
                 raise ValueError(
-                    "variables is not given; in eager mode nobody knows which there are, so give model.variables and "
-                    "those of the optimizer, once they exist"
+                    "variables must be given in eager mode, in which TensorFlow keeps no list of them: pass "
+                    "model.variables and those of the optimizer, once they exist"
                 )
             variables = tf.compat.v1.global_variables()
         self.variables = list(variables)

@@ -1,11 +1,11 @@
-"""Synchronization of variables, in eager mode and in sessions, and of Python objects with a root rank."""
+"""Synchronization and comparison of variables, and of Python objects with a root rank."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from typing import Any
 
 import tensorflow as tf
 
-from horovod.common import objects
+from horovod.common import in_sync, objects
 from horovod.common.frontends import TENSORFLOW as face
 from horovod.common.in_sync import is_own
 from horovod.common.process_sets import ProcessSet, global_process_set
@@ -45,13 +45,13 @@ def _check_one_kind(variables: Sequence[Any]) -> None:
     """
     kinds = {"resource" if _is_resource(variable) else "reference" for variable in variables}
     if len(kinds) > 1:
-        refuse("broadcast_: some variables are resource variables, others reference variables; accepted is one kind")
+        refuse("broadcast_: variables must all be resource variables or all be reference variables, got both")
     devices = sorted({str(variable.device) for variable in variables})
     if len(devices) > 1:
-        refuse(f"broadcast_: the variables are on the devices {', '.join(devices)}; accepted is one device")
+        refuse(f"broadcast_: variables must be on one device, got {', '.join(devices)}")
     dtypes = sorted({variable.dtype.base_dtype.name for variable in variables})
     if kinds == {"reference"} and len(dtypes) > 1:
-        refuse(f"broadcast_: the reference variables have dtypes {', '.join(dtypes)}; accepted is one dtype")
+        refuse(f"broadcast_: reference variables must have one dtype, got {', '.join(dtypes)}")
 
 
 def broadcast_(
@@ -252,3 +252,42 @@ def allgather_object(
     """
     del session
     return objects.allgather_object(obj, name or "allgather_object", process_set, face)
+
+
+# -- comparison ------------------------------------------------------------------------------------------------------
+
+
+def check_in_sync(
+    *objects: Any, process_set: ProcessSet = global_process_set, ignore: Collection[str] = (), **named: Any
+) -> str:
+    """Check that all ranks hold the same values, bit for bit. All ranks of the set must call it.
+
+    Running statistics of batch normalization differ between ranks and are skipped.
+
+    Args:
+        *objects: Keras models (which include the optimizer that they are compiled with), layers, optimizers, variables,
+            tensors, arrays, numbers, strings, None, and dicts and lists of these.
+        process_set (ProcessSet): Ranks to compare. Default: all ranks.
+        ignore (Collection[str]): Further entries to skip, as paths or patterns such as ``["optimizer.*"]``.
+        **named: More objects, whose keywords become their names in the error message.
+
+    Returns:
+        str: SHA-256 of the compared values, in hexadecimal.
+
+    Raises:
+        OutOfSyncError: Values differ. Raised on all ranks; the message names the first difference, as in
+            ``model.weights[3]``, the ranks, and small values.
+        ValueError: An argument contains nothing that can be compared.
+        RuntimeError: Called in a graph or tf.function.
+        HorovodInternalError: A rank was lost.
+    """
+    if not tf.executing_eagerly():
+        raise RuntimeError("check_in_sync works in eager code only, not in graphs and tf.functions")
+    read = in_sync.reader(lambda value: value.numpy() if hasattr(value, "numpy") else value)
+    return in_sync.check(
+        lambda: in_sync.fingerprints(
+            in_sync.named(objects, named, in_sync.name_of), read, in_sync.check_ignore(ignore)
+        ),
+        process_set,
+        face,
+    )

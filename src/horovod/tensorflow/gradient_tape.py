@@ -60,7 +60,7 @@ def DistributedGradientTape(
         ValueError: An argument is invalid; the message names it.
     """
     if not isinstance(gradtape, tf.GradientTape):
-        raise ValueError(f"gradtape is a {type(gradtape).__name__}; accepted is a tf.GradientTape")
+        raise ValueError(f"gradtape must be a tf.GradientTape, got a {type(gradtape).__name__}")
     groups = groups_of(num_groups, groups)
     reduce = make_allreduce_grads(
         "DistributedGradientTape_Allreduce",
@@ -246,6 +246,6 @@ def check_layers(local_layers: Any) -> list[Any]:
         # Compare names: several packages of Keras exist, and none should be imported for this check.
         if not any(base.__name__ == "Layer" and "keras" in base.__module__ for base in type(layer).__mro__):
             raise ValueError(
-                f"local_layers has a {type(layer).__name__}; accepted are None, Keras layers and lists of them"
+                f"local_layers must be None, a Keras layer or a list of layers, got a {type(layer).__name__}"
             )
     return layers

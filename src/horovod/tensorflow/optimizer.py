@@ -10,9 +10,8 @@ from horovod.common.gradients import check_passes, groups_of
 from horovod.common.ops import Adasum, Average
 from horovod.common.process_sets import ProcessSet, global_process_set
 from horovod.tensorflow.compression import Compression
-from horovod.tensorflow.gradient_aggregation import LocalGradientAggregationHelper, in_session
+from horovod.tensorflow.gradient_aggregation import LocalGradientAggregationHelper, WeightDeltas, in_session
 from horovod.tensorflow.reduction import LocalVariables, Reduce, make_allreduce_grads, reduces
-from horovod.tensorflow.weight_deltas import WeightDeltas
 
 
 def DistributedOptimizer(
@@ -71,7 +70,7 @@ def DistributedOptimizer(
     del use_locking
     check_passes(backward_passes_per_step)
     if op == Adasum and average_aggregated_gradients:
-        raise ValueError("average_aggregated_gradients=True does not go with op=Adasum, which sums nothing up")
+        raise ValueError("average_aggregated_gradients must be False with op=Adasum, got True")
     groups = groups_of(num_groups, groups)
     if _is_keras(optimizer):
         from horovod.tensorflow import keras
@@ -93,8 +92,7 @@ def DistributedOptimizer(
         )
     if not isinstance(optimizer, tf.compat.v1.train.Optimizer):
         raise ValueError(
-            f"optimizer is a {type(optimizer).__name__}; accepted are a tf.compat.v1.train.Optimizer and a Keras "
-            "optimizer"
+            f"optimizer must be a tf.compat.v1.train.Optimizer or a Keras optimizer, got a {type(optimizer).__name__}"
         )
     if backward_passes_per_step > 1 and tf.executing_eagerly():
         raise ValueError(

@@ -179,7 +179,7 @@ class LocalVariables:
             ValueError: ``variable`` is not a variable.
         """
         if not is_variable(variable):
-            raise ValueError(f"a {type(variable).__name__} cannot be a local variable; accepted are variables")
+            raise ValueError(f"a local variable must be a variable, got a {type(variable).__name__}")
         self._keys.add(key_of(variable))
 
     def __bool__(self) -> bool:

@@ -91,7 +91,7 @@ class SyncBatchNormalization(_BatchNormalization):
 
     def __init__(self, fused: bool = False, **kwargs: Any) -> None:
         if fused not in (False, None):
-            raise ValueError(f"SyncBatchNormalization: fused is {fused!r}, accepted is False")
+            raise ValueError(f"SyncBatchNormalization: fused must be False, got {fused!r}")
         super().__init__(**kwargs, **({"fused": False} if _LEGACY else {}))
 
     def _moments(self, inputs: Any, *args: Any, **kwargs: Any) -> Any:

@@ -1,11 +1,14 @@
 """Small helpers, some of which other software imports."""
 
+import functools
 import os
+from collections.abc import Callable
 from typing import Any
 
 import tensorflow as tf
 
 from horovod.common.contract.settings import BY_NAME
+from horovod.common.exceptions import HorovodInternalError
 
 
 def _executing_eagerly() -> bool:
@@ -44,3 +47,26 @@ def refs_to_vars(refs: Any) -> Any:
 def elastic() -> bool:
     """Return True if the number of ranks may change while traced functions live on (HOROVOD_ELASTIC=1)."""
     return bool(BY_NAME["HOROVOD_ELASTIC"].parse(os.environ.get("HOROVOD_ELASTIC", "")))
+
+
+# -- the error for a lost rank ---------------------------------------------------------------------------------------
+
+_OURS = "Horovod"  # part of Horovod's op names, and so of TensorFlow's message about a failed op
+
+
+def errors_as_ours(func: Callable[..., Any]) -> Callable[..., Any]:
+    """Decorate ``func`` to raise HorovodInternalError if a Horovod op fails with UnknownError.
+
+    A lost rank or a shutdown causes that error. All other errors are raised unchanged.
+    """
+
+    @functools.wraps(func)
+    def translated(*args: Any, **kwargs: Any) -> Any:
+        try:
+            return func(*args, **kwargs)
+        except tf.errors.UnknownError as error:
+            if _OURS not in str(error):
+                raise
+            raise HorovodInternalError(str(error)) from error
+
+    return translated

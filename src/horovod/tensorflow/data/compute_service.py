@@ -28,8 +28,7 @@ from horovod.common.contract.worker_env import WorkerEnv
 from horovod.common.frontends import TENSORFLOW
 from horovod.common.objects import broadcast_object
 from horovod.common.state import state
-from horovod.tensorflow.data.config import TfDataServiceConfig
-from horovod.tensorflow.data.way import Way
+from horovod.tensorflow.data.config import TfDataServiceConfig, Way
 
 __all__ = ["TfDataServiceConfig", "compute_worker_fn", "send_to_data_service", "tf_data_service"]
 
@@ -70,8 +69,8 @@ def tf_data_service(compute_config: TfDataServiceConfig, rank: int) -> Iterator[
     job = state.job
     if job is not None and job.rank == rank and job.size < compute_config.dispatchers:
         raise ValueError(
-            f"dispatchers is {compute_config.dispatchers}, on the training side, accepted is at most one for each rank "
-            f"of the training, which has {job.size} (rank {rank})"
+            f"dispatchers on the training side must be at most the number of ranks of the training, {job.size}, got "
+            f"{compute_config.dispatchers} (rank {rank})"
         )
     with contextlib.ExitStack() as ends:
         client = ends.enter_context(compute_config.compute_client())
@@ -157,9 +156,9 @@ def send_to_data_service(
             "use tf_data_service(compute_config, rank), in which they run, and tf.data.experimental.service.distribute"
         )
     if round_robin and not (reuse_dataset and size is not None):
-        raise ValueError(f"round_robin needs reuse_dataset and size, reuse_dataset is {reuse_dataset}, size {size}")
+        raise ValueError(f"round_robin needs reuse_dataset and size, got reuse_dataset={reuse_dataset}, size={size}")
     if size is not None and not 0 <= rank < size:
-        raise ValueError(f"rank is {rank}, accepted is 0 to {size - 1}, size is {size}")
+        raise ValueError(f"rank must be from 0 to {size - 1} with size {size}, got {rank}")
     options: dict[str, Any] = {}
     if reuse_dataset:
         options["job_name"] = f"horovod.{_agreed(rank, size)}"
@@ -183,8 +182,8 @@ def _agreed(rank: int, size: int | None) -> str:
     if job is None or rank != job.rank or size not in (None, job.size):
         here = "no job" if job is None else f"rank {job.rank} of {job.size}"
         raise ValueError(
-            f"reuse_dataset: the ranks of a job share a pass, rank is {rank}, size {size}; accepted are those of this "
-            f"process, which is {here}"
+            f"reuse_dataset: rank and size must be those of this process, {here}, because the ranks of a job share a "
+            f"pass; got rank {rank}, size {size}"
         )
     name: str = broadcast_object(
         own, name="send_to_data_service", face=TENSORFLOW if TENSORFLOW.engine is not None else None
@@ -256,7 +255,7 @@ def _place_of(config: TfDataServiceConfig, index: int) -> tuple[int, int]:
     """Return (number of the dispatcher, number of the worker at that dispatcher)."""
     workers = config.dispatchers * config.workers_per_dispatcher
     if not 0 <= index < workers:
-        raise ValueError(f"index is {index}, accepted is 0 to {workers - 1}: the data service has {workers} workers")
+        raise ValueError(f"index must be from 0 to {workers - 1}, got {index}: the data service has {workers} workers")
     return divmod(index, config.workers_per_dispatcher)
 
 

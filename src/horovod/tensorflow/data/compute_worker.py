@@ -56,8 +56,7 @@ def main(dispatchers: int, dispatcher_side: str, configfile: str, timeout: float
     nics = {name.strip() for name in names if name.strip()}
     if dispatchers < 1 or size % dispatchers:
         raise ValueError(
-            f"dispatchers is {dispatchers}, accepted is a divisor of the number of processes, {size} "
-            f"(rank {hvd.rank()})"
+            f"dispatchers must be a divisor of the number of processes, {size}, got {dispatchers} (rank {hvd.rank()})"
         )
     with contextlib.ExitStack() as ends:
         worker = ends.enter_context(DataWorker(configfile, hvd.rank()))
@@ -174,8 +173,8 @@ def __getattr__(name: str) -> argparse.Namespace:
             return parser.parse_args()
     except SystemExit:  # the caller must not exit because of this
         raise AttributeError(
-            f"parsed_args: this process has the words {sys.argv[1:]}; accepted are those of a process of the compute "
-            f"side, as {said.getvalue().strip()!r} tells"
+            f"parsed_args: the arguments of this process must be those of a process of the compute side, got "
+            f"{sys.argv[1:]}: {said.getvalue().strip()!r}"
         ) from None
 
 

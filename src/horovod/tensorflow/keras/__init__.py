@@ -12,20 +12,21 @@ Example::
 from typing import Any
 
 from horovod import _core as _native  # noqa: F401  (fail here if the native engine cannot be imported)
+from horovod._keras.api import open_frontend as _open_frontend
 from horovod.common import absent as _absent
 from horovod.common.exceptions import HorovodInternalError
 from horovod.common.gradients import groups_of as _groups_of
 from horovod.common.ops import Average, Sum
 from horovod.common.process_sets import ProcessSet, add_process_set, global_process_set, remove_process_set
 from horovod.tensorflow.keras import callbacks, elastic
-from horovod.tensorflow.keras._face import face as _face
-from horovod.tensorflow.keras._face import functions as _functions
 
-_basics = _face.adapter.basics
-Compression = _face.adapter.Compression
+_frontend = _open_frontend(only="tensorflow")
+_functions = _frontend.functions
+_basics = _frontend.adapter.basics
+Compression = _frontend.adapter.Compression
 
 init = _basics.init
-shutdown = _face.adapter.shutdown
+shutdown = _frontend.adapter.shutdown
 is_initialized = _basics.is_initialized
 rank = _basics.rank
 size = _basics.size
@@ -114,7 +115,7 @@ def DistributedOptimizer(
     Raises:
         ValueError: An argument is invalid; the message names it, its value and what is accepted.
     """
-    return _face.distributed(
+    return _frontend.distributed(
         optimizer,
         name,
         compression=compression,

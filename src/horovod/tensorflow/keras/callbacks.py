@@ -2,7 +2,9 @@
 
 from typing import Any
 
-from horovod.tensorflow.keras._face import classes as _classes
+from horovod._keras.api import open_frontend as _open_frontend
+
+_classes = _open_frontend(only="tensorflow").callbacks
 
 BroadcastGlobalVariablesCallback = _classes.BroadcastGlobalVariablesCallback
 MetricAverageCallback = _classes.MetricAverageCallback

@@ -15,12 +15,12 @@ Example::
     train(state)
 """
 
+from horovod._keras.api import open_frontend as _open_frontend
 from horovod._keras.elastic import make_elastic as _make_elastic
 from horovod.common.elastic import Batch, ObjectState, State
 from horovod.common.elastic.own import PerRank, RandomNumbers
-from horovod.tensorflow.keras._face import face as _face
 
-_made = _make_elastic(_face, __name__)
+_made = _make_elastic(_open_frontend(only="tensorflow"), __name__)
 run = _made["run"]
 batch = _made["batch"]
 KerasState = _made["KerasState"]

@@ -1,0 +1,317 @@
+"""Checks in ``fit`` and ``check_in_sync``: whether ranks have the same values, and do the same steps.
+
+Without them, ranks would wait for gradients that never arrive, or silently diverge. Before the first epoch, ranks
+compare the number of batches per epoch. At the beginning of each epoch they compare its number, the learning rate, and
+whether a rank has ended its training. At the end of each epoch they compare the number of batches that it had.
+"""
+
+import functools
+import math
+import threading
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from typing import Any, NamedTuple
+
+from horovod._keras.versions import backend_of, is_legacy
+from horovod.common import in_sync
+from horovod.common.contract import log
+from horovod.common.contract.log import warn_user
+from horovod.common.contract.settings import LOG_LEVELS, Settings
+from horovod.common.exceptions import HorovodInternalError
+from horovod.common.objects import allgather_object
+from horovod.common.process_sets import ProcessSet, global_process_set
+from horovod.common.state import state
+from horovod.common.training import training
+
+# -- equal values, based on ``horovod.common.in_sync`` ---------------------------------------------------------------
+
+
+def check(
+    frontend: Any,
+    objects: Sequence[Any],
+    named: Mapping[str, Any],
+    process_set: ProcessSet = global_process_set,
+    ignore: Collection[str] = (),
+    local_variables: Iterable[Any] = (),
+) -> str:
+    """Compare values between ranks, as described for ``check_in_sync`` in api.py.
+
+    ``frontend`` is an api.Frontend. ``local_variables`` are skipped, like those that the optimizer knows as local.
+    """
+
+    def leaves() -> dict[str, in_sync.Leaf]:
+        given = in_sync.named(objects, named, in_sync.name_of)
+        for value in given.values():
+            sync = getattr(value, "jax_state_sync", None)
+            if sync is not None:
+                sync()  # while fit runs on JAX, the variables do not hold the current values
+        local = {frontend.adapter.key(variable) for variable in local_variables}.union(*map(_local, given.values()))
+        read = in_sync.reader(_to_numpy(frontend.keras), lambda variable: frontend.adapter.key(variable) in local)
+        return in_sync.fingerprints(given, read, in_sync.check_ignore(ignore))
+
+    return in_sync.check(leaves, process_set, frontend.adapter.face)
+
+
+def check_model(frontend: Any, model: Any, local_variables: Any = None) -> None:
+    """Compare a model in ``fit``.
+
+    If there are local variables, the optimizer's variables are not compared, because its state for local variables
+    differs.
+    """
+    local = list(local_variables or ())
+    ignore = ["model.optimizer.*"] if local or _local(model) else []
+    check(frontend, [model], {}, ignore=ignore, local_variables=local)
+
+
+def is_due(steps: int) -> bool:
+    """Return True if HOROVOD_CHECK_IN_SYNC_STEPS requests a check after this number of steps."""
+    job = state.job
+    return job is not None and job.check_steps > 0 and steps % job.check_steps == 0
+
+
+def _local(value: Any) -> set[Any]:
+    """Return the keys of the variables whose gradients a distributed optimizer does not reduce."""
+    control = getattr(getattr(value, "optimizer", value), "_hvd", None)
+    return control.reduction.local if control is not None else set()
+
+
+def _to_numpy(keras: Any) -> Any:
+    if not is_legacy(keras):
+        if backend_of(keras) == "tensorflow":
+            _require_eager()
+        return keras.ops.convert_to_numpy
+    _require_eager()
+    return lambda value: value.numpy() if hasattr(value, "numpy") else value
+
+
+def _require_eager() -> None:
+    import tensorflow as tf
+
+    if not tf.executing_eagerly():
+        raise RuntimeError("check_in_sync works in eager code only, not in graphs and tf.functions")
+
+
+# -- equal epochs and batches ----------------------------------------------------------------------------------------
+
+_ADVICE = "give all ranks the same number, for example with dataset.take(n) or fit(steps_per_epoch=n)"
+_SAME_CALLBACKS = "pass it on all ranks, after MetricAverageCallback, so that all ranks decide the same"
+
+
+class Position(NamedTuple):
+    """Position of a rank in ``fit``."""
+
+    epoch: int
+    """Epoch that begins, or the last one if training has ended; from 0."""
+    ended: bool
+    """True if this rank's training has ended after that epoch."""
+    rate: float | None
+    """Learning rate, or None if it is unknown."""
+
+
+def concerns(model: Any) -> bool:
+    """Return True if all ranks of the job reduce gradients in this model's ``fit``."""
+    control = getattr(getattr(model, "optimizer", None), "_hvd", None)
+    return control is not None and control.reduction.process_set is global_process_set and state.require_job().size > 1
+
+
+def check_plan(frontend: Any, steps: int | None) -> None:
+    """Compare the number of batches before the first epoch. All ranks call it.
+
+    ``steps`` is the number of batches per epoch, or None if unknown.
+
+    Raises:
+        ValueError: The numbers differ. Raised on all ranks.
+    """
+    everybody = allgather_object(steps, "fit.steps", global_process_set, frontend.adapter.face)
+    _compare([count for count in everybody if count is not None], everybody, "in an epoch")
+
+
+def all_built(frontend: Any, shapes: list[str] | None) -> bool:
+    """Return True if the variables to broadcast exist on all ranks. All ranks call it.
+
+    Args:
+        frontend: ``api.Frontend`` of this process.
+        shapes: ``Frontend.shared_shapes`` of this rank.
+
+    Raises:
+        ValueError: Ranks have different variables. Raised on all ranks.
+    """
+    everybody = allgather_object(shapes, "fit.variables", global_process_set, frontend.adapter.face)
+    if any(one is None for one in everybody):
+        return False
+    for rank, theirs in enumerate(everybody):
+        if theirs != everybody[0]:
+            first = next((i for i, (a, b) in enumerate(zip(everybody[0], theirs, strict=False)) if a != b), None)
+            differ = (
+                f"{len(everybody[0])} and {len(theirs)} variables"
+                if first is None
+                else f"variable {first} is {everybody[0][first]} and {theirs[first]}"
+            )
+            raise ValueError(
+                f"fit: model and optimizer of rank 0 and rank {rank} differ: {differ}; all ranks must build the same "
+                "model and compile it with the same kind of optimizer"
+            )
+    return True
+
+
+def check_place(frontend: Any, place: Position) -> None:
+    """Compare epochs and learning rates of all ranks at the beginning of an epoch and at the end of training.
+
+    Args:
+        frontend: ``api.Frontend`` of this process.
+        place: Position of this rank.
+
+    Raises:
+        ValueError: A rank has ended its training and another has not, or epochs or rates differ. Raised on all ranks.
+        HorovodInternalError: A rank was lost.
+    """
+    where = "has ended its training after" if place.ended else "begins"
+    told = (
+        f"rank {state.require_job().rank} {where} epoch {place.epoch + 1} and waits for ranks that have not reached it"
+    )
+    compare_places(_waiting(frontend, "fit.begin_of_epoch", place, told))
+
+
+def compare_places(everybody: Sequence[Position]) -> None:
+    """Raise ValueError if the positions of the ranks, in rank order, do not match."""
+    ended = [rank for rank, place in enumerate(everybody) if place.ended]
+    going = [rank for rank, place in enumerate(everybody) if not place.ended]
+    if ended and going:
+        raise ValueError(
+            f"fit: rank {ended[0]} has ended its training after epoch {everybody[ended[0]].epoch + 1}, but rank "
+            f"{going[0]} begins epoch {everybody[going[0]].epoch + 1}. Either epochs of fit differ, or a "
+            f"callback that stops training, such as EarlyStopping, has stopped only rank {ended[0]}: {_SAME_CALLBACKS}"
+        )
+    for rank in going:
+        first, other = everybody[going[0]], everybody[rank]
+        if other.epoch != first.epoch:
+            raise ValueError(
+                f"fit: rank {going[0]} is in epoch {first.epoch + 1}, but rank {rank} in epoch {other.epoch + 1}; all "
+                "ranks must begin in the same epoch, for example with fit(initial_epoch=hvd.broadcast(epoch, 0))"
+            )
+        if not _alike(first.rate, other.rate):
+            raise ValueError(
+                f"fit: the learning rate of epoch {first.epoch + 1} is {first.rate:g} on rank {going[0]}, but "
+                f"{other.rate:g} on rank {rank}, so that their weights would drift apart. A callback that changes it, "
+                f"such as ReduceLROnPlateau or LearningRateScheduler, has not done the same on both: {_SAME_CALLBACKS}"
+            )
+
+
+def _alike(rate: float | None, other: float | None) -> bool:
+    if rate is None or other is None or (math.isnan(rate) and math.isnan(other)):
+        return True
+    return math.isclose(rate, other, rel_tol=1e-5)  # schedules may compute rates on devices that round differently
+
+
+def check_epoch(frontend: Any, epoch: int, batches: int, stopped: bool = False) -> None:
+    """Compare the number of batches at the end of an epoch. All ranks call it.
+
+    If other ranks do not reach the end of their epoch, this logs a warning after the stall warning time. The
+    HorovodInternalError that ends the wait contains the same text.
+
+    Args:
+        frontend: ``api.Frontend`` of this process.
+        epoch: Number of the epoch, from 0.
+        batches: Number of batches on this rank.
+        stopped: True if a callback has stopped this rank's training.
+
+    Raises:
+        ValueError: The numbers differ. Raised on all ranks.
+    """
+    advice = _ADVICE
+    if stopped:
+        advice = f"a callback that stops training, such as TerminateOnNaN, has stopped this rank: {_SAME_CALLBACKS}"
+    told = (
+        f"rank {state.require_job().rank} has ended epoch {epoch + 1} after {batches} batches and waits for ranks that "
+        f"have more of them; {advice}"
+    )
+    everybody = _waiting(frontend, "fit.end_of_epoch", batches, told)
+    _compare(everybody, everybody, f"in epoch {epoch + 1}")
+
+
+def _waiting(frontend: Any, name: str, mine: Any, told: str) -> list[Any]:
+    """Gather ``mine`` of all ranks; log ``told`` if that takes long, and add it to the error if the wait fails."""
+    timer = _warning(f"fit: {told}")
+    try:
+        return allgather_object(mine, name, global_process_set, frontend.adapter.face)
+    except HorovodInternalError as error:
+        raise HorovodInternalError(f"fit: {told}. The wait ended with: {error}") from error
+    finally:
+        if timer is not None:
+            timer.cancel()
+
+
+def _warning(text: str) -> threading.Timer | None:
+    """Start a timer that logs a warning after the stall warning time, unless it is cancelled."""
+    settings = Settings.from_environ()
+    seconds = settings.number("HOROVOD_STALL_CHECK_TIME_SECONDS")
+    if settings.flag("HOROVOD_STALL_CHECK_DISABLE") or seconds == 0 or settings.integer("HOROVOD_DEBUG_RANK") >= 0:
+        return None
+    sink: Callable[..., Any] = log.make_sink(state.require_job().rank, settings.flag("HOROVOD_LOG_HIDE_TIME"))
+    timer = threading.Timer(seconds, sink, [LOG_LEVELS.index("warning"), text])
+    timer.daemon = True
+    timer.start()
+    return timer
+
+
+def _compare(known: Sequence[int], everybody: Sequence[int | None], when: str) -> None:
+    if len(set(known)) > 1:
+        most, least = max(known), min(known)
+        raise ValueError(
+            f"fit: rank {everybody.index(most)} has more batches {when} than rank {everybody.index(least)}: {most} and "
+            f"{least}; {_ADVICE}"
+        )
+
+
+# -- layers that normalize by the statistics of one rank -------------------------------------------------------------
+
+_watched: set[type] = set()
+
+
+def watch(keras: Any) -> None:
+    """Make training with a distributed optimizer warn about ``BatchNormalization(synchronized=True)``, once per model.
+
+    Keras synchronizes only between the replicas of ``tf.distribute``, so this concerns TensorFlow alone. Other backends
+    reject the argument.
+    """
+    for kind in keras.Model.__mro__:
+        if "make_train_function" in vars(kind):
+            if kind not in _watched:
+                _watched.add(kind)
+                kind.make_train_function = _warning_if_synchronized(kind.make_train_function)
+            return
+
+
+def _warning_if_synchronized(make: Any) -> Any:
+    @functools.wraps(make)
+    def make_train_function(self: Any, *args: Any, **kwargs: Any) -> Any:
+        if getattr(self, "train_function", None) is None and _is_distributed(getattr(self, "optimizer", None)):
+            names = [str(layer.name) for layer in self._flatten_layers() if getattr(layer, "synchronized", False)]
+            if names:
+                warn_user(
+                    f"the layers {', '.join(names)} have synchronized=True, which Keras supports only with "
+                    "tf.distribute: each rank normalizes with the statistics of its own batch. Use "
+                    "horovod.tensorflow.SyncBatchNormalization for the statistics of all ranks"
+                )
+        return make(self, *args, **kwargs)
+
+    return make_train_function
+
+
+def _is_distributed(optimizer: Any) -> bool:
+    plain = getattr(optimizer, "inner_optimizer", optimizer)
+    controls = [getattr(one, "_hvd", None) for one in (optimizer, plain)]
+    return state.job is not None and any(one is not None and one.reduction.active() for one in controls)
+
+
+# -- optimizers that are not distributed -----------------------------------------------------------------------------
+
+_WRAP = "compile the model with hvd.DistributedOptimizer(optimizer)"
+
+
+def after_batch(model: Any) -> None:
+    """Record the step of an optimizer that is not distributed."""
+    optimizer = getattr(model, "optimizer", None)
+    inner = getattr(optimizer, "inner_optimizer", optimizer)
+    if training.watched and optimizer is not None and not (hasattr(optimizer, "_hvd") or hasattr(inner, "_hvd")):
+        # Assume two bytes per number: programs that average by themselves may send half precision.
+        training.plain_step(lambda: 2 * sum(math.prod(v.shape) for v in model.trainable_variables), _WRAP)
