@@ -3,7 +3,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from horovod.spark.application import Jobs
+from horovod.spark.application import Jobs, explain, known_failure, slot_limit
 
 
 class Interrupted(threading.Thread):
@@ -35,3 +35,103 @@ def test_an_interrupt_in_the_farewell_cancels_all_the_same():
         pass
     assert cancelled == [jobs._group]
     assert not thread.is_alive()
+
+
+@pytest.mark.parametrize(
+    ("conf", "slots", "why"),
+    [
+        ({"spark.master": "local"}, 1, "the master local has 1 core"),
+        ({"spark.master": "local[3]"}, 3, "has 3 cores"),
+        ({"spark.master": "local[*]"}, 8, "has 8 cores"),
+        ({"spark.master": "local[4,2]", "spark.task.cpus": "2"}, 2, "has 4 cores, and spark.task.cpus is 2"),
+        ({"spark.master": "local-cluster[2,3,1024]"}, 6, "means 2 executors of 3 cores"),
+        ({"spark.master": "local-cluster[ 2 , 3 , 1024 ]", "spark.task.cpus": "2"}, 2, "spark.task.cpus is 2"),
+        ({"spark.master": "spark://a:7077", "spark.cores.max": "5"}, 5, "spark.cores.max is 5"),
+        (
+            {"spark.master": "yarn", "spark.executor.instances": "3", "spark.executor.cores": "4"},
+            12,
+            "spark.executor.instances=3 means 3 executors of 4 cores",
+        ),
+        (
+            {
+                "spark.master": "k8s://https://x",
+                "spark.dynamicAllocation.enabled": "true",
+                "spark.dynamicAllocation.maxExecutors": "2",
+                "spark.executor.instances": "1",
+            },
+            2,
+            "spark.dynamicAllocation.maxExecutors=2 means 2 executors of 1 core",
+        ),
+    ],
+)
+def test_what_settings_tell(conf, slots, why):
+    found = slot_limit(conf, cores=8)
+    assert found.slots == slots
+    assert why in found.why
+
+
+@pytest.mark.parametrize(
+    "conf",
+    [
+        {},
+        {"spark.master": "spark://a:7077"},
+        {"spark.master": "yarn"},
+        {"spark.master": "yarn", "spark.dynamicAllocation.enabled": "true", "spark.executor.instances": "2"},
+        {"spark.master": "mesos://x", "spark.executor.instances": "2"},
+    ],
+)
+def test_what_they_do_not_tell(conf):
+    assert slot_limit(conf, cores=8) is None
+
+
+LOST = """org.apache.spark.SparkException: Job aborted due to stage failure: Could not recover from a failed barrier
+ResultStage. Most recent failure reason: Stage failed because barrier task ResultTask(0, 1) finished unsuccessfully.
+ExecutorLostFailure (executor 1 exited caused by one of the running tasks) Reason: Command exited with code 137
+\tat org.apache.spark.scheduler.DAGScheduler.failJobAndIndependentStages(DAGScheduler.scala:2989)
+"""
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("ModuleNotFoundError: No module named 'horovod'", "an executor has no horovod, or another version (horovod)"),
+        ("No module named 'horovod.spark'", "(horovod.spark)"),
+        ("No module named 'msgspec'", "(msgspec)"),
+        (
+            "[PYTHON_VERSION_MISMATCH] Python in worker has different version: 3.10 than that in driver: 3.11, PySpark",
+            "an executor runs Python 3.10, the driver another",
+        ),
+        (
+            'java.io.IOException: Cannot run program "/no/python": error=2, No such file or directory',
+            "an executor cannot run Python as /no/python",
+        ),
+        (
+            "ArrivalError: the launcher refuses this process: it has horovod 1.0, the launcher 2.0\n  at",
+            "an executor cannot take part: it has horovod 1.0, the launcher 2.0",
+        ),
+        (
+            "ArrivalError: host a cannot reach the job's launcher (10.0.0.1:99: timed out); it may have ended",
+            "HOROVOD_PORT_RANGE",
+        ),
+    ],
+)
+def test_what_would_come_again(text, words):
+    assert words in known_failure(text)
+    assert explain(text) == known_failure(text)
+
+
+def test_a_users_own_module_is_not_ours():
+    assert known_failure("ModuleNotFoundError: No module named 'horovodish'") == ""
+    assert known_failure("ModuleNotFoundError: No module named 'numpy'") == ""
+
+
+def test_a_lost_executor_is_what_tells_most():
+    assert known_failure(LOST) == ""
+    told = explain(LOST)
+    assert told.startswith("ExecutorLostFailure (executor 1 exited")
+    assert told.endswith("Reason: Command exited with code 137")
+
+
+def test_of_other_failures_their_lines_without_those_of_java():
+    text = "org.apache.spark.SparkException: Job aborted due to stage failure: spam\n\tat org.x.Y(Z.scala:1)\neggs\n"
+    assert explain(text).splitlines() == ["Job aborted due to stage failure: spam", "eggs"]

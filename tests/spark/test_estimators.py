@@ -66,7 +66,7 @@ def test_digits_are_learnt_in_a_pipeline_and_the_model_is_saved_and_loaded(frame
     rows = made.collect()
     assert len(rows) == 1797
     assert digits.accuracy(rows) > 0.94
-    with pytest.raises(ValueError, match=r"holds a .*TorchModel, accepted is a TorchEstimator"):
+    with pytest.raises(ValueError, match=r"must contain a TorchEstimator, got a .*TorchModel"):
         TorchEstimator.load(f"{tmp_path}/model/stages/0_{loaded.stages[0].uid}")
 
 

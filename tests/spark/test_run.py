@@ -38,9 +38,9 @@ def test_results_by_rank_output_and_variables(spark):
 
 def test_more_than_there_can_be(spark):
     started = time.monotonic()
-    with pytest.raises(ValueError, match=r"num_proc is 9, .* at most 4 slots .* means 2 executors of 2 cores"):
+    with pytest.raises(ValueError, match=r"num_proc must be at most 4, .*, got 9: .* means 2 executors of 2 cores"):
         horovod.spark.run(describe, (1,), num_proc=9)
-    with pytest.raises(ValueError, match=r"num_proc is 9, .* at most 4 slots"):
+    with pytest.raises(ValueError, match=r"num_proc must be at most 4, .*, got 9: "):
         horovod.spark.run_elastic(describe, (1,), num_proc=9)
     assert time.monotonic() - started < 60  # well before the start timeout
 

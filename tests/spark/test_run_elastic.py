@@ -72,17 +72,17 @@ def test_ranks_that_fail_are_not_replaced_for_ever(spark):
 
 
 def test_arguments_that_do_not_fit(spark):
-    with pytest.raises(ValueError, match="got min_num_proc 3, num_proc 2 and max_num_proc 2"):
+    with pytest.raises(ValueError, match="got min_num_proc=3, num_proc=2, max_num_proc=2"):
         horovod.spark.run_elastic(fails, num_proc=2, min_num_proc=3)
     for value in (-1, "3", 1.5, True):
         with pytest.raises(ValueError, match=rf"reset_limit must be an integer of at least 0, got {value!r}"):
             horovod.spark.run_elastic(fails, num_proc=2, reset_limit=value)
-    with pytest.raises(TypeError, match="env is 5"):
+    with pytest.raises(TypeError, match="env must be a mapping of strings to strings, got 5"):
         horovod.spark.run_elastic(fails, num_proc=2, env=5)
     with pytest.raises(ValueError, match=r"elastic_timeout must be .* got 0"):
         horovod.spark.run_elastic(fails, num_proc=2, elastic_timeout=0)
     with (
         pytest.warns(DeprecationWarning, match="min_np is deprecated: use min_num_proc"),
-        pytest.raises(ValueError, match="got min_num_proc 5"),
+        pytest.raises(ValueError, match="got min_num_proc=5"),
     ):
         horovod.spark.run_elastic(fails, num_proc=2, min_np=5)

@@ -8,10 +8,8 @@
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from horovod.spark.driver_log import log_to_driver
-    from horovod.spark.elastic_job import run_elastic
-    from horovod.spark.horovod_runner import HorovodRunner
-    from horovod.spark.job import run
+    from horovod.spark.horovod_runner import HorovodRunner, log_to_driver
+    from horovod.spark.job import run, run_elastic
 
 __all__ = ["HorovodRunner", "log_to_driver", "run", "run_elastic"]
 
@@ -23,7 +21,7 @@ def __getattr__(name: str) -> Any:
 
         return run
     if name == "run_elastic":
-        from horovod.spark.elastic_job import run_elastic
+        from horovod.spark.job import run_elastic
 
         return run_elastic
     if name == "HorovodRunner":
@@ -31,7 +29,7 @@ def __getattr__(name: str) -> Any:
 
         return HorovodRunner
     if name == "log_to_driver":
-        from horovod.spark.driver_log import log_to_driver
+        from horovod.spark.horovod_runner import log_to_driver
 
         return log_to_driver
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -4,13 +4,122 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 import threading
 import time
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from typing import Any
 
-from horovod.spark import capacity, failures
+# -- capacity, computed from the settings ----------------------------------------------------------------------------
+
+_LOCAL = re.compile(r"local(?:\[(\d+|\*)(?:, *\d+)?\])?")
+_LOCAL_CLUSTER = re.compile(r"local-cluster\[ *(\d+) *, *(\d+) *, *(\d+) *\]")
+
+
+@dataclass(frozen=True)
+class Bound:
+    """Upper bound of concurrent tasks (`slots`), and the reason for it as text (`why`)."""
+
+    slots: int
+    why: str
+
+
+def slot_limit(conf: Mapping[str, str], cores: int) -> Bound | None:
+    """Return the upper bound of concurrent tasks, or None if the settings do not determine one.
+
+    Args:
+        conf: Settings of the application by key.
+        cores: Number of cores of the driver's host.
+    """
+    master = conf.get("spark.master", "")
+    per_task = _number(conf, "spark.task.cpus") or 1
+    if found := _LOCAL.fullmatch(master):
+        count = 1 if found[1] is None else cores if found[1] == "*" else int(found[1])
+        return Bound(count // per_task, _reason(f"the master {master} has {count} core{_s(count)}", per_task))
+    if found := _LOCAL_CLUSTER.fullmatch(master):
+        return _of_executors(int(found[1]), int(found[2]), per_task, f"the master {master}")
+    if conf.get("spark.dynamicAllocation.enabled", "false") == "true":
+        executors, key = _number(conf, "spark.dynamicAllocation.maxExecutors"), "spark.dynamicAllocation.maxExecutors"
+    else:
+        executors, key = _number(conf, "spark.executor.instances"), "spark.executor.instances"
+    if master.startswith("spark:"):
+        most = _number(conf, "spark.cores.max")
+        return None if most is None else Bound(most // per_task, _reason(f"spark.cores.max is {most}", per_task))
+    if executors is None or not master.startswith(("yarn", "k8s:")):
+        return None
+    return _of_executors(executors, _number(conf, "spark.executor.cores") or 1, per_task, f"{key}={executors}")
+
+
+def _of_executors(executors: int, each: int, per_task: int, what: str) -> Bound:
+    why = f"{what} means {executors} executor{_s(executors)} of {each} core{_s(each)}"
+    return Bound(executors * (each // per_task), _reason(why, per_task))
+
+
+def _reason(why: str, per_task: int) -> str:
+    return why if per_task == 1 else f"{why}, and spark.task.cpus is {per_task}"
+
+
+def _s(count: int) -> str:
+    return "" if count == 1 else "s"
+
+
+def _number(conf: Mapping[str, str], key: str) -> int | None:
+    text = conf.get(key, "")
+    return int(text) if text.isdecimal() else None
+
+
+# -- explanations of Spark's failures, derived from its messages -----------------------------------------------------
+
+_LINES = 12  # maximum number of lines of Spark's message that are shown
+
+_KNOWN = (
+    (
+        r"No module named '(horovod(?:\.(?:spark|runner|common)[\w.]*)?|cloudpickle|msgspec|zmq)'",
+        "an executor has no horovod, or another version ({0}): install the version of the driver, and what it needs, "
+        "for the Python of the executors (PYSPARK_PYTHON, spark.pyspark.python)",
+    ),
+    (
+        r"Python in worker has different version:? ?\(?['\"]?([\d.]+)[^\n]*",
+        "an executor runs Python {0}, the driver another: let spark.pyspark.python name an interpreter of the driver's "
+        "minor version on all nodes",
+    ),
+    (
+        r"Cannot run program \"([^\"]+)\"",
+        "an executor cannot run Python as {0}: let spark.pyspark.python name an interpreter that is there on all nodes",
+    ),
+    (
+        r"the launcher refuses this process: ([^\n]+)",
+        "an executor cannot take part: {0}",
+    ),
+    (
+        r"(host \S+ cannot reach the job's launcher[^\n]*)",
+        "{0}; executors have to reach the driver: see nics, and HOROVOD_PORT_RANGE where a firewall is in between",
+    ),
+)
+
+
+def known_failure(text: str) -> str:
+    """Return the explanation of a failure that retrying cannot solve, or an empty string for other failures."""
+    for pattern, explanation in _KNOWN:
+        if found := re.search(pattern, text):
+            return explanation.format(found[1])
+    return ""
+
+
+def explain(text: str) -> str:
+    """Return the most informative part of Spark's message about a failed job, or an explanation of it."""
+    if explanation := known_failure(text):
+        return explanation
+    lost = re.findall(r"ExecutorLostFailure[^\n]*", text)
+    if lost:
+        return str(lost[-1]).strip()
+    lines = [line.rstrip() for line in text.splitlines() if line.strip() and not re.match(r"\s+at |\s*\.\.\. \d", line)]
+    lines = [re.sub(r"^.*?Exception: (?=Job aborted)", "", line) for line in lines]
+    begin = next((at for at, line in enumerate(lines) if "Job aborted" in line or "failed" in line), 0)
+    return "\n".join(lines[begin : begin + _LINES])
+
 
 _POLL = 0.2  # seconds between checks of the number of slots; Spark sends no notification
 _END_SECONDS = 10.0  # time that cancelled Spark jobs have to end
@@ -34,8 +143,8 @@ class Application:
         context = SparkContext._active_spark_context
         if context is None or context._jsc is None:
             raise RuntimeError(
-                "there is no active SparkContext in this process; make one first, by "
-                "SparkSession.builder.getOrCreate() (a session of Spark Connect has none)"
+                "there is no active SparkContext in this process; create one first with "
+                "SparkSession.builder.getOrCreate() (a Spark Connect session has none)"
             )
         self.context = context
 
@@ -62,11 +171,11 @@ class Application:
 
         `name` is the argument that the message names.
         """
-        bound = capacity.bound(self.conf, os.cpu_count() or 1)
+        bound = slot_limit(self.conf, os.cpu_count() or 1)
         if bound is not None and num_proc > bound.slots:
             raise ValueError(
-                f"{name} is {num_proc}, but this Spark application has at most {bound.slots} "
-                f"slot{'' if bound.slots == 1 else 's'} for tasks: {bound.why}; ask for fewer, or give it more"
+                f"{name} must be at most {bound.slots}, the task slots of this Spark application, got {num_proc}: "
+                f"{bound.why}; request fewer ranks, or give the application more slots"
             )
 
     def wait_for_slots(self, num_proc: int, over: threading.Event) -> None:
@@ -137,12 +246,12 @@ class Jobs:
             thread.join(max(0.0, until - time.monotonic()))
 
 
-def said(error: BaseException) -> str:
+def error_text(error: BaseException) -> str:
     """Return Spark's complete message about a failure."""
     java = getattr(error, "java_exception", None)
     return str(java.toString()) if java is not None else str(error)
 
 
-def words(error: BaseException) -> str:
+def failure_message(error: BaseException) -> str:
     """Return the most informative part of Spark's message about a failure."""
-    return failures.explain(said(error))
+    return explain(error_text(error))

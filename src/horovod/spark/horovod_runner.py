@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 import warnings
 from collections.abc import Callable, Mapping
@@ -9,8 +10,64 @@ from typing import Any
 
 from horovod.spark.application import Application
 from horovod.spark.common.backend import LocalBackend
-from horovod.spark.driver_log import DRIVER_LOG, DriverLog
 from horovod.spark.job import run
+
+# -- messages of ranks, marked within their output -------------------------------------------------------------------
+
+DRIVER_LOG = "HOROVOD_SPARK_DRIVER_LOG"
+"""Environment variable that is set for ranks whose output a DriverLog reads."""
+_MARK = "\x02driver\x03"  # control characters that programs do not print and that do not end a line
+
+
+def log_to_driver(message: str) -> None:
+    """Show a message of this rank in the driver's output (in a notebook, below the cell).
+
+    It is shown with every ``driver_log_verbosity``. Outside of jobs of ``HorovodRunner`` it is printed.
+
+    Args:
+        message: The text, which may have several lines.
+
+    Raises:
+        TypeError: If ``message`` is not a string.
+    """
+    if not isinstance(message, str):
+        raise TypeError(f"message must be a string, got {message!r}")
+    mark = _MARK if os.environ.get(DRIVER_LOG) else ""
+    print("\n".join(mark + line for line in message.splitlines() or [""]), flush=True)
+
+
+class DriverLog:
+    """Text stream for the ranks' output that forwards lines of ``log_to_driver`` to ``target``.
+
+    With ``everything`` it forwards all other lines, too.
+    """
+
+    def __init__(self, target: Any, *, everything: bool) -> None:
+        self._target = target
+        self._everything = everything
+        self._left = ""  # beginning of an incomplete line
+
+    def write(self, text: str) -> int:
+        *lines, self._left = (self._left + text).split("\n")
+        for line in lines:
+            self._line(line)
+        return len(text)
+
+    def flush(self) -> None:
+        self._target.flush()
+
+    def close(self) -> None:
+        """Forward an incomplete last line and flush; the target stays open."""
+        if self._left:
+            self._line(self._left)
+            self._left = ""
+        self._target.flush()
+
+    def _line(self, line: str) -> None:
+        _, mark, meant = line.partition(_MARK)
+        if mark or self._everything:
+            self._target.write((meant if mark else line) + "\n")
+
 
 VERBOSITIES = ("log_callback_only", "all")
 
@@ -35,15 +92,15 @@ class HorovodRunner:
             ValueError: If an argument is invalid. The message names it.
         """
         if isinstance(np, bool) or not isinstance(np, int):
-            raise ValueError(
-                f"np is {np!r}, accepted is an integer: below 0 for processes on the driver, else for tasks"
-            )
+            raise ValueError(f"np must be an integer, below 0 for processes on the driver, else for tasks, got {np!r}")
         if driver_log_verbosity not in VERBOSITIES:
             raise ValueError(
-                f"driver_log_verbosity is {driver_log_verbosity!r}, accepted are {' and '.join(map(repr, VERBOSITIES))}"
+                f"driver_log_verbosity must be {' or '.join(map(repr, VERBOSITIES))}, got {driver_log_verbosity!r}"
             )
         if np == 0:
-            warnings.warn("np=0 is deprecated: say how many tasks the job needs", DeprecationWarning, stacklevel=2)
+            warnings.warn(
+                "np=0 is deprecated; set np to the number of tasks that the job needs", DeprecationWarning, stacklevel=2
+            )
         self.np = np
         self.driver_log_verbosity = driver_log_verbosity
         self._env = dict(env or {})
@@ -62,7 +119,7 @@ class HorovodRunner:
         With ranks in Spark tasks, also the exceptions of ``horovod.spark.run``.
         """
         if not callable(main):
-            raise TypeError(f"main is {main!r}, accepted is a function, called with the keywords given to run")
+            raise TypeError(f"main must be a function, which is called with the keywords given to run, got {main!r}")
         if self.np < 0:
             return LocalBackend(-self.np, self._env).run(main, kwargs=kwargs)[0]
         log = DriverLog(sys.stdout, everything=self.driver_log_verbosity == "all")

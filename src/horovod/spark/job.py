@@ -1,19 +1,119 @@
-"""`horovod.spark.run`: a job of a fixed size in a barrier stage, whose tasks all start at once or not at all."""
+"""`horovod.spark.run` and `run_elastic`, with validation of their arguments.
+
+Ranks of `run` are the tasks of a barrier stage, which all start at once or not at all. In `run_elastic`, each rank is a
+separate Spark job with one task, which is resubmitted if it ends too early. So a lost task affects no other task, and
+its replacement starts as soon as there is a free slot.
+"""
 
 from __future__ import annotations
 
 import functools
+import io
+import itertools
+import os
 import threading
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from horovod.runner.cluster import Call, Gathering, run_fixed
+from horovod.common.contract.settings import BY_NAME
+from horovod.runner import cluster
+from horovod.runner.base.arguments import integer, interfaces, renamed, seconds
+from horovod.runner.base.names import ARGUMENTS
+from horovod.runner.cluster import Call, Gathering, Wishes, run_fixed
 from horovod.runner.function.worker_error import WorkerError, worker_error
-from horovod.spark import arguments
-from horovod.spark.application import Application, Jobs, words
-from horovod.spark.task import attend_barrier
+from horovod.runner.plan.settings import ElasticSettings
+from horovod.spark.application import Application, Jobs, error_text, failure_message, known_failure
+from horovod.spark.task import attend, attend_barrier
+
+# -- arguments -------------------------------------------------------------------------------------------------------
+
+_TIMEOUT = "HOROVOD_SPARK_START_TIMEOUT"
+
+
+def count(name: str, value: Any, default: int) -> int:
+    """Return `value` as a number of processes, or `default` for None.
+
+    Raises:
+        ValueError: If it is not an integer of at least 1. The message names the argument.
+    """
+    return default if value is None else integer(name, value, 1)
+
+
+def start_timeout_of(value: Any) -> float:
+    """Return the start timeout in seconds; for None, the value of HOROVOD_SPARK_START_TIMEOUT or its default.
+
+    Raises:
+        ValueError: If it is not a valid number of seconds. The message names the argument.
+    """
+    if value is None:
+        return float(BY_NAME[_TIMEOUT].parse(os.environ.get(_TIMEOUT, "")))  # type: ignore[arg-type]
+    return seconds("start_timeout", value)
+
+
+def rank_environment(env: Any) -> dict[str, str]:
+    """Return the environment variables for the ranks.
+
+    Raises:
+        TypeError: If `env` is not a mapping of strings to strings.
+    """
+    if not isinstance(env, (Mapping, type(None))):
+        raise TypeError(f"env must be a mapping of strings to strings, got {env!r}")
+    for key, value in (env or {}).items():
+        if not (isinstance(key, str) and isinstance(value, str)):
+            raise TypeError(f"env must map strings to strings, got {key!r}: {value!r}")
+    return dict(env or {})
+
+
+def _check_stream(name: str, stream: Any) -> None:
+    takes_bytes = isinstance(stream, (io.RawIOBase, io.BufferedIOBase)) or "b" in str(getattr(stream, "mode", ""))
+    if stream is not None and (takes_bytes or not hasattr(stream, "write")):
+        raise TypeError(f"{name} must be a text stream, such as open(path, 'w') returns, got {stream!r}")
+
+
+def job_options(
+    *,
+    env: Mapping[str, str] | None,
+    stdout: Any,
+    stderr: Any,
+    verbose: Any,
+    nics: Collection[str] | str | None,
+    timestamp: bool,
+    timeout: float,
+    executable: str | None = None,
+) -> Wishes:
+    """Return the options of a job, validated.
+
+    Raises:
+        TypeError, ValueError: If an argument is invalid. The message names it.
+    """
+    _check_stream("stdout", stdout)
+    _check_stream("stderr", stderr)
+    if not isinstance(verbose, (int, type(None))):
+        raise TypeError(f"verbose must be an integer, got {verbose!r}; 2 shows more of what the job does")
+    return Wishes(
+        start_timeout=timeout,
+        environ=rank_environment(env),
+        executable=executable,
+        nics=interfaces("nics", nics),
+        timestamp=bool(timestamp),
+        verbose=(verbose or 0) >= 2,
+        stdout=stdout,
+        stderr=stderr,
+        handlers=("pyspark",),  # its SIGINT handler cancels all jobs of the driver, then raises KeyboardInterrupt
+    )
+
+
+def of_the_driver() -> dict[str, str]:
+    """Return the driver's HOROVOD_SPARK_* variables, which its tasks need."""
+    return {name: value for name, value in os.environ.items() if name.startswith("HOROVOD_SPARK_")}
+
+
+def ports() -> str:
+    """Return the range of ports on which the launcher may listen; empty means any port."""
+    return os.environ.get("HOROVOD_PORT_RANGE", "")
+
 
 _REASON_SECONDS = 3.0  # time for Spark to report why a task was lost
 
@@ -69,26 +169,26 @@ def run(
     """
     if use_mpi:
         raise ValueError(
-            "use_mpi=True is given, but ranks on Spark are started by its tasks, not by mpirun; accepted is "
-            "use_gloo=True, or neither"
+            "use_mpi must be False, got True: Spark's tasks start the ranks, not mpirun; set use_gloo=True or leave "
+            "both out"
         )
     if extra_mpi_args is not None:
-        raise ValueError(f"extra_mpi_args is {extra_mpi_args!r}, but Spark's tasks do not use MPI; accepted is None")
+        raise ValueError(f"extra_mpi_args must be None, got {extra_mpi_args!r}: Spark's tasks do not use MPI")
     application = Application()
-    size = arguments.count("num_proc", num_proc, application.context.defaultParallelism)
-    wishes = arguments.wishes(
+    size = count("num_proc", num_proc, application.context.defaultParallelism)
+    wishes = job_options(
         env=env,
         stdout=stdout,
         stderr=stderr,
         verbose=verbose,
         nics=nics,
         timestamp=prefix_output_with_timestamp,
-        timeout=arguments.start_timeout(start_timeout),
+        timeout=start_timeout_of(start_timeout),
         executable=executable,
     )
     application.check(size, "num_proc")
     call = Call(fn, args, kwargs)
-    with Gathering("Spark task", wishes.nics, arguments.ports()) as gathering:
+    with Gathering("Spark task", wishes.nics, ports()) as gathering:
         stage = _Stage(application, gathering, size)
         with Jobs(application, f"horovod.spark.run: {size} ranks") as jobs:
             jobs.start(lambda context: stage.run(context, jobs.over))
@@ -111,7 +211,7 @@ class _Stage:
 
     def run(self, context: Any, over: threading.Event) -> None:
         """Run the Spark job until it ends, in a separate thread; return early if `over` is set before it starts."""
-        attend = functools.partial(attend_barrier, self._gathering.ticket, arguments.of_the_driver())
+        attend = functools.partial(attend_barrier, self._gathering.ticket, of_the_driver())
         try:
             rdd = context.parallelize(range(self._size), self._size)
             # Spark does not support barrier stages with dynamic allocation.
@@ -123,9 +223,11 @@ class _Stage:
             stage.mapPartitionsWithIndex(attend).collect()
             trouble = "its tasks have ended"
         except Exception as error:
-            trouble = self._why = words(error)
+            trouble = self._why = failure_message(error)
         self._jobs_end = time.monotonic()
-        self._gathering.fail(RuntimeError(f"the Spark job that was to start {self._size} ranks is over: {trouble}"))
+        self._gathering.fail(
+            RuntimeError(f"the Spark job of {self._size} ranks ended before all of them started: {trouble}")
+        )
 
     def explained(self, error: WorkerError) -> WorkerError:
         """Return the error, with Spark's reason appended if an agent was lost."""
@@ -137,3 +239,123 @@ class _Stage:
         if not self._why:
             return error
         return worker_error(f"{error}\nSpark says: {self._why}", None, error.host, error.exit_code)
+
+
+# -- run_elastic -----------------------------------------------------------------------------------------------------
+
+_NAMES = replace(ARGUMENTS, cooldown="")
+_PAUSE, _LONGEST_PAUSE = 0.25, 5.0  # seconds until a task is resubmitted; doubled with each failure
+
+
+def run_elastic(
+    fn: Callable[..., Any],
+    args: Sequence[Any] = (),
+    kwargs: Mapping[str, Any] = {},
+    num_proc: int | None = None,
+    min_num_proc: int | None = None,
+    max_num_proc: int | None = None,
+    start_timeout: float | None = None,
+    elastic_timeout: float | None = None,
+    reset_limit: int | None = None,
+    env: Mapping[str, str] | None = None,
+    stdout: Any = None,
+    stderr: Any = None,
+    verbose: int = 1,
+    nics: Collection[str] | str | None = None,
+    prefix_output_with_timestamp: bool = False,
+    min_np: int | None = None,
+    max_np: int | None = None,
+) -> list[Any]:
+    """Call `fn(*args, **kwargs)` on ranks in Spark tasks, and continue when executors are lost or added.
+
+    The job begins when `num_proc` tasks run, continues while at least `min_num_proc` ranks are left, and requests tasks
+    from Spark until there are `max_num_proc`. A rank that fails by itself is not replaced; a rank whose executor is
+    lost is. `fn` should train in a function that `hvd.elastic.run` wraps.
+
+    Args:
+        fn: Function that each rank calls. It, its arguments and its results are serialized with cloudpickle.
+        args: Positional arguments of `fn`.
+        kwargs: Keyword arguments of `fn`.
+        num_proc: Number of ranks to begin with. Default: spark.default.parallelism.
+        min_num_proc: Least number of ranks. Default: `num_proc`.
+        max_num_proc: Largest number of ranks. Default: `num_proc`.
+        start_timeout: Seconds for the first tasks to start. Default: HOROVOD_SPARK_START_TIMEOUT.
+        elastic_timeout: Seconds without enough ranks after which the job ends. Default: HOROVOD_ELASTIC_TIMEOUT.
+        reset_limit: How many times the ranks may change. Default: no limit.
+        env: Environment variables of the ranks, see `run`.
+        stdout: Text stream for the ranks' standard output. Default: the driver's.
+        stderr: Text stream for the ranks' standard error. Default: the driver's.
+        verbose: 2 reports more about the job.
+        nics: Network interfaces for the ranks and the driver.
+        prefix_output_with_timestamp: Whether lines of output begin with the time.
+        min_np: Old name of `min_num_proc`.
+        max_np: Old name of `max_num_proc`.
+
+    Returns:
+        The results of the first `min_num_proc` ranks at the end of the job, by rank.
+
+    Raises:
+        The exceptions of `run`. A lost task is not a failure here.
+    """
+    for old, new, value in (("min_np", "min_num_proc", min_np), ("max_np", "max_num_proc", max_np)):
+        renamed(old, new, value)
+    application = Application()
+    size = count("num_proc", num_proc, application.context.defaultParallelism)
+    least = count("min_num_proc", min_np if min_num_proc is None else min_num_proc, size)
+    most = count("max_num_proc", max_np if max_num_proc is None else max_num_proc, size)
+    if not least <= size <= most:
+        raise ValueError(
+            "num_proc must be between min_num_proc and max_num_proc, got "
+            f"min_num_proc={least}, num_proc={size}, max_num_proc={most}"
+        )
+    resets = None if reset_limit is None else integer("reset_limit", reset_limit, 0)
+    variables = rank_environment(env)
+    if elastic_timeout is not None:
+        variables["HOROVOD_ELASTIC_TIMEOUT"] = str(seconds("elastic_timeout", elastic_timeout))
+    wishes = job_options(
+        env=variables,
+        stdout=stdout,
+        stderr=stderr,
+        verbose=verbose,
+        nics=nics,
+        timestamp=prefix_output_with_timestamp,
+        timeout=start_timeout_of(start_timeout),
+    )
+    application.check(size, "num_proc")
+    call = Call(fn, args, kwargs)
+    description = f"horovod.spark.run_elastic: {least} to {most} ranks"
+    with Gathering("Spark task", wishes.nics, ports()) as gathering, Jobs(application, description) as jobs:
+        tasks = _Tasks(gathering, jobs.over)
+        for _ in range(most):
+            jobs.start(tasks.keep)
+        wishes = replace(wishes, advice=lambda: application.advice(size) + tasks.last_failure, names=_NAMES)
+        settings = ElasticSettings(size, least, most, resets)
+        return cluster.run_elastic(gathering, call, settings, wishes)
+
+
+class _Tasks:
+    """Spark tasks of the job. `last_failure` is the last task's failure as the end of a message, or empty."""
+
+    def __init__(self, gathering: Gathering, over: threading.Event) -> None:
+        self._gathering = gathering
+        self._over = over
+        self._numbers = itertools.count()
+        self.last_failure = ""
+
+    def keep(self, context: Any) -> None:
+        """Run a task, and replace it each time it ends, until the job is over. Runs in a separate thread."""
+        given, pause = of_the_driver(), _PAUSE
+        while not (self._over.is_set() or self._gathering.closed):
+            act = functools.partial(attend, self._gathering.ticket, given, next(self._numbers))
+            try:
+                context.parallelize([0], 1).mapPartitions(act).collect()
+            except Exception as error:
+                self.last_failure = f". The last task that failed: {failure_message(error)}"
+                if lasting := known_failure(
+                    error_text(error)
+                ):  # ends a job that has not begun; a warning in other jobs
+                    self._gathering.fail(RuntimeError(lasting))
+                pause = min(2 * pause, _LONGEST_PAUSE)
+            else:
+                pause = _PAUSE
+            self._over.wait(pause)

@@ -34,7 +34,7 @@ def attend_barrier(ticket: Ticket, given: Mapping[str, str], index: int, _: Iter
     if context.attemptNumber():
         raise ArrivalError(
             f"attempt {context.attemptNumber()} of Spark task {index}: its first attempt was lost, and jobs of a fixed "
-            "size do not replace it"
+            "size do not replace lost tasks"
         )
     become_agent(ticket, index, label=f"Spark task {index}", **_home(context, given))
     return iter(())
@@ -48,7 +48,7 @@ def attend(ticket: Ticket, given: Mapping[str, str], task: int, _: Iterable[Any]
     context = _context()
     attempt = context.attemptNumber()
     if attempt >= ATTEMPTS:
-        raise ArrivalError(f"attempt {attempt} of Spark task {task}: accepted are {ATTEMPTS}")
+        raise ArrivalError(f"attempt {attempt} of Spark task {task}: a task has at most {ATTEMPTS} attempts")
     label = f"Spark task {task}" + (f".{attempt}" if attempt else "")
     become_agent(ticket, task * ATTEMPTS + attempt, label=label, **_home(context, given))
     return iter(())

@@ -53,8 +53,8 @@ def test_what_is_no_backend_is_named(monkeypatch):
 
     with pytest.raises(ValueError, match="num_proc must be an integer of at least 1, got 0"):
         LocalBackend(0)
-    with pytest.raises(NotImplementedError, match="Backend does not say how ranks are started"):
+    with pytest.raises(NotImplementedError, match="Backend must define run"):
         Backend().run(print)
     monkeypatch.setattr(SparkContext, "_active_spark_context", None)
-    with pytest.raises(RuntimeError, match="num_proc is not given, and there is no active SparkContext"):
+    with pytest.raises(RuntimeError, match="num_proc must be given if there is no active SparkContext"):
         SparkBackend().num_processes()

@@ -4,7 +4,7 @@ import pytest
 
 from horovod.spark.common.columns import (
     Column,
-    Found,
+    ColumnStatistics,
     all_settled,
     check_shapes,
     chosen,
@@ -46,10 +46,10 @@ def test_each_column_once_with_what_numpy_calls_it():
 @pytest.mark.parametrize(
     ("argument", "name", "words"),
     [
-        ("feature_cols", "size", "feature_cols names 'size', the DataFrame has 'age', 'price'"),
-        ("label_cols", "lable", "label_cols names 'lable'"),
-        ("feature_cols", "name", "feature_cols: column 'name' is of type string, accepted are numbers"),
-        ("feature_cols", "person", "'person' is of type struct"),
+        ("feature_cols", "size", "feature_cols must name columns of the DataFrame, 'age', 'price'.*, got 'size'"),
+        ("label_cols", "lable", "label_cols must name columns .*, got 'lable'"),
+        ("feature_cols", "name", "feature_cols: column 'name' must have numbers, booleans, .*, got string"),
+        ("feature_cols", "person", "'person' must have .*, got struct"),
     ],
 )
 def test_a_column_that_cannot_be_learnt_from_is_named(argument, name, words):
@@ -60,17 +60,23 @@ def test_a_column_that_cannot_be_learnt_from_is_named(argument, name, words):
 def test_a_transformation_may_use_texts_and_make_columns():
     made = chosen(FIELDS, {"feature_cols": ["name", "length"], "sample_weight_col": []}, True, False)
     assert made[0] == Column("name", "other")
-    with pytest.raises(ValueError, match="sample_weight_col names 'weight'"):
+    with pytest.raises(ValueError, match=r"sample_weight_col must name columns .*, got 'weight'"):
         chosen(FIELDS, {"sample_weight_col": ["weight"]}, True, False)
 
 
 @pytest.mark.parametrize(
     ("found", "words"),
     [
-        (Found(10, nulls=3), r"column 'x' has nulls in 3 of 10 rows, .*df.na.drop\(subset=\['x'\]\)"),
-        (Found(10, inner_nulls=2), "column 'x' has 2 nulls within its arrays"),
-        (Found(10, least=[4, 3], most=[4, 5]), "column 'x' has arrays of 3 and of 5 elements"),
-        (Found(10, least=[0, 0], most=[0, 0]), "column 'x' has arrays of 0 elements"),
+        (
+            ColumnStatistics(10, nulls=3),
+            r"column 'x' must not have nulls, got 3 in 10 rows; df.na.drop\(subset=\['x'\]\)",
+        ),
+        (ColumnStatistics(10, inner_nulls=2), "column 'x' must not have nulls in its arrays, got 2"),
+        (
+            ColumnStatistics(10, least=[4, 3], most=[4, 5]),
+            "column 'x' must have arrays of one size in all rows, got 3 and 5 elements",
+        ),
+        (ColumnStatistics(10, least=[0, 0], most=[0, 0]), "column 'x' must have arrays with at least 1 element"),
     ],
 )
 def test_rows_that_differ_are_told_of(found, words):
@@ -79,11 +85,11 @@ def test_rows_that_differ_are_told_of(found, words):
 
 
 def test_what_parts_have_found_is_put_together():
-    found = Found()
-    for part in (Found(0), Found(3, 1, 0, [2], [2]), Found(4, 0, 1, [2], [3])):
+    found = ColumnStatistics()
+    for part in (ColumnStatistics(0), ColumnStatistics(3, 1, 0, [2], [2]), ColumnStatistics(4, 0, 1, [2], [3])):
         found.add(part)
-    assert found == Found(7, 1, 1, [2], [3])
-    assert settled(Column("x", "vector", "float32", 1), Found(5, least=[8], most=[8])).shape == (8,)
+    assert found == ColumnStatistics(7, 1, 1, [2], [3])
+    assert settled(Column("x", "vector", "float32", 1), ColumnStatistics(5, least=[8], most=[8])).shape == (8,)
 
 
 @pytest.mark.parametrize(
@@ -114,9 +120,9 @@ def test_minus_one_is_the_rows_or_what_is_left(wanted, size, row):
 def test_labels_of_another_shape_are_named():
     label = Column("label", "vector", "float32", 1, (10,))
     check_shapes("label", [label], [[2, 5]], "label_shapes")
-    with pytest.raises(ValueError, match=r"gives label 'label' the shape \[3\], its rows have \[10\]"):
+    with pytest.raises(ValueError, match=r"the shape of label 'label' must fit its rows of shape \[10\], got \[3\]"):
         check_shapes("label", [label], [[3]], "label_shapes")
-    with pytest.raises(ValueError, match="label_shapes has 2 shapes, accepted is one for each of 1 label_cols"):
+    with pytest.raises(ValueError, match="label_shapes must have one shape for each of 1 label_cols, got 2"):
         check_shapes("label", [label], [[10], [10]], "label_shapes")
 
 
@@ -125,9 +131,9 @@ def test_a_transformation_may_use_all_that_can_be_read():
     assert [(column.name, column.named) for column in made] == [
         ("age", True), ("price", False), ("features", False), ("pixels", False), ("name", False), ("label", False),
     ]  # fmt: skip
-    found = {column.name: Found(5, least=[2] * column.depth, most=[2] * column.depth) for column in made}
-    found["price"] = Found(5, nulls=1)
+    found = {column.name: ColumnStatistics(5, least=[2] * column.depth, most=[2] * column.depth) for column in made}
+    found["price"] = ColumnStatistics(5, nulls=1)
     assert [column.name for column in all_settled(made, found)] == ["age", "features", "pixels", "name", "label"]
-    found["age"] = Found(5, nulls=1)
-    with pytest.raises(ValueError, match="column 'age' has nulls in 1 of 5 rows"):
+    found["age"] = ColumnStatistics(5, nulls=1)
+    with pytest.raises(ValueError, match="column 'age' must not have nulls, got 1 in 5 rows"):
         all_settled(made, found)

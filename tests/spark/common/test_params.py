@@ -47,21 +47,25 @@ def test_values_are_set_read_and_taken_back():
 @pytest.mark.parametrize(
     ("name", "value", "words"),
     [
-        ("batch_size", 0, "batch_size is 0, accepted is an integer of at least 1"),
+        ("batch_size", 0, "batch_size must be an integer of at least 1, got 0"),
         (
             "random_seed",
             2**63,
-            "random_seed is 9223372036854775808, accepted is an integer from 0 to 9223372036854775807",
+            "random_seed must be an integer from 0 to 9223372036854775807, got 9223372036854775808",
         ),
-        ("epochs", 1.5, "epochs is 1.5"),
-        ("feature_cols", "features", "feature_cols is 'features', accepted is a list of names"),
-        ("label_cols", ["y", "y"], "each once"),
-        ("validation", 1.0, "validation is 1.0, accepted is a fraction from 0 to below 1, or the name"),
-        ("shuffle", 1, "shuffle is 1, accepted is True or False"),
-        ("reader_pool_type", "fast", "accepted is one of 'thread', 'process', 'dummy'"),
-        ("input_shapes", [3], "input_shapes is"),
-        ("transformation_fn", 3, "transformation_fn is 3, accepted is a function"),
-        ("loss_weights", [True], "accepted is a list of numbers"),
+        ("epochs", 1.5, "epochs must be an integer of at least 1, got 1.5"),
+        ("feature_cols", "features", "feature_cols must be a list of column names, got 'features'"),
+        ("label_cols", ["y", "y"], "a list of column names without duplicates"),
+        (
+            "validation",
+            1.0,
+            "validation must be a fraction of at least 0 and below 1, or the name of a column, got 1.0",
+        ),
+        ("shuffle", 1, "shuffle must be True or False, got 1"),
+        ("reader_pool_type", "fast", "reader_pool_type must be one of 'thread', 'process', 'dummy', got 'fast'"),
+        ("input_shapes", [3], "input_shapes must be"),
+        ("transformation_fn", 3, "transformation_fn must be a function, got 3"),
+        ("loss_weights", [True], "loss_weights must be a list of numbers, got"),
     ],
 )
 def test_a_wrong_value_is_named_with_what_is_accepted(name, value, words):

@@ -14,7 +14,7 @@ import pyarrow as pa
 from pyarrow import parquet
 
 from horovod.spark.common import parquet_parts
-from horovod.spark.common.columns import Column, Found, all_settled
+from horovod.spark.common.columns import Column, ColumnStatistics, all_settled
 from horovod.spark.common.parquet_parts import unpacked, unpacked_field, write_part
 from horovod.spark.common.store import LocalStore
 
@@ -95,7 +95,7 @@ def test_a_column_that_nobody_names_costs_no_rows(tmp_path):
     assert table.column("id").to_pylist() == list(range(13))
     assert row["rows"] == 13
     assert table.column("x").to_pylist()[5] == [[5.0, -5.0], [1.0, 2.0]]
-    found = {name: Found(**one) for name, one in json.loads(row["found"]).items()}
+    found = {name: ColumnStatistics(**one) for name, one in json.loads(row["found"]).items()}
     settled = all_settled(columns, found)
     assert [column.name for column in settled] == ["id"]
 

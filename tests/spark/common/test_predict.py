@@ -40,8 +40,8 @@ def test_numbers_come_in_the_dtype_of_the_training():
 @pytest.mark.parametrize(
     ("series", "words"),
     [
-        (pd.Series([[1, 2], None]), "column 'x' has nulls"),
-        (pd.Series([[1, 2], [1]]), "column 'x' has arrays of unlike sizes"),
+        (pd.Series([[1, 2], None]), "column 'x' must not have nulls"),
+        (pd.Series([[1, 2], [1]]), "column 'x' must have arrays of one size"),
         (pd.Series([[1, 2, 3]]), r"column 'x' has arrays of shape \(3,\), the model has been trained with \(2,\)"),
     ],
 )
@@ -64,5 +64,5 @@ def test_outputs_are_scalars_or_arrays_and_come_in_batches():
     assert made["o1"][1].tolist() == [2, 3] * 3
     assert [one.spark_type for one in outputs] == ["float", "array<float>"]
     assert Output("v", (1,), "float64", True).spark_type == "array<double>"
-    with pytest.raises(ValueError, match="the model has 2 outputs, output_cols are sum"):
+    with pytest.raises(ValueError, match="output_cols must have one name for each of the model's 2 outputs, got sum"):
         frame(predict, [np.zeros((1, 2))], outputs[:1], 2)

@@ -162,9 +162,9 @@ def test_rows_that_cannot_be_learnt_from_are_told_and_nothing_is_left(session, t
 
     store = LocalStore(tmp_path)
     frames = {
-        "column 'x' has nulls in 1 of 3 rows": "select explode(array(1.0, null, 2.0)) x",
-        "column 'x' has arrays of 1 and of 2 elements": "select explode(array(array(1), array(1, 2))) x",
-        "column 'x' has 1 nulls within its arrays": "select array(1, null) x",
+        "column 'x' must not have nulls, got 1 in 3 rows": "select explode(array(1.0, null, 2.0)) x",
+        "column 'x' must have arrays .*, got 1 and 2 elements": "select explode(array(array(1), array(1, 2))) x",
+        "column 'x' must not have nulls in its arrays, got 1": "select array(1, null) x",
         "no rows to train with": "select 1 x where false",
         r"validation=0.5 leaves no rows|no rows to train with .*validation=0.5": "select 1 x",
     }
@@ -174,13 +174,15 @@ def test_rows_that_cannot_be_learnt_from_are_told_and_nothing_is_left(session, t
     vectors = session.sql("select explode(array(array(1.0, 2.0), null)) x")
     vectors = vectors.select(F.when(F.col("x").isNotNull(), array_to_vector("x")).alias("x"))
     for sparse in (False, True):
-        with pytest.raises(ValueError, match="column 'x' has nulls in 1 of 2 rows"):
+        with pytest.raises(ValueError, match="column 'x' must not have nulls, got 1 in 2 rows"):
             write(vectors, store, ["x"], sparse=sparse)
     with pytest.raises(ValueError, match="no rows to train with"):
         write(vectors.filter("false"), store, ["x"])
-    with pytest.raises(ValueError, match="validation names 'held', the DataFrame has 'x'"):
+    with pytest.raises(
+        ValueError, match="validation must be a fraction or name a column of the DataFrame, 'x', got 'held'"
+    ):
         prepare.check_validation(session.sql("select 1 x"), "held")
-    with pytest.raises(ValueError, match="validation: column 'x' is of type string, accepted are booleans and numbers"):
+    with pytest.raises(ValueError, match="validation: column 'x' must have booleans or numbers, got string"):
         prepare.check_validation(session.sql("select 'a' x"), "x")
     assert os.listdir(tmp_path) == []
     (tmp_path / "file").write_text("")

@@ -14,8 +14,7 @@ import pyarrow as pa
 import pyarrow.parquet
 
 from horovod.spark.common.datamodule import DataModule, ParquetDataModule
-from horovod.spark.common.existing import open_existing
-from horovod.spark.common.reader import Batches, transformed
+from horovod.spark.common.reader import Batches, open_existing, transformed
 from horovod.spark.common.store import LocalStore
 from tests.spark.common.tables import write_numbers
 
@@ -92,7 +91,9 @@ def test_sparse_vectors_become_arrays(tmp_path):
     for first in (6, 5):  # in the second row group: the driver checks only the first rows
         more = [*rows * 5, {**rows[0], "size": first}, {**rows[1], "size": 6}]
         pa.parquet.write_table(pa.table({"v": pa.array(more, kind)}), folder / "a.parquet", row_group_size=30)
-        with pytest.raises(ValueError, match="row group 1, column v has vectors of 5 and of 6 elements, accepted is"):
+        with pytest.raises(
+            ValueError, match="row group 1, column v must have vectors of one size, got 5 and 6 elements"
+        ):
             list(Batches(table_of(folder, feature_cols=["v"]), 4).epoch(0))
 
 
@@ -102,7 +103,9 @@ def test_vectors_as_spark_writes_them_are_refused_with_what_to_do(tmp_path):
     types = {"type": pa.int8(), "size": pa.int32(), "indices": pa.list_(pa.int32()), "values": pa.list_(pa.float64())}
     row = {"type": 1, "size": None, "indices": None, "values": [1.0, 2.0]}
     pa.parquet.write_table(pa.table({"v": pa.array([row], pa.struct(list(types.items())))}), folder / "a.parquet")
-    with pytest.raises(ValueError, match=r"column 'v' has vectors .* write the column as .*vector_to_array\('v'\)"):
+    with pytest.raises(
+        ValueError, match=r"column 'v' must have lists, .* write the column as .*vector_to_array\('v'\)"
+    ):
         table_of(folder, feature_cols=["v"])
 
 
@@ -134,7 +137,7 @@ def test_how_long_batches_are_waited_for_is_logged_when_asked(tmp_path, caplog):
 
 
 def test_a_module_of_ones_own_has_to_say_what_it_reads():
-    with DataModule("a", "b") as data, pytest.raises(NotImplementedError, match="DataModule has no train_data"):
+    with DataModule("a", "b") as data, pytest.raises(NotImplementedError, match="DataModule must define train_data"):
         data.train_data()
 
 
@@ -151,7 +154,7 @@ def test_a_transformation_gets_a_frame_and_returns_one():
     assert made["length"].tolist() == [[1.0], [2.0], [1.0]]
     assert made["length"].dtype == np.float32
     assert (made["pair"] == batch["x"] * 2).all()
-    with pytest.raises(ValueError, match=r"transformation_fn returned a list, accepted is a pandas.DataFrame"):
+    with pytest.raises(ValueError, match=r"transformation_fn must return a pandas.DataFrame, got a list"):
         transformed(batch, lambda frame: [], None, None)
     with pytest.raises(ValueError, match="column 'pair' cannot become one array"):
         transformed(batch, lambda frame: frame.assign(pair=[np.ones(n + 1) for n in range(3)]), None, None)
@@ -181,14 +184,18 @@ def test_torn_foreign_and_empty_files_are_named(tmp_path):
 @pytest.mark.parametrize(
     ("columns", "wanted", "words"),
     [
-        ({}, {"label_cols": ["z"]}, "label_cols names 'z', .* has 'id', 'x', 'y'"),
+        ({}, {"label_cols": ["z"]}, "label_cols must name columns of .*, 'id', 'x', 'y', got 'z'"),
         (
             {"t": ["a"] * 30},
             {"feature_cols": ["t"]},
-            "feature_cols: column 't' is of type string, accepted are numbers",
+            "feature_cols: column 't' must have numbers, booleans or lists of numbers, got string",
         ),
-        ({"n": [1.0, None] * 15}, {"feature_cols": ["n"]}, "column 'n' has nulls in 15 of 30 rows"),
-        ({"l": [[1, 2], [3]] * 15}, {"feature_cols": ["l"]}, "column 'l' has arrays of 1 and of 2 elements"),
+        ({"n": [1.0, None] * 15}, {"feature_cols": ["n"]}, "column 'n' must not have nulls, got 15 in 30 rows"),
+        (
+            {"l": [[1, 2], [3]] * 15},
+            {"feature_cols": ["l"]},
+            "column 'l' must have arrays of one size in all rows, got 1 and 2 elements",
+        ),
     ],
 )
 def test_columns_that_cannot_be_learnt_from_are_named(tmp_path, columns, wanted, words):

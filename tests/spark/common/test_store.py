@@ -10,7 +10,7 @@ pytest.importorskip("fsspec")
 pytest.importorskip("pyarrow")
 
 from horovod.spark.common import store as stores
-from horovod.spark.common.existing import open_existing
+from horovod.spark.common.reader import open_existing
 from horovod.spark.common.store import (
     DBFSLocalStore,
     FilesystemStore,
@@ -121,7 +121,9 @@ def test_each_place_of_a_store_is_tried_before_anything_runs(tmp_path, monkeypat
     assert sorted(os.listdir(tmp_path)) == ["file", "runs"]
     assert os.listdir(tmp_path / "runs") == []
     monkeypatch.setattr(stores, "_MOUNT", f"{tmp_path}/dbfs")
-    with pytest.raises(StoreNotWritableError, match=rf"/dbfs/x cannot be written: {tmp_path}/dbfs is not here, where"):
+    with pytest.raises(
+        StoreNotWritableError, match=rf"/dbfs/x cannot be written: {tmp_path}/dbfs does not exist, where"
+    ):
         Store.create("dbfs:/x").check_writable()
     assert not os.path.exists("/dbfs/x")
 
@@ -136,11 +138,11 @@ def test_what_goes_wrong_within_leaves_no_file(tmp_path):
 @pytest.mark.parametrize(
     ("make", "kind", "words"),
     [
-        (lambda: Store.create(""), ValueError, "prefix_path is '', accepted is the path or URL of a folder"),
-        (lambda: Store.create("nowhere://x"), ValueError, "prefix_path is 'nowhere://x', of which fsspec says"),
-        (lambda: LocalStore("memory://x"), ValueError, "accepted is a folder of this host"),
-        (lambda: HDFSStore("hdfs://h/x", driver="libhdfs3"), ValueError, "driver is 'libhdfs3', accepted is 'libhdfs'"),
-        (lambda: HDFSStore("s3://b/x"), ValueError, "prefix_path is 's3://b/x', accepted is hdfs://host:port/folder"),
+        (lambda: Store.create(""), ValueError, "prefix_path must be the path or URL of a folder, got ''"),
+        (lambda: Store.create("nowhere://x"), ValueError, "prefix_path must be .*, got 'nowhere://x'"),
+        (lambda: LocalStore("memory://x"), ValueError, "prefix_path must be a folder of this host"),
+        (lambda: HDFSStore("hdfs://h/x", driver="libhdfs3"), ValueError, "driver must be 'libhdfs', got 'libhdfs3'"),
+        (lambda: HDFSStore("s3://b/x"), ValueError, "prefix_path must be hdfs://host:port/folder, got 's3://b/x'"),
     ],
 )
 def test_what_is_no_store(make, kind, words):
@@ -202,6 +204,6 @@ def test_a_place_where_nothing_can_be_removed_is_refused_by_its_name(tmp_path, m
 
     monkeypatch.setattr(store.fs, "rm", refuse)
     with pytest.raises(
-        StoreNotWritableError, match=rf"{tmp_path}/.*\.probe-\w+ can be written and not be removed.*no de"
+        StoreNotWritableError, match=rf"{tmp_path}/.*\.probe-\w+ was written but cannot be removed.*no de"
     ):
         store.check_writable()

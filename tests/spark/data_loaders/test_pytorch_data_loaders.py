@@ -51,10 +51,13 @@ def test_an_epoch_may_be_fewer_batches_and_a_loader_without_end_goes_on():
     assert ids(made) == ids(made) == [list(range(8)), list(range(8, 16))]
     endless = loaders.PytorchInfiniteDataLoader(reader, 10, 0, limit_step_per_epoch=2)
     assert [one[0] for one in ids(endless) + ids(endless)] == [0, 10, 20, 0]
-    with pytest.raises(ValueError, match="limit_step_per_epoch is -1, accepted is the number of batches of an epoch"):
+    with pytest.raises(
+        ValueError,
+        match="limit_step_per_epoch must be the number of batches of an epoch for an infinite loader, got -1",
+    ):
         loaders.PytorchInfiniteDataLoader(reader, 10, 0)
     ended = loaders.PytorchInfiniteDataLoader(iter(Reader()), 10, 0, limit_step_per_epoch=5)
-    with pytest.raises(ValueError, match="reader has no rows, or is an iterator that has ended"):
+    with pytest.raises(ValueError, match="reader must have rows and start over when iterated again"):
         list(ended)
 
 
@@ -80,7 +83,7 @@ def test_rows_in_memory_are_read_once(capsys):
     assert first != second
     assert sorted(itertools.chain(*first)) == sorted(itertools.chain(*second)) == list(range(30))
     assert capsys.readouterr().out == "digits: 3 batches\n" * 2
-    with pytest.raises(RuntimeError, match="num_epochs is 2, and as many have been iterated"):
+    with pytest.raises(RuntimeError, match=r"all 2 epochs \(num_epochs\) have been iterated"):
         list(made)
     with pytest.raises(ValueError, match="reader has no rows"):
         loaders.PytorchInmemDataLoader([], 10, 2)

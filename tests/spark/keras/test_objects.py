@@ -33,7 +33,7 @@ def test_what_no_config_tells_of_reaches_the_ranks():
 
     strange = Strange(0.1)
     strange.__dict__["own"] = 5
-    with pytest.raises(ValueError, match=r"Strange cannot be sent to the ranks, because .* does not tell of own;"):
+    with pytest.raises(ValueError, match=r"Strange cannot be sent to the ranks, because .* does not return own;"):
         objects.pack(strange)
 
 

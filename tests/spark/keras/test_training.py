@@ -95,7 +95,9 @@ def test_a_run_that_goes_on_without_the_optimizers_state_says_so(tmp_path):
     told = {"run_id": "r", "epochs": 2, "loss": own_loss}
     first = estimator(tmp_path, optimizer=keras.optimizers.Adam(0.05), **told).fit_on_parquet().getHistory()["loss"]
     again = estimator(tmp_path, optimizer=keras.optimizers.Adam(0.05), **told)
-    with pytest.warns(UserWarning, match=r"runs/r/checkpoint cannot be loaded as it was compiled: the weights go on"):
+    with pytest.warns(
+        UserWarning, match=r"runs/r/checkpoint cannot be loaded in compiled form: training continues with"
+    ):
         assert again.fit_on_parquet().getHistory()["loss"][0] < first[0]
     named = estimator(tmp_path, optimizer=keras.optimizers.Adam(0.05), custom_objects={"own_loss": own_loss}, **told)
     with warnings.catch_warnings():
@@ -120,12 +122,15 @@ def test_the_best_model_is_kept_by_a_callback(tmp_path):
 @pytest.mark.parametrize(
     ("given", "words"),
     [
-        ({"model": "resnet"}, "model is 'resnet', accepted is a model of Keras"),
-        ({"loss": None}, "loss is not given; accepted are optimizer and loss, or neither with a compiled model"),
+        ({"model": "resnet"}, "model must be a model of Keras, got 'resnet'"),
+        ({"loss": None}, "loss must be given: give both optimizer and loss, or neither with a compiled model"),
         ({"loss": None, "optimizer": None}, "optimizer and loss are not given, and model is not compiled"),
-        ({"optimizer": 3}, "optimizer is 3, accepted is an optimizer of keras 3"),
-        ({"feature_cols": ["z", "id"]}, r"feature_cols are \['z', 'id'\], the model has 1 inputs.*VectorAssembler"),
-        ({"feature_cols": ["id"]}, r"the model gives feature 'id' the shape \[4\], its rows have \[\]"),
+        ({"optimizer": 3}, "optimizer must be an optimizer of keras 3.*, got 3"),
+        (
+            {"feature_cols": ["z", "id"]},
+            r"feature_cols must have a column for each of the model's 1 inputs, got \['z', 'id'\].*VectorAssembler",
+        ),
+        ({"feature_cols": ["id"]}, r"the model: the shape of feature 'id' must fit its rows of shape \[\], got \[4\]"),
         ({"data_module": NVTabularDataModule}, "NVTabular, which needs a GPU of NVIDIA"),
     ],
 )

@@ -88,15 +88,18 @@ def test_it_trains_as_the_estimator_of_pytorch_does(tmp_path):
     [
         (
             {"model": "net"},
-            "model is 'net', accepted is a LightningModule, or a torch.nn.Module with optimizer and loss",
+            "model must be a LightningModule, or a torch.nn.Module with optimizer and loss, got 'net'",
         ),
-        ({"model": torch.nn.Linear(4, 1)}, "optimizer is None, accepted is a torch.optim.Optimizer"),
-        ({"trainer_args": {"strategy": "ddp"}}, "trainer_args has 'strategy', which the estimator says by itself"),
+        (
+            {"model": torch.nn.Linear(4, 1)},
+            "optimizer must be a torch.optim.Optimizer of the model's parameters, got None",
+        ),
+        ({"trainer_args": {"strategy": "ddp"}}, "trainer_args must not have 'strategy', which the estimator sets"),
         (
             {"trainer_args": {"accumulate_grad_batches": 2}},
             "trainer_args has 'accumulate_grad_batches', which .*, by its param backward_passes_per_step",
         ),
-        ({"train_minibatch_fn": print}, "accepted is a training_step of the LightningModule"),
+        ({"train_minibatch_fn": print}, "define training_step of the LightningModule instead"),
     ],
 )
 def test_what_does_not_fit_is_named(tmp_path, given, words):

@@ -49,9 +49,11 @@ def test_a_label_takes_its_outputs_shape_when_it_is_as_many_numbers():
 
 def test_what_does_not_fit_is_named():
     made = losses.made(lambda output, label: (output - label).square().mean(), None, True)
-    with pytest.raises(ValueError, match=r"loss 0 returns a value of shape \(\) for 3 rows; with sample_weight_col"):
+    with pytest.raises(
+        ValueError, match=r"with sample_weight_col, loss 0 must have a reduction .*, got shape \(\) for 3 rows"
+    ):
         losses.total(made, None, [OUT], [LABEL], WEIGHTS)
-    with pytest.raises(ValueError, match="loss has 2 functions, accepted is one, or one for each of 3 label_cols"):
+    with pytest.raises(ValueError, match="loss must have one function, or one for each of 3 label_cols, got 2"):
         losses.made([torch.nn.MSELoss()] * 2, None, False, 3)
-    with pytest.raises(ValueError, match="the model has 1 outputs, label_cols are 2"):
+    with pytest.raises(ValueError, match="the model must have one output for each of 2 label_cols, got 1"):
         losses.total(made, None, [OUT], [LABEL, LABEL], None)

@@ -151,7 +151,7 @@ def test_a_step_of_ones_own_has_outputs_and_labels_that_fit(tmp_path):
     assert made.getModel().inner.weight.detach().numpy() == pytest.approx(np.ones((1, 4)), abs=0.1)
     single = Twice(False)
     wrong = estimator(tmp_path, model=single, optimizer=torch.optim.SGD(single.parameters(), 0.05), **given)
-    with pytest.raises(ValueError, match="the model has 1 outputs, label_cols are 2"):
+    with pytest.raises(ValueError, match="the model must have one output for each of 2 label_cols, got 1"):
         wrong.fit_on_parquet()
 
 
@@ -198,12 +198,12 @@ def test_a_model_outlives_what_fails_after_the_training(tmp_path, monkeypatch):
     monkeypatch.setattr(prepare, "columns_of", lambda *given: columns)
     monkeypatch.setattr(prepare, "write", lambda *given: prepare.Written(7, columns, files, (), 60))
     monkeypatch.setattr(LocalStore, "remove", refuse_history_of)
-    with pytest.warns(UserWarning, match=r"_train_data.7 could not be removed, and stays: RuntimeError: access denied"):
+    with pytest.warns(UserWarning, match=r"_train_data.7 could not be removed: RuntimeError: access denied"):
         assert made.fit(df="a DataFrame").getHistory()["loss"]
     with pytest.warns(UserWarning, match="could not be removed"):
         assert made.fit(dataset="a DataFrame", params={made.epochs: 2}).getHistory()["loss"][1:]
     for wrong in ({}, {"df": "a", "dataset": "b"}):
-        with pytest.raises(TypeError, match="df and dataset are both given, or neither"):
+        with pytest.raises(TypeError, match="exactly one of df and dataset must be a DataFrame"):
             made.fit(**wrong)
 
 
@@ -289,7 +289,9 @@ def test_shapes_transformations_and_a_step_of_ones_own(tmp_path):
     assert SEEN == [20] * 3 * 30
     assert model.getModel().inner.weight.detach().numpy() == pytest.approx(2 * np.ones((1, 4)), abs=0.1)
     made.setTransformationRemovedFields(["twice"]).setEpochs(1)
-    with pytest.raises(ValueError, match="label_cols names 'twice', what transformation_fn returns has 'id', 'x'"):
+    with pytest.raises(
+        ValueError, match=r"label_cols must name columns that transformation_fn returns, 'id', 'x'.*, got 'twice'"
+    ):
         made.fit_on_parquet()
 
 
@@ -321,24 +323,27 @@ def test_two_labels_have_losses_weights_and_metrics_of_their_own(tmp_path):
 @pytest.mark.parametrize(
     ("given", "words"),
     [
-        ({"store": None}, "store is None, accepted is a Store"),
-        ({"feature_cols": None}, "feature_cols is not given"),
-        ({"model": "resnet"}, "model is 'resnet', accepted is a torch.nn.Module"),
-        ({"optimizer": "sgd"}, "optimizer is 'sgd', accepted is a torch.optim.Optimizer"),
-        ({"loss_constructors": torch.nn.MSELoss}, "loss and loss_constructors are both given; accepted is one"),
-        ({"loss": None}, "neither loss nor loss_constructors is given; accepted is one"),
+        ({"store": None}, "store must be a Store, .*, got None"),
+        ({"feature_cols": None}, "feature_cols must be given"),
+        ({"model": "resnet"}, "model must be a torch.nn.Module, got 'resnet'"),
+        ({"optimizer": "sgd"}, "optimizer must be a torch.optim.Optimizer of the model's parameters, got 'sgd'"),
+        ({"loss_constructors": torch.nn.MSELoss}, "exactly one of loss and loss_constructors must be given, got both"),
+        ({"loss": None}, "exactly one of loss and loss_constructors must be given, got neither"),
         (
             {"train_minibatch_fn": print, "backward_passes_per_step": 2},
             "backward_passes_per_step is 2 with a train",
         ),
-        ({"loss": []}, r"loss is \[\], accepted is a function of an output and its label"),
-        ({"loss_weights": [1, 2]}, "loss_weights has 2 numbers, accepted is one for each of 1 label_cols"),
-        ({"input_shapes": [[-1, 4], [-1]]}, "accepted is one shape for each of 1 feature_cols"),
-        ({"input_shapes": [[-1, 5]]}, r"input_shapes gives feature 'z' the shape \[-1, 5\], its rows have \[4\]"),
-        ({"label_shapes": [[3]]}, r"label_shapes gives label 'sum' the shape \[3\], its rows have \[\]"),
+        ({"loss": []}, r"loss must be a function of an output and its label, .*, got \[\]"),
+        ({"loss_weights": [1, 2]}, "loss_weights must have one number for each of 1 label_cols, got 2"),
+        ({"input_shapes": [[-1, 4], [-1]]}, "input_shapes must be one shape for each of 1 feature_cols"),
+        (
+            {"input_shapes": [[-1, 5]]},
+            r"input_shapes: the shape of feature 'z' must fit its rows of shape \[4\], got \[-1, 5\]",
+        ),
+        ({"label_shapes": [[3]]}, r"label_shapes: the shape of label 'sum' must fit its rows of shape \[\], got \[3\]"),
         ({"num_proc": 3}, "num_proc and backend are both given"),
-        ({"data_module": 3}, "data_module is 3, accepted is a subclass of horovod.spark.common.datamodule.DataModule"),
-        ({"metrics": [3]}, r"metrics is \[3\], accepted is functions of an output and its label"),
+        ({"data_module": 3}, "data_module must be a subclass of horovod.spark.common.datamodule.DataModule, got 3"),
+        ({"metrics": [3]}, r"metrics must be functions of an output and its label, got \[3\]"),
         (
             {"data_module": NVTabularDataModule},
             "NVTabular, which needs a GPU of NVIDIA, CUDA and the packages nvtabular",
@@ -355,7 +360,9 @@ def test_what_does_not_fit_is_named(tmp_path, given, words):
 
 def test_an_optimizer_of_another_model_and_a_checkpoint_of_another_are_refused(tmp_path):
     other = torch.nn.Linear(4, 1)
-    with pytest.raises(ValueError, match="optimizer is a SGD of parameters that are not the model's"):
+    with pytest.raises(
+        ValueError, match="optimizer must have parameters of the model, got a SGD with other parameters"
+    ):
         estimator(tmp_path, optimizer=torch.optim.SGD(other.parameters(), 0.1)).fit_on_parquet()
     path = tmp_path / "store/runs/r/checkpoint"
     path.parent.mkdir(parents=True)
@@ -363,5 +370,5 @@ def test_an_optimizer_of_another_model_and_a_checkpoint_of_another_are_refused(t
     with pytest.raises(ValueError, match="runs/r/checkpoint is the state of another model"):
         estimator(tmp_path, run_id="r").fit_on_parquet()
     torch.save(other, path)
-    with pytest.raises(ValueError, match="is no state of a model that can be loaded with weights_only=True"):
+    with pytest.raises(ValueError, match="must be the state of a model that weights_only=True can load"):
         estimator(tmp_path, run_id="r").fit_on_parquet()

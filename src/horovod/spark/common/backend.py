@@ -19,7 +19,9 @@ def default_num_proc() -> int:
 
     context = SparkContext._active_spark_context
     if context is None:
-        raise RuntimeError("num_proc is not given, and there is no active SparkContext whose parallelism could be it")
+        raise RuntimeError(
+            "num_proc must be given if there is no active SparkContext, whose parallelism is the default"
+        )
     return int(context.defaultParallelism)
 
 
@@ -44,14 +46,14 @@ class Backend:
         Returns:
             The results, by rank.
         """
-        raise NotImplementedError(f"{type(self).__name__} does not say how ranks are started")
+        raise NotImplementedError(f"{type(self).__name__} must define run")
 
     def check(self) -> None:
         """Raise ValueError if the job cannot run, as far as this is known before it starts. Default: no check."""
 
     def num_processes(self) -> int:
         """Return the number of ranks that ``run`` starts."""
-        raise NotImplementedError(f"{type(self).__name__} does not say how many ranks there are")
+        raise NotImplementedError(f"{type(self).__name__} must define num_processes")
 
 
 class _Numbered(Backend):

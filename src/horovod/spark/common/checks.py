@@ -10,7 +10,7 @@ Check = Callable[[str, Any], Any]
 
 
 def refuse(name: str, value: Any, accepted: str) -> ValueError:
-    return ValueError(f"{name} is {value!r}, accepted is {accepted}")
+    return ValueError(f"{name} must be {accepted}, got {value!r}")
 
 
 def anything(name: str, value: Any) -> Any:
@@ -43,7 +43,7 @@ def flag(name: str, value: Any) -> bool:
 
 def text(name: str, value: Any) -> str:
     if not isinstance(value, str) or not value:
-        raise refuse(name, value, "a text that is not empty")
+        raise refuse(name, value, "a string that is not empty")
     return value
 
 
@@ -62,9 +62,9 @@ class OneOf:
 def names(name: str, value: Any) -> list[str]:
     """Check for a list of column names without duplicates, and return it."""
     if isinstance(value, str) or not isinstance(value, Sequence) or not all(isinstance(one, str) for one in value):
-        raise refuse(name, value, "a list of names of columns")
+        raise refuse(name, value, "a list of column names")
     if len(set(value)) < len(value):
-        raise refuse(name, value, "a list of names of columns, each once")
+        raise refuse(name, value, "a list of column names without duplicates")
     return list(value)
 
 
@@ -92,7 +92,7 @@ def validation(name: str, value: Any) -> float | str:
         return value
     if isinstance(value, (int, float)) and not isinstance(value, bool) and 0 <= value < 1:
         return float(value)
-    raise refuse(name, value, "a fraction from 0 to below 1, or the name of a column")
+    raise refuse(name, value, "a fraction of at least 0 and below 1, or the name of a column")
 
 
 def mapping(name: str, value: Any) -> dict[Any, Any]:

@@ -20,7 +20,7 @@ NUMBERS = {
 """NumPy dtypes by Spark type."""
 
 VECTOR = "vector"
-_ACCEPTED = "accepted are numbers, booleans, vectors of Spark ML and arrays of numbers"
+_ACCEPTED = "numbers, booleans, vectors of Spark ML or arrays of numbers"
 
 
 @dataclass(frozen=True)
@@ -71,7 +71,9 @@ def chosen(
             if name not in fields:
                 if transformed and argument in ("feature_cols", "label_cols"):
                     continue
-                raise ValueError(f"{argument} names {name!r}, the DataFrame has {', '.join(map(repr, fields))}")
+                raise ValueError(
+                    f"{argument} must name columns of the DataFrame, {', '.join(map(repr, fields))}, got {name!r}"
+                )
             if name not in found:
                 found[name] = _column(name, fields[name], argument, transformed, sparse)
     for name in fields if transformed else ():
@@ -104,7 +106,9 @@ def _column(name: str, kind: Any, argument: str, transformed: bool, sparse: bool
     if transformed:
         return Column(name, "other")
     words = kind if isinstance(kind, str) else kind.get("class") or kind.get("type")
-    raise ValueError(f"{argument}: column {name!r} is of type {words}, {_ACCEPTED} (or a transformation_fn for others)")
+    raise ValueError(
+        f"{argument}: column {name!r} must have {_ACCEPTED}, got {words}; convert it in a transformation_fn"
+    )
 
 
 def _number(kind: Any) -> str:
@@ -114,7 +118,7 @@ def _number(kind: Any) -> str:
 
 
 @dataclass
-class Found:
+class ColumnStatistics:
     """Statistics of a column over some rows: number of rows, nulls, and smallest and largest size at each depth."""
 
     rows: int = 0
@@ -128,7 +132,7 @@ class Found:
         """True if there are no nulls and all rows have the same non-empty shape."""
         return not self.nulls and not self.inner_nulls and self.least == self.most and 0 not in (self.least or ())
 
-    def add(self, other: "Found") -> None:
+    def add(self, other: "ColumnStatistics") -> None:
         self.rows += other.rows
         self.nulls += other.nulls
         self.inner_nulls += other.inner_nulls
@@ -137,7 +141,7 @@ class Found:
             self.most = other.most if self.most is None else list(map(max, self.most, other.most))
 
 
-def all_settled(columns: Sequence[Column], found: Mapping[str, Found]) -> tuple[Column, ...]:
+def all_settled(columns: Sequence[Column], found: Mapping[str, ColumnStatistics]) -> tuple[Column, ...]:
     """Return the columns with their shapes, determined from the statistics.
 
     Columns that no argument names are left out if they have nulls or differing shapes.
@@ -155,7 +159,7 @@ def all_settled(columns: Sequence[Column], found: Mapping[str, Found]) -> tuple[
     return tuple(made)
 
 
-def settled(column: Column, found: Found) -> Column:
+def settled(column: Column, found: ColumnStatistics) -> Column:
     """Return the column with its shape.
 
     Raises:
@@ -164,11 +168,11 @@ def settled(column: Column, found: Found) -> Column:
     where = f"column {column.name!r}"
     if found.nulls:
         raise ValueError(
-            f"{where} has nulls in {found.nulls} of {found.rows} rows, accepted are columns without; "
-            f"df.na.drop(subset=[{column.name!r}]) leaves such rows out, df.na.fill fills them"
+            f"{where} must not have nulls, got {found.nulls} in {found.rows} rows; "
+            f"df.na.drop(subset=[{column.name!r}]) removes such rows, df.na.fill fills them"
         )
     if found.inner_nulls:
-        raise ValueError(f"{where} has {found.inner_nulls} nulls within its arrays, accepted are arrays without")
+        raise ValueError(f"{where} must not have nulls in its arrays, got {found.inner_nulls}")
     if column.kind == "number":
         return replace(column, shape=())
     if column.kind == "other":
@@ -177,11 +181,11 @@ def settled(column: Column, found: Found) -> Column:
     if least != most:
         depth = next(number for number, (one, other) in enumerate(zip(least, most, strict=True)) if one != other)
         raise ValueError(
-            f"{where} has {'vectors' if column.kind in (VECTOR, 'sparse') else 'arrays'} of {least[depth]} and of "
-            f"{most[depth]} elements, accepted is one size in all rows"
+            f"{where} must have {'vectors' if column.kind in (VECTOR, 'sparse') else 'arrays'} of one size in all "
+            f"rows, got {least[depth]} and {most[depth]} elements"
         )
     if 0 in least:
-        raise ValueError(f"{where} has arrays of 0 elements, accepted are arrays with some")
+        raise ValueError(f"{where} must have arrays with at least 1 element, got empty ones")
     return replace(column, shape=tuple(least))
 
 
@@ -197,11 +201,12 @@ def check_shapes(what: str, columns: Sequence[Column], shapes: Sequence[Sequence
     if shapes is None:
         return
     if len(shapes) != len(columns):
-        raise ValueError(f"{argument} has {len(shapes)} shapes, accepted is one for each of {len(columns)} {what}_cols")
+        raise ValueError(f"{argument} must have one shape for each of {len(columns)} {what}_cols, got {len(shapes)}")
     for column, shape in zip(columns, shapes, strict=True):
         if column.shape is not None and not fits(column.shape, shape):
             raise ValueError(
-                f"{argument} gives {what} {column.name!r} the shape {list(shape)}, its rows have {list(column.shape)}"
+                f"{argument}: the shape of {what} {column.name!r} must fit its rows of shape {list(column.shape)}, got "
+                f"{list(shape)}"
             )
 
 

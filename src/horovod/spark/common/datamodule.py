@@ -7,8 +7,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from horovod.data import ReadAhead
-from horovod.spark.common.existing import open_existing
-from horovod.spark.common.reader import Batch, Batches, Table, transformed
+from horovod.spark.common.reader import Batch, Batches, Table, open_existing, transformed
 from horovod.spark.common.store import Store
 
 log = logging.getLogger("horovod.data")
@@ -86,11 +85,11 @@ class DataModule:
 
     def train_data(self) -> Any:
         """Return an endless iterable of training batches, of which ``steps_per_epoch_train`` are an epoch."""
-        raise NotImplementedError(f"{type(self).__name__} has no train_data of its own")
+        raise NotImplementedError(f"{type(self).__name__} must define train_data")
 
     def val_data(self) -> Any:
         """Return an endless iterable of validation batches, of which ``steps_per_epoch_val`` are one validation."""
-        raise NotImplementedError(f"{type(self).__name__} has no val_data of its own")
+        raise NotImplementedError(f"{type(self).__name__} must define val_data")
 
 
 class ParquetDataModule(DataModule):

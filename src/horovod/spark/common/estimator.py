@@ -18,12 +18,11 @@ from horovod.spark.common.backend import Backend, SparkBackend
 from horovod.spark.common.checks import refuse
 from horovod.spark.common.columns import VECTOR, Column, check_shapes
 from horovod.spark.common.datamodule import DataModule
-from horovod.spark.common.existing import open_existing
 from horovod.spark.common.file_store import AbstractFilesystemStore
-from horovod.spark.common.plan import Outcome, Plan
+from horovod.spark.common.params import ObjectsReader, ObjectsWriter, pickled
+from horovod.spark.common.plan import TrainingPlan, TrainingResult
 from horovod.spark.common.predict import Output, Predict, add_outputs
-from horovod.spark.common.reader import Table, open_table
-from horovod.spark.common.saving import ObjectsReader, ObjectsWriter, pickled
+from horovod.spark.common.reader import Table, open_existing, open_table
 
 
 class _Saved(MLReadable, MLWritable):  # type: ignore[misc]
@@ -68,10 +67,10 @@ class HorovodEstimator(_Saved, Estimator, EstimatorParams):  # type: ignore[misc
         raise NotImplementedError
 
     def _train_in_rank(self) -> Any:
-        """Return the function that each rank calls with a Plan; on rank 0 it must return an Outcome."""
+        """Return the function that each rank calls with a TrainingPlan; on rank 0 it must return a TrainingResult."""
         raise NotImplementedError
 
-    def _model_of(self, outcome: Outcome, run_id: str, metadata: dict[str, Any]) -> Any:
+    def _model_of(self, outcome: TrainingResult, run_id: str, metadata: dict[str, Any]) -> Any:
         """Return the HorovodModel with the result of training."""
         raise NotImplementedError
 
@@ -149,8 +148,8 @@ class HorovodEstimator(_Saved, Estimator, EstimatorParams):  # type: ignore[misc
             val = open_table(store, written.val, written.columns) if written.val else None
             if (there := train.rows + (val.rows if val else 0)) != written.rows:
                 raise RuntimeError(
-                    f"{written.rows} rows have been written to {store.get_train_data_path(written.dataset_idx)}, its "
-                    f"files have {there}"
+                    f"{store.get_train_data_path(written.dataset_idx)} must have the {written.rows} rows that were "
+                    f"written, got {there}"
                 )
             return self._train(store, train, val, written.dataset_idx)
         finally:
@@ -170,14 +169,14 @@ class HorovodEstimator(_Saved, Estimator, EstimatorParams):  # type: ignore[misc
             raise refuse("store", store, "a Store, such as horovod.spark.common.store.Store.create(folder)")
         for name in ("model", "feature_cols", "label_cols"):
             if self.getOrDefault(name) in (None, []):
-                raise ValueError(f"{name} is not given")
+                raise ValueError(f"{name} must be given")
         weights, labels = self.getLossWeights(), self.getLabelCols()
         if weights is not None and len(weights) != len(labels):
             raise ValueError(
-                f"loss_weights has {len(weights)} numbers, accepted is one for each of {len(labels)} label_cols"
+                f"loss_weights must have one number for each of {len(labels)} label_cols, got {len(weights)}"
             )
         if self.getBackend() is not None and self.getNumProc() is not None:
-            raise ValueError("num_proc and backend are both given; accepted is one of them")
+            raise ValueError("num_proc and backend are both given; give only one of them")
         if self.isSet("shuffle_buffer_size"):
             warn_user(
                 "shuffle_buffer_size is deprecated and has no effect: rows are mixed over row groups",
@@ -214,12 +213,12 @@ class HorovodEstimator(_Saved, Estimator, EstimatorParams):  # type: ignore[misc
             _keep_history(store, f"{store.get_logs_path(run_id)}/history.json", outcome.history)
         return model
 
-    def _plan(self, store: Any, train: Table, val: Table | None, idx: int | None, run_id: str) -> Plan:
+    def _plan(self, store: Any, train: Table, val: Table | None, idx: int | None, run_id: str) -> TrainingPlan:
         ranks, batch_size = self._backend().num_processes(), self.getBatchSize()
         val_batch_size = self.getValBatchSize() or batch_size
         path = store.get_checkpoint_path(run_id)
         goes_on = self.getRunId() is not None and store.saving_runs() and store.exists(path)
-        return Plan(
+        return TrainingPlan(
             remote=store.to_remote(run_id, idx),
             train=train,
             val=val,
@@ -288,7 +287,7 @@ class HorovodModel(_Saved, Model, ModelParams):  # type: ignore[misc]
     def _transform(self, dataset: Any) -> Any:
         """Add the outputs to the DataFrame. Called by ``transform``."""
         if self.getModel() is None:
-            raise ValueError("model is not given")
+            raise ValueError("model must be given")
         known = {column["name"]: _column(column) for column in (self.getMetadata() or {}).get("columns", [])}
         wanted = {"feature_columns": self.getFeatureColumns() or []}
         columns = prepare.columns_of(dataset, wanted, False, False)
@@ -307,7 +306,7 @@ class HorovodModel(_Saved, Model, ModelParams):  # type: ignore[misc]
         names = self.getOutputCols() or [f"{name}__output" for name in labels]
         if shapes and len(names) != len(shapes):
             raise ValueError(
-                f"output_cols are {names}, accepted are {len(shapes)} names, as many as the model has outputs"
+                f"output_cols must have {len(shapes)} names, one for each output of the model, got {names}"
             )
         made = []
         for number, name in enumerate(names):
@@ -321,7 +320,7 @@ class HorovodModel(_Saved, Model, ModelParams):  # type: ignore[misc]
 def _one_of(df: Any, dataset: Any) -> Any:
     """Return the argument that is given; raise TypeError unless it is exactly one."""
     if (df is None) == (dataset is None):
-        raise TypeError("df and dataset are both given, or neither; accepted is a DataFrame as one of them")
+        raise TypeError("exactly one of df and dataset must be a DataFrame, got both or neither")
     return dataset if df is None else df
 
 

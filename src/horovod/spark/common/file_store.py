@@ -117,7 +117,7 @@ class AbstractFilesystemStore(Store):
 
     def _open(self) -> Any:
         """Open and return the fsspec file system."""
-        raise NotImplementedError(f"{type(self).__name__} does not say which file system it is on")
+        raise NotImplementedError(f"{type(self).__name__} must define its file system")
 
     def _normal(self, path: str) -> str:
         return path.rstrip("/") or "/"
@@ -266,8 +266,8 @@ class AbstractFilesystemStore(Store):
                 self.fs.rm(probe)
             except Exception as error:  # each file system has its own exceptions
                 raise StoreNotWritableError(
-                    f"{probe} can be written and not be removed, and stays: {type(error).__name__}: {error}; accepted "
-                    f"are places where both are allowed; the store is {self.prefix_path}"
+                    f"{probe} was written but cannot be removed: {type(error).__name__}: {error}; the store "
+                    f"{self.prefix_path} must allow both"
                 ) from error
 
     def get_local_output_dir_fn(self, run_id: str) -> Callable[[], Any]:

@@ -11,7 +11,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import asdict
 from typing import Any
 
-from horovod.spark.common.columns import Column, Found
+from horovod.spark.common.columns import Column, ColumnStatistics
 from horovod.spark.common.file_store import AbstractFilesystemStore
 
 IS_VALIDATION = "__horovod_validation"
@@ -36,7 +36,7 @@ class _File:
         self._rows = self._bytes = 0
         self._writer: Any = None
         self._name: Any = None
-        self.found = {column.name: Found() for column in columns}
+        self.found = {column.name: ColumnStatistics() for column in columns}
         self._refused = False  # True if the driver will reject the rows, so that they need not be written
 
     def add(self, batch: Any) -> None:
@@ -200,11 +200,11 @@ def _not(mask: Any) -> Any:
     return pc.invert(mask)
 
 
-def look(array: Any, column: Column) -> Found:
+def look(array: Any, column: Column) -> ColumnStatistics:
     """Return the number of nulls in rows of a column (a ``pyarrow.Array``), and the sizes of lists at each depth."""
     import pyarrow.compute as pc
 
-    found = Found(len(array), array.null_count)
+    found = ColumnStatistics(len(array), array.null_count)
     if column.kind in ("number", "other"):
         return found
     if len(array) == array.null_count:

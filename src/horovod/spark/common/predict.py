@@ -102,13 +102,13 @@ def rows(series: Any, column: Column) -> Any:
     import numpy as np
 
     if series.isna().any():
-        raise ValueError(f"column {column.name!r} has nulls, accepted are columns without")
+        raise ValueError(f"column {column.name!r} must not have nulls")
     if column.kind == "number":
         return _number(series.to_numpy(), column)
     try:
         values = np.stack([_nested(value) for value in series]) if len(series) else np.empty((0, *(column.shape or ())))
     except ValueError as error:
-        raise ValueError(f"column {column.name!r} has arrays of unlike sizes: {error}") from error
+        raise ValueError(f"column {column.name!r} must have arrays of one size: {error}") from error
     if column.shape is not None and values.shape[1:] != column.shape:
         raise ValueError(
             f"column {column.name!r} has arrays of shape {values.shape[1:]}, the model has been trained with "
@@ -144,7 +144,9 @@ def frame(function: Predict, arrays: list[Any], outputs: Sequence[Output], batch
         results = function([array[begin : begin + batch_size] for array in arrays])
         if len(results) != len(outputs):
             names = ", ".join(output.name for output in outputs)
-            raise ValueError(f"the model has {len(results)} outputs, output_cols are {names}")
+            raise ValueError(
+                f"output_cols must have one name for each of the model's {len(results)} outputs, got {names}"
+            )
         for kept, result in zip(made, results, strict=True):
             kept.append(np.asarray(result))
     columns = {}

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from horovod.common.contract.log import warn_user
-from horovod.spark.common.columns import VECTOR, Column, Found, all_settled, chosen
+from horovod.spark.common.columns import VECTOR, Column, ColumnStatistics, all_settled, chosen
 from horovod.spark.common.file_store import AbstractFilesystemStore
 from horovod.spark.common.parquet_parts import IS_VALIDATION, REPORT, write_part
 
@@ -47,12 +47,12 @@ def check_validation(df: Any, validation: float | str | None) -> None:
         return
     if validation not in df.columns:
         raise ValueError(
-            f"validation names {validation!r}, the DataFrame has {', '.join(map(repr, df.columns))}; accepted is a "
-            "fraction too"
+            "validation must be a fraction or name a column of the DataFrame, "
+            f"{', '.join(map(repr, df.columns))}, got {validation!r}"
         )
     kind = df.schema[validation].dataType.typeName()
     if kind not in ("boolean", "byte", "short", "integer", "long", "float", "double"):
-        raise ValueError(f"validation: column {validation!r} is of type {kind}, accepted are booleans and numbers")
+        raise ValueError(f"validation: column {validation!r} must have booleans or numbers, got {kind}")
 
 
 def write(
@@ -117,7 +117,7 @@ def remove(store: AbstractFilesystemStore, number: int) -> None:
         try:
             store.remove(folder)
         except Exception as error:  # each file system has its own exceptions
-            warn_user(f"{folder} could not be removed, and stays: {type(error).__name__}: {error}")
+            warn_user(f"{folder} could not be removed: {type(error).__name__}: {error}")
 
 
 def _shuffled(df: Any, names: Sequence[str], files: int, seed: int | None) -> Any:
@@ -200,18 +200,18 @@ def _quoted(name: str) -> str:
     return "`" + name.replace("`", "``") + "`"
 
 
-def _together(columns: Sequence[Column], rows: Sequence[Any]) -> dict[str, Found]:
-    found = {column.name: Found() for column in columns}
+def _together(columns: Sequence[Column], rows: Sequence[Any]) -> dict[str, ColumnStatistics]:
+    found = {column.name: ColumnStatistics() for column in columns}
     for row in rows:
         for name, seen in json.loads(row.found).items():
-            found[name].add(Found(**seen))
+            found[name].add(ColumnStatistics(**seen))
     return found
 
 
 def _check_rows(train: Sequence[str], val: Sequence[str], validation: float | str | None) -> None:
     if not train:
         raise ValueError(
-            f"no rows to train with are in the DataFrame{f' (validation={validation!r})' if validation else ''}"
+            f"the DataFrame has no rows to train with{f' (validation={validation!r})' if validation else ''}"
         )
     if validation and not val:
         raise ValueError(f"validation={validation!r} leaves no rows to validate with")

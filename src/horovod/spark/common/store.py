@@ -39,9 +39,11 @@ class FilesystemStore(AbstractFilesystemStore):
         try:
             return fsspec.core.url_to_fs(self.prefix_path, **self.storage_options)[0]
         except ImportError as error:  # names the package of the protocol
-            raise ImportError(f"the store {self.prefix_path} needs a package that is not here: {error}") from error
+            raise ImportError(f"the store {self.prefix_path} needs a package that is not installed: {error}") from error
         except ValueError as error:
-            raise ValueError(f"prefix_path is {self.prefix_path!r}, of which fsspec says: {error}") from error
+            raise ValueError(
+                f"prefix_path must be a path or URL that fsspec can open, got {self.prefix_path!r}: {error}"
+            ) from error
 
     def _normal(self, path: str) -> str:
         if path.startswith("file:"):
@@ -87,8 +89,8 @@ class DBFSLocalStore(LocalStore):
         """
         if not os.path.isdir(_MOUNT):
             raise StoreNotWritableError(
-                f"{self.prefix_path} cannot be written: {_MOUNT} is not here, where Databricks has its file system on "
-                "a cluster's driver and executors; elsewhere a store is a folder that all hosts share, or a URL"
+                f"{self.prefix_path} cannot be written: {_MOUNT} does not exist, where Databricks mounts its file "
+                "system; outside of Databricks use a folder that all hosts share, or a URL"
             )
         super().check_writable(data)
 

@@ -46,7 +46,7 @@ class PetastormBatchedDataLoader(BaseDataLoader):
         return self.limit_step_per_epoch
 
     def _batches(self) -> Iterator[_Rows]:
-        raise NotImplementedError(f"{type(self).__name__} does not say which batches it has")
+        raise NotImplementedError(f"{type(self).__name__} must define _batches")
 
     def _iterate(self) -> Iterator[_Rows]:
         taken = 0
@@ -115,7 +115,7 @@ class PytorchInfiniteDataLoader(PytorchDataLoader):
         """
         super().__init__(*args, **kwargs)
         if self.limit_step_per_epoch == -1:
-            raise refuse("limit_step_per_epoch", -1, "the number of batches of an epoch, of a loader without an end")
+            raise refuse("limit_step_per_epoch", -1, "the number of batches of an epoch for an infinite loader")
         self._stream: Iterator[_Rows] | None = None
 
     def _batches(self) -> Iterator[_Rows]:
@@ -169,7 +169,7 @@ class PytorchInmemDataLoader(PetastormBatchedDataLoader):
 
     def _batches(self) -> Iterator[_Rows]:
         if self._epoch == self.num_epochs:
-            raise RuntimeError(f"num_epochs is {self.num_epochs}, and as many have been iterated")
+            raise RuntimeError(f"all {self.num_epochs} epochs (num_epochs) have been iterated")
         self._epoch += 1
         rows = _length(self._rows)
         order = np.random.default_rng(self._epoch).permutation(rows) if self.shuffle else np.arange(rows)
@@ -229,7 +229,9 @@ def _forever(reader: Iterable[Any]) -> Iterator[Any]:
             empty = False
             yield one
         if empty:
-            raise ValueError("reader has no rows, or is an iterator that has ended; accepted is one that begins anew")
+            raise ValueError(
+                "reader must have rows and start over when iterated again, got none; an exhausted iterator does not"
+            )
 
 
 def _as_dict(batch: Any) -> _Rows:

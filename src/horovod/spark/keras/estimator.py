@@ -1,17 +1,32 @@
-"""KerasEstimator and KerasModel."""
+"""KerasEstimator and KerasModel, with their additional params."""
 
 from typing import Any
 
+from horovod.spark.common import checks
 from horovod.spark.common.checks import refuse
 from horovod.spark.common.estimator import HorovodEstimator, HorovodModel
-from horovod.spark.common.params import with_params, with_signature
-from horovod.spark.common.plan import Outcome
+from horovod.spark.common.params import Row, pickled, with_params, with_signature
+from horovod.spark.common.plan import TrainingResult
 from horovod.spark.common.predict import Predict
-from horovod.spark.common.saving import pickled
 from horovod.spark.keras import objects
-from horovod.spark.keras.batches import check_inputs, input_shapes
 from horovod.spark.keras.datamodule import PetastormDataModule
-from horovod.spark.keras.rows import KERAS, KERAS_MODEL
+from horovod.spark.keras.remote import check_inputs, input_shapes
+
+KERAS = (
+    Row("custom_objects", "names of classes and functions that the model's file has", None, checks.mapping),
+    Row("checkpoint_callback", "a ModelCheckpoint in place of a checkpoint of each epoch; what it keeps is the result"),
+    Row(
+        "backend_env",
+        "environment of the ranks",
+        {"LIBHDFS_OPTS": "-Xms2048m -Xmx2048m"},
+        checks.mapping,
+    ),
+)
+KERAS_MODEL = (
+    Row("custom_objects", "names of classes and functions that the model's file has", None, checks.mapping),
+    Row("_floatx", "Keras' floating type of the model", None, checks.text),
+)
+
 
 _ORDER = (
     "num_proc data_module model backend store custom_objects optimizer loss loss_weights sample_weight_col "
@@ -68,9 +83,7 @@ class KerasEstimator(_Packed, HorovodEstimator):
         optimizer, loss = self.getOptimizer(), self.getLoss()
         if (optimizer is None) != (loss is None):
             missing = "optimizer" if optimizer is None else "loss"
-            raise ValueError(
-                f"{missing} is not given; accepted are optimizer and loss, or neither with a compiled model"
-            )
+            raise ValueError(f"{missing} must be given: give both optimizer and loss, or neither with a compiled model")
         if optimizer is None and getattr(model, "optimizer", None) is None:
             raise ValueError("optimizer and loss are not given, and model is not compiled")
         if optimizer is not None and not isinstance(optimizer, (str, keras.optimizers.Optimizer)):
@@ -78,7 +91,7 @@ class KerasEstimator(_Packed, HorovodEstimator):
         check_inputs(self.getFeatureCols(), input_shapes(model))
         callback = self.getCheckpointCallback()
         if callback is not None and getattr(callback, "save_weights_only", False):
-            raise ValueError("checkpoint_callback keeps weights only, accepted is one that keeps the model")
+            raise ValueError("checkpoint_callback must save the whole model, got save_weights_only=True")
 
     def _payload(self) -> dict[str, Any]:
         names = ("loss", "loss_weights", "callbacks", "custom_objects", "gradient_compression", "checkpoint_callback")
@@ -102,7 +115,7 @@ class KerasEstimator(_Packed, HorovodEstimator):
     def _module_arguments(self) -> dict[str, Any]:
         return {"tensorflow_dataset_prefetch_buffer_size": self.getTensorflowDatasetPrefetchBufferSize()}
 
-    def _model_of(self, outcome: Outcome, run_id: str, metadata: dict[str, Any]) -> "KerasModel":
+    def _model_of(self, outcome: TrainingResult, run_id: str, metadata: dict[str, Any]) -> "KerasModel":
         keras = objects.module_of(self.getModel())
         floatx = str(keras.backend.floatx())
         packed = objects.PackedModel(objects.is_legacy(keras), objects.backend_of(keras), floatx, outcome.model)
@@ -135,7 +148,7 @@ def load_predictor(payload: bytes) -> Predict:
 
     os.environ.setdefault("CUDA_VISIBLE_DEVICES", "-1")
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
-    from horovod.spark.keras.batches import input_shapes, inputs_of
+    from horovod.spark.keras.remote import input_shapes, inputs_of
 
     given = pickle.loads(payload)
     model = objects.unpack_model(given["model"], given["custom_objects"], compiled=False)

@@ -92,7 +92,7 @@ def _pack_optimizer(keras: Any, optimizer: Any) -> PackedObject:
     if still := [name for name in lost() if not isinstance(more.get(name), PackedObject)]:
         raise ValueError(
             f"optimizer: a {type(optimizer).__name__} cannot be sent to the ranks, because its get_config does not "
-            f"tell of {', '.join(still)}; let get_config return all arguments of __init__"
+            f"return {', '.join(still)}; let get_config return all arguments of __init__"
         )
     return packed
 

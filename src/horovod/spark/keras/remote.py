@@ -2,18 +2,72 @@
 
 import os
 import pickle
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 from horovod.common.contract.log import warn_user
-from horovod.spark.common.plan import Outcome, Plan
-from horovod.spark.common.ranks import own_gpu, prepare_rank
+from horovod.spark.common.columns import fits
+from horovod.spark.common.plan import TrainingPlan, TrainingResult, own_gpu, pick, prepare_rank, reshaped
 from horovod.spark.keras import objects
-from horovod.spark.keras.batches import Shape, for_fit, input_shapes
+
+# -- inputs of models, without importing Keras -----------------------------------------------------------------------
+
+Shape = tuple[int | None, ...]
 
 
-def train(plan: Plan) -> Outcome | None:
-    """Train on this rank; return the Outcome on rank 0, and None on other ranks."""
+def input_shapes(model: Any) -> list[Shape] | None:
+    """Return the shapes of the model's inputs without the dimension of rows, or None if they are unknown."""
+    inputs = getattr(model, "inputs", None)
+    return None if not inputs else [tuple(one.shape[1:]) for one in inputs]
+
+
+def check_inputs(names: Sequence[str], shapes: Sequence[Shape] | None) -> None:
+    """Raise ValueError unless there is one feature for each of the model's inputs, if their number is known."""
+    if shapes is not None and len(shapes) != len(names):
+        raise ValueError(
+            f"feature_cols must have a column for each of the model's {len(shapes)} inputs, got {list(names)}; a "
+            "VectorAssembler combines several columns into one"
+        )
+
+
+def inputs_of(values: Sequence[Any], names: Sequence[str], shapes: Sequence[Shape] | None) -> Any:
+    """Return the features in the shapes of the model's inputs, as an array, or a tuple of several arrays.
+
+    Raises:
+        ValueError: If a feature does not fit. The message names it.
+    """
+    check_inputs(names, shapes)
+    made = []
+    if shapes is None:
+        made = list(values)
+    else:
+        for name, value, shape in zip(names, values, shapes, strict=True):
+            wanted = [-1 if size is None else size for size in shape]
+            if wanted.count(-1) <= 1:
+                if not fits(value.shape[1:], wanted):
+                    raise ValueError(
+                        f"feature {name!r} must have rows of the model's input shape {shape}, got {value.shape[1:]}"
+                    )
+                value = reshaped(value, wanted)
+            made.append(value)
+    return made[0] if len(made) == 1 else tuple(made)
+
+
+def for_fit(batch: dict[str, Any], plan: TrainingPlan, shapes: Sequence[Shape] | None) -> tuple[Any, ...]:
+    """Return a tuple of inputs, labels and, if there is a weight column, the rows' weights."""
+    inputs = inputs_of(pick(batch, plan.features, "feature_cols"), plan.features, shapes)
+    labels = []
+    for number, value in enumerate(pick(batch, plan.labels, "label_cols")):
+        labels.append(reshaped(value, None if plan.label_shapes is None else plan.label_shapes[number]))
+    targets = labels[0] if len(labels) == 1 else tuple(labels)
+    if plan.weight is None:
+        return inputs, targets
+    weights = pick(batch, [plan.weight], "sample_weight_col")[0]
+    return inputs, targets, weights if len(labels) == 1 else tuple(weights for _ in labels)
+
+
+def train(plan: TrainingPlan) -> TrainingResult | None:
+    """Train on this rank; return the TrainingResult on rank 0, and None on other ranks."""
     if not plan.use_gpu:
         os.environ["CUDA_VISIBLE_DEVICES"] = "-1"
     given = pickle.loads(plan.payload)
@@ -34,7 +88,7 @@ def train(plan: Plan) -> Outcome | None:
         hvd.shutdown()
 
 
-def _fit(plan: Plan, given: dict[str, Any], keras: Any, hvd: Any, data: Any) -> Outcome | None:
+def _fit(plan: TrainingPlan, given: dict[str, Any], keras: Any, hvd: Any, data: Any) -> TrainingResult | None:
     model = _model(plan, given, keras, hvd)
     shapes = input_shapes(model)
     first: list[Any] = []
@@ -63,10 +117,10 @@ def _fit(plan: Plan, given: dict[str, Any], keras: Any, hvd: Any, data: Any) -> 
     outputs = model.predict_on_batch(first[0])
     outputs = list(outputs) if isinstance(outputs, (list, tuple)) else [outputs]
     about = [(tuple(one.shape[1:]), str(one.dtype)) for one in outputs]
-    return Outcome(figures, keeper.result(model), about)
+    return TrainingResult(figures, keeper.result(model), about)
 
 
-def _model(plan: Plan, given: dict[str, Any], keras: Any, hvd: Any) -> Any:
+def _model(plan: TrainingPlan, given: dict[str, Any], keras: Any, hvd: Any) -> Any:
     packed = given["model"]
     if plan.checkpoint is not None:
         packed = objects.PackedModel(packed.legacy, packed.backend, packed.floatx, plan.checkpoint)
@@ -75,12 +129,12 @@ def _model(plan: Plan, given: dict[str, Any], keras: Any, hvd: Any) -> Any:
     model = objects.unpack_model(packed, custom, compiled=own or plan.checkpoint is not None)
     optimizer = getattr(model, "optimizer", None)  # includes its state
     if own and optimizer is None:
-        raise ValueError("model was compiled with what its file does not tell of; give optimizer and loss")
+        raise ValueError("the model's file does not describe how it was compiled; give optimizer and loss")
     if optimizer is None:
         if plan.checkpoint is not None and hvd.rank() == 0:
             warn_user(
-                f"{plan.remote.checkpoint_path} cannot be loaded as it was compiled: the weights go on, the state of "
-                "the optimizer is lost; custom_objects may lack the loss, or another function of yours"
+                f"{plan.remote.checkpoint_path} cannot be loaded in compiled form: training continues with its "
+                "weights, but without the optimizer's state; add the loss and other custom functions to custom_objects"
             )
         optimizer = objects.unpack(given["optimizer"], custom)
     if own:
@@ -104,7 +158,9 @@ def _own_metrics(model: Any) -> Any:
     return (config or {}).get("metrics")
 
 
-def _tuples(batches: Any, plan: Plan, shapes: list[Shape] | None, first: list[Any]) -> Iterator[tuple[Any, ...]]:
+def _tuples(
+    batches: Any, plan: TrainingPlan, shapes: list[Shape] | None, first: list[Any]
+) -> Iterator[tuple[Any, ...]]:
     """Yield batches as Keras' ``fit`` takes them, and store the inputs of the first one in `first`."""
     for batch in batches:
         made = for_fit(batch, plan, shapes)
@@ -158,7 +214,7 @@ def _take_gpu(backend: str, local_rank: int) -> None:
             torch.cuda.set_device(own_gpu(torch.cuda.device_count(), local_rank))
 
 
-def _keeper(plan: Plan, given: dict[str, Any], keras: Any) -> Any:
+def _keeper(plan: TrainingPlan, given: dict[str, Any], keras: Any) -> Any:
     """Return an object that saves the model to the store after each epoch.
 
     With the user's checkpoint_callback, it saves the model that the callback kept, which also becomes the result.

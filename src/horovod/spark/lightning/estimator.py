@@ -1,18 +1,39 @@
-"""TorchEstimator and TorchModel for Lightning."""
+"""TorchEstimator and TorchModel for Lightning, with their additional params."""
 
 from typing import Any
 
 import torch
 
 from horovod.common.contract.log import warn_user
-from horovod.spark.common.checks import refuse
+from horovod.spark.common import checks
+from horovod.spark.common.checks import Count, refuse
 from horovod.spark.common.estimator import HorovodEstimator
-from horovod.spark.common.params import with_params, with_signature
-from horovod.spark.common.plan import Outcome
+from horovod.spark.common.params import Row, with_params, with_signature
+from horovod.spark.common.plan import TrainingResult
 from horovod.spark.lightning.datamodule import PetastormDataModule
-from horovod.spark.lightning.rows import LIGHTNING
 from horovod.spark.torch import estimator as of_torch
+from horovod.spark.torch.estimator import TORCH
 from horovod.torch.lightning.package import is_module, package_of
+
+LIGHTNING = (
+    *TORCH,
+    Row(
+        "trainer_args",
+        "further arguments of lightning's Trainer; they count more than profiler",
+        None,
+        checks.mapping,
+    ),
+    Row("num_gpus", "accepted for old programs, without effect: each rank has one GPU or none", None, Count(0)),
+    Row("logger", "a logger of lightning, used on rank 0"),
+    Row("log_every_n_steps", "as of lightning's Trainer", 50, Count(1), shown=50),
+    Row("loader_num_epochs", "accepted for old programs, without effect: loaders have no end", None, Count(1)),
+    Row("terminate_on_nan", "fail when the loss is not a finite number", False, checks.flag, shown=False),
+    Row("profiler", "as of lightning's Trainer"),
+    Row("debug_data_loader", "log how long each batch is waited for", False, checks.flag, shown=False),
+    Row("train_async_data_loader_queue_size", "batches that are read ahead", None, Count(0)),
+    Row("val_async_data_loader_queue_size", "batches of validation that are read ahead", None, Count(0)),
+)
+
 
 MIN_PL_VERSION = "1.3.8"
 """Oldest version of Lightning that the original Horovod supported. Lightning 2 is tested here."""
@@ -61,17 +82,19 @@ class TorchEstimator(HorovodEstimator):
             raise refuse("model", model, "a LightningModule, or a torch.nn.Module with optimizer and loss")
         package_of("horovod.spark.lightning", model)
         if self.getTrainMinibatchFn() is not None:
-            raise ValueError("train_minibatch_fn is given, accepted is a training_step of the LightningModule")
+            raise ValueError(
+                "train_minibatch_fn must not be given; define training_step of the LightningModule instead"
+            )
         if wrong := [name for name in self.getTrainerArgs() or () if name in _OURS]:
             param = f", by its param {_OURS[wrong[0]]}" if _OURS[wrong[0]] else ""
-            raise ValueError(f"trainer_args has {wrong[0]!r}, which the estimator says by itself{param}")
+            raise ValueError(f"trainer_args must not have {wrong[0]!r}, which the estimator sets{param}")
         if not is_module(model):
             of_torch.check_torch(self)
             return
         of_torch.check_input_shapes(self)
         for name in ("optimizer", "loss", "loss_constructors", "loss_weights"):
             if self.getOrDefault(name) is not None:
-                warn_user(f"{name} is given, and not used: the LightningModule has its own")
+                warn_user(f"{name} is ignored: the LightningModule defines it")
 
     def _payload(self) -> dict[str, Any]:
         names = (
@@ -104,7 +127,7 @@ class TorchEstimator(HorovodEstimator):
             "val_async_data_loader_queue_size": self.getValAsyncDataLoaderQueueSize(),
         }
 
-    def _model_of(self, outcome: Outcome, run_id: str, metadata: dict[str, Any]) -> "TorchModel":
+    def _model_of(self, outcome: TrainingResult, run_id: str, metadata: dict[str, Any]) -> "TorchModel":
         return of_torch.model_of(self, TorchModel, outcome, run_id, metadata)  # type: ignore[no-any-return]
 
 

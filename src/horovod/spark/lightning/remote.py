@@ -9,18 +9,56 @@ from typing import Any
 import torch
 
 import horovod.torch as hvd
-from horovod.spark.common.plan import Outcome, Plan
-from horovod.spark.common.ranks import prepare_rank
-from horovod.spark.lightning.wrapping import wrap
-from horovod.spark.torch import states
-from horovod.spark.torch.batches import floating_dtype, outputs_of, shapes_of, split
+from horovod.spark.common.plan import TrainingPlan, TrainingResult, pick, prepare_rank
+from horovod.spark.torch import losses, remote
+from horovod.spark.torch.losses import floating_dtype, outputs_of, shapes_of, split
 from horovod.spark.torch.remote import own_device
 from horovod.torch.lightning import HorovodStrategy
 from horovod.torch.lightning.package import is_module, package_of
 
+# -- a LightningModule of a torch.nn.Module, an optimizer and losses -------------------------------------------------
 
-def train(plan: Plan) -> Outcome | None:
-    """Train on this rank; return the Outcome on rank 0, and None on other ranks."""
+
+def wrap(pl: Any, given: dict[str, Any], plan: TrainingPlan) -> Any:
+    """Return a LightningModule that trains like ``horovod.spark.torch.TorchEstimator``."""
+    functions = losses.made(given["loss"], given["loss_constructors"], plan.weight is not None, len(plan.labels))
+
+    class Wrapped(pl.LightningModule):  # type: ignore[misc, name-defined]
+        def __init__(self) -> None:
+            super().__init__()
+            self.inner = given["model"]
+
+        def forward(self, *inputs: Any) -> Any:
+            return self.inner(*inputs)
+
+        def training_step(self, batch: Any, batch_idx: int) -> torch.Tensor:
+            return self._figures(batch, "")
+
+        def validation_step(self, batch: Any, batch_idx: int) -> None:
+            self._figures(batch, "val_")
+
+        def configure_optimizers(self) -> Any:
+            return given["optimizer"]
+
+        def _figures(self, batch: Any, prefix: str) -> torch.Tensor:
+            outputs = outputs_of(self.inner(*pick(batch, plan.features, "feature_cols")))
+            labels = pick(batch, plan.labels, "label_cols")
+            weights = None if plan.weight is None else pick(batch, [plan.weight], "sample_weight_col")[0]
+            loss = losses.total(functions, given["loss_weights"], outputs, labels, weights)
+            rows = len(labels[0])
+            self.log(f"{prefix}loss", loss, on_step=False, on_epoch=True, batch_size=rows)
+            for name, function, place in given["metrics"]:
+                output, label = outputs[place], labels[place]
+                value = function(output, losses.shaped_like(label, output))
+                value = torch.as_tensor(value, dtype=torch.float32, device=output.device)
+                self.log(f"{prefix}{name}", value, on_step=False, on_epoch=True, batch_size=rows)
+            return loss
+
+    return Wrapped()
+
+
+def train(plan: TrainingPlan) -> TrainingResult | None:
+    """Train on this rank; return the TrainingResult on rank 0, and None on other ranks."""
     hvd.init()
     try:
         prepare_rank(plan, hvd.rank())
@@ -32,12 +70,12 @@ def train(plan: Plan) -> Outcome | None:
         hvd.shutdown()
 
 
-def _fit(plan: Plan, given: dict[str, Any], data: Any) -> Outcome | None:
+def _fit(plan: TrainingPlan, given: dict[str, Any], data: Any) -> TrainingResult | None:
     model = given["model"]
     pl = package_of("horovod.spark.lightning", model)
     if plan.checkpoint is not None:
         where = plan.remote.checkpoint_path
-        states.put_into(states.load(plan.checkpoint, where), model, None, where)
+        remote.put_into(remote.load(plan.checkpoint, where), model, None, where)
     device = own_device(plan.use_gpu)
     module = model if is_module(model) else wrap(pl, given, plan)
     watch = _watch(pl, plan, model, given["terminate_on_nan"])
@@ -67,7 +105,7 @@ def _fit(plan: Plan, given: dict[str, Any], data: Any) -> Outcome | None:
         raise KeyboardInterrupt
     if hvd.rank() != 0:
         return None
-    return Outcome(watch.history, states.dump(model, None, plan.epochs - 1), _outputs(model, plan, training))
+    return TrainingResult(watch.history, remote.dump(model, None, plan.epochs - 1), _outputs(model, plan, training))
 
 
 class _Loader:
@@ -76,7 +114,9 @@ class _Loader:
     It has a length, because without it Lightning takes one batch more in each epoch than it uses.
     """
 
-    def __init__(self, batches: Iterator[Any], plan: Plan, given: dict[str, Any], dtype: Any, steps: int) -> None:
+    def __init__(
+        self, batches: Iterator[Any], plan: TrainingPlan, given: dict[str, Any], dtype: Any, steps: int
+    ) -> None:
         self._batches, self._plan, self._shapes = batches, plan, given["input_shapes"]
         self._dtype, self._steps = dtype, steps
         self.features: Any = None
@@ -94,7 +134,7 @@ class _Loader:
             yield {**batch, **used, **({} if plan.weight is None else {plan.weight: weights})}
 
 
-def _watch(pl: Any, plan: Plan, model: torch.nn.Module, finite: bool) -> Any:
+def _watch(pl: Any, plan: TrainingPlan, model: torch.nn.Module, finite: bool) -> Any:
     """Return a callback that records the history and saves checkpoints, and with `finite` rejects infinite losses."""
 
     class Watch(pl.callbacks.Callback):  # type: ignore[misc, name-defined]
@@ -123,14 +163,14 @@ def _watch(pl: Any, plan: Plan, model: torch.nn.Module, finite: bool) -> Any:
                 words = "  ".join(f"{name} {value:.4f}" for name, value in figures.items())
                 print(f"epoch {trainer.current_epoch + 1}/{plan.epochs}  {words}", flush=True)
             if plan.remote.saving_runs:
-                data = states.dump(model, None, trainer.current_epoch)
+                data = remote.dump(model, None, trainer.current_epoch)
                 plan.remote.store.write(plan.remote.checkpoint_path, data)
 
     return Watch()
 
 
 @torch.no_grad()
-def _outputs(model: torch.nn.Module, plan: Plan, loader: _Loader) -> list[Any]:
+def _outputs(model: torch.nn.Module, plan: TrainingPlan, loader: _Loader) -> list[Any]:
     if loader.features is None:
         return []
     model.to("cpu").eval()

@@ -1,20 +1,32 @@
-"""TorchEstimator and TorchModel for PyTorch."""
+"""TorchEstimator and TorchModel for PyTorch, with their additional params."""
 
 import copy
 from typing import Any
 
 import torch
 
+from horovod.spark.common import checks
 from horovod.spark.common.checks import refuse
 from horovod.spark.common.estimator import HorovodEstimator, HorovodModel
-from horovod.spark.common.params import with_params, with_signature
-from horovod.spark.common.plan import Outcome
+from horovod.spark.common.params import Row, pickled, with_params, with_signature
+from horovod.spark.common.plan import TrainingResult
 from horovod.spark.common.predict import Predict
-from horovod.spark.common.saving import pickled
-from horovod.spark.torch import states
+from horovod.spark.torch import remote
 from horovod.spark.torch.datamodule import PetastormDataModule
 from horovod.spark.torch.losses import as_list
-from horovod.spark.torch.rows import TORCH, TORCH_MODEL
+
+TORCH = (
+    Row("loss_constructors", "a function that returns the loss, or a list of one for each label, in place of loss"),
+    Row("input_shapes", "shape of each feature, with -1 for the rows: [[-1, 1, 28, 28]]", None, checks.shapes),
+    Row("train_minibatch_fn", "a function that takes a step, in place of the built-in one", None, checks.function),
+)
+TORCH_MODEL = (
+    Row("input_shapes", "shape of each feature, with -1 for the rows", None, checks.shapes),
+    Row("optimizer", "the optimizer, with its state"),
+    Row("loss", "the loss, or a list of one for each label"),
+    Row("loss_constructors", "a function that returns the loss, or a list of one for each label"),
+)
+
 
 _ORDER = (
     "num_proc data_module model backend store optimizer loss loss_constructors metrics loss_weights sample_weight_col "
@@ -76,8 +88,8 @@ class TorchEstimator(HorovodEstimator):
         check_torch(self)
         if self.getTrainMinibatchFn() is not None and (passes := self.getBackwardPassesPerStep()) != 1:
             raise ValueError(
-                f"backward_passes_per_step is {passes} with a train_minibatch_fn, which takes a step with every batch; "
-                "accepted is 1"
+                "backward_passes_per_step must be 1 with a train_minibatch_fn, which takes a step with every batch, "
+                f"got {passes}"
             )
 
     def _feature_shapes(self) -> tuple[Any, str]:
@@ -93,14 +105,14 @@ class TorchEstimator(HorovodEstimator):
 
         return train
 
-    def _model_of(self, outcome: Outcome, run_id: str, metadata: dict[str, Any]) -> "TorchModel":
+    def _model_of(self, outcome: TrainingResult, run_id: str, metadata: dict[str, Any]) -> "TorchModel":
         return model_of(self, TorchModel, outcome, run_id, metadata)  # type: ignore[no-any-return]
 
 
-def model_of(estimator: Any, kind: Any, outcome: Outcome, run_id: str, metadata: dict[str, Any]) -> Any:
+def model_of(estimator: Any, kind: Any, outcome: TrainingResult, run_id: str, metadata: dict[str, Any]) -> Any:
     """Return a model of class ``kind`` with copies of the estimator's model and optimizer in their trained state."""
     model, optimizer = copy.deepcopy((estimator.getModel(), estimator.getOptimizer()))
-    states.put_into(states.load(outcome.model, "the ranks' result"), model, optimizer, "the ranks' result")
+    remote.put_into(remote.load(outcome.model, "the ranks' result"), model, optimizer, "the ranks' result")
     return kind(
         history=outcome.history,
         model=model.eval(),
@@ -124,7 +136,9 @@ def check_torch(estimator: Any) -> None:
         raise refuse("optimizer", optimizer, "a torch.optim.Optimizer of the model's parameters")
     own = {id(one) for one in model.parameters()}
     if any(id(one) not in own for group in optimizer.param_groups for one in group["params"]):
-        raise ValueError(f"optimizer is a {type(optimizer).__name__} of parameters that are not the model's")
+        raise ValueError(
+            f"optimizer must have parameters of the model, got a {type(optimizer).__name__} with other parameters"
+        )
     _check_losses(estimator)
     check_input_shapes(estimator)
 
@@ -139,8 +153,8 @@ def check_input_shapes(estimator: Any) -> None:
 def _check_losses(estimator: Any) -> None:
     loss, constructors, labels = estimator.getLoss(), estimator.getLossConstructors(), estimator.getLabelCols()
     if (loss is None) == (constructors is None):
-        which = "neither loss nor loss_constructors is" if loss is None else "loss and loss_constructors are both"
-        raise ValueError(f"{which} given; accepted is one of them")
+        which = "neither" if loss is None else "both"
+        raise ValueError(f"exactly one of loss and loss_constructors must be given, got {which}")
     name, given = ("loss", loss) if constructors is None else ("loss_constructors", constructors)
     functions = as_list(given)
     if not functions or not all(callable(one) for one in functions) or len(functions) not in (1, len(labels)):
@@ -165,7 +179,7 @@ def load_predictor(payload: bytes) -> Predict:
     """Return the model as a function of arrays. Called in a Spark task."""
     import pickle
 
-    from horovod.spark.torch.batches import floating_dtype, inputs_of, outputs_of
+    from horovod.spark.torch.losses import floating_dtype, inputs_of, outputs_of
 
     given = pickle.loads(payload)
     model = given["model"].to("cpu").eval()

@@ -1,11 +1,97 @@
-"""Losses for several outputs, with weights for outputs and rows."""
+"""Inputs and losses of PyTorch models: conversion of the reader's batches, and weights for outputs and rows."""
 
 import copy
 import inspect
+import math
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from horovod.spark.torch.batches import outputs_of
+import torch
+
+from horovod.spark.common.plan import TrainingPlan, pick, reshaped
+
+# -- inputs of models ------------------------------------------------------------------------------------------------
+
+
+def floating_dtype(model: torch.nn.Module) -> torch.dtype:
+    """Return the dtype of the model's first floating-point parameter, or PyTorch's default dtype."""
+    found = (one.dtype for one in model.parameters() if one.is_floating_point())
+    return next(found, torch.get_default_dtype())
+
+
+def inputs_of(
+    values: Sequence[Any], names: Sequence[str], shapes: Sequence[Sequence[int]] | None, dtype: torch.dtype, device: Any
+) -> list[torch.Tensor]:
+    """Return the features as tensors of the model's input shapes.
+
+    Args:
+        values: Arrays or tensors of the features.
+        names: Their names, for messages.
+        shapes: Shape of each feature, with -1 for rows; None keeps the shapes.
+        dtype: Dtype for floating-point features; others keep theirs.
+        device: Device of the tensors.
+
+    Raises:
+        ValueError: If a feature cannot be reshaped or converted. The message names it.
+    """
+    made = []
+    for number, (name, value) in enumerate(zip(names, values, strict=True)):
+        tensor = _tensor(value, f"feature {name!r}", device)
+        if shapes is not None:
+            size = math.prod(tensor.shape[1:])
+            try:
+                tensor = reshaped(tensor, shapes[number])
+            except RuntimeError:
+                raise ValueError(
+                    f"input_shapes: the shape of feature {name!r} must fit its rows of {size} numbers, got "
+                    f"{list(shapes[number])}"
+                ) from None
+        made.append(tensor.to(dtype) if tensor.is_floating_point() else tensor)
+    return made
+
+
+def labels_of(values: Sequence[Any], plan: TrainingPlan, dtype: torch.dtype, device: Any) -> list[torch.Tensor]:
+    """Return the labels as tensors in the plan's shapes: floating-point ones in `dtype`, integers as int64."""
+    made = []
+    for number, (name, value) in enumerate(zip(plan.labels, values, strict=True)):
+        tensor = _tensor(value, f"label {name!r}", device)
+        tensor = reshaped(tensor, None if plan.label_shapes is None else plan.label_shapes[number])
+        made.append(
+            tensor.to(dtype) if tensor.is_floating_point() else tensor.long() if tensor.dtype != torch.bool else tensor
+        )
+    return made
+
+
+def split(
+    batch: dict[str, Any], plan: TrainingPlan, shapes: Any, dtype: torch.dtype, device: Any
+) -> tuple[Any, Any, Any]:
+    """Split a batch into features, labels and the rows' weights (None without a weight column)."""
+    features = inputs_of(pick(batch, plan.features, "feature_cols"), plan.features, shapes, dtype, device)
+    labels = labels_of(pick(batch, plan.labels, "label_cols"), plan, dtype, device)
+    weights = None
+    if plan.weight is not None:
+        weights = _tensor(pick(batch, [plan.weight], "sample_weight_col")[0], "sample_weight_col", device).to(dtype)
+    return features, labels, weights
+
+
+def outputs_of(result: Any) -> list[torch.Tensor]:
+    """Return a model's output, or its tuple or list of outputs, as a list."""
+    return list(result) if isinstance(result, (list, tuple)) else [result]
+
+
+def shapes_of(outputs: Sequence[torch.Tensor]) -> list[tuple[tuple[int, ...], str]]:
+    """Return for each output the shape of one row's value, and the name of the dtype."""
+    return [(tuple(one.shape[1:]), str(one.dtype).removeprefix("torch.")) for one in outputs]
+
+
+def _tensor(value: Any, what: str, device: Any) -> torch.Tensor:
+    if not isinstance(value, torch.Tensor):
+        try:
+            value = torch.as_tensor(value, device="cpu")
+        except (TypeError, ValueError, RuntimeError) as error:
+            raise ValueError(f"{what} cannot become a tensor: {error}") from None
+    return value.to(device)
+
 
 Loss = Callable[[Any, Any], Any]
 """Function of an output and its label."""
@@ -39,7 +125,7 @@ def made(losses: Any, constructors: Any, by_row: bool, labels: int = 1) -> list[
         found = [_by_row(one, by_row) for one in as_list(losses)]
     found = found * labels if len(found) == 1 else found
     if len(found) != labels:
-        raise ValueError(f"loss has {len(found)} functions, accepted is one, or one for each of {labels} label_cols")
+        raise ValueError(f"loss must have one function, or one for each of {labels} label_cols, got {len(found)}")
     return found
 
 
@@ -89,8 +175,8 @@ def total(
         if sample_weights is not None:
             if value.ndim == 0 or len(value) != len(sample_weights):
                 raise ValueError(
-                    f"loss {number} returns a value of shape {tuple(value.shape)} for {len(sample_weights)} rows; with "
-                    "sample_weight_col accepted are losses with a reduction, or of one value for each row"
+                    f"with sample_weight_col, loss {number} must have a reduction or return one value for each row, "
+                    f"got shape {tuple(value.shape)} for {len(sample_weights)} rows"
                 )
             value = (value.reshape(len(value), -1).mean(1) * sample_weights).mean()
         result = result + value * (1.0 if weights is None else weights[number])
@@ -105,7 +191,7 @@ def fitted(result: Any, labels: Sequence[Any]) -> tuple[list[Any], list[Any]]:
     """
     outputs = outputs_of(result)
     if len(outputs) != len(labels):
-        raise ValueError(f"the model has {len(outputs)} outputs, label_cols are {len(labels)}")
+        raise ValueError(f"the model must have one output for each of {len(labels)} label_cols, got {len(outputs)}")
     return outputs, [shaped_like(label, output) for label, output in zip(labels, outputs, strict=True)]
 
 

@@ -1,5 +1,6 @@
 """Training in a rank of a TorchEstimator."""
 
+import io
 import pickle
 from collections import defaultdict
 from collections.abc import Iterator
@@ -9,14 +10,54 @@ from typing import Any
 import torch
 
 import horovod.torch as hvd
-from horovod.spark.common.plan import Outcome, Plan
-from horovod.spark.common.ranks import own_gpu, prepare_rank
-from horovod.spark.torch import losses, states
-from horovod.spark.torch.batches import floating_dtype, outputs_of, shapes_of, split
+from horovod.spark.common.plan import TrainingPlan, TrainingResult, own_gpu, prepare_rank
+from horovod.spark.torch import losses
+from horovod.spark.torch.losses import floating_dtype, outputs_of, shapes_of, split
+
+# -- states as bytes that load without running code: only tensors and plain values -----------------------------------
 
 
-def train(plan: Plan) -> Outcome | None:
-    """Train on this rank; return the Outcome on rank 0, and None on other ranks."""
+def dump(model: torch.nn.Module, optimizer: torch.optim.Optimizer | None, epoch: int) -> bytes:
+    """Serialize the state dicts as a dict with ``model``, ``optimizer`` and ``epoch``.
+
+    Both ``load`` and ``torch.load(weights_only=True)`` can read it.
+    """
+    stream = io.BytesIO()
+    state = {"model": model.state_dict(), "optimizer": optimizer.state_dict() if optimizer else None, "epoch": epoch}
+    torch.save(state, stream)
+    return stream.getvalue()
+
+
+def load(data: bytes, where: str) -> dict[str, Any]:
+    """Load bytes from ``dump``.
+
+    Args:
+        data: The bytes.
+        where: Their origin, for messages.
+
+    Raises:
+        ValueError: If the data are damaged, or contain anything except tensors and plain values.
+    """
+    try:
+        return torch.load(io.BytesIO(data), map_location="cpu", weights_only=True)  # type: ignore[no-any-return]
+    except (pickle.UnpicklingError, RuntimeError, EOFError) as error:
+        raise ValueError(f"{where} must be the state of a model that weights_only=True can load: {error}") from error
+
+
+def put_into(
+    state: dict[str, Any], model: torch.nn.Module, optimizer: torch.optim.Optimizer | None, where: str
+) -> None:
+    """Load a state from ``load`` into model and optimizer; raise ValueError if it belongs to another model."""
+    try:
+        model.load_state_dict(state["model"])
+        if optimizer is not None and state["optimizer"] is not None:
+            optimizer.load_state_dict(state["optimizer"])
+    except (RuntimeError, ValueError, KeyError) as error:
+        raise ValueError(f"{where} is the state of another model: {error}") from error
+
+
+def train(plan: TrainingPlan) -> TrainingResult | None:
+    """Train on this rank; return the TrainingResult on rank 0, and None on other ranks."""
     hvd.init()
     try:
         prepare_rank(plan, hvd.rank())
@@ -27,7 +68,7 @@ def train(plan: Plan) -> Outcome | None:
 
 
 class _Training:
-    def __init__(self, plan: Plan) -> None:
+    def __init__(self, plan: TrainingPlan) -> None:
         self.plan, self.given = plan, pickle.loads(plan.payload)
         if plan.seed is not None:
             torch.manual_seed(plan.seed)
@@ -37,7 +78,7 @@ class _Training:
         self.model.to(self.device)
         if plan.checkpoint is not None:
             where = plan.remote.checkpoint_path
-            states.put_into(states.load(plan.checkpoint, where), self.model, self.optimizer, where)
+            put_into(load(plan.checkpoint, where), self.model, self.optimizer, where)
         elif self.optimizer.state:
             self.optimizer.load_state_dict(self.optimizer.state_dict())
         hvd.broadcast_parameters(self.model.state_dict(), root_rank=0)
@@ -54,7 +95,7 @@ class _Training:
         self.dtype = floating_dtype(self.model)
         self.outputs: list[Any] = []
 
-    def run(self, data: Any) -> Outcome | None:
+    def run(self, data: Any) -> TrainingResult | None:
         batches = iter(data.train_data())
         val = iter(data.val_data()) if self.plan.val is not None else None
         history: dict[str, list[float]] = defaultdict(list)
@@ -68,7 +109,7 @@ class _Training:
             self._end_of_epoch(epoch, figures)
         if hvd.rank() != 0:
             return None
-        return Outcome(dict(history), states.dump(self.model, self.optimizer, self.plan.epochs - 1), self.outputs)
+        return TrainingResult(dict(history), dump(self.model, self.optimizer, self.plan.epochs - 1), self.outputs)
 
     def _epoch(self, batches: Iterator[Any]) -> dict[str, float]:
         self.model.train()
@@ -121,7 +162,7 @@ class _Training:
                 words = "  ".join(f"{name} {value:.4f}" for name, value in figures.items())
                 print(f"epoch {epoch + 1}/{self.plan.epochs}  {words}", flush=True)
             if self.plan.remote.saving_runs:
-                data = states.dump(self.model, self.optimizer, epoch)
+                data = dump(self.model, self.optimizer, epoch)
                 self.plan.remote.store.write(self.plan.remote.checkpoint_path, data)
         for callback in self.given["callbacks"]:
             getattr(callback, "on_epoch_end", callback)(epoch, figures)

@@ -4,7 +4,7 @@ import io
 import pytest
 
 import horovod.spark
-from horovod.spark import arguments
+from horovod.spark import job
 
 
 def test_without_a_context(monkeypatch):
@@ -20,31 +20,31 @@ def test_without_a_context(monkeypatch):
 
 
 def test_mpi_is_refused():
-    with pytest.raises(ValueError, match="use_mpi=True is given"):
+    with pytest.raises(ValueError, match="use_mpi must be False, got True"):
         horovod.spark.run(print, use_mpi=True)
-    with pytest.raises(ValueError, match="extra_mpi_args is '-x'"):
+    with pytest.raises(ValueError, match="extra_mpi_args must be None, got '-x'"):
         horovod.spark.run(print, extra_mpi_args="-x")
 
 
 @pytest.mark.parametrize("value", [0, -1, 1.5, "2", True])
 def test_counts(value):
     with pytest.raises(ValueError, match=rf"num_proc must be .* got {value!r}"):
-        arguments.count("num_proc", value, 3)
-    assert arguments.count("num_proc", None, 3) == 3
+        job.count("num_proc", value, 3)
+    assert job.count("num_proc", None, 3) == 3
 
 
 def test_the_start_timeout(monkeypatch):
     monkeypatch.delenv("HOROVOD_SPARK_START_TIMEOUT", raising=False)
-    assert arguments.start_timeout(None) == 600
+    assert job.start_timeout_of(None) == 600
     monkeypatch.setenv("HOROVOD_SPARK_START_TIMEOUT", "7")
-    assert arguments.start_timeout(None) == 7
-    assert arguments.start_timeout(3) == 3
+    assert job.start_timeout_of(None) == 7
+    assert job.start_timeout_of(3) == 3
     for value in (0, -1, float("inf"), float("nan"), 10**400, "3", True):
         with pytest.raises(ValueError, match=rf"start_timeout must be a finite number .*, got {value!r}"):
-            arguments.start_timeout(value)
+            job.start_timeout_of(value)
     monkeypatch.setenv("HOROVOD_SPARK_START_TIMEOUT", "soon")
     with pytest.raises(ValueError, match=r"HOROVOD_SPARK_START_TIMEOUT must be .*, got 'soon'"):
-        arguments.start_timeout(None)
+        job.start_timeout_of(None)
 
 
 def wishes(**changes):
@@ -57,21 +57,21 @@ def wishes(**changes):
         "timestamp": False,
         "timeout": 1.0,
     }
-    return arguments.wishes(**{**given, **changes})
+    return job.job_options(**{**given, **changes})
 
 
 def test_streams_and_variables(tmp_path):
     assert wishes(stdout=io.StringIO(), env={"A": "b"}, nics={"lo", "eth0"}).nics == ["eth0", "lo"]
     assert wishes(nics="eth0,lo").nics == ["eth0", "lo"]
-    with pytest.raises(TypeError, match="stdout is 'path'"):
+    with pytest.raises(TypeError, match=r"stdout must be a text stream, .*, got 'path'"):
         wishes(stdout="path")
-    with open(tmp_path / "out", "wb") as file, pytest.raises(TypeError, match="accepted is a stream of text"):
+    with open(tmp_path / "out", "wb") as file, pytest.raises(TypeError, match="stdout must be a text stream"):
         wishes(stderr=file)
-    with pytest.raises(TypeError, match=r"stdout is .*BytesIO.*, accepted is a stream of text"):
+    with pytest.raises(TypeError, match=r"stdout must be a text stream.*, got .*BytesIO"):
         wishes(stdout=io.BytesIO())
-    with pytest.raises(TypeError, match="env has 'A': 1"):
+    with pytest.raises(TypeError, match="env must map strings to strings, got 'A': 1"):
         wishes(env={"A": 1})
-    with pytest.raises(TypeError, match=r"env is \['A=b'\], accepted is a mapping"):
+    with pytest.raises(TypeError, match=r"env must be a mapping of strings to strings, got \['A=b'\]"):
         wishes(env=["A=b"])
     for value in ([1], 5):
         with pytest.raises(ValueError, match="nics must be"):
@@ -80,5 +80,5 @@ def test_streams_and_variables(tmp_path):
 
 def test_verbose():
     assert [wishes(verbose=value).verbose for value in (None, False, 0, 1, 2)] == [False] * 4 + [True]
-    with pytest.raises(TypeError, match="verbose is 'x', accepted is an integer"):
+    with pytest.raises(TypeError, match="verbose must be an integer, got 'x'"):
         wishes(verbose="x")

@@ -2,7 +2,9 @@
 
 import pytest
 
-from horovod.spark.common.ranks import gpu_number, own_gpu
+from horovod.spark.common.plan import gpu_number, own_gpu
+
+# Assignment of GPUs to ranks.
 
 
 @pytest.mark.parametrize(
